@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -229,6 +229,8 @@ class Trace:
         Range names as Nsight Systems writes them, `domain:name` outside the default domain.
     range_labels : tuple of str
         The same names with the domain stripped: what workload models match.
+    range_domains : tuple of str
+        The same names' domains, '' for the default one.
     threads : int64, shape (t,)
         Serialized global thread ids, ascending.
     processes : int64, shape (q,)
@@ -245,8 +247,10 @@ class Trace:
         NVTX marks that hold JSON objects: time in ns, thread index, text.
     utc_start_ns : int or None
         UTC time of the report's zero: add it to align reports of one host.
-    unattributed_ops : int
-        GPU operations without an API call of the same process and correlation id.
+    mpi_from_nvtx : bool
+        MPI calls were NVTX ranges in the domain 'MPI' (exports of 2022): they have no sizes.
+    cuda_devices : dict
+        GPU id by (process id, CUDA ordinal); empty where the report does not say.
     """
 
     source: Path
@@ -256,6 +260,7 @@ class Trace:
     strings: tuple[str, ...]
     range_names: tuple[str, ...]
     range_labels: tuple[str, ...]
+    range_domains: tuple[str, ...]
     threads: Int64
     processes: Int64
     thread_process: Int32
@@ -265,13 +270,13 @@ class Trace:
     mpi: MpiCalls
     marks: tuple[tuple[int, int, str], ...]
     gpus: tuple[Gpu, ...]
+    cuda_devices: dict[tuple[int, int], int]
     diagnostics: tuple[Diagnostic, ...]
     ranks: dict[int, int]
     world_size: int | None
     nvtx_last_ns: int | None
     utc_start_ns: int | None
-    warnings: tuple[str, ...] = ()
-    meta: dict[str, Any] = field(default_factory=dict)
+    mpi_from_nvtx: bool
 
 
 def rows(table: Any, index: Any) -> Any:

@@ -1,0 +1,123 @@
+"""Reads the MPI tables, and the MPI ranges that stood for them in exports of 2022."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from perfmodel.readers.codes import Ids, factorize
+from perfmodel.readers.nvtx import MPI_DOMAIN, PROCESS_BITS, Nvtx
+from perfmodel.readers.sqlite import Database
+from perfmodel.trace import MPI_SOURCES, NULL, Int8, Int32, Int64, MpiCalls
+
+TABLES: Final = (
+    "MPI_P2P_EVENTS",
+    "MPI_START_WAIT_EVENTS",
+    "MPI_OTHER_EVENTS",
+    "MPI_COLLECTIVES_EVENTS",
+)
+"""In the order of `perfmodel.trace.MPI_SOURCES`."""
+
+_P2P = ("MPI_Send", "MPI_Recv", "MPI_Isend", "MPI_Irecv", "MPI_Sendrecv", "MPI_Ssend", "MPI_Bsend")
+_START_WAIT = ("MPI_Start", "MPI_Wait", "MPI_Test")
+_OTHER = ("MPI_Init", "MPI_Finalize", "MPI_Comm", "MPI_Abort")
+
+
+@dataclass(frozen=True, slots=True)
+class Mpi:
+    """MPI calls with their threads factorized, ranks by serialized process id."""
+
+    start_ns: Int64
+    end_ns: Int64
+    tids: tuple[Int32, Int64]
+    name: Int32
+    source: Int8
+    size_bytes: Int64
+    recv_size_bytes: Int64
+    communicator: Int64
+    ranks: dict[int, int]
+    world_size: int | None
+    from_nvtx: bool = False
+
+    def calls(self, thread: Int32) -> MpiCalls:
+        """Return the table of a trace whose threads have the codes `thread`."""
+        return MpiCalls(
+            self.start_ns,
+            self.end_ns,
+            thread,
+            self.name,
+            self.source,
+            self.size_bytes,
+            self.recv_size_bytes,
+            self.communicator,
+        )
+
+
+def read_mpi(db: Database | None, ids: Ids) -> Mpi:
+    """Read every MPI table there is; with no database, none."""
+    columns = ["start", "end", "globalTid", "textId", "size", "recvSize", "commHandle"]
+    tables = [db.read(t, columns) for t in TABLES] if db else []
+    joined = {
+        c: np.concatenate([t[c] for t in tables]) if tables else np.empty(0, np.int64)
+        for c in columns
+    }
+    sources = [np.full(len(t["start"]), i, np.int8) for i, t in enumerate(tables)]
+    ranks = {
+        tid & PROCESS_BITS: rank
+        for tid, rank in (db.rows("MPI_RANKS", ["globalTid", "rank"]) if db else ())
+        if isinstance(tid, int) and isinstance(rank, int) and rank >= 0
+    }
+    sizes = db.rows("MPI_COMMUNICATORS", ["size"]) if db else ()
+    world = max((s for (s,) in sizes if isinstance(s, int)), default=0)
+    return Mpi(
+        start_ns=joined["start"],
+        end_ns=joined["end"],
+        tids=factorize(joined["globalTid"]),
+        name=ids.codes(joined["textId"]),
+        source=np.concatenate(sources) if sources else np.empty(0, np.int8),
+        size_bytes=joined["size"],
+        recv_size_bytes=joined["recvSize"],
+        communicator=joined["commHandle"],
+        ranks=ranks,
+        world_size=world if world > 0 else None,
+    )
+
+
+def from_nvtx(nvtx: Nvtx, mpi: Mpi, strings: tuple[str, ...]) -> tuple[Mpi, tuple[str, ...]]:
+    """Make MPI calls of the NVTX ranges in domain 'MPI', as Nsight Systems 2022 records them.
+
+    Sizes and communicators stay `NULL`: those exports do not have them. Returns the calls and
+    the strings with the calls' names appended.
+    """
+    is_mpi = [
+        d == MPI_DOMAIN and label.startswith("MPI_")
+        for d, label in zip(nvtx.domains, nvtx.labels, strict=True)
+    ]
+    if not any(is_mpi):
+        return mpi, strings
+    at = np.flatnonzero((nvtx.name >= 0) & np.array([*is_mpi, False])[nvtx.name])
+    missing = np.full(len(at), NULL)
+    source = np.array([_source(label) for label in nvtx.labels], np.int8)
+    calls = Mpi(
+        start_ns=nvtx.start_ns[at],
+        end_ns=nvtx.end_ns[at],
+        tids=factorize(nvtx.tid[at]),
+        name=nvtx.name[at] + np.int32(len(strings)),
+        source=source[nvtx.name[at]],
+        size_bytes=missing,
+        recv_size_bytes=missing,
+        communicator=missing,
+        ranks=mpi.ranks,
+        world_size=mpi.world_size,
+        from_nvtx=True,
+    )
+    return calls, (*strings, *nvtx.labels)
+
+
+def _source(name: str) -> int:
+    for prefixes, source in ((_P2P, "p2p"), (_START_WAIT, "start-wait"), (_OTHER, "other")):
+        if name.startswith(prefixes):
+            return MPI_SOURCES.index(source)
+    return MPI_SOURCES.index("collectives")

@@ -1,0 +1,272 @@
+"""Reads an Nsight Systems SQLite export, of any schema since 2022.4, into a `Trace`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from perfmodel.errors import SchemaError
+from perfmodel.readers import mpi as mpi_tables
+from perfmodel.readers.codes import Ids, factorize
+from perfmodel.readers.nvtx import PROCESS_BITS, Nvtx, read_nvtx
+from perfmodel.readers.sqlite import Database
+from perfmodel.trace import (
+    GRAPH,
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    NO_NAME,
+    NULL,
+    ApiCalls,
+    Diagnostic,
+    Gpu,
+    GpuOps,
+    Int32,
+    Int64,
+    Ranges,
+    Trace,
+)
+
+ALL_PARTS: Final = frozenset({"nvtx", "ops", "api", "mpi"})
+_OPS = (
+    (KERNEL, "CUPTI_ACTIVITY_KIND_KERNEL"),
+    (MEMCPY, "CUPTI_ACTIVITY_KIND_MEMCPY"),
+    (MEMSET, "CUPTI_ACTIVITY_KIND_MEMSET"),
+    (GRAPH, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"),
+)
+_API = "CUPTI_ACTIVITY_KIND_RUNTIME"
+_META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+_SEVERITY = {0: "unknown", 1: "info", 2: "warning", 3: "error"}
+
+
+def read_sqlite(path: Path, *, parts: Iterable[str] = ALL_PARTS, fast: bool = True) -> Trace:
+    """Read one SQLite export.
+
+    Parameters
+    ----------
+    path : Path
+    parts : iterable of {'nvtx', 'ops', 'api', 'mpi'}
+        Event tables to read; the others come back empty.
+    fast : bool
+        Parse leaf pages directly where possible; both ways give the same trace.
+
+    Raises
+    ------
+    ReportError
+        If the file cannot be read as a whole SQLite file.
+    SchemaError
+        If it is no Nsight Systems export, or its columns hold what they should not.
+    """
+    wanted = frozenset(parts)
+    with Database(path, fast=fast) as db:
+        _check_export(db)
+        ids, strings = _strings(db)
+        nvtx = read_nvtx(db, strings, ids) if "nvtx" in wanted else None
+        ops = _read_ops(db, ids) if "ops" in wanted else _read_ops(None, ids)
+        api = _read_api(db, ids) if "api" in wanted else _read_api(None, ids)
+        mpi = mpi_tables.read_mpi(db if "mpi" in wanted else None, ids)
+        return _assemble(db, strings, nvtx, ops, api, mpi)
+
+
+def _check_export(db: Database) -> None:
+    known = {*_META, "ANALYSIS_DETAILS", "TARGET_INFO_SESSION_START_TIME"}
+    if "StringIds" not in db.tables or not (known | {"NVTX_EVENTS"}) & db.tables:
+        found = ", ".join(sorted(db.tables)[:5]) or "no table"
+        raise SchemaError(
+            f"{db.path}: wanted an Nsight Systems export (tables StringIds, META_DATA_EXPORT, "
+            f"NVTX_EVENTS, ...), found an SQLite file with {found}; make one with: "
+            f"nsys export -q true -t sqlite REPORT.nsys-rep"
+        )
+
+
+def _strings(db: Database) -> tuple[Ids, tuple[str, ...]]:
+    rows = [r for r in db.rows("StringIds", ["id", "value"]) if isinstance(r[0], int)]
+    ids = np.fromiter((r[0] for r in rows), np.int64, len(rows))
+    return Ids(ids), tuple(str(r[1]) for r in rows)
+
+
+def _read_ops(db: Database | None, ids: Ids) -> dict[str, Any]:
+    """Columns of all GPU operations, processes still as serialized ids."""
+    columns = [
+        "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName",
+        "bytes", "copyKind", "srcKind", "dstKind",
+    ]  # fmt: skip
+    parts: dict[str, list[Any]] = {c: [] for c in [*columns, "kind"]}
+    for kind, table in _OPS:
+        have = db.columns(table) if db else ()
+        wanted = [c for c in columns if c in have]
+        rows = db.read(table, wanted) if db and wanted else {}
+        count = len(rows["start"]) if rows else 0
+        parts["kind"].append(np.full(count, kind, np.int8))
+        for c in ("start", "end", "correlationId", "globalPid", "bytes"):
+            parts[c].append(rows.get(c, np.full(count, NULL)))
+        for c in ("deviceId", "streamId"):
+            parts[c].append(_narrow(rows.get(c), count, np.int32))
+        for c in ("copyKind", "srcKind", "dstKind"):
+            parts[c].append(_narrow(rows.get(c), count, np.int8))
+        names = rows.get("demangledName")
+        parts["demangledName"].append(
+            np.full(count, NO_NAME, np.int32) if names is None else ids.codes(names)
+        )
+    return {c: np.concatenate(arrays) for c, arrays in parts.items()}
+
+
+def _read_api(db: Database | None, ids: Ids) -> dict[str, Any]:
+    columns = ["start", "end", "globalTid", "correlationId", "nameId"]
+    rows = db.read(_API, columns) if db else dict.fromkeys(columns, np.empty(0, np.int64))
+    return rows | {"nameId": ids.codes(rows["nameId"])}
+
+
+def _narrow(values: Int64 | None, count: int, kind: Any) -> Any:
+    """Shrink a column of small numbers; what does not fit (or is NULL) becomes -1."""
+    if values is None:
+        return np.full(count, -1, kind)
+    limits = np.iinfo(kind)
+    return np.where((values >= 0) & (values <= limits.max), values, -1).astype(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """All threads and processes of the report, and the codes of every table's threads."""
+
+    threads: Int64
+    processes: Int64
+
+    def thread_codes(self, coded: tuple[Int32, Int64]) -> Int32:
+        codes, distinct = coded
+        return np.searchsorted(self.threads, distinct).astype(np.int32)[codes]
+
+    def process_codes(self, coded: tuple[Int32, Int64]) -> Int32:
+        codes, distinct = coded
+        at = np.searchsorted(self.processes, distinct).astype(np.int32)
+        return np.where(distinct == NULL, np.int32(-1), at)[codes]
+
+
+def _assemble(
+    db: Database,
+    strings: tuple[str, ...],
+    nvtx: Nvtx | None,
+    ops: dict[str, Any],
+    api: dict[str, Any],
+    mpi: mpi_tables.Mpi,
+) -> Trace:
+    empty = np.empty(0, np.int64)
+    range_tids = factorize(nvtx.tid if nvtx else empty)
+    api_tids = factorize(api.pop("globalTid"))
+    if nvtx and not any(t in db.tables for t in mpi_tables.TABLES):
+        mpi, strings = mpi_tables.from_nvtx(nvtx, mpi, strings)
+    op_pids = factorize(ops.pop("globalPid"))
+    ranks = {**(nvtx.ranks if nvtx else {}), **mpi.ranks}
+    marks = nvtx.marks if nvtx else ()
+    named = np.array([*ranks, *(tid for _, tid, _ in marks)], np.int64)
+    threads = np.unique(np.concatenate([range_tids[1], api_tids[1], mpi.tids[1], named]))
+    processes = np.unique(
+        np.concatenate([threads & PROCESS_BITS, op_pids[1][op_pids[1] != NULL]])
+    )
+    axis = _Axis(threads, processes)
+    meta = {str(n): str(v) for t in _META for n, v in db.rows(t, ["name", "value"])}
+    return Trace(
+        source=db.path,
+        product_version=meta.get("EXPORT_PRODUCT_VERSION", "unknown"),
+        schema_version=meta.get("EXPORT_SCHEMA_VERSION", "unknown"),
+        tables=db.tables,
+        strings=strings,
+        range_names=nvtx.names if nvtx else (),
+        range_labels=nvtx.labels if nvtx else (),
+        range_domains=nvtx.domains if nvtx else (),
+        threads=threads,
+        processes=processes,
+        thread_process=np.searchsorted(processes, threads & PROCESS_BITS).astype(np.int32),
+        ranges=_ranges(nvtx, axis.thread_codes(range_tids)),
+        ops=_gpu_ops(ops, axis.process_codes(op_pids)),
+        api=ApiCalls(
+            api["start"],
+            api["end"],
+            axis.thread_codes(api_tids),
+            api["correlationId"],
+            api["nameId"],
+        ),
+        mpi=mpi.calls(axis.thread_codes(mpi.tids)),
+        marks=tuple((t, int(np.searchsorted(threads, tid)), text) for t, tid, text in marks),
+        gpus=tuple(_gpus(db)),
+        cuda_devices=_cuda_devices(db),
+        diagnostics=tuple(_diagnostics(db)),
+        ranks={int(np.searchsorted(processes, pid)): rank for pid, rank in ranks.items()},
+        world_size=mpi.world_size,
+        nvtx_last_ns=nvtx.last_ns if nvtx else None,
+        utc_start_ns=_utc_start(db),
+        mpi_from_nvtx=mpi.from_nvtx,
+    )
+
+
+def _ranges(nvtx: Nvtx | None, thread: Int32) -> Ranges:
+    if nvtx is None:
+        empty = np.empty(0, np.int64)
+        small = np.empty(0, np.int32)
+        return Ranges(empty, empty, small, small, small.astype(np.int8), small.astype(np.bool_))
+    return Ranges(
+        nvtx.start_ns, nvtx.end_ns, thread, nvtx.name, nvtx.style, nvtx.other_thread
+    )
+
+
+def _gpu_ops(ops: dict[str, Any], process: Int32) -> GpuOps:
+    return GpuOps(
+        kind=ops["kind"],
+        start_ns=ops["start"],
+        end_ns=ops["end"],
+        device=ops["deviceId"],
+        stream=ops["streamId"],
+        process=process,
+        correlation=ops["correlationId"],
+        name=ops["demangledName"],
+        bytes=ops["bytes"],
+        copy_kind=ops["copyKind"],
+        src_kind=ops["srcKind"],
+        dst_kind=ops["dstKind"],
+    )
+
+
+def _gpus(db: Database) -> Iterable[Gpu]:
+    columns = [
+        "id", "name", "smCount", "clockRate", "memoryBandwidth", "l2CacheSize", "totalMemory",
+        "computeMajor", "computeMinor", "uuid",
+    ]  # fmt: skip
+    for row in db.rows("TARGET_INFO_GPU", columns):
+        numbers = [v if isinstance(v, int) and v > 0 else None for v in row[2:7]]
+        major, minor = row[7], row[8]
+        yield Gpu(
+            id=row[0] if isinstance(row[0], int) else -1,
+            name=str(row[1]) if row[1] is not None else "unnamed GPU",
+            sm_count=numbers[0],
+            clock_hz=numbers[1],
+            memory_bandwidth_bytes_per_s=numbers[2],
+            l2_bytes=numbers[3],
+            memory_bytes=numbers[4],
+            compute_capability=(major, minor)
+            if isinstance(major, int) and isinstance(minor, int)
+            else None,
+            uuid=str(row[9]) if row[9] is not None else None,
+        )
+
+
+def _cuda_devices(db: Database) -> dict[tuple[int, int], int]:
+    """GPU id by (process id, CUDA ordinal): 2025 exports have it."""
+    rows = db.rows("TARGET_INFO_CUDA_DEVICE", ["pid", "cudaId", "gpuId"])
+    return {
+        (pid, cuda): gpu for pid, cuda, gpu in rows if all(isinstance(v, int) for v in (pid, cuda, gpu))
+    }
+
+
+def _diagnostics(db: Database) -> Iterable[Diagnostic]:
+    for severity, text in db.rows("DIAGNOSTIC_EVENT", ["severity", "text"]):
+        yield Diagnostic(_SEVERITY.get(severity, "unknown"), str(text).strip())
+
+
+def _utc_start(db: Database) -> int | None:
+    for (start,) in db.rows("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"]):
+        return start if isinstance(start, int) else None
+    return None

@@ -1,0 +1,145 @@
+"""Reads NVTX_EVENTS: ranges with their names and domains, marks, and ranks named by NVTX."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from perfmodel.readers.codes import Ids, factorize
+from perfmodel.readers.sqlite import Database
+from perfmodel.trace import NO_NAME, NULL, Bool, Int8, Int32, Int64
+
+MPI_DOMAIN: Final = "MPI"
+PROCESS_BITS: Final = ~0xFFFFFF
+_MARKS = (34, 65)
+_THREAD_NAME = 39
+_PUSH_POP = (59, 70)
+_START_END = (60, 71)
+_DOMAIN_CREATE = 75
+_RANK = re.compile(r"MPI Rank (\d{1,9})")
+_MAX_MARKS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Nvtx:
+    """What NVTX_EVENTS holds, threads still as serialized ids."""
+
+    start_ns: Int64
+    end_ns: Int64
+    tid: Int64
+    name: Int32
+    style: Int8
+    other_thread: Bool
+    names: tuple[str, ...]
+    labels: tuple[str, ...]
+    domains: tuple[str, ...]
+    marks: tuple[tuple[int, int, str], ...]
+    ranks: dict[int, int]
+    last_ns: int | None
+
+
+def read_nvtx(db: Database, strings: tuple[str, ...], ids: Ids) -> Nvtx:
+    """Read the NVTX events of every schema since 2022.
+
+    A range's text is its registered string (`textId`) or, if that is null, its inline `text`.
+    A range outside the default domain is named ``domain:text``; the domain's name is the text of
+    the earliest domain-create event (type 75) of the same process.
+    """
+    table = "NVTX_EVENTS"
+    columns = ["start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId"]
+    events = db.read(table, columns)
+    kind = events.pop("eventType")
+    inline, inline_texts = db.read_text(table, "text")
+    text = ids.codes(events.pop("textId"))
+    if len(inline_texts):
+        text = np.where(text >= 0, text, np.where(inline >= 0, inline + len(strings), NO_NAME))
+    texts = (*strings, *inline_texts)
+    del inline
+    start, end, tid = events["start"], events["end"], events["globalTid"]
+    last = int(max(start.max(), end.max())) if len(start) else None
+
+    chosen = np.isin(kind, (*_PUSH_POP, *_START_END))
+    domain_of = _domains(kind, start, tid, events["domainId"], text, texts)
+    few = ~chosen
+    names, labels, domains, name = _names(
+        tid[chosen], events["domainId"][chosen], text[chosen], texts, domain_of
+    )
+    return Nvtx(
+        start_ns=start[chosen],
+        end_ns=end[chosen],
+        tid=tid[chosen],
+        name=name,
+        style=np.isin(kind[chosen], _START_END).astype(np.int8),
+        other_thread=events["endGlobalTid"][chosen] != NULL,
+        names=names,
+        labels=labels,
+        domains=domains,
+        marks=_marks(kind[few], start[few], tid[few], text[few], texts),
+        ranks=_ranks(kind[few], tid[few], text[few], texts),
+        last_ns=last,
+    )
+
+
+def _domains(
+    kind: Int64, start: Int64, tid: Int64, domain: Int64, text: Int32, texts: tuple[str, ...]
+) -> dict[tuple[int, int], str]:
+    """Name of every (domain id, process): the earliest create event's text."""
+    at = np.flatnonzero((kind == _DOMAIN_CREATE) & (text >= 0))
+    names: dict[tuple[int, int], str] = {}
+    for i in at[np.argsort(start[at], kind="stable")]:
+        names.setdefault((int(domain[i]), int(tid[i]) & PROCESS_BITS), texts[text[i]])
+    return names
+
+
+def _names(
+    tid: Int64,
+    domain: Int64,
+    text: Int32,
+    texts: tuple[str, ...],
+    domain_of: dict[tuple[int, int], str],
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], Int32]:
+    """Names as nsys writes them, labels without domain, domains, and a code per range."""
+    process_code, processes = factorize(tid & PROCESS_BITS)
+    domain_code, domain_ids = factorize(domain)
+    key = (process_code.astype(np.int64) * len(domain_ids) + domain_code) * (len(texts) + 1)
+    combination, distinct = factorize(key + text + 1)
+    codes: dict[tuple[str, str], int] = {}
+    domains: list[str] = []
+    recode = np.empty(len(distinct), np.int32)
+    for i, packed in enumerate(distinct.tolist()):
+        rest, text_code = divmod(packed, len(texts) + 1)
+        process, which = divmod(rest, len(domain_ids))
+        if text_code == 0:
+            recode[i] = NO_NAME
+            continue
+        label = texts[text_code - 1]
+        owner = domain_of.get((int(domain_ids[which]), int(processes[process])))
+        full = label if owner is None else f"{owner}:{label}"
+        recode[i] = codes.setdefault((full, label), len(codes))
+        if recode[i] == len(domains):
+            domains.append(owner or "")
+    name = recode[combination] if len(combination) else np.empty(0, np.int32)
+    return tuple(f for f, _ in codes), tuple(t for _, t in codes), tuple(domains), name
+
+
+def _marks(
+    kind: Int64, start: Int64, tid: Int64, text: Int32, texts: tuple[str, ...]
+) -> tuple[tuple[int, int, str], ...]:
+    """Marks that may hold a JSON object: the trainer's configuration is one."""
+    at = np.flatnonzero(np.isin(kind, _MARKS) & (text >= 0))
+    found = ((int(start[i]), int(tid[i]), texts[text[i]]) for i in at)
+    marks = (mark for mark in found if mark[2].startswith("{"))
+    return tuple(mark for mark, _ in zip(marks, range(_MAX_MARKS), strict=False))
+
+
+def _ranks(kind: Int64, tid: Int64, text: Int32, texts: tuple[str, ...]) -> dict[int, int]:
+    """MPI rank by serialized process id, from thread names 'MPI Rank N'."""
+    ranks: dict[int, int] = {}
+    for i in np.flatnonzero((kind == _THREAD_NAME) & (text >= 0)):
+        match = _RANK.fullmatch(texts[text[i]])
+        if match:
+            ranks[int(tid[i]) & PROCESS_BITS] = int(match[1])
+    return ranks

@@ -1,0 +1,255 @@
+"""Opens a SQLite report read-only and hands out its tables as int64 columns."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import numpy as np
+
+from perfmodel.errors import ReportError, SchemaError
+from perfmodel.readers.pages import PageFile, Unsupported
+from perfmodel.trace import NULL, Int32, Int64
+
+_MAGIC = b"SQLite format 3\x00"
+_EXPORT = "nsys export -q true -t sqlite REPORT.nsys-rep"
+
+
+class Database:
+    """A report's tables, read by the page parser where it can and by sqlite3 where it cannot.
+
+    Nothing in the file is executed: it is opened read-only and immutable, its schema is not
+    trusted, and only ordinary tables are read, never views or virtual tables.
+
+    Parameters
+    ----------
+    path : Path
+        The SQLite file.
+    fast : bool
+        Whether to parse leaf pages directly (`perfmodel.readers.pages`); both ways give the same
+        arrays.
+
+    Raises
+    ------
+    ReportError
+        If the file is missing, empty, not SQLite, truncated, or has an unfinished transaction.
+    """
+
+    def __init__(self, path: Path, *, fast: bool = True) -> None:
+        _check_file(path)
+        self.path = path
+        uri = f"file:{quote(os.fspath(path.resolve()))}?mode=ro&immutable=1"
+        try:
+            self._connection = sqlite3.connect(uri, uri=True)
+            self._connection.text_factory = _decode
+            self._connection.execute("PRAGMA trusted_schema=OFF")
+            self._connection.execute("PRAGMA cell_size_check=ON")
+            self._schema = self._read_schema()
+        except sqlite3.Error as error:
+            raise self._broken(error) from error
+        self._pages: PageFile | None = None
+        if fast:
+            try:
+                self._pages = PageFile(path)
+            except Unsupported:
+                self._pages = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+        if self._pages is not None:
+            self._pages.close()
+
+    @property
+    def tables(self) -> frozenset[str]:
+        """Names of the ordinary tables."""
+        return frozenset(self._schema)
+
+    def columns(self, table: str) -> tuple[str, ...]:
+        """Names of the columns of `table`, in stored order; empty if there is no such table."""
+        return tuple(self._schema[table][1]) if table in self._schema else ()
+
+    def read(self, table: str, columns: Sequence[str]) -> dict[str, Int64]:
+        """Read integer columns over all rows, in row order.
+
+        Parameters
+        ----------
+        table : str
+        columns : sequence of str
+            Columns to read; one the table does not have comes back filled with `NULL`.
+
+        Returns
+        -------
+        dict of str to int64 array, shape (rows,)
+            SQL NULL is `perfmodel.trace.NULL`. Empty arrays if the table is absent.
+
+        Raises
+        ------
+        ReportError
+            If the file is damaged.
+        SchemaError
+            If a column holds something that is no 64-bit integer.
+        """
+        present = [c for c in columns if c in self.columns(table)]
+        if not present:
+            return dict.fromkeys(columns, np.empty(0, np.int64))
+        arrays = self._read_pages(table, present)
+        if arrays is None:
+            arrays = self._read_rows(table, present)
+        found = dict(zip(present, arrays, strict=True))
+        filler = np.full(len(arrays[0]), NULL) if len(present) < len(columns) else arrays[0]
+        return {c: found.get(c, filler) for c in columns}
+
+    def read_text(self, table: str, column: str) -> tuple[Int32, list[str]]:
+        """Read a text column as codes into a list of its distinct strings; -1 stands for NULL."""
+        if column not in self.columns(table):
+            return np.empty(0, np.int32), []
+        if self._pages is not None:
+            root, stored, _ = self._schema[table]
+            try:
+                return self._pages.read_text(root, stored.index(column))
+            except Unsupported:
+                pass
+        codes: dict[Any, int] = {None: -1}
+        rows = self.rows(table, [column])
+        values = (codes.setdefault(v, len(codes) - 1) for (v,) in rows)
+        array = np.fromiter(values, np.int32)
+        del codes[None]
+        return array, [str(text) for text in codes]
+
+    def rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        """Iterate over the rows of a small table; absent columns are None, absent tables empty."""
+        if table not in self._schema:
+            return
+        have = self.columns(table)
+        chosen = ", ".join(_quote(c) if c in have else "NULL" for c in columns)
+        try:
+            yield from self._connection.execute(f"SELECT {chosen} FROM {_quote(table)}")
+        except sqlite3.Error as error:
+            raise self._broken(error) from error
+
+    def _read_schema(self) -> dict[str, tuple[int, list[str], int | None]]:
+        schema: dict[str, tuple[int, list[str], int | None]] = {}
+        statement = "SELECT name, rootpage FROM sqlite_master WHERE type = 'table'"
+        for name, root in self._connection.execute(statement).fetchall():
+            if not isinstance(name, str) or not isinstance(root, int) or root <= 0:
+                continue  # virtual tables have no root page
+            info = self._connection.execute(f"PRAGMA table_xinfo({_quote(name)})").fetchall()
+            stored = [column for _, column, _, _, _, _, hidden in info if not hidden]
+            keys = [i for i, row in enumerate(info) if row[5]]
+            integer_key = len(keys) == 1 and str(info[keys[0]][2]).upper() == "INTEGER"
+            plain = all(not row[6] for row in info)
+            schema[name] = (root if plain else 0, stored, keys[0] if integer_key else None)
+        return schema
+
+    def _read_pages(self, table: str, columns: Sequence[str]) -> list[Int64] | None:
+        root, stored, alias = self._schema[table]
+        if self._pages is None or root == 0:
+            return None
+        try:
+            return self._pages.read(root, [stored.index(c) for c in columns], rowid_alias=alias)
+        except Unsupported:
+            return None
+
+    def _read_rows(self, table: str, columns: Sequence[str]) -> list[Int64]:
+        width = len(columns)
+        chosen = ", ".join(f"ifnull({_quote(c)}, {NULL})" for c in columns)
+        try:
+            rows: Iterable[tuple[Any, ...]] = self._connection.execute(
+                f"SELECT {chosen} FROM {_quote(table)}"
+            )
+            flat = np.fromiter((_integer(v, table) for row in rows for v in row), np.int64)
+        except sqlite3.Error as error:
+            raise self._broken(error) from error
+        return [np.ascontiguousarray(c) for c in flat.reshape(-1, width).T]
+
+    def _broken(self, error: sqlite3.Error) -> ReportError:
+        return ReportError(
+            f"{self.path}: the SQLite file is damaged or half-written ({error}); "
+            f"export it again with: {_EXPORT}"
+        )
+
+
+def _check_file(path: Path) -> None:
+    """Refuse what cannot be a whole SQLite file, before SQLite sees it."""
+    try:
+        size = path.stat().st_size
+        if path.is_dir():
+            raise ReportError(f"{path}: wanted a report, found a folder; name the files inside it")
+        with path.open("rb") as file:
+            header = file.read(100)
+    except OSError as error:
+        raise ReportError(
+            f"{path}: cannot be read ({error.strerror or error}); check the path"
+        ) from error
+    if size == 0:
+        raise ReportError(f"{path}: the file is empty; export it again with: {_EXPORT}")
+    if not header.startswith(_MAGIC):
+        raise ReportError(
+            f"{path}: wanted an SQLite export of Nsight Systems, found {_kind(header)}; "
+            f"make one with: {_EXPORT}"
+        )
+    page = int.from_bytes(header[16:18], "big")
+    page = 65536 if page == 1 else page
+    counted = header[24:28] == header[92:96]  # the page count is valid (file format 1.3.8)
+    wanted = page * int.from_bytes(header[28:32], "big") if counted else page
+    if len(header) < 100 or size < wanted:
+        raise ReportError(
+            f"{path}: the file is truncated: wanted {max(wanted, 100)} bytes, found {size}; "
+            f"copy it again, or export it again with: {_EXPORT}"
+        )
+    for suffix in ("-journal", "-wal"):
+        beside = Path(f"{path}{suffix}")
+        if beside.exists() and beside.stat().st_size > 0:
+            raise ReportError(
+                f"{path}: an unfinished transaction lies beside it ({beside.name}): the export is "
+                f"still running or was interrupted; wait for it, or export it again with: {_EXPORT}"
+            )
+
+
+def _kind(header: bytes) -> str:
+    for magic, name in (
+        (b"\x1f\x8b", "a gzip file (name it .sqlite.gz)"),
+        (b"\xfd7zXZ", "an xz file (name it .sqlite.xz)"),
+        (b"\x28\xb5\x2f\xfd", "a zstd file (unpack it with: zstd -d)"),
+        (b"QdstrmVersion", "a .qdstrm stream (import it with QdstrmImporter first)"),
+        (b"PAR1", "a Parquet file"),
+    ):
+        if header.startswith(magic):
+            return name
+    if header.lstrip()[:1] in (b"{", b"["):
+        return "JSON"
+    return "something else"
+
+
+def _integer(value: Any, table: str) -> int:
+    if type(value) is not int:
+        raise SchemaError(
+            f"{table}: wanted integers, found {type(value).__name__} {str(value)[:40]!r}; "
+            f"the export is damaged or not of Nsight Systems: make it again with: {_EXPORT}"
+        )
+    return value
+
+
+def _quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _decode(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
