@@ -84,7 +84,7 @@ def nest(ranges: Ranges, thread_count: int, rows: Int64 | None = None) -> Nestin
     order = _preorder(ranges.thread[row], ranges.start_ns[row], end)
     row, end = row[order], end[order]
     start, thread = ranges.start_ns[row], ranges.thread[row]
-    axis_start, axis_end = _one_axis(start, end, thread)
+    axis_start, axis_end = one_axis(start, end, thread)
     parent, level, crosses = _peel(axis_start, axis_end, thread)
     crossing = np.zeros(thread_count, np.bool_)
     crossing[thread[crosses]] = True
@@ -106,8 +106,8 @@ def _preorder(thread: Int32, start: Int64, end: Int64) -> Int64:
     return order
 
 
-def _one_axis(start: Int64, end: Int64, thread: Int32) -> tuple[Int64, Int64]:
-    """Shift every thread's times behind those of the thread before it."""
+def one_axis(start: Int64, end: Int64, thread: Int32 | Int64) -> tuple[Int64, Int64]:
+    """Shift every thread's (or group's) times behind those of the one before it."""
     low, high = int(start.min()), int(max(start.max(), end.max()))
     if (high - low + 1) * (int(thread.max()) + 1) >= _SAFE:
         moments, ranks = np.unique(np.concatenate([start, end]), return_inverse=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from perfmodel.errors import ReportError, SchemaError
 from perfmodel.projection import project
 from perfmodel.ranges import nest
 from perfmodel.readers.codes import factorize
+from perfmodel.table import Column, Table
 from perfmodel.trace import (
     COPY_KINDS,
     GRAPH,
@@ -344,3 +347,29 @@ def _absent(name: str, trace: Trace, what: str, traced: str) -> SchemaError:
         f"{trace.source}: {name} wants {what}, found none; "
         f"collect them with: nsys profile --trace={traced} ..."
     )
+
+
+def to_csv(statistic: Statistic) -> str:
+    """Write a statistic as `nsys stats --format csv` does, without the blank line at its end."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(statistic.headers)
+    for row in statistic.rows:
+        writer.writerow(_cell(v, d) for v, d in zip(row, statistic.digits, strict=True))
+    return out.getvalue()
+
+
+def to_table(statistic: Statistic) -> Table:
+    """Return a statistic as a table for the other formats; keys are the headers nsys uses."""
+    columns = tuple(
+        Column(header, header, "text" if digits is None else "float" if digits else "int",
+               digits=digits or None, wrap=False)
+        for header, digits in zip(statistic.headers, statistic.digits, strict=True)
+    )  # fmt: skip
+    return Table(statistic.name, columns, statistic.rows)
+
+
+def _cell(value: Any, digits: int | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.{digits}f}" if digits else str(value)

@@ -1,1 +1,35 @@
 """Readers: each turns one kind of profiler output into a `Trace` or a table of counters."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+
+from perfmodel.readers.nsys import ALL_PARTS, read_sqlite
+from perfmodel.readers.rep import as_sqlite
+from perfmodel.trace import Trace
+
+__all__ = ["read"]
+
+
+def read(path: str | Path, *, parts: Iterable[str] = ALL_PARTS) -> Trace:
+    """Read a report: an SQLite export, a compressed one, or a `.nsys-rep` (needs nsys).
+
+    Parameters
+    ----------
+    path : str or Path
+        `.sqlite`, `.sqlite.gz`, `.sqlite.xz`, `.sqlite.zst`, `.nsys-rep` or `.qdrep`.
+    parts : iterable of {'nvtx', 'ops', 'api', 'mpi'}
+        Event tables to read; all by default.
+
+    Raises
+    ------
+    ReportError
+        If the file cannot be read whole, or cannot be exported here.
+    SchemaError
+        If it is no Nsight Systems export.
+    """
+    source = Path(path)
+    with as_sqlite(source) as sqlite:
+        return dataclasses.replace(read_sqlite(sqlite, parts=parts), source=source)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +20,17 @@ from perfmodel.trace import NULL, Int32, Int64
 
 _MAGIC = b"SQLite format 3\x00"
 _EXPORT = "nsys export -q true -t sqlite REPORT.nsys-rep"
+_REAL = re.compile("REAL|FLOA|DOUB", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """An ordinary table: root page (0: read it with SQL), columns, rowid alias, REAL columns."""
+
+    root: int
+    columns: list[str]
+    alias: int | None
+    real: set[str]
 
 
 class Database:
@@ -83,7 +96,7 @@ class Database:
 
     def columns(self, table: str) -> tuple[str, ...]:
         """Names of the columns of `table`, in stored order; empty if there is no such table."""
-        return tuple(self._schema[table][1]) if table in self._schema else ()
+        return tuple(self._schema[table].columns) if table in self._schema else ()
 
     def read(self, table: str, columns: Sequence[str]) -> dict[str, Int64]:
         """Read integer columns over all rows, in row order.
@@ -120,10 +133,10 @@ class Database:
         """Read a text column as codes into a list of its distinct strings; -1 stands for NULL."""
         if column not in self.columns(table):
             return np.empty(0, np.int32), []
-        if self._pages is not None:
-            root, stored, _ = self._schema[table]
+        if self._pages is not None and self._schema[table].root:
+            stored = self._schema[table]
             try:
-                return self._pages.read_text(root, stored.index(column))
+                return self._pages.read_text(stored.root, stored.columns.index(column))
             except Unsupported:
                 pass
         codes: dict[Any, int] = {None: -1}
@@ -140,30 +153,35 @@ class Database:
         have = self.columns(table)
         chosen = ", ".join(_quote(c) if c in have else "NULL" for c in columns)
         try:
-            yield from self._connection.execute(f"SELECT {chosen} FROM {_quote(table)}")
+            yield from self._connection.execute(f"SELECT {chosen} FROM {_quote(table)} NOT INDEXED")
         except sqlite3.Error as error:
             raise self._broken(error) from error
 
-    def _read_schema(self) -> dict[str, tuple[int, list[str], int | None]]:
-        schema: dict[str, tuple[int, list[str], int | None]] = {}
+    def _read_schema(self) -> dict[str, _Stored]:
+        schema: dict[str, _Stored] = {}
         statement = "SELECT name, rootpage FROM sqlite_master WHERE type = 'table'"
         for name, root in self._connection.execute(statement).fetchall():
             if not isinstance(name, str) or not isinstance(root, int) or root <= 0:
                 continue  # virtual tables have no root page
             info = self._connection.execute(f"PRAGMA table_xinfo({_quote(name)})").fetchall()
             stored = [column for _, column, _, _, _, _, hidden in info if not hidden]
+            indexes = self._connection.execute(f"PRAGMA index_list({_quote(name)})").fetchall()
             keys = [i for i, row in enumerate(info) if row[5]]
-            integer_key = len(keys) == 1 and str(info[keys[0]][2]).upper() == "INTEGER"
-            plain = all(not row[6] for row in info)
-            schema[name] = (root if plain else 0, stored, keys[0] if integer_key else None)
+            alias = keys[0] if len(keys) == 1 and not any(i[3] == "pk" for i in indexes) else None
+            if alias is not None and str(info[alias][2]).upper() != "INTEGER":
+                alias = None
+            generated = any(row[6] for row in info)
+            real = {column for _, column, kind, *_ in info if _REAL.search(str(kind))}
+            schema[name] = _Stored(0 if generated else root, stored, alias, real)
         return schema
 
     def _read_pages(self, table: str, columns: Sequence[str]) -> list[Int64] | None:
-        root, stored, alias = self._schema[table]
-        if self._pages is None or root == 0:
+        stored = self._schema[table]
+        if self._pages is None or stored.root == 0 or stored.real & set(columns):
             return None
+        at = [stored.columns.index(c) for c in columns]
         try:
-            return self._pages.read(root, [stored.index(c) for c in columns], rowid_alias=alias)
+            return self._pages.read(stored.root, at, rowid_alias=stored.alias)
         except Unsupported:
             return None
 
@@ -172,7 +190,7 @@ class Database:
         chosen = ", ".join(f"ifnull({_quote(c)}, {NULL})" for c in columns)
         try:
             rows: Iterable[tuple[Any, ...]] = self._connection.execute(
-                f"SELECT {chosen} FROM {_quote(table)}"
+                f"SELECT {chosen} FROM {_quote(table)} NOT INDEXED"
             )
             flat = np.fromiter((_integer(v, table) for row in rows for v in row), np.int64)
         except sqlite3.Error as error:

@@ -1,0 +1,5 @@
+"""`python -m perfmodel`."""
+
+from perfmodel.cli import main
+
+main(prog_name="perfmodel")

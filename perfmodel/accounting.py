@@ -1,0 +1,261 @@
+"""Accounting: measured times joined with the workload's counts: rows, rates, points, checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from perfmodel.analysis import ModelCheck, RangeRow
+from perfmodel.fit import CLOCKS, Clock, Floats, Measured, Rate, estimate, fit_rate
+from perfmodel.machine import Machine
+from perfmodel.roofline import Point, Roofline
+from perfmodel.units import si
+from perfmodel.workloads import Counts, Workload
+
+BYTES_TOLERANCE: Final = 0.01
+"""Formula and measured bytes may differ by this share before a warning says so."""
+
+LINKS: Final = ("pci", "mpi")
+
+
+def counted(measured: Sequence[Measured], counts: Mapping[str, Counts]) -> dict[str, Measured]:
+    """The workload's ranges as they were measured; of a label at several paths, the longest."""
+    found: dict[str, Measured] = {}
+    for m in measured:
+        if m.label in counts:
+            best = found.get(m.label)
+            if best is None or np.nansum(m.seconds["host"]) > np.nansum(best.seconds["host"]):
+                found[m.label] = m
+    return found
+
+
+def range_rows(
+    measured: Sequence[Measured],
+    counts: Mapping[str, Counts],
+    head: Measured,
+    machine: Machine | None,
+    precision: str,
+) -> tuple[RangeRow, ...]:
+    """One row per range of a median batch, parents before children."""
+    own = {m.path: counts[label] for label, m in counted(measured, counts).items()}
+    batch_s = median(head.seconds["host"])
+    rows = []
+    for m in measured:
+        inside = [c for path, c in own.items() if path[: len(m.path)] == m.path]
+        flops = sum(c.flops for c in inside) if inside else None
+        pci = sum(c.pci_bytes for c in inside) if inside else None
+        mpi = sum(c.mpi_bytes for c in inside) if inside else None
+        host, projection = median(m.seconds["host"]), median(m.seconds["gpu_projection"])
+        rate, unit, of_ceiling, ceiling = _achieved(
+            flops, pci, mpi, projection, host, machine, precision, leaf=len(inside) == 1
+        )
+        rows.append(
+            RangeRow(
+                path=m.path,
+                count=int(np.nansum(m.instances)),
+                per_batch=float(np.nanmedian(m.instances)),
+                host_s=host,
+                gpu_projection_s=projection,
+                gpu_busy_s=median(m.seconds["gpu_busy"]),
+                share=host / batch_s if host is not None and batch_s else None,
+                flops=flops,
+                pci_bytes=pci,
+                mpi_bytes=mpi,
+                measured_copy_bytes=median(m.copy_bytes),
+                measured_mpi_bytes=median(m.mpi_bytes),
+                gpu_ops=median(m.gpu_ops),
+                rate=rate,
+                rate_unit=unit,
+                of_ceiling=of_ceiling,
+                ceiling=ceiling,
+            )
+        )
+    return tuple(rows)
+
+
+def _achieved(
+    flops: float | None,
+    pci: float | None,
+    mpi: float | None,
+    projection: float | None,
+    host: float | None,
+    machine: Machine | None,
+    precision: str,
+    *,
+    leaf: bool,
+) -> tuple[float | None, str, float | None, str]:
+    """Achieved rate of a range, its unit, its share of the machine's ceiling and which that is."""
+    seconds = host if projection is None else projection
+    if flops:
+        name, peak = precision, machine.peak_flops_per_s.get(precision) if machine else None
+        rate = flops / seconds if seconds else None
+        unit = "FLOP/s"
+    elif pci and leaf:
+        name, peak = "pcie", machine.bandwidth_bytes_per_s.get("pcie") if machine else None
+        rate = pci / seconds if seconds else None
+        unit = "B/s"
+    elif mpi and leaf:
+        return (mpi / host if host else None), "B/s", None, ""
+    else:
+        return None, "", None, ""
+    if rate is None or not peak:
+        return rate, unit, None, ""
+    return rate, unit, rate / peak, name
+
+
+def leaves(
+    measured: Sequence[Measured], counts: Mapping[str, Counts], field: str
+) -> dict[str, Measured]:
+    """Ranges with work of their own in `field` and no range inside them with such work."""
+    with_work = {
+        label: m
+        for label, m in counted(measured, counts).items()
+        if getattr(counts[label], field) > 0
+    }
+    paths = [m.path for m in with_work.values()]
+    return {
+        label: m
+        for label, m in with_work.items()
+        if not any(p != m.path and p[: len(m.path)] == m.path for p in paths)
+    }
+
+
+def fit_rates(
+    measured: Sequence[Measured], counts: Mapping[str, Counts]
+) -> tuple[dict[str, Rate | None], dict[str, dict[str, Rate | None]]]:
+    """Fit P_flops, P_pci and P_mpi, on the clock the document means and on all three.
+
+    Source: the document's Question 2.4: products and copies by their GPU projection, MPI by host
+    time. Without GPU operations, products are timed on the host.
+    """
+    has_gpu = any(np.isfinite(m.seconds["gpu_projection"]).any() for m in measured)
+    gpu: Clock = "gpu_projection" if has_gpu else "host"
+    meant: dict[str, tuple[str, str, Clock]] = {
+        "P_flops": ("flops", "FLOP/s", gpu),
+        "P_pci": ("pci_bytes", "B/s", gpu),
+        "P_mpi": ("mpi_bytes", "B/s", "host"),
+    }
+    rates: dict[str, Rate | None] = {}
+    by_clock: dict[str, dict[str, Rate | None]] = {}
+    for name, (field, unit, clock) in meant.items():
+        ranges = leaves(measured, counts, field)
+        work = sum(getattr(counts[label], field) for label in ranges)
+        by_clock[name] = {
+            c: fit_rate(work, {label: m.seconds[c] for label, m in ranges.items()}, unit, c)
+            for c in CLOCKS
+        }
+        rates[name] = by_clock[name][clock]
+    return rates, by_clock
+
+
+def product_rates(
+    measured: Sequence[Measured], counts: Mapping[str, Counts]
+) -> tuple[tuple[str, float, Rate], ...]:
+    """Effective throughput of every product: label, FLOPs, rate; on the GPU where there is one."""
+    found = []
+    for label, m in leaves(measured, counts, "flops").items():
+        clock: Clock = "gpu_projection"
+        if np.isnan(m.seconds[clock]).all():
+            clock = "host"
+        rate = fit_rate(counts[label].flops, {label: m.seconds[clock]}, "FLOP/s", clock)
+        if rate is not None:
+            found.append((label, float(counts[label].flops), rate))
+    return tuple(found)
+
+
+def fit_roofline(
+    label: str, rates: Mapping[str, Rate | None], totals: Counts
+) -> Roofline | None:
+    """Make the roof of the fitted rates; None if P_flops or every link is missing."""
+    compute = rates["P_flops"]
+    links = {k: rates[f"P_{k}"] for k in LINKS}
+    known = {k: r.value for k, r in links.items() if r is not None}
+    size = {k: getattr(totals, f"{k}_bytes") for k in known}
+    if compute is None or not known or sum(size.values()) <= 0:
+        return None
+    shares = {k: n / sum(size.values()) for k, n in size.items()}
+    return Roofline(label, compute.value, known, shares)
+
+
+def points(
+    label: str,
+    measured: Sequence[Measured],
+    head: Measured,
+    workload: Workload,
+    totals: Counts,
+    values: Mapping[str, int],
+) -> tuple[Point, ...]:
+    """Measured points: the whole batch, and the phases that the workload's formulas cover.
+
+    Source: the document's Question 2.6 and Figures 13 and 14; both on the host's clock, because
+    a batch includes its waiting.
+    """
+    moved = totals.pci_bytes + totals.mpi_bytes
+    if totals.flops <= 0 or moved <= 0:
+        return ()
+    timed = {head.label: head.seconds["host"]}
+    phases = [m for m in measured if m.path[:-1] == head.path and m.label in workload.phases]
+    if len(phases) == len(workload.phases) > 0:
+        timed[" + ".join(workload.phases)] = np.sum([m.seconds["host"] for m in phases], axis=0)
+    found = []
+    for kind, seconds in timed.items():
+        value = estimate(seconds)
+        if value is not None and value.value > 0:
+            found.append(
+                Point(
+                    label=f"{label}: {kind}",
+                    kind=kind,
+                    group=label,
+                    intensity_flops_per_byte=totals.flops / moved,
+                    flops_per_s=totals.flops / value.value,
+                    low_flops_per_s=totals.flops / value.high,
+                    high_flops_per_s=totals.flops / value.low if value.low > 0 else None,
+                    symbols=dict(values),
+                )
+            )
+    return tuple(found)
+
+
+def check_model(
+    found: Sequence[Point], totals: Counts, rates: Mapping[str, Rate | None]
+) -> tuple[ModelCheck, ...]:
+    """The document's model, F/P_flops + sum n_k/P_k, against each point's measured time."""
+    amounts = {"P_flops": totals.flops, "P_pci": totals.pci_bytes, "P_mpi": totals.mpi_bytes}
+    predicted = 0.0
+    for name, amount in amounts.items():
+        rate = rates[name]
+        if amount > 0 and rate is None:
+            return ()
+        predicted += amount / rate.value if rate is not None else 0.0
+    return tuple(
+        ModelCheck(point.kind, predicted, totals.flops / point.flops_per_s) for point in found
+    )
+
+
+def check_bytes(
+    measured: Sequence[Measured], counts: Mapping[str, Counts]
+) -> Iterator[str]:
+    """Warn where the formula's bytes and the measured ones differ by more than one percent."""
+    for label, m in counted(measured, counts).items():
+        for what, formula, table in (
+            ("host-device copies", counts[label].pci_message_bytes, m.copy_bytes),
+            ("MPI", counts[label].mpi_message_bytes, m.mpi_bytes),
+        ):
+            found = median(table)
+            if found is None or not (formula or found):
+                continue
+            if not formula and found:
+                continue  # the workload says nothing of this range's bytes
+            if abs(found - formula) > BYTES_TOLERANCE * formula:
+                yield (
+                    f"{label}: the formula gives {si(formula, 'B', 4)} of {what} per rank and "
+                    f"batch, the report measured {si(found, 'B', 4)}: check D, H, C, B, the number "
+                    f"of ranks and the data type"
+                )
+
+
+def median(values: Floats) -> float | None:
+    """Median over ranks and batches; None (missing) where nothing was measured."""
+    return None if np.isnan(values).all() else float(np.nanmedian(values))

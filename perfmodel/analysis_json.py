@@ -1,0 +1,132 @@
+"""The JSON document of an analysis: `analysis.json`, versioned, base units, None as null."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+import perfmodel
+from perfmodel.analysis import Analysis, RunAnalysis
+from perfmodel.fit import Rate
+from perfmodel.roofline import Point, Roofline
+from perfmodel.spans import ranks_of
+
+SCHEMA_VERSION: Final = 1
+"""Grows by one when a key changes its meaning or goes away; new keys do not change it."""
+
+
+def analysis_document(analysis: Analysis) -> dict[str, Any]:
+    """Return the whole analysis as plain Python data, the fitted run's at the top level.
+
+    With several runs, `runs` holds the same keys for every one of them, and `roofline.points`
+    the points of all.
+    """
+    top = {
+        "schema_version": SCHEMA_VERSION,
+        "perfmodel_version": perfmodel.__version__,
+        "fit": analysis.fitted.label,
+    }
+    document = top | _run(analysis.fitted)
+    document["roofline"] = _roofline(analysis.fitted.roofline, analysis.points)
+    if len(analysis.runs) > 1:
+        document["runs"] = [_run(run) for run in analysis.runs]
+        document["warnings"] = list(dict.fromkeys(w for r in analysis.runs for w in r.warnings))
+    cleaned: dict[str, Any] = _clean(document)
+    return cleaned
+
+
+def _run(run: RunAnalysis) -> dict[str, Any]:
+    return {
+        "label": run.label,
+        "reports": [
+            {
+                "path": str(trace.source),
+                "nsys_version": trace.product_version,
+                "schema": trace.schema_version,
+                "ranks": sorted(ranks_of(trace).values()),
+            }
+            for trace in run.traces
+        ],
+        "gpus": [asdict(gpu) for gpu in run.gpus],
+        "machine": asdict(run.machine) if run.machine else None,
+        "precision": run.precision,
+        "workload": {
+            "name": run.workload.name,
+            "counting": run.workload.counting,
+            "symbols": dict(run.identity.values),
+            "symbols_from": run.identity.source,
+            "config": dict(run.identity.config),
+            "totals": asdict(run.totals),
+        },
+        "batch": {
+            "range": run.batch.label,
+            "count": run.batch.count,
+            "warmup": run.batch.warmup,
+            "warmup_s": run.batch.warmup_s,
+            "median_s": run.batch.median.value,
+            "low_s": run.batch.median.low,
+            "high_s": run.batch.median.high,
+            "mean_s": run.batch.mean_s,
+            "instances": run.batch.median.instances,
+        },
+        "rates": {name: _rate(rate) for name, rate in run.rates.items()},
+        "rates_by_clock": {
+            name: {clock: _rate(rate) for clock, rate in clocks.items()}
+            for name, clocks in run.rates_by_clock.items()
+        },
+        "products": [
+            {"range": label, "flops": flops, "rate": _rate(rate)}
+            for label, flops, rate in run.products
+        ],
+        "ranges": [asdict(row) | {"path": "/".join(row.path)} for row in run.ranges],
+        "ranks": [asdict(row) for row in run.ranks],
+        "copies": [asdict(group) for group in run.copies],
+        "collectives": [asdict(group) for group in run.collectives],
+        "unattributed": dict(run.unattributed),
+        "roofline": _roofline(run.roofline, run.points),
+        "model": [
+            asdict(check) | {"relative_error": check.relative_error} for check in run.model
+        ],
+        "findings": [asdict(finding) for finding in run.findings],
+        "warnings": list(run.warnings),
+        "diagnostics": [
+            asdict(d) for t in run.traces for d in t.diagnostics if d.severity != "info"
+        ],
+    }
+
+
+def _rate(rate: Rate | None) -> dict[str, Any] | None:
+    return None if rate is None else asdict(rate)
+
+
+def _roofline(roof: Roofline | None, points: tuple[Point, ...]) -> dict[str, Any]:
+    drawn = [asdict(p) | {"symbols": dict(p.symbols or {})} for p in points]
+    if roof is None:
+        return {"rates": None, "points": drawn}
+    return {
+        "rates": {
+            "P_flops": roof.flops_per_s,
+            **{f"P_{k}": v for k, v in roof.links_bytes_per_s.items()},
+        },
+        "shares": dict(roof.shares),
+        "bandwidth_bytes_per_s": roof.bandwidth_bytes_per_s,
+        "ridge_flops_per_byte": roof.ridge_flops_per_byte,
+        "fitted_on": roof.label,
+        "points": [
+            p | {"roof_flops_per_s": float(roof.smooth(p["intensity_flops_per_byte"]))}
+            for p in drawn
+        ],
+    }
+
+
+def _clean(value: Any) -> Any:
+    """Replace NaN and infinity (missing) by None, tuples by lists, mappings by dicts."""
+    if isinstance(value, Mapping):
+        return {str(k): _clean(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_clean(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

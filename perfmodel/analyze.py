@@ -1,0 +1,366 @@
+"""Trace + Workload -> RunAnalysis: the pure function behind `perfmodel analyze`, for one run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from perfmodel import accounting, traffic
+from perfmodel import machine as machines
+from perfmodel.analysis import BatchSummary, RankRow, RunAnalysis
+from perfmodel.errors import SchemaError
+from perfmodel.findings import Facts, GemmTime
+from perfmodel.findings import find as find_losses
+from perfmodel.fit import Measured, count_warmup, estimate, tabulate
+from perfmodel.identify import Identity
+from perfmodel.machine import Machine
+from perfmodel.spans import Attribution, Spans, concatenate, make_spans
+from perfmodel.trace import NULL, Gpu, Trace
+from perfmodel.traffic import Waiting
+from perfmodel.workloads import Counts, Workload
+
+_PEAKS: Final = {2: "float16_tensor", 4: "float32", 8: "float64"}
+_TF32: Final = re.compile(r"tf32|s1688", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The reports of one run, measured but not yet interpreted.
+
+    `parts` has one entry per report; `ranks` is ascending.
+    """
+
+    label: str
+    parts: tuple[tuple[Trace, Attribution], ...]
+    spans: Spans
+    ranks: tuple[int, ...]
+    batch_label: str
+
+    @property
+    def traces(self) -> tuple[Trace, ...]:
+        """The reports."""
+        return tuple(trace for trace, _ in self.parts)
+
+
+def measure(
+    traces: Sequence[Trace], batch_label: str, *, label: str, by_time: bool = False
+) -> Run:
+    """Measure the ranges of the reports of one run.
+
+    Raises
+    ------
+    SchemaError
+        If no report has NVTX ranges, or none is called `batch_label`.
+    """
+    measured = [make_spans(t, batch_label, by_time=by_time) for t in traces]
+    spans = concatenate([s for s, _ in measured])
+    batches = [p for p in spans.paths if p[-1] == batch_label]
+    if not batches:
+        raise _no_batches(traces, batch_label)
+    inside = spans.batch >= 0
+    ranks = tuple(int(r) for r in np.unique(spans.rank[inside]))
+    parts = tuple((t, a) for t, (_, a) in zip(traces, measured, strict=True))
+    return Run(label, parts, spans, ranks, batch_label)
+
+
+def _no_batches(traces: Sequence[Trace], batch_label: str) -> SchemaError:
+    names = dict.fromkeys(
+        label for t in traces for label in t.range_labels if not label.startswith("MPI_")
+    )
+    where = ", ".join(t.source.name for t in traces)
+    if not names:
+        said = [d.text for t in traces for d in t.diagnostics if "NVTX" in d.text]
+        hint = f" (Nsight Systems says: {said[0]!r})" if said else ""
+        return SchemaError(
+            f"{where}: no NVTX range was recorded{hint}; annotate the program and profile it with "
+            f"--trace=nvtx,cuda,mpi"
+        )
+    shown = ", ".join(repr(n) for n in list(names)[:8]) + (", ..." if len(names) > 8 else "")
+    return SchemaError(
+        f"{where}: wanted ranges called {batch_label!r}, one per batch; found {shown}; "
+        f"name the range that is one batch with --batch-range"
+    )
+
+
+def analyze_run(
+    run: Run,
+    workload: Workload,
+    identity: Identity,
+    *,
+    warmup: int | None = None,
+    warnings: Sequence[str] = (),
+) -> RunAnalysis:
+    """Interpret one run with a workload model.
+
+    Parameters
+    ----------
+    run : Run
+    workload : Workload
+    identity : Identity
+        Values of the workload's symbols.
+    warmup : int, optional
+        Leading batches to exclude; detected by default (`perfmodel.fit.count_warmup`).
+    warnings : sequence of str
+        Warnings so far, kept first.
+
+    Raises
+    ------
+    WorkloadError
+        If the symbols' values are missing or impossible.
+    SchemaError
+        If no batch is left after the warm-up.
+    """
+    counts = workload.evaluate(identity.values)
+    totals = workload.totals(identity.values)
+    everything = tabulate(run.spans, run.ranks)
+    excluded = _excluded(run, everything, warmup)
+    measured = tuple(_after(m, excluded) for m in everything)
+    head = next(m for m in measured if m.label == run.batch_label)
+    groups, waiting, said = traffic.collectives(
+        run.traces, run.spans, run.batch_label, run.ranks, excluded
+    )
+    machine, precision = _machine(run), _precision(run, identity)
+    rates, by_clock = accounting.fit_rates(measured, counts)
+    points = accounting.points(
+        run.label, measured, head, workload, totals, identity.values
+    )
+    notes = (
+        *warnings,
+        *_check_collection(run),
+        *_check_ranges(run, measured, counts, rates),
+        *accounting.check_bytes(measured, counts),
+        *said,
+    )
+    analysis = RunAnalysis(
+        label=run.label,
+        traces=run.traces,
+        identity=identity,
+        workload=workload,
+        totals=totals,
+        machine=machine,
+        precision=precision,
+        gpus=tuple({(g.id, g.name): g for t in run.traces for g in t.gpus}.values()),
+        ranks=_rank_rows(run, head, waiting),
+        batch=_batch_summary(run, everything, excluded, head),
+        ranges=accounting.range_rows(
+            measured, counts, head, machine, precision
+        ),
+        rates=rates,
+        rates_by_clock=by_clock,
+        products=accounting.product_rates(measured, counts),
+        copies=traffic.copies(run.parts, excluded, int(np.isfinite(head.seconds["host"]).sum())),
+        collectives=groups,
+        unattributed=_unattributed(run),
+        roofline=accounting.fit_roofline(run.label, rates, totals),
+        points=points,
+        model=accounting.check_model(points, totals, rates),
+        findings=(),
+        warnings=tuple(dict.fromkeys(notes)),
+    )
+    facts = _facts(run, analysis, counts, waiting)
+    return replace(analysis, findings=find_losses(facts))
+
+
+def _excluded(run: Run, everything: Sequence[Measured], warmup: int | None) -> int:
+    """Number of batches to exclude, refusing to exclude them all."""
+    batch_s = next(m for m in everything if m.label == run.batch_label).seconds["host"]
+    excluded = count_warmup(batch_s) if warmup is None else warmup
+    if np.isnan(batch_s[:, excluded:]).all():
+        raise SchemaError(
+            f"{run.label}: no finished batch is left: found {batch_s.shape[1]} "
+            f"{run.batch_label!r} ranges, {excluded} excluded as warm-up; profile more batches or "
+            f"lower --warmup"
+        )
+    return excluded
+
+
+def _after(measured: Measured, excluded: int) -> Measured:
+    """Leave out the first `excluded` batches."""
+    return Measured(
+        measured.path,
+        {clock: values[:, excluded:] for clock, values in measured.seconds.items()},
+        measured.instances[:, excluded:],
+        measured.copy_bytes[:, excluded:],
+        measured.mpi_bytes[:, excluded:],
+        measured.gpu_ops[:, excluded:],
+    )
+
+
+def _batch_summary(
+    run: Run, everything: Sequence[Measured], excluded: int, head: Measured
+) -> BatchSummary:
+    whole = next(m for m in everything if m.label == run.batch_label).seconds["host"]
+    median = estimate(head.seconds["host"])
+    assert median is not None  # `_excluded` refuses a run without a finished batch
+    warm = whole[:, :excluded]
+    return BatchSummary(
+        label=run.batch_label,
+        count=whole.shape[1] - excluded,
+        warmup=excluded,
+        warmup_s=float(np.nansum(warm) / len(run.ranks)),
+        median=median,
+        mean_s=float(np.nanmean(head.seconds["host"])),
+    )
+
+
+def _machine(run: Run) -> Machine | None:
+    """Ceilings of the GPU that the ranks ran on; None without a GPU."""
+    for trace in run.traces:
+        used = set(traffic.devices(trace).values())
+        for gpu in trace.gpus:
+            if gpu.id in used or (used and len(trace.gpus) == 1):
+                return machines.find(gpu)
+    return None
+
+
+def _precision(run: Run, identity: Identity) -> str:
+    """Which of the machine's peaks the products run against.
+
+    Single precision on tensor cores (TF32) is told by the kernels' names: cuBLAS writes 'tf32' or
+    the instruction's shape, 's1688', into them.
+    """
+    name = _PEAKS.get(identity.values.get("b", 4), "float32")
+    if name == "float32":
+        for trace, found in run.parts:
+            kernels = np.unique(trace.ops.name[found.op])
+            if any(_TF32.search(trace.strings[k]) for k in kernels if k >= 0):
+                return "tf32_tensor"
+    return name
+
+
+def _gpu_of_rank(run: Run) -> dict[int, int]:
+    return {rank: gpu for t in run.traces for rank, gpu in traffic.devices(t).items()}
+
+
+def _shared_gpus(run: Run) -> dict[int, tuple[int, ...]]:
+    """GPUs that several ranks of one report ran on."""
+    shared: dict[int, list[int]] = {}
+    for rank, gpu in sorted(_gpu_of_rank(run).items()):
+        shared.setdefault(gpu, []).append(rank)
+    certain = len(run.traces) == 1
+    return {gpu: tuple(ranks) for gpu, ranks in shared.items() if certain and len(ranks) > 1}
+
+
+def _rank_rows(run: Run, head: Measured, waiting: Waiting | None) -> tuple[RankRow, ...]:
+    gpus = _gpu_of_rank(run)
+    rows = []
+    for i, rank in enumerate(run.ranks):
+        host = head.seconds["host"][i]
+        rows.append(
+            RankRow(
+                rank=rank,
+                gpu=gpus.get(rank),
+                batches=int(np.isfinite(host).sum()),
+                batch_s=accounting.median(host),
+                gpu_busy_s=accounting.median(head.seconds["gpu_busy"][i]),
+                collectives_s=waiting.seconds[i] if waiting else None,
+                waiting_s=waiting.waiting_s[i] if waiting and waiting.waiting_s else None,
+            )
+        )
+    return tuple(rows)
+
+
+def _unattributed(run: Run) -> dict[str, int]:
+    """How many GPU operations the ranges account for, over all reports of the run."""
+    found = [a for _, a in run.parts]
+    return {
+        "gpu_ops": sum(a.total for a in found),
+        "without_launch": sum(a.unlaunched for a in found),
+        "outside_ranges": sum(a.outside for a in found),
+        "attributed_by_time": sum(a.by_time for a in found),
+    }
+
+
+def _check_collection(run: Run) -> Iterator[str]:
+    """Warn of what was not collected, and of GPU work that no range explains."""
+    for trace in run.traces:
+        if len(trace.ops) == 0:
+            yield (
+                f"{trace.source.name}: no GPU operation was recorded, so GPU times are missing; if "
+                f"the program uses a GPU, profile it with --trace=nvtx,cuda,mpi"
+            )
+        if trace.mpi_from_nvtx:
+            yield (
+                f"{trace.source.name}: Nsight Systems {trace.product_version} records MPI calls "
+                f"without sizes; 2023.4 and later record them"
+            )
+        elif len(trace.mpi) == 0 and len(run.ranks) > 1:
+            yield (
+                f"{trace.source.name}: no MPI call was recorded; profile with "
+                f"--trace=nvtx,cuda,mpi --mpi-impl=openmpi (or mpich)"
+            )
+        open_ranges = int((trace.ranges.end_ns == NULL).sum())
+        if open_ranges:
+            yield (
+                f"{trace.source.name}: {open_ranges} ranges never ended and are left out: the "
+                f"program or the collection was cut short"
+            )
+    counts = _unattributed(run)
+    lost = counts["without_launch"] + counts["outside_ranges"]
+    if lost > 0.01 * max(counts["gpu_ops"], 1):
+        yield (
+            f"{lost} of {counts['gpu_ops']} GPU operations belong to no range "
+            f"({counts['without_launch']} without a launch in the report, "
+            f"{counts['outside_ranges']} launched outside all ranges of their thread); "
+            f"--attribute time gives those of other threads to the range open at that time"
+        )
+
+
+def _check_ranges(
+    run: Run,
+    measured: Sequence[Measured],
+    counts: Mapping[str, Counts],
+    rates: Mapping[str, object],
+) -> Iterator[str]:
+    """Warn of ranges that the workload counts and the report lacks, and of missing rates."""
+    present = accounting.counted(measured, counts)
+    absent = [n for n, c in counts.items() if n not in present and c.flops + c.pci_bytes + c.mpi_bytes]
+    if absent:
+        yield (
+            f"{run.label}: the workload counts ranges that the batches do not have: "
+            f"{', '.join(repr(n) for n in absent)}; what they would measure is missing"
+        )
+    for name in (n for n, rate in rates.items() if rate is None):
+        yield f"{run.label}: {name} cannot be fitted: no range with that work was timed"
+
+
+def _facts(
+    run: Run, analysis: RunAnalysis, counts: Mapping[str, Counts], waiting: Waiting | None
+) -> Facts:
+    """Gather what the findings are drawn from."""
+    rows = {row.label: row for row in analysis.ranges}
+    head = rows[run.batch_label]
+    calls, seconds = traffic.synchronizations(
+        run.traces, run.spans, run.batch_label, analysis.batch.warmup
+    )
+    return Facts(
+        batch=analysis.batch.median,
+        busy_s=head.gpu_busy_s,
+        gpu_ops=head.gpu_ops or 0.0,
+        synchronizations=calls,
+        synchronize_s=seconds,
+        host_s={n: r.host_s for n, r in rows.items() if r.host_s is not None},
+        copies=analysis.copies,
+        collectives=analysis.collectives,
+        waiting=waiting,
+        gemms=tuple(_gemm_times(analysis, counts)),
+        shared_gpus=_shared_gpus(run),
+        machine=analysis.machine,
+        ranks=len(run.ranks),
+    )
+
+
+def _gemm_times(analysis: RunAnalysis, counts: Mapping[str, Counts]) -> Iterator[GemmTime]:
+    """Products with the time that peak FLOP/s and memory bandwidth allow."""
+    machine = analysis.machine
+    peak = machine.peak_flops_per_s.get(analysis.precision) if machine else None
+    bandwidth = machine.bandwidth_bytes_per_s.get("hbm") if machine else None
+    for label, flops, rate in analysis.products:
+        bound = None
+        if peak and bandwidth and rate.clock != "host":
+            bound = max(flops / peak, counts[label].dram_bytes / bandwidth)
+        yield GemmTime(label, flops / rate.value, flops, bound)

@@ -1,0 +1,222 @@
+"""Findings: what a batch loses, ranked by the time that mending it would save."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from perfmodel.fit import Estimate
+from perfmodel.machine import Machine
+from perfmodel.traffic import CollectiveGroup, CopyGroup, Waiting
+from perfmodel.units import si
+
+_WORTH: Final = 0.01
+"""Savings below this share of a batch are not worth a line."""
+
+_OF_PCIE: Final = 0.8
+"""Share of PCIe's datasheet rate that large pinned copies reach (52.7 of 64 GB/s on an H200)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One loss, with the evidence for it and what to change.
+
+    `saving_s` is an upper bound per batch, None where it cannot be told. Savings overlap: they
+    do not add up.
+    """
+
+    title: str
+    saving_s: float | None
+    evidence: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class GemmTime:
+    """One range's products: achieved rate against the time its ceilings allow."""
+
+    label: str
+    seconds: float
+    flops: float
+    bound_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the findings are drawn from; all times are medians per rank and batch."""
+
+    batch: Estimate
+    busy_s: float | None
+    gpu_ops: float
+    synchronizations: float
+    synchronize_s: float
+    host_s: Mapping[str, float]
+    copies: Sequence[CopyGroup]
+    collectives: Sequence[CollectiveGroup]
+    waiting: Waiting | None
+    gemms: Sequence[GemmTime]
+    shared_gpus: Mapping[int, tuple[int, ...]]
+    machine: Machine | None
+    ranks: int
+
+
+def find(facts: Facts) -> tuple[Finding, ...]:
+    """Return all findings worth at least one percent of a batch, largest saving first."""
+    found = [
+        *_shared(facts),
+        *_idle(facts),
+        *_through_host(facts),
+        *_pageable(facts),
+        *_inputs(facts),
+        *_waiting(facts),
+        *_many_collectives(facts),
+        *_slow_products(facts),
+    ]
+    worth = [
+        f for f in found if f.saving_s is None or f.saving_s >= _WORTH * facts.batch.value
+    ]
+    return tuple(sorted(worth, key=lambda f: -(f.saving_s if f.saving_s is not None else 0.0)))
+
+
+def _share(facts: Facts, seconds: float) -> str:
+    return f"{si(seconds, 's')} of {si(facts.batch.value, 's')}, {seconds / facts.batch.value:.0%}"
+
+
+def _shared(facts: Facts) -> Iterator[Finding]:
+    for gpu, ranks in facts.shared_gpus.items():
+        who = " and ".join(str(r) for r in ranks)
+        yield Finding(
+            f"ranks {who} share GPU {gpu}",
+            None,
+            f"the operations of ranks {who} ran on one device, so their GPU times include each "
+            f"other",
+            "give every rank a GPU of its own (CUDA_VISIBLE_DEVICES by local rank)",
+        )
+
+
+def _idle(facts: Facts) -> Iterator[Finding]:
+    """Time in which neither the GPU nor a collective works: launches, synchronizations, Python."""
+    if facts.busy_s is None:
+        return
+    mpi = sum(g.count * g.seconds for g in facts.collectives)
+    idle = facts.batch.value - facts.busy_s - mpi
+    if idle <= 0:
+        return
+    evidence = (
+        f"the GPU is busy {_share(facts, facts.busy_s)}, collectives take {si(mpi, 's')}; "
+        f"{facts.gpu_ops:.0f} GPU operations"
+    )
+    if facts.synchronizations:
+        evidence += (
+            f" and {facts.synchronizations:.0f} synchronizing calls "
+            f"({si(facts.synchronize_s, 's')} inside them)"
+        )
+    yield Finding(
+        "the GPU waits for the host",
+        idle,
+        evidence + " per batch",
+        "launch less: fuse elementwise kernels, drop synchronizations between ranges, capture the "
+        "step in a CUDA graph",
+    )
+
+
+def _through_host(facts: Facts) -> Iterator[Finding]:
+    """Gradients staged through host memory, against an all-reduce between the GPUs."""
+    names = ("cudaMemcpyDeviceToHost", "MPI_Allreduce", "cudaMemcpyHostToDevice")
+    spent = [facts.host_s[n] for n in names if n in facts.host_s]
+    reduced = [g for g in facts.collectives if g.name == "MPI_Allreduce" and g.bytes]
+    if len(spent) < 3 or facts.ranks < 2 or facts.shared_gpus or not reduced:
+        return
+    link = facts.machine.bandwidth_bytes_per_s.get("nvlink") if facts.machine else None
+    if link is None:
+        return
+    size = sum(g.count * (g.bytes or 0) for g in reduced)
+    direct = 2 * (facts.ranks - 1) / facts.ranks * size / (link / 2)
+    yield Finding(
+        "gradients are reduced through the host",
+        sum(spent) - direct,
+        f"copying out, reducing and copying back takes {_share(facts, sum(spent))}; "
+        f"{si(size, 'B')} over NVLink needs {si(direct, 's')} plus latency",
+        "reduce on the GPUs: NCCL, or CUDA-aware MPI",
+    )
+
+
+def _pageable(facts: Facts) -> Iterator[Finding]:
+    for group in facts.copies:
+        if group.memory != "pageable":
+            continue
+        pinned = [g for g in facts.copies if g.memory == "pinned" and g.largest_bytes > 1e5]
+        if pinned:
+            rate = max(g.bytes_per_s for g in pinned)
+            source = f"pinned copies in this report reach {si(rate, 'B/s')}"
+        elif facts.machine and "pcie" in facts.machine.bandwidth_bytes_per_s:
+            rate = _OF_PCIE * facts.machine.bandwidth_bytes_per_s["pcie"]
+            source = f"pinned ones should reach about {si(rate, 'B/s')}"
+        else:
+            continue
+        label = "cudaMemcpy" + group.direction.replace("-to-", "To")
+        spent = max(facts.host_s.get(label, 0.0), group.seconds)
+        yield Finding(
+            f"{group.direction} copies use pageable memory",
+            spent - group.bytes / rate,
+            f"{group.count:.0f} copies, {si(group.bytes, 'B')} per batch at "
+            f"{si(group.bytes_per_s, 'B/s')} on the copy engine, {_share(facts, spent)} on the "
+            f"host; {source}",
+            "allocate the host buffers with cudaMallocHost (CuPy: cupyx.empty_pinned)",
+        )
+
+
+def _inputs(facts: Facts) -> Iterator[Finding]:
+    label = "copying images host -> device"
+    if label in facts.host_s:
+        yield Finding(
+            "the inputs are copied in every batch",
+            facts.host_s[label],
+            f"{label} takes {_share(facts, facts.host_s[label])}",
+            "keep the training set on the GPU, or copy the next batch on a stream of its own "
+            "while this one computes",
+        )
+
+
+def _waiting(facts: Facts) -> Iterator[Finding]:
+    if facts.waiting is None or facts.waiting.waiting_s is None:
+        return
+    worst = max(range(len(facts.waiting.waiting_s)), key=facts.waiting.waiting_s.__getitem__)
+    seconds = facts.waiting.waiting_s[worst]
+    yield Finding(
+        "ranks wait for each other",
+        seconds,
+        f"rank {worst} waits longest in collectives: {_share(facts, seconds)}",
+        "balance the ranks' work before the collective, or overlap it with computing",
+    )
+
+
+def _many_collectives(facts: Facts) -> Iterator[Finding]:
+    reduced = [g for g in facts.collectives if g.name == "MPI_Allreduce" and g.bytes]
+    count = sum(g.count for g in reduced)
+    if count < 1.5:
+        return
+    small = [g for g in reduced if g.bytes and g.bytes < 65536]
+    saved = sum(g.count * g.seconds for g in small)
+    yield Finding(
+        "the gradients are reduced in several messages",
+        saved,
+        f"{count:.0f} all-reduces per batch, {len(small)} of them under 64 KB, which together "
+        f"take {si(saved, 's')}",
+        "keep the gradients in one flat buffer: one copy and one all-reduce",
+    )
+
+
+def _slow_products(facts: Facts) -> Iterator[Finding]:
+    for gemm in facts.gemms:
+        if gemm.bound_s is None:
+            continue
+        yield Finding(
+            f"{gemm.label} runs at {gemm.bound_s / gemm.seconds:.0%} of its ceiling",
+            gemm.seconds - gemm.bound_s,
+            f"{si(gemm.flops, 'FLOP')} in {si(gemm.seconds, 's')} = "
+            f"{si(gemm.flops / gemm.seconds, 'FLOP/s')}; the machine's ceilings allow "
+            f"{si(gemm.bound_s, 's')}",
+            "a kernel tiled for this shape, tensor cores (TF32), or fusing it with its neighbours",
+        )

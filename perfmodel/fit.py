@@ -1,0 +1,206 @@
+"""Fits: spans -> times per batch -> medians and effective throughputs with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.spans import Path, Spans
+from perfmodel.trace import NULL, Int64
+
+Clock = Literal["host", "gpu_projection", "gpu_busy"]
+CLOCKS: Final[tuple[Clock, ...]] = ("host", "gpu_projection", "gpu_busy")
+Floats = npt.NDArray[np.float64]
+
+_SLOW: Final = 1.25
+_RESAMPLES: Final = 1000
+_FEWEST: Final = 199
+_CELLS: Final = 50_000_000
+_CHUNK: Final = 4_000_000
+_SEED: Final = 213
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one path took and moved in every batch of every rank.
+
+    Each array has shape (ranks, batches); repeated ranges of one batch are added up. NaN where a
+    rank did not run the range in that batch, or where the clock does not apply.
+    """
+
+    path: Path
+    seconds: Mapping[Clock, Floats]
+    instances: Floats
+    copy_bytes: Floats
+    mpi_bytes: Floats
+    gpu_ops: Floats
+
+    @property
+    def label(self) -> str:
+        """The innermost range's label."""
+        return self.path[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number with its 95 % interval and the measurements behind it; base units."""
+
+    value: float
+    low: float
+    high: float
+    instances: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """An effective throughput: work over the sum of its ranges' median times."""
+
+    value: float
+    low: float
+    high: float
+    unit: str
+    instances: int
+    clock: Clock
+    ranges: tuple[str, ...]
+
+
+def tabulate(spans: Spans, ranks: Sequence[int]) -> tuple[Measured, ...]:
+    """Arrange the spans inside batches by path, rank and batch, parents before children."""
+    inside = np.flatnonzero(spans.batch >= 0)
+    if len(inside) == 0:
+        return ()
+    row_of = np.full(max(ranks) + 2, -1)
+    row_of[list(ranks)] = np.arange(len(ranks))
+    shape = len(ranks), int(spans.batch[inside].max()) + 1
+    inside = inside[np.argsort(spans.path[inside], kind="stable")]
+    path = spans.path[inside]
+    cuts = np.flatnonzero(np.concatenate([[True], path[1:] != path[:-1], [True]]))
+    found = []
+    for lo, hi in zip(cuts[:-1], cuts[1:], strict=True):
+        at = inside[lo:hi]
+        cell = row_of[spans.rank[at]] * shape[1] + spans.batch[at]
+        found.append(_measured(spans, at, cell, shape))
+    first = np.full(len(spans.paths), np.iinfo(np.int64).max)
+    np.minimum.at(first, spans.path, spans.start_ns)
+    starts = dict(zip(spans.paths, first.tolist(), strict=True))
+    return tuple(sorted(found, key=lambda m: [starts[m.path[: d + 1]] for d in range(len(m.path))]))
+
+
+def _measured(spans: Spans, at: Int64, cell: Int64, shape: tuple[int, int]) -> Measured:
+    size = shape[0] * shape[1]
+    times = np.bincount(cell, minlength=size).astype(np.float64)
+
+    def total(values: Int64, scale: float = 1.0, *, all_known: bool = False) -> Floats:
+        missing = values == NULL
+        added = np.bincount(cell, weights=np.where(missing, 0.0, values * scale), minlength=size)
+        known = np.bincount(cell, weights=~missing, minlength=size)
+        enough = known == times if all_known else known > 0
+        return np.where((times > 0) & enough, added, np.nan).reshape(shape)
+
+    return Measured(
+        path=spans.paths[spans.path[at[0]]],
+        seconds={
+            "host": total(spans.host_ns[at], 1e-9, all_known=True),
+            "gpu_projection": total(spans.projection_ns[at], 1e-9),
+            "gpu_busy": total(spans.busy_ns[at], 1e-9),
+        },
+        instances=times.reshape(shape),
+        copy_bytes=total(spans.copy_bytes[at]),
+        mpi_bytes=total(spans.mpi_bytes[at]),
+        gpu_ops=total(spans.ops[at]),
+    )
+
+
+def count_warmup(batch_s: Floats) -> int:
+    """Count the leading batches that still warm up: JIT compilation, allocation, page faults.
+
+    A batch warms up while its slowest rank takes more than 1.25 times the median of the second
+    half of the run; at most half of the batches are excluded.
+
+    Parameters
+    ----------
+    batch_s : array, shape (ranks, batches)
+        Host time of every batch; NaN where a rank did not run it.
+    """
+    slowest = np.nanmax(np.where(np.isnan(batch_s), -np.inf, batch_s), axis=0)
+    count = len(slowest)
+    if count < 3:
+        return 0
+    usual = float(np.median(slowest[count // 2 :]))
+    for index, seconds in enumerate(slowest[: count // 2]):
+        if seconds <= _SLOW * usual:
+            return index
+    return count // 2
+
+
+def bootstrap_medians(tables: Sequence[Floats]) -> Floats:
+    """Resample whole batches (all ranks of a batch together) and take medians.
+
+    Parameters
+    ----------
+    tables : sequence of k arrays, shape (ranks, batches)
+        NaN is left out.
+
+    Returns
+    -------
+    array, shape (resamples, k)
+        Medians of every table in every resample; the same batches are drawn for all tables, so
+        that sums and ratios of the medians keep their correlation.
+    """
+    stacked = np.stack(tables)
+    batches = stacked.shape[2]
+    cells = stacked.size
+    resamples = int(np.clip(_CELLS // max(cells, 1), _FEWEST, _RESAMPLES))
+    generator = np.random.default_rng(_SEED)
+    median = np.nanmedian if np.isnan(stacked).any() else np.median
+    step = max(1, _CHUNK // max(cells, 1))
+    out = []
+    for first in range(0, resamples, step):
+        size = min(step, resamples - first)
+        drawn = generator.integers(0, batches, size=(size, batches))
+        values = np.moveaxis(stacked[:, :, drawn], 2, 0)  # (resample, k, rank, batch)
+        out.append(median(values.reshape(size, len(stacked), -1), axis=2))
+    return np.concatenate(out)
+
+
+def estimate(table: Floats) -> Estimate | None:
+    """Median over ranks and batches with its bootstrap 95 % interval; None without any value."""
+    usable = int(np.count_nonzero(~np.isnan(table)))
+    if usable == 0:
+        return None
+    low, high = np.nanpercentile(bootstrap_medians([table]), [2.5, 97.5])
+    return Estimate(float(np.nanmedian(table)), float(low), float(high), usable)
+
+
+def fit_rate(work: float, tables: Mapping[str, Floats], unit: str, clock: Clock) -> Rate | None:
+    """Fit an effective throughput: `work` over the sum of the ranges' median times.
+
+    Source: the document's Question 2.4, P = work / sum of median times, here with the bootstrap
+    95 % interval of the same expression.
+
+    Parameters
+    ----------
+    work : float
+        FLOPs or bytes of all the ranges together, per rank and batch.
+    tables : mapping of label to array, shape (ranks, batches)
+        Seconds on `clock`.
+
+    Returns
+    -------
+    Rate or None
+        None if there is no work, or a range has no time on this clock.
+    """
+    arrays = list(tables.values())
+    if work <= 0 or not arrays or any(np.isnan(a).all() for a in arrays):
+        return None
+    seconds = sum(float(np.nanmedian(a)) for a in arrays)
+    if seconds <= 0:
+        return None
+    resampled = bootstrap_medians(arrays).sum(axis=1)
+    low, high = np.nanpercentile(work / resampled, [2.5, 97.5])
+    instances = min(int(np.count_nonzero(~np.isnan(a))) for a in arrays)
+    return Rate(work / seconds, float(low), float(high), unit, instances, clock, tuple(tables))

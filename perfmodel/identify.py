@@ -1,0 +1,112 @@
+"""Identifies what a report ran: from its configuration mark, or from the sizes of its messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any, Final
+
+from perfmodel.trace import Trace
+
+MARK_KEY: Final = "perfmodel_config"
+"""Key of the JSON object that the trainer leaves in an NVTX mark."""
+
+MARK_SYMBOLS: Final = {
+    "D": "input_size",
+    "H": "hidden_size",
+    "C": "num_classes",
+    "B": "batch_size",
+    "p": "ranks",
+}
+"""Symbols of the MLP and the mark's (and the command line's) names for them."""
+
+DTYPE_BYTES: Final = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+_LONGEST_MARK: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Values of the workload's symbols and where each one comes from.
+
+    `config` is the configuration mark's content, empty without one.
+    """
+
+    values: Mapping[str, int]
+    source: str
+    config: Mapping[str, Any]
+
+
+def read_mark(trace: Trace) -> dict[str, Any]:
+    """Return the trainer's configuration mark, an empty dict if the report has none."""
+    for _, _, text in trace.marks:
+        if MARK_KEY in text and len(text) <= _LONGEST_MARK:
+            try:
+                config = json.loads(text)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(config, dict) and MARK_KEY in config:
+                return config
+    return {}
+
+
+def from_mark(config: Mapping[str, Any]) -> dict[str, int]:
+    """Return the symbols a configuration mark gives; what it gives wrongly is left out."""
+    values = {
+        symbol: config[name]
+        for symbol, name in MARK_SYMBOLS.items()
+        if isinstance(config.get(name), int) and config[name] > 0
+    }
+    width = DTYPE_BYTES.get(str(config.get("dtype")))
+    return values | ({"b": width} if width else {})
+
+
+def from_messages(
+    gradients: Iterable[int], inputs: Iterable[int], ranks: int
+) -> dict[str, int] | None:
+    """Solve the MLP's symbols from the sizes of the messages of one batch, or return None.
+
+    The four gradients take b H D, b H, b C H and b C bytes; their sizes give D, H, C and b, of
+    which only one assignment fits. The images take b D B/p bytes and the one-hot labels b C B/p.
+
+    Parameters
+    ----------
+    gradients : iterable of int
+        Distinct sizes of the gradients' copies or all-reduces in bytes.
+    inputs : iterable of int
+        Distinct sizes of the input copies in bytes; without them B stays unknown.
+    ranks : int
+        p.
+
+    Examples
+    --------
+    >>> from_messages([1605632, 2048, 20480, 40], [4704000, 60000], 2)
+    {'D': 784, 'H': 512, 'C': 10, 'b': 4, 'p': 2, 'B': 3000}
+    """
+    sizes = sorted(set(gradients), reverse=True)
+    if len(sizes) != 4 or ranks < 1:
+        return None
+    images = sorted(set(inputs), reverse=True)
+    solutions = []
+    for w1, b1, w2, b2 in permutations(sizes):
+        for width in (4, 8, 2):
+            if b1 % width or b2 % width or w1 % b1 or w2 != b1 * b2 // width:
+                continue
+            found = {"D": w1 // b1, "H": b1 // width, "C": b2 // width, "b": width, "p": ranks}
+            batch = _batch(found, images)
+            if batch is None and images:
+                continue
+            solutions.append(found | ({"B": batch} if batch else {}))
+    return solutions[0] if len(solutions) == 1 else None
+
+
+def _batch(found: Mapping[str, int], images: list[int]) -> int | None:
+    """Global batch from the input copies: images of b D B/p bytes, labels of b C B/p, if any."""
+    if not images:
+        return None
+    share, rest = divmod(images[0], found["b"] * found["D"])
+    labels = images[1] if len(images) > 1 else None
+    if rest or share < 1 or (labels is not None and labels != found["b"] * found["C"] * share):
+        return None
+    return share * found["p"]

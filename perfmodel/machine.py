@@ -1,0 +1,79 @@
+"""Machines: the ceilings of a GPU by data type and link, each with its source."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Final
+
+from perfmodel.trace import Gpu
+
+_CORES_PER_SM: Final = {
+    (3, 7): 192, (5, 0): 128, (5, 2): 128, (6, 0): 64, (6, 1): 128, (7, 0): 64, (7, 5): 64,
+    (8, 0): 64, (8, 6): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128, (12, 0): 128,
+}  # fmt: skip
+"""FP32 cores per multiprocessor by compute capability (CUDA C++ Programming Guide)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Ceilings of one GPU; a key that is absent is not known.
+
+    Attributes
+    ----------
+    peak_flops_per_s : mapping
+        By data type: 'float64', 'float32', 'tf32_tensor', 'float16_tensor'; dense.
+    bandwidth_bytes_per_s : mapping
+        By link: 'hbm', 'pcie' (per direction), 'nvlink' (both directions together).
+    source : str
+        Where the figures come from.
+    """
+
+    name: str
+    source: str
+    peak_flops_per_s: Mapping[str, float]
+    bandwidth_bytes_per_s: Mapping[str, float]
+
+
+def find(gpu: Gpu) -> Machine:
+    """Return the ceilings of a report's GPU.
+
+    A known GPU has its datasheet's; for another, the FP32 peak follows from the report's own
+    multiprocessors, clock and compute capability (2 FLOP per core and cycle) and its memory
+    bandwidth is the report's.
+    """
+    for names, machine in _table():
+        if gpu.name in names:
+            return machine
+    peaks: dict[str, float] = {}
+    cores = _CORES_PER_SM.get(gpu.compute_capability) if gpu.compute_capability else None
+    if cores and gpu.sm_count and gpu.clock_hz:
+        peaks["float32"] = 2.0 * cores * gpu.sm_count * gpu.clock_hz
+    links: dict[str, float] = {}
+    if gpu.memory_bandwidth_bytes_per_s:
+        links["hbm"] = float(gpu.memory_bandwidth_bytes_per_s)
+    return Machine(gpu.name, "derived from the report's TARGET_INFO_GPU", peaks, links)
+
+
+def known() -> tuple[Machine, ...]:
+    """Return every machine perfmodel ships, by name."""
+    return tuple(sorted((m for _, m in _table()), key=lambda m: m.name))
+
+
+@cache
+def _table() -> tuple[tuple[tuple[str, ...], Machine], ...]:
+    table = []
+    for file in resources.files("perfmodel").joinpath("machines").iterdir():
+        if file.name.endswith(".toml"):
+            entry = tomllib.loads(file.read_text(encoding="utf-8"))
+            machine = Machine(
+                entry["name"],
+                entry["source"],
+                entry["peak_flops_per_s"],
+                entry["bandwidth_bytes_per_s"],
+            )
+            table.append((tuple(entry["gpus"]), machine))
+    return tuple(table)

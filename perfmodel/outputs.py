@@ -1,0 +1,60 @@
+"""Writes an analysis into a folder: analysis.json, CSV tables, pictures; whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from perfmodel import tables
+from perfmodel.analysis import Analysis
+from perfmodel.analysis_json import analysis_document
+from perfmodel.files import staged_folder
+from perfmodel.table import Table, render
+
+
+def write(analysis: Analysis, out: Path, *, plots: bool = True) -> list[Path]:
+    """Write all outputs and return their paths.
+
+    Raises
+    ------
+    PerfmodelError
+        If the folder cannot be written.
+    """
+    with staged_folder(out) as stage:
+        text = json.dumps(analysis_document(analysis), indent=1, allow_nan=False)
+        (stage / "analysis.json").write_text(text + "\n", encoding="utf-8")
+        for name, table in csv_tables(analysis):
+            content = render(table, "csv")
+            (stage / f"{name}.csv").write_text(content, encoding="utf-8", newline="")
+        if plots:
+            _draw(analysis, stage)
+        names = sorted(p.name for p in stage.iterdir())
+    return [out / name for name in names]
+
+
+def csv_tables(analysis: Analysis) -> Iterator[tuple[str, Table]]:
+    """Name and table of every CSV file; with several runs, a first column names the run."""
+    for name in ("ranges", "rates", "copies", "collectives", "ranks", "findings"):
+        make = getattr(tables, name)
+        yield name, _stacked([(run.label, make(run)) for run in analysis.runs])
+    yield "points", tables.points(analysis)
+    yield "runs", tables.sweep(analysis)
+
+
+def _stacked(parts: list[tuple[str, Table]]) -> Table:
+    """One tidy table of the same table of several runs."""
+    from perfmodel.table import Column
+
+    first = parts[0][1]
+    rows = [(label, *row) for label, table in parts for row in table.rows]
+    levels = [n for _, t in parts for n in t.levels] if first.levels is not None else None
+    return Table(first.title, (Column("run", "Run"), *first.columns), rows, levels=levels)
+
+
+def _draw(analysis: Analysis, folder: Path) -> None:
+    from matplotlib.figure import Figure
+
+    from perfmodel import plot
+
+    ...

@@ -1,0 +1,152 @@
+"""Where a median batch goes: three clocks for every range, as bars with values and shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import RendererAgg
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from perfmodel.errors import ModelError
+from perfmodel.plot.style import (
+    GRID,
+    INK,
+    TEXT_PT,
+    TITLE_PT,
+    VALUE_PT,
+    axes_of,
+    finish,
+    plain,
+    si_tick,
+)
+from perfmodel.units import si
+
+CLOCKS: Final = (
+    ("host_s", "host time", "#a6cee3"),
+    ("gpu_projection_s", "GPU projection", "#3a87c0"),
+    ("gpu_busy_s", "GPU busy", "#08306b"),
+)
+_LONGEST: Final = 40  # letters of a range's name
+
+
+class Row(Protocol):
+    """What a bar needs to know of a range; None is missing."""
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Labels from the outermost range inwards."""
+
+    @property
+    def host_s(self) -> float | None:
+        """Median host time."""
+
+    @property
+    def gpu_projection_s(self) -> float | None:
+        """Median time from the first GPU operation's start to the last one's end."""
+
+    @property
+    def gpu_busy_s(self) -> float | None:
+        """Median time that the GPU was busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakdownRow:
+    """One range of a median batch on three clocks, in seconds; None is missing."""
+
+    path: tuple[str, ...]
+    host_s: float | None
+    gpu_projection_s: float | None = None
+    gpu_busy_s: float | None = None
+
+
+def breakdown(rows: Sequence[Row], *, ax: Axes | None = None, title: str | None = None) -> Axes:
+    """Draw host time, GPU projection and GPU busy time of every range as horizontal bars.
+
+    Values are followed by their share of the first row's host time (of its first clock known, if
+    the host time is missing). A missing time has no bar; a clock missing everywhere no legend.
+
+    Parameters
+    ----------
+    rows : sequence
+        Ranges in the order of the tree, the batch first: `BreakdownRow` or anything with its
+        attributes.
+    ax : matplotlib Axes, optional
+        Where to draw; by default a figure of its own, 6.5 inches wide.
+    title : str, optional
+
+    Raises
+    ------
+    ModelError
+        If there is no time to draw.
+    """
+    known = [
+        [(clock, t) for clock in CLOCKS if (t := getattr(row, clock[0])) is not None]
+        for row in rows
+    ]
+    if not any(known) or not known[0]:
+        raise ModelError("a breakdown needs the time of the batch in its first row; found none")
+    used = [clock for clock in CLOCKS if any(clock == c for line in known for c, _ in line)]
+    ax = axes_of(ax, 6.5, 1.0 + len(rows) * (0.13 * len(used) + 0.07))
+    whole = known[0][0][1]
+    height = 0.9 / len(used)
+    for i, line in enumerate(known):
+        for j, ((_, _, color), seconds) in enumerate(line):
+            y = i + (j - (len(line) - 1) / 2) * height
+            ax.barh(y, seconds, height * 0.82, color=color, edgecolor=INK, lw=0.3, zorder=2)
+            text = si(seconds, "s").replace(" us", " µs") + f"  {_percent(seconds, whole)}"
+            ax.annotate(
+                text, (seconds, y), (3, 0), textcoords="offset points", va="center_baseline",
+                fontsize=VALUE_PT, color=INK, zorder=4,
+            )  # fmt: skip
+    longest = max(seconds for line in known for _, seconds in line)
+    ax.set_xlim(0, longest * 1.24)
+    ax.set_ylim(len(rows) - 0.45, -0.55)
+    _tree(ax, rows)
+    ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: si_tick(v, "s").replace("us", "µs")))
+    ax.grid(True, axis="x", color=GRID, lw=0.6)
+    ax.legend(
+        [Patch(facecolor=color, edgecolor=INK, lw=0.3) for _, _, color in used],
+        [name for _, name, _ in used],
+        loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=len(used), frameon=False,
+        fontsize=TEXT_PT, handlelength=1.2, handleheight=0.8, borderaxespad=0.2, labelcolor=INK,
+        columnspacing=1.4, borderpad=0.2,
+    )  # fmt: skip
+    finish(ax, None, "Median time, and its share of the batch", "")
+    if title:
+        ax.set_title(plain(title), fontsize=TITLE_PT, color=INK, loc="left", pad=20)
+    ax.spines["bottom"].set_visible(False)
+    ax.tick_params(axis="both", length=0)
+    return ax
+
+
+def _percent(seconds: float, whole: float) -> str:
+    share = 100 * seconds / whole
+    return f"{share:.0f} %" if share >= 9.95 else f"{share:.1f} %"
+
+
+def _tree(ax: Axes, rows: Sequence[Row]) -> None:
+    """Label the rows on the left, flush left, indented by their depth."""
+    root = min(len(row.path) for row in rows)
+    names = ["\u2003" * (len(row.path) - root) + _shortened(row.path[-1]) for row in rows]
+    font = FontProperties(size=TEXT_PT)
+    renderer = RendererAgg(1, 1, 72.0)
+    widest = max(renderer.get_text_width_height_descent(n, font, False)[0] for n in names)
+    ax.set_yticks(np.arange(len(rows)), [plain(name) for name in names])
+    ax.tick_params(axis="y", pad=widest + 6)
+    for label in ax.get_yticklabels():
+        label.set_horizontalalignment("left")
+
+
+def _shortened(name: str) -> str:
+    """Cut out the middle of a name that is too long."""
+    if len(name) <= _LONGEST:
+        return name
+    half = (_LONGEST - 1) // 2
+    return f"{name[:half]}…{name[-half:]}"

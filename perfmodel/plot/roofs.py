@@ -1,0 +1,249 @@
+"""The roofline figure: smooth and hard roofs, ridge points, ceilings and measured points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from perfmodel.errors import ModelError
+from perfmodel.plot.keys import Keys, by_group, by_symbol, varying_symbols
+from perfmodel.plot.labels import Label, LabelLayer, Obstacles
+from perfmodel.plot.style import (
+    GREY,
+    GRID,
+    INK,
+    MARKER_PT,
+    PALETTE,
+    TEXT_PT,
+    axes_of,
+    finish,
+    plain,
+    si_tick,
+    wrap,
+)
+from perfmodel.roofline import Point, Roofline
+from perfmodel.units import si
+
+FEW: Final = 4
+"""So many points also say how far below the roof they are."""
+
+LABELLED: Final = 8
+"""So many points are labelled directly; more are explained by a legend."""
+
+
+def roofline(
+    rooflines: Sequence[Roofline] | Roofline,
+    points: Sequence[Point] = (),
+    *,
+    ax: Axes | None = None,
+    title: str | None = None,
+    ceiling_flops_per_s: float | None = None,
+    ceiling_label: str | None = None,
+) -> Axes:
+    """Draw rooflines and measured points (the document's Figures 12 to 14).
+
+    Solid is the smooth roof (computing and moving one after the other), dashed the hard one
+    (perfect overlap). Up to eight points carry their label, up to four also their share of the
+    smooth roof; more are told apart by marker and colour, by the symbols that vary (H, B) or by
+    report. The first kind of point is filled, others are hollow.
+
+    Parameters
+    ----------
+    rooflines : Roofline or sequence of Roofline
+        A point is compared with the roof whose label is its group, else with the first.
+    points : sequence of Point
+    ax : matplotlib Axes, optional
+        Where to draw; by default a figure of its own, 5.5 by 3.9 inches.
+    title : str, optional
+    ceiling_flops_per_s : float, optional
+        A horizontal ceiling, such as the datasheet's peak.
+    ceiling_label : str, optional
+        What the ceiling is; its value is added.
+
+    Raises
+    ------
+    ModelError
+        If there is no roofline, or a point or ceiling that log axes cannot show.
+    """
+    roofs = (rooflines,) if isinstance(rooflines, Roofline) else tuple(rooflines)
+    _check(roofs, points, ceiling_flops_per_s)
+    direct = len(points) <= LABELLED
+    symbols = [] if direct else varying_symbols(points)
+    own_keys = not direct and bool(symbols)
+    ax = axes_of(ax, 5.5 if direct else 6.5, 3.9)
+    colors = _roof_colors(roofs)
+    keys = by_symbol(points, symbols) if own_keys else by_group(points, colors)
+    _scale(ax, roofs, points, ceiling_flops_per_s)
+    obstacles, labels = Obstacles(), list[Label]()
+    for roof in roofs:
+        labels.append(_draw_roof(ax, roof, colors[roof.label], obstacles, len(roofs) > 1))
+    if ceiling_flops_per_s is not None:
+        _draw_ceiling(ax, ceiling_flops_per_s, ceiling_label, obstacles)
+    _draw_points(ax, points, keys, obstacles)
+    if 0 < len(points) <= FEW:
+        _draw_gaps(ax, roofs, points, obstacles)
+    if direct:
+        labels += _point_labels(roofs, points)
+    legend = _roof_legend(ax, roofs, colors)
+    obstacles.boxes.append(legend.get_window_extent)
+    if not direct:
+        _point_legends(ax, keys)
+    finish(ax, title, "Arithmetic intensity (FLOP/byte)", "Performance (FLOP/s)")
+    LabelLayer(ax, labels, obstacles, MARKER_PT)
+    return ax
+
+
+def _check(roofs: Sequence[Roofline], points: Sequence[Point], ceiling: float | None) -> None:
+    if not roofs:
+        raise ModelError("a roofline figure needs at least one roofline, found none")
+    for point in points:
+        pair = (point.intensity_flops_per_byte, point.flops_per_s)
+        if not all(np.isfinite(v) and v > 0 for v in pair):
+            raise ModelError(
+                f"a roofline figure needs positive, finite points; found {point.label!r} at "
+                f"{pair[0]!r} FLOP/byte and {pair[1]!r} FLOP/s; leave it out"
+            )
+    if ceiling is not None and not (np.isfinite(ceiling) and ceiling > 0):
+        raise ModelError(f"a ceiling must be positive and finite, found {ceiling!r} FLOP/s")
+
+
+def _roof_colors(roofs: Sequence[Roofline]) -> dict[str, str]:
+    if len(roofs) == 1:
+        return {roofs[0].label: INK}
+    return {r.label: PALETTE[i % len(PALETTE)] for i, r in enumerate(roofs)}
+
+
+def _roof_of(roofs: Sequence[Roofline], point: Point) -> Roofline:
+    return next((r for r in roofs if r.label == point.group), roofs[0])
+
+
+def _scale(
+    ax: Axes, roofs: Sequence[Roofline], points: Sequence[Point], ceiling: float | None
+) -> None:
+    """Log axes that show every roof from below its ridge to its plateau, and every point."""
+    ridges = [r.ridge_flops_per_byte for r in roofs]
+    intensities = [p.intensity_flops_per_byte for p in points]
+    x_low = min([min(ridges) / 16, *(v / 3 for v in intensities)])
+    x_high = max([max(ridges) * 16, *(v * 4 for v in intensities)])
+    top = [r.flops_per_s for r in roofs] + ([ceiling] if ceiling else [])
+    top += [p.high_flops_per_s or p.flops_per_s for p in points]
+    bottom = [float(r.smooth(x_low)) for r in roofs]
+    bottom += [(p.low_flops_per_s or p.flops_per_s) / 2.5 for p in points]
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlim(x_low, x_high)
+    ax.set_ylim(min(bottom), max(top) * 3)
+    axes = (
+        (ax.xaxis, x_high / x_low, 30.0, lambda v, _: f"{v:,.10g}"),
+        (ax.yaxis, max(top) * 3 / min(bottom), 300.0, lambda v, _: si_tick(v, "FLOP/s")),
+    )
+    for axis, span, narrow, text in axes:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if span < narrow else (1.0,)))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(FuncFormatter(text))
+    ax.grid(True, color=GRID, lw=0.6)
+
+
+def _draw_roof(ax: Axes, roof: Roofline, color: str, obstacles: Obstacles, several: bool) -> Label:
+    """Draw both roofs and the ridge point; give the ridge's label."""
+    low, high = ax.get_xlim()
+    ridge = roof.ridge_flops_per_byte
+    smooth_x: npt.NDArray[np.float64] = np.geomspace(low, high, 256)
+    hard_x = np.array([low, ridge, high])
+    ax.plot(smooth_x, roof.smooth(smooth_x), color=color, lw=1.6, zorder=3)
+    ax.plot(hard_x, roof.hard(hard_x), color=color, lw=1.1, ls=(0, (4, 2)), zorder=3)
+    ax.plot([ridge], [roof.flops_per_s], "o", color=color, ms=4.5, zorder=5)
+    obstacles.lines += [(smooth_x, roof.smooth(smooth_x)), (hard_x, roof.hard(hard_x))]
+    obstacles.markers.append((ridge, roof.flops_per_s))
+    text = f"ridge {ridge:.3g} FLOP/byte\n{si(roof.flops_per_s, 'FLOP/s')}"
+    return Label(text, ridge, roof.flops_per_s, 100.0, color if several else INK)
+
+
+def _draw_ceiling(ax: Axes, ceiling: float, label: str | None, obstacles: Obstacles) -> None:
+    ax.axhline(ceiling, color=GREY, lw=1.1, ls=(0, (6, 2, 1, 2)), zorder=2)
+    obstacles.lines.append((ax.get_xlim(), (ceiling, ceiling)))
+    text = f"{plain(label)}, {si(ceiling, 'FLOP/s')}" if label else si(ceiling, "FLOP/s")
+    note = ax.annotate(
+        text, (1, ceiling), (-2, 2), xycoords=("axes fraction", "data"),
+        textcoords="offset points", ha="right", va="bottom", fontsize=TEXT_PT, color=INK,
+    )  # fmt: skip
+    obstacles.boxes.append(note.get_window_extent)
+
+
+def _draw_points(ax: Axes, points: Sequence[Point], keys: Keys, obstacles: Obstacles) -> None:
+    for point, look in zip(points, keys.looks, strict=True):
+        x, y = point.intensity_flops_per_byte, point.flops_per_s
+        low, high = point.low_flops_per_s or y, point.high_flops_per_s or y
+        if low < y or high > y:
+            ax.errorbar(
+                [x], [y], yerr=[[max(y - low, 0.0)], [max(high - y, 0.0)]], fmt="none",
+                ecolor=look.color, elinewidth=1.0, capsize=2.5, zorder=4,
+            )  # fmt: skip
+            obstacles.lines.append(([x, x], [low, high]))
+        marker = look.line(zorder=5)
+        marker.set_data([x], [y])
+        ax.add_line(marker)
+        obstacles.markers.append((x, y))
+
+
+def _draw_gaps(
+    ax: Axes, roofs: Sequence[Roofline], points: Sequence[Point], obstacles: Obstacles
+) -> None:
+    """Draw thin verticals from the points to the smooth roof: what is left to gain."""
+    for point in points:
+        x = point.intensity_flops_per_byte
+        ends = [point.flops_per_s, float(_roof_of(roofs, point).smooth(x))]
+        ax.plot([x, x], ends, color=GREY, lw=0.8, ls=":", zorder=2)
+        obstacles.lines.append(([x, x], ends))
+
+
+def _point_labels(roofs: Sequence[Roofline], points: Sequence[Point]) -> list[Label]:
+    groups = {p.group for p in points}
+    labels = []
+    for point in points:
+        name = point.label
+        if len(groups) == 1:  # the only report needs no name
+            name = name.removeprefix(f"{point.group}: ")
+        text = wrap(name, 26)
+        if len(points) <= FEW:
+            roof = float(_roof_of(roofs, point).smooth(point.intensity_flops_per_byte))
+            text += f"\n{100 * point.flops_per_s / roof:.0f} % of the roof"
+        labels.append(Label(text, point.intensity_flops_per_byte, point.flops_per_s, 0.0))
+    return labels
+
+
+def _roof_legend(ax: Axes, roofs: Sequence[Roofline], colors: dict[str, str]) -> Legend:
+    lines = [Line2D([], [], color=INK, lw=1.6), Line2D([], [], color=INK, lw=1.1, ls=(0, (4, 2)))]
+    texts = ["smooth roof: no overlap", "hard roof: perfect overlap"]
+    if len(roofs) > 1:
+        lines += [Line2D([], [], color=colors[r.label], lw=4.0) for r in roofs]
+        texts += [wrap(r.label, 30) for r in roofs]
+    legend = ax.legend(
+        lines, texts, loc="upper left", fontsize=TEXT_PT, frameon=False, borderaxespad=0.2,
+        handlelength=2.2, labelspacing=0.3, labelcolor=INK,
+    )  # fmt: skip
+    ax.add_artist(legend)
+    return legend
+
+
+def _point_legends(ax: Axes, keys: Keys) -> None:
+    """Explain the points beside the axes, one legend below the other in one box."""
+    entries: list[Line2D] = []
+    texts: list[str] = []
+    for title, lines, names in keys.legends:
+        if title or entries:
+            entries.append(Line2D([], [], linestyle="none"))
+            texts.append(f"$\\bf{{{title}}}$" if title.isalnum() else plain(title))
+        entries += lines
+        texts += names
+    ax.legend(
+        entries, texts, loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=TEXT_PT,
+        frameon=False, borderaxespad=0.0, handletextpad=0.3, labelspacing=0.35, labelcolor=INK,
+    )  # fmt: skip

@@ -1,0 +1,65 @@
+"""The look of all figures: sizes, colours and markers that survive print, grey and colour blindness."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from perfmodel.escape import printable
+from perfmodel.units import si
+
+INK: Final = "#222222"
+GREY: Final = "#808080"
+GRID: Final = "#e3e3e3"
+PALETTE: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito (2008), without yellow (too light for lines) and black (the ink)."""
+
+MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
+TITLE_PT: Final = 10.0
+LABEL_PT: Final = 9.0
+TEXT_PT: Final = 8.0
+VALUE_PT: Final = 7.0
+MARKER_PT: Final = 6.5
+
+
+def axes_of(ax: Axes | None, width_in: float, height_in: float) -> Axes:
+    """Give `ax`, or new axes that fill a figure of their own, unknown to pyplot."""
+    if ax is not None:
+        return ax
+    figure = Figure(figsize=(width_in, height_in), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure.add_subplot()
+
+
+def finish(ax: Axes, title: str | None, x_label: str, y_label: str) -> None:
+    """Set titles, fonts, grid and spines."""
+    if title:
+        ax.set_title(plain(title), fontsize=TITLE_PT, color=INK, loc="left")
+    ax.set_xlabel(plain(x_label), fontsize=LABEL_PT, color=INK)
+    ax.set_ylabel(plain(y_label), fontsize=LABEL_PT, color=INK)
+    ax.tick_params(labelsize=TEXT_PT, color=GREY, labelcolor=INK)
+    ax.tick_params(which="minor", length=0)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(GREY)
+
+
+def plain(text: str) -> str:
+    """One line without matplotlib's math: a name holding ``$`` is printed as it is."""
+    return printable(text).replace("$", r"\$")
+
+
+def wrap(text: str, columns: int) -> str:
+    """Break a long name into lines of at most `columns` letters."""
+    lines = textwrap.wrap(printable(text), columns) or [""]
+    return "\n".join(plain(line) for line in lines)
+
+
+def si_tick(value: float, unit: str) -> str:
+    """SI number without the trailing zeros of three digits: '200 GFLOP/s', '1 TFLOP/s'."""
+    number, _, suffix = si(value, unit).partition(" ")
+    return f"{float(number):g} {suffix}" if suffix else number

@@ -1,0 +1,122 @@
+"""Achieved FLOP/s over one symbol (B), a line for every value of another (H), beside the roof."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+from perfmodel.errors import ModelError
+from perfmodel.plot.keys import ordered_colors
+from perfmodel.plot.labels import Label, LabelLayer, Obstacles
+from perfmodel.plot.style import (
+    GRID,
+    INK,
+    MARKER_PT,
+    MARKERS,
+    TEXT_PT,
+    axes_of,
+    finish,
+    plain,
+    si_tick,
+)
+from perfmodel.roofline import Point, Roofline
+
+
+def sweep(
+    points: Sequence[Point],
+    roofline: Roofline | None = None,
+    *,
+    over: str = "B",
+    lines: str = "H",
+    ax: Axes | None = None,
+    title: str | None = None,
+) -> Axes:
+    """Draw performance over the symbol `over`, one line for every value of the symbol `lines`.
+
+    Parameters
+    ----------
+    points : sequence of Point
+        With `symbols` that hold `over` and `lines`. The first kind of point has filled markers
+        and solid lines, others hollow ones and dotted lines.
+    roofline : Roofline, optional
+        Its smooth roof at the points' intensities is what the model predicts: thin dashed lines.
+    over, lines : str
+        Names of symbols.
+    ax : matplotlib Axes, optional
+        Where to draw; by default a figure of its own, 5.5 by 3.6 inches.
+    title : str, optional
+
+    Raises
+    ------
+    ModelError
+        If there are no points, or one lacks a symbol.
+    """
+    if not points or any(not {over, lines} <= set(p.symbols or {}) for p in points):
+        raise ModelError(f"a sweep needs points with values of {over} and {lines}")
+    ax = axes_of(ax, 5.5, 3.6)
+    kinds = list(dict.fromkeys(p.kind for p in points))
+    curves: dict[int, dict[str, list[Point]]] = {}
+    for point in sorted(points, key=lambda p: _value(p, over)):
+        curves.setdefault(_value(point, lines), {}).setdefault(point.kind, []).append(point)
+    obstacles, labels = Obstacles(), []
+    colors = ordered_colors(len(curves))
+    for i, (value, by_kind) in enumerate(sorted(curves.items())):
+        for kind, run in by_kind.items():
+            x, y = [_value(p, over) for p in run], [p.flops_per_s for p in run]
+            hollow = kinds.index(kind) > 0
+            ax.plot(
+                x, y, marker=MARKERS[i % len(MARKERS)], ms=MARKER_PT * 0.85, color=colors[i],
+                mfc="white" if hollow else colors[i], ls=":" if hollow else "-", lw=1.4, zorder=3,
+            )  # fmt: skip
+            obstacles.lines.append((x, y))
+            obstacles.markers += zip(x, y, strict=True)
+        first = next(iter(by_kind.values()))
+        labels.append(Label(plain(f"{lines} = {value:,}"), x[-1], first[-1].flops_per_s))
+        if roofline is not None:
+            x = [_value(p, over) for p in first]
+            y = [float(roofline.smooth(p.intensity_flops_per_byte)) for p in first]
+            ax.plot(x, y, color=colors[i], lw=0.8, ls=(0, (4, 2)), zorder=2)
+            obstacles.lines.append((x, y))
+    _scale(ax, sorted({_value(p, over) for p in points}))
+    _legend(ax, kinds, roofline)
+    finish(ax, title, over, "Performance (FLOP/s)")
+    LabelLayer(ax, labels, obstacles, MARKER_PT)
+    return ax
+
+
+def _value(point: Point, symbol: str) -> int:
+    return (point.symbols or {})[symbol]
+
+
+def _scale(ax: Axes, values: Sequence[int]) -> None:
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    span = values[-1] / values[0]
+    ax.set_xlim(values[0] / 1.15, values[-1] * max(1.5, span**0.3))
+    ax.xaxis.set_major_locator(FixedLocator(values))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}"))
+    ax.xaxis.set_minor_locator(NullLocator())
+    low, high = ax.get_ylim()
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 300 else (1.0,)))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: si_tick(v, "FLOP/s")))
+    ax.grid(True, color=GRID, lw=0.6)
+
+
+def _legend(ax: Axes, kinds: Sequence[str], roofline: Roofline | None) -> None:
+    entries = [
+        Line2D([], [], color=INK, marker="o", ms=MARKER_PT * 0.85, lw=1.4,
+               mfc="white" if i else INK, ls=":" if i else "-")
+        for i in range(len(kinds))
+    ]  # fmt: skip
+    texts = [f"measured: {plain(kind)}" for kind in kinds]
+    if roofline is not None:
+        entries.append(Line2D([], [], color=INK, lw=0.8, ls=(0, (4, 2))))
+        texts.append("predicted: smooth roof")
+    ax.legend(
+        entries, texts, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, frameon=False,
+        fontsize=TEXT_PT, borderaxespad=0.2, borderpad=0.2, labelcolor=INK,
+    )  # fmt: skip

@@ -1,0 +1,97 @@
+"""Turns what is not yet SQLite into SQLite: `.nsys-rep` through `nsys export`, compressed files."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+from perfmodel.errors import ReportError
+
+RAW_SUFFIXES: Final = (".nsys-rep", ".qdrep")
+_EXPORT_SECONDS: Final = 3600
+
+
+@contextmanager
+def as_sqlite(path: Path) -> Iterator[Path]:
+    """Yield the path of an SQLite file with the report's content, temporary where it must be.
+
+    Raises
+    ------
+    ReportError
+        If a raw report cannot be exported here, or a compressed one is damaged.
+    """
+    if path.suffix in RAW_SUFFIXES:
+        make = _export
+    elif path.suffix in (".gz", ".xz", ".zst"):
+        make = _unpack
+    else:
+        yield path
+        return
+    if not path.is_file():
+        raise ReportError(f"{path}: no such file; check the path")
+    with tempfile.TemporaryDirectory(prefix="perfmodel-") as folder:
+        target = Path(folder) / "report.sqlite"
+        make(path, target)
+        yield target
+
+
+def _export(path: Path, target: Path) -> None:
+    command = ["nsys", "export", "-q", "true", "-t", "sqlite", "-o", str(target), str(path)]
+    nsys = shutil.which("nsys")
+    if nsys is None:
+        raise ReportError(
+            f"{path}: a raw report needs nsys to be exported, and nsys is not on the PATH; "
+            f"where nsys is, run: nsys export -q true -t sqlite {path.name}  and analyze "
+            f"{path.with_suffix('.sqlite').name} here"
+        )
+    try:
+        done = subprocess.run(
+            [nsys, *command[1:]],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=_EXPORT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ReportError(f"{path}: {' '.join(command)} did not finish: {error}") from error
+    if done.returncode != 0 or not target.is_file():
+        lines = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
+        raise ReportError(
+            f"{path}: nsys export failed ({lines[-1].strip()}); an nsys at least as new as the one "
+            f"that made the report is needed"
+        )
+
+
+def _unpack(path: Path, target: Path) -> None:
+    try:
+        with _open(path) as source, target.open("wb") as out:
+            shutil.copyfileobj(source, out, 1 << 20)
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise ReportError(
+            f"{path}: cannot be unpacked ({error}); copy it again"
+        ) from error
+
+
+def _open(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")
+    if path.suffix == ".xz":
+        return lzma.open(path, "rb")
+    try:
+        import zstandard
+    except ImportError:
+        raise ReportError(
+            f"{path}: unpacking .zst needs the package zstandard; install it, or unpack the file "
+            f"with: zstd -d {path.name}"
+        ) from None
+    stream: IO[bytes] = zstandard.open(path, "rb")
+    return stream

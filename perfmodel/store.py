@@ -1,0 +1,116 @@
+"""The results database: one SQLite file that collects analyses, idempotent by report hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import perfmodel
+from perfmodel import tables
+from perfmodel.analysis import Analysis, RunAnalysis
+from perfmodel.errors import PerfmodelError
+from perfmodel.table import Table
+
+_BLOCK = 1 << 20
+_BUSY_SECONDS = 60
+
+
+def append(analysis: Analysis, path: Path) -> int:
+    """Add every run's rows to the results database; a run that is there already is replaced.
+
+    Runs are known by the SHA-256 of their reports, so analyzing a report again, with whatever
+    options, leaves one set of rows. All rows of one call appear together or not at all.
+
+    Returns
+    -------
+    int
+        Number of runs written.
+
+    Raises
+    ------
+    PerfmodelError
+        If the file is no SQLite database, cannot be written, or stays locked for a minute.
+    """
+    import sqlite_utils
+
+    try:
+        connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+    except sqlite3.Error as error:
+        raise _failed(path, error) from error
+    try:
+        database = sqlite_utils.Database(connection)
+        connection.execute("BEGIN IMMEDIATE")
+        with connection:
+            for run in analysis.runs:
+                _write(database, run)
+    except sqlite3.Error as error:
+        raise _failed(path, error) from error
+    finally:
+        connection.close()
+    return len(analysis.runs)
+
+
+def _failed(path: Path, error: sqlite3.Error) -> PerfmodelError:
+    return PerfmodelError(
+        f"{path}: the results database cannot be written ({error}); name another file with --db, "
+        f"or wait until nobody else writes it"
+    )
+
+
+def _write(database: Any, run: RunAnalysis) -> None:
+    key = _hash(run)
+    parts: Mapping[str, Table] = {
+        "ranges": tables.ranges(run),
+        "rates": tables.rates(run),
+        "copies": tables.copies(run),
+        "collectives": tables.collectives(run),
+        "ranks": tables.ranks(run),
+        "findings": tables.findings(run),
+        "points": tables.points(Analysis((run,))),
+    }
+    row = {
+        "run_hash": key,
+        "label": run.label,
+        "analyzed_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "perfmodel_version": perfmodel.__version__,
+        "reports": json.dumps([str(t.source.resolve()) for t in run.traces]),
+        "nsys_version": run.traces[0].product_version,
+        "gpu": run.machine.name if run.machine else None,
+        "ranks": len(run.ranks),
+        "workload": run.workload.name,
+        "counting": run.workload.counting,
+        "symbols": json.dumps(dict(run.identity.values)),
+        "batches": run.batch.count,
+        "warmup": run.batch.warmup,
+        "batch_median_s": run.batch.median.value,
+        "batch_low_s": run.batch.median.low,
+        "batch_high_s": run.batch.median.high,
+    }
+    database["runs"].upsert(row, pk="run_hash", alter=True)
+    for name, table in parts.items():
+        keys, rows = table.records()
+        if name in database.table_names():
+            database.conn.execute(f'DELETE FROM "{name}" WHERE run_hash = ?', [key])
+        records = [
+            {"run_hash": key, "row": i, **dict(zip(keys, values, strict=True))}
+            for i, values in enumerate(rows)
+        ]
+        if records:
+            database[name].insert_all(records, pk=("run_hash", "row"), alter=True)
+
+
+def _hash(run: RunAnalysis) -> str:
+    """SHA-256 over the sorted SHA-256 of the run's reports."""
+    digests = []
+    for trace in run.traces:
+        digest = hashlib.sha256()
+        with trace.source.open("rb") as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+        digests.append(digest.hexdigest())
+    return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()

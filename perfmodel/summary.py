@@ -1,0 +1,84 @@
+"""The text of `perfmodel analyze`: what ran, where a batch goes, the rates, the findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfmodel import tables
+from perfmodel.analysis import Analysis, RunAnalysis
+from perfmodel.table import Table, printable, render
+from perfmodel.units import si
+
+
+def text(analysis: Analysis, *, width: int | None = None, color: bool = False) -> str:
+    """Return the whole summary as text."""
+    blocks = []
+    if len(analysis.runs) > 1:
+        blocks.append(render(tables.sweep(analysis), "table", width=width, color=color))
+        blocks += [f"{line}\n" for line in analysis.trends]
+        blocks.append(f"Details of {analysis.fitted.label}, which fits the roofline:\n")
+    for block in _run_blocks(analysis.fitted):
+        blocks.append(
+            render(block, "table", width=width, color=color) if isinstance(block, Table) else block
+        )
+    blocks.append(render(tables.points(analysis), "table", width=width, color=color))
+    blocks.append(_findings(analysis.fitted))
+    return "\n".join(blocks)
+
+
+def _run_blocks(run: RunAnalysis) -> Iterator[Table | str]:
+    yield "\n".join(_what_ran(run)) + "\n"
+    yield tables.ranges_text(run)
+    yield tables.rates_text(run)
+    if run.copies:
+        yield tables.copies(run)
+    if run.collectives:
+        yield tables.collectives(run)
+    if len(run.ranks) > 1:
+        yield tables.ranks(run)
+
+
+def _what_ran(run: RunAnalysis) -> Iterator[str]:
+    values = run.identity.values
+    names = " + ".join(printable(t.source.name) for t in run.traces)
+    yield f"{names}  (Nsight Systems {printable(run.traces[0].product_version)})"
+    used = {r.gpu for r in run.ranks if r.gpu is not None}
+    gpus = sorted({printable(g.name) for g in run.gpus if g.id in used or len(run.gpus) == 1})
+    where = f"{len(used)} x {', '.join(gpus)}" if used and gpus else "no GPU in the report"
+    yield f"ran on     {len(run.ranks)} rank{'s' * (len(run.ranks) != 1)}, {where}"
+    dtype = {4: "float32", 8: "float64", 2: "float16"}.get(values.get("b", 0), "")
+    symbols = "  ".join(f"{s}={values[s]}" for s in run.workload.symbols if s != "b")
+    yield (
+        f"workload   {run.workload.name}, {run.workload.counting} counting: {symbols}  {dtype}  "
+        f"(from {run.identity.source})"
+    )
+    batch = run.batch
+    warm = (
+        f"{batch.warmup} warm-up batches ({si(batch.warmup_s, 's')}) excluded"
+        if batch.warmup
+        else "no warm-up batch found"
+    )
+    yield (
+        f"batches    {batch.count} per rank, median {si(batch.median.value, 's', 4)} "
+        f"[{si(batch.median.low, 's', 4)}, {si(batch.median.high, 's', 4)}]; {warm}"
+    )
+    lost = run.unattributed
+    if lost["gpu_ops"]:
+        outside = lost["without_launch"] + lost["outside_ranges"]
+        yield (
+            f"GPU work   {lost['gpu_ops']} operations, {outside} of them "
+            f"({outside / lost['gpu_ops']:.1%}) in no range"
+        )
+
+
+def _findings(run: RunAnalysis) -> str:
+    if not run.findings:
+        return "Findings: nothing worth one percent of a batch.\n"
+    lines = ["Findings, by what mending them would save per batch (savings overlap):"]
+    for i, f in enumerate(run.findings, 1):
+        saving = "" if f.saving_s is None else (
+            f" — up to {si(f.saving_s, 's')} ({f.saving_s / run.batch.median.value:.0%})"
+        )
+        lines += [f" {i}. {printable(f.title)}{saving}", f"    {printable(f.evidence)}"]
+        lines += [f"    -> {f.action}"]
+    return "\n".join(lines) + "\n"
