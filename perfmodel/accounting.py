@@ -12,7 +12,7 @@ from perfmodel.fit import CLOCKS, Clock, Floats, Measured, Rate, estimate, fit_r
 from perfmodel.machine import Machine
 from perfmodel.roofline import Point, Roofline
 from perfmodel.units import si
-from perfmodel.workloads import Counts, Workload
+from perfmodel.workloads.work import Counts, Workload
 
 BYTES_TOLERANCE: Final = 0.01
 """Formula and measured bytes may differ by this share before a warning says so."""
@@ -122,6 +122,14 @@ def leaves(
     }
 
 
+def is_product(count: Counts) -> bool:
+    """Whether a range's work is a product: at least one FLOP per byte, none of it over MPI.
+
+    P_flops is the throughput of products; elementwise work is bound by memory.
+    """
+    return count.flops >= count.dram_bytes and not count.mpi_bytes
+
+
 def fit_rates(
     measured: Sequence[Measured], counts: Mapping[str, Counts]
 ) -> tuple[dict[str, Rate | None], dict[str, dict[str, Rate | None]]]:
@@ -141,6 +149,8 @@ def fit_rates(
     by_clock: dict[str, dict[str, Rate | None]] = {}
     for name, (field, unit, clock) in meant.items():
         ranges = leaves(measured, counts, field)
+        if field == "flops":
+            ranges = {n: m for n, m in ranges.items() if is_product(counts[n])}
         work = sum(getattr(counts[label], field) for label in ranges)
         by_clock[name] = {
             c: fit_rate(work, {label: m.seconds[c] for label, m in ranges.items()}, unit, c)
@@ -156,6 +166,8 @@ def product_rates(
     """Effective throughput of every product: label, FLOPs, rate; on the GPU where there is one."""
     found = []
     for label, m in leaves(measured, counts, "flops").items():
+        if not is_product(counts[label]):
+            continue
         clock: Clock = "gpu_projection"
         if np.isnan(m.seconds[clock]).all():
             clock = "host"

@@ -13,7 +13,7 @@ from perfmodel.roofline import Point, Roofline
 from perfmodel.spans import Path
 from perfmodel.trace import Gpu, Trace
 from perfmodel.traffic import CollectiveGroup, CopyGroup
-from perfmodel.workloads import Counts, Workload
+from perfmodel.workloads.work import Counts, Workload
 
 
 @dataclass(frozen=True, slots=True)

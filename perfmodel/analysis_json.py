@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 import perfmodel
+from perfmodel import sweeps
 from perfmodel.analysis import Analysis, RunAnalysis
 from perfmodel.fit import Rate
 from perfmodel.roofline import Point, Roofline
@@ -32,6 +33,7 @@ def analysis_document(analysis: Analysis) -> dict[str, Any]:
     document["roofline"] = _roofline(analysis.fitted.roofline, analysis.points)
     if len(analysis.runs) > 1:
         document["runs"] = [_run(run) for run in analysis.runs]
+        document["trends"] = list(sweeps.trends(analysis.runs))
         document["warnings"] = list(dict.fromkeys(w for r in analysis.runs for w in r.warnings))
     cleaned: dict[str, Any] = _clean(document)
     return cleaned

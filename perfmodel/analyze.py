@@ -21,7 +21,7 @@ from perfmodel.machine import Machine
 from perfmodel.spans import Attribution, Spans, concatenate, make_spans
 from perfmodel.trace import NULL, Gpu, Trace
 from perfmodel.traffic import Waiting
-from perfmodel.workloads import Counts, Workload
+from perfmodel.workloads.work import Counts, Workload
 
 _PEAKS: Final = {2: "float16_tensor", 4: "float32", 8: "float64"}
 _TF32: Final = re.compile(r"tf32|s1688", re.IGNORECASE)
@@ -114,8 +114,9 @@ def analyze_run(
     SchemaError
         If no batch is left after the warm-up.
     """
-    counts = workload.evaluate(identity.values)
-    totals = workload.totals(identity.values)
+    symbols = {s: v for s, v in identity.values.items() if s in workload.symbols}
+    counts = workload.evaluate(symbols)
+    totals = sum(counts.values(), Counts())
     everything = tabulate(run.spans, run.ranks)
     excluded = _excluded(run, everything, warmup)
     measured = tuple(_after(m, excluded) for m in everything)
@@ -126,7 +127,7 @@ def analyze_run(
     machine, precision = _machine(run), _precision(run, identity)
     rates, by_clock = accounting.fit_rates(measured, counts)
     points = accounting.points(
-        run.label, measured, head, workload, totals, identity.values
+        run.label, measured, head, workload, totals, symbols
     )
     notes = (
         *warnings,

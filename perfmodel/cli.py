@@ -122,9 +122,11 @@ def analyze(reports: tuple[Path, ...], **options: Any) -> None:
 def _analyze(reports: tuple[Path, ...], options: dict[str, Any]) -> Any:
     from perfmodel.readers import read
     from perfmodel.runs import Options, analyze_traces
-    from perfmodel.workloads import load
+    workload = None
+    if options["workload"]:
+        from perfmodel.workloads.spec import load
 
-    workload = load(options["workload"]) if options["workload"] else None
+        workload = load(options["workload"])
     chosen = Options(
         values=_values(options),
         counting=options["counting"],

@@ -53,8 +53,28 @@ def _stacked(parts: list[tuple[str, Table]]) -> Table:
 
 
 def _draw(analysis: Analysis, folder: Path) -> None:
-    from matplotlib.figure import Figure
-
     from perfmodel import plot
 
-    ...
+    run = analysis.fitted
+    if run.roofline is not None:
+        peak = run.machine.peak_flops_per_s.get(run.precision) if run.machine else None
+        name = f"{run.machine.name} {run.precision} peak" if run.machine else None
+        axes = plot.roofline(
+            run.roofline,
+            analysis.points,
+            title=f"Roofline of {run.roofline.label}",
+            ceiling_flops_per_s=peak,
+            ceiling_label=name,
+        )
+        plot.save(axes.figure, folder, "roofline")
+        if _is_sweep(analysis):
+            axes = plot.sweep(analysis.points, run.roofline)
+            plot.save(axes.figure, folder, "sweep")
+    axes = plot.breakdown(run.ranges, title=f"A median batch of {run.label}")
+    plot.save(axes.figure, folder, "breakdown", formats=("png", "svg"))
+
+
+def _is_sweep(analysis: Analysis) -> bool:
+    """Whether the points differ in both H and B, so that lines over B make sense."""
+    symbols = [p.symbols or {} for p in analysis.points]
+    return all(len({s.get(name) for s in symbols} - {None}) > 1 for name in ("H", "B"))

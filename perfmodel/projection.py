@@ -23,6 +23,8 @@ class Launches:
         whose ranges cross.
     crossing_range, crossing_pair : int64
         All (range, index into `op`) pairs on threads whose ranges cross.
+    repeated_ids : bool
+        Whether several API calls of one process may share a correlation id.
     """
 
     op: Int64
@@ -30,6 +32,7 @@ class Launches:
     inner: Int64
     crossing_range: Int64
     crossing_pair: Int64
+    repeated_ids: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Projection:
 def attribute(trace: Trace, nesting: Nesting, ops: GpuOps) -> Launches:
     """Attribute every operation to the ranges that enclose its API call on the same thread."""
     api = trace.api
-    op, call = join_launches(trace, ops, api)
+    op, call, repeated = join_launches(trace, ops, api)
     used = np.zeros(len(api), np.bool_)
     used[call] = True
     calls = np.flatnonzero(used)
@@ -67,7 +70,7 @@ def attribute(trace: Trace, nesting: Nesting, ops: GpuOps) -> Launches:
         inner_of_call[calls[nesting.crossing[thread]]] = -1
         holder, at = enclosing_pairs(nesting, thread, start, end)
         crossing = _pairs_of_calls(holder, calls[at], call, len(api))
-    return Launches(op, call, inner_of_call[call], *crossing)
+    return Launches(op, call, inner_of_call[call], *crossing, repeated)
 
 
 def _pairs_of_calls(
@@ -131,15 +134,12 @@ def spans_of_subtrees(nesting: Nesting, inner: Int64) -> tuple[Int64, Int64, Int
 
 def _distinct_correlations(trace: Trace, nesting: Nesting, launches: Launches) -> Int64:
     """Count each range's distinct correlation ids (its process is fixed by its thread)."""
-    api = trace.api
-    calls, at = np.unique(launches.call, return_index=True)
-    process = trace.thread_process[api.thread[calls]]
-    key = np.unique(np.column_stack([process, api.correlation[calls]]), axis=0)
-    if len(key) == len(calls) and len(launches.crossing_pair) == 0:
+    if not launches.repeated_ids and len(launches.crossing_pair) == 0:
+        _, at = np.unique(launches.call, return_index=True)
         lo, hi, _ = spans_of_subtrees(nesting, launches.inner[at])
         return hi - lo
     holder, pair = all_pairs(nesting, launches)
-    ids = api.correlation[launches.call[pair]]
+    ids = trace.api.correlation[launches.call[pair]]
     distinct = np.unique(np.column_stack([holder, ids]), axis=0)
     return np.bincount(distinct[:, 0], minlength=len(nesting)).astype(np.int64)
 

@@ -239,7 +239,7 @@ def enclosing_pairs(
     return np.array(ranges, np.int64), np.array(calls, np.int64)
 
 
-def join_launches(trace: Trace, ops: GpuOps, api: ApiCalls) -> tuple[Int64, Int64]:
+def join_launches(trace: Trace, ops: GpuOps, api: ApiCalls) -> tuple[Int64, Int64, bool]:
     """Join GPU operations to the API calls that launched them.
 
     Returns
@@ -247,12 +247,14 @@ def join_launches(trace: Trace, ops: GpuOps, api: ApiCalls) -> tuple[Int64, Int6
     op, call : int64 arrays, shape (pairs,)
         Row pairs that agree on process and correlation id. Operations without a call are in no
         pair; an id that several calls share makes several pairs.
+    repeated : bool
+        Whether several calls of one process may share an id.
     """
     op_rows = np.flatnonzero((ops.correlation != NULL) & (ops.process >= 0))
     api_process = trace.thread_process[api.thread]
     api_rows = np.flatnonzero(api.correlation != NULL)
     if len(op_rows) == 0 or len(api_rows) == 0:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
+        return np.empty(0, np.int64), np.empty(0, np.int64), False
     processes = len(trace.processes)
     whose, ids = api_process[api_rows], api.correlation[api_rows]
     low = np.full(processes, np.iinfo(np.int64).max)
@@ -273,12 +275,12 @@ def join_launches(trace: Trace, ops: GpuOps, api: ApiCalls) -> tuple[Int64, Int6
     inside = (wanted >= low[process]) & (wanted <= high[process])
     op_rows, process, wanted = op_rows[inside], process[inside], wanted[inside]
     call = table[base[process] + wanted - low[process]]
-    return op_rows[call >= 0], call[call >= 0]
+    return op_rows[call >= 0], call[call >= 0], False
 
 
 def _join_sorted(
     ops: GpuOps, op_rows: Int64, whose: Int32, ids: Int64, api_rows: Int64
-) -> tuple[Int64, Int64]:
+) -> tuple[Int64, Int64, bool]:
     """Join sparse or repeated correlation ids by sorting; repeated ids multiply pairs."""
     distinct, codes = np.unique(
         np.concatenate([ids, ops.correlation[op_rows]]), return_inverse=True
@@ -290,4 +292,4 @@ def _join_sorted(
     count = np.searchsorted(api_key[order], op_key, side="right") - lo
     op = np.repeat(op_rows, count)
     offset = np.arange(len(op)) - np.repeat(np.cumsum(count) - count, count)
-    return op, api_rows[order[np.repeat(lo, count) + offset]]
+    return op, api_rows[order[np.repeat(lo, count) + offset]], True

@@ -22,7 +22,8 @@ from perfmodel.identify import (
 )
 from perfmodel.spans import ranks_of
 from perfmodel.trace import MEMCPY, MPI_SOURCES, NULL, Trace
-from perfmodel.workloads import Workload, mlp
+from perfmodel.workloads.mlp import mlp
+from perfmodel.workloads.work import Workload
 
 _H2D, _D2H = 1, 2
 _SAME_START_NS: Final = 600 * 10**9

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
@@ -241,16 +241,7 @@ def _attribute_by_time(
     inner = launches.inner.copy()
     inner[lost] = found
     moved = int((found >= 0).sum())
-    return (
-        Launches(
-            launches.op,
-            launches.call,
-            inner,
-            launches.crossing_range,
-            launches.crossing_pair,
-        ),
-        moved,
-    )
+    return replace(launches, inner=inner), moved
 
 
 def _gpu_clocks(

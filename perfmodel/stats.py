@@ -92,10 +92,10 @@ def summarize(codes: Int32, values: Int64, groups: int, valid: Bool | None = Non
         n = hi - lo
         if n == 0:
             continue
-        part = np.sort(ordered[lo:hi])
+        part = np.partition(ordered[lo:hi], ((n - 1) // 2, n // 2))
         if abs(float(part.sum(dtype=np.float64))) > _LARGEST:
             raise ReportError("times add up to more than 2^63 ns: the report is damaged")
-        total[g], low[g], high[g] = part.sum(), part[0], part[-1]
+        total[g], low[g], high[g] = part.sum(), part.min(), part.max()
         mean[g] = total[g] / n
         median[g] = (float(part[(n - 1) // 2]) + float(part[n // 2])) / 2
         stddev[g] = np.sqrt(np.square(part - mean[g]).sum() / (n - 1)) if n > 1 else 0.0
@@ -230,8 +230,8 @@ def nvtx_gpu_proj_sum(trace: Trace) -> Statistic:
         "level": nesting.level[at].astype(np.int64),
         "children": children[at],
     }
-    groups = {k: summarize(codes, v, len(kept)) for k, v in columns.items()}
-    proj = groups["proj"]
+    proj = summarize(codes, columns.pop("proj"), len(kept))
+    totals = {k: _totals(codes, v, len(kept)) for k, v in columns.items()}
     table = []
     for g in sorted(range(len(kept)), key=lambda g: -proj.total[g]):
         table.append(
@@ -239,10 +239,13 @@ def nvtx_gpu_proj_sum(trace: Trace) -> Statistic:
                 names[kept[g] // 2],
                 STYLES[kept[g] % 2],
                 int(proj.total[g]),
-                int(groups["host"].total[g]),
+                int(totals["host"][g]),
                 *_figures(proj, g),
-                int(groups["ops"].total[g]),
-                *(round_half_up(float(groups[k].mean[g])) for k in ("ops", "level", "children")),
+                int(totals["ops"][g]),
+                *(
+                    round_half_up(float(totals[k][g]) / int(proj.count[g]))
+                    for k in ("ops", "level", "children")
+                ),
             )
         )
     headers = (
@@ -258,9 +261,9 @@ REPORTS: Final[dict[str, tuple[Callable[[Trace], Statistic], frozenset[str]]]] =
     "nvtx_gpu_proj_sum": (nvtx_gpu_proj_sum, frozenset({"nvtx", "ops", "api"})),
     "nvtx_pushpop_sum": (nvtx_pushpop_sum, frozenset({"nvtx"})),
     "cuda_gpu_kern_sum": (cuda_gpu_kern_sum, frozenset({"ops"})),
-    "cuda_gpu_mem_time_sum": (cuda_gpu_mem_time_sum, frozenset({"ops"})),
-    "cuda_gpu_mem_size_sum": (cuda_gpu_mem_size_sum, frozenset({"ops"})),
-    "cuda_api_sum": (cuda_api_sum, frozenset({"api"})),
+    "cuda_gpu_mem_time_sum": (cuda_gpu_mem_time_sum, frozenset({"ops", "op_details"})),
+    "cuda_gpu_mem_size_sum": (cuda_gpu_mem_size_sum, frozenset({"ops", "op_details"})),
+    "cuda_api_sum": (cuda_api_sum, frozenset({"api", "api_names"})),
     "mpi_event_sum": (mpi_event_sum, frozenset({"mpi", "nvtx"})),
 }
 """Every report, and the parts of a trace it needs (see `perfmodel.readers.nsys.read_sqlite`)."""
@@ -278,6 +281,13 @@ def _figures(groups: Groups, g: int) -> tuple[Any, ...]:
         int(groups.maximum[g]),
         round_half_up(float(groups.stddev[g])),
     )
+
+
+def _totals(codes: Int32, values: Int64, groups: int) -> Int64:
+    """Sum of int64 values by group code."""
+    total = np.zeros(groups, np.int64)
+    np.add.at(total, codes, values)
+    return total
 
 
 def _timed(

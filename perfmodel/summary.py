@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfmodel import tables
+from perfmodel import sweeps, tables
 from perfmodel.analysis import Analysis, RunAnalysis
 from perfmodel.table import Table, printable, render
 from perfmodel.units import si
@@ -15,7 +15,7 @@ def text(analysis: Analysis, *, width: int | None = None, color: bool = False) -
     blocks = []
     if len(analysis.runs) > 1:
         blocks.append(render(tables.sweep(analysis), "table", width=width, color=color))
-        blocks += [f"{line}\n" for line in analysis.trends]
+        blocks += [f"{line}\n" for line in sweeps.trends(analysis.runs)]
         blocks.append(f"Details of {analysis.fitted.label}, which fits the roofline:\n")
     for block in _run_blocks(analysis.fitted):
         blocks.append(

@@ -8,9 +8,8 @@ from typing import Final, Protocol
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import RendererAgg
-from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Patch
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from perfmodel.errors import ModelError
@@ -92,7 +91,7 @@ def breakdown(rows: Sequence[Row], *, ax: Axes | None = None, title: str | None 
     if not any(known) or not known[0]:
         raise ModelError("a breakdown needs the time of the batch in its first row; found none")
     used = [clock for clock in CLOCKS if any(clock == c for line in known for c, _ in line)]
-    ax = axes_of(ax, 6.5, 1.0 + len(rows) * (0.13 * len(used) + 0.07))
+    ax = axes_of(ax, 6.5, 1.0 + len(rows) * (0.115 * len(used) + 0.07))
     whole = known[0][0][1]
     height = 0.9 / len(used)
     for i, line in enumerate(known):
@@ -109,7 +108,7 @@ def breakdown(rows: Sequence[Row], *, ax: Axes | None = None, title: str | None 
     ax.set_ylim(len(rows) - 0.45, -0.55)
     _tree(ax, rows)
     ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: si_tick(v, "s").replace("us", "µs")))
+    ax.xaxis.set_major_formatter(FuncFormatter(_time_tick))
     ax.grid(True, axis="x", color=GRID, lw=0.6)
     ax.legend(
         [Patch(facecolor=color, edgecolor=INK, lw=0.3) for _, _, color in used],
@@ -126,6 +125,10 @@ def breakdown(rows: Sequence[Row], *, ax: Axes | None = None, title: str | None 
     return ax
 
 
+def _time_tick(seconds: float, _: float) -> str:
+    return si_tick(seconds, "s").replace("us", "µs") if seconds else "0"
+
+
 def _percent(seconds: float, whole: float) -> str:
     share = 100 * seconds / whole
     return f"{share:.0f} %" if share >= 9.95 else f"{share:.1f} %"
@@ -135,9 +138,7 @@ def _tree(ax: Axes, rows: Sequence[Row]) -> None:
     """Label the rows on the left, flush left, indented by their depth."""
     root = min(len(row.path) for row in rows)
     names = ["\u2003" * (len(row.path) - root) + _shortened(row.path[-1]) for row in rows]
-    font = FontProperties(size=TEXT_PT)
-    renderer = RendererAgg(1, 1, 72.0)
-    widest = max(renderer.get_text_width_height_descent(n, font, False)[0] for n in names)
+    widest = max(TextPath((0, 0), plain(n), size=TEXT_PT).get_extents().x1 for n in names)
     ax.set_yticks(np.arange(len(rows)), [plain(name) for name in names])
     ax.tick_params(axis="y", pad=widest + 6)
     for label in ax.get_yticklabels():

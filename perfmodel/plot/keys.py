@@ -14,7 +14,6 @@ from perfmodel.plot.style import INK, MARKER_PT, MARKERS, PALETTE, plain
 from perfmodel.roofline import Point
 
 _FIRST: Final = ("H", "B", "p")  # symbols shown first where several vary
-_FEW: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +41,39 @@ class Keys:
     legends: list[tuple[str, list[Line2D], list[str]]] = field(default_factory=list)
 
 
+def choose(
+    points: Sequence[Point], texts: Sequence[str], colors: dict[str, str], listed: int
+) -> Keys:
+    """Choose how `points`, named by `texts`, are told apart.
+
+    Up to `listed` points are listed one by one, as are more that neither symbols nor report and
+    kind tell apart.
+    """
+    plainly = len({(p.group, p.kind) for p in points}) == len(points)
+    symbols = varying_symbols(points)
+    if len(points) > listed and symbols:
+        return by_symbol(points, symbols)
+    keys = by_group(points, colors) if plainly else by_point(points)
+    if len(points) > listed and plainly:
+        return keys
+    return Keys(keys.looks, [("", [look.line() for look in keys.looks], list(texts))])
+
+
+def by_point(points: Sequence[Point]) -> Keys:
+    """Marker and colour of every point on its own; 30 differ."""
+    looks = [
+        Look(MARKERS[i % len(MARKERS)], PALETTE[i % len(PALETTE)], False)
+        for i in range(len(points))
+    ]
+    return Keys(tuple(looks))
+
+
 def by_group(points: Sequence[Point], colors: dict[str, str]) -> Keys:
     """Marker and colour by group (a report); `colors` fixes the colour of some groups."""
     groups = list(dict.fromkeys(p.group for p in points))
     free = [c for c in PALETTE if c not in colors.values()] or list(PALETTE)
-    hues = {g: colors.get(g, free[i % len(free)]) for i, g in enumerate(groups)}
+    others = [g for g in groups if g not in colors]
+    hues = colors | {g: free[i % len(free)] for i, g in enumerate(others)}
     shapes = {g: MARKERS[i % len(MARKERS)] for i, g in enumerate(groups)}
     hollow = _hollow(points)
     looks = tuple(Look(shapes[p.group], hues[p.group], hollow[p.kind]) for p in points)
@@ -79,7 +106,7 @@ def by_symbol(points: Sequence[Point], varying: Sequence[str]) -> Keys:
 
 def varying_symbols(points: Sequence[Point]) -> list[str]:
     """Symbols whose values tell the groups of `points` apart; empty if they do not."""
-    if any(not p.symbols for p in points):
+    if not points or any(not p.symbols for p in points):
         return []
     names = [n for n in (points[0].symbols or {}) if all(n in (p.symbols or {}) for p in points)]
     varying = [n for n in names if len({(p.symbols or {})[n] for p in points}) > 1]

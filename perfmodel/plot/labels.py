@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.artist import Artist, allow_rasterization
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
 from matplotlib.lines import Line2D
@@ -19,10 +19,13 @@ from perfmodel.plot.style import GREY, INK, TEXT_PT
 
 Floats = npt.NDArray[np.float64]
 
-_ANGLES: Final = np.radians(np.arange(0.0, 360.0, 15.0))
-_STEPS: Final = (0.0, 0.6, 1.2, 2.0, 3.0, 4.2, 5.6, 7.2, 9.0)  # in heights of a line of text
+_SLIDE: Final = np.linspace(-1.0, 1.0, 9)
+_SIDES: Final = np.concatenate(
+    [[(1.0, t), (-1.0, t), (t, 1.0), (t, -1.0)] for t in _SLIDE]
+)  # where a box sits around its anchor, in half sizes of the box
+_STEPS: Final = (0.0, 0.6, 1.2, 2.0, 3.0, 4.2, 5.6, 7.2, 9.0, 11.0)  # in heights of a line of text
 _SWEEPS: Final = 6
-_OVERLAP, _OUTSIDE, _LEADER_HITS, _LINE_HITS = 1e4, 1e4, 1e3, 150.0  # costs of one hit
+_OVERLAP, _OUTSIDE, _LEADER_HITS, _LINE_HITS = 1e4, 1e4, 1e3, 400.0  # costs of one hit
 _AWAY, _TURN = 6.0, 4.0  # costs of one line height of distance, of pointing the wrong way
 
 
@@ -93,10 +96,8 @@ def place(
 
 
 def _candidates(anchor: Floats, size: Floats, line_px: float, gap_px: float) -> Floats:
-    unit = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], axis=1)
-    unit /= np.abs(unit).max(axis=1, keepdims=True)  # onto a square: corners touch corners
     reach = [size / 2 + gap_px + step * line_px for step in _STEPS]
-    centres = anchor + np.concatenate([unit * r for r in reach])
+    centres = anchor + np.concatenate([_SIDES * r for r in reach])
     return np.concatenate([centres - size / 2, centres + size / 2], axis=1)
 
 
@@ -152,7 +153,8 @@ def _crossings(anchor: Floats, boxes: Floats, blocks: Floats) -> Floats:
     dots = anchor + steps[None, :, None] * (ends - anchor)[:, None]
     a = blocks[None, None]
     within = (a[..., :2] < dots[:, :, None]) & (dots[:, :, None] < a[..., 2:])
-    return np.asarray(within.all(axis=-1).any(axis=1).sum(axis=1), np.float64)
+    touched = np.any(np.all(within, axis=-1), axis=1)
+    return np.asarray(np.sum(touched, axis=1), np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,26 +203,25 @@ class LabelLayer(Artist):
             artist.set_in_layout(False)
         self.set_in_layout(False)
 
-    @allow_rasterization
     def draw(self, renderer: RendererBase) -> None:
         """Move the labels; they draw themselves afterwards."""
         ax = self.axes
         if not self.labels or not isinstance(ax, Axes):
             return
-        pixel = renderer.points_to_pixels(1.0)
+        pixel = float(np.asarray(renderer.points_to_pixels(1.0)))
         extents = [text.get_window_extent(renderer) for text in self.texts]
         sizes = np.array([[e.width, e.height] for e in extents])
         data = np.array([[label.x, label.y] for label in self.labels])
         anchors = ax.transData.transform(data)
         toward = np.radians([label.toward for label in self.labels])
-        gap = (self.marker_pt / 2 + 2.5) * pixel
+        gap = (self.marker_pt / 2 + 3.5) * pixel
         scene = self._scene(ax, renderer, pixel)
         boxes = place(anchors, sizes, toward, scene, TEXT_PT * pixel, gap)
         for text, leader, anchor, box in zip(self.texts, self.leaders, anchors, boxes, strict=True):
             text.set_position((box[0], box[1]))
             end = np.clip(anchor, box[:2], box[2:])
             length = float(np.hypot(*(end - anchor)))
-            leader.set_visible(length > 2.0 * gap)
+            leader.set_visible(length > 2.5 * gap)
             start = anchor + (end - anchor) * (self.marker_pt / 2 * pixel / max(length, 1e-9))
             leader.set_data([start[0], end[0]], [start[1], end[1]])
 

@@ -19,7 +19,7 @@ _METADATA: Final[dict[str, dict[str, Any]]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-_SETTINGS: Final = {"svg.hashsalt": "perfmodel", "pdf.fonttype": 42, "path.simplify": True}
+_SETTINGS: Final[Any] = {"svg.hashsalt": "perfmodel", "pdf.fonttype": 42, "path.simplify": True}
 
 
 def save(

@@ -10,32 +10,36 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
 
 from perfmodel.errors import ModelError
-from perfmodel.plot.keys import Keys, by_group, by_symbol, varying_symbols
+from perfmodel.plot.keys import Keys, choose
 from perfmodel.plot.labels import Label, LabelLayer, Obstacles
+from perfmodel.plot.scales import apply, lie_apart, limits, share_of_width
 from perfmodel.plot.style import (
     GREY,
-    GRID,
     INK,
     MARKER_PT,
+    NARROW_COLUMNS,
     PALETTE,
     TEXT_PT,
+    WIDE_COLUMNS,
     axes_of,
     finish,
+    is_narrow,
     plain,
-    si_tick,
     wrap,
 )
 from perfmodel.roofline import Point, Roofline
 from perfmodel.units import si
 
 FEW: Final = 4
-"""So many points also say how far below the roof they are."""
+"""So many points also tell their share of the roof."""
 
-LABELLED: Final = 8
-"""So many points are labelled directly; more are explained by a legend."""
+LISTED: Final = 8
+"""So many points are named one by one; more are told apart by their symbols or reports."""
+
+_HEIGHT: Final = 0.09  # share of the axes' height that the label of a point takes
 
 
 def roofline(
@@ -50,9 +54,10 @@ def roofline(
     """Draw rooflines and measured points (the document's Figures 12 to 14).
 
     Solid is the smooth roof (computing and moving one after the other), dashed the hard one
-    (perfect overlap). Up to eight points carry their label, up to four also their share of the
-    smooth roof; more are told apart by marker and colour, by the symbols that vary (H, B) or by
-    report. The first kind of point is filled, others are hollow.
+    (perfect overlap). Up to eight points are labelled, in place if they lie apart, else in a
+    legend; up to four labels also say how much of the smooth roof a point reaches. More points
+    are told apart by marker and colour: by the symbols that vary (H, B) or by report. The first
+    kind of point is filled, others are hollow.
 
     Parameters
     ----------
@@ -60,7 +65,7 @@ def roofline(
         A point is compared with the roof whose label is its group, else with the first.
     points : sequence of Point
     ax : matplotlib Axes, optional
-        Where to draw; by default a figure of its own, 5.5 by 3.9 inches.
+        Where to draw; by default a figure of its own, 5 inches wide (6.2 with a legend).
     title : str, optional
     ceiling_flops_per_s : float, optional
         A horizontal ceiling, such as the datasheet's peak.
@@ -74,30 +79,37 @@ def roofline(
     """
     roofs = (rooflines,) if isinstance(rooflines, Roofline) else tuple(rooflines)
     _check(roofs, points, ceiling_flops_per_s)
-    direct = len(points) <= LABELLED
-    symbols = [] if direct else varying_symbols(points)
-    own_keys = not direct and bool(symbols)
-    ax = axes_of(ax, 5.5 if direct else 6.5, 3.9)
-    colors = _roof_colors(roofs)
-    keys = by_symbol(points, symbols) if own_keys else by_group(points, colors)
-    _scale(ax, roofs, points, ceiling_flops_per_s)
-    obstacles, labels = Obstacles(), list[Label]()
-    for roof in roofs:
-        labels.append(_draw_roof(ax, roof, colors[roof.label], obstacles, len(roofs) > 1))
-    if ceiling_flops_per_s is not None:
-        _draw_ceiling(ax, ceiling_flops_per_s, ceiling_label, obstacles)
-    _draw_points(ax, points, keys, obstacles)
-    if 0 < len(points) <= FEW:
-        _draw_gaps(ax, roofs, points, obstacles)
-    if direct:
-        labels += _point_labels(roofs, points)
-    legend = _roof_legend(ax, roofs, colors)
-    obstacles.boxes.append(legend.get_window_extent)
+    target = axes_of(ax, 5.0, 3.7)
+    texts = _texts(roofs, points, NARROW_COLUMNS if is_narrow(target) else WIDE_COLUMNS)
+    width = share_of_width(target, texts)
+    frame = limits(roofs, points, ceiling_flops_per_s, width)
+    direct = len(points) <= LISTED and lie_apart(points, frame, width, _HEIGHT)
     if not direct:
-        _point_legends(ax, keys)
-    finish(ax, title, "Arithmetic intensity (FLOP/byte)", "Performance (FLOP/s)")
-    LabelLayer(ax, labels, obstacles, MARKER_PT)
-    return ax
+        target = axes_of(ax, 6.2, 3.7)
+        frame = limits(roofs, points, ceiling_flops_per_s, 0.0)
+    apply(target, frame)
+    colors = _roof_colors(roofs)
+    keys = choose(points, texts, colors if len(roofs) > 1 else {}, LISTED)
+    obstacles = Obstacles()
+    labels = [_draw_roof(target, r, colors[r.label], obstacles, len(roofs) > 1) for r in roofs]
+    if ceiling_flops_per_s is not None:
+        _draw_ceiling(target, ceiling_flops_per_s, ceiling_label, obstacles)
+    _draw_points(target, points, keys, obstacles)
+    if len(points) <= FEW:
+        _draw_gaps(target, roofs, points, obstacles)
+    legend = _roof_legend(target, roofs, colors)
+    obstacles.boxes.append(legend.get_window_extent)
+    if direct:
+        labels += [
+            Label(text, point.intensity_flops_per_byte, point.flops_per_s)
+            for text, point in zip(texts, points, strict=True)
+        ]
+    else:
+        target.add_artist(legend)  # the next legend replaces the first
+        _point_legends(target, keys)
+    finish(target, title, "Arithmetic intensity (FLOP/byte)", "Performance (FLOP/s)")
+    LabelLayer(target, labels, obstacles, MARKER_PT)
+    return target
 
 
 def _check(roofs: Sequence[Roofline], points: Sequence[Point], ceiling: float | None) -> None:
@@ -124,33 +136,6 @@ def _roof_of(roofs: Sequence[Roofline], point: Point) -> Roofline:
     return next((r for r in roofs if r.label == point.group), roofs[0])
 
 
-def _scale(
-    ax: Axes, roofs: Sequence[Roofline], points: Sequence[Point], ceiling: float | None
-) -> None:
-    """Log axes that show every roof from below its ridge to its plateau, and every point."""
-    ridges = [r.ridge_flops_per_byte for r in roofs]
-    intensities = [p.intensity_flops_per_byte for p in points]
-    x_low = min([min(ridges) / 16, *(v / 3 for v in intensities)])
-    x_high = max([max(ridges) * 16, *(v * 4 for v in intensities)])
-    top = [r.flops_per_s for r in roofs] + ([ceiling] if ceiling else [])
-    top += [p.high_flops_per_s or p.flops_per_s for p in points]
-    bottom = [float(r.smooth(x_low)) for r in roofs]
-    bottom += [(p.low_flops_per_s or p.flops_per_s) / 2.5 for p in points]
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.set_xlim(x_low, x_high)
-    ax.set_ylim(min(bottom), max(top) * 3)
-    axes = (
-        (ax.xaxis, x_high / x_low, 30.0, lambda v, _: f"{v:,.10g}"),
-        (ax.yaxis, max(top) * 3 / min(bottom), 300.0, lambda v, _: si_tick(v, "FLOP/s")),
-    )
-    for axis, span, narrow, text in axes:
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if span < narrow else (1.0,)))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(FuncFormatter(text))
-    ax.grid(True, color=GRID, lw=0.6)
-
-
 def _draw_roof(ax: Axes, roof: Roofline, color: str, obstacles: Obstacles, several: bool) -> Label:
     """Draw both roofs and the ridge point; give the ridge's label."""
     low, high = ax.get_xlim()
@@ -162,8 +147,12 @@ def _draw_roof(ax: Axes, roof: Roofline, color: str, obstacles: Obstacles, sever
     ax.plot([ridge], [roof.flops_per_s], "o", color=color, ms=4.5, zorder=5)
     obstacles.lines += [(smooth_x, roof.smooth(smooth_x)), (hard_x, roof.hard(hard_x))]
     obstacles.markers.append((ridge, roof.flops_per_s))
-    text = f"ridge {ridge:.3g} FLOP/byte\n{si(roof.flops_per_s, 'FLOP/s')}"
+    text = f"ridge {_number(ridge)} FLOP/byte\n{si(roof.flops_per_s, 'FLOP/s')}"
     return Label(text, ridge, roof.flops_per_s, 100.0, color if several else INK)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _draw_ceiling(ax: Axes, ceiling: float, label: str | None, obstacles: Obstacles) -> None:
@@ -204,19 +193,20 @@ def _draw_gaps(
         obstacles.lines.append(([x, x], ends))
 
 
-def _point_labels(roofs: Sequence[Roofline], points: Sequence[Point]) -> list[Label]:
+def _texts(roofs: Sequence[Roofline], points: Sequence[Point], columns: int) -> list[str]:
+    """Write the label of every point."""
     groups = {p.group for p in points}
-    labels = []
+    texts = []
     for point in points:
         name = point.label
         if len(groups) == 1:  # the only report needs no name
             name = name.removeprefix(f"{point.group}: ")
-        text = wrap(name, 26)
+        text = "\n".join(wrap(part, columns) for part in name.split(": ", 1))
         if len(points) <= FEW:
             roof = float(_roof_of(roofs, point).smooth(point.intensity_flops_per_byte))
             text += f"\n{100 * point.flops_per_s / roof:.0f} % of the roof"
-        labels.append(Label(text, point.intensity_flops_per_byte, point.flops_per_s, 0.0))
-    return labels
+        texts.append(text)
+    return texts
 
 
 def _roof_legend(ax: Axes, roofs: Sequence[Roofline], colors: dict[str, str]) -> Legend:
@@ -229,21 +219,26 @@ def _roof_legend(ax: Axes, roofs: Sequence[Roofline], colors: dict[str, str]) ->
         lines, texts, loc="upper left", fontsize=TEXT_PT, frameon=False, borderaxespad=0.2,
         handlelength=2.2, labelspacing=0.3, labelcolor=INK,
     )  # fmt: skip
-    ax.add_artist(legend)
     return legend
 
 
 def _point_legends(ax: Axes, keys: Keys) -> None:
-    """Explain the points beside the axes, one legend below the other in one box."""
+    """Explain the points beside the axes, or below narrow ones: all legends in one box."""
     entries: list[Line2D] = []
     texts: list[str] = []
     for title, lines, names in keys.legends:
-        if title or entries:
-            entries.append(Line2D([], [], linestyle="none"))
-            texts.append(f"$\\bf{{{title}}}$" if title.isalnum() else plain(title))
+        heads = [""] * bool(entries) + [title] * bool(title)
+        entries += [Line2D([], [], linestyle="none") for _ in heads]
+        texts += [f"$\\bf{{{head}}}$" if head.isalnum() else plain(head) for head in heads]
         entries += lines
         texts += names
+    below = is_narrow(ax)
+    figure = ax.get_figure()
+    place = ax.transAxes
+    if below and figure is not None:
+        place = place + ScaledTranslation(0.0, -0.5, figure.dpi_scale_trans)
     ax.legend(
-        entries, texts, loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=TEXT_PT,
-        frameon=False, borderaxespad=0.0, handletextpad=0.3, labelspacing=0.35, labelcolor=INK,
+        entries, texts, loc="upper left", bbox_to_anchor=(0.0, 0.0) if below else (1.01, 1.0),
+        bbox_transform=place, ncols=2 if below else 1, fontsize=TEXT_PT, frameon=False,
+        borderaxespad=0.0, handletextpad=0.3, labelspacing=0.35, labelcolor=INK,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The look of all figures: sizes, colours and markers that survive print, grey and colour blindness."""
+"""The look of all figures: it survives print, photocopies and colour blindness."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perfmodel.units import si
 INK: Final = "#222222"
 GREY: Final = "#808080"
 GRID: Final = "#e3e3e3"
-PALETTE: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+PALETTE: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 """Okabe and Ito (2008), without yellow (too light for lines) and black (the ink)."""
 
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
@@ -24,6 +24,9 @@ LABEL_PT: Final = 9.0
 TEXT_PT: Final = 8.0
 VALUE_PT: Final = 7.0
 MARKER_PT: Final = 6.5
+WIDE_COLUMNS: Final = 28
+NARROW_COLUMNS: Final = 18
+"""Letters in a line of a point's label, in axes that are wide and in narrow ones."""
 
 
 def axes_of(ax: Axes | None, width_in: float, height_in: float) -> Axes:
@@ -35,6 +38,18 @@ def axes_of(ax: Axes | None, width_in: float, height_in: float) -> Axes:
     return figure.add_subplot()
 
 
+def width_pt(ax: Axes) -> float:
+    """Width of the axes in points, before any layout is done: an estimate."""
+    figure = ax.get_figure()
+    inches = float(figure.bbox.width / figure.dpi) if figure is not None else 5.0
+    return 72.0 * inches * ax.get_position().width
+
+
+def is_narrow(ax: Axes) -> bool:
+    """Whether the axes are narrower than 3 inches, as in one column of a page."""
+    return width_pt(ax) < 216.0
+
+
 def finish(ax: Axes, title: str | None, x_label: str, y_label: str) -> None:
     """Set titles, fonts, grid and spines."""
     if title:
@@ -42,7 +57,7 @@ def finish(ax: Axes, title: str | None, x_label: str, y_label: str) -> None:
     ax.set_xlabel(plain(x_label), fontsize=LABEL_PT, color=INK)
     ax.set_ylabel(plain(y_label), fontsize=LABEL_PT, color=INK)
     ax.tick_params(labelsize=TEXT_PT, color=GREY, labelcolor=INK)
-    ax.tick_params(which="minor", length=0)
+    ax.tick_params(which="minor", length=2, color=GREY)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(GREY)

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator
 
 from perfmodel.errors import ModelError
 from perfmodel.plot.keys import ordered_colors
 from perfmodel.plot.labels import Label, LabelLayer, Obstacles
+from perfmodel.plot.scales import apply, share_of_width, with_room
 from perfmodel.plot.style import (
-    GRID,
     INK,
     MARKER_PT,
     MARKERS,
     TEXT_PT,
+    TITLE_PT,
     axes_of,
     finish,
+    is_narrow,
     plain,
-    si_tick,
+    width_pt,
 )
 from perfmodel.roofline import Point, Roofline
+
+_NAMES: Final = {"B": "Global batch size B", "H": "Hidden size H", "p": "Ranks p"}
 
 
 def sweep(
@@ -46,7 +52,7 @@ def sweep(
     over, lines : str
         Names of symbols.
     ax : matplotlib Axes, optional
-        Where to draw; by default a figure of its own, 5.5 by 3.6 inches.
+        Where to draw; by default a figure of its own, 5.0 by 3.6 inches.
     title : str, optional
 
     Raises
@@ -56,7 +62,9 @@ def sweep(
     """
     if not points or any(not {over, lines} <= set(p.symbols or {}) for p in points):
         raise ModelError(f"a sweep needs points with values of {over} and {lines}")
-    ax = axes_of(ax, 5.5, 3.6)
+    ax = axes_of(ax, 5.0, 3.6)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
     kinds = list(dict.fromkeys(p.kind for p in points))
     curves: dict[int, dict[str, list[Point]]] = {}
     for point in sorted(points, key=lambda p: _value(p, over)):
@@ -78,11 +86,12 @@ def sweep(
         if roofline is not None:
             x = [_value(p, over) for p in first]
             y = [float(roofline.smooth(p.intensity_flops_per_byte)) for p in first]
-            ax.plot(x, y, color=colors[i], lw=0.8, ls=(0, (4, 2)), zorder=2)
+            ax.plot(x, y, color=INK, lw=0.8, ls=(0, (4, 2)), zorder=2)
             obstacles.lines.append((x, y))
-    _scale(ax, sorted({_value(p, over) for p in points}))
-    _legend(ax, kinds, roofline)
-    finish(ax, title, over, "Performance (FLOP/s)")
+    room = share_of_width(ax, [label.text for label in labels])
+    _scale(ax, sorted({_value(p, over) for p in points}), room)
+    finish(ax, None, _NAMES.get(over, over), "Performance (FLOP/s)")
+    _legend(ax, kinds, roofline, title)
     LabelLayer(ax, labels, obstacles, MARKER_PT)
     return ax
 
@@ -91,22 +100,20 @@ def _value(point: Point, symbol: str) -> int:
     return (point.symbols or {})[symbol]
 
 
-def _scale(ax: Axes, values: Sequence[int]) -> None:
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    span = values[-1] / values[0]
-    ax.set_xlim(values[0] / 1.15, values[-1] * max(1.5, span**0.3))
-    ax.xaxis.set_major_locator(FixedLocator(values))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}"))
-    ax.xaxis.set_minor_locator(NullLocator())
-    low, high = ax.get_ylim()
-    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 300 else (1.0,)))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: si_tick(v, "FLOP/s")))
-    ax.grid(True, color=GRID, lw=0.6)
+def _scale(ax: Axes, values: Sequence[int], room: float) -> None:
+    low, high = values[0] / 1.15, with_room(values[0], values[-1], values[-1] * 1.15, room)
+    ax.autoscale_view()
+    apply(ax, (low, high, *ax.get_ylim()))
+    ticks: list[int] = []
+    for value in values:  # leave out labels that would touch the one before
+        space = width_pt(ax) * math.log(value / ticks[-1]) / math.log(high / low) if ticks else 99
+        if space > (len(f"{value:,}") + 1) * TEXT_PT * 0.6:
+            ticks.append(value)
+    ax.xaxis.set_major_locator(FixedLocator(ticks))
+    ax.xaxis.set_minor_locator(FixedLocator([v for v in values if v not in ticks]))
 
 
-def _legend(ax: Axes, kinds: Sequence[str], roofline: Roofline | None) -> None:
+def _legend(ax: Axes, kinds: Sequence[str], roofline: Roofline | None, title: str | None) -> None:
     entries = [
         Line2D([], [], color=INK, marker="o", ms=MARKER_PT * 0.85, lw=1.4,
                mfc="white" if i else INK, ls=":" if i else "-")
@@ -116,7 +123,11 @@ def _legend(ax: Axes, kinds: Sequence[str], roofline: Roofline | None) -> None:
     if roofline is not None:
         entries.append(Line2D([], [], color=INK, lw=0.8, ls=(0, (4, 2))))
         texts.append("predicted: smooth roof")
+    columns = 1 if is_narrow(ax) else 2
+    rows = -(-len(texts) // columns)
+    if title:
+        ax.set_title(plain(title), fontsize=TITLE_PT, color=INK, loc="left", pad=6 + 14 * rows)
     ax.legend(
-        entries, texts, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, frameon=False,
+        entries, texts, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, frameon=False,
         fontsize=TEXT_PT, borderaxespad=0.2, borderpad=0.2, labelcolor=INK,
     )  # fmt: skip

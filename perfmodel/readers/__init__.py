@@ -20,8 +20,8 @@ def read(path: str | Path, *, parts: Iterable[str] = ALL_PARTS) -> Trace:
     ----------
     path : str or Path
         `.sqlite`, `.sqlite.gz`, `.sqlite.xz`, `.sqlite.zst`, `.nsys-rep` or `.qdrep`.
-    parts : iterable of {'nvtx', 'ops', 'api', 'mpi'}
-        Event tables to read; all by default.
+    parts : iterable of str
+        Event tables and columns to read, of `perfmodel.readers.nsys.ALL_PARTS`; all by default.
 
     Raises
     ------

@@ -31,7 +31,10 @@ from perfmodel.trace import (
     Trace,
 )
 
-ALL_PARTS: Final = frozenset({"nvtx", "ops", "api", "mpi"})
+ALL_PARTS: Final = frozenset({"nvtx", "ops", "op_details", "api", "api_names", "mpi"})
+"""Parts of a report. 'op_details' are sizes, kinds and places of GPU operations, 'api_names' the
+names of API calls; both cost reading time that some questions can save."""
+
 _OPS = (
     (KERNEL, "CUPTI_ACTIVITY_KIND_KERNEL"),
     (MEMCPY, "CUPTI_ACTIVITY_KIND_MEMCPY"),
@@ -49,8 +52,8 @@ def read_sqlite(path: Path, *, parts: Iterable[str] = ALL_PARTS, fast: bool = Tr
     Parameters
     ----------
     path : Path
-    parts : iterable of {'nvtx', 'ops', 'api', 'mpi'}
-        Event tables to read; the others come back empty.
+    parts : iterable of str
+        Event tables and columns to read, of `ALL_PARTS`; the others come back empty or missing.
     fast : bool
         Parse leaf pages directly where possible; both ways give the same trace.
 
@@ -66,8 +69,8 @@ def read_sqlite(path: Path, *, parts: Iterable[str] = ALL_PARTS, fast: bool = Tr
         _check_export(db)
         ids, strings = _strings(db)
         nvtx = read_nvtx(db, strings, ids) if "nvtx" in wanted else None
-        ops = _read_ops(db, ids) if "ops" in wanted else _read_ops(None, ids)
-        api = _read_api(db, ids) if "api" in wanted else _read_api(None, ids)
+        ops = _read_ops(db if "ops" in wanted else None, ids, details="op_details" in wanted)
+        api = _read_api(db if "api" in wanted else None, ids, names="api_names" in wanted)
         mpi = mpi_tables.read_mpi(db if "mpi" in wanted else None, ids)
         return _assemble(db, strings, nvtx, ops, api, mpi)
 
@@ -89,16 +92,14 @@ def _strings(db: Database) -> tuple[Ids, tuple[str, ...]]:
     return Ids(ids), tuple(str(r[1]) for r in rows)
 
 
-def _read_ops(db: Database | None, ids: Ids) -> dict[str, Any]:
+def _read_ops(db: Database | None, ids: Ids, *, details: bool) -> dict[str, Any]:
     """Columns of all GPU operations, processes still as serialized ids."""
-    columns = [
-        "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName",
-        "bytes", "copyKind", "srcKind", "dstKind",
-    ]  # fmt: skip
-    parts: dict[str, list[Any]] = {c: [] for c in [*columns, "kind"]}
+    columns = ["start", "end", "correlationId", "globalPid", "demangledName"]
+    more = ["deviceId", "streamId", "bytes", "copyKind", "srcKind", "dstKind"]
+    parts: dict[str, list[Any]] = {c: [] for c in [*columns, *more, "kind"]}
     for kind, table in _OPS:
         have = db.columns(table) if db else ()
-        wanted = [c for c in columns if c in have]
+        wanted = [c for c in (columns + more if details else columns) if c in have]
         rows = db.read(table, wanted) if db and wanted else {}
         count = len(rows["start"]) if rows else 0
         parts["kind"].append(np.full(count, kind, np.int8))
@@ -115,10 +116,14 @@ def _read_ops(db: Database | None, ids: Ids) -> dict[str, Any]:
     return {c: np.concatenate(arrays) for c, arrays in parts.items()}
 
 
-def _read_api(db: Database | None, ids: Ids) -> dict[str, Any]:
-    columns = ["start", "end", "globalTid", "correlationId", "nameId"]
-    rows = db.read(_API, columns) if db else dict.fromkeys(columns, np.empty(0, np.int64))
-    return rows | {"nameId": ids.codes(rows["nameId"])}
+def _read_api(db: Database | None, ids: Ids, *, names: bool) -> dict[str, Any]:
+    columns = ["start", "end", "globalTid", "correlationId"]
+    columns += ["nameId"] if names else []
+    rows: dict[str, Any] = dict.fromkeys(columns, np.empty(0, np.int64))
+    if db is not None:
+        rows = db.read(_API, columns)
+    unnamed = np.full(len(rows["start"]), NO_NAME, np.int32)
+    return rows | {"nameId": ids.codes(rows["nameId"]) if names else unnamed}
 
 
 def _narrow(values: Int64 | None, count: int, kind: Any) -> Any:

@@ -25,7 +25,9 @@ MOST_NODES: Final = 2000
 """Symbols, numbers and operators of one formula with derived symbols replaced."""
 
 _BINARY: Final = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//"}
-_ALLOWED: Final = f"declared symbols, numbers, + - * / // **, parentheses and {', '.join(FUNCTIONS)}"
+_ALLOWED: Final = (
+    f"declared symbols, numbers, + - * / // **, parentheses and {', '.join(FUNCTIONS)}"
+)
 
 
 @dataclass(frozen=True, slots=True)

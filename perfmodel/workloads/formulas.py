@@ -1,0 +1,257 @@
+"""Formulas in print: a workload's expressions, totals and sensitivities as text, LaTeX or JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from perfmodel.errors import WorkloadError
+from perfmodel.escape import escape_json, escape_latex, printable
+from perfmodel.workloads.expression import Expression, Number, sympy_derived, sympy_symbol
+from perfmodel.workloads.sensitivity import Sensitivity, sensitivities, tidy
+from perfmodel.workloads.work import KEYS, Work, Workload
+
+Format = Literal["text", "latex", "json"]
+
+_QUANTITIES: Final = {
+    "flops": ("FLOPs", "F"),
+    "pci_bytes": ("PCIe bytes", r"Q_{\mathrm{pci}}"),
+    "mpi_bytes": ("MPI bytes", r"Q_{\mathrm{mpi}}"),
+    "dram_bytes": ("DRAM bytes", r"Q_{\mathrm{dram}}"),
+    "mpi_message_bytes": ("bytes handed to MPI", r"M_{\mathrm{mpi}}"),
+    "pci_message_bytes": ("bytes handed to copies", r"M_{\mathrm{pci}}"),
+}
+_FLAT: Final = 0.01
+_LONGEST_ELASTICITY: Final = 60
+
+
+def formulas(
+    workload: Workload, fmt: Format = "text", values: Mapping[str, int] | None = None
+) -> str:
+    """Print a workload: every range's formulas, the totals and what raises arithmetic intensity.
+
+    Parameters
+    ----------
+    workload : Workload
+    fmt : {'text', 'latex', 'json'}
+        LaTeX needs amsmath.
+    values : mapping of str to int, optional
+        Print the numbers at these values, too.
+
+    Raises
+    ------
+    WorkloadError
+        If a value is wrong or the format is unknown.
+    """
+    writers = {"text": _write_text, "latex": _write_latex, "json": _write_json}
+    if fmt not in writers:
+        raise WorkloadError(f"wanted one of {', '.join(writers)}; found '{fmt}'; take one")
+    if values is not None:
+        workload.evaluate(values)  # refuses wrong values and formulas without a number
+        values = workload.check(values)
+    return writers[fmt](_Sheet.of(workload, values))
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One formula, ready to print."""
+
+    text: str
+    latex: str
+    value: Number | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sheet:
+    """Everything that is printed, independent of the format."""
+
+    workload: Workload
+    values: Mapping[str, int] | None
+    derived: Mapping[str, _Line]
+    ranges: Mapping[str, Mapping[str, _Line]]
+    total: Mapping[str, _Line]
+    intensity: _Line | None
+    sensitivities: Mapping[str, tuple[Sensitivity, _Line | None]]
+
+    @classmethod
+    def of(cls, workload: Workload, values: Mapping[str, int] | None) -> _Sheet:
+        labels = {sympy_symbol(s.name): s.label or s.name for s in workload.symbols.values()}
+        labels |= {sympy_derived(s.name): s.label or s.name for s in workload.derived.values()}
+
+        def line(formula: Any, value: Number | None = None) -> _Line:
+            import sympy
+
+            shown = {symbol: sympy.Symbol(label) for symbol, label in labels.items()}
+            names = {shown[symbol]: _latex_label(label) for symbol, label in labels.items()}
+            printed = formula.xreplace(shown)
+            return _Line(str(printed), sympy.latex(printed, symbol_names=names), value)
+
+        def write(expression: Expression, *, expand: bool = False) -> _Line:
+            value = expression.evaluate(values) if values is not None else None
+            return line(tidy(expression.sympy(expand=expand)), value)
+
+        def rows(work: Work) -> dict[str, _Line]:
+            found = {name: getattr(work, name) for name in KEYS.values()}
+            return {name: write(formula) for name, formula in found.items() if formula}
+
+        total = workload.total()
+        intensity, sensitivity = None, {}
+        if total.flops and _moves(total, values):
+            intensity = write(total.arithmetic_intensity())
+            sensitivity = {
+                name: (s, None if s.elasticity is None else line(s.elasticity, s.value))
+                for name, s in sensitivities(workload, values).items()
+            }
+        derived = {s.name: s.definition for s in workload.derived.values() if s.definition}
+        return cls(
+            workload=workload,
+            values=values,
+            derived={name: write(formula, expand=True) for name, formula in derived.items()},
+            ranges={name: rows(work) for name, work in workload.ranges.items()},
+            total=rows(total),
+            intensity=intensity,
+            sensitivities=sensitivity,
+        )
+
+
+def _moves(total: Work, values: Mapping[str, int] | None) -> bool:
+    moved = total.pci_bytes + total.mpi_bytes
+    return bool(moved) and (values is None or moved.evaluate(values) > 0)
+
+
+def _latex_label(label: str) -> str:
+    import sympy
+
+    plain = len(label.rstrip("'")) == 1
+    return label if plain else str(sympy.latex(sympy.Symbol(label)))
+
+
+def _effect(sensitivity: Sensitivity) -> str:
+    """Say what a larger symbol does to the arithmetic intensity."""
+    sign, value = sensitivity.sign, sensitivity.value
+    if sensitivity.elasticity is None:
+        return "not smooth (ceil, floor, max or min)"
+    if value is not None and abs(value) < _FLAT and sign != 0:
+        return "nearly flat, rises" if value > 0 else "nearly flat, falls"
+    if sign is None and value is None:
+        return "depends on the values"
+    known = sign if sign is not None else (value or 0)
+    always = " for all values" if sign is not None else " here"
+    return ("rises" if known > 0 else "falls" if known < 0 else "stays") + always
+
+
+def _write_text(sheet: _Sheet) -> str:
+    load = sheet.workload
+    lines = [
+        f"{printable(load.name)}, counting '{load.counting}', per rank and '{load.batch_range}'",
+        f"Source: {printable(load.source)}",
+        "",
+        "Symbols",
+    ]
+    for symbol in load.symbols.values():
+        value = "" if sheet.values is None else f" = {sheet.values[symbol.name]}"
+        unit = f" [{symbol.unit}]" if symbol.unit else ""
+        lines.append(f"  {symbol.label or symbol.name}{value}: {printable(symbol.meaning)}{unit}")
+    for name, line in sheet.derived.items():
+        symbol = load.derived[name]
+        meaning = f": {printable(symbol.meaning)}" if symbol.meaning else ""
+        lines.append(f"  {symbol.label or name} = {_with_value(line)}{meaning}")
+    for title, rows in [*sheet.ranges.items(), ("Total", sheet.total)]:
+        if rows:
+            lines += ["", printable(title)]
+            lines += [f"  {_QUANTITIES[q][0]:<23}{_with_value(r)}" for q, r in rows.items()]
+    lines += ["", "Arithmetic intensity AI = FLOPs / (PCIe bytes + MPI bytes), in FLOP/byte"]
+    if sheet.intensity is None:
+        return "\n".join([*lines, "  not defined: no FLOPs, or no bytes moved"]) + "\n"
+    lines.append(f"  AI = {_with_value(sheet.intensity)}")
+    lines += ["", "What raises arithmetic intensity: elasticity (s/AI) dAI/ds, the others held"]
+    for name, (sensitivity, found) in sheet.sensitivities.items():
+        label = load.symbols[name].label or name
+        lines.append(f"  {label}: AI {_effect(sensitivity)}{_elasticity(found)}")
+    return "\n".join(lines) + "\n"
+
+
+def _with_value(line: _Line) -> str:
+    if line.value is None or line.text == str(line.value):
+        return line.text
+    value = f"{line.value:.6g}" if isinstance(line.value, float) else f"{line.value:,}"
+    return f"{line.text} = {value}"
+
+
+def _elasticity(line: _Line | None) -> str:
+    if line is None:
+        return ""
+    shown = [line.text] if len(line.text) <= _LONGEST_ELASTICITY else []
+    value = "" if line.value is None else f"{line.value:.3g}"
+    if value and value != line.text:
+        shown.append(value)
+    return f"; elasticity {' = '.join(shown)}" if shown else ""
+
+
+def _write_latex(sheet: _Sheet) -> str:
+    load = sheet.workload
+    derived = [
+        (_latex_label(load.derived[name].label or name), line)
+        for name, line in sheet.derived.items()
+    ]
+    blocks = [
+        f"% {printable(load.name)}, counting {load.counting}; needs \\usepackage{{amsmath}}",
+        *_align("Derived symbols", derived),
+    ]
+    for title, rows in [*sheet.ranges.items(), ("Total", sheet.total)]:
+        blocks += _align(title, [(_QUANTITIES[q][1], line) for q, line in rows.items()])
+    if sheet.intensity is not None:
+        blocks += _align("Arithmetic intensity", [(r"\mathrm{AI}", sheet.intensity)])
+        partial = [
+            (
+                rf"\frac{{\partial \ln \mathrm{{AI}}}}"
+                rf"{{\partial \ln {_latex_label(load.symbols[name].label or name)}}}",
+                line,
+            )
+            for name, (_, line) in sheet.sensitivities.items()
+            if line and len(line.text) <= _LONGEST_ELASTICITY
+        ]
+        blocks += _align("Elasticities of arithmetic intensity", partial)
+    return "\n".join(blocks) + "\n"
+
+
+def _align(title: str, rows: list[tuple[str, _Line]]) -> Iterator[str]:
+    if not rows:
+        return
+    yield rf"\paragraph{{{escape_latex(title)}}}"
+    yield r"\begin{align*}"
+    yield " \\\\\n".join(f"  {left} &= {line.latex}" for left, line in rows)
+    yield r"\end{align*}"
+
+
+def _write_json(sheet: _Sheet) -> str:
+    load = sheet.workload
+
+    def entry(line: _Line | None) -> dict[str, Any] | None:
+        return line and {"text": line.text, "latex": line.latex, "value": line.value}
+
+    def entries(rows: Mapping[str, _Line]) -> dict[str, Any]:
+        return {name: entry(line) for name, line in rows.items()}
+
+    content = {
+        "name": load.name,
+        "counting": load.counting,
+        "source": load.source,
+        "batch_range": load.batch_range,
+        "symbols": {
+            s.name: {"label": s.label or s.name, "meaning": s.meaning, "unit": s.unit}
+            for s in [*load.symbols.values(), *load.derived.values()]
+        },
+        "values": sheet.values,
+        "derived": entries(sheet.derived),
+        "ranges": {name: entries(rows) for name, rows in sheet.ranges.items()},
+        "total": entries(sheet.total),
+        "arithmetic_intensity": entry(sheet.intensity),
+        "elasticities": {
+            name: {"sign": s.sign, "effect": _effect(s), "formula": entry(line)}
+            for name, (s, line) in sheet.sensitivities.items()
+        },
+    }
+    return escape_json(json.dumps(content, indent=2, ensure_ascii=False)) + "\n"
