@@ -87,7 +87,7 @@ def _achieved(
     leaf: bool,
 ) -> tuple[float | None, str, float | None, str]:
     """Achieved rate of a range, its unit, its share of the machine's ceiling and which that is."""
-    seconds = host if projection is None else projection
+    seconds = projection if leaf and projection is not None else host
     if flops:
         name, peak = precision, machine.peak_flops_per_s.get(precision) if machine else None
         rate = flops / seconds if seconds else None

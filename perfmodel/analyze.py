@@ -325,7 +325,7 @@ def _check_ranges(
             f"{run.label}: the workload counts ranges that the batches do not have: "
             f"{', '.join(repr(n) for n in absent)}; what they would measure is missing"
         )
-    for name in (n for n, rate in rates.items() if rate is None):
+    for name in (n for n, rate in rates.items() if rate is None and counts):
         yield f"{run.label}: {name} cannot be fitted: no range with that work was timed"
 
 

@@ -19,10 +19,11 @@ class Launches:
     op, call : int64, shape (k,)
         Row pairs of `GpuOps` and `ApiCalls`, one per launched operation.
     inner : int64, shape (k,)
-        Innermost enclosing range (position in the nesting), -1 outside all ranges and on threads
-        whose ranges cross.
+        Innermost enclosing range (position in the nesting), -1 outside all ranges and where a
+        call's ranges are listed in pairs.
     crossing_range, crossing_pair : int64
-        All (range, index into `op`) pairs on threads whose ranges cross.
+        All (range, index into `op`) pairs of calls that one chain of nested ranges does not
+        describe: on threads whose ranges cross, and calls of no length.
     repeated_ids : bool
         Whether several API calls of one process may share a correlation id.
     """
@@ -66,10 +67,13 @@ def attribute(trace: Trace, nesting: Nesting, ops: GpuOps) -> Launches:
     inner_of_call = np.full(len(api), -1, np.int64)
     inner_of_call[calls] = innermost(nesting, thread, start, end)
     crossing = np.empty(0, np.int64), np.empty(0, np.int64)
-    if nesting.crossing.any():
-        inner_of_call[calls[nesting.crossing[thread]]] = -1
-        holder, at = enclosing_pairs(nesting, thread, start, end)
-        crossing = _pairs_of_calls(holder, calls[at], call, len(api))
+    one_by_one = np.flatnonzero(nesting.crossing[thread] | (start == end))
+    if len(one_by_one):
+        inner_of_call[calls[one_by_one]] = -1
+        holder, at = enclosing_pairs(
+            nesting, thread[one_by_one], start[one_by_one], end[one_by_one]
+        )
+        crossing = _pairs_of_calls(holder, calls[one_by_one[at]], call, len(api))
     return Launches(op, call, inner_of_call[call], *crossing, repeated)
 
 

@@ -216,10 +216,14 @@ def _climb(nesting: Nesting, at: Int64, end_ns: Int64) -> Int64:
 def enclosing_pairs(
     nesting: Nesting, thread: Int32, start_ns: Int64, end_ns: Int64
 ) -> tuple[Int64, Int64]:
-    """Return all (range, call) pairs of the calls on crossing threads, pair by pair."""
+    """Return all (range, call) pairs, one by one: exact whatever overlaps, and slow.
+
+    Meant for calls on crossing threads, and for calls of no length, which lie in both of two
+    ranges that touch.
+    """
     ranges: list[int] = []
     calls: list[int] = []
-    for t in np.flatnonzero(nesting.crossing):
+    for t in np.unique(thread):
         lo, hi = (int(v) for v in np.searchsorted(nesting.thread, [t, t + 1]))
         mine = np.flatnonzero(thread == t)
         mine = mine[np.argsort(start_ns[mine], kind="stable")]

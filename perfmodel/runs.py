@@ -78,9 +78,17 @@ def analyze_traces(
         if workload is None:
             parallel = str(identity.config.get("parallel", "data"))
             workload = mlp(options.counting, "model" if parallel == "model" else "data")
-        missing = [s for s in workload.symbols if s not in identity.values]
+        missing = [
+            name
+            for name, symbol in workload.symbols.items()
+            if name not in identity.values and symbol.default is None
+        ]
         if missing:
-            raise _unknown(run.label, missing)
+            problem = _unknown(run.label, missing)
+            if options.values or options.workload:
+                raise WorkloadError(problem)
+            warnings.append(f"{problem} (FLOPs, rates and the roofline are missing until then)")
+            workload = Workload("unknown", "no", "", run.batch_label, {}, {})
         runs.append(
             analyze_run(run, workload, identity, warmup=options.warmup, warnings=warnings)
         )
@@ -178,12 +186,12 @@ def _messages(run: Run) -> tuple[set[int], set[int]]:
     return gradients, sizes[_H2D] - gradients
 
 
-def _unknown(label: str, missing: Sequence[str]) -> WorkloadError:
+def _unknown(label: str, missing: Sequence[str]) -> str:
     flags = " ".join(
         f"--{MARK_SYMBOLS[s].replace('_', '-')} {s}" if s in MARK_SYMBOLS else f"--set {s}=..."
         for s in missing
     )
-    return WorkloadError(
+    return (
         f"{label}: the report has no configuration mark, and the sizes of its messages do not "
         f"tell {', '.join(missing)}; give: {flags}"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ from perfmodel.trace import (
 
 _BASE = ("Total Time (ns)", "Instances", "Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)")
 _LARGEST: Final = 9.2e18
+_FINE: Final = 15
+_SIGNIFICANT: Final = 16
+_WHOLE: Final = 2.0**52
 _VERSION = re.compile(r"_v....$", re.DOTALL)
 
 
@@ -105,13 +109,20 @@ def summarize(codes: Int32, values: Int64, groups: int, valid: Bool | None = Non
 def round_half_up(value: float, digits: int = 1) -> float:
     """Round half away from zero, as SQLite before 3.43 does and Nsight Systems 2024.2 with it.
 
-    That SQLite adds half a unit and 3e-16 of the value in extended precision, then truncates: so
-    1.25 gives 1.3, and so does the double just below it.
+    That SQLite adds half a unit, and below about 4e12 also 3e-16 of the value, in extended
+    precision, truncates, and keeps sixteen significant digits: so 1.25 gives 1.3, and so does the
+    double just below it.
     """
+    if abs(value) > _WHOLE:
+        return value
     scale = 10**digits
     extended = np.longdouble(abs(value))
-    shifted = extended + np.longdouble(0.5) / scale + extended * np.longdouble(3e-16)
-    return float(np.copysign(np.floor(shifted * scale) / scale, value))
+    rounder = np.longdouble(0.5) / scale
+    if value and digits + (math.frexp(value)[1] - 1) // 3 < _FINE:
+        rounder += extended * np.longdouble(3e-16)
+    units = int(np.floor((extended + rounder) * scale))
+    beyond = 10 ** max(0, len(str(units)) - _SIGNIFICANT)
+    return math.copysign(float(units // beyond * beyond) / scale, value)
 
 
 def nvtx_pushpop_sum(trace: Trace) -> Statistic:
@@ -272,7 +283,7 @@ REPORTS: Final[dict[str, tuple[Callable[[Trace], Statistic], frozenset[str]]]] =
 def _figures(groups: Groups, g: int) -> tuple[Any, ...]:
     """Count, average, median, minimum, maximum, standard deviation of one group."""
     if groups.timed[g] == 0:
-        return (int(groups.count[g]), None, None, None, None, None)
+        return (int(groups.count[g]), None, None, None, None, 0.0)
     return (
         int(groups.count[g]),
         round_half_up(float(groups.mean[g])),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from perfmodel import sweeps, tables
 from perfmodel.analysis import Analysis, RunAnalysis
+from perfmodel.trace import Trace
 from perfmodel.table import Table, printable, render
 from perfmodel.units import si
 
@@ -21,7 +22,7 @@ def text(analysis: Analysis, *, width: int | None = None, color: bool = False) -
         blocks.append(
             render(block, "table", width=width, color=color) if isinstance(block, Table) else block
         )
-    blocks.append(render(tables.points(analysis), "table", width=width, color=color))
+    blocks.append(render(tables.points_text(analysis), "table", width=width, color=color))
     blocks.append(_findings(analysis.fitted))
     return "\n".join(blocks)
 
@@ -54,7 +55,8 @@ def _what_ran(run: RunAnalysis) -> Iterator[str]:
     )
     batch = run.batch
     warm = (
-        f"{batch.warmup} warm-up batches ({si(batch.warmup_s, 's')}) excluded"
+        f"{batch.warmup} warm-up batch{'es' * (batch.warmup > 1)} "
+        f"({si(batch.warmup_s, 's')}) excluded"
         if batch.warmup
         else "no warm-up batch found"
     )
@@ -69,6 +71,21 @@ def _what_ran(run: RunAnalysis) -> Iterator[str]:
             f"GPU work   {lost['gpu_ops']} operations, {outside} of them "
             f"({outside / lost['gpu_ops']:.1%}) in no range"
         )
+    for said in dict.fromkeys(d for t in run.traces for d in complaints(t)):
+        yield f"nsys says  {printable(said)}"
+
+
+def complaints(trace: Trace) -> list[str]:
+    """Warnings and errors of the collection itself, but for what the trace disproves."""
+    disproved = [
+        *(["No NVTX events"] if len(trace.ranges) else []),
+        *(["No CUDA events"] if len(trace.ops) else []),
+    ]
+    return [
+        d.text
+        for d in trace.diagnostics
+        if d.severity in ("warning", "error") and not d.text.startswith(tuple(disproved))
+    ]
 
 
 def _findings(run: RunAnalysis) -> str:

@@ -47,25 +47,32 @@ def ranges_text(run: RunAnalysis) -> Table:
     columns = (
         Column("range", "Range", wrap=False),
         Column("host_s", "Host", "si", "s"),
-        Column("gpu_projection_s", "GPU proj.", "si", "s"),
+        Column("gpu_projection_s", "GPU proj", "si", "s"),
         Column("gpu_busy_s", "GPU busy", "si", "s"),
         Column("share", "Share", "percent", digits=0),
         Column("flops", "FLOPs", "si"),
         Column("bytes", "Bytes", "si", "B"),
+        Column("measured", "Moved", "si", "B"),
         Column("rate", "Achieved", align="right"),
         Column("of_ceiling", "Ceiling", "percent", digits=0),
     )
     rows = []
     for r in run.ranges:
-        moved = (r.pci_bytes or 0) + (r.mpi_bytes or 0)
+        formula = (r.pci_bytes or 0) + (r.mpi_bytes or 0)
+        moved = (r.measured_copy_bytes or 0) + (r.measured_mpi_bytes or 0)
         rows.append(
             (
                 r.label, r.host_s, r.gpu_projection_s, r.gpu_busy_s, r.share, r.flops or None,
-                moved or None, si(r.rate, r.rate_unit) if r.rate else None, r.of_ceiling,
+                formula or None, moved or None, si(r.rate, r.rate_unit) if r.rate else None,
+                r.of_ceiling,
             )
         )  # fmt: skip
     full = ranges(run)
-    return Table(full.title, columns, rows, levels=full.levels)
+    notes = (
+        "FLOPs and bytes by the formulas, moved as recorded (copied, handed to MPI); achieved: "
+        "products and copies by their GPU projection, the rest by host time",
+    )
+    return Table(full.title, columns, rows, notes, levels=full.levels)
 
 
 def rates(run: RunAnalysis) -> Table:
@@ -177,7 +184,7 @@ def ranks(run: RunAnalysis) -> Table:
         (r.rank, r.gpu, r.batches, r.batch_s, r.gpu_busy_s, r.collectives_s, r.waiting_s)
         for r in run.ranks
     ]
-    return Table("Ranks (collectives: means per batch)", columns, rows)
+    return Table("Ranks (medians over batches)", columns, rows)
 
 
 def points(analysis: Analysis) -> Table:
@@ -210,6 +217,14 @@ def points(analysis: Analysis) -> Table:
                 )
             )  # fmt: skip
     return Table(f"Roofline fitted on {analysis.fitted.label}", columns, rows)
+
+
+def points_text(analysis: Analysis) -> Table:
+    """The same for the terminal: no column for the run where there is only one."""
+    table = points(analysis)
+    if len(analysis.runs) > 1:
+        return table
+    return Table(table.title, table.columns[1:], [row[1:] for row in table.rows])
 
 
 def findings(run: RunAnalysis) -> Table:

@@ -60,7 +60,7 @@ class CollectiveGroup:
 class Waiting:
     """Time in MPI collectives per batch and rank: all of it, and the part spent waiting.
 
-    Arrays have shape (ranks,), means over batches.
+    Sequences have a median over batches for every rank.
     """
 
     seconds: Sequence[float]
@@ -155,30 +155,27 @@ def _group(
 ) -> tuple[tuple[CollectiveGroup, ...], Waiting]:
     length = min(len(c.name) for c in calls) if matched else 0
     arrival = np.max([c.start_ns for c in calls], axis=0) if matched else np.empty(0, np.int64)
+    batches = max(int(c.batch.max(initial=-1)) for c in calls) + 1 - warmup
+    spent, waited = (np.zeros((len(calls), max(batches, 1))) for _ in range(2))
     table: dict[tuple[str, int], list[list[float]]] = {}
-    spent, waited = np.zeros(len(calls)), np.zeros(len(calls))
-    batches = max((int(c.batch.max(initial=-1)) + 1 for c in calls), default=0) - warmup
     for rank, c in enumerate(calls):
         for i in np.flatnonzero(c.batch >= warmup):
-            seconds = (c.end_ns[i] - c.start_ns[i]) * 1e-9
+            seconds = float(c.end_ns[i] - c.start_ns[i]) * 1e-9
             entry = table.setdefault((c.name[i], int(c.size[i])), [[], [], []])
             entry[0].append(seconds)
-            spent[rank] += seconds
+            spent[rank, c.batch[i] - warmup] += seconds
             if i < length:
                 waiting = float(np.clip((arrival[i] - c.start_ns[i]) * 1e-9, 0.0, seconds))
                 entry[1].append(seconds - waiting)
                 entry[2].append(waiting)
-                waited[rank] += waiting
-    per_rank_batch = len(calls) * max(batches, 1)
+                waited[rank, c.batch[i] - warmup] += waiting
     groups = [
-        _collective(name, size, *entry, per_rank_batch, len(calls))
+        _collective(name, size, *entry, len(calls) * max(batches, 1), len(calls))
         for (name, size), entry in table.items()
     ]
     groups.sort(key=lambda g: -g.count * g.seconds)
-    share = max(batches, 1)
-    return tuple(groups), Waiting(
-        tuple(spent / share), tuple(waited / share) if matched else None
-    )
+    waits = np.median(waited, axis=1).tolist() if matched else None
+    return tuple(groups), Waiting(np.median(spent, axis=1).tolist(), waits)
 
 
 def _collective(

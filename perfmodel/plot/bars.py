@@ -9,13 +9,13 @@ from typing import Final, Protocol
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
-from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from perfmodel.errors import ModelError
 from perfmodel.plot.style import (
     GRID,
     INK,
+    LABEL_PT,
     TEXT_PT,
     TITLE_PT,
     VALUE_PT,
@@ -23,10 +23,14 @@ from perfmodel.plot.style import (
     finish,
     plain,
     si_tick,
+    size_pt,
+    text_width_pt,
 )
 from perfmodel.units import si
 
-CLOCKS: Final = (
+Clock = tuple[str, str, str]
+
+CLOCKS: Final[tuple[Clock, ...]] = (
     ("host_s", "host time", "#a6cee3"),
     ("gpu_projection_s", "GPU projection", "#3a87c0"),
     ("gpu_busy_s", "GPU busy", "#08306b"),
@@ -76,7 +80,7 @@ def breakdown(rows: Sequence[Row], *, ax: Axes | None = None, title: str | None 
         Ranges in the order of the tree, the batch first: `BreakdownRow` or anything with its
         attributes.
     ax : matplotlib Axes, optional
-        Where to draw; by default a figure of its own, 6.5 inches wide.
+        Where to draw; by default a figure of its own, 6.2 inches wide.
     title : str, optional
 
     Raises
@@ -88,41 +92,60 @@ def breakdown(rows: Sequence[Row], *, ax: Axes | None = None, title: str | None 
         [(clock, t) for clock in CLOCKS if (t := getattr(row, clock[0])) is not None]
         for row in rows
     ]
-    if not any(known) or not known[0]:
+    if not known or not known[0] or not known[0][0][1] > 0:
         raise ModelError("a breakdown needs the time of the batch in its first row; found none")
     used = [clock for clock in CLOCKS if any(clock == c for line in known for c, _ in line)]
-    ax = axes_of(ax, 6.5, 1.0 + len(rows) * (0.115 * len(used) + 0.07))
+    foreign = ax is not None
+    ax = axes_of(ax, 6.2, 1.0 + len(rows) * (0.115 * len(used) + 0.07))
+    _tree(ax, rows)
+    ax.grid(True, axis="x", color=GRID, lw=0.6)
+    finish(ax, None, "Median time, and its share of the batch", "")
+    width = size_pt(ax, foreign)[0]
+    _bars(ax, known, 0.9 / len(used), width)
+    _legend(ax, used, title, width)
+    if text_width_pt(ax.get_xlabel(), LABEL_PT) > width:
+        ax.set_xlabel("Median time")
+    ax.spines["bottom"].set_visible(False)
+    ax.tick_params(axis="both", length=0)
+    return ax
+
+
+def _bars(
+    ax: Axes, known: Sequence[Sequence[tuple[Clock, float]]], height: float, width: float
+) -> None:
+    """Draw the bars of every row, centred on it, and write their values beside them."""
     whole = known[0][0][1]
-    height = 0.9 / len(used)
+    widest = 0.0
     for i, line in enumerate(known):
         for j, ((_, _, color), seconds) in enumerate(line):
             y = i + (j - (len(line) - 1) / 2) * height
             ax.barh(y, seconds, height * 0.82, color=color, edgecolor=INK, lw=0.3, zorder=2)
             text = si(seconds, "s").replace(" us", " µs") + f"  {_percent(seconds, whole)}"
+            widest = max(widest, text_width_pt(text, VALUE_PT))
             ax.annotate(
                 text, (seconds, y), (3, 0), textcoords="offset points", va="center_baseline",
                 fontsize=VALUE_PT, color=INK, zorder=4,
             )  # fmt: skip
     longest = max(seconds for line in known for _, seconds in line)
-    ax.set_xlim(0, longest * 1.24)
-    ax.set_ylim(len(rows) - 0.45, -0.55)
-    _tree(ax, rows)
-    ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    ax.set_xlim(0, longest / (1 - min(0.7, (widest + 9.0) / width)))
+    ax.set_ylim(len(known) - 0.45, -0.55)
+    ax.xaxis.set_major_locator(MaxNLocator(max(2, int(width / 50)), steps=[1, 2, 5, 10]))
     ax.xaxis.set_major_formatter(FuncFormatter(_time_tick))
-    ax.grid(True, axis="x", color=GRID, lw=0.6)
+
+
+def _legend(ax: Axes, used: Sequence[Clock], title: str | None, width: float) -> None:
+    """Put the legend between the bars and the title."""
+    fits = sum(text_width_pt(name) + 28 for _, name, _ in used) < width
+    rows = 1 if fits else len(used)
     ax.legend(
         [Patch(facecolor=color, edgecolor=INK, lw=0.3) for _, _, color in used],
         [name for _, name, _ in used],
-        loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=len(used), frameon=False,
+        loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=len(used) if fits else 1,
         fontsize=TEXT_PT, handlelength=1.2, handleheight=0.8, borderaxespad=0.2, labelcolor=INK,
-        columnspacing=1.4, borderpad=0.2,
+        columnspacing=1.2, borderpad=0.2, frameon=False,
     )  # fmt: skip
-    finish(ax, None, "Median time, and its share of the batch", "")
     if title:
-        ax.set_title(plain(title), fontsize=TITLE_PT, color=INK, loc="left", pad=20)
-    ax.spines["bottom"].set_visible(False)
-    ax.tick_params(axis="both", length=0)
-    return ax
+        ax.set_title(plain(title), fontsize=TITLE_PT, color=INK, loc="left", pad=7 + 13 * rows)
 
 
 def _time_tick(seconds: float, _: float) -> str:
@@ -138,7 +161,7 @@ def _tree(ax: Axes, rows: Sequence[Row]) -> None:
     """Label the rows on the left, flush left, indented by their depth."""
     root = min(len(row.path) for row in rows)
     names = ["\u2003" * (len(row.path) - root) + _shortened(row.path[-1]) for row in rows]
-    widest = max(TextPath((0, 0), plain(n), size=TEXT_PT).get_extents().x1 for n in names)
+    widest = max(text_width_pt(plain(n)) for n in names)
     ax.set_yticks(np.arange(len(rows)), [plain(name) for name in names])
     ax.tick_params(axis="y", pad=widest + 6)
     for label in ax.get_yticklabels():

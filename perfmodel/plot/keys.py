@@ -78,7 +78,7 @@ def by_group(points: Sequence[Point], colors: dict[str, str]) -> Keys:
     hollow = _hollow(points)
     looks = tuple(Look(shapes[p.group], hues[p.group], hollow[p.kind]) for p in points)
     entries = [Look(shapes[g], hues[g], False).line() for g in groups]
-    legends = [("", entries, [_named(g) for g in groups])] if len(groups) > 1 else []
+    legends = [("", entries, [plain(g) for g in groups])] if len(groups) > 1 else []
     return Keys(looks, [*legends, *_kinds(hollow)])
 
 
@@ -137,9 +137,4 @@ def _kinds(hollow: dict[str, bool]) -> list[tuple[str, list[Line2D], list[str]]]
     if len(hollow) < 2:
         return []
     entries = [Look("o", INK, h).line() for h in hollow.values()]
-    return [("", entries, [_named(k) for k in hollow])]
-
-
-def _named(text: str) -> str:
-    """Legends leave out what starts with an underscore: put a blank before it."""
-    return " " + plain(text) if text.startswith("_") else plain(text)
+    return [("", entries, [plain(k) for k in hollow])]

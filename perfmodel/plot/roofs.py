@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,19 +16,22 @@ from matplotlib.transforms import ScaledTranslation
 from perfmodel.errors import ModelError
 from perfmodel.plot.keys import Keys, choose
 from perfmodel.plot.labels import Label, LabelLayer, Obstacles
-from perfmodel.plot.scales import apply, lie_apart, limits, share_of_width
+from perfmodel.plot.scales import ROOM, Limits, apply, label_share, legend_share, lie_apart, limits
 from perfmodel.plot.style import (
     GREY,
     INK,
     MARKER_PT,
     NARROW_COLUMNS,
+    NARROW_PT,
     PALETTE,
     TEXT_PT,
     WIDE_COLUMNS,
     axes_of,
+    entry,
     finish,
-    is_narrow,
     plain,
+    size_pt,
+    text_width_pt,
     wrap,
 )
 from perfmodel.roofline import Point, Roofline
@@ -53,24 +57,19 @@ def roofline(
 ) -> Axes:
     """Draw rooflines and measured points (the document's Figures 12 to 14).
 
-    Solid is the smooth roof (computing and moving one after the other), dashed the hard one
-    (perfect overlap). Up to eight points are labelled, in place if they lie apart, else in a
-    legend; up to four labels also say how much of the smooth roof a point reaches. More points
-    are told apart by marker and colour: by the symbols that vary (H, B) or by report. The first
-    kind of point is filled, others are hollow.
+    Solid is the smooth roof (compute, then move), dashed the hard one (perfect overlap). Up to
+    eight points are named, in place if they lie apart, else in a legend; up to four also say how
+    much of their smooth roof they reach. More are told apart by marker and colour: by the
+    symbols that vary (H, B) or by report. The first kind is filled, others are hollow.
 
     Parameters
     ----------
-    rooflines : Roofline or sequence of Roofline
+    rooflines, points
         A point is compared with the roof whose label is its group, else with the first.
-    points : sequence of Point
-    ax : matplotlib Axes, optional
+    ax
         Where to draw; by default a figure of its own, 5 inches wide (6.2 with a legend).
-    title : str, optional
-    ceiling_flops_per_s : float, optional
-        A horizontal ceiling, such as the datasheet's peak.
-    ceiling_label : str, optional
-        What the ceiling is; its value is added.
+    ceiling_flops_per_s, ceiling_label
+        A horizontal ceiling, such as the datasheet's peak, and what it is.
 
     Raises
     ------
@@ -79,37 +78,74 @@ def roofline(
     """
     roofs = (rooflines,) if isinstance(rooflines, Roofline) else tuple(rooflines)
     _check(roofs, points, ceiling_flops_per_s)
-    target = axes_of(ax, 5.0, 3.7)
-    texts = _texts(roofs, points, NARROW_COLUMNS if is_narrow(target) else WIDE_COLUMNS)
-    width = share_of_width(target, texts)
-    frame = limits(roofs, points, ceiling_flops_per_s, width)
-    direct = len(points) <= LISTED and lie_apart(points, frame, width, _HEIGHT)
-    if not direct:
-        target = axes_of(ax, 6.2, 3.7)
-        frame = limits(roofs, points, ceiling_flops_per_s, 0.0)
-    apply(target, frame)
-    colors = _roof_colors(roofs)
-    keys = choose(points, texts, colors if len(roofs) > 1 else {}, LISTED)
-    obstacles = Obstacles()
-    labels = [_draw_roof(target, r, colors[r.label], obstacles, len(roofs) > 1) for r in roofs]
+    frame = _frame(ax, roofs, points, ceiling_flops_per_s, title)
+    colors, obstacles = _roof_colors(roofs), Obstacles()
+    labels = [_draw_roof(frame.ax, r, colors, obstacles) for r in roofs]
     if ceiling_flops_per_s is not None:
-        _draw_ceiling(target, ceiling_flops_per_s, ceiling_label, obstacles)
-    _draw_points(target, points, keys, obstacles)
-    if len(points) <= FEW:
-        _draw_gaps(target, roofs, points, obstacles)
-    legend = _roof_legend(target, roofs, colors)
+        _draw_ceiling(frame.ax, ceiling_flops_per_s, ceiling_label, obstacles)
+    legend = _roof_legend(frame.ax, roofs, colors)
     obstacles.boxes.append(legend.get_window_extent)
-    if direct:
-        labels += [
-            Label(text, point.intensity_flops_per_byte, point.flops_per_s)
-            for text, point in zip(texts, points, strict=True)
-        ]
+    keys = choose(points, frame.texts, colors if len(roofs) > 1 else {}, LISTED)
+    _draw_points(frame.ax, points, keys, obstacles)
+    if len(points) <= FEW:
+        _draw_gaps(frame.ax, roofs, points, obstacles)
+    if frame.direct:
+        labels += map(_label, points, frame.texts)
     else:
-        target.add_artist(legend)  # the next legend replaces the first
-        _point_legends(target, keys)
-    finish(target, title, "Arithmetic intensity (FLOP/byte)", "Performance (FLOP/s)")
-    LabelLayer(target, labels, obstacles, MARKER_PT)
-    return target
+        frame.ax.add_artist(legend)  # the next legend replaces the first
+        _point_legends(frame.ax, keys, frame)
+    LabelLayer(frame.ax, labels, obstacles, MARKER_PT)
+    return frame.ax
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """Axes made ready, the points' labels, and whether there is room to place these."""
+
+    ax: Axes
+    texts: list[str]
+    direct: bool
+    narrow: bool
+    width: float
+    headroom: Callable[[float], Limits]
+
+
+def _frame(
+    ax: Axes | None,
+    roofs: Sequence[Roofline],
+    points: Sequence[Point],
+    ceiling: float | None,
+    title: str | None,
+) -> _Frame:
+    """Set limits, so that labels fit to the right of points, and a legend above the roofs."""
+
+    def prepare(width_in: float) -> tuple[Axes, float, float]:
+        axes = axes_of(ax, width_in, 3.7)
+        apply(axes, limits(roofs, points, ceiling))
+        finish(axes, title, "Arithmetic intensity (FLOP/byte)", "Performance (FLOP/s)")
+        return axes, *size_pt(axes, foreign=ax is not None)
+
+    def headroom(height: float, right: float = 0.0) -> Limits:
+        lines = 2 + (len(roofs) if len(roofs) > 1 else 0)
+        above = legend_share(lines + (3.0 if narrow else 1.5), height)  # with a label below it
+        return limits(roofs, points, ceiling, right, above)
+
+    axes, width, height = prepare(5.0)
+    narrow = width < NARROW_PT
+    texts = _texts(roofs, points, NARROW_COLUMNS if narrow else WIDE_COLUMNS)
+    right = label_share(texts, width)
+    frame = headroom(height, right)
+    free = len(points) <= 2 or lie_apart(points, frame, right, _HEIGHT)
+    direct = len(points) <= LISTED and right < ROOM and free
+    if not direct:
+        axes, width, height = prepare(6.2)
+        frame = headroom(height)
+    apply(axes, frame)
+    return _Frame(axes, texts, direct, narrow, width, headroom)
+
+
+def _label(point: Point, text: str) -> Label:
+    return Label(text, point.intensity_flops_per_byte, point.flops_per_s)
 
 
 def _check(roofs: Sequence[Roofline], points: Sequence[Point], ceiling: float | None) -> None:
@@ -136,8 +172,9 @@ def _roof_of(roofs: Sequence[Roofline], point: Point) -> Roofline:
     return next((r for r in roofs if r.label == point.group), roofs[0])
 
 
-def _draw_roof(ax: Axes, roof: Roofline, color: str, obstacles: Obstacles, several: bool) -> Label:
+def _draw_roof(ax: Axes, roof: Roofline, colors: dict[str, str], obstacles: Obstacles) -> Label:
     """Draw both roofs and the ridge point; give the ridge's label."""
+    color = colors[roof.label]
     low, high = ax.get_xlim()
     ridge = roof.ridge_flops_per_byte
     smooth_x: npt.NDArray[np.float64] = np.geomspace(low, high, 256)
@@ -148,7 +185,7 @@ def _draw_roof(ax: Axes, roof: Roofline, color: str, obstacles: Obstacles, sever
     obstacles.lines += [(smooth_x, roof.smooth(smooth_x)), (hard_x, roof.hard(hard_x))]
     obstacles.markers.append((ridge, roof.flops_per_s))
     text = f"ridge {_number(ridge)} FLOP/byte\n{si(roof.flops_per_s, 'FLOP/s')}"
-    return Label(text, ridge, roof.flops_per_s, 100.0, color if several else INK)
+    return Label(text, ridge, roof.flops_per_s, 100.0, color)
 
 
 def _number(value: float) -> str:
@@ -214,7 +251,7 @@ def _roof_legend(ax: Axes, roofs: Sequence[Roofline], colors: dict[str, str]) ->
     texts = ["smooth roof: no overlap", "hard roof: perfect overlap"]
     if len(roofs) > 1:
         lines += [Line2D([], [], color=colors[r.label], lw=4.0) for r in roofs]
-        texts += [wrap(r.label, 30) for r in roofs]
+        texts += [entry(wrap(r.label, 30)) for r in roofs]
     legend = ax.legend(
         lines, texts, loc="upper left", fontsize=TEXT_PT, frameon=False, borderaxespad=0.2,
         handlelength=2.2, labelspacing=0.3, labelcolor=INK,
@@ -222,7 +259,7 @@ def _roof_legend(ax: Axes, roofs: Sequence[Roofline], colors: dict[str, str]) ->
     return legend
 
 
-def _point_legends(ax: Axes, keys: Keys) -> None:
+def _point_legends(ax: Axes, keys: Keys, frame: _Frame) -> None:
     """Explain the points beside the axes, or below narrow ones: all legends in one box."""
     entries: list[Line2D] = []
     texts: list[str] = []
@@ -231,14 +268,18 @@ def _point_legends(ax: Axes, keys: Keys) -> None:
         entries += [Line2D([], [], linestyle="none") for _ in heads]
         texts += [f"$\\bf{{{head}}}$" if head.isalnum() else plain(head) for head in heads]
         entries += lines
-        texts += names
-    below = is_narrow(ax)
-    figure = ax.get_figure()
-    place = ax.transAxes
-    if below and figure is not None:
-        place = place + ScaledTranslation(0.0, -0.5, figure.dpi_scale_trans)
+        texts += [entry(name) for name in names]
+    widest = max(text_width_pt(text) + 20 for text in texts if text)
+    common: dict[str, Any] = {
+        "loc": "upper left", "fontsize": TEXT_PT, "frameon": False, "borderaxespad": 0.0,
+        "handletextpad": 0.3, "labelspacing": 0.35, "labelcolor": INK,
+    }  # fmt: skip
+    if not frame.narrow:
+        ax.legend(entries, texts, bbox_to_anchor=(1.01, 1.0), **common)
+        return
+    below = ax.transAxes + ScaledTranslation(0.0, -0.5, ax.figure.dpi_scale_trans)
+    columns = 2 if 2 * widest < frame.width else 1
     ax.legend(
-        entries, texts, loc="upper left", bbox_to_anchor=(0.0, 0.0) if below else (1.01, 1.0),
-        bbox_transform=place, ncols=2 if below else 1, fontsize=TEXT_PT, frameon=False,
-        borderaxespad=0.0, handletextpad=0.3, labelspacing=0.35, labelcolor=INK,
-    )  # fmt: skip
+        entries, texts, bbox_to_anchor=(0.0, 0.0), bbox_transform=below, ncols=columns, **common
+    )
+    apply(ax, frame.headroom(size_pt(ax)[1]))  # the legend has made the axes lower

@@ -10,44 +10,57 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from perfmodel.plot.style import GRID, TEXT_PT, si_tick, width_pt
+from perfmodel.plot.style import GRID, si_tick, text_width_pt
 from perfmodel.roofline import Point, Roofline
 
 Limits = tuple[float, float, float, float]
 
-_LETTER: Final = 0.56  # mean width of a letter, in heights
-_ROOM: Final = 0.5  # largest share of the width kept free for labels
+ROOM: Final = 0.6
+"""Largest share of an axis kept free for labels."""
+
+_BESIDE_PT: Final = 11.0  # from a marker to its label, and from there to the axes' edge
+_LINE_PT: Final = 11.5  # from line to line of a legend
 
 
-def share_of_width(ax: Axes, texts: Sequence[str]) -> float:
-    """Share of the axes' width that the longest line of `texts` takes beside its marker."""
-    longest = max((len(line) for text in texts for line in text.split("\n")), default=0)
-    return (longest * _LETTER + 1.2) * TEXT_PT / width_pt(ax)
+def label_share(texts: Sequence[str], width_pt: float) -> float:
+    """Share of the axes' width that the widest of `texts` takes beside its marker."""
+    return (max((text_width_pt(t) for t in texts), default=0.0) + _BESIDE_PT) / width_pt
+
+
+def legend_share(lines: float, height_pt: float) -> float:
+    """Share of the axes' height that a legend of `lines` takes at the top."""
+    return (lines * _LINE_PT + 4.0) / height_pt
 
 
 def with_room(low: float, last: float, high: float, share: float) -> float:
-    """Upper limit, at least `high`, that leaves `share` of a log axis to the right of `last`."""
-    share = min(share, _ROOM)
+    """Upper limit, at least `high`, that leaves `share` of a log axis beyond `last`."""
+    share = min(share, ROOM)
     return max(high, math.exp((math.log(last) - share * math.log(low)) / (1 - share)))
 
 
 def limits(
-    roofs: Sequence[Roofline], points: Sequence[Point], ceiling: float | None, room: float
+    roofs: Sequence[Roofline],
+    points: Sequence[Point],
+    ceiling: float | None,
+    right: float = 0.0,
+    above: float = 0.0,
 ) -> Limits:
     """Intensities and performances from below every ridge to its plateau, around all points.
 
-    The top left is left free for a legend, and `room` of the width for labels on the right.
+    Of the width, the share `right` stays free beside the last point for its label; of the
+    height, `above` for a legend over roofs and points.
     """
     ridges = [r.ridge_flops_per_byte for r in roofs]
     intensities = [p.intensity_flops_per_byte for p in points]
     x_low = min([min(ridges) / 16, *(v / 3 for v in intensities)])
     x_high = max([max(ridges) * 16, *(v * 4 for v in intensities)])
-    x_high = with_room(x_low, max(intensities, default=x_low), x_high, room)
+    x_high = with_room(x_low, max(intensities, default=x_low), x_high, right)
     top = [r.flops_per_s for r in roofs] + ([ceiling] if ceiling else [])
     top += [p.high_flops_per_s or p.flops_per_s for p in points]
     bottom = [float(r.smooth(x_low)) for r in roofs]
     bottom += [(p.low_flops_per_s or p.flops_per_s) / 2.5 for p in points]
-    return x_low, x_high, min(bottom), max(top) * 3
+    y_high = with_room(min(bottom), max(top), max(top) * 2.5, above)
+    return x_low, x_high, min(bottom), y_high
 
 
 def lie_apart(points: Sequence[Point], frame: Limits, width: float, height: float) -> bool:

@@ -8,6 +8,7 @@ from typing import Final
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.textpath import TextPath
 
 from perfmodel.escape import printable
 from perfmodel.units import si
@@ -28,6 +29,9 @@ WIDE_COLUMNS: Final = 28
 NARROW_COLUMNS: Final = 18
 """Letters in a line of a point's label, in axes that are wide and in narrow ones."""
 
+NARROW_PT: Final = 216.0
+"""Axes below 3 inches are narrow, as in one column of a page."""
+
 
 def axes_of(ax: Axes | None, width_in: float, height_in: float) -> Axes:
     """Give `ax`, or new axes that fill a figure of their own, unknown to pyplot."""
@@ -38,16 +42,22 @@ def axes_of(ax: Axes | None, width_in: float, height_in: float) -> Axes:
     return figure.add_subplot()
 
 
-def width_pt(ax: Axes) -> float:
-    """Width of the axes in points, before any layout is done: an estimate."""
-    figure = ax.get_figure()
-    inches = float(figure.bbox.width / figure.dpi) if figure is not None else 5.0
-    return 72.0 * inches * ax.get_position().width
+def size_pt(ax: Axes, foreign: bool = False) -> tuple[float, float]:
+    """Lay out the figure as it is now; give width and height of the axes in points.
+
+    In a `foreign` figure, neighbours drawn later may take a tenth of the width.
+    """
+    figure = ax.figure.canvas.figure
+    figure.draw_without_rendering()
+    extent = ax.get_window_extent()
+    scale = 72.0 / figure.dpi
+    return scale * extent.width * (0.9 if foreign else 1.0), scale * extent.height
 
 
-def is_narrow(ax: Axes) -> bool:
-    """Whether the axes are narrower than 3 inches, as in one column of a page."""
-    return width_pt(ax) < 216.0
+def text_width_pt(text: str, size: float = TEXT_PT) -> float:
+    """Width of the longest line of `text`, leading blanks included."""
+    lines = text.split("\n")
+    return max(float(TextPath((0, 0), line, size=size).get_extents().x1) for line in lines)
 
 
 def finish(ax: Axes, title: str | None, x_label: str, y_label: str) -> None:
@@ -66,6 +76,11 @@ def finish(ax: Axes, title: str | None, x_label: str, y_label: str) -> None:
 def plain(text: str) -> str:
     """One line without matplotlib's math: a name holding ``$`` is printed as it is."""
     return printable(text).replace("$", r"\$")
+
+
+def entry(text: str) -> str:
+    """Put a blank before a leading underscore: legends leave out what starts with one."""
+    return " " + text if text.startswith("_") else text
 
 
 def wrap(text: str, columns: int) -> str:

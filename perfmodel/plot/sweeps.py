@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator
 from perfmodel.errors import ModelError
 from perfmodel.plot.keys import ordered_colors
 from perfmodel.plot.labels import Label, LabelLayer, Obstacles
-from perfmodel.plot.scales import apply, share_of_width, with_room
+from perfmodel.plot.scales import apply, label_share, with_room
 from perfmodel.plot.style import (
     INK,
     MARKER_PT,
@@ -22,9 +22,9 @@ from perfmodel.plot.style import (
     TITLE_PT,
     axes_of,
     finish,
-    is_narrow,
     plain,
-    width_pt,
+    size_pt,
+    text_width_pt,
 )
 from perfmodel.roofline import Point, Roofline
 
@@ -44,16 +44,13 @@ def sweep(
 
     Parameters
     ----------
-    points : sequence of Point
+    points
         With `symbols` that hold `over` and `lines`. The first kind of point has filled markers
         and solid lines, others hollow ones and dotted lines.
-    roofline : Roofline, optional
+    roofline
         Its smooth roof at the points' intensities is what the model predicts: thin dashed lines.
-    over, lines : str
-        Names of symbols.
-    ax : matplotlib Axes, optional
-        Where to draw; by default a figure of its own, 5.0 by 3.6 inches.
-    title : str, optional
+    ax
+        Where to draw; by default a figure of its own, 5 inches wide.
 
     Raises
     ------
@@ -62,6 +59,7 @@ def sweep(
     """
     if not points or any(not {over, lines} <= set(p.symbols or {}) for p in points):
         raise ModelError(f"a sweep needs points with values of {over} and {lines}")
+    foreign = ax is not None
     ax = axes_of(ax, 5.0, 3.6)
     ax.set_xscale("log")
     ax.set_yscale("log")
@@ -72,48 +70,68 @@ def sweep(
     obstacles, labels = Obstacles(), []
     colors = ordered_colors(len(curves))
     for i, (value, by_kind) in enumerate(sorted(curves.items())):
-        for kind, run in by_kind.items():
-            x, y = [_value(p, over) for p in run], [p.flops_per_s for p in run]
-            hollow = kinds.index(kind) > 0
-            ax.plot(
-                x, y, marker=MARKERS[i % len(MARKERS)], ms=MARKER_PT * 0.85, color=colors[i],
-                mfc="white" if hollow else colors[i], ls=":" if hollow else "-", lw=1.4, zorder=3,
-            )  # fmt: skip
-            obstacles.lines.append((x, y))
-            obstacles.markers += zip(x, y, strict=True)
-        first = next(iter(by_kind.values()))
-        labels.append(Label(plain(f"{lines} = {value:,}"), x[-1], first[-1].flops_per_s))
-        if roofline is not None:
-            x = [_value(p, over) for p in first]
-            y = [float(roofline.smooth(p.intensity_flops_per_byte)) for p in first]
-            ax.plot(x, y, color=INK, lw=0.8, ls=(0, (4, 2)), zorder=2)
-            obstacles.lines.append((x, y))
-    room = share_of_width(ax, [label.text for label in labels])
-    _scale(ax, sorted({_value(p, over) for p in points}), room)
+        text = plain(f"{lines} = {value:,}")
+        last = _draw_curves(ax, by_kind, kinds, over, (i, colors[i]), roofline, obstacles)
+        labels.append(Label(text, *last))
+    values = sorted({_value(p, over) for p in points})
     finish(ax, None, _NAMES.get(over, over), "Performance (FLOP/s)")
-    _legend(ax, kinds, roofline, title)
+    apply(ax, (values[0] / 1.15, values[-1] * 1.15, *ax.get_ylim()))
+    width = size_pt(ax, foreign)[0]
+    _legend(ax, kinds, roofline, title, width)
+    _scale(ax, values, [label.text for label in labels], width)
     LabelLayer(ax, labels, obstacles, MARKER_PT)
     return ax
+
+
+def _draw_curves(
+    ax: Axes,
+    by_kind: dict[str, list[Point]],
+    kinds: Sequence[str],
+    over: str,
+    look: tuple[int, str],
+    roofline: Roofline | None,
+    obstacles: Obstacles,
+) -> tuple[float, float]:
+    """Draw the line of every kind, and the prediction for the first; give where that one ends."""
+    marker, color = MARKERS[look[0] % len(MARKERS)], look[1]
+    for kind, run in by_kind.items():
+        x, y = [_value(p, over) for p in run], [p.flops_per_s for p in run]
+        hollow = kinds.index(kind) > 0
+        ax.plot(
+            x, y, marker=marker, ms=MARKER_PT * 0.85, color=color, zorder=3,
+            mfc="white" if hollow else color, ls=":" if hollow else "-", lw=1.4,
+        )  # fmt: skip
+        obstacles.lines.append((x, y))
+        obstacles.markers += zip(x, y, strict=True)
+    first = next(iter(by_kind.values()))
+    if roofline is not None:
+        x = [_value(p, over) for p in first]
+        y = [float(roofline.smooth(p.intensity_flops_per_byte)) for p in first]
+        ax.plot(x, y, color=INK, lw=0.8, ls=(0, (4, 2)), zorder=2)
+        obstacles.lines.append((x, y))
+    return _value(first[-1], over), first[-1].flops_per_s
 
 
 def _value(point: Point, symbol: str) -> int:
     return (point.symbols or {})[symbol]
 
 
-def _scale(ax: Axes, values: Sequence[int], room: float) -> None:
-    low, high = values[0] / 1.15, with_room(values[0], values[-1], values[-1] * 1.15, room)
-    ax.autoscale_view()
-    apply(ax, (low, high, *ax.get_ylim()))
+def _scale(ax: Axes, values: Sequence[int], texts: Sequence[str], width: float) -> None:
+    low = values[0] / 1.15
+    high = with_room(low, values[-1], values[-1] * 1.15, label_share(texts, width))
+    ax.set_xlim(low, high)
     ticks: list[int] = []
-    for value in values:  # leave out labels that would touch the one before
-        space = width_pt(ax) * math.log(value / ticks[-1]) / math.log(high / low) if ticks else 99
-        if space > (len(f"{value:,}") + 1) * TEXT_PT * 0.6:
+    for value in reversed(values):  # leave out labels that would touch the next one
+        space = width * math.log(ticks[-1] / value) / math.log(high / low) if ticks else width
+        if space > text_width_pt(f"{value:,}") + 6:
             ticks.append(value)
     ax.xaxis.set_major_locator(FixedLocator(ticks))
     ax.xaxis.set_minor_locator(FixedLocator([v for v in values if v not in ticks]))
 
 
-def _legend(ax: Axes, kinds: Sequence[str], roofline: Roofline | None, title: str | None) -> None:
+def _legend(
+    ax: Axes, kinds: Sequence[str], roofline: Roofline | None, title: str | None, width: float
+) -> None:
     entries = [
         Line2D([], [], color=INK, marker="o", ms=MARKER_PT * 0.85, lw=1.4,
                mfc="white" if i else INK, ls=":" if i else "-")
@@ -123,8 +141,8 @@ def _legend(ax: Axes, kinds: Sequence[str], roofline: Roofline | None, title: st
     if roofline is not None:
         entries.append(Line2D([], [], color=INK, lw=0.8, ls=(0, (4, 2))))
         texts.append("predicted: smooth roof")
-    columns = 1 if is_narrow(ax) else 2
-    rows = -(-len(texts) // columns)
+    columns = len(texts) if sum(text_width_pt(t) + 40 for t in texts) < width else 1
+    rows = len(texts) // columns
     if title:
         ax.set_title(plain(title), fontsize=TITLE_PT, color=INK, loc="left", pad=6 + 14 * rows)
     ax.legend(

@@ -145,14 +145,15 @@ def _effect(sensitivity: Sensitivity) -> str:
 def _write_text(sheet: _Sheet) -> str:
     load = sheet.workload
     lines = [
-        f"{printable(load.name)}, counting '{load.counting}', per rank and '{load.batch_range}'",
+        f"{printable(load.name)}, counting '{load.counting}', per rank and "
+        f"'{printable(load.batch_range)}'",
         f"Source: {printable(load.source)}",
         "",
         "Symbols",
     ]
     for symbol in load.symbols.values():
         value = "" if sheet.values is None else f" = {sheet.values[symbol.name]}"
-        unit = f" [{symbol.unit}]" if symbol.unit else ""
+        unit = f" [{printable(symbol.unit)}]" if symbol.unit else ""
         lines.append(f"  {symbol.label or symbol.name}{value}: {printable(symbol.meaning)}{unit}")
     for name, line in sheet.derived.items():
         symbol = load.derived[name]
@@ -230,7 +231,9 @@ def _write_json(sheet: _Sheet) -> str:
     load = sheet.workload
 
     def entry(line: _Line | None) -> dict[str, Any] | None:
-        return line and {"text": line.text, "latex": line.latex, "value": line.value}
+        if line is None:
+            return None
+        return {"text": line.text, "latex": line.latex, "value": line.value}
 
     def entries(rows: Mapping[str, _Line]) -> dict[str, Any]:
         return {name: entry(line) for name, line in rows.items()}

@@ -23,6 +23,12 @@ SYMBOLS: Final = (
 DOCUMENT_GEMMS: Final = ("forward GEMM 1", "forward GEMM 2", "backward GEMM 1", "backward GEMM 3")
 """The GEMMs whose FLOPs the document counts (Question 2.3): 4 B' H (D + C) together."""
 
+PHASES: Final = {
+    "document": ("forward", "backward", "step"),
+    "full": ("copying images host -> device", "forward", "backward", "step"),
+}
+"""By counting, the parts of a batch that its formulas cover."""
+
 
 def mlp(counting: Counting = "full", parallel: Parallel = "data") -> Workload:
     """Build the workload of z1 = W1 x + b1, a1 = sigmoid(z1), z2 = W2 a1 + b2, y = softmax(z2).
@@ -71,24 +77,26 @@ def mlp(counting: Counting = "full", parallel: Parallel = "data") -> Workload:
         ranges={name: Work.parse(row, symbols, definitions) for name, row in rows.items()},
         derived={symbol.name: symbol for symbol in derived},
         divisible=(("B", "p"),) if parallel == "data" else (("H", "p"),),
+        phases=PHASES[counting],
     )
 
 
 def _rows(h: str, k: str, m: str) -> dict[str, dict[str, str]]:
     """Count everything, for h hidden units and k images per rank and m elements all-reduced.
 
-    FLOPs per element: sigmoid 4 (negate, exp, add, divide), softmax 5 (maximum, subtract, exp,
-    add, divide), bias 1; output gradient (y - t)/B 2, its sum 1; hidden gradient
-    da1 a1 (1 - a1) 3, its sum 1; regularization 2; update W - rate dW 2.
+    Elementwise work as the trainer fuses it, in FLOPs per element: bias 1 and sigmoid 4 (negate,
+    exp, add, divide) in one pass; bias 1, softmax 5 (maximum, subtract, exp, add, divide) and
+    output gradient 2 (subtract, scale) in one pass; hidden gradient da1 a1 (1 - a1) 3; sums over
+    the batch for b2 and b1 1 each; update W - rate (dW + lambda W) 4, without lambda for biases 2.
     """
     return {
         "copying images host -> device": {
             "pci": f"b*(D + C)*{k}",  # pixels and one-hot labels
             "pci_message": f"b*(D + C)*{k}",
         },
-        "forward": {  # bias and sigmoid; bias and softmax
-            "flops": f"5*{h}*{k} + 6*C*{k}",
-            "dram": f"b*(2*{h}*{k} + {h} + 2*C*{k} + C)",
+        "forward": {  # bias and sigmoid; bias, softmax and output gradient
+            "flops": f"5*{h}*{k} + 8*C*{k}",
+            "dram": f"b*(2*{h}*{k} + {h} + 3*C*{k} + C)",
         },
         "forward GEMM 1": {  # W1 x
             "flops": f"2*D*{h}*{k}",
@@ -98,9 +106,9 @@ def _rows(h: str, k: str, m: str) -> dict[str, dict[str, str]]:
             "flops": f"2*{h}*C*{k}",
             "dram": f"b*({h}*C + {h}*{k} + C*{k})",
         },
-        "backward": {  # gradients at z2 and z1, their sums (of b2 and b1), regularization
-            "flops": f"3*C*{k} + 4*{h}*{k} + 2*{h}*(D + C)",
-            "dram": f"b*(4*C*{k} + C + 4*{h}*{k} + {h} + 3*{h}*(D + C))",
+        "backward": {  # hidden gradient; sums for b2 and b1
+            "flops": f"4*{h}*{k} + C*{k}",
+            "dram": f"b*(4*{h}*{k} + {h} + C*{k} + C)",
         },
         "backward GEMM 1": {  # W2^T dz2
             "flops": f"2*{h}*C*{k}",
@@ -121,8 +129,8 @@ def _rows(h: str, k: str, m: str) -> dict[str, dict[str, str]]:
             "mpi_message": f"{m}*b",
         },
         "cudaMemcpyHostToDevice": {"pci": f"{m}*b", "pci_message": f"{m}*b"},
-        "step": {  # W - rate dW
-            "flops": "2*n",
+        "step": {  # W - rate (dW + lambda W), b - rate db
+            "flops": f"2*n + 2*{h}*(D + C)",
             "dram": "3*n*b",
         },
     }

@@ -180,6 +180,8 @@ class Workload:
         Symbols that stand for formulas in `symbols`.
     divisible : tuple of (str, str)
         Pairs (whole, parts): `whole` must be a multiple of `parts`.
+    phases : tuple of str
+        Ranges directly inside a batch that together hold all the counted work.
     """
 
     name: str
@@ -190,6 +192,7 @@ class Workload:
     ranges: Mapping[str, Work]
     derived: Mapping[str, Symbol] = field(default_factory=dict)
     divisible: tuple[tuple[str, str], ...] = ()
+    phases: tuple[str, ...] = ()
 
     def total(self, names: Iterable[str] | None = None) -> Work:
         """Add up the work of the named ranges, of all by default."""

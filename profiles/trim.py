@@ -1,0 +1,74 @@
+"""Trims Nsight Systems exports to the tables an analysis needs: python profiles/trim.py IN OUT.
+
+Drops operating-system calls, call chains, scheduling, overheads, other processes' names and the
+attached log files, then compacts the file. Ranges, GPU operations, API calls, MPI calls, strings
+they use, GPU and session information and diagnostics stay as they are, so that every statistic of
+`nsys stats` and every number of `perfmodel analyze` is the same before and after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sqlite3
+from pathlib import Path
+
+DROPPED = (
+    "ANALYSIS_FILE",
+    "COMPOSITE_EVENTS",
+    "OSRT_API",
+    "OSRT_CALLCHAINS",
+    "PROFILER_OVERHEAD",
+    "PROCESSES",
+    "ProcessStreams",
+    "SAMPLING_CALLCHAINS",
+    "SCHED_EVENTS",
+    "TARGET_INFO_SYSTEM_ENV",
+    "META_DATA_CAPTURE",
+    "ThreadNames",
+    "UnwindMethodType",
+)
+STRING_COLUMNS = {
+    "NVTX_EVENTS": ("textId", "jsonTextId"),
+    "CUPTI_ACTIVITY_KIND_KERNEL": ("demangledName", "shortName", "mangledName"),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": ("nameId",),
+    "MPI_COLLECTIVES_EVENTS": ("textId",),
+    "MPI_P2P_EVENTS": ("textId",),
+    "MPI_START_WAIT_EVENTS": ("textId",),
+    "MPI_OTHER_EVENTS": ("textId",),
+}
+
+
+def trim(source: Path, target: Path) -> None:
+    """Write a trimmed copy of `source` to `target`, whole or not at all."""
+    part = target.with_name(f".{target.name}.part")
+    part.unlink(missing_ok=True)
+    with sqlite3.connect(f"file:{source}?mode=ro&immutable=1", uri=True) as original:
+        copy = sqlite3.connect(part)
+        original.backup(copy)
+    tables = {r[0] for r in copy.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    for table in sorted(tables & set(DROPPED)):
+        copy.execute(f'DROP TABLE "{table}"')
+    used = " UNION ".join(
+        f'SELECT "{column}" FROM "{table}"'
+        for table, columns in STRING_COLUMNS.items()
+        if table in tables
+        for column in columns
+        if column in {r[1] for r in copy.execute(f'PRAGMA table_info("{table}")')}
+    )
+    if used:
+        copy.execute(f"DELETE FROM StringIds WHERE id NOT IN (SELECT * FROM ({used}) AS u WHERE 1)")
+    copy.commit()
+    copy.execute("VACUUM")
+    copy.close()
+    os.replace(part, target)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("source", type=Path)
+    parser.add_argument("target", type=Path)
+    arguments = parser.parse_args()
+    trim(arguments.source, arguments.target)
+    sizes = [p.stat().st_size for p in (arguments.source, arguments.target)]
+    print(f"{arguments.target}: {sizes[1]:,} bytes, {sizes[1] / sizes[0]:.0%} of {sizes[0]:,}")

@@ -1,0 +1,21 @@
+"""`python -m trainer` whose rank 1 fails in the middle of training; for the tests."""
+
+import sys
+
+from trainer import transport
+from trainer.__main__ import main
+
+plain = transport.HostTransport.all_reduce
+calls = 0
+
+
+def failing(self, gradients):
+    global calls
+    calls += 1
+    if calls == 3 and self._comm.rank == 1:
+        raise RuntimeError("the GPU fell off the bus")
+    plain(self, gradients)
+
+
+transport.HostTransport.all_reduce = failing
+sys.exit(main())
