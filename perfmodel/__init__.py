@@ -1,5 +1,31 @@
-"""From a raw Nsight Systems report to a validated performance model."""
+"""From a raw Nsight Systems report to a validated performance model.
+
+>>> import perfmodel
+>>> report = perfmodel.read("report.sqlite")  # doctest: +SKIP
+>>> report.stats("nvtx_gpu_proj_sum")  # doctest: +SKIP
+>>> analysis = report.analyze(H=512, B=3000)  # doctest: +SKIP
+>>> analysis.ranges, analysis.roofline()  # doctest: +SKIP
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+__all__ = ["Report", "Results", "__version__", "analyze", "read"]
+
+if TYPE_CHECKING:
+    from perfmodel.api import Report, Results, analyze, read
+
+
+def __getattr__(name: str) -> Any:
+    """Import the public names when they are first used, so that `import perfmodel` is cheap."""
+    if name in ("Report", "Results", "analyze", "read"):
+        from perfmodel import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'perfmodel' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perfmodel import tables
 from perfmodel.analysis import Analysis
 from perfmodel.analysis_json import analysis_document
+from perfmodel.errors import ModelError
 from perfmodel.files import staged_folder
-from perfmodel.table import Table, render
+from perfmodel.table import Column, Table, render
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def write(analysis: Analysis, out: Path, *, plots: bool = True) -> list[Path]:
@@ -55,23 +60,47 @@ def _stacked(parts: list[tuple[str, Table]]) -> Table:
 def _draw(analysis: Analysis, folder: Path) -> None:
     from perfmodel import plot
 
-    run = analysis.fitted
-    if run.roofline is not None:
-        peak = run.machine.peak_flops_per_s.get(run.precision) if run.machine else None
-        name = f"{run.machine.name} {run.precision} peak" if run.machine else None
-        axes = plot.roofline(
-            run.roofline,
-            analysis.points,
-            title=f"Roofline of {run.roofline.label}",
-            ceiling_flops_per_s=peak,
-            ceiling_label=name,
-        )
-        plot.save(axes.figure, folder, "roofline")
+    roof = analysis.fitted.roofline
+    if roof is not None:
+        plot.save(draw_roofline(analysis).figure, folder, "roofline")
         if _is_sweep(analysis):
-            axes = plot.sweep(analysis.points, run.roofline)
-            plot.save(axes.figure, folder, "sweep")
-    axes = plot.breakdown(run.ranges, title=f"A median batch of {run.label}")
-    plot.save(axes.figure, folder, "breakdown", formats=("png", "svg"))
+            plot.save(plot.sweep(analysis.points, roof).figure, folder, "sweep")
+    plot.save(draw_breakdown(analysis).figure, folder, "breakdown", formats=("png", "svg"))
+
+
+def draw_roofline(analysis: Analysis, ax: Axes | None = None) -> Axes:
+    """Draw the fitted run's roofline with the points of all runs and the machine's peak.
+
+    Raises
+    ------
+    ModelError
+        If no roofline could be fitted.
+    """
+    from perfmodel import plot
+
+    run = analysis.fitted
+    if run.roofline is None:
+        raise ModelError(
+            f"{run.label}: no roofline to draw: P_flops and a link's throughput are needed; "
+            f"the warnings say what is missing"
+        )
+    peak = run.machine.peak_flops_per_s.get(run.precision) if run.machine else None
+    return plot.roofline(
+        run.roofline,
+        analysis.points,
+        ax=ax,
+        title=f"Roofline of {run.roofline.label}",
+        ceiling_flops_per_s=peak,
+        ceiling_label=f"{run.machine.name} {run.precision} peak" if run.machine else None,
+    )
+
+
+def draw_breakdown(analysis: Analysis, ax: Axes | None = None) -> Axes:
+    """Draw where the fitted run's median batch goes."""
+    from perfmodel import plot
+
+    run = analysis.fitted
+    return plot.breakdown(run.ranges, ax=ax, title=f"A median batch of {run.label}")
 
 
 def _is_sweep(analysis: Analysis) -> bool:

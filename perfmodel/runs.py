@@ -78,6 +78,12 @@ def analyze_traces(
         if workload is None:
             parallel = str(identity.config.get("parallel", "data"))
             workload = mlp(options.counting, "model" if parallel == "model" else "data")
+        unknown = [name for name in options.values if name not in workload.symbols]
+        if unknown:
+            raise WorkloadError(
+                f"workload '{workload.name}' has no symbol {unknown[0]!r}; it has "
+                f"{', '.join(workload.symbols) or 'none'}; leave it out"
+            )
         missing = [
             name
             for name, symbol in workload.symbols.items()

@@ -280,6 +280,19 @@ REPORTS: Final[dict[str, tuple[Callable[[Trace], Statistic], frozenset[str]]]] =
 """Every report, and the parts of a trace it needs (see `perfmodel.readers.nsys.read_sqlite`)."""
 
 
+def compute(name: str, trace: Trace) -> Statistic:
+    """Compute one report by name.
+
+    Raises
+    ------
+    SchemaError
+        If there is no such report, or the trace lacks its events.
+    """
+    if name not in REPORTS:
+        raise SchemaError(f"wanted one of {', '.join(REPORTS)}; found {name!r}")
+    return REPORTS[name][0](trace)
+
+
 def _figures(groups: Groups, g: int) -> tuple[Any, ...]:
     """Count, average, median, minimum, maximum, standard deviation of one group."""
     if groups.timed[g] == 0:

@@ -15,14 +15,15 @@ def text(analysis: Analysis, *, width: int | None = None, color: bool = False) -
     """Return the whole summary as text."""
     blocks = []
     if len(analysis.runs) > 1:
-        blocks.append(render(tables.sweep(analysis), "table", width=width, color=color))
+        blocks.append(render(tables.sweep_text(analysis), "table", width=width, color=color))
         blocks += [f"{line}\n" for line in sweeps.trends(analysis.runs)]
         blocks.append(f"Details of {analysis.fitted.label}, which fits the roofline:\n")
     for block in _run_blocks(analysis.fitted):
         blocks.append(
             render(block, "table", width=width, color=color) if isinstance(block, Table) else block
         )
-    blocks.append(render(tables.points_text(analysis), "table", width=width, color=color))
+    if analysis.points:
+        blocks.append(render(tables.points_text(analysis), "table", width=width, color=color))
     blocks.append(_findings(analysis.fitted))
     return "\n".join(blocks)
 
@@ -30,7 +31,8 @@ def text(analysis: Analysis, *, width: int | None = None, color: bool = False) -
 def _run_blocks(run: RunAnalysis) -> Iterator[Table | str]:
     yield "\n".join(_what_ran(run)) + "\n"
     yield tables.ranges_text(run)
-    yield tables.rates_text(run)
+    if any(run.rates.values()):
+        yield tables.rates_text(run)
     if run.copies:
         yield tables.copies(run)
     if run.collectives:
@@ -47,12 +49,14 @@ def _what_ran(run: RunAnalysis) -> Iterator[str]:
     gpus = sorted({printable(g.name) for g in run.gpus if g.id in used or len(run.gpus) == 1})
     where = f"{len(used)} x {', '.join(gpus)}" if used and gpus else "no GPU in the report"
     yield f"ran on     {len(run.ranks)} rank{'s' * (len(run.ranks) != 1)}, {where}"
-    dtype = {4: "float32", 8: "float64", 2: "float16"}.get(values.get("b", 0), "")
-    symbols = "  ".join(f"{s}={values[s]}" for s in run.workload.symbols if s != "b")
-    yield (
-        f"workload   {run.workload.name}, {run.workload.counting} counting: {symbols}  {dtype}  "
-        f"(from {run.identity.source})"
-    )
+    symbols = "  ".join(f"{s}={values.get(s, d.default)}" for s, d in run.workload.symbols.items())
+    if symbols:
+        yield (
+            f"workload   {run.workload.name}, {run.workload.counting} counting: {symbols}  "
+            f"(from {run.identity.source})"
+        )
+    else:
+        yield "workload   unknown"
     batch = run.batch
     warm = (
         f"{batch.warmup} warm-up batch{'es' * (batch.warmup > 1)} "

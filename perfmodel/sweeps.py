@@ -38,7 +38,7 @@ def elasticity(
 
 
 def trends(runs: Sequence[RunAnalysis]) -> tuple[str, ...]:
-    """One sentence per symbol that differs between runs that agree in all others."""
+    """One sentence per symbol that differs between runs that agree in all else."""
     return tuple(_sentences(runs))
 
 
@@ -48,8 +48,11 @@ def _sentences(runs: Sequence[RunAnalysis]) -> Iterator[str]:
     symbols = list(runs[0].workload.symbols)
     values = [{s: r.identity.values[s] for s in symbols} for r in runs]
     for symbol in symbols:
-        rest = [tuple(v[s] for s in symbols if s != symbol) for v in values]
-        groups: dict[tuple[int, ...], list[RunAnalysis]] = {}
+        rest = [
+            (*(v[s] for s in symbols if s != symbol), _setting(r))
+            for v, r in zip(values, runs, strict=True)
+        ]
+        groups: dict[tuple[object, ...], list[RunAnalysis]] = {}
         for key, run in zip(rest, runs, strict=True):
             groups.setdefault(key, []).append(run)
         swept = [
@@ -59,6 +62,14 @@ def _sentences(runs: Sequence[RunAnalysis]) -> Iterator[str]:
         ]
         if swept:
             yield _sentence(symbol, swept)
+
+
+def _setting(run: RunAnalysis) -> tuple[object, ...]:
+    """What must agree, beside the symbols, for two runs to be compared."""
+    gpus = {r.gpu for r in run.ranks}
+    kinds = frozenset((c.direction, c.memory) for c in run.copies)
+    machine = run.machine.name if run.machine else None
+    return machine, len(gpus), kinds, run.identity.config.get("transport")
 
 
 def _sentence(symbol: str, swept: Sequence[Sequence[RunAnalysis]]) -> str:

@@ -249,7 +249,7 @@ def sweep(analysis: Analysis) -> Table:
     """All runs side by side: symbols, intensity, batch time, rates."""
     symbols = list(dict.fromkeys(s for run in analysis.runs for s in run.workload.symbols))
     columns = (
-        Column("run", "Run"),
+        Column("run", "Run", wrap=False),
         *(Column(s, s, "int") for s in symbols),
         Column("batch_s", "Batch", "si", "s", digits=4),
         Column("intensity_flops_per_byte", "Intensity", "si", "FLOP/B", digits=4),
@@ -273,3 +273,21 @@ def sweep(analysis: Analysis) -> Table:
             )
         )
     return Table("Runs", columns, rows)
+
+
+def sweep_text(analysis: Analysis) -> Table:
+    """The same for the terminal: symbols that are equal in all runs move into the title."""
+    table = sweep(analysis)
+    shared = {
+        i: {row[i] for row in table.rows}
+        for i, column in enumerate(table.columns)
+        if len(column.key) == 1
+    }
+    dropped = [i for i, values in shared.items() if len(values) == 1 and len(table.rows) > 1]
+    kept = [i for i in range(len(table.columns)) if i not in dropped]
+    said = "  ".join(f"{table.columns[i].key}={table.rows[0][i]}" for i in dropped)
+    return Table(
+        f"{table.title}  {said}",
+        tuple(table.columns[i] for i in kept),
+        [[row[i] for i in kept] for row in table.rows],
+    )

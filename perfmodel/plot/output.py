@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from perfmodel.errors import PerfmodelError
@@ -23,9 +24,12 @@ _SETTINGS: Final[Any] = {"svg.hashsalt": "perfmodel", "pdf.fonttype": 42, "path.
 
 
 def save(
-    figure: Figure, folder: Path | str, stem: str, formats: Sequence[str] = ("png", "svg", "pdf")
+    picture: Figure | Axes,
+    folder: Path | str,
+    stem: str,
+    formats: Sequence[str] = ("png", "svg", "pdf"),
 ) -> list[Path]:
-    """Write `figure` as ``folder/stem.format`` in all `formats`, or none of them on a failure.
+    """Write a figure (or that of some axes) as ``folder/stem.format``, all `formats` or none.
 
     Nothing in a file tells when it was written, and identifiers in SVG do not change from run to
     run, so equal figures give equal files. PNG has 200 pixels per inch.
@@ -40,6 +44,7 @@ def save(
         raise PerfmodelError(f"wanted figures as {', '.join(_METADATA)}; found {unknown[0]!r}")
     if Path(stem).name != stem:
         raise PerfmodelError(f"wanted a file name without folders; found {stem!r}")
+    figure = picture.figure.canvas.figure if isinstance(picture, Axes) else picture
     folder = Path(folder)
     names = [f"{stem}.{fmt}" for fmt in formats]
     with staged_folder(folder) as stage:

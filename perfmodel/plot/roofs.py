@@ -92,8 +92,7 @@ def roofline(
     if frame.direct:
         labels += map(_label, points, frame.texts)
     else:
-        frame.ax.add_artist(legend)  # the next legend replaces the first
-        _point_legends(frame.ax, keys, frame)
+        _point_legends(legend, keys, frame)
     LabelLayer(frame.ax, labels, obstacles, MARKER_PT)
     return frame.ax
 
@@ -259,7 +258,7 @@ def _roof_legend(ax: Axes, roofs: Sequence[Roofline], colors: dict[str, str]) ->
     return legend
 
 
-def _point_legends(ax: Axes, keys: Keys, frame: _Frame) -> None:
+def _point_legends(roofs: Legend, keys: Keys, frame: _Frame) -> None:
     """Explain the points beside the axes, or below narrow ones: all legends in one box."""
     entries: list[Line2D] = []
     texts: list[str] = []
@@ -269,6 +268,8 @@ def _point_legends(ax: Axes, keys: Keys, frame: _Frame) -> None:
         texts += [f"$\\bf{{{head}}}$" if head.isalnum() else plain(head) for head in heads]
         entries += lines
         texts += [entry(name) for name in names]
+    ax = frame.ax
+    ax.add_artist(roofs)  # the next legend would replace this one
     widest = max(text_width_pt(text) + 20 for text in texts if text)
     common: dict[str, Any] = {
         "loc": "upper left", "fontsize": TEXT_PT, "frameon": False, "borderaxespad": 0.0,

@@ -45,8 +45,7 @@ def sweep(
     Parameters
     ----------
     points
-        With `symbols` that hold `over` and `lines`. The first kind of point has filled markers
-        and solid lines, others hollow ones and dotted lines.
+        Their `symbols` hold `over` and `lines`. The first kind is filled, others are hollow.
     roofline
         Its smooth roof at the points' intensities is what the model predicts: thin dashed lines.
     ax

@@ -76,7 +76,11 @@ def parse_formula(
     shown = printable(_shorten(text, 100))
     try:
         if len(text) > LONGEST:
-            raise _RefusedError(f"{len(text)} characters", f"at most {LONGEST}")
+            raise _RefusedError(
+                f"{len(text)} characters",
+                f"at most {LONGEST}",
+                "name parts of it as derived symbols",
+            )
         tree = _parse(text)
         node = _Whitelist(text, frozenset(symbols), derived).convert(tree, 1)
         size, depth, power = _measure(node)
@@ -91,17 +95,18 @@ def parse_formula(
             )
     except _RefusedError as refused:
         raise WorkloadError(
-            f"{where}: wanted {refused.wanted}; found {printable(refused.found)} in '{shown}'"
+            f"{where}: wanted {refused.wanted}; found {printable(refused.found)} in '{shown}'; "
+            f"{refused.remedy}"
         ) from None
     return ast.unparse(tree), node
 
 
 class _RefusedError(ValueError):
-    """What was found, and what is wanted instead."""
+    """What was found, what is wanted instead, and what to do."""
 
-    def __init__(self, found: str, wanted: str) -> None:
-        super().__init__(found, wanted)
-        self.found, self.wanted = found, wanted
+    def __init__(self, found: str, wanted: str, remedy: str = "correct the formula") -> None:
+        super().__init__(found, wanted, remedy)
+        self.found, self.wanted, self.remedy = found, wanted, remedy
 
 
 def _parse(text: str) -> ast.expr:
@@ -151,7 +156,9 @@ class _Whitelist:
         if name in self.derived:
             return Named(name, self.derived[name])
         declared = ", ".join([*sorted(self.symbols), *self.derived]) or "none"
-        raise _RefusedError(f"'{name}'", f"declared symbols ({_shorten(declared, 200)})")
+        raise _RefusedError(
+            f"'{name}'", f"declared symbols ({_shorten(declared, 200)})", "declare or respell it"
+        )
 
     def _exponent(self, node: ast.expr) -> int:
         match node:

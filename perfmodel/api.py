@@ -1,0 +1,191 @@
+"""The API for notebooks: reports and results as objects, tables as pandas data frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfmodel import outputs, stats, store, tables
+from perfmodel.analysis import Analysis, RunAnalysis
+from perfmodel.analysis_json import analysis_document
+from perfmodel.readers import read as read_trace
+from perfmodel.runs import Options, analyze_traces
+from perfmodel.table import to_frame
+from perfmodel.trace import Trace
+from perfmodel.workloads.work import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True)
+class Report:
+    """One report that has been read."""
+
+    trace: Trace
+
+    def stats(self, name: str) -> pd.DataFrame:
+        """Return one of the summaries of `nsys stats`, with its column names.
+
+        Parameters
+        ----------
+        name : str
+            Such as 'nvtx_gpu_proj_sum'; see `perfmodel.stats.REPORTS`.
+
+        Raises
+        ------
+        SchemaError
+            If the report lacks the events, or there is no such summary.
+        """
+        return to_frame(stats.to_table(stats.compute(name, self.trace)))
+
+    def analyze(self, **options: Any) -> Results:
+        """Analyze the report; the options are those of `perfmodel.analyze`."""
+        return analyze(self, **options)
+
+    def __repr__(self) -> str:
+        t = self.trace
+        return (
+            f"<Report {t.source.name}: Nsight Systems {t.product_version}, {len(t.ranges)} ranges, "
+            f"{len(t.ops)} GPU operations, {len(t.mpi)} MPI calls>"
+        )
+
+
+def read(path: str | Path) -> Report:
+    """Read a report: `.sqlite`, `.sqlite.gz`, `.sqlite.xz`, or `.nsys-rep` where nsys is installed.
+
+    Raises
+    ------
+    ReportError
+        If the file cannot be read whole.
+    SchemaError
+        If it is no Nsight Systems export.
+    """
+    return Report(read_trace(path))
+
+
+def analyze(
+    *reports: Report | str | Path,
+    workload: Workload | None = None,
+    counting: str = "document",
+    batch_range: str | None = None,
+    warmup: int | None = None,
+    attribute: str = "thread",
+    fit: str | int = 0,
+    **symbols: int,
+) -> Results:
+    """Analyze one or more reports, as `perfmodel analyze` does.
+
+    Parameters
+    ----------
+    *reports : Report, str or Path
+    workload : Workload, optional
+        Such as `perfmodel.workloads.spec.load("mine.toml")`; the MLP by default.
+    counting : {'document', 'full'}
+    batch_range : str, optional
+        Name of the NVTX range that is one batch.
+    warmup : int, optional
+        Leading batches to exclude; detected by default.
+    attribute : {'thread', 'time'}
+        Whether GPU work of other threads belongs to the range open at its launch.
+    fit : str or int
+        Label or index of the run that fits the roofline.
+    **symbols : int
+        Values of symbols (D, H, C, B, p, b) that the reports do not tell, or that override them.
+
+    Raises
+    ------
+    PerfmodelError
+        As the command line does, with the same message.
+    """
+    read_ones = [r if isinstance(r, Report) else read(r) for r in reports]
+    options = Options(
+        values=symbols,
+        counting=counting,
+        workload=workload,
+        batch_label=batch_range,
+        warmup=warmup,
+        by_time=attribute == "time",
+        fit=fit,
+    )
+    return Results(analyze_traces([r.trace for r in read_ones], options))
+
+
+@dataclass(frozen=True)
+class Results:
+    """An analysis; tables are data frames in base units, named in the columns."""
+
+    analysis: Analysis
+
+    @property
+    def run(self) -> RunAnalysis:
+        """The run that fits the roofline."""
+        return self.analysis.fitted
+
+    @property
+    def ranges(self) -> pd.DataFrame:
+        """Where a median batch goes, a row per range."""
+        return to_frame(tables.ranges(self.run))
+
+    @property
+    def rates(self) -> pd.DataFrame:
+        """P_flops, P_pci, P_mpi and every product's throughput, with 95 % intervals."""
+        return to_frame(tables.rates(self.run))
+
+    @property
+    def copies(self) -> pd.DataFrame:
+        """Copies by direction and memory kind, per rank and batch."""
+        return to_frame(tables.copies(self.run))
+
+    @property
+    def collectives(self) -> pd.DataFrame:
+        """Collectives by name and size, split into transfer and waiting."""
+        return to_frame(tables.collectives(self.run))
+
+    @property
+    def ranks(self) -> pd.DataFrame:
+        """A row per rank."""
+        return to_frame(tables.ranks(self.run))
+
+    @property
+    def points(self) -> pd.DataFrame:
+        """The measured points of all runs, the roof above them and the model's error."""
+        return to_frame(tables.points(self.analysis))
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """All runs side by side."""
+        return to_frame(tables.sweep(self.analysis))
+
+    @property
+    def findings(self) -> pd.DataFrame:
+        """Findings of the fitted run, largest saving first."""
+        return to_frame(tables.findings(self.run))
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """Warnings of all runs."""
+        return tuple(dict.fromkeys(w for r in self.analysis.runs for w in r.warnings))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `analysis.json` holds."""
+        return analysis_document(self.analysis)
+
+    def roofline(self, ax: Axes | None = None) -> Axes:
+        """Draw the roofline with all measured points."""
+        return outputs.draw_roofline(self.analysis, ax)
+
+    def breakdown(self, ax: Axes | None = None) -> Axes:
+        """Draw where a median batch goes."""
+        return outputs.draw_breakdown(self.analysis, ax)
+
+    def save(self, folder: str | Path, *, plots: bool = True) -> list[Path]:
+        """Write all outputs into a folder, whole or not at all."""
+        return outputs.write(self.analysis, Path(folder), plots=plots)
+
+    def append_to(self, database: str | Path) -> int:
+        """Add the results to a database; see `perfmodel.store.append`."""
+        return store.append(self.analysis, Path(database))
