@@ -177,9 +177,7 @@ def product_rates(
     return tuple(found)
 
 
-def fit_roofline(
-    label: str, rates: Mapping[str, Rate | None], totals: Counts
-) -> Roofline | None:
+def fit_roofline(label: str, rates: Mapping[str, Rate | None], totals: Counts) -> Roofline | None:
     """Make the roof of the fitted rates; None if P_flops or every link is missing."""
     compute = rates["P_flops"]
     links = {k: rates[f"P_{k}"] for k in LINKS}
@@ -246,9 +244,7 @@ def check_model(
     )
 
 
-def check_bytes(
-    measured: Sequence[Measured], counts: Mapping[str, Counts]
-) -> Iterator[str]:
+def check_bytes(measured: Sequence[Measured], counts: Mapping[str, Counts]) -> Iterator[str]:
     """Warn where the formula's bytes and the measured ones differ by more than one percent."""
     for label, m in counted(measured, counts).items():
         for what, formula, table in (

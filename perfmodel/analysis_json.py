@@ -88,9 +88,7 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
         "collectives": [asdict(group) for group in run.collectives],
         "unattributed": dict(run.unattributed),
         "roofline": _roofline(run.roofline, run.points),
-        "model": [
-            asdict(check) | {"relative_error": check.relative_error} for check in run.model
-        ],
+        "model": [asdict(check) | {"relative_error": check.relative_error} for check in run.model],
         "findings": [asdict(finding) for finding in run.findings],
         "warnings": list(run.warnings),
         "diagnostics": [

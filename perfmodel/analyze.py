@@ -19,7 +19,7 @@ from perfmodel.fit import Measured, count_warmup, estimate, tabulate
 from perfmodel.identify import Identity
 from perfmodel.machine import Machine
 from perfmodel.spans import Attribution, Spans, concatenate, make_spans
-from perfmodel.trace import NULL, Gpu, Trace
+from perfmodel.trace import NULL, Trace
 from perfmodel.traffic import Waiting
 from perfmodel.workloads.work import Counts, Workload
 
@@ -46,9 +46,7 @@ class Run:
         return tuple(trace for trace, _ in self.parts)
 
 
-def measure(
-    traces: Sequence[Trace], batch_label: str, *, label: str, by_time: bool = False
-) -> Run:
+def measure(traces: Sequence[Trace], batch_label: str, *, label: str, by_time: bool = False) -> Run:
     """Measure the ranges of the reports of one run.
 
     Raises
@@ -126,9 +124,7 @@ def analyze_run(
     )
     machine, precision = _machine(run), _precision(run, identity)
     rates, by_clock = accounting.fit_rates(measured, counts)
-    points = accounting.points(
-        run.label, measured, head, workload, totals, symbols
-    )
+    points = accounting.points(run.label, measured, head, workload, totals, symbols)
     notes = (
         *warnings,
         *_check_collection(run),
@@ -147,9 +143,7 @@ def analyze_run(
         gpus=tuple({(g.id, g.name): g for t in run.traces for g in t.gpus}.values()),
         ranks=_rank_rows(run, head, waiting),
         batch=_batch_summary(run, everything, excluded, head),
-        ranges=accounting.range_rows(
-            measured, counts, head, machine, precision
-        ),
+        ranges=accounting.range_rows(measured, counts, head, machine, precision),
         rates=rates,
         rates_by_clock=by_clock,
         products=accounting.product_rates(measured, counts),
@@ -319,7 +313,9 @@ def _check_ranges(
 ) -> Iterator[str]:
     """Warn of ranges that the workload counts and the report lacks, and of missing rates."""
     present = accounting.counted(measured, counts)
-    absent = [n for n, c in counts.items() if n not in present and c.flops + c.pci_bytes + c.mpi_bytes]
+    absent = [
+        n for n, c in counts.items() if n not in present and c.flops + c.pci_bytes + c.mpi_bytes
+    ]
     if absent:
         yield (
             f"{run.label}: the workload counts ranges that the batches do not have: "

@@ -14,6 +14,7 @@ from perfmodel.readers import read as read_trace
 from perfmodel.runs import Options, analyze_traces
 from perfmodel.table import to_frame
 from perfmodel.trace import Trace
+from perfmodel.workloads.mlp import Counting
 from perfmodel.workloads.work import Workload
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def read(path: str | Path) -> Report:
 def analyze(
     *reports: Report | str | Path,
     workload: Workload | None = None,
-    counting: str = "document",
+    counting: Counting = "document",
     batch_range: str | None = None,
     warmup: int | None = None,
     attribute: str = "thread",

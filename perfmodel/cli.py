@@ -60,16 +60,26 @@ def main() -> None:
     """
 
 
+def _symbol_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that give the workload's symbols values."""
+    positive = click.IntRange(1)
+    for option in (
+        click.option("--set", "given", multiple=True, metavar="SYMBOL=N", help="Any symbol."),
+        click.option("--dtype", type=click.Choice(["float16", "bfloat16", "float32", "float64"])),
+        click.option("--ranks", "-p", type=positive, help="p, MPI ranks."),
+        click.option("--batch-size", "-B", type=positive, help="B, batch of all ranks together."),
+        click.option("--num-classes", "-C", type=positive, help="C, classes."),
+        click.option("--hidden-size", "-H", type=positive, help="H, hidden units."),
+        click.option("--input-size", "-D", type=positive, help="D, inputs of one sample."),
+    ):
+        command = option(command)
+    return command
+
+
 @main.command()
 @click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--input-size", "-D", type=click.IntRange(1), help="D, inputs of one sample.")
-@click.option("--hidden-size", "-H", type=click.IntRange(1), help="H, hidden units.")
-@click.option("--num-classes", "-C", type=click.IntRange(1), help="C, classes.")
-@click.option("--batch-size", "-B", type=click.IntRange(1), help="B, global batch.")
-@click.option("--ranks", "-p", type=click.IntRange(1), help="p, MPI ranks.")
-@click.option("--dtype", type=click.Choice(["float16", "bfloat16", "float32", "float64"]))
+@_symbol_options
 @click.option("--workload", type=click.Path(path_type=Path), help="A TOML file of your own.")
-@click.option("--set", "given", multiple=True, metavar="SYMBOL=N", help="A symbol's value.")
 @click.option("--counting", type=click.Choice(["document", "full"]), default="document")
 @click.option("--batch-range", metavar="NAME", help="The NVTX range that is one batch.")
 @click.option("--warmup", type=click.IntRange(0), help="Leading batches to exclude.")
@@ -122,6 +132,7 @@ def analyze(reports: tuple[Path, ...], **options: Any) -> None:
 def _analyze(reports: tuple[Path, ...], options: dict[str, Any]) -> Any:
     from perfmodel.readers import read
     from perfmodel.runs import Options, analyze_traces
+
     workload = None
     if options["workload"]:
         from perfmodel.workloads.spec import load
@@ -191,8 +202,8 @@ def stats(report: Path, names: tuple[str, ...], fmt: str) -> None:
         click.echo(("\n" if printed else "") + _rendered(statistic, fmt), nl=False)
         printed += 1
     if names or not printed:
-        for error in missing if printed else missing[:-1]:
-            click.echo(f"perfmodel: warning: {_one_line(error)}", err=True)
+        for problem in missing if printed else missing[:-1]:
+            click.echo(f"perfmodel: warning: {_one_line(problem)}", err=True)
         if not printed:
             raise missing[-1]
 
@@ -211,18 +222,22 @@ def _rendered(statistic: Statistic, fmt: str) -> str:
 @click.option("--workload", type=click.Path(path_type=Path), help="A TOML file of your own.")
 @click.option("--counting", type=click.Choice(["document", "full"]), default="document")
 @click.option("--parallel", type=click.Choice(["data", "model"]), default="data")
+@_symbol_options
 @click.option("--format", "fmt", type=click.Choice(["text", "latex", "json"]), default="text")
-def formulas(workload: Path | None, counting: str, parallel: str, fmt: str) -> None:
-    """Print the workload's FLOPs and bytes per range, per rank and batch, as formulas."""
-    from perfmodel.workloads import formulas as print_formulas
+def formulas(workload: Path | None, counting: Any, parallel: Any, fmt: Any, **options: Any) -> None:
+    """Print the workload's FLOPs and bytes per range, per rank and batch, as formulas.
+
+    With values of all symbols, also what raises arithmetic intensity there, in numbers.
+    """
+    from perfmodel.workloads import formulas as described
     from perfmodel.workloads import load, mlp
 
     model = load(workload) if workload else mlp(counting, parallel)
-    click.echo(print_formulas(model, fmt), nl=False)
+    click.echo(described(model, fmt, _values(options) or None), nl=False)
 
 
 def _one_line(message: object) -> str:
-    from perfmodel.table import printable
+    from perfmodel.escape import printable
 
     return printable(str(message))
 

@@ -73,9 +73,7 @@ def find(facts: Facts) -> tuple[Finding, ...]:
         *_many_collectives(facts),
         *_slow_products(facts),
     ]
-    worth = [
-        f for f in found if f.saving_s is None or f.saving_s >= _WORTH * facts.batch.value
-    ]
+    worth = [f for f in found if f.saving_s is None or f.saving_s >= _WORTH * facts.batch.value]
     return tuple(sorted(worth, key=lambda f: -(f.saving_s if f.saving_s is not None else 0.0)))
 
 

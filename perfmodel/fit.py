@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from perfmodel.spans import Path, Spans
-from perfmodel.trace import NULL, Int64
+from perfmodel.trace import NULL, Int32, Int64
 
 Clock = Literal["host", "gpu_projection", "gpu_busy"]
 CLOCKS: Final[tuple[Clock, ...]] = ("host", "gpu_projection", "gpu_busy")
@@ -80,7 +81,7 @@ def tabulate(spans: Spans, ranks: Sequence[int]) -> tuple[Measured, ...]:
     path = spans.path[inside]
     cuts = np.flatnonzero(np.concatenate([[True], path[1:] != path[:-1], [True]]))
     found = []
-    for lo, hi in zip(cuts[:-1], cuts[1:], strict=True):
+    for lo, hi in pairwise(cuts):
         at = inside[lo:hi]
         cell = row_of[spans.rank[at]] * shape[1] + spans.batch[at]
         found.append(_measured(spans, at, cell, shape))
@@ -90,7 +91,7 @@ def tabulate(spans: Spans, ranks: Sequence[int]) -> tuple[Measured, ...]:
     return tuple(sorted(found, key=lambda m: [starts[m.path[: d + 1]] for d in range(len(m.path))]))
 
 
-def _measured(spans: Spans, at: Int64, cell: Int64, shape: tuple[int, int]) -> Measured:
+def _measured(spans: Spans, at: Int64, cell: Int64 | Int32, shape: tuple[int, int]) -> Measured:
     size = shape[0] * shape[1]
     times = np.bincount(cell, minlength=size).astype(np.float64)
 

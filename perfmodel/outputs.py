@@ -49,11 +49,11 @@ def csv_tables(analysis: Analysis) -> Iterator[tuple[str, Table]]:
 
 def _stacked(parts: list[tuple[str, Table]]) -> Table:
     """One tidy table of the same table of several runs."""
-    from perfmodel.table import Column
-
     first = parts[0][1]
     rows = [(label, *row) for label, table in parts for row in table.rows]
-    levels = [n for _, t in parts for n in t.levels] if first.levels is not None else None
+    levels = None
+    if first.levels is not None:
+        levels = [n for _, t in parts for n in t.levels or ()]
     return Table(first.title, (Column("run", "Run"), *first.columns), rows, levels=levels)
 
 
@@ -62,10 +62,10 @@ def _draw(analysis: Analysis, folder: Path) -> None:
 
     roof = analysis.fitted.roofline
     if roof is not None:
-        plot.save(draw_roofline(analysis).figure, folder, "roofline")
+        plot.save(draw_roofline(analysis), folder, "roofline")
         if _is_sweep(analysis):
-            plot.save(plot.sweep(analysis.points, roof).figure, folder, "sweep")
-    plot.save(draw_breakdown(analysis).figure, folder, "breakdown", formats=("png", "svg"))
+            plot.save(plot.sweep(analysis.points, roof), folder, "sweep")
+    plot.save(draw_breakdown(analysis), folder, "breakdown", formats=("png", "svg"))
 
 
 def draw_roofline(analysis: Analysis, ax: Axes | None = None) -> Axes:

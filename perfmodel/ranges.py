@@ -191,9 +191,7 @@ def innermost(nesting: Nesting, thread: Int32, start_ns: Int64, end_ns: Int64) -
     return _climb(nesting, at, end_ns)
 
 
-def _innermost_by_thread(
-    nesting: Nesting, thread: Int32, start_ns: Int64, end_ns: Int64
-) -> Int64:
+def _innermost_by_thread(nesting: Nesting, thread: Int32, start_ns: Int64, end_ns: Int64) -> Int64:
     at = np.full(len(start_ns), -1, np.int64)
     for t in np.unique(thread):
         lo, hi = np.searchsorted(nesting.thread, [t, t + 1])

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.accounting import BYTES_TOLERANCE
 from perfmodel.analysis import Analysis
 from perfmodel.analyze import Run, analyze_run, measure
 from perfmodel.errors import WorkloadError
@@ -20,9 +19,8 @@ from perfmodel.identify import (
     from_messages,
     read_mark,
 )
-from perfmodel.spans import ranks_of
 from perfmodel.trace import MEMCPY, MPI_SOURCES, NULL, Trace
-from perfmodel.workloads.mlp import mlp
+from perfmodel.workloads.mlp import Counting, mlp
 from perfmodel.workloads.work import Workload
 
 _H2D, _D2H = 1, 2
@@ -39,7 +37,7 @@ class Options:
     """
 
     values: Mapping[str, int]
-    counting: str = "document"
+    counting: Counting = "document"
     workload: Workload | None = None
     batch_label: str | None = None
     warmup: int | None = None
@@ -95,9 +93,7 @@ def analyze_traces(
                 raise WorkloadError(problem)
             warnings.append(f"{problem} (FLOPs, rates and the roofline are missing until then)")
             workload = Workload("unknown", "no", "", run.batch_label, {}, {})
-        runs.append(
-            analyze_run(run, workload, identity, warmup=options.warmup, warnings=warnings)
-        )
+        runs.append(analyze_run(run, workload, identity, warmup=options.warmup, warnings=warnings))
     return Analysis(tuple(runs), _chosen([r.label for r in runs], options.fit))
 
 
@@ -180,7 +176,9 @@ def _messages(run: Run) -> tuple[set[int], set[int]]:
     batches = len({*zip(found.op_rank.tolist(), found.op_batch.tolist(), strict=True)})
     sizes = {}
     for kind in (_D2H, _H2D):
-        op = found.op[(trace.ops.copy_kind[found.op] == kind) & (trace.ops.kind[found.op] == MEMCPY)]
+        op = found.op[
+            (trace.ops.copy_kind[found.op] == kind) & (trace.ops.kind[found.op] == MEMCPY)
+        ]
         size, count = np.unique(trace.ops.bytes[op], return_counts=True)
         sizes[kind] = {int(s) for s, n in zip(size, count, strict=True) if n >= 0.9 * batches}
     gradients = sizes[_D2H]

@@ -174,7 +174,7 @@ def ranks_of(trace: Trace) -> dict[int, int]:
     """Rank by process index: as recorded, else processes with ranges counted by process id."""
     if trace.ranks:
         return dict(trace.ranks)
-    used = np.unique(trace.thread_process[trace.ranges.thread]) if len(trace.ranges) else []
+    used = np.unique(trace.thread_process[trace.ranges.thread])
     return {int(process): rank for rank, process in enumerate(used)}
 
 
@@ -244,9 +244,7 @@ def _attribute_by_time(
     return replace(launches, inner=inner), moved
 
 
-def _gpu_clocks(
-    trace: Trace, count: int, holder: Int64, op: Int64
-) -> tuple[Int64, Int64, Int64]:
+def _gpu_clocks(trace: Trace, count: int, holder: Int64, op: Int64) -> tuple[Int64, Int64, Int64]:
     """GPU projection, GPU busy and number of operations of every range; NULL without any."""
     projection, busy = np.full(count, NULL), np.full(count, NULL)
     ops = np.bincount(holder, minlength=count).astype(np.int64)
@@ -263,9 +261,7 @@ def _gpu_clocks(
     start, end = trace.ops.start_ns[op] + shift, trace.ops.end_ns[op] + shift
     before = np.concatenate([start[:1], np.maximum.accumulate(end)[:-1]])
     projection[holder[heads]] = extent
-    busy[holder[heads]] = np.add.reduceat(
-        np.maximum(end - np.maximum(start, before), 0), heads
-    )
+    busy[holder[heads]] = np.add.reduceat(np.maximum(end - np.maximum(start, before), 0), heads)
     return projection, busy, ops
 
 

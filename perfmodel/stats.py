@@ -28,15 +28,23 @@ from perfmodel.trace import (
     NULL,
     PUSH_POP,
     STYLES,
-    Int32,
-    Int64,
     Bool,
     GpuOps,
+    Int32,
+    Int64,
     Trace,
     rows,
 )
 
-_BASE = ("Total Time (ns)", "Instances", "Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)")
+_BASE = (
+    "Total Time (ns)",
+    "Instances",
+    "Avg (ns)",
+    "Med (ns)",
+    "Min (ns)",
+    "Max (ns)",
+    "StdDev (ns)",
+)
 _LARGEST: Final = 9.2e18
 _FINE: Final = 15
 _SIGNIFICANT: Final = 16
@@ -132,7 +140,8 @@ def nvtx_pushpop_sum(trace: Trace) -> Statistic:
     if len(chosen) == 0:
         raise _absent("nvtx_pushpop_sum", trace, "NVTX push/pop ranges", "nvtx")
     end = ranges.end_ns[chosen]
-    duration = np.where(end == NULL, trace.nvtx_last_ns, end) - ranges.start_ns[chosen]
+    last = trace.nvtx_last_ns if trace.nvtx_last_ns is not None else NULL
+    duration = np.where(end == NULL, last, end) - ranges.start_ns[chosen]
     codes, names = _by_text(ranges.name[chosen], trace.range_names)
     return _timed("nvtx_pushpop_sum", codes, duration, [("Range", names)])
 
@@ -151,9 +160,7 @@ def cuda_gpu_mem_time_sum(trace: Trace) -> Statistic:
     """GPU time of copies and sets by operation."""
     codes, names, ops = _memory_operations(trace, "cuda_gpu_mem_time_sum")
     duration = ops.end_ns - ops.start_ns
-    return _timed(
-        "cuda_gpu_mem_time_sum", codes, duration, [("Operation", names)], counted="Count"
-    )
+    return _timed("cuda_gpu_mem_time_sum", codes, duration, [("Operation", names)], counted="Count")
 
 
 def cuda_gpu_mem_size_sum(trace: Trace) -> Statistic:

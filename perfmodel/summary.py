@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from perfmodel import sweeps, tables
 from perfmodel.analysis import Analysis, RunAnalysis
+from perfmodel.escape import printable
+from perfmodel.table import Table, render
 from perfmodel.trace import Trace
-from perfmodel.table import Table, printable, render
 from perfmodel.units import si
 
 
@@ -97,8 +98,10 @@ def _findings(run: RunAnalysis) -> str:
         return "Findings: nothing worth one percent of a batch.\n"
     lines = ["Findings, by what mending them would save per batch (savings overlap):"]
     for i, f in enumerate(run.findings, 1):
-        saving = "" if f.saving_s is None else (
-            f" — up to {si(f.saving_s, 's')} ({f.saving_s / run.batch.median.value:.0%})"
+        saving = (
+            ""
+            if f.saving_s is None
+            else (f" — up to {si(f.saving_s, 's')} ({f.saving_s / run.batch.median.value:.0%})")
         )
         lines += [f" {i}. {printable(f.title)}{saving}", f"    {printable(f.evidence)}"]
         lines += [f"    -> {f.action}"]

@@ -96,8 +96,10 @@ def _sentence(symbol: str, swept: Sequence[Sequence[RunAnalysis]]) -> str:
             changes.append((gain, ends))
     if changes:
         gains = sorted(changes)
-        span = f"{gains[0][0]:.2f}x" if len(gains) == 1 else (
-            f"{gains[0][0]:.2f}x to {gains[-1][0]:.2f}x"
+        span = (
+            f"{gains[0][0]:.2f}x"
+            if len(gains) == 1
+            else (f"{gains[0][0]:.2f}x to {gains[-1][0]:.2f}x")
         )
         said += f"; measured FLOP/s of the batch changed {span} from {symbol} = {gains[-1][1]}"
     return said + "."

@@ -170,8 +170,10 @@ def _group(
                 entry[2].append(waiting)
                 waited[rank, c.batch[i] - warmup] += waiting
     groups = [
-        _collective(name, size, *entry, len(calls) * max(batches, 1), len(calls))
-        for (name, size), entry in table.items()
+        _collective(
+            name, size, seconds, transfer, waiting, len(calls) * max(batches, 1), len(calls)
+        )
+        for (name, size), (seconds, transfer, waiting) in table.items()
     ]
     groups.sort(key=lambda g: -g.count * g.seconds)
     waits = np.median(waited, axis=1).tolist() if matched else None

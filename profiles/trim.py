@@ -9,7 +9,6 @@ they use, GPU and session information and diagnostics stay as they are, so that 
 from __future__ import annotations
 
 import argparse
-import os
 import sqlite3
 from pathlib import Path
 
@@ -61,7 +60,7 @@ def trim(source: Path, target: Path) -> None:
     copy.commit()
     copy.execute("VACUUM")
     copy.close()
-    os.replace(part, target)
+    part.replace(target)
 
 
 if __name__ == "__main__":

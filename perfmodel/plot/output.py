@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,6 +56,27 @@ def save(
 
 def _encode(figure: Figure, fmt: str) -> bytes:
     stream = io.BytesIO()
-    with mpl.rc_context(_SETTINGS):
+    with mpl.rc_context(_SETTINGS), _frozen(figure):
         figure.savefig(stream, format=fmt, dpi=DPI, metadata=_METADATA[fmt])
     return stream.getvalue()
+
+
+@contextlib.contextmanager
+def _frozen(figure: Figure) -> Iterator[None]:
+    """Lay out once and round: layouts differ by format, and in the last digit from run to run."""
+    engine = figure.get_layout_engine()
+    if engine is None:
+        yield
+        return
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    placed = [ax for ax in figure.get_axes() if ax.get_in_layout()]
+    for ax in placed:
+        x, y, width, height = (round(v, 6) for v in ax.get_position().bounds)
+        ax.set_position((x, y, width, height))
+    try:
+        yield
+    finally:
+        for ax in placed:
+            ax.set_in_layout(True)
+        figure.set_layout_engine(engine)

@@ -43,7 +43,7 @@ class Ids:
         self._sorted, first = np.unique(ids[order], return_index=True)
         self._position = order[first].astype(np.int32)
         self._dense: Int32 | None = None
-        if len(self._sorted) and 0 <= self._sorted[0]:
+        if len(self._sorted) and self._sorted[0] >= 0:
             top = int(self._sorted[-1])
             if top < _DENSE * len(self._sorted) + 1024:
                 self._dense = np.full(top + 2, NO_NAME, np.int32)

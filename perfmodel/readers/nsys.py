@@ -169,9 +169,7 @@ def _assemble(
     marks = nvtx.marks if nvtx else ()
     named = np.array([*ranks, *(tid for _, tid, _ in marks)], np.int64)
     threads = np.unique(np.concatenate([range_tids[1], api_tids[1], mpi.tids[1], named]))
-    processes = np.unique(
-        np.concatenate([threads & PROCESS_BITS, op_pids[1][op_pids[1] != NULL]])
-    )
+    processes = np.unique(np.concatenate([threads & PROCESS_BITS, op_pids[1][op_pids[1] != NULL]]))
     axis = _Axis(threads, processes)
     meta = {str(n): str(v) for t in _META for n, v in db.rows(t, ["name", "value"])}
     return Trace(
@@ -213,9 +211,7 @@ def _ranges(nvtx: Nvtx | None, thread: Int32) -> Ranges:
         empty = np.empty(0, np.int64)
         small = np.empty(0, np.int32)
         return Ranges(empty, empty, small, small, small.astype(np.int8), small.astype(np.bool_))
-    return Ranges(
-        nvtx.start_ns, nvtx.end_ns, thread, nvtx.name, nvtx.style, nvtx.other_thread
-    )
+    return Ranges(nvtx.start_ns, nvtx.end_ns, thread, nvtx.name, nvtx.style, nvtx.other_thread)
 
 
 def _gpu_ops(ops: dict[str, Any], process: Int32) -> GpuOps:
@@ -262,7 +258,9 @@ def _cuda_devices(db: Database) -> dict[tuple[int, int], int]:
     """GPU id by (process id, CUDA ordinal): 2025 exports have it."""
     rows = db.rows("TARGET_INFO_CUDA_DEVICE", ["pid", "cudaId", "gpuId"])
     return {
-        (pid, cuda): gpu for pid, cuda, gpu in rows if all(isinstance(v, int) for v in (pid, cuda, gpu))
+        (pid, cuda): gpu
+        for pid, cuda, gpu in rows
+        if all(isinstance(v, int) for v in (pid, cuda, gpu))
     }
 
 

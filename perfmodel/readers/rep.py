@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Final
+from typing import Any, Final
 
 from perfmodel.errors import ReportError
 
@@ -76,12 +76,10 @@ def _unpack(path: Path, target: Path) -> None:
         with _open(path) as source, target.open("wb") as out:
             shutil.copyfileobj(source, out, 1 << 20)
     except (OSError, EOFError, lzma.LZMAError) as error:
-        raise ReportError(
-            f"{path}: cannot be unpacked ({error}); copy it again"
-        ) from error
+        raise ReportError(f"{path}: cannot be unpacked ({error}); copy it again") from error
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open(path: Path) -> Any:
     if path.suffix == ".gz":
         return gzip.open(path, "rb")
     if path.suffix == ".xz":
@@ -93,5 +91,4 @@ def _open(path: Path) -> IO[bytes]:
             f"{path}: unpacking .zst needs the package zstandard; install it, or unpack the file "
             f"with: zstd -d {path.name}"
         ) from None
-    stream: IO[bytes] = zstandard.open(path, "rb")
-    return stream
+    return zstandard.open(path, "rb")
