@@ -1,4 +1,4 @@
-"""Formulas: the parser against Python's arithmetic, both backends against each other, refusals."""
+"""Formulas: the parser against Python's arithmetic, both backends against each other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import pickle
 import subprocess
 import sys
-import time
 from fractions import Fraction
 
 import numpy as np
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 from perfmodel.errors import WorkloadError
 from perfmodel.workloads import Expression
-from perfmodel.workloads.parser import DEEPEST, LONGEST, MOST_NODES
 
 VALUES = {"D": 784, "H": 512, "p": 3}
 NAMES = tuple(VALUES)
@@ -70,6 +68,7 @@ def combine(children: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
 trees = st.recursive(leaves, combine, max_leaves=12)
 
 
+@settings(deadline=None)
 @given(trees)
 def test_agrees_with_python_arithmetic(tree: Tree) -> None:
     text, exact = tree
@@ -81,6 +80,7 @@ def test_agrees_with_python_arithmetic(tree: Tree) -> None:
         assert found == float(exact)
 
 
+@settings(deadline=None)
 @given(trees)
 def test_text_parses_back_to_the_same_expression(tree: Tree) -> None:
     expression = parse(tree[0])
@@ -99,17 +99,17 @@ def test_sympy_agrees_with_exact_evaluation(tree: Tree) -> None:
     assert found == sympy.Rational(tree[1].numerator, tree[1].denominator)
 
 
+@settings(deadline=None)
 @given(trees, trees, trees)
 def test_addition_is_associative_and_adds_values(a: Tree, b: Tree, c: Tree) -> None:
     x, y, z = (parse(tree[0]) for tree in (a, b, c))
     assert (x + y) + z == x + (y + z)
     exact = a[1] + b[1] + c[1]
-    assert (x + y + z).evaluate(VALUES) == (
-        exact if exact.denominator == 1 else float(exact)
-    )
+    assert (x + y + z).evaluate(VALUES) == (exact if exact.denominator == 1 else float(exact))
     assert x + Expression() == x == Expression() + x
 
 
+@settings(deadline=None)
 @given(trees, trees)
 def test_division_divides(a: Tree, b: Tree) -> None:
     assume(b[1] != 0)
@@ -186,148 +186,6 @@ def test_no_finite_value(text: str, reason: str) -> None:
 def test_missing_value() -> None:
     with pytest.raises(WorkloadError, match="wanted a value of H for 'D \\* H'; found values of D"):
         parse("D*H").evaluate({"D": 1})
-
-
-# --- refusals -------------------------------------------------------------------------------
-
-HOSTILE = [
-    '__import__("os").system("x")',
-    "().__class__.__bases__[0].__subclasses__()",
-    "D.real",
-    "D[0]",
-    "[D]",
-    "(D, H)",
-    "{D: H}",
-    "lambda: D",
-    "lambda D: D",
-    "D if H else p",
-    "D and H",
-    "not D",
-    "D < H",
-    "D == H",
-    "D % H",
-    "D @ H",
-    "D << H",
-    "D | H",
-    "~D",
-    "+D",
-    "(x := 3)",
-    "[x for x in (1,)]",
-    "f'{D}'",
-    "'text'",
-    "b'text'",
-    "True",
-    "None",
-    "...",
-    "1j",
-    "eval('1')",
-    "exec",
-    "open",
-    "ceil",
-    "abs(D)",
-    "ceil(D, H)",
-    "ceil()",
-    "ceil(x=D)",
-    "ceil(*D)",
-    "max(**D)",
-    "max(D)",
-    "max(" + "D, " * 9 + "D)",
-    "ceil(D)(H)",
-    "await D",
-    "yield D",
-    "D = 1",
-    "import os",
-    "D; H",
-    "D\nH",
-    "D H",
-    "",
-    "   ",
-    "(",
-    ")",
-    "D)+(H",
-    "D*",
-    "\x00",
-    "D\x00",
-    "\u202eD",
-    "\ud800",
-    "Δ",
-    "x",
-    "_",
-    "__builtins__",
-    "9**9**9",
-    "9**99999999",
-    "2**(1+1)",
-    "2**D",
-    "D**-1",
-    "D**0.5",
-    "D**65",
-    "D**True",
-    "((D**9)**9)**9",
-    "9" * 1000,
-    "1e31",
-    "1e999",
-    "1e-31",
-    "-" * 1999 + "D",
-    "(" * 999 + "D" + ")" * 999,
-    "ceil(" * 300 + "D" + ")" * 300,
-    "+".join(["D"] * (DEEPEST + 1)),
-    "D+" * 1500 + "D",
-    "#",
-    "D\\",
-]
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_refuses_what_is_not_on_the_whitelist(text: str) -> None:
-    start = time.process_time()
-    with pytest.raises(WorkloadError) as caught:
-        Expression.parse(text, NAMES, where="net.toml: range 'forward', key 'flops'")
-    message = str(caught.value)
-    assert message.startswith("net.toml: range 'forward', key 'flops': wanted ")
-    assert "; found " in message
-    assert len(message) < 700
-    assert message.isprintable()
-    assert time.process_time() - start < 0.5
-
-
-def test_a_hostile_call_is_named() -> None:
-    with pytest.raises(WorkloadError) as caught:
-        parse('__import__("os").system("x")')
-    assert str(caught.value) == (
-        "formula: wanted only declared symbols, numbers, + - * / // ** ( ) and ceil, floor, log2, "
-        "max, min, sqrt; found '__import__(\"os\").system(\"x\")' in "
-        "'__import__(\"os\").system(\"x\")'"
-    )
-
-
-@given(st.text(max_size=60))
-def test_any_text_is_an_expression_or_a_workload_error(text: str) -> None:
-    try:
-        parse(text)
-    except WorkloadError:
-        pass
-
-
-def test_limits_are_inclusive() -> None:
-    assert parse("+".join(["D"] * DEEPEST)).evaluate(VALUES) == DEEPEST * 784
-    assert parse("D".ljust(LONGEST)).evaluate(VALUES) == 784
-    assert parse("(D**8)**8").evaluate({"D": 2}) == 2**64
-
-
-def test_derived_symbols_cannot_blow_up_a_formula() -> None:
-    derived: dict[str, Expression] = {}
-    with pytest.raises(WorkloadError, match=f"at most {MOST_NODES}, 100 levels deep"):
-        for level in range(100):
-            inner = f"x{level - 1}" if level else "D"
-            text = "*".join(f"({inner} + {i})" for i in range(8))
-            derived[f"x{level}"] = Expression.parse(text, NAMES, derived)
-    deep: dict[str, Expression] = {"x": parse("-" * 40 + "D")}
-    with pytest.raises(WorkloadError, match="levels deep"):
-        for _ in range(5):
-            deep["x"] = Expression.parse("-" * 40 + "x", NAMES, deep)
-    high = {"x": parse("D**9")}
-    with pytest.raises(WorkloadError, match="nested powers of 81 in all"):
-        Expression.parse("x**9", NAMES, high)
 
 
 def test_evaluation_does_not_import_sympy() -> None:

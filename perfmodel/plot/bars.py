@@ -17,11 +17,11 @@ from perfmodel.plot.style import (
     INK,
     LABEL_PT,
     TEXT_PT,
-    TITLE_PT,
     VALUE_PT,
     axes_of,
     finish,
     plain,
+    put_title,
     si_tick,
     size_pt,
     text_width_pt,
@@ -99,7 +99,7 @@ def breakdown(rows: Sequence[Row], *, ax: Axes | None = None, title: str | None 
     ax = axes_of(ax, 6.2, 1.0 + len(rows) * (0.115 * len(used) + 0.07))
     _tree(ax, rows)
     ax.grid(True, axis="x", color=GRID, lw=0.6)
-    finish(ax, None, "Median time, and its share of the batch", "")
+    finish(ax, "Median time, and its share of the batch", "")
     width = size_pt(ax, foreign)[0]
     _bars(ax, known, 0.9 / len(used), width)
     _legend(ax, used, title, width)
@@ -144,8 +144,7 @@ def _legend(ax: Axes, used: Sequence[Clock], title: str | None, width: float) ->
         fontsize=TEXT_PT, handlelength=1.2, handleheight=0.8, borderaxespad=0.2, labelcolor=INK,
         columnspacing=1.2, borderpad=0.2, frameon=False,
     )  # fmt: skip
-    if title:
-        ax.set_title(plain(title), fontsize=TITLE_PT, color=INK, loc="left", pad=7 + 13 * rows)
+    put_title(ax, title, width, 7 + 13 * rows)
 
 
 def _time_tick(seconds: float, _: float) -> str:

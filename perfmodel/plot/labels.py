@@ -53,8 +53,9 @@ def place(
 ) -> Floats:
     """Choose a box for every label, the same for the same input.
 
-    Every label first takes the cheapest of a fixed set of boxes around its anchor, the crowded
-    labels first; then each is chosen again with the others in place, until nothing moves.
+    Every label takes the cheapest of a fixed set of boxes around its anchor, one label after the
+    other; then each is chosen again with the others in place, until nothing moves. Of several
+    orders to begin with, the one that ends cheapest counts.
 
     Parameters
     ----------
@@ -76,8 +77,23 @@ def place(
     fixed = [
         _fixed_cost(options[i], anchors[i], float(toward[i]), scene, line_px) for i in range(count)
     ]
+    crowded = sorted(range(count), key=lambda i: (-float(np.min(fixed[i])), i))
+    upwards = sorted(range(count), key=lambda i: (float(anchors[i, 1]), i))
+    starts = (crowded, upwards, upwards[::-1])
+    settled = [_settle(order, anchors, options, fixed, line_px / 4) for order in starts]
+    return min(settled, key=lambda one: one[0])[1]
+
+
+def _settle(
+    order: Sequence[int],
+    anchors: Floats,
+    options: Sequence[Floats],
+    fixed: Sequence[Floats],
+    pad: float,
+) -> tuple[float, Floats]:
+    """Choose boxes in this order until nothing moves; give their cost and them."""
     chosen: dict[int, Floats] = {}
-    order = sorted(range(count), key=lambda i: (-float(np.min(fixed[i])), i))
+    costs: dict[int, float] = {}
     for _ in range(_SWEEPS):
         before = dict(chosen)
         for i in order:
@@ -85,14 +101,16 @@ def place(
             cost = fixed[i].copy()
             if others:
                 boxes = np.array([chosen[j] for j in others])
-                cost += _OVERLAP * _hits(options[i], boxes, line_px / 4)
+                cost += _OVERLAP * _hits(options[i], boxes, pad)
                 leaders = np.concatenate([_leader(anchors[j], chosen[j]) for j in others])
                 cost += _LEADER_HITS * _inside(options[i], leaders, 0.0)
                 cost += _LEADER_HITS * _crossings(anchors[i], options[i], boxes)
-            chosen[i] = options[i][int(np.argmin(cost))]
+            best = int(np.argmin(cost))
+            chosen[i], costs[i] = options[i][best], float(cost[best])
         if before and all(np.array_equal(before[i], chosen[i]) for i in order):
             break
-    return np.array([chosen[i] for i in range(count)]).reshape(-1, 4)
+    boxes = np.array([chosen[i] for i in range(len(order))]).reshape(-1, 4)
+    return sum(costs.values()), boxes
 
 
 def _candidates(anchor: Floats, size: Floats, line_px: float, gap_px: float) -> Floats:

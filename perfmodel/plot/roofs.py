@@ -30,6 +30,7 @@ from perfmodel.plot.style import (
     entry,
     finish,
     plain,
+    put_title,
     size_pt,
     text_width_pt,
     wrap,
@@ -43,6 +44,7 @@ FEW: Final = 4
 LISTED: Final = 8
 """So many points are named one by one; more are told apart by their symbols or reports."""
 
+_BESIDE_PT: Final = 190.0  # width of axes that may have a legend beside them
 _HEIGHT: Final = 0.09  # share of the axes' height that the label of a point takes
 
 
@@ -104,7 +106,6 @@ class _Frame:
     ax: Axes
     texts: list[str]
     direct: bool
-    narrow: bool
     width: float
     headroom: Callable[[float], Limits]
 
@@ -121,8 +122,10 @@ def _frame(
     def prepare(width_in: float) -> tuple[Axes, float, float]:
         axes = axes_of(ax, width_in, 3.7)
         apply(axes, limits(roofs, points, ceiling))
-        finish(axes, title, "Arithmetic intensity (FLOP/byte)", "Performance (FLOP/s)")
-        return axes, *size_pt(axes, foreign=ax is not None)
+        finish(axes, "Arithmetic intensity (FLOP/byte)", "Performance (FLOP/s)")
+        width, height = size_pt(axes, foreign=ax is not None)
+        put_title(axes, title, width)
+        return axes, width, height
 
     def headroom(height: float, right: float = 0.0) -> Limits:
         lines = 2 + (len(roofs) if len(roofs) > 1 else 0)
@@ -132,15 +135,17 @@ def _frame(
     axes, width, height = prepare(5.0)
     narrow = width < NARROW_PT
     texts = _texts(roofs, points, NARROW_COLUMNS if narrow else WIDE_COLUMNS)
-    right = label_share(texts, width)
-    frame = headroom(height, right)
-    free = len(points) <= 2 or lie_apart(points, frame, right, _HEIGHT)
-    direct = len(points) <= LISTED and right < ROOM and free
+    direct = len(points) <= LISTED
+    if direct:
+        right = label_share(texts, width)
+        frame = headroom(height, right)
+        free = len(points) <= 2 or lie_apart(points, frame, right, _HEIGHT)
+        direct = free and right < ROOM
     if not direct:
         axes, width, height = prepare(6.2)
         frame = headroom(height)
     apply(axes, frame)
-    return _Frame(axes, texts, direct, narrow, width, headroom)
+    return _Frame(axes, texts, direct, width, headroom)
 
 
 def _label(point: Point, text: str) -> Label:
@@ -270,12 +275,12 @@ def _point_legends(roofs: Legend, keys: Keys, frame: _Frame) -> None:
         texts += [entry(name) for name in names]
     ax = frame.ax
     ax.add_artist(roofs)  # the next legend would replace this one
-    widest = max(text_width_pt(text) + 20 for text in texts if text)
+    widest = max(text_width_pt(text) for text in texts) + 22
     common: dict[str, Any] = {
         "loc": "upper left", "fontsize": TEXT_PT, "frameon": False, "borderaxespad": 0.0,
         "handletextpad": 0.3, "labelspacing": 0.35, "labelcolor": INK,
     }  # fmt: skip
-    if not frame.narrow:
+    if frame.width - widest > _BESIDE_PT:
         ax.legend(entries, texts, bbox_to_anchor=(1.01, 1.0), **common)
         return
     below = ax.transAxes + ScaledTranslation(0.0, -0.5, ax.figure.dpi_scale_trans)

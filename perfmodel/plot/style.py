@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
+import re
 from typing import Final
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -56,14 +57,20 @@ def size_pt(ax: Axes, foreign: bool = False) -> tuple[float, float]:
 
 def text_width_pt(text: str, size: float = TEXT_PT) -> float:
     """Width of the longest line of `text`, leading blanks included."""
-    lines = text.split("\n")
-    return max(float(TextPath((0, 0), line, size=size).get_extents().x1) for line in lines)
+    lines = [line for line in text.split("\n") if line.strip()]
+    paths = (TextPath((0, 0), line, size=size) for line in lines)
+    return max((float(np.max(path.vertices[:, 0])) for path in paths), default=0.0)
 
 
-def finish(ax: Axes, title: str | None, x_label: str, y_label: str) -> None:
-    """Set titles, fonts, grid and spines."""
+def put_title(ax: Axes, title: str | None, width_pt: float, pad_pt: float = 6.0) -> None:
+    """Write the title in as many lines as fit above axes of this width."""
     if title:
-        ax.set_title(plain(title), fontsize=TITLE_PT, color=INK, loc="left")
+        text = wrap(title, max(12, int(width_pt / (0.6 * TITLE_PT))))
+        ax.set_title(text, fontsize=TITLE_PT, color=INK, loc="left", pad=pad_pt)
+
+
+def finish(ax: Axes, x_label: str, y_label: str) -> None:
+    """Set labels, fonts, grid and spines."""
     ax.set_xlabel(plain(x_label), fontsize=LABEL_PT, color=INK)
     ax.set_ylabel(plain(y_label), fontsize=LABEL_PT, color=INK)
     ax.tick_params(labelsize=TEXT_PT, color=GREY, labelcolor=INK)
@@ -84,9 +91,15 @@ def entry(text: str) -> str:
 
 
 def wrap(text: str, columns: int) -> str:
-    """Break a long name into lines of at most `columns` letters."""
-    lines = textwrap.wrap(printable(text), columns) or [""]
-    return "\n".join(plain(line) for line in lines)
+    """Break a long name into lines of at most `columns` letters, after blanks, ``_ - / :``."""
+    lines = [""]
+    for part in re.findall(r"[^\s_/:-]*[\s_/:-]*", printable(text)):
+        if lines[-1] and len(lines[-1]) + len(part.rstrip()) > columns:
+            lines.append("")
+        lines[-1] += part
+        while len(lines[-1].rstrip()) > columns:
+            lines[-1:] = [lines[-1][:columns], lines[-1][columns:]]
+    return "\n".join(plain(line.rstrip()) for line in lines)
 
 
 def si_tick(value: float, unit: str) -> str:

@@ -19,10 +19,11 @@ from perfmodel.plot.style import (
     MARKER_PT,
     MARKERS,
     TEXT_PT,
-    TITLE_PT,
     axes_of,
+    entry,
     finish,
     plain,
+    put_title,
     size_pt,
     text_width_pt,
 )
@@ -73,7 +74,7 @@ def sweep(
         last = _draw_curves(ax, by_kind, kinds, over, (i, colors[i]), roofline, obstacles)
         labels.append(Label(text, *last))
     values = sorted({_value(p, over) for p in points})
-    finish(ax, None, _NAMES.get(over, over), "Performance (FLOP/s)")
+    finish(ax, _NAMES.get(over, over), "Performance (FLOP/s)")
     apply(ax, (values[0] / 1.15, values[-1] * 1.15, *ax.get_ylim()))
     width = size_pt(ax, foreign)[0]
     _legend(ax, kinds, roofline, title, width)
@@ -136,14 +137,13 @@ def _legend(
                mfc="white" if i else INK, ls=":" if i else "-")
         for i in range(len(kinds))
     ]  # fmt: skip
-    texts = [f"measured: {plain(kind)}" for kind in kinds]
+    texts = [entry(plain(kind)) for kind in kinds]
     if roofline is not None:
         entries.append(Line2D([], [], color=INK, lw=0.8, ls=(0, (4, 2))))
-        texts.append("predicted: smooth roof")
+        texts.append("smooth roof (predicted)")
     columns = len(texts) if sum(text_width_pt(t) + 40 for t in texts) < width else 1
     rows = len(texts) // columns
-    if title:
-        ax.set_title(plain(title), fontsize=TITLE_PT, color=INK, loc="left", pad=6 + 14 * rows)
+    put_title(ax, title, width, 6 + 14 * rows)
     ax.legend(
         entries, texts, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, frameon=False,
         fontsize=TEXT_PT, borderaxespad=0.2, borderpad=0.2, labelcolor=INK,

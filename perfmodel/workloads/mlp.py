@@ -90,10 +90,7 @@ def _rows(h: str, k: str, m: str) -> dict[str, dict[str, str]]:
     the batch for b2 and b1 1 each; update W - rate (dW + lambda W) 4, without lambda for biases 2.
     """
     return {
-        "copying images host -> device": {
-            "pci": f"b*(D + C)*{k}",  # pixels and one-hot labels
-            "pci_message": f"b*(D + C)*{k}",
-        },
+        "copying images host -> device": _copied(f"b*(D + C)*{k}"),  # pixels, one-hot labels
         "forward": {  # bias and sigmoid; bias, softmax and output gradient
             "flops": f"5*{h}*{k} + 8*C*{k}",
             "dram": f"b*(2*{h}*{k} + {h} + 3*C*{k} + C)",
@@ -122,18 +119,22 @@ def _rows(h: str, k: str, m: str) -> dict[str, dict[str, str]]:
             "flops": f"2*D*{h}*{k}",
             "dram": f"b*({h}*{k} + D*{k} + D*{h})",
         },
-        "cudaMemcpyDeviceToHost": {"pci": f"{m}*b", "pci_message": f"{m}*b"},
+        "cudaMemcpyDeviceToHost": _copied(f"{m}*b"),
         "MPI_Allreduce": {  # a ring, one direction
             "flops": f"(p - 1)/p*{m}",
             "mpi": f"2*(p - 1)/p*{m}*b",
             "mpi_message": f"{m}*b",
         },
-        "cudaMemcpyHostToDevice": {"pci": f"{m}*b", "pci_message": f"{m}*b"},
+        "cudaMemcpyHostToDevice": _copied(f"{m}*b"),
         "step": {  # W - rate (dW + lambda W), b - rate db
             "flops": f"2*n + 2*{h}*(D + C)",
             "dram": "3*n*b",
         },
     }
+
+
+def _copied(size: str) -> dict[str, str]:
+    return {"pci": size, "pci_message": size}
 
 
 def _as_the_document_counts(rows: dict[str, dict[str, str]], m: str) -> dict[str, dict[str, str]]:
