@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from perfmodel import outputs, stats, store, tables
 from perfmodel.analysis import Analysis, RunAnalysis
 from perfmodel.analysis_json import analysis_document
+from perfmodel.errors import WorkloadError
 from perfmodel.readers import read as read_trace
 from perfmodel.runs import Options, analyze_traces
 from perfmodel.table import to_frame
@@ -102,6 +103,10 @@ def analyze(
     PerfmodelError
         As the command line does, with the same message.
     """
+    if attribute not in ("thread", "time"):
+        raise WorkloadError(f"wanted attribute='thread' or 'time'; found {attribute!r}; take one")
+    if warmup is not None and warmup < 0:
+        raise WorkloadError(f"wanted warmup of at least 0 batches; found {warmup}; give more")
     read_ones = [r if isinstance(r, Report) else read(r) for r in reports]
     options = Options(
         values=symbols,

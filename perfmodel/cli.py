@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,10 @@ from perfmodel.errors import PerfmodelError
 
 if TYPE_CHECKING:
     from perfmodel.stats import Statistic
+
+gc.set_threshold(100_000)  # start-up makes many objects and drops few
+# nothing here multiplies matrices on the host: spare NumPy the start of its BLAS threads
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 FORMATS = ("table", "csv", "json", "markdown", "latex")
 REPORTS = (
@@ -47,6 +53,11 @@ class _Main(click.Group):
         except BrokenPipeError:
             sys.stderr.close()
             context.exit(0)
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else "standard output: "
+            said = f"{where}{error.strerror or error}; free some space or write elsewhere"
+            click.echo(f"perfmodel: error: {_one_line(said)}", err=True)
+            context.exit(1)
 
 
 @click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
@@ -244,10 +255,9 @@ def _one_line(message: object) -> str:
 
 def _terminal() -> tuple[int | None, bool]:
     """Width and colour of standard output; a pipe gets a fixed width and no colour."""
-    import os
     import shutil
 
-    if not sys.stdout.isatty():
+    if sys.stdout is None or not sys.stdout.isatty():
         return _WIDTH_OF_PIPE, False
     return shutil.get_terminal_size().columns, "NO_COLOR" not in os.environ
 
@@ -256,7 +266,8 @@ class _progress:  # noqa: N801
     """A progress bar on standard error, only where that is a terminal and takes a while."""
 
     def __init__(self, total: int, quiet: bool) -> None:
-        self._total, self._shown = total, not quiet and sys.stderr.isatty()
+        terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._total, self._shown = total, terminal and not quiet
         self._bar: Any = None
 
     def __enter__(self) -> Callable[[str], None]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from perfmodel.fit import Estimate
@@ -62,7 +63,12 @@ class Facts:
 
 
 def find(facts: Facts) -> tuple[Finding, ...]:
-    """Return all findings worth at least one percent of a batch, largest saving first."""
+    """Return all findings worth at least one percent of a batch, largest saving first.
+
+    A saving is between nothing and the whole batch; those that cannot be told come last.
+    """
+    if facts.batch.value <= 0:
+        return ()
     found = [
         *_shared(facts),
         *_idle(facts),
@@ -73,7 +79,11 @@ def find(facts: Facts) -> tuple[Finding, ...]:
         *_many_collectives(facts),
         *_slow_products(facts),
     ]
-    worth = [f for f in found if f.saving_s is None or f.saving_s >= _WORTH * facts.batch.value]
+    worth = [
+        f if f.saving_s is None else replace(f, saving_s=min(f.saving_s, facts.batch.value))
+        for f in found
+        if f.saving_s is None or f.saving_s >= _WORTH * facts.batch.value
+    ]
     return tuple(sorted(worth, key=lambda f: -(f.saving_s if f.saving_s is not None else 0.0)))
 
 
@@ -97,13 +107,13 @@ def _idle(facts: Facts) -> Iterator[Finding]:
     """Time in which neither the GPU nor a collective works: launches, synchronizations, Python."""
     if facts.busy_s is None:
         return
-    mpi = sum(g.count * g.seconds for g in facts.collectives)
+    mpi = statistics.median(facts.waiting.seconds) if facts.waiting else 0.0
     idle = facts.batch.value - facts.busy_s - mpi
     if idle <= 0:
         return
     evidence = (
         f"the GPU is busy {_share(facts, facts.busy_s)}, collectives take {si(mpi, 's')}; "
-        f"{facts.gpu_ops:.0f} GPU operations"
+        f"{facts.gpu_ops:.0f} GPU operation{'s' * (round(facts.gpu_ops) != 1)}"
     )
     if facts.synchronizations:
         evidence += (

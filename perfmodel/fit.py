@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, Literal
 
@@ -69,13 +71,12 @@ class Rate:
     ranges: tuple[str, ...]
 
 
-def tabulate(spans: Spans, ranks: Sequence[int]) -> tuple[Measured, ...]:
+def tabulate(spans: Spans, ranks: Sequence[int], batch_label: str) -> tuple[Measured, ...]:
     """Arrange the spans inside batches by path, rank and batch, parents before children."""
     inside = np.flatnonzero(spans.batch >= 0)
     if len(inside) == 0:
         return ()
-    row_of = np.full(max(ranks) + 2, -1)
-    row_of[list(ranks)] = np.arange(len(ranks))
+    spans = _from_the_batch(spans, inside, batch_label)
     shape = len(ranks), int(spans.batch[inside].max()) + 1
     inside = inside[np.argsort(spans.path[inside], kind="stable")]
     path = spans.path[inside]
@@ -83,12 +84,23 @@ def tabulate(spans: Spans, ranks: Sequence[int]) -> tuple[Measured, ...]:
     found = []
     for lo, hi in pairwise(cuts):
         at = inside[lo:hi]
-        cell = row_of[spans.rank[at]] * shape[1] + spans.batch[at]
+        cell = np.searchsorted(ranks, spans.rank[at]) * shape[1] + spans.batch[at]
         found.append(_measured(spans, at, cell, shape))
     first = np.full(len(spans.paths), np.iinfo(np.int64).max)
     np.minimum.at(first, spans.path, spans.start_ns)
     starts = dict(zip(spans.paths, first.tolist(), strict=True))
     return tuple(sorted(found, key=lambda m: [starts[m.path[: d + 1]] for d in range(len(m.path))]))
+
+
+def _from_the_batch(spans: Spans, inside: Int64, batch_label: str) -> Spans:
+    """Let paths begin at the batch where batches lie in ranges of several names (epochs)."""
+    batched = {spans.paths[i] for i in np.unique(spans.path[inside])}
+    if len({p[: p.index(batch_label)] for p in batched}) < 2:
+        return spans
+    short = [p[p.index(batch_label) :] if p in batched else p for p in spans.paths]
+    code = {p: i for i, p in enumerate(dict.fromkeys(short))}
+    recode = np.array([code[p] for p in short], np.int32)
+    return replace(spans, paths=tuple(code), path=recode[spans.path])
 
 
 def _measured(spans: Spans, at: Int64, cell: Int64 | Int32, shape: tuple[int, int]) -> Measured:
@@ -127,11 +139,13 @@ def count_warmup(batch_s: Floats) -> int:
     batch_s : array, shape (ranks, batches)
         Host time of every batch; NaN where a rank did not run it.
     """
-    slowest = np.nanmax(np.where(np.isnan(batch_s), -np.inf, batch_s), axis=0)
+    slowest = np.max(np.where(np.isnan(batch_s), -np.inf, batch_s), axis=0, initial=-np.inf)
     count = len(slowest)
-    if count < 3:
+    second_half = slowest[count // 2 :]
+    timed = second_half[np.isfinite(second_half)]
+    if count < 3 or len(timed) == 0:
         return 0
-    usual = float(np.median(slowest[count // 2 :]))
+    usual = float(np.median(timed))
     for index, seconds in enumerate(slowest[: count // 2]):
         if seconds <= _SLOW * usual:
             return index
@@ -164,7 +178,9 @@ def bootstrap_medians(tables: Sequence[Floats]) -> Floats:
         size = min(step, resamples - first)
         drawn = generator.integers(0, batches, size=(size, batches))
         values = np.moveaxis(stacked[:, :, drawn], 2, 0)  # (resample, k, rank, batch)
-        out.append(median(values.reshape(size, len(stacked), -1), axis=2))
+        with warnings.catch_warnings():  # a resample may miss the few batches with a value
+            warnings.filterwarnings("ignore", "All-NaN slice", RuntimeWarning)
+            out.append(median(values.reshape(size, len(stacked), -1), axis=2))
     return np.concatenate(out)
 
 
@@ -201,7 +217,7 @@ def fit_rate(work: float, tables: Mapping[str, Floats], unit: str, clock: Clock)
     seconds = sum(float(np.nanmedian(a)) for a in arrays)
     if seconds <= 0:
         return None
-    resampled = bootstrap_medians(arrays).sum(axis=1)
-    low, high = np.nanpercentile(work / resampled, [2.5, 97.5])
+    fast, slow = np.nanpercentile(bootstrap_medians(arrays).sum(axis=1), [2.5, 97.5])
+    low, high = work / float(slow), work / float(fast) if fast > 0 else math.inf
     instances = min(int(np.count_nonzero(~np.isnan(a))) for a in arrays)
-    return Rate(work / seconds, float(low), float(high), unit, instances, clock, tuple(tables))
+    return Rate(work / seconds, low, high, unit, instances, clock, tuple(tables))

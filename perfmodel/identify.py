@@ -9,6 +9,7 @@ from itertools import permutations
 from typing import Any, Final
 
 from perfmodel.trace import Trace
+from perfmodel.workloads.work import LARGEST
 
 MARK_KEY: Final = "perfmodel_config"
 """Key of the JSON object that the trainer leaves in an NVTX mark."""
@@ -24,6 +25,7 @@ MARK_SYMBOLS: Final = {
 
 DTYPE_BYTES: Final = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 _LONGEST_MARK: Final = 100_000
+_DEEPEST_MARK: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,22 @@ def read_mark(trace: Trace) -> dict[str, Any]:
                 config = json.loads(text)
             except (ValueError, RecursionError):
                 continue
-            if isinstance(config, dict) and MARK_KEY in config:
+            if isinstance(config, dict) and MARK_KEY in config and _is_shallow(config):
                 return config
     return {}
+
+
+def _is_shallow(value: Any) -> bool:
+    """Whether JSON nests no deeper than a configuration has reason to."""
+    level = [value]
+    for _ in range(_DEEPEST_MARK):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return not level
 
 
 def from_mark(config: Mapping[str, Any]) -> dict[str, int]:
@@ -56,7 +71,7 @@ def from_mark(config: Mapping[str, Any]) -> dict[str, int]:
     values = {
         symbol: config[name]
         for symbol, name in MARK_SYMBOLS.items()
-        if isinstance(config.get(name), int) and config[name] > 0
+        if type(config.get(name)) is int and 0 < config[name] <= LARGEST
     }
     width = DTYPE_BYTES.get(str(config.get("dtype")))
     return values | ({"b": width} if width else {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,11 +62,14 @@ def _draw(analysis: Analysis, folder: Path) -> None:
     from perfmodel import plot
 
     roof = analysis.fitted.roofline
-    if roof is not None:
-        plot.save(draw_roofline(analysis), folder, "roofline")
-        if _is_sweep(analysis):
-            plot.save(plot.sweep(analysis.points, roof), folder, "sweep")
-    plot.save(draw_breakdown(analysis), folder, "breakdown", formats=("png", "svg"))
+    with warnings.catch_warnings():  # names may be in scripts that the font lacks
+        warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
+        if roof is not None:
+            plot.save(draw_roofline(analysis), folder, "roofline")
+            if _is_sweep(analysis):
+                plot.save(plot.sweep(analysis.points, roof), folder, "sweep")
+        if analysis.fitted.batch.median.value > 0:
+            plot.save(draw_breakdown(analysis), folder, "breakdown", formats=("png", "svg"))
 
 
 def draw_roofline(analysis: Analysis, ax: Axes | None = None) -> Axes:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from perfmodel.trace import NULL, ApiCalls, Bool, GpuOps, Int32, Int64, Ranges, Trace
+from perfmodel.trace import NULL, Bool, Int32, Int64, Ranges
 
 _PEELS: Final = 64
 _SAFE: Final = 2**62
@@ -17,9 +18,9 @@ _SAFE: Final = 2**62
 class Nesting:
     """Ranges in preorder: by thread, then start, then longest first, then row.
 
-    A range's parent is the tightest range of the same thread that contains it, in any domain. Of
-    identical intervals the earlier row is the outer one (Nsight Systems makes each the other's
-    parent and loses both).
+    A range's parent is the tightest range of the same thread that contains it, in any domain; of
+    those of one length the one that starts last. Of identical intervals the earlier row is the
+    outer one (Nsight Systems makes each the other's parent and loses both).
 
     Attributes
     ----------
@@ -31,10 +32,11 @@ class Nesting:
     parent : int64, shape (m,)
         Position in preorder, -1 for a range that none contains.
     level : int32, shape (m,)
-        Number of enclosing ranges.
+        Number of ranges above it, from parent to parent.
     crossing : bool, shape (threads,)
-        Threads on which some ranges overlap without nesting; there, a range's descendants are
-        not contiguous and containment is decided pair by pair.
+        Threads on which one chain of parents does not name all that encloses a range: some
+        overlap without nesting, or one of no length lies where two touch. There, a range's
+        descendants are not contiguous and containment is decided pair by pair.
     """
 
     row: Int64
@@ -48,11 +50,17 @@ class Nesting:
     def __len__(self) -> int:
         return len(self.row)
 
+    def by_level(self) -> Iterator[Int64]:
+        """Yield the positions of every level in preorder, the outermost level first."""
+        deepest = int(self.level.max(initial=0))
+        level = self.level.astype(np.uint16) if deepest < 2**16 else self.level
+        order = np.argsort(level, kind="stable")
+        yield from np.split(order, np.cumsum(np.bincount(self.level))[:-1])
+
     def subtree_sizes(self) -> Int64:
         """Return the number of ranges in every range's subtree, itself included."""
         size = np.ones(len(self), np.int64)
-        for level in range(int(self.level.max(initial=0)), 0, -1):
-            at = np.flatnonzero(self.level == level)
+        for at in [*self.by_level()][:0:-1]:
             np.add.at(size, self.parent[at], size[at])
         return size
 
@@ -71,7 +79,8 @@ def nest(ranges: Ranges, thread_count: int, rows: Int64 | None = None) -> Nestin
     Notes
     -----
     A range that never ended is given the last timestamp of the table, as Nsight Systems does.
-    Time is linear in ranges times depth; crossing ranges take an exact path of their own.
+    Time is linear in ranges times depth, down to a depth no sane program reaches, and then linear
+    in ranges; crossing ranges take an exact path of their own.
     """
     row = np.flatnonzero(~ranges.other_thread) if rows is None else rows
     if len(row) == 0:
@@ -88,6 +97,7 @@ def nest(ranges: Ranges, thread_count: int, rows: Int64 | None = None) -> Nestin
     parent, level, crosses = _peel(axis_start, axis_end, thread)
     crossing = np.zeros(thread_count, np.bool_)
     crossing[thread[crosses]] = True
+    crossing[thread[_between(axis_start, axis_end)]] = True
     for t in np.flatnonzero(crossing):
         lo, hi = np.searchsorted(thread, [t, t + 1])
         _nest_crossing(start[lo:hi], end[lo:hi], lo, parent[lo:hi], level[lo:hi])
@@ -141,31 +151,67 @@ def _peel(start: Int64, end: Int64, group: Int32) -> tuple[Int64, Int32, Bool]:
         owner[inner] = parent[inner]
         left = inner
         if len(left) == 0:
-            return parent, level, crosses
-    crosses[left] = True  # deeper than any sane program nests: leave it to the exact path
+            break
+    else:
+        _stack(left, start, end, parent, level, crosses)
     return parent, level, crosses
 
 
+def _stack(
+    left: Int64, start: Int64, end: Int64, parent: Int64, level: Int32, crosses: Bool
+) -> None:
+    """Nest the ranges below all peeled levels, whose parents so far are the last ones peeled."""
+    opened: list[int] = []
+    for i, s, e, owner in zip(
+        left.tolist(), start[left].tolist(), end[left].tolist(), parent[left].tolist(), strict=True
+    ):
+        if opened and opened[0] != owner:
+            opened.clear()
+        while len(opened) > 1 and end[opened[-1]] < e:
+            crosses[i] |= s < end[opened.pop()]
+        opened = opened or [owner]
+        parent[i], level[i] = opened[-1], level[opened[-1]] + 1
+        opened.append(i)
+
+
+def _between(start: Int64, end: Int64) -> Int64:
+    """Positions of ranges of no length where one range ends and another one starts."""
+    instant = np.flatnonzero(start == end)
+    longer = start < end
+    if len(instant):
+        instant = instant[np.isin(start[instant], start[longer])]
+    if len(instant):
+        instant = instant[np.isin(start[instant], end[longer])]
+    return instant
+
+
 def _nest_crossing(start: Int64, end: Int64, base: int, parent: Int64, level: Int32) -> None:
-    """Give every range of one thread its tightest container, whatever overlaps."""
-    open_ranges: list[int] = []
-    starts, ends = start.tolist(), end.tolist()
-    for i, (s, e) in enumerate(zip(starts, ends, strict=True)):
-        open_ranges = [j for j in open_ranges if ends[j] >= s]
-        holders = [j for j in open_ranges if ends[j] >= e]
-        if holders:
-            best = min(reversed(holders), key=lambda j: ends[j] - starts[j])
-            parent[i], level[i] = base + best, level[best] + 1
-        else:
-            parent[i], level[i] = -1, 0
-        open_ranges.append(i)
+    """Give every range of one thread its tightest container, whatever overlaps.
+
+    In preorder, what comes before a range starts no later: its containers are those that end no
+    earlier. A Fenwick tree over the ends, last first, knows the shortest; of equal ones the last.
+    """
+    nowhere = (2**64, 0)  # no int64 interval is as long
+    tree = [nowhere] * (len(end) + 1)
+    place = (np.searchsorted(np.unique(-end), -end) + 1).tolist()
+    lengths = [e - s for s, e in zip(start.tolist(), end.tolist(), strict=True)]
+    for i, (at, length) in enumerate(zip(place, lengths, strict=True)):
+        best, k = nowhere, at
+        while k:
+            best = min(best, tree[k])
+            k &= k - 1
+        parent[i], level[i] = (base - best[1], level[-best[1]] + 1) if best < nowhere else (-1, 0)
+        while at < len(tree):
+            tree[at] = min(tree[at], (length, -i))
+            at += at & -at
 
 
 def innermost(nesting: Nesting, thread: Int32, start_ns: Int64, end_ns: Int64) -> Int64:
     """Return the innermost range that encloses each call, -1 where none does.
 
     A call belongs to a range if it lies inside it on the same thread; one that straddles a
-    border does not. On crossing threads the answer is one container, not all: see `enclosing`.
+    border does not. For calls on threads that do not cross; one of no length, where two ranges
+    touch, gets one of its two chains of ranges: see `enclosing`.
 
     Parameters
     ----------
@@ -211,6 +257,25 @@ def _climb(nesting: Nesting, at: Int64, end_ns: Int64) -> Int64:
     return at
 
 
+def enclosing(
+    nesting: Nesting, thread: Int32, start_ns: Int64, end_ns: Int64
+) -> tuple[Int64, Int64, Int64]:
+    """Find all ranges that enclose each call: as a chain where one says all, else as pairs.
+
+    Returns
+    -------
+    inner : int64, shape (k,)
+        The innermost range of each call, -1 where none encloses it and where pairs list them.
+    range, call : int64
+        All (range, call) pairs of calls on crossing threads and of calls of no length.
+    """
+    inner = innermost(nesting, thread, start_ns, end_ns)
+    paired = np.flatnonzero(nesting.crossing[thread] | (start_ns == end_ns))
+    inner[paired] = -1
+    holder, at = enclosing_pairs(nesting, thread[paired], start_ns[paired], end_ns[paired])
+    return inner, holder, paired[at]
+
+
 def enclosing_pairs(
     nesting: Nesting, thread: Int32, start_ns: Int64, end_ns: Int64
 ) -> tuple[Int64, Int64]:
@@ -239,59 +304,3 @@ def enclosing_pairs(
             ranges.extend(holders)
             calls.extend([call] * len(holders))
     return np.array(ranges, np.int64), np.array(calls, np.int64)
-
-
-def join_launches(trace: Trace, ops: GpuOps, api: ApiCalls) -> tuple[Int64, Int64, bool]:
-    """Join GPU operations to the API calls that launched them.
-
-    Returns
-    -------
-    op, call : int64 arrays, shape (pairs,)
-        Row pairs that agree on process and correlation id. Operations without a call are in no
-        pair; an id that several calls share makes several pairs.
-    repeated : bool
-        Whether several calls of one process may share an id.
-    """
-    op_rows = np.flatnonzero((ops.correlation != NULL) & (ops.process >= 0))
-    api_process = trace.thread_process[api.thread]
-    api_rows = np.flatnonzero(api.correlation != NULL)
-    if len(op_rows) == 0 or len(api_rows) == 0:
-        return np.empty(0, np.int64), np.empty(0, np.int64), False
-    processes = len(trace.processes)
-    whose, ids = api_process[api_rows], api.correlation[api_rows]
-    low = np.full(processes, np.iinfo(np.int64).max)
-    high = np.full(processes, np.iinfo(np.int64).min)
-    np.minimum.at(low, whose, ids)
-    np.maximum.at(high, whose, ids)
-    seen = high >= low
-    width = np.where(seen, high - low + 1, 0)
-    if (width < 0).any() or float(width.astype(np.float64).sum()) > 8.0 * len(api_rows) + 1e6:
-        return _join_sorted(ops, op_rows, whose, ids, api_rows)
-    base = np.concatenate([[0], np.cumsum(width)])
-    table = np.full(int(base[-1]) + 1, -1, np.int64)
-    slot = base[whose] + ids - low[whose]
-    table[slot] = api_rows
-    if not np.array_equal(table[slot], api_rows):
-        return _join_sorted(ops, op_rows, whose, ids, api_rows)
-    process, wanted = ops.process[op_rows], ops.correlation[op_rows]
-    inside = (wanted >= low[process]) & (wanted <= high[process])
-    op_rows, process, wanted = op_rows[inside], process[inside], wanted[inside]
-    call = table[base[process] + wanted - low[process]]
-    return op_rows[call >= 0], call[call >= 0], False
-
-
-def _join_sorted(
-    ops: GpuOps, op_rows: Int64, whose: Int32, ids: Int64, api_rows: Int64
-) -> tuple[Int64, Int64, bool]:
-    """Join sparse or repeated correlation ids by sorting; repeated ids multiply pairs."""
-    distinct, codes = np.unique(
-        np.concatenate([ids, ops.correlation[op_rows]]), return_inverse=True
-    )
-    key = np.concatenate([whose, ops.process[op_rows]]).astype(np.int64) * len(distinct) + codes
-    api_key, op_key = key[: len(ids)], key[len(ids) :]
-    order = np.argsort(api_key, kind="stable")
-    lo = np.searchsorted(api_key[order], op_key, side="left")
-    count = np.searchsorted(api_key[order], op_key, side="right") - lo
-    op = np.repeat(op_rows, count)
-    offset = np.arange(len(op)) - np.repeat(np.cumsum(count) - count, count)
-    return op, api_rows[order[np.repeat(lo, count) + offset]], True

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.analysis import Analysis
-from perfmodel.analyze import Run, analyze_run, measure
-from perfmodel.errors import WorkloadError
+from perfmodel.analysis import Analysis, RunAnalysis
+from perfmodel.errors import ReportError, WorkloadError
 from perfmodel.identify import (
     MARK_SYMBOLS,
     Identity,
@@ -19,13 +18,15 @@ from perfmodel.identify import (
     from_messages,
     read_mark,
 )
+from perfmodel.interpret import analyze_run
+from perfmodel.measure import Run, measure
 from perfmodel.trace import MEMCPY, MPI_SOURCES, NULL, Trace
 from perfmodel.workloads.mlp import Counting, mlp
-from perfmodel.workloads.work import Workload
+from perfmodel.workloads.work import Symbol, Workload
 
 _H2D, _D2H = 1, 2
-_SAME_START_NS: Final = 600 * 10**9
-"""Reports of one run start within ten minutes of each other."""
+_SLACK_NS: Final = 10**9
+"""Reports of one run overlap in time, but for what the clocks of its hosts differ by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,17 @@ def analyze_traces(
 
     Raises
     ------
-    SchemaError, WorkloadError
-        If a run has no batches, or its symbols are unknown or impossible.
+    ReportError, SchemaError, WorkloadError
+        If there is no report, a run has no batches, or its symbols are unknown or impossible.
     """
-    runs = []
-    for label, members in group(traces):
+    distinct = list({t.source.resolve(): t for t in reversed(traces)}.values())[::-1]
+    if not distinct:
+        raise ReportError("wanted at least one report; found none; name one")
+    for name, value in options.values.items():
+        Symbol(name).check(value)
+    repeated = len(traces) - len(distinct)
+    runs: list[RunAnalysis] = []
+    for label, members in group(distinct):
         progress(label)
         workload = options.workload
         batch_label = options.batch_label or (workload.batch_range if workload else None)
@@ -73,6 +80,8 @@ def analyze_traces(
             members, batch_label or "batch iteration", label=label, by_time=options.by_time
         )
         identity, warnings = identify(run, options.values)
+        if repeated and not runs:
+            warnings.append(f"{repeated} of the reports were given before and are left out")
         if workload is None:
             parallel = str(identity.config.get("parallel", "data"))
             workload = mlp(options.counting, "model" if parallel == "model" else "data")
@@ -82,13 +91,11 @@ def analyze_traces(
                 f"workload '{workload.name}' has no symbol {unknown[0]!r}; it has "
                 f"{', '.join(workload.symbols) or 'none'}; leave it out"
             )
-        missing = [
-            name
-            for name, symbol in workload.symbols.items()
-            if name not in identity.values and symbol.default is None
-        ]
+        defaults = {n: s.default for n, s in workload.symbols.items() if s.default is not None}
+        identity = replace(identity, values={**defaults, **identity.values})
+        missing = [name for name in workload.symbols if name not in identity.values]
         if missing:
-            problem = _unknown(run.label, missing)
+            problem = _unknown(run.label, missing, marked=bool(identity.config))
             if options.values or options.workload:
                 raise WorkloadError(problem)
             warnings.append(f"{problem} (FLOPs, rates and the roofline are missing until then)")
@@ -101,17 +108,17 @@ def group(traces: Sequence[Trace]) -> list[tuple[str, list[Trace]]]:
     """Group reports that hold different ranks of one run; every other report is its own run.
 
     Reports belong together if their marks name one run, or, without marks, if each holds fewer
-    ranks than its communicator, their ranks differ, and they started within ten minutes.
+    ranks than its communicator, their ranks differ, and they overlap in time.
     """
-    groups: list[list[Trace]] = []
-    for trace in traces:
-        home = next((g for g in groups if _same_run(g, trace)), None)
+    groups: list[list[int]] = []
+    for i in sorted(range(len(traces)), key=lambda i: traces[i].utc_start_ns or 0):
+        home = next((g for g in groups if _same_run([traces[j] for j in g], traces[i])), None)
         if home is None:
-            groups.append([trace])
+            groups.append([i])
         else:
-            home.append(trace)
-    labels = _labels([g[0].source for g in groups])
-    return list(zip(labels, groups, strict=True))
+            home.append(i)
+    found = [[traces[i] for i in g] for g in sorted(sorted(g) for g in groups)]
+    return list(zip(_labels([g[0].source for g in found]), found, strict=True))
 
 
 def _same_run(members: Sequence[Trace], trace: Trace) -> bool:
@@ -124,9 +131,21 @@ def _same_run(members: Sequence[Trace], trace: Trace) -> bool:
     ids = {str(read_mark(t).get("run_id", "")) for t in (*members, trace)}
     if ids != {""}:
         return len(ids) == 1
-    starts = [t.utc_start_ns for t in (*members, trace)]
-    known = [s for s in starts if s is not None]
-    return len(known) == len(starts) and max(known) - min(known) < _SAME_START_NS
+    spans = [_utc_span(t) for t in (*members, trace)]
+    known = [span for span in spans if span is not None]
+    if len(known) < len(spans):
+        return False
+    return max(start for start, _ in known) < min(end for _, end in known) + _SLACK_NS
+
+
+def _utc_span(trace: Trace) -> tuple[int, int] | None:
+    """UTC times of a report's first and last range or MPI call, None if it does not tell them."""
+    tables = [t for t in (trace.ranges, trace.mpi) if len(t)]
+    if trace.utc_start_ns is None or not tables:
+        return None
+    first = min(int(t.start_ns.min()) for t in tables)
+    last = max(int(max(t.start_ns.max(), t.end_ns.max())) for t in tables)
+    return trace.utc_start_ns + first, trace.utc_start_ns + last
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:
@@ -134,7 +153,7 @@ def _labels(paths: Sequence[Path]) -> list[str]:
     stems = [p.name.split(".sqlite")[0].removesuffix(".nsys-rep") for p in paths]
     if len(set(stems)) == len(stems):
         return stems
-    full = [f"{p.parent.name}/{s}" for p, s in zip(paths, stems, strict=True)]
+    full = [f"{p.resolve().parent.name}/{s}" for p, s in zip(paths, stems, strict=True)]
     return [f if full.count(f) == 1 else f"{f}#{i + 1}" for i, f in enumerate(full)]
 
 
@@ -145,14 +164,17 @@ def identify(run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
     marked = from_mark(config)
     world = max((t.world_size or 0 for t in run.traces), default=0)
     recorded = max(world, len(run.ranks))
-    inferred = from_messages(*_messages(run), recorded) or {}
-    values = {"b": 4, "p": recorded} | (marked or inferred)
+    ranks = given.get("p", marked.get("p", recorded))
+    inferred = from_messages(*_messages(run), ranks) or {}
+    told = inferred | marked
+    values = {"b": 4, "p": recorded} | told
     for symbol, value in given.items():
-        if symbol in marked and marked[symbol] != value:
+        if told.get(symbol, value) != value:
             name = MARK_SYMBOLS.get(symbol, symbol)
+            whose = "the report's own" if symbol in marked else "what its messages' sizes tell,"
             warnings.append(
-                f"{run.label}: {symbol} = {value} was given and overrides the report's own "
-                f"{name} = {marked[symbol]}"
+                f"{run.label}: {symbol} = {value} was given and overrides {whose} "
+                f"{name} = {told[symbol]}"
             )
         values[symbol] = value
     if len(run.ranks) < values["p"]:
@@ -160,9 +182,12 @@ def identify(run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
             f"{run.label}: {len(run.ranks)} of p = {values['p']} ranks are in the report; give "
             f"the other ranks' reports too to see all of them"
         )
-    source = "the report's configuration mark" if marked else "the flags"
-    if not marked and inferred and not set(inferred) <= set(given) | {"p", "b"}:
-        source = "the sizes of the report's messages"
+    sources = {
+        "the report's configuration mark": bool(marked),
+        "the sizes of the report's messages": bool({*inferred} - {*marked, *given, "p", "b"}),
+        "the flags": bool(given),
+    }
+    source = " and ".join(name for name, used in sources.items() if used) or "the defaults"
     return Identity(values, source, config), warnings
 
 
@@ -190,21 +215,22 @@ def _messages(run: Run) -> tuple[set[int], set[int]]:
     return gradients, sizes[_H2D] - gradients
 
 
-def _unknown(label: str, missing: Sequence[str]) -> str:
+def _unknown(label: str, missing: Sequence[str], *, marked: bool) -> str:
     flags = " ".join(
         f"--{MARK_SYMBOLS[s].replace('_', '-')} {s}" if s in MARK_SYMBOLS else f"--set {s}=..."
         for s in missing
     )
     return (
-        f"{label}: the report has no configuration mark, and the sizes of its messages do not "
-        f"tell {', '.join(missing)}; give: {flags}"
+        f"{label}: the report has {'a' if marked else 'no'} configuration mark"
+        f"{' without' if marked else ', and the sizes of its messages do not tell'} "
+        f"{', '.join(missing)}; give: {flags}"
     )
 
 
 def _chosen(labels: Sequence[str], fit: str | int) -> int:
     if isinstance(fit, str) and fit in labels:
         return labels.index(fit)
-    if str(fit).isdigit() and int(fit) < len(labels):
+    if str(fit).isdecimal() and len(str(fit)) < 10 and int(fit) < len(labels):
         return int(fit)
     raise WorkloadError(
         f"wanted --fit to name one of the runs {', '.join(labels)} (or its number from 0); "

@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 
 from perfmodel.projection import Launches, all_pairs, attribute
-from perfmodel.ranges import Nesting, innermost, nest
+from perfmodel.ranges import Nesting, enclosing, nest
+from perfmodel.readers.codes import check_sum, sums
 from perfmodel.readers.nvtx import MPI_DOMAIN
 from perfmodel.trace import MEMCPY, NULL, Int32, Int64, Trace, rows
 
@@ -115,8 +116,7 @@ def make_spans(
     moved = 0
     if by_time:
         launches, moved = _attribute_by_time(trace, nesting, launches, batch_of)
-    holder, pair = all_pairs(nesting, launches)
-    op = launches.op[pair]
+    holder, op = _operations(nesting, launches)
     projection, busy, ops = _gpu_clocks(trace, len(nesting), holder, op)
     copied = np.isin(trace.ops.copy_kind[op], _PCI_COPIES) & (trace.ops.kind[op] == MEMCPY)
     sizes = np.maximum(trace.ops.bytes[op[copied]], 0)
@@ -132,7 +132,7 @@ def make_spans(
         projection_ns=projection,
         busy_ns=busy,
         ops=ops,
-        copy_bytes=_sums(holder[copied], sizes, len(nesting)),
+        copy_bytes=sums(holder[copied], sizes, len(nesting)),
         mpi_bytes=mpi_bytes,
         mpi_ns=mpi_ns,
     )
@@ -192,8 +192,7 @@ def _paths(trace: Trace, nesting: Nesting) -> tuple[tuple[Path, ...], Int32]:
     mine = label_code[trace.ranges.name[nesting.row]]
     paths: list[Path] = []
     path = np.zeros(len(nesting), np.int32)
-    for level in range(int(nesting.level.max(initial=-1)) + 1):
-        at = np.flatnonzero(nesting.level == level)
+    for level, at in enumerate(nesting.by_level()):
         above = path[nesting.parent[at]].astype(np.int64) if level else np.full(len(at), -1)
         distinct, code = np.unique((above + 1) * len(labels) + mine[at], return_inverse=True)
         path[at] = code + len(paths)
@@ -209,8 +208,7 @@ def _batches(
     """Enclosing batch range (position, -1 for none), batch number and rank of every range."""
     is_batch = np.array([n == label for n in trace.range_labels] + [False], np.bool_)
     batch_of = np.where(is_batch[trace.ranges.name[nesting.row]], np.arange(len(nesting)), -1)
-    for level in range(1, int(nesting.level.max(initial=0)) + 1):
-        at = np.flatnonzero(nesting.level == level)
+    for at in [*nesting.by_level()][1:]:
         above = batch_of[nesting.parent[at]]
         batch_of[at] = np.where(above >= 0, above, batch_of[at])
     ranks = np.array([rank_of.get(p, -1) for p in range(len(trace.processes))] or [-1], np.int32)
@@ -234,14 +232,28 @@ def _attribute_by_time(
     ):
         main[trace.thread_process[thread]] = thread
     lost = np.setdiff1d(np.flatnonzero(launches.inner < 0), launches.crossing_pair)
+    thread = main[trace.thread_process[trace.api.thread[launches.call[lost]]]]
+    lost, thread = lost[thread >= 0], thread[thread >= 0]
     call = launches.call[lost]
-    thread = main[trace.thread_process[trace.api.thread[call]]]
-    found = innermost(nesting, thread, trace.api.start_ns[call], trace.api.end_ns[call])
-    found[thread < 0] = -1
+    found, holder, at = enclosing(nesting, thread, trace.api.start_ns[call], trace.api.end_ns[call])
     inner = launches.inner.copy()
     inner[lost] = found
-    moved = int((found >= 0).sum())
-    return replace(launches, inner=inner), moved
+    moved = replace(
+        launches,
+        inner=inner,
+        crossing_range=np.append(launches.crossing_range, holder),
+        crossing_pair=np.append(launches.crossing_pair, lost[at]),
+    )
+    return moved, int((found >= 0).sum()) + len(np.unique(at))
+
+
+def _operations(nesting: Nesting, launches: Launches) -> tuple[Int64, Int64]:
+    """All (range, operation) pairs; an operation counts once, however many calls share its id."""
+    holder, pair = all_pairs(nesting, launches)
+    op = launches.op[pair]
+    if launches.repeated_ids and len(op):
+        holder, op = np.unique(np.stack([holder, op]), axis=1)
+    return holder, op
 
 
 def _gpu_clocks(trace: Trace, count: int, holder: Int64, op: Int64) -> tuple[Int64, Int64, Int64]:
@@ -255,6 +267,7 @@ def _gpu_clocks(trace: Trace, count: int, holder: Int64, op: Int64) -> tuple[Int
     heads = np.flatnonzero(np.concatenate([[True], holder[1:] != holder[:-1]]))
     first = trace.ops.start_ns[op[heads]]
     extent = np.maximum.reduceat(trace.ops.end_ns[op], heads) - first
+    check_sum(extent)
     # one axis for all ranges, each behind the one before it, so that one pass covers them all
     shift = np.concatenate([[0], np.cumsum(extent + 1)[:-1]]) - first
     shift = np.repeat(shift, np.diff(np.append(heads, len(op))))
@@ -268,23 +281,17 @@ def _gpu_clocks(trace: Trace, count: int, holder: Int64, op: Int64) -> tuple[Int
 def _mpi_inside(trace: Trace, nesting: Nesting) -> tuple[Int64, Int64]:
     """Bytes handed to MPI and host time of MPI calls inside every range."""
     mpi = rows(trace.mpi, trace.mpi.end_ns != NULL)
-    inner = innermost(nesting, mpi.thread, mpi.start_ns, mpi.end_ns)
+    inner, holder, at = enclosing(nesting, mpi.thread, mpi.start_ns, mpi.end_ns)
     size = np.maximum(mpi.size_bytes, 0)
-    total = np.zeros(len(nesting), np.int64)
-    spent = np.zeros(len(nesting), np.int64)
+    total = sums(holder, size[at], len(nesting))
+    spent = sums(holder, (mpi.end_ns - mpi.start_ns)[at], len(nesting))
     at = np.flatnonzero(inner >= 0)
     holder = inner[at]
     while len(at):
-        total += _sums(holder, size[at], len(nesting))
-        spent += _sums(holder, (mpi.end_ns - mpi.start_ns)[at], len(nesting))
+        total += sums(holder, size[at], len(nesting))
+        spent += sums(holder, (mpi.end_ns - mpi.start_ns)[at], len(nesting))
         holder = nesting.parent[holder]
         at, holder = at[holder >= 0], holder[holder >= 0]
     if not (mpi.size_bytes != NULL).any():
         total[:] = NULL
     return total, spent
-
-
-def _sums(holder: Int64, values: Int64, count: int) -> Int64:
-    total = np.zeros(count, np.int64)
-    np.add.at(total, holder, values)
-    return total

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -12,10 +10,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.errors import ReportError, SchemaError
+from perfmodel.errors import SchemaError
 from perfmodel.projection import project
 from perfmodel.ranges import nest
-from perfmodel.readers.codes import factorize
+from perfmodel.readers.codes import check_sum, factorize, sums
 from perfmodel.table import Column, Table
 from perfmodel.trace import (
     COPY_KINDS,
@@ -45,10 +43,10 @@ _BASE = (
     "Max (ns)",
     "StdDev (ns)",
 )
-_LARGEST: Final = 9.2e18
 _FINE: Final = 15
 _SIGNIFICANT: Final = 16
 _WHOLE: Final = 2.0**52
+_SPECIAL = re.compile(r'[,"\r\n]')
 _VERSION = re.compile(r"_v....$", re.DOTALL)
 
 
@@ -94,6 +92,7 @@ def summarize(codes: Int32, values: Int64, groups: int, valid: Bool | None = Non
     count = np.bincount(codes, minlength=groups).astype(np.int64)
     if valid is not None:
         codes, values = codes[valid], values[valid]
+    check_sum(values)
     timed = np.bincount(codes, minlength=groups).astype(np.int64)
     small = codes.astype(np.uint16) if groups < 2**16 else codes
     ordered = values[np.argsort(small, kind="stable")]
@@ -105,8 +104,6 @@ def summarize(codes: Int32, values: Int64, groups: int, valid: Bool | None = Non
         if n == 0:
             continue
         part = np.partition(ordered[lo:hi], ((n - 1) // 2, n // 2))
-        if abs(float(part.sum(dtype=np.float64))) > _LARGEST:
-            raise ReportError("times add up to more than 2^63 ns: the report is damaged")
         total[g], low[g], high[g] = part.sum(), part.min(), part.max()
         mean[g] = total[g] / n
         median[g] = (float(part[(n - 1) // 2]) + float(part[n // 2])) / 2
@@ -166,6 +163,11 @@ def cuda_gpu_mem_time_sum(trace: Trace) -> Statistic:
 def cuda_gpu_mem_size_sum(trace: Trace) -> Statistic:
     """Size of copies and sets by operation, in decimal megabytes."""
     codes, names, ops = _memory_operations(trace, "cuda_gpu_mem_size_sum")
+    if (ops.bytes == NULL).any():
+        raise SchemaError(
+            f"{trace.source}: cuda_gpu_mem_size_sum wants sizes of copies and sets, found none; "
+            f"export the report again with: nsys export -q true -t sqlite REPORT.nsys-rep"
+        )
     groups = summarize(codes, ops.bytes, len(names))
     order = sorted(range(len(names)), key=lambda g: -groups.total[g])
     table = []
@@ -227,11 +229,18 @@ def nvtx_gpu_proj_sum(trace: Trace) -> Statistic:
     name = "nvtx_gpu_proj_sum"
     if len(trace.ranges) == 0:
         raise _absent(name, trace, "NVTX ranges", "nvtx")
-    ops = rows(trace.ops, trace.ops.kind != GRAPH)
+    whole_graphs = trace.ops.kind == GRAPH
+    ops = rows(trace.ops, ~whole_graphs) if whole_graphs.any() else trace.ops
     if len(ops) == 0 or len(trace.api) == 0:
         raise _absent(name, trace, "CUDA operations and their API calls", "cuda")
     nesting = nest(trace.ranges, len(trace.threads))
     found = project(trace, nesting, ops)
+    if not (trace.ranges.name[nesting.row[found.range]] != NO_NAME).any():
+        raise SchemaError(
+            f"{trace.source}: {name} wants GPU operations launched inside a named range, on its "
+            f"thread; found {len(ops)} operations, all launched elsewhere: annotate the code that "
+            f"launches them"
+        )
     children = np.zeros(len(nesting), np.int64)
     parent = nesting.parent[found.range]
     np.add.at(children, parent[parent >= 0], 1)
@@ -249,7 +258,7 @@ def nvtx_gpu_proj_sum(trace: Trace) -> Statistic:
         "children": children[at],
     }
     proj = summarize(codes, columns.pop("proj"), len(kept))
-    totals = {k: _totals(codes, v, len(kept)) for k, v in columns.items()}
+    totals = {k: sums(codes, v, len(kept)) for k, v in columns.items()}
     table = []
     for g in sorted(range(len(kept)), key=lambda g: -proj.total[g]):
         table.append(
@@ -314,13 +323,6 @@ def _figures(groups: Groups, g: int) -> tuple[Any, ...]:
     )
 
 
-def _totals(codes: Int32, values: Int64, groups: int) -> Int64:
-    """Sum of int64 values by group code."""
-    total = np.zeros(groups, np.int64)
-    np.add.at(total, codes, values)
-    return total
-
-
 def _timed(
     name: str,
     codes: Int32,
@@ -335,7 +337,8 @@ def _timed(
     size = len(labels[0][1])
     groups = summarize(codes, duration, size, valid)
     grand = int(groups.total.sum())
-    order = sorted(range(size), key=lambda g: key(g, groups) if key else -int(groups.total[g]))
+    longest_first = key or (lambda g, groups: (groups.timed[g] == 0, -groups.total[g]))
+    order = sorted(range(size), key=lambda g: longest_first(g, groups))
     table = []
     for g in order:
         total = int(groups.total[g]) if groups.timed[g] else None
@@ -391,13 +394,19 @@ def _absent(name: str, trace: Trace, what: str, traced: str) -> SchemaError:
 
 
 def to_csv(statistic: Statistic) -> str:
-    """Write a statistic as `nsys stats --format csv` does, without the blank line at its end."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(statistic.headers)
+    """Write a statistic as `nsys stats --format csv` does, without the blank line at its end.
+
+    Fields that hold a comma, quote or line break are quoted, as RFC 4180 wants it; nsys doubles
+    no quotes.
+    """
+    lines = [statistic.headers]
     for row in statistic.rows:
-        writer.writerow(_cell(v, d) for v, d in zip(row, statistic.digits, strict=True))
-    return out.getvalue()
+        lines.append(tuple(_cell(v, d) for v, d in zip(row, statistic.digits, strict=True)))
+    return "".join(",".join(map(_field, line)) + "\n" for line in lines)
+
+
+def _field(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"' if _SPECIAL.search(text) else text
 
 
 def to_table(statistic: Statistic) -> Table:

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import perfmodel
 from perfmodel import tables
@@ -34,25 +34,43 @@ def append(analysis: Analysis, path: Path) -> int:
     Raises
     ------
     PerfmodelError
-        If the file is no SQLite database, cannot be written, or stays locked for a minute.
+        If the file is no results database, cannot be written, or stays locked for a minute.
     """
     import sqlite_utils
 
+    keys = [_hash(run) for run in analysis.runs]
     try:
-        connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+        connection = sqlite3.connect(
+            path, timeout=_BUSY_SECONDS, isolation_level=None, factory=_OneTransaction
+        )
     except sqlite3.Error as error:
         raise _failed(path, error) from error
     try:
         database = sqlite_utils.Database(connection)
         connection.execute("BEGIN IMMEDIATE")
-        with connection:
-            for run in analysis.runs:
-                _write(database, run)
+        if "StringIds" in database.table_names():
+            raise PerfmodelError(
+                f"{path}: wanted a results database; found an Nsight Systems report; name another "
+                f"file with --db"
+            )
+        for key, run in zip(keys, analysis.runs, strict=True):
+            _write(database, run, key)
+        connection.commit()
     except sqlite3.Error as error:
         raise _failed(path, error) from error
     finally:
-        connection.close()
+        connection.close()  # rolls back what was not committed
     return len(analysis.runs)
+
+
+class _OneTransaction(sqlite3.Connection):
+    """A connection whose `with` blocks, of which sqlite-utils has many, commit nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> Literal[False]:
+        return False
 
 
 def _failed(path: Path, error: sqlite3.Error) -> PerfmodelError:
@@ -62,8 +80,7 @@ def _failed(path: Path, error: sqlite3.Error) -> PerfmodelError:
     )
 
 
-def _write(database: Any, run: RunAnalysis) -> None:
-    key = _hash(run)
+def _write(database: Any, run: RunAnalysis, key: str) -> None:
     parts: Mapping[str, Table] = {
         "ranges": tables.ranges(run),
         "rates": tables.rates(run),
@@ -91,17 +108,23 @@ def _write(database: Any, run: RunAnalysis) -> None:
         "batch_low_s": run.batch.median.low,
         "batch_high_s": run.batch.median.high,
     }
+    row = {name: _storable(value) for name, value in row.items()}
     database["runs"].upsert(row, pk="run_hash", alter=True)
     for name, table in parts.items():
         keys, rows = table.records()
         if name in database.table_names():
             database.conn.execute(f'DELETE FROM "{name}" WHERE run_hash = ?', [key])
         records = [
-            {"run_hash": key, "row": i, **dict(zip(keys, values, strict=True))}
+            {"run_hash": key, "row": i, **dict(zip(keys, map(_storable, values), strict=True))}
             for i, values in enumerate(rows)
         ]
         if records:
             database[name].insert_all(records, pk=("run_hash", "row"), alter=True)
+
+
+def _storable(value: Any) -> Any:
+    """A text that UTF-8 cannot hold (a file name that is no UTF-8) with escapes instead."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _hash(run: RunAnalysis) -> str:
@@ -109,8 +132,14 @@ def _hash(run: RunAnalysis) -> str:
     digests = []
     for trace in run.traces:
         digest = hashlib.sha256()
-        with trace.source.open("rb") as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
+        try:
+            with trace.source.open("rb") as file:
+                while block := file.read(_BLOCK):
+                    digest.update(block)
+        except OSError as error:
+            raise PerfmodelError(
+                f"{trace.source}: wanted its hash for the results database; it cannot be read any "
+                f"more ({error.strerror or error}); keep the report where it is"
+            ) from error
         digests.append(digest.hexdigest())
     return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()

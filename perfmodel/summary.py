@@ -48,7 +48,8 @@ def _what_ran(run: RunAnalysis) -> Iterator[str]:
     yield f"{names}  (Nsight Systems {printable(run.traces[0].product_version)})"
     used = {r.gpu for r in run.ranks if r.gpu is not None}
     gpus = sorted({printable(g.name) for g in run.gpus if g.id in used or len(run.gpus) == 1})
-    where = f"{len(used)} x {', '.join(gpus)}" if used and gpus else "no GPU in the report"
+    count = f"{len(used)} x " if len(run.traces) == 1 else ""  # else ids may repeat by host
+    where = f"{count}{', '.join(gpus)}" if used and gpus else "no GPU in the report"
     yield f"ran on     {len(run.ranks)} rank{'s' * (len(run.ranks) != 1)}, {where}"
     symbols = "  ".join(f"{s}={values.get(s, d.default)}" for s, d in run.workload.symbols.items())
     if symbols:

@@ -38,7 +38,9 @@ def ranges(run: RunAnalysis) -> Table:
     ]  # fmt: skip
     top = min((len(r.path) for r in run.ranges), default=0)
     levels = [len(r.path) - top for r in run.ranges]
-    title = f"Where a median batch goes ({run.batch.count} batches, {len(run.ranks)} ranks)"
+    plural = ["es" * (run.batch.count != 1), "s" * (len(run.ranks) != 1)]
+    size = f"{run.batch.count} batch{plural[0]}, {len(run.ranks)} rank{plural[1]}"
+    title = f"Where a median batch goes ({size})"
     return Table(title, columns, rows, levels=levels)
 
 
@@ -119,7 +121,7 @@ def rates_text(run: RunAnalysis) -> Table:
             rows.append((name, None, None, None, None, None))
             continue
         others = (
-            f"{clock} {si(other.value, other.unit)}"
+            f"{clock.removeprefix('gpu_')} {si(other.value, other.unit)}"
             for clock, other in run.rates_by_clock[name].items()
             if other is not None and clock != rate.clock
         )

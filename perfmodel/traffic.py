@@ -147,16 +147,16 @@ def collectives(
             "the reports have no UTC start time: ranks cannot be aligned, so waiting cannot be "
             "told from transfer; profile the whole mpirun in one report",
         )
-    return *_group(calls, matched and aligned, warmup), warnings
+    batches = max(int(spans.batch.max(initial=-1)) + 1 - warmup, 1)
+    return *_group(calls, matched and aligned, warmup, batches), warnings
 
 
 def _group(
-    calls: Sequence[_Calls], matched: bool, warmup: int
+    calls: Sequence[_Calls], matched: bool, warmup: int, batches: int
 ) -> tuple[tuple[CollectiveGroup, ...], Waiting]:
     length = min(len(c.name) for c in calls) if matched else 0
     arrival = np.max([c.start_ns for c in calls], axis=0) if matched else np.empty(0, np.int64)
-    batches = max(int(c.batch.max(initial=-1)) for c in calls) + 1 - warmup
-    spent, waited = (np.zeros((len(calls), max(batches, 1))) for _ in range(2))
+    spent, waited = (np.zeros((len(calls), batches)) for _ in range(2))
     table: dict[tuple[str, int], list[list[float]]] = {}
     for rank, c in enumerate(calls):
         for i in np.flatnonzero(c.batch >= warmup):
@@ -170,9 +170,7 @@ def _group(
                 entry[2].append(waiting)
                 waited[rank, c.batch[i] - warmup] += waiting
     groups = [
-        _collective(
-            name, size, seconds, transfer, waiting, len(calls) * max(batches, 1), len(calls)
-        )
+        _collective(name, size, seconds, transfer, waiting, len(calls) * batches, len(calls))
         for (name, size), (seconds, transfer, waiting) in table.items()
     ]
     groups.sort(key=lambda g: -g.count * g.seconds)
@@ -278,7 +276,8 @@ def devices(trace: Trace) -> Mapping[int, int]:
         used = trace.ops.device[trace.ops.process == process]
         used = used[used >= 0]
         if len(used):
-            ordinal = int(np.bincount(used).argmax())
+            ordinals, operations = np.unique(used, return_counts=True)
+            ordinal = int(ordinals[operations.argmax()])
             pid = (int(trace.processes[process]) >> 24) & 0xFFFFFF
             found[rank] = trace.cuda_devices.get((pid, ordinal), ordinal)
     return found

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from perfmodel.readers.nsys import ALL_PARTS, read_sqlite
-from perfmodel.readers.rep import as_sqlite
 from perfmodel.trace import Trace
 
 __all__ = ["read"]
+
+_CONVERTED: Final = (".nsys-rep", ".qdrep", ".gz", ".xz", ".zst")
 
 
 def read(path: str | Path, *, parts: Iterable[str] = ALL_PARTS) -> Trace:
@@ -31,5 +32,9 @@ def read(path: str | Path, *, parts: Iterable[str] = ALL_PARTS) -> Trace:
         If it is no Nsight Systems export.
     """
     source = Path(path)
+    if source.suffix not in _CONVERTED:
+        return read_sqlite(source, parts=parts)
+    from perfmodel.readers.rep import as_sqlite  # brings modules that few readings need
+
     with as_sqlite(source) as sqlite:
-        return dataclasses.replace(read_sqlite(sqlite, parts=parts), source=source)
+        return read_sqlite(sqlite, parts=parts, source=source)

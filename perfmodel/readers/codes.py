@@ -1,4 +1,4 @@
-"""Dictionary encoding: turns identifiers in int64 columns into small integer codes."""
+"""Dictionary encoding: small integer codes for identifiers in int64 columns, and sums by code."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Final
 
 import numpy as np
 
+from perfmodel.errors import ReportError
 from perfmodel.trace import NO_NAME, Int32, Int64
 
 _SAMPLE: Final = 997
 _DENSE: Final = 4
+_LARGEST: Final = 9.2e18
 
 
 def factorize(values: Int64) -> tuple[Int32, Int64]:
@@ -27,6 +29,26 @@ def factorize(values: Int64) -> tuple[Int32, Int64]:
         if len(missing) == 0:
             return codes.astype(np.int32), distinct
         distinct = np.union1d(distinct, missing)
+
+
+def sums(codes: Int32 | Int64, values: Int64, groups: int) -> Int64:
+    """Sum values by code.
+
+    Raises
+    ------
+    ReportError
+        If they leave the range of 64-bit integers.
+    """
+    check_sum(values)
+    total = np.zeros(groups, np.int64)
+    np.add.at(total, codes, values)
+    return total
+
+
+def check_sum(values: Int64) -> None:
+    """Raise `ReportError` if values, all of them together, may not be added up exactly."""
+    if float(np.abs(values.astype(np.float64)).sum()) > _LARGEST:
+        raise ReportError("times or sizes add up to more than 2^63: the report is damaged")
 
 
 class Ids:

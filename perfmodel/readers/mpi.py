@@ -57,11 +57,13 @@ class Mpi:
 
 def read_mpi(db: Database | None, ids: Ids) -> Mpi:
     """Read every MPI table there is; with no database, none."""
-    columns = ["start", "end", "globalTid", "textId", "size", "recvSize", "commHandle"]
-    tables = [db.read(t, columns) for t in TABLES] if db else []
+    columns = ["globalTid", "textId", "size", "recvSize", "commHandle"]
+    tables = [
+        db.read_events(t, columns, needed=["globalTid"], open_ends=True) for t in TABLES if db
+    ]
     joined = {
         c: np.concatenate([t[c] for t in tables]) if tables else np.empty(0, np.int64)
-        for c in columns
+        for c in ["start", "end", *columns]
     }
     sources = [np.full(len(t["start"]), i, np.int8) for i, t in enumerate(tables)]
     ranks = {

@@ -13,7 +13,7 @@ from perfmodel.errors import SchemaError
 from perfmodel.readers import mpi as mpi_tables
 from perfmodel.readers.codes import Ids, factorize
 from perfmodel.readers.nvtx import PROCESS_BITS, Nvtx, read_nvtx
-from perfmodel.readers.sqlite import Database
+from perfmodel.readers.sqlite import Database, as_text
 from perfmodel.trace import (
     GRAPH,
     KERNEL,
@@ -43,10 +43,16 @@ _OPS = (
 )
 _API = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
-_SEVERITY = {0: "unknown", 1: "info", 2: "warning", 3: "error"}
+_SEVERITY = {0: "unknown", 1: "info", 2: "warning", 3: "error", 4: "verbose"}
 
 
-def read_sqlite(path: Path, *, parts: Iterable[str] = ALL_PARTS, fast: bool = True) -> Trace:
+def read_sqlite(
+    path: Path,
+    *,
+    parts: Iterable[str] = ALL_PARTS,
+    fast: bool = True,
+    source: Path | None = None,
+) -> Trace:
     """Read one SQLite export.
 
     Parameters
@@ -56,6 +62,8 @@ def read_sqlite(path: Path, *, parts: Iterable[str] = ALL_PARTS, fast: bool = Tr
         Event tables and columns to read, of `ALL_PARTS`; the others come back empty or missing.
     fast : bool
         Parse leaf pages directly where possible; both ways give the same trace.
+    source : Path, optional
+        What the trace and errors name as the report, where `path` is a temporary file.
 
     Raises
     ------
@@ -65,7 +73,7 @@ def read_sqlite(path: Path, *, parts: Iterable[str] = ALL_PARTS, fast: bool = Tr
         If it is no Nsight Systems export, or its columns hold what they should not.
     """
     wanted = frozenset(parts)
-    with Database(path, fast=fast) as db:
+    with Database(path, fast=fast, shown=source) as db:
         _check_export(db)
         ids, strings = _strings(db)
         nvtx = read_nvtx(db, strings, ids) if "nvtx" in wanted else None
@@ -87,20 +95,20 @@ def _check_export(db: Database) -> None:
 
 
 def _strings(db: Database) -> tuple[Ids, tuple[str, ...]]:
-    rows = [r for r in db.rows("StringIds", ["id", "value"]) if isinstance(r[0], int)]
-    ids = np.fromiter((r[0] for r in rows), np.int64, len(rows))
-    return Ids(ids), tuple(str(r[1]) for r in rows)
+    rows = ((i, as_text(text)) for i, text in db.rows("StringIds", ["id", "value"]))
+    known = {i: text for i, text in rows if isinstance(i, int) and text is not None}
+    return Ids(np.array([*known], np.int64)), tuple(known.values())
 
 
 def _read_ops(db: Database | None, ids: Ids, *, details: bool) -> dict[str, Any]:
     """Columns of all GPU operations, processes still as serialized ids."""
-    columns = ["start", "end", "correlationId", "globalPid", "demangledName"]
+    columns = ["correlationId", "globalPid", "demangledName"]
     more = ["deviceId", "streamId", "bytes", "copyKind", "srcKind", "dstKind"]
-    parts: dict[str, list[Any]] = {c: [] for c in [*columns, *more, "kind"]}
+    parts: dict[str, list[Any]] = {c: [] for c in ["start", "end", *columns, *more, "kind"]}
     for kind, table in _OPS:
         have = db.columns(table) if db else ()
         wanted = [c for c in (columns + more if details else columns) if c in have]
-        rows = db.read(table, wanted) if db and wanted else {}
+        rows = db.read_events(table, wanted, open_ends=False) if db else {}
         count = len(rows["start"]) if rows else 0
         parts["kind"].append(np.full(count, kind, np.int8))
         for c in ("start", "end", "correlationId", "globalPid", "bytes"):
@@ -117,11 +125,11 @@ def _read_ops(db: Database | None, ids: Ids, *, details: bool) -> dict[str, Any]
 
 
 def _read_api(db: Database | None, ids: Ids, *, names: bool) -> dict[str, Any]:
-    columns = ["start", "end", "globalTid", "correlationId"]
-    columns += ["nameId"] if names else []
-    rows: dict[str, Any] = dict.fromkeys(columns, np.empty(0, np.int64))
+    needed = ["globalTid", "correlationId"]
+    columns = [*needed, "nameId"] if names else needed
+    rows: dict[str, Any] = dict.fromkeys(["start", "end", *columns], np.empty(0, np.int64))
     if db is not None:
-        rows = db.read(_API, columns)
+        rows = db.read_events(_API, columns, needed=needed, open_ends=False)
     unnamed = np.full(len(rows["start"]), NO_NAME, np.int32)
     return rows | {"nameId": ids.codes(rows["nameId"]) if names else unnamed}
 
@@ -167,9 +175,12 @@ def _assemble(
     op_pids = factorize(ops.pop("globalPid"))
     ranks = {**(nvtx.ranks if nvtx else {}), **mpi.ranks}
     marks = nvtx.marks if nvtx else ()
-    named = np.array([*ranks, *(tid for _, tid, _ in marks)], np.int64)
-    threads = np.unique(np.concatenate([range_tids[1], api_tids[1], mpi.tids[1], named]))
-    processes = np.unique(np.concatenate([threads & PROCESS_BITS, op_pids[1][op_pids[1] != NULL]]))
+    marking = np.array([tid for _, tid, _ in marks], np.int64)
+    threads = np.unique(np.concatenate([range_tids[1], api_tids[1], mpi.tids[1], marking]))
+    ranked = np.array([*ranks], np.int64)
+    processes = np.unique(
+        np.concatenate([threads & PROCESS_BITS, op_pids[1][op_pids[1] != NULL], ranked])
+    )
     axis = _Axis(threads, processes)
     meta = {str(n): str(v) for t in _META for n, v in db.rows(t, ["name", "value"])}
     return Trace(
@@ -266,7 +277,7 @@ def _cuda_devices(db: Database) -> dict[tuple[int, int], int]:
 
 def _diagnostics(db: Database) -> Iterable[Diagnostic]:
     for severity, text in db.rows("DIAGNOSTIC_EVENT", ["severity", "text"]):
-        yield Diagnostic(_SEVERITY.get(severity, "unknown"), str(text).strip())
+        yield Diagnostic(_SEVERITY.get(severity, "unknown"), (as_text(text) or "").strip())
 
 
 def _utc_start(db: Database) -> int | None:

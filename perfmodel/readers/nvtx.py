@@ -49,8 +49,9 @@ def read_nvtx(db: Database, strings: tuple[str, ...], ids: Ids) -> Nvtx:
     the earliest domain-create event (type 75) of the same process.
     """
     table = "NVTX_EVENTS"
-    columns = ["start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId"]
-    events = db.read(table, columns)
+    needed = ["eventType", "globalTid"]
+    columns = [*needed, "endGlobalTid", "textId", "domainId"]
+    events = db.read_events(table, columns, needed=needed, open_ends=True)
     kind = events.pop("eventType")
     inline, inline_texts = db.read_text(table, "text")
     text = ids.codes(events.pop("textId"))

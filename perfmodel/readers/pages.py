@@ -15,16 +15,15 @@ from typing import Final, Self
 import numpy as np
 
 from perfmodel.readers.records import (
-    COUNT_BYTES,
     PADDING,
     Bytes,
     Records,
     Texts,
     Unsupported,
+    cell_heads,
     fields,
     integers,
     refuse,
-    varints,
     words,
 )
 from perfmodel.trace import Bool, Int32, Int64
@@ -208,8 +207,7 @@ class PageFile:
         seen[leaves] = True
         for pages in self._chunks(leaves):
             data, cells, _ = self._load(pages, _LEAF, 8)
-            payload, at = varints(data, cells, COUNT_BYTES)
-            rowid, start = varints(data, at)
+            payload, rowid, start = cell_heads(data, cells)
             spilled = np.flatnonzero(payload > self._usable - 35)
             kept = payload.copy()
             kept[spilled] = self._kept(payload[spilled]) + 4  # and the first overflow page

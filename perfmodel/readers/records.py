@@ -89,6 +89,29 @@ def words(data: Bytes, at: Int64) -> Int64:
     return np.ndarray(len(data) - 7, ">i8", data, strides=1)[at].astype(np.int64)
 
 
+def cell_heads(data: Bytes, cells: Int64) -> tuple[Int64, Int64, Int64]:
+    """Decode payload size and rowid of table leaf cells; return them and the records' starts.
+
+    Neighbouring rowids mostly take equally many bytes, so one look at the first cell often gives
+    a pattern of continuation bits that all cells share.
+    """
+    head = words(data, cells)
+    length = next((n for n in range(1, 7) if not head[0] >> 56 - 8 * n & 128), 7) if len(head) else 7
+    pattern = b"\0" + b"\x80" * (length - 1) + b"\0"
+    bits, mask = (
+        int.from_bytes(ones.ljust(8, b"\0"), "big", signed=True)
+        for ones in (pattern, b"\x80" * (length + 1))
+    )
+    if length == 7 or (head & mask != bits).any():
+        payload, at = varints(data, cells, COUNT_BYTES)
+        rowid, start = varints(data, at)
+        return payload, rowid, start
+    rowid = head >> 48 & 127
+    for byte in range(2, length + 1):
+        rowid = rowid << 7 | head >> 56 - 8 * byte & 127
+    return head >> 56, rowid, cells + (1 + length)
+
+
 def fields(records: Records, wanted: Collection[int]) -> Iterator[Field]:
     """Walk the record headers column by column; yield the wanted columns ("Record Format")."""
     data, start, end, _ = records

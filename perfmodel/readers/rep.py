@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from perfmodel.errors import ReportError
+from perfmodel.readers.checks import check_path
 
 RAW_SUFFIXES: Final = (".nsys-rep", ".qdrep")
 _EXPORT_SECONDS: Final = 3600
@@ -34,8 +35,7 @@ def as_sqlite(path: Path) -> Iterator[Path]:
     else:
         yield path
         return
-    if not path.is_file():
-        raise ReportError(f"{path}: no such file; check the path")
+    check_path(path)
     with tempfile.TemporaryDirectory(prefix="perfmodel-") as folder:
         target = Path(folder) / "report.sqlite"
         make(path, target)
@@ -75,7 +75,9 @@ def _unpack(path: Path, target: Path) -> None:
     try:
         with _open(path) as source, target.open("wb") as out:
             shutil.copyfileobj(source, out, 1 << 20)
-    except (OSError, EOFError, lzma.LZMAError) as error:
+    except ReportError:
+        raise
+    except Exception as error:  # every library has errors of its own
         raise ReportError(f"{path}: cannot be unpacked ({error}); copy it again") from error
 
 

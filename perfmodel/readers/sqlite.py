@@ -15,12 +15,12 @@ from urllib.parse import quote
 import numpy as np
 
 from perfmodel.errors import ReportError, SchemaError
+from perfmodel.readers.checks import EXPORT, check_file
 from perfmodel.readers.pages import PageFile, Unsupported
 from perfmodel.trace import NULL, Int32, Int64
 
-_MAGIC = b"SQLite format 3\x00"
-_EXPORT = "nsys export -q true -t sqlite REPORT.nsys-rep"
 _REAL = re.compile("REAL|FLOA|DOUB", re.IGNORECASE)
+_LATEST = 2**62  # in ns, 146 years: the difference of two times fits in 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,8 @@ class Database:
     fast : bool
         Whether to parse leaf pages directly (`perfmodel.readers.pages`); both ways give the same
         arrays.
+    shown : Path, optional
+        What errors call the file: where it came from, if it is a temporary one.
 
     Raises
     ------
@@ -53,17 +55,21 @@ class Database:
         If the file is missing, empty, not SQLite, truncated, or has an unfinished transaction.
     """
 
-    def __init__(self, path: Path, *, fast: bool = True) -> None:
-        _check_file(path)
-        self.path = path
-        uri = f"file:{quote(os.fspath(path.resolve()))}?mode=ro&immutable=1"
+    def __init__(self, path: Path, *, fast: bool = True, shown: Path | None = None) -> None:
+        self.path = shown or path
+        check_file(path, self.path)
+        uri = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro&immutable=1"
         try:
             self._connection = sqlite3.connect(uri, uri=True)
+        except sqlite3.Error as error:
+            raise self._broken(error) from error
+        try:
             self._connection.text_factory = _decode
             self._connection.execute("PRAGMA trusted_schema=OFF")
             self._connection.execute("PRAGMA cell_size_check=ON")
             self._schema = self._read_schema()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError) as error:  # a NUL in a table's name is a ValueError
+            self._connection.close()
             raise self._broken(error) from error
         self._pages: PageFile | None = None
         if fast:
@@ -129,6 +135,47 @@ class Database:
         filler = np.full(len(arrays[0]), NULL) if len(present) < len(columns) else arrays[0]
         return {c: found.get(c, filler) for c in columns}
 
+    def read_events(
+        self, table: str, columns: Sequence[str], *, needed: Sequence[str] = (), open_ends: bool
+    ) -> dict[str, Int64]:
+        """Read `start`, `end` and other columns of a table of events, as `read` does.
+
+        Parameters
+        ----------
+        table : str
+        columns : sequence of str
+        needed : sequence of str
+            Those of `columns` without which the table means nothing.
+        open_ends : bool
+            Whether events may be without an end.
+
+        Raises
+        ------
+        ReportError
+            If the file is damaged.
+        SchemaError
+            If a needed column is missing or holds no integers, or a time is none.
+        """
+        absent = {"start", "end", *needed}.difference(self.columns(table))
+        if table in self._schema and absent:
+            raise SchemaError(
+                f"{self.path}: {table} has no column {', '.join(sorted(absent))}: the export is "
+                f"half-written or not of Nsight Systems; make it again with: {EXPORT}"
+            )
+        found = self.read(table, ["start", "end", *columns])
+        for name in ("start", "end"):
+            times = found[name]
+            odd = (times <= -_LATEST) | (times >= _LATEST)
+            if open_ends and name == "end":
+                odd &= times != NULL
+            if odd.any():
+                raise SchemaError(
+                    f"{self.path}: {table}.{name}: wanted times in ns, found "
+                    f"{'none' if times[odd][0] == NULL else times[odd][0]} in {odd.sum()} rows; "
+                    f"the export is damaged: make it again with: {EXPORT}"
+                )
+        return found
+
     def read_text(self, table: str, column: str) -> tuple[Int32, list[str]]:
         """Read a text column as codes into a list of its distinct strings; -1 stands for NULL."""
         if column not in self.columns(table):
@@ -139,12 +186,10 @@ class Database:
                 return self._pages.read_text(stored.root, stored.columns.index(column))
             except Unsupported:
                 pass
-        codes: dict[Any, int] = {None: -1}
-        rows = self.rows(table, [column])
-        values = (codes.setdefault(v, len(codes) - 1) for (v,) in rows)
-        array = np.fromiter(values, np.int32)
-        del codes[None]
-        return array, [str(text) for text in codes]
+        codes: dict[str | None, int] = {None: -1}
+        texts = (as_text(v) for (v,) in self.rows(table, [column]))
+        array = np.fromiter((codes.setdefault(t, len(codes) - 1) for t in texts), np.int32)
+        return array, [text for text in codes if text is not None]
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         """Iterate over the rows of a small table; absent columns are None, absent tables empty."""
@@ -192,77 +237,26 @@ class Database:
             rows: Iterable[tuple[Any, ...]] = self._connection.execute(
                 f"SELECT {chosen} FROM {_quote(table)} NOT INDEXED"
             )
-            flat = np.fromiter((_integer(v, table) for row in rows for v in row), np.int64)
+            flat = np.fromiter((self._integer(v, table) for row in rows for v in row), np.int64)
         except sqlite3.Error as error:
             raise self._broken(error) from error
         return [np.ascontiguousarray(c) for c in flat.reshape(-1, width).T]
 
-    def _broken(self, error: sqlite3.Error) -> ReportError:
-        return ReportError(
-            f"{self.path}: the SQLite file is damaged or half-written ({error}); "
-            f"export it again with: {_EXPORT}"
-        )
-
-
-def _check_file(path: Path) -> None:
-    """Refuse what cannot be a whole SQLite file, before SQLite sees it."""
-    try:
-        size = path.stat().st_size
-        if path.is_dir():
-            raise ReportError(f"{path}: wanted a report, found a folder; name the files inside it")
-        with path.open("rb") as file:
-            header = file.read(100)
-    except OSError as error:
-        raise ReportError(
-            f"{path}: cannot be read ({error.strerror or error}); check the path"
-        ) from error
-    if size == 0:
-        raise ReportError(f"{path}: the file is empty; export it again with: {_EXPORT}")
-    if not header.startswith(_MAGIC):
-        raise ReportError(
-            f"{path}: wanted an SQLite export of Nsight Systems, found {_kind(header)}; "
-            f"make one with: {_EXPORT}"
-        )
-    page = int.from_bytes(header[16:18], "big")
-    page = 65536 if page == 1 else page
-    counted = header[24:28] == header[92:96]  # the page count is valid (file format 1.3.8)
-    wanted = page * int.from_bytes(header[28:32], "big") if counted else page
-    if len(header) < 100 or size < wanted:
-        raise ReportError(
-            f"{path}: the file is truncated: wanted {max(wanted, 100)} bytes, found {size}; "
-            f"copy it again, or export it again with: {_EXPORT}"
-        )
-    for suffix in ("-journal", "-wal"):
-        beside = Path(f"{path}{suffix}")
-        if beside.exists() and beside.stat().st_size > 0:
-            raise ReportError(
-                f"{path}: an unfinished transaction lies beside it ({beside.name}): the export is "
-                f"still running or was interrupted; wait for it, or export it again with: {_EXPORT}"
+    def _integer(self, value: Any, table: str) -> int:
+        if type(value) is not int:
+            raise SchemaError(
+                f"{self.path}: {table}: wanted integers, found {type(value).__name__} "
+                f"{str(value)[:40]!r}; the export is damaged or not of Nsight Systems: make it "
+                f"again with: {EXPORT}"
             )
+        return value
 
-
-def _kind(header: bytes) -> str:
-    for magic, name in (
-        (b"\x1f\x8b", "a gzip file (name it .sqlite.gz)"),
-        (b"\xfd7zXZ", "an xz file (name it .sqlite.xz)"),
-        (b"\x28\xb5\x2f\xfd", "a zstd file (unpack it with: zstd -d)"),
-        (b"QdstrmVersion", "a .qdstrm stream (import it with QdstrmImporter first)"),
-        (b"PAR1", "a Parquet file"),
-    ):
-        if header.startswith(magic):
-            return name
-    if header.lstrip()[:1] in (b"{", b"["):
-        return "JSON"
-    return "something else"
-
-
-def _integer(value: Any, table: str) -> int:
-    if type(value) is not int:
-        raise SchemaError(
-            f"{table}: wanted integers, found {type(value).__name__} {str(value)[:40]!r}; "
-            f"the export is damaged or not of Nsight Systems: make it again with: {_EXPORT}"
+    def _broken(self, error: Exception) -> ReportError:
+        reason = " ".join(str(error).split())[:200]
+        return ReportError(
+            f"{self.path}: the SQLite file is damaged or half-written ({reason}); "
+            f"export it again with: {EXPORT}"
         )
-    return value
 
 
 def _quote(name: str) -> str:
@@ -271,3 +265,10 @@ def _quote(name: str) -> str:
 
 def _decode(value: bytes) -> str:
     return value.decode("utf-8", "replace")
+
+
+def as_text(value: Any) -> str | None:
+    """Return a stored value as text: what SQLite itself would make of it."""
+    if isinstance(value, bytes):
+        return _decode(value)
+    return None if value is None else str(value)

@@ -1,87 +1,30 @@
-"""Trace + Workload -> RunAnalysis: the pure function behind `perfmodel analyze`, for one run."""
+"""Interprets one run, Trace + Workload -> RunAnalysis: the function behind `perfmodel analyze`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from perfmodel import accounting, traffic
 from perfmodel import machine as machines
-from perfmodel.analysis import BatchSummary, RankRow, RunAnalysis
+from perfmodel.analysis import BatchSummary, RangeRow, RankRow, RunAnalysis
 from perfmodel.errors import SchemaError
 from perfmodel.findings import Facts, GemmTime
 from perfmodel.findings import find as find_losses
 from perfmodel.fit import Measured, count_warmup, estimate, tabulate
 from perfmodel.identify import Identity
 from perfmodel.machine import Machine
-from perfmodel.spans import Attribution, Spans, concatenate, make_spans
-from perfmodel.trace import NULL, Trace
+from perfmodel.measure import Run
+from perfmodel.trace import NULL
 from perfmodel.traffic import Waiting
 from perfmodel.workloads.work import Counts, Workload
 
 _PEAKS: Final = {2: "float16_tensor", 4: "float32", 8: "float64"}
 _TF32: Final = re.compile(r"tf32|s1688", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """The reports of one run, measured but not yet interpreted.
-
-    `parts` has one entry per report; `ranks` is ascending.
-    """
-
-    label: str
-    parts: tuple[tuple[Trace, Attribution], ...]
-    spans: Spans
-    ranks: tuple[int, ...]
-    batch_label: str
-
-    @property
-    def traces(self) -> tuple[Trace, ...]:
-        """The reports."""
-        return tuple(trace for trace, _ in self.parts)
-
-
-def measure(traces: Sequence[Trace], batch_label: str, *, label: str, by_time: bool = False) -> Run:
-    """Measure the ranges of the reports of one run.
-
-    Raises
-    ------
-    SchemaError
-        If no report has NVTX ranges, or none is called `batch_label`.
-    """
-    measured = [make_spans(t, batch_label, by_time=by_time) for t in traces]
-    spans = concatenate([s for s, _ in measured])
-    batches = [p for p in spans.paths if p[-1] == batch_label]
-    if not batches:
-        raise _no_batches(traces, batch_label)
-    inside = spans.batch >= 0
-    ranks = tuple(int(r) for r in np.unique(spans.rank[inside]))
-    parts = tuple((t, a) for t, (_, a) in zip(traces, measured, strict=True))
-    return Run(label, parts, spans, ranks, batch_label)
-
-
-def _no_batches(traces: Sequence[Trace], batch_label: str) -> SchemaError:
-    names = dict.fromkeys(
-        label for t in traces for label in t.range_labels if not label.startswith("MPI_")
-    )
-    where = ", ".join(t.source.name for t in traces)
-    if not names:
-        said = [d.text for t in traces for d in t.diagnostics if "NVTX" in d.text]
-        hint = f" (Nsight Systems says: {said[0]!r})" if said else ""
-        return SchemaError(
-            f"{where}: no NVTX range was recorded{hint}; annotate the program and profile it with "
-            f"--trace=nvtx,cuda,mpi"
-        )
-    shown = ", ".join(repr(n) for n in list(names)[:8]) + (", ..." if len(names) > 8 else "")
-    return SchemaError(
-        f"{where}: wanted ranges called {batch_label!r}, one per batch; found {shown}; "
-        f"name the range that is one batch with --batch-range"
-    )
 
 
 def analyze_run(
@@ -115,7 +58,7 @@ def analyze_run(
     symbols = {s: v for s, v in identity.values.items() if s in workload.symbols}
     counts = workload.evaluate(symbols)
     totals = sum(counts.values(), Counts())
-    everything = tabulate(run.spans, run.ranks)
+    everything = tabulate(run.spans, run.ranks, run.batch_label)
     excluded = _excluded(run, everything, warmup)
     measured = tuple(_after(m, excluded) for m in everything)
     head = next(m for m in measured if m.label == run.batch_label)
@@ -128,9 +71,8 @@ def analyze_run(
     notes = (
         *warnings,
         *_check_collection(run),
-        *_check_ranges(run, measured, counts, rates),
-        *accounting.check_bytes(measured, counts),
-        *said,
+        *_check_ranges(run, measured, counts, rates, totals),
+        *(f"{run.label}: {w}" for w in (*accounting.check_bytes(measured, counts), *said)),
     )
     analysis = RunAnalysis(
         label=run.label,
@@ -298,7 +240,7 @@ def _check_collection(run: Run) -> Iterator[str]:
     lost = counts["without_launch"] + counts["outside_ranges"]
     if lost > 0.01 * max(counts["gpu_ops"], 1):
         yield (
-            f"{lost} of {counts['gpu_ops']} GPU operations belong to no range "
+            f"{run.label}: {lost} of {counts['gpu_ops']} GPU operations belong to no range "
             f"({counts['without_launch']} without a launch in the report, "
             f"{counts['outside_ranges']} launched outside all ranges of their thread); "
             f"--attribute time gives those of other threads to the range open at that time"
@@ -310,6 +252,7 @@ def _check_ranges(
     measured: Sequence[Measured],
     counts: Mapping[str, Counts],
     rates: Mapping[str, object],
+    totals: Counts,
 ) -> Iterator[str]:
     """Warn of ranges that the workload counts and the report lacks, and of missing rates."""
     present = accounting.counted(measured, counts)
@@ -321,7 +264,8 @@ def _check_ranges(
             f"{run.label}: the workload counts ranges that the batches do not have: "
             f"{', '.join(repr(n) for n in absent)}; what they would measure is missing"
         )
-    for name in (n for n, rate in rates.items() if rate is None and counts):
+    work = {"P_flops": totals.flops, "P_pci": totals.pci_bytes, "P_mpi": totals.mpi_bytes}
+    for name in (n for n, rate in rates.items() if rate is None and work[n] > 0):
         yield f"{run.label}: {name} cannot be fitted: no range with that work was timed"
 
 
@@ -329,8 +273,7 @@ def _facts(
     run: Run, analysis: RunAnalysis, counts: Mapping[str, Counts], waiting: Waiting | None
 ) -> Facts:
     """Gather what the findings are drawn from."""
-    rows = {row.label: row for row in analysis.ranges}
-    head = rows[run.batch_label]
+    head = next(row for row in analysis.ranges if row.label == run.batch_label)
     calls, seconds = traffic.synchronizations(
         run.traces, run.spans, run.batch_label, analysis.batch.warmup
     )
@@ -340,7 +283,7 @@ def _facts(
         gpu_ops=head.gpu_ops or 0.0,
         synchronizations=calls,
         synchronize_s=seconds,
-        host_s={n: r.host_s for n, r in rows.items() if r.host_s is not None},
+        host_s=_host_seconds(analysis.ranges),
         copies=analysis.copies,
         collectives=analysis.collectives,
         waiting=waiting,
@@ -349,6 +292,15 @@ def _facts(
         machine=analysis.machine,
         ranks=len(run.ranks),
     )
+
+
+def _host_seconds(rows: Sequence[RangeRow]) -> dict[str, float]:
+    """Host time by label: ranges at several places add up, but not one inside its like."""
+    spent: dict[str, float] = {}
+    for row in rows:
+        if row.host_s is not None and row.label not in row.path[:-1]:
+            spent[row.label] = spent.get(row.label, 0.0) + row.host_s
+    return spent
 
 
 def _gemm_times(analysis: RunAnalysis, counts: Mapping[str, Counts]) -> Iterator[GemmTime]:

@@ -1,0 +1,44 @@
+# make demo: the main job on a shipped real report. make test: the tests. Both need only python3
+# (3.11 or later) and git: they make .venv themselves, with uv where it is installed, else with pip.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+REPORT := profiles/h200x2_2ranks_base_nsys2025.3.1.sqlite
+
+.PHONY: demo test lint clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.installed
+	$(BIN)/perfmodel analyze $(REPORT) -o out/demo
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -q
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
+	"perfmodel needs Python 3.11 or later, found %d.%d; try: make PYTHON=python3.12 ..." % v[:2])'
+	@if command -v uv >/dev/null; then uv venv -q --python $(PYTHON) $(VENV); \
+	else $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	echo "python3 has no venv: install it (Debian: apt install python3-venv), or install uv" >&2; \
+	exit 1; }; fi
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+	@echo "installing perfmodel into $(VENV) ..."
+	@if command -v uv >/dev/null; then uv pip install -q --python $(BIN)/python -e .; \
+	else $(BIN)/python -m pip install -q --disable-pip-version-check -e .; fi
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
+	@echo "installing perfmodel and what its tests need into $(VENV) ..."
+	@if command -v uv >/dev/null; then uv pip install -q --python $(BIN)/python -e ".[dev]"; \
+	else $(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev]"; fi
+	@touch $(VENV)/.installed $@
+
+clean:
+	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis

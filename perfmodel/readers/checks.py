@@ -1,0 +1,87 @@
+"""Refuses, by name and first bytes, files that cannot be a whole SQLite report at rest."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Final
+
+from perfmodel.errors import ReportError
+
+EXPORT: Final = "nsys export -q true -t sqlite REPORT.nsys-rep"
+"""The command that makes what perfmodel reads."""
+
+_MAGIC: Final = b"SQLite format 3\x00"
+
+
+def check_path(path: Path) -> None:
+    """Refuse what is not there or is no file.
+
+    Raises
+    ------
+    ReportError
+        If `path` is missing, a folder, a pipe or a device.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:  # a NUL in a path is a ValueError
+        raise _unreadable(path, error) from error
+    if stat.S_ISDIR(mode):
+        raise ReportError(f"{path}: wanted a report, found a folder; name the files inside it")
+    if not stat.S_ISREG(mode):
+        raise ReportError(f"{path}: wanted a file, found a pipe or device; copy it to a file first")
+
+
+def _unreadable(path: Path, error: Exception) -> ReportError:
+    reason = getattr(error, "strerror", None) or error
+    return ReportError(f"{path}: cannot be read ({reason}); check the path")
+
+
+def check_file(file: Path, path: Path) -> None:
+    """Refuse what cannot be a whole SQLite file, before SQLite sees it; errors call it `path`."""
+    check_path(file)
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            header = stream.read(100)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if size == 0:
+        raise ReportError(f"{path}: the file is empty; export it again with: {EXPORT}")
+    if not header.startswith(_MAGIC):
+        raise ReportError(
+            f"{path}: wanted an SQLite export of Nsight Systems, found {_kind(header)}; "
+            f"make one with: {EXPORT}"
+        )
+    page = int.from_bytes(header[16:18], "big")
+    page = 65536 if page == 1 else page
+    counted = header[24:28] == header[92:96]  # the page count is valid (file format 1.3.8)
+    wanted = page * int.from_bytes(header[28:32], "big") if counted else page
+    if len(header) < 100 or size < wanted:
+        raise ReportError(
+            f"{path}: the file is truncated: wanted {max(wanted, 100)} bytes, found {size}; "
+            f"copy it again, or export it again with: {EXPORT}"
+        )
+    for suffix in ("-journal", "-wal"):
+        beside = Path(f"{file.resolve()}{suffix}")
+        if beside.exists() and beside.stat().st_size > 0:
+            raise ReportError(
+                f"{path}: an unfinished transaction lies beside it ({beside.name}): the export is "
+                f"still running or was interrupted; wait for it, or export it again with: {EXPORT}"
+            )
+
+
+def _kind(header: bytes) -> str:
+    for magic, name in (
+        (b"\x1f\x8b", "a gzip file (name it .sqlite.gz)"),
+        (b"\xfd7zXZ", "an xz file (name it .sqlite.xz)"),
+        (b"\x28\xb5\x2f\xfd", "a zstd file (unpack it with: zstd -d)"),
+        (b"QdstrmVersion", "a .qdstrm stream (import it with QdstrmImporter first)"),
+        (b"NVIDIA Tegra Profiler Report", "a raw report (name it .nsys-rep)"),
+        (b"PAR1", "a Parquet file"),
+    ):
+        if header.startswith(magic):
+            return name
+    if header.lstrip()[:1] in (b"{", b"["):
+        return "JSON"
+    return "something else"
