@@ -4,9 +4,9 @@ import sys
 import pytest
 from trainer_helpers import ROOT, flags, small
 
-from trainer.__main__ import configure, parser
 from trainer.config import Config
 from trainer.errors import ConfigError
+from trainer.flags import configure, parser
 
 
 def test_defaults_are_the_documents_profiled_run():

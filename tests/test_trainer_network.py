@@ -6,13 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainer_helpers import images, session, small
 
+from trainer import backend as backend_module
 from trainer.backend import NumpyBackend
 from trainer.network import Network, Tensors
 
 
-def network(config, dtype=None, columns=50, threads=1):
+def network(config, dtype=None, columns=50):
     sizes = (config.input_size, config.hidden_size, config.num_classes)
-    made = Network(NumpyBackend(threads), *sizes, dtype or config.dtype, columns)
+    made = Network(NumpyBackend(), *sizes, dtype or config.dtype, columns)
     made.initialize(config.seed)
     made.parameters.flat[:] *= 30  # away from the linear part of the sigmoid
     made.parameters.b1[:] = np.linspace(-1, 1, config.hidden_size)
@@ -122,27 +123,23 @@ def test_not_a_number_reaches_the_loss():
     assert np.isnan(loss)
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    sizes=st.tuples(*[st.integers(1, 7)] * 2, st.integers(2, 6)),
-    columns=st.integers(0, 9),
-    threads=st.sampled_from([1, 2, 3]),
-)
-def test_threads_and_shapes_do_not_change_a_bit(sizes, columns, threads):
+@settings(max_examples=40, deadline=None)
+@given(rows=st.integers(1, 40), columns=st.integers(0, 9), block=st.sampled_from([1, 100, 1 << 19]))
+def test_blocks_cover_every_shape(rows, columns, block):
     rng = np.random.default_rng(3)
-    x = rng.random((columns, sizes[0]), np.float32)
-    y = np.eye(sizes[2], dtype=np.float32)[:, rng.integers(0, sizes[2], columns)]
-    flats = []
-    for count in (1, threads):
-        net = Network(NumpyBackend(count), *sizes, "float32", 9)
-        net.initialize(5)
-        work = net.forward(x)
-        net.loss_gradient(work, y, 0.25, np.empty(columns, np.float32))
-        net.backward_output(work)
-        net.backward_hidden(x, work)
-        net.step(0.1, 0.01)
-        flats.append(net.host_parameters())
-    np.testing.assert_array_equal(*flats)
+    z, a, bias = rng.standard_normal((rows, columns)), rng.random((rows, columns)), rng.random(rows)
+    sigmoid, gradient, p = z.copy(), z.copy(), z.copy()
+    backend_module_block, backend_module._BLOCK_BYTES = backend_module._BLOCK_BYTES, block
+    try:
+        backend = NumpyBackend()
+        backend.bias_sigmoid(sigmoid, bias)
+        backend.sigmoid_gradient(gradient, a)
+        backend.descend(p, a.copy(), 0.5, 0.25)
+    finally:
+        backend_module._BLOCK_BYTES = backend_module_block
+    np.testing.assert_allclose(sigmoid, 1 / (1 + np.exp(-(z + bias[:, None]))), rtol=1e-15)
+    np.testing.assert_allclose(gradient, z * a * (1 - a), rtol=1e-15)
+    np.testing.assert_allclose(p, z - 0.5 * (a + 0.25 * z), rtol=1e-14, atol=1e-15)
 
 
 def test_parameters_are_views_of_one_buffer_in_the_documents_order():

@@ -55,7 +55,6 @@ def environment(**more: str) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:2]]),
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "OMPI_MCA_odls_base_sigkill_timeout": "20",
         **more,
     }
 

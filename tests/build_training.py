@@ -1,0 +1,145 @@
+"""Adds training batches of the MLP to a built report: simple timelines, sizes by the formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from build_report import ReportBuilder
+from build_thread import Thread
+
+from perfmodel.analysis import Analysis
+from perfmodel.readers import read
+from perfmodel.runs import Options, analyze_traces
+
+BATCH_US: Final = 1_000
+"""One batch's own length in microseconds of pace 1; the next starts after 1.1 times that."""
+
+TIMES_US: Final[dict[str, tuple[int, int]]] = {
+    "copying images host -> device": (10, 110),
+    "forward": (120, 220),
+    "forward GEMM 1": (125, 135),
+    "forward GEMM 2": (140, 150),
+    "backward": (230, 800),
+    "backward GEMM 1": (235, 245),
+    "backward GEMM 2": (250, 260),
+    "backward GEMM 3": (265, 275),
+    "cudaMemcpyDeviceToHost": (400, 500),
+    "MPI_Allreduce": (510, 650),
+    "cudaMemcpyHostToDevice": (660, 760),
+    "step": (810, 860),
+}
+"""Start and end of every range on the host, from the start of its batch."""
+
+KERNELS_US: Final[dict[str, tuple[int, int]]] = {
+    "forward GEMM 1": (150, 180),
+    "forward GEMM 2": (180, 190),
+    "backward GEMM 1": (260, 270),
+    "backward GEMM 2": (270, 280),
+    "backward GEMM 3": (280, 340),
+    "step": (830, 850),
+}
+"""Start and end of the one kernel of every range on the GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What the batches do; `pace` stretches every batch in turn."""
+
+    D: int = 784
+    H: int = 512
+    C: int = 10
+    B: int = 3000
+    p: int = 2
+    b: int = 4
+    pace: Sequence[int] = (8, 1, 1, 1, 1, 1)
+    gpu: bool = True
+    mpi: bool = True
+    memory: str = "pageable"
+    label: str = "batch iteration"
+
+    @property
+    def gradients(self) -> tuple[int, ...]:
+        """Bytes of W1, b1, W2, b2."""
+        return tuple(self.b * n for n in (self.H * self.D, self.H, self.C * self.H, self.C))
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """Bytes of a rank's images and labels."""
+        return tuple(self.b * n * self.B // self.p for n in (self.D, self.C))
+
+    def run(self, thread: Thread, start: int = 1_000_000, *, device: int = 0) -> int:
+        """Add all batches from `start` (ns) on; return the end of the last."""
+        at = start
+        for pace in self.pace:
+            self._batch(thread, at, 1000 * pace, device)
+            at += 1100 * BATCH_US * pace
+        return at
+
+    def _batch(self, thread: Thread, start: int, unit: int, device: int) -> None:
+        def span(of: tuple[int, int]) -> tuple[int, int]:
+            return start + unit * of[0], start + unit * of[1]
+
+        thread.range(self.label, start, start + unit * BATCH_US)
+        for name, times in TIMES_US.items():
+            begin, end = span(times)
+            thread.range(name, begin, end)
+            if self.gpu and name in KERNELS_US:
+                api = (begin + unit, begin + 2 * unit)
+                thread.kernel("gemm", api, span(KERNELS_US[name]), device=device)
+        if self.gpu:
+            for name, kind, sizes in (
+                ("copying images host -> device", "h2d", self.inputs),
+                ("cudaMemcpyDeviceToHost", "d2h", self.gradients),
+                ("cudaMemcpyHostToDevice", "h2d", self.gradients),
+            ):
+                self._copies(thread, kind, sizes, span(TIMES_US[name]), device)
+        if self.mpi:
+            begin, end = span(TIMES_US["MPI_Allreduce"])
+            each = (end - begin) // len(self.gradients)
+            for i, size in enumerate(self.gradients):
+                thread.mpi("MPI_Allreduce", begin + i * each, begin + (i + 1) * each, size)
+
+    def _copies(
+        self, thread: Thread, kind: str, sizes: tuple[int, ...], span: tuple[int, int], device: int
+    ) -> None:
+        each = (span[1] - span[0]) // len(sizes)
+        host = {"h2d": "src", "d2h": "dst"}[kind]
+        for i, size in enumerate(sizes):
+            begin = span[0] + i * each
+            thread.memcpy(
+                kind, size, (begin, begin + each), (begin + each // 10, begin + each),
+                device=device, api_name="cudaMemcpy_v3020", **{host: self.memory},
+            )  # fmt: skip
+
+
+def training_report(
+    path: Path,
+    training: Training | None = None,
+    *,
+    ranks: Sequence[int] | None = None,
+    version: str = "2024.2.3",
+    lag_ns: int = 0,
+    utc_start_ns: int = 1_700_000_000_000_000_000,
+    world_size: int | None = None,
+    mark: str | None = None,
+) -> Path:
+    """Write one report of `ranks` (all p by default), each `lag_ns` behind the one before it."""
+    training = training or Training()
+    report = ReportBuilder(version, utc_start_ns=utc_start_ns, world_size=world_size)
+    chosen = range(training.p) if ranks is None else ranks
+    for rank in chosen if training.gpu else ():
+        report.gpu(rank)
+    for rank in chosen:
+        thread = report.thread(pid=1000 + rank, rank=rank if training.mpi else None)
+        if mark is not None:
+            thread.mark(mark, 500)
+        training.run(thread, 1_000_000 + rank * lag_ns, device=rank)
+    return report.write(path)
+
+
+def analyzed(*reports: Path, **options: Any) -> Analysis:
+    """Analyze reports; `values` and the other fields of `perfmodel.runs.Options` are options."""
+    return analyze_traces([read(path) for path in reports], Options(**{"values": {}} | options))

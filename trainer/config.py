@@ -1,0 +1,178 @@
+"""What one training run is: a frozen, validated Config with units in its messages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from trainer.errors import ConfigError
+
+DTYPES: Final = ("float32", "float64")
+BACKENDS: Final = ("auto", "numpy", "cupy")
+PARALLEL: Final = ("data", "model")
+PIXELS: Final = ("raw", "unit")
+SYNTHETIC: Final = "synthetic"
+MNIST: Final = "mnist"
+VERIFY_BOUNDS: Final = {"float32": 1e-5, "float64": 1e-13}
+
+_CONTINUES: Final = (  # what a resumed run must share with the checkpointed one
+    "input_size", "hidden_size", "num_classes", "batch_size", "learning_rate", "regularization",
+    "dtype", "pixels", "seed", "parallel",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Hyperparameters and machinery of one run; the defaults are the document's profiled run.
+
+    Attributes
+    ----------
+    input_size, hidden_size, num_classes : int
+        D, H and C: pixels of an image, hidden neurons, classes.
+    batch_size : int
+        B, images per step over all ranks; rank r of p works on its B' = B/p.
+    epochs : int
+        Passes over the training set, in total (a resumed run counts what it did before).
+    learning_rate : float
+        alpha of ``p <- p - alpha grad J`` (eq. 2 of the document).
+    regularization : float
+        lambda of ``J = CE + 0.5 lambda ||W||^2`` (eq. 1).
+    dtype : str
+        Of parameters, images, labels and gradients.
+    backend : str
+        ``'auto'``, ``'numpy'`` or ``'cupy'``; auto is CuPy where a GPU answers, else NumPy.
+    transport : str
+        How gradients are summed over ranks: a name in `trainer.transport.TRANSPORTS`.
+    parallel : str
+        ``'data'``: ranks share the batch; ``'model'``: ranks share the hidden neurons.
+    data : str
+        ``'mnist'`` ($MNIST_DIR, else a downloaded cache), ``'synthetic'``, or a directory of
+        IDX files.
+    pixels : str
+        ``'raw'`` 0..255 as in the document, or ``'unit'`` 0..1.
+    train_size, test_size : int or None
+        Use the first so many images; None is all of them (60000 and 10000 synthetic ones).
+    seed : int
+        Of the initial weights and of synthetic data.
+    evaluate_every : int
+        Precision is computed after every so many epochs and after the last; 0: after the last
+        only, outside the range 'GPU parallel train'.
+    verify : float or None
+        Compare with a sequential NumPy run; the largest relative error allowed.
+    sync_ranges : bool
+        The document's MPI_Barrier and cudaDeviceSynchronize calls, so that ranges show the
+        work they name.
+    checksum : bool
+        Refuse MNIST-sized data whose MD5 is not MNIST's.
+    threads : int
+        BLAS threads per rank; 0 is the cores of this rank.
+    """
+
+    input_size: int = 784
+    hidden_size: int = 512
+    num_classes: int = 10
+    batch_size: int = 3000
+    epochs: int = 1
+    learning_rate: float = 1e-2
+    regularization: float = 1e-4
+    dtype: str = "float32"
+    backend: str = "auto"
+    transport: str = "host"
+    parallel: str = "data"
+    data: str = MNIST
+    pixels: str = "raw"
+    train_size: int | None = None
+    test_size: int | None = None
+    seed: int = 1
+    evaluate_every: int = 1
+    verify: float | None = None
+    sync_ranges: bool = False
+    checksum: bool = True
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        _whole("input_size", self.input_size, 1, "pixels of an image, such as 784")
+        _whole("hidden_size", self.hidden_size, 1, "hidden neurons, such as 512")
+        _whole("num_classes", self.num_classes, 2, "classes, such as 10")
+        if self.num_classes > 256:
+            raise ConfigError(f"--num-classes: labels are bytes: wanted <= 256 classes, "
+                              f"found {self.num_classes}; merge classes")  # fmt: skip
+        _whole("batch_size", self.batch_size, 1, "images per step over all ranks, such as 3000")
+        _whole("epochs", self.epochs, 1, "passes over the training set")
+        _whole("evaluate_every", self.evaluate_every, 0, "epochs between evaluations, 0 for none")
+        _whole("threads", self.threads, 0, "BLAS threads per rank, 0 for this rank's cores")
+        _whole("seed", self.seed, 0, "any number that names the random sequence")
+        for name in ("train_size", "test_size"):
+            if getattr(self, name) is not None:
+                _whole(name, getattr(self, name), 1, "images, or leave it out for all of them")
+        _number("learning_rate", self.learning_rate, above=True, hint="0.01 to 0.5 is usual")
+        _number("regularization", self.regularization, above=False, hint="1e-4 is usual")
+        if self.learning_rate * self.regularization >= 1:
+            raise ConfigError(
+                "--learning-rate times --regularization: wanted < 1 (a step shrinks each weight by "
+                f"that share), found {self.learning_rate * self.regularization:g}; lower one"
+            )
+        if self.verify is not None:
+            _number("verify", self.verify, above=True, hint="a relative error, such as 1e-5")
+        _among("dtype", self.dtype, DTYPES)
+        _among("backend", self.backend, BACKENDS)
+        _among("parallel", self.parallel, PARALLEL)
+        _among("pixels", self.pixels, PIXELS)
+
+    def check_ranks(self, ranks: int) -> None:
+        """Refuse what `ranks` ranks cannot run; every batch must give each rank an image."""
+        if self.batch_size < ranks:
+            raise ConfigError(
+                f"--batch-size: wanted at least one image for each of the {ranks} ranks, found "
+                f"{self.batch_size} images; the nearest valid size is {ranks}"
+            )
+        if self.parallel == "model":
+            raise ConfigError(
+                "--parallel model: this trainer splits the batch over the ranks only; "
+                "use --parallel data"
+            )
+
+    def with_(self, **changes: Any) -> Config:
+        """Return a copy with some fields changed, validated again."""
+        return replace(self, **changes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON types."""
+        return asdict(self)
+
+    def differences(self, saved: dict[str, Any]) -> list[str]:
+        """List what keeps a checkpoint with configuration `saved` from being continued."""
+        return [
+            f"--{name.replace('_', '-')} was {saved.get(name)!r}, is {getattr(self, name)!r}"
+            for name in _CONTINUES
+            if saved.get(name) != getattr(self, name)
+        ]
+
+
+def _whole(name: str, value: object, least: int, what: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(
+            f"--{name.replace('_', '-')}: wanted a whole number >= {least} ({what}), "
+            f"found {value!r}"
+        )
+
+
+def _number(name: str, value: object, *, above: bool, hint: str) -> None:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or value < 0
+        or (above and value == 0)
+    ):
+        raise ConfigError(
+            f"--{name.replace('_', '-')}: wanted a finite number {'>' if above else '>='} 0 "
+            f"({hint}), found {value!r}"
+        )
+
+
+def _among(name: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"--{name}: wanted one of {', '.join(allowed)}; found {value!r}")

@@ -1,0 +1,233 @@
+"""Images and labels: MNIST's IDX files (given, or downloaded and checked), or synthetic ones."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.config import MNIST, SYNTHETIC, Config
+from trainer.errors import DataError
+
+Bytes = npt.NDArray[np.uint8]
+
+FILES: Final = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+MD5: Final = {  # of the unpacked files
+    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+}
+MD5_GZ: Final = {  # of the packed files at `URL`
+    "train-images-idx3-ubyte": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1-ubyte": "d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3-ubyte": "9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1-ubyte": "ec29112dd5afa0611ce80d1b7f02629c",
+}
+URL: Final = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+_MNIST_SHAPES: Final = ((60000, 28, 28), (60000,), (10000, 28, 28), (10000,))
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Training and test images with their labels, as bytes.
+
+    Attributes
+    ----------
+    images, test_images : uint8, shape (N, D)
+        One image per row, pixels 0..255.
+    labels, test_labels : uint8, shape (N,)
+        Class of each image.
+    """
+
+    images: Bytes
+    labels: Bytes
+    test_images: Bytes
+    test_labels: Bytes
+
+    def fingerprint(self) -> str:
+        """CRC-32 of the training set: tells whether a resumed run sees the same images."""
+        crc = zlib.crc32(np.ascontiguousarray(self.images).data)
+        return f"{zlib.crc32(np.ascontiguousarray(self.labels).data, crc):08x}"
+
+
+def load(config: Config) -> Dataset:
+    """Read or make the data set that `config` names, cut to its sizes.
+
+    Raises
+    ------
+    DataError
+        If files are missing, truncated or altered, or do not fit D, C or the sizes asked for.
+    """
+    if config.data == SYNTHETIC:
+        return synthetic(config)
+    if config.data == MNIST:
+        given = os.environ.get("MNIST_DIR")
+        directory = Path(given) if given else download()
+    else:
+        directory = Path(config.data)
+    return _fit(read_directory(directory, checksum=config.checksum), config, str(directory))
+
+
+def read_directory(directory: Path, *, checksum: bool = True) -> Dataset:
+    """Read MNIST's four IDX files, gzipped or not, from a directory."""
+    contents = [_content(directory, name) for name in FILES]
+    arrays = [parse_idx(c, f"{directory / n}") for c, n in zip(contents, FILES, strict=True)]
+    for content, array, name, shape in zip(contents, arrays, FILES, _MNIST_SHAPES, strict=True):
+        found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        if checksum and array.shape == shape and found != MD5[name]:
+            raise DataError(
+                f"{directory / name}: wanted MNIST (md5 {MD5[name]}), found other bytes "
+                f"(md5 {found}); fetch it again, or say --no-checksum for another data set of "
+                "the same size"
+            )
+    images, labels, test_images, test_labels = arrays
+    for kind, some, of in (("train", images, labels), ("t10k", test_images, test_labels)):
+        if some.ndim != 3 or of.ndim != 1 or len(some) != len(of):
+            raise DataError(
+                f"{directory}: wanted as many {kind} labels as images (n x rows x columns), found "
+                f"images {some.shape} and labels {of.shape}; the files do not belong together"
+            )
+    return Dataset(
+        images.reshape(len(images), -1), labels,
+        test_images.reshape(len(test_images), -1), test_labels,
+    )  # fmt: skip
+
+
+def _content(directory: Path, name: str) -> bytes:
+    for path in (directory / name, directory / f"{name}.gz"):
+        if not path.is_file():
+            continue
+        try:
+            content = path.read_bytes()
+            return gzip.decompress(content) if path.suffix == ".gz" else content
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise DataError(
+                f"{path}: wanted a whole gzip file, found a damaged or truncated one ({error}); "
+                "fetch it again"
+            ) from error
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error}") from error
+    raise DataError(
+        f"{directory}: wanted {name} or {name}.gz, found neither; point --data or $MNIST_DIR to "
+        "a directory with MNIST's four IDX files, or say --data synthetic"
+    )
+
+
+def parse_idx(content: bytes, source: str) -> Bytes:
+    """Parse an IDX file of unsigned bytes (http://yann.lecun.com/exdb/mnist, "IDX format").
+
+    Big-endian: two zero bytes, the type (8: unsigned byte), the number of dimensions, each
+    dimension as 4 bytes, then the bytes, last dimension fastest.
+    """
+    if len(content) < 4 or content[:3] != b"\x00\x00\x08" or not 1 <= content[3] <= 3:
+        raise DataError(
+            f"{source}: wanted an IDX file of unsigned bytes (beginning 00 00 08), found "
+            f"{content[:4].hex(' ') or 'nothing'}; this is another kind of file"
+        )
+    dimensions = content[3]
+    start = 4 + 4 * dimensions
+    if len(content) < start:
+        raise DataError(f"{source}: ends inside its {start}-byte header; fetch it again")
+    shape = tuple(int(n) for n in np.frombuffer(content, ">u4", dimensions, 4))
+    wanted = start + int(np.prod(shape, dtype=np.int64))
+    if len(content) != wanted:
+        state = "truncated" if len(content) < wanted else "too long"
+        raise DataError(
+            f"{source}: {state}: wanted {wanted} bytes for {' x '.join(map(str, shape))} values, "
+            f"found {len(content)}; fetch it again"
+        )
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def download() -> Path:
+    """Return the user's cache directory, filled with MNIST by pooch on first use.
+
+    Every file is checked against its MD5, on each run; a damaged one is fetched again.
+    """
+    try:
+        import pooch
+    except ImportError:
+        raise DataError(
+            "MNIST: wanted the package pooch to download it, found none; run pip install pooch, "
+            "or point --data or $MNIST_DIR to its IDX files, or say --data synthetic"
+        ) from None
+    cache = Path(pooch.os_cache("perfmodel")) / "mnist"
+    pooch.get_logger().setLevel("WARNING")
+    for name in FILES:
+        try:
+            pooch.retrieve(
+                URL + name + ".gz", f"md5:{MD5_GZ[name]}", fname=name + ".gz", path=cache
+            )
+        except (OSError, ValueError) as error:  # requests' errors are OSErrors
+            raise DataError(
+                f"MNIST: could not fetch {URL}{name}.gz into {cache}: {error}; point --data or "
+                "$MNIST_DIR to a directory with its IDX files, or say --data synthetic"
+            ) from error
+    return cache
+
+
+def _fit(data: Dataset, config: Config, source: str) -> Dataset:
+    """Check D and C against the data and cut it to the sizes asked for."""
+    pixels = data.images.shape[1]
+    if not pixels == data.test_images.shape[1] == config.input_size:
+        raise DataError(
+            f"{source}: wanted images of --input-size {config.input_size} pixels, found "
+            f"{pixels} (train) and {data.test_images.shape[1]} (test); say --input-size {pixels}"
+        )
+    classes = int(max(data.labels.max(initial=0), data.test_labels.max(initial=0))) + 1
+    if classes > config.num_classes:
+        raise DataError(
+            f"{source}: wanted labels below --num-classes {config.num_classes}, found label "
+            f"{classes - 1}; say --num-classes {classes}"
+        )
+    train, test = config.train_size, config.test_size
+    for flag, wanted, found in (
+        ("train", train, len(data.images)),
+        ("test", test, len(data.test_images)),
+    ):
+        if found == 0 or (wanted is not None and wanted > found):
+            raise DataError(
+                f"{source}: wanted {wanted or 'some'} images (--{flag}-size), found {found}; "
+                "ask for fewer"
+            )
+    return Dataset(
+        data.images[:train], data.labels[:train], data.test_images[:test], data.test_labels[:test]
+    )
+
+
+def synthetic(config: Config) -> Dataset:
+    """Make a data set that can be learned, of any D and C, the same for the same seed.
+
+    Each class has a random pattern of bright pixels (a fifth of them, as in MNIST); an image is
+    its class's pattern under noise.
+    """
+    rng = np.random.default_rng([config.seed, 0x5EED])
+    shape = (config.num_classes, config.input_size)
+    pattern = rng.integers(64, 256, shape, np.uint8) * (rng.random(shape) < 0.2)
+
+    def some(count: int) -> tuple[Bytes, Bytes]:
+        labels = rng.integers(0, config.num_classes, count, np.uint8)
+        images = pattern[labels].astype(np.uint8)
+        images ^= rng.integers(0, 64, images.shape, np.uint8)
+        return images, labels
+
+    train = some(config.train_size or 60000)
+    return Dataset(*train, *some(config.test_size or 10000))
+
+
+def one_hot(labels: Bytes, classes: int, dtype: Any) -> npt.NDArray[Any]:
+    """Return labels as columns of zeros with a one: shape (C, n), row-major."""
+    return np.equal(np.arange(classes)[:, None], labels).astype(dtype)
