@@ -1,4 +1,4 @@
-"""CuPy against the sequential NumPy run on 1, 2, ... GPUs, in both precisions, and MNIST's precision.
+"""CuPy against the sequential NumPy run on one or more GPUs, and the precision on MNIST.
 
 Runs `mpirun -n P python -m trainer --backend cupy --verify` for every number of ranks and data
 type, one epoch of MNIST at learning rate 0.01, and once the document's training to a precision of
@@ -59,7 +59,7 @@ def main() -> None:
                     "bound": verify["bound"],
                     "passed": verify["passed"],
                     "precision_test": verify["precision_test"],
-                }  # fmt: skip
+                }
             )
             print(json.dumps(rows[-1]), flush=True)
     long = train(args.ranks[-1], "--learning-rate", "0.2", "--epochs", "40")
@@ -72,7 +72,7 @@ def main() -> None:
             "precision_test": long["epochs"][-1]["precision_test"],
             "precision_train": long["epochs"][-1]["precision_train"],
             "train_s": long["timings"]["train"],
-        }  # fmt: skip
+        }
     )
     print(json.dumps(rows[-1]), flush=True)
     result = {

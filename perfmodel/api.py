@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +77,7 @@ def analyze(
     batch_range: str | None = None,
     warmup: int | None = None,
     attribute: str = "thread",
-    fit: str | int = 0,
+    fit: str | int | None = None,
     **symbols: int,
 ) -> Results:
     """Analyze one or more reports, as `perfmodel analyze` does.
@@ -93,8 +94,8 @@ def analyze(
         Leading batches to exclude; detected by default.
     attribute : {'thread', 'time'}
         Whether GPU work of other threads belongs to the range open at its launch.
-    fit : str or int
-        Label or index of the run that fits the roofline.
+    fit : str or int, optional
+        Label or index of the run that fits the roofline; the first that can by default.
     **symbols : int
         Values of symbols (D, H, C, B, p, b) that the reports do not tell, or that override them.
 
@@ -113,7 +114,7 @@ def analyze(
         counting=counting,
         workload=workload,
         batch_label=batch_range,
-        warmup=warmup,
+        warmup=None if warmup is None else operator.index(warmup),
         by_time=attribute == "time",
         fit=fit,
     )

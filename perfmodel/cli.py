@@ -75,8 +75,14 @@ def _symbol_options(command: Callable[..., None]) -> Callable[..., None]:
     """Options that give the workload's symbols values."""
     positive = click.IntRange(1)
     for option in (
-        click.option("--set", "given", multiple=True, metavar="SYMBOL=N", help="Any symbol."),
-        click.option("--dtype", type=click.Choice(["float16", "bfloat16", "float32", "float64"])),
+        click.option(
+            "--set", "given", multiple=True, metavar="SYMBOL=N", help="Value of any symbol."
+        ),
+        click.option(
+            "--dtype",
+            type=click.Choice(["float16", "bfloat16", "float32", "float64"]),
+            help="b, the data type that is copied and reduced.",
+        ),
         click.option("--ranks", "-p", type=positive, help="p, MPI ranks."),
         click.option("--batch-size", "-B", type=positive, help="B, batch of all ranks together."),
         click.option("--num-classes", "-C", type=positive, help="C, classes."),
@@ -87,20 +93,32 @@ def _symbol_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+_COUNTING = click.option(
+    "--counting",
+    type=click.Choice(["document", "full"]),
+    default="document",
+    show_default=True,
+    help="Count four GEMMs and the gradients, as the document does, or everything.",
+)
+
+
 @main.command()
 @click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
 @_symbol_options
 @click.option("--workload", type=click.Path(path_type=Path), help="A TOML file of your own.")
-@click.option("--counting", type=click.Choice(["document", "full"]), default="document")
+@_COUNTING
 @click.option("--batch-range", metavar="NAME", help="The NVTX range that is one batch.")
 @click.option("--warmup", type=click.IntRange(0), help="Leading batches to exclude.")
 @click.option(
     "--attribute",
     type=click.Choice(["thread", "time"]),
     default="thread",
+    show_default=True,
     help="Give GPU work to the ranges of its own thread, or also by time within the process.",
 )
-@click.option("--fit", default="0", metavar="RUN", help="The run that fits the roofline.")
+@click.option(
+    "--fit", metavar="RUN", help="Label or number (from 0) of the run that fits the roofline."
+)
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="Folder for all outputs.")
 @click.option("--db", type=click.Path(path_type=Path), help="Results database to add to.")
 @click.option("--no-plots", is_flag=True, help="Draw nothing.")
@@ -190,7 +208,14 @@ def _values(options: dict[str, Any]) -> dict[str, int]:
     type=click.Choice(REPORTS),
     help="Summary to print; may be repeated. All that the report has data for by default.",
 )
-@click.option("--format", "fmt", type=click.Choice(FORMATS), default="table")
+@click.option(
+    "--format",
+    "fmt",
+    type=click.Choice(FORMATS),
+    default="table",
+    show_default=True,
+    help="How to print it; csv is as nsys prints it.",
+)
 def stats(report: Path, names: tuple[str, ...], fmt: str) -> None:
     """Print the summary reports of `nsys stats`, equal to the last digit.
 
@@ -210,7 +235,8 @@ def stats(report: Path, names: tuple[str, ...], fmt: str) -> None:
         except PerfmodelError as error:
             missing.append(error)
             continue
-        click.echo(("\n" if printed else "") + _rendered(statistic, fmt), nl=False)
+        text = ("\n" if printed else "") + _rendered(statistic, fmt)
+        click.echo(text, nl=False, color=True)  # as it is: click would strip escapes of names
         printed += 1
     if names or not printed:
         for problem in missing if printed else missing[:-1]:
@@ -224,17 +250,31 @@ def _rendered(statistic: Statistic, fmt: str) -> str:
     from perfmodel.table import render
 
     if fmt == "csv":
-        return statistics.to_csv(statistic)
+        text = statistics.to_csv(statistic)
+        return "\n".join(map(_one_line, text.split("\n"))) if _is_terminal() else text
     width, color = _terminal()
     return render(statistics.to_table(statistic), fmt, width=width, color=color)  # type: ignore[arg-type]
 
 
 @main.command()
 @click.option("--workload", type=click.Path(path_type=Path), help="A TOML file of your own.")
-@click.option("--counting", type=click.Choice(["document", "full"]), default="document")
-@click.option("--parallel", type=click.Choice(["data", "model"]), default="data")
+@_COUNTING
+@click.option(
+    "--parallel",
+    type=click.Choice(["data", "model"]),
+    default="data",
+    show_default=True,
+    help="What the ranks of the built-in MLP share: the batch, or the hidden units.",
+)
 @_symbol_options
-@click.option("--format", "fmt", type=click.Choice(["text", "latex", "json"]), default="text")
+@click.option(
+    "--format",
+    "fmt",
+    type=click.Choice(["text", "latex", "json"]),
+    default="text",
+    show_default=True,
+    help="How to print it.",
+)
 def formulas(workload: Path | None, counting: Any, parallel: Any, fmt: Any, **options: Any) -> None:
     """Print the workload's FLOPs and bytes per range, per rank and batch, as formulas.
 
@@ -253,11 +293,15 @@ def _one_line(message: object) -> str:
     return printable(str(message))
 
 
+def _is_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
 def _terminal() -> tuple[int | None, bool]:
     """Width and colour of standard output; a pipe gets a fixed width and no colour."""
     import shutil
 
-    if sys.stdout is None or not sys.stdout.isatty():
+    if not _is_terminal():
         return _WIDTH_OF_PIPE, False
     return shutil.get_terminal_size().columns, "NO_COLOR" not in os.environ
 

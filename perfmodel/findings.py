@@ -84,7 +84,7 @@ def find(facts: Facts) -> tuple[Finding, ...]:
         for f in found
         if f.saving_s is None or f.saving_s >= _WORTH * facts.batch.value
     ]
-    return tuple(sorted(worth, key=lambda f: -(f.saving_s if f.saving_s is not None else 0.0)))
+    return tuple(sorted(worth, key=lambda f: (f.saving_s is None, -(f.saving_s or 0.0))))
 
 
 def _share(facts: Facts, seconds: float) -> str:

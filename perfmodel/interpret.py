@@ -173,13 +173,13 @@ def _gpu_of_rank(run: Run) -> dict[int, int]:
     return {rank: gpu for t in run.traces for rank, gpu in traffic.devices(t).items()}
 
 
-def _shared_gpus(run: Run) -> dict[int, tuple[int, ...]]:
-    """GPUs that several ranks of one report ran on."""
+def _same_devices(run: Run) -> dict[int, tuple[int, ...]]:
+    """Devices that several ranks of one report ran on, each by its own numbers."""
     shared: dict[int, list[int]] = {}
     for rank, gpu in sorted(_gpu_of_rank(run).items()):
         shared.setdefault(gpu, []).append(rank)
-    certain = len(run.traces) == 1
-    return {gpu: tuple(ranks) for gpu, ranks in shared.items() if certain and len(ranks) > 1}
+    alone = len(run.traces) == 1
+    return {gpu: tuple(ranks) for gpu, ranks in shared.items() if alone and len(ranks) > 1}
 
 
 def _rank_rows(run: Run, head: Measured, waiting: Waiting | None) -> tuple[RankRow, ...]:
@@ -208,6 +208,7 @@ def _unattributed(run: Run) -> dict[str, int]:
         "gpu_ops": sum(a.total for a in found),
         "without_launch": sum(a.unlaunched for a in found),
         "outside_ranges": sum(a.outside for a in found),
+        "outside_ranges_during_batches": sum(a.strays for a in found),
         "attributed_by_time": sum(a.by_time for a in found),
     }
 
@@ -230,19 +231,32 @@ def _check_collection(run: Run) -> Iterator[str]:
                 f"{trace.source.name}: no MPI call was recorded; profile with "
                 f"--trace=nvtx,cuda,mpi --mpi-impl=openmpi (or mpich)"
             )
+        if len(set(trace.ranks.values())) < len(trace.ranks):
+            yield (
+                f"{trace.source.name}: a rank is there more than once: the report holds several "
+                f"MPI jobs, which are added up; profile them one by one"
+            )
         open_ranges = int((trace.ranges.end_ns == NULL).sum())
         if open_ranges:
             yield (
                 f"{trace.source.name}: {open_ranges} ranges never ended and are left out: the "
                 f"program or the collection was cut short"
             )
+    if not traffic.tells_devices(run.traces):
+        for device, ranks in _same_devices(run).items():
+            yield (
+                f"{run.label}: ranks {', '.join(map(str, ranks))} each ran on their device "
+                f"{device}; Nsight Systems {run.traces[0].product_version} does not say whether "
+                f"that is one GPU or one each; 2025.3 and later do"
+            )
     counts = _unattributed(run)
-    lost = counts["without_launch"] + counts["outside_ranges"]
+    strays = counts["outside_ranges_during_batches"]
+    lost = counts["without_launch"] + strays
     if lost > 0.01 * max(counts["gpu_ops"], 1):
         yield (
             f"{run.label}: {lost} of {counts['gpu_ops']} GPU operations belong to no range "
-            f"({counts['without_launch']} without a launch in the report, "
-            f"{counts['outside_ranges']} launched outside all ranges of their thread); "
+            f"({counts['without_launch']} without a launch in the report, {strays} launched "
+            f"outside all ranges of their thread while the batches ran); "
             f"--attribute time gives those of other threads to the range open at that time"
         )
 
@@ -266,7 +280,7 @@ def _check_ranges(
         )
     work = {"P_flops": totals.flops, "P_pci": totals.pci_bytes, "P_mpi": totals.mpi_bytes}
     for name in (n for n, rate in rates.items() if rate is None and work[n] > 0):
-        yield f"{run.label}: {name} cannot be fitted: no range with that work was timed"
+        yield f"{run.label}: {name} cannot be fitted: a range with that work is missing or untimed"
 
 
 def _facts(
@@ -288,7 +302,7 @@ def _facts(
         collectives=analysis.collectives,
         waiting=waiting,
         gemms=tuple(_gemm_times(analysis, counts)),
-        shared_gpus=_shared_gpus(run),
+        shared_gpus=_same_devices(run) if traffic.tells_devices(run.traces) else {},
         machine=analysis.machine,
         ranks=len(run.ranks),
     )

@@ -62,6 +62,11 @@ def _no_batches(traces: Sequence[Trace], batch_label: str) -> SchemaError:
             f"{where}: no NVTX range was recorded{hint}; annotate the program and profile it with "
             f"--trace=nvtx,cuda,mpi"
         )
+    if batch_label in names:
+        return SchemaError(
+            f"{where}: ranges called {batch_label!r} were found, but each starts on one thread and "
+            f"ends on another, so that nothing lies inside them; push and pop them on one thread"
+        )
     short = [n if len(n) <= 60 else f"{n[:59]}…" for n in list(names)[:8]]
     shown = ", ".join(map(repr, short)) + (", ..." if len(names) > 8 else "")
     return SchemaError(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from perfmodel import tables
 from perfmodel.analysis import Analysis
@@ -17,6 +17,9 @@ from perfmodel.table import Column, Table, render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+_CROWD: Final = 8
+"""More points than these are drawn in one picture per kind."""
 
 
 def write(analysis: Analysis, out: Path, *, plots: bool = True) -> list[Path]:
@@ -65,15 +68,24 @@ def _draw(analysis: Analysis, folder: Path) -> None:
     with warnings.catch_warnings():  # names may be in scripts that the font lacks
         warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
         if roof is not None:
-            plot.save(draw_roofline(analysis), folder, "roofline")
+            kinds = list(dict.fromkeys(p.kind for p in analysis.points))
+            if len(analysis.points) > _CROWD and len(kinds) > 1:
+                plot.save(draw_roofline(analysis, kinds=kinds[:1]), folder, "roofline")
+                plot.save(draw_roofline(analysis, kinds=kinds[1:]), folder, "roofline_phases")
+            else:
+                plot.save(draw_roofline(analysis), folder, "roofline")
             if _is_sweep(analysis):
                 plot.save(plot.sweep(analysis.points, roof), folder, "sweep")
         if analysis.fitted.batch.median.value > 0:
             plot.save(draw_breakdown(analysis), folder, "breakdown", formats=("png", "svg"))
 
 
-def draw_roofline(analysis: Analysis, ax: Axes | None = None) -> Axes:
+def draw_roofline(
+    analysis: Analysis, ax: Axes | None = None, kinds: Sequence[str] | None = None
+) -> Axes:
     """Draw the fitted run's roofline with the points of all runs and the machine's peak.
+
+    `kinds` chooses what was timed, such as 'batch iteration'; all by default.
 
     Raises
     ------
@@ -91,7 +103,7 @@ def draw_roofline(analysis: Analysis, ax: Axes | None = None) -> Axes:
     peak = run.machine.peak_flops_per_s.get(run.precision) if run.machine else None
     return plot.roofline(
         run.roofline,
-        analysis.points,
+        [p for p in analysis.points if kinds is None or p.kind in kinds],
         ax=ax,
         title=f"Roofline of {run.roofline.label}",
         ceiling_flops_per_s=peak,

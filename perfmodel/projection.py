@@ -38,6 +38,10 @@ class Launches:
     crossing_pair: Int64
     repeated_ids: bool
 
+    def pairs(self, nesting: Nesting) -> tuple[Int64, Int64]:
+        """Return all (range, index into `op`) pairs."""
+        return all_pairs(nesting, self.inner, self.crossing_range, self.crossing_pair)
+
 
 @dataclass(frozen=True, slots=True)
 class Projection:
@@ -209,7 +213,7 @@ def _distinct_correlations(
 ) -> Int64:
     """Count each range's distinct correlation ids (its process is fixed by its thread)."""
     if launches.repeated_ids:
-        holder, pair = all_pairs(nesting, launches)
+        holder, pair = launches.pairs(nesting)
         lo = hi = np.zeros(len(nesting), np.int64)
     else:  # a call has an id of its own, and is either in a chain of ranges or in pairs
         lo, hi = slices_of_subtrees(sizes, launches.call_inner)
@@ -219,17 +223,23 @@ def _distinct_correlations(
     return hi - lo + np.bincount(distinct[:, 0], minlength=len(nesting))
 
 
-def all_pairs(nesting: Nesting, launches: Launches) -> tuple[Int64, Int64]:
-    """Return all (range, index into `launches.op`) pairs: every range with all that it encloses.
+def all_pairs(nesting: Nesting, inner: Int64, holder: Int64, held: Int64) -> tuple[Int64, Int64]:
+    """Return all (range, item) pairs: every range with all that it encloses.
 
-    Memory grows with operations times depth; summaries use `slices_of_subtrees` instead.
+    Memory grows with items times depth; summaries use `slices_of_subtrees` instead.
+
+    Parameters
+    ----------
+    nesting : Nesting
+    inner, holder, held : int64 arrays
+        Items as `enclosing` gives them: by innermost range, and as pairs.
     """
-    holders, pairs = [launches.crossing_range], [launches.crossing_pair]
-    pair = np.flatnonzero(launches.inner >= 0)
-    holder = launches.inner[pair]
-    while len(pair):
+    holders, items = [holder], [held]
+    item = np.flatnonzero(inner >= 0)
+    holder = inner[item]
+    while len(item):
         holders.append(holder)
-        pairs.append(pair)
+        items.append(item)
         holder = nesting.parent[holder]
-        pair, holder = pair[holder >= 0], holder[holder >= 0]
-    return np.concatenate(holders), np.concatenate(pairs)
+        item, holder = item[holder >= 0], holder[holder >= 0]
+    return np.concatenate(holders), np.concatenate(items)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from perfmodel.analysis import Analysis, RunAnalysis
-from perfmodel.errors import ReportError, WorkloadError
+from perfmodel.errors import ModelError, ReportError, WorkloadError
 from perfmodel.identify import (
     MARK_SYMBOLS,
     Identity,
@@ -25,6 +25,8 @@ from perfmodel.workloads.mlp import Counting, mlp
 from perfmodel.workloads.work import Symbol, Workload
 
 _H2D, _D2H = 1, 2
+_USUAL: Final = 0.9
+"""Messages in this share of the batches are in every batch, but for trimmed ones."""
 _SLACK_NS: Final = 10**9
 """Reports of one run overlap in time, but for what the clocks of its hosts differ by."""
 
@@ -34,7 +36,7 @@ class Options:
     """What the user may choose; None lets the report decide.
 
     `values` are given symbols (D, H, C, B, p, ...), `counting` is 'document' or 'full', `fit` the
-    index or label of the report that fits the roofline.
+    index or label of the report that fits the roofline, the first that can by default.
     """
 
     values: Mapping[str, int]
@@ -43,7 +45,7 @@ class Options:
     batch_label: str | None = None
     warmup: int | None = None
     by_time: bool = False
-    fit: str | int = 0
+    fit: str | int | None = None
 
 
 def analyze_traces(
@@ -62,14 +64,14 @@ def analyze_traces(
 
     Raises
     ------
-    ReportError, SchemaError, WorkloadError
-        If there is no report, a run has no batches, or its symbols are unknown or impossible.
+    ReportError, SchemaError, WorkloadError, ModelError
+        If there is no report, a run has no batches, its symbols are unknown or impossible, or the
+        run that is to fit the roofline cannot.
     """
     distinct = list({t.source.resolve(): t for t in reversed(traces)}.values())[::-1]
     if not distinct:
         raise ReportError("wanted at least one report; found none; name one")
-    for name, value in options.values.items():
-        Symbol(name).check(value)
+    given = {name: Symbol(name).check(value) for name, value in options.values.items()}
     repeated = len(traces) - len(distinct)
     runs: list[RunAnalysis] = []
     for label, members in group(distinct):
@@ -79,13 +81,13 @@ def analyze_traces(
         run = measure(
             members, batch_label or "batch iteration", label=label, by_time=options.by_time
         )
-        identity, warnings = identify(run, options.values)
+        identity, warnings = identify(run, given)
         if repeated and not runs:
             warnings.append(f"{repeated} of the reports were given before and are left out")
         if workload is None:
             parallel = str(identity.config.get("parallel", "data"))
             workload = mlp(options.counting, "model" if parallel == "model" else "data")
-        unknown = [name for name in options.values if name not in workload.symbols]
+        unknown = [name for name in given if name not in workload.symbols]
         if unknown:
             raise WorkloadError(
                 f"workload '{workload.name}' has no symbol {unknown[0]!r}; it has "
@@ -96,12 +98,12 @@ def analyze_traces(
         missing = [name for name in workload.symbols if name not in identity.values]
         if missing:
             problem = _unknown(run.label, missing, marked=bool(identity.config))
-            if options.values or options.workload:
+            if given or options.workload:
                 raise WorkloadError(problem)
             warnings.append(f"{problem} (FLOPs, rates and the roofline are missing until then)")
             workload = Workload("unknown", "no", "", run.batch_label, {}, {})
         runs.append(analyze_run(run, workload, identity, warmup=options.warmup, warnings=warnings))
-    return Analysis(tuple(runs), _chosen([r.label for r in runs], options.fit))
+    return Analysis(tuple(runs), _chosen(runs, options.fit))
 
 
 def group(traces: Sequence[Trace]) -> list[tuple[str, list[Trace]]]:
@@ -194,25 +196,28 @@ def identify(run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
 def _messages(run: Run) -> tuple[set[int], set[int]]:
     """Distinct sizes of the gradients' messages and of the input copies inside the batches.
 
-    Sizes count if every batch has them once: gradients as device-to-host copies, or as
+    Sizes count if (nearly) every batch has them: gradients as device-to-host copies, or as
     all-reduces where there are no copies.
     """
     trace, found = run.parts[0]
     batches = len({*zip(found.op_rank.tolist(), found.op_batch.tolist(), strict=True)})
-    sizes = {}
+    times: dict[int, dict[int, float]] = {}
     for kind in (_D2H, _H2D):
         op = found.op[
             (trace.ops.copy_kind[found.op] == kind) & (trace.ops.kind[found.op] == MEMCPY)
         ]
         size, count = np.unique(trace.ops.bytes[op], return_counts=True)
-        sizes[kind] = {int(s) for s, n in zip(size, count, strict=True) if n >= 0.9 * batches}
-    gradients = sizes[_D2H]
+        times[kind] = dict(zip(size.tolist(), (count / max(batches, 1)).tolist(), strict=True))
+    gradients = {size for size, n in times[_D2H].items() if n >= _USUAL}
     if not gradients:
         collective = trace.mpi.source == MPI_SOURCES.index("collectives")
         reduce = np.array(["llreduce" in s for s in trace.strings] + [False], np.bool_)
         mine = collective & reduce[trace.mpi.name] & (trace.mpi.size_bytes != NULL)
         gradients = {int(s) for s in np.unique(trace.mpi.size_bytes[mine])}
-    return gradients, sizes[_H2D] - gradients
+    # what went out comes back; a size that comes more often is that of an input, too
+    returned = dict.fromkeys(gradients, 1.0) if times[_D2H] else {}
+    inputs = {size for size, n in times[_H2D].items() if n - returned.get(size, 0.0) >= _USUAL}
+    return gradients, inputs
 
 
 def _unknown(label: str, missing: Sequence[str], *, marked: bool) -> str:
@@ -227,12 +232,24 @@ def _unknown(label: str, missing: Sequence[str], *, marked: bool) -> str:
     )
 
 
-def _chosen(labels: Sequence[str], fit: str | int) -> int:
+def _chosen(runs: Sequence[RunAnalysis], fit: str | int | None) -> int:
+    """Index of the run that fits the roofline."""
+    labels = [run.label for run in runs]
+    if fit is None:
+        return next((i for i, run in enumerate(runs) if run.roofline is not None), 0)
     if isinstance(fit, str) and fit in labels:
-        return labels.index(fit)
-    if str(fit).isdecimal() and len(str(fit)) < 10 and int(fit) < len(labels):
-        return int(fit)
-    raise WorkloadError(
-        f"wanted --fit to name one of the runs {', '.join(labels)} (or its number from 0); "
-        f"found {fit!r}"
-    )
+        chosen = labels.index(fit)
+    elif str(fit).isdecimal() and len(str(fit)) < 10 and int(fit) < len(labels):
+        chosen = int(fit)
+    else:
+        raise WorkloadError(
+            f"wanted --fit to name one of the runs {', '.join(labels)} (or its number from 0); "
+            f"found {fit!r}"
+        )
+    if runs[chosen].roofline is None:
+        lacking = [name for name, rate in runs[chosen].rates.items() if rate is None]
+        raise ModelError(
+            f"wanted a roofline fitted on {labels[chosen]}; found no {' and no '.join(lacking)} "
+            f"there; leave --fit out to see why, or take another run"
+        )
+    return chosen

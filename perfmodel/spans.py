@@ -75,6 +75,9 @@ class Attribution:
         Operations without an API call in the report (trimmed, or launched by the device).
     outside : int
         Operations launched outside every range of their thread.
+    strays : int
+        Those of them that were launched between the first batch's start and the last one's end
+        of their process, so that the batches lack them; the others are set-up and evaluation.
     by_time : int
         Operations given to the range that was open in the batch's thread of their process.
     op : int64
@@ -86,6 +89,7 @@ class Attribution:
     total: int
     unlaunched: int
     outside: int
+    strays: int
     by_time: int
     op: Int64
     op_batch: Int32
@@ -137,17 +141,18 @@ def make_spans(
         mpi_ns=mpi_ns,
     )
     inside = launches.inner >= 0
-    in_range = np.union1d(np.flatnonzero(inside), launches.crossing_pair)
+    launched = np.zeros(len(trace.ops), np.bool_)
+    launched[launches.op] = True
     own_batch = np.full(len(launches.op), -1, np.int64)
     own_batch[inside] = batch_of[launches.inner[inside]]
-    own_batch[launches.crossing_pair] = np.maximum(
-        own_batch[launches.crossing_pair], batch_of[launches.crossing_range]
-    )
+    np.maximum.at(own_batch, launches.crossing_pair, batch_of[launches.crossing_range])
     batched = own_batch >= 0
+    outside = _outside(launches)
     return spans, Attribution(
         total=len(trace.ops),
-        unlaunched=len(trace.ops) - len(np.unique(launches.op)),
-        outside=len(launches.op) - len(in_range),
+        unlaunched=int((~launched).sum()),
+        outside=len(outside),
+        strays=_strays(trace, nesting, launches.call[outside], batch_of),
         by_time=moved,
         op=launches.op[batched],
         op_batch=batch[own_batch[batched]],
@@ -231,7 +236,7 @@ def _attribute_by_time(
         zip(*np.unique(heads, return_counts=True), strict=True), key=lambda pair: pair[1]
     ):
         main[trace.thread_process[thread]] = thread
-    lost = np.setdiff1d(np.flatnonzero(launches.inner < 0), launches.crossing_pair)
+    lost = _outside(launches)
     thread = main[trace.thread_process[trace.api.thread[launches.call[lost]]]]
     lost, thread = lost[thread >= 0], thread[thread >= 0]
     call = launches.call[lost]
@@ -247,9 +252,28 @@ def _attribute_by_time(
     return moved, int((found >= 0).sum()) + len(np.unique(at))
 
 
+def _strays(trace: Trace, nesting: Nesting, call: Int64, batch_of: Int64) -> int:
+    """Count the API calls made while the batches of their process ran."""
+    heads = np.flatnonzero(batch_of == np.arange(len(nesting)))
+    process = trace.thread_process[nesting.thread[heads]]
+    first = np.full(len(trace.processes), np.iinfo(np.int64).max)
+    last = np.full(len(trace.processes), np.iinfo(np.int64).min)
+    np.minimum.at(first, process, nesting.start_ns[heads])
+    np.maximum.at(last, process, nesting.end_ns[heads])
+    whose, start = trace.thread_process[trace.api.thread[call]], trace.api.start_ns[call]
+    return int(((start >= first[whose]) & (start < last[whose])).sum())
+
+
+def _outside(launches: Launches) -> Int64:
+    """Launches that no range of their thread encloses."""
+    outside = launches.inner < 0
+    outside[launches.crossing_pair] = False
+    return np.flatnonzero(outside)
+
+
 def _operations(nesting: Nesting, launches: Launches) -> tuple[Int64, Int64]:
     """All (range, operation) pairs; an operation counts once, however many calls share its id."""
-    holder, pair = all_pairs(nesting, launches)
+    holder, pair = launches.pairs(nesting)
     op = launches.op[pair]
     if launches.repeated_ids and len(op):
         holder, op = np.unique(np.stack([holder, op]), axis=1)
@@ -281,17 +305,13 @@ def _gpu_clocks(trace: Trace, count: int, holder: Int64, op: Int64) -> tuple[Int
 def _mpi_inside(trace: Trace, nesting: Nesting) -> tuple[Int64, Int64]:
     """Bytes handed to MPI and host time of MPI calls inside every range."""
     mpi = rows(trace.mpi, trace.mpi.end_ns != NULL)
-    inner, holder, at = enclosing(nesting, mpi.thread, mpi.start_ns, mpi.end_ns)
-    size = np.maximum(mpi.size_bytes, 0)
-    total = sums(holder, size[at], len(nesting))
-    spent = sums(holder, (mpi.end_ns - mpi.start_ns)[at], len(nesting))
-    at = np.flatnonzero(inner >= 0)
-    holder = inner[at]
-    while len(at):
-        total += sums(holder, size[at], len(nesting))
-        spent += sums(holder, (mpi.end_ns - mpi.start_ns)[at], len(nesting))
-        holder = nesting.parent[holder]
-        at, holder = at[holder >= 0], holder[holder >= 0]
+    inside = enclosing(nesting, mpi.thread, mpi.start_ns, mpi.end_ns)
+    holder, call = all_pairs(nesting, *inside)
+    total = sums(holder, np.maximum(mpi.size_bytes, 0)[call], len(nesting))
+    spent = sums(holder, (mpi.end_ns - mpi.start_ns)[call], len(nesting))
+    sized = sums(holder, (mpi.size_bytes != NULL)[call].astype(np.int64), len(nesting))
+    called = np.bincount(holder, minlength=len(nesting)) > 0
+    total[called & (sized == 0)] = NULL
     if not (mpi.size_bytes != NULL).any():
         total[:] = NULL
     return total, spent

@@ -112,22 +112,33 @@ def summarize(codes: Int32, values: Int64, groups: int, valid: Bool | None = Non
 
 
 def round_half_up(value: float, digits: int = 1) -> float:
-    """Round half away from zero, as SQLite before 3.43 does and Nsight Systems 2024.2 with it.
+    """Round to one or more decimals, half away from zero, as SQLite before 3.43 does.
 
-    That SQLite adds half a unit, and below about 4e12 also 3e-16 of the value, in extended
-    precision, truncates, and keeps sixteen significant digits: so 1.25 gives 1.3, and so does the
-    double just below it.
+    Nsight Systems 2024.2 rounds with it. It adds half a unit, and below about 4e12 also 3e-16 of
+    the value, in extended precision, and takes up to sixteen digits off the sum one by one, with
+    their rounding errors: so 1.25 gives 1.3, and so does the double just below it.
+
+    Source: `sqlite3_str_vappendf`, case etFLOAT, of SQLite 3.40.
     """
     if abs(value) > _WHOLE:
         return value
-    scale = 10**digits
-    extended = np.longdouble(abs(value))
-    rounder = np.longdouble(0.5) / scale
-    if value and digits + (math.frexp(value)[1] - 1) // 3 < _FINE:
-        rounder += extended * np.longdouble(3e-16)
-    units = int(np.floor((extended + rounder) * scale))
-    beyond = 10 ** max(0, len(str(units)) - _SIGNIFICANT)
-    return math.copysign(float(units // beyond * beyond) / scale, value)
+    left = np.longdouble(abs(value))
+    half = np.longdouble(0.5) / 10**digits
+    if digits + (math.frexp(value)[1] - 1) // 3 < _FINE:
+        half += left * np.longdouble(3e-16)
+    left += half
+    exponent = max(len(str(int(left))) - 1, 0)
+    left /= np.longdouble(10**exponent)
+    while left < 1:
+        left *= 10
+        exponent -= 1
+    wanted = exponent + 1 + digits
+    units = 0
+    for _ in range(min(wanted, _SIGNIFICANT)):
+        digit = int(left)
+        left = (left - digit) * 10
+        units = 10 * units + digit
+    return math.copysign(units * 10 ** max(wanted - _SIGNIFICANT, 0) / 10**digits, value)
 
 
 def nvtx_pushpop_sum(trace: Trace) -> Statistic:

@@ -9,6 +9,7 @@ from perfmodel.analysis import Analysis, RunAnalysis
 from perfmodel.escape import printable
 from perfmodel.table import Table, render
 from perfmodel.trace import Trace
+from perfmodel.traffic import tells_devices
 from perfmodel.units import si
 
 
@@ -46,9 +47,11 @@ def _what_ran(run: RunAnalysis) -> Iterator[str]:
     values = run.identity.values
     names = " + ".join(printable(t.source.name) for t in run.traces)
     yield f"{names}  (Nsight Systems {printable(run.traces[0].product_version)})"
-    used = {r.gpu for r in run.ranks if r.gpu is not None}
+    numbers = [r.gpu for r in run.ranks if r.gpu is not None]
+    used = set(numbers)
     gpus = sorted({printable(g.name) for g in run.gpus if g.id in used or len(run.gpus) == 1})
-    count = f"{len(used)} x " if len(run.traces) == 1 else ""  # else ids may repeat by host
+    apart = len(run.traces) == 1 and len(used) == len(numbers)
+    count = f"{len(used)} x " if apart or tells_devices(run.traces) else ""
     where = f"{count}{', '.join(gpus)}" if used and gpus else "no GPU in the report"
     yield f"ran on     {len(run.ranks)} rank{'s' * (len(run.ranks) != 1)}, {where}"
     symbols = "  ".join(f"{s}={values.get(s, d.default)}" for s, d in run.workload.symbols.items())
@@ -73,9 +76,10 @@ def _what_ran(run: RunAnalysis) -> Iterator[str]:
     lost = run.unattributed
     if lost["gpu_ops"]:
         outside = lost["without_launch"] + lost["outside_ranges"]
+        strays = lost["without_launch"] + lost["outside_ranges_during_batches"]
         yield (
             f"GPU work   {lost['gpu_ops']} operations, {outside} of them "
-            f"({outside / lost['gpu_ops']:.1%}) in no range"
+            f"({outside / lost['gpu_ops']:.1%}) in no range, {strays} while the batches ran"
         )
     for said in dict.fromkeys(d for t in run.traces for d in complaints(t)):
         yield f"nsys says  {printable(said)}"

@@ -256,9 +256,9 @@ def sweep(analysis: Analysis) -> Table:
         Column("batch_s", "Batch", "si", "s", digits=4),
         Column("intensity_flops_per_byte", "Intensity", "si", "FLOP/B", digits=4),
         Column("flops_per_s", "Achieved", "si", "FLOP/s"),
-        Column("P_flops", "P_flops", "si", "FLOP/s"),
-        Column("P_pci", "P_pci", "si", "B/s"),
-        Column("P_mpi", "P_mpi", "si", "B/s"),
+        Column("P_flops_flops_per_s", "P_flops", "si", "FLOP/s"),
+        Column("P_pci_bytes_per_s", "P_pci", "si", "B/s"),
+        Column("P_mpi_bytes_per_s", "P_mpi", "si", "B/s"),
     )
     rows = []
     for run in analysis.runs:
@@ -288,8 +288,21 @@ def sweep_text(analysis: Analysis) -> Table:
     dropped = [i for i, values in shared.items() if len(values) == 1 and len(table.rows) > 1]
     kept = [i for i in range(len(table.columns)) if i not in dropped]
     said = "  ".join(f"{table.columns[i].key}={table.rows[0][i]}" for i in dropped)
+    names = _telling_parts([str(row[0]) for row in table.rows])
+    rows = [[name, *row[1:]] for name, row in zip(names, table.rows, strict=True)]
     return Table(
         f"{table.title}  {said}",
         tuple(table.columns[i] for i in kept),
-        [[row[i] for i in kept] for row in table.rows],
+        [[row[i] for i in kept] for row in rows],
     )
+
+
+def _telling_parts(labels: list[str]) -> list[str]:
+    """What tells labels apart: their words without those that all begin and end with."""
+    words = [label.split("_") for label in labels]
+    if len(words) < 2 or len(set(labels)) < len(labels):
+        return labels
+    shortest = min(map(len, words))
+    first = next((i for i in range(shortest) if len({w[i] for w in words}) > 1), shortest - 1)
+    last = next((i for i in range(shortest - first) if len({w[-1 - i] for w in words}) > 1), 0)
+    return ["_".join(w[first : len(w) - last]) for w in words]

@@ -269,6 +269,15 @@ def synchronizations(
     return (count / batches, spent / batches) if batches else (0.0, 0.0)
 
 
+def tells_devices(traces: Sequence[Trace]) -> bool:
+    """Whether equal device numbers mean one GPU: in one report that maps them, or has one GPU.
+
+    Exports before 2025 number a process's devices as the process sees them, so that two ranks
+    with a GPU each (CUDA_VISIBLE_DEVICES) both run on device 0.
+    """
+    return len(traces) == 1 and (bool(traces[0].cuda_devices) or len(traces[0].gpus) < 2)
+
+
 def devices(trace: Trace) -> Mapping[int, int]:
     """GPU id by rank: the device most of the rank's operations ran on."""
     found: dict[int, int] = {}

@@ -4,8 +4,9 @@
 
 For every configuration it profiles `mpirun -n P python -m trainer` on synthetic data, then exports,
 trims (profiles/trim.py) and compresses the reports to OUT/NAME.sqlite.xz, which perfmodel opens as
-they are, and adds them to OUT/index.json. A configuration that is there already is skipped. With --bare it also runs
-every configuration without Nsight Systems and notes the median batch as the trainer timed it.
+they are, and adds them to OUT/index.json. A configuration that is there already is skipped. With
+--bare it also runs every configuration without Nsight Systems and notes the median batch as the
+trainer timed it.
 """
 
 from __future__ import annotations
@@ -45,10 +46,16 @@ def train_command(c: argparse.Namespace, hidden: int, batch: int) -> list[str]:
     """Trainer command: at least `--batches` batches, evaluation only behind them."""
     epochs = math.ceil(c.batches / math.ceil(IMAGES / batch))
     flags = {
-        "data": "synthetic", "hidden-size": hidden, "batch-size": batch, "epochs": epochs,
-        "dtype": c.dtype, "transport": c.transport, "backend": c.backend, "evaluate-every": 0,
+        "data": "synthetic",
+        "hidden-size": hidden,
+        "batch-size": batch,
+        "epochs": epochs,
+        "dtype": c.dtype,
+        "transport": c.transport,
+        "backend": c.backend,
+        "evaluate-every": 0,
         "learning-rate": 0.01,
-    }  # fmt: skip
+    }
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
     sync = ["--sync-ranges"] if c.sync_ranges else []
     return [sys.executable, "-m", "trainer", *words, *sync]
@@ -144,7 +151,7 @@ def main() -> None:
                         "backend": c.backend,
                         "sync_ranges": c.sync_ranges,
                     },
-                }  # fmt: skip
+                }
             )
             if c.bare:
                 seconds = bare_batch_s(c, hidden, batch, Path(scratch) / "run.json")

@@ -118,6 +118,13 @@ class ReportBuilder:
             db.execute("VACUUM INTO ?", [str(path)])
         return path
 
+    def _as_recorded(self, row: Row, ranks: int) -> Row:
+        """Sizes of an all-reduce as Nsight Systems records them: ranks - 1 times the buffer."""
+        sizes = {k: row[k] for k in ("size", "recvSize") if row.get(k) is not None}
+        if row.get("textId") != self.strings.get("MPI_Allreduce", -1) or ranks == 2:
+            return row
+        return row | {k: v * (ranks - 1) if ranks > 1 else None for k, v in sizes.items()}
+
     def _summaries(self) -> dict[str, list[Row]]:
         """Tables that follow from all the others."""
         events = [row for rows in self.rows.values() for row in rows if "start" in row]
@@ -132,6 +139,9 @@ class ReportBuilder:
                 {"globalVid": VM, "duration": stop, "startTime": 0, "stopTime": stop}
             ],
             "MPI_COMMUNICATORS": [row | {"size": size} for row in worlds],
+            "MPI_COLLECTIVES_EVENTS": [
+                self._as_recorded(row, size) for row in self.rows.get("MPI_COLLECTIVES_EVENTS", [])
+            ],
             "TARGET_INFO_CUDA_DEVICE": [
                 {"gpuId": gpu, "cudaId": gpu, "pid": pid} for pid in pids for gpu in gpus
             ],

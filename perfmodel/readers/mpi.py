@@ -22,6 +22,8 @@ TABLES: Final = (
 
 _P2P = ("MPI_Send", "MPI_Recv", "MPI_Isend", "MPI_Irecv", "MPI_Sendrecv", "MPI_Ssend", "MPI_Bsend")
 _START_WAIT = ("MPI_Start", "MPI_Wait", "MPI_Test")
+_ALL_REDUCE: Final = frozenset({"MPI_Allreduce", "MPI_Iallreduce", "MPI_Allreduce_c"})
+_BROADCAST: Final = frozenset({"MPI_Bcast", "MPI_Ibcast", "MPI_Bcast_c"})
 _OTHER = ("MPI_Init", "MPI_Finalize", "MPI_Comm", "MPI_Abort")
 
 
@@ -55,7 +57,7 @@ class Mpi:
         )
 
 
-def read_mpi(db: Database | None, ids: Ids) -> Mpi:
+def read_mpi(db: Database | None, ids: Ids, strings: tuple[str, ...]) -> Mpi:
     """Read every MPI table there is; with no database, none."""
     columns = ["globalTid", "textId", "size", "recvSize", "commHandle"]
     tables = [
@@ -69,22 +71,68 @@ def read_mpi(db: Database | None, ids: Ids) -> Mpi:
     ranks = {
         tid & PROCESS_BITS: rank
         for tid, rank in (db.rows("MPI_RANKS", ["globalTid", "rank"]) if db else ())
-        if isinstance(tid, int) and isinstance(rank, int) and rank >= 0
+        if isinstance(tid, int) and isinstance(rank, int) and 0 <= rank < 2**31
     }
-    sizes = db.rows("MPI_COMMUNICATORS", ["size"]) if db else ()
-    world = max((s for (s,) in sizes if isinstance(s, int)), default=0)
+    columns = ["rank", "commHandle", "size"]
+    groups = [
+        row
+        for row in (db.rows("MPI_COMMUNICATORS", columns) if db else ())
+        if all(isinstance(v, int) for v in row) and row[2] > 0
+    ]
+    world = max((size for _, _, size in groups), default=0)
+    name = ids.codes(joined["textId"])
+    members = _members(joined["globalTid"], joined["commHandle"], ranks, groups, world)
     return Mpi(
         start_ns=joined["start"],
         end_ns=joined["end"],
         tids=factorize(joined["globalTid"]),
-        name=ids.codes(joined["textId"]),
+        name=name,
         source=np.concatenate(sources) if sources else np.empty(0, np.int8),
-        size_bytes=joined["size"],
+        size_bytes=_message_bytes(name, strings, joined["size"], joined["recvSize"], members),
         recv_size_bytes=joined["recvSize"],
         communicator=joined["commHandle"],
         ranks=ranks,
         world_size=world if world > 0 else None,
     )
+
+
+def _members(
+    tid: Int64,
+    handle: Int64,
+    ranks: dict[int, int],
+    groups: list[tuple[int, int, int]],
+    world: int,
+) -> Int64:
+    """Number of ranks in every call's communicator; handles are those of the calling rank."""
+    known = {(rank, communicator): size for rank, communicator, size in groups}
+    process, processes = factorize(tid & PROCESS_BITS)
+    which, handles = factorize(handle)
+    pair, pairs = factorize(process.astype(np.int64) * len(handles) + which)
+    size = [
+        known.get(
+            (ranks.get(int(processes[p // len(handles)]), -1), int(handles[p % len(handles)]))
+        )
+        or world
+        for p in pairs.tolist()
+    ]
+    return np.array(size, np.int64)[pair] if size else np.empty(0, np.int64)
+
+
+def _message_bytes(
+    name: Int32, strings: tuple[str, ...], size: Int64, received: Int64, members: Int64
+) -> Int64:
+    """Bytes of the buffer that every call handed to MPI.
+
+    Nsight Systems records for an all-reduce among p ranks p - 1 times the buffer (none at p = 1)
+    and for a broadcast p times the buffer at the root, the buffer itself as received size; the
+    other calls' sizes are kept. Measured on reports of 1, 2 and 4 ranks of known messages.
+    """
+    used = np.array([s in _ALL_REDUCE for s in strings] + [False], np.bool_)[name]
+    whole = used & (members > 1) & (size != NULL)
+    factor = np.where(whole, members - 1, 1)
+    size = np.where(whole & (size % factor == 0), size // factor, size)
+    cast = np.array([s in _BROADCAST for s in strings] + [False], np.bool_)[name]
+    return np.where(cast & (received != NULL), received, size)
 
 
 def from_nvtx(nvtx: Nvtx, mpi: Mpi, strings: tuple[str, ...]) -> tuple[Mpi, tuple[str, ...]]:

@@ -79,7 +79,7 @@ def read_sqlite(
         nvtx = read_nvtx(db, strings, ids) if "nvtx" in wanted else None
         ops = _read_ops(db if "ops" in wanted else None, ids, details="op_details" in wanted)
         api = _read_api(db if "api" in wanted else None, ids, names="api_names" in wanted)
-        mpi = mpi_tables.read_mpi(db if "mpi" in wanted else None, ids)
+        mpi = mpi_tables.read_mpi(db if "mpi" in wanted else None, ids, strings)
         return _assemble(db, strings, nvtx, ops, api, mpi)
 
 

@@ -96,7 +96,9 @@ def cell_heads(data: Bytes, cells: Int64) -> tuple[Int64, Int64, Int64]:
     a pattern of continuation bits that all cells share.
     """
     head = words(data, cells)
-    length = next((n for n in range(1, 7) if not head[0] >> 56 - 8 * n & 128), 7) if len(head) else 7
+    length = (
+        next((n for n in range(1, 7) if not head[0] >> 56 - 8 * n & 128), 7) if len(head) else 7
+    )
     pattern = b"\0" + b"\x80" * (length - 1) + b"\0"
     bits, mask = (
         int.from_bytes(ones.ljust(8, b"\0"), "big", signed=True)

@@ -43,7 +43,8 @@ def as_sqlite(path: Path) -> Iterator[Path]:
 
 
 def _export(path: Path, target: Path) -> None:
-    command = ["nsys", "export", "-q", "true", "-t", "sqlite", "-o", str(target), str(path)]
+    raw = str(path.resolve())  # a name that starts with '-' is no option
+    command = ["nsys", "export", "-q", "true", "-t", "sqlite", "-o", str(target), raw]
     nsys = shutil.which("nsys")
     if nsys is None:
         raise ReportError(

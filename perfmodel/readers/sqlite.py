@@ -171,7 +171,8 @@ class Database:
             if odd.any():
                 raise SchemaError(
                     f"{self.path}: {table}.{name}: wanted times in ns, found "
-                    f"{'none' if times[odd][0] == NULL else times[odd][0]} in {odd.sum()} rows; "
+                    f"{'none' if times[odd][0] == NULL else times[odd][0]} in {odd.sum()} of "
+                    f"{len(times)} rows; "
                     f"the export is damaged: make it again with: {EXPORT}"
                 )
         return found
@@ -246,7 +247,7 @@ class Database:
         if type(value) is not int:
             raise SchemaError(
                 f"{self.path}: {table}: wanted integers, found {type(value).__name__} "
-                f"{str(value)[:40]!r}; the export is damaged or not of Nsight Systems: make it "
+                f"{repr(value)[:40]}; the export is damaged or not of Nsight Systems: make it "
                 f"again with: {EXPORT}"
             )
         return value

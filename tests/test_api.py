@@ -1,0 +1,195 @@
+"""The API for notebooks: what `import perfmodel` offers, data frames with units, pictures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+from build_training import Training, training_report
+from matplotlib.figure import Figure
+
+import perfmodel
+from perfmodel.cli import REPORTS
+from perfmodel.errors import PerfmodelError, ReportError, SchemaError, WorkloadError
+from perfmodel.workloads.spec import load
+
+ROOT = Path(__file__).parents[1]
+BASE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
+FRAMES = ("ranges", "rates", "copies", "collectives", "ranks", "points", "runs", "findings")
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> perfmodel.Report:
+    return perfmodel.read(training_report(tmp_path_factory.mktemp("api") / "r.sqlite"))
+
+
+@pytest.fixture(scope="module")
+def results(report: perfmodel.Report) -> perfmodel.Results:
+    return report.analyze()
+
+
+def test_the_public_names() -> None:
+    assert dir(perfmodel) == sorted(perfmodel.__all__)
+    for name in perfmodel.__all__:
+        assert getattr(perfmodel, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nosuch'"):
+        perfmodel.nosuch  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "first", ["", "import perfmodel.runs", "import perfmodel.cli, perfmodel.api",
+              "from perfmodel import *", "perfmodel.read"]
+)  # fmt: skip
+def test_public_names_are_functions_whatever_was_imported_before(first: str) -> None:
+    """No module of the package may be called as one of its functions."""
+    code = f"import perfmodel\n{first}\nfor _ in range(2):\n"
+    code += "    assert callable(perfmodel.analyze) and callable(perfmodel.read)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_report_describes_itself(report: perfmodel.Report) -> None:
+    assert repr(report) == (
+        "<Report r.sqlite: Nsight Systems 2024.2.3.38, 156 ranges, 192 GPU operations, "
+        "48 MPI calls>"
+    )
+
+
+def test_statistics_are_frames(report: perfmodel.Report) -> None:
+    for name in REPORTS:
+        frame = report.stats(name)
+        assert isinstance(frame, pd.DataFrame)
+        assert len(frame)
+    kernels = report.stats("cuda_gpu_kern_sum")
+    assert kernels.columns[1] == "Total Time (ns)"
+    assert kernels["Instances"].sum() == 2 * 6 * 6
+    with pytest.raises(SchemaError, match="wanted one of nvtx_gpu_proj_sum"):
+        report.stats("nosuch")
+
+
+def test_analyzing_a_report_a_path_or_a_name(report: perfmodel.Report) -> None:
+    path = report.trace.source
+    found = [perfmodel.analyze(x).rates for x in (report, path, str(path))]
+    for other in found[1:]:
+        pd.testing.assert_frame_equal(found[0], other)
+
+
+def test_frames_have_raw_numbers_and_units_in_their_names(results: perfmodel.Results) -> None:
+    for name in FRAMES:
+        frame = getattr(results, name)
+        assert isinstance(frame, pd.DataFrame), name
+        assert len(frame), name
+        assert frame.attrs["title"]
+    ranges = results.ranges.set_index("range")
+    assert ranges.loc["batch iteration", "host_s"] == 1e-3
+    assert ranges.loc["forward GEMM 1", "flops"] == 2 * 784 * 512 * 1500
+    assert pd.isna(ranges.loc["MPI_Allreduce", "gpu_busy_s"])
+    assert results.rates.loc[0, ["name", "unit", "clock"]].tolist() == [
+        "P_flops", "FLOP/s", "gpu_projection",
+    ]  # fmt: skip
+    assert results.points["intensity_flops_per_byte"].tolist() == pytest.approx(
+        [374.5, 374.5], abs=0.1
+    )
+    savings = results.findings["saving_s"].dropna()
+    assert savings.is_monotonic_decreasing
+    numbers = results.ranges.select_dtypes("number").columns
+    assert {"host_s", "gpu_projection_s", "gpu_busy_s", "flops", "pci_bytes"} <= set(numbers)
+
+
+def test_options_are_those_of_the_command_line(report: perfmodel.Report) -> None:
+    full = report.analyze(counting="full", warmup=0, H=512, B=3000)
+    assert full.run.workload.counting == "full"
+    assert full.run.batch.count == 6
+    example = ROOT / "perfmodel" / "workloads" / "examples" / "pytorch_mlp.toml"
+    own = report.analyze(workload=load(example), attribute="time", B=3000)
+    assert own.run.workload.name == "PyTorch DDP MLP"
+    assert any("'optimizer'" in w for w in own.warnings)
+    assert report.analyze(batch_range="forward", D=7, H=5, C=3, B=4).run.batch.label == "forward"
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "problem"),
+    [
+        ({"attribute": "tiem"}, WorkloadError, "attribute='thread' or 'time'"),
+        ({"counting": "twice"}, WorkloadError, "wanted one of document, full"),
+        ({"warmup": -1}, WorkloadError, "at least 0"),
+        ({"warmup": 6}, SchemaError, "no finished batch is left"),
+        ({"hidden_size": 512}, WorkloadError, "no symbol 'hidden_size'; it has D, H, C, B, p, b"),
+        ({"B": 3000.0}, WorkloadError, "whole number"),
+        ({"p": "2"}, WorkloadError, "whole number"),
+        ({"fit": "x"}, WorkloadError, "name one of the runs r"),
+        ({"batch_range": "x"}, SchemaError, "wanted ranges called 'x'"),
+    ],
+)
+def test_wrong_options(
+    report: perfmodel.Report, options: dict[str, Any], kind: type[PerfmodelError], problem: str
+) -> None:
+    with pytest.raises(kind, match=problem):
+        report.analyze(**options)
+
+
+def test_numpy_integers_are_integers(report: perfmodel.Report) -> None:
+    results = report.analyze(B=np.int64(3000), warmup=np.int64(2))
+    document = json.loads(json.dumps(results.to_dict()))
+    assert document["workload"]["symbols"]["B"] == 3000
+    assert document["batch"]["warmup"] == 2
+
+
+def test_no_report_and_a_missing_one(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match="at least one report"):
+        perfmodel.analyze()
+    with pytest.raises(ReportError, match="check the path"):
+        perfmodel.read(tmp_path / "missing.sqlite")
+
+
+def test_several_reports(tmp_path: Path) -> None:
+    paths = [
+        training_report(tmp_path / f"h{H}.sqlite", Training(H=H, B=600, pace=(1, 1)))
+        for H in (64, 128)
+    ]
+    results = perfmodel.analyze(*paths, fit="h128")
+    assert results.run.label == "h128"
+    assert results.runs["run"].tolist() == ["h64", "h128"]
+    assert results.runs["H"].tolist() == [64, 128]
+    assert results.runs["P_flops_flops_per_s"].iloc[1] == results.rates["value"].iloc[0]
+    assert len(results.points) == 4
+
+
+def test_warnings_are_told_once() -> None:
+    results = perfmodel.analyze(BASE, H=600)
+    assert len(set(results.warnings)) == len(results.warnings) > 0
+
+
+def test_pictures_go_where_they_are_wanted(results: perfmodel.Results) -> None:
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    assert results.roofline(ax=left) is left
+    assert results.breakdown(ax=right) is right
+    assert left.get_xscale() == left.get_yscale() == "log"
+    settings = dict(mpl.rcParams)
+    alone = results.roofline()
+    assert alone.figure is not figure
+    assert dict(mpl.rcParams) == settings
+
+
+def test_saving_and_the_dictionary(results: perfmodel.Results, tmp_path: Path) -> None:
+    written = results.save(tmp_path / "out", plots=False)
+    assert tmp_path / "out" / "analysis.json" in written
+    assert results.to_dict()["schema_version"] == 1
+    assert results.append_to(tmp_path / "results.db") == 1
+    assert results.append_to(str(tmp_path / "results.db")) == 1
+
+
+def test_an_analysis_does_not_change_what_was_read(report: perfmodel.Report) -> None:
+    before = report.trace.ranges.start_ns.copy(), report.trace.ops.bytes.copy()
+    first = report.analyze().to_dict()
+    second = report.analyze().to_dict()
+    assert first == second
+    assert np.array_equal(before[0], report.trace.ranges.start_ns)
+    assert np.array_equal(before[1], report.trace.ops.bytes)

@@ -1,0 +1,261 @@
+"""The house: import directions, owners, sizes, and what the code must never do."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+import pytest
+
+from perfmodel.cli import main
+from perfmodel.identify import MARK_KEY, MARK_SYMBOLS
+from perfmodel.workloads import mlp
+
+ROOT = Path(__file__).parents[1]
+MODULES: Final = sorted((ROOT / "perfmodel").rglob("*.py"))
+TRAINER: Final = sorted((ROOT / "trainer").rglob("*.py"))
+
+LAYERS: Final = (
+    {"errors", "escape"},
+    {"units", "files", "trace"},
+    {"workloads", "machine", "roofline", "readers", "ranges", "table", "richtable"},
+    {"projection"},
+    {"spans", "stats"},
+    {"fit", "traffic", "measure"},
+    {"identify", "findings"},
+    {"analysis"},
+    {"accounting", "sweeps"},
+    {"interpret"},
+    {"runs"},
+    {"tables", "analysis_json", "plot"},
+    {"outputs", "summary", "store"},
+    {"api"},
+    {"cli"},
+    {"__init__", "__main__"},
+)
+"""Modules and packages from the ground up; each imports only from layers below its own."""
+
+SAME_LAYER: Final = {("table", "richtable"), ("richtable", "table")}
+"""A table draws itself through richtable, imported only when drawing."""
+
+OWNERS: Final = {
+    "matplotlib": {"plot"},
+    "sympy": {"workloads"},
+    "pandas": {"table", "api"},
+    "sqlite3": {"readers", "store"},
+    "sqlite_utils": {"store"},
+    "click": {"cli"},
+    "rich": {"richtable", "cli"},
+    "subprocess": {"readers"},
+}
+"""What only these may import; types for annotations do not count."""
+
+FORBIDDEN_IMPORTS: Final = {"pickle", "marshal", "shelve", "dill", "joblib", "runpy", "imp"}
+FORBIDDEN_CALLS: Final = {
+    "eval", "exec", "compile", "__import__", "sympify", "parse_expr", "lambdify", "system", "popen",
+    "literal_eval",
+}  # fmt: skip
+MOST_LINES: Final = 330
+LONGER: Final = {"stats.py": 440}
+"""To be split; no new entries."""
+MOST_LINES_OF_A_FUNCTION: Final = 60
+
+
+def unit(path: Path) -> str:
+    """Top-level module or package of perfmodel that a file belongs to."""
+    return path.relative_to(ROOT / "perfmodel").parts[0].removesuffix(".py")
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imported(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield node.module
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def imports(path: Path, *, for_types: bool = True) -> set[str]:
+    """Names of all modules a file imports anywhere, with what it takes from them."""
+    found = set()
+    skipped = set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            skipped |= {id(inner) for inner in ast.walk(node)}
+        if for_types or id(node) not in skipped:
+            found |= set(imported(node))
+    return found
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.ClassDef]:
+    """Functions and classes of a module, and methods of its public classes."""
+
+    def inside(body: list[ast.stmt]) -> Iterator[ast.FunctionDef | ast.ClassDef]:
+        for node in body:
+            if isinstance(node, ast.FunctionDef):
+                yield node
+            elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                yield node
+                yield from inside(node.body)
+
+    return inside(tree(path).body)
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+modules = pytest.mark.parametrize("path", MODULES, ids=named)
+everything = pytest.mark.parametrize("path", [*MODULES, *TRAINER], ids=named)
+
+
+# --- imports
+
+
+@modules
+def test_imports_point_one_way(path: Path) -> None:
+    """DESIGN section 2: from errors and units up to the command line."""
+    level = {name: i for i, layer in enumerate(LAYERS) for name in layer}
+    mine = unit(path)
+    assert mine in level, f"give {mine} a place in LAYERS"
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] != "perfmodel" or len(parts) == 1 or parts[1] not in level:
+            continue
+        other = parts[1]
+        allowed = other == mine or level[other] < level[mine] or (mine, other) in SAME_LAYER
+        assert allowed, f"{mine} must not import {other}"
+
+
+@modules
+def test_heavy_or_dangerous_packages_have_owners(path: Path) -> None:
+    taken = {name.split(".")[0] for name in imports(path, for_types=False)}
+    for package, owners in OWNERS.items():
+        assert package not in taken or unit(path) in owners, f"{package} is not for {unit(path)}"
+
+
+@pytest.mark.parametrize("path", TRAINER, ids=named)
+def test_the_trainer_does_not_import_perfmodel(path: Path) -> None:
+    assert not [name for name in imports(path) if name.split(".")[0] == "perfmodel"]
+
+
+@modules
+def test_perfmodel_does_not_import_the_trainer(path: Path) -> None:
+    assert not [name for name in imports(path) if name.split(".")[0] == "trainer"]
+
+
+def test_the_trainer_speaks_perfmodel_s_language() -> None:
+    """Names of ranges, the key of the mark, and the names of what it tells."""
+    ranges = pytest.importorskip("trainer.ranges")
+    around = {ranges.TRAIN, ranges.SETUP, ranges.BATCH}
+    assert set(ranges.PARENT) - around == set(mlp().ranges)
+    assert mlp().batch_range == ranges.BATCH
+    assert set(mlp().phases) <= {n for n, parent in ranges.PARENT.items() if parent == ranges.BATCH}
+    assert ranges.MARK_KEY == MARK_KEY
+    record = (ROOT / "trainer" / "record.py").read_text(encoding="utf-8")
+    for name in (*MARK_SYMBOLS.values(), "dtype", "run_id"):
+        assert f'"{name}":' in record, f"the trainer's mark lacks {name}"
+
+
+# --- owners and sizes
+
+
+@everything
+def test_a_file_says_in_one_sentence_what_it_owns(path: Path) -> None:
+    text = ast.get_docstring(tree(path))
+    assert text, "wanted a docstring at the top"
+    sentence = text.split("\n\n")[0]
+    assert sentence.endswith((".", ":"))
+    assert 10 < len(sentence) < 300
+
+
+@everything
+def test_files_and_functions_are_short(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= LONGER.get(path.name, MOST_LINES)
+    for function in functions(path):
+        if isinstance(function, ast.FunctionDef) and function.end_lineno is not None:
+            documented = ast.get_docstring(function) is not None
+            first = function.body[documented] if len(function.body) > documented else function
+            length = function.end_lineno - first.lineno + 1
+            assert length <= MOST_LINES_OF_A_FUNCTION, f"{function.name} has {length} lines"
+
+
+@modules
+def test_what_is_public_is_documented(path: Path) -> None:
+    for node in functions(path):
+        if not node.name.startswith("_"):
+            assert ast.get_docstring(node), f"{node.name} has no docstring"
+
+
+# --- what must not happen
+
+
+@everything
+def test_nothing_is_executed_that_a_file_brings(path: Path) -> None:
+    taken = {name.split(".")[0] for name in imports(path)}
+    assert not taken & FORBIDDEN_IMPORTS
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func).split(".")
+            safe = called[0] in ("re", "ast")  # re.compile compiles patterns
+            assert safe or called[-1] not in FORBIDDEN_CALLS, ast.unparse(node)
+            for keyword in node.keywords:
+                if keyword.arg in ("shell", "allow_pickle"):
+                    assert ast.unparse(keyword.value) == "False"
+
+
+@modules
+def test_only_the_command_line_prints_or_exits(path: Path) -> None:
+    if unit(path) == "cli":
+        return
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in ("print", "exit", "quit", "sys.exit", "os._exit", "os.abort")
+        if isinstance(node, ast.Attribute):
+            assert ast.unparse(node) not in ("sys.stdout", "sys.stderr", "sys.argv")
+        if isinstance(node, ast.Name):
+            assert node.id != "SystemExit"
+
+
+@everything
+def test_no_path_of_a_machine(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"/(home|root|Users|work|mnt)/\w", text)
+
+
+# --- documents
+
+
+def options() -> list[tuple[str, str]]:
+    found = []
+    for name, command in main.commands.items():
+        found += [(name, f"perfmodel {name}")]
+        found += [
+            (name, max(p.opts, key=len)) for p in command.params if isinstance(p, click.Option)
+        ]
+    return found
+
+
+@pytest.mark.parametrize(("command", "option"), options())
+def test_commands_and_options_are_documented(command: str, option: str) -> None:
+    documents = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    texts = [document.read_text(encoding="utf-8") for document in documents]
+    said = re.compile(rf"(?<![\w-]){re.escape(option)}(?![\w-])")
+    assert any(said.search(text) for text in texts), f"no document shows {option} of {command}"
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for document in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+            if "://" not in target:
+                assert (document.parent / target).exists(), f"{named(document)}: {target}"

@@ -1,0 +1,98 @@
+"""Machines: the published peaks, and ceilings derived from what a report says of its GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfmodel.machine import find, known
+from perfmodel.readers import read
+from perfmodel.trace import Gpu
+
+PROFILES = sorted((Path(__file__).parents[1] / "profiles").glob("*.sqlite"))
+UNKNOWN = Gpu(0, "NVIDIA Imaginary", 100, 1_500_000_000, 10**12, None, None, (8, 0), None)
+
+PEAKS = [  # DESIGN section 5: dense TFLOP/s and GB/s
+    ("K80", {"float64": 2.91, "float32": 8.73}, 480),
+    ("T4", {"float32": 8.1, "float16_tensor": 65}, 320),
+    ("RTX 8000", {"float32": 16.3}, 672),
+    ("V100", {"float64": 7.8, "float32": 15.7, "float16_tensor": 125}, 900),
+    ("A100", {"float64": 9.7, "float32": 19.5, "tf32_tensor": 156, "float16_tensor": 312}, 1555),
+    ("H100", {"float64": 34, "float32": 67, "tf32_tensor": 494.7, "float16_tensor": 989.4}, 3350),
+    ("H200", {"float64": 34, "float32": 67, "tf32_tensor": 494.7, "float16_tensor": 989.4}, 4800),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "peaks", "hbm"), PEAKS, ids=[p[0] for p in PEAKS])
+def test_published_peaks(name: str, peaks: dict[str, float], hbm: float) -> None:
+    machine = next(
+        m for m in known() if name in m.name and m.bandwidth_bytes_per_s["hbm"] == hbm * 1e9
+    )
+    for precision, tera in peaks.items():
+        assert machine.peak_flops_per_s[precision] == pytest.approx(tera * 1e12)
+
+
+@pytest.mark.parametrize(("name", "ridge"), [("V100", 17.44), ("A100", 12.54)])
+def test_ridge_points_of_the_resnet_study(name: str, ridge: float) -> None:
+    machine = next(
+        m for m in known() if name in m.name and m.bandwidth_bytes_per_s["hbm"] <= 1555e9
+    )
+    found = machine.peak_flops_per_s["float32"] / machine.bandwidth_bytes_per_s["hbm"]
+    assert found == pytest.approx(ridge, abs=0.005)
+
+
+def test_no_peak_is_one_with_sparsity() -> None:
+    """989 TFLOP/s (TF32) and 1979 (fp16) are widely copied for the H100: twice the dense ones."""
+    for machine in known():
+        peaks = machine.peak_flops_per_s
+        assert peaks.get("tf32_tensor", 0.0) < 900e12
+        assert peaks.get("float16_tensor", 0.0) < 1500e12 or "B200" in machine.name
+
+
+def test_every_machine_names_its_source_and_is_positive() -> None:
+    names = [m.name for m in known()]
+    assert len(names) >= 7
+    assert names == sorted(names)
+    assert len(set(names)) == len(names)
+    for machine in known():
+        assert machine.source
+        assert all(v > 1e11 for v in machine.peak_flops_per_s.values())
+        assert all(1e9 < v < 1e14 for v in machine.bandwidth_bytes_per_s.values())
+
+
+@pytest.mark.parametrize("report", PROFILES, ids=lambda p: p.stem)
+def test_the_gpus_of_real_reports_are_known(report: Path) -> None:
+    for gpu in read(report, parts=()).gpus:
+        machine = find(gpu)
+        assert "H200" in machine.name
+        assert machine.peak_flops_per_s["float32"] == 67e12
+        said = gpu.memory_bandwidth_bytes_per_s
+        assert said is not None
+        assert machine.bandwidth_bytes_per_s["hbm"] == pytest.approx(said, rel=0.01)
+
+
+def test_another_gpu_s_ceilings_follow_from_the_report() -> None:
+    """100 multiprocessors of 64 cores at 1.5 GHz, 2 FLOP each and cycle: 19.2 TFLOP/s."""
+    machine = find(UNKNOWN)
+    assert machine.name == "NVIDIA Imaginary"
+    assert machine.peak_flops_per_s == {"float32": 19.2e12}
+    assert machine.bandwidth_bytes_per_s == {"hbm": 1e12}
+    assert "TARGET_INFO_GPU" in machine.source
+
+
+def test_what_the_report_does_not_say_is_missing() -> None:
+    for change in ({"sm_count": None}, {"clock_hz": None}, {"compute_capability": None},
+                   {"compute_capability": (99, 9)}):  # fmt: skip
+        assert find(replace(UNKNOWN, **change)).peak_flops_per_s == {}
+    assert find(replace(UNKNOWN, memory_bandwidth_bytes_per_s=None)).bandwidth_bytes_per_s == {}
+
+
+def test_the_derived_peak_of_a_known_gpu_agrees_with_its_data_sheet() -> None:
+    """An H200: 132 multiprocessors of 128 cores at 1.98 GHz."""
+    h200 = replace(
+        UNKNOWN, name="not in the table", sm_count=132, clock_hz=1_980_000_000,
+        compute_capability=(9, 0),
+    )  # fmt: skip
+    assert find(h200).peak_flops_per_s["float32"] == pytest.approx(67e12, rel=2e-3)
