@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from perfmodel.errors import SchemaError
 from perfmodel.projection import project
 from perfmodel.ranges import nest
 from perfmodel.readers.codes import check_sum, factorize, sums
-from perfmodel.table import Column, Table
 from perfmodel.trace import (
     COPY_KINDS,
     GRAPH,
@@ -33,6 +32,9 @@ from perfmodel.trace import (
     Trace,
     rows,
 )
+
+if TYPE_CHECKING:
+    from perfmodel.table import Table
 
 _BASE = (
     "Total Time (ns)",
@@ -422,6 +424,8 @@ def _field(text: str) -> str:
 
 def to_table(statistic: Statistic) -> Table:
     """Return a statistic as a table for the other formats; keys are the headers nsys uses."""
+    from perfmodel.table import Column, Table
+
     columns = tuple(
         Column(header, header, "text" if digits is None else "float" if digits else "int",
                digits=digits or None, wrap=False)

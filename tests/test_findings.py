@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -42,13 +43,13 @@ STAGED = {
 
 
 def copy(
-    direction: str = "Device-to-Host", memory: str = "pageable", **changes: object
+    direction: str = "Device-to-Host", memory: str = "pageable", **changes: Any
 ) -> CopyGroup:
     group = CopyGroup(direction, memory, 4.0, 1.6e6, 80e-6, 20e9, 1_600_000)
     return replace(group, **changes)
 
 
-def reduce(size: int | None = 1_600_000, **changes: object) -> CollectiveGroup:
+def reduce(size: int | None = 1_600_000, **changes: Any) -> CollectiveGroup:
     group = CollectiveGroup("MPI_Allreduce", size, 1.0, 300e-6, 280e-6, 20e-6, 5e9)
     return replace(group, **changes)
 
@@ -120,7 +121,7 @@ def test_gradients_through_the_host() -> None:
         {"machine": replace(H200, bandwidth_bytes_per_s={"pcie": 64e9})},
     ],
 )
-def test_gradients_not_through_the_host(changes: dict[str, object]) -> None:
+def test_gradients_not_through_the_host(changes: dict[str, Any]) -> None:
     facts = replace(replace(QUIET, host_s=STAGED, collectives=[reduce()]), **changes)
     assert "gradients are reduced through the host" not in titles(facts)
 
@@ -153,7 +154,7 @@ def test_pageable_copies_against_the_data_sheet() -> None:
         {"copies": [copy(bytes_per_s=math.nan, seconds=0.0, bytes=0.0)]},
     ],
 )
-def test_copies_that_are_well(changes: dict[str, object]) -> None:
+def test_copies_that_are_well(changes: dict[str, Any]) -> None:
     assert titles(replace(replace(QUIET, copies=[copy()]), **changes)) == []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ Call = tuple[str, int, int | None, int | None]
 
 def timeline(
     path: Path,
-    calls: dict[int, Sequence[Call]],
+    calls: Mapping[int, Sequence[Call]],
     *,
     version: str = "2024.2.3",
     utc_start_ns: int = UTC,

@@ -11,6 +11,7 @@ from perfmodel.trace import NO_NAME, Int32, Int64
 
 _SAMPLE: Final = 997
 _DENSE: Final = 4
+_FEW: Final = 8
 _LARGEST: Final = 9.2e18
 
 
@@ -24,10 +25,16 @@ def factorize(values: Int64) -> tuple[Int32, Int64]:
         return np.empty(0, np.int32), np.empty(0, np.int64)
     distinct = np.unique(values[:: max(1, len(values) // _SAMPLE)])
     while True:
-        codes = np.minimum(np.searchsorted(distinct, values), len(distinct) - 1)
-        missing = values[distinct[codes] != values]
+        if len(distinct) <= _FEW:  # a few comparisons are faster than a search
+            codes = np.zeros(len(values), np.int32)
+            for value in distinct[1:]:
+                codes += values >= value
+        else:
+            found = np.searchsorted(distinct, values)
+            codes = np.minimum(found, len(distinct) - 1).astype(np.int32)
+        missing = values[distinct.take(codes) != values]
         if len(missing) == 0:
-            return codes.astype(np.int32), distinct
+            return codes, distinct
         distinct = np.union1d(distinct, missing)
 
 

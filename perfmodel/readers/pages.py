@@ -33,6 +33,7 @@ __all__ = ["PageFile", "Unsupported"]
 _INTERIOR: Final = 5
 _LEAF: Final = 13
 _CHUNK: Final = 1 << 20  # bytes of pages parsed at a time: what a CPU's cache holds
+_REMEMBERED: Final = 64  # chunks that stay mapped at a time
 _SPILL: Final = 1 << 25  # bytes of overflowing records put together at a time
 
 
@@ -61,6 +62,7 @@ class PageFile:
             refuse(log.exists(), "a write-ahead log beside it")
         except OSError as error:
             raise Unsupported(str(error)) from error
+        self._mapped: mmap.mmap | None = mapped
         self._size, self._usable, count = _check_header(mapped[:100], len(mapped))
         self._pages = np.frombuffer(mapped, np.uint8).reshape(-1, self._size)[:count]
 
@@ -73,6 +75,7 @@ class PageFile:
     def close(self) -> None:
         """Let go of the file; nothing read from it depends on it."""
         self._pages = self._pages[:0].copy()
+        self._mapped = None
 
     def read(
         self, root_page: int, columns: Sequence[int], *, rowid_alias: int | None = None
@@ -166,6 +169,11 @@ class PageFile:
                 return level, int(cells.sum())
             level = np.concatenate([self._children(pages) for pages in self._chunks(level)])
 
+    def _forget(self) -> None:
+        """Drop the pages looked at from this process; the system keeps them cached."""
+        if self._mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._mapped.madvise(mmap.MADV_DONTNEED)
+
     def _chunks(self, pages: Int64) -> Iterator[Int64]:
         step = max(1, _CHUNK // self._size)
         return (pages[i : i + step] for i in range(0, len(pages), step))
@@ -205,8 +213,10 @@ class PageFile:
         """Find the records of leaf pages, chunk by chunk ("B-tree Pages", table leaf cell)."""
         seen = np.zeros(len(self._pages) + 1, np.bool_)
         seen[leaves] = True
-        for pages in self._chunks(leaves):
+        for nth, pages in enumerate(self._chunks(leaves), 1):
             data, cells, _ = self._load(pages, _LEAF, 8)
+            if nth % _REMEMBERED == 0:
+                self._forget()
             payload, rowid, start = cell_heads(data, cells)
             spilled = np.flatnonzero(payload > self._usable - 35)
             kept = payload.copy()
