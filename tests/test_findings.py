@@ -42,9 +42,7 @@ STAGED = {
 }  # fmt: skip
 
 
-def copy(
-    direction: str = "Device-to-Host", memory: str = "pageable", **changes: Any
-) -> CopyGroup:
+def copy(direction: str = "Device-to-Host", memory: str = "pageable", **changes: Any) -> CopyGroup:
     group = CopyGroup(direction, memory, 4.0, 1.6e6, 80e-6, 20e9, 1_600_000)
     return replace(group, **changes)
 

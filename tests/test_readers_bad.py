@@ -18,7 +18,6 @@ from perfmodel.readers import read
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.stats import REPORTS
 
-SIZE = 225_280
 PAGE = 4096
 
 
@@ -88,18 +87,38 @@ def test_missing_files_folders_and_pipes(tmp_path: Path) -> None:
         assert "found a pipe" in str(refusal(Path(os.devnull)))
 
 
-CUTS = [1, 15, 16, 99, 100, 101, 511, 512, PAGE - 1, PAGE, PAGE + 1, *range(10_000, SIZE, 20_011),
-        SIZE - PAGE, SIZE - 1]  # fmt: skip
+CUTS = [
+    1,
+    15,
+    16,
+    99,
+    100,
+    101,
+    511,
+    512,
+    PAGE - 1,
+    PAGE,
+    PAGE + 1,
+    0.1,
+    0.3,
+    0.5,
+    0.7,
+    0.9,
+    -PAGE,
+    -1,
+]
+"""Bytes from the start, shares of the whole, or bytes from the end."""
 
 
-@pytest.mark.parametrize("length", CUTS)
-def test_truncated_files(length: int, report: Path, original: bytes) -> None:
-    assert len(original) == SIZE
+@pytest.mark.parametrize("cut", CUTS)
+def test_truncated_files(cut: float, report: Path, original: bytes) -> None:
+    size = len(original)
+    length = int(cut * size) if isinstance(cut, float) else cut % size
     report.write_bytes(original[:length])
     error = refusal(report)
     assert isinstance(error, ReportError)
     if length >= 100:
-        assert f"truncated: wanted {SIZE} bytes, found {length}" in str(error)
+        assert f"truncated: wanted {size} bytes, found {length}" in str(error)
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -123,7 +142,7 @@ def test_zeroed_pages(fast: bool, report: Path, original: bytes, truth: list[Any
         except PerfmodelError:
             refusal(report, fast=fast)
             refused += 1
-    assert refused > 40
+    assert refused > len(original) // PAGE // 2
 
 
 def test_flipped_bytes(report: Path, original: bytes) -> None:
@@ -144,7 +163,7 @@ def test_flipped_bytes(report: Path, original: bytes) -> None:
         except PerfmodelError as error:
             outcomes.add(type(error).__name__)
             messages.append(str(error))
-    assert outcomes == {"read", "ReportError", "SchemaError"}
+    assert {"read", "ReportError"} <= outcomes <= {"read", "ReportError", "SchemaError"}
     assert not [message for message in messages if "\n" in message]
 
 
