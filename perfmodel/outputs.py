@@ -18,6 +18,11 @@ from perfmodel.table import Column, Table, render
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_PICTURES: Final = frozenset(
+    f"{stem}.{suffix}"
+    for stem in ("roofline", "roofline_phases", "sweep", "breakdown")
+    for suffix in ("png", "svg", "pdf")
+)
 _CROWD: Final = 8
 """More points than these are drawn in one picture per kind."""
 
@@ -39,6 +44,8 @@ def write(analysis: Analysis, out: Path, *, plots: bool = True) -> list[Path]:
         if plots:
             _draw(analysis, stage)
         names = sorted(p.name for p in stage.iterdir())
+    for stale in _PICTURES - set(names):  # of an earlier analysis into the same folder
+        (out / stale).unlink(missing_ok=True)
     return [out / name for name in names]
 
 

@@ -10,6 +10,8 @@ from perfmodel.errors import WorkloadError
 from perfmodel.workloads.work import Counts, Workload
 
 _FLAT = 0.05
+_SETTINGS = ("transport", "backend", "gemm", "overlap", "sync_ranges")
+"""Keys of the configuration mark that change how a batch runs, but not what it computes."""
 
 
 def elasticity(
@@ -69,7 +71,8 @@ def _setting(run: RunAnalysis) -> tuple[object, ...]:
     gpus = {r.gpu for r in run.ranks}
     kinds = frozenset((c.direction, c.memory) for c in run.copies)
     machine = run.machine.name if run.machine else None
-    return machine, len(gpus), kinds, run.identity.config.get("transport")
+    config = tuple(str(run.identity.config.get(key)) for key in _SETTINGS)
+    return machine, len(run.ranks) / len(gpus), kinds, config
 
 
 def _sentence(symbol: str, swept: Sequence[Sequence[RunAnalysis]]) -> str:
@@ -101,5 +104,5 @@ def _sentence(symbol: str, swept: Sequence[Sequence[RunAnalysis]]) -> str:
             if len(gains) == 1
             else (f"{gains[0][0]:.2f}x to {gains[-1][0]:.2f}x")
         )
-        said += f"; measured FLOP/s of the batch changed {span} from {symbol} = {gains[-1][1]}"
+        said += f"; measured FLOP/s per rank changed {span} from {symbol} = {gains[-1][1]}"
     return said + "."

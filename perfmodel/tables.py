@@ -251,7 +251,7 @@ def sweep(analysis: Analysis) -> Table:
     """All runs side by side: symbols, intensity, batch time, rates."""
     symbols = list(dict.fromkeys(s for run in analysis.runs for s in run.workload.symbols))
     columns = (
-        Column("run", "Run", wrap=False),
+        Column("run", "Run"),
         *(Column(s, s, "int") for s in symbols),
         Column("batch_s", "Batch", "si", "s", digits=4),
         Column("intensity_flops_per_byte", "Intensity", "si", "FLOP/B", digits=4),

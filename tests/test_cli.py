@@ -119,6 +119,17 @@ def test_several_reports_make_a_table_and_a_trend(tmp_path: Path) -> None:
     assert "Details of h128, which fits the roofline:" in text
 
 
+def test_long_names_of_runs_are_whole_in_the_table(tmp_path: Path) -> None:
+    """They are what --fit wants."""
+    names = [f"h200x2_p2_host_float32_H512_B{600 * i}_of_the_first_campaign" for i in (1, 2)]
+    paths = [
+        training_report(tmp_path / f"{name}.sqlite", Training(B=600 * (i + 1), pace=(1, 1)))
+        for i, name in enumerate(names)
+    ]
+    table = succeeds("analyze", *paths).partition("Details of")[0]
+    assert "…" not in table
+
+
 def test_the_database_is_added_to(report: Path, tmp_path: Path) -> None:
     for _ in range(2):
         succeeds("analyze", report, "-q", "--db", tmp_path / "results.db")

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from perfmodel.errors import ReportError
-from perfmodel.stats import round_half_up, summarize
+from perfmodel.figures import round_half_up, summarize
 
 GROUPS = 4
 OLD_SQLITE = sqlite3.sqlite_version_info < (3, 43)

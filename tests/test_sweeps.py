@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def test_a_sweep_over_batches_is_explained(tmp_path: Path) -> None:
     analysis = sweep(tmp_path, Training(B=1500), Training(B=3000), Training(B=6000))
     (said,) = trends(analysis.runs)
     assert said.startswith("B: intensity rises with B, because FLOPs go as B^1.00 and bytes as B^")
-    assert said.endswith("measured FLOP/s of the batch changed 4.00x from B = 1500 to 6000.")
+    assert said.endswith("measured FLOP/s per rank changed 4.00x from B = 1500 to 6000.")
 
 
 def test_a_sweep_over_hidden_units_is_explained(tmp_path: Path) -> None:
@@ -61,6 +62,26 @@ def test_a_grid_is_explained_symbol_by_symbol(tmp_path: Path) -> None:
     grid = [Training(H=H, B=B) for H in (128, 256) for B in (1500, 3000)]
     h, b = trends(sweep(tmp_path, *grid).runs)
     assert (h[:2], b[:2]) == ("H:", "B:")
+
+
+def test_a_sweep_over_ranks_is_explained(tmp_path: Path) -> None:
+    """Every rank has a GPU of its own, so that the number of GPUs goes with p."""
+    (said,) = trends(sweep(tmp_path, Training(p=2), Training(p=4)).runs)
+    assert said.startswith(
+        "p: intensity falls with p, because FLOPs go as p^-1.00 and bytes as p^0."
+    )
+    assert "from p = 2 to 4" in said
+
+
+def test_runs_of_other_settings_are_not_compared(tmp_path: Path) -> None:
+    def run(name: str, H: int, **config: object) -> Path:
+        mark = json.dumps({"perfmodel_config": 1, **config})
+        return training_report(tmp_path / f"{name}.sqlite", Training(H=H), mark=mark)
+
+    paths = [run("a", 256, overlap=False), run("b", 512, overlap=True), run("c", 512, gemm=[1])]
+    assert trends(analyzed(*paths).runs) == ()
+    (said,) = trends(analyzed(*paths, run("d", 1024, overlap=False)).runs)
+    assert "from H = 256 to 1024" in said
 
 
 def test_only_like_is_compared_with_like(tmp_path: Path) -> None:
