@@ -14,6 +14,7 @@ from perfmodel.plot.style import INK, MARKER_PT, MARKERS, PALETTE, plain
 from perfmodel.roofline import Point
 
 _FIRST: Final = ("H", "B", "p")  # symbols shown first where several vary
+_MOST: Final = 16  # lines of a legend
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,11 @@ def choose(
     """
     plainly = len({(p.group, p.kind) for p in points}) == len(points)
     symbols = varying_symbols(points)
-    if len(points) > listed and symbols:
+    if len(points) > listed and symbols and _entries(points, symbols) <= _MOST:
         return by_symbol(points, symbols)
+    if len({p.group for p in points}) > _MOST:  # too many to list: tell what the symbols tell
+        shared = varying_symbols(points, whole=False)[:2]
+        return by_symbol(points, shared) if shared else by_group(points, colors, listed=False)
     keys = by_group(points, colors) if plainly else by_point(points)
     if len(points) > listed and plainly:
         return keys
@@ -68,7 +72,7 @@ def by_point(points: Sequence[Point]) -> Keys:
     return Keys(tuple(looks))
 
 
-def by_group(points: Sequence[Point], colors: dict[str, str]) -> Keys:
+def by_group(points: Sequence[Point], colors: dict[str, str], *, listed: bool = True) -> Keys:
     """Marker and colour by group (a report); `colors` fixes the colour of some groups."""
     groups = list(dict.fromkeys(p.group for p in points))
     free = [c for c in PALETTE if c not in colors.values()] or list(PALETTE)
@@ -78,7 +82,7 @@ def by_group(points: Sequence[Point], colors: dict[str, str]) -> Keys:
     hollow = _hollow(points)
     looks = tuple(Look(shapes[p.group], hues[p.group], hollow[p.kind]) for p in points)
     entries = [Look(shapes[g], hues[g], False).line() for g in groups]
-    legends = [("", entries, [plain(g) for g in groups])] if len(groups) > 1 else []
+    legends = [("", entries, [plain(g) for g in groups])] if listed and len(groups) > 1 else []
     return Keys(looks, [*legends, *_kinds(hollow)])
 
 
@@ -104,15 +108,24 @@ def by_symbol(points: Sequence[Point], varying: Sequence[str]) -> Keys:
     return Keys(looks, [*legends, *_kinds(hollow)])
 
 
-def varying_symbols(points: Sequence[Point]) -> list[str]:
-    """Symbols whose values tell the groups of `points` apart; empty if they do not."""
+def _entries(points: Sequence[Point], varying: Sequence[str]) -> int:
+    """Most lines of a legend of `by_symbol`."""
+    rest = tuple(varying[1:]) or (varying[0],)
+    return len({_values(p, rest) for p in points})
+
+
+def varying_symbols(points: Sequence[Point], *, whole: bool = True) -> list[str]:
+    """Symbols whose values tell the groups of `points` apart; empty if they do not.
+
+    With `whole` false also those that tell only some apart.
+    """
     if not points or any(not p.symbols for p in points):
         return []
     names = [n for n in (points[0].symbols or {}) if all(n in (p.symbols or {}) for p in points)]
     varying = [n for n in names if len({(p.symbols or {})[n] for p in points}) > 1]
     varying.sort(key=lambda n: (_FIRST.index(n) if n in _FIRST else len(_FIRST), n))
     configurations = {(p.kind, *_values(p, varying)) for p in points}
-    return varying if varying and len(configurations) == len(points) else []
+    return varying if not whole or len(configurations) == len(points) else []
 
 
 def ordered_colors(count: int) -> list[str]:
