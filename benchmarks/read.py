@@ -30,7 +30,7 @@ import perfmodel
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parent / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 REPORTS = ("nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "cuda_gpu_kern_sum", "mpi_event_sum")
-CASES = ((1_000_000, 2, 7), (1_000_000, 8, 5), (1_000_000, 64, 2), (10_000_000, 8, 2))
+CASES = ((1_000_000, 2, 9), (1_000_000, 8, 5), (1_000_000, 64, 1), (10_000_000, 8, 2))
 """Event rows, ranks and timed pairs."""
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 """Installed packages are byte-compiled, so an editable one may be as well."""

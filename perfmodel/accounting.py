@@ -54,7 +54,7 @@ def range_rows(
         rows.append(
             RangeRow(
                 path=m.path,
-                count=int(np.nansum(m.instances)),
+                count=int(np.nansum(m.instances[np.isfinite(m.seconds["host"])])),
                 per_batch=float(np.nanmedian(m.instances)),
                 host_s=host,
                 gpu_projection_s=projection,

@@ -30,7 +30,7 @@ def analysis_document(analysis: Analysis) -> dict[str, Any]:
         "fit": analysis.fitted.label,
     }
     document = top | _run(analysis.fitted)
-    document["roofline"] = _roofline(analysis.fitted.roofline, analysis.points)
+    document["roofline"] = _roofline(analysis.fitted.roofline, analysis.runs)
     if len(analysis.runs) > 1:
         document["runs"] = [_run(run) for run in analysis.runs]
         document["trends"] = list(sweeps.trends(analysis.runs))
@@ -87,7 +87,7 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
         "copies": [asdict(group) for group in run.copies],
         "collectives": [asdict(group) for group in run.collectives],
         "unattributed": dict(run.unattributed),
-        "roofline": _roofline(run.roofline, run.points),
+        "roofline": _roofline(run.roofline, (run,)),
         "model": [asdict(check) | {"relative_error": check.relative_error} for check in run.model],
         "findings": [asdict(finding) for finding in run.findings],
         "warnings": list(run.warnings),
@@ -101,8 +101,8 @@ def _rate(rate: Rate | None) -> dict[str, Any] | None:
     return None if rate is None else asdict(rate)
 
 
-def _roofline(roof: Roofline | None, points: tuple[Point, ...]) -> dict[str, Any]:
-    drawn = [asdict(p) | {"symbols": dict(p.symbols or {})} for p in points]
+def _roofline(roof: Roofline | None, runs: tuple[RunAnalysis, ...]) -> dict[str, Any]:
+    drawn = [_point(p, roof, run) for run in runs for p in run.points]
     if roof is None:
         return {"rates": None, "points": drawn}
     return {
@@ -114,11 +114,17 @@ def _roofline(roof: Roofline | None, points: tuple[Point, ...]) -> dict[str, Any
         "bandwidth_bytes_per_s": roof.bandwidth_bytes_per_s,
         "ridge_flops_per_byte": roof.ridge_flops_per_byte,
         "fitted_on": roof.label,
-        "points": [
-            p | {"roof_flops_per_s": float(roof.smooth(p["intensity_flops_per_byte"]))}
-            for p in drawn
-        ],
+        "points": drawn,
     }
+
+
+def _point(point: Point, roof: Roofline | None, run: RunAnalysis) -> dict[str, Any]:
+    """One point, with the height of the roof above it for its run's own mix of bytes."""
+    shown = asdict(point) | {"symbols": dict(point.symbols or {})}
+    if roof is None:
+        return shown
+    own = roof.for_shares(run.roofline.shares if run.roofline else {})
+    return shown | {"roof_flops_per_s": float(own.smooth(point.intensity_flops_per_byte))}
 
 
 def _clean(value: Any) -> Any:

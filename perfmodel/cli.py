@@ -144,11 +144,11 @@ def analyze(reports: tuple[Path, ...], **options: Any) -> None:
                 click.echo(f"perfmodel: warning: {_one_line(warning)}", err=True)
     written = []
     if options["out"]:
-        written = outputs.write(analysis, options["out"], plots=not options["no_plots"])
-    if options["db"]:
-        from perfmodel import store
-
-        store.append(analysis, options["db"])
+        written = outputs.write(
+            analysis, options["out"], plots=not options["no_plots"], db=options["db"]
+        )
+    elif options["db"]:
+        outputs.append(analysis, options["db"])
     if options["as_json"]:
         click.echo(json.dumps(analysis_document(analysis), indent=1, allow_nan=False))
     elif not quiet:

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel import accounting, traffic
+from perfmodel import accounting, cautions, traffic
 from perfmodel import machine as machines
 from perfmodel.analysis import BatchSummary, RangeRow, RankRow, RunAnalysis
 from perfmodel.errors import SchemaError
@@ -19,7 +19,6 @@ from perfmodel.fit import Measured, count_warmup, estimate, tabulate
 from perfmodel.identify import Identity
 from perfmodel.machine import Machine
 from perfmodel.measure import Run
-from perfmodel.trace import NULL
 from perfmodel.traffic import Waiting
 from perfmodel.workloads.work import Counts, Workload
 
@@ -57,11 +56,12 @@ def analyze_run(
     """
     symbols = {s: v for s, v in identity.values.items() if s in workload.symbols}
     counts = workload.evaluate(symbols)
-    totals = sum(counts.values(), Counts())
     everything = tabulate(run.spans, run.ranks, run.batch_label)
     excluded = _excluded(run, everything, warmup)
     measured = tuple(_after(m, excluded) for m in everything)
     head = next(m for m in measured if m.label == run.batch_label)
+    present = accounting.counted(measured, counts)
+    totals = sum((counts[label] for label in present), Counts())
     groups, waiting, said = traffic.collectives(
         run.traces, run.spans, run.batch_label, run.ranks, excluded
     )
@@ -70,8 +70,8 @@ def analyze_run(
     points = accounting.points(run.label, measured, head, workload, totals, symbols)
     notes = (
         *warnings,
-        *_check_collection(run),
-        *_check_ranges(run, measured, counts, rates, totals),
+        *cautions.check_collection(run),
+        *cautions.check_ranges(run, measured, counts, rates, totals),
         *(f"{run.label}: {w}" for w in (*accounting.check_bytes(measured, counts), *said)),
     )
     analysis = RunAnalysis(
@@ -91,7 +91,7 @@ def analyze_run(
         products=accounting.product_rates(measured, counts),
         copies=traffic.copies(run.parts, excluded, int(np.isfinite(head.seconds["host"]).sum())),
         collectives=groups,
-        unattributed=_unattributed(run),
+        unattributed=cautions.unattributed(run),
         roofline=accounting.fit_roofline(run.label, rates, totals),
         points=points,
         model=accounting.check_model(points, totals, rates),
@@ -136,7 +136,7 @@ def _batch_summary(
     warm = whole[:, :excluded]
     return BatchSummary(
         label=run.batch_label,
-        count=whole.shape[1] - excluded,
+        count=int(np.isfinite(whole[:, excluded:]).any(axis=0).sum()),
         warmup=excluded,
         warmup_s=float(np.nansum(warm) / len(run.ranks)),
         median=median,
@@ -169,21 +169,8 @@ def _precision(run: Run, identity: Identity) -> str:
     return name
 
 
-def _gpu_of_rank(run: Run) -> dict[int, int]:
-    return {rank: gpu for t in run.traces for rank, gpu in traffic.devices(t).items()}
-
-
-def _same_devices(run: Run) -> dict[int, tuple[int, ...]]:
-    """Devices that several ranks of one report ran on, each by its own numbers."""
-    shared: dict[int, list[int]] = {}
-    for rank, gpu in sorted(_gpu_of_rank(run).items()):
-        shared.setdefault(gpu, []).append(rank)
-    alone = len(run.traces) == 1
-    return {gpu: tuple(ranks) for gpu, ranks in shared.items() if alone and len(ranks) > 1}
-
-
 def _rank_rows(run: Run, head: Measured, waiting: Waiting | None) -> tuple[RankRow, ...]:
-    gpus = _gpu_of_rank(run)
+    gpus = cautions.gpu_of_rank(run)
     rows = []
     for i, rank in enumerate(run.ranks):
         host = head.seconds["host"][i]
@@ -199,88 +186,6 @@ def _rank_rows(run: Run, head: Measured, waiting: Waiting | None) -> tuple[RankR
             )
         )
     return tuple(rows)
-
-
-def _unattributed(run: Run) -> dict[str, int]:
-    """How many GPU operations the ranges account for, over all reports of the run."""
-    found = [a for _, a in run.parts]
-    return {
-        "gpu_ops": sum(a.total for a in found),
-        "without_launch": sum(a.unlaunched for a in found),
-        "outside_ranges": sum(a.outside for a in found),
-        "outside_ranges_during_batches": sum(a.strays for a in found),
-        "attributed_by_time": sum(a.by_time for a in found),
-    }
-
-
-def _check_collection(run: Run) -> Iterator[str]:
-    """Warn of what was not collected, and of GPU work that no range explains."""
-    for trace in run.traces:
-        if len(trace.ops) == 0:
-            yield (
-                f"{trace.source.name}: no GPU operation was recorded, so GPU times are missing; if "
-                f"the program uses a GPU, profile it with --trace=nvtx,cuda,mpi"
-            )
-        if trace.mpi_from_nvtx:
-            yield (
-                f"{trace.source.name}: Nsight Systems {trace.product_version} records MPI calls "
-                f"without sizes; 2023.4 and later record them"
-            )
-        elif len(trace.mpi) == 0 and len(run.ranks) > 1:
-            yield (
-                f"{trace.source.name}: no MPI call was recorded; profile with "
-                f"--trace=nvtx,cuda,mpi --mpi-impl=openmpi (or mpich)"
-            )
-        if len(set(trace.ranks.values())) < len(trace.ranks):
-            yield (
-                f"{trace.source.name}: a rank is there more than once: the report holds several "
-                f"MPI jobs, which are added up; profile them one by one"
-            )
-        open_ranges = int((trace.ranges.end_ns == NULL).sum())
-        if open_ranges:
-            yield (
-                f"{trace.source.name}: {open_ranges} ranges never ended and are left out: the "
-                f"program or the collection was cut short"
-            )
-    if not traffic.tells_devices(run.traces):
-        for device, ranks in _same_devices(run).items():
-            yield (
-                f"{run.label}: ranks {', '.join(map(str, ranks))} each ran on their device "
-                f"{device}; Nsight Systems {run.traces[0].product_version} does not say whether "
-                f"that is one GPU or one each; 2025.3 and later do"
-            )
-    counts = _unattributed(run)
-    strays = counts["outside_ranges_during_batches"]
-    lost = counts["without_launch"] + strays
-    if lost > 0.01 * max(counts["gpu_ops"], 1):
-        yield (
-            f"{run.label}: {lost} of {counts['gpu_ops']} GPU operations belong to no range "
-            f"({counts['without_launch']} without a launch in the report, {strays} launched "
-            f"outside all ranges of their thread while the batches ran); "
-            f"--attribute time gives those of other threads to the range open at that time"
-        )
-
-
-def _check_ranges(
-    run: Run,
-    measured: Sequence[Measured],
-    counts: Mapping[str, Counts],
-    rates: Mapping[str, object],
-    totals: Counts,
-) -> Iterator[str]:
-    """Warn of ranges that the workload counts and the report lacks, and of missing rates."""
-    present = accounting.counted(measured, counts)
-    absent = [
-        n for n, c in counts.items() if n not in present and c.flops + c.pci_bytes + c.mpi_bytes
-    ]
-    if absent:
-        yield (
-            f"{run.label}: the workload counts ranges that the batches do not have: "
-            f"{', '.join(repr(n) for n in absent)}; what they would measure is missing"
-        )
-    work = {"P_flops": totals.flops, "P_pci": totals.pci_bytes, "P_mpi": totals.mpi_bytes}
-    for name in (n for n, rate in rates.items() if rate is None and work[n] > 0):
-        yield f"{run.label}: {name} cannot be fitted: a range with that work is missing or untimed"
 
 
 def _facts(
@@ -302,7 +207,7 @@ def _facts(
         collectives=analysis.collectives,
         waiting=waiting,
         gemms=tuple(_gemm_times(analysis, counts)),
-        shared_gpus=_same_devices(run) if traffic.tells_devices(run.traces) else {},
+        shared_gpus=cautions.same_devices(run) if traffic.tells_devices(run.traces) else {},
         machine=analysis.machine,
         ranks=len(run.ranks),
     )

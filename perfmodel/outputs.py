@@ -27,8 +27,17 @@ _CROWD: Final = 8
 """More points than these are drawn in one picture per kind."""
 
 
-def write(analysis: Analysis, out: Path, *, plots: bool = True) -> list[Path]:
+def write(
+    analysis: Analysis,
+    out: Path,
+    *,
+    plots: bool = True,
+    db: Path | None = None,
+) -> list[Path]:
     """Write all outputs and return their paths.
+
+    The results database `db` is added to when everything is drawn and before anything appears: if
+    that fails, nothing does.
 
     Raises
     ------
@@ -44,9 +53,18 @@ def write(analysis: Analysis, out: Path, *, plots: bool = True) -> list[Path]:
         if plots:
             _draw(analysis, stage)
         names = sorted(p.name for p in stage.iterdir())
+        if db is not None:
+            append(analysis, db)
     for stale in _PICTURES - set(names):  # of an earlier analysis into the same folder
         (out / stale).unlink(missing_ok=True)
     return [out / name for name in names]
+
+
+def append(analysis: Analysis, db: Path) -> int:
+    """Add the runs to a results database; see `perfmodel.store.append`."""
+    from perfmodel import store  # brings a library that few calls need
+
+    return store.append(analysis, db)
 
 
 def csv_tables(analysis: Analysis) -> Iterator[tuple[str, Table]]:

@@ -69,6 +69,16 @@ class Roofline:
         ai = np.asarray(intensity_flops_per_byte, dtype=np.float64)
         return ai / (ai / self.flops_per_s + 1.0 / self.bandwidth_bytes_per_s)
 
+    def for_shares(self, shares: Mapping[str, float]) -> Roofline:
+        """Return the roof of the same rates for another mix of bytes, as of another p.
+
+        Links without a rate here cannot be mixed in: the roof is then returned as it is.
+        """
+        if not shares or not set(shares) <= set(self.links_bytes_per_s):
+            return self
+        links = {k: self.links_bytes_per_s[k] for k in shares}
+        return Roofline(self.label, self.flops_per_s, links, shares)
+
     def hard(self, intensity_flops_per_byte: npt.ArrayLike) -> Floats:
         """FLOP/s when they overlap perfectly: min(P_flops, AI * bandwidth) (Williams 2009)."""
         ai = np.asarray(intensity_flops_per_byte, dtype=np.float64)

@@ -169,6 +169,12 @@ def identify(run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
     ranks = given.get("p", marked.get("p", recorded))
     inferred = from_messages(*_messages(run), ranks) or {}
     told = inferred | marked
+    if "p" in given and "p" not in marked and 1 <= recorded != given["p"]:
+        warnings.append(
+            f"{run.label}: p = {given['p']} was given and overrides the {recorded} ranks that the "
+            f"report records; B and the bytes of MPI follow it"
+        )
+        told = {k: v for k, v in told.items() if k != "p"}
     values = {"b": 4, "p": recorded} | told
     for symbol, value in given.items():
         if told.get(symbol, value) != value:

@@ -78,6 +78,8 @@ class Attribution:
     strays : int
         Those of them that were launched between the first batch's start and the last one's end
         of their process, so that the batches lack them; the others are set-up and evaluation.
+    crossing : bool
+        Whether some ranges of a thread overlap without nesting.
     by_time : int
         Operations given to the range that was open in the batch's thread of their process.
     op : int64
@@ -90,6 +92,7 @@ class Attribution:
     unlaunched: int
     outside: int
     strays: int
+    crossing: bool
     by_time: int
     op: Int64
     op_batch: Int32
@@ -152,6 +155,7 @@ def make_spans(
         total=len(trace.ops),
         unlaunched=int((~launched).sum()),
         outside=len(outside),
+        crossing=bool(nesting.crossing.any()),
         strays=_strays(trace, nesting, launches.call[outside], batch_of),
         by_time=moved,
         op=launches.op[batched],

@@ -208,7 +208,8 @@ def points(analysis: Analysis) -> Table:
         checks = {c.label: c for c in run.model}
         for p in run.points:
             check = checks.get(p.kind)
-            height = float(roof.smooth(p.intensity_flops_per_byte)) if roof else None
+            own = roof.for_shares(run.roofline.shares if run.roofline else {}) if roof else None
+            height = float(own.smooth(p.intensity_flops_per_byte)) if own else None
             rows.append(
                 (
                     run.label, p.kind, p.intensity_flops_per_byte, p.flops_per_s, height,

@@ -104,7 +104,7 @@ def _explain(
             "fused multiply-adds on a GPU, start such differences, and each step multiplies them. "
             f"The precision of both runs says whether it matters: {precision['parallel']:.4f} "
             f"parallel, {precision['sequential']:.4f} sequential. To compare parameters, lower "
-            "--learning-rate (0.01 stays near rounding for an epoch)."
+            "--learning-rate or --epochs, or give --verify a wider BOUND."
         )
     return seen + (
         "Rounding alone does not explain that: suspect the parallel run (gradients of some rank "

@@ -1,0 +1,120 @@
+"""Cautions: what was not collected, what no range explains, what the workload expects in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from perfmodel import accounting, traffic
+from perfmodel.fit import Measured
+from perfmodel.measure import Run
+from perfmodel.trace import NULL
+from perfmodel.workloads.work import Counts
+
+
+def gpu_of_rank(run: Run) -> dict[int, int]:
+    """GPU id by rank."""
+    return {rank: gpu for t in run.traces for rank, gpu in traffic.devices(t).items()}
+
+
+def same_devices(run: Run) -> dict[int, tuple[int, ...]]:
+    """Devices that several ranks of one report ran on, each by its own numbers."""
+    shared: dict[int, list[int]] = {}
+    for rank, gpu in sorted(gpu_of_rank(run).items()):
+        shared.setdefault(gpu, []).append(rank)
+    alone = len(run.traces) == 1
+    return {gpu: tuple(ranks) for gpu, ranks in shared.items() if alone and len(ranks) > 1}
+
+
+def unattributed(run: Run) -> dict[str, int]:
+    """How many GPU operations the ranges account for, over all reports of the run."""
+    found = [a for _, a in run.parts]
+    return {
+        "gpu_ops": sum(a.total for a in found),
+        "without_launch": sum(a.unlaunched for a in found),
+        "outside_ranges": sum(a.outside for a in found),
+        "outside_ranges_during_batches": sum(a.strays for a in found),
+        "attributed_by_time": sum(a.by_time for a in found),
+    }
+
+
+def check_collection(run: Run) -> Iterator[str]:
+    """Warn of what was not collected, and of GPU work that no range explains."""
+    for trace in run.traces:
+        if len(trace.ops) == 0:
+            yield (
+                f"{trace.source.name}: no GPU operation was recorded, so GPU times are missing; if "
+                f"the program uses a GPU, profile it with --trace=nvtx,cuda,mpi"
+            )
+        if trace.mpi_from_nvtx:
+            yield (
+                f"{trace.source.name}: Nsight Systems {trace.product_version} records MPI calls "
+                f"without sizes; 2023.4 and later record them"
+            )
+        elif len(trace.mpi) == 0 and len(run.ranks) > 1:
+            yield (
+                f"{trace.source.name}: no MPI call was recorded; profile with "
+                f"--trace=nvtx,cuda,mpi --mpi-impl=openmpi (or mpich)"
+            )
+        if len(set(trace.ranks.values())) < len(trace.ranks):
+            yield (
+                f"{trace.source.name}: a rank is there more than once: the report holds several "
+                f"MPI jobs, which are added up; profile them one by one"
+            )
+        open_ranges = int((trace.ranges.end_ns == NULL).sum())
+        if open_ranges:
+            yield (
+                f"{trace.source.name}: {open_ranges} ranges never ended and are left out: the "
+                f"program or the collection was cut short"
+            )
+    if not traffic.tells_devices(run.traces):
+        for device, ranks in same_devices(run).items():
+            yield (
+                f"{run.label}: ranks {', '.join(map(str, ranks))} each ran on their device "
+                f"{device}; Nsight Systems {run.traces[0].product_version} does not say whether "
+                f"that is one GPU or one each; 2025.3 and later do"
+            )
+        ranges, ops = trace.ranges, trace.ops
+        early = (ranges.end_ns != NULL) & (ranges.end_ns < ranges.start_ns)
+        backwards = int(early.sum() + (ops.end_ns < ops.start_ns).sum())
+        if backwards:
+            yield (
+                f"{trace.source.name}: {backwards} ranges or GPU operations end before they start: "
+                f"the report is damaged; export it again"
+            )
+    if any(found.crossing for _, found in run.parts):
+        yield (
+            f"{run.label}: some ranges overlap without nesting; each is shown under the tightest "
+            f"range that contains it, or by itself; push and pop them in order"
+        )
+    counts = unattributed(run)
+    strays = counts["outside_ranges_during_batches"]
+    lost = counts["without_launch"] + strays
+    if lost > 0.01 * max(counts["gpu_ops"], 1):
+        yield (
+            f"{run.label}: {lost} of {counts['gpu_ops']} GPU operations belong to no range "
+            f"({counts['without_launch']} without a launch in the report, {strays} launched "
+            f"outside all ranges of their thread while the batches ran); "
+            f"--attribute time gives those of other threads to the range open at that time"
+        )
+
+
+def check_ranges(
+    run: Run,
+    measured: Sequence[Measured],
+    counts: Mapping[str, Counts],
+    rates: Mapping[str, object],
+    totals: Counts,
+) -> Iterator[str]:
+    """Warn of ranges that the workload counts and the report lacks, and of missing rates."""
+    present = accounting.counted(measured, counts)
+    absent = [
+        n for n, c in counts.items() if n not in present and c.flops + c.pci_bytes + c.mpi_bytes
+    ]
+    if absent:
+        yield (
+            f"{run.label}: the workload counts ranges that the batches do not have: "
+            f"{', '.join(repr(n) for n in absent)}; their work is left out of rates and intensity"
+        )
+    work = {"P_flops": totals.flops, "P_pci": totals.pci_bytes, "P_mpi": totals.mpi_bytes}
+    for name in (n for n, rate in rates.items() if rate is None and work[n] > 0):
+        yield f"{run.label}: {name} cannot be fitted: a range with that work is missing or untimed"
