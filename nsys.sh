@@ -25,7 +25,10 @@ set -euo pipefail
 
 die() { echo "nsys.sh: $*" >&2; exit 1; }
 
-[ "${1:-}" != "--" ] || shift
+case "${1:-}" in
+    -h | --help) sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --) shift ;;
+esac
 # Three epochs of 20 batches: 40 and more after warm-up; no evaluation between them. A flag given
 # twice counts as it was given last, so the caller's win.
 flags=(--epochs 3 --evaluate-every 0 "$@")
@@ -57,10 +60,11 @@ esac
     die "wanted the package nvtx in $python, without which reports hold no ranges;" \
         "run: $python -m pip install nvtx (nvtx==0.2.11 for Nsight Systems up to 2024.2)"
 case " ${flags[*]} " in
-    *" --backend cupy "* | *" --backend=cupy "*)
+    *" --backend numpy "* | *" --backend=numpy "*) ;;
+    *)
         "$python" -c 'import cupy; assert cupy.cuda.runtime.getDeviceCount()' ||
-            die "--backend cupy: wanted CuPy and a GPU on $(hostname) (above: what is missing);" \
-                "ask Slurm for GPUs (--gpus), or use --backend numpy"
+            die "wanted CuPy and a GPU on $(hostname) (above: what is missing); ask Slurm for GPUs" \
+                "(--gpus), or profile on the CPU: nsys.sh -- --backend numpy"
         ;;
 esac
 
