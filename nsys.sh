@@ -26,7 +26,7 @@ set -euo pipefail
 die() { echo "nsys.sh: $*" >&2; exit 1; }
 
 case "${1:-}" in
-    -h | --help) sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,/^#SBATCH/{/^#SBATCH/d;s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}"; exit 0 ;;
     --) shift ;;
 esac
 # Three epochs of 20 batches: 40 and more after warm-up; no evaluation between them. A flag given
