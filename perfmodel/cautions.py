@@ -66,13 +66,6 @@ def check_collection(run: Run) -> Iterator[str]:
                 f"{trace.source.name}: {open_ranges} ranges never ended and are left out: the "
                 f"program or the collection was cut short"
             )
-    if not traffic.tells_devices(run.traces):
-        for device, ranks in same_devices(run).items():
-            yield (
-                f"{run.label}: ranks {', '.join(map(str, ranks))} each ran on their device "
-                f"{device}; Nsight Systems {run.traces[0].product_version} does not say whether "
-                f"that is one GPU or one each; 2025.3 and later do"
-            )
         ranges, ops = trace.ranges, trace.ops
         early = (ranges.end_ns != NULL) & (ranges.end_ns < ranges.start_ns)
         backwards = int(early.sum() + (ops.end_ns < ops.start_ns).sum())
@@ -80,6 +73,13 @@ def check_collection(run: Run) -> Iterator[str]:
             yield (
                 f"{trace.source.name}: {backwards} ranges or GPU operations end before they start: "
                 f"the report is damaged; export it again"
+            )
+    if not traffic.tells_devices(run.traces):
+        for device, ranks in same_devices(run).items():
+            yield (
+                f"{run.label}: ranks {', '.join(map(str, ranks))} each ran on their device "
+                f"{device}; Nsight Systems {run.traces[0].product_version} does not say whether "
+                f"that is one GPU or one each; 2025.3 and later do"
             )
     if any(found.crossing for _, found in run.parts):
         yield (

@@ -245,7 +245,7 @@ def stats(report: Path, names: tuple[str, ...], fmt: str) -> None:
             raise missing[-1]
 
 
-def _rendered(statistic: Statistic, fmt: str) -> str:
+def _rendered(statistic: Statistic, fmt: Any) -> str:
     from perfmodel import stats as statistics
     from perfmodel.table import render
 
@@ -253,7 +253,7 @@ def _rendered(statistic: Statistic, fmt: str) -> str:
         text = statistics.to_csv(statistic)
         return "\n".join(map(_one_line, text.split("\n"))) if _is_terminal() else text
     width, color = _terminal()
-    return render(statistics.to_table(statistic), fmt, width=width, color=color)  # type: ignore[arg-type]
+    return render(statistics.to_table(statistic), fmt, width=width, color=color)
 
 
 @main.command()

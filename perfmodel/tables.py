@@ -219,7 +219,8 @@ def points(analysis: Analysis) -> Table:
                     check.relative_error if check else None,
                 )
             )  # fmt: skip
-    return Table(f"Roofline fitted on {analysis.fitted.label}", columns, rows)
+    notes = ("model: F / P_flops + bytes / P of the links, with every run's own rates",)
+    return Table(f"Roofline fitted on {analysis.fitted.label}", columns, rows, notes)
 
 
 def points_text(analysis: Analysis) -> Table:
@@ -227,7 +228,7 @@ def points_text(analysis: Analysis) -> Table:
     table = points(analysis)
     if len(analysis.runs) > 1:
         return table
-    return Table(table.title, table.columns[1:], [row[1:] for row in table.rows])
+    return Table(table.title, table.columns[1:], [row[1:] for row in table.rows], table.notes)
 
 
 def findings(run: RunAnalysis) -> Table:

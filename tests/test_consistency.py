@@ -68,3 +68,16 @@ def test_a_roof_takes_each_point_s_own_mix_of_bytes() -> None:
     alone = roof.for_shares({"pci": 1.0})
     assert alone.bandwidth_bytes_per_s == pytest.approx(1e10)
     assert roof.for_shares({"nvlink": 1.0}) is roof
+
+
+def test_crossing_and_backward_ranges_are_warned_of(tmp_path: Path) -> None:
+    report = ReportBuilder()
+    t = report.thread(rank=0)
+    for i in range(6):
+        s = 1_000_000 * i
+        t.range("batch iteration", s, s + 800_000)
+        t.range("forward", s + 600_000, s + 900_000)
+    t.range("late", 7_000_000, 6_900_000)
+    run = analyze_traces([read(report.write(tmp_path / "r.sqlite"))], Options(values={})).fitted
+    assert any("overlap without nesting" in w for w in run.warnings)
+    assert any("1 ranges or GPU operations end before they start" in w for w in run.warnings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
@@ -25,12 +25,12 @@ class Look:
     color: str
     hollow: bool
 
-    def line(self, **more: object) -> Line2D:
+    def line(self, **more: Any) -> Line2D:
         """One marker without a line, as drawn and as shown in a legend."""
         return Line2D(
             [], [], linestyle="none", marker=self.marker, markersize=MARKER_PT,
             markerfacecolor="white" if self.hollow else self.color,
-            markeredgecolor=self.color, markeredgewidth=1.4, **more,  # type: ignore[arg-type]
+            markeredgecolor=self.color, markeredgewidth=1.4, **more,
         )  # fmt: skip
 
 

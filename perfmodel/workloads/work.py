@@ -151,12 +151,13 @@ class Symbol:
         if value is None:
             raise WorkloadError(f"wanted a value of {described}; found none; give {self.name}")
         whole = isinstance(value, Integral) and not isinstance(value, bool)
-        if not whole or not 1 <= int(value) <= LARGEST:  # type: ignore[call-overload]
+        number = int(value) if isinstance(value, Integral) else 0
+        if not whole or not 1 <= number <= LARGEST:
             raise WorkloadError(
                 f"wanted a whole number from 1 to 2^63 - 1 for {described}; found {value!r}; "
                 f"give {self.name} as a positive integer"
             )
-        return int(value)  # type: ignore[call-overload, no-any-return]
+        return number
 
 
 @dataclass(frozen=True, slots=True)
