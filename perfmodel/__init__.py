@@ -12,15 +12,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Report", "Results", "__version__", "analyze", "read"]
+__all__ = ["Compared", "Report", "Results", "__version__", "analyze", "compare", "read"]
 
 if TYPE_CHECKING:
-    from perfmodel.api import Report, Results, analyze, read
+    from perfmodel.api import Compared, Report, Results, analyze, compare, read
 
 
 def __getattr__(name: str) -> Any:
     """Import the public names when they are first used, so that `import perfmodel` is cheap."""
-    if name in ("Report", "Results", "analyze", "read"):
+    if name in __all__:
         from perfmodel import api
 
         return getattr(api, name)

@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Any
 from perfmodel import outputs, stats, store, tables
 from perfmodel.analysis import Analysis, RunAnalysis
 from perfmodel.analysis_json import analysis_document
+from perfmodel.comparison import CompareOptions, Comparison, compare_traces
+from perfmodel.comparison import report as comparison_report
+from perfmodel.comparison import tables as comparison_tables
+from perfmodel.comparison.compare import LEAST
+from perfmodel.comparison.effects import LAUNCH_NOISE
 from perfmodel.errors import WorkloadError
 from perfmodel.readers import read as read_trace
 from perfmodel.runs import Options, analyze_traces
@@ -104,10 +109,7 @@ def analyze(
     PerfmodelError
         As the command line does, with the same message.
     """
-    if attribute not in ("thread", "time"):
-        raise WorkloadError(f"wanted attribute='thread' or 'time'; found {attribute!r}; take one")
-    if warmup is not None and warmup < 0:
-        raise WorkloadError(f"wanted warmup of at least 0 batches; found {warmup}; give more")
+    _check(attribute, warmup)
     read_ones = [r if isinstance(r, Report) else read(r) for r in reports]
     options = Options(
         values=symbols,
@@ -119,6 +121,100 @@ def analyze(
         fit=fit,
     )
     return Results(analyze_traces([r.trace for r in read_ones], options))
+
+
+def compare(
+    before: Report | str | Path | Sequence[Report | str | Path],
+    after: Report | str | Path | Sequence[Report | str | Path],
+    *,
+    batch_range: str | None = None,
+    warmup: int | None = None,
+    attribute: str = "thread",
+    least: float = LEAST,
+    launch_noise: float = LAUNCH_NOISE,
+) -> Compared:
+    """Compare the reports of two sides, as `perfmodel compare` does.
+
+    Parameters
+    ----------
+    before, after : Report, str or Path, or a sequence of them
+        Launches of one configuration; three or more a side show how much launches differ.
+    batch_range, warmup, attribute
+        As in `analyze`.
+    least : float
+        Relative change that a verdict must exceed.
+    launch_noise : float
+        Relative standard deviation of host times assumed between launches, below three a side.
+
+    Raises
+    ------
+    PerfmodelError
+        As the command line does, with the same message.
+    """
+    _check(attribute, warmup)
+    options = CompareOptions(
+        batch_label=batch_range or CompareOptions().batch_label,
+        warmup=None if warmup is None else operator.index(warmup),
+        by_time=attribute == "time",
+        least=least,
+        noise=launch_noise,
+    )
+    sides = []
+    for side in (before, after):
+        several = [side] if isinstance(side, (Report, str, Path)) else side
+        sides.append([(r if isinstance(r, Report) else read(r)).trace for r in several])
+    return Compared(compare_traces(sides[0], sides[1], options))
+
+
+def _check(attribute: str, warmup: int | None) -> None:
+    if attribute not in ("thread", "time"):
+        raise WorkloadError(f"wanted attribute='thread' or 'time'; found {attribute!r}; take one")
+    if warmup is not None and warmup < 0:
+        raise WorkloadError(f"wanted warmup of at least 0 batches; found {warmup}; give more")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison; tables are data frames in base units, named in the columns."""
+
+    comparison: Comparison
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        """Everything that was compared, a row each, with its verdict."""
+        return to_frame(comparison_tables.rows(self.comparison))
+
+    @property
+    def ranges(self) -> pd.DataFrame:
+        """Host time per batch of every range."""
+        return to_frame(comparison_tables.rows(self.comparison, "range"))
+
+    @property
+    def links(self) -> pd.DataFrame:
+        """Copies by direction and memory kind, collectives' transfer and waiting, the GPU."""
+        return to_frame(comparison_tables.rows(self.comparison, "link"))
+
+    @property
+    def kernels(self) -> pd.DataFrame:
+        """GPU time per batch of every kernel."""
+        return to_frame(comparison_tables.rows(self.comparison, "kernel"))
+
+    @property
+    def differences(self) -> Sequence[str]:
+        """What the sides' configurations differ in."""
+        return tuple(map(str, self.comparison.differences))
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What the comparison cannot know."""
+        return self.comparison.warnings
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `perfmodel compare --json` prints."""
+        return comparison_report.document(self.comparison)
+
+    def __str__(self) -> str:
+        return comparison_report.text(self.comparison)
 
 
 @dataclass(frozen=True)

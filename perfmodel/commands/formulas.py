@@ -1,0 +1,41 @@
+"""`perfmodel formulas`: a workload's FLOPs and bytes as formulas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perfmodel.commands.options import COUNTING, symbol_options, symbol_values
+
+
+@click.command()
+@click.option("--workload", type=click.Path(path_type=Path), help="A TOML file of your own.")
+@COUNTING
+@click.option(
+    "--parallel",
+    type=click.Choice(["data", "model"]),
+    default="data",
+    show_default=True,
+    help="What the ranks of the built-in MLP share: the batch, or the hidden units.",
+)
+@symbol_options
+@click.option(
+    "--format",
+    "fmt",
+    type=click.Choice(["text", "latex", "json"]),
+    default="text",
+    show_default=True,
+    help="How to print it.",
+)
+def formulas(workload: Path | None, counting: Any, parallel: Any, fmt: Any, **options: Any) -> None:
+    """Print the workload's FLOPs and bytes per range, per rank and batch, as formulas.
+
+    With values of all symbols, also what raises arithmetic intensity there, in numbers.
+    """
+    from perfmodel.workloads import formulas as described
+    from perfmodel.workloads import load, mlp
+
+    model = load(workload) if workload else mlp(counting, parallel)
+    click.echo(described(model, fmt, symbol_values(options) or None), nl=False)

@@ -1,0 +1,75 @@
+"""Options that commands share, and what their values mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+FORMATS = ("table", "csv", "json", "markdown", "latex")
+_SYMBOLS = {
+    "input_size": "D",
+    "hidden_size": "H",
+    "num_classes": "C",
+    "batch_size": "B",
+    "ranks": "p",
+}
+
+
+def symbol_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that give the workload's symbols values."""
+    positive = click.IntRange(1)
+    for option in (
+        click.option(
+            "--set", "given", multiple=True, metavar="SYMBOL=N", help="Value of any symbol."
+        ),
+        click.option(
+            "--dtype",
+            type=click.Choice(["float16", "bfloat16", "float32", "float64"]),
+            help="b, the data type that is copied and reduced.",
+        ),
+        click.option("--ranks", "-p", type=positive, help="p, MPI ranks."),
+        click.option("--batch-size", "-B", type=positive, help="B, batch of all ranks together."),
+        click.option("--num-classes", "-C", type=positive, help="C, classes."),
+        click.option("--hidden-size", "-H", type=positive, help="H, hidden units."),
+        click.option("--input-size", "-D", type=positive, help="D, inputs of one sample."),
+    ):
+        command = option(command)
+    return command
+
+
+COUNTING = click.option(
+    "--counting",
+    type=click.Choice(["document", "full"]),
+    default="document",
+    show_default=True,
+    help="Count four GEMMs and the gradients, as the document does, or everything.",
+)
+
+BATCH_RANGE = click.option(
+    "--batch-range", metavar="NAME", help="The NVTX range that is one batch."
+)
+WARMUP = click.option("--warmup", type=click.IntRange(0), help="Leading batches to exclude.")
+ATTRIBUTE = click.option(
+    "--attribute",
+    type=click.Choice(["thread", "time"]),
+    default="thread",
+    show_default=True,
+    help="Give GPU work to the ranges of its own thread, or also by time within the process.",
+)
+
+
+def symbol_values(options: dict[str, Any]) -> dict[str, int]:
+    """Symbols given on the command line."""
+    from perfmodel.identify import DTYPE_BYTES
+
+    values = {s: options[name] for name, s in _SYMBOLS.items() if options[name] is not None}
+    if options["dtype"]:
+        values["b"] = DTYPE_BYTES[options["dtype"]]
+    for item in options["given"]:
+        symbol, _, number = item.partition("=")
+        if not symbol or not number.isascii() or not number.isdigit() or len(number) > 18:
+            raise click.BadParameter(f"wanted SYMBOL=N with a whole number, found {item!r}")
+        values[symbol] = int(number)
+    return values

@@ -1,0 +1,103 @@
+"""`perfmodel splits`: how p ranks may share the MLP, what each way costs, which is best."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perfmodel.commands.options import symbol_options, symbol_values
+from perfmodel.commands.terminal import Progress, terminal, warn
+
+_UNITS = {"P_flops": "FLOP/s", "P_pci": "B/s", "P_mpi": "B/s", "alpha": "s"}
+
+
+@click.command()
+@click.argument("reports", nargs=-1, type=click.Path(path_type=Path))
+@symbol_options
+@click.option(
+    "--images",
+    type=click.IntRange(1),
+    help="Images of the training set that stay on the GPUs; without it every batch copies its own.",
+)
+@click.option(
+    "--rate",
+    "rates",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="P_flops, P_pci, P_mpi (bytes sent, one direction) or alpha, such as P_mpi=4GB/s.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def splits(reports: tuple[Path, ...], **options: Any) -> None:
+    """Rank all ways to split the MLP's loops over p ranks: FLOPs, bytes, memory, time.
+
+    D, H, C, B and p are taken from the first of REPORTS, which also gives the rates (the document's
+    without one); options override them. Every report's all-reduce, data or model parallel, is set
+    beside the estimate.
+    """
+    import json
+
+    from perfmodel import splits as model
+    from perfmodel.escape import escape_json
+    from perfmodel.table import render
+
+    runs = _analyzed(reports)
+    values = symbol_values(options)
+    known = dict(runs[0].identity.values) if runs else {}
+    sizes, ranks = model.sizes_of({**known, **values})
+    rates = model.override(
+        model.rates_of(runs[0]) if runs else model.DOCUMENT, _rates(options["rates"])
+    )
+    for note in rates.notes:
+        warn(note)
+    found = model.answer(
+        sizes,
+        ranks,
+        rates,
+        images=options["images"],
+        measured=tuple(model.compare(run, rates) for run in runs),
+    )
+    if options["as_json"]:
+        click.echo(escape_json(json.dumps(model.document(found), indent=1, allow_nan=False)))
+        return
+    width, color = terminal()
+    for table in (model.grids_table(found), *([model.measured_table(found)] if runs else [])):
+        click.echo(render(table, "table", width=width, color=color))
+    for sentence in model.sentences(found):
+        click.echo(sentence)
+
+
+def _analyzed(reports: tuple[Path, ...]) -> list[Any]:
+    """Analyze the reports, each by its own configuration, counting everything."""
+    from perfmodel.readers import read
+    from perfmodel.runs import Options, analyze_traces
+
+    if not reports:
+        return []
+    with Progress(2 * len(reports), False) as advance:
+        traces = []
+        for path in reports:
+            advance(f"reading {path.name}")
+            traces.append(read(path))
+        chosen = Options(values={}, counting="full")
+        analysis = analyze_traces(traces, chosen, lambda label: advance(f"analyzing {label}"))
+    for run in analysis.runs:
+        for warning in run.warnings:
+            warn(warning)
+    return list(analysis.runs)
+
+
+def _rates(given: tuple[str, ...]) -> dict[str, float]:
+    from perfmodel.units import parse_si
+
+    found = {}
+    for item in given:
+        name, _, value = item.partition("=")
+        if name not in _UNITS:
+            raise click.BadParameter(
+                f"wanted one of {', '.join(_UNITS)} and =VALUE, found {item!r}",
+                param_hint="--rate",
+            )
+        found[name] = parse_si(value, _UNITS[name])
+    return found

@@ -1,0 +1,62 @@
+"""What standard output and standard error are: terminal or pipe, width, colour, progress."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+_WIDTH_OF_PIPE = 120
+
+
+def one_line(message: object) -> str:
+    """Return a message as one line that a terminal shows as it is."""
+    from perfmodel.escape import printable
+
+    return printable(str(message))
+
+
+def warn(message: object) -> None:
+    """Print a warning on standard error, in one line."""
+    click.echo(f"perfmodel: warning: {one_line(message)}", err=True)
+
+
+def is_terminal() -> bool:
+    """Whether standard output is a terminal."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def terminal() -> tuple[int | None, bool]:
+    """Width and colour of standard output; a pipe gets a fixed width and no colour."""
+    import shutil
+
+    if not is_terminal():
+        return _WIDTH_OF_PIPE, False
+    return shutil.get_terminal_size().columns, "NO_COLOR" not in os.environ
+
+
+class Progress:
+    """A progress bar on standard error, only where that is a terminal and takes a while."""
+
+    def __init__(self, total: int, quiet: bool) -> None:
+        seen = sys.stderr is not None and sys.stderr.isatty()
+        self._total, self._shown = total, seen and not quiet
+        self._bar: Any = None
+
+    def __enter__(self) -> Callable[[str], None]:
+        if not self._shown:
+            return lambda _: None
+        from rich import progress
+        from rich.console import Console
+
+        self._bar = progress.Progress(console=Console(stderr=True), transient=True)
+        self._bar.start()
+        task = self._bar.add_task("", total=self._total)
+        return lambda text: self._bar.update(task, description=one_line(text), advance=1)
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()

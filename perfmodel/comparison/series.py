@@ -1,0 +1,138 @@
+"""Series: what every range, link and kernel of one launch took, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from perfmodel.comparison.links import WAITING, Key, links
+from perfmodel.errors import SchemaError
+from perfmodel.fit import Floats, count_warmup, tabulate
+from perfmodel.measure import Run
+from perfmodel.spans import Path
+from perfmodel.trace import GRAPH
+
+Noise = Literal["host", "collective", "waiting", "kernel"]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Seconds of one thing in every batch of one launch, after the warm-up.
+
+    Attributes
+    ----------
+    seconds : array, shape (batches,)
+        Of the slowest rank: the others wait for it. NaN in batches that lack it.
+    noise : {'host', 'collective', 'waiting', 'kernel'}
+        What makes launches differ.
+    """
+
+    seconds: Floats
+    noise: Noise = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One start of the program: its batches as series, the batch itself first.
+
+    `gpus` are the UUIDs of the GPUs of its host, empty where the report does not tell them;
+    `recorded` names what it has events of: 'gpu', 'nodes' (operations one by one, no CUDA graphs
+    traced whole) and 'mpi'.
+    """
+
+    label: str
+    warmup: int
+    ranks: int
+    gpus: frozenset[str]
+    recorded: frozenset[str]
+    series: Mapping[Key, Series]
+
+    @property
+    def batches(self) -> int:
+        """Finished batches left after the warm-up."""
+        return int(np.isfinite(next(iter(self.series.values())).seconds).sum())
+
+
+def launch_of(run: Run, warmup: int | None = None) -> Launch:
+    """Take the series of one measured run.
+
+    Parameters
+    ----------
+    run : Run
+    warmup : int, optional
+        Leading batches to leave out; detected by default (`perfmodel.fit.count_warmup`).
+
+    Raises
+    ------
+    SchemaError
+        If fewer than two finished batches are left.
+    """
+    measured = tabulate(run.spans, run.ranks, run.batch_label)
+    head = next(m for m in measured if m.label == run.batch_label)
+    whole = head.seconds["host"]
+    first = count_warmup(whole) if warmup is None else warmup
+    left = int(np.isfinite(_slowest(whole[:, first:])).sum())
+    if left < 2:
+        raise SchemaError(
+            f"{run.label}: wanted at least 2 finished batches to compare; found {left} of "
+            f"{whole.shape[1]} after {first} of warm-up; profile more batches or lower --warmup"
+        )
+    found: dict[Key, Series] = {}
+    collective = _in_collectives(run)
+    for m in measured:
+        if run.batch_label in m.path:
+            path = m.path[m.path.index(run.batch_label) :]
+            seconds = _slowest(m.seconds["host"][:, first:])
+            found[("range", path)] = Series(seconds, collective.get(path, "host"))
+    for (group, path), table in _with_totals(links(run, head)):
+        noise: Noise = "kernel" if group == "kernel" else "host"
+        if path[0] == WAITING:
+            noise = "waiting"
+        found[(group, path)] = Series(_slowest(table[:, first:]), noise)
+    kept = {k: s for k, s in found.items() if np.isfinite(s.seconds).any()}
+    gpus = frozenset(g.uuid for t in run.traces for g in t.gpus if g.uuid)
+    recorded = frozenset(_recorded(run))
+    return Launch(run.label, first, len(run.ranks), gpus, recorded, kept)
+
+
+def _recorded(run: Run) -> Iterator[str]:
+    if any(len(t.ops) for t in run.traces):
+        yield "gpu"
+        if not any((t.ops.kind == GRAPH).any() for t in run.traces):
+            yield "nodes"
+    if any(len(t.mpi) for t in run.traces):
+        yield "mpi"
+
+
+def _slowest(table: Floats) -> Floats:
+    """Seconds of the slowest rank per batch; NaN where no rank has any."""
+    slowest = np.max(np.where(np.isnan(table), -np.inf, table), axis=0, initial=-np.inf)
+    return np.where(np.isfinite(slowest), slowest, np.nan)
+
+
+def _in_collectives(run: Run) -> dict[Path, Noise]:
+    """Ranges that spend most of their time in MPI: they hold the waiting for other ranks."""
+    spans, size = run.spans, len(run.spans.paths)
+    spent = np.bincount(spans.path, weights=spans.mpi_ns, minlength=size)
+    lasted = np.bincount(spans.path, weights=np.maximum(spans.host_ns, 0), minlength=size)
+    return {
+        path[path.index(run.batch_label) :]: "collective"
+        for path, mpi, host in zip(spans.paths, spent, lasted, strict=True)
+        if run.batch_label in path and mpi > 0.5 * host
+    }
+
+
+def _with_totals(tables: Iterator[tuple[Key, Floats]]) -> Iterator[tuple[Key, Floats]]:
+    """Put the total of every kind of link before its members: what replaces one is another."""
+    members: dict[Key, list[tuple[Key, Floats]]] = {}
+    for (group, path), table in tables:
+        members.setdefault((group, path[:1]), []).append(((group, path), table))
+    for total, parts in members.items():
+        if any(len(path) > 1 for (_, path), _ in parts):
+            stacked = np.stack([table for _, table in parts])
+            missing = np.isnan(stacked).all(axis=0)
+            yield total, np.where(missing, np.nan, np.nansum(stacked, axis=0))
+        yield from parts
