@@ -102,7 +102,7 @@ def _main(arguments: argparse.Namespace, comm: mpi.Communicator) -> int:
     stop = StopRequest().install()
     with comm.agreed():
         threads = mpi.set_threads(comm, config.threads)
-        backend = choose(config.backend, comm.local_rank)
+        backend = choose(config, comm.local_rank)
     warning = profiler_warning()
     if warning and comm.rank == 0:
         _complain(warning)
@@ -158,6 +158,11 @@ def _train(
     if comm.rank == 0 and dataset is not None:
         terminal = Terminal(config, len(Split(len(dataset.labels), config.batch_size)))
 
+    def tell(session: Session) -> None:
+        if session.why_no_graph and comm.rank == 0:
+            _complain(f"--graph: not captured: {session.why_no_graph}")
+        mark_config(config_mark(run, graph=config.graph and session.why_no_graph is None))
+
     def save(state: checkpoint.State) -> None:
         assert directory is not None
         checkpoint.save(directory, state)
@@ -166,7 +171,7 @@ def _train(
         return Session(
             config, comm, dataset, backend, ranges,
             observer=terminal, stop=stop, state=state, save=save if directory else None,
-            mark=lambda: mark_config(config_mark(run)),
+            mark=tell,
         ).run()  # fmt: skip
     finally:
         if terminal is not None:

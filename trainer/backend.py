@@ -5,18 +5,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
 
-from trainer.errors import DeviceError
+from trainer.config import Config
+from trainer.errors import ConfigError, DeviceError
 
 Array = Any
 """A numpy.ndarray or a cupy.ndarray: whatever the backend allocates."""
 
 _BLOCK_BYTES = 1 << 19
 """Element-wise chains walk matrices in blocks of rows that stay in a core's L2 cache."""
+
+
+class Queue(Protocol):
+    """An in-order queue of copies beside the computing one: a CUDA stream, or none."""
+
+    def follow(self) -> None:
+        """Let what is queued from now on wait for what the device was told to compute so far."""
+
+    def to_host(self, source: Array, target: np.ndarray) -> None:
+        """Queue a copy to a page-locked host array."""
+
+    def to_device(self, source: np.ndarray, target: Array) -> None:
+        """Queue a copy from a page-locked host array."""
+
+    def record(self) -> Callable[[], bool]:
+        """Return a function that tells whether all that is queued by now is done."""
+
+    def join(self) -> None:
+        """Let what the device is told to compute from now on wait for this queue."""
 
 
 class Backend(Protocol):
@@ -54,8 +74,36 @@ class Backend(Protocol):
     def pinned_empty(self, shape: Any, dtype: Any) -> np.ndarray:
         """Return a page-locked host array."""
 
+    def queue(self) -> Queue:
+        """Return a new queue of copies."""
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Record what `work` tells the device to do, without doing it; return its replay."""
+
     def describe(self) -> dict[str, Any]:
         """Return names and versions for the run record."""
+
+
+class Immediate:
+    """NumPy's queue: a copy is done when the call returns."""
+
+    def follow(self) -> None:
+        """Return: what was computed is there."""
+
+    def to_host(self, source: np.ndarray, target: np.ndarray) -> None:
+        """Copy: both are on the host."""
+        np.copyto(target, source)
+
+    def to_device(self, source: np.ndarray, target: np.ndarray) -> None:
+        """Copy: both are on the host."""
+        np.copyto(target, source)
+
+    def record(self) -> Callable[[], bool]:
+        """Return a yes."""
+        return lambda: True
+
+    def join(self) -> None:
+        """Return: nothing is under way."""
 
 
 class NumpyBackend:
@@ -137,6 +185,14 @@ class NumpyBackend:
         """Return an ordinary array: there is no device to copy to."""
         return np.empty(shape, dtype)
 
+    def queue(self) -> Queue:
+        """Return a queue that copies at once."""
+        return Immediate()
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Refuse: NumPy computes as it is told."""
+        raise NotImplementedError("NumPy's work cannot be captured; see why_not_captured")
+
     def describe(self) -> dict[str, Any]:
         """Return NumPy's and its BLAS's version."""
         return {"numpy": np.__version__, "blas": _blas_name()}
@@ -161,26 +217,34 @@ def _blas_name() -> str:
     return f"{blas['name']} {blas.get('version', '')}".strip()
 
 
-def choose(name: str, local_rank: int) -> Backend:
-    """Return the backend called `name`; ``'auto'`` is CuPy where a GPU answers, else NumPy.
+def choose(config: Config, local_rank: int) -> Backend:
+    """Return the backend that `config` names; ``'auto'`` is CuPy where a GPU answers, else NumPy.
 
     Raises
     ------
     DeviceError
         If CuPy is wanted but it, the driver or the GPU is missing.
+    ConfigError
+        If a GPU's way to multiply is wanted of NumPy.
     """
-    if name == "numpy":
-        return NumpyBackend()
-    try:
-        from trainer.backend_cupy import CupyBackend
+    if config.backend != "numpy":
+        try:
+            from trainer.backend_cupy import CupyBackend
 
-        return CupyBackend(local_rank)
-    except (ImportError, DeviceError) as error:
-        if name == "auto":
-            return NumpyBackend()
-        if isinstance(error, DeviceError):
-            raise
-        raise DeviceError(
-            f"--backend cupy: wanted the package cupy, found none ({error}); run "
-            "pip install cupy-cuda13x (or cupy-cuda12x), or use --backend numpy"
-        ) from error
+            return CupyBackend(local_rank, gemm=config.gemm, math=config.math)
+        except ImportError as error:
+            if config.backend != "auto":
+                raise DeviceError(
+                    f"--backend cupy: wanted the package cupy, found none ({error}); run "
+                    "pip install cupy-cuda13x (or cupy-cuda12x), or use --backend numpy"
+                ) from error
+        except DeviceError:
+            if config.backend != "auto":
+                raise
+    for flag, found, usual in (("gemm", config.gemm, "cublas"), ("math", config.math, "ieee")):
+        if found != usual:
+            raise ConfigError(
+                f"--{flag} {found}: wanted a CUDA GPU and --backend cupy, found the backend "
+                "numpy, which multiplies with its BLAS; leave it out"
+            )
+    return NumpyBackend()

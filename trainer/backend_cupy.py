@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import cupy
 import cupyx
 import numpy as np
 
 from trainer.errors import DeviceError
+from trainer.kernels import make_gemm
+
+MOST_THIN: Final = 32
+"""A product whose smallest size is at most this is thin."""
 
 _BIAS_SIGMOID = cupy.ElementwiseKernel(
     "T z_in, T bias", "T z", "z = T(1) / (T(1) + exp(-(z_in + bias)))", "trainer_bias_sigmoid"
@@ -50,21 +55,68 @@ _SOFTMAX_GRADIENT = cupy.ElementwiseKernel(
 )
 
 
+class CopyQueue:
+    """A CUDA stream for copies, or for NCCL, beside the computing stream."""
+
+    def __init__(self, computing: Any) -> None:
+        self._computing = computing
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self._before, self._after = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
+
+    def follow(self) -> None:
+        """Let the stream wait for what was launched so far."""
+        self._before.record(self._computing)
+        self.stream.wait_event(self._before)
+
+    def to_host(self, source: Any, target: np.ndarray) -> None:
+        """Call cudaMemcpyAsync."""
+        runtime = cupy.cuda.runtime
+        runtime.memcpyAsync(
+            target.ctypes.data, source.data.ptr, source.nbytes, runtime.memcpyDeviceToHost,
+            self.stream.ptr,
+        )  # fmt: skip
+
+    def to_device(self, source: np.ndarray, target: Any) -> None:
+        """Call cudaMemcpyAsync."""
+        runtime = cupy.cuda.runtime
+        runtime.memcpyAsync(
+            target.data.ptr, source.ctypes.data, source.nbytes, runtime.memcpyHostToDevice,
+            self.stream.ptr,
+        )  # fmt: skip
+
+    def record(self) -> Callable[[], bool]:
+        """Record an event now; return the question whether it has happened."""
+        event = cupy.cuda.Event(disable_timing=True)
+        event.record(self.stream)
+        return lambda: bool(event.done)
+
+    def join(self) -> None:
+        """Let the computing stream wait for this one."""
+        self._after.record(self.stream)
+        self._computing.wait_event(self._after)
+
+
 class CupyBackend:
-    """One GPU: device arrays, cuBLAS through CuPy, kernels on the default stream.
+    """One GPU: device arrays, products by cuBLAS or our kernels, all on one stream.
+
+    The stream is not CUDA's default one, which cannot be captured, but a blocking one: a
+    cudaMemcpy, which works on the default stream, waits for it.
 
     Parameters
     ----------
     local_rank : int
         Ranks of a host take its GPUs in turn.
+    gemm : str
+        Who multiplies: see `trainer.kernels.GEMMS`, or ``'fused'``.
+    math : str
+        How float32 is multiplied: see `trainer.kernels.MATHS`.
     """
 
     name = "cupy"
-    gemm_name = "cublas"
     xp: Any = cupy
     on_device = True
 
-    def __init__(self, local_rank: int = 0) -> None:
+    def __init__(self, local_rank: int = 0, *, gemm: str = "cublas", math: str = "ieee") -> None:
         try:
             count = cupy.cuda.runtime.getDeviceCount()
         except cupy.cuda.runtime.CUDARuntimeError as error:
@@ -79,14 +131,31 @@ class CupyBackend:
             )
         self.device = local_rank % count
         cupy.cuda.Device(self.device).use()
+        self.stream = cupy.cuda.Stream()
+        self.stream.use()
+        self.gemm_name, self.math = gemm, math
+        # thin and fused leave what they are not made for to the fastest there is
+        large = {"thin": "cublas", "fused": "cublas" if math == "tf32" else "hierarchical"}
+        self.multiply = make_gemm(large.get(gemm, gemm), math=math)
+        self._thin = make_gemm("thin") if gemm == "thin" else None
 
     def gemm(self, a: Any, b: Any, out: Any) -> None:
-        """Call cuBLAS, which takes transposed views as they are.
+        """Multiply into `out`; transposed views are taken as they are."""
+        if self._thin is not None and min(*a.shape, b.shape[1]) <= MOST_THIN:
+            self._thin(a, b, out)
+        else:
+            self.multiply(a, b, out)
 
-        ``a.dot`` and not ``cupy.matmul``: the same call without the checks of a generalized ufunc,
-        whose host time shows in every range.
-        """
-        a.dot(b, out)
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Record what `work` launches, without running it; return its replay."""
+        self.stream.begin_capture()
+        try:
+            work()
+        finally:
+            graph = self.stream.end_capture()
+        graph.upload(self.stream)
+        stream = self.stream
+        return lambda: graph.launch(stream)
 
     def bias_sigmoid(self, z: Any, bias: Any) -> None:
         """Run one fused kernel."""
@@ -128,6 +197,10 @@ class CupyBackend:
         """Return page-locked memory (cudaHostAlloc)."""
         pinned: np.ndarray = cupyx.empty_pinned(shape, dtype)
         return pinned
+
+    def queue(self) -> CopyQueue:
+        """Return a new stream for copies."""
+        return CopyQueue(self.stream)
 
     def describe(self) -> dict[str, Any]:
         """Return versions and the name of the GPU."""

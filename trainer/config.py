@@ -13,9 +13,21 @@ DTYPES: Final = ("float32", "float64")
 BACKENDS: Final = ("auto", "numpy", "cupy")
 PARALLEL: Final = ("data", "model")
 PIXELS: Final = ("raw", "unit")
+DATA_ON: Final = ("host", "pinned", "prefetch", "device")
+GEMMS: Final = (
+    "cublas", "naive", "tiled", "register", "hierarchical", "thin", "fused",
+)  # fmt: skip
+MATHS: Final = ("ieee", "tf32", "tf32x3")
+_ABLE: Final = {  # which --gemm multiply so
+    "tf32": ("cublas", "hierarchical", "thin", "fused"),
+    "tf32x3": ("hierarchical", "fused"),
+}
+TRANSPORTS: Final = (
+    "host", "pinned", "host-flat", "chunked", "cuda-aware", "nccl", "peer", "none",
+)  # fmt: skip
 SYNTHETIC: Final = "synthetic"
 MNIST: Final = "mnist"
-VERIFY_BOUNDS: Final = {"float32": 1e-5, "float64": 1e-13}
+VERIFY_BOUNDS: Final = {"float32": 1e-5, "float64": 1e-13, "tf32": 5e-3}
 
 _CONTINUES: Final = (  # what a resumed run must share with the checkpointed one
     "input_size", "hidden_size", "num_classes", "batch_size", "learning_rate", "regularization",
@@ -45,6 +57,22 @@ class Config:
         ``'auto'``, ``'numpy'`` or ``'cupy'``; auto is CuPy where a GPU answers, else NumPy.
     transport : str
         How gradients are summed over ranks: a name in `trainer.transport.TRANSPORTS`.
+    overlap : bool
+        Start to sum the gradients of W2 and b2 while those of W1 and b1 are computed.
+    gemm : str
+        Who multiplies matrices on a GPU: ``'cublas'``, one of our kernels, or ``'fused'``: our
+        kernels for this network, with the element-wise steps inside.
+    math : str
+        How a GPU multiplies float32: ``'ieee'``, as it is; ``'tf32'``, factors rounded to TF32
+        (10 bits of mantissa) for tensor cores; ``'tf32x3'``, three such products of split
+        factors, with float32's accuracy.
+    graph : bool
+        Capture the whole step as a CUDA graph and replay it.
+    data_on : str or None
+        Where the images of a batch come from: ``'host'``, pageable memory; ``'pinned'``, page-
+        locked memory; ``'prefetch'``, page-locked memory, the next batch copied while this one
+        is computed; ``'device'``: all of them stay on the GPU. None: ``'host'``, or ``'pinned'``
+        with the pinned transport.
     parallel : str
         ``'data'``: ranks share the batch; ``'model'``: ranks share the hidden neurons.
     data : str
@@ -80,6 +108,11 @@ class Config:
     dtype: str = "float32"
     backend: str = "auto"
     transport: str = "host"
+    overlap: bool = False
+    gemm: str = "cublas"
+    math: str = "ieee"
+    graph: bool = False
+    data_on: str | None = None
     parallel: str = "data"
     data: str = MNIST
     pixels: str = "raw"
@@ -119,19 +152,53 @@ class Config:
         _among("dtype", self.dtype, DTYPES)
         _among("backend", self.backend, BACKENDS)
         _among("parallel", self.parallel, PARALLEL)
+        _among("transport", self.transport, TRANSPORTS)
+        _among("gemm", self.gemm, GEMMS)
+        _among("math", self.math, MATHS)
+        if self.data_on is not None:
+            _among("data-on", self.data_on, DATA_ON)
+        self._check_combinations()
         _among("pixels", self.pixels, PIXELS)
 
-    def check_ranks(self, ranks: int) -> None:
-        """Refuse what `ranks` ranks cannot run; every batch must give each rank an image."""
-        if self.batch_size < ranks:
+    def _check_combinations(self) -> None:
+        """Refuse what does not go together, whatever the machine."""
+        if self.math != "ieee" and self.dtype != "float32":
             raise ConfigError(
-                f"--batch-size: wanted at least one image for each of the {ranks} ranks, found "
-                f"{self.batch_size} images; the nearest valid size is {ranks}"
+                f"--math {self.math}: wanted --dtype float32, whose factors it rounds or splits; "
+                f"found {self.dtype}; leave one of them out"
+            )
+        if self.math != "ieee" and self.gemm not in _ABLE[self.math]:
+            raise ConfigError(
+                f"--math {self.math}: wanted a --gemm that multiplies so "
+                f"({', '.join(_ABLE[self.math])}), found {self.gemm}; take one of those"
             )
         if self.parallel == "model":
+            for flag, found, instead in (
+                ("--gemm", self.gemm, {"fused": "hierarchical"}),
+                ("--transport", self.transport, {"peer": "nccl"}),
+            ):
+                if found in instead:
+                    raise ConfigError(
+                        f"{flag} {found}: is made for --parallel data, found --parallel model; "
+                        f"use {flag} {instead[found]}"
+                    )
+
+    @property
+    def images_on(self) -> str:
+        """Where batches come from: `data_on`, or what the transport suggests."""
+        return self.data_on or ("pinned" if self.transport == "pinned" else "host")
+
+    def check_ranks(self, ranks: int) -> None:
+        """Refuse what `ranks` ranks cannot run; every rank needs images, or hidden neurons."""
+        flag, whole, what = (
+            ("--batch-size", self.batch_size, "image")
+            if self.parallel == "data"
+            else ("--hidden-size", self.hidden_size, "hidden neuron")
+        )
+        if whole < ranks:
             raise ConfigError(
-                "--parallel model: this trainer splits the batch over the ranks only; "
-                "use --parallel data"
+                f"{flag}: wanted at least one {what} for each of the {ranks} ranks, found "
+                f"{whole} {what}s; the nearest valid size is {ranks}"
             )
 
     def with_(self, **changes: Any) -> Config:

@@ -7,9 +7,19 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trainer.config import BACKENDS, DTYPES, PARALLEL, PIXELS, VERIFY_BOUNDS, Config
+from trainer.config import (
+    BACKENDS,
+    DATA_ON,
+    DTYPES,
+    GEMMS,
+    MATHS,
+    PARALLEL,
+    PIXELS,
+    TRANSPORTS,
+    VERIFY_BOUNDS,
+    Config,
+)  # fmt: skip
 from trainer.errors import ConfigError
-from trainer.transport import TRANSPORTS
 
 _DEFAULT_BOUND = -1.0
 
@@ -32,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     add("--evaluate-every", type=int, metavar="K", help="epochs between precisions; 0: at the end")
     add("--verify", type=float, nargs="?", const=_DEFAULT_BOUND, metavar="BOUND",
         help="compare with a sequential NumPy run; a relative error beyond BOUND "
-        "(1e-5 float32, 1e-13 float64) exits with 7")  # fmt: skip
+        "(1e-5 float32, 5e-3 tf32, 1e-13 float64) exits with 7")  # fmt: skip
     add("--record", type=Path, metavar="FILE", help="write configuration, curves, timings as JSON")
     add("--checkpoint", type=Path, metavar="DIR", help="save after each epoch and when stopped")
     add("--resume", action="store_true", help="continue from the checkpoint")
@@ -67,7 +77,14 @@ def _add_machine(group: Any) -> None:
     add = group.add_argument
     add("--backend", choices=BACKENDS, help="%(default)s: cupy where a GPU answers, else numpy")
     add("--transport", choices=TRANSPORTS, help="how gradients are summed (%(default)s)")
+    add("--overlap", action="store_true", help="sum W2's gradient while W1's is computed")
     add("--parallel", choices=PARALLEL, help="what the ranks divide (%(default)s)")
+    add("--data-on", choices=DATA_ON,
+        help="where batches come from (host; pinned with the pinned transport)")  # fmt: skip
+    add("--gemm", choices=GEMMS, help="who multiplies matrices on a GPU (%(default)s)")
+    add("--math", choices=MATHS,
+        help="float32 products as they are, or on tensor cores (%(default)s)")  # fmt: skip
+    add("--graph", action="store_true", help="capture the step as a CUDA graph and replay it")
     add("--threads", type=int, help="BLAS threads per rank (%(default)s: this rank's cores)")
     add("--sync-ranges", action="store_true",
         help="the document's barriers and synchronizations around ranges")  # fmt: skip
@@ -77,7 +94,7 @@ def configure(arguments: argparse.Namespace) -> Config:
     """Turn flags into a validated Config."""
     values = {f.name: getattr(arguments, f.name) for f in fields(Config)}
     if values["verify"] == _DEFAULT_BOUND:
-        values["verify"] = VERIFY_BOUNDS[values["dtype"]]
+        values["verify"] = VERIFY_BOUNDS["tf32" if values["math"] == "tf32" else values["dtype"]]
     if arguments.resume and arguments.checkpoint is None:
         raise ConfigError("--resume: wanted the --checkpoint DIR to continue from, found none")
     return Config(**values)

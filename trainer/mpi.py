@@ -18,6 +18,16 @@ from trainer.errors import ConfigError, DeviceError, TrainerError
 _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")
 
 
+class _Done:
+    """The request of a lone rank: there was nothing to wait for."""
+
+    def Test(self) -> bool:  # noqa: N802
+        return True
+
+    def Wait(self) -> bool:  # noqa: N802
+        return True
+
+
 class Communicator:
     """The ranks of one run; without MPI, one rank whose collectives do nothing.
 
@@ -47,6 +57,12 @@ class Communicator:
         """Replace a contiguous array by its sum over the ranks (MPI_Allreduce)."""
         if self.raw is not None:
             self.raw.Allreduce(_mpi().IN_PLACE, values)
+
+    def start_sum(self, values: npt.NDArray[Any]) -> Any:
+        """Begin to replace a contiguous array by its sum (MPI_Iallreduce); return the request."""
+        if self.raw is None:
+            return _Done()
+        return self.raw.Iallreduce(_mpi().IN_PLACE, values)
 
     def broadcast(self, values: npt.NDArray[Any], root: int = 0) -> None:
         """Overwrite a contiguous array by rank `root`'s (MPI_Bcast)."""

@@ -100,14 +100,19 @@ class Network:
         self._ones = xp.ones((columns, 1), dtype)
         self._work: dict[int, Work] = {}
 
-    def initialize(self, seed: int) -> None:
-        """Set W = 0.01 randn and b = 0, as the document does; drawn in float64 on the host."""
-        flat = np.zeros(self.parameters.flat.size)
-        host = Tensors.split(flat, self.inputs, self.hidden, self.classes)
+    @staticmethod
+    def initial(seed: int, inputs: int, hidden: int, classes: int) -> np.ndarray:
+        """Return W = 0.01 randn and b = 0, as the document has them, flat, in float64."""
+        flat = np.zeros(hidden * inputs + hidden + classes * hidden + classes)
+        host = Tensors.split(flat, inputs, hidden, classes)
         rng = np.random.default_rng(seed)
         for weights in (host.W1, host.W2):
             weights[:] = 0.01 * rng.standard_normal(weights.shape)
-        self.set_parameters(flat)
+        return flat
+
+    def initialize(self, seed: int) -> None:
+        """Set the parameters to `initial`'s."""
+        self.set_parameters(self.initial(seed, self.inputs, self.hidden, self.classes))
 
     def set_parameters(self, flat: np.ndarray) -> None:
         """Overwrite the parameters by a flat host array of n elements."""
@@ -154,8 +159,13 @@ class Network:
             gemm(work.z2, work.a1.T, g.W2)
         gemm(work.z2, work.ones, g.b2[:, None])
 
-    def backward_hidden(self, x: Array, work: Work, ranges: Ranges = SILENT) -> None:
-        """Compute dz1 = d1 a1 (1 - a1), dW1 = dz1 x^T (eq. 6) and db1 = dz1 1 (eq. 7)."""
+    def backward_hidden(
+        self, x: Array, work: Work, ranges: Ranges = SILENT, xt: Array | None = None
+    ) -> None:
+        """Compute dz1 = d1 a1 (1 - a1), dW1 = dz1 x^T (eq. 6) and db1 = dz1 1 (eq. 7).
+
+        Where there is a copy of the images by pixels, xt (D, B'), it may be used instead of x.
+        """
         g, backend = self.gradients, self.backend
         backend.sigmoid_gradient(work.d1, work.a1)
         with ranges[names.BACKWARD_GEMM_3]:
@@ -179,6 +189,9 @@ class Network:
 
     def predict(self, x: Array) -> Array:
         """Return the most likely class of each image of x (B', D): shape (B',)."""
-        work = self.forward(x)
+        return self.most_likely(self.forward(x))
+
+    def most_likely(self, work: Work) -> Array:
+        """Return the most likely class of each image after `forward`: shape (B',)."""
         scores = work.z2 + self.parameters.b2[:, None]
         return scores.argmax(axis=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -59,12 +59,31 @@ class Split:
         return high - low
 
 
+class Batch(NamedTuple):
+    """Images x (B', D) and labels y (C, B') of a batch, and perhaps its images by pixels.
+
+    xt (D, B') has the same numbers as x: the sum over a batch's images then reads both of its
+    factors along their rows, which tensor cores prefer.
+    """
+
+    x: Array
+    y: Array
+    xt: Array | None = None
+
+
 class Batches:
     """Images and one-hot labels of this rank, batch by batch, ready to be used or copied.
 
     On the host, batches lie one after the other, each contiguous: images (B', D) and labels
-    (C, B') in the training dtype. With NumPy a batch is a view; with a GPU it is copied into one
-    device buffer, b (D + C) B' bytes per batch.
+    (C, B') in the training dtype. With NumPy a batch is a view of them. With a GPU it is one of:
+
+    ============  ===============================================================================
+    ``host``      copied from pageable memory into one device buffer, b (D + C) B' bytes a batch
+    ``pinned``    the same from page-locked memory
+    ``prefetch``  copied from page-locked memory, on a stream of its own, into one of two device
+                  buffers while the batch before is computed in the other
+    ``device``    a view of the whole set, copied once
+    ============  ===============================================================================
     """
 
     def __init__(
@@ -74,44 +93,104 @@ class Batches:
         data: tuple[Bytes, Bytes],
         config: Config,
         *,
-        pinned: bool = False,
+        on: str = "host",
+        by_pixels: bool = False,
     ) -> None:
-        images, labels = data
         self._backend, self.split = backend, split
-        bounds = [split.bounds(index) for index in range(len(split))]
-        total = sum(high - low for low, high in bounds)
-        empty = backend.pinned_empty if pinned and backend.on_device else np.empty
-        x = empty((total, config.input_size), config.dtype)
-        y = empty(config.num_classes * total, config.dtype)
-        self._views: list[tuple[np.ndarray, np.ndarray]] = []
-        start = 0
-        for low, high in bounds:
-            rows = slice(start, start + high - low)
-            fill_pixels(x[rows], images[low:high], config.pixels)
-            part = y[config.num_classes * rows.start : config.num_classes * rows.stop]
-            part = part.reshape(config.num_classes, high - low)
-            part[:] = one_hot(labels[low:high], config.num_classes, config.dtype)
-            self._views.append((x[rows], part))
-            start = rows.stop
-        self._device = self._device_views(config) if backend.on_device else None
+        self._on = on if backend.on_device else "numpy"
+        pinned = self._on in ("pinned", "prefetch")
+        x, y = _host_arrays(split, data, config, backend.pinned_empty if pinned else np.empty)
+        self._host = _cut(split, x, y)
+        self._slots: list[list[Batch]] = []
+        if self._on == "device":
+            xp = backend.xp
+            whole = _cut(split, xp.asarray(x), xp.asarray(y))
+            if by_pixels:
+                whole = [Batch(b.x, b.y, xp.ascontiguousarray(b.x.T)) for b in whole]
+            self._slots = [whole]
+            self._host = []
+        elif backend.on_device:
+            self._slots = [self._buffers(config) for _ in range(1 + (self._on == "prefetch"))]
+        self._queue = backend.queue()
+        self._under_way: tuple[int, int] | None = None
 
-    def _device_views(self, config: Config) -> list[tuple[Array, Array]]:
+    @property
+    def uncapturable(self) -> str | None:
+        """Why a CUDA graph cannot hold the loading of a batch; None if it can."""
+        if self._on in ("device", "numpy"):
+            return None
+        return f"batches are copied from the host (--data-on {self._on}); use --data-on device"
+
+    def _buffers(self, config: Config) -> list[Batch]:
         """View one pair of device buffers as each batch's images and labels."""
-        xp, widest = self._backend.xp, max(len(x) for x, _ in self._views)
+        xp, widest = self._backend.xp, max(len(batch.x) for batch in self._host)
         x_buffer = xp.empty((widest, config.input_size), config.dtype)
         y_buffer = xp.empty(config.num_classes * widest, config.dtype)
-        return [(x_buffer[: len(x)], y_buffer[: y.size].reshape(y.shape)) for x, y in self._views]
+        return [
+            Batch(x_buffer[: len(b.x)], y_buffer[: b.y.size].reshape(b.y.shape)) for b in self._host
+        ]
 
-    def load(self, index: int, ranges: Ranges) -> tuple[Array, Array]:
-        """Return x (B', D) and y (C, B') of batch `index` where the backend computes."""
-        host = self._views[index]
-        if self._device is None:
-            return host
-        device = self._device[index]
+    def load(self, index: int, ranges: Ranges) -> Batch:
+        """Return batch `index` where the backend computes."""
+        if self._on == "numpy":
+            return self._host[index]
+        if self._on == "device":
+            return self._slots[0][index]
         with ranges[names.COPY_IMAGES]:
-            for source, target in zip(host, device, strict=True):
+            if self._on == "prefetch":
+                return self._fetch(index)
+            device = self._slots[0][index]
+            for source, target in zip(self._host[index][:2], device[:2], strict=True):
                 self._backend.to_device(source, target)
         return device
+
+    def _fetch(self, index: int) -> Batch:
+        """Wait (on the device) for batch `index` and start to copy the next one."""
+        found, slot = self._under_way or (-1, 0)
+        if found != index:
+            self._copy(index, slot)
+        self._queue.join()
+        # all that was queued so far computes on the other buffer: what comes next may overwrite
+        # it once that is done
+        following = (index + 1) % len(self._host)
+        self._copy(following, 1 - slot)
+        self._under_way = (following, 1 - slot)
+        return self._slots[slot][index]
+
+    def _copy(self, index: int, slot: int) -> None:
+        self._queue.follow()
+        for source, target in zip(self._host[index][:2], self._slots[slot][index][:2], strict=True):
+            self._queue.to_device(source, target)
+
+
+def _host_arrays(
+    split: Split, data: tuple[Bytes, Bytes], config: Config, empty: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return this rank's images (N', D) and its batches' one-hot labels, flat, in batch order."""
+    images, labels = data
+    bounds = [split.bounds(index) for index in range(len(split))]
+    total, classes = sum(high - low for low, high in bounds), config.num_classes
+    x = empty((total, config.input_size), config.dtype)
+    y = empty(classes * total, config.dtype)
+    start = 0
+    for low, high in bounds:
+        rows = slice(start, start + high - low)
+        fill_pixels(x[rows], images[low:high], config.pixels)
+        part = y[classes * rows.start : classes * rows.stop].reshape(classes, high - low)
+        part[:] = one_hot(labels[low:high], classes, config.dtype)
+        start = rows.stop
+    return x, y
+
+
+def _cut(split: Split, x: Array, y: Array) -> list[Batch]:
+    """View images (N', D) and flat labels as the pairs of each batch."""
+    views, start, classes = [], 0, y.size // max(1, len(x))
+    for index in range(len(split)):
+        stop = start + split.share(index)
+        part = y[classes * start : classes * stop].reshape(classes, stop - start)
+        views.append(Batch(x[start:stop], part))
+        start = stop
+    return views
 
 
 def fill_pixels(target: np.ndarray, images: Bytes, pixels: str) -> None:
@@ -129,47 +208,64 @@ class DataParallelStep:
     losses : array, shape (batches, most B')
         Cross-entropy of every image of this rank in the current epoch, on the device: reading
         it costs the loop no synchronization.
+    uncapturable : str or None
+        Why a CUDA graph cannot hold it; None if one can.
     """
 
     def __init__(
-        self,
-        network: Network,
-        batches: Batches,
-        transport: Transport,
-        config: Config,
+        self, network: Network, batches: Batches, transport: Transport, config: Config,
         ranges: Ranges,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._network, self._batches, self._transport = network, batches, transport
         self._config, self._ranges = config, ranges
-        split = batches.split
-        widest = max(split.share(index) for index in range(len(split)))
-        self.losses = network.backend.xp.zeros((len(split), widest), config.dtype)
+        self.losses = loss_buffer(network, batches.split, config)
+        self.uncapturable = batches.uncapturable or transport.uncapturable
 
     def __call__(self, index: int) -> None:
         """Train on batch `index`."""
         ranges, network, config = self._ranges, self._network, self._config
-        with ranges[names.BATCH]:
-            x, y = self._batches.load(index, ranges)
-            with ranges[names.FORWARD]:
-                work = network.forward(x, ranges)
-                network.loss_gradient(
-                    work, y, 1.0 / self._batches.split.size(index), self.losses[index, : len(x)]
-                )
-            with ranges[names.BACKWARD]:
-                network.backward_output(work, ranges)
-                network.backward_hidden(x, work, ranges)
-                self._transport.all_reduce(network.gradients)
+        x, y, xt = self._batches.load(index, ranges)
+        with ranges[names.FORWARD]:
+            work = network.forward(x, ranges)
+            network.loss_gradient(
+                work, y, 1.0 / self._batches.split.size(index), self.losses[index, : len(x)]
+            )
+        with ranges[names.BACKWARD]:
+            network.backward_output(work, ranges)
+            self._transport.start()
+            network.backward_hidden(x, work, ranges, xt)
+            if not self._transport.steps:
+                self._transport.all_reduce()
+        if self._transport.steps:
+            self._transport.all_reduce()
+        else:
             with ranges[names.STEP]:
                 network.step(config.learning_rate, config.regularization)
 
-    def take_losses(self) -> np.ndarray:
-        """Return the sum of cross-entropies per batch (batches,) of this rank, and start anew."""
-        backend = self._network.backend
-        sums = self.losses.sum(axis=1, dtype=np.float64)
-        host = np.empty(len(sums))
-        backend.to_host(sums, host)
-        self.losses.fill(0)
-        return host
+    def count_correct(self, batches: Batches, labels: Bytes) -> int:
+        """Count this rank's images of a data set whose most likely class is their label."""
+        xp, correct = self._network.backend.xp, 0
+        for index in range(len(batches.split)):
+            low, high = batches.split.bounds(index)
+            if low < high:
+                x = batches.load(index, SILENT).x
+                correct += int((self._network.predict(x) == xp.asarray(labels[low:high])).sum())
+        return correct
+
+
+def loss_buffer(network: Network, split: Split, config: Config) -> Array:
+    """Return zeros (batches, most B') on the device for the losses of an epoch."""
+    widest = max(split.share(index) for index in range(len(split)))
+    return network.backend.xp.zeros((len(split), widest), config.dtype)
+
+
+def take_losses(losses: Array, backend: Backend) -> np.ndarray:
+    """Return the sum of cross-entropies per batch (batches,) of this rank, and start anew."""
+    sums = losses.sum(axis=1, dtype=np.float64)
+    host = np.empty(len(sums))
+    backend.to_host(sums, host)
+    losses.fill(0)
+    return host
 
 
 def distribute(comm: Communicator, dataset: Dataset | None) -> Dataset:
@@ -195,14 +291,3 @@ def distribute(comm: Communicator, dataset: Dataset | None) -> Dataset:
         images.reshape(len(labels), -1), labels,
         test_images.reshape(len(test_labels), -1), test_labels,
     )  # fmt: skip
-
-
-def count_correct(network: Network, batches: Batches, labels: Bytes) -> int:
-    """Count this rank's images of a data set whose most likely class is their label."""
-    xp, correct = network.backend.xp, 0
-    for index in range(len(batches.split)):
-        low, high = batches.split.bounds(index)
-        if low < high:
-            x, _ = batches.load(index, SILENT)
-            correct += int((network.predict(x) == xp.asarray(labels[low:high])).sum())
-    return correct

@@ -26,6 +26,9 @@ BACKWARD_GEMM_3: Final = "backward GEMM 3"
 DEVICE_TO_HOST: Final = "cudaMemcpyDeviceToHost"
 ALLREDUCE: Final = "MPI_Allreduce"
 HOST_TO_DEVICE: Final = "cudaMemcpyHostToDevice"
+NCCL_ALLREDUCE: Final = "ncclAllReduce"
+PEER_ALLREDUCE: Final = "peer all-reduce and step"
+GRAPH: Final = "CUDA graph"
 STEP: Final = "step"
 
 PARENT: Final[dict[str, str | None]] = {
@@ -43,7 +46,10 @@ PARENT: Final[dict[str, str | None]] = {
     DEVICE_TO_HOST: BACKWARD,
     ALLREDUCE: BACKWARD,
     HOST_TO_DEVICE: BACKWARD,
+    NCCL_ALLREDUCE: BACKWARD,
     STEP: BATCH,
+    PEER_ALLREDUCE: BATCH,
+    GRAPH: BATCH,
 }
 """Every range and the range that encloses it."""
 

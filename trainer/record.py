@@ -48,8 +48,14 @@ class Run:
     run_id: str
 
 
-def config_mark(run: Run) -> dict[str, Any]:
-    """Return what the NVTX mark says of this rank, in the names perfmodel reads."""
+def config_mark(run: Run, *, graph: bool = False) -> dict[str, Any]:
+    """Return what the NVTX mark says of this rank, in the names perfmodel reads.
+
+    Parameters
+    ----------
+    graph : bool
+        The step is replayed as a CUDA graph.
+    """
     config = run.config
     return {
         "workload": "mlp",
@@ -64,7 +70,10 @@ def config_mark(run: Run) -> dict[str, Any]:
         "transport": config.transport,
         "backend": run.backend.name,
         "gemm": run.backend.gemm_name,
-        "overlap": False,
+        "math": config.math,
+        "overlap": config.overlap,
+        "graph": graph,
+        "data_on": config.images_on,
         "sync_ranges": config.sync_ranges,
         "seed": config.seed,
         "epochs": config.epochs,
@@ -77,6 +86,7 @@ def config_mark(run: Run) -> dict[str, Any]:
 def run_record(run: Run, result: Result, verification: dict[str, Any] | None) -> dict[str, Any]:
     """Return the record of a run, of JSON types only; what was not measured is None."""
     return {
+        "why_no_graph": result.why_no_graph,
         "status": "stopped" if result.stopped else "finished",
         "run_id": run.run_id,
         "ranks": run.comm.size,

@@ -117,7 +117,7 @@ def virtual_ranks(config: Config, dataset: Dataset, ranks: int) -> list[State]:
         for index in range(len(splits[0])):
             total[:] = 0
             for part in parts:
-                x, y = part.load(index, SILENT)
+                x, y, _ = part.load(index, SILENT)
                 work = network.forward(x)
                 scale = 1.0 / splits[0].size(index)
                 network.loss_gradient(work, y, scale, np.empty(len(x), config.dtype))

@@ -11,17 +11,16 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from trainer import ranges as names
+from trainer.assembly import Assembly
 from trainer.backend import Backend, NumpyBackend
 from trainer.checkpoint import State
 from trainer.config import Config
 from trainer.data import Dataset
 from trainer.errors import NonFiniteLossError
 from trainer.mpi import Communicator
-from trainer.network import Network
-from trainer.parallel import Batches, DataParallelStep, Split, count_correct, distribute
+from trainer.parallel import Split, distribute
 from trainer.ranges import SILENT, Ranges
 from trainer.stop import StopRequest
-from trainer.transport import make_transport
 
 _FIRST_CHECK: Final = 16
 _CHECK_SECONDS: Final = 0.5
@@ -66,6 +65,8 @@ class Result:
         Host time of every batch of this process, first to last.
     seconds : dict of float
         Host time of setup, training and evaluation.
+    why_no_graph : str or None
+        Why the step was not captured though asked for.
     """
 
     parameters: np.ndarray
@@ -75,6 +76,7 @@ class Result:
     batch: int
     batch_seconds: list[float]
     seconds: dict[str, float] = field(default_factory=dict)
+    why_no_graph: str | None = None
 
 
 class Session:
@@ -91,7 +93,7 @@ class Session:
     state : State, optional
         Where to continue, on every rank.
     mark : callable, optional
-        Called right before the first batch.
+        Called with the session right before the first batch.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class Session:
         stop: StopRequest | None = None,
         state: State | None = None,
         save: Callable[[State], None] | None = None,
-        mark: Callable[[], object] | None = None,
+        mark: Callable[[Session], object] | None = None,
     ) -> None:
         self.config, self.comm, self.backend, self.ranges = config, comm, backend, ranges
         self._dataset = dataset
@@ -115,6 +117,7 @@ class Session:
         self._save, self._mark, self._state = save, mark, state
         self._check_every = 1 if comm.size == 1 else _FIRST_CHECK
         self._batch_seconds = array("d")
+        self._epoch = self._batch = 0
         self._seconds = {"setup": 0.0, "train": 0.0, "evaluate": 0.0}
 
     def run(self) -> Result:
@@ -127,13 +130,9 @@ class Session:
         """
         config = self.config
         with self.ranges[names.TRAIN]:
-            started = time.perf_counter()
-            with self.ranges[names.SETUP]:
-                self._setup()
-            self._seconds["setup"] = time.perf_counter() - started
+            self.prepare()
             if self._mark is not None:
-                self._mark()
-            batches = len(self._batches.split)
+                self._mark(self)
             while self._epoch < config.epochs:
                 if not self._run_epoch():
                     break
@@ -148,46 +147,62 @@ class Session:
         if finished and self._history and self._history[-1]["precision_test"] is None:
             self._evaluate()
         return Result(
-            parameters=self._network.host_parameters(),
+            parameters=self.parameters(),
             epochs=self._history,
             stopped=not finished,
             epoch=self._epoch,
-            batch=self._batch % batches,
+            batch=self._batch % self.batches,
             batch_seconds=self._batch_seconds.tolist(),
             seconds=self._seconds,
+            why_no_graph=self.why_no_graph,
         )
 
+    def prepare(self) -> None:
+        """Make all that training needs and set the first parameters (collective)."""
+        started = time.perf_counter()
+        with self.ranges[names.SETUP]:
+            self._setup()
+        self._seconds["setup"] = time.perf_counter() - started
+
+    @property
+    def batches(self) -> int:
+        """Batches of an epoch."""
+        return len(self._parts.batches.split)
+
+    @property
+    def why_no_graph(self) -> str | None:
+        """Why ``--graph`` is not followed, after `prepare`; None if it is, or was not asked for."""
+        return self._parts.why_no_graph
+
+    def run_batches(self, count: int) -> None:
+        """Train on so many batches, on and on through the epochs, without a look at the loss.
+
+        For timing: on a GPU the last of them may still be under way when this returns.
+        """
+        for _ in range(count):
+            with self.ranges[names.BATCH]:
+                self._parts.step(self._batch)
+            self._batch = (self._batch + 1) % self.batches
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        self.backend.synchronize()
+
+    def parameters(self) -> np.ndarray:
+        """Return the whole network's parameters W1, b1, W2, b2, flat (collective)."""
+        return self._parts.parameters()
+
     def _setup(self) -> None:
-        config, comm, backend = self.config, self.comm, self.backend
+        config, comm = self.config, self.comm
         data = self._dataset = distribute(comm, self._dataset)
-        split = Split(len(data.labels), config.batch_size, comm.size, comm.rank)
-        test = Split(len(data.test_labels), config.batch_size, comm.size, comm.rank)
-        pinned = config.transport == "pinned"
-        with comm.agreed():  # allocates: may fail on one rank alone
-            self._batches = Batches(
-                backend, split, (data.images, data.labels), config, pinned=pinned
-            )
-            self._tests = Batches(backend, test, (data.test_images, data.test_labels), config)
-            widest = max(s.share(0) for s in (split, test))
-            self._network = Network(
-                backend, config.input_size, config.hidden_size, config.num_classes,
-                config.dtype, widest,
-            )  # fmt: skip
-            transport = make_transport(
-                config.transport, backend, comm, self.ranges, self._network.gradients,
-                barrier=config.sync_ranges,
-            )  # fmt: skip
-            self._step = DataParallelStep(
-                self._network, self._batches, transport, config, self.ranges
-            )
-        self._epoch = self._batch = 0
+        self._parts = Assembly(config, comm, self.backend, data, self.ranges)
         self._history: list[dict[str, Any]] = []
-        self._losses = np.zeros(len(split))
+        self._losses = np.zeros(self.batches)
         self._fingerprint = data.fingerprint() if self._save is not None else ""
         if self._state is None:
-            self._network.initialize(config.seed)
+            self._parts.initialize(config.seed)
         else:
-            self._network.set_parameters(self._state.parameters)
+            self._parts.set_parameters(self._state.parameters)
             self._epoch, self._batch = self._state.epoch, self._state.batch
             self._losses, self._history = self._state.losses.copy(), list(self._state.history)
         comm.barrier()
@@ -195,11 +210,13 @@ class Session:
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the loss tells
     def _run_epoch(self) -> bool:
         """Train on the rest of the current epoch; False when stopped before its end."""
-        batches, clock = len(self._batches.split), time.perf_counter
+        batches, clock = self.batches, time.perf_counter
+        step, batch_range = self._parts.step, self.ranges[names.BATCH]
         started = last = clock()
         first = self._batch
         while self._batch < batches:
-            self._step(self._batch)
+            with batch_range:
+                step(self._batch)
             self._batch += 1
             now = clock()
             self._batch_seconds.append(now - last)
@@ -220,8 +237,8 @@ class Session:
         self._history.append(
             {
                 "epoch": self._epoch + 1,
-                "loss": float(self._losses.sum() / self._batches.split.images)
-                + self._network.penalty(self.config.regularization),
+                "loss": float(self._losses.sum() / self._parts.batches.split.images)
+                + self._parts.penalty(),
                 "precision_train": None,
                 "precision_test": None,
                 "seconds": elapsed,
@@ -233,9 +250,7 @@ class Session:
 
     def _collect_losses(self) -> None:
         """Add the losses of the batches done since last time; refuse NaN and infinity."""
-        sums = self._step.take_losses()
-        self.comm.sum_in_place(sums)
-        self._losses += sums
+        self._losses += self._parts.take_losses()
         bad = np.flatnonzero(~np.isfinite(self._losses))
         if bad.size:
             raise NonFiniteLossError(
@@ -247,24 +262,20 @@ class Session:
     def _evaluate(self) -> None:
         """Compute the precision on both sets for the last epoch's record."""
         started = time.perf_counter()
-        data = self._dataset
-        assert data is not None
-        sets = ((self._batches, data.labels), (self._tests, data.test_labels))
-        correct = np.array([count_correct(self._network, *s) for s in sets], np.int64)
-        self.comm.sum_in_place(correct)
-        for name, count, (_, labels) in zip(("train", "test"), correct, sets, strict=True):
-            self._history[-1][f"precision_{name}"] = float(count / len(labels))
+        train, test = self._parts.precisions()
+        self._history[-1] |= {"precision_train": train, "precision_test": test}
         self._seconds["evaluate"] += time.perf_counter() - started
 
     def _save_state(self) -> None:
         """Write a checkpoint on rank 0, if one is wanted; a failure there ends all ranks."""
         if self._save is None:
             return
+        parameters = self.parameters()
         with self.comm.agreed():
             if self.comm.rank == 0:
                 self._save(
                     State(
-                        parameters=self._network.host_parameters(),
+                        parameters=parameters,
                         epoch=self._epoch,
                         batch=self._batch,
                         losses=self._losses,
@@ -291,7 +302,10 @@ def sequential(
     parameters : ndarray, shape (n,), optional
         Where to start instead of the seeded initial weights.
     """
-    alone = config.with_(backend="numpy", transport="none", sync_ranges=False)
+    alone = config.with_(
+        backend="numpy", transport="none", parallel="data", overlap=False, gemm="cublas",
+        math="ieee", graph=False, data_on=None, sync_ranges=False,
+    )  # fmt: skip
     state = None
     if parameters is not None:
         losses = np.zeros(len(Split(len(dataset.labels), config.batch_size)))

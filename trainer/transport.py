@@ -1,119 +1,197 @@
-"""How gradients are summed over the ranks: one-method strategies, found by name."""
+"""How gradients are summed over the ranks: small strategies, found by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
-import numpy as np
-
-from trainer import ranges as names
-from trainer.backend import Backend
+from trainer.backend import Array, Backend
+from trainer.config import TRANSPORTS
 from trainer.errors import ConfigError
 from trainer.mpi import Communicator
 from trainer.network import Tensors
 from trainer.ranges import Ranges
 
 
-class Transport(Protocol):
-    """A way to all-reduce."""
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What is summed over the ranks: device arrays that lie one after the other.
 
-    def all_reduce(self, gradients: Tensors) -> None:
-        """Replace the gradients by their sum over all ranks."""
-
-
-class HostTransport:
-    """The document's baseline: device to host, MPI_Allreduce, host to device, tensor by tensor.
-
-    Per rank and batch it moves n b bytes each way over PCIe (n = HD + H + CH + C elements of b
-    bytes) and all-reduces n b bytes in four calls. With NumPy the gradients are on the host
-    already and only the all-reduce remains.
-
-    Parameters
+    Attributes
     ----------
-    pinned : bool
-        Page-locked host buffers, which the GPU reads and writes without a staging copy.
-    barrier : bool
-        Wait for all ranks first, so that MPI_Allreduce shows transfer and not waiting.
+    flat : array, shape (n,)
+        All of it.
+    tensors : sequence of array
+        The same memory as tensors.
+    late : int
+        Elements at the front of `flat` that are computed last; those behind them may be summed
+        meanwhile.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        comm: Communicator,
-        ranges: Ranges,
-        gradients: Tensors,
-        *,
-        pinned: bool = False,
-        barrier: bool = False,
-    ) -> None:
-        self._backend, self._comm, self._ranges = backend, comm, ranges
-        self._barrier = barrier
-        self._host: list[np.ndarray] = []
-        if backend.on_device:
-            empty = backend.pinned_empty if pinned else np.empty
-            self._host = [empty(g.shape, g.dtype) for g in gradients.named().values()]
+    flat: Array
+    tensors: Sequence[Array]
+    late: int
 
-    def all_reduce(self, gradients: Tensors) -> None:
-        """Copy out, sum, copy back; each part under the document's range."""
-        device = list(gradients.named().values())
-        host = self._host or device
-        if self._host:
-            with self._ranges[names.DEVICE_TO_HOST]:
-                for source, target in zip(device, host, strict=True):
-                    self._backend.to_host(source, target)
-        if self._barrier:
-            self._comm.barrier()
-        with self._ranges[names.ALLREDUCE]:
-            for buffer in host:
-                self._comm.sum_in_place(buffer)
-        if self._host:
-            with self._ranges[names.HOST_TO_DEVICE]:
-                for source, target in zip(host, device, strict=True):
-                    self._backend.to_device(source, target)
+    @classmethod
+    def of_gradients(cls, gradients: Tensors) -> Message:
+        """All four gradients; those of W2 and b2, at the end, are there first."""
+        late = gradients.W1.size + gradients.b1.size
+        return cls(gradients.flat, tuple(gradients.named().values()), late)
+
+    @classmethod
+    def of_one(cls, array: Array) -> Message:
+        """One contiguous array, there at once."""
+        return cls(array.reshape(-1), (array,), array.size)
+
+    def pieces(self, *, flat: bool) -> tuple[list[Array], list[Array]]:
+        """Return the pieces that are there early and those that are late."""
+        if flat:
+            parts = ([self.flat[self.late :]], [self.flat[: self.late]])
+            return [p for p in parts[0] if p.size], [p for p in parts[1] if p.size]
+        early: list[Array] = []
+        late: list[Array] = []
+        before = 0
+        for tensor in self.tensors:
+            (late if before < self.late else early).append(tensor)
+            before += tensor.size
+        return early, late
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The step of gradient descent, for a transport that takes it with the sum."""
+
+    parameters: Tensors
+    rate: float
+    regularization: float
+
+
+class Transport(Protocol):
+    """A way to all-reduce a `Message`.
+
+    Attributes
+    ----------
+    steps : bool
+        It also updates the parameters: no step of the network follows.
+    uncapturable : str or None
+        Why a CUDA graph cannot hold it; None if one can.
+    """
+
+    steps: bool
+    uncapturable: str | None
+
+    def start(self) -> None:
+        """Hear that the early part is computed (or queued): a non-blocking transport begins."""
+
+    def all_reduce(self) -> None:
+        """Replace the message by its sum over all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parties:
+    """What every transport is made of."""
+
+    backend: Backend
+    comm: Communicator
+    ranges: Ranges
+    message: Message
+    overlap: bool = False
+    barrier: bool = False
+    update: Update | None = None
 
 
 class NoTransport:
     """Nothing to sum: one rank, whose gradients stay where they are."""
 
-    def all_reduce(self, gradients: Tensors) -> None:
+    steps: bool = False
+    uncapturable: str | None = None
+
+    def start(self) -> None:
+        """Leave them alone."""
+
+    def all_reduce(self) -> None:
         """Leave them alone."""
 
 
-Maker = Callable[[Backend, Communicator, Ranges, Tensors, bool], Transport]
+def _host(parties: Parties) -> Transport:
+    from trainer.transport_host import HostTransport, OverlappedTransport
+
+    return (OverlappedTransport if parties.overlap else HostTransport)(parties)
 
 
-def _host(b: Backend, c: Communicator, r: Ranges, g: Tensors, barrier: bool) -> Transport:
-    return HostTransport(b, c, r, g, barrier=barrier)
+def _pinned(parties: Parties) -> Transport:
+    from trainer.transport_host import HostTransport, OverlappedTransport
+
+    return (OverlappedTransport if parties.overlap else HostTransport)(parties, pinned=True)
 
 
-def _pinned(b: Backend, c: Communicator, r: Ranges, g: Tensors, barrier: bool) -> Transport:
-    return HostTransport(b, c, r, g, pinned=True, barrier=barrier)
+def _host_flat(parties: Parties) -> Transport:
+    from trainer.transport_host import HostTransport, OverlappedTransport
+
+    kind = OverlappedTransport if parties.overlap else HostTransport
+    return kind(parties, pinned=True, flat=True)
 
 
-def _none(b: Backend, c: Communicator, r: Ranges, g: Tensors, barrier: bool) -> Transport:
-    if c.size > 1:
+def _chunked(parties: Parties) -> Transport:
+    from trainer.transport_host import ChunkedTransport
+
+    return ChunkedTransport(parties)
+
+
+def _cuda_aware(parties: Parties) -> Transport:
+    from trainer.transport_device import CudaAwareTransport
+
+    return CudaAwareTransport(parties)
+
+
+def _nccl(parties: Parties) -> Transport:
+    from trainer.transport_device import NcclTransport
+
+    return NcclTransport(parties)
+
+
+def _peer(parties: Parties) -> Transport:
+    from trainer.transport_peer import PeerTransport
+
+    return PeerTransport(parties)
+
+
+def _none(parties: Parties) -> Transport:
+    if parties.comm.size > 1:
         raise ConfigError(
-            f"--transport none: wanted one rank, found {c.size}, whose gradients must be summed; "
-            "use --transport host"
-        )
+            f"--transport none: wanted one rank, found {parties.comm.size}, whose gradients must "
+            "be summed; use --transport host"
+        ).on_all_ranks()
     return NoTransport()
 
 
-TRANSPORTS: Final[dict[str, Maker]] = {"host": _host, "pinned": _pinned, "none": _none}
-"""Every transport by its name on the command line; a new one is a file and a line here."""
+_MAKERS: Final[dict[str, Callable[[Parties], Transport]]] = {
+    "host": _host,
+    "pinned": _pinned,
+    "host-flat": _host_flat,
+    "chunked": _chunked,
+    "cuda-aware": _cuda_aware,
+    "nccl": _nccl,
+    "peer": _peer,
+    "none": _none,
+}
+assert tuple(_MAKERS) == TRANSPORTS
 
 
-def make_transport(
-    name: str,
-    backend: Backend,
-    comm: Communicator,
-    ranges: Ranges,
-    gradients: Tensors,
-    *,
-    barrier: bool = False,
-) -> Transport:
-    """Return the transport called `name`, its buffers allocated for these gradients."""
-    if name not in TRANSPORTS:
+def make_transport(name: str, parties: Parties) -> Transport:
+    """Return the transport called `name`, its buffers allocated for this message.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such transport, or not here.
+    """
+    if name not in _MAKERS:
         raise ConfigError(f"--transport: wanted one of {', '.join(TRANSPORTS)}; found {name!r}")
-    return TRANSPORTS[name](backend, comm, ranges, gradients, barrier)
+    if parties.overlap and name in ("none", "cuda-aware", "peer"):
+        raise ConfigError(
+            f"--overlap: wanted a transport with a non-blocking form (host, pinned, host-flat, "
+            f"chunked, nccl), found {name}; leave out --overlap"
+        ).on_all_ranks()
+    return _MAKERS[name](parties)

@@ -1,0 +1,143 @@
+"""The GEMM benchmarks: their problems and floors, a rehearsal, and how ncu's tables are read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import gemm_ncu  # noqa: E402
+from gemm_problems import Problem, everything, floor_s, network, worth_measuring  # noqa: E402
+
+from trainer.kernels import GEMMS  # noqa: E402
+
+WIDE = """==PROF== Connected to process 77
+something the program says
+==PROF== Profiling "marker": 0%....50%....100% - 3 passes
+"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","dram__bytes_read.sum","dram__bytes_write.sum","gpu__time_duration.sum","smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
+"","","","","","","","","byte","Kbyte","nsecond","inst"
+"0","77","python","h","before(float)","1","7","(1, 1, 1)","1","1","1","1"
+"1","77","python","h","marker()","1","7","(1, 1, 1)","0","0","1,024","0"
+"2","77","python","h","gemm_tiled","1","7","(32, 32, 1)","11,056,384","2.5","38,016.00","1,208,975,360"
+"3","77","python","h","marker()","1","7","(1, 1, 1)","0","0","1,000","0"
+"4","77","python","h","void cutlass::Kernel<a, b>(Params)","1","7","(128, 1, 1)","100","1","1,500","10"
+"5","77","python","h","splitKreduce<int>","1","7","(128, 1, 1)","200","n/a","500","1"
+==PROF== Disconnected from process 77
+"""  # noqa: E501
+
+LONG = """"ID","Process ID","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"
+"0","77","marker()","Command line profiler metrics","gpu__time_duration.sum","us","1.02"
+"1","77","gemm_tiled","Command line profiler metrics","dram__bytes_read.sum","Mbyte","11.056384"
+"1","77","gemm_tiled","Command line profiler metrics","gpu__time_duration.sum","us","38.016"
+"""
+
+
+def test_a_table_with_a_column_a_metric_is_read_in_si_units() -> None:
+    launches = gemm_ncu.parse(WIDE)
+    assert [launch["kernel"] for launch in launches[:3]] == [
+        "before(float)",
+        "marker()",
+        "gemm_tiled",
+    ]
+    tiled = launches[2]
+    assert tiled["dram__bytes_read.sum"] == 11_056_384
+    assert tiled["dram__bytes_write.sum"] == 2_500
+    assert tiled["gpu__time_duration.sum"] == pytest.approx(38.016e-6)
+    assert tiled["smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"] == 1_208_975_360
+    assert launches[-1]["dram__bytes_write.sum"] is None
+
+
+def test_a_table_with_a_row_a_metric_is_read_the_same() -> None:
+    launches = gemm_ncu.parse(LONG)
+    assert len(launches) == 2
+    assert launches[1]["dram__bytes_read.sum"] == pytest.approx(11_056_384)
+    assert launches[1]["gpu__time_duration.sum"] == pytest.approx(38.016e-6)
+
+
+def test_rows_between_markers_are_one_product() -> None:
+    parts = gemm_ncu.products(gemm_ncu.parse(WIDE))
+    assert [len(part) for part in parts] == [1, 2]
+    counted = gemm_ncu.count(parts[1])
+    assert counted["time_s"] == pytest.approx(2e-6)
+    assert counted["dram_bytes"] is None  # not 301: ncu did not count a part
+    assert counted["kernels"][1] == "splitKreduce<int>"
+
+
+def test_an_fma_is_two_operations_and_tensor_operations_are_added() -> None:
+    metrics = dict.fromkeys(gemm_ncu.METRICS, 0.0)
+    metrics["smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"] = 100.0
+    metrics["smsp__sass_thread_inst_executed_op_dadd_pred_on.sum"] = 5.0
+    metrics[gemm_ncu.TENSOR[0]] = 1000.0
+    counted = gemm_ncu.count([{"kernel": "k", **metrics}])
+    assert counted["flops"] == 2 * 100 + 5 + 1000
+    assert counted["tensor_flops"] == 1000
+
+
+def test_text_without_a_table_is_refused() -> None:
+    with pytest.raises(SystemExit, match="whose header begins"):
+        gemm_ncu.parse("==ERROR== ERR_NVGPUCTRPERM")
+
+
+def test_the_networks_products_have_the_model_s_flops() -> None:
+    """2 B' H (2 D + 3 C), as perfmodel's `full` count: DESIGN section 4."""
+    h, b = 512, 1500
+    assert sum(p.flops for p in network(h, b)) == 2 * b * h * (2 * 784 + 3 * 10)
+
+
+def test_floors_by_hand() -> None:
+    square = Problem("square", 8192, 8192, 8192)
+    assert floor_s(square, "float32", 6e12) == pytest.approx(2 * 8192**3 / 67e12)
+    thin = Problem("backward GEMM 2", 10, 4096, 12000)  # 197 MB: HBM
+    assert floor_s(thin, "float32", 6e12) == pytest.approx(
+        4 * (10 * 12000 + 12000 * 4096 + 10 * 4096) / 4.8e12
+    )
+    small = Problem("backward GEMM 2", 10, 512, 1500)  # 3.2 MB: L2
+    assert floor_s(small, "float32", 6e12) == pytest.approx(
+        4 * (10 * 1500 + 1500 * 512 + 10 * 512) / 6e12
+    )
+
+
+def test_everything_is_measured_by_its_kernels() -> None:
+    problems = everything()
+    assert len(problems) == 6 + 5 * 5
+    for problem in problems:
+        assert worth_measuring("cublas", problem)
+        assert worth_measuring("hierarchical", problem)
+        assert worth_measuring("thin", problem) == (10 in (problem.m, problem.n, problem.k))
+
+
+def test_a_rehearsal_writes_a_row_for_every_kernel(tmp_path: Path) -> None:
+    out = tmp_path / "gemm.json"
+    command = [sys.executable, "benchmarks/gemm.py", "--dry-run", "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    rows = found["rows"]
+    assert {r["kernel"] for r in rows} == set(GEMMS)
+    assert {r["dtype"] for r in rows} == {"float32", "tf32", "float64"}
+    keys = {"kernel", "m", "n", "k", "transposes", "dtype", "median_s", "spread", "peer_median_s",
+            "floor_s", "error"}  # fmt: skip
+    assert all(keys <= set(r) for r in rows)
+    assert all(r["error"] < 1e-6 and r["median_s"] > 0 for r in rows)
+    assert {"device", "versions", "date", "command", "ceilings"} <= set(found)
+    tf32 = {r["kernel"] for r in rows if r["dtype"] == "tf32"}
+    assert tf32 == {"hierarchical", "cublas"}
+
+
+def test_a_picture_is_drawn_from_counters(tmp_path: Path) -> None:
+    import gemm_picture
+
+    rows = [
+        {"kernel": name, "what": "square", "m": 4096, "H": None, "dtype": "float32",
+         "time_s": 1e-3 * (i + 1), "flops": 1.4e11, "dram_bytes": 3e8, "l2_bytes": 2e10 / (i + 1),
+         "l1_bytes": None}
+        for i, name in enumerate(("naive", "cublas"))
+    ]  # fmt: skip
+    gemm_picture.draw(rows, tmp_path / "roofline.png")
+    assert (tmp_path / "roofline.png").stat().st_size > 10_000
