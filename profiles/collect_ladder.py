@@ -1,0 +1,114 @@
+"""Collects profiles of the ladder's rungs, several launches of each, for `perfmodel compare`.
+
+    python profiles/collect_ladder.py OUT --ranks 2 --rungs document pinned --launches 3
+
+The rungs are those of benchmarks/ladder.py. Launches take turns, so that what drifts on the machine
+drifts for all alike. Reports are exported, trimmed and compressed as by collect.py, to
+OUT/RUNG_LAUNCH.sqlite.xz with OUT/index.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from collect import IMAGES, ROOT, TRACE, keep, versions
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from ladder import RUNGS
+
+SWITCHES = ("overlap", "graph")
+
+
+def flags(settings: dict[str, Any]) -> list[str]:
+    """Return the trainer's flags for a rung's settings."""
+    words = []
+    for name, value in settings.items():
+        flag = f"--{name.replace('_', '-')}"
+        if name in SWITCHES:
+            words += [flag] if value else []
+        else:
+            words += [flag, str(value)]
+    return words
+
+
+def collect(c: argparse.Namespace, settings: dict[str, Any], raw: Path) -> str:
+    """Profile one launch into `raw`.nsys-rep, once more if it fails; return the command."""
+    epochs = math.ceil(c.batches / math.ceil(IMAGES / c.batch))
+    train = [
+        "-m", "trainer", "--data", "synthetic", "--hidden-size", str(c.hidden),
+        "--batch-size", str(c.batch), "--epochs", str(epochs), "--backend", "cupy",
+        "--evaluate-every", "0", *flags(settings),
+    ]  # fmt: skip
+    launch = ["mpirun", "--bind-to", "none", "-n", str(c.ranks)]
+    profile = ["nsys", "profile", *TRACE, "--cuda-graph-trace=node"]
+    command = [*profile, "-f", "true", "-o", str(raw), *launch, sys.executable, *train]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+    for attempt in (1, 2):
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+        )
+        if done.returncode == 0:
+            return " ".join([*profile, *launch, "python3", *train])
+        print(f"attempt {attempt} failed:\n{(done.stdout + done.stderr)[-2000:]}", file=sys.stderr)
+    raise SystemExit(f"cannot profile: {' '.join(command)}")
+
+
+def main() -> None:
+    """Collect the rungs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("out", type=Path)
+    add("--machine", default="h200x2")
+    add("--ranks", type=int, default=2)
+    add("--hidden", type=int, default=512)
+    add("--batch", type=int, default=3000)
+    add("--batches", type=int, default=60, help="per launch, warm-up included")
+    add("--rungs", nargs="+", choices=[rung.name for rung in RUNGS], required=True, metavar="RUNG")
+    add("--launches", type=int, default=3)
+    add("--budget", type=float, default=math.inf, help="seconds after which no launch begins")
+    c = parser.parse_args()
+    c.out.mkdir(parents=True, exist_ok=True)
+    index_file = c.out / "index.json"
+    index = json.loads(index_file.read_text()) if index_file.exists() else []
+    chosen = {rung.name: rung for rung in RUNGS if rung.name in c.rungs}
+    begin = time.perf_counter()
+    for launch in range(1, c.launches + 1):
+        for name, rung in chosen.items():
+            if time.perf_counter() - begin > c.budget:
+                return
+            target = c.out / f"{name.replace(' ', '-')}_{launch}.sqlite.xz"
+            with tempfile.TemporaryDirectory() as scratch:
+                raw = Path(scratch) / "report"
+                command = collect(c, rung.settings, raw)
+                keep(raw, target)
+            index.append(
+                {
+                    "file": target.name,
+                    "sha256": hashlib.sha256(target.read_bytes()).hexdigest(),
+                    "rung": name,
+                    "launch": launch,
+                    "machine": c.machine,
+                    "collected": datetime.now(UTC).date().isoformat(),
+                    "versions": versions(),
+                    "command": command,
+                    "settings": rung.settings,
+                }
+            )
+            index_file.write_text(json.dumps(index, indent=1) + "\n")
+            took = time.perf_counter() - begin
+            print(f"{target.name}: {target.stat().st_size / 1e3:.0f} kB, {took:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
