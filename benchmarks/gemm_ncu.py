@@ -180,18 +180,25 @@ def launch() -> None:
 
 
 def profile(ncu: str) -> str:
-    """Return what ncu prints of a run with --launch."""
-    command = [
-        ncu, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
-        "--profile-from-start", "off", "--metrics", ",".join(METRICS),
-        sys.executable, str(Path(__file__).resolve()), "--launch",
-    ]  # fmt: skip
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}
-    )
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    return done.stdout
+    """Return what ncu prints of a run with --launch; metrics that it does not know are left out."""
+    metrics = list(METRICS)
+    while True:
+        command = [
+            ncu, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
+            "--profile-from-start", "off", "--metrics", ",".join(metrics),
+            sys.executable, str(Path(__file__).resolve()), "--launch",
+        ]  # fmt: skip
+        done = subprocess.run(
+            command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}
+        )
+        if not done.returncode:
+            return done.stdout
+        said = done.stdout + done.stderr
+        unknown = [m for m in metrics if m in said and "ailed to find metric" in said]
+        if not unknown or len(unknown) == len(metrics):
+            raise SystemExit(f"{' '.join(command)}\n{said[-3000:]}")
+        print(f"ncu does not know {', '.join(unknown)}: left out", file=sys.stderr)
+        metrics = [m for m in metrics if m not in unknown]
 
 
 def rows(text: str, planned: list[tuple[str, str, Problem]]) -> list[dict[str, Any]]:

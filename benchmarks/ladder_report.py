@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from ladder import RUNGS, Rung
 from ladder_format import microseconds, signed, table, times
+from ladder_products import products
+from ladder_profiles import profiles
 
 ROOT = Path(__file__).resolve().parent.parent
 Row = dict[str, Any]
@@ -237,37 +239,6 @@ def everything(found: Cells) -> str:
     return "\n".join(parts)
 
 
-def products(gemm: dict[str, Any] | None) -> str:
-    """Return the fastest of our kernels for each product of the network, beside cuBLAS."""
-    if gemm is None:
-        return ""
-    shapes: dict[tuple[Any, ...], dict[str, Row]] = {}
-    for row in gemm["rows"]:
-        if row["what"] != "square" and row["dtype"] in ("float32", "tf32"):
-            key = (row["H"], row["B_per_rank"], row["dtype"], row["what"])
-            shapes.setdefault(key, {})[row["kernel"]] = row
-    lines = []
-    for key, kernels in shapes.items():
-        cublas = kernels.get("cublas")
-        own = min(
-            (r for name, r in kernels.items() if name != "cublas"),
-            key=lambda r: r["median_s"], default=None,
-        )  # fmt: skip
-        if cublas is None or own is None:
-            continue
-        gain = cublas["median_s"] / own["median_s"]
-        lines.append((
-            *(str(part) for part in key), microseconds(cublas["median_s"]),
-            f"{own['kernel']} {microseconds(own['median_s'])}", times(gain),
-            times(own["median_s"] / own["floor_s"] if own["floor_s"] else None),
-        ))  # fmt: skip
-    head = ("H", "B'", "dtype", "product", "cuBLAS, µs", "our best, µs", "gain", "/ its floor")
-    return (
-        "## The products alone\n\nFrom benchmarks/results/gemm.json (`python benchmarks/gemm.py`): "
-        f"each product in a graph of its own.\n\n{table(head, lines)}"
-    )
-
-
 def runs(record: dict[str, Any]) -> str:
     """Return where and with what the rows were measured."""
     lines = []
@@ -283,8 +254,11 @@ def runs(record: dict[str, Any]) -> str:
     return "\n" + table(("run", "command", "machine and versions", "ceilings"), lines)
 
 
-def markdown(record: dict[str, Any], gemm: dict[str, Any] | None = None) -> str:
-    """Return the whole document; `gemm` is what benchmarks/gemm.py measured, if it did."""
+def markdown(record: dict[str, Any], gemm: dict[str, Any] | None = None, compared: str = "") -> str:
+    """Return the whole document.
+
+    `gemm` is what benchmarks/gemm.py measured, if it did; `compared` the section on profiles.
+    """
     found = cells(record)
     ranks = main_ranks(found)
     sections = [rung_section(rung, found, ranks) for rung in RUNGS]
@@ -295,7 +269,7 @@ def markdown(record: dict[str, Any], gemm: dict[str, Any] | None = None) -> str:
         METHOD + runs(record),
         f"## Rung by rung, p = {ranks}\n\n" + "".join(sections).rstrip() + "\n",
         floors(found),
-        *filter(None, [products(gemm)]),
+        *filter(None, [compared, products(gemm)]),
         everything(found),
     ])  # fmt: skip
 
@@ -315,7 +289,8 @@ def main() -> None:
     add("--picture", type=Path, default=ROOT / "docs" / "images" / "ladder.png")
     args = parser.parse_args()
     record = json.loads(args.results.read_text(encoding="utf-8"))
-    args.out.write_text(markdown(record, read_gemm(args.results)), encoding="utf-8")
+    compared = profiles(ROOT / "profiles" / "ladder")
+    args.out.write_text(markdown(record, read_gemm(args.results), compared), encoding="utf-8")
     from ladder_picture import draw
 
     found = cells(record)
