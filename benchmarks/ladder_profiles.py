@@ -45,7 +45,8 @@ def profiles(folder: Path) -> str:
         )
         lines.append((
             before, after, microseconds(batch.before_s), microseconds(batch.after_s), interval,
-            batch.verdict, "; ".join(_addressed(row, batch) for row in found.addressed) or "none for certain",
+            batch.verdict,
+            "; ".join(_addressed(row, batch) for row in found.addressed) or "none for certain",
         ))  # fmt: skip
     launches = max(len(found) for found in files.values())
     config = index[0]["command"].split("-m trainer ")[-1].split(" --epochs")[0]
