@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from perfmodel import accounting, traffic
 from perfmodel.fit import Measured
+from perfmodel.identify import read_mark
 from perfmodel.measure import Run
-from perfmodel.trace import NULL
+from perfmodel.trace import NULL, Trace
 from perfmodel.workloads.work import Counts
+
+_WITHOUT_MPI: Final = ("nccl", "peer", "none")
+"""Transports whose batches call no MPI."""
 
 
 def gpu_of_rank(run: Run) -> dict[int, int]:
@@ -40,40 +45,7 @@ def unattributed(run: Run) -> dict[str, int]:
 def check_collection(run: Run) -> Iterator[str]:
     """Warn of what was not collected, and of GPU work that no range explains."""
     for trace in run.traces:
-        if len(trace.ops) == 0:
-            yield (
-                f"{trace.source.name}: no GPU operation was recorded, so GPU times are missing; if "
-                f"the program uses a GPU, profile it with --trace=nvtx,cuda,mpi"
-            )
-        if trace.mpi_from_nvtx:
-            yield (
-                f"{trace.source.name}: Nsight Systems {trace.product_version} records MPI calls "
-                f"without sizes; 2023.4 and later record them"
-            )
-        elif len(trace.mpi) == 0 and len(run.ranks) > 1:
-            yield (
-                f"{trace.source.name}: no MPI call was recorded; profile with "
-                f"--trace=nvtx,cuda,mpi --mpi-impl=openmpi (or mpich)"
-            )
-        if len(set(trace.ranks.values())) < len(trace.ranks):
-            yield (
-                f"{trace.source.name}: a rank is there more than once: the report holds several "
-                f"MPI jobs, which are added up; profile them one by one"
-            )
-        open_ranges = int((trace.ranges.end_ns == NULL).sum())
-        if open_ranges:
-            yield (
-                f"{trace.source.name}: {open_ranges} ranges never ended and are left out: the "
-                f"program or the collection was cut short"
-            )
-        ranges, ops = trace.ranges, trace.ops
-        early = (ranges.end_ns != NULL) & (ranges.end_ns < ranges.start_ns)
-        backwards = int(early.sum() + (ops.end_ns < ops.start_ns).sum())
-        if backwards:
-            yield (
-                f"{trace.source.name}: {backwards} ranges or GPU operations end before they start: "
-                f"the report is damaged; export it again"
-            )
+        yield from _uncollected(trace, len(run.ranks))
     if not traffic.tells_devices(run.traces):
         for device, ranks in same_devices(run).items():
             yield (
@@ -98,23 +70,65 @@ def check_collection(run: Run) -> Iterator[str]:
         )
 
 
+def _uncollected(trace: Trace, ranks: int) -> Iterator[str]:
+    """What one report of a run of so many ranks lacks, or holds amiss."""
+    config = read_mark(trace)
+    if len(trace.ops) == 0 and config.get("backend") != "numpy":
+        yield (
+            f"{trace.source.name}: no GPU operation was recorded, so GPU times are missing; if "
+            f"the program uses a GPU, profile it with --trace=nvtx,cuda,mpi"
+        )
+    if trace.mpi_from_nvtx:
+        yield (
+            f"{trace.source.name}: Nsight Systems {trace.product_version} records MPI calls "
+            f"without sizes; 2023.4 and later record them"
+        )
+    elif len(trace.mpi) == 0 and ranks > 1 and config.get("transport") not in _WITHOUT_MPI:
+        yield (
+            f"{trace.source.name}: no MPI call was recorded; profile with "
+            f"--trace=nvtx,cuda,mpi --mpi-impl=openmpi (or mpich)"
+        )
+    if len(set(trace.ranks.values())) < len(trace.ranks):
+        yield (
+            f"{trace.source.name}: a rank is there more than once: the report holds several "
+            f"MPI jobs, which are added up; profile them one by one"
+        )
+    open_ranges = int((trace.ranges.end_ns == NULL).sum())
+    if open_ranges:
+        yield (
+            f"{trace.source.name}: {open_ranges} ranges never ended and are left out: the "
+            f"program or the collection was cut short"
+        )
+    ranges, ops = trace.ranges, trace.ops
+    early = (ranges.end_ns != NULL) & (ranges.end_ns < ranges.start_ns)
+    backwards = int(early.sum() + (ops.end_ns < ops.start_ns).sum())
+    if backwards:
+        yield (
+            f"{trace.source.name}: {backwards} ranges or GPU operations end before they start: "
+            f"the report is damaged; export it again"
+        )
+
+
 def check_ranges(
     run: Run,
     measured: Sequence[Measured],
     counts: Mapping[str, Counts],
     rates: Mapping[str, object],
     totals: Counts,
+    *,
+    replay: str = "",
 ) -> Iterator[str]:
-    """Warn of ranges that the workload counts and the report lacks, and of missing rates."""
+    """Warn of ranges that the workload counts and the report lacks, and of missing rates.
+
+    A CUDA graph (`replay`) has no rates of its own: `perfmodel.replay.notes` says why.
+    """
     present = accounting.counted(measured, counts)
-    absent = [
-        n for n, c in counts.items() if n not in present and c.flops + c.pci_bytes + c.mpi_bytes
-    ]
+    absent = [n for n, c in counts.items() if n not in present and c.flops + c.moved_bytes]
     if absent:
         yield (
             f"{run.label}: the workload counts ranges that the batches do not have: "
             f"{', '.join(repr(n) for n in absent)}; their work is left out of rates and intensity"
         )
-    work = {"P_flops": totals.flops, "P_pci": totals.pci_bytes, "P_mpi": totals.mpi_bytes}
-    for name in (n for n, rate in rates.items() if rate is None and work[n] > 0):
+    work = {} if replay else accounting.amounts(totals)
+    for name in (n for n, rate in rates.items() if rate is None and work.get(n, 0) > 0):
         yield f"{run.label}: {name} cannot be fitted: a range with that work is missing or untimed"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from perfmodel.fit import Estimate
 from perfmodel.machine import Machine
+from perfmodel.rungs import Rungs
 from perfmodel.traffic import CollectiveGroup, CopyGroup, Waiting
 from perfmodel.units import si
 
@@ -17,6 +18,11 @@ _WORTH: Final = 0.01
 
 _OF_PCIE: Final = 0.8
 """Share of PCIe's datasheet rate that large pinned copies reach (52.7 of 64 GB/s on an H200)."""
+
+_STAGES: Final = ("cudaMemcpyDeviceToHost", "MPI_Allreduce", "cudaMemcpyHostToDevice")
+_REDUCING: Final = ("MPI_Allreduce", "MPI_Iallreduce")
+_PEERS: Final = 8
+"""So many GPUs of one host reach each other's memory directly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +50,20 @@ class GemmTime:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceReduce:
+    """NCCL's all-reduce of `bytes` a rank and batch: its kernels' time, less waiting if known."""
+
+    seconds: float
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
-    """What the findings are drawn from; all times are medians per rank and batch."""
+    """What the findings are drawn from; all times are medians per rank and batch.
+
+    `waiting` is about MPI, on the host; `gpu_waiting` about NCCL's kernels, which count as busy.
+    `config` is the run's configuration mark: what it already does is not advised.
+    """
 
     batch: Estimate
     busy_s: float | None
@@ -60,6 +78,14 @@ class Facts:
     shared_gpus: Mapping[int, tuple[int, ...]]
     machine: Machine | None
     ranks: int
+    gpu_waiting: Waiting | None = None
+    reduced: DeviceReduce | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def rungs(self) -> Rungs:
+        """What the run does, and what comes next."""
+        return Rungs(self.config)
 
 
 def find(facts: Facts) -> tuple[Finding, ...]:
@@ -73,6 +99,7 @@ def find(facts: Facts) -> tuple[Finding, ...]:
         *_shared(facts),
         *_idle(facts),
         *_through_host(facts),
+        *_between_gpus(facts),
         *_pageable(facts),
         *_inputs(facts),
         *_waiting(facts),
@@ -108,11 +135,14 @@ def _idle(facts: Facts) -> Iterator[Finding]:
     if facts.busy_s is None:
         return
     mpi = statistics.median(facts.waiting.seconds) if facts.waiting else 0.0
+    if facts.rungs.overlaps or facts.rungs.transport == "chunked":  # MPI works in MPI_Test, too
+        mpi = max(mpi, facts.host_s.get("MPI_Allreduce", 0.0))
     idle = facts.batch.value - facts.busy_s - mpi
     if idle <= 0:
         return
+    mpi_said = f", collectives take {si(mpi, 's')}" if facts.waiting or mpi else ""
     evidence = (
-        f"the GPU is busy {_share(facts, facts.busy_s)}, collectives take {si(mpi, 's')}; "
+        f"the GPU is busy {_share(facts, facts.busy_s)}{mpi_said}; "
         f"{facts.gpu_ops:.0f} GPU operation{'s' * (round(facts.gpu_ops) != 1)}"
     )
     if facts.synchronizations:
@@ -124,29 +154,53 @@ def _idle(facts: Facts) -> Iterator[Finding]:
         "the GPU waits for the host",
         idle,
         evidence + " per batch",
-        "launch less: fuse elementwise kernels, drop synchronizations between ranges, capture the "
-        "step in a CUDA graph",
+        facts.rungs.launch_less(synchronizes=facts.synchronizations > 0),
     )
 
 
 def _through_host(facts: Facts) -> Iterator[Finding]:
     """Gradients staged through host memory, against an all-reduce between the GPUs."""
-    names = ("cudaMemcpyDeviceToHost", "MPI_Allreduce", "cudaMemcpyHostToDevice")
-    spent = [facts.host_s[n] for n in names if n in facts.host_s]
-    reduced = [g for g in facts.collectives if g.name == "MPI_Allreduce" and g.bytes]
+    spent = [facts.host_s[n] for n in _STAGES if n in facts.host_s]
+    reduced = [g for g in facts.collectives if g.name in _REDUCING and g.bytes]
     if len(spent) < 3 or facts.ranks < 2 or facts.shared_gpus or not reduced:
         return
-    link = facts.machine.bandwidth_bytes_per_s.get("nvlink") if facts.machine else None
-    if link is None:
-        return
     size = sum(g.count * (g.bytes or 0) for g in reduced)
-    direct = 2 * (facts.ranks - 1) / facts.ranks * size / (link / 2)
+    direct = _over_nvlink(facts, size)
+    if direct is None:
+        return
     yield Finding(
         "gradients are reduced through the host",
         sum(spent) - direct,
         f"copying out, reducing and copying back takes {_share(facts, sum(spent))}; "
         f"{si(size, 'B')} over NVLink needs {si(direct, 's')} plus latency",
-        "reduce on the GPUs: NCCL, or CUDA-aware MPI",
+        f"reduce on the GPUs: NCCL{facts.rungs.flag('--transport nccl')}, or CUDA-aware MPI",
+    )
+
+
+def _over_nvlink(facts: Facts, size: float) -> float | None:
+    """Seconds of a ring between the GPUs; half the data sheet's rate is one direction."""
+    link = facts.machine.bandwidth_bytes_per_s.get("nvlink") if facts.machine else None
+    return None if link is None else 2 * (facts.ranks - 1) / facts.ranks * size / (link / 2)
+
+
+def _between_gpus(facts: Facts) -> Iterator[Finding]:
+    """NCCL's all-reduce against what the link needs for its bytes: the rest is latency."""
+    reduced = facts.reduced
+    direct = _over_nvlink(facts, reduced.bytes) if reduced is not None else None
+    if reduced is None or direct is None or reduced.bytes <= 0:
+        return
+    steps = []
+    if facts.rungs.by_data and facts.ranks <= _PEERS:
+        peer = facts.rungs.flag("--transport peer")
+        steps.append(f"one kernel that reads the other GPUs' gradients and takes the step{peer}")
+    if facts.rungs.by_data and not facts.rungs.overlaps:
+        steps.append(f"sum what is computed first beside the rest{facts.rungs.flag('--overlap')}")
+    yield Finding(
+        "NCCL's all-reduce is mostly latency",
+        reduced.seconds - direct,
+        f"its kernels transfer for {_share(facts, reduced.seconds)}; "
+        f"{si(reduced.bytes, 'B')} over NVLink needs {si(direct, 's')}",
+        ", or ".join(steps) or "fewer ranks, which have more to compute for every message",
     )
 
 
@@ -171,7 +225,7 @@ def _pageable(facts: Facts) -> Iterator[Finding]:
             f"{group.count:.0f} copies, {si(group.bytes, 'B')} per batch at "
             f"{si(group.bytes_per_s, 'B/s')} on the copy engine, {_share(facts, spent)} on the "
             f"host; {source}",
-            "allocate the host buffers with cudaMallocHost (CuPy: cupyx.empty_pinned)",
+            facts.rungs.pin(group.direction),
         )
 
 
@@ -182,28 +236,31 @@ def _inputs(facts: Facts) -> Iterator[Finding]:
             "the inputs are copied in every batch",
             facts.host_s[label],
             f"{label} takes {_share(facts, facts.host_s[label])}",
-            "keep the training set on the GPU, or copy the next batch on a stream of its own "
-            "while this one computes",
+            facts.rungs.keep_inputs(),
         )
 
 
 def _waiting(facts: Facts) -> Iterator[Finding]:
-    if facts.waiting is None or facts.waiting.waiting_s is None:
-        return
-    worst = max(range(len(facts.waiting.waiting_s)), key=facts.waiting.waiting_s.__getitem__)
-    seconds = facts.waiting.waiting_s[worst]
-    yield Finding(
-        "ranks wait for each other",
-        seconds,
-        f"rank {worst} waits longest in collectives: {_share(facts, seconds)}",
-        "balance the ranks' work before the collective, or overlap it with computing",
-    )
+    for waiting, where in (
+        (facts.waiting, "collectives"),
+        (facts.gpu_waiting, "NCCL's kernels, which keep its GPU busy meanwhile"),
+    ):
+        if waiting is None or waiting.waiting_s is None:
+            continue
+        worst = max(range(len(waiting.waiting_s)), key=waiting.waiting_s.__getitem__)
+        seconds = waiting.waiting_s[worst]
+        yield Finding(
+            "ranks wait for each other",
+            seconds,
+            f"rank {worst} waits longest in {where}: {_share(facts, seconds)}",
+            facts.rungs.balance(),
+        )
 
 
 def _many_collectives(facts: Facts) -> Iterator[Finding]:
     reduced = [g for g in facts.collectives if g.name == "MPI_Allreduce" and g.bytes]
     count = sum(g.count for g in reduced)
-    if count < 1.5:
+    if count < 1.5 or facts.rungs.transport == "chunked":
         return
     small = [g for g in reduced if g.bytes and g.bytes < 65536]
     saved = sum(g.count * g.seconds for g in small)
@@ -212,7 +269,8 @@ def _many_collectives(facts: Facts) -> Iterator[Finding]:
         saved,
         f"{count:.0f} all-reduces per batch, {len(small)} of them under 64 KB, which together "
         f"take {si(saved, 's')}",
-        "keep the gradients in one flat buffer: one copy and one all-reduce",
+        "keep the gradients in one flat buffer: one copy and one all-reduce"
+        f"{facts.rungs.flag('--transport host-flat')}",
     )
 
 
@@ -226,5 +284,5 @@ def _slow_products(facts: Facts) -> Iterator[Finding]:
             f"{si(gemm.flops, 'FLOP')} in {si(gemm.seconds, 's')} = "
             f"{si(gemm.flops / gemm.seconds, 'FLOP/s')}; the machine's ceilings allow "
             f"{si(gemm.bound_s, 's')}",
-            "a kernel tiled for this shape, tensor cores (TF32), or fusing it with its neighbours",
+            facts.rungs.multiply(),
         )

@@ -23,6 +23,11 @@ MARK_SYMBOLS: Final = {
 }
 """Symbols of the MLP and the mark's (and the command line's) names for them."""
 
+_PEAKS: Final = {2: "float16_tensor", 4: "float32", 8: "float64"}
+_MATHS: Final = {"tf32": "tf32_tensor", "tf32x3": "tf32x3_tensor"}
+_THIN: Final = ("forward GEMM 2", "backward GEMM 1", "backward GEMM 2")
+_THIN_KERNELS: Final = ("thin", "fused")
+
 DTYPE_BYTES: Final = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 _LONGEST_MARK: Final = 100_000
 _DEEPEST_MARK: Final = 10
@@ -75,6 +80,35 @@ def from_mark(config: Mapping[str, Any]) -> dict[str, int]:
     }
     width = DTYPE_BYTES.get(str(config.get("dtype")))
     return values | ({"b": width} if width else {})
+
+
+def precision(width: int, config: Mapping[str, Any], *, seen_tf32: bool) -> str:
+    """Return which of a machine's peaks the products run against.
+
+    Parameters
+    ----------
+    width : int
+        Bytes per element.
+    config : mapping
+        The mark's content: its "math", or "tf32" in older ones, says how float32 is multiplied.
+    seen_tf32 : bool
+        The kernels' names say that some run on tensor cores, whatever was asked for.
+    """
+    name = _PEAKS.get(width, "float32")
+    if name != "float32":
+        return name
+    math = "tf32" if config.get("tf32") is True else str(config.get("math"))
+    return _MATHS.get(math, "tf32_tensor" if seen_tf32 else name)
+
+
+def precision_of(label: str, run: str, config: Mapping[str, Any]) -> str:
+    """Return the peak of one range's products in a run whose large products run against `run`.
+
+    The trainer's kernels for the products with C rows or columns multiply float32 as it is, even
+    where the large products run on tensor cores.
+    """
+    apart = label in _THIN and config.get("gemm") in _THIN_KERNELS
+    return "float32" if apart and run in _MATHS.values() else run
 
 
 def from_messages(

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from perfmodel import accounting, cautions, traffic
+from perfmodel import accounting, cautions, replay, traffic
 from perfmodel import machine as machines
 from perfmodel.analysis import BatchSummary, RangeRow, RankRow, RunAnalysis
 from perfmodel.errors import SchemaError
-from perfmodel.findings import Facts, GemmTime
+from perfmodel.findings import DeviceReduce, Facts, GemmTime
 from perfmodel.findings import find as find_losses
 from perfmodel.fit import Measured, count_warmup, estimate, tabulate
-from perfmodel.identify import Identity
+from perfmodel.identify import Identity, precision, precision_of
 from perfmodel.machine import Machine
-from perfmodel.measure import Run
-from perfmodel.traffic import Waiting
+from perfmodel.measure import Run, batch_seconds
+from perfmodel.traffic import NCCL, CollectiveGroup, Waiting
+from perfmodel.units import si
+from perfmodel.workloads.mlp import as_it_ran
+from perfmodel.workloads.mlp_ranges import NCCL as NCCL_RANGE
 from perfmodel.workloads.work import Counts, Workload
 
-_PEAKS: Final = {2: "float16_tensor", 4: "float32", 8: "float64"}
+_AHEAD: Final = 1.02
+"""The host queues a batch that takes so many times its own time. On H200s batches whose host waits
+take 1.000 to 1.001 times the host's time, others up to eight times."""
+
 _TF32: Final = re.compile(r"tf32|s1688", re.IGNORECASE)
 
 
@@ -40,6 +46,7 @@ def analyze_run(
     ----------
     run : Run
     workload : Workload
+        The MLP is taken as the run's configuration mark describes it (`mlp.as_it_ran`).
     identity : Identity
         Values of the workload's symbols.
     warmup : int, optional
@@ -54,26 +61,35 @@ def analyze_run(
     SchemaError
         If no batch is left after the warm-up.
     """
+    workload = as_it_ran(workload, identity.config)
     symbols = {s: v for s, v in identity.values.items() if s in workload.symbols}
     counts = workload.evaluate(symbols)
-    everything = tabulate(run.spans, run.ranks, run.batch_label)
-    excluded = _excluded(run, everything, warmup)
-    measured = tuple(_after(m, excluded) for m in everything)
+    everything, ahead = _timed(run, tabulate(run.spans, run.ranks, run.batch_label))
+    excluded = _excluded(run, everything, warmup, workload)
+    late = (_after(m, excluded) for m in everything if m.path[-2:] != (NCCL_RANGE, NCCL_RANGE))
+    measured = tuple(m for m in late if m.instances.any())  # NCCL has a range of its own in ours
     head = next(m for m in measured if m.label == run.batch_label)
     present = accounting.counted(measured, counts)
     totals = sum((counts[label] for label in present), Counts())
-    groups, waiting, said = traffic.collectives(
-        run.traces, run.spans, run.batch_label, run.ranks, excluded
+    collected = _collectives(run, excluded, totals)
+    machine, peak = _machine(run), _precision(run, identity)
+    rates, by_clock = accounting.fit_rates(measured, {} if workload.replay else counts)
+    points = accounting.points(
+        run.label, measured, head, workload, totals, symbols, waits=ahead is None
     )
-    machine, precision = _machine(run), _precision(run, identity)
-    rates, by_clock = accounting.fit_rates(measured, counts)
-    points = accounting.points(run.label, measured, head, workload, totals, symbols)
+    said = (*accounting.check_bytes(measured, counts, head), *collected.warnings)
     notes = (
         *warnings,
         *cautions.check_collection(run),
-        *cautions.check_ranges(run, measured, counts, rates, totals),
-        *(f"{run.label}: {w}" for w in (*accounting.check_bytes(measured, counts), *said)),
+        *cautions.check_ranges(run, measured, counts, rates, totals, replay=workload.replay),
+        *replay.notes(run, everything, workload),
+        *([] if ahead is None else [ahead]),
+        *(f"{run.label}: {w}" for w in said),
     )
+    rows = accounting.range_rows(
+        measured, counts, head, machine, peak,
+        {label: precision_of(label, peak, identity.config) for label in counts}, workload.replay,
+    )  # fmt: skip
     analysis = RunAnalysis(
         label=run.label,
         traces=run.traces,
@@ -81,16 +97,16 @@ def analyze_run(
         workload=workload,
         totals=totals,
         machine=machine,
-        precision=precision,
+        precision=peak,
         gpus=tuple({(g.id, g.name): g for t in run.traces for g in t.gpus}.values()),
-        ranks=_rank_rows(run, head, waiting),
+        ranks=_rank_rows(run, head, collected.waiting or collected.gpu_waiting),
         batch=_batch_summary(run, everything, excluded, head),
-        ranges=accounting.range_rows(measured, counts, head, machine, precision),
+        ranges=tuple(replay.kernel_rows(run, rows, workload, excluded)),
         rates=rates,
         rates_by_clock=by_clock,
-        products=accounting.product_rates(measured, counts),
+        products=() if workload.replay else accounting.product_rates(measured, counts),
         copies=traffic.copies(run.parts, excluded, int(np.isfinite(head.seconds["host"]).sum())),
-        collectives=groups,
+        collectives=collected.groups,
         unattributed=cautions.unattributed(run),
         roofline=accounting.fit_roofline(run.label, rates, totals),
         points=points,
@@ -98,14 +114,60 @@ def analyze_run(
         findings=(),
         warnings=tuple(dict.fromkeys(notes)),
     )
-    facts = _facts(run, analysis, counts, waiting)
+    facts = _facts(run, analysis, counts, collected)
     return replace(analysis, findings=find_losses(facts))
 
 
-def _excluded(run: Run, everything: Sequence[Measured], warmup: int | None) -> int:
+@dataclass(frozen=True, slots=True)
+class _Collected:
+    """Collectives of MPI and of NCCL, and what ranks spend in them, on the host and on the GPU."""
+
+    groups: tuple[CollectiveGroup, ...]
+    waiting: Waiting | None
+    gpu_waiting: Waiting | None
+    warnings: tuple[str, ...]
+
+
+def _collectives(run: Run, excluded: int, totals: Counts) -> _Collected:
+    groups, waiting, said = traffic.collectives(
+        run.traces, run.spans, run.batch_label, run.ranks, excluded
+    )
+    on_gpu, gpu_waiting = traffic.nccl_collectives(
+        run.parts, run.ranks, excluded, float(totals.peer_message_bytes)
+    )
+    return _Collected(
+        (*groups, *on_gpu), waiting if groups else None, gpu_waiting if on_gpu else None, said
+    )
+
+
+def _timed(run: Run, everything: tuple[Measured, ...]) -> tuple[tuple[Measured, ...], str | None]:
+    """Time batches to the end of their GPU work where the host only queues it, and say so."""
+    head = next(m for m in everything if m.label == run.batch_label)
+    host, done = head.seconds["host"], batch_seconds(run)
+    late = slice(host.shape[1] // 2, None)
+    ranks = [r for r, seconds in enumerate(host[:, late]) if np.isfinite(seconds).any()]
+    both = [[float(np.nanmedian(t[r, late])) for t in (host, done)] for r in ranks]
+    if not any(taken > _AHEAD * queued for queued, taken in both):
+        return everything, None
+    queued, taken = (float(np.nanmedian(t[:, late])) for t in (host, done))
+    timed = replace(head, seconds={**head.seconds, "host": done})
+    said = (
+        f"{run.label}: the host queues a batch in {si(queued, 's')} and does not wait until it is "
+        f"done, which takes {si(taken, 's')}: a batch is timed from the end of the one before it "
+        f"to the end of its own GPU work; host times of other ranges are those of queueing"
+    )
+    return tuple(timed if m is head else m for m in everything), said
+
+
+def _excluded(
+    run: Run, everything: Sequence[Measured], warmup: int | None, workload: Workload
+) -> int:
     """Number of batches to exclude, refusing to exclude them all."""
     batch_s = next(m for m in everything if m.label == run.batch_label).seconds["host"]
     excluded = count_warmup(batch_s) if warmup is None else warmup
+    if workload.replay and warmup is None:
+        first = replay.first_replay(everything, workload, run.batch_label) or 0
+        excluded = max(excluded, first)
     if np.isnan(batch_s[:, excluded:]).all():
         raise SchemaError(
             f"{run.label}: no finished batch is left: found {batch_s.shape[1]} "
@@ -157,16 +219,14 @@ def _machine(run: Run) -> Machine | None:
 def _precision(run: Run, identity: Identity) -> str:
     """Which of the machine's peaks the products run against.
 
-    Single precision on tensor cores (TF32) is told by the kernels' names: cuBLAS writes 'tf32' or
-    the instruction's shape, 's1688', into them.
+    Single precision on tensor cores (TF32) is told by the mark, and by the kernels' names: cuBLAS
+    writes 'tf32' or the instruction's shape, 's1688', into them.
     """
-    name = _PEAKS.get(identity.values.get("b", 4), "float32")
-    if name == "float32":
-        for trace, found in run.parts:
-            kernels = np.unique(trace.ops.name[found.op])
-            if any(_TF32.search(trace.strings[k]) for k in kernels if k >= 0):
-                return "tf32_tensor"
-    return name
+    seen = False
+    for trace, found in run.parts:
+        kernels = np.unique(trace.ops.name[found.op])
+        seen |= any(_TF32.search(trace.strings[k]) for k in kernels if k >= 0)
+    return precision(identity.values.get("b", 4), identity.config, seen_tf32=seen)
 
 
 def _rank_rows(run: Run, head: Measured, waiting: Waiting | None) -> tuple[RankRow, ...]:
@@ -189,7 +249,7 @@ def _rank_rows(run: Run, head: Measured, waiting: Waiting | None) -> tuple[RankR
 
 
 def _facts(
-    run: Run, analysis: RunAnalysis, counts: Mapping[str, Counts], waiting: Waiting | None
+    run: Run, analysis: RunAnalysis, counts: Mapping[str, Counts], collected: _Collected
 ) -> Facts:
     """Gather what the findings are drawn from."""
     head = next(row for row in analysis.ranges if row.label == run.batch_label)
@@ -205,12 +265,24 @@ def _facts(
         host_s=_host_seconds(analysis.ranges),
         copies=analysis.copies,
         collectives=analysis.collectives,
-        waiting=waiting,
+        waiting=collected.waiting,
+        gpu_waiting=collected.gpu_waiting,
+        reduced=_reduced(analysis),
         gemms=tuple(_gemm_times(analysis, counts)),
         shared_gpus=cautions.same_devices(run) if traffic.tells_devices(run.traces) else {},
         machine=analysis.machine,
         ranks=len(run.ranks),
+        config=analysis.identity.config,
     )
+
+
+def _reduced(analysis: RunAnalysis) -> DeviceReduce | None:
+    """What NCCL's all-reduces take of a batch, in a CUDA graph or out of one."""
+    kernels = [g for g in analysis.collectives if g.name == f"{NCCL}AllReduce"]
+    if not kernels:
+        return None
+    seconds = sum(g.count * (g.seconds if g.transfer_s is None else g.transfer_s) for g in kernels)
+    return DeviceReduce(seconds, float(analysis.totals.peer_message_bytes))
 
 
 def _host_seconds(rows: Sequence[RangeRow]) -> dict[str, float]:
@@ -225,10 +297,11 @@ def _host_seconds(rows: Sequence[RangeRow]) -> dict[str, float]:
 def _gemm_times(analysis: RunAnalysis, counts: Mapping[str, Counts]) -> Iterator[GemmTime]:
     """Products with the time that peak FLOP/s and memory bandwidth allow."""
     machine = analysis.machine
-    peak = machine.peak_flops_per_s.get(analysis.precision) if machine else None
     bandwidth = machine.bandwidth_bytes_per_s.get("hbm") if machine else None
     for label, flops, rate in analysis.products:
         bound = None
+        name = precision_of(label, analysis.precision, analysis.identity.config)
+        peak = machine.peak_flops_per_s.get(name) if machine else None
         if peak and bandwidth and rate.clock != "host":
             bound = max(flops / peak, counts[label].dram_bytes / bandwidth)
         yield GemmTime(label, flops / rate.value, flops, bound)

@@ -17,6 +17,10 @@ _CORES_PER_SM: Final = {
 }  # fmt: skip
 """FP32 cores per multiprocessor by compute capability (CUDA C++ Programming Guide)."""
 
+_TF32_PRODUCTS: Final = 3
+"""A float32 is two TF32 numbers; the product of their small parts is left out (H. Ootomo,
+R. Yokota, Int. J. High Perform. Comput. Appl. 36, 475-491, 2022)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -26,6 +30,7 @@ class Machine:
     ----------
     peak_flops_per_s : mapping
         By data type: 'float64', 'float32', 'tf32_tensor', 'float16_tensor'; dense.
+        'tf32x3_tensor' is a third of TF32's: three of its products for one of float32's accuracy.
     bandwidth_bytes_per_s : mapping
         By link: 'hbm', 'pcie' (per direction), 'nvlink' (both directions together).
     source : str
@@ -72,8 +77,13 @@ def _table() -> tuple[tuple[tuple[str, ...], Machine], ...]:
             machine = Machine(
                 entry["name"],
                 entry["source"],
-                entry["peak_flops_per_s"],
+                _with_tf32x3(entry["peak_flops_per_s"]),
                 entry["bandwidth_bytes_per_s"],
             )
             table.append((tuple(entry["gpus"]), machine))
     return tuple(table)
+
+
+def _with_tf32x3(peaks: Mapping[str, float]) -> dict[str, float]:
+    tensor = peaks.get("tf32_tensor")
+    return {**peaks, "tf32x3_tensor": tensor / _TF32_PRODUCTS} if tensor else dict(peaks)

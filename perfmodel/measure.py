@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from perfmodel.errors import SchemaError
 from perfmodel.spans import Attribution, Spans, concatenate, make_spans
-from perfmodel.trace import Trace
+from perfmodel.trace import NULL, Int64, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,49 @@ def measure(traces: Sequence[Trace], batch_label: str, *, label: str, by_time: b
     ranks = tuple(int(r) for r in np.unique(spans.rank[inside]))
     parts = tuple((t, a) for t, (_, a) in zip(traces, measured, strict=True))
     return Run(label, parts, spans, ranks, batch_label)
+
+
+def batch_seconds(run: Run) -> npt.NDArray[np.float64]:
+    """Measure every batch until the host and the GPU are done with it.
+
+    A host that waits for nothing queues batch after batch, so that its own time tells nothing of
+    a batch. A batch is done when the host has left its range and the last of its GPU operations
+    has ended; its time is from its start, or from the end of the batch before it where that is
+    later, to its end. The times of successive batches do not overlap.
+
+    Returns
+    -------
+    array, shape (ranks, batches)
+        NaN where a batch never ended on the host.
+    """
+    head = np.array([p[-1] == run.batch_label for p in run.spans.paths], np.bool_)
+    at = np.flatnonzero(head[run.spans.path] & (run.spans.batch >= 0))
+    start = run.spans.start_ns[at]
+    shape = len(run.ranks), int(run.spans.batch.max()) + 1
+    nothing = np.iinfo(np.int64).min
+    begin, end = (np.full(shape, nothing) for _ in range(2))
+    cell = np.searchsorted(run.ranks, run.spans.rank[at]), run.spans.batch[at]
+    begin[cell] = start
+    timed = run.spans.host_ns[at] != NULL
+    end[tuple(c[timed] for c in cell)] = (start + run.spans.host_ns[at])[timed]
+    done = np.maximum(end, _last_operations(run, shape))
+    seconds = np.full(shape, np.nan)
+    before = np.full(shape[0], nothing)
+    for batch in range(shape[1]):
+        known = end[:, batch] != nothing
+        since = np.maximum(begin[:, batch], before)[known]
+        seconds[known, batch] = np.maximum(done[known, batch] - since, 0) * 1e-9
+        before[known] = np.maximum(before, done[:, batch])[known]
+    return seconds
+
+
+def _last_operations(run: Run, shape: tuple[int, int]) -> Int64:
+    """End of the last GPU operation of every rank and batch in ns, the least int64 without any."""
+    last = np.full(shape, np.iinfo(np.int64).min)
+    for trace, found in run.parts:
+        cell = np.searchsorted(run.ranks, found.op_rank), found.op_batch
+        np.maximum.at(last, cell, trace.ops.end_ns[found.op])
+    return last
 
 
 def _no_batches(traces: Sequence[Trace], batch_label: str) -> SchemaError:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from perfmodel import sweeps, tables
 from perfmodel.analysis import Analysis, RunAnalysis
 from perfmodel.escape import printable
+from perfmodel.identify import read_mark
 from perfmodel.table import Table, render
 from perfmodel.trace import Trace
 from perfmodel.traffic import tells_devices
@@ -90,12 +91,18 @@ def complaints(trace: Trace) -> list[str]:
     disproved = [
         *(["No NVTX events"] if len(trace.ranges) else []),
         *(["No CUDA events"] if len(trace.ops) else []),
+        *(["No CUDA events", "CUDA profiling might"] if _on_the_cpu(trace) else []),
     ]
     return [
         d.text
         for d in trace.diagnostics
         if d.severity in ("warning", "error") and not d.text.startswith(tuple(disproved))
     ]
+
+
+def _on_the_cpu(trace: Trace) -> bool:
+    """Whether the run was not meant to use a GPU."""
+    return read_mark(trace).get("backend") == "numpy" and len(trace.ops) == 0
 
 
 def _findings(run: RunAnalysis) -> str:

@@ -10,14 +10,17 @@ from perfmodel.errors import WorkloadError
 from perfmodel.workloads.work import Counts, Workload
 
 _FLAT = 0.05
-_SETTINGS = ("transport", "backend", "gemm", "overlap", "sync_ranges")
+_SETTINGS = (
+    *("transport", "backend", "gemm", "math", "tf32", "overlap", "graph", "data_on"),
+    "sync_ranges",
+)
 """Keys of the configuration mark that change how a batch runs, but not what it computes."""
 
 
 def elasticity(
     workload: Workload, values: Mapping[str, int], symbol: str
 ) -> tuple[float, float] | None:
-    """Exponents with which FLOPs and bytes (PCIe + MPI) follow a symbol, others held.
+    """Exponents with which FLOPs and bytes over the links follow a symbol, others held.
 
     The slope of log count over log symbol between half and twice its value, rounded to what the
     workload admits; None if the formulas are not defined there.
@@ -33,7 +36,7 @@ def elasticity(
         return None
     scale = math.log(high / low)
     flops = [c.flops for c in ends]
-    moved = [c.pci_bytes + c.mpi_bytes for c in ends]
+    moved = [c.moved_bytes for c in ends]
     if min(*flops, *moved) <= 0 or scale == 0:
         return None
     return math.log(flops[1] / flops[0]) / scale, math.log(moved[1] / moved[0]) / scale
@@ -45,8 +48,16 @@ def trends(runs: Sequence[RunAnalysis]) -> tuple[str, ...]:
 
 
 def _sentences(runs: Sequence[RunAnalysis]) -> Iterator[str]:
-    if len({r.workload.name for r in runs}) > 1:
-        return
+    kinds: dict[tuple[str, ...], list[RunAnalysis]] = {}
+    for run in runs:
+        kinds.setdefault((run.workload.name, *run.workload.ranges), []).append(run)
+    for alike in kinds.values():
+        for said in _sentences_of(alike):
+            yield f"{alike[0].workload.name}: {said}" if len(kinds) > 1 else said
+
+
+def _sentences_of(runs: Sequence[RunAnalysis]) -> Iterator[str]:
+    """What is said of runs of one workload."""
     symbols = list(runs[0].workload.symbols)
     values = [{s: r.identity.values[s] for s in symbols} for r in runs]
     for symbol in symbols:

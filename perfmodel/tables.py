@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
-from perfmodel.analysis import Analysis, RunAnalysis
+from perfmodel.accounting import amounts, peer_bytes
+from perfmodel.analysis import RunAnalysis
+from perfmodel.run_tables import points, points_text, sweep, sweep_text
 from perfmodel.table import Column, Table
+from perfmodel.traffic import NCCL
 from perfmodel.units import si
+
+__all__ = [
+    "collectives",
+    "copies",
+    "findings",
+    "points",
+    "points_text",
+    "ranges",
+    "ranges_text",
+    "ranks",
+    "rates",
+    "rates_text",
+    "sweep",
+    "sweep_text",
+]
 
 
 def ranges(run: RunAnalysis) -> Table:
@@ -27,14 +45,15 @@ def ranges(run: RunAnalysis) -> Table:
         Column("measured_copy_bytes", "Copied", "si", "B"),
         Column("measured_mpi_bytes", "To MPI", "si", "B"),
         Column("gpu_ops", "GPU ops", "int"),
+        Column("peer_bytes", "GPU to GPU", "si", "B"),
     )
     rows = [
         (
             r.label, "/".join(r.path), r.count, r.host_s, r.gpu_projection_s, r.gpu_busy_s, r.share,
             r.flops, r.pci_bytes, r.mpi_bytes, r.rate, r.rate_unit, r.of_ceiling, r.ceiling,
-            r.measured_copy_bytes, r.measured_mpi_bytes, r.gpu_ops,
+            r.measured_copy_bytes, r.measured_mpi_bytes, r.gpu_ops, between,
         )
-        for r in run.ranges
+        for r, between in zip(run.ranges, _between_gpus(run), strict=True)
     ]  # fmt: skip
     top = min((len(r.path) for r in run.ranges), default=0)
     levels = [len(r.path) - top for r in run.ranges]
@@ -42,6 +61,12 @@ def ranges(run: RunAnalysis) -> Table:
     size = f"{run.batch.count} batch{plural[0]}, {len(run.ranks)} rank{plural[1]}"
     title = f"Where a median batch goes ({size})"
     return Table(title, columns, rows, levels=levels)
+
+
+def _between_gpus(run: RunAnalysis) -> list[float | None]:
+    """Bytes from GPU to GPU by the formulas, row by row."""
+    values = {s: v for s, v in run.identity.values.items() if s in run.workload.symbols}
+    return peer_bytes(run.ranges, run.workload.evaluate(values))
 
 
 def ranges_text(run: RunAnalysis) -> Table:
@@ -59,8 +84,8 @@ def ranges_text(run: RunAnalysis) -> Table:
         Column("of_ceiling", "Ceiling", "percent", digits=0),
     )
     rows = []
-    for r in run.ranges:
-        formula = (r.pci_bytes or 0) + (r.mpi_bytes or 0)
+    for r, between in zip(run.ranges, _between_gpus(run), strict=True):
+        formula = (r.pci_bytes or 0) + (r.mpi_bytes or 0) + (between or 0)
         moved = (r.measured_copy_bytes or 0) + (r.measured_mpi_bytes or 0)
         rows.append(
             (
@@ -70,10 +95,22 @@ def ranges_text(run: RunAnalysis) -> Table:
             )
         )  # fmt: skip
     full = ranges(run)
-    notes = (
+    above = {r.path[:-1] for r in run.ranges}
+    parents = [r for r in run.ranges if r.path in above]
+    notes: tuple[str, ...] = (
         "FLOPs and bytes by the formulas, moved as recorded (copied, handed to MPI); achieved: "
         "products and copies by their GPU projection, the rest by host time",
     )
+    if any(
+        (r.gpu_projection_s or 0) > (r.host_s or 0) and r.rate_unit == "FLOP/s" for r in parents
+    ):
+        notes = (*notes, "ranges that the host only queues: by their GPU projection, too")
+    if any(_between_gpus(run)):
+        notes = (
+            *notes,
+            "bytes from GPU to GPU leave no record in a report: by the formulas alone, and "
+            "achieved by GPU projection",
+        )
     return Table(full.title, columns, rows, notes, levels=full.levels)
 
 
@@ -117,6 +154,8 @@ def rates_text(run: RunAnalysis) -> Table:
     )
     rows: list[tuple[object, ...]] = []
     for name, rate in run.rates.items():
+        if rate is None and not amounts(run.totals).get(name):
+            continue  # the run does none of it
         if rate is None:
             rows.append((name, None, None, None, None, None))
             continue
@@ -132,7 +171,20 @@ def rates_text(run: RunAnalysis) -> Table:
         interval = f"{si(rate.low, rate.unit)} to {si(rate.high, rate.unit)}"
         value = si(rate.value, rate.unit, 4)
         rows.append((f"  {label}", value, interval, rate.instances, rate.clock, None))
-    return Table("Effective throughputs (work / median time)", columns, rows)
+    return Table("Effective throughputs (work / median time)", columns, rows, _said_of_rates(run))
+
+
+def _said_of_rates(run: RunAnalysis) -> tuple[str, ...]:
+    notes = []
+    if run.rates.get("P_peer") is not None:
+        notes.append("P_peer: from GPU to GPU, over NVLink where there is one; it includes waiting")
+    config = run.identity.config
+    if run.rates.get("P_mpi") and (config.get("overlap") or config.get("transport") == "chunked"):
+        notes.append(
+            "P_mpi: the all-reduce goes on beside other work, and its range times what is left to "
+            "wait for: copies or products, too"
+        )
+    return tuple(notes)
 
 
 def copies(run: RunAnalysis) -> Table:
@@ -168,7 +220,15 @@ def collectives(run: RunAnalysis) -> Table:
         (c.name, c.bytes, c.count, c.seconds, c.transfer_s, c.waiting_s, c.bus_bytes_per_s)
         for c in run.collectives
     ]
-    return Table("MPI collectives (transfer starts when the last rank arrives)", columns, rows)
+    names = {c.name for c in run.collectives}
+    whose = "Collectives" if any(n.startswith(NCCL) for n in names) else "MPI collectives"
+    notes = []
+    if any(n.startswith(NCCL) for n in names):
+        notes.append("NCCL's are kernels: their time is the GPU's")
+    if any(n.startswith("MPI_I") for n in names):
+        notes.append("MPI_I... returns at once: its time is the call's, not the transfer's")
+    title = f"{whose} (transfer starts when the last rank arrives)"
+    return Table(title, columns, rows, tuple(notes))
 
 
 def ranks(run: RunAnalysis) -> Table:
@@ -189,48 +249,6 @@ def ranks(run: RunAnalysis) -> Table:
     return Table("Ranks (medians over batches)", columns, rows)
 
 
-def points(analysis: Analysis) -> Table:
-    """The measured points with the roof above them and the document's model beside them."""
-    columns = (
-        Column("run", "Run"),
-        Column("kind", "Timed"),
-        Column("intensity_flops_per_byte", "Intensity", "si", "FLOP/B", digits=4),
-        Column("flops_per_s", "Measured", "si", "FLOP/s"),
-        Column("roof_flops_per_s", "Smooth roof", "si", "FLOP/s"),
-        Column("of_roof", "Of roof", "percent", digits=0),
-        Column("predicted_s", "Model", "si", "s", digits=4),
-        Column("measured_s", "Measured time", "si", "s", digits=4),
-        Column("model_error", "Model's error", "percent", digits=0),
-    )
-    roof = analysis.fitted.roofline
-    rows = []
-    for run in analysis.runs:
-        checks = {c.label: c for c in run.model}
-        for p in run.points:
-            check = checks.get(p.kind)
-            own = roof.for_shares(run.roofline.shares if run.roofline else {}) if roof else None
-            height = float(own.smooth(p.intensity_flops_per_byte)) if own else None
-            rows.append(
-                (
-                    run.label, p.kind, p.intensity_flops_per_byte, p.flops_per_s, height,
-                    p.flops_per_s / height if height else None,
-                    check.predicted_s if check else None,
-                    check.measured_s if check else None,
-                    check.relative_error if check else None,
-                )
-            )  # fmt: skip
-    notes = ("model: F / P_flops + bytes / P of the links, with every run's own rates",)
-    return Table(f"Roofline fitted on {analysis.fitted.label}", columns, rows, notes)
-
-
-def points_text(analysis: Analysis) -> Table:
-    """The same for the terminal: no column for the run where there is only one."""
-    table = points(analysis)
-    if len(analysis.runs) > 1:
-        return table
-    return Table(table.title, table.columns[1:], [row[1:] for row in table.rows], table.notes)
-
-
 def findings(run: RunAnalysis) -> Table:
     """Findings, largest saving first."""
     columns = (
@@ -247,64 +265,3 @@ def findings(run: RunAnalysis) -> Table:
         for f in run.findings
     ]  # fmt: skip
     return Table("Findings (savings overlap; they do not add up)", columns, rows)
-
-
-def sweep(analysis: Analysis) -> Table:
-    """All runs side by side: symbols, intensity, batch time, rates."""
-    symbols = list(dict.fromkeys(s for run in analysis.runs for s in run.workload.symbols))
-    columns = (
-        Column("run", "Run"),
-        *(Column(s, s, "int") for s in symbols),
-        Column("batch_s", "Batch", "si", "s", digits=4),
-        Column("intensity_flops_per_byte", "Intensity", "si", "FLOP/B", digits=4),
-        Column("flops_per_s", "Achieved", "si", "FLOP/s"),
-        Column("P_flops_flops_per_s", "P_flops", "si", "FLOP/s"),
-        Column("P_pci_bytes_per_s", "P_pci", "si", "B/s"),
-        Column("P_mpi_bytes_per_s", "P_mpi", "si", "B/s"),
-    )
-    rows = []
-    for run in analysis.runs:
-        fitted = [rate.value if rate else None for rate in run.rates.values()]
-        point = run.points[0] if run.points else None
-        rows.append(
-            (
-                run.label,
-                *(run.identity.values.get(s) for s in symbols),
-                run.batch.median.value,
-                point.intensity_flops_per_byte if point else None,
-                point.flops_per_s if point else None,
-                *fitted,
-            )
-        )
-    return Table("Runs", columns, rows)
-
-
-def sweep_text(analysis: Analysis) -> Table:
-    """The same for the terminal: symbols that are equal in all runs move into the title."""
-    table = sweep(analysis)
-    shared = {
-        i: {row[i] for row in table.rows}
-        for i, column in enumerate(table.columns)
-        if len(column.key) == 1
-    }
-    dropped = [i for i, values in shared.items() if len(values) == 1 and len(table.rows) > 1]
-    kept = [i for i in range(len(table.columns)) if i not in dropped]
-    said = "  ".join(f"{table.columns[i].key}={table.rows[0][i]}" for i in dropped)
-    names = _telling_parts([str(row[0]) for row in table.rows])
-    rows = [[name, *row[1:]] for name, row in zip(names, table.rows, strict=True)]
-    return Table(
-        f"{table.title}  {said}",
-        tuple(table.columns[i] for i in kept),
-        [[row[i] for i in kept] for row in rows],
-    )
-
-
-def _telling_parts(labels: list[str]) -> list[str]:
-    """What tells labels apart: their words without those that all begin and end with."""
-    words = [label.split("_") for label in labels]
-    if len(words) < 2 or len(set(labels)) < len(labels):
-        return labels
-    shortest = min(map(len, words))
-    first = next((i for i in range(shortest) if len({w[i] for w in words}) > 1), shortest - 1)
-    last = next((i for i in range(shortest - first) if len({w[-1 - i] for w in words}) > 1), 0)
-    return ["_".join(w[first : len(w) - last]) for w in words]

@@ -44,9 +44,31 @@ KERNELS_US: Final[dict[str, tuple[int, int]]] = {
 """Start and end of the one kernel of every range on the GPU."""
 
 
+MODEL_TIMES_US: Final[dict[str, tuple[int, int]]] = {
+    "forward": (120, 620),
+    "cudaMemcpyDeviceToHost": (230, 330),
+    "MPI_Allreduce": (340, 480),
+    "cudaMemcpyHostToDevice": (490, 590),
+    "backward": (630, 800),
+    "backward GEMM 1": (635, 645),
+    "backward GEMM 2": (650, 660),
+    "backward GEMM 3": (665, 675),
+}
+"""Where model parallelism differs: z2 is summed between the products of `forward`."""
+
+MODEL_KERNELS_US: Final[dict[str, tuple[int, int]]] = {
+    "backward GEMM 1": (660, 670),
+    "backward GEMM 2": (670, 680),
+    "backward GEMM 3": (680, 740),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What the batches do; `pace` stretches every batch in turn."""
+    """What the batches do; `pace` stretches every batch in turn.
+
+    `parallel` is 'data' (all-reduce of the gradients) or 'model' (of z2, C x B).
+    """
 
     D: int = 784
     H: int = 512
@@ -59,6 +81,12 @@ class Training:
     mpi: bool = True
     memory: str = "pageable"
     label: str = "batch iteration"
+    parallel: str = "data"
+
+    @property
+    def messages(self) -> tuple[int, ...]:
+        """Bytes of every message that is copied out, summed and copied back."""
+        return self.gradients if self.parallel == "data" else (self.b * self.C * self.B,)
 
     @property
     def gradients(self) -> tuple[int, ...]:
@@ -68,7 +96,8 @@ class Training:
     @property
     def inputs(self) -> tuple[int, ...]:
         """Bytes of a rank's images and labels."""
-        return tuple(self.b * n * self.B // self.p for n in (self.D, self.C))
+        images = self.B // self.p if self.parallel == "data" else self.B
+        return tuple(self.b * n * images for n in (self.D, self.C))
 
     def run(self, thread: Thread, start: int = 1_000_000, *, device: int = 0) -> int:
         """Add all batches from `start` (ns) on; return the end of the last."""
@@ -82,24 +111,27 @@ class Training:
         def span(of: tuple[int, int]) -> tuple[int, int]:
             return start + unit * of[0], start + unit * of[1]
 
+        model = self.parallel == "model"
+        places = TIMES_US | (MODEL_TIMES_US if model else {})
+        kernels = KERNELS_US | (MODEL_KERNELS_US if model else {})
         thread.range(self.label, start, start + unit * BATCH_US)
-        for name, times in TIMES_US.items():
+        for name, times in sorted(places.items(), key=lambda item: item[1][0]):
             begin, end = span(times)
             thread.range(name, begin, end)
-            if self.gpu and name in KERNELS_US:
+            if self.gpu and name in kernels:
                 api = (begin + unit, begin + 2 * unit)
-                thread.kernel("gemm", api, span(KERNELS_US[name]), device=device)
+                thread.kernel("gemm", api, span(kernels[name]), device=device)
         if self.gpu:
             for name, kind, sizes in (
                 ("copying images host -> device", "h2d", self.inputs),
-                ("cudaMemcpyDeviceToHost", "d2h", self.gradients),
-                ("cudaMemcpyHostToDevice", "h2d", self.gradients),
+                ("cudaMemcpyDeviceToHost", "d2h", self.messages),
+                ("cudaMemcpyHostToDevice", "h2d", self.messages),
             ):
-                self._copies(thread, kind, sizes, span(TIMES_US[name]), device)
+                self._copies(thread, kind, sizes, span(places[name]), device)
         if self.mpi:
-            begin, end = span(TIMES_US["MPI_Allreduce"])
-            each = (end - begin) // len(self.gradients)
-            for i, size in enumerate(self.gradients):
+            begin, end = span(places["MPI_Allreduce"])
+            each = (end - begin) // len(self.messages)
+            for i, size in enumerate(self.messages):
                 thread.mpi("MPI_Allreduce", begin + i * each, begin + (i + 1) * each, size)
 
     def _copies(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,8 @@ import pytest
 
 from perfmodel.cli import main
 from perfmodel.identify import MARK_KEY, MARK_SYMBOLS
-from perfmodel.workloads import mlp
+from perfmodel.workloads import Workload, mlp
+from perfmodel.workloads.mlp import as_it_ran
 
 ROOT = Path(__file__).parents[1]
 MODULES: Final = sorted((ROOT / "perfmodel").rglob("*.py"))
@@ -25,14 +27,15 @@ LAYERS: Final = (
     {"workloads", "machine", "roofline", "collectives", "readers", "ranges", "table", "richtable"},
     {"projection", "figures", "statistic"},
     {"spans", "stats"},
-    {"calls"},
+    {"calls", "rungs"},
     {"fit", "traffic", "measure"},
     {"identify", "findings"},
     {"analysis"},
     {"accounting", "sweeps"},
-    {"cautions"},
+    {"cautions", "replay"},
     {"interpret"},
     {"runs"},
+    {"run_tables"},
     {"tables", "analysis_json", "plot", "splits", "comparison"},
     {"summary", "store"},
     {"outputs"},
@@ -153,16 +156,47 @@ def test_perfmodel_does_not_import_the_trainer(path: Path) -> None:
     assert not [name for name in imports(path) if name.split(".")[0] == "trainer"]
 
 
+WHAT_A_MARK_SAYS: Final = (
+    "transport", "parallel", "backend", "gemm", "math", "data_on", "overlap", "graph",
+)  # fmt: skip
+"""Keys that choose a workload's ranges, the roof of its products, or what is advised."""
+
+
+def workloads_of_all_runs() -> Iterator[Workload]:
+    """The MLP as every configuration of the trainer runs it."""
+    config = pytest.importorskip("trainer.config")
+    for transport, gemm, data_on, parallel, backend, graph in product(
+        config.TRANSPORTS, config.GEMMS, config.DATA_ON, config.PARALLEL, ("numpy", "cupy"),
+        (False, True),
+    ):  # fmt: skip
+        if parallel == "model" and transport == "peer":
+            continue  # the trainer refuses it
+        said = {
+            "transport": transport, "gemm": gemm, "data_on": data_on, "parallel": parallel,
+            "backend": backend, "graph": graph, "math": "ieee", "overlap": False,
+        }  # fmt: skip
+        assert set(said) == set(WHAT_A_MARK_SAYS)
+        yield as_it_ran(mlp(), said)
+
+
 def test_the_trainer_speaks_perfmodel_s_language() -> None:
-    """Names of ranges, the key of the mark, and the names of what it tells."""
+    """Names of ranges, the key of the mark, and the names of what it tells.
+
+    Every range of the trainer is in the workload of some run, and every such workload has ranges
+    of the trainer only. `tests/test_language.py` runs the trainer to see which of them occur.
+    """
     ranges = pytest.importorskip("trainer.ranges")
     around = {ranges.TRAIN, ranges.SETUP, ranges.BATCH}
-    assert set(ranges.PARENT) - around == set(mlp().ranges)
-    assert mlp().batch_range == ranges.BATCH
-    assert set(mlp().phases) <= {n for n, parent in ranges.PARENT.items() if parent == ranges.BATCH}
+    in_batches = {n for n, parent in ranges.PARENT.items() if parent == ranges.BATCH}
+    variants = list(workloads_of_all_runs())
+    assert set(ranges.PARENT) - around == {name for load in variants for name in load.ranges}
+    for load in variants:
+        assert load.batch_range == ranges.BATCH
+        assert set(load.phases) <= in_batches
+        assert load.replay in ("", ranges.GRAPH)
     assert ranges.MARK_KEY == MARK_KEY
     record = (ROOT / "trainer" / "record.py").read_text(encoding="utf-8")
-    for name in (*MARK_SYMBOLS.values(), "dtype", "run_id"):
+    for name in (*MARK_SYMBOLS.values(), *WHAT_A_MARK_SAYS, "dtype", "run_id"):
         assert f'"{name}":' in record, f"the trainer's mark lacks {name}"
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from perfmodel.analysis import RunAnalysis
 from perfmodel.errors import WorkloadError
-from perfmodel.identify import from_mark, from_messages, read_mark
+from perfmodel.identify import from_mark, from_messages, precision, read_mark
 from perfmodel.readers import read
 
 CONFIG: dict[str, Any] = {
@@ -278,3 +278,28 @@ def test_the_mark_of_a_model_parallel_run_takes_its_formulas(
 ) -> None:
     run = run_of(build(tmp_path / "r.sqlite", mark=mark(parallel="model")))
     assert run.workload.name == "MLP, model parallel"
+
+
+# --- which peak
+
+
+@pytest.mark.parametrize(
+    ("width", "config", "seen", "expected"),
+    [
+        (4, {}, False, "float32"),
+        (4, {}, True, "tf32_tensor"),  # cuBLAS's kernels say so
+        (4, {"tf32": False}, False, "float32"),
+        (4, {"tf32": True}, False, "tf32_tensor"),  # a kernel of our own, older mark
+        (4, {"math": "ieee"}, True, "tf32_tensor"),  # CUPY_TF32=1 behind the trainer's back
+        (4, {"math": "ieee"}, False, "float32"),
+        (4, {"math": "tf32"}, False, "tf32_tensor"),
+        (4, {"math": "tf32x3"}, True, "tf32x3_tensor"),
+        (4, {"math": ["?"]}, False, "float32"),
+        (8, {"math": "tf32"}, True, "float64"),
+        (2, {}, False, "float16_tensor"),
+    ],
+)
+def test_the_peak_follows_the_mark_then_the_kernels(
+    width: int, config: dict[str, object], seen: bool, expected: str
+) -> None:
+    assert precision(width, config, seen_tf32=seen) == expected

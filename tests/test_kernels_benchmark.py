@@ -120,14 +120,17 @@ def test_a_rehearsal_writes_a_row_for_every_kernel(tmp_path: Path) -> None:
     found = json.loads(out.read_text())
     rows = found["rows"]
     assert {r["kernel"] for r in rows} == set(GEMMS)
-    assert {r["dtype"] for r in rows} == {"float32", "tf32", "float64"}
+    assert {r["dtype"] for r in rows} == {"float32", "tf32", "tf32x3", "float64"}
     keys = {"kernel", "m", "n", "k", "transposes", "dtype", "median_s", "spread", "peer_median_s",
             "floor_s", "error"}  # fmt: skip
     assert all(keys <= set(r) for r in rows)
     assert all(r["error"] < 1e-6 and r["median_s"] > 0 for r in rows)
     assert {"device", "versions", "date", "command", "ceilings"} <= set(found)
-    tf32 = {r["kernel"] for r in rows if r["dtype"] == "tf32"}
-    assert tf32 == {"hierarchical", "cublas"}
+    able = {
+        math: {r["kernel"] for r in rows if r["dtype"] == math} for math in ("tf32", "tf32x3")
+    }
+    assert able["tf32"] == {"hierarchical", "cublas"}
+    assert able["tf32x3"] == {"hierarchical", "cublas"}  # cuBLAS's float32 beside it
 
 
 def test_a_picture_is_drawn_from_counters(tmp_path: Path) -> None:

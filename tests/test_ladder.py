@@ -162,7 +162,7 @@ def test_rungs_lead_from_the_document_up_by_small_changes() -> None:
 def test_rungs_are_settings_the_trainer_knows(rung: ladder.Rung) -> None:
     for math in rung.maths:
         config = ladder.Cell(512, 3000, math).config(rung.settings)
-        assert config.tf32 == (math == "tf32")
+        assert config.math == rung.settings.get("math", "tf32" if math == "tf32" else "ieee")
         assert (config.hidden_size, config.batch_size) == (512, 3000)
 
 

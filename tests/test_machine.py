@@ -43,6 +43,12 @@ def test_ridge_points_of_the_resnet_study(name: str, ridge: float) -> None:
     assert found == pytest.approx(ridge, abs=0.005)
 
 
+def test_three_tf32_products_stand_for_one_of_float32() -> None:
+    for machine in known():
+        tensor = machine.peak_flops_per_s.get("tf32_tensor")
+        assert machine.peak_flops_per_s.get("tf32x3_tensor") == (tensor and tensor / 3)
+
+
 def test_no_peak_is_one_with_sparsity() -> None:
     """989 TFLOP/s (TF32) and 1979 (fp16) are widely copied for the H100: twice the dense ones."""
     for machine in known():

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from build_rungs import QueuedTraining, queued_report
 from build_training import Training, analyzed, training_report
 
 from perfmodel.analysis import Analysis
@@ -112,3 +113,16 @@ def test_the_sweep_of_the_shipped_reports() -> None:
     (said,) = trends(analyzed(*PROFILES).runs)
     assert said.startswith("H: intensity hardly changes with H")
     assert "from H = 512 to 2048" in said
+
+
+def test_runs_that_reduce_differently_are_told_apart(tmp_path: Path) -> None:
+    """Each kind of run is explained by its own formulas; a graph is no other size."""
+    paths = [training_report(tmp_path / f"{b}.sqlite", Training(B=b)) for b in (1500, 3000)]
+    for b in (1500, 3000):
+        paths.append(queued_report(tmp_path / f"nccl{b}.sqlite", QueuedTraining(B=b)))
+    said = trends(analyzed(*paths).runs)
+    assert [s.split(":")[0] for s in said] == ["MLP, data parallel", "MLP, data parallel, NCCL"]
+    assert all(": B: intensity rises with B" in s for s in said)
+    plain, graph = (QueuedTraining(B=b, graph=g) for b, g in ((1500, ""), (3000, "node")))
+    alone = [queued_report(tmp_path / f"{t.B}g.sqlite", t) for t in (plain, graph)]
+    assert trends(analyzed(*alone).runs) == ()

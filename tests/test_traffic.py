@@ -226,3 +226,26 @@ def test_batches_without_collectives_count_too(tmp_path: Path) -> None:
                 thread.mpi("MPI_Allreduce", 10_000 * i, 10_000 * i + 1_000, 64)
     ((group,), _, _) = collectives(measured(report.write(tmp_path / "r.sqlite")))
     assert group.count == 0.5
+
+
+def test_non_blocking_starts_neither_transfer_nor_wait(tmp_path: Path) -> None:
+    """MPI_Iallreduce returns at once: when the last rank arrives says nothing of its call."""
+    calls = {
+        0: [("MPI_Iallreduce", 100_000, 120_000, 800), ("MPI_Allreduce", 300_000, 400_000, 80)],
+        1: [("MPI_Iallreduce", 110_000, 130_000, 800), ("MPI_Allreduce", 340_000, 400_000, 80)],
+    }
+    groups, waiting, said = collectives(measured(timeline(tmp_path / "r.sqlite", calls)))
+    assert said == ()
+    begun = next(g for g in groups if g.name == "MPI_Iallreduce")
+    assert begun.seconds == pytest.approx(20e-6)
+    assert (begun.transfer_s, begun.waiting_s, begun.bus_bytes_per_s) == (None, None, None)
+    assert waiting is not None
+    assert waiting.seconds == pytest.approx([120e-6, 80e-6])
+    assert waiting.waiting_s == pytest.approx([40e-6, 0])
+
+
+def test_nothing_but_non_blocking_calls_does_not_tell_the_waiting(tmp_path: Path) -> None:
+    calls = {r: [("MPI_Iallreduce", 100_000 + r, 120_000 + r, 800)] for r in (0, 1)}
+    _, waiting, _ = collectives(measured(timeline(tmp_path / "r.sqlite", calls)))
+    assert waiting is not None
+    assert waiting.waiting_s is None

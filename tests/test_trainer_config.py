@@ -53,9 +53,10 @@ def test_every_rank_needs_an_image():
     small(batch_size=4).check_ranks(4)
 
 
-def test_model_parallel_is_refused_clearly():
-    with pytest.raises(ConfigError, match="use --parallel data"):
-        small(parallel="model").check_ranks(2)
+def test_every_rank_needs_a_hidden_neuron():
+    with pytest.raises(ConfigError, match=r"--hidden-size: .* 3 ranks, found 2 hidden neurons"):
+        small(parallel="model", hidden_size=2).check_ranks(3)
+    small(parallel="model", hidden_size=3, batch_size=1).check_ranks(3)
 
 
 def test_flags_make_the_config_they_say():

@@ -171,14 +171,11 @@ def test_the_batch_loop_allocates_nothing():
         test_size=10, epochs=1, threads=1,
     )  # fmt: skip
     running = session(config)
-    running.run()
-    step = running._step
-    for index in range(4):
-        step(index)
+    running.prepare()
+    running.run_batches(8)
     tracemalloc.start()
     try:
-        for index in range(4):
-            step(index)
+        running.run_batches(20)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

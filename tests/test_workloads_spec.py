@@ -139,8 +139,8 @@ RANGE = "[ranges.r]\nflops = 'B'\n"
         (HEAD + f"[ranges.{'r' * 201}]\n", "range names of 1 to 200 characters; found 201"),
         (
             HEAD + "[ranges.r]\nflop = 'B'\n",
-            "range 'r': wanted keys among flops, pci, mpi, dram, mpi_message, pci_message; found "
-            "'flop'; rename or remove it",
+            "range 'r': wanted keys among flops, pci, mpi, dram, mpi_message, pci_message, peer, "
+            "peer_message; found 'flop'; rename or remove it",
         ),
         (HEAD + "[ranges.r]\nflops = true\n", "range 'r', key 'flops': wanted a formula in quotes"),
         (HEAD + "[ranges.r]\nflops = ['B']\n", "key 'flops': wanted a formula in quotes"),

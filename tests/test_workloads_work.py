@@ -44,7 +44,7 @@ def test_sums_count_what_the_parts_count(a: Work, b: Work, at: dict[str, int]) -
 @given(works, points)
 def test_symbolic_and_numeric_intensity_agree(work: Work, at: dict[str, int]) -> None:
     counts = work.subs(at)
-    if counts.pci_bytes + counts.mpi_bytes == 0:
+    if counts.moved_bytes == 0:
         assert counts.arithmetic_intensity is None
         with pytest.raises(WorkloadError, match="no such bytes in this work; include"):
             work.arithmetic_intensity()
@@ -149,6 +149,15 @@ def test_nearest_batch_is_valid_and_nearest(batch: int, ranks: int) -> None:
         nearest = int(str(caught.value).split("take B=")[1].split(",")[0])
         mlp().check({**values, "B": nearest})
         assert 2 * abs(nearest - batch) <= ranks
+
+
+def test_what_is_shared_need_not_divide() -> None:
+    """H over p ranks: some hold one unit more, but each at least one."""
+    load = mlp(parallel="model")
+    assert load.shared == (("H", "p"),)
+    assert load.check(VALUES | {"H": 5, "p": 3})["H"] == 5
+    with pytest.raises(WorkloadError, match="wanted p of at most H: every rank needs a share"):
+        load.check(VALUES | {"H": 2, "p": 3})
 
 
 def test_negative_and_undefined_counts_name_the_range() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -87,6 +88,19 @@ def run_alone(*arguments: str, timeout: float = 120, **env: str):
         [sys.executable, "-m", "trainer", *arguments],
         capture_output=True, text=True, timeout=timeout, env=environment(**env), check=False,
     )  # fmt: skip
+
+
+def run_script(ranks: int, asked: list[dict], timeout: float = 120) -> list[dict]:
+    """Train so on so many ranks (trainer_on_ranks.py); return what is to be said of each."""
+    script = str(Path(__file__).with_name("trainer_on_ranks.py"))
+    done = subprocess.run(
+        mpirun_command(ranks, script, json.dumps(asked)),
+        capture_output=True, text=True, timeout=timeout, env=environment(), check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(asked), done.stdout
+    return answers
 
 
 def mnist_dir() -> Path:

@@ -22,6 +22,8 @@ _QUANTITIES: Final = {
     "dram_bytes": ("DRAM bytes", r"Q_{\mathrm{dram}}"),
     "mpi_message_bytes": ("bytes handed to MPI", r"M_{\mathrm{mpi}}"),
     "pci_message_bytes": ("bytes handed to copies", r"M_{\mathrm{pci}}"),
+    "peer_bytes": ("GPU-to-GPU bytes", r"Q_{\mathrm{peer}}"),
+    "peer_message_bytes": ("handed to such a call", r"M_{\mathrm{peer}}"),
 }
 _FLAT: Final = 0.01
 _LONGEST_ELASTICITY: Final = 60
@@ -117,7 +119,7 @@ class _Sheet:
 
 
 def _moves(total: Work, values: Mapping[str, int] | None) -> bool:
-    moved = total.pci_bytes + total.mpi_bytes
+    moved = total.moved_bytes()
     return bool(moved) and (values is None or moved.evaluate(values) > 0)
 
 
@@ -163,7 +165,9 @@ def _write_text(sheet: _Sheet) -> str:
         if rows:
             lines += ["", printable(title)]
             lines += [f"  {_QUANTITIES[q][0]:<23}{_with_value(r)}" for q, r in rows.items()]
-    lines += ["", "Arithmetic intensity AI = FLOPs / (PCIe bytes + MPI bytes), in FLOP/byte"]
+    peers = " + GPU-to-GPU bytes" if "peer_bytes" in sheet.total else ""
+    moved = f"PCIe bytes + MPI bytes{peers}"
+    lines += ["", f"Arithmetic intensity AI = FLOPs / ({moved}), in FLOP/byte"]
     if sheet.intensity is None:
         return "\n".join([*lines, "  not defined: no FLOPs, or no bytes moved"]) + "\n"
     lines.append(f"  AI = {_with_value(sheet.intensity)}")

@@ -63,7 +63,7 @@ def sensitivities(
     total.arithmetic_intensity()  # refuses a workload without bytes
     at = workload.check(values) if values is not None else None
     flops = tidy(total.flops.sympy())
-    moved = tidy((total.pci_bytes + total.mpi_bytes).sympy())
+    moved = tidy(total.moved_bytes().sympy())
     if not total.flops or flops == 0:
         raise WorkloadError(
             f"wanted FLOPs in workload '{workload.name}'; found none; add 'flops' to its ranges"

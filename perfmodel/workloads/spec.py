@@ -35,8 +35,9 @@ def load(path: str | Path) -> Workload:
     ----------
     path : str or Path
         Tables `symbols`, `derived` (optional) and `ranges`; the latter gives, by NVTX range,
-        formulas for 'flops', 'pci', 'mpi', 'dram', 'mpi_message' and 'pci_message', per rank and
-        batch. What is left out is 0, but for 'pci_message', which is then 'pci'.
+        formulas for 'flops', 'pci', 'mpi', 'peer' (from GPU to GPU), 'dram', and 'pci_message',
+        'mpi_message' and 'peer_message', per rank and batch. What is left out is 0, but for
+        'pci_message', which is then 'pci'.
 
     Raises
     ------

@@ -18,6 +18,8 @@ KEYS: Final = {
     "dram": "dram_bytes",
     "mpi_message": "mpi_message_bytes",
     "pci_message": "pci_message_bytes",
+    "peer": "peer_bytes",
+    "peer_message": "peer_message_bytes",
 }
 """What a table of formulas calls the fields of `Work` and `Counts`."""
 _ZERO: Final = Expression()
@@ -33,15 +35,21 @@ class Counts:
     dram_bytes: Number = 0
     mpi_message_bytes: Number = 0
     pci_message_bytes: Number = 0
+    peer_bytes: Number = 0
+    peer_message_bytes: Number = 0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     @property
+    def moved_bytes(self) -> Number:
+        """Bytes over all links: PCIe, MPI and from GPU to GPU."""
+        return self.pci_bytes + self.mpi_bytes + self.peer_bytes
+
+    @property
     def arithmetic_intensity(self) -> float | None:
-        """FLOPs over PCIe and MPI bytes (document, Question 2.5); None if nothing is moved."""
-        moved = self.pci_bytes + self.mpi_bytes
-        return self.flops / moved if moved > 0 else None
+        """FLOPs over the links' bytes (document, Question 2.5); None if nothing is moved."""
+        return self.flops / self.moved_bytes if self.moved_bytes > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,9 @@ class Work:
     pci_message_bytes : Expression
         Bytes handed to host-device copies: what a report's copies record, whatever the counting
         makes of them.
+    peer_bytes, peer_message_bytes : Expression
+        Bytes that cross between GPUs without the host (NVLink where there is one), and bytes
+        handed to such a call, NCCL's or a kernel's own.
     """
 
     flops: Expression = _ZERO
@@ -69,6 +80,8 @@ class Work:
     dram_bytes: Expression = _ZERO
     mpi_message_bytes: Expression = _ZERO
     pci_message_bytes: Expression = _ZERO
+    peer_bytes: Expression = _ZERO
+    peer_message_bytes: Expression = _ZERO
 
     @classmethod
     def parse(
@@ -93,15 +106,19 @@ class Work:
         """Put numbers for the symbols: exact ints where a count is whole, else floats."""
         return Counts(*(getattr(self, f.name).evaluate(values) for f in fields(self)))
 
+    def moved_bytes(self) -> Expression:
+        """Bytes over all links: PCIe, MPI and from GPU to GPU."""
+        return self.pci_bytes + self.mpi_bytes + self.peer_bytes
+
     def arithmetic_intensity(self) -> Expression:
-        """FLOPs over PCIe and MPI bytes (document, Question 2.5), in FLOP/byte.
+        """FLOPs over the links' bytes (document, Question 2.5), in FLOP/byte.
 
         Raises
         ------
         WorkloadError
             If the formulas move no bytes at all.
         """
-        moved = self.pci_bytes + self.mpi_bytes
+        moved = self.moved_bytes()
         if not moved:
             raise WorkloadError(
                 "wanted an arithmetic intensity, FLOPs over PCIe and MPI bytes; found no such "
@@ -181,8 +198,12 @@ class Workload:
         Symbols that stand for formulas in `symbols`.
     divisible : tuple of (str, str)
         Pairs (whole, parts): `whole` must be a multiple of `parts`.
+    shared : tuple of (str, str)
+        Pairs (whole, parts): every part gets some of `whole`, not all as much.
     phases : tuple of str
         Ranges directly inside a batch that together hold all the counted work.
+    replay : str
+        Range that replays a whole batch as one CUDA graph, empty if there is none.
     """
 
     name: str
@@ -193,7 +214,9 @@ class Workload:
     ranges: Mapping[str, Work]
     derived: Mapping[str, Symbol] = field(default_factory=dict)
     divisible: tuple[tuple[str, str], ...] = ()
+    shared: tuple[tuple[str, str], ...] = ()
     phases: tuple[str, ...] = ()
+    replay: str = ""
 
     def total(self, names: Iterable[str] | None = None) -> Work:
         """Add up the work of the named ranges, of all by default."""
@@ -225,6 +248,8 @@ class Workload:
             name: symbol.check(values.get(name, symbol.default))
             for name, symbol in self.symbols.items()
         }
+        for whole, parts in (*self.divisible, *self.shared):
+            _check_enough(whole, complete[whole], parts, complete[parts])
         for whole, parts in self.divisible:
             _check_divisible(whole, complete[whole], parts, complete[parts])
         return complete
@@ -254,12 +279,15 @@ class Workload:
         return counts
 
 
-def _check_divisible(whole: str, value: int, parts: str, count: int) -> None:
+def _check_enough(whole: str, value: int, parts: str, count: int) -> None:
     if count > value:
         raise WorkloadError(
             f"wanted {parts} of at most {whole}: every rank needs a share; found {whole}={value}, "
             f"{parts}={count}; take {whole}={count} or more, or a smaller {parts}"
         )
+
+
+def _check_divisible(whole: str, value: int, parts: str, count: int) -> None:
     below = value - value % count
     if below != value:
         nearest = below if value - below <= below + count - value else below + count

@@ -82,7 +82,10 @@ class Module:
 
 
 class Kernel:
-    """What `cupy.RawKernel` is: ints are 8 bytes, floats 8, NumPy scalars what they are."""
+    """What `cupy.RawKernel` is: ints are 8 bytes, floats 8, NumPy scalars what they are.
+
+    An array of structured dtype is passed by value; uint64, which is uintp, is an address.
+    """
 
     max_dynamic_shared_size_bytes = 0
 
@@ -112,8 +115,12 @@ class Kernel:
 
 def _value(arg: Any) -> tuple[str, np.ndarray]:
     """Return the kind of an argument, as the library's signature writes it, and its memory."""
+    if isinstance(arg, np.ndarray) and arg.dtype.kind == "V":  # a structure, by value
+        return f"s{arg.nbytes}", arg
     if isinstance(arg, np.ndarray) and arg.ndim > 0:
         return "p8", np.array([arg.ctypes.data], np.uint64)
+    if isinstance(arg, np.uint64):  # an address, perhaps null
+        return "p8", np.array([arg])
     value = np.array([arg])
     kinds = {"i": "i", "u": "i", "b": "i", "f": "f", "V": "s"}
     return f"{kinds[value.dtype.kind]}{value.itemsize}", value
