@@ -71,6 +71,7 @@ def config_mark(run: Run, *, graph: bool = False) -> dict[str, Any]:
         "backend": run.backend.name,
         "gemm": run.backend.gemm_name,
         "math": config.math,
+        "tf32_products": _tf32_products(config),
         "overlap": config.overlap,
         "graph": graph,
         "data_on": config.images_on,
@@ -81,6 +82,13 @@ def config_mark(run: Run, *, graph: bool = False) -> dict[str, Any]:
         "run_id": run.run_id,
         "versions": versions(run.backend),
     }
+
+
+def _tf32_products(config: Config) -> int | None:
+    """Return how many TF32 products one float32 product takes; None without tensor cores."""
+    if config.math == "tf32x3":
+        return 2 if config.gemm == "fused" and config.pixels == "raw" else 3
+    return 1 if config.math == "tf32" else None
 
 
 def run_record(run: Run, result: Result, verification: dict[str, Any] | None) -> dict[str, Any]:
