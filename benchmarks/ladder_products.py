@@ -28,7 +28,8 @@ def _squares(rows: list[Row]) -> str:
     squares = [row for row in rows if row["what"] == "square" and row["kernel"] != "cublas"]
     sizes = sorted({row["n"] for row in squares})
     shares = {(row["kernel"], row["dtype"], row["n"]): row for row in squares}
-    peers = {(row["dtype"], row["n"]): row for row in rows if row["kernel"] == "cublas"}
+    of_cublas = [r for r in rows if r["what"] == "square" and r["kernel"] == "cublas"]
+    peers = {(row["dtype"], row["n"]): row for row in of_cublas}
     lines = []
     for kernel, dtype in dict.fromkeys((row["kernel"], row["dtype"]) for row in squares):
         found = [shares.get((kernel, dtype, n)) for n in sizes]

@@ -58,9 +58,12 @@ def profiles(folder: Path) -> str:
         "## Before and after, in profiles\n\n`perfmodel compare` on "
         f"[profiles/ladder](../profiles/README.md), {launches} launches a side: `{config}`,\n"
         f"{index[0]['machine']}, under Nsight Systems {nsys}, which slows the host down: the times "
-        "above are without it.\nA verdict is one that noise between launches cannot pass. The "
-        "bottleneck addressed is the range and the\nlink that lost the most time for certain, "
-        f"with their share of the batch before.\n\n{table(head, lines)}"
+        "above are without it.\nFrom `nccl` up the host only queues: a batch is then timed until "
+        "the GPU is done with it, on both sides.\nA verdict is one that noise between launches "
+        "cannot pass. The bottleneck addressed is the range and the\nlink that lost the most time "
+        "for certain, with their share of the batch before; *GPU idle* stands for what\nthe host "
+        "lost where it only queues, or where the batches after share no range with those before."
+        f"\n\n{table(head, lines)}"
     )
 
 

@@ -81,6 +81,7 @@ def range_rows(
                 rate_unit=unit,
                 of_ceiling=of_ceiling,
                 ceiling=ceiling,
+                peer_bytes=work.peer_bytes if work else None,
             )
         )
     return tuple(rows)
@@ -120,21 +121,6 @@ def _achieved(
     if rate is None or not peak:
         return rate, unit, None, ""
     return rate, unit, rate / peak, name
-
-
-def peer_bytes(rows: Sequence[RangeRow], counts: Mapping[str, Counts]) -> list[float | None]:
-    """Bytes from GPU to GPU of every row and the rows inside it; None where nothing is counted."""
-    own: dict[str, RangeRow] = {}
-    for row in rows:
-        if row.label in counts:
-            best = own.get(row.label)
-            if best is None or row.count * (row.host_s or 0) > best.count * (best.host_s or 0):
-                own[row.label] = row
-    found = []
-    for row in rows:
-        inside = [n for n, r in own.items() if r.path[: len(row.path)] == row.path]
-        found.append(sum(counts[n].peer_bytes for n in inside) if inside else None)
-    return found
 
 
 def leaves(

@@ -20,9 +20,9 @@ from perfmodel.workloads.work import Counts, Workload
 class RangeRow:
     """One range of a median batch; seconds are medians over ranks and batches.
 
-    `flops`, `pci_bytes` and `mpi_bytes` are the workload's counts for the range and all ranges
-    inside it; the measured bytes are MEMCPY.bytes and MPI sizes. `ceiling` names the machine's
-    limit that `rate` is compared with.
+    `flops` and bytes (`peer_bytes`: from GPU to GPU) are the workload's counts for the range and
+    all ranges inside it; the measured bytes are MEMCPY.bytes and MPI sizes. `ceiling` names the
+    machine's limit that `rate` is compared with.
     """
 
     path: Path
@@ -42,6 +42,7 @@ class RangeRow:
     rate_unit: str
     of_ceiling: float | None
     ceiling: str
+    peer_bytes: float | None = None
 
     @property
     def label(self) -> str:
@@ -51,7 +52,11 @@ class RangeRow:
 
 @dataclass(frozen=True, slots=True)
 class BatchSummary:
-    """How many batches there were, and what a median one took on the host."""
+    """How many batches there were, and what a median one took on the host.
+
+    `queued_s` is the host's own time where it only queues batches: they are then timed until the
+    GPU is done with them, and host times of the ranges inside are those of queueing.
+    """
 
     label: str
     count: int
@@ -59,6 +64,7 @@ class BatchSummary:
     warmup_s: float
     median: Estimate
     mean_s: float
+    queued_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

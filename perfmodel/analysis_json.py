@@ -10,8 +10,9 @@ from typing import Any, Final
 import perfmodel
 from perfmodel import sweeps
 from perfmodel.analysis import Analysis, RunAnalysis
+from perfmodel.comparable import own_roof
 from perfmodel.fit import Rate
-from perfmodel.roofline import Point, Roofline
+from perfmodel.roofline import Point
 from perfmodel.spans import ranks_of
 
 SCHEMA_VERSION: Final = 1
@@ -30,7 +31,7 @@ def analysis_document(analysis: Analysis) -> dict[str, Any]:
         "fit": analysis.fitted.label,
     }
     document = top | _run(analysis.fitted)
-    document["roofline"] = _roofline(analysis.fitted.roofline, analysis.runs)
+    document["roofline"] = _roofline(analysis.fitted, analysis.runs)
     if len(analysis.runs) > 1:
         document["runs"] = [_run(run) for run in analysis.runs]
         document["trends"] = list(sweeps.trends(analysis.runs))
@@ -72,6 +73,7 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
             "high_s": run.batch.median.high,
             "mean_s": run.batch.mean_s,
             "instances": run.batch.median.instances,
+            "queued_s": run.batch.queued_s,
         },
         "rates": {name: _rate(rate) for name, rate in run.rates.items()},
         "rates_by_clock": {
@@ -87,7 +89,7 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
         "copies": [asdict(group) for group in run.copies],
         "collectives": [asdict(group) for group in run.collectives],
         "unattributed": dict(run.unattributed),
-        "roofline": _roofline(run.roofline, (run,)),
+        "roofline": _roofline(run, (run,)),
         "model": [asdict(check) | {"relative_error": check.relative_error} for check in run.model],
         "findings": [asdict(finding) for finding in run.findings],
         "warnings": list(run.warnings),
@@ -101,8 +103,9 @@ def _rate(rate: Rate | None) -> dict[str, Any] | None:
     return None if rate is None else asdict(rate)
 
 
-def _roofline(roof: Roofline | None, runs: tuple[RunAnalysis, ...]) -> dict[str, Any]:
-    drawn = [_point(p, roof, run) for run in runs for p in run.points]
+def _roofline(fitted: RunAnalysis, runs: tuple[RunAnalysis, ...]) -> dict[str, Any]:
+    roof = fitted.roofline
+    drawn = [_point(p, fitted, run) for run in runs for p in run.points]
     if roof is None:
         return {"rates": None, "points": drawn}
     return {
@@ -118,13 +121,17 @@ def _roofline(roof: Roofline | None, runs: tuple[RunAnalysis, ...]) -> dict[str,
     }
 
 
-def _point(point: Point, roof: Roofline | None, run: RunAnalysis) -> dict[str, Any]:
-    """One point, with the height of the roof above it for its run's own mix of bytes."""
+def _point(point: Point, fitted: RunAnalysis, run: RunAnalysis) -> dict[str, Any]:
+    """One point, with the height of the roof above it for its run's own mix of bytes.
+
+    None if the run's links or math are not those of the roof.
+    """
     shown = asdict(point) | {"symbols": dict(point.symbols or {})}
-    if roof is None:
+    if fitted.roofline is None:
         return shown
-    own = roof.for_shares(run.roofline.shares if run.roofline else {})
-    return shown | {"roof_flops_per_s": float(own.smooth(point.intensity_flops_per_byte))}
+    own = own_roof(fitted, run)
+    height = float(own.smooth(point.intensity_flops_per_byte)) if own else None
+    return shown | {"roof_flops_per_s": height}
 
 
 def _clean(value: Any) -> Any:

@@ -9,8 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.spans import Attribution, Spans, ranks_of
+from perfmodel.spans import Attribution, Path, Spans, ranks_of
 from perfmodel.trace import KERNEL, MPI_SOURCES, NULL, Int64, Trace
+from perfmodel.workloads.mlp_ranges import NCCL as NCCL_RANGE
 
 NCCL: Final = "NCCL "
 """What the names of NCCL's collectives begin with here."""
@@ -229,6 +230,11 @@ def nccl_calls(parts: Sequence[tuple[Trace, Attribution]], ranks: Sequence[int])
 def is_nccl(kernel: str) -> bool:
     """Whether a kernel of this name is one of NCCL's collectives."""
     return _NCCL_KERNEL.match(kernel) is not None
+
+
+def marked_by_nccl(path: Path) -> bool:
+    """Whether a range is the one that NCCL pushes itself inside the trainer's of the same name."""
+    return path[-2:] == (NCCL_RANGE, NCCL_RANGE)
 
 
 def batch_of(spans: Spans, label: str, rank: int, start_ns: Int64) -> Int64:

@@ -11,8 +11,10 @@ import click
 
 from perfmodel import __version__
 from perfmodel.commands.analyze import analyze
+from perfmodel.commands.calibrate import calibrate
 from perfmodel.commands.compare import compare
 from perfmodel.commands.formulas import formulas
+from perfmodel.commands.predict import predict
 from perfmodel.commands.splits import splits
 from perfmodel.commands.stats import REPORTS, stats
 from perfmodel.commands.terminal import one_line
@@ -55,5 +57,13 @@ def main() -> None:
     """
 
 
-for _command in (analyze, compare, stats, formulas, splits):  # one file in commands/ each
+for _command in (
+    analyze,
+    compare,
+    calibrate,
+    predict,
+    stats,
+    formulas,
+    splits,
+):  # one file in commands/ each
     main.add_command(_command)

@@ -25,6 +25,7 @@ MARK_SYMBOLS: Final = {
 
 _PEAKS: Final = {2: "float16_tensor", 4: "float32", 8: "float64"}
 _MATHS: Final = {"tf32": "tf32_tensor", "tf32x3": "tf32x3_tensor"}
+_TWO_PRODUCTS: Final = "tf32x2_tensor"
 _THIN: Final = ("forward GEMM 2", "backward GEMM 1", "backward GEMM 2")
 _THIN_KERNELS: Final = ("thin", "fused")
 
@@ -90,7 +91,8 @@ def precision(width: int, config: Mapping[str, Any], *, seen_tf32: bool) -> str:
     width : int
         Bytes per element.
     config : mapping
-        The mark's content: its "math", or "tf32" in older ones, says how float32 is multiplied.
+        The mark's content: its "math", or "tf32" in older ones, says how float32 is multiplied, and
+        "tf32_products" how many TF32 products that takes (3 by default).
     seen_tf32 : bool
         The kernels' names say that some run on tensor cores, whatever was asked for.
     """
@@ -98,6 +100,8 @@ def precision(width: int, config: Mapping[str, Any], *, seen_tf32: bool) -> str:
     if name != "float32":
         return name
     math = "tf32" if config.get("tf32") is True else str(config.get("math"))
+    if math == "tf32x3" and config.get("tf32_products") == 2:
+        return _TWO_PRODUCTS
     return _MATHS.get(math, "tf32_tensor" if seen_tf32 else name)
 
 
@@ -108,7 +112,7 @@ def precision_of(label: str, run: str, config: Mapping[str, Any]) -> str:
     where the large products run on tensor cores.
     """
     apart = label in _THIN and config.get("gemm") in _THIN_KERNELS
-    return "float32" if apart and run in _MATHS.values() else run
+    return "float32" if apart and run in (*_MATHS.values(), _TWO_PRODUCTS) else run
 
 
 def from_messages(

@@ -18,16 +18,11 @@ from perfmodel.findings import find as find_losses
 from perfmodel.fit import Measured, count_warmup, estimate, tabulate
 from perfmodel.identify import Identity, precision, precision_of
 from perfmodel.machine import Machine
-from perfmodel.measure import Run, batch_seconds
+from perfmodel.measure import Run
+from perfmodel.pace import pace_of, until_done
 from perfmodel.traffic import NCCL, CollectiveGroup, Waiting
-from perfmodel.units import si
 from perfmodel.workloads.mlp import as_it_ran
-from perfmodel.workloads.mlp_ranges import NCCL as NCCL_RANGE
 from perfmodel.workloads.work import Counts, Workload
-
-_AHEAD: Final = 1.02
-"""The host queues a batch that takes so many times its own time. On H200s batches whose host waits
-take 1.000 to 1.001 times the host's time, others up to eight times."""
 
 _TF32: Final = re.compile(r"tf32|s1688", re.IGNORECASE)
 
@@ -64,10 +59,12 @@ def analyze_run(
     workload = as_it_ran(workload, identity.config)
     symbols = {s: v for s, v in identity.values.items() if s in workload.symbols}
     counts = workload.evaluate(symbols)
-    everything, ahead = _timed(run, tabulate(run.spans, run.ranks, run.batch_label))
+    everything = tabulate(run.spans, run.ranks, run.batch_label)
+    pace = pace_of(run, everything)
+    everything = until_done(run, everything, pace) if pace.queues else everything
     excluded = _excluded(run, everything, warmup, workload)
-    late = (_after(m, excluded) for m in everything if m.path[-2:] != (NCCL_RANGE, NCCL_RANGE))
-    measured = tuple(m for m in late if m.instances.any())  # NCCL has a range of its own in ours
+    late = (_after(m, excluded) for m in everything if not traffic.marked_by_nccl(m.path))
+    measured = tuple(m for m in late if m.instances.any())
     head = next(m for m in measured if m.label == run.batch_label)
     present = accounting.counted(measured, counts)
     totals = sum((counts[label] for label in present), Counts())
@@ -75,7 +72,7 @@ def analyze_run(
     machine, peak = _machine(run), _precision(run, identity)
     rates, by_clock = accounting.fit_rates(measured, {} if workload.replay else counts)
     points = accounting.points(
-        run.label, measured, head, workload, totals, symbols, waits=ahead is None
+        run.label, measured, head, workload, totals, symbols, waits=not pace.queues
     )
     said = (*accounting.check_bytes(measured, counts, head), *collected.warnings)
     notes = (
@@ -83,7 +80,7 @@ def analyze_run(
         *cautions.check_collection(run),
         *cautions.check_ranges(run, measured, counts, rates, totals, replay=workload.replay),
         *replay.notes(run, everything, workload),
-        *([] if ahead is None else [ahead]),
+        *([f"{run.label}: {pace.said()}"] if pace.queues else []),
         *(f"{run.label}: {w}" for w in said),
     )
     rows = accounting.range_rows(
@@ -100,7 +97,9 @@ def analyze_run(
         precision=peak,
         gpus=tuple({(g.id, g.name): g for t in run.traces for g in t.gpus}.values()),
         ranks=_rank_rows(run, head, collected.waiting or collected.gpu_waiting),
-        batch=_batch_summary(run, everything, excluded, head),
+        batch=_batch_summary(
+            run, everything, excluded, head, pace.queued_s if pace.queues else None
+        ),
         ranges=tuple(replay.kernel_rows(run, rows, workload, excluded)),
         rates=rates,
         rates_by_clock=by_clock,
@@ -140,25 +139,6 @@ def _collectives(run: Run, excluded: int, totals: Counts) -> _Collected:
     )
 
 
-def _timed(run: Run, everything: tuple[Measured, ...]) -> tuple[tuple[Measured, ...], str | None]:
-    """Time batches to the end of their GPU work where the host only queues it, and say so."""
-    head = next(m for m in everything if m.label == run.batch_label)
-    host, done = head.seconds["host"], batch_seconds(run)
-    late = slice(host.shape[1] // 2, None)
-    ranks = [r for r, seconds in enumerate(host[:, late]) if np.isfinite(seconds).any()]
-    both = [[float(np.nanmedian(t[r, late])) for t in (host, done)] for r in ranks]
-    if not any(taken > _AHEAD * queued for queued, taken in both):
-        return everything, None
-    queued, taken = (float(np.nanmedian(t[:, late])) for t in (host, done))
-    timed = replace(head, seconds={**head.seconds, "host": done})
-    said = (
-        f"{run.label}: the host queues a batch in {si(queued, 's')} and does not wait until it is "
-        f"done, which takes {si(taken, 's')}: a batch is timed from the end of the one before it "
-        f"to the end of its own GPU work; host times of other ranges are those of queueing"
-    )
-    return tuple(timed if m is head else m for m in everything), said
-
-
 def _excluded(
     run: Run, everything: Sequence[Measured], warmup: int | None, workload: Workload
 ) -> int:
@@ -166,7 +146,7 @@ def _excluded(
     batch_s = next(m for m in everything if m.label == run.batch_label).seconds["host"]
     excluded = count_warmup(batch_s) if warmup is None else warmup
     if workload.replay and warmup is None:
-        first = replay.first_replay(everything, workload, run.batch_label) or 0
+        first = replay.first_replay(everything, workload.replay, run.batch_label) or 0
         excluded = max(excluded, first)
     if np.isnan(batch_s[:, excluded:]).all():
         raise SchemaError(
@@ -190,7 +170,11 @@ def _after(measured: Measured, excluded: int) -> Measured:
 
 
 def _batch_summary(
-    run: Run, everything: Sequence[Measured], excluded: int, head: Measured
+    run: Run,
+    everything: Sequence[Measured],
+    excluded: int,
+    head: Measured,
+    queued_s: float | None,
 ) -> BatchSummary:
     whole = next(m for m in everything if m.label == run.batch_label).seconds["host"]
     median = estimate(head.seconds["host"])
@@ -203,6 +187,7 @@ def _batch_summary(
         warmup_s=float(np.nansum(warm) / len(run.ranks)),
         median=median,
         mean_s=float(np.nanmean(head.seconds["host"])),
+        queued_s=queued_s,
     )
 
 

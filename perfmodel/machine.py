@@ -17,9 +17,10 @@ _CORES_PER_SM: Final = {
 }  # fmt: skip
 """FP32 cores per multiprocessor by compute capability (CUDA C++ Programming Guide)."""
 
-_TF32_PRODUCTS: Final = 3
+_TF32_PRODUCTS: Final = (2, 3)
 """A float32 is two TF32 numbers; the product of their small parts is left out (H. Ootomo,
-R. Yokota, Int. J. High Perform. Comput. Appl. 36, 475-491, 2022)."""
+R. Yokota, Int. J. High Perform. Comput. Appl. 36, 475-491, 2022), and that of a small part with a
+factor that TF32 holds exactly, which has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class Machine:
     ----------
     peak_flops_per_s : mapping
         By data type: 'float64', 'float32', 'tf32_tensor', 'float16_tensor'; dense.
-        'tf32x3_tensor' is a third of TF32's: three of its products for one of float32's accuracy.
+        'tf32x3_tensor' is a third of TF32's: three of its products for one of float32's accuracy;
+        'tf32x2_tensor' a half, for two.
     bandwidth_bytes_per_s : mapping
         By link: 'hbm', 'pcie' (per direction), 'nvlink' (both directions together).
     source : str
@@ -77,13 +79,14 @@ def _table() -> tuple[tuple[tuple[str, ...], Machine], ...]:
             machine = Machine(
                 entry["name"],
                 entry["source"],
-                _with_tf32x3(entry["peak_flops_per_s"]),
+                _with_split_tf32(entry["peak_flops_per_s"]),
                 entry["bandwidth_bytes_per_s"],
             )
             table.append((tuple(entry["gpus"]), machine))
     return tuple(table)
 
 
-def _with_tf32x3(peaks: Mapping[str, float]) -> dict[str, float]:
+def _with_split_tf32(peaks: Mapping[str, float]) -> dict[str, float]:
     tensor = peaks.get("tf32_tensor")
-    return {**peaks, "tf32x3_tensor": tensor / _TF32_PRODUCTS} if tensor else dict(peaks)
+    split = {f"tf32x{n}_tensor": tensor / n for n in _TF32_PRODUCTS} if tensor else {}
+    return {**peaks, **split}

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from perfmodel import tables
-from perfmodel.analysis import Analysis
+from perfmodel.analysis import Analysis, RunAnalysis
 from perfmodel.analysis_json import analysis_document
+from perfmodel.comparable import comparable, machine_roof, own_roof
 from perfmodel.errors import ModelError
 from perfmodel.files import staged_folder
+from perfmodel.roofline import Point
 from perfmodel.table import Column, Table, render
 
 if TYPE_CHECKING:
@@ -93,14 +95,17 @@ def _draw(analysis: Analysis, folder: Path) -> None:
     with warnings.catch_warnings():  # names may be in scripts that the font lacks
         warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
         if roof is not None:
-            kinds = list(dict.fromkeys(p.kind for p in analysis.points))
-            if len(analysis.points) > _CROWD and len(kinds) > 1:
+            points = comparable(analysis)
+            kinds = list(dict.fromkeys(p.kind for p in points))
+            if len(points) > _CROWD and len(kinds) > 1:
                 plot.save(draw_roofline(analysis, kinds=kinds[:1]), folder, "roofline")
                 plot.save(draw_roofline(analysis, kinds=kinds[1:]), folder, "roofline_phases")
             else:
                 plot.save(draw_roofline(analysis), folder, "roofline")
-            if _is_sweep(analysis):
-                plot.save(plot.sweep(analysis.points, roof), folder, "sweep")
+            if _is_sweep(points):
+                plot.save(plot.sweep(points, roof), folder, "sweep")
+        elif machine_roof(analysis.fitted) is not None:
+            plot.save(draw_roofline(analysis), folder, "roofline")
         if analysis.fitted.batch.median.value > 0:
             plot.save(draw_breakdown(analysis), folder, "breakdown", formats=("png", "svg"))
 
@@ -108,9 +113,11 @@ def _draw(analysis: Analysis, folder: Path) -> None:
 def draw_roofline(
     analysis: Analysis, ax: Axes | None = None, kinds: Sequence[str] | None = None
 ) -> Axes:
-    """Draw the fitted run's roofline with the points of all runs and the machine's peak.
+    """Draw the fitted run's roofline with the points that it is over and the machine's peak.
 
-    `kinds` chooses what was timed, such as 'batch iteration'; all by default.
+    Points of runs over other links or with other math are left out, and the title says how many
+    runs. A run that replays a CUDA graph has no roof of its own: alone, it is drawn below the
+    machine's peaks. `kinds` chooses what was timed, such as 'batch iteration'; all by default.
 
     Raises
     ------
@@ -121,19 +128,30 @@ def draw_roofline(
 
     run = analysis.fitted
     if run.roofline is None:
+        return _draw_below_machine(run, ax)
+    peak = run.machine.peak_flops_per_s.get(run.precision) if run.machine else None
+    others = sum(own_roof(run, other) is None for other in analysis.runs)
+    left = f"; {others} run{'s' * (others > 1)} with other links or math left out" if others else ""
+    return plot.roofline(
+        run.roofline,
+        [p for p in comparable(analysis) if kinds is None or p.kind in kinds],
+        ax=ax,
+        title=f"Roofline of {run.roofline.label}{left}",
+        ceiling_flops_per_s=peak,
+        ceiling_label=f"{run.machine.name} {run.precision} peak" if run.machine else None,
+    )
+
+
+def _draw_below_machine(run: RunAnalysis, ax: Axes | None) -> Axes:
+    from perfmodel import plot
+
+    roof = machine_roof(run)
+    if roof is None or not run.points:
         raise ModelError(
             f"{run.label}: no roofline to draw: P_flops and a link's throughput are needed; "
             f"the warnings say what is missing"
         )
-    peak = run.machine.peak_flops_per_s.get(run.precision) if run.machine else None
-    return plot.roofline(
-        run.roofline,
-        [p for p in analysis.points if kinds is None or p.kind in kinds],
-        ax=ax,
-        title=f"Roofline of {run.roofline.label}",
-        ceiling_flops_per_s=peak,
-        ceiling_label=f"{run.machine.name} {run.precision} peak" if run.machine else None,
-    )
+    return plot.roofline(roof, run.points, ax=ax, title=f"{run.label} below {roof.label}")
 
 
 def draw_breakdown(analysis: Analysis, ax: Axes | None = None) -> Axes:
@@ -141,10 +159,15 @@ def draw_breakdown(analysis: Analysis, ax: Axes | None = None) -> Axes:
     from perfmodel import plot
 
     run = analysis.fitted
-    return plot.breakdown(run.ranges, ax=ax, title=f"A median batch of {run.label}")
+    return plot.breakdown(
+        run.ranges,
+        ax=ax,
+        title=f"A median batch of {run.label}",
+        queued=run.batch.queued_s is not None,
+    )
 
 
-def _is_sweep(analysis: Analysis) -> bool:
+def _is_sweep(points: Sequence[Point]) -> bool:
     """Whether the points differ in both H and B, so that lines over B make sense."""
-    symbols = [p.symbols or {} for p in analysis.points]
+    symbols = [p.symbols or {} for p in points]
     return all(len({s.get(name) for s in symbols} - {None}) > 1 for name in ("H", "B"))

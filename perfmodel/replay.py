@@ -20,24 +20,23 @@ _TILED: Final = re.compile(r"^(\w*?gemm)_\w+?_([tn]{2}_[tn]_tilesize\w+?)_stage.
 """cuBLAS's names of a hundred letters, of which the layout and the tile tell products apart."""
 
 
-def first_replay(
-    everything: Sequence[Measured], workload: Workload, batch_label: str
-) -> int | None:
+def first_replay(everything: Sequence[Measured], replay: str, batch_label: str) -> int | None:
     """Return the first batch in which every rank replays its graph and does nothing else.
 
-    Before it, batches run as they are, or are recorded: ranges are pushed while the graph is made,
-    and no work is done in them. None if there is no such batch.
+    `replay` is the label of the range that replays. Before that batch, others run as they are, or
+    are recorded: ranges are pushed while the graph is made, and no work is done in them. None if
+    there is no such batch.
     """
     head = next(m for m in everything if m.label == batch_label)
     replays = np.zeros(head.instances.shape[1], np.bool_)
     for m in everything:
         if m.path[: len(head.path)] != head.path or m is head:
             continue
-        if m.label == workload.replay:
+        if m.label == replay:
             replays |= (m.instances > 0).all(axis=0)
     for m in everything:
         inside = m.path[: len(head.path)] == head.path and m is not head
-        if inside and workload.replay not in m.path:
+        if inside and replay not in m.path:
             replays &= ~(m.instances > 0).any(axis=0)
     return int(replays.argmax()) if replays.any() else None
 
@@ -51,7 +50,7 @@ def notes(run: Run, everything: Sequence[Measured], workload: Workload) -> Itera
     """Say what a replay hides, and how to see it."""
     if not workload.replay:
         return
-    if first_replay(everything, workload, run.batch_label) is None:
+    if first_replay(everything, workload.replay, run.batch_label) is None:
         yield (
             f"{run.label}: no batch only replays a CUDA graph: each is recorded first, in the "
             f"first epoch; profile two epochs or more"
@@ -101,7 +100,7 @@ def kernel_rows(
 
 
 _UNKNOWN = (
-    "host_s", "gpu_projection_s", "share", "flops", "pci_bytes", "mpi_bytes",
+    "host_s", "gpu_projection_s", "share", "flops", "pci_bytes", "mpi_bytes", "peer_bytes",
     "measured_copy_bytes", "measured_mpi_bytes", "rate", "of_ceiling",
 )  # fmt: skip
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from perfmodel.accounting import LINKS
-from perfmodel.analysis import Analysis, RunAnalysis
-from perfmodel.roofline import Roofline
+from perfmodel.analysis import Analysis
+from perfmodel.comparable import own_roof
 from perfmodel.table import Column, Table
 
 
@@ -27,7 +26,7 @@ def points(analysis: Analysis) -> Table:
         checks = {c.label: c for c in run.model}
         for p in run.points:
             check = checks.get(p.kind)
-            own = _own_roof(roof, run) if run.precision == analysis.fitted.precision else None
+            own = own_roof(analysis.fitted, run)
             height = float(own.smooth(p.intensity_flops_per_byte)) if own else None
             rows.append(
                 (
@@ -44,22 +43,14 @@ def points(analysis: Analysis) -> Table:
     if roof is not None and any(row[4] is None for row in rows):
         notes = (
             f"no roof: the run moves bytes over other links than {analysis.fitted.label}, or "
-            f"multiplies with other math: the drawn roof is not over its points",
+            f"multiplies with other math: the drawn roof is not over its points, and pictures "
+            f"leave them out",
             *notes,
         )
     if roof is None:
         title = "Measured points (no throughputs to make a roof of)"
         return Table(title, columns, rows)
     return Table(f"Roofline fitted on {analysis.fitted.label}", columns, rows, notes)
-
-
-def _own_roof(roof: Roofline | None, run: RunAnalysis) -> Roofline | None:
-    """Return the fitted roof for a run's own mix of bytes; None if it lacks a link of the run."""
-    moved = {k: getattr(run.totals, f"{k}_bytes") for k in LINKS}
-    used = {k: float(n) for k, n in moved.items() if n > 0}
-    if roof is None or not used or not set(used) <= set(roof.links_bytes_per_s):
-        return None
-    return roof.for_shares({k: n / sum(used.values()) for k, n in used.items()})
 
 
 def points_text(analysis: Analysis) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfmodel.accounting import amounts, peer_bytes
+from perfmodel.accounting import amounts
 from perfmodel.analysis import RunAnalysis
 from perfmodel.run_tables import points, points_text, sweep, sweep_text
 from perfmodel.table import Column, Table
@@ -51,9 +51,9 @@ def ranges(run: RunAnalysis) -> Table:
         (
             r.label, "/".join(r.path), r.count, r.host_s, r.gpu_projection_s, r.gpu_busy_s, r.share,
             r.flops, r.pci_bytes, r.mpi_bytes, r.rate, r.rate_unit, r.of_ceiling, r.ceiling,
-            r.measured_copy_bytes, r.measured_mpi_bytes, r.gpu_ops, between,
+            r.measured_copy_bytes, r.measured_mpi_bytes, r.gpu_ops, r.peer_bytes,
         )
-        for r, between in zip(run.ranges, _between_gpus(run), strict=True)
+        for r in run.ranges
     ]  # fmt: skip
     top = min((len(r.path) for r in run.ranges), default=0)
     levels = [len(r.path) - top for r in run.ranges]
@@ -61,12 +61,6 @@ def ranges(run: RunAnalysis) -> Table:
     size = f"{run.batch.count} batch{plural[0]}, {len(run.ranks)} rank{plural[1]}"
     title = f"Where a median batch goes ({size})"
     return Table(title, columns, rows, levels=levels)
-
-
-def _between_gpus(run: RunAnalysis) -> list[float | None]:
-    """Bytes from GPU to GPU by the formulas, row by row."""
-    values = {s: v for s, v in run.identity.values.items() if s in run.workload.symbols}
-    return peer_bytes(run.ranges, run.workload.evaluate(values))
 
 
 def ranges_text(run: RunAnalysis) -> Table:
@@ -84,8 +78,8 @@ def ranges_text(run: RunAnalysis) -> Table:
         Column("of_ceiling", "Ceiling", "percent", digits=0),
     )
     rows = []
-    for r, between in zip(run.ranges, _between_gpus(run), strict=True):
-        formula = (r.pci_bytes or 0) + (r.mpi_bytes or 0) + (between or 0)
+    for r in run.ranges:
+        formula = (r.pci_bytes or 0) + (r.mpi_bytes or 0) + (r.peer_bytes or 0)
         moved = (r.measured_copy_bytes or 0) + (r.measured_mpi_bytes or 0)
         rows.append(
             (
@@ -105,7 +99,7 @@ def ranges_text(run: RunAnalysis) -> Table:
         (r.gpu_projection_s or 0) > (r.host_s or 0) and r.rate_unit == "FLOP/s" for r in parents
     ):
         notes = (*notes, "ranges that the host only queues: by their GPU projection, too")
-    if any(_between_gpus(run)):
+    if any(r.peer_bytes for r in run.ranges):
         notes = (
             *notes,
             "bytes from GPU to GPU leave no record in a report: by the formulas alone, and "

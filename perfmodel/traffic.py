@@ -16,6 +16,7 @@ from perfmodel.calls import (
     calls_by_rank,
     collectives,
     is_nccl,
+    marked_by_nccl,
     nccl_calls,
     nccl_collectives,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "copies",
     "devices",
     "is_nccl",
+    "marked_by_nccl",
     "nccl_calls",
     "nccl_collectives",
     "synchronizations",

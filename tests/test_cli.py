@@ -197,6 +197,10 @@ def test_formulas(tmp_path: Path) -> None:
     full = json.loads(succeeds("formulas", "--format", "json", "--counting", "full"))
     assert full["counting"] == "full"
     assert "model parallel" in succeeds("formulas", "--parallel", "model")
+    assert "ncclAllReduce" in succeeds("formulas", "--transport", "nccl")
+    assert "MPI_Allreduce" not in succeeds("formulas", "--transport", "none")
+    wrong = fails(5, "formulas", "--transport", "peer", "--parallel", "model")
+    assert "take 'nccl'" in wrong
     assert "PyTorch" in succeeds("formulas", "--workload", EXAMPLE, "--set", "B=300", "-p", "2")
     values = ["-D", "784", "-H", "512", "-C", "10", "-B", "3000", "-p", "2", "--dtype", "float32"]
     assert len(succeeds("formulas", *values)) > len(text)

@@ -126,9 +126,7 @@ def test_a_rehearsal_writes_a_row_for_every_kernel(tmp_path: Path) -> None:
     assert all(keys <= set(r) for r in rows)
     assert all(r["error"] < 1e-6 and r["median_s"] > 0 for r in rows)
     assert {"device", "versions", "date", "command", "ceilings"} <= set(found)
-    able = {
-        math: {r["kernel"] for r in rows if r["dtype"] == math} for math in ("tf32", "tf32x3")
-    }
+    able = {math: {r["kernel"] for r in rows if r["dtype"] == math} for math in ("tf32", "tf32x3")}
     assert able["tf32"] == {"hierarchical", "cublas"}
     assert able["tf32x3"] == {"hierarchical", "cublas"}  # cuBLAS's float32 beside it
 

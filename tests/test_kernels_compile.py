@@ -12,16 +12,20 @@ from typing import Any
 
 import pytest
 
-from trainer.kernels.hierarchical import TILES
+from trainer.kernels.hierarchical import MATH, TILES
 from trainer.kernels.launch import Operand
 from trainer.kernels.source import FOLDER
 from trainer.kernels.thin import ThinGemm
+from trainer.stepper import THREADS
 
 Variant = tuple[str, dict[str, str | int], int]
 """A file, its macros, and the registers a thread may take."""
 
 MOST = 255
 """What a thread can have; a block of 8 warps then fills a multiprocessor's 65536."""
+
+
+REALS = {"float32": "float", "float64": "double"}
 
 
 def _plain() -> Iterator[Variant]:
@@ -56,27 +60,41 @@ def _thin() -> list[Variant]:
 
 
 def _hierarchical() -> Iterator[Variant]:
-    for (math, dtype), tiles in TILES.items():
-        for tile in tiles:
-            macros: dict[str, str | int] = {
-                "REAL": "double" if dtype == "float64" else "float",
-                "MATH": {"ieee": 0, "tf32": 1, "tf32x3": 3}[math], "B_EXACT": 0,
-                "BM": tile.bm, "BN": tile.bn, "BK": tile.bk, "WM": tile.wm, "WN": tile.wn,
-                "STAGES": tile.stages, "A_ALONG_K": 1, "B_ALONG_K": 0, "A_ALIGNED": 1,
-                "B_ALIGNED": 1, "C_ALIGNED": 1, "SIGMOID": 1,
-            }  # fmt: skip
-            yield "hierarchical", macros, min(MOST, 65536 // tile.threads)
+    """Yield both layouts that the network's large products have: x^T with a sigmoid, and x."""
+    for (kind, dtype), tiles in TILES.items():
+        math = {"tf32x2": "tf32x3"}.get(kind, kind)
+        for tile in tiles.tiles:
+            for b_along_k in (1, 0):
+                macros: dict[str, str | int] = {
+                    "REAL": REALS[dtype], "MATH": MATH[math], "B_EXACT": int(kind == "tf32x2"),
+                    "BM": tile.bm, "BN": tile.bn, "BK": tile.bk, "WM": tile.wm, "WN": tile.wn,
+                    "STAGES": tile.stages, "A_ALONG_K": 1, "B_ALONG_K": b_along_k,
+                    "A_ALIGNED": 1, "B_ALIGNED": 1, "C_ALIGNED": 1, "SIGMOID": b_along_k,
+                }  # fmt: skip
+                yield "hierarchical", macros, min(MOST, 65536 // tile.threads)
 
 
 def _fused() -> Iterator[Variant]:
-    for real in ("float", "double"):
-        for rows in (1, 4):
-            yield "fused", {"REAL": real, "CLASSES": 10, "ROWS": rows}, 128
-        for ranks in (1, 2, 4):
-            yield "peer", {"REAL": real, "RANKS": ranks}, MOST
+    """Yield what `FusedNetwork` asks for: 512 threads of output_layer fill a multiprocessor."""
+    for real, classes, rows, sigmoid in (
+        ("float", 10, 2, 0), ("float", 10, 2, 1), ("float", 10, 1, 0), ("float", 2, 1, 1),
+        ("float", 16, 2, 0), ("float", 16, 2, 1), ("float", 32, 1, 0), ("float", 32, 1, 1),
+        ("double", 10, 1, 0), ("double", 16, 1, 0),
+    ):  # fmt: skip
+        vector = 4 if real == "float" and classes <= 16 else 1
+        macros: dict[str, str | int] = {
+            "REAL": real, "CLASSES": classes, "ROWS": rows, "VECTOR": vector, "SIGMOID": sigmoid,
+        }  # fmt: skip
+        yield "fused", macros, MOST
 
 
-VARIANTS = [*_plain(), *_thin(), *_hierarchical(), *_fused()]
+def _peer() -> Iterator[Variant]:
+    for real in REALS.values():
+        for ranks in (1, 2, 4, 8):
+            yield "peer", {"REAL": real, "RANKS": ranks}, 65536 // THREADS
+
+
+VARIANTS = [*_plain(), *_thin(), *_hierarchical(), *_fused(), *_peer()]
 
 
 def _named(variant: Variant) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,19 +66,20 @@ def step(p: np.ndarray, total: np.ndarray, sizes: tuple[int, int, int]) -> np.nd
 # --- alone
 
 
-@pytest.fixture
-def _emulated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(stepper, "load", Emulator(folder).load)
-    yield
+@pytest.fixture(scope="session")
+def emulator(folder: Path) -> Emulator:
+    return Emulator(folder)
 
 
-@pytest.mark.usefixtures("_emulated")
 @pytest.mark.parametrize("dtype", REAL)
 @pytest.mark.parametrize("sizes", [(1, 1, 2), (5, 3, 2), (50, 10, 4), (97, 33, 10), (300, 460, 3)])
-def test_one_rank_steps(sizes: tuple[int, int, int], dtype: str) -> None:
+def test_one_rank_steps(
+    sizes: tuple[int, int, int], dtype: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Fewer elements than threads; a last block of any size; more than a block owns at first."""
     inputs, hidden, classes = sizes
     count = hidden * inputs + hidden + classes * hidden + classes
+    monkeypatch.setattr(stepper, "load", emulator.load)
     before = np.linspace(-1, 1, count).astype(dtype)
     parameters = Tensors.split(peer_on_cpu.aligned(before), *sizes)
     gradient = peer_on_cpu.gradient(0, 0, count, dtype)
@@ -96,6 +97,7 @@ def test_one_rank_steps(sizes: tuple[int, int, int], dtype: str) -> None:
     ("ranks", "dtype", "sizes", "order"),
     [
         (2, "float32", (50, 10, 4), 0),
+        (2, "float32", (20, 10, 4), 0),  # one block: the other rank may be a launch ahead of it
         (2, "float32", (97, 33, 10), 1),  # 3553 = 3 x 1184 + 1 elements
         (2, "float64", (50, 10, 4), 0),
         (3, "float32", (50, 10, 4), 2),
@@ -105,7 +107,11 @@ def test_ranks_get_the_same_bits_of_the_sum(
     ranks: int, dtype: str, sizes: tuple[int, int, int], order: int, packets: bool,
     build: Build, tmp_path: Path,
 ) -> None:  # fmt: skip
-    """Seven launches, so that every inbox is used again; the ranks are fast and slow in turns."""
+    """Seven launches, so that every inbox is used again; ranks are early and late in turns.
+
+    One rank naps while it reads, so that the others have begun the next launch: what they write
+    then must not be what it still reads.
+    """
     inputs, hidden, classes = sizes
     count, launches = hidden * inputs + hidden + classes * hidden + classes, 7
     flat = np.zeros(count, dtype)
@@ -122,7 +128,8 @@ def test_ranks_get_the_same_bits_of_the_sum(
     started = [
         subprocess.Popen(
             [sys.executable, script, json.dumps({**asked, "rank": rank})],
-            stderr=subprocess.PIPE, text=True, env=environment(),
+            stderr=subprocess.PIPE, text=True,
+            env=environment(**({"DROWSY": "1"} if rank == 0 else {})),
         )
         for rank in range(ranks)
     ]  # fmt: skip

@@ -362,10 +362,10 @@ def test_products_alone_show_our_fastest_kernel_beside_cublas() -> None:
         {**about, "kernel": kernel, "median_s": seconds, "floor_s": 2e-6}
         for kernel, seconds in (("cublas", 20e-6), ("naive", 50e-6), ("thin", 5e-6))
     ]
-    rows.append({**rows[0], "what": "square", "kernel": "cublas"})
+    rows.append({**rows[0], "what": "square", "n": 512, "kernel": "cublas"})
     text = ladder_report.products({"rows": rows})
-    assert "| 512 | 1500 | tf32 | forward GEMM 2 | 20.0 | thin 5.00 | 4.00 | 2.50 |" in text
-    assert text.count("\n| ") == 2
+    assert "| 512 | 1500 | TF32 | forward GEMM 2 | 20.0 | thin 5.00 | 4.00 | 2.50 |" in text
+    assert text.count("\n| ") == 2, "one head and one row: cuBLAS alone is no row"
     assert ladder_report.products(None) == ""
 
 
@@ -394,7 +394,8 @@ def test_docs_show_the_committed_results() -> None:
         pytest.skip("no results are committed")
     committed = json.loads(results.read_text(encoding="utf-8"))
     document = (ROOT / "docs" / "ladder.md").read_text(encoding="utf-8")
-    made = ladder_report.markdown(committed, ladder_report.read_gemm(results))
+    compared = ladder_report.profiles(ROOT / "profiles" / "ladder")
+    made = ladder_report.markdown(committed, ladder_report.read_gemm(results), compared)
     assert document == made, "run: python benchmarks/ladder_report.py"
     assert (ROOT / "docs" / "images" / "ladder.png").exists()
     for found in committed["rows"]:

@@ -47,6 +47,7 @@ def test_three_tf32_products_stand_for_one_of_float32() -> None:
     for machine in known():
         tensor = machine.peak_flops_per_s.get("tf32_tensor")
         assert machine.peak_flops_per_s.get("tf32x3_tensor") == (tensor and tensor / 3)
+        assert machine.peak_flops_per_s.get("tf32x2_tensor") == (tensor and tensor / 2)
 
 
 def test_no_peak_is_one_with_sparsity() -> None:

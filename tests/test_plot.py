@@ -359,6 +359,12 @@ def test_breakdown_shows_values_shares_and_the_tree() -> None:
     assert ax.figure.get_figwidth() <= 7.0
 
 
+def test_breakdown_of_a_host_that_queues_says_what_its_bars_are() -> None:
+    ax = breakdown(ROWS, queued=True)
+    assert legend_texts(ax)[0] == "batch: until done; ranges: host, queueing"
+    assert legend_texts(ax)[1:] == ["GPU projection", "GPU busy"]
+
+
 def test_breakdown_without_a_gpu_has_one_bar_a_row() -> None:
     ax = breakdown([BreakdownRow(r.path, r.host_s) for r in ROWS])
     assert legend_texts(ax) == ["host time"]

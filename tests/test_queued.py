@@ -15,8 +15,9 @@ from build_training import Training, analyzed, training_report
 from perfmodel import run_tables, summary
 from perfmodel.analysis import RangeRow, RunAnalysis
 from perfmodel.analysis_json import analysis_document
+from perfmodel.comparable import comparable, machine_roof
 from perfmodel.measure import batch_seconds, measure
-from perfmodel.outputs import write
+from perfmodel.outputs import draw_breakdown, draw_roofline, write
 from perfmodel.readers import read
 from perfmodel.replay import shortened
 
@@ -244,9 +245,27 @@ def test_a_graph_s_point_is_drawn_under_the_roof_of_a_run_without(tmp_path: Path
     assert analysis.fitted.label == "plain"
     names = {p.name for p in write(analysis, tmp_path / "out")}
     assert {"roofline.png", "breakdown.png"} <= names
-    alone = {p.name for p in write(analyzed(paths[0]), tmp_path / "alone")}
-    assert "breakdown.png" in alone
-    assert "roofline.png" not in alone
+    assert {p.group for p in comparable(analysis)} == {"graph", "plain"}
+
+
+def test_a_graph_alone_is_drawn_below_the_machine_s_peaks(tmp_path: Path) -> None:
+    """NVLink's 900 GB/s are both directions; so is the document's count, 'full' counts one."""
+    path = queued_report(tmp_path / "g.sqlite", QueuedTraining(graph="node"), version="2025.3.2")
+    for counting, bandwidth in (("document", 900e9), ("full", 450e9)):
+        run = analyzed(path, counting=counting).fitted
+        assert run.roofline is None
+        roof = machine_roof(run)
+        assert roof is not None
+        assert roof.flops_per_s == 67e12
+        assert dict(roof.links_bytes_per_s) == {"peer": bandwidth}
+        for point in run.points:
+            assert point.flops_per_s < float(roof.smooth(point.intensity_flops_per_byte))
+    ax = draw_roofline(analyzed(path))
+    assert ax.get_title(loc="left") == "g below NVIDIA H200 SXM: float32, NVLink"
+    assert {"breakdown.png", "roofline.png"} <= {
+        p.name for p in write(analyzed(path), tmp_path / "alone")
+    }
+    assert machine_roof(analyzed(training_report(tmp_path / "staged.sqlite")).fitted) is None
 
 
 # --- tables and JSON ----------------------------------------------------------------------------
@@ -266,6 +285,52 @@ def test_a_roof_without_a_run_s_link_is_not_over_its_point(tmp_path: Path) -> No
     sweep = run_tables.sweep(analysis)
     assert sweep.columns[-1].key == "P_peer_bytes_per_s"
     assert [r[-1] for r in sweep.rows] == [None, pytest.approx(2 * N_BYTES / 26e-6)]
+
+
+def test_no_picture_shows_a_point_against_a_roof_of_other_links_or_math(tmp_path: Path) -> None:
+    paths = [training_report(tmp_path / "staged.sqlite")] + [
+        queued_report(tmp_path / f"{name}.sqlite", training)
+        for name, training in (
+            ("direct", QueuedTraining()),
+            ("tensor", QueuedTraining(gemm="fused", math="tf32x3")),
+        )
+    ]
+    for fit, drawn in (("staged", 2), ("direct", 1), ("tensor", 1)):
+        analysis = analyzed(*paths, fit=fit)
+        points = comparable(analysis)
+        assert {p.group for p in points} == {fit}
+        assert len(points) == drawn
+        title = draw_roofline(analysis).get_title(loc="left").replace("\n", " ")
+        assert title == f"Roofline of {fit}; 2 runs with other links or math left out"
+        shown = analysis_document(analysis)["roofline"]["points"]
+        heights = {p["group"]: p["roof_flops_per_s"] for p in shown}
+        assert [g for g, height in heights.items() if height is not None] == [fit]
+
+
+def test_two_tf32_products_have_a_ceiling_of_their_own(tmp_path: Path) -> None:
+    training = QueuedTraining("peer", gemm="fused", math="tf32x3")
+    mark = json.dumps({**json.loads(training.mark), "tf32_products": 2})
+    run = analyzed(queued_report(tmp_path / "r.sqlite", training, mark=mark)).fitted
+    assert run.precision == "tf32x2_tensor"
+    assert row(run, "forward GEMM 1").of_ceiling == pytest.approx(
+        row(run, "forward GEMM 1").flops / 20e-6 / (494.7e12 / 2)
+    )
+    assert row(run, "backward GEMM 1").ceiling == "float32"
+
+
+def test_rows_say_what_goes_from_gpu_to_gpu_and_how_the_batch_is_timed(tmp_path: Path) -> None:
+    found = analysis_document(analyzed(queued_report(tmp_path / "r.sqlite")))
+    between = {r["path"]: r["peer_bytes"] for r in found["ranges"]}
+    assert between["batch iteration/backward/ncclAllReduce"] == 2 * N_BYTES
+    assert between["batch iteration"] == between["batch iteration/backward"] == 2 * N_BYTES
+    assert between["batch iteration/forward"] == 0
+    assert found["batch"]["queued_s"] == pytest.approx(34e-6)
+    ax = draw_breakdown(analyzed(tmp_path / "r.sqlite"))
+    legend = ax.get_legend()
+    assert legend is not None
+    assert legend.get_texts()[0].get_text() == "batch: until done; ranges: host, queueing"
+    waits = analyzed(training_report(tmp_path / "waits.sqlite"))
+    assert analysis_document(waits)["batch"]["queued_s"] is None
 
 
 def test_keys_of_the_document_stay_and_new_ones_come_beside(tmp_path: Path) -> None:

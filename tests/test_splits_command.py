@@ -142,3 +142,75 @@ def test_four_ranks_of_a_real_machine_mix_both() -> None:
     best = [(g["name"], round(1e6 * g["batch_s"])) for g in streamed["grids"][:3]]
     assert best == [("B2 x H2", 785), ("model parallel", 882), ("data parallel", 1060)]
     assert resident["grids"][0]["name"] == "model parallel"
+
+
+# --- NCCL
+
+
+LADDER = PROFILES / "ladder"
+NCCL, MODEL, GRAPH, STAGED, PEER = (
+    LADDER / f"{name}_1.sqlite.xz"
+    for name in ("nccl", "model-nccl", "graph", "document", "peer-x3")
+)
+
+
+def test_nccl_s_all_reduce_of_z2_stands_beside_the_paper() -> None:
+    """Golden: its kernels' time from the last rank's arrival on; alpha and beta are MPI's."""
+    found = as_json_of(STAGED, MODEL)
+    staged, summed = found["measured"]
+    assert (staged["through"], summed["through"]) == ("MPI", "NCCL")
+    assert summed["parallel"] == "model"
+    assert summed["estimated_bytes"] == 4 * 10 * 3000
+    assert summed["measured_bytes"] is None
+    assert (summed["estimated_calls"], summed["measured_calls"]) == (1, 1)
+    assert summed["transfer_s"] == pytest.approx(6.80e-6, rel=2e-3)
+    assert summed["measured_s"] == pytest.approx(11.8e-6, rel=5e-3)  # with the waiting
+    assert summed["estimated_s"] is None
+    assert staged["estimated_s"] == pytest.approx(409e-6, rel=2e-3)
+    text = perfmodel("splits", STAGED, MODEL).stdout
+    assert "a report does not record its bytes" in text
+    assert "document_1 tells alpha and beta of MPI only" in " ".join(text.split())
+
+
+def test_a_report_over_nccl_gives_rates() -> None:
+    """P_peer: the ring's bytes, n b for two ranks, over 17.5 us."""
+    result = perfmodel("splits", NCCL, MODEL, GRAPH, PEER, "--images", 60_000)
+    assert result.exit_code == 0
+    assert "do not record the sizes of NCCL's messages" in result.stderr
+    assert "counts nothing" not in result.stderr
+    assert "P_peer 93.0 GB/s one way" in result.stdout
+    assert "Data parallelism hands NCCL 1.63 MB" in result.stdout
+    found = as_json_of(NCCL, MODEL, GRAPH, PEER, "--images", 60_000)
+    rates = found["rates"]
+    assert (rates["through"], rates["staging_bytes_per_s"]) == ("NCCL", None)
+    assert 1 / rates["link"]["beta_s_per_byte"] == pytest.approx(1_628_200 / 17.5e-6, rel=2e-3)
+    own, other, graph, peer = found["measured"]
+    assert own["estimated_s"] == pytest.approx(own["transfer_s"])
+    assert other["estimated_s"] == pytest.approx(own["estimated_s"] * 120_000 / 1_628_200)
+    assert graph["transfer_s"] == pytest.approx(17.7e-6, rel=5e-3)  # no range, but its kernel
+    assert (peer["through"], peer["transfer_s"]) == (None, None)
+
+
+def test_links_of_nccl_may_be_given() -> None:
+    given = as_json_of(NCCL, "--rate", "P_peer=200GB/s", "--rate", "alpha=4us")["rates"]
+    assert given["link"] == {"alpha_s": 4e-6, "beta_s_per_byte": 5e-12, "gamma_s_per_byte": 0.0}
+    assert given["through"] == "NCCL"
+    assert as_json_of(NCCL, "--rate", "P_mpi=4GB/s")["rates"]["through"] == "MPI"
+    assert as_json_of(NCCL, "--rate", "alpha=4us")["rates"]["through"] == "NCCL"
+    both = ("--rate", "P_peer=2GB/s", "--rate", "P_mpi=2GB/s")
+    assert "found P_mpi and P_peer" in fails(6, "splits", *SIZES, *both)
+
+
+def test_a_graph_cannot_give_rates_and_says_which_run_can() -> None:
+    assert "two or more ranks, without a CUDA graph, first" in fails(6, "splits", GRAPH)
+
+
+def test_images_that_stay_are_not_copied_for_nothing_in_silence() -> None:
+    assert "copying them counts nothing; give --images N" in perfmodel("splits", NCCL).stderr
+
+
+def as_json_of(*arguments: object) -> dict[str, Any]:
+    """What is printed, beside warnings."""
+    found = json.loads(perfmodel("splits", *arguments, "--json").stdout)
+    assert isinstance(found, dict)
+    return found

@@ -4,7 +4,7 @@ import sys
 import pytest
 from trainer_helpers import ROOT, flags, small
 
-from trainer.config import Config
+from trainer.config import DATA_ON, GEMMS, MATHS, TRANSPORTS, Config
 from trainer.errors import ConfigError
 from trainer.flags import configure, parser
 
@@ -68,6 +68,15 @@ def test_verify_without_a_number_takes_the_bound_of_the_precision():
     assert configure(parser().parse_args(["--verify"])).verify == 1e-5
     assert configure(parser().parse_args(["--verify", "--dtype", "float64"])).verify == 1e-13
     assert configure(parser().parse_args([])).verify is None
+
+
+def test_every_flag_is_documented():
+    page = (ROOT / "docs" / "trainer.md").read_text(encoding="utf-8")
+    made = [text for action in parser()._actions for text in action.option_strings]
+    assert len(made) > 30
+    assert [flag for flag in made if f"`{flag}" not in page and flag not in ("-h", "--help")] == []
+    for name in (*TRANSPORTS, *GEMMS, *MATHS, *DATA_ON):
+        assert f"`{name}`" in page, name
 
 
 def test_resume_needs_a_directory():

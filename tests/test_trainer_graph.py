@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 from test_trainer_ranges import Recorder
-from trainer_device import DelayedDevice
+from trainer_device import DelayedComm, DelayedDevice
 from trainer_helpers import flags, run_ranks, session, small
 
+from trainer import assembly
 from trainer import ranges as names
 from trainer.backend import NumpyBackend
+from trainer.data import synthetic
 from trainer.graph import MOST_GRAPHS, GraphStep, why_not_captured
 from trainer.ranges import SILENT
+from trainer.transport import NoTransport
 
 
 class Capturing(DelayedDevice):
@@ -82,6 +86,28 @@ def test_a_capture_that_fails_leaves_no_graph_behind() -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError, match="not permitted"):
             step(1)
+
+
+@pytest.mark.parametrize(("images", "batch"), [(9, 5), (100, 31), (100, 33)])
+def test_all_ranks_capture_the_same_batches(
+    images: int, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NCCL demands: also where the second rank has two images of five and two of four."""
+    monkeypatch.setattr(assembly, "make_transport", lambda name, parties: NoTransport())
+    config = small(data_on="device", graph=True, batch_size=batch, train_size=images)
+    captured = []
+    for rank in range(2):
+        comm: Any = DelayedComm(ranks=2)
+        comm.rank, comm.agreed = rank, contextlib.nullcontext
+        device = Capturing()
+        parts = assembly.Assembly(config, comm, device, synthetic(config), SILENT)
+        parts.initialize(1)
+        counts = []
+        for index in [*range(-(-images // batch))] * 2:
+            parts.step(index)
+            counts.append(device.captured)
+        captured.append(counts)
+    assert captured[0] == captured[1]
 
 
 @pytest.mark.parametrize("changes", [{}, {"parallel": "model"}, {"batch_size": 100}])

@@ -109,8 +109,10 @@ def _main(arguments: argparse.Namespace, comm: mpi.Communicator) -> int:
     run_id = comm.broadcast_bytes(uuid.uuid4().hex[:12].encode()).decode()
     run = Run(config, comm, backend, threads, run_id)
     dataset, state = _read(arguments, config, comm)
-    if state and comm.rank == 0 and (why := state.why_not_identical(comm.size, backend.name)):
-        _complain(why)
+    if state and comm.rank == 0:
+        why = state.why_not_identical(config, comm.size, backend.name)
+        if why:
+            _complain(why)
     result = _train(run, arguments.checkpoint, dataset, state, stop)
     return _finish(run, arguments, dataset, result, stop)
 

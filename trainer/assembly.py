@@ -92,7 +92,7 @@ class Assembly:
             reason = "--sync-ranges waits inside the step, which a graph cannot"
         self.why_no_graph = reason
         if reason is None:
-            self.step = GraphStep(self._plain, self._backend, split.share, self._ranges)
+            self.step = GraphStep(self._plain, self._backend, split.size, self._ranges)
 
     def initialize(self, seed: int) -> None:
         """Draw the whole network's initial parameters and keep this rank's."""

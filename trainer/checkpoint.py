@@ -64,13 +64,16 @@ class State:
                 f"{'; '.join(differences)}; repeat its flags, or start anew without --resume"
             )
 
-    def why_not_identical(self, ranks: int, backend: str) -> str | None:
+    def why_not_identical(self, config: Config, ranks: int, backend: str) -> str | None:
         """Say why the continuation will differ in the last bits; None if it will not."""
-        if (ranks, backend) == (self.ranks, self.backend):
+        changes = config.roundings(self.config)
+        if (ranks, backend) != (self.ranks, self.backend):
+            was, now = (f"{n} rank{'s' * (n > 1)}" for n in (self.ranks, ranks))
+            changes.insert(0, f"was {was} with {self.backend}, is {now} with {backend}")
+        if not changes:
             return None
         return (
-            f"the checkpoint was written by {self.ranks} ranks with {self.backend}, this run has "
-            f"{ranks} with {backend}: sums are rounded in another order, so the continuation is "
+            f"--resume: {'; '.join(changes)}: sums are rounded differently, so the continuation is "
             "not bit-identical"
         )
 

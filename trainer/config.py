@@ -31,8 +31,10 @@ VERIFY_BOUNDS: Final = {"float32": 1e-5, "float64": 1e-13, "tf32": 5e-3}
 
 _CONTINUES: Final = (  # what a resumed run must share with the checkpointed one
     "input_size", "hidden_size", "num_classes", "batch_size", "learning_rate", "regularization",
-    "dtype", "pixels", "seed", "parallel",
+    "dtype", "pixels", "seed",
 )  # fmt: skip
+_ROUNDS: Final = ("parallel", "transport", "overlap", "gemm", "math")
+"""What a resumed run may change, though sums are then rounded differently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,11 @@ class Config:
                 f"--math {self.math}: wanted a --gemm that multiplies so "
                 f"({', '.join(_ABLE[self.math])}), found {self.gemm}; take one of those"
             )
+        if self.parallel == "model" and self.overlap:
+            raise ConfigError(
+                "--overlap: hides one gradient's sum behind another's product: wanted --parallel "
+                "data, found model, whose only sum is needed at once; leave out --overlap"
+            )
         if self.parallel == "model":
             for flag, found, instead in (
                 ("--gemm", self.gemm, {"fused": "hierarchical"}),
@@ -211,9 +218,16 @@ class Config:
 
     def differences(self, saved: dict[str, Any]) -> list[str]:
         """List what keeps a checkpoint with configuration `saved` from being continued."""
+        return self._changes(_CONTINUES, saved)
+
+    def roundings(self, saved: dict[str, Any]) -> list[str]:
+        """List what keeps a continuation of `saved` from being bit-identical."""
+        return self._changes([name for name in _ROUNDS if name in saved], saved)
+
+    def _changes(self, fields: Sequence[str], saved: dict[str, Any]) -> list[str]:
         return [
             f"--{name.replace('_', '-')} was {saved.get(name)!r}, is {getattr(self, name)!r}"
-            for name in _CONTINUES
+            for name in fields
             if saved.get(name) != getattr(self, name)
         ]
 

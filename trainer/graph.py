@@ -38,7 +38,8 @@ class GraphStep:
     step : callable
         Trains on a batch, by its index, without waiting for the device.
     size : callable
-        Images of this rank in a batch, by its index.
+        Images in a batch over all ranks, by its index: whether a sum is captured must be the
+        same on all of them (NCCL User Guide, "Using NCCL with CUDA Graphs").
     """
 
     def __init__(

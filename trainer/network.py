@@ -95,9 +95,7 @@ class Network:
             Tensors.split(xp.zeros(size, dtype), inputs, hidden, classes) for _ in range(2)
         )
         self._columns = columns
-        self._hidden_buffers = [xp.empty(hidden * columns, dtype) for _ in range(2)]
-        self._class_buffer = xp.empty(classes * columns, dtype)
-        self._ones = xp.ones((columns, 1), dtype)
+        self._buffers: tuple[Array, ...] = ()
         self._work: dict[int, Work] = {}
 
     @staticmethod
@@ -127,10 +125,17 @@ class Network:
     def work(self, columns: int) -> Work:
         """Return the workspace for a batch of so many images; made on first use, then kept."""
         if columns not in self._work:
-            h, c = self.hidden * columns, self.classes * columns
-            a1, d1 = (b[:h].reshape(self.hidden, columns) for b in self._hidden_buffers)
-            z2 = self._class_buffer[:c].reshape(self.classes, columns)
-            self._work[columns] = Work(a1, d1, z2, self._ones[:columns])
+            xp, most = self.backend.xp, self._columns
+            rows = (self.hidden, self.hidden, self.classes)
+            if not self._buffers:
+                self._buffers = (
+                    *(xp.empty(r * most, self.dtype) for r in rows), xp.ones((most, 1), self.dtype)
+                )  # fmt: skip
+            a1, d1, z2 = (
+                buffer[: r * columns].reshape(r, columns)
+                for r, buffer in zip(rows, self._buffers, strict=False)
+            )
+            self._work[columns] = Work(a1, d1, z2, self._buffers[-1][:columns])
         return self._work[columns]
 
     def forward(self, x: Array, ranges: Ranges = SILENT) -> Work:

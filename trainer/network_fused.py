@@ -63,14 +63,28 @@ class FusedNetwork(Network):
             "REAL": real_name(self.parameters.flat), "CLASSES": classes, "ROWS": rows,
             "SIGMOID": int(not self._fuses),
         }  # fmt: skip
-        modules = [load("fused", **macros, VECTOR=vector) for vector in (1, 4 if few else 1)]
-        self._output_layer = modules[0].get_function("output_layer")
-        self._backward_hidden = [m.get_function("backward_hidden") for m in modules]
+        module = load("fused", **macros, VECTOR=4 if few else 1)
+        self._output_layer = module.get_function("output_layer")
+        self._backward_hidden = module.get_function("backward_hidden")
         self._backward_grid = (max(-(-hidden // rows), classes),)
         self._hidden = np.int32(hidden)
         self._gemm = gemm
         self._exact = {"b_exact": True} if exact_images and self._fuses else {}
         self._update = SumAndStep(self.parameters)
+
+    def work(self, columns: int) -> Work:
+        """Return the workspace for a batch of so many images; rows start on 16 bytes.
+
+        Each width has memory of its own, zeroed: what lies behind a row's end must stay 0.
+        """
+        if columns not in self._work:
+            stride = -(-columns // 4) * 4
+            a1, d1, z2 = (
+                self.backend.xp.zeros((rows, stride), self.dtype)[:, :columns]
+                for rows in (self.hidden, self.hidden, self.classes)
+            )
+            self._work[columns] = Work(a1, d1, z2, None)
+        return self._work[columns]
 
     def forward(self, x: Array, ranges: Ranges = SILENT) -> Work:
         """Compute a1 alone, or z1 with cuBLAS; `loss_gradient` goes on from there."""
@@ -96,10 +110,10 @@ class FusedNetwork(Network):
         p, g = self.parameters, self.gradients
         columns = work.z2.shape[1]
         with ranges[names.BACKWARD_GEMM_1]:
-            self._backward_hidden[columns % 4 == 0](
+            self._backward_hidden(
                 self._backward_grid, (_BACKWARD_THREADS,),
-                (self._hidden, np.int32(columns), p.b1, p.W2, work.a1, work.z2, work.d1,
-                 g.W2, g.b1, g.b2),
+                (self._hidden, np.int32(columns), _stride(work.z2), p.b1, p.W2, work.a1, work.z2,
+                 work.d1, g.W2, g.b1, g.b2),
             )  # fmt: skip
 
     def backward_hidden(
@@ -121,6 +135,12 @@ class FusedNetwork(Network):
         p, null = self.parameters, np.uintp(0)
         self._output_layer(
             (-(-columns // _COLUMNS),), (_OUTPUT_THREADS,),
-            (self._hidden, np.int32(columns), p.b1, p.W2, p.b2, work.a1, null if y is None else y,
-             self.dtype.type(scale), work.z2, null if loss is None else loss),
+            (self._hidden, np.int32(columns), _stride(work.z2), p.b1, p.W2, p.b2, work.a1,
+             null if y is None else y, self.dtype.type(scale), work.z2,
+             null if loss is None else loss),
         )  # fmt: skip
+
+
+def _stride(matrix: Array) -> np.int32:
+    """Return the elements from one row to the next."""
+    return np.int32(matrix.strides[0] // matrix.itemsize)

@@ -106,7 +106,7 @@ class Batches:
             xp = backend.xp
             whole = _cut(split, xp.asarray(x), xp.asarray(y))
             if by_pixels:
-                whole = [Batch(b.x, b.y, xp.ascontiguousarray(b.x.T)) for b in whole]
+                whole = [Batch(b.x, b.y, _by_pixels(xp, b.x)) for b in whole]
             self._slots = [whole]
             self._host = []
         elif backend.on_device:
@@ -191,6 +191,14 @@ def _cut(split: Split, x: Array, y: Array) -> list[Batch]:
         views.append(Batch(x[start:stop], part))
         start = stop
     return views
+
+
+def _by_pixels(xp: Any, x: Array) -> Array:
+    """Return a copy of images (B', D) as (D, B'), every row beginning on 16 bytes."""
+    images, pixels = x.shape
+    copy = xp.zeros((pixels, -(-images // 4) * 4), x.dtype)[:, :images]
+    copy[:] = x.T
+    return copy
 
 
 def fill_pixels(target: np.ndarray, images: Bytes, pixels: str) -> None:

@@ -78,11 +78,11 @@ class ModelParallelStep:
         self._network, self._batches, self._comm = network, batches, comm
         self._config, self._ranges = config, ranges
         self.losses = loss_buffer(network, batches.split, config)
-        self._transports: dict[int, Transport] = {}
+        self._transports: dict[tuple[int, bool], Transport] = {}
         split = batches.split
         for index in (0, len(split) - 1):
-            self._transport(split.share(index))
-        some = self._transport(split.share(0))
+            self._transport(split.share(index), ranges)
+        some = self._transport(split.share(0), ranges)
         self.uncapturable = batches.uncapturable or some.uncapturable
 
     def __call__(self, index: int) -> None:
@@ -114,19 +114,20 @@ class ModelParallelStep:
 
     def _forward(self, x: object, ranges: Ranges) -> Work:
         work = self._network.forward(x, ranges)
-        self._transport(work.z2.shape[1]).all_reduce()
+        self._transport(work.z2.shape[1], ranges).all_reduce()
         return work
 
-    def _transport(self, columns: int) -> Transport:
+    def _transport(self, columns: int, ranges: Ranges) -> Transport:
         """Return the transport of z2 for so many images; the buffers are made on first use."""
-        if columns not in self._transports:
+        key = (columns, ranges is SILENT)  # an evaluation's has no ranges
+        if key not in self._transports:
             network, config = self._network, self._config
             message = Message.of_one(network.work(columns).z2)
-            self._transports[columns] = make_transport(
+            self._transports[key] = make_transport(
                 config.transport,
                 Parties(
-                    network.backend, self._comm, self._ranges, message,
+                    network.backend, self._comm, ranges, message,
                     overlap=config.overlap, barrier=config.sync_ranges,
                 ),
             )  # fmt: skip
-        return self._transports[columns]
+        return self._transports[key]

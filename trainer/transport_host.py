@@ -107,11 +107,11 @@ class OverlappedTransport:
                 copied = self._copy_out(self._late)
                 while not copied():
                     self._progress()
+        while self._early and not self._requests:  # before the barrier: in one order on all ranks
+            self._progress()
         if p.barrier:
             p.comm.barrier()
         with p.ranges[names.ALLREDUCE]:
-            while not self._requests and self._early:
-                self._progress()
             for _, buffer in self._late:
                 p.comm.sum_in_place(buffer)
             for request in self._requests:
@@ -168,7 +168,8 @@ class ChunkedTransport:
         """Send the early gradients on their way; sum what has arrived on the host."""
         if self._early:
             self._send(self._early)
-            self._advance()
+            if not self._parties.barrier:  # what began before it would differ between ranks
+                self._advance()
 
     def all_reduce(self) -> None:
         """Send the rest and keep all chunks moving until the last one is queued to return."""
@@ -187,12 +188,13 @@ class ChunkedTransport:
         self._in.join()
 
     def _send(self, chunks: list[tuple[Array, np.ndarray]]) -> None:
-        on_device = self._parties.backend.on_device
+        if not self._parties.backend.on_device:  # host is the same memory
+            self._leaving += [(*chunk, self._out.record()) for chunk in chunks]
+            return
         with self._parties.ranges[names.DEVICE_TO_HOST]:
             self._out.follow()
             for device, host in chunks:
-                if on_device:
-                    self._out.to_host(device, host)
+                self._out.to_host(device, host)
                 self._leaving.append((device, host, self._out.record()))
 
     def _advance(self) -> None:

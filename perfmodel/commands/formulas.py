@@ -20,6 +20,13 @@ from perfmodel.commands.options import COUNTING, symbol_options, symbol_values
     show_default=True,
     help="What the ranks of the built-in MLP share: the batch, or the hidden units.",
 )
+@click.option(
+    "--transport",
+    type=click.Choice(["host", "mpi", "nccl", "peer", "none"]),
+    default="host",
+    show_default=True,
+    help="What sums over the ranks: MPI between copies, MPI alone, NCCL, one kernel, nothing.",
+)
 @symbol_options
 @click.option(
     "--format",
@@ -29,7 +36,14 @@ from perfmodel.commands.options import COUNTING, symbol_options, symbol_values
     show_default=True,
     help="How to print it.",
 )
-def formulas(workload: Path | None, counting: Any, parallel: Any, fmt: Any, **options: Any) -> None:
+def formulas(
+    workload: Path | None,
+    counting: Any,
+    parallel: Any,
+    transport: Any,
+    fmt: Any,
+    **options: Any,
+) -> None:
     """Print the workload's FLOPs and bytes per range, per rank and batch, as formulas.
 
     With values of all symbols, also what raises arithmetic intensity there, in numbers.
@@ -37,5 +51,5 @@ def formulas(workload: Path | None, counting: Any, parallel: Any, fmt: Any, **op
     from perfmodel.workloads import formulas as described
     from perfmodel.workloads import load, mlp
 
-    model = load(workload) if workload else mlp(counting, parallel)
+    model = load(workload) if workload else mlp(counting, parallel, transport=transport)
     click.echo(described(model, fmt, symbol_values(options) or None), nl=False)

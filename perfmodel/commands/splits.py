@@ -10,7 +10,7 @@ import click
 from perfmodel.commands.options import symbol_options, symbol_values
 from perfmodel.commands.terminal import Progress, terminal, warn
 
-_UNITS = {"P_flops": "FLOP/s", "P_pci": "B/s", "P_mpi": "B/s", "alpha": "s"}
+_UNITS = {"P_flops": "FLOP/s", "P_pci": "B/s", "P_mpi": "B/s", "P_peer": "B/s", "alpha": "s"}
 
 
 @click.command()
@@ -26,15 +26,15 @@ _UNITS = {"P_flops": "FLOP/s", "P_pci": "B/s", "P_mpi": "B/s", "alpha": "s"}
     "rates",
     multiple=True,
     metavar="NAME=VALUE",
-    help="P_flops, P_pci, P_mpi (bytes sent, one direction) or alpha, such as P_mpi=4GB/s.",
+    help="P_flops, P_pci, P_mpi or P_peer (bytes sent, one way) or alpha, such as P_mpi=4GB/s.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def splits(reports: tuple[Path, ...], **options: Any) -> None:
     """Rank all ways to split the MLP's loops over p ranks: FLOPs, bytes, memory, time.
 
     D, H, C, B and p are taken from the first of REPORTS, which also gives the rates (the document's
-    without one); options override them. Every report's all-reduce, data or model parallel, is set
-    beside the estimate.
+    without one); options override them. Every report's all-reduce, data or model parallel, by MPI
+    or NCCL, is set beside the estimate.
     """
     import json
 
@@ -51,6 +51,11 @@ def splits(reports: tuple[Path, ...], **options: Any) -> None:
     )
     for note in rates.notes:
         warn(note)
+    if options["images"] is None and rates.images_bytes_per_s is None:
+        warn(
+            f"{rates.source}: no rate of copying images, so that copying them counts nothing; give "
+            f"--images N for N images that stay on the GPUs, or --rate P_pci=..."
+        )
     found = model.answer(
         sizes,
         ranks,

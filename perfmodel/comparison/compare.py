@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,7 +25,9 @@ from perfmodel.comparison.matching import align, order, without_repeats
 from perfmodel.comparison.result import Comparison, Row, Side, Verdict
 from perfmodel.comparison.series import Launch, launch_of
 from perfmodel.errors import ReportError, WorkloadError
-from perfmodel.measure import measure
+from perfmodel.fit import tabulate
+from perfmodel.measure import Run, measure
+from perfmodel.pace import Pace, pace_of
 from perfmodel.runs import group, identify
 from perfmodel.trace import Trace
 
@@ -91,9 +93,13 @@ def compare_traces(
             raise WorkloadError(
                 f"wanted a {name} from 0 to 1000 percent; found {100 * value:g} percent; give less"
             )
+    measured = [
+        _measure(n, t, options, progress) for n, t in (("before", before), ("after", after))
+    ]
+    done = any(pace.queues for side in measured for _, pace in side)  # or times mean two things
     sides, warnings = [], []
-    for name, traces in (("before", before), ("after", after)):
-        side, said = _side(name, traces, options, progress)
+    for name, runs in zip(("before", "after"), measured, strict=True):
+        side, said = _side(name, runs, options.warmup, done=done)
         sides.append(side)
         warnings += said
     return compare_sides(sides[0], sides[1], options, [*warnings, *_check(before, after)])
@@ -108,7 +114,7 @@ def compare_sides(
     keys = without_repeats(order(old, new))
     medians = {key: (_medians(old, key), _medians(new, key)) for key in keys}
     effects = {
-        key: effect(*pair, options.noise * SCALES[_noise(key, old)], machines=machines)
+        key: effect(*pair, options.noise * _scale(key, [*old, *new]), machines=machines)
         for key, pair in medians.items()
         if all(pair)
     }
@@ -133,26 +139,37 @@ def compare_sides(
         noise=None if enough else options.noise,
         machines=machines,
         detectable=effects[first].detectable(tests[first][2], options.least),
-        addressed=_addressed(rows),
+        addressed=_addressed(rows, before, after),
         warnings=tuple(dict.fromkeys([*warnings, *_cautions(before, after, machines, options)])),
     )
 
 
-def _side(
+def _measure(
     name: str,
     traces: Sequence[Trace],
     options: CompareOptions,
     progress: Callable[[str], object],
-) -> tuple[Side, list[str]]:
+) -> list[tuple[Run, Pace]]:
+    """Measure the launches of one side."""
     distinct = list({t.source.resolve(): t for t in traces}.values())
     if not distinct:
         raise ReportError(f"wanted at least one report {name}; found none; name one")
-    warnings, launches, told = [], [], []
+    found = []
     for label, members in group(distinct):
         progress(label)
         run = measure(members, options.batch_label, label=label, by_time=options.by_time)
+        found.append((run, pace_of(run, tabulate(run.spans, run.ranks, run.batch_label))))
+    return found
+
+
+def _side(
+    name: str, runs: Sequence[tuple[Run, Pace]], warmup: int | None, *, done: bool
+) -> tuple[Side, list[str]]:
+    """Take the series of one side's launches; `done` as of `launch_of`."""
+    warnings, launches, told = [], [], []
+    for run, pace in runs:
         identity, said = identify(run, {})
-        launches.append(launch_of(run, options.warmup))
+        launches.append(launch_of(run, warmup, pace=pace, done=done))
         told.append(settings(identity, run.traces))
         warnings += said
     for text in mixed(told):
@@ -168,8 +185,9 @@ def _medians(launches: Sequence[Launch], key: Key) -> list[Median]:
     return [median(s.seconds, s.noise) for s in found]
 
 
-def _noise(key: Key, launches: Sequence[Launch]) -> str:
-    return next(launch.series[key].noise for launch in launches if key in launch.series)
+def _scale(key: Key, launches: Sequence[Launch]) -> float:
+    """Noise between launches over that of host times, of the side where there is more."""
+    return max(SCALES[one.series[key].noise] for one in launches if key in one.series)
 
 
 def _central(medians: Sequence[Median]) -> float | None:
@@ -217,27 +235,52 @@ def _row(
     )
 
 
-def _addressed(rows: Sequence[Row]) -> tuple[Row, ...]:
+def _addressed(rows: Sequence[Row], before: Side, after: Side) -> tuple[Row, ...]:
     """The innermost range and the link that certainly lost the most time, in that order.
 
-    Ranges do not count if the batches after have none inside: their work went elsewhere. Totals
-    of the GPU do not count as links: they lose what copies and kernels lose.
+    Totals of the GPU do not count as links: they lose what copies and kernels lose. But where a
+    host only queues, and ranges cannot tell what it lost, the GPU's idle time does, if that is
+    more than any link lost.
+    """
+    leaves = _telling_ranges(rows, before, after)
+    totals = (GPU_BUSY, GPU_IDLE)
+    links = [r for r in rows if r.group != "range" and r.depth == 0 and r.path[0] not in totals]
+    found = [most for candidates in (leaves, links) if (most := _most_lost(candidates))]
+    if (before.queues or after.queues) and not any(r.group == "range" for r in found):
+        idle = _most_lost([r for r in rows if r.path == (GPU_IDLE,)])
+        if idle and all(idle.difference_s < r.difference_s for r in found):
+            found.insert(0, idle)
+    return tuple(found)
+
+
+def _most_lost(rows: Sequence[Row]) -> Row | None:
+    lost = [r for r in rows if r.verdict in ("faster", "only before")]
+    return min(lost, key=lambda r: r.difference_s, default=None)
+
+
+def _telling_ranges(rows: Sequence[Row], before: Side, after: Side) -> list[Row]:
+    """Innermost ranges whose loss says what a change addressed.
+
+    None if the batches after have no range of those before: their work went elsewhere. None if
+    the host only queued them; if it does so after, what is gone still tells.
     """
     inside = [r for r in rows if r.group == "range" and r.depth > 0]
+    if before.queues or not any(r.before_s is not None and r.after_s is not None for r in inside):
+        return []
     holders = {r.path[:-1] for r in inside if r.before_s is not None}
     leaves = [r for r in inside if r.path not in holders]
-    if not any(r.after_s is not None for r in inside):
-        leaves = []
-    links = [
-        r for r in rows
-        if r.group != "range" and r.depth == 0 and r.path[0] not in (GPU_BUSY, GPU_IDLE)
-    ]  # fmt: skip
-    found = []
-    for candidates in (leaves, links):
-        lost = [r for r in candidates if r.verdict in ("faster", "only before")]
-        if lost:
-            found.append(min(lost, key=lambda r: r.difference_s))
-    return tuple(found)
+    return [r for r in leaves if r.after_s is None] if after.queues else leaves
+
+
+def _queued(before: Side, after: Side) -> Iterator[str]:
+    """Say what times mean where a host queues batches and does not wait for them."""
+    where = [name for name, side in (("before", before), ("after", after)) if side.queues]
+    if where:
+        yield (
+            f"the host queues batches {' and '.join(where)} without waiting until they are done: "
+            f"on both sides a batch is timed from the end of the one before it to the end of its "
+            f"own GPU work; host times of ranges {' and '.join(where)} are those of queueing"
+        )
 
 
 def _on_other_machines(before: Sequence[Launch], after: Sequence[Launch]) -> bool:
@@ -254,7 +297,7 @@ def _check(before: Sequence[Trace], after: Sequence[Trace]) -> list[str]:
 
 def _cautions(before: Side, after: Side, machines: bool, options: CompareOptions) -> list[str]:
     """Warn of what the comparison cannot know, or compares that is no before and after."""
-    said = []
+    said = list(_queued(before, after))
     found = differences(before.settings, after.settings)
     other = "; ".join(str(d) for d in found if d.workload)
     if other:

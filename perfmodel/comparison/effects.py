@@ -24,8 +24,9 @@ all-reduce's transfer, 0.07 for copies; see docs/compare.md.
 """
 
 SCALES: Final = {"host": 1.0, "collective": 2.0, "waiting": 12.0, "kernel": 0.2}
-"""Noise of a kind of time over that of host times, measured likewise: kernels 0.01 to 0.03,
-ranges that hold a collective 0.22, waiting for other ranks 1.2 (of the logarithm)."""
+"""Noise of a kind of time over that of host times, measured likewise: kernels 0.01 to 0.03, as
+batches that the GPU paces (0.002, and their idle time 0.011, in the ladder's CUDA graphs); ranges
+that hold a collective 0.22, waiting for other ranks 1.2 (of the logarithm)."""
 
 _NOISE_DF: Final = 10.0
 _BLOCKS: Final = 8

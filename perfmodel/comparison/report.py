@@ -49,10 +49,9 @@ def _answer(c: Comparison) -> Iterator[str]:
             f"    with these reports, a batch must get {100 * down:.0f} % faster or "
             f"{100 * c.detectable:.0f} % slower to pass"
         )
-    names = {"range": "range", "link": "link", "kernel": "link"}
     for row in c.addressed:
         yield (
-            f"Bottleneck addressed, by {names[row.group]}: {printable(row.name)}, "
+            f"Bottleneck addressed, by {_kind(row)}: {printable(row.name)}, "
             f"{_share(row)} before{_gain(row, batch)}"
         )
         if row.verdict == "only before" and (new := _new(c, row)):
@@ -60,8 +59,15 @@ def _answer(c: Comparison) -> Iterator[str]:
     if not c.addressed:
         yield "No range or link lost time for certain: no bottleneck was addressed beyond noise."
     idle = next((r for r in c.rows if r.path == (GPU_IDLE,)), None)
-    if idle is not None and idle.ratio is not None:
+    if idle is not None and idle.ratio is not None and idle not in c.addressed:
         yield f"Of a batch, the GPU idles {_change(idle)}: {_said(idle)}"
+
+
+def _kind(row: Row) -> str:
+    """What a row of the addressed is: a range, a link, or what the host lost."""
+    if row.path == (GPU_IDLE,):
+        return "host"
+    return "range" if row.group == "range" else "link"
 
 
 def _new(c: Comparison, gone: Row) -> str:
@@ -92,7 +98,9 @@ def _share(row: Row) -> str:
 def _gain(row: Row, batch: Row) -> str:
     now = f", {si(row.after_s, 's')} after" if row.after_s is not None else ", gone after"
     lost = f"; it lost {si(-row.difference_s, 's')}"
-    if batch.verdict == "faster":
+    if batch.verdict == "faster" and row.difference_s < batch.difference_s:
+        lost += f", the batch {si(-batch.difference_s, 's')}"
+    elif batch.verdict == "faster":
         lost += f" of the {si(-batch.difference_s, 's')} that the batch lost"
     return now + lost
 
@@ -132,6 +140,7 @@ def _side(side: Side) -> dict[str, Any]:
             "batches": launch.batches,
             "warmup": launch.warmup,
             "ranks": launch.ranks,
+            "queues": launch.queues,
             "settings": dict(told),
         }
         for launch, told in zip(side.launches, side.settings, strict=True)

@@ -79,6 +79,11 @@ class Side:
         """Names of the runs."""
         return tuple(launch.label for launch in self.launches)
 
+    @property
+    def queues(self) -> bool:
+        """Whether the host of any launch leaves batches before they are done."""
+        return any(launch.queues for launch in self.launches)
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:

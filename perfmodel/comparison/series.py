@@ -8,12 +8,15 @@ from typing import Literal
 
 import numpy as np
 
-from perfmodel.comparison.links import WAITING, Key, links
+from perfmodel import replay, traffic
+from perfmodel.comparison.links import GPU_BUSY, GPU_IDLE, WAITING, Key, links
 from perfmodel.errors import SchemaError
-from perfmodel.fit import Floats, count_warmup, tabulate
+from perfmodel.fit import Floats, Measured, count_warmup, tabulate
 from perfmodel.measure import Run
+from perfmodel.pace import Pace, head_of, pace_of, until_done
 from perfmodel.spans import Path
 from perfmodel.trace import GRAPH
+from perfmodel.workloads.mlp_ranges import GRAPH as GRAPH_RANGE
 
 Noise = Literal["host", "collective", "waiting", "kernel"]
 
@@ -27,7 +30,7 @@ class Series:
     seconds : array, shape (batches,)
         Of the slowest rank: the others wait for it. NaN in batches that lack it.
     noise : {'host', 'collective', 'waiting', 'kernel'}
-        What makes launches differ.
+        What makes launches differ: 'kernel' also stands for batches that the GPU paces.
     """
 
     seconds: Floats
@@ -40,7 +43,8 @@ class Launch:
 
     `gpus` are the UUIDs of the GPUs of its host, empty where the report does not tell them;
     `recorded` names what it has events of: 'gpu', 'nodes' (operations one by one, no CUDA graphs
-    traced whole) and 'mpi'.
+    traced whole) and 'mpi'; `queues` says that the host leaves batches before they are done, so
+    that the host times of ranges are those of queueing.
     """
 
     label: str
@@ -49,6 +53,7 @@ class Launch:
     gpus: frozenset[str]
     recorded: frozenset[str]
     series: Mapping[Key, Series]
+    queues: bool = False
 
     @property
     def batches(self) -> int:
@@ -56,14 +61,22 @@ class Launch:
         return int(np.isfinite(next(iter(self.series.values())).seconds).sum())
 
 
-def launch_of(run: Run, warmup: int | None = None) -> Launch:
+def launch_of(
+    run: Run, warmup: int | None = None, *, pace: Pace | None = None, done: bool | None = None
+) -> Launch:
     """Take the series of one measured run.
 
     Parameters
     ----------
     run : Run
     warmup : int, optional
-        Leading batches to leave out; detected by default (`perfmodel.fit.count_warmup`).
+        Leading batches to leave out; detected by default (`perfmodel.fit.count_warmup`), and up to
+        the first that only replays a CUDA graph, if one does.
+    pace : Pace, optional
+        Of the run, if it is known already.
+    done : bool, optional
+        Whether batches are timed until the GPU is done with them, too; by default only where the
+        host queues them.
 
     Raises
     ------
@@ -71,9 +84,12 @@ def launch_of(run: Run, warmup: int | None = None) -> Launch:
         If fewer than two finished batches are left.
     """
     measured = tabulate(run.spans, run.ranks, run.batch_label)
-    head = next(m for m in measured if m.label == run.batch_label)
+    pace = pace or pace_of(run, measured)
+    if pace.queues if done is None else done:
+        measured = until_done(run, measured, pace)
+    head = head_of(run, measured)
     whole = head.seconds["host"]
-    first = count_warmup(whole) if warmup is None else warmup
+    first = _warmup(run, measured) if warmup is None else warmup
     left = int(np.isfinite(_slowest(whole[:, first:])).sum())
     if left < 2:
         raise SchemaError(
@@ -83,19 +99,32 @@ def launch_of(run: Run, warmup: int | None = None) -> Launch:
     found: dict[Key, Series] = {}
     collective = _in_collectives(run)
     for m in measured:
-        if run.batch_label in m.path:
+        if run.batch_label in m.path and not traffic.marked_by_nccl(m.path):
             path = m.path[m.path.index(run.batch_label) :]
-            seconds = _slowest(m.seconds["host"][:, first:])
-            found[("range", path)] = Series(seconds, collective.get(path, "host"))
-    for (group, path), table in _with_totals(links(run, head)):
-        noise: Noise = "kernel" if group == "kernel" else "host"
-        if path[0] == WAITING:
-            noise = "waiting"
-        found[(group, path)] = Series(_slowest(table[:, first:]), noise)
+            noise = collective.get(path, "host")
+            if m is head and pace.by_gpu:
+                noise = "kernel"
+            found[("range", path)] = Series(_slowest(m.seconds["host"][:, first:]), noise)
+    for key, table in _with_totals(links(run, head)):
+        found[key] = Series(_slowest(table[:, first:]), _noise(key, pace))
     kept = {k: s for k, s in found.items() if np.isfinite(s.seconds).any()}
     gpus = frozenset(g.uuid for t in run.traces for g in t.gpus if g.uuid)
     recorded = frozenset(_recorded(run))
-    return Launch(run.label, first, len(run.ranks), gpus, recorded, kept)
+    return Launch(run.label, first, len(run.ranks), gpus, recorded, kept, pace.queues)
+
+
+def _warmup(run: Run, measured: tuple[Measured, ...]) -> int:
+    replays = replay.first_replay(measured, GRAPH_RANGE, run.batch_label)
+    return max(count_warmup(head_of(run, measured).seconds["host"]), replays or 0)
+
+
+def _noise(key: Key, pace: Pace) -> Noise:
+    """What makes launches differ in a link or kernel: the GPU alone, or the host, too."""
+    group, path = key
+    if path[0] == WAITING:
+        return "waiting"
+    paced = pace.by_gpu and path[0] in (GPU_BUSY, GPU_IDLE)
+    return "kernel" if group == "kernel" or paced else "host"
 
 
 def _recorded(run: Run) -> Iterator[str]:

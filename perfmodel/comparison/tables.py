@@ -69,7 +69,10 @@ def text(comparison: Comparison, group: Group) -> Table | None:
          r.verdict)
         for r in shown
     ]  # fmt: skip
-    return Table(_TITLES[group], columns, data, hidden, levels=[r.depth for r in shown])
+    title = _TITLES[group]
+    if group == "range" and (comparison.before.queues or comparison.after.queues):
+        title = "Ranges (host time per batch, the batch until the GPU is done; slowest rank)"
+    return Table(title, columns, data, hidden, levels=[r.depth for r in shown])
 
 
 def _interval(row: Row) -> str | None:

@@ -35,6 +35,7 @@ CLOCKS: Final[tuple[Clock, ...]] = (
     ("gpu_projection_s", "GPU projection", "#3a87c0"),
     ("gpu_busy_s", "GPU busy", "#08306b"),
 )
+_QUEUED: Final = "batch: until done; ranges: host, queueing"
 _LONGEST: Final = 40  # letters of a range's name
 
 
@@ -68,7 +69,13 @@ class BreakdownRow:
     gpu_busy_s: float | None = None
 
 
-def breakdown(rows: Sequence[Row], *, ax: Axes | None = None, title: str | None = None) -> Axes:
+def breakdown(
+    rows: Sequence[Row],
+    *,
+    ax: Axes | None = None,
+    title: str | None = None,
+    queued: bool = False,
+) -> Axes:
     """Draw host time, GPU projection and GPU busy time of every range as horizontal bars.
 
     Values are followed by their share of the first row's host time (of its first clock known, if
@@ -82,6 +89,9 @@ def breakdown(rows: Sequence[Row], *, ax: Axes | None = None, title: str | None 
     ax : matplotlib Axes, optional
         Where to draw; by default a figure of its own, 6.2 inches wide.
     title : str, optional
+    queued : bool
+        The host only queues: the batch's host time is that until all its work is done, and that of
+        other ranges the time of queueing, which the legend then says.
 
     Raises
     ------
@@ -102,7 +112,7 @@ def breakdown(rows: Sequence[Row], *, ax: Axes | None = None, title: str | None 
     finish(ax, "Median time, and its share of the batch", "")
     width = size_pt(ax, foreign)[0]
     _bars(ax, known, 0.9 / len(used), width)
-    _legend(ax, used, title, width)
+    _legend(ax, [_named(clock, queued) for clock in used], title, width)
     if text_width_pt(ax.get_xlabel(), LABEL_PT) > width:
         ax.set_xlabel("Median time")
     ax.spines["bottom"].set_visible(False)
@@ -145,6 +155,12 @@ def _legend(ax: Axes, used: Sequence[Clock], title: str | None, width: float) ->
         columnspacing=1.2, borderpad=0.2, frameon=False,
     )  # fmt: skip
     put_title(ax, title, width, 7 + 13 * rows)
+
+
+def _named(clock: Clock, queued: bool) -> Clock:
+    """Name the host's clock for what it shows."""
+    key, name, color = clock
+    return (key, _QUEUED if queued and key == "host_s" else name, color)
 
 
 def _time_tick(seconds: float, _: float) -> str:

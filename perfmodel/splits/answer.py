@@ -107,7 +107,7 @@ def grids_table(found: Answer, most: int = _MOST_ROWS) -> Table:
         Column("memory_bytes", "Memory", "si", "B"),
         Column("compute_s", "Compute", "si", "s"),
         Column("copies_s", "Copies", "si", "s"),
-        Column("mpi_s", "MPI", "si", "s"),
+        Column("mpi_s", found.rates.through, "si", "s"),
         Column("batch_s", "Batch", "si", "s"),
     )
     shown = found.ranked[:most]
@@ -159,6 +159,7 @@ def measured_table(found: Answer) -> Table:
     columns = (
         Column("report", "Report"),
         Column("split", "Split"),
+        Column("through", "By"),
         Column("estimated_bytes", "Paper", "si", "B", digits=4),
         Column("measured_bytes", "Measured", "si", "B", digits=4),
         Column("measured_calls", "Calls", "int"),
@@ -168,16 +169,26 @@ def measured_table(found: Answer) -> Table:
     )
     rows = [
         (
-            m.label, m.grid.name, m.estimated_bytes, m.measured_bytes, m.measured_calls,
+            m.label, m.grid.name, m.through, m.estimated_bytes, m.measured_bytes, m.measured_calls,
             m.estimated_s, m.transfer_s, m.measured_s,
         )
         for m in found.measured
     ]  # fmt: skip
-    note = (
-        "bytes handed to MPI per rank and batch; transfer: from the last rank's arrival on; range: "
+    notes = [
+        "bytes handed over per rank and batch; transfer: from the last rank's arrival on; range: "
         f"MPI_Allreduce on the host; the paper's time takes alpha and beta of {found.rates.source}"
-    )
-    return Table("Communication on paper and measured", columns, rows, (note,))
+    ]
+    if any(m.through == "NCCL" for m in found.measured):
+        notes.append(
+            "NCCL: a report does not record its bytes; calls and times are those of its kernels on "
+            "the GPU, range with the waiting for other ranks"
+        )
+    if any(m.estimated_s is None for m in found.measured):
+        notes.append(
+            f"no paper's time: {found.rates.source} tells alpha and beta of {found.rates.through} "
+            "only; give a report that sums by the same first"
+        )
+    return Table("Communication on paper and measured", columns, rows, tuple(notes))
 
 
 def sentences(found: Answer) -> tuple[str, ...]:
@@ -198,9 +209,9 @@ def _sentences(found: Answer) -> Iterator[str]:
     if data and model:
         n, m = data.split.message_bytes, model.split.message_bytes
         yield (
-            f"Data parallelism hands MPI {si(n, 'B')} a batch and takes {_batch(found, data)}, "
-            f"model parallelism {si(m, 'B')} ({m / n:.3g} times as much) and "
-            f"{_batch(found, model)}."
+            f"Data parallelism hands {found.rates.through} {si(n, 'B')} a batch and takes "
+            f"{_batch(found, data)}, model parallelism {si(m, 'B')} ({m / n:.3g} times as much) "
+            f"and {_batch(found, model)}."
         )
     yield (
         "Model parallelism sends fewer bytes while C B < HD + H + CH + C: "
@@ -258,8 +269,8 @@ def _rates(rates: Rates) -> str:
         if rate is not None
     ]
     return (
-        f"P_flops {si(rates.flops_per_s, 'FLOP/s')}, P_pci {', '.join(pci) or 'none'}, P_mpi "
-        f"{si(1 / rates.link.beta_s_per_byte, 'B/s')} one way, alpha "
+        f"P_flops {si(rates.flops_per_s, 'FLOP/s')}, P_pci {', '.join(pci) or 'none'}, "
+        f"{rates.link_name} {si(1 / rates.link.beta_s_per_byte, 'B/s')} one way, alpha "
         f"{si(rates.link.alpha_s, 's')}, {rates.algorithm} (from {rates.source})"
     )
 

@@ -9,12 +9,12 @@ from perfmodel.analysis import RangeRow, RunAnalysis
 from perfmodel.collectives import Link, cost, fit_link
 from perfmodel.errors import ModelError, WorkloadError
 from perfmodel.splits.grids import Grid, Sizes, split
-from perfmodel.splits.model import Rates
-from perfmodel.traffic import CollectiveGroup
+from perfmodel.splits.model import Rates, Through
+from perfmodel.traffic import NCCL, CollectiveGroup
 
 _IMAGES = ("copying images host -> device",)
 _STAGING = ("cudaMemcpyDeviceToHost", "cudaMemcpyHostToDevice")
-_RATES = ("P_flops", "P_pci", "P_mpi", "alpha")
+_RATES = ("P_flops", "P_pci", "P_mpi", "P_peer", "alpha")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,16 @@ class Comparison:
     label, parallel : str
         The report, and 'data' or 'model'.
     grid : Grid
+    through : {'MPI', 'NCCL'} or None
+        What summed; None if the report shows no all-reduce.
     estimated_bytes, measured_bytes : float or None
-        Handed to MPI; measured by the calls' sizes inside the range MPI_Allreduce.
+        Handed to it; measured by the calls' sizes inside the range MPI_Allreduce. A report does
+        not record those of NCCL.
     estimated_calls, measured_calls : float or None
         All-reduces.
     estimated_s, measured_s : float or None
-        Time of the all-reduce by the rates, and of the range on the host.
+        Time of the all-reduce by the rates, None if these are of another link; and of the range on
+        the host, or of NCCL's kernels on the GPU.
     transfer_s : float or None
         Measured from the last rank's arrival on.
     """
@@ -39,11 +43,12 @@ class Comparison:
     label: str
     parallel: str
     grid: Grid
+    through: Through | None
     estimated_bytes: float
     measured_bytes: float | None
     estimated_calls: float
     measured_calls: float | None
-    estimated_s: float
+    estimated_s: float | None
     measured_s: float | None
     transfer_s: float | None
 
@@ -79,7 +84,8 @@ def rates_of(run: RunAnalysis) -> Rates:
 
     P_flops is over the products. Images and staging have rates of their own, bytes over the
     ranges' median time on the GPU, or on the host without one. alpha and beta are fitted to the
-    report's all-reduces by size; where these have one size, beta takes all of their time.
+    report's all-reduces by size; where these have one size, or are NCCL's, whose sizes are not
+    recorded, beta takes all of their time.
 
     Raises
     ------
@@ -90,11 +96,14 @@ def rates_of(run: RunAnalysis) -> Rates:
     groups = _all_reduces(run)
     if compute is None or not groups or len(run.ranks) < 2:
         lacking = "no P_flops" if compute is None else "no all-reduce of two or more ranks"
+        apart = ", without a CUDA graph," if run.workload.replay else ""
         raise ModelError(
             f"{run.label}: wanted the rates of a parallel run; found {lacking}; give the report of "
-            "a run of two or more ranks first, or --rate P_flops=... and --rate P_mpi=..."
+            f"a run of two or more ranks{apart} first, or --rate P_flops=... and --rate P_mpi=..."
         )
-    link, notes = _link(groups, len(run.ranks), run.label)
+    through = _through(groups)
+    by_nccl = through == "NCCL"
+    link, notes = _nccl_link(run, groups) if by_nccl else _link(groups, len(run.ranks), run.label)
     return Rates(
         flops_per_s=compute.value,
         link=link,
@@ -102,11 +111,12 @@ def rates_of(run: RunAnalysis) -> Rates:
         staging_bytes_per_s=_rate(run, _STAGING),
         source=run.label,
         notes=notes,
+        through=through or "MPI",
     )
 
 
 def override(rates: Rates, given: Mapping[str, float]) -> Rates:
-    """Replace rates by given ones: P_flops, P_pci, P_mpi (one direction), alpha.
+    """Replace rates by given ones: P_flops, P_pci, P_mpi or P_peer (one direction), alpha.
 
     Raises
     ------
@@ -120,11 +130,15 @@ def override(rates: Rates, given: Mapping[str, float]) -> Rates:
                 "--rate P_mpi=4GB/s, say"
             )
     changed = rates
-    if given.keys() & {"P_mpi", "alpha"}:
-        beta = 1 / given["P_mpi"] if "P_mpi" in given else rates.link.beta_s_per_byte
+    if {"P_mpi", "P_peer"} <= given.keys():
+        raise ModelError("wanted one link; found P_mpi and P_peer; give the one that sums")
+    if given.keys() & {"P_mpi", "P_peer", "alpha"}:
+        sent = given.get("P_mpi", given.get("P_peer", 1 / rates.link.beta_s_per_byte))
+        through: Through = "NCCL" if "P_peer" in given else rates.through
+        through = "MPI" if "P_mpi" in given else through
         alpha = given.get("alpha", rates.link.alpha_s)
         notes = () if "alpha" in given else rates.notes
-        changed = replace(changed, link=Link(alpha, beta), notes=notes)
+        changed = replace(changed, link=Link(alpha, 1 / sent), notes=notes, through=through)
     if "P_pci" in given:
         pci = given["P_pci"]
         changed = replace(changed, images_bytes_per_s=pci, staging_bytes_per_s=pci)
@@ -145,23 +159,28 @@ def compare(run: RunAnalysis, rates: Rates) -> Comparison:
     parallel = "model" if run.identity.config.get("parallel") == "model" else "data"
     grid = Grid(H=ranks) if parallel == "model" else Grid(B=ranks)
     transfers = split(sizes, grid).transfers
-    row = _row(run, "MPI_Allreduce")
     groups = _all_reduces(run)
+    through = _through(groups)
+    row = None if through == "NCCL" else _row(run, "MPI_Allreduce")
     transfer = [g.transfer_s for g in groups]
     known = [s for s in transfer if s is not None]
+    estimated = sum(
+        cost(t.collective, t.bytes, t.ranks, rates.algorithm).seconds(rates.link) for t in transfers
+    )
+    measured = row.host_s if row else None
+    if through == "NCCL":  # the host only queues it
+        measured = sum(g.count * g.seconds for g in groups)
     return Comparison(
         label=run.label,
         parallel=parallel,
         grid=grid,
+        through=through,
         estimated_bytes=sum(t.bytes for t in transfers),
         measured_bytes=row.measured_mpi_bytes if row else None,
         estimated_calls=len(transfers),
         measured_calls=sum(g.count for g in groups) if groups else None,
-        estimated_s=sum(
-            cost(t.collective, t.bytes, t.ranks, rates.algorithm).seconds(rates.link)
-            for t in transfers
-        ),
-        measured_s=row.host_s if row else None,
+        estimated_s=estimated if through in (None, rates.through) else None,
+        measured_s=measured,
         transfer_s=(
             sum(g.count * (g.transfer_s or 0.0) for g in groups)
             if known and len(known) == len(transfer)
@@ -186,8 +205,27 @@ def _link(groups: list[CollectiveGroup], ranks: int, label: str) -> tuple[Link, 
     return Link(0.0, spent / sent), (note,)
 
 
+def _nccl_link(run: RunAnalysis, groups: list[CollectiveGroup]) -> tuple[Link, tuple[str, ...]]:
+    """Take beta from the formula's bytes of a batch over the time of all kernels in it."""
+    handed = float(run.totals.peer_message_bytes)
+    spent = sum(g.count * (g.seconds if g.transfer_s is None else g.transfer_s) for g in groups)
+    note = (
+        f"{run.label}: reports do not record the sizes of NCCL's messages, so P_peer takes those "
+        "of the formulas, alpha is unknown and beta takes all of the time; give --rate alpha=..."
+    )
+    return Link(0.0, spent / cost("all-reduce", handed, len(run.ranks)).sent_bytes), (note,)
+
+
 def _all_reduces(run: RunAnalysis) -> list[CollectiveGroup]:
-    return [g for g in run.collectives if g.name == "MPI_Allreduce" and g.bytes]
+    """All-reduces of MPI with their sizes, else those of NCCL."""
+    found = [g for g in run.collectives if g.name == "MPI_Allreduce" and g.bytes]
+    return found or [g for g in run.collectives if g.name == f"{NCCL}AllReduce"]
+
+
+def _through(groups: list[CollectiveGroup]) -> Through | None:
+    if not groups:
+        return None
+    return "NCCL" if groups[0].name.startswith(NCCL) else "MPI"
 
 
 def _row(run: RunAnalysis, label: str) -> RangeRow | None:

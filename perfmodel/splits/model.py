@@ -11,6 +11,7 @@ from perfmodel.collectives import Link, cost
 from perfmodel.splits.grids import FLOPS_PER_OUTPUT, Grid, Sizes, Split, grids, split
 
 Side = Literal["below", "above", "always", "never"]
+Through = Literal["MPI", "NCCL"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Rates:
     flops_per_s : float
         P_flops.
     link : Link
-        alpha and beta of MPI; 1/beta is P_mpi in bytes sent, one direction.
+        alpha and beta of MPI, or of NCCL; 1/beta is P_mpi, or P_peer, in bytes sent, one direction.
     images_bytes_per_s, staging_bytes_per_s : float or None
         P_pci of the images, and of what MPI is handed; None where nothing is copied.
     algorithm : str
@@ -31,6 +32,8 @@ class Rates:
         Where the rates come from.
     notes : tuple of str
         What is missing in them.
+    through : {'MPI', 'NCCL'}
+        Whose link it is.
     """
 
     flops_per_s: float
@@ -40,6 +43,12 @@ class Rates:
     algorithm: str = "ring"
     source: str = "given"
     notes: tuple[str, ...] = ()
+    through: Through = "MPI"
+
+    @property
+    def link_name(self) -> str:
+        """Name of 1/beta."""
+        return "P_mpi" if self.through == "MPI" else "P_peer"
 
 
 DOCUMENT: Final = Rates(
@@ -81,7 +90,7 @@ class Ranked:
 def predict(found: Split, rates: Rates) -> Times:
     """Predict one batch: F / P_flops + bytes / P_pci + alpha, beta (and gamma) of the collectives.
 
-    Source: the document's Question 2.5 for the sum, `perfmodel.collectives` for MPI.
+    Source: the document's Question 2.5 for the sum, `perfmodel.collectives` for the messages.
     """
     mpi = 0.0
     for t in found.transfers:

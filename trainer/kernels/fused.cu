@@ -5,20 +5,21 @@
 //                    pass over a1: three thin products and two element-wise passes read it once
 //
 // With SIGMOID the products' a1 is z1 = W1 x, and both compute a1 = sigmoid(z1 + b1) as they read it.
-// a1 and d1 are H x B', z2, dz2 and y are C x B', W2 is C x H, all row-major. Sums run in a fixed
+// a1 and d1 are H x B', z2, dz2 and y are C x B', W2 is C x H, all row-major; rows of all but y and W2
+// are `stride` elements apart, what lies between them and B' is 0 and stays 0. Sums run in a fixed
 // order: every run gives the same bits.
 //
 // These kernels are short: what counts is how few times a thread waits for memory. So all loads of
 // a round are begun before the first is used, and there are few rounds.
 //
 // Macros: REAL, CLASSES, ROWS (hidden rows a block of backward_hidden owns), VECTOR (images a thread
-// of it reads at a time: 4 where rows of a1 begin on 16 bytes, else 1), SIGMOID (0, 1).
+// of it reads at a time: 4 where the stride allows it, else 1), SIGMOID (0, 1).
 
 #define COLUMNS 16   // images a block of output_layer owns
 #define SLICES 32    // parts of H it sums beside each other
 #define THREADS (COLUMNS * SLICES)
 #define WIDTH (CLASSES + (4 - CLASSES % 4) % 4)
-#define STAGE (WIDTH * int(sizeof(REAL)) <= 64 ? 512 : 128)  // hidden rows whose weights are shared
+#define STAGE (WIDTH * int(sizeof(REAL)) <= 48 ? 512 : WIDTH * int(sizeof(REAL)) <= 96 ? 128 : 64)  // hidden rows whose weights are shared
 #define BACKWARD_THREADS 256
 
 __device__ __forceinline__ REAL activation(REAL z, REAL bias) {
@@ -32,7 +33,7 @@ __device__ __forceinline__ REAL activation(REAL z, REAL bias) {
 // A block owns COLUMNS images; a thread sums one image over every SLICES-th hidden row.
 // Without y (null): z2 only, for predictions.
 extern "C" __global__ void __launch_bounds__(THREADS) output_layer(
-    int hidden, int columns, const REAL* __restrict__ b1, const REAL* __restrict__ w2,
+    int hidden, int columns, int stride, const REAL* __restrict__ b1, const REAL* __restrict__ w2,
     const REAL* __restrict__ b2, const REAL* __restrict__ a1, const REAL* __restrict__ y, REAL scale,
     REAL* __restrict__ z2, REAL* __restrict__ loss)
 {
@@ -50,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) output_layer(
         #pragma unroll
         for (int i = 0; i < STAGE / SLICES; ++i) {
             const int h = i * SLICES + slice;
-            a[i] = h < rows && j < columns ? a1[(long long)(start + h) * columns + j] : REAL(0);
+            a[i] = h < rows && j < columns ? a1[(long long)(start + h) * stride + j] : REAL(0);
         }
         __syncthreads();
         for (int h = threadIdx.x; h < STAGE; h += THREADS) {  // beyond the last row: 0 times a = 0
@@ -94,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) output_layer(
     }
     if (y == nullptr) {
         #pragma unroll
-        for (int c = 0; c < CLASSES; ++c) z2[(long long)c * columns + j] = z[c];
+        for (int c = 0; c < CLASSES; ++c) z2[(long long)c * stride + j] = z[c];
         return;
     }
     REAL total = REAL(0), own = REAL(0);
@@ -108,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) output_layer(
     loss[j] = log(total) - own;
     #pragma unroll
     for (int c = 0; c < CLASSES; ++c)
-        z2[(long long)c * columns + j] = (z[c] / total - y[(long long)c * columns + j]) * scale;
+        z2[(long long)c * stride + j] = (z[c] / total - y[(long long)c * columns + j]) * scale;
 }
 
 // Sum VALUES numbers of each thread over the block; thread v gets the v-th sum.
@@ -136,7 +137,7 @@ struct __align__(VECTOR * sizeof(REAL) >= 16 ? 16 : VECTOR * sizeof(REAL)) Vecto
 // A block owns ROWS hidden rows; block c sums dz2's row c besides, for db2. There are at least
 // CLASSES blocks: those without rows of their own only do that.
 extern "C" __global__ void __launch_bounds__(BACKWARD_THREADS) backward_hidden(
-    int hidden, int columns, const REAL* __restrict__ b1, const REAL* __restrict__ w2,
+    int hidden, int columns, int stride, const REAL* __restrict__ b1, const REAL* __restrict__ w2,
     const REAL* __restrict__ a1, const REAL* __restrict__ dz2, REAL* __restrict__ d1,
     REAL* __restrict__ dw2, REAL* __restrict__ db1, REAL* __restrict__ db2)
 {
@@ -155,10 +156,10 @@ extern "C" __global__ void __launch_bounds__(BACKWARD_THREADS) backward_hidden(
         Vector dz[CLASSES], a[ROWS], d[ROWS];
         #pragma unroll
         for (int c = 0; c < CLASSES; ++c)
-            dz[c] = *reinterpret_cast<const Vector*>(dz2 + (long long)c * columns + j);
+            dz[c] = *reinterpret_cast<const Vector*>(dz2 + (long long)c * stride + j);
         #pragma unroll
         for (int r = 0; r < ROWS; ++r)
-            a[r] = h0 + r < hidden ? *reinterpret_cast<const Vector*>(a1 + (long long)(h0 + r) * columns + j) : Vector{};
+            a[r] = h0 + r < hidden ? *reinterpret_cast<const Vector*>(a1 + (long long)(h0 + r) * stride + j) : Vector{};
         #pragma unroll
         for (int i = 0; i < VECTOR; ++i) {
             #pragma unroll
@@ -179,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(BACKWARD_THREADS) backward_hidden(
         }
         #pragma unroll
         for (int r = 0; r < ROWS; ++r)
-            if (h0 + r < hidden) *reinterpret_cast<Vector*>(d1 + (long long)(h0 + r) * columns + j) = d[r];
+            if (h0 + r < hidden) *reinterpret_cast<Vector*>(d1 + (long long)(h0 + r) * stride + j) = d[r];
     }
     const REAL total = block_sum(sums);
     const int r = threadIdx.x / (CLASSES + 1), c = threadIdx.x % (CLASSES + 1);

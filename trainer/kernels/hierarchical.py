@@ -15,6 +15,7 @@ MATH: Final = {"ieee": 0, "tf32": 1, "tf32x3": 3}
 _FREE_SHARED_BYTES: Final = 47 << 10  # beyond 48 KiB, static part included, a kernel must ask
 _MOST_SPLITS: Final = 16
 _MOST_TILES_SPLIT: Final = 4096
+_WAVES_ENOUGH: Final = 4  # of tiles: the multiprocessors are busy without splits
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,9 @@ def choose(m: int, n: int, k: int, kind: tuple[str, str], processors: int) -> Pl
         Multiprocessors of the GPU.
     """
     tiles = TILES[kind]
-    options = (Plan(tile, splits) for tile in tiles.tiles for splits in _splits(m, n, k, tile))
+    options = (
+        Plan(tile, splits) for tile in tiles.tiles for splits in _splits(m, n, k, tile, processors)
+    )
     return min(options, key=lambda plan: predicted_us(m, n, k, plan, tiles, processors))
 
 
@@ -144,9 +147,10 @@ def predicted_us(m: int, n: int, k: int, plan: Plan, tiles: Tiles, processors: i
     )
 
 
-def _splits(m: int, n: int, k: int, tile: Tile) -> range:
-    """Return the numbers of splits worth a thought: at least four slabs in each."""
-    if ceil(m, tile.bm) * ceil(n, tile.bn) > _MOST_TILES_SPLIT:
+def _splits(m: int, n: int, k: int, tile: Tile, processors: int) -> range:
+    """Return the numbers of splits worth a thought: at least four slabs in each, few tiles."""
+    most = min(_MOST_TILES_SPLIT, _WAVES_ENOUGH * processors)
+    if ceil(m, tile.bm) * ceil(n, tile.bn) > most:
         return range(1, 2)
     return range(1, min(_MOST_SPLITS, max(1, ceil(k, tile.bk) // 4)) + 1)
 

@@ -1,0 +1,122 @@
+"""Rivals of the calibrated model: the document's, PALEO's, a hard roofline, boosted trees.
+
+All are calibrated on the same launches, and predict seconds per batch from sizes and settings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from perfmodel.machine import known
+from perfmodel.predict import Case, Observation
+from perfmodel.workloads.mlp import as_it_ran, mlp
+
+Predictor = Callable[[Case], float]
+
+
+def rivals(observations: Sequence[Observation]) -> dict[str, Predictor]:
+    """Calibrate every rival."""
+    return {
+        "document": document(observations),
+        "paleo": paleo(observations),
+        "roofline": roofline(observations),
+        "boosted trees": boosted(observations),
+    }
+
+
+def work(case: Case) -> tuple[float, float, float]:
+    """FLOPs, PCIe bytes and network bytes of one rank's batch, as the document counts."""
+    load = as_it_ran(mlp("document", case.settings["parallel"]), case.settings)  # type: ignore[arg-type]
+    counts = load.total().subs({k: case.sizes[k] for k in load.symbols})
+    return float(counts.flops), float(counts.pci_bytes), float(counts.mpi_bytes + counts.peer_bytes)
+
+
+def document(observations: Sequence[Observation]) -> Predictor:
+    """F/P_flops + n_pci/P_pci + n_mpi/P_mpi, fitted at the run nearest to the document's own."""
+    best = min(
+        (o for o in observations if o.phases.get("MPI_Allreduce") and o.case.sizes["p"] > 1),
+        key=lambda o: abs(math.log(o.case.sizes["H"] / 512)) + abs(math.log(o.case.sizes["B"] / 3000)),
+    )  # fmt: skip
+    flops, pci, mpi = work(best.case)
+    products = sum(s for key, s in best.parts.items() if "products" in key)
+    copies = best.phases["cudaMemcpyDeviceToHost"] + best.phases["cudaMemcpyHostToDevice"]
+    rates = flops / products, pci / copies, mpi / best.phases["MPI_Allreduce"]
+    return lambda case: sum(n / rate for n, rate in zip(work(case), rates, strict=True))
+
+
+def paleo(observations: Sequence[Observation]) -> Predictor:
+    """Peak rates times one scalar, the platform percent of peak (Qi et al., ICLR 2017).
+
+    FLOPs at the datasheet's peak, bytes over PCIe and the network at PCIe's; the scalar is the
+    median over the calibration's runs.
+    """
+    h200 = next(m for m in known() if "H200" in m.name)
+    peak, pcie = h200.peak_flops_per_s["float32"], h200.bandwidth_bytes_per_s["pcie"]
+
+    def ideal(case: Case) -> float:
+        flops, pci, mpi = work(case)
+        z = case.sizes
+        images = z["b"] * (z["D"] + z["C"]) * z["B"] / z["p"]
+        return flops / peak + (pci + mpi + images * (case.settings["data_on"] != "device")) / pcie
+
+    percent = float(np.median([ideal(o.case) / o.batch_s for o in observations]))
+    return lambda case: ideal(case) / percent
+
+
+def roofline(observations: Sequence[Observation]) -> Predictor:
+    """max(F/P_flops, bytes/bandwidth) at the best rates that the calibration's runs reached."""
+    fastest = max(work(o.case)[0] / o.batch_s for o in observations)
+    links = max(sum(work(o.case)[1:]) / o.batch_s for o in observations)
+    return lambda case: max(work(case)[0] / fastest, sum(work(case)[1:]) / links)
+
+
+def features(case: Case) -> list[float]:
+    """What the trees see: logarithms of the sizes and of the document's counts, and settings."""
+    z, s = case.sizes, case.settings
+    logs = [math.log(z[k]) for k in ("H", "B", "p", "b")]
+    counts = [math.log1p(n) for n in work(case)]
+    on = [float(s["transport"] == t) for t in ("host", "pinned", "host-flat", "nccl")]
+    return [*logs, *counts, *on, float(s["graph"] == "yes"), float(s["data_on"] == "device")]
+
+
+def boosted(
+    observations: Sequence[Observation], rounds: int = 300, rate: float = 0.1, depth: int = 2
+) -> Predictor:
+    """Boost regression trees of this depth on log times (Friedman 2001), squared error."""
+    x = np.array([features(o.case) for o in observations])
+    y = np.log([o.batch_s for o in observations])
+    start, trees = float(y.mean()), []
+    left = y - start
+    for _ in range(rounds):
+        tree = _tree(x, left, depth)
+        left = left - rate * np.array([_leaf(tree, row) for row in x])
+        trees.append(tree)
+    return lambda case: math.exp(
+        start + rate * sum(_leaf(tree, np.array(features(case))) for tree in trees)
+    )
+
+
+def _tree(x: np.ndarray, y: np.ndarray, depth: int) -> object:
+    best: tuple[float, int, float] | None = None
+    for column in range(x.shape[1]) if depth and len(y) > 1 else ():
+        values = np.unique(x[:, column])
+        for edge in (values[1:] + values[:-1]) / 2:
+            low = x[:, column] < edge
+            error = y[low].var() * low.sum() + y[~low].var() * (~low).sum()
+            if best is None or error < best[0] - 1e-12:
+                best = float(error), column, float(edge)
+    if best is None:
+        return float(y.mean())
+    _, column, edge = best
+    low = x[:, column] < edge
+    return column, edge, _tree(x[low], y[low], depth - 1), _tree(x[~low], y[~low], depth - 1)
+
+
+def _leaf(tree: object, row: np.ndarray) -> float:
+    while isinstance(tree, tuple):
+        column, edge, low, high = tree
+        tree = low if row[column] < edge else high
+    return float(tree)  # type: ignore[arg-type]
