@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import sys
 import time
@@ -77,7 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(error)
         return error.exit_code
     try:
-        return _main(parser().parse_args(argv), comm)
+        with contextlib.redirect_stdout(sys.stdout if comm.rank == 0 else io.StringIO()):
+            arguments = parser().parse_args(argv)  # --help: once, not by every rank
+        return _main(arguments, comm)
     except TrainerError as error:
         if not error.everywhere:
             _complain(error if comm.size == 1 else f"rank {comm.rank}: {error}")
@@ -103,6 +107,8 @@ def _main(arguments: argparse.Namespace, comm: mpi.Communicator) -> int:
     with comm.agreed():
         threads = mpi.set_threads(comm, config.threads)
         backend = choose(config, comm.local_rank)
+    if comm.rank == 0 and not backend.on_device and config.data_on not in (None, "host"):
+        _complain(f"--data-on {config.data_on}: the backend numpy computes where its data is")
     warning = profiler_warning()
     if warning and comm.rank == 0:
         _complain(warning)
@@ -127,6 +133,11 @@ def _read(
             for place in (arguments.record and arguments.record.parent, arguments.checkpoint):
                 if place:
                     _make_directory(place)
+            if arguments.record and arguments.record.exists() and not arguments.record.is_file():
+                raise ConfigError(
+                    f"--record: wanted a file to write, found {arguments.record}, which is none; "
+                    "name one that is not there yet, or an ordinary file"
+                )
             dataset = load(config)
             if arguments.resume:
                 state = checkpoint.load(arguments.checkpoint)

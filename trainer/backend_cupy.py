@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -151,8 +152,11 @@ class CupyBackend:
         self.stream.begin_capture()
         try:
             work()
-        finally:
-            graph = self.stream.end_capture()
+        except Exception:
+            with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
+                self.stream.end_capture()  # may fail, too: what happened first is what counts
+            raise
+        graph = self.stream.end_capture()
         graph.upload(self.stream)
         stream = self.stream
         return lambda: graph.launch(stream)

@@ -58,6 +58,10 @@ class State:
         differences = config.differences(self.config)
         if self.data != data:
             differences.append(f"the training images had CRC {self.data}, have {data}")
+        if self.epoch > config.epochs:
+            differences.append(
+                f"--epochs {config.epochs} is less than the {self.epoch} that are done"
+            )
         if differences:
             raise CheckpointError(
                 f"--resume: wanted the run of the checkpoint, found another: "

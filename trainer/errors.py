@@ -29,6 +29,12 @@ class ConfigError(TrainerError):
     everywhere = True
 
 
+class OperandError(ConfigError):
+    """Matrices do not fit a kernel: a mistake of the caller's, perhaps on this rank alone."""
+
+    everywhere = False
+
+
 class DataError(TrainerError):
     """The images or labels are missing, truncated, altered, or of another size."""
 

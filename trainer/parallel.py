@@ -100,11 +100,11 @@ class Batches:
         self._on = on if backend.on_device else "numpy"
         pinned = self._on in ("pinned", "prefetch")
         x, y = _host_arrays(split, data, config, backend.pinned_empty if pinned else np.empty)
-        self._host = _cut(split, x, y)
+        self._host = _cut(split, x, y, config.num_classes)
         self._slots: list[list[Batch]] = []
         if self._on == "device":
             xp = backend.xp
-            whole = _cut(split, xp.asarray(x), xp.asarray(y))
+            whole = _cut(split, xp.asarray(x), xp.asarray(y), config.num_classes)
             if by_pixels:
                 whole = [Batch(b.x, b.y, _by_pixels(xp, b.x)) for b in whole]
             self._slots = [whole]
@@ -182,9 +182,9 @@ def _host_arrays(
     return x, y
 
 
-def _cut(split: Split, x: Array, y: Array) -> list[Batch]:
+def _cut(split: Split, x: Array, y: Array, classes: int) -> list[Batch]:
     """View images (N', D) and flat labels as the pairs of each batch."""
-    views, start, classes = [], 0, y.size // max(1, len(x))
+    views, start = [], 0
     for index in range(len(split)):
         stop = start + split.share(index)
         part = y[classes * start : classes * stop].reshape(classes, stop - start)

@@ -6,9 +6,10 @@ import signal
 from types import FrameType
 from typing import Final
 
-SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1)
+SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 """SIGTERM: preemption and time limits. SIGUSR1: mpirun passes it on to ranks, and Slurm sends it
-ahead of the time limit when asked (``--signal=USR1@60``)."""
+ahead of the time limit when asked (``--signal=USR1@60``). SIGINT: Ctrl-C; a second one ends the
+process at once."""
 
 
 class StopRequest:
@@ -29,6 +30,8 @@ class StopRequest:
         return self
 
     def _note(self, number: int, _: FrameType | None) -> None:
+        if number == signal.SIGINT and self.requested:
+            raise KeyboardInterrupt
         self.signal_name = self.signal_name or signal.Signals(number).name
 
     @property

@@ -26,7 +26,7 @@ def why_not_cuda_aware(comm: Communicator) -> str | None:
     trusted with a pointer: it would read it as host memory and crash.
     """
     if comm.raw is None:
-        return "wanted ranks under mpirun, found a lone process"
+        return "this is a lone process, without MPI (start it with mpirun)"
     library = ctypes.CDLL(None)  # libmpi's symbols are global: see trainer.mpi
     name = library_version() or "this MPI"
     with contextlib.suppress(AttributeError):
@@ -51,8 +51,9 @@ class CudaAwareTransport:
             reason = "the gradients are in host memory (backend numpy)"
         if reason:
             raise ConfigError(
-                f"--transport cuda-aware: wanted an MPI that takes GPU pointers, but {reason}; "
-                "load a CUDA-aware MPI (ompi_info --parsable | grep cuda), or use --transport nccl"
+                "--transport cuda-aware: wanted an MPI that takes GPU pointers, found none: "
+                f"{reason}; load a CUDA-aware MPI (ompi_info --parsable | grep cuda), or use "
+                "--transport nccl"
             ).on_all_ranks()
 
     def start(self) -> None:

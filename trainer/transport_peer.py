@@ -13,6 +13,7 @@ from trainer.stepper import SumAndStep, blocks_of, inbox_bytes
 from trainer.transport import Parties
 
 _HANDLE_BYTES: Final = 64  # cudaIpcMemHandle_t
+_BUS_BYTES: Final = 32  # longer than a PCI bus id
 
 
 class PeerTransport:
@@ -44,6 +45,7 @@ class PeerTransport:
                     f"--transport peer: wanted all {comm.size} ranks on one host, found "
                     f"{comm.local_size} here; use --transport nccl"
                 )
+        check_own_gpus(parties)
         flat = parties.message.flat
         _, blocks = blocks_of(flat.size)
         self._inbox = SharedMemory(comm, inbox_bytes(flat, comm.size))
@@ -64,6 +66,29 @@ class PeerTransport:
         assert update is not None
         with p.ranges[names.PEER_ALLREDUCE]:
             self._sum_and_step(p.message.flat, update.rate, update.regularization)
+
+
+def check_own_gpus(parties: Parties) -> None:
+    """Refuse two ranks on one GPU: each would wait for the other to be given the GPU (collective).
+
+    Raises
+    ------
+    DeviceError
+        If ranks share a GPU.
+    """
+    from cupy.cuda import runtime
+
+    comm = parties.comm
+    places = np.zeros((comm.size, _BUS_BYTES), np.uint8)
+    bus = runtime.deviceGetPCIBusId(runtime.getDevice()).encode()[:_BUS_BYTES]
+    places[comm.rank, : len(bus)] = np.frombuffer(bus, np.uint8)
+    comm.sum_in_place(places)
+    different = len({row.tobytes() for row in places})
+    if different < comm.size:
+        raise DeviceError(
+            f"--transport peer: wanted a GPU for each of {comm.size} ranks, found {different}; "
+            "start fewer ranks, or use --transport pinned"
+        ).on_all_ranks()
 
 
 class SharedMemory:

@@ -74,11 +74,16 @@ def compare(reports: tuple[Path, ...], after: tuple[Path, ...], fmt: Any, **opti
     differ.
     """
     import json
+    import math
 
     from perfmodel.comparison import CompareOptions, compare_traces, report, tables
     from perfmodel.readers import read
     from perfmodel.table import render
 
+    for name in ("least", "launch_noise"):
+        if math.isnan(options[name]):
+            flag = f"--{name.replace('_', '-')}"
+            raise click.BadParameter(f"wanted a percentage from 0 to 900, found nan: {flag}")
     before = reports
     if not after:
         if len(reports) != 2:

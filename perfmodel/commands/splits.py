@@ -94,6 +94,7 @@ def _analyzed(reports: tuple[Path, ...]) -> list[Any]:
 
 
 def _rates(given: tuple[str, ...]) -> dict[str, float]:
+    from perfmodel.errors import PerfmodelError
     from perfmodel.units import parse_si
 
     found = {}
@@ -104,5 +105,13 @@ def _rates(given: tuple[str, ...]) -> dict[str, float]:
                 f"wanted one of {', '.join(_UNITS)} and =VALUE, found {item!r}",
                 param_hint="--rate",
             )
-        found[name] = parse_si(value, _UNITS[name])
+        try:
+            found[name] = parse_si(value, _UNITS[name])
+        except PerfmodelError as error:
+            raise click.BadParameter(f"{item!r}: {error}", param_hint="--rate") from error
+        if not found[name] > 0 and name != "alpha":
+            raise click.BadParameter(
+                f"wanted a rate above 0, such as {name}=4G{_UNITS[name]}; found {item!r}",
+                param_hint="--rate",
+            )
     return found

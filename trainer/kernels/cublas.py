@@ -10,7 +10,7 @@ from typing import Any, Final
 import cupy
 import numpy as np
 
-from trainer.errors import ConfigError, DeviceError
+from trainer.errors import DeviceError, OperandError
 from trainer.kernels.launch import check
 
 _WORKSPACE_BYTES: Final = 32 << 20
@@ -112,6 +112,8 @@ def _layout(matrix: Any) -> tuple[int, int]:
     factors have changed places.
     """
     rows, columns = matrix.shape
+    if rows == 0 or columns == 0:  # whose strides say nothing
+        return _N, max(1, columns)
     by_row, by_column = (s // matrix.itemsize for s in matrix.strides)
     if (by_column == 1 or columns == 1) and by_row >= columns:
         return _N, by_row
@@ -119,7 +121,7 @@ def _layout(matrix: Any) -> tuple[int, int]:
         return _T, by_column
     if columns == 1:  # a column with any stride: rows of one element
         return _N, max(by_row, 1)
-    raise ConfigError(
+    raise OperandError(
         f"--gemm cublas: wanted a row-major matrix or the transpose of one, found strides "
         f"{matrix.strides} for {matrix.shape}; copy it first"
     )

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainer.errors import ConfigError
+from trainer.errors import OperandError
 from trainer.kernels.source import CTYPES, CurrentGpu, Device
 
 Array = Any
@@ -47,14 +47,14 @@ def check(a: Array, b: Array, out: Array) -> None:
     """Raise ConfigError unless a (m, k) times b (k, n) can be written into out (m, n)."""
     found = f"{a.shape} {a.dtype} x {b.shape} {b.dtype} -> {out.shape} {out.dtype}"
     if not (a.dtype == b.dtype == out.dtype and out.dtype.char in CTYPES):
-        raise ConfigError(f"wanted matrices all of float32 or all of float64; found {found}")
+        raise OperandError(f"wanted matrices all of float32 or all of float64; found {found}")
     if not (a.ndim == b.ndim == out.ndim == 2) or out.shape != (a.shape[0], b.shape[1]):
-        raise ConfigError(f"wanted (m, k) x (k, n) -> (m, n); found {found}")
+        raise OperandError(f"wanted (m, k) x (k, n) -> (m, n); found {found}")
     if a.shape[1] != b.shape[0]:
-        raise ConfigError(f"wanted (m, k) x (k, n), k the same; found {found}")
+        raise OperandError(f"wanted (m, k) x (k, n), k the same; found {found}")
     to = operand(out)
     if (to.columns > 1 and to.column != 1) or (to.rows > 1 and to.row < to.columns):
-        raise ConfigError(
+        raise OperandError(
             f"wanted a row-major output, rows of neighbouring elements that do not overlap; found "
             f"strides of {out.strides} bytes for {out.shape} {out.dtype}; give it transposed"
         )

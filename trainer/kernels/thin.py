@@ -63,7 +63,7 @@ class ThinGemm(PlannedGemm):
         rows = ceil(m, chunks)
         along_k = b.row == 1 or (b.column != 1 and abs(b.row) <= abs(b.column))
         shape = self._shape(rows, chunks, n, along_k, real)
-        vk, vn = vector(a.transposed, real), vector(b, real, shape.columns)
+        vk, vn = vector(a, real), vector(b, real, shape.columns)
         if along_k:
             vk, vn = min(vk, vector(b.transposed, real)), 1
         warps = _warps(shape, rows, k, real)
