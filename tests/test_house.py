@@ -36,6 +36,7 @@ LAYERS: Final = (
     {"cautions", "replay", "comparable"},
     {"interpret"},
     {"runs"},
+    {"predict"},
     {"run_tables"},
     {"tables", "analysis_json", "plot", "splits", "comparison"},
     {"summary", "store"},

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from perfmodel.comparison import copies
 from perfmodel.comparison.configuration import differences, mixed, settings
 from perfmodel.comparison.effects import (
     ENOUGH,
@@ -103,7 +103,7 @@ def compare_traces(
         side, said = _side(name, runs, options.warmup, done=done)
         sides.append(side)
         warnings += said
-    return compare_sides(sides[0], sides[1], options, [*warnings, *_check(before, after)])
+    return compare_sides(sides[0], sides[1], options, [*warnings, *copies.found(before, after)])
 
 
 def compare_sides(
@@ -152,7 +152,7 @@ def _measure(
     progress: Callable[[str], object],
 ) -> list[tuple[Run, Pace]]:
     """Measure the launches of one side."""
-    distinct = list({_content(t): t for t in traces}.values())
+    distinct = list({copies.content(t): t for t in traces}.values())
     if not distinct:
         raise ReportError(f"wanted at least one report {name}; found none; name one")
     found = []
@@ -288,30 +288,6 @@ def _on_other_machines(before: Sequence[Launch], after: Sequence[Launch]) -> boo
     """Whether both sides name their GPUs and share none."""
     seen = [frozenset().union(*(launch.gpus for launch in side)) for side in (before, after)]
     return bool(seen[0] and seen[1] and not seen[0] & seen[1])
-
-
-def _check(before: Sequence[Trace], after: Sequence[Trace]) -> list[str]:
-    """Warn of reports that are there twice: copies are no launches of their own."""
-    sides = [{_content(t): t.source.name for t in traces} for traces in (before, after)]
-    said = [
-        f"{sides[0][key]} is on both sides: no difference can show"
-        for key in sides[0]
-        if key in sides[1]
-    ]
-    for name, traces, distinct in zip(("before", "after"), (before, after), sides, strict=True):
-        if len(distinct) < len(traces):
-            said.append(
-                f"{len(traces) - len(distinct)} of the {len(traces)} reports {name} are copies of "
-                f"others: each launch counts once"
-            )
-    return said
-
-
-def _content(trace: Trace) -> tuple[Any, ...]:
-    """Return what tells one recording from another, whatever its file is called."""
-    events = (trace.ranges.start_ns, trace.ops.start_ns, trace.mpi.start_ns)
-    sums = tuple(zlib.crc32(np.ascontiguousarray(column).data) for column in events)
-    return trace.utc_start_ns, *sums, *map(len, events)
 
 
 def _cautions(before: Side, after: Side, machines: bool, options: CompareOptions) -> list[str]:

@@ -1,0 +1,102 @@
+"""`perfmodel calibrate`: a few reports -> model.json, with what they leave open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perfmodel.commands.options import ATTRIBUTE, BATCH_RANGE, symbol_options, symbol_values
+from perfmodel.commands.terminal import Progress, terminal, warn
+
+
+@click.command()
+@click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out", "-o", required=True, type=click.Path(path_type=Path), help="Where model.json goes."
+)
+@symbol_options
+@click.option("--workload", type=click.Path(path_type=Path), help="A TOML file of your own.")
+@BATCH_RANGE
+@ATTRIBUTE
+@click.option(
+    "--index",
+    type=click.Path(path_type=Path),
+    help="index.json with batch_median_s_without_nsys of the reports: what recording adds.",
+)
+@click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
+def calibrate(reports: tuple[Path, ...], out: Path, **options: Any) -> None:
+    """Fit a predictive model to REPORTS of a few configurations and write it to a file.
+
+    Every term (launches, kernels, copies, sums) is fitted on all reports that have it; what they
+    cannot tell is said, with the run that would. Reports of the ranks of one run are put together;
+    every other report is a launch of its own.
+    """
+    from perfmodel import predict as models
+    from perfmodel.predict import report
+    from perfmodel.table import render
+
+    observations, machine = _observed(reports, options)
+    model = models.calibrate(observations, machine=machine, untraced=_untraced(options["index"]))
+    models.save(model, out)
+    if options["quiet"]:
+        return
+    width, color = terminal()
+    for sentence in report.calibration_text(model):
+        click.echo(sentence)
+    click.echo(render(report.terms_table(model), "table", width=width, color=color))
+    for question in report.open_questions(model):
+        warn(question)
+    click.echo(f"Written: {out}")
+
+
+def _observed(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[list[Any], str]:
+    """Observations of all runs, and the GPUs' name."""
+    from perfmodel.measure import measure
+    from perfmodel.predict import observe, observe_own
+    from perfmodel.readers import read
+    from perfmodel.runs import group
+
+    workload = None
+    if options["workload"]:
+        from perfmodel.workloads import load
+
+        workload = load(options["workload"])
+    label = options["batch_range"] or (workload.batch_range if workload else "batch iteration")
+    with Progress(len(reports), options["quiet"]) as advance:
+        traces = []
+        for path in reports:
+            advance(f"reading {path.name}")
+            traces.append(read(path))
+    gpus = sorted({gpu.name for trace in traces for gpu in trace.gpus})
+    found = []
+    for name, members in group(traces):
+        run = measure(members, label, label=name, by_time=options["attribute"] == "time")
+        if workload is None:
+            found.append(observe(run))
+        else:
+            found.append(observe_own(run, workload, symbol_values(options)))
+    return found, ", ".join(gpus)
+
+
+def _untraced(index: Path | None) -> dict[str, float]:
+    """Median batches without Nsight Systems, by file, from a collection's index."""
+    import json
+
+    from perfmodel.errors import ModelError
+
+    if index is None:
+        return {}
+    try:
+        rows = json.loads(index.read_text(encoding="utf-8"))
+        return {
+            row["file"]: float(row["batch_median_s_without_nsys"])
+            for row in rows
+            if row.get("batch_median_s_without_nsys")
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(
+            f"{index}: wanted an index of reports, as profiles/collect.py writes it; found none "
+            f"that can be read ({type(error).__name__}); check the path"
+        ) from None

@@ -1,0 +1,174 @@
+"""`perfmodel predict`: what a batch of another configuration takes, by a calibrated model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perfmodel.commands.options import symbol_options, symbol_values
+from perfmodel.commands.terminal import terminal, warn
+
+_SETTINGS = ("transport", "data_on", "gemm", "math", "parallel")
+_SWITCHES = ("graph", "overlap", "sync")
+
+
+def _setting_options(command: Any) -> Any:
+    """Flags of the trainer that change what a batch costs."""
+    for option in (
+        click.option("--sync", is_flag=True, help="The document's barriers and synchronizations."),
+        click.option("--overlap", is_flag=True, help="Sum gradients while others are computed."),
+        click.option("--graph", is_flag=True, help="The step as a CUDA graph."),
+        click.option("--parallel", metavar="WHAT", help="data or model."),
+        click.option("--math", metavar="HOW", help="ieee, tf32 or tf32x3."),
+        click.option("--gemm", metavar="KERNEL", help="cublas, thin, fused, ..."),
+        click.option("--data-on", metavar="WHERE", help="host, pinned, prefetch or device."),
+        click.option("--transport", metavar="NAME", help="host, pinned, host-flat, nccl, peer ..."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.option(
+    "--model", "path", required=True, type=click.Path(path_type=Path),
+    help="What perfmodel calibrate wrote.",
+)  # fmt: skip
+@symbol_options
+@_setting_options
+@click.option("--workload", type=click.Path(path_type=Path), help="A TOML file of your own.")
+@click.option(
+    "--sweep", metavar="SYMBOL=FROM:TO", help="Predict over a symbol, doubling, or at A,B,C."
+)
+@click.option(
+    "--scaling", type=click.Choice(["strong", "weak"]), help="Over ranks: B, or B/p, stays."
+)
+@click.option(
+    "--ranks-to", type=click.IntRange(1, 1 << 20), default=4096, show_default=True,
+    help="Most ranks of --scaling.",
+)  # fmt: skip
+@click.option(
+    "--images", type=click.IntRange(1), default=60_000, show_default=True,
+    help="Images of an epoch.",
+)  # fmt: skip
+@click.option("--out", "-o", type=click.Path(path_type=Path), help="Folder for the figure.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def predict(path: Path, **options: Any) -> None:
+    """Predict time per batch and per phase, with 90 % intervals and what bounds each phase.
+
+    Without --sweep and --scaling one configuration is predicted. What the calibration did not see
+    is refused, with the run that would tell it; sizes beyond it are marked as extrapolated.
+    """
+    import json
+
+    from perfmodel import predict as models
+    from perfmodel.escape import escape_json
+    from perfmodel.predict import report
+    from perfmodel.table import render
+
+    model = models.load(path)
+    case = _case(model, options)
+    width, color = terminal()
+    if options["sweep"] or options["scaling"]:
+        found, table, symbol = _over(model, case, options)
+        document: Any = [report.prediction_document(p, options["images"]) for p in found]
+        if options["out"]:
+            _draw(model, found, symbol, options["out"])
+    else:
+        one = models.predict(model, case)
+        document, table = (
+            report.prediction_document(one, options["images"]),
+            report.phases_table(one),
+        )
+        if options["out"]:
+            raise click.UsageError("--out draws curves: give --sweep or --scaling, too")
+        if one.extrapolated:
+            warn(f"extrapolated: {', '.join(one.extrapolated)} beyond the calibration's runs")
+    if options["as_json"]:
+        click.echo(escape_json(json.dumps(document, indent=1, allow_nan=False)))
+        return
+    click.echo(render(table, "table", width=width, color=color))
+    if not (options["sweep"] or options["scaling"]):
+        from perfmodel.units import si
+
+        if document["images_per_s"]:
+            click.echo(f"Epoch of {options['images']} images: {si(document['epoch_s'], 's')}")
+        if one.untraced_s is not None:
+            click.echo(f"Without Nsight Systems recording: {si(one.untraced_s, 's')} per batch")
+
+
+def _case(model: Any, options: dict[str, Any]) -> Any:
+    """Return the configuration that the flags describe."""
+    from perfmodel.errors import WorkloadError
+    from perfmodel.predict import mlp_case, own_case
+
+    values = symbol_values(options)
+    if model.workload != "mlp":
+        if not options["workload"]:
+            raise WorkloadError(
+                f"wanted the workload that the model was calibrated with, {model.workload!r}; "
+                f"found none; give --workload FILE.toml"
+            )
+        from perfmodel.workloads import load
+
+        return own_case(load(options["workload"]), values)
+    settings = {name: options[name] for name in _SETTINGS if options[name] is not None}
+    settings |= {name: "yes" for name in _SWITCHES if options[name]}
+    return mlp_case({"D": 784, "C": 10, "b": 4, **values}, settings)
+
+
+def _over(model: Any, case: Any, options: dict[str, Any]) -> tuple[list[Any], Any, str]:
+    """Predictions over a symbol, their table, and the symbol."""
+    from perfmodel.predict import predict as one
+    from perfmodel.predict import report, scaling
+
+    def predicted(at: Any) -> Any:
+        return one(model, at)
+
+    if options["sweep"] and options["scaling"]:
+        raise click.UsageError("take --sweep or --scaling, not both")
+    if options["scaling"]:
+        first = min(case.sizes.get("p", 1), options["ranks_to"])
+        last = options["ranks_to"]
+        if options["scaling"] == "strong":
+            last = min(last, case.sizes["B"])
+        points = scaling.scale(predicted, case, scaling.doublings(first, last), options["scaling"])
+        return [s.prediction for s in points], report.scaling_table(points, options["scaling"]), "p"
+    symbol, values = _values(options["sweep"])
+    found = scaling.sweep(predicted, case, symbol, values)
+    return list(found), report.sweep_table(found, symbol), symbol
+
+
+def _values(text: str) -> tuple[str, tuple[int, ...]]:
+    """Read SYMBOL=FROM:TO or SYMBOL=A,B,C."""
+    from perfmodel.predict import scaling
+
+    symbol, _, said = text.partition("=")
+    words = said.split(":" if ":" in said else ",")
+    if not symbol or not all(w.isascii() and w.isdigit() and 0 < len(w) < 10 for w in words):
+        raise click.BadParameter(f"wanted SYMBOL=FROM:TO or SYMBOL=A,B,C; found {text!r}")
+    numbers = tuple(int(w) for w in words)
+    if min(numbers) < 1 or (":" in said and (len(numbers) != 2 or numbers[0] > numbers[1])):
+        raise click.BadParameter(f"wanted positive numbers, FROM at most TO; found {text!r}")
+    return symbol, scaling.doublings(*numbers) if ":" in said else numbers
+
+
+def _draw(model: Any, found: list[Any], symbol: str, out: Path) -> None:
+    from perfmodel.plot import save
+    from perfmodel.plot.predictions import Curve, predictions
+    from perfmodel.predict import report
+
+    curve = Curve(
+        at=[p.case.sizes[symbol] for p in found],
+        seconds=[p.batch_s for p in found],
+        low_s=[p.low_s for p in found],
+        high_s=[p.high_s for p in found],
+        measured=report.measured_points(model, found, symbol),
+        extrapolated=[bool(p.extrapolated) for p in found],
+    )
+    label = found[0].case.settings.get("transport", model.workload)
+    words = [w for w in found[0].case.label.split() if not w.startswith(f"{symbol}=")]
+    axes = predictions({f"predicted, {label}": curve}, symbol, title=" ".join(words))
+    for written in save(axes, out, f"predict_{symbol}"):
+        click.echo(f"Written: {written}", err=True)

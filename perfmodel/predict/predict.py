@@ -1,0 +1,184 @@
+"""Predictions: a case's batch and phases with intervals and bounds, from a calibrated model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from perfmodel.errors import ModelError
+from perfmodel.predict.case import Case
+from perfmodel.predict.model import Z90, Model, Term
+from perfmodel.predict.parts import BETWEEN, BOUNDS, D2H, Part, parts_of, route
+
+_FALLBACK_NOISE: Final = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase of a predicted batch, in seconds, and what bounds it."""
+
+    name: str
+    seconds: float
+    low_s: float
+    high_s: float
+    bound: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A predicted batch: median seconds with its 90 % interval, phases, and what is extrapolated.
+
+    Attributes
+    ----------
+    case : Case
+    batch_s, low_s, high_s : float
+        Of one launch: uncertainty of the coefficients and noise from launch to launch.
+    phases : tuple of Phase
+        In the order in which they run; they add up to `batch_s`.
+    extrapolated : tuple of str
+        Symbols beyond what the model was calibrated on.
+    untraced_s : float or None
+        The batch without Nsight Systems; None where the model does not know what that adds.
+    """
+
+    case: Case
+    batch_s: float
+    low_s: float
+    high_s: float
+    phases: tuple[Phase, ...]
+    extrapolated: tuple[str, ...]
+    untraced_s: float | None = None
+
+
+def predict(model: Model, case: Case) -> Prediction:
+    """Predict one case.
+
+    Raises
+    ------
+    ModelError
+        If a part of the case was not calibrated or cannot be told: says which run would tell it.
+    """
+    parts = parts_of(case)
+    timed = [_Timed.of(model, part, case) for part in parts]
+    phases = _blocking(timed) if route(case) == "blocking" else _queued(timed, case)
+    return _prediction(model, case, phases)
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """A part with its seconds and their variance, and the amount that takes most of them."""
+
+    part: Part
+    seconds: float
+    variance: float
+    bound: str
+
+    @classmethod
+    def of(cls, model: Model, part: Part, case: Case) -> _Timed:
+        term = model.terms.get(part.key)
+        if term is None or not term.told(part.amounts):
+            raise ModelError(not_told(part, term, case))
+        shares = {
+            name: amount * float(term.coefficients[term.amounts.index(name)])
+            for name, amount in part.amounts.items()
+        }
+        bound = BOUNDS[max(shares, key=lambda name: shares[name])]
+        return cls(part, term.seconds(part.amounts), term.variance(part.amounts), bound)
+
+
+_Phases = list[tuple[str, float, float, str]]
+"""Name, seconds, variance and bound of every phase."""
+
+
+def _blocking(timed: Sequence[_Timed]) -> _Phases:
+    """The host launches, waits for the GPU where it is behind, copies, sums, copies, launches."""
+    host = [t for t in timed if t.part.clock == "host"]
+    gpu = [t for t in timed if t.part.clock == "gpu" and t.part.phase == "products"]
+    launched = sum(t.seconds for t in host if t.part.phase in ("forward", "backward"))
+    computed = sum(t.seconds for t in gpu)
+    behind = max(computed - launched, 0.0)
+    waits_at = D2H if any(t.part.phase == D2H for t in host) else "MPI_Allreduce"
+    found = []
+    for t in host:
+        seconds, variance, bound = t.seconds, t.variance, t.bound
+        if t.part.phase == waits_at and behind > 0:
+            variance += sum(g.variance for g in gpu)
+            bound = "compute" if behind > seconds else bound
+            seconds += behind
+        found.append((t.part.phase, seconds, variance, bound))
+    order = [p for p, *_ in found if p not in (BETWEEN, "step")]
+    return sorted(found, key=lambda f: [*order, "step", BETWEEN].index(f[0]))
+
+
+def _queued(timed: Sequence[_Timed], case: Case) -> _Phases:
+    """Host and GPU work side by side: the slower of the two is the batch."""
+    host = [t for t in timed if t.part.clock == "host"]
+    gpu = [t for t in timed if t.part.clock == "gpu"]
+    if sum(t.seconds for t in host) > sum(t.seconds for t in gpu):
+        return [(t.part.phase, t.seconds, t.variance, t.bound) for t in host]
+    named: dict[str, list[_Timed]] = {}
+    for t in gpu:
+        named.setdefault(t.part.name, []).append(t)
+    return [
+        (name, sum(t.seconds for t in ts), sum(t.variance for t in ts), ts[0].bound)
+        for name, ts in named.items()
+    ]
+
+
+def _prediction(model: Model, case: Case, phases: _Phases) -> Prediction:
+    total = sum(seconds for _, seconds, _, _ in phases)
+    spread = sum(variance for _, _, variance, _ in phases) / total**2
+    low, high = interval(total, model.batch_noise, spread)
+    made = []
+    for name, seconds, variance, bound in phases:
+        noise = model.phase_noise.get(name, max(model.batch_noise, _FALLBACK_NOISE))
+        relative = variance / seconds**2 if seconds > 0 else 0.0
+        made.append(Phase(name, seconds, *interval(seconds, noise, relative), bound))
+    beyond = tuple(
+        name for name, values in model.seen.items()
+        if name in case.sizes and not values[0] <= case.sizes[name] <= values[-1]
+    )  # fmt: skip
+    known = model.tracing_s is not None and route(case) == "blocking"
+    untraced = max(total - (model.tracing_s or 0.0), 0.5 * total) if known else None
+    return Prediction(case, total, low, high, tuple(made), beyond, untraced)
+
+
+def interval(seconds: float, noise: float, relative_variance: float) -> tuple[float, float]:
+    """Return the 90 % interval, log-normal: noise of launches and the coefficients' variance."""
+    width = math.exp(Z90 * math.sqrt(noise**2 + relative_variance))
+    return seconds / width, seconds * width
+
+
+def not_told(part: Part, term: Term | None, case: Case) -> str:
+    """Say what is missing, and which run would tell it."""
+    run = f"profile {_command(case)}"
+    if term is None:
+        return (
+            f"wanted the time of {part.key}; found no run in the calibration that has it; {run} "
+            f"at two sizes at least, and calibrate with those reports, too"
+        )
+    return (
+        f"wanted the time of {part.key} at {case.label}; found {len(term.runs)} run"
+        f"{'s' * (len(term.runs) != 1)} of it, too few sizes to tell its "
+        f"{', '.join(part.amounts)} apart; {run} at other sizes, such as this one, and calibrate "
+        f"with that report, too"
+    )
+
+
+def _command(case: Case) -> str:
+    """Return how the program that is missing is run."""
+    s = case.settings
+    if not s:
+        return "the program"
+    words = [f"--{name.replace('_', '-')} {s[name]}" for name in ("transport", "data_on", "gemm")]
+    switches = ("graph", "--graph"), ("overlap", "--overlap"), ("sync", "--sync-ranges")
+    words += [flag for name, flag in switches if s[name] == "yes"]
+    words += [f"--math {s['math']}"] if s["math"] != "ieee" else []
+    words += ["--parallel model"] if s["parallel"] == "model" else []
+    return " ".join(["python -m trainer", *words, *_width(case)])
+
+
+def _width(case: Case) -> list[str]:
+    return ["--dtype float64"] if case.sizes["b"] == 8 else []
