@@ -329,7 +329,8 @@ def test_all_that_changes_the_work_is_one_warning(tmp_path: Path) -> None:
 def test_three_launches_a_side_tell_their_noise(tmp_path: Path) -> None:
     """Batches of 10, 11, 12 against 5, 5, 6: Welch's interval, and no assumption in the text."""
     sides = [
-        [training_report(tmp_path / f"{s}{i}.sqlite", Training(pace=(pace,) * 4, gpu=False))
+        [training_report(tmp_path / f"{s}{i}.sqlite",
+                         Training(pace=(pace,) * 3 + (pace + i,), gpu=False))
          for i, pace in enumerate(paces)]
         for s, paces in (("b", (10, 11, 12)), ("a", (5, 5, 6)))
     ]  # fmt: skip
@@ -341,6 +342,24 @@ def test_three_launches_a_side_tell_their_noise(tmp_path: Path) -> None:
     assert found.batch.verdict == "faster"
     assert not any("do not show how much" in w for w in found.warnings)
     assert "launches are the unit" in text(found)
+
+
+def test_a_copied_report_is_no_launch_of_its_own(tmp_path: Path) -> None:
+    """Three copies of one launch a side would else be three launches that do not differ at all."""
+    made = {
+        name: training_report(tmp_path / f"{name}.sqlite", Training(pace=(pace,) * 6, gpu=False))
+        for name, pace in (("b", 10), ("a", 9))
+    }
+    sides = []
+    for name, path in made.items():
+        copies = [tmp_path / f"{name}{i}.sqlite" for i in range(3)]
+        for copy in copies:
+            copy.write_bytes(path.read_bytes())
+        sides.append(copies)
+    found = compared(*sides)
+    assert found.batch.launches == (1, 1)
+    assert found.batch.verdict == "within noise"
+    assert sum("are copies of others" in warning for warning in found.warnings) == 2
 
 
 def test_reports_of_the_ranks_of_one_run_are_one_launch(tmp_path: Path) -> None:

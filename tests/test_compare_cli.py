@@ -25,8 +25,8 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("compare")
     paces = {"b1": 6, "b2": 7, "b3": 6, "a1": 2, "a2": 2, "a3": 3}
     return {
-        name: training_report(folder / f"{name}.sqlite", Training(pace=(pace,) * 9))
-        for name, pace in paces.items()
+        name: training_report(folder / f"{name}.sqlite", Training(pace=(pace,) * 8 + (pace + i,)))
+        for i, (name, pace) in enumerate(paces.items())  # no launch is another's copy
     }
 
 

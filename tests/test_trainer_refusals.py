@@ -87,7 +87,7 @@ def test_numpy_multiplies_with_its_blas_alone(changes: dict[str, Any], words: st
         (["--math", "tf32", "--dtype", "float64"], "wanted --dtype float32"),
         (["--gemm", "hierarchical"], "wanted a CUDA GPU and --backend cupy, found the backend"),
         (["--transport", "nccl"], "wanted gradients on a GPU, found the backend numpy"),
-        (["--transport", "cuda-aware"], "wanted an MPI that takes GPU pointers, but"),
+        (["--transport", "cuda-aware"], "wanted an MPI that takes GPU pointers, found none"),
         (["--transport", "peer", "--overlap"], "found peer; leave out --overlap"),
         (["--transport", "none", "--parallel", "model"], "wanted one rank, found 2"),
         (["--parallel", "model", "--hidden-size", "1"], "the nearest valid size is 2"),
@@ -105,7 +105,7 @@ def test_ranks_refuse_together_and_say_it_once(arguments: list[str], words: str)
 def test_a_lone_rank_refuses_alike() -> None:
     done = run_alone(*flags(small()), "--transport", "cuda-aware")
     assert done.returncode == 2
-    assert "wanted ranks under mpirun, found a lone process" in done.stderr
+    assert "this is a lone process, without MPI (start it with mpirun)" in done.stderr
 
 
 # --- whether MPI takes GPU pointers
@@ -171,4 +171,4 @@ def test_open_mpi_and_mpich_answer_in_their_own_ways(
     comm: Any = SimpleNamespace(raw="a communicator")
     assert why_not_cuda_aware(comm) == says
     comm.raw = None
-    assert why_not_cuda_aware(comm) == "wanted ranks under mpirun, found a lone process"
+    assert why_not_cuda_aware(comm) == "this is a lone process, without MPI (start it with mpirun)"

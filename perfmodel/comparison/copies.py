@@ -1,4 +1,4 @@
-"""Finds reports that are copies of others: a recording counts once, whatever its files are called."""
+"""Finds reports that are copies of others: a recording counts once, whatever it is called."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ def found(before: Sequence[Trace], after: Sequence[Trace]) -> list[str]:
 
 def content(trace: Trace) -> tuple[Any, ...]:
     """Return what tells one recording from another, whatever its file is called."""
-    events = (trace.ranges.start_ns, trace.ops.start_ns, trace.mpi.start_ns)
-    sums = tuple(zlib.crc32(np.ascontiguousarray(column).data) for column in events)
-    return trace.utc_start_ns, *sums, *map(len, events)
+    columns = (
+        trace.ranges.start_ns, trace.ranges.end_ns, trace.ops.start_ns, trace.ops.end_ns,
+        trace.mpi.start_ns, trace.threads,
+    )  # fmt: skip
+    sums = tuple(zlib.crc32(np.ascontiguousarray(column).data) for column in columns)
+    return trace.utc_start_ns, trace.marks, *sums, *map(len, columns)
