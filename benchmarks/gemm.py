@@ -280,6 +280,14 @@ def show(rows: list[dict[str, Any]]) -> None:
         )
 
 
+def _words(given: list[str]) -> list[str]:
+    """Return the command line without where the results go."""
+    if "--out" not in given:
+        return given
+    at = given.index("--out")
+    return given[:at] + given[at + 2 :]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
@@ -307,7 +315,7 @@ def main() -> None:
         show(rows[-len(names) :])
     small = Problem("host", 10, 64, 32)
     result = {
-        "command": " ".join(["python benchmarks/gemm.py", *sys.argv[1:]]),
+        "command": " ".join(["python benchmarks/gemm.py", *_words(sys.argv[1:])]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         **bench.describe(),
         "ceilings": CEILINGS,

@@ -20,8 +20,12 @@ def products(gemm: dict[str, Any] | None) -> str:
         "## The products alone\n\nFrom benchmarks/results/gemm.json (`python benchmarks/gemm.py`): "
         "each kernel in a graph of its own,\nrandom factors, in turns with cuBLAS. Share of "
         "cuBLAS: its time over the kernel's; *fp32 as three TF32* is\nbeside cuBLAS's fp32, and "
-        "its error beside it too.\n\n" + _squares(rows) + "\n" + _network(rows)
+        "its error beside it too.\n" + _note(gemm) + "\n" + _squares(rows) + "\n" + _network(rows)
     )
+
+
+def _note(gemm: dict[str, Any]) -> str:
+    return f"Note: {gemm['note']}.\n" if gemm.get("note") else ""
 
 
 def _squares(rows: list[Row]) -> str:
