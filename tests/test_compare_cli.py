@@ -65,6 +65,18 @@ def test_wrong_usage(reports: dict[str, Path], words: list[str]) -> None:
         assert "perfmodel compare BEFORE... --to AFTER..." in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--json", "--format", "csv"], "leave one out"), (["--least", "nan"], "found nan: --least")],
+)
+def test_options_that_say_nothing_are_refused(
+    reports: dict[str, Path], words: list[str], said: str
+) -> None:
+    result = perfmodel("compare", reports["b1"], reports["a1"], *words)
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+
+
 def test_exit_codes_are_as_elsewhere(reports: dict[str, Path], tmp_path: Path) -> None:
     assert "missing.sqlite" in fails(3, "compare", reports["b1"], tmp_path / "missing.sqlite")
     said = fails(4, "compare", reports["b1"], reports["a1"], "--batch-range", "nosuch")

@@ -80,6 +80,8 @@ def compare(reports: tuple[Path, ...], after: tuple[Path, ...], fmt: Any, **opti
     from perfmodel.readers import read
     from perfmodel.table import render
 
+    if options["as_json"] and fmt != "text":
+        raise click.UsageError(f"wanted --json or --format {fmt}; found both; leave one out")
     for name in ("least", "launch_noise"):
         if math.isnan(options[name]):
             flag = f"--{name.replace('_', '-')}"

@@ -51,6 +51,12 @@ def splits(reports: tuple[Path, ...], **options: Any) -> None:
     )
     for note in rates.notes:
         warn(note)
+    other = runs and values.get("b", known.get("b")) != known.get("b")
+    if other and not any(item.startswith("P_flops=") for item in options["rates"]):
+        warn(
+            f"{rates.source}: its P_flops is of elements of {known.get('b')} bytes, wanted for "
+            f"{values['b']}; give the report of such a run, or --rate P_flops=..."
+        )
     if options["images"] is None and rates.images_bytes_per_s is None:
         warn(
             f"{rates.source}: no rate of copying images, so that copying them counts nothing; give "
