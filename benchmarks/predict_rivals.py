@@ -12,7 +12,7 @@ import numpy as np
 
 from perfmodel.machine import known
 from perfmodel.predict import Case, Observation
-from perfmodel.workloads.mlp import as_it_ran, mlp
+from perfmodel.workloads.mlp import Parallel, as_it_ran, mlp
 
 Predictor = Callable[[Case], float]
 
@@ -27,6 +27,9 @@ def rivals(observations: Sequence[Observation]) -> dict[str, Predictor]:
     }
 
 
+Tree = float | tuple[int, float, "Tree", "Tree"]
+"""A value, or the column and edge that part what is below it from the rest."""
+
 _counted: dict[object, tuple[float, float, float]] = {}
 
 
@@ -34,7 +37,8 @@ def work(case: Case) -> tuple[float, float, float]:
     """FLOPs, PCIe bytes and network bytes of one rank's batch, as the document counts."""
     if case.key in _counted:
         return _counted[case.key]
-    load = as_it_ran(mlp("document", case.settings["parallel"]), case.settings)  # type: ignore[arg-type]
+    parallel: Parallel = "model" if case.settings["parallel"] == "model" else "data"
+    load = as_it_ran(mlp("document", parallel), case.settings)
     counts = load.total().subs({k: case.sizes[k] for k in load.symbols})
     links = float(counts.pci_bytes), float(counts.mpi_bytes + counts.peer_bytes)
     return _counted.setdefault(case.key, (float(counts.flops), *links))
@@ -108,7 +112,7 @@ def boosted(
     return predicted
 
 
-def _tree(x: np.ndarray, y: np.ndarray, depth: int) -> object:
+def _tree(x: np.ndarray, y: np.ndarray, depth: int) -> Tree:
     """Grow a tree that splits where the squared error falls most."""
     best: tuple[float, int, float] | None = None
     for column in range(x.shape[1]) if depth and len(y) > 1 else ():
@@ -128,8 +132,8 @@ def _tree(x: np.ndarray, y: np.ndarray, depth: int) -> object:
     return column, edge, _tree(x[low], y[low], depth - 1), _tree(x[~low], y[~low], depth - 1)
 
 
-def _leaf(tree: object, row: np.ndarray) -> float:
+def _leaf(tree: Tree, row: np.ndarray) -> float:
     while isinstance(tree, tuple):
         column, edge, low, high = tree
         tree = low if row[column] < edge else high
-    return float(tree)  # type: ignore[arg-type]
+    return tree

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -140,7 +141,7 @@ class Net(torch.nn.Module):
         return torch.optim.SGD(groups, lr=config.learning_rate, fused=True)
 
 
-class Peer:
+class Peer(ABC):
     """One way to train; `run_batches` goes on through the epoch's batches, asynchronously.
 
     Parameters
@@ -178,9 +179,9 @@ class Peer:
         if self.problem.device.type == "cuda":
             torch.cuda.synchronize(self.problem.device)
 
+    @abstractmethod
     def parameters(self) -> np.ndarray:
         """Return W1, b1, W2, b2 as a flat host array of n elements."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Free what is on the device: graphs first, because they hold NCCL's communicator."""
@@ -190,11 +191,13 @@ class Peer:
     def _use_math(self) -> None:
         torch.backends.cuda.matmul.allow_tf32 = self.math == "tf32"
 
+    @abstractmethod
     def _make(self) -> None:
-        raise NotImplementedError
+        """Build what trains, on the device."""
 
+    @abstractmethod
     def _step(self, index: int) -> None:
-        raise NotImplementedError
+        """Train on a batch."""
 
 
 class Ddp(Peer):

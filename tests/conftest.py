@@ -1,4 +1,4 @@
-"""Shared fixtures: the real Nsight Systems CLI, where there is one."""
+"""Shared fixtures: the real Nsight Systems CLI, where there is one, and built reports."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from build_training import Training, training_report
+from damaged_reports import numbers
+from document_report import document_report
+
+from perfmodel.readers import read
 
 NSYS_VERSION = "2024.2.3"
 
@@ -36,3 +42,31 @@ def nsys_stats(nsys: str) -> Callable[[Path, str], str]:
         return text[:-1] if text.endswith("\n\n") else text
 
     return stats
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plain training run; modules that need another report name their own so."""
+    return training_report(tmp_path_factory.mktemp("report") / "r.sqlite")
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Batches of nothing that anybody knows."""
+    training = Training(gpu=False, mpi=False, p=1)
+    return training_report(tmp_path_factory.mktemp("report") / "bare.sqlite", training)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The content of the document's report, to be damaged."""
+    path = tmp_path_factory.mktemp("original") / "document.sqlite"
+    return document_report(path).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def truth(original: bytes, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """What the document's report says undamaged."""
+    path = tmp_path_factory.mktemp("truth") / "document.sqlite"
+    path.write_bytes(original)
+    return numbers(read(path))

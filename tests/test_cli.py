@@ -20,18 +20,6 @@ BASE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 EXAMPLE = ROOT / "perfmodel" / "workloads" / "examples" / "pytorch_mlp.toml"
 
 
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return training_report(tmp_path_factory.mktemp("report") / "r.sqlite")
-
-
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Batches of nothing that anybody knows."""
-    training = Training(gpu=False, mpi=False, p=1)
-    return training_report(tmp_path_factory.mktemp("report") / "bare.sqlite", training)
-
-
 # --- analyze
 
 

@@ -10,22 +10,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from build_training import Training, training_report
 from cli_helpers import EVIL, evil_report, fails, harmless, perfmodel, succeeds
 
 from perfmodel import outputs
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return training_report(tmp_path_factory.mktemp("report") / "r.sqlite")
-
-
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Batches of nothing that anybody knows."""
-    training = Training(gpu=False, mpi=False, p=1)
-    return training_report(tmp_path_factory.mktemp("report") / "bare.sqlite", training)
 
 
 @pytest.fixture(scope="module")

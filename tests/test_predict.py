@@ -250,6 +250,9 @@ BAD: tuple[tuple[tuple[Any, ...], Any, str], ...] = (
     (("terms", TERM, "space"), 3, "shape"),
     (("seen", "H"), [0], "positive whole numbers"),
     (("runs",), "many", "a list of runs"),
+    (("runs", 0, "batch_s"), 0, "seconds above 0"),
+    (("runs", 0, "fitted_s"), None, "finite number"),
+    (("runs", 0, "source"), 7, "a text"),
 )
 
 

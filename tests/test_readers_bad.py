@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from damaged_reports import EVENTS, KERNELS, numbers, refusal, sql
-from document_report import document_report
 
 from perfmodel.errors import PerfmodelError, ReportError, SchemaError
 from perfmodel.readers import read
@@ -21,24 +20,11 @@ from perfmodel.stats import REPORTS
 PAGE = 4096
 
 
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    path = tmp_path_factory.mktemp("original") / "document.sqlite"
-    return document_report(path).read_bytes()
-
-
 @pytest.fixture
 def report(original: bytes, tmp_path: Path) -> Path:
     path = tmp_path / "report.sqlite"
     path.write_bytes(original)
     return path
-
-
-@pytest.fixture(scope="module")
-def truth(original: bytes, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    path = tmp_path_factory.mktemp("truth") / "document.sqlite"
-    path.write_bytes(original)
-    return numbers(read(path))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from build_report import ReportBuilder
 from damaged_reports import CALLS, COPIES, EVENTS, KERNELS, numbers, refusal, replaced, sql
-from document_report import document_report
 
 from perfmodel.errors import PerfmodelError, ReportError, SchemaError
 from perfmodel.readers import read
@@ -19,24 +18,11 @@ from perfmodel.readers.nsys import read_sqlite
 from perfmodel.stats import REPORTS, to_csv
 
 
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    path = tmp_path_factory.mktemp("original") / "document.sqlite"
-    return document_report(path).read_bytes()
-
-
 @pytest.fixture
 def report(original: bytes, tmp_path: Path) -> Path:
     path = tmp_path / "report.sqlite"
     path.write_bytes(original)
     return path
-
-
-@pytest.fixture(scope="module")
-def truth(original: bytes, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    path = tmp_path_factory.mktemp("truth") / "document.sqlite"
-    path.write_bytes(original)
-    return numbers(read(path))
 
 
 @pytest.mark.parametrize("table", EVENTS)

@@ -21,7 +21,14 @@ _BLOCK_BYTES = 1 << 19
 
 
 class Queue(Protocol):
-    """An in-order queue of copies beside the computing one: a CUDA stream, or none."""
+    """An in-order queue of copies beside the computing one: a CUDA stream, or none.
+
+    Attributes
+    ----------
+    stream : cupy.cuda.Stream or None
+    """
+
+    stream: Any
 
     def follow(self) -> None:
         """Let what is queued from now on wait for what the device was told to compute so far."""
@@ -46,6 +53,8 @@ class Backend(Protocol):
     gemm_name: str
     xp: Any
     on_device: bool
+    multiply: Any
+    """Who multiplies large matrices: a `trainer.kernels.Gemm` on a GPU, else `gemm`."""
 
     def gemm(self, a: Array, b: Array, out: Array) -> None:
         """Out = a b, any of them transposed views of contiguous arrays."""
@@ -87,6 +96,8 @@ class Backend(Protocol):
 class Immediate:
     """NumPy's queue: a copy is done when the call returns."""
 
+    stream = None
+
     def follow(self) -> None:
         """Return: what was computed is there."""
 
@@ -120,6 +131,7 @@ class NumpyBackend:
     on_device = False
 
     def __init__(self) -> None:
+        self.multiply = self.gemm
         self._scratch: dict[tuple[Any, ...], np.ndarray] = {}
 
     def gemm(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
@@ -190,8 +202,8 @@ class NumpyBackend:
         return Immediate()
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Refuse: NumPy computes as it is told."""
-        raise NotImplementedError("NumPy's work cannot be captured; see why_not_captured")
+        """Return the work itself: NumPy has nothing to record (see `why_not_captured`)."""
+        return work
 
     def describe(self) -> dict[str, Any]:
         """Return NumPy's and its BLAS's version."""

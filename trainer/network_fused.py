@@ -55,8 +55,8 @@ class FusedNetwork(Network):
                 f"most {most} in {np.dtype(dtype).name}, found {classes}; use --gemm hierarchical"
             )
         super().__init__(backend, inputs, hidden, classes, dtype, columns)
-        gemm = backend.multiply  # type: ignore[attr-defined]
-        self._fuses = isinstance(gemm, HierarchicalGemm)  # else cuBLAS, which has no sigmoid
+        self._gemm = backend.multiply
+        self._fuses = isinstance(self._gemm, HierarchicalGemm)  # else cuBLAS, which has no sigmoid
         few = classes <= 16 and self.dtype == np.float32  # registers allow two rows a block
         rows = 2 if few and hidden >= 256 else 1
         macros: dict[str, str | int] = {
@@ -68,7 +68,6 @@ class FusedNetwork(Network):
         self._backward_hidden = module.get_function("backward_hidden")
         self._backward_grid = (max(-(-hidden // rows), classes),)
         self._hidden = np.int32(hidden)
-        self._gemm = gemm
         self._exact = {"b_exact": True} if exact_images and self._fuses else {}
         self._update = SumAndStep(self.parameters)
 

@@ -110,7 +110,7 @@ class NcclTransport:
         stream = cupy.cuda.get_current_stream().ptr
         if self._queue is not None:
             self._queue.follow()
-            stream = self._queue.stream.ptr  # type: ignore[attr-defined]
+            stream = self._queue.stream.ptr
         kind = getattr(nccl, _NCCL_TYPES[str(values.dtype)])
         with self._parties.ranges[names.NCCL_ALLREDUCE]:
             pointer = values.data.ptr

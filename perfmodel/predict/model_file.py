@@ -93,6 +93,12 @@ def parse(data: Any, where: str) -> Model:
     runs = top.get("runs")
     if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
         raise top.wrong("runs", "a list of runs", runs)
+    for run in runs:
+        reader = _Reader(run, f"{where}: a run")
+        reader.text("source")
+        for key in ("batch_s", "fitted_s"):
+            if not reader.number(key) > 0:
+                raise reader.wrong(key, "seconds above 0", reader.get(key))
     return Model(
         workload=top.text("workload"),
         terms={key: _read_term(key, term, where) for key, term in terms.items()},

@@ -22,7 +22,7 @@ _WIDE: Final = ("forward GEMM 1", "backward GEMM 3")
 _THIN: Final = ("forward GEMM 2", "backward GEMM 1", "backward GEMM 2")
 _WAITS_S: Final = 100e-6
 """A host that waits longer than this is behind the GPU; below, it waits for its last launches."""
-_AHEAD: Final = 1.1
+AHEAD: Final = 1.1
 """A GPU that takes longer than this many times the host's own time is what the batch waits for."""
 _COPY_OUT: Final = 2  # CUPTI's device to host
 
@@ -217,7 +217,7 @@ def _queued(case: Case, clocks: _Clocks) -> tuple[dict[str, float], dict[str, fl
         elif part.name == "replayed batch":
             parts[part.key] = clocks.batch_s
     on_host = {p.phase: parts[p.key] for p in mlp_parts(case) if p.clock == "host"}
-    if sum(on_host.values()) * _AHEAD > clocks.batch_s:
+    if sum(on_host.values()) * AHEAD > clocks.batch_s:
         return parts, on_host
     return parts, {
         p.name: parts[p.key]

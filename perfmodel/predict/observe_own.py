@@ -8,16 +8,15 @@ from typing import Final
 import numpy as np
 
 from perfmodel.errors import ModelError
-from perfmodel.fit import Floats, Measured, count_warmup, tabulate
+from perfmodel.fit import Clock, Floats, Measured, count_warmup, tabulate
 from perfmodel.measure import Run, batch_seconds
 from perfmodel.predict.case import own_case
-from perfmodel.predict.observe import Observation
+from perfmodel.predict.observe import AHEAD, Observation
 from perfmodel.predict.parts import BETWEEN, own_parts
 from perfmodel.runs import identify
 from perfmodel.workloads.work import Workload
 
-_AHEAD: Final = 1.1
-_CLOCKS: Final = {"host": "host", "gpu": "gpu_busy"}
+_CLOCKS: Final[dict[str, Clock]] = {"host": "host", "gpu": "gpu_busy"}
 
 
 def observe_own(run: Run, workload: Workload, given: Mapping[str, int]) -> Observation:
@@ -61,7 +60,7 @@ def observe_own(run: Run, workload: Workload, given: Mapping[str, int]) -> Obser
     host = float(np.nanmedian(head.seconds["host"][:, warmup:]))
     times[BETWEEN, "host"] = max(host - inside, 0.0)
     parts = {p.key: times.get((p.phase, p.clock), 0.0) for p in own_parts(workload, case.sizes)}
-    clock = "gpu" if batch_s > _AHEAD * host else "host"
+    clock = "gpu" if batch_s > AHEAD * host else "host"
     return Observation(
         source=run.traces[0].source.name,
         case=case,
@@ -72,11 +71,11 @@ def observe_own(run: Run, workload: Workload, given: Mapping[str, int]) -> Obser
     )
 
 
-def _own(mine: Measured, known: list[Measured], clock: str, warmup: int) -> float:
+def _own(mine: Measured, known: list[Measured], clock: Clock, warmup: int) -> float:
     """Median time of a range without the known ranges directly inside it; 0 without any."""
 
     def seconds(m: Measured) -> Floats:
-        return np.nan_to_num(m.seconds[clock][:, warmup:])  # type: ignore[index]
+        return np.nan_to_num(m.seconds[clock][:, warmup:])
 
     below = [m for m in known if len(m.path) > len(mine.path)
              and m.path[: len(mine.path)] == mine.path]  # fmt: skip

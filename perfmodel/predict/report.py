@@ -91,7 +91,7 @@ def _which(amounts: Sequence[str]) -> str:
 def calibration_text(model: Model) -> list[str]:
     """Return the sentences above the table of terms."""
     runs = len(model.runs)
-    errors = [abs(float(r["fitted_s"]) / float(r["batch_s"]) - 1) for r in model.runs]  # type: ignore[arg-type]
+    errors = [abs(_number(r, "fitted_s") / _number(r, "batch_s") - 1) for r in model.runs]
     said = [
         f"{model.workload}: {len(model.terms)} terms of {runs} run{'s' * (runs != 1)}"
         + (f" on {model.machine}" if model.machine else "")
@@ -216,5 +216,12 @@ def measured_points(
         if not isinstance(sizes, Mapping) or settings != dict(case.settings):
             continue
         if all(sizes.get(k) == v for k, v in rest.items()) and symbol in sizes:
-            found.append((int(sizes[symbol]), float(run["batch_s"])))  # type: ignore[arg-type]
+            found.append((int(sizes[symbol]), _number(run, "batch_s")))
     return sorted(found)
+
+
+def _number(run: Mapping[str, object], key: str) -> float:
+    """Return a number of a calibration's run; `model_file` checks those of files."""
+    value = run[key]
+    assert isinstance(value, int | float)
+    return float(value)

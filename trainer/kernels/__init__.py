@@ -42,11 +42,11 @@ class Gemm(Protocol):
 
 
 def _maker(module: str, cls: str) -> Callable[..., Gemm]:
-    """Return a function of `math` that imports the module when it is called."""
+    """Return a maker that imports the module when it is called."""
 
-    def make(math: str) -> Gemm:
+    def make(**options: str) -> Gemm:
         found: Callable[..., Gemm] = getattr(import_module(f"trainer.kernels.{module}"), cls)
-        return found() if len(MATHS[found.name]) == 1 else found(math=math)  # type: ignore[attr-defined]
+        return found(**options)
 
     return make
 
@@ -59,7 +59,7 @@ GEMMS: Final[dict[str, Callable[..., Gemm]]] = {
     "thin": _maker("thin", "ThinGemm"),
     "cublas": _maker("cublas", "CublasGemm"),
 }
-"""Makers of a `Gemm` by name, each a function of `math`."""
+"""Makers of a `Gemm` by name; of `math` where `MATHS` has several."""
 
 MATHS: Final = {
     "naive": ("ieee",),
@@ -89,4 +89,4 @@ def make_gemm(name: str, *, math: str = "ieee") -> Gemm:
             f"wanted {math} products of the GEMM {name!r}, found only {', '.join(MATHS[name])}; "
             f"use {' or '.join(able) or 'ieee'}"
         )
-    return GEMMS[name](math=math)
+    return GEMMS[name](**({"math": math} if len(MATHS[name]) > 1 else {}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,7 +77,7 @@ def ceil(count: int, size: int) -> int:
     return -(-count // size)
 
 
-class PlannedGemm:
+class PlannedGemm(ABC):
     """A GEMM that looks its launch up by shapes, strides and alignments (about 2 us in Python).
 
     Parameters
@@ -118,9 +119,9 @@ class PlannedGemm:
         real = CTYPES[out.dtype.char]
         return self.plan(operand(a), operand(b), operand(out), real)
 
+    @abstractmethod
     def plan(self, a: Operand, b: Operand, out: Operand, real: str) -> Plan:
         """Choose kernel, grid and block; `real` is the C type."""
-        raise NotImplementedError
 
 
 def sizes(a: Operand, b: Operand, out: Operand) -> tuple[Any, ...]:
