@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from itertools import cycle
 from typing import Any, Final
 
 import numpy as np
@@ -25,27 +25,51 @@ __device__ __forceinline__ float4 load(const float4 *p) {  // from L2 or beyond,
                  : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
     return v;
 }
-#define EACH(i, n) size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; \
-    i += (size_t)gridDim.x * blockDim.x
+// every thread has AT_ONCE loads under way
+#define STEP ((size_t)gridDim.x * blockDim.x)
+#define FIRST ((size_t)blockIdx.x * blockDim.x + threadIdx.x)
+#define AT_ONCE 4
 
 extern "C" __global__ void copy(const float4 *a, float4 *out, const size_t n, const int rounds) {
-    for (int r = 0; r < rounds; ++r)
-        for (EACH(i, n)) __stcg(out + i, load(a + i));
+    for (int r = 0; r < rounds; ++r) {
+        size_t i = FIRST;
+        for (; i + (AT_ONCE - 1) * STEP < n; i += AT_ONCE * STEP) {
+            float4 v[AT_ONCE];
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; ++u) v[u] = load(a + i + u * STEP);
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; ++u) __stcg(out + i + u * STEP, v[u]);
+        }
+        for (; i < n; i += STEP) __stcg(out + i, load(a + i));
+    }
+}
+__device__ __forceinline__ float4 plus(const float4 x, const float s, const float4 y) {
+    return make_float4(x.x + s * y.x, x.y + s * y.y, x.z + s * y.z, x.w + s * y.w);
 }
 extern "C" __global__ void triad(const float4 *a, const float4 *b, float4 *out, const size_t n,
                                  const float s) {
-    for (EACH(i, n)) {
+    size_t i = FIRST;
+    for (; i + STEP < n; i += 2 * STEP) {
         const float4 x = load(a + i), y = load(b + i);
-        __stcg(out + i, make_float4(x.x + s * y.x, x.y + s * y.y, x.z + s * y.z, x.w + s * y.w));
+        const float4 z = load(a + i + STEP), w = load(b + i + STEP);
+        __stcg(out + i, plus(x, s, y));
+        __stcg(out + i + STEP, plus(z, s, w));
     }
+    for (; i < n; i += STEP) __stcg(out + i, plus(load(a + i), s, load(b + i)));
 }
 extern "C" __global__ void read(const float4 *a, float4 *out, const size_t n, const int rounds) {
     float4 sum = make_float4(0, 0, 0, 0);
-    for (int r = 0; r < rounds; ++r)
-        for (EACH(i, n)) {
-            const float4 v = load(a + i);
-            sum.x += v.x; sum.y += v.y; sum.z += v.z; sum.w += v.w;
+    for (int r = 0; r < rounds; ++r) {
+        size_t i = FIRST;
+        for (; i + (AT_ONCE - 1) * STEP < n; i += AT_ONCE * STEP) {
+            float4 v[AT_ONCE];
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; ++u) v[u] = load(a + i + u * STEP);
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; ++u) sum = plus(sum, 1, v[u]);
         }
+        for (; i < n; i += STEP) sum = plus(sum, 1, load(a + i));
+    }
     if (sum.x + sum.y + sum.z + sum.w == 1.2345e30f) out[0] = sum;  // keeps the loads
 }
 extern "C" __global__ void nothing() {}
@@ -60,19 +84,30 @@ def device_memory(device: Device, array_bytes: int) -> Found:
     """
     free, _ = device.cupy.cuda.runtime.memGetInfo()
     count = min(array_bytes, int(free) // 8) // 16
-    a, b, out = (device.random(4 * count) for _ in range(3))
-    size, blocks = np.uint64(count), _blocks(device)
+    arrays = [device.random(4 * count) for _ in range(3)]
+    size, blocks, one = np.uint64(count), _blocks(device), np.int32(1)
+    # in turns, so that L2 holds nothing of what is next
+    turns = cycle([arrays, [*arrays[1:], arrays[0]], [arrays[2], *arrays[:2]]])
     copy, triad, read = (device.cupy.RawKernel(SOURCE, n) for n in ("copy", "triad", "read"))
-    runs: dict[str, tuple[int, Callable[[], Any]]] = {
-        "hbm_copy": (2, lambda: copy(blocks, (_THREADS,), (a, out, size, np.int32(1)))),
-        "hbm_triad": (3, lambda: triad(blocks, (_THREADS,), (a, b, out, size, np.float32(0.5)))),
-        "hbm_read": (1, lambda: read(blocks, (_THREADS,), (a, out, size, np.int32(1)))),
-    }
+
+    def copied() -> None:
+        a, out, _ = next(turns)
+        copy(blocks, (_THREADS,), (a, out, size, one))
+
+    def added() -> None:
+        a, b, out = next(turns)
+        triad(blocks, (_THREADS,), (a, b, out, size, np.float32(1e-3)))
+
+    def taken() -> None:
+        a, out, _ = next(turns)
+        read(blocks, (_THREADS,), (a, out, size, one))
+
+    runs = {"hbm_copy": (2, copied), "hbm_triad": (3, added), "hbm_read": (1, taken)}
     figures = {
         ("bandwidth_bytes_per_s", key): device.queued(run).rate(
-            16.0 * arrays * count, f"{key.removeprefix('hbm_')} of {16 * count} B arrays"
+            16.0 * moved * count, f"{key.removeprefix('hbm_')} of {16 * count} B arrays"
         )
-        for key, (arrays, run) in runs.items()
+        for key, (moved, run) in runs.items()
     }
     best = max(figures.values(), key=lambda figure: figure.value)
     total = int(device.properties["totalGlobalMem"])
