@@ -14,6 +14,7 @@ from perfmodel.commands.analyze import analyze
 from perfmodel.commands.calibrate import calibrate
 from perfmodel.commands.compare import compare
 from perfmodel.commands.formulas import formulas
+from perfmodel.commands.machine import machine
 from perfmodel.commands.predict import predict
 from perfmodel.commands.splits import splits
 from perfmodel.commands.stats import REPORTS, stats
@@ -65,5 +66,6 @@ for _command in (
     stats,
     formulas,
     splits,
+    machine,
 ):  # one file in commands/ each
     main.add_command(_command)
