@@ -18,6 +18,7 @@ import dataclasses
 import hashlib
 import json
 import lzma
+import math
 import os
 import subprocess
 import sys
@@ -151,6 +152,7 @@ def main() -> None:
     add("--ranks", type=int, default=2, choices=sorted(PLAN))
     add("--launches", type=int, default=5, help="recorded by Nsight Systems")
     add("--bare", type=int, default=3, help="without it")
+    add("--budget", type=float, default=math.inf, help="seconds after which no launch begins")
     add("--batches", type=int, default=30, help="per visit, warm-up included")
     add("--backend", default="cupy", choices=["cupy", "numpy"])
     add("--only", nargs="+", metavar="WORD", help="configurations whose names contain one of them")
@@ -167,7 +169,8 @@ def main() -> None:
         done = []
         for number in range(1, max(c.launches, c.bare) + 1):
             for traced in (True, False):
-                if number > (c.launches if traced else c.bare):
+                late = time.perf_counter() - begun > c.budget
+                if late or number > (c.launches if traced else c.bare):
                     continue
                 record = scratch / f"{number}_{traced}.json"
                 raw = scratch / f"launch_{number}" if traced else None
