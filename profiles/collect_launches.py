@@ -152,6 +152,7 @@ def main() -> None:
     add("--ranks", type=int, default=2, choices=sorted(PLAN))
     add("--launches", type=int, default=5, help="recorded by Nsight Systems")
     add("--bare", type=int, default=3, help="without it")
+    add("--first", type=int, default=1, help="number of the first launch: more of what is there")
     add("--budget", type=float, default=math.inf, help="seconds after which no launch begins")
     add("--batches", type=int, default=30, help="per visit, warm-up included")
     add("--backend", default="cupy", choices=["cupy", "numpy"])
@@ -167,10 +168,11 @@ def main() -> None:
         ]
         plan.write_text(json.dumps(chosen))
         done = []
-        for number in range(1, max(c.launches, c.bare) + 1):
+        for turn in range(max(c.launches, c.bare)):
+            number = c.first + turn
             for traced in (True, False):
                 late = time.perf_counter() - begun > c.budget
-                if late or number > (c.launches if traced else c.bare):
+                if late or turn >= (c.launches if traced else c.bare):
                     continue
                 record = scratch / f"{number}_{traced}.json"
                 raw = scratch / f"launch_{number}" if traced else None
