@@ -128,7 +128,7 @@ everything = pytest.mark.parametrize("path", [*MODULES, *TRAINER], ids=named)
 
 @modules
 def test_imports_point_one_way(path: Path) -> None:
-    """DESIGN section 2: from errors and units up to the command line."""
+    """CONTRIBUTING.md, The house: from errors and units up to the command line."""
     level = {name: i for i, layer in enumerate(LAYERS) for name in layer}
     mine = unit(path)
     assert mine in level, f"give {mine} a place in LAYERS"

@@ -14,7 +14,7 @@ from perfmodel.trace import Gpu
 PROFILES = sorted((Path(__file__).parents[1] / "profiles").glob("*.sqlite"))
 UNKNOWN = Gpu(0, "NVIDIA Imaginary", 100, 1_500_000_000, 10**12, None, None, (8, 0), None)
 
-PEAKS = [  # DESIGN section 5: dense TFLOP/s and GB/s
+PEAKS = [  # NVIDIA's data sheets: dense TFLOP/s and GB/s
     ("K80", {"float64": 2.91, "float32": 8.73}, 480),
     ("T4", {"float32": 8.1, "float16_tensor": 65}, 320),
     ("RTX 8000", {"float32": 16.3}, 672),
