@@ -2,8 +2,8 @@
 # Everything that needs GPUs, in one go:
 #
 #   bash benchmarks/gpu.sh 1     kernels: tests, products, Nsight Compute counters, compute-sanitizer;
-#                                the ladder on one GPU
-#   bash benchmarks/gpu.sh 2     the ladder on two GPUs and its profiles; 4: on four
+#                                the ladder and the ResNets on one GPU
+#   bash benchmarks/gpu.sh 2     the ladder on two GPUs and its profiles, the ResNets; 4: on four
 #
 # Results are merged into benchmarks/results/ and profiles/ladder/. PYTHON: the python to use.
 set -uo pipefail
@@ -22,9 +22,15 @@ if [ "$ranks" = 1 ]; then
     "$python" benchmarks/gemm.py
     part "counters"
     "$python" benchmarks/gemm_ncu.py
+    part "ResNets"
+    "$python" benchmarks/resnet.py --part time counters tuned
     part "sanitizer"
     "$python" benchmarks/sanitize.py
 else
+    if [ "$ranks" = 2 ]; then
+        part "ResNets"
+        "$python" benchmarks/resnet.py --part ddp
+    fi
     part "profiles"
     "$python" profiles/collect_ladder.py profiles/ladder --ranks "$ranks" --machine "h200x$ranks" \
         --rungs document pinned host-flat prefetch resident chunked nccl graph thin "fused x3" \

@@ -188,8 +188,25 @@ def part_theory(args: argparse.Namespace, device: torch.device, emit: Callable) 
                 "parameters": sum(p.numel() for p in net.parameters()),
                 "forward_flops": forward.get_total_flops(),
                 "backward_flops": backward.get_total_flops(),
+                "saved_bytes": saved(name, args.image),
             }
         )  # fmt: skip
+
+
+def saved(name: str, image: int) -> int:
+    """Return the bytes that torch saves for the backward pass of one image, parameters apart."""
+    net = make(name).train()
+    own = {t.untyped_storage().data_ptr() for t in (*net.parameters(), *net.buffers())}
+    kept: list[torch.Tensor] = []  # alive, so that no two have one address
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        net(torch.randn(1, 3, image, image)).sum()
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in kept}
+    return sum(size for place, size in storages.items() if place not in own)
 
 
 PARTS: Final = {
