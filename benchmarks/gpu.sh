@@ -2,8 +2,8 @@
 # Everything that needs GPUs, in one go:
 #
 #   bash benchmarks/gpu.sh 1     kernels: tests, products, Nsight Compute counters, compute-sanitizer;
-#                                the ladder on one GPU
-#   bash benchmarks/gpu.sh 2     the ladder on two GPUs and its profiles; 4: on four
+#                                the ladder and the ResNets on one GPU
+#   bash benchmarks/gpu.sh 2     the ladder on two GPUs and its profiles, the ResNets; 4: on four
 #
 # Results are merged into benchmarks/results/ and profiles/ladder/. A part that hangs or fails leaves
 # the rest; the last line names those that did. Environment:
@@ -38,7 +38,9 @@ if [ "$ranks" = 1 ]; then
     part products "$one" "$python" benchmarks/gemm.py
     part counters "$one" "$python" benchmarks/gemm_ncu.py
     part sanitizer "$one" "$python" benchmarks/sanitize.py
+    part resnets 330 "$python" benchmarks/resnet.py --part time counters tuned
 fi
+[ "$ranks" = 2 ] && part resnets "$one" "$python" benchmarks/resnet.py --part ddp
 part ladder "${LADDER_S:-240}" mpirun --bind-to none -n "$ranks" "$python" benchmarks/ladder.py
 if [ "$ranks" != 1 ]; then
     part profiles "${PROFILES_S:-330}" "$python" profiles/collect_ladder.py profiles/ladder \

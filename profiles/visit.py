@@ -5,8 +5,9 @@
 PLAN.json lists configurations: {"name": ..., and fields of trainer.config.Config}. Every visit
 trains as `python -m trainer` does, with its ranges and its mark, so that `part.py` can cut a report
 of the launch into one report per configuration; `collect_launches.py` does both. The order is drawn
-anew for every launch. Before each visit a rank moves its main thread to the quietest core of its
-own: on a shared host, a core whose sibling computes for somebody else runs Python half as fast.
+anew for every launch. Before the first batch of a visit a rank moves its main thread, and no other,
+to the quietest core of its own: on a shared host, a core whose sibling computes for somebody else
+runs Python half as fast.
 """
 
 from __future__ import annotations
@@ -77,9 +78,17 @@ def configuration(settings: dict[str, Any], batches: int) -> Config:
 
 
 def visit(
-    config: Config, comm: mpi.Communicator, data: Dataset, run_id: str, timed: bool, usual: Ranges
+    config: Config,
+    comm: mpi.Communicator,
+    data: Dataset,
+    run_id: str,
+    *,
+    timed: bool,
+    usual: Ranges,
+    cores: Sequence[int],
 ) -> dict[str, Any]:
     """Train once; return what rank 0 saw of it (collective)."""
+    found: dict[str, Any] = {}
     config.check_ranks(comm.size)
     backend = choose(config, comm.local_rank)
     run = Run(config, comm, backend, 1, run_id)
@@ -88,15 +97,20 @@ def visit(
     def mark(session: Session) -> None:
         if session.why_no_graph:
             raise SystemExit(f"not captured: {session.why_no_graph}")
+        # only now: threads that are made before may run anywhere
+        found["core"], speed_s = settle(cores)
+        found["loop_s"] = comm.largest(speed_s)
         mark_config(config_mark(run, graph=config.graph))
 
     session = Session(config, comm, data, backend, ranges, mark=mark)
+    everywhere = os.sched_getaffinity(0)
     host = session.run().batch_seconds
     session.synchronize()
-    found = {"host_median_s": statistics.median(host[len(host) // 3 :])}
+    found["host_median_s"] = statistics.median(host[len(host) // 3 :])
     if timed:
         found["batch_s"] = _timed(session, comm)
     del session
+    os.sched_setaffinity(0, everywhere)
     _free(backend)
     comm.barrier()
     return found
@@ -142,17 +156,18 @@ def main() -> None:
     first = configuration(settings[0], arguments.batches)
     data = distribute(comm, synthetic(first) if comm.rank == 0 else None)
     cores = own_cores(sorted(os.sched_getaffinity(0)), comm.size, comm.rank)
+    mpi.set_threads(comm, 1)  # threads of BLAS wait for more by spinning
     usual = make_ranges(None)
     rows = []
     for each, chosen in zip(plan, settings, strict=True):
         begun = time.perf_counter()
-        core, speed_s = settle(cores)
-        slowest_s = comm.largest(speed_s)
         config = configuration(chosen, arguments.batches)
         run_id = f"{each['name']}_{arguments.launch}"
-        found = visit(config, comm, data, run_id, arguments.timed, usual)
-        rows.append({"name": each["name"], "core": core, "loop_s": slowest_s, **found})
-        rows[-1]["visit_s"] = time.perf_counter() - begun
+        found = visit(
+            config, comm, data, run_id, timed=arguments.timed, usual=usual, cores=cores
+        )  # fmt: skip
+        seconds = time.perf_counter() - begun
+        rows.append({"name": each["name"], **found, "visit_s": seconds})
     if comm.rank == 0:
         arguments.record.write_text(json.dumps(rows, indent=1) + "\n")
 
