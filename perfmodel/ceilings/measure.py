@@ -69,7 +69,8 @@ def measure(
     parts = list(_device_parts(gpu, ranks, effort) if gpu else _host_parts(ranks, effort))
     found = MachineMeasurement(
         machine=Machine.of(gpu.name if gpu else host.name(), SOURCE, {}),
-        devices=(gpu.name if gpu else host.name(),),
+        gpus=(gpu.name,) if gpu else (),
+        cpus=(host.name(),),
         date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         command=command,
         ranks=ranks.size,
