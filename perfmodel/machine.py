@@ -129,7 +129,13 @@ def find(gpu: Gpu) -> Machine:
 
 def known() -> tuple[Machine, ...]:
     """Return every machine perfmodel ships, by name."""
-    return tuple(sorted((entry.machine for entry in _table()), key=lambda m: m.name))
+    return tuple(machine for _, machine in shipped())
+
+
+def shipped() -> tuple[tuple[str, Machine], ...]:
+    """Return every machine perfmodel ships with its short name, such as 'h200', by full name."""
+    found = ((entry.stem, entry.machine) for entry in _table())
+    return tuple(sorted(found, key=lambda pair: pair[1].name))
 
 
 def datasheet(devices: Iterable[str]) -> Machine | None:

@@ -44,7 +44,7 @@ def measure(
     command: str = "",
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[MachineMeasurement]:
-    """Measure this machine (collective); yield what there is, before the ranks join in and last.
+    """Measure this machine (collective); yield what there is at first and after every part.
 
     Parameters
     ----------
@@ -77,15 +77,15 @@ def measure(
         cores=host.cores(),
         versions=_versions(gpu, ranks),
     )
+    yield found
     for part in (p for p in parts if not p.together):
         if ranks.rank == 0:
             found = _with(found, part, began + seconds, say)
+            yield found
     ranks.rest()
-    if ranks.size > 1:
+    for part in (p for p in parts if p.together and ranks.size > 1):
+        found = _with(found, part, began + seconds, say, ranks)
         yield found
-        for part in (p for p in parts if p.together):
-            found = _with(found, part, began + seconds, say, ranks)
-    yield found
 
 
 def _device_parts(device: Device, ranks: Ranks, effort: Effort) -> Iterator[Part]:
@@ -132,6 +132,8 @@ def _with(
             new = part.work()
         except Exception as error:  # a part may fail in any library; the others still count
             said = str(error) if isinstance(error, PerfmodelError) else _words(error)
+        said = ranks.agree(said) if ranks else said
+        new = Found() if said else new
     elapsed_s = time.perf_counter() - began
     say(f"{part.name}: {'left out: ' + said if said else f'{elapsed_s:.2f} s'}")
     figures = {**found.machine.figures, **new.figures}
