@@ -65,7 +65,7 @@ def measure(
         If a GPU is wanted and there is none.
     """
     began = time.perf_counter()
-    gpu = _device(ranks, effort, device)
+    gpu, why_not = _device(ranks, effort, device)
     parts = list(_device_parts(gpu, ranks, effort) if gpu else _host_parts(ranks, effort))
     found = MachineMeasurement(
         machine=Machine.of(gpu.name if gpu else host.name(), SOURCE, {}),
@@ -76,6 +76,7 @@ def measure(
         ranks=ranks.size,
         cores=host.cores(),
         versions=_versions(gpu, ranks),
+        warnings=(f"no GPU: {why_not}",) if why_not else (),
     )
     yield found
     for part in (p for p in parts if not p.together):
@@ -147,10 +148,10 @@ def _with(
     )
 
 
-def _device(ranks: Ranks, effort: Effort, wanted: str) -> Device | None:
-    """Return this rank's GPU; None for the CPU. All ranks take the same kind."""
+def _device(ranks: Ranks, effort: Effort, wanted: str) -> tuple[Device | None, str]:
+    """Return this rank's GPU, or why there is none; all ranks take the same kind."""
     if wanted == "cpu":
-        return None
+        return None, ""
     found, said = None, ""
     try:
         found = Device(ranks.local_rank, effort.repeats)
@@ -159,7 +160,7 @@ def _device(ranks: Ranks, effort: Effort, wanted: str) -> Device | None:
     said = ranks.agree(said)
     if said and wanted == "gpu":
         raise PerfmodelError(said)
-    return None if said else found
+    return (None, said) if said else (found, "")
 
 
 def _words(error: Exception) -> str:

@@ -90,6 +90,7 @@ def measure_(out: Path, device: str, quick: bool, seconds: float) -> None:
     from perfmodel.ceilings.measurement_file import save
     from perfmodel.ceilings.ranks import connect
     from perfmodel.ceilings.shapes import FULL, QUICK
+    from perfmodel.errors import PerfmodelError
 
     ranks = connect()
     first = ranks.rank == 0
@@ -102,9 +103,17 @@ def measure_(out: Path, device: str, quick: bool, seconds: float) -> None:
     if ranks.size > 1:
         command = f"mpirun -n {ranks.size} {command}"
     effort = QUICK if quick else FULL
-    for found in measure(ranks, effort, device=device, seconds=seconds, command=command, say=say):
-        if first:
-            save(found, out)
+    try:
+        for found in measure(
+            ranks, effort, device=device, seconds=seconds, command=command, say=say
+        ):
+            if first:
+                save(found, out)
+    except PerfmodelError as error:
+        if ranks.size == 1:
+            raise
+        click.echo(f"perfmodel: error: {one_line(error)}", err=True)
+        ranks.abort(error.exit_code)  # the others wait for this one
     if first:
         for warning in found.warnings:
             warn(warning)
