@@ -30,7 +30,8 @@ __device__ __forceinline__ float4 load(const float4 *p) {  // from L2 or beyond,
 #define FIRST ((size_t)blockIdx.x * blockDim.x + threadIdx.x)
 #define AT_ONCE 4
 
-extern "C" __global__ void copy_all(const float4 *a, float4 *out, const size_t n, const int rounds) {
+extern "C" __global__ void copy_all(const float4 *a, float4 *out, const size_t n,
+                                    const int rounds) {
     for (int r = 0; r < rounds; ++r) {
         size_t i = FIRST;
         for (; i + (AT_ONCE - 1) * STEP < n; i += AT_ONCE * STEP) {
@@ -57,7 +58,8 @@ extern "C" __global__ void triad_all(const float4 *a, const float4 *b, float4 *o
     }
     for (; i < n; i += STEP) __stcg(out + i, plus(load(a + i), s, load(b + i)));
 }
-extern "C" __global__ void read_all(const float4 *a, float4 *out, const size_t n, const int rounds) {
+extern "C" __global__ void read_all(const float4 *a, float4 *out, const size_t n,
+                                    const int rounds) {
     float4 sum = make_float4(0, 0, 0, 0);
     for (int r = 0; r < rounds; ++r) {
         size_t i = FIRST;
