@@ -107,7 +107,8 @@ def test_the_derived_peak_of_a_known_gpu_agrees_with_its_data_sheet() -> None:
     assert find(h200).peak_flops_per_s["float32"] == pytest.approx(67e12, rel=2e-3)
 
 
-MORE_PEAKS = [  # datasheets, white papers: TFLOP/s; L2 in KiB; reading it in GB/s: 2048 B x 1.53, 5120 B x 1.41
+# TFLOP/s; L2 in KiB; reading it in GB/s: 2048 B per clock of 1.53 GHz, 5120 B of 1.41 GHz
+MORE_PEAKS = [
     ("v100", {"float16": 31.4}, 6144, 3133),
     ("t4", {}, 4096, None),
     ("rtx8000", {"float16": 32.6, "float16_tensor": 130.5}, 6144, None),
