@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any, Final
 
+from perfmodel.errors import PerfmodelError
+from perfmodel.escape import printable
 from perfmodel.trace import Gpu
 
 _CORES_PER_SM: Final = {
@@ -112,9 +114,9 @@ def find(gpu: Gpu) -> Machine:
     multiprocessors, clock and compute capability (2 FLOP per core and cycle) and its memory
     bandwidth is the report's.
     """
-    for names, machine in _table():
-        if gpu.name in names:
-            return machine
+    machine = datasheet((gpu.name,))
+    if machine is not None:
+        return machine
     peaks: dict[str, float] = {}
     cores = _CORES_PER_SM.get(gpu.compute_capability) if gpu.compute_capability else None
     if cores and gpu.sm_count and gpu.clock_hz:
@@ -127,14 +129,54 @@ def find(gpu: Gpu) -> Machine:
 
 def known() -> tuple[Machine, ...]:
     """Return every machine perfmodel ships, by name."""
-    return tuple(sorted((m for _, m in _table()), key=lambda m: m.name))
+    return tuple(machine for _, machine in shipped())
+
+
+def shipped() -> tuple[tuple[str, Machine], ...]:
+    """Return every machine perfmodel ships with its short name, such as 'h200', by full name."""
+    found = ((entry.stem, entry.machine) for entry in _table())
+    return tuple(sorted(found, key=lambda pair: pair[1].name))
+
+
+def datasheet(devices: Iterable[str]) -> Machine | None:
+    """Return the shipped machine of a GPU or CPU that the system reports by one of these names."""
+    wanted = set(devices)
+    return next((entry.machine for entry in _table() if wanted & entry.devices), None)
+
+
+def named(name: str) -> Machine:
+    """Return the shipped machine of a name, such as 'h200' or 'NVIDIA H200 SXM', or a part of one.
+
+    Raises
+    ------
+    PerfmodelError
+        If there is none of that name, or several.
+    """
+    asked = name.strip().casefold()
+    exact = [e for e in _table() if asked in (e.stem, e.machine.name.casefold())]
+    found = exact or [e for e in _table() if asked and asked in e.machine.name.casefold()]
+    if len(found) == 1:
+        return found[0].machine
+    choices = sorted(entry.stem for entry in found or _table())
+    raise PerfmodelError(
+        f"wanted one of the machines {', '.join(choices)}, or a TOML file that perfmodel machine "
+        f"measure wrote; found {printable(name)!r}; see perfmodel machine list"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    stem: str
+    devices: frozenset[str]
+    machine: Machine
 
 
 @cache
-def _table() -> tuple[tuple[tuple[str, ...], Machine], ...]:
+def _table() -> tuple[_Entry, ...]:
     table = []
     for file in resources.files("perfmodel").joinpath("machines").iterdir():
-        if file.name.endswith(".toml"):
+        stem, dot, kind = file.name.rpartition(".")
+        if dot and kind == "toml":
             entry = tomllib.loads(file.read_text(encoding="utf-8"))
             figures = {
                 (section, key): _figure(given, entry["source"])
@@ -142,14 +184,15 @@ def _table() -> tuple[tuple[tuple[str, ...], Machine], ...]:
                 for key, given in entry.get(section, {}).items()
             }
             machine = Machine.of(entry["name"], entry["source"], figures, entry.get("note", ""))
-            table.append((tuple(entry["gpus"]), machine))
+            devices = frozenset(entry["gpus"] + entry.get("cpus", []))
+            table.append(_Entry(stem, devices, machine))
     return tuple(table)
 
 
 def _figure(given: Any, source: str) -> Figure:
     """Return a figure of a file: a number, or a table where it has a source of its own."""
     if isinstance(given, dict):
-        return Figure(**{"source": source, **given})
+        return Figure(float(given["value"]), given.get("source", source))
     return Figure(float(given), source)
 
 

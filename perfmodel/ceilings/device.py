@@ -127,7 +127,7 @@ class Device:
         return float(milliseconds) * 1e-3 / calls
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of the driver, CUDA, CuPy, cuBLAS and NCCL."""
+        """Return the versions of the driver, CUDA, CuPy and NCCL, of those there are."""
         runtime = self.cupy.cuda.runtime
         found = {
             "cupy": str(self.cupy.__version__),

@@ -34,7 +34,7 @@ extern "C" __global__ void multiply_adds(const T *start, T *out, const int round
     const T a = start[0], b = start[1];
     T x[CHAINS];
 #pragma unroll
-    for (int c = 0; c < CHAINS; ++c) x[c] = start[2 + (threadIdx.x * CHAINS + c) % NUMBERS];
+    for (int c = 0; c < CHAINS; ++c) x[c] = start[2 + (threadIdx.x * CHAINS + c) % STARTS];
     for (int r = 0; r < rounds; ++r) {
 #pragma unroll
         for (int u = 0; u < UNROLLED; ++u) {
@@ -48,7 +48,7 @@ extern "C" __global__ void multiply_adds(const T *start, T *out, const int round
     out[(size_t)blockIdx.x * blockDim.x + threadIdx.x] = sum;
 }
 """
-NUMBERS: Final = 1024
+STARTS: Final = 1024
 MACROS: Final = {"float64": "-DDOUBLE", "float32": "-DSINGLE", "float16": "-DHALF"}
 _LANES: Final = {"float64": 1, "float32": 1, "float16": 2}
 """Numbers that one instruction works on."""
@@ -60,13 +60,13 @@ def arithmetic(device: Device, dtype: str) -> Found:
     cupy = device.cupy
     options = tuple(
         f"-D{name}={value}"
-        for name, value in (("CHAINS", CHAINS), ("UNROLLED", UNROLLED), ("NUMBERS", NUMBERS))
+        for name, value in (("CHAINS", CHAINS), ("UNROLLED", UNROLLED), ("STARTS", STARTS))
     )
     options = ("--std=c++17", MACROS[dtype], *options)
     kernel = cupy.RawKernel(SOURCE, "multiply_adds", options=options)
     lanes, rounds = _LANES[dtype], np.int32(_ROUNDS[dtype])
     blocks = BLOCKS_OF_AN_SM * int(device.properties["multiProcessorCount"])
-    start = device.random((2 + NUMBERS) * lanes, dtype)
+    start = device.random((2 + STARTS) * lanes, dtype)
     start[:lanes] = -1
     out = cupy.empty(blocks * THREADS * lanes, dtype)
     spread = device.queued(lambda: kernel((blocks,), (THREADS,), (start, out, rounds)))

@@ -30,7 +30,8 @@ __device__ __forceinline__ float4 load(const float4 *p) {  // from L2 or beyond,
 #define FIRST ((size_t)blockIdx.x * blockDim.x + threadIdx.x)
 #define AT_ONCE 4
 
-extern "C" __global__ void copy(const float4 *a, float4 *out, const size_t n, const int rounds) {
+extern "C" __global__ void copy_all(const float4 *a, float4 *out, const size_t n,
+                                    const int rounds) {
     for (int r = 0; r < rounds; ++r) {
         size_t i = FIRST;
         for (; i + (AT_ONCE - 1) * STEP < n; i += AT_ONCE * STEP) {
@@ -46,7 +47,7 @@ extern "C" __global__ void copy(const float4 *a, float4 *out, const size_t n, co
 __device__ __forceinline__ float4 plus(const float4 x, const float s, const float4 y) {
     return make_float4(x.x + s * y.x, x.y + s * y.y, x.z + s * y.z, x.w + s * y.w);
 }
-extern "C" __global__ void triad(const float4 *a, const float4 *b, float4 *out, const size_t n,
+extern "C" __global__ void triad_all(const float4 *a, const float4 *b, float4 *out, const size_t n,
                                  const float s) {
     size_t i = FIRST;
     for (; i + STEP < n; i += 2 * STEP) {
@@ -57,7 +58,8 @@ extern "C" __global__ void triad(const float4 *a, const float4 *b, float4 *out, 
     }
     for (; i < n; i += STEP) __stcg(out + i, plus(load(a + i), s, load(b + i)));
 }
-extern "C" __global__ void read(const float4 *a, float4 *out, const size_t n, const int rounds) {
+extern "C" __global__ void read_all(const float4 *a, float4 *out, const size_t n,
+                                    const int rounds) {
     float4 sum = make_float4(0, 0, 0, 0);
     for (int r = 0; r < rounds; ++r) {
         size_t i = FIRST;
@@ -88,7 +90,8 @@ def device_memory(device: Device, array_bytes: int) -> Found:
     size, blocks, one = np.uint64(count), _blocks(device), np.int32(1)
     # in turns, so that L2 holds nothing of what is next
     turns = cycle([arrays, [*arrays[1:], arrays[0]], [arrays[2], *arrays[:2]]])
-    copy, triad, read = (device.cupy.RawKernel(SOURCE, n) for n in ("copy", "triad", "read"))
+    kernels = (device.cupy.RawKernel(SOURCE, f"{n}_all") for n in ("copy", "triad", "read"))
+    copy, triad, read = kernels
 
     def copied() -> None:
         a, out, _ = next(turns)
@@ -122,7 +125,7 @@ def second_level_cache(device: Device) -> Found:
     count = max(1, capacity // 8 // 16)
     a, out = (device.random(4 * count) for _ in range(2))
     size, rounds, blocks = np.uint64(count), np.int32(_ROUNDS), _blocks(device)
-    copy, read = (device.cupy.RawKernel(SOURCE, name) for name in ("copy", "read"))
+    copy, read = (device.cupy.RawKernel(SOURCE, name) for name in ("copy_all", "read_all"))
     moved = 16.0 * count * _ROUNDS
     copied = device.queued(lambda: copy(blocks, (_THREADS,), (a, out, size, rounds)))
     taken = device.queued(lambda: read(blocks, (_THREADS,), (a, out, size, rounds)))

@@ -44,7 +44,7 @@ def measure(
     command: str = "",
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[MachineMeasurement]:
-    """Measure this machine (collective); yield what there is, before the ranks join in and last.
+    """Measure this machine (collective); yield what there is at first and after every part.
 
     Parameters
     ----------
@@ -65,26 +65,28 @@ def measure(
         If a GPU is wanted and there is none.
     """
     began = time.perf_counter()
-    gpu = _device(ranks, effort, device)
+    gpu, why_not = _device(ranks, effort, device)
     parts = list(_device_parts(gpu, ranks, effort) if gpu else _host_parts(ranks, effort))
     found = MachineMeasurement(
         machine=Machine.of(gpu.name if gpu else host.name(), SOURCE, {}),
-        devices=(gpu.name if gpu else host.name(),),
+        gpus=(gpu.name,) if gpu else (),
+        cpus=(host.name(),),
         date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         command=command,
         ranks=ranks.size,
         cores=host.cores(),
         versions=_versions(gpu, ranks),
+        warnings=(f"no GPU: {why_not}",) if why_not else (),
     )
+    yield found
     for part in (p for p in parts if not p.together):
         if ranks.rank == 0:
             found = _with(found, part, began + seconds, say)
+            yield found
     ranks.rest()
-    if ranks.size > 1:
+    for part in (p for p in parts if p.together and ranks.size > 1):
+        found = _with(found, part, began + seconds, say, ranks)
         yield found
-        for part in (p for p in parts if p.together):
-            found = _with(found, part, began + seconds, say, ranks)
-    yield found
 
 
 def _device_parts(device: Device, ranks: Ranks, effort: Effort) -> Iterator[Part]:
@@ -131,6 +133,8 @@ def _with(
             new = part.work()
         except Exception as error:  # a part may fail in any library; the others still count
             said = str(error) if isinstance(error, PerfmodelError) else _words(error)
+        said = ranks.agree(said) if ranks else said
+        new = Found() if said else new
     elapsed_s = time.perf_counter() - began
     say(f"{part.name}: {'left out: ' + said if said else f'{elapsed_s:.2f} s'}")
     figures = {**found.machine.figures, **new.figures}
@@ -144,10 +148,10 @@ def _with(
     )
 
 
-def _device(ranks: Ranks, effort: Effort, wanted: str) -> Device | None:
-    """Return this rank's GPU; None for the CPU. All ranks take the same kind."""
+def _device(ranks: Ranks, effort: Effort, wanted: str) -> tuple[Device | None, str]:
+    """Return this rank's GPU, or why there is none; all ranks take the same kind."""
     if wanted == "cpu":
-        return None
+        return None, ""
     found, said = None, ""
     try:
         found = Device(ranks.local_rank, effort.repeats)
@@ -156,7 +160,7 @@ def _device(ranks: Ranks, effort: Effort, wanted: str) -> Device | None:
     said = ranks.agree(said)
     if said and wanted == "gpu":
         raise PerfmodelError(said)
-    return None if said else found
+    return (None, said) if said else (found, "")
 
 
 def _words(error: Exception) -> str:

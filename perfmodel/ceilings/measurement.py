@@ -189,8 +189,8 @@ class MachineMeasurement:
     ----------
     machine : Machine
         The same as of a datasheet: what is not measured is absent.
-    devices : tuple of str
-        The GPU's name, or the CPU's, as the system reports it.
+    gpus, cpus : tuple of str
+        Names as the system reports them; without a GPU the ceilings are the CPU's.
     date, command : str
         When (ISO 8601, UTC) and how.
     ranks, cores : int
@@ -205,7 +205,8 @@ class MachineMeasurement:
     """
 
     machine: Machine
-    devices: tuple[str, ...]
+    gpus: tuple[str, ...]
+    cpus: tuple[str, ...]
     date: str
     command: str
     ranks: int

@@ -94,6 +94,10 @@ class Ranks:
             self._all.Allreduce(self.mpi.IN_PLACE, values, self.mpi.MAX)
         return values
 
+    def abort(self, code: int) -> None:
+        """End every rank with an exit code (MPI_Abort)."""
+        self._all.Abort(code)
+
     def library(self) -> str | None:
         """Return the MPI library's first line about itself; None without MPI."""
         if self.mpi is None:

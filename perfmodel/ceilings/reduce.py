@@ -49,7 +49,7 @@ class Nccl:
     """
 
     def __init__(self, device: Device, ranks: Ranks) -> None:
-        self._device, self._ranks = device, ranks
+        self._device = device
         identity, said = b"", ""
         try:
             self._nccl: Any = importlib.import_module("cupy.cuda.nccl")

@@ -26,12 +26,12 @@ class Effort:
     Attributes
     ----------
     repeats : int
-    squares : tuple of int
-        Sizes n of products (n, n) x (n, n) on a GPU.
+    squares, host_squares : tuple of int
+        Sizes n of products (n, n) x (n, n), of a GPU and of a CPU.
     hidden, batches : tuple of int
         H and B' of the trainer's products.
-    dram_bytes : int
-        One array of the copies in device memory.
+    dram_bytes, host_bytes : int
+        One array of the copies in a GPU's memory and in a CPU's.
     copy_bytes, reduce_bytes : tuple of int
         Sizes of copies between host and device, and of all-reduces.
     """

@@ -5,15 +5,61 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from perfmodel.commands.terminal import one_line, warn
+from perfmodel.commands.options import FORMATS
+from perfmodel.commands.terminal import one_line, terminal, warn
 
 
 @click.group()
 def machine() -> None:
     """List and show the ceilings of machines, or measure those of this one."""
+
+
+@machine.command("list")
+@click.option("--format", "fmt", type=click.Choice(FORMATS), default="table", show_default=True)
+def list_(fmt: Any) -> None:
+    """List the machines that perfmodel knows, with their published ceilings."""
+    from perfmodel.ceilings import report
+    from perfmodel.machine import shipped
+    from perfmodel.table import render
+
+    width, color = terminal()
+    click.echo(render(report.listing(shipped()), fmt, width=width, color=color), nl=False)
+
+
+@machine.command()
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON document.")
+def show(name: str, as_json: bool) -> None:
+    """Show every figure of a machine with its source.
+
+    NAME is a machine of the list, or a TOML file that `perfmodel machine measure` wrote: its
+    figures are held against the datasheet where its GPU or CPU is known.
+    """
+    import json
+
+    from perfmodel.ceilings import report
+    from perfmodel.ceilings.measurement_file import load
+    from perfmodel.machine import named
+    from perfmodel.table import render
+
+    path = Path(name)
+    measurement = load(path) if path.suffix == ".toml" or path.is_file() else None
+    chosen = measurement.machine if measurement else named(name)
+    if as_json:
+        click.echo(json.dumps(report.document(chosen, measurement), indent=1, allow_nan=False))
+        return
+    width, color = terminal()
+    if measurement:
+        for line in report.headline(measurement):
+            click.echo(one_line(line))
+        for warning in measurement.warnings:
+            warn(warning)
+    for table in report.tables(chosen, measurement):
+        click.echo(render(table, "table", width=width, color=color), nl=False)
 
 
 @machine.command("measure")
@@ -44,6 +90,7 @@ def measure_(out: Path, device: str, quick: bool, seconds: float) -> None:
     from perfmodel.ceilings.measurement_file import save
     from perfmodel.ceilings.ranks import connect
     from perfmodel.ceilings.shapes import FULL, QUICK
+    from perfmodel.errors import PerfmodelError
 
     ranks = connect()
     first = ranks.rank == 0
@@ -56,9 +103,17 @@ def measure_(out: Path, device: str, quick: bool, seconds: float) -> None:
     if ranks.size > 1:
         command = f"mpirun -n {ranks.size} {command}"
     effort = QUICK if quick else FULL
-    for found in measure(ranks, effort, device=device, seconds=seconds, command=command, say=say):
-        if first:
-            save(found, out)
+    try:
+        for found in measure(
+            ranks, effort, device=device, seconds=seconds, command=command, say=say
+        ):
+            if first:
+                save(found, out)
+    except PerfmodelError as error:
+        if ranks.size == 1:
+            raise
+        click.echo(f"perfmodel: error: {one_line(error)}", err=True)
+        ranks.abort(error.exit_code)  # the others wait for this one
     if first:
         for warning in found.warnings:
             warn(warning)
