@@ -25,7 +25,7 @@ LAYERS: Final = (
     {"errors", "escape"},
     {"units", "files", "trace"},
     {"workloads", "machine", "roofline", "collectives", "readers", "ranges", "table", "richtable"},
-    {"projection", "figures", "statistic"},
+    {"projection", "figures", "statistic", "counters"},
     {"spans", "stats"},
     {"calls", "rungs"},
     {"fit", "traffic", "measure"},
