@@ -2,5 +2,6 @@
 
 from perfmodel.counters.counted import OUTSIDE, Counted, by_kernel, by_range, inside
 from perfmodel.counters.metrics import METRICS, command
+from perfmodel.readers.ncu import DEVICE
 
-__all__ = ["METRICS", "OUTSIDE", "Counted", "by_kernel", "by_range", "command", "inside"]
+__all__ = ["DEVICE", "METRICS", "OUTSIDE", "Counted", "by_kernel", "by_range", "command", "inside"]
