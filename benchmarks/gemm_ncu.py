@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -25,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
 from gemm_problems import Problem, network, squares, worth_measuring  # noqa: E402
+from ncu_run import Failed, collect  # noqa: E402
 
 from perfmodel import counters as counting  # noqa: E402
 from perfmodel.counters import metrics  # noqa: E402
@@ -104,25 +103,16 @@ def launch() -> None:
 
 
 def profile(ncu: str) -> str:
-    """Return what ncu prints of a run with --launch; metrics that it does not know are left out."""
-    wanted = list(METRICS)
-    while True:
-        command = [
-            ncu, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
-            "--profile-from-start", "off", "--metrics", ",".join(wanted),
-            sys.executable, str(Path(__file__).resolve()), "--launch",
-        ]  # fmt: skip
-        done = subprocess.run(
-            command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}
-        )
-        if not done.returncode:
-            return done.stdout
-        said = done.stdout + done.stderr
-        unknown = [m for m in wanted if m in said and "ailed to find metric" in said]
-        if not unknown or len(unknown) == len(wanted):
-            raise SystemExit(f"{' '.join(command)}\n{said[-3000:]}")
-        print(f"ncu does not know {', '.join(unknown)}: left out", file=sys.stderr)
-        wanted = [m for m in wanted if m not in unknown]
+    """Return what ncu prints of a run with --launch."""
+    words = [
+        ncu, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
+        "--profile-from-start", "off",
+    ]  # fmt: skip
+    program = [sys.executable, str(Path(__file__).resolve()), "--launch"]
+    try:
+        return collect(words, program, METRICS, None)[0]
+    except Failed as error:
+        raise SystemExit(str(error)) from error
 
 
 def rows(text: str, planned: list[tuple[str, str, Problem]]) -> list[dict[str, Any]]:
