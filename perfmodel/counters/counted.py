@@ -63,7 +63,8 @@ class Counted:
     @property
     def label(self) -> str:
         """The name, behind the file where several are told apart."""
-        return f"{self.source}: {self.name}" if self.source else self.name
+        file = self.source.removesuffix(".csv").removesuffix(".ncu-rep")
+        return f"{file}: {self.name}" if file else self.name
 
     @property
     def time_s(self) -> float | None:

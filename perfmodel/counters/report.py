@@ -8,6 +8,7 @@ from typing import Any, Final
 from perfmodel.counters.against import CAUSES, Placed
 from perfmodel.counters.counted import Counted
 from perfmodel.counters.metrics import LEVELS, TENSOR
+from perfmodel.counters.theory import Compared, explain
 from perfmodel.machine import Machine
 from perfmodel.table import Column, Table
 
@@ -103,7 +104,10 @@ def roof_table(placed: Sequence[Placed], machine: Machine | None) -> Table:
 
 
 def document(
-    placed: Sequence[Placed], machine: Machine | None, said: Iterable[str]
+    placed: Sequence[Placed],
+    machine: Machine | None,
+    said: Iterable[str],
+    compared: Sequence[Compared] = (),
 ) -> dict[str, Any]:
     """Return all of it as JSON types; bytes, seconds, operations; None is missing."""
     total = sum(p.counted.time_s or 0.0 for p in placed)
@@ -115,7 +119,26 @@ def document(
             "peak_flops_per_s": dict(machine.peak_flops_per_s),
             "bandwidth_bytes_per_s": dict(machine.bandwidth_bytes_per_s),
         }
-    return {**found, f"{_kind(placed)}s": [_entry(p, total) for p in placed]}
+    found[f"{_kind(placed)}s"] = [_entry(p, total) for p in placed]
+    if compared:
+        found["formulas"] = [_beside(one) for one in compared]
+    return found
+
+
+def _beside(one: Compared) -> dict[str, Any]:
+    return {
+        "name": one.counted.name,
+        "source": one.counted.source or None,
+        "batches": one.batches,
+        "flops": {"formulas": one.model_flops, "counted": one.flops, "ratio": one.flops_ratio},
+        "dram_bytes": {
+            "formulas": one.model_dram_bytes,
+            "counted": one.bytes_of("dram"),
+            "ratio": one.dram_ratio,
+        },
+        "l2_bytes": one.bytes_of("l2"),
+        "because": list(explain(one)),
+    }
 
 
 def _entry(p: Placed, total: float) -> dict[str, Any]:
