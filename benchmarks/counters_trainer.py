@@ -1,5 +1,7 @@
 """The trainer as benchmarks/counters.py profiles it: with ranges that Nsight Compute sees.
 
+    python benchmarks/counters_trainer.py nvtx|cupy FLAGS...
+
 nvtx >= 0.2.13 asks whether a tool listens, and records nothing for one that does not answer
 (trainer/ranges.py); then CuPy's ranges, which do not ask, take the place of nvtx's.
 """
@@ -30,8 +32,9 @@ def cupy_ranges(synchronize: Callable[[], None] | None = None) -> ranges.Ranges:
 
 
 if __name__ == "__main__":
-    if type(nvtx.get_domain(None)).__name__ == "DummyDomain":
-        print("nvtx finds no listener: ranges are CuPy's", flush=True)
+    wanted = sys.argv.pop(1)
+    if wanted == "cupy" or type(nvtx.get_domain(None)).__name__ == "DummyDomain":
+        print("ranges are CuPy's", flush=True)
         ranges.make_ranges = cupy_ranges
     from trainer.__main__ import main
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.counters import METRICS, by_range
-from perfmodel.counters.theory import as_counted, batches_of, compare, explain
+from perfmodel.counters.theory import as_counted, batches_of, compare, explain, warnings
 from perfmodel.errors import WorkloadError
 from perfmodel.readers.ncu import Launch
 from perfmodel.workloads import mlp
@@ -67,9 +67,14 @@ def test_tensor_cores_are_what_scalar_counters_miss():
 
 def test_tensor_cores_that_were_not_counted_are_said():
     scalar = {m: v for m, v in launch(ffma=1e6).metrics.items() if "tensor" not in m}
-    said = words(Launch("gemm_tn", (BATCH, "forward GEMM 1"), scalar))
+    blind = Launch("gemm_tn", (BATCH, "forward GEMM 1"), scalar)
+    said = words(blind)
     assert said.startswith("scalar units did 0.1% of the operations, and those of tensor cores")
     assert "collect sm__ops_path_tensor_src_*" in said
+    (warned,) = warnings(compare(by_range([blind]), mlp(), VALUES, 1))
+    assert f"forward GEMM 1: {said}".startswith(warned)
+    assert "those of tensor cores were not counted" in warned
+    assert warnings(compare(by_range([launch()]), mlp(), VALUES, 1)) == ()
 
 
 @pytest.mark.parametrize("products", [2, 3])

@@ -88,7 +88,10 @@ def _report(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
     placed = [against.place(one, machine) for one in counted]
     said = [*read.warnings, *report.warnings(counted)]
     said += against.unknown(placed, machine) if machine else []
+    if by_range and not any(one.ranges for one in launches):
+        said.append("no launch has an NVTX range: collect with ncu --nvtx, or take --by kernel")
     compared = _compared(launches, options)
+    said += theory.warnings(compared)
     if options["roofline"]:
         said += _draw(placed, machine, options["roofline"])
     for sentence in said:

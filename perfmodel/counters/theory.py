@@ -22,6 +22,7 @@ _PADDING: Final = 0.25
 """Tiles of 128 by 128 stick out of a product of the trainer by less than this."""
 
 _SMALL: Final = 0.05
+_COLLECT: Final = "collect sm__ops_path_tensor_src_*"
 _SPLITS: Final = (3, 2)
 """Products of TF32 for one of float32; two where one factor is TF32 already (perfmodel.machine)."""
 
@@ -131,6 +132,16 @@ def explain(one: Compared) -> tuple[str, ...]:
     return tuple(filter(None, (*_of_flops(one), *_of_bytes(one))))
 
 
+def warnings(compared: Sequence[Compared]) -> tuple[str, ...]:
+    """Say which ranges did far less than the formulas because tensor cores were not counted."""
+    return tuple(
+        f"{one.counted.label}: {said}"
+        for one in compared
+        for said in explain(one)
+        if said.endswith(_COLLECT)
+    )
+
+
 def table(compared: Sequence[Compared]) -> Table:
     """Formulas beside counters, per batch."""
     columns = (
@@ -162,7 +173,7 @@ def _of_flops(one: Compared) -> tuple[str, ...]:
     if tensor is None and ratio < 1 - _CLOSE:
         return (
             f"scalar units did {ratio:.1%} of the operations, and those of tensor cores were not "
-            f"counted: collect sm__ops_path_tensor_src_*",
+            f"counted: {_COLLECT}",
         )
     said = []
     if tensor and scalar is not None and scalar < _SMALL * tensor:
