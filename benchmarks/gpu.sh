@@ -22,6 +22,8 @@ if [ "$ranks" = 1 ]; then
     "$python" benchmarks/gemm.py
     part "counters"
     "$python" benchmarks/gemm_ncu.py
+    part "counters of the trainer"
+    "$python" benchmarks/counters.py
     part "sanitizer"
     "$python" benchmarks/sanitize.py
 else

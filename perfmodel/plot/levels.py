@@ -36,7 +36,8 @@ MOST: Final = 12
 _FILLS: Final[dict[str, Any]] = {"dram": "full", "l2": "left", "l1": "none"}
 _LINES: Final[dict[str, Any]] = {"dram": "-", "l2": (0, (5, 2)), "l1": (0, (1, 1.5))}
 _NAMES: Final = {"dram": "DRAM", "l2": "L2", "l1": "L1"}
-_LETTERS: Final = 34
+_LETTERS, _LONGEST = 34, 56  # in a line of the legend, and of a name
+_LINE_IN: Final = 0.152  # height of a line of the legend
 _LEAST_PT, _MORE_PT = 4.0, 9.0  # size of a point: without any time, and what all the time adds
 
 
@@ -72,18 +73,25 @@ def levels(placed: Sequence[Placed], *, ax: Axes | None = None, title: str | Non
             "a roofline needs kernels with operations, bytes and time; found none that has all "
             "three; collect what perfmodel counters --command prints"
         )
-    axes = axes_of(ax, 8.0, 4.6)
     peaks = {p.unit: p.peak_flops_per_s for p in shown if p.unit and p.peak_flops_per_s}
     links = dict(shown[0].bandwidths_bytes_per_s)
+    total = sum(p.counted.time_s or 0.0 for p in placed)
+    hues = list(PALETTE) if len(shown) <= len(PALETTE) else ordered_colors(len(shown))
+    entries = _entries(shown, hues, links, total)
+    lines = sum(text.count("\n") + 1 for text, _ in entries)
+    axes = axes_of(ax, 8.0, max(4.6, 0.3 + _LINE_IN * lines))
     frame = _frame(shown, peaks, links)
     apply(axes, frame)
     finish(axes, "Arithmetic intensity of a level of memory (FLOP/byte)", "Performance (FLOP/s)")
     _draw_ceilings(axes, peaks, links, frame)
-    total = sum(p.counted.time_s or 0.0 for p in placed)
-    hues = list(PALETTE) if len(shown) <= len(PALETTE) else ordered_colors(len(shown))
     for p, hue in zip(shown, hues, strict=False):
         _draw_point(axes, p, hue, (p.counted.time_s or 0.0) / total)
-    _legend(axes, shown, hues, links, total)
+    axes.legend(
+        [Line2D([], [], **{"linestyle": "", "markersize": 6.0, **look}) for _, look in entries],
+        [entry(text) for text, _ in entries], loc="upper left", bbox_to_anchor=(1.01, 1.0),
+        fontsize=TEXT_PT, frameon=False, borderaxespad=0.0, handletextpad=0.5, labelspacing=0.35,
+        handlelength=2.4, labelcolor=INK,
+    )  # fmt: skip
     put_title(axes, title, size_pt(axes, foreign=ax is not None)[0])
     return axes
 
@@ -143,43 +151,33 @@ def _marker(unit: str | None) -> str:
     return MARKERS[list(UNITS).index(unit)] if unit in UNITS else "x"
 
 
-def _legend(
-    ax: Axes, shown: Sequence[Placed], hues: Sequence[str], links: dict[str, float], total: float
-) -> None:
-    """Explain hues, markers and fillings beside the axes, and what is above its roof."""
-    entries, texts = [], []
-
-    def add(text: str, **look: Any) -> None:
-        entries.append(Line2D([], [], **{"linestyle": "", "markersize": 6.0, **look}))
-        texts.append(entry(text))
-
-    def head(text: str) -> None:
-        add("") if texts else None
-        add(f"$\\bf{{{text}}}$")
-
-    head("Share\\ of\\ time")
+def _entries(
+    shown: Sequence[Placed], hues: Sequence[str], links: dict[str, float], total: float
+) -> list[tuple[str, dict[str, Any]]]:
+    """The legend's texts and looks: hues, fillings and markers, each below a heading."""
+    found: list[tuple[str, dict[str, Any]]] = [("$\\bf{Share\\ of\\ time}$", {})]
     for p, hue in zip(shown, hues, strict=False):
-        share = (p.counted.time_s or 0.0) / total
-        mixed = ", mixed" if p.mixed else ""
-        add(f"{wrap(short(p.counted.label), _LETTERS)}, {share:.0%}{mixed}",
-            **_look(p, hue, "dram"))  # fmt: skip
-    head("Level")
+        share = f", {(p.counted.time_s or 0.0) / total:.0%}{', mixed' * p.mixed}"
+        found.append((wrap(short(p.counted.label) + share, _LETTERS), _look(p, hue, "dram")))
+    found += [("", {}), ("$\\bf{Level}$", {})]
     for level, name in _NAMES.items():
         known = level in links
+        look = {"marker": "o", "color": GREY, "fillstyle": _FILLS[level]}
+        look |= {"markerfacecoloralt": "white", "linestyle": _LINES[level] if known else ""}
         rate = si(links[level], "B/s") if known else "bandwidth unknown"
-        add(f"{name}, {rate}", marker="o", color=GREY, fillstyle=_FILLS[level],
-            markerfacecoloralt="white", linestyle=_LINES[level] if known else "")  # fmt: skip
-    head("Unit")
+        found.append((f"{name}, {rate}", look))
+    found += [("", {}), ("$\\bf{Unit}$", {})]
     for unit in dict.fromkeys(p.unit for p in shown):
-        add(unit or "none", marker=_marker(unit), color=INK)
+        found.append((unit or "none", {"marker": _marker(unit), "color": INK}))
     if any(p.above for p in shown):
-        add("above a ceiling: cannot be", marker="o", fillstyle="none", color=INK, markersize=9)
-    ax.legend(entries, texts, loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=TEXT_PT,
-              frameon=False, borderaxespad=0.0, handletextpad=0.5, labelspacing=0.35,
-              handlelength=2.4, labelcolor=INK)  # fmt: skip
+        ring = {"marker": "o", "fillstyle": "none", "color": INK, "markersize": 9}
+        found.append(("above a ceiling: cannot be", ring))
+    return found
 
 
 def short(kernel: str) -> str:
     """A kernel's name without its return type and parameters, not longer than two lines."""
     name = plain(kernel).replace("void ", "").partition("(")[0] or kernel
-    return name if len(name) <= 2 * _LETTERS else name[: 2 * _LETTERS - 1] + "…"
+    if name.count("<") > name.count(">"):  # cut inside its template arguments
+        name = name.partition("<")[0]
+    return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
