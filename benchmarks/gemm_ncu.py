@@ -11,13 +11,10 @@ Counters: benchmarks/results/gemm_counters.json; picture: docs/images/gemm_roofl
 from __future__ import annotations
 
 import argparse
-import csv
 import json
-import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,119 +23,45 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
 from gemm_problems import Problem, network, squares, worth_measuring  # noqa: E402
+from ncu_run import Failed, collect  # noqa: E402
 
+from perfmodel import counters as counting  # noqa: E402
+from perfmodel.counters import metrics  # noqa: E402
+from perfmodel.readers.ncu import Launch, parse  # noqa: E402
 from trainer.kernels import GEMMS, MATHS  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "gemm_counters.json"
 PICTURE = ROOT / "docs" / "images" / "gemm_roofline.png"
 MARKER = "marker"
-SCALAR = {
-    f"smsp__sass_thread_inst_executed_op_{p}{op}_pred_on.sum": 2 if op == "fma" else 1
-    for p in "fd" for op in ("add", "mul", "fma")
-}  # fmt: skip
-TENSOR = ("sm__ops_path_tensor_src_tf32_dst_fp32.sum", "sm__ops_path_tensor_src_fp64.sum")
-TIME = "gpu__time_duration.sum"
-DRAM = ("dram__bytes_read.sum", "dram__bytes_write.sum")
-L2, L1 = "lts__t_bytes.sum", "l1tex__t_bytes.sum"
-METRICS = (TIME, *DRAM, L2, L1, *SCALAR, *TENSOR)
-"""Floating-point instructions (an FMA is two operations), tensor operations, bytes, time."""
-
-UNITS = {
-    "": 1.0,
-    "inst": 1.0,
-    "byte": 1.0,
-    "second": 1.0,
-    "s": 1.0,
-    "ns": 1e-9,
-    "us": 1e-6,
-    "ms": 1e-3,
-}
-PREFIXES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+METRICS = counting.METRICS
+SCALAR_UNITS, TENSOR_UNITS = tuple(metrics.SCALAR), tuple(metrics.TENSOR)
 
 
-# --- reading ncu's CSV
-
-
-def parse(text: str) -> list[dict[str, Any]]:
-    """Return one {"kernel": name, metric: value in SI units or None} per kernel launch, in order.
-
-    Understands both forms of `ncu --csv`: one row a launch with a column a metric and a row of
-    units (``--page raw``), and one row a metric (``Metric Name``, ``Metric Unit``, ``Metric
-    Value``). What ncu and the program print around the table is passed over.
-    """
-    lines = text.splitlines()
-    heads = [i for i, line in enumerate(lines) if line.startswith('"ID"')]
-    if not heads:
-        raise SystemExit(
-            f'wanted the CSV table of ncu, whose header begins with "ID"; found\n{text[-2000:]}'
-        )
-    header, *rows = list(csv.reader(lines[heads[0] :]))
-    rows = [row for row in rows if len(row) == len(header)]
-    records = [dict(zip(header, row, strict=True)) for row in rows]
-    return list((_long if "Metric Name" in header else _wide)(records))
-
-
-def _wide(records: list[dict[str, str]]) -> Iterator[dict[str, Any]]:
-    units = dict.fromkeys(records[0], "") if records else {}
-    for record in records:
-        if not record["ID"].strip():
-            units = record
-            continue
-        values = {m: _number(v, units[m]) for m, v in record.items() if "__" in m}
-        yield {"kernel": record["Kernel Name"], **values}
-
-
-def _long(records: list[dict[str, str]]) -> Iterator[dict[str, Any]]:
-    launches: dict[str, dict[str, Any]] = {}
-    for record in records:
-        launch = launches.setdefault(record["ID"], {"kernel": record["Kernel Name"]})
-        unit = record.get("Metric Unit", "")
-        launch[record["Metric Name"]] = _number(record["Metric Value"], unit)
-    yield from launches.values()
-
-
-def _number(text: str, unit: str) -> float | None:
-    """Return "1,208,975" or "5.3" in SI units, ("12.5", "Mbyte") as 12.5e6; None if no number."""
-    try:
-        value = float(text.replace(",", "").replace(" ", ""))
-    except ValueError:
-        return None
-    if unit in UNITS:
-        return value * UNITS[unit]
-    if unit[:1] in PREFIXES and unit[1:] in UNITS:
-        return value * PREFIXES[unit[0]] * UNITS[unit[1:]]
-    return value
-
-
-def products(launches: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+def products(launches: Iterable[Launch]) -> list[list[Launch]]:
     """Part the launches at the markers; what comes before the first belongs to nothing."""
-    parts: list[list[dict[str, Any]]] = []
+    parts: list[list[Launch]] = []
     for launch in launches:
-        if launch["kernel"].split("(")[0] == MARKER:
+        if launch.kernel.split("(")[0] == MARKER:
             parts.append([])
         elif parts:
             parts[-1].append(launch)
     return parts
 
 
-def count(launches: list[dict[str, Any]]) -> dict[str, Any]:
+def count(launches: list[Launch]) -> dict[str, Any]:
     """Sum the counters of a product's kernels; what ncu did not count is None."""
+    found = counting.Counted.of("product", "kernel", launches)
 
-    def total(metrics: Iterable[str], weights: dict[str, int] | None = None) -> float | None:
-        values = [(m, launch.get(m)) for launch in launches for m in metrics]
-        if not values or any(v is None for _, v in values):
-            return None
-        return sum(v * (weights or {}).get(m, 1) for m, v in values if v is not None)
+    def total(units: Iterable[str]) -> float | None:
+        known = [n for unit in units if (n := found.flops_of(unit)) is not None]
+        return sum(known) if known else None
 
-    scalar = total(SCALAR, SCALAR)
-    tensor = total(TENSOR)
-    counted = {
-        "kernels": [launch["kernel"] for launch in launches],
-        "time_s": total([TIME]), "scalar_flops": scalar, "tensor_flops": tensor,
-        "dram_bytes": total(DRAM), "l2_bytes": total([L2]), "l1_bytes": total([L1]),
+    return {
+        "kernels": [launch.kernel for launch in launches],
+        "time_s": found.time_s, "flops": found.flops,
+        "scalar_flops": total(SCALAR_UNITS), "tensor_flops": total(TENSOR_UNITS),
+        **{f"{level}_bytes": found.bytes_of(level) for level in ("dram", "l2", "l1")},
     }  # fmt: skip
-    counted["flops"] = None if scalar is None else scalar + (tensor or 0.0)
-    return counted
 
 
 # --- running
@@ -180,30 +103,21 @@ def launch() -> None:
 
 
 def profile(ncu: str) -> str:
-    """Return what ncu prints of a run with --launch; metrics that it does not know are left out."""
-    metrics = list(METRICS)
-    while True:
-        command = [
-            ncu, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
-            "--profile-from-start", "off", "--metrics", ",".join(metrics),
-            sys.executable, str(Path(__file__).resolve()), "--launch",
-        ]  # fmt: skip
-        done = subprocess.run(
-            command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}
-        )
-        if not done.returncode:
-            return done.stdout
-        said = done.stdout + done.stderr
-        unknown = [m for m in metrics if m in said and "ailed to find metric" in said]
-        if not unknown or len(unknown) == len(metrics):
-            raise SystemExit(f"{' '.join(command)}\n{said[-3000:]}")
-        print(f"ncu does not know {', '.join(unknown)}: left out", file=sys.stderr)
-        metrics = [m for m in metrics if m not in unknown]
+    """Return what ncu prints of a run with --launch."""
+    words = [
+        ncu, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
+        "--profile-from-start", "off",
+    ]  # fmt: skip
+    program = [sys.executable, str(Path(__file__).resolve()), "--launch"]
+    try:
+        return collect(words, program, METRICS, None)[0]
+    except Failed as error:
+        raise SystemExit(str(error)) from error
 
 
 def rows(text: str, planned: list[tuple[str, str, Problem]]) -> list[dict[str, Any]]:
     """Return one row per product: what it was, and what was counted."""
-    parts = products(parse(text))
+    parts = products(parse(text).launches)
     if len(parts) != len(planned):
         raise SystemExit(f"wanted {len(planned)} products in ncu's table, found {len(parts)}")
     return [

@@ -37,6 +37,7 @@ if [ "$ranks" = 1 ]; then
     part tests "$one" "$python" -m pytest -q -m gpu tests -p no:cacheprovider
     part products "$one" "$python" benchmarks/gemm.py
     part counters "$one" "$python" benchmarks/gemm_ncu.py
+    part trainer-counters "$one" "$python" benchmarks/counters.py
     part sanitizer "$one" "$python" benchmarks/sanitize.py
     part resnets 330 "$python" benchmarks/resnet.py --part time counters tuned
 fi

@@ -13,6 +13,7 @@ from perfmodel import __version__
 from perfmodel.commands.analyze import analyze
 from perfmodel.commands.calibrate import calibrate
 from perfmodel.commands.compare import compare
+from perfmodel.commands.counters import counters
 from perfmodel.commands.formulas import formulas
 from perfmodel.commands.machine import machine
 from perfmodel.commands.predict import predict
@@ -67,5 +68,6 @@ for _command in (
     formulas,
     splits,
     machine,
+    counters,
 ):  # one file in commands/ each
     main.add_command(_command)

@@ -25,7 +25,7 @@ LAYERS: Final = (
     {"errors", "escape"},
     {"units", "files", "trace"},
     {"workloads", "machine", "roofline", "collectives", "readers", "ranges", "table", "richtable"},
-    {"projection", "figures", "statistic", "ceilings", "studies"},
+    {"projection", "figures", "statistic", "ceilings", "studies", "counters"},
     {"spans", "stats"},
     {"calls", "rungs"},
     {"fit", "traffic", "measure"},

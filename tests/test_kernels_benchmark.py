@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import gemm_ncu  # noqa: E402
 from gemm_problems import Problem, everything, floor_s, network, worth_measuring  # noqa: E402
 
+from perfmodel.readers.ncu import Launch, parse  # noqa: E402
 from trainer.kernels import GEMMS  # noqa: E402
 
 WIDE = """==PROF== Connected to process 77
@@ -31,37 +32,9 @@ something the program says
 ==PROF== Disconnected from process 77
 """  # noqa: E501
 
-LONG = """"ID","Process ID","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"
-"0","77","marker()","Command line profiler metrics","gpu__time_duration.sum","us","1.02"
-"1","77","gemm_tiled","Command line profiler metrics","dram__bytes_read.sum","Mbyte","11.056384"
-"1","77","gemm_tiled","Command line profiler metrics","gpu__time_duration.sum","us","38.016"
-"""
-
-
-def test_a_table_with_a_column_a_metric_is_read_in_si_units() -> None:
-    launches = gemm_ncu.parse(WIDE)
-    assert [launch["kernel"] for launch in launches[:3]] == [
-        "before(float)",
-        "marker()",
-        "gemm_tiled",
-    ]
-    tiled = launches[2]
-    assert tiled["dram__bytes_read.sum"] == 11_056_384
-    assert tiled["dram__bytes_write.sum"] == 2_500
-    assert tiled["gpu__time_duration.sum"] == pytest.approx(38.016e-6)
-    assert tiled["smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"] == 1_208_975_360
-    assert launches[-1]["dram__bytes_write.sum"] is None
-
-
-def test_a_table_with_a_row_a_metric_is_read_the_same() -> None:
-    launches = gemm_ncu.parse(LONG)
-    assert len(launches) == 2
-    assert launches[1]["dram__bytes_read.sum"] == pytest.approx(11_056_384)
-    assert launches[1]["gpu__time_duration.sum"] == pytest.approx(38.016e-6)
-
 
 def test_rows_between_markers_are_one_product() -> None:
-    parts = gemm_ncu.products(gemm_ncu.parse(WIDE))
+    parts = gemm_ncu.products(parse(WIDE).launches)
     assert [len(part) for part in parts] == [1, 2]
     counted = gemm_ncu.count(parts[1])
     assert counted["time_s"] == pytest.approx(2e-6)
@@ -70,18 +43,13 @@ def test_rows_between_markers_are_one_product() -> None:
 
 
 def test_an_fma_is_two_operations_and_tensor_operations_are_added() -> None:
-    metrics = dict.fromkeys(gemm_ncu.METRICS, 0.0)
+    metrics: dict[str, float | None] = dict.fromkeys(gemm_ncu.METRICS, 0.0)
     metrics["smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"] = 100.0
     metrics["smsp__sass_thread_inst_executed_op_dadd_pred_on.sum"] = 5.0
-    metrics[gemm_ncu.TENSOR[0]] = 1000.0
-    counted = gemm_ncu.count([{"kernel": "k", **metrics}])
+    metrics["sm__ops_path_tensor_src_tf32_dst_fp32.sum"] = 1000.0
+    counted = gemm_ncu.count([Launch("k", (), metrics)])
     assert counted["flops"] == 2 * 100 + 5 + 1000
     assert counted["tensor_flops"] == 1000
-
-
-def test_text_without_a_table_is_refused() -> None:
-    with pytest.raises(SystemExit, match="whose header begins"):
-        gemm_ncu.parse("==ERROR== ERR_NVGPUCTRPERM")
 
 
 def test_the_networks_products_have_the_model_s_flops() -> None:

@@ -1,0 +1,147 @@
+"""`perfmodel counters`: what Nsight Compute counts, by level of memory and unit, against roofs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perfmodel.commands.options import symbol_options, symbol_values
+from perfmodel.commands.terminal import terminal, warn
+
+
+@click.command()
+@click.argument("files", nargs=-1)
+@click.option(
+    "--command",
+    "collect",
+    is_flag=True,
+    help="Print the ncu command that counts what is needed of the program behind --.",
+)
+@click.option(
+    "--range",
+    "ranges",
+    multiple=True,
+    metavar="NAME",
+    help="Only kernels launched inside this NVTX range; may be repeated.",
+)
+@click.option("--sectors", is_flag=True, help="With --command: count hits and misses of L2, too.")
+@click.option(
+    "--by",
+    type=click.Choice(["kernel", "range"]),
+    help="Sum by kernel or innermost NVTX range (where the file has ranges, by these).",
+)
+@click.option("--machine", metavar="NAME|FILE.toml", help="Whose ceilings, such as h200.")
+@click.option(
+    "--roofline",
+    type=click.Path(path_type=Path),
+    metavar="OUT.png",
+    help="Draw the hierarchical roofline: PNG, SVG or PDF.",
+)
+@symbol_options
+@click.option(
+    "--workload",
+    type=click.Path(path_type=Path),
+    help="Compare with the formulas of this TOML file, not of the MLP.",
+)
+@click.option(
+    "--batches",
+    type=click.IntRange(1),
+    help="How many batches were counted; inferred from how often kernels ran by default.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def counters(files: tuple[str, ...], **options: Any) -> None:
+    """Read Nsight Compute's counters: FLOPs by type, bytes at L1, L2 and DRAM, intensities.
+
+    FILES are CSV files of ncu, in both its forms, or .ncu-rep reports (these need ncu). Passes of
+    one program that counted different metrics are put together. With --command, FILES are the
+    program to be counted: perfmodel counters --command -- python train.py
+    """
+    if options["collect"]:
+        import shlex
+
+        from perfmodel.counters import command
+
+        words = command(files, ranges=options["ranges"], sectors=options["sectors"])
+        click.echo(shlex.join(words))
+        return
+    if not files:
+        raise click.UsageError("wanted FILES of ncu, or --command -- PROGRAM; found neither")
+    _report(tuple(map(Path, files)), options)
+
+
+def _report(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
+    import json
+
+    from perfmodel import counters as counting
+    from perfmodel.counters import against, report, theory
+    from perfmodel.escape import escape_json
+    from perfmodel.readers.ncu import read_counters
+    from perfmodel.table import render
+
+    read = read_counters(paths)
+    launches = counting.inside(read.launches, options["ranges"])
+    machine = against.machine_of(launches, options["machine"])
+    by_range = options["by"] == "range" or (not options["by"] and any(x.ranges for x in launches))
+    counted = (counting.by_range if by_range else counting.by_kernel)(launches)
+    placed = [against.place(one, machine) for one in counted]
+    said = [*read.warnings, *report.warnings(counted)]
+    said += against.unknown(placed, machine) if machine else []
+    if by_range and not any(one.ranges for one in launches):
+        said.append("no launch has an NVTX range: collect with ncu --nvtx, or take --by kernel")
+    compared = _compared(launches, options)
+    said += theory.warnings(compared)
+    if options["roofline"]:
+        said += _draw(placed, machine, options["roofline"])
+    for sentence in said:
+        warn(sentence)
+    if options["as_json"]:
+        found = report.document(placed, machine, said, compared)
+        click.echo(escape_json(json.dumps(found, indent=1, allow_nan=False)))
+        return
+    width, color = terminal()
+    tables = [report.work_table(placed), report.roof_table(placed, machine)]
+    for table in tables + ([theory.table(compared)] if compared else []):
+        click.echo(render(table, "table", width=width, color=color))
+
+
+def _compared(launches: Any, options: dict[str, Any]) -> list[Any]:
+    """Formulas beside counters, file by file, where sizes or a workload are given."""
+    values = symbol_values(options)
+    if not values and not options["workload"]:
+        return []
+    from perfmodel import counters as counting
+    from perfmodel.counters import theory
+    from perfmodel.workloads import load
+
+    given = load(options["workload"]) if options["workload"] else None
+    values = values if given else {"p": 1, "b": 4, **values}
+    ranges = counting.by_range(launches)
+    found: list[Any] = []
+    for source in dict.fromkeys(one.source for one in ranges):
+        run = [one for one in launches if source in ("", one.source)]
+        workload = theory.as_counted(given, own := [r for r in ranges if r.source == source])
+        batches = options["batches"] or theory.batches_of(run, workload.batch_range)
+        found += theory.compare(own, workload, values, batches)
+    return found
+
+
+def _draw(placed: list[Any], machine: Any, out: Path) -> list[str]:
+    """Write the picture; return what it cannot show."""
+    from perfmodel.plot import save
+    from perfmodel.plot.levels import MOST, drawable, levels
+
+    if machine is None:
+        raise click.UsageError("--roofline draws ceilings: give --machine NAME or FILE.toml, too")
+    if out.suffix not in (".png", ".svg", ".pdf"):
+        raise click.BadParameter(f"wanted FILE.png, FILE.svg or FILE.pdf, found {str(out)!r}")
+    axes = levels(placed, title=f"What {machine.name} does by {placed[0].counted.kind}")
+    for written in save(axes, out.parent, out.stem, [out.suffix[1:]]):
+        click.echo(f"Written: {written}", err=True)
+    pointless = [p.counted.label for p in placed if not drawable(p)]
+    rest = len(placed) - len(pointless) - MOST
+    said = [f"not drawn, for want of FLOPs, time or bytes: {', '.join(pointless)}"]
+    return said * bool(pointless) + [f"{rest} more are not drawn: they take the least time"] * (
+        rest > 0
+    )

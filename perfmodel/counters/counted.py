@@ -1,0 +1,180 @@
+"""Counters summed over launches: operations by unit, bytes by level, time, of kernels or ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from perfmodel.counters.metrics import LEVELS, METRICS, SECTORS, TIME, UNITS
+from perfmodel.errors import SchemaError
+from perfmodel.readers.ncu import Launch
+
+Kind = Literal["kernel", "range"]
+OUTSIDE: Final = "(no range)"
+_SECTOR_BYTES: Final = 32
+_AMOUNTS: Final = {
+    **{
+        name.replace("smsp__", "sm__"): (name, 1)
+        for unit in UNITS.values()
+        for name in unit
+        if name.startswith("smsp__")
+    },
+    "lts__t_sectors.sum": (LEVELS["l2"][0], _SECTOR_BYTES),
+    "l1tex__t_sectors.sum": (LEVELS["l1"][0], _SECTOR_BYTES),
+    "dram__sectors_read.sum": (LEVELS["dram"][0], _SECTOR_BYTES),
+    "dram__sectors_write.sum": (LEVELS["dram"][1], _SECTOR_BYTES),
+}  # fmt: skip
+"""Other names of the same counts, and how much one of them is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What was counted of some launches together; None was not counted of all of them.
+
+    Attributes
+    ----------
+    name : str
+        Of the kernel or range.
+    kind : {'kernel', 'range'}
+    launches : int
+    kernels : tuple of str
+        Names of the kernels, each once.
+    counts : mapping of str to float or None
+        By metric of `perfmodel.counters.metrics`, in bytes, seconds and instructions.
+    source : str
+        The file, where several are told apart.
+    """
+
+    name: str
+    kind: Kind
+    launches: int
+    kernels: tuple[str, ...]
+    counts: Mapping[str, float | None]
+    source: str = ""
+
+    @classmethod
+    def of(cls, name: str, kind: Kind, launches: Sequence[Launch], source: str = "") -> Counted:
+        """Sum the counters of launches."""
+        counts = {m: _total(launches, m) for m in (*METRICS, *SECTORS)}
+        kernels = tuple(dict.fromkeys(one.kernel for one in launches))
+        return cls(name, kind, len(launches), kernels, counts, source)
+
+    @property
+    def label(self) -> str:
+        """The name, behind the file where several are told apart."""
+        file = self.source.removesuffix(".csv").removesuffix(".ncu-rep")
+        return f"{file}: {self.name}" if file else self.name
+
+    @property
+    def time_s(self) -> float | None:
+        """Sum of the kernels' durations."""
+        return self.counts.get(TIME)
+
+    def flops_of(self, unit: str) -> float | None:
+        """Operations of a unit: the sum of what was counted, None if nothing was."""
+        found = [(self.counts.get(m), weight) for m, weight in UNITS[unit].items()]
+        known = [count * weight for count, weight in found if count is not None]
+        return sum(known) if known else None
+
+    @property
+    def flops_by_unit(self) -> dict[str, float | None]:
+        """Operations by unit, scalar and tensor."""
+        return {unit: self.flops_of(unit) for unit in UNITS}
+
+    @property
+    def flops(self) -> float | None:
+        """All operations that were counted; at least so many if some were not (`uncounted`)."""
+        known = [v for v in self.flops_by_unit.values() if v is not None]
+        return sum(known) if known else None
+
+    @property
+    def uncounted(self) -> tuple[str, ...]:
+        """Metrics of operations, bytes and time that were not counted of every launch."""
+        return tuple(m for m in METRICS if self.counts.get(m) is None)
+
+    def bytes_of(self, level: str) -> float | None:
+        """Bytes that a level of memory moved: 'l1', 'l2' or 'dram' (read and written)."""
+        found = [self.counts.get(m) for m in LEVELS[level]]
+        known = [v for v in found if v is not None]
+        return sum(known) if len(known) == len(found) else None
+
+    def intensity(self, level: str) -> float | None:
+        """Operations per byte of a level (S. Williams et al., CACM 52(4), 65-76, 2009)."""
+        moved, flops = self.bytes_of(level), self.flops
+        return flops / moved if flops is not None and moved else None
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """Operations over the kernels' time."""
+        return self.flops / self.time_s if self.flops is not None and self.time_s else None
+
+    def bytes_per_s(self, level: str) -> float | None:
+        """Bytes of a level over the kernels' time."""
+        moved = self.bytes_of(level)
+        return moved / self.time_s if moved is not None and self.time_s else None
+
+    @property
+    def l2_hit_share(self) -> float | None:
+        """Share of L2's lookups that it held, of 0 to 1."""
+        hit, miss = (self.counts.get(m) for m in SECTORS)
+        return hit / (hit + miss) if hit is not None and miss is not None and hit + miss else None
+
+
+def by_kernel(launches: Iterable[Launch]) -> tuple[Counted, ...]:
+    """Sum launches by the kernel's name (and file, where there are several), the longest first."""
+    return _grouped(launches, "kernel", lambda one: one.kernel)
+
+
+def by_range(launches: Iterable[Launch]) -> tuple[Counted, ...]:
+    """Sum launches by the innermost NVTX range, so that a range has its own work only."""
+    return _grouped(launches, "range", lambda one: one.ranges[-1] if one.ranges else OUTSIDE)
+
+
+def inside(launches: Iterable[Launch], names: Iterable[str]) -> tuple[Launch, ...]:
+    """Keep the launches inside a range of one of these names, however deep; all without names.
+
+    Raises
+    ------
+    SchemaError
+        If there is none.
+    """
+    launches, wanted = tuple(launches), set(names)
+    found = tuple(one for one in launches if not wanted or wanted & set(one.ranges))
+    if not found:
+        known = dict.fromkeys(name for one in launches for name in one.ranges)
+        raise SchemaError(
+            f"wanted launches inside {', '.join(sorted(wanted))}; found ranges "
+            f"{', '.join(known) or 'none'}; take one of these, or collect with ncu --nvtx"
+        )
+    return found
+
+
+def _grouped(
+    launches: Iterable[Launch], kind: Kind, key: Callable[[Launch], str]
+) -> tuple[Counted, ...]:
+    launches = tuple(launches)
+    several = len({one.source for one in launches}) > 1
+    groups: dict[tuple[str, str], list[Launch]] = {}
+    for one in launches:
+        groups.setdefault((one.source if several else "", key(one)), []).append(one)
+    counted = [Counted.of(name, kind, group, file) for (file, name), group in groups.items()]
+    return tuple(sorted(counted, key=lambda one: -(one.time_s or 0.0)))
+
+
+def _total(launches: Sequence[Launch], metric: str) -> float | None:
+    """Sum of a metric; None if one launch lacks it, for a part of a sum is no sum."""
+    values = [_count(one, metric) for one in launches]
+    known = [v for v in values if v is not None]
+    return sum(known) if values and len(known) == len(values) else None
+
+
+def _count(launch: Launch, metric: str) -> float | None:
+    found = launch.metrics.get(metric)
+    if found is not None:
+        return found
+    for other, (name, amount) in _AMOUNTS.items():
+        alias = launch.metrics.get(other)
+        if name == metric and alias is not None:
+            return alias * amount
+    return None

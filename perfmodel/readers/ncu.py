@@ -1,0 +1,307 @@
+"""Reads Nsight Compute's tables: CSV in both its forms, and `.ncu-rep` through `ncu --import`."""
+
+from __future__ import annotations
+
+import csv
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from perfmodel.errors import ReportError, SchemaError
+from perfmodel.readers import ncu_cells
+from perfmodel.readers.checks import check_path
+
+TIME: Final = "gpu__time_duration.sum"
+DEVICE: Final = "device__attribute_display_name"
+_EXPORT_SECONDS: Final = 600
+_LONG: Final = ("Metric Name", "Metric Unit", "Metric Value")
+_RENAMED: Final = re.compile(r"([^(<]*)/")
+"""What --print-nvtx-rename kernel puts before a kernel's name, which has no slash of its own."""
+
+Rows = list[list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch of a kernel, and what was counted of it.
+
+    Attributes
+    ----------
+    kernel : str
+        Name as ncu prints it.
+    ranges : tuple of str
+        NVTX ranges that were open when it was launched, the outermost first.
+    metrics : mapping of str to float or None
+        By the metric's name, in bytes, seconds and operations; None is what ncu could not count.
+    process, grid, block, compute_capability : str
+        As ncu prints them; empty where it does not.
+    device : str
+        Name of the GPU, where `device__attribute_display_name` was collected.
+    source : str
+        Which file it was read from.
+    """
+
+    kernel: str
+    ranges: tuple[str, ...]
+    metrics: Mapping[str, float | None]
+    process: str = ""
+    grid: str = ""
+    block: str = ""
+    compute_capability: str = ""
+    device: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Launches in the order they ran, and what a reader should know of them."""
+
+    launches: tuple[Launch, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def read_counters(paths: Sequence[str | Path]) -> Counters:
+    """Read files of Nsight Compute; passes of one program are put together, runs one by one.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        CSV of ``ncu --csv``, with or without ``--page raw``, or ``.ncu-rep`` (needs ncu).
+
+    Raises
+    ------
+    ReportError
+        If a file cannot be read, or cannot be exported here.
+    SchemaError
+        If it holds no launch.
+    """
+    return merge([parse(_text(Path(path)), Path(path).name) for path in paths])
+
+
+def merge(parts: Sequence[Counters]) -> Counters:
+    """Put counters together: metrics of the same launches side by side, other launches in a row.
+
+    Two parts are passes of one program if their launches are the same, kernel by kernel, and no
+    metric but the time was counted by both.
+    """
+    runs: list[tuple[Launch, ...]] = []
+    warnings = [w for part in parts for w in part.warnings]
+    for part in parts:
+        apart = [i for i, run in enumerate(runs) if not _counted(run) & _counted(part.launches)]
+        fits = [i for i in apart if _signature(runs[i]) == _signature(part.launches)]
+        if fits:
+            runs[fits[0]] = tuple(map(_together, runs[fits[0]], part.launches))
+            continue
+        if apart and part.launches:
+            warnings.append(
+                f"{part.launches[0].source}: other metrics than in {runs[apart[0]][0].source}, and "
+                f"other launches: taken as another run; to put passes of one program together, "
+                f"make it launch the same kernels in the same order"
+            )
+        runs.append(part.launches)
+    return Counters(tuple(one for run in runs for one in run), tuple(dict.fromkeys(warnings)))
+
+
+def parse(text: str, source: str = "ncu's output") -> Counters:
+    """Read what ``ncu --csv`` printed, in both forms, with all that stands around the table.
+
+    ``--page raw`` is a row a launch, a column a metric and a row of units; the other form is a row
+    a metric, with columns Metric Name, Metric Unit and Metric Value. Lines of ncu (``==PROF==``)
+    and of the program are passed over, also amid the table.
+
+    Raises
+    ------
+    ReportError
+        If there is no such table, or its numbers are in two notations.
+    SchemaError
+        If the table holds no launch.
+    """
+    tables, torn = _tables(text)
+    if not tables:
+        raise ReportError(f"{source}: {_why_no_table(text)}")
+    warnings: list[str] = []
+    if torn:
+        warnings.append(
+            f"{source}: {torn} rows of ncu's table lack some of its columns: left out; keep the "
+            f"program's output apart with ncu --log-file FILE"
+        )
+    parts = []
+    for header, rows in tables:
+        form = _long if _LONG[0] in header else _wide
+        parts.append(Counters(tuple(form(header, rows, source, warnings))))
+    merged = merge(parts)
+    if not merged.launches:
+        raise SchemaError(
+            f"{source}: wanted launches of kernels, found a table without any; profile a program "
+            f"that launches kernels inside the ranges of --nvtx-include"
+        )
+    return replace(merged, warnings=tuple(dict.fromkeys((*warnings, *merged.warnings))))
+
+
+def _text(path: Path) -> str:
+    check_path(path)
+    if path.suffix == ".ncu-rep":
+        return _import(path)
+    data = path.read_bytes()
+    wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")  # redirected by PowerShell
+    return data.decode("utf-16" if wide else "utf-8-sig", errors="replace")
+
+
+def _import(path: Path) -> str:
+    """Let ncu print a report; the report holds all metrics that were collected."""
+    command = ["ncu", "--import", str(path.resolve()), "--csv", "--page", "raw"]
+    command += ["--print-units", "base"]
+    ncu = shutil.which("ncu")
+    if ncu is None:
+        raise ReportError(
+            f"{path}: a raw report needs ncu to be exported, and ncu is not on the PATH; where ncu "
+            f"is, run: ncu --import {path.name} --csv --page raw > {path.stem}.csv  and read that"
+        )
+    try:
+        done = subprocess.run(
+            [ncu, *command[1:]], capture_output=True, text=True, errors="replace",
+            stdin=subprocess.DEVNULL, timeout=_EXPORT_SECONDS, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ReportError(f"{path}: {' '.join(command)} did not finish: {error}") from error
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
+        raise ReportError(
+            f"{path}: ncu --import failed ({said[-1].strip()}); an ncu at least as new as the one "
+            f"that made the report is needed"
+        )
+    return done.stdout
+
+
+def _why_no_table(text: str) -> str:
+    wanted = 'wanted the CSV table of ncu, whose header begins with "ID"; found '
+    if "ERR_NVGPUCTRPERM" in text:
+        return (
+            f"{wanted}ERR_NVGPUCTRPERM: this user may not read the GPU's counters; ask the "
+            f"administrator for NVreg_RestrictProfilingToAdminUsers=0, or run as root"
+        )
+    if "No kernels were profiled" in text:
+        return (
+            f"{wanted}that no kernels were profiled; check --nvtx-include, --kernel-name and "
+            f"--launch-skip, and take --target-processes all"
+        )
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    last = repr(lines[-1][:120]) if lines else "nothing"
+    return f"{wanted}{last}; run ncu with --csv, as `perfmodel counters --command` prints it"
+
+
+def _tables(text: str) -> tuple[list[tuple[list[str], Rows]], int]:
+    """Part the text into tables, header and rows each, and count rows that are torn.
+
+    Line by line: a quote that the program leaves open must not swallow the rows behind it.
+    """
+    tables: list[tuple[list[str], Rows]] = []
+    torn = 0
+    for line in text.splitlines():
+        if line.startswith(('"ID"', "ID,")):
+            tables.append((_cells(line), []))
+        elif tables and (line.startswith(('"', ",")) or line[:1].isdigit()):
+            header, rows = tables[-1]
+            cells = _cells(line)
+            least = header.index(_LONG[2]) + 1 if _LONG[2] in header else len(header)
+            if least <= len(cells) <= len(header) and _is_id(cells[0], header):
+                rows.append(cells + [""] * (len(header) - len(cells)))
+            elif line.startswith('"') and cells[:1] and cells[0].isdigit():
+                torn += 1
+    return tables, torn
+
+
+def _cells(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line]))
+    except csv.Error:  # a line of the program that is no CSV
+        return []
+
+
+def _is_id(cell: str, header: list[str]) -> bool:
+    return cell.strip().isdigit() or (not cell.strip() and _LONG[0] not in header)
+
+
+def _wide(header: list[str], rows: Rows, source: str, warnings: list[str]) -> Iterator[Launch]:
+    """A row a launch; the row without an ID has the units."""
+    metrics = [i for i, name in enumerate(header) if "__" in name]
+    units = next((row for row in rows if not row[0].strip()), [""] * len(header))
+    counted = [row for row in rows if row[0].strip()]
+    mark = ncu_cells.decimal_mark((row[i] for row in counted for i in metrics), source)
+    scales = {i: _scale(header[i], units[i], source, warnings) for i in metrics}
+    for row in counted:
+        values = {header[i]: _value(row[i], mark, scales[i]) for i in metrics}
+        texts = {header[i]: row[i] for i in metrics}
+        yield _launch(dict(zip(header, row, strict=True)), values, texts, source)
+
+
+def _long(header: list[str], rows: Rows, source: str, warnings: list[str]) -> Iterator[Launch]:
+    """A row a metric; rows of a rule have no metric."""
+    name, unit, value = (header.index(word) for word in _LONG)
+    of_process = header.index("Process ID") if "Process ID" in header else 0
+    mark = ncu_cells.decimal_mark((row[value] for row in rows if row[name]), source)
+    launches: dict[tuple[str, str], list[list[str]]] = {}
+    for row in rows:
+        launches.setdefault((row[of_process], row[0]), []).append(row)
+    for group in launches.values():
+        scales = {row[name]: _scale(row[name], row[unit], source, warnings) for row in group}
+        values = {row[name]: _value(row[value], mark, scales[row[name]]) for row in group}
+        texts = {row[name]: row[value] for row in group}
+        values.pop("", None)
+        yield _launch(dict(zip(header, group[0], strict=True)), values, texts, source)
+
+
+def _scale(metric: str, unit: str, source: str, warnings: list[str]) -> float | None:
+    found = ncu_cells.scale(unit)
+    if found is None and metric.endswith(".sum"):
+        warnings.append(
+            f"{source}: the unit {unit!r} of {metric} is unknown: left out; collect it with "
+            f"ncu --print-units base"
+        )
+    return found
+
+
+def _value(cell: str, mark: str, factor: float | None) -> float | None:
+    value = ncu_cells.number(cell, mark)
+    return None if value is None or factor is None else value * factor
+
+
+def _launch(
+    record: Mapping[str, str],
+    values: Mapping[str, float | None],
+    texts: Mapping[str, str],
+    source: str,
+) -> Launch:
+    cells = [cell for column, cell in record.items() if "Push/Pop_Range" in column]
+    cells += [cell for column, cell in record.items() if "Start/Stop_Range" in column]
+    stacks = [found for cell in cells if (found := ncu_cells.ranges(cell))]
+    kernel, ranges = record.get("Kernel Name", ""), stacks[0] if stacks else ()
+    renamed = _RENAMED.match(kernel)
+    if renamed:
+        kernel = kernel[renamed.end() :]
+        ranges = ranges or tuple(renamed[1].split("/"))
+    return Launch(
+        kernel, ranges, values, record.get("Process ID", ""), record.get("Grid Size", ""),
+        record.get("Block Size", ""), record.get("CC", ""), texts.get(DEVICE, ""), source,
+    )  # fmt: skip
+
+
+def _together(a: Launch, b: Launch) -> Launch:
+    """Two passes of one launch; what the first could not count is taken from the second."""
+    counted = {name: v for name, v in a.metrics.items() if v is not None or name not in b.metrics}
+    ranges, device = a.ranges or b.ranges, a.device or b.device
+    return replace(a, metrics={**b.metrics, **counted}, ranges=ranges, device=device)
+
+
+def _signature(launches: Sequence[Launch]) -> list[tuple[str, str, str]]:
+    return [(one.kernel, one.grid, one.block) for one in launches]
+
+
+def _counted(launches: Sequence[Launch]) -> set[str]:
+    """Names of the metrics, but for those that every pass brings."""
+    names = {name for one in launches for name in one.metrics}
+    return {n for n in names if n != TIME and not n.startswith(("device__", "launch__"))}
