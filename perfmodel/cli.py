@@ -14,10 +14,12 @@ from perfmodel.commands.analyze import analyze
 from perfmodel.commands.calibrate import calibrate
 from perfmodel.commands.compare import compare
 from perfmodel.commands.formulas import formulas
+from perfmodel.commands.memory import memory
 from perfmodel.commands.predict import predict
 from perfmodel.commands.splits import splits
 from perfmodel.commands.stats import REPORTS, stats
 from perfmodel.commands.terminal import one_line
+from perfmodel.commands.utilization import utilization
 from perfmodel.errors import PerfmodelError
 
 __all__ = ["REPORTS", "main"]
@@ -65,5 +67,7 @@ for _command in (
     stats,
     formulas,
     splits,
+    memory,
+    utilization,
 ):  # one file in commands/ each
     main.add_command(_command)

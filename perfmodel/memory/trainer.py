@@ -204,8 +204,9 @@ def _messages(case: TrainerCase) -> Iterator[Allocation]:
     elif case.transport == "peer":
         yield Allocation("inbox and flags", "messages", "device", None, "see trainer/stepper.py")
     elif case.parallel == "model" and case.transport in ("pinned", *_FLAT_PINNED):
-        size = b * C * case.B
-        yield Allocation("z2", "messages", "pinned", size, "b C B")
+        shares = case.shares(case.images)
+        for share in dict.fromkeys((shares[0], shares[-1])):
+            yield Allocation(f"z2 of {share}", "messages", "pinned", b * C * share, "b C B")
     elif case.transport == "pinned":
         for name, n in (("W1", H * D), ("b1", H), ("W2", C * H), ("b2", C)):
             yield Allocation(f"gradient of {name}", "messages", "pinned", b * n, f"b |{name}|")
@@ -214,26 +215,33 @@ def _messages(case: TrainerCase) -> Iterator[Allocation]:
 
 
 def _training(case: TrainerCase) -> Iterator[Allocation]:
-    H, C, b = case.own_hidden, case.C, case.b  # noqa: N806
-    shares, tests = case.shares(case.images), case.shares(case.test_images)
-    size = b * len(shares) * max(shares)
+    shares = case.shares(case.images)
+    size = case.b * len(shares) * max(shares)
     yield Allocation("losses of an epoch", "losses", "device", size, "b ceil(N/B) B'")
-    parameters = b * case.elements
-    yield Allocation("initial values", "parameters", "device", parameters, "n b", stays=False)
-    yield Allocation("staging of initial values", "parameters", "pinned", parameters, "n b")
+    if case.parallel == "model":  # which makes its matrices with its transports
+        yield from _matrices(case)
+    size = case.b * case.elements
+    yield Allocation("initial values", "parameters", "device", size, "n b", stays=False)
+    yield Allocation("staging of initial values", "parameters", "pinned", size, "n b")
+    if case.parallel != "model":
+        yield from _matrices(case)
+
+
+def _matrices(case: TrainerCase) -> Iterator[Allocation]:
+    """The activations, with the first step; the fused network's are apart for every width."""
+    H, C, b = case.own_hidden, case.C, case.b  # noqa: N806
+    widths = {*case.shares(case.images), *case.shares(case.test_images)}
     if case.gemm == "fused":
-        widths = sorted({*shares, *tests}, reverse=True)
-        for width in widths:
-            rows = _of_four(width)
+        for width in sorted(widths, reverse=True):
+            columns = _of_four(width)
+            size = 2 * b * H * columns
             yield Allocation(
-                f"a1, d1, batches of {width}", "activations", "device", 2 * b * H * rows,
-                "2 b H B'", 2,
-            )  # fmt: skip
-            yield Allocation(
-                f"z2, batches of {width}", "activations", "device", b * C * rows, "b C B'"
+                f"a1, d1, batches of {width}", "activations", "device", size, "2 b H B'", 2
             )
+            size = b * C * columns
+            yield Allocation(f"z2, batches of {width}", "activations", "device", size, "b C B'")
         return
-    most = max(*shares, *tests)
+    most = max(widths)
     yield Allocation("a1, d1", "activations", "device", 2 * b * H * most, "2 b H B'", 2)
     yield Allocation("z2", "activations", "device", b * C * most, "b C B'")
     yield Allocation("ones", "workspace", "device", b * most, "b B'")
