@@ -39,6 +39,7 @@ LAYERS: Final = (
     {"predict"},
     {"run_tables"},
     {"tables", "analysis_json", "plot", "splits", "comparison"},
+    {"memory", "utilization"},
     {"summary", "store"},
     {"outputs"},
     {"api"},
@@ -59,7 +60,8 @@ OWNERS: Final = {
     "sqlite_utils": {"store"},
     "click": {"cli", "commands"},
     "rich": {"richtable", "commands"},
-    "subprocess": {"readers"},
+    "subprocess": {"readers", "utilization"},
+    "pynvml": {"utilization"},
 }
 """What only these may import; types for annotations do not count."""
 
