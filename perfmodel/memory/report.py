@@ -227,7 +227,8 @@ def sentences(found: Answer) -> Sequence[str]:
     peak = _first(found, "device")
     most = peak.peak_bytes if peak else found.theory_bytes("device")
     if total and most and found.gpu:
-        said.append(f"That is {most / total:.2%} of the memory of one {found.gpu.name}")
+        what = "A process's peak" if peak else "What theory counts"
+        said.append(f"{what} is {most / total:.2%} of the memory of one {found.gpu.name}")
     return said
 
 
