@@ -21,6 +21,12 @@ def put(page: Path, script: str, made: str) -> None:
     page.write_text(f"{before}{begin}\n\n{made.strip()}\n\n{end}{after}", encoding="utf-8")
 
 
+def section(page: Path, script: str) -> str:
+    """Return what stands between the markers."""
+    begin, end = markers(script)
+    return page.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0].strip()
+
+
 def markers(script: str) -> tuple[str, str]:
     """Return the lines before and behind what a script makes."""
     return f"<!-- made by {script}: do not edit -->", f"<!-- end of what {script} made -->"

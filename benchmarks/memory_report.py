@@ -38,6 +38,7 @@ QUANTITIES = {
     "reserved_bytes": "taken from CUDA (CuPy's pool)",
     "nvml_bytes": "used on the GPU (NVML)",
 }
+SHOWN_BATCHES = (1, 8, 64, 256)
 TERMS = (
     "parameters_bytes", "gradients_bytes", "optimizer_bytes", "buffers_bytes",
     "saved_constant_bytes",
@@ -45,8 +46,8 @@ TERMS = (
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Write bytes."""
-    return "–" if value is None else si(value, "B", digits)
+    """Write bytes; of less than one there is nothing to say."""
+    return "–" if value is None else si(round(value), "B", digits)
 
 
 def percent(value: float | None) -> str:
@@ -83,8 +84,8 @@ def mlp(results: dict[str, Any]) -> str:
     rows = [r for r in results.get("mlp", []) if r.get("held_bytes")][1:]
     if not rows:
         return ""
-    text = "### The trainer: theory against CuPy's pool and NVML\n\n"
-    text += table(
+    said = "### The trainer: theory against CuPy's pool and NVML\n\n"
+    said += table(
         ["H", "B", "images on", "theory, held", "measured", "error", "theory, reserved",
          "measured", "error", "NVML"],
         [
@@ -97,8 +98,8 @@ def mlp(results: dict[str, Any]) -> str:
             for r in rows
         ],
     )  # fmt: skip
-    text += "\nmeasured = constant + slope x theory, 95 % intervals; errors on the other sizes:\n\n"
-    text += table(
+    said += "\nmeasured = constant + slope x theory, 95 % intervals; errors on the other sizes:\n\n"
+    said += table(
         ["what", "fitted on", "constant", "slope", "median error", "largest", "in the interval"],
         [
             [QUANTITIES[f["y"]], f"{f['fitted_on']} runs",
@@ -110,12 +111,12 @@ def mlp(results: dict[str, Any]) -> str:
     context = next((r for r in results["mlp"] if r.get("nvml_context_bytes")), None)
     if context:
         own = context["nvml_context_bytes"] - context["nvml_before_bytes"]
-        text += (
+        said += (
             f"\nThe empty GPU shows {number(context['nvml_before_bytes'])} to NVML; making a CUDA "
             f"context adds {number(own)}. Libraries and kernels that are loaded later are the rest "
             f"of NVML's constant.\n"
         )
-    return text
+    return said
 
 
 def resnet(results: dict[str, Any]) -> str:
@@ -124,7 +125,7 @@ def resnet(results: dict[str, Any]) -> str:
     counts = [r for r in lines if "saved_per_sample_bytes" in r]
     if not counts:
         return ""
-    text = "### ResNet in PyTorch: what is counted\n\n" + table(
+    said = "### ResNet in PyTorch: what is counted\n\n" + table(
         ["net", "parameters", "gradients", "momentum", "buffers", "kept, constant",
          "kept, per sample"],
         [[name(r), *(number(r[t]) for t in TERMS), number(r["saved_per_sample_bytes"])]
@@ -132,7 +133,7 @@ def resnet(results: dict[str, Any]) -> str:
     )  # fmt: skip
     measured = []
     for r in lines:
-        if r.get("allocated_bytes") is None:
+        if r.get("allocated_bytes") is None or r["batch"] not in SHOWN_BATCHES:
             continue
         terms = next(c for c in counts if (c["net"], c["autocast"]) == (r["net"], r["autocast"]))
         theory = theory_at(terms, r["batch"])
@@ -141,10 +142,10 @@ def resnet(results: dict[str, Any]) -> str:
              percent(theory / r["allocated_bytes"] - 1), number(r["reserved_bytes"]),
              number(r["nvml_bytes"])]
         )  # fmt: skip
-    text += "\n### ResNet: counted against the allocator and NVML, batch by batch\n\n" + table(
+    said += "\n### ResNet: counted against the allocator and NVML, batch by batch\n\n" + table(
         ["net", "batch", "counted", "peak allocated", "error", "peak reserved", "NVML"], measured
     )
-    text += "\n### ResNet: bytes = constant + per sample x batch\n\n" + table(
+    said += "\n### ResNet: bytes = constant + per sample x batch\n\n" + table(
         ["net", "what", "constant", "per sample", "counted per sample", "median error", "largest",
          "in the interval"],
         [
@@ -157,15 +158,15 @@ def resnet(results: dict[str, Any]) -> str:
             for f in results.get("resnet_fits", [])
         ],
     )  # fmt: skip
-    return text
+    return said
 
 
-def draw(results: dict[str, Any], folder: Path) -> bool:
-    """Draw measured peaks over the batch, with what is counted as lines; say if there are any."""
+def draw(results: dict[str, Any], folder: Path) -> None:
+    """Draw measured peaks over the batch, with what is counted as lines, if there are any."""
     lines = [r for r in results.get("resnet", []) if r.get("allocated_bytes")]
     counts = [r for r in results.get("resnet", []) if "saved_per_sample_bytes" in r]
     if not lines:
-        return False
+        return
     ax = axes_of(None, 6.0, 3.8)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
@@ -183,20 +184,22 @@ def draw(results: dict[str, Any], folder: Path) -> bool:
     ax.yaxis.set_major_formatter(lambda value, _: si_tick(value, "B"))
     ax.legend(frameon=False, fontsize=TEXT_PT, labelcolor=INK)
     save(ax, folder, "memory", ("png",))
-    return True
+
+
+def text(results: dict[str, Any]) -> str:
+    """Return what the page shows of the results."""
+    said = f"Measured on one {results['gpu']}, {results['date']}: `{results['command']}`.\n\n"
+    said += mlp(results)
+    if any(r.get("allocated_bytes") for r in results.get("resnet", [])):
+        said += "\n![Peak memory of ResNets, counted and measured](images/memory.png)\n"
+    return (said + "\n" + resnet(results)).strip()
 
 
 def main() -> None:
     """Write the page's tables and its picture."""
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    text = f"Measured on one {results['gpu']}, {results['date']}: `{results['command']}`.\n\n"
-    text += mlp(results)
-    if draw(results, ROOT / "docs" / "images"):
-        text += (
-            "\n![Peak memory of ResNets over the batch, counted and measured](images/memory.png)\n"
-        )
-    text += "\n" + resnet(results)
-    put(PAGE, SCRIPT, text)
+    draw(results, ROOT / "docs" / "images")
+    put(PAGE, SCRIPT, text(results))
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ RUNGS = {
     "resident": ["--data-on", "device", "--transport", "nccl"],
     "graph": ["--data-on", "device", "--transport", "nccl", "--graph", "--gemm", "fused"],
 }
-IMAGES = 240_000  # 80 batches an epoch: what happens between epochs is rare
+IMAGES = 120_000  # 40 batches an epoch: what happens between epochs is rare
 BATCH = 3000
 START_S = 45.0
 SETTLED_S = 0.7  # NVML looks back up to a second
@@ -183,6 +183,7 @@ def main() -> None:
     add("--seconds", type=float, default=4.0, help="of training in every window")
     add("--period", type=float, default=0.1, help="seconds between samples")
     add("--rungs", nargs="+", choices=list(RUNGS), default=list(RUNGS))
+    add("--parts", nargs="+", choices=("sample", "profile"), default=["sample", "profile"])
     add("--gpu-metrics", action="store_true", help="let nsys sample GPU metrics, too")
     add("--fake", action="store_true", help="rehearse without a GPU")
     add("--out", type=Path, default=HERE / "results" / "utilization.json")
@@ -191,14 +192,16 @@ def main() -> None:
     c = parser.parse_args()
     sampler: Any = Nothing() if c.fake else NvmlSampler(range(c.ranks))
     gpu = None if c.fake else sampler.names()[0]
-    rows, began = [], time.perf_counter()
-    for kind in ("sample", "profile"):
+    rows: list[dict[str, Any]] = []
+    began = time.perf_counter()
+    for kind in c.parts:
         for i, name in enumerate(c.rungs):
             print(f"[{time.perf_counter() - began:5.1f} s] {kind} {name}", flush=True)
             flags = RUNGS[name]
             if kind == "sample":
                 rows.append(attempt(lambda n=name, f=flags: sampled(c, n, f, sampler)))
             elif shutil.which("nsys"):
+                rows = rows or [{"name": rung} for rung in c.rungs]
                 rows[i] |= attempt(lambda n=name, f=flags: profiled(c, n, f))
             if "error" in rows[i]:
                 print(rows[i]["error"], file=sys.stderr, flush=True)

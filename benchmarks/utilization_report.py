@@ -80,11 +80,39 @@ def causes(results: dict[str, Any]) -> str:
     return text + ("\n" + "\n".join(said) + "\n" if said else "")
 
 
-def draw(results: dict[str, Any], folder: Path) -> bool:
-    """Draw the series of all settings, one above the other; say if there are any."""
-    good = [r for r in results["rows"] if "gpus" in r and (SERIES / f"{r['name']}.csv").exists()]
+def answers(results: dict[str, Any]) -> str:
+    """Answer the lab's two questions from the first and the last setting."""
+    good = [r for r in results["rows"] if mean(r, "gpu_percent") is not None]
+    if len(good) < 2:
+        return ""
+    first, last = good[0], good[-1]
+    before, after = mean(first, "gpu_percent") or 0.0, mean(last, "gpu_percent") or 0.0
+    close = "is close to" if before >= 95 else "is not close to"
+    text = (
+        f"\n**Question 3.** Averaged over {first['window_s'][1] - first['window_s'][0]:.1f} s of "
+        f"training, NVML's GPU utilization is {percent(before)} and memory utilization "
+        f"{percent(mean(first, 'memory_percent'))} in the setting `{first['name']}`: it {close} "
+        f"100 %.\n\n**Question 4.** In the setting `{last['name']}` it is {percent(after)}, and a "
+        f"batch takes {number(last['batch_s'], 's')} instead of {number(first['batch_s'], 's')}."
+    )
+    if last.get("busy_share") is not None and first.get("busy_share") is not None:
+        text += (
+            f" The profiles say {percent(100 * first['busy_share'])} before and "
+            f"{percent(100 * last['busy_share'])} after: that is how long anything ran."
+        )
+    return text + "\n"
+
+
+def drawn(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the settings that have a series."""
+    return [r for r in results["rows"] if "gpus" in r and (SERIES / f"{r['name']}.csv").exists()]
+
+
+def draw(results: dict[str, Any], folder: Path) -> None:
+    """Draw the series of all settings, one above the other, if there are any."""
+    good = drawn(results)
     if not good:
-        return False
+        return
     figure = Figure(figsize=(7.0, 1.9 * len(good)), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     for i, row in enumerate(good):
@@ -105,19 +133,25 @@ def draw(results: dict[str, Any], folder: Path) -> bool:
         if i == 0:
             ax.legend(frameon=False, fontsize=TEXT_PT, loc="upper left")
     save(figure, folder, "utilization", ("png",))
-    return True
+
+
+def text(results: dict[str, Any]) -> str:
+    """Return what the page shows of the results."""
+    said = f"{results['gpu']}, {results['date']}: `{results['command']}`.\n\n" + rows(results)
+    said += answers(results)
+    if drawn(results):
+        said += "\n![NVML utilization over time, setting by setting](images/utilization.png)\n"
+    found = causes(results)
+    if found:
+        said += "\nWhat the GPU idles in, share of the time by the profiles:\n\n" + found
+    return said.strip()
 
 
 def main() -> None:
     """Write the page's tables and its picture."""
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    text = f"{results['gpu']}, {results['date']}: `{results['command']}`.\n\n" + rows(results)
-    if draw(results, ROOT / "docs" / "images"):
-        text += "\n![NVML utilization over time, setting by setting](images/utilization.png)\n"
-    found = causes(results)
-    if found:
-        text += "\nWhat the GPU idles in, share of the time by the profiles:\n\n" + found
-    put(PAGE, SCRIPT, text)
+    draw(results, ROOT / "docs" / "images")
+    put(PAGE, SCRIPT, text(results))
 
 
 if __name__ == "__main__":

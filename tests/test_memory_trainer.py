@@ -15,6 +15,7 @@ from trainer.backend import NumpyBackend
 from trainer.config import Config
 from trainer.data import synthetic
 from trainer.mpi import Communicator
+from trainer.parallel import Batches, Split
 from trainer.ranges import SILENT
 
 
@@ -139,3 +140,16 @@ def test_a_block_is_what_cupy_holds() -> None:
         assert one.held_bytes % 512 == 0
         if one.memory == "device":
             assert one.held_bytes == one.count * device_block((one.bytes or 0) // one.count)
+
+
+def test_the_fused_network_holds_its_images_twice() -> None:
+    """By images, and by pixels in rows that begin on 16 bytes."""
+    config = Config(**SIZES, data="synthetic", train_size=IMAGES, test_size=TESTS, backend="cupy")
+    device, data = CountingDevice(), synthetic(config)
+    split = Split(IMAGES, config.batch_size, 2)
+    Batches(device, split, (data.images, data.labels), config, on="device", by_pixels=True)
+    case = TrainerCase(12, 16, 4, 64, 2, images=IMAGES, test_images=TESTS, data_on="device",
+                       transport="nccl", gemm="fused")  # fmt: skip
+    inputs = [a for a in allocations(case) if a.use == "inputs" and "test" not in a.name]
+    told = [a for a in inputs if a.memory == "device"]
+    assert sorted(sizes(told, "device")) == sorted(device.xp.sizes)

@@ -263,6 +263,21 @@ def test_a_pause_is_left_out_and_said() -> None:
         assert rank.window_s < 0.13
 
 
+def test_long_gaps_that_are_usual_are_idle_time(tmp_path: Path) -> None:
+    """Loading 0.2 s before every batch is no pause: the GPU works 50 ms of 250."""
+    report = ReportBuilder()
+    report.gpu(0)
+    thread = report.thread(rank=0)
+    for i in range(6):
+        at = 250_000_000 * i
+        thread.range("batch iteration", at, at + 50_000_000)
+        thread.kernel("gemm", (at, at + 1), (at, at + 50_000_000))
+    found = idle(report.write(tmp_path / "l.sqlite"))
+    assert not found.ranks[0].pauses_s
+    assert found.causes[BETWEEN] == pytest.approx(1 - found.busy_share)
+    assert found.busy_share < 0.25
+
+
 def test_causes_and_what_removes_them() -> None:
     assert cause_of(("batch iteration", "backward", "MPI_Allreduce")).startswith("summing")
     assert cause_of(("batch iteration", "forward")) == "host launches"

@@ -75,7 +75,7 @@ def _draw(found: Any, out: Path) -> None:
             parts[one.use] = parts.get(one.use, 0) + one.held_bytes
     curves = [
         LiveBytes(
-            f"measured, rank {t.rank}, {t.kind}" if t.rank is not None else f"measured, {t.kind}",
+            t.kind if t.rank is None else f"rank {t.rank}, {t.kind}",
             t.time_ns * 1e-9,
             t.live_bytes,
         )

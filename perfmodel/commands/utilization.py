@@ -134,7 +134,7 @@ def _draw(series: Any, found: Any, out: Path) -> None:
         for counter, word in (("gpu_percent", "utilization"), ("memory_percent", "memory busy")):
             curves.append(
                 Percentages(
-                    f"GPU {gpu}, NVML {word}", mine.time_s, mine.values[counter],
+                    gpu, f"GPU {gpu}, NVML {word}", mine.time_s, mine.values[counter],
                     thin=counter == "memory_percent",
                 )
             )  # fmt: skip

@@ -43,7 +43,6 @@ class Block:
 
     size: int
     neighbours: list[Block] = field(repr=False)
-    free: bool = False
 
 
 class DevicePool:
@@ -62,23 +61,22 @@ class DevicePool:
 
     def __init__(self) -> None:
         self.total_bytes = self.used_bytes = self.peak_bytes = 0
-        self._segments: list[list[Block]] = []
+        self._free: list[Block] = []
 
     def allocate(self, size: int) -> Block:
         """Hand out a block of at least `size` bytes."""
         wanted = device_block(size)
-        fits = [b for blocks in self._segments for b in blocks if b.free and b.size >= wanted]
+        fits = [block for block in self._free if block.size >= wanted]
         if fits:
             block = min(fits, key=lambda b: b.size)
-            block.free, rest = False, block.size - wanted
+            self._free.remove(block)
+            rest, block.size = block.size - wanted, wanted
             if rest:
-                block.size, at = wanted, block.neighbours.index(block)
-                block.neighbours.insert(at + 1, Block(rest, block.neighbours, free=True))
+                self._free.append(Block(rest, block.neighbours))
+                block.neighbours.insert(block.neighbours.index(block) + 1, self._free[-1])
         else:
-            segment: list[Block] = []
-            block = Block(wanted, segment)
-            segment.append(block)
-            self._segments.append(segment)
+            block = Block(wanted, [])
+            block.neighbours.append(block)
             self.total_bytes += wanted
         self.used_bytes += wanted
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
@@ -87,9 +85,11 @@ class DevicePool:
     def release(self, block: Block) -> None:
         """Take a block back and merge it with its free neighbours."""
         self.used_bytes -= block.size
-        block.free, blocks = True, block.neighbours
+        blocks = block.neighbours
         at = blocks.index(block)
-        if at + 1 < len(blocks) and blocks[at + 1].free:
-            block.size += blocks.pop(at + 1).size
-        if at > 0 and blocks[at - 1].free:
-            blocks[at - 1].size += blocks.pop(at).size
+        for near in (*blocks[at + 1 : at + 2], *blocks[max(at - 1, 0) : at]):
+            if near in self._free:
+                self._free.remove(near)
+                blocks.remove(near)
+                block.size += near.size
+        self._free.append(block)

@@ -81,7 +81,9 @@ def answer(
     warnings: list[str] = []
     trace = None if path is None else read(path)
     config = {} if trace is None else read_mark(trace)
-    values = {**from_mark(config), **({} if trace is None else _told(trace, given)), **given}
+    values = {**from_mark(config), **given}
+    if trace is not None and not {"D", "H", "C", "B"} <= values.keys():
+        values = {**_told(trace, given), **values}
     measured = None
     if path is not None and trace is not None:
         events = read_memory(path)
@@ -227,7 +229,8 @@ def sentences(found: Answer) -> Sequence[str]:
     peak = _first(found, "device")
     most = peak.peak_bytes if peak else found.theory_bytes("device")
     if total and most and found.gpu:
-        said.append(f"That is {most / total:.2%} of the memory of one {found.gpu.name}")
+        what = "A process's peak" if peak else "What theory counts"
+        said.append(f"{what} is {most / total:.2%} of the memory of one {found.gpu.name}")
     return said
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from perfmodel.errors import WorkloadError
 from perfmodel.memory.allocators import DevicePool, device_block, pinned_block
+from perfmodel.workloads.work import LARGEST
 
 Use = Literal[
     "parameters", "gradients", "optimizer state", "activations", "inputs", "losses", "messages",
@@ -21,6 +22,9 @@ aside."""
 
 SETTINGS: Final = ("data_on", "transport", "gemm", "math", "parallel")
 """Flags of the trainer that change what is allocated."""
+
+_MOST_BLOCKS: Final = 4096
+"""More blocks of one size are replayed as one."""
 
 _FLAT_PINNED: Final = ("host-flat", "chunked")
 
@@ -97,11 +101,18 @@ class TrainerCase:
         """N = HD + H + CH + C of the rank."""
         return self.own_hidden * (self.D + 1 + self.C) + self.C
 
-    def shares(self, images: int) -> list[int]:
-        """Return B' of every batch of a set of so many images, of rank 0, which has most."""
+    def shares(self, images: int) -> dict[int, int]:
+        """Return B' of the batches of a set of so many images, and how many there are of each.
+
+        Of rank 0, which has most; full batches come first, the rest of the set last.
+        """
         ranks = 1 if self.parallel == "model" else self.p
-        sizes = [self.B] * (images // self.B) + [images % self.B] * (images % self.B > 0)
-        return [-(-size // ranks) for size in sizes]
+        found: dict[int, int] = {}
+        for size, count in ((self.B, images // self.B), (images % self.B, 1)):
+            if size and count:
+                share = -(-size // ranks)
+                found[share] = found.get(share, 0) + count
+        return found
 
 
 def trainer_case(
@@ -126,7 +137,7 @@ def trainer_case(
         settings.setdefault("data_on", "pinned")
     settings |= {"images": images, "test_images": test_images}
     for name, key in (("images", "train_size"), ("test_images", "test_size")):
-        if type(config.get(key)) is int and config[key] > 0:
+        if type(config.get(key)) is int and 0 < config[key] <= LARGEST:
             settings[name] = config[key]
     return TrainerCase(**settings | {n: values[n] for n in "DHCBpb" if n in values})
 
@@ -162,14 +173,14 @@ def _products(case: TrainerCase) -> Iterator[Allocation]:
 def _inputs(case: TrainerCase) -> Iterator[Allocation]:
     D, C, b = case.D, case.C, case.b  # noqa: N806 (the model's symbols)
     shares, tests = case.shares(case.images), case.shares(case.test_images)
-    total, most = sum(shares), max(shares)
+    total, most = sum(share * count for share, count in shares.items()), max(shares)
     if case.data_on == "device":
         for name, each, symbol in (("training images", D, "D"), ("training labels", C, "C")):
             size = b * each * total
             yield Allocation(name, "inputs", "device", size, f"b {symbol} N/p")
             yield Allocation(f"staging of {name}", "inputs", "pinned", size, f"b {symbol} N/p")
         if case.gemm == "fused":
-            for share, count in sorted({s: shares.count(s) for s in shares}.items()):
+            for share, count in shares.items():
                 yield Allocation(
                     f"images by pixels, batches of {share}", "inputs", "device",
                     count * b * D * _of_four(share), "b D B' of each batch", count,
@@ -204,8 +215,7 @@ def _messages(case: TrainerCase) -> Iterator[Allocation]:
     elif case.transport == "peer":
         yield Allocation("inbox and flags", "messages", "device", None, "see trainer/stepper.py")
     elif case.parallel == "model" and case.transport in ("pinned", *_FLAT_PINNED):
-        shares = case.shares(case.images)
-        for share in dict.fromkeys((shares[0], shares[-1])):
+        for share in case.shares(case.images):
             yield Allocation(f"z2 of {share}", "messages", "pinned", b * C * share, "b C B")
     elif case.transport == "pinned":
         for name, n in (("W1", H * D), ("b1", H), ("W2", C * H), ("b2", C)):
@@ -216,7 +226,7 @@ def _messages(case: TrainerCase) -> Iterator[Allocation]:
 
 def _training(case: TrainerCase) -> Iterator[Allocation]:
     shares = case.shares(case.images)
-    size = case.b * len(shares) * max(shares)
+    size = case.b * sum(shares.values()) * max(shares)
     yield Allocation("losses of an epoch", "losses", "device", size, "b ceil(N/B) B'")
     if case.parallel == "model":  # which makes its matrices with its transports
         yield from _matrices(case)
@@ -300,7 +310,8 @@ def footprint(listed: tuple[Allocation, ...]) -> Footprint:
             asked[one.memory] += one.bytes
             held[one.memory] += one.held_bytes
         if one.memory == "device":
-            blocks = [pool.allocate(one.bytes // one.count) for _ in range(one.count)]
+            pieces = one.count if one.count <= _MOST_BLOCKS else 1
+            blocks = [pool.allocate(one.held_bytes // pieces) for _ in range(pieces)]
             for block in [] if one.stays else blocks:
                 pool.release(block)
     return Footprint(

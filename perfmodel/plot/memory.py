@@ -61,7 +61,7 @@ def memory(
     if not shown and not curves:
         raise ModelError("wanted memory to draw; found none; give sizes, or a report that has it")
     rows = [bool(shown), bool(curves)]
-    heights = [h for h, row in zip((1.5, 2.4), rows, strict=True) if row]
+    heights = [h for h, row in zip((1.5, 2.8), rows, strict=True) if row]
     figure = Figure(figsize=(6.0, sum(heights)), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
@@ -86,6 +86,10 @@ def _bar(ax: Axes, parts: Mapping[str, int]) -> None:
     ax.spines["left"].set_visible(False)
     _in_bytes(ax.xaxis)
     ax.set_xlim(0, left * 1.02)
+    _legend_above(ax)
+
+
+def _legend_above(ax: Axes) -> None:
     ax.legend(
         loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, frameon=False, fontsize=TEXT_PT,
         labelcolor=INK, borderaxespad=0.2, columnspacing=1.2, handlelength=1.2,
@@ -101,11 +105,11 @@ def _steps(ax: Axes, curves: Sequence[LiveBytes], total_bytes: int | None) -> No
         )  # fmt: skip
     if total_bytes:
         ax.axhline(total_bytes, color=INK, lw=0.8, ls=(0, (4, 2)), label="theory, device")
-    finish(ax, "Time in the report (s)", "Live bytes")
+    finish(ax, "Time in the report (s)", "Measured live bytes")
     ax.set_ylim(0, ax.get_ylim()[1] * 1.05)
     ax.grid(True, color=GRID, lw=0.6)
     _in_bytes(ax.yaxis)
-    ax.legend(frameon=False, fontsize=TEXT_PT, labelcolor=INK, loc="lower right")
+    _legend_above(ax)
 
 
 def _in_bytes(axis: Any) -> None:

@@ -28,6 +28,7 @@ from perfmodel.plot.style import (
 class Percentages:
     """One counter of one GPU in percent over time; NaN where it was not told."""
 
+    gpu: int
     label: str
     time_s: Any
     percent: Any
@@ -47,7 +48,7 @@ def utilization(
     Parameters
     ----------
     curves : sequence of Percentages
-        Thin ones are drawn lightly.
+        A colour for every GPU; thin ones are drawn lightly.
     window_s : (float, float), optional
         Shaded.
     busy_share : float, optional
@@ -58,9 +59,10 @@ def utilization(
     ax = axes_of(ax, 6.0, 3.0)
     if window_s is not None:
         ax.axvspan(*window_s, color=GRID, alpha=0.6, lw=0, label="window")
-    for i, curve in enumerate(curves):
+    gpus = list(dict.fromkeys(curve.gpu for curve in curves))
+    for curve in curves:
         ax.plot(
-            curve.time_s, curve.percent, color=PALETTE[i % len(PALETTE)],
+            curve.time_s, curve.percent, color=PALETTE[gpus.index(curve.gpu) % len(PALETTE)],
             lw=0.9 if curve.thin else 1.5, ls=":" if curve.thin else "-",
             label=entry(plain(curve.label)),
         )  # fmt: skip

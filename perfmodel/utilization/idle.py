@@ -23,7 +23,9 @@ _CAUSES: Final = {
     "cudaMemcpyHostToDevice": "summing gradients through the host",
 }
 PAUSE_S: Final = 0.1
-"""So long an idle stretch between two batches is no part of training: it is left out and said."""
+_RARE: Final = 10
+"""An idle stretch of `PAUSE_S` between two batches, and so many times the usual one, is no part of
+training: it is left out and said."""
 
 _WORTH: Final = 0.02
 """Causes below this share of the window are not worth advice."""
@@ -42,7 +44,7 @@ class RankBusy:
     busy_s : float
         Union of the process's GPU operations in the window: kernels, copies, sets, graphs.
     pauses_s : tuple of float
-        Gaps between batches with `PAUSE_S` or more of an idle GPU: compiling, evaluating, saving.
+        Gaps between batches that are long and rare, with an idle GPU: compiling, evaluating.
     """
 
     rank: int
@@ -208,8 +210,12 @@ def _of_rank(
     end = max(int(ends[-1]), busy.last_end(int(ends[-1])))
     gaps = begins[1:] - ends[:-1]
     worked_in_gaps = busy.until(begins[1:]) - busy.until(ends[:-1])
-    pauses = gaps - worked_in_gaps >= PAUSE_S * 1e9
+    idle_gaps = gaps - worked_in_gaps
+    usual = float(np.median(idle_gaps)) if len(idle_gaps) else 0.0
+    pauses = idle_gaps >= max(PAUSE_S * 1e9, _RARE * usual)
     window = end - int(begins[0]) - int(gaps[pauses].sum())
+    if window <= 0:
+        return None
     whole = busy.until(np.array([begins[0], end], np.int64))
     worked = int(whole[1] - whole[0] - worked_in_gaps[pauses].sum())
     found[(BETWEEN,)] = max(0, window - worked - sum(found.values()))
@@ -219,8 +225,11 @@ def _of_rank(
 
 def _own(paths: Sequence[Path], idle: Int64, label: str) -> dict[Path, int]:
     """Idle time of every path less that of its children; paths from the batch inwards."""
-    own = {path: int(ns) for path, ns in zip(paths, idle, strict=True) if label in path}
-    for path, ns in zip(paths, idle, strict=True):
-        if path[:-1] in own and label in path[:-1]:
-            own[path[:-1]] -= int(ns)
-    return {path[path.index(label) :]: max(0, ns) for path, ns in own.items()}
+    inside = [(path[path.index(label) :], int(ns)) for path, ns in zip(paths, idle, strict=True)
+              if label in path]  # fmt: skip
+    own: dict[Path, int] = {}
+    for path, ns in inside:
+        own[path] = own.get(path, 0) + ns
+        if len(path) > 1:
+            own[path[:-1]] = own.get(path[:-1], 0) - ns
+    return {path: max(0, ns) for path, ns in own.items()}

@@ -1,0 +1,93 @@
+"""The benchmarks of memory and utilization: their fits, and what their pages show of results."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import made  # noqa: E402
+import memory  # noqa: E402
+import memory_mlp  # noqa: E402
+import memory_report  # noqa: E402
+import utilization  # noqa: E402
+import utilization_report  # noqa: E402
+
+from perfmodel.utilization.sampler import Reading  # noqa: E402
+from perfmodel.utilization.series import series_of  # noqa: E402
+
+REPORTS = (memory_report, utilization_report)
+
+
+def resnet_lines() -> list[dict[str, Any]]:
+    """A net whose memory is 100 MB + 20 MB a sample."""
+    case = {"net": "resnet18", "autocast": False}
+    counts = dict.fromkeys(memory_report.TERMS, 2e7) | {"saved_per_sample_bytes": 2e7}
+    batches = [
+        {**case, "batch": b, "allocated_bytes": 1e8 + 2e7 * b, "reserved_bytes": None,
+         "nvml_bytes": None}
+        for b in (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    ]  # fmt: skip
+    return [{**case, **counts}, *batches]
+
+
+def test_a_line_over_batches_is_found_and_tested_elsewhere() -> None:
+    (fit,) = memory.with_fits({"resnet": resnet_lines()})["resnet_fits"]
+    assert fit["fitted_on"] == len(memory.FITTED_BATCHES)
+    assert fit["constant_bytes"] == pytest.approx(1e8)
+    assert fit["slope"] == pytest.approx(2e7)
+    assert [t["x"] for t in fit["held_out"]] == [1, 4, 16, 64, 256]
+    assert all(t["covered"] and abs(t["relative_error"]) < 1e-9 for t in fit["held_out"])
+
+
+def test_theory_over_the_trainer_s_cases_spans_what_is_fitted() -> None:
+    chosen = [
+        c for c in memory_mlp.CASES
+        if c["hidden_size"] in memory.FITTED_HIDDEN and c["batch_size"] in memory.FITTED_SIZES
+    ]  # fmt: skip
+    assert len(chosen) == 8
+    held = [memory_mlp.theory(c)["theory_held_bytes"] for c in chosen]
+    assert max(held) > 10 * min(held)
+
+
+def test_a_page_shows_the_results() -> None:
+    results = memory.with_fits({"resnet": resnet_lines(), "gpu": "G", "date": "D", "command": "C"})
+    text = memory_report.text(results)
+    assert "| ResNet-18 float32 | 8 | 260.0 MB | 260.0 MB | +0.00 % | – | – |" in text
+    assert "100.0 MB ± 0 B | 20.00 MB ± 0 B | 20.00 MB | 0.00 % | 0.00 % | 5 of 5" in text
+
+
+def test_means_by_gpu_become_the_answer() -> None:
+    series = series_of([(t / 10, Reading(g, 30.0 + 20 * g)) for t in range(20) for g in (0, 1)])
+    row = {
+        "flags": [], "batch_s": 2e-3, "window_s": [0.0, 2.0], "gpus": utilization.means(series),
+    }  # fmt: skip
+    rows = [{"name": "before", **row}, {"name": "after", **row, "batch_s": 1e-3}]
+    text = utilization_report.text({"gpu": "G", "date": "D", "command": "C", "rows": rows})
+    assert "utilization is 40 % and memory utilization – in the setting `before`" in text
+    assert "takes 1.00 ms instead of 2.00 ms" in text
+
+
+def test_what_is_between_the_markers_is_replaced(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    begin, end = made.markers("x.py")
+    page.write_text(f"above\n\n{begin}\nold\n{end}\n\nbelow\n")
+    made.put(page, "x.py", "new\n")
+    assert page.read_text() == f"above\n\n{begin}\n\nnew\n\n{end}\n\nbelow\n"
+    with pytest.raises(SystemExit, match="put them back"):
+        made.put(page, "y.py", "new")
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.SCRIPT)
+def test_the_page_is_of_the_results_that_are_there(report: Any) -> None:
+    shown = made.section(report.PAGE, report.SCRIPT)
+    if report.RESULTS.exists():
+        assert shown == report.text(json.loads(report.RESULTS.read_text())), f"run {report.SCRIPT}"
+    else:
+        assert shown.startswith("Not measured yet")
