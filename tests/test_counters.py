@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from build_ncu import FADD, FFMA, L1, L2, READ, TF32, TIME, WRITE, Kernel, wide
-from cli_helpers import fails, perfmodel, succeeds
+from cli_helpers import EVIL, fails, harmless, perfmodel, succeeds
 
 from perfmodel.counters import METRICS, Counted, by_kernel, by_range, command, inside
 from perfmodel.counters.against import machine_named, place
@@ -236,6 +236,22 @@ def test_the_machine_is_the_devices_where_the_table_names_it():
     assert machine_of(launches, None).name == "NVIDIA H200 SXM"
     assert machine_of(launches, "v100").name == "NVIDIA V100 SXM2"
     assert machine_of((one({}),), None) is None
+
+
+def test_names_of_kernels_and_ranges_are_harmless(tmp_path):
+    table = tmp_path / "t.csv"
+    counts = dict.fromkeys(METRICS, 1.0)
+    name = EVIL.replace("\r\n", " ")  # a line of a table is a line of the file
+    table.write_text(wide([Kernel(name, counts, (name,))]))
+    for by in ("kernel", "range"):
+        picture = tmp_path / f"{by}.png"
+        result = perfmodel(
+            "counters", table, "--machine", "h200", "--by", by, "--roofline", picture
+        )
+        assert result.exit_code == 0
+        assert harmless(result.stdout)
+        assert "$x_1$" in result.stdout
+        assert harmless(succeeds("counters", table, "--by", by, "--json"))
 
 
 def test_wrong_usage():

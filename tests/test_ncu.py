@@ -24,7 +24,7 @@ from build_ncu import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.errors import ReportError, SchemaError
+from perfmodel.errors import PerfmodelError, ReportError, SchemaError
 from perfmodel.readers import ncu_cells
 from perfmodel.readers.ncu import merge, parse, read_counters
 
@@ -219,6 +219,33 @@ def test_text_without_a_table_is_refused(text, words):
         parse(text, "t.csv")
     assert str(caught.value).startswith("t.csv: wanted the CSV table of ncu")
     assert words in str(caught.value)
+
+
+HEADERS = ['"ID","Kernel Name","Metric Name"', '"ID","Kernel Name","a__b.sum"', "ID,Kernel Name",
+           '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"']  # fmt: skip
+CELLS = ["0", "", "k(int)", "1,5", "1.5", "1.234,5", "(1)", '"', "a__b.sum", "Mbyte", "\0", "²"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(HEADERS),
+    st.lists(st.lists(st.sampled_from(CELLS) | st.text(max_size=4), max_size=6), max_size=6),
+)
+def test_whatever_is_below_a_header_is_read_or_refused(header, rows):
+    lines = [",".join(f'"{cell}"' for cell in row) for row in rows]
+    text = "\n".join([header, *lines])
+    try:
+        found = parse(text).launches
+    except PerfmodelError as error:
+        found = error.args
+    assert found
+
+
+def test_a_table_of_the_programs_own_is_no_table():
+    own = "ID,score\n1,2\n"
+    assert len(parse(own + wide(TWO) + own).launches) == 2
+    with pytest.raises(ReportError, match="found '1,2'"):
+        parse(own)
 
 
 def test_a_table_without_launches_is_refused():
