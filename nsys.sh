@@ -8,6 +8,7 @@
 #
 # Environment:
 #   NSYS_PER_RANK=1  one report per rank (default: one around the whole job, on one clock)
+#   NSYS_MEMORY=1    record allocations, too, for perfmodel memory
 #   NSYS_OUT         where reports go (./nsys-reports)
 #   NSYS_TIMEOUT     seconds one attempt may take (900)
 #   PERFMODEL_NSYS   the nsys to use, if it is not on the PATH
@@ -84,6 +85,7 @@ while compgen -G "$base.*" >/dev/null; do base=$out/$name-$((++again)); done # a
 # ---- collect ------------------------------------------------------------------------------
 ranks=${RANKS:-${SLURM_NTASKS:-2}}
 profile=("$nsys" profile --trace=cuda,nvtx,mpi,osrt --mpi-impl="$impl" --sample=none --cpuctxsw=none)
+[ "${NSYS_MEMORY:-0}" != 1 ] || profile+=(--cuda-memory-usage=true)
 launch=("$mpirun" "${options[@]}" -n "$ranks")
 train=("$python" -m trainer "${flags[@]}")
 limit=(timeout --kill-after=20 "${NSYS_TIMEOUT:-900}")

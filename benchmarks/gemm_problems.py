@@ -64,7 +64,7 @@ def squares(sizes: tuple[int, ...] = SQUARES) -> Iterator[Problem]:
 
 
 def network(hidden: int, columns: int) -> Iterator[Problem]:
-    """The five products of a batch, in DESIGN section 4's naming; x is held as (B', D)."""
+    """The five products of a batch, as docs/model.md names them; x is held as (B', D)."""
     h, b, d, c = hidden, columns, INPUTS, CLASSES
     yield Problem("forward GEMM 1", h, b, d, "NT", h, b)
     yield Problem("forward GEMM 2", c, b, h, "NN", h, b)

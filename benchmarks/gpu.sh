@@ -2,34 +2,52 @@
 # Everything that needs GPUs, in one go:
 #
 #   bash benchmarks/gpu.sh 1     kernels: tests, products, Nsight Compute counters, compute-sanitizer;
-#                                the ladder on one GPU
-#   bash benchmarks/gpu.sh 2     the ladder on two GPUs and its profiles; 4: on four
+#                                the ladder and the ResNets on one GPU
+#   bash benchmarks/gpu.sh 2     the ladder on two GPUs and its profiles, the ResNets; 4: on four
 #
-# Results are merged into benchmarks/results/ and profiles/ladder/. PYTHON: the python to use.
+# Results are merged into benchmarks/results/ and profiles/ladder/. A part that hangs or fails leaves
+# the rest; the last line names those that did. Environment:
+#
+#   PYTHON                            the python to use
+#   LOGS                              where each part's output is kept, NAME.log (build/gpu)
+#   PART_S, LADDER_S, PROFILES_S      seconds after which a part is ended (150, 240, 330)
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 ranks=${1:-1}
 python=$(command -v "${PYTHON:-python3}")
-began=$SECONDS
-part() { echo "== $* ($((SECONDS - began)) s)"; }
+logs=${LOGS:-build/gpu}
+mkdir -p "$logs"
+failed=()
 
-part "ladder on $ranks"
-mpirun --bind-to none -n "$ranks" "$python" benchmarks/ladder.py
+# part NAME SECONDS COMMAND...: run it; what it says is shown and kept.
+part() {
+    local name=$1 limit=$2 began=$SECONDS status
+    shift 2
+    echo "== $name (at $SECONDS s, at most $limit s): $*"
+    # Not a pipe: that would wait for whatever a killed part leaves behind.
+    PYTHONUNBUFFERED=1 timeout --kill-after=10 "$limit" "$@" > >(tee "$logs/$name.log") 2>&1
+    status=$?
+    sleep 0.2 # tee's last lines
+    echo "== $name: status $status, $((SECONDS - began)) s" | tee -a "$logs/$name.log"
+    [ "$status" = 0 ] || failed+=("$name")
+}
+
+one=${PART_S:-150}
 if [ "$ranks" = 1 ]; then
-    part "tests"
-    "$python" -m pytest -q -m gpu tests -p no:cacheprovider
-    part "products"
-    "$python" benchmarks/gemm.py
-    part "counters"
-    "$python" benchmarks/gemm_ncu.py
-    part "counters of the trainer"
-    "$python" benchmarks/counters.py
-    part "sanitizer"
-    "$python" benchmarks/sanitize.py
-else
-    part "profiles"
-    "$python" profiles/collect_ladder.py profiles/ladder --ranks "$ranks" --machine "h200x$ranks" \
+    part tests "$one" "$python" -m pytest -q -m gpu tests -p no:cacheprovider
+    part products "$one" "$python" benchmarks/gemm.py
+    part counters "$one" "$python" benchmarks/gemm_ncu.py
+    part trainer-counters "$one" "$python" benchmarks/counters.py
+    part sanitizer "$one" "$python" benchmarks/sanitize.py
+    part resnets 330 "$python" benchmarks/resnet.py --part time counters tuned
+fi
+[ "$ranks" = 2 ] && part resnets "$one" "$python" benchmarks/resnet.py --part ddp
+part ladder "${LADDER_S:-240}" mpirun --bind-to none -n "$ranks" "$python" benchmarks/ladder.py
+if [ "$ranks" != 1 ]; then
+    part profiles "${PROFILES_S:-330}" "$python" profiles/collect_ladder.py profiles/ladder \
+        --ranks "$ranks" --machine "h200x$ranks" \
         --rungs document pinned host-flat prefetch resident chunked nccl graph thin "fused x3" \
         "peer x3" "model host" "model nccl"
 fi
-part done
+echo "== done in $SECONDS s; failed: ${failed[*]:-none}"
+[ ${#failed[@]} = 0 ]

@@ -129,7 +129,9 @@ RUNGS: Final = (
          {**_MODEL, "transport": "host-flat"}, FP32),
     Rung("model nccl", "model host", "z2 summed by NCCL",
          "copies over PCIe", {**_MODEL, "transport": "nccl"}),
-    Rung("model graph", "model nccl", "as one CUDA graph, with own kernels for thin products",
+    Rung("model graph", "model nccl",
+         "as one CUDA graph, with own kernels for thin products, in IEEE float32 also in tf32: all "
+         "five products where H / p is at most 32",
          "launches and gaps", {**_MODEL, "transport": "nccl", "graph": True, "gemm": "thin"}),
 )  # fmt: skip
 """From the document's program up; `after` may go back: rungs branch."""
@@ -306,10 +308,12 @@ def run(options: Options, comm: Any) -> None:
         "cores": os.cpu_count(),
         "environment": {k: v for k, v in os.environ.items() if k.startswith("NCCL_")},
         "versions": {**versions(backend), "mpi": library_version()},
-        "ceilings": None if ceilings is None else ceilings.as_dict(),
+        "ceilings": None,
     }
     for cell in options.cells:
         rows = time_cell(cell, options, comm, clock, data, (torch_peers, device), ceilings)
+        if ceilings is not None:  # a cell's all-reduces are among them now
+            options.run["ceilings"] = ceilings.as_dict()
         if comm.rank == 0:
             write(options.out, options.run, rows)
     if torch_peers is not None:

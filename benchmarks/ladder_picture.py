@@ -1,4 +1,4 @@
-"""The ladder as a picture: a bar for every rung, lines for PyTorch and the floor, per size."""
+"""The ladder as a picture: a bar and its floor for every rung, lines for PyTorch, per size."""
 
 from __future__ import annotations
 
@@ -65,6 +65,10 @@ def _panel(axis: Any, rows: dict[str, Any], names: list[str]) -> dict[str, Any]:
         row = rows.get(name)
         if value is None or row is None:
             continue
+        if row["floor_s"]:
+            legend["the rung's floor on this machine"] = axis.vlines(
+                1e6 * row["floor_s"], place - 0.45, place + 0.45, color=FLOOR, lw=2
+            )
         label, color = ("ours", OURS) if row["valid"] else ("invalid", INVALID)
         legend[label] = axis.barh(place, 1e6 * value, color=color, height=0.72)
         digits = 0 if value >= 1e-4 else 1
@@ -75,16 +79,13 @@ def _panel(axis: Any, rows: dict[str, Any], names: list[str]) -> dict[str, Any]:
     peers = [(_time(rows.get(n)), label, c, s) for n, label, c, s in LINES]
     best = next((r["peer_median_s"] for r in rows.values() if r["peer_median_s"]), None)
     peers.append((best, "PyTorch, best whole graph", BEST, "-"))
-    floor = next(
-        (r["floor_s"] for r in rows.values() if r["floor_s"] and r["parallel"] == "data"), None
-    )
-    peers.append((floor, "floor of the machine (data parallel)", FLOOR, ":"))
     for value, label, color, style in peers:
         if value:
             legend[label] = axis.axvline(1e6 * value, color=color, linestyle=style, lw=1.5)
     axis.set_xscale("log")
     axis.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
-    shown = [1e6 * v for v in (*seconds, *(p[0] for p in peers)) if v]
+    floors = [rows[name]["floor_s"] for name in names if _time(rows.get(name))]
+    shown = [1e6 * v for v in (*seconds, *floors, *(p[0] for p in peers)) if v]
     if shown:
         axis.set_xlim(min(shown) / 1.6, max(shown) * 2.2)
     axis.set_yticks(range(len(names)), names, fontsize=8)

@@ -30,9 +30,29 @@ def profiles(folder: Path) -> str:
     """Return what perfmodel says of every pair of profiles in a folder; nothing without any."""
     if not (folder / "index.json").exists():
         return ""
+    index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    machines: dict[str, list[dict[str, Any]]] = {}
+    for entry in index:
+        machines.setdefault(entry["machine"], []).append(entry)
+    config = index[0]["command"].split("-m trainer ")[-1].split(" --epochs")[0]
+    nsys = index[0]["versions"]["nsys"]
+    return (
+        "## Before and after, in profiles\n\n`perfmodel compare` on "
+        f"[profiles/ladder](../profiles/README.md): `{config}`,\n"
+        f"under Nsight Systems {nsys}, which slows the host down: the times above are without it.\n"
+        "From `nccl` up the host only queues: a batch is then timed until the GPU is done with it, "
+        "on both sides.\nA verdict is one that noise between launches "
+        "cannot pass. The bottleneck addressed is the range and the\nlink that lost the most time "
+        "for certain, with their share of the batch before; *GPU idle* stands for what\nthe host "
+        "lost where it only queues, or where the batches after share no range with those before.\n"
+        + "".join(_machine(name, entries, folder) for name, entries in machines.items())
+    )
+
+
+def _machine(name: str, index: list[dict[str, Any]], folder: Path) -> str:
+    """Return the comparisons of one machine's reports."""
     from perfmodel import compare
 
-    index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
     files: dict[str, list[Path]] = {}
     for entry in index:
         files.setdefault(entry["rung"], []).append(folder / entry["file"])
@@ -48,23 +68,11 @@ def profiles(folder: Path) -> str:
             batch.verdict,
             "; ".join(_addressed(row, batch) for row in found.addressed) or "none for certain",
         ))  # fmt: skip
-    launches = max(len(found) for found in files.values())
-    config = index[0]["command"].split("-m trainer ")[-1].split(" --epochs")[0]
-    nsys = index[0]["versions"]["nsys"]
     head = (
         "before", "after", "before, µs", "after, µs", "ratio", "verdict", "bottleneck addressed",
     )  # fmt: skip
-    return (
-        "## Before and after, in profiles\n\n`perfmodel compare` on "
-        f"[profiles/ladder](../profiles/README.md), {launches} launches a side: `{config}`,\n"
-        f"{index[0]['machine']}, under Nsight Systems {nsys}, which slows the host down: the times "
-        "above are without it.\nFrom `nccl` up the host only queues: a batch is then timed until "
-        "the GPU is done with it, on both sides.\nA verdict is one that noise between launches "
-        "cannot pass. The bottleneck addressed is the range and the\nlink that lost the most time "
-        "for certain, with their share of the batch before; *GPU idle* stands for what\nthe host "
-        "lost where it only queues, or where the batches after share no range with those before."
-        f"\n\n{table(head, lines)}"
-    )
+    launches = max(len(found) for found in files.values())
+    return f"\n{name}, {launches} launches a side:\n\n{table(head, lines)}"
 
 
 def _addressed(row: Any, batch: Any) -> str:

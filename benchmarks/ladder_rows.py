@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from ladder_notes import noted
+
 KEY: Final = ("rung", "H", "B", "p", "dtype")
 """What a row is about: a later run replaces the rows it repeats."""
 
@@ -104,6 +106,7 @@ def merge(
         "ratio": "seconds of the rung / seconds of whole-graph PyTorch; below 1 is faster",
         "runs": {key: runs[key] for key in sorted(used)},
         "rows": merged,
+        "notes": [note for note in record.get("notes", []) if noted(note, merged)],
     }
 
 

@@ -15,10 +15,13 @@ from perfmodel.commands.calibrate import calibrate
 from perfmodel.commands.compare import compare
 from perfmodel.commands.counters import counters
 from perfmodel.commands.formulas import formulas
+from perfmodel.commands.machine import machine
+from perfmodel.commands.memory import memory
 from perfmodel.commands.predict import predict
 from perfmodel.commands.splits import splits
 from perfmodel.commands.stats import REPORTS, stats
 from perfmodel.commands.terminal import one_line
+from perfmodel.commands.utilization import utilization
 from perfmodel.errors import PerfmodelError
 
 __all__ = ["REPORTS", "main"]
@@ -52,9 +55,9 @@ class _Main(click.Group):
 def main() -> None:
     """From a raw Nsight Systems report to a validated performance model.
 
-    Exit codes: 0 done; 1 an output cannot be written; 2 wrong usage; 3 the report cannot be read;
-    4 it lacks what the question needs; 5 the workload is unknown or impossible; 6 a model cannot
-    be fitted.
+    Exit codes: 0 done; 1 an output cannot be written, or NVML is missing; 2 wrong usage; 3 the
+    report cannot be read; 4 it lacks what the question needs; 5 the workload is unknown or
+    impossible; 6 a model cannot be fitted.
     """
 
 
@@ -66,6 +69,9 @@ for _command in (
     stats,
     formulas,
     splits,
+    machine,
     counters,
+    memory,
+    utilization,
 ):  # one file in commands/ each
     main.add_command(_command)

@@ -4,7 +4,8 @@
 
 The rungs are those of benchmarks/ladder.py. Launches take turns, so that what drifts on the machine
 drifts for all alike. Reports are exported, trimmed and compressed as by collect.py, to
-OUT/RUNG_LAUNCH.sqlite.xz with OUT/index.json.
+OUT/RUNG_LAUNCH.sqlite.xz, or OUT/MACHINE_RUNG_LAUNCH.sqlite.xz unless there are two ranks, with
+OUT/index.json. A report that is collected again takes the place of the one before.
 """
 
 from __future__ import annotations
@@ -64,8 +65,21 @@ def collect(c: argparse.Namespace, settings: dict[str, Any], raw: Path) -> str:
     raise SystemExit(f"cannot profile: {' '.join(command)}")
 
 
-def main() -> None:
-    """Collect the rungs."""
+def file_name(rung: str, launch: int, ranks: int, machine: str) -> str:
+    """Return the name of a report's file; the first ones were of two ranks and say nothing else."""
+    prefix = "" if ranks == 2 else f"{machine}_"
+    return f"{prefix}{rung.replace(' ', '-')}_{launch}.sqlite.xz"
+
+
+def replaced(index: list[dict[str, Any]], entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the index with an entry in the place of the one of the same file, or at the end."""
+    files = [old["file"] for old in index]
+    at = files.index(entry["file"]) if entry["file"] in files else len(index)
+    return [*index[:at], entry, *index[at + 1 :]]
+
+
+def options() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("out", type=Path)
@@ -77,7 +91,12 @@ def main() -> None:
     add("--rungs", nargs="+", choices=[rung.name for rung in RUNGS], required=True, metavar="RUNG")
     add("--launches", type=int, default=3)
     add("--budget", type=float, default=math.inf, help="seconds after which no launch begins")
-    c = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Collect the rungs."""
+    c = options()
     c.out.mkdir(parents=True, exist_ok=True)
     index_file = c.out / "index.json"
     index = json.loads(index_file.read_text()) if index_file.exists() else []
@@ -87,24 +106,23 @@ def main() -> None:
         for name, rung in chosen.items():
             if time.perf_counter() - begin > c.budget:
                 return
-            target = c.out / f"{name.replace(' ', '-')}_{launch}.sqlite.xz"
+            target = c.out / file_name(name, launch, c.ranks, c.machine)
             with tempfile.TemporaryDirectory() as scratch:
                 raw = Path(scratch) / "report"
                 command = collect(c, rung.settings, raw)
                 keep(raw, target)
-            index.append(
-                {
-                    "file": target.name,
-                    "sha256": hashlib.sha256(target.read_bytes()).hexdigest(),
-                    "rung": name,
-                    "launch": launch,
-                    "machine": c.machine,
-                    "collected": datetime.now(UTC).date().isoformat(),
-                    "versions": versions(),
-                    "command": command,
-                    "settings": rung.settings,
-                }
-            )
+            entry = {
+                "file": target.name,
+                "sha256": hashlib.sha256(target.read_bytes()).hexdigest(),
+                "rung": name,
+                "launch": launch,
+                "machine": c.machine,
+                "collected": datetime.now(UTC).date().isoformat(),
+                "versions": versions(),
+                "command": command,
+                "settings": rung.settings,
+            }
+            index = replaced(index, entry)
             index_file.write_text(json.dumps(index, indent=1) + "\n")
             took = time.perf_counter() - begin
             print(f"{target.name}: {target.stat().st_size / 1e3:.0f} kB, {took:.0f} s", flush=True)

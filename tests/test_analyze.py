@@ -31,7 +31,7 @@ def host(run: RunAnalysis) -> dict[str, float]:
     return {r.label: r.host_s for r in run.ranges if r.host_s is not None}
 
 
-# --- the document (DESIGN section 4): Figure 11 in, Questions 2.4 to 2.6 out
+# --- the document: Figure 11 in, Questions 2.4 to 2.6 out
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
@@ -114,7 +114,7 @@ def test_full_counting_of_the_document(tmp_path: Path) -> None:
     assert run.points[1].kind == "copying images host -> device + forward + backward + step"
 
 
-# --- real reports (DESIGN section 3)
+# --- real reports (profiles/README.md)
 
 
 def test_three_clocks_of_a_real_forward_pass() -> None:

@@ -178,8 +178,10 @@ def test_ranks_and_batches_are_not_taken_for_launches() -> None:
 
 
 def test_noisier_launches_than_stated_are_noticed_from_three() -> None:
+    """With 1000 seeds, three launches: 2.9 %; one, at 20 instead of the assumed 10 %: 32 %."""
     assert wrong(150, 3, between=0.4) <= 0.05
-    assert wrong(100, 1, between=0.4) > 0.3  # why one launch a side comes with a warning
+    found = wrong(150, 1, between=0.2)  # why one launch a side comes with a warning
+    assert found == pytest.approx(0.32, abs=0.08)
 
 
 def test_real_changes_are_found() -> None:

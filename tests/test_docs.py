@@ -7,6 +7,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,15 +20,32 @@ PROGRAMS = ("perfmodel", "python", "sqlite-utils")
 SET_UP = ("make ", "pip install")  # .ci/run runs these themselves
 
 
+Run = Callable[[str, str], str]
+
+
+def _commands_of(block: str) -> list[str]:
+    """Return the commands of a fenced block, one a line; the set-up is left out."""
+    lines = (line.strip() for line in block.replace("\\\n", " ").splitlines())
+    return [line for line in lines if line and not line.startswith(("#", *SET_UP))]
+
+
 def _commands() -> list[tuple[str, str]]:
     found = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-            for line in block.replace("\\\n", " ").splitlines():
-                command = line.strip()
-                if command and not command.startswith(("#", *SET_UP)):
-                    found.append((page.name, command))
+            found += [(page.name, command) for command in _commands_of(block)]
+    return found
+
+
+def _samples() -> list[tuple[str, list[str], str]]:
+    """Return page, commands and shown output of every sh block right above a text block."""
+    pair = re.compile(r"^```sh\n((?:(?!```).*\n)*)```\n\n```text\n((?:(?!```).*\n)*)```", re.M)
+    found = []
+    for page in PAGES:
+        for block, shown in pair.findall(page.read_text(encoding="utf-8")):
+            if commands := _commands_of(block):
+                found.append((page.name, commands, shown))
     return found
 
 
@@ -40,18 +59,45 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def run(workplace: Path) -> Run:
+    """Run a command of a page, once; return what it prints."""
+
+    @cache
+    def run(page: str, command: str) -> str:
+        words = shlex.split(command, comments=True)
+        assert words[0] in PROGRAMS, f"{page}: say ```text for what a test cannot run: {command}"
+        beside = Path(sys.executable).parent / words[0]
+        program = str(beside) if beside.exists() else shutil.which(words[0])
+        assert program, f"{words[0]} is not installed"
+        done = subprocess.run(
+            [program, *words[1:]], cwd=workplace, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, f"{page}: {command}\n{done.stderr}"
+        return done.stdout
+
+    return run
+
+
 @pytest.mark.parametrize(("page", "command"), _commands())
-def test_documented_command_runs(page: str, command: str, workplace: Path) -> None:
-    words = shlex.split(command, comments=True)
-    assert words[0] in PROGRAMS, f"{page}: say ```text for what a test cannot run: {command}"
-    beside = Path(sys.executable).parent / words[0]
-    program = str(beside) if beside.exists() else shutil.which(words[0])
-    assert program, f"{words[0]} is not installed"
-    done = subprocess.run(
-        [program, *words[1:]], cwd=workplace, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, f"{page}: {command}\n{done.stderr}"
-    assert done.stdout or "-q" in words
+def test_documented_command_runs(page: str, command: str, run: Run) -> None:
+    assert run(page, command) or "-q" in shlex.split(command)
+
+
+@pytest.mark.parametrize(("page", "commands", "shown"), _samples())
+def test_output_that_is_shown_is_printed(
+    page: str, commands: list[str], shown: str, run: Run
+) -> None:
+    """Whole lines, in their order; a page may leave lines out."""
+    printed = iter("".join(run(page, command) for command in commands).splitlines())
+    wanted = [line.rstrip() for line in shown.splitlines() if line.strip()]
+    missing = [line for line in wanted if line not in printed]  # each search goes on from the last
+    assert wanted
+    assert missing[:1] == [], f"{page}: not printed (there) by\n" + "\n".join(commands)
+
+
+def test_pages_with_samples_are_found() -> None:
+    assert {"compare.md", "splits.md"} <= {page for page, *_ in _samples()}
 
 
 def test_readme_shows_what_the_demonstration_prints(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ LAYERS: Final = (
     {"errors", "escape"},
     {"units", "files", "trace"},
     {"workloads", "machine", "roofline", "collectives", "readers", "ranges", "table", "richtable"},
-    {"projection", "figures", "statistic", "counters"},
+    {"projection", "figures", "statistic", "ceilings", "studies", "counters"},
     {"spans", "stats"},
     {"calls", "rungs"},
     {"fit", "traffic", "measure"},
@@ -39,6 +39,7 @@ LAYERS: Final = (
     {"predict"},
     {"run_tables"},
     {"tables", "analysis_json", "plot", "splits", "comparison"},
+    {"memory", "utilization"},
     {"summary", "store"},
     {"outputs"},
     {"api"},
@@ -59,7 +60,8 @@ OWNERS: Final = {
     "sqlite_utils": {"store"},
     "click": {"cli", "commands"},
     "rich": {"richtable", "commands"},
-    "subprocess": {"readers"},
+    "subprocess": {"readers", "utilization"},
+    "pynvml": {"utilization"},
 }
 """What only these may import; types for annotations do not count."""
 
@@ -128,7 +130,7 @@ everything = pytest.mark.parametrize("path", [*MODULES, *TRAINER], ids=named)
 
 @modules
 def test_imports_point_one_way(path: Path) -> None:
-    """DESIGN section 2: from errors and units up to the command line."""
+    """CONTRIBUTING.md, The house: from errors and units up to the command line."""
     level = {name: i for i, layer in enumerate(LAYERS) for name in layer}
     mine = unit(path)
     assert mine in level, f"give {mine} a place in LAYERS"

@@ -102,9 +102,19 @@ def test_outputs_of_more_rows_than_a_grid_has(emulator: Emulator) -> None:
     check(NaiveGemm(emulator), Case(rows, 1, 1), "float32", device_array)
 
 
-def test_an_empty_output_is_left_alone(plain: PlannedGemm) -> None:
-    a, b, out = (np.zeros(shape, np.float32) for shape in ((0, 3), (3, 4), (0, 4)))
-    plain(*(device_array(x) for x in (a, b, out)))
+@pytest.mark.parametrize("cls", [*PLAIN, ThinGemm], ids=lambda cls: cls.name)
+@pytest.mark.parametrize(("m", "n"), [(0, 4), (4, 0), (0, 0)])
+def test_an_empty_output_is_left_alone(cls: type[PlannedGemm], m: int, n: int) -> None:
+    """CUDA refuses an empty grid: nothing is compiled or launched, nothing near it is written."""
+    compiled: list[Any] = []
+    gemm = cls(SimpleNamespace(multiprocessors=132, load=lambda *args, **_: compiled.append(args)))
+    memory = device_array(np.full((4, 4), 7, np.float32))
+    for _ in range(2):  # the second call is a known shape
+        gemm(*(device_array(np.ones(s, np.float32)) for s in ((m, 3), (3, n))), memory[:m, :n])
+    assert compiled == []
+    assert (memory == 7).all()
+    with pytest.raises(ConfigError, match="k the same"):
+        gemm(*(device_array(np.ones(s, np.float32)) for s in ((m, 3), (2, n))), memory[:m, :n])
 
 
 # --- what a launch costs and refuses

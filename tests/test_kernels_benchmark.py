@@ -53,7 +53,7 @@ def test_an_fma_is_two_operations_and_tensor_operations_are_added() -> None:
 
 
 def test_the_networks_products_have_the_model_s_flops() -> None:
-    """2 B' H (2 D + 3 C), as perfmodel's `full` count: DESIGN section 4."""
+    """2 B' H (2 D + 3 C), as perfmodel's `full` count: docs/model.md."""
     h, b = 512, 1500
     assert sum(p.flops for p in network(h, b)) == 2 * b * h * (2 * 784 + 3 * 10)
 

@@ -42,39 +42,39 @@ def _gpu() -> None:
 
 
 @pytest.fixture(params=KINDS, ids="-".join)
-def kind(request: pytest.FixtureRequest) -> tuple[Any, str, bool]:
+def kind(request: pytest.FixtureRequest) -> tuple[Any, str, str]:
     name, dtype, math = request.param
-    return make_gemm(name, math=math), dtype, math == "tf32"
+    return make_gemm(name, math=math), dtype, math
 
 
-def test_the_networks_products(kind: tuple[Any, str, bool]) -> None:
-    gemm, dtype, tf32 = kind
+def test_the_networks_products(kind: tuple[Any, str, str]) -> None:
+    gemm, dtype, math = kind
     for seed, case in enumerate(NETWORK):
-        check(gemm, case, dtype, cupy.asarray, tf32=tf32, seed=seed)
+        check(gemm, case, dtype, cupy.asarray, math=math, seed=seed)
 
 
-def test_any_shape_and_layout(kind: tuple[Any, str, bool]) -> None:
+def test_any_shape_and_layout(kind: tuple[Any, str, str]) -> None:
     """Layouts that a kernel names as its limit may be refused; `ConfigError` must say so."""
-    gemm, dtype, tf32 = kind
+    gemm, dtype, math = kind
     ours = gemm.name != "cublas"
     cases = [*thin_cases(), *random_cases(20 if gemm.name == "thin" else 60, seed=2)]
     for seed, case in enumerate(cases):
         try:
-            check(gemm, case, dtype, cupy.asarray, tf32=tf32, seed=seed)
+            check(gemm, case, dtype, cupy.asarray, math=math, seed=seed)
         except ConfigError:
             odd = {case.a, case.b} & {"stepped", "reversed"}
             assert not ours, f"{gemm.name} refused {case}"
             assert odd or not case.k, f"{gemm.name} refused {case}"
 
 
-def test_the_same_input_gives_the_same_bits(kind: tuple[Any, str, bool]) -> None:
-    gemm, dtype, tf32 = kind
+def test_the_same_input_gives_the_same_bits(kind: tuple[Any, str, str]) -> None:
+    gemm, dtype, math = kind
     for case in (Case(10, 512, 1500, "plain", "transposed"), Case(512, 300, 784, "plain")):
-        first, second = (check(gemm, case, dtype, cupy.asarray, tf32=tf32) for _ in range(2))
+        first, second = (check(gemm, case, dtype, cupy.asarray, math=math) for _ in range(2))
         assert np.array_equal(first, second)
 
 
-def test_a_gemm_can_be_captured_in_a_graph(kind: tuple[Any, str, bool]) -> None:
+def test_a_gemm_can_be_captured_in_a_graph(kind: tuple[Any, str, str]) -> None:
     """After one call for these arrays, which plans and allocates."""
     gemm, dtype, _ = kind
     rng = np.random.default_rng(0)

@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import ladder  # noqa: E402
 import ladder_check  # noqa: E402
 import ladder_floor  # noqa: E402
+import ladder_notes  # noqa: E402
 import ladder_report  # noqa: E402
 import ladder_rows  # noqa: E402
 from ladder_cell import batches_of_visit  # noqa: E402
@@ -131,6 +132,34 @@ def test_a_later_run_replaces_only_what_it_repeats() -> None:
     assert [name[:7] for name in third["runs"]] == ["2026-02"], "runs without rows go"
 
 
+def test_a_note_goes_with_the_rows_that_it_is_about() -> None:
+    """A rung measured again leaves its note; the note goes with its last row."""
+    old = "2026-01-02T03:04:05+00:00 p=2"
+    note = {"text": "before a change", "runs": [old], "rungs": ["thin", "graph"], "dtype": ["fp32"]}
+    rungs = [row("thin", 80e-6), row("thin", 80e-6, H=64), row("thin", 8e-6, dtype="tf32")]
+    first = ladder_rows.merge({"notes": [note]}, RUN, [*rungs, row("graph", 9e-5, place=1)])
+    said = "\nTo be measured again:\n\n- thin, graph (p = 2, H = 512, fp32): before a change.\n"
+    assert ladder_notes.notes({**first, "rows": [r for r in first["rows"] if r["H"] != 64]}) == said
+    assert "- thin (p = 2, H = 64, fp32): before a change.\n" in ladder_notes.notes(first)
+    later = {**RUN, "date": "2026-02-02T03:04:05+00:00"}
+    second = ladder_rows.merge(first, later, [row("graph", 8e-5), row("thin", 8e-5, H=64)])
+    assert ladder_notes.notes(second) == said.replace("thin, graph", "thin")
+    assert ladder_notes.notes(second) in ladder_report.markdown(second)
+    third = ladder_rows.merge(second, later, [row("thin", 7e-5)])
+    assert (third["notes"], ladder_notes.notes(third)) == ([], "")
+    assert old in third["runs"], "of the TF32 row, which the note is not about"
+
+
+def test_notes_name_all_cells_together_or_each() -> None:
+    note = {"text": "t", "runs": ["2026-01-02T03:04:05+00:00 p=2"], "rungs": ["thin"]}
+    rows = [row("thin", 8e-5, H=h, dtype=d) for h in (64, 512) for d in ("fp32", "tf32")]
+    whole = ladder_rows.merge({"notes": [note]}, RUN, rows)
+    assert "- thin (p = 2, H = 64 and 512, fp32 and tf32): t." in ladder_notes.notes(whole)
+    part = ladder_rows.merge({"notes": [note]}, RUN, rows[:3])
+    places = "p = 2, H = 64, fp32; p = 2, H = 64, tf32; p = 2, H = 512, fp32"
+    assert f"- thin ({places}): t." in ladder_notes.notes(part)
+
+
 def test_the_file_holds_six_digits_and_no_infinity(tmp_path: Path) -> None:
     path = tmp_path / "results" / "ladder.json"
     ladder_rows.write(path, RUN, [row("nccl", 80.1234567e-6, error=float("inf"))])
@@ -184,7 +213,7 @@ def test_the_command_line_names_cells_and_leaves_out() -> None:
 
 
 def ceilings(ranks: int = 2) -> ladder_floor.Ceilings:
-    """DESIGN's measurements of two H200s."""
+    """As measured on two H200s."""
     comm = Communicator()
     comm.size = ranks
     return ladder_floor.Ceilings(
@@ -319,6 +348,9 @@ def test_two_ranks_time_what_they_can_and_say_why_not_the_rest(tmp_path: Path) -
     assert rows["cuda-aware"]["median_s"] is None
     peer = rows["torch graph_manual"]
     assert peer["valid"] or peer["reason"] == "wanted the package torch, found none"
+    (run,) = record["runs"].values()
+    if peer["valid"]:  # n = 16 (784 + 11) + 10 elements, C B of model parallelism, and an empty one
+        assert {"64", "50920", "2000"} <= set(run["ceilings"]["allreduce_s"])
     assert str(tmp_path) not in out.read_text()
     assert ladder_report.markdown(record)
 
@@ -352,6 +384,8 @@ def test_the_document_says_what_the_rows_say() -> None:
     # 60 us of cuBLAS at these shapes, 40 at the best rate: 20 of the 22.4 above the floor
     assert "| +22.4 | +20.0 | +2.4 |" in text
     assert "| fused | 51.5 |" in text
+    split = ladder_rows.merge(record(), RUN, [row("fused x3", 40e-6, place=18)])
+    assert "| fused x3 41.2 | -18.8 |  |  |" in ladder_report.markdown(split), "not cuBLAS's"
     assert "**invalid**" in text
     assert ladder_report.markdown(json.loads(json.dumps(record()))) == text
 

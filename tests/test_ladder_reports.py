@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,10 +13,35 @@ from build_training import analyzed
 
 from perfmodel.analysis import RunAnalysis
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "profiles"))
+
+import collect_ladder
+
 LADDER = Path(__file__).parents[1] / "profiles" / "ladder"
 REPORTS = sorted(LADDER.glob("*_1.sqlite.xz"))
 FINE = ("replays of a CUDA graph", "does not wait until it is done")
 """What such runs are rightly told."""
+
+
+def test_the_index_names_what_is_there() -> None:
+    index = json.loads((LADDER / "index.json").read_text(encoding="utf-8"))
+    files = [entry["file"] for entry in index]
+    assert sorted(files) == sorted(path.name for path in LADDER.glob("*.sqlite.xz"))
+    for entry in index:
+        content = (LADDER / entry["file"]).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == entry["sha256"], entry["file"]
+        ranks = int(entry["command"].split(" -n ")[1].split()[0])
+        named = (entry["rung"], entry["launch"], ranks, entry["machine"])
+        assert collect_ladder.file_name(*named) == entry["file"]
+
+
+def test_other_machines_are_named_and_later_reports_replace() -> None:
+    assert collect_ladder.file_name("fused x3", 2, 2, "h200x2") == "fused-x3_2.sqlite.xz"
+    assert collect_ladder.file_name("thin", 1, 4, "h200x4") == "h200x4_thin_1.sqlite.xz"
+    index = [{"file": "a", "launch": 1}, {"file": "b", "launch": 1}]
+    again = {"file": "a", "launch": 2}
+    assert collect_ladder.replaced(index, again) == [again, index[1]]
+    assert collect_ladder.replaced(index, {"file": "c"}) == [*index, {"file": "c"}]
 
 
 @pytest.fixture(scope="module", params=REPORTS, ids=lambda p: p.name.split(".")[0])

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from perfmodel.machine import find, known
+from perfmodel.errors import PerfmodelError
+from perfmodel.machine import SECTIONS, datasheet, find, known, named, shipped
 from perfmodel.readers import read
 from perfmodel.trace import Gpu
 
 PROFILES = sorted((Path(__file__).parents[1] / "profiles").glob("*.sqlite"))
 UNKNOWN = Gpu(0, "NVIDIA Imaginary", 100, 1_500_000_000, 10**12, None, None, (8, 0), None)
 
-PEAKS = [  # DESIGN section 5: dense TFLOP/s and GB/s
+PEAKS = [  # NVIDIA's data sheets: dense TFLOP/s and GB/s
     ("K80", {"float64": 2.91, "float32": 8.73}, 480),
     ("T4", {"float32": 8.1, "float16_tensor": 65}, 320),
     ("RTX 8000", {"float32": 16.3}, 672),
@@ -103,3 +105,73 @@ def test_the_derived_peak_of_a_known_gpu_agrees_with_its_data_sheet() -> None:
         compute_capability=(9, 0),
     )  # fmt: skip
     assert find(h200).peak_flops_per_s["float32"] == pytest.approx(67e12, rel=2e-3)
+
+
+# TFLOP/s; L2 in KiB; reading it in GB/s: 2048 B per clock of 1.53 GHz, 5120 B of 1.41 GHz
+MORE_PEAKS = [
+    ("v100", {"float16": 31.4}, 6144, 3133),
+    ("t4", {}, 4096, None),
+    ("rtx8000", {"float16": 32.6, "float16_tensor": 130.5}, 6144, None),
+    ("a100-40", {"float16": 78, "float64_tensor": 19.5, "bfloat16_tensor": 312}, 40960, 7219),
+    ("a100-80", {"float16": 78, "float64_tensor": 19.5, "bfloat16_tensor": 312}, 40960, 7219),
+    ("h100", {"float16": 133.8, "float64_tensor": 67, "float8_tensor": 1978.9}, 51200, None),
+    ("h200", {"float16": 133.8, "float64_tensor": 67, "float8_tensor": 1978.9}, 61440, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "peaks", "l2", "reading"), MORE_PEAKS, ids=lambda v: str(v))
+def test_published_caches_and_other_types(
+    name: str, peaks: dict[str, float], l2: int, reading: float | None
+) -> None:
+    machine = named(name)
+    for precision, tera in peaks.items():
+        assert machine.peak_flops_per_s[precision] == pytest.approx(tera * 1e12)
+    assert machine.capacity_bytes["l2"] == l2 * 1024
+    found = machine.bandwidth_bytes_per_s.get("l2_read")
+    assert found == (reading and pytest.approx(reading * 1e9, rel=1e-3))
+
+
+def test_the_cpu_s_peaks_follow_from_its_clock() -> None:
+    """96 cores at 2.4 GHz, two 256-bit multiply-adds per cycle; 12 channels of 4.8 GT/s, 8 B."""
+    epyc = named("epyc-9654")
+    assert epyc.peak_flops_per_s["float64"] == pytest.approx(96 * 2.4e9 * 16, rel=1e-3)
+    assert epyc.peak_flops_per_s["float32"] == pytest.approx(96 * 2.4e9 * 32, rel=1e-3)
+    assert epyc.bandwidth_bytes_per_s == {"dram": pytest.approx(12 * 4.8e9 * 8)}
+
+
+def test_every_figure_has_a_source_and_a_place() -> None:
+    for machine in known():
+        for (section, key), figure in machine.figures.items():
+            assert getattr(machine, section)[key] == figure.value
+            assert len(figure.source) > 5
+            assert figure.repeats is None
+        count = sum(len(getattr(machine, section)) for section in SECTIONS)
+        derived = 2 * ("tf32_tensor" in machine.peak_flops_per_s)  # of split TF32
+        assert count == len(machine.figures) + derived
+
+
+def test_l2_of_the_h200_is_what_reports_say() -> None:
+    l2 = named("h200").figures["capacity_bytes", "l2"]
+    assert "TARGET_INFO_GPU" in l2.source
+    for path in PROFILES:
+        with sqlite3.connect(path) as report:
+            (found,) = report.execute("SELECT DISTINCT l2CacheSize FROM TARGET_INFO_GPU").fetchone()
+        assert found == l2.value
+
+
+@pytest.mark.parametrize("name", ["h200", "H200", "NVIDIA H200 SXM", "nvidia h200"])
+def test_a_machine_is_found_by_its_names(name: str) -> None:
+    assert named(name) is datasheet(["something else", "NVIDIA H200"])
+
+
+@pytest.mark.parametrize(("name", "choices"), [("a100", "a100-40, a100-80,"), ("", "v100"),
+                                               ("nothing", "epyc-9654")])  # fmt: skip
+def test_a_name_of_none_or_several_is_refused(name: str, choices: str) -> None:
+    with pytest.raises(PerfmodelError, match=choices):
+        named(name)
+
+
+def test_short_names_are_unique_and_lead_back() -> None:
+    assert [machine for _, machine in shipped()] == list(known())
+    assert all(named(name) is machine for name, machine in shipped())
+    assert datasheet(["NVIDIA Imaginary"]) is None

@@ -156,9 +156,10 @@ def test_one_report_per_rank_and_none_overwritten(nsys, tmp_path):
     for _ in range(2):
         done = script(
             "--", *FLAGS, PERFMODEL_NSYS=nsys, NSYS_OUT=str(tmp_path), NSYS_PER_RANK="1",
-            SLURM_SUBMIT_DIR="",
+            NSYS_MEMORY="1", SLURM_SUBMIT_DIR="",
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
+        assert " --cuda-memory-usage=true " in done.stdout
         command = done.stdout.strip().splitlines()[-1]
         assert command.startswith("perfmodel analyze ")
         reports += command.split()[2:]

@@ -75,6 +75,8 @@ def config_mark(run: Run, *, graph: bool = False) -> dict[str, Any]:
         "overlap": config.overlap,
         "graph": graph,
         "data_on": config.images_on,
+        "train_size": config.train_size,
+        "test_size": config.test_size,
         "sync_ranges": config.sync_ranges,
         "seed": config.seed,
         "epochs": config.epochs,

@@ -93,7 +93,6 @@ class _Clocks:
     busy: Mapping[tuple[str, ...], Floats]
     warmup: int
     batch_s: float
-    busy_s: float
     batches: int
 
     @classmethod
@@ -122,7 +121,6 @@ class _Clocks:
             {m.path[depth:]: m.seconds["gpu_busy"][:, warmup:] for m in everything},
             warmup,
             float(np.nanmedian(late)),
-            float(np.nanmedian(head.seconds["gpu_busy"][:, warmup:])),
             int(np.isfinite(late).any(axis=0).sum()),
         )
 

@@ -75,6 +75,25 @@ CREATE TABLE CUDA_GRAPH_NODE_EVENTS (
     start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL, globalTid INTEGER,
     nameId INTEGER NOT NULL, graphNodeId INTEGER NOT NULL, originalGraphNodeId INTEGER
 );
+-- With --cuda-memory-usage=true and --gpu-metrics-devices=all; columns as of 2024.6.
+CREATE TABLE CUDA_GPU_MEMORY_USAGE_EVENTS (
+    start INTEGER NOT NULL, globalPid INTEGER NOT NULL, deviceId INTEGER NOT NULL,
+    contextId INTEGER NOT NULL, address INTEGER NOT NULL, pc INTEGER NOT NULL,
+    bytes INTEGER NOT NULL, memKind INTEGER NOT NULL, memoryOperationType INTEGER NOT NULL,
+    name TEXT, correlationId INTEGER, streamId INTEGER, localMemoryPoolAddress INTEGER,
+    localMemoryPoolReleaseThreshold INTEGER, localMemoryPoolSize INTEGER,
+    localMemoryPoolUtilizedSize INTEGER, importedMemoryPoolAddress INTEGER,
+    importedMemoryPoolProcessId INTEGER
+);
+CREATE TABLE TARGET_INFO_GPU_METRICS (
+    typeId INTEGER NOT NULL, sourceId INTEGER NOT NULL, typeName TEXT NOT NULL,
+    metricId INTEGER NOT NULL, metricName TEXT NOT NULL
+);
+CREATE TABLE GPU_METRICS (
+    rawTimestamp INTEGER, timestamp INTEGER, typeId INTEGER NOT NULL, metricId INTEGER NOT NULL,
+    value INTEGER NOT NULL
+);
+
 CREATE TABLE TARGET_INFO_GPU (
     vmId INTEGER NOT NULL, id INTEGER NOT NULL, name TEXT, busLocation TEXT, isDiscrete INTEGER,
     l2CacheSize INTEGER, totalMemory INTEGER, memoryBandwidth INTEGER, clockRate INTEGER,

@@ -1,0 +1,86 @@
+"""Sums up what ncu counted of ResNet's training steps: per cell and phase, from the raw tables."""
+
+from __future__ import annotations
+
+import lzma
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from gemm_ncu import parse
+
+MARKER: Final = "spin_kernel"
+PHASES: Final = ("forward", "backward", "step")
+_SASS: Final = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
+SCALAR: Final = {
+    _SASS.format(kind + op): 2 if op == "fma" else 1
+    for kind in "fh" for op in ("add", "mul", "fma")
+}  # fmt: skip
+"""Floating-point instructions of the CUDA cores; an FMA is two operations."""
+TENSOR: Final = "sm__ops_path_tensor_src_"
+BYTES: Final = {
+    "dram_bytes": ("dram__bytes_read.sum", "dram__bytes_write.sum"),
+    "l2_bytes": ("lts__t_bytes.sum",),
+    "l1_bytes": ("l1tex__t_bytes.sum",),
+}
+TIME: Final = "gpu__time_duration.sum"
+
+
+def counted(part: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+    """Return a row per cell and phase, and one per cell with `phase` 'all'.
+
+    Parameters
+    ----------
+    part : mapping
+        The part 'counters' of the results: its cells in order, its tables' names.
+    folder : path
+        Where the tables lie.
+    """
+    found = []
+    for net, table in part["tables"].items():
+        path = folder / table["file"]
+        cells = [r for r in part["rows"] if r["net"] == net]
+        if not table["kernels"] or not cells:
+            continue
+        launches = parse(lzma.decompress(path.read_bytes()).decode())
+        parts = between(launches)
+        if len(parts) != 4 * len(cells):
+            raise SystemExit(
+                f"{path.name}: wanted {4 * len(cells)} markers for {len(cells)} steps, found "
+                f"{len(parts)}; run python benchmarks/resnet.py --part counters again"
+            )
+        for i, cell in enumerate(cells):
+            of_cell = dict(zip(PHASES, parts[4 * i : 4 * i + 3], strict=True))
+            of_cell["all"] = [launch for phase in of_cell.values() for launch in phase]
+            found += [{**cell, "phase": p, **sums(kernels)} for p, kernels in of_cell.items()]
+    return found
+
+
+def between(launches: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Part the launches at the markers; each marker begins one part."""
+    parts: list[list[dict[str, Any]]] = []
+    for launch in launches:
+        if MARKER in launch["kernel"]:
+            parts.append([])
+        elif parts:
+            parts[-1].append(launch)
+    return parts
+
+
+def sums(launches: list[dict[str, Any]]) -> dict[str, Any]:
+    """Add up a phase; what ncu did not count of every kernel is None."""
+
+    def added(weights: dict[str, int]) -> float | None:
+        values = [(launch.get(m), weight) for launch in launches for m, weight in weights.items()]
+        if not values or any(v is None for v, _ in values):
+            return None
+        return sum(v * weight for v, weight in values)
+
+    tensor = {m: 1 for m in (launches[0] if launches else ()) if m.startswith(TENSOR)}
+    single = {m: w for m, w in SCALAR.items() if "_op_f" in m}
+    half = {m: w for m, w in SCALAR.items() if "_op_h" in m}
+    return {
+        "kernels": len(launches), "kernel_time_s": added({TIME: 1}),
+        "scalar_flops": added(single), "half_flops": added(half), "tensor_flops": added(tensor),
+        **{name: added(dict.fromkeys(metrics, 1)) for name, metrics in BYTES.items()},
+    }  # fmt: skip

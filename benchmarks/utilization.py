@@ -1,0 +1,215 @@
+"""GPU utilization of the trainer before and after: NVML's time series, and GPU busy by nsys.
+
+    python benchmarks/utilization.py --ranks 2
+
+The settings of `RUNGS` train one after the other for --seconds each under perfmodel's NVML
+recorder, without a profiler; the window is from the end of the first epoch, which compiles, to the
+request to stop. A short profile of each follows, for the share of time in which the GPU was busy
+and for what it idled in. Results go to benchmarks/results/utilization.json, series and reports to
+benchmarks/results/utilization/ and profiles/utilization/. `--fake` rehearses with the backend
+numpy and a sampler that knows no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "profiles")]
+
+from perfmodel.readers import read  # noqa: E402
+from perfmodel.runs import Options, analyze_traces  # noqa: E402
+from perfmodel.utilization.idle import advice, idle_of  # noqa: E402
+from perfmodel.utilization.record import Recorder  # noqa: E402
+from perfmodel.utilization.sampler import NvmlSampler, Reading, Sampler  # noqa: E402
+from perfmodel.utilization.series import COUNTERS, Series, to_csv  # noqa: E402
+
+RUNGS = {
+    "document": ["--transport", "host"],
+    "resident": ["--data-on", "device", "--transport", "nccl"],
+    "graph": ["--data-on", "device", "--transport", "nccl", "--graph", "--gemm", "fused"],
+}
+IMAGES = 240_000  # 80 batches an epoch: what happens between epochs is rare
+BATCH = 3000
+START_S = 45.0
+SETTLED_S = 0.7  # NVML looks back up to a second
+
+
+class Nothing:
+    """A sampler without a GPU."""
+
+    def sample(self) -> Sequence[Reading]:
+        """Return one GPU that tells nothing."""
+        return [Reading(0)]
+
+
+class Epochs:
+    """Reads the trainer's lines in a thread and notes when each epoch ended."""
+
+    def __init__(self, process: subprocess.Popen[str], recorder: Recorder) -> None:
+        self.at: list[float] = []
+        self.first = threading.Event()
+        self.lines: list[str] = []
+        self._process, self._recorder = process, recorder
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("epoch "):
+                self.at.append(self._recorder.elapsed_s)
+                self.first.set()
+            else:
+                self.lines = [*self.lines[-20:], line]
+        self.first.set()
+
+
+def command(c: argparse.Namespace, flags: list[str], epochs: int, images: int) -> list[str]:
+    """Return the trainer's command line."""
+    if c.ranks == 1:
+        flags = ["none" if flag in ("nccl", "host") else flag for flag in flags]
+    train = [
+        "-m", "trainer", "--data", "synthetic", "--train-size", str(images), "--batch-size",
+        str(BATCH), "--epochs", str(epochs), "--evaluate-every", "0", "--backend",
+        "numpy" if c.fake else "cupy", *flags,
+    ]  # fmt: skip
+    launch = ["mpirun", "--bind-to", "none", "-n", str(c.ranks)] if c.ranks > 1 else []
+    return [*launch, sys.executable, *train]
+
+
+def sampled(c: argparse.Namespace, name: str, flags: list[str], sampler: Sampler) -> dict[str, Any]:
+    """Train under the recorder; return means over the window, by GPU."""
+    words = command(c, flags, 1_000_000, 12_000 if c.fake else IMAGES)
+    with Recorder(sampler, c.period) as recorder:
+        process = subprocess.Popen(
+            words, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True,
+        )  # fmt: skip
+        epochs = Epochs(process, recorder)
+        epochs.first.wait(START_S)
+        began = recorder.elapsed_s + SETTLED_S
+        time.sleep(c.seconds + SETTLED_S if epochs.at else 0)
+        ended = recorder.elapsed_s
+        process.send_signal(signal.SIGUSR1)  # the trainer stops after its batch
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    if not epochs.at:
+        return {"name": name, "error": "".join(epochs.lines)[-600:]}
+    series = recorder.series()
+    c.series.mkdir(parents=True, exist_ok=True)
+    (c.series / f"{name}.csv").write_text(to_csv(series))
+    inside = [t for t in epochs.at if began <= t < ended]
+    batches = (len(inside) - 1) * (12_000 if c.fake else IMAGES) // BATCH
+    return {
+        "name": name, "flags": flags, "ranks": c.ranks, "window_s": [began, ended],
+        "batch_s": (inside[-1] - inside[0]) / batches if batches > 0 else None,
+        "samples": len(series), "gpus": means(series.window(began, ended)),
+    }  # fmt: skip
+
+
+def means(series: Series) -> list[dict[str, Any]]:
+    """Return the means of all counters, a row per GPU."""
+    return [
+        {"gpu": gpu, **{name: series.of(gpu).mean(name) for name in COUNTERS}}
+        for gpu in series.gpus
+    ]
+
+
+def profiled(c: argparse.Namespace, name: str, flags: list[str]) -> dict[str, Any]:
+    """Profile a short run; return the busy share and what the GPU idles in."""
+    from collect import TRACE, keep
+
+    words = command(c, flags, 3, 60_000)
+    profile = ["nsys", "profile", *TRACE, "--cuda-graph-trace=node"]
+    profile += ["--gpu-metrics-devices=all", "--gpu-metrics-frequency=1000"] * c.gpu_metrics
+    target = c.reports / f"{name}.sqlite.xz"
+    with tempfile.TemporaryDirectory() as scratch:
+        raw = Path(scratch) / "report"
+        done = subprocess.run(
+            [*profile, "-f", "true", "-o", str(raw), *words], cwd=ROOT, env=environment(),
+            capture_output=True, text=True, timeout=90,
+        )  # fmt: skip
+        if done.returncode:
+            return {"profile_error": (done.stdout + done.stderr)[-600:]}
+        c.reports.mkdir(parents=True, exist_ok=True)
+        keep(raw, target)
+    run = analyze_traces([read(target)], Options(values={})).fitted
+    found = idle_of(run)
+    shown = ["python3" if word == sys.executable else word for word in words]
+    return {
+        "report": target.name, "profile_command": " ".join([*profile, *shown]),
+        "profiled_batch_s": run.batch.median.value, "busy_share": found.busy_share,
+        "busy_share_of_ranks": [r.busy_share for r in found.ranks],
+        "causes": dict(found.causes), "advice": list(advice(found, run.identity.config)),
+    }  # fmt: skip
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of the ranks."""
+    return os.environ | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+
+
+def attempt(action: Any) -> dict[str, Any]:
+    """Run something; its failure is a row, too."""
+    try:
+        found: dict[str, Any] = action()
+    except Exception as error:  # the other settings go on
+        found = {"error": f"{type(error).__name__}: {error}"}
+    return found
+
+
+def main() -> None:
+    """Sample, profile, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--ranks", type=int, default=2)
+    add("--seconds", type=float, default=4.0, help="of training in every window")
+    add("--period", type=float, default=0.1, help="seconds between samples")
+    add("--rungs", nargs="+", choices=list(RUNGS), default=list(RUNGS))
+    add("--gpu-metrics", action="store_true", help="let nsys sample GPU metrics, too")
+    add("--fake", action="store_true", help="rehearse without a GPU")
+    add("--out", type=Path, default=HERE / "results" / "utilization.json")
+    add("--series", type=Path, default=HERE / "results" / "utilization")
+    add("--reports", type=Path, default=ROOT / "profiles" / "utilization")
+    c = parser.parse_args()
+    sampler: Any = Nothing() if c.fake else NvmlSampler(range(c.ranks))
+    gpu = None if c.fake else sampler.names()[0]
+    rows, began = [], time.perf_counter()
+    for kind in ("sample", "profile"):
+        for i, name in enumerate(c.rungs):
+            print(f"[{time.perf_counter() - began:5.1f} s] {kind} {name}", flush=True)
+            flags = RUNGS[name]
+            if kind == "sample":
+                rows.append(attempt(lambda n=name, f=flags: sampled(c, n, f, sampler)))
+            elif shutil.which("nsys"):
+                rows[i] |= attempt(lambda n=name, f=flags: profiled(c, n, f))
+            if "error" in rows[i]:
+                print(rows[i]["error"], file=sys.stderr, flush=True)
+            document = {
+                "command": f"python benchmarks/utilization.py --ranks {c.ranks}",
+                "date": datetime.now(UTC).date().isoformat(), "gpu": gpu, "rows": rows,
+            }  # fmt: skip
+            c.out.parent.mkdir(parents=True, exist_ok=True)
+            c.out.write_text(json.dumps(document, indent=1) + "\n")
+    print(f"[{time.perf_counter() - began:5.1f} s] {c.out}")
+
+
+if __name__ == "__main__":
+    main()

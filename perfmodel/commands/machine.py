@@ -1,0 +1,120 @@
+"""`perfmodel machine`: the ceilings of known machines, and of this one as measured."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perfmodel.commands.options import FORMATS
+from perfmodel.commands.terminal import one_line, terminal, warn
+
+
+@click.group()
+def machine() -> None:
+    """List and show the ceilings of machines, or measure those of this one."""
+
+
+@machine.command("list")
+@click.option("--format", "fmt", type=click.Choice(FORMATS), default="table", show_default=True)
+def list_(fmt: Any) -> None:
+    """List the machines that perfmodel knows, with their published ceilings."""
+    from perfmodel.ceilings import report
+    from perfmodel.machine import shipped
+    from perfmodel.table import render
+
+    width, color = terminal()
+    click.echo(render(report.listing(shipped()), fmt, width=width, color=color), nl=False)
+
+
+@machine.command()
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON document.")
+def show(name: str, as_json: bool) -> None:
+    """Show every figure of a machine with its source.
+
+    NAME is a machine of the list, or a TOML file that `perfmodel machine measure` wrote: its
+    figures are held against the datasheet where its GPU or CPU is known.
+    """
+    import json
+
+    from perfmodel.ceilings import report
+    from perfmodel.ceilings.measurement_file import load
+    from perfmodel.machine import named
+    from perfmodel.table import render
+
+    path = Path(name)
+    measurement = load(path) if path.suffix == ".toml" or path.is_file() else None
+    chosen = measurement.machine if measurement else named(name)
+    if as_json:
+        click.echo(json.dumps(report.document(chosen, measurement), indent=1, allow_nan=False))
+        return
+    width, color = terminal()
+    if measurement:
+        for line in report.headline(measurement):
+            click.echo(one_line(line))
+        for warning in measurement.warnings:
+            warn(warning)
+    for table in report.tables(chosen, measurement):
+        click.echo(render(table, "table", width=width, color=color), nl=False)
+
+
+@machine.command("measure")
+@click.option(
+    "--out", "-o", required=True, type=click.Path(path_type=Path), help="Where the TOML file goes."
+)
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "gpu", "cpu"]),
+    default="auto",
+    show_default=True,
+    help="What is measured; auto is the GPU where there is one.",
+)
+@click.option("--quick", is_flag=True, help="Fewer and smaller sizes, for a first look.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Parts that have not begun by then are left out.",
+)
+def measure_(out: Path, device: str, quick: bool, seconds: float) -> None:
+    """Measure this machine's ceilings and write them to a TOML file.
+
+    Under mpirun all-reduces are measured as well, and the first rank writes the file.
+    """
+    from perfmodel.ceilings.measure import measure
+    from perfmodel.ceilings.measurement_file import save
+    from perfmodel.ceilings.ranks import connect
+    from perfmodel.ceilings.shapes import FULL, QUICK
+    from perfmodel.errors import PerfmodelError
+
+    ranks = connect()
+    first = ranks.rank == 0
+
+    def say(text: str) -> None:
+        if first:
+            click.echo(one_line(text), err=True)
+
+    command = shlex.join(["perfmodel", *sys.argv[1:]])
+    if ranks.size > 1:
+        command = f"mpirun -n {ranks.size} {command}"
+    effort = QUICK if quick else FULL
+    try:
+        for found in measure(
+            ranks, effort, device=device, seconds=seconds, command=command, say=say
+        ):
+            if first:
+                save(found, out)
+    except PerfmodelError as error:
+        if ranks.size == 1:
+            raise
+        click.echo(f"perfmodel: error: {one_line(error)}", err=True)
+        ranks.abort(error.exit_code)  # the others wait for this one
+    if first:
+        for warning in found.warnings:
+            warn(warning)
+        click.echo(f"Written: {out}")

@@ -1,0 +1,107 @@
+"""Reads what CUDA allocated and freed: CUDA_GPU_MEMORY_USAGE_EVENTS of an export."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from perfmodel.errors import SchemaError
+from perfmodel.readers.rep import as_sqlite
+from perfmodel.readers.sqlite import Database
+from perfmodel.trace import MEMORY_KINDS, NULL, Bool, Int32, Int64
+
+TABLE: Final = "CUDA_GPU_MEMORY_USAGE_EVENTS"
+COLLECT: Final = "nsys profile --cuda-memory-usage=true"
+"""What makes Nsight Systems record the table."""
+
+_ALLOCATION: Final = 0
+_DEALLOCATION: Final = 1
+_COLUMNS: Final = ("globalPid", "deviceId", "address", "bytes", "memKind", "memoryOperationType")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEvents:
+    """Allocations and releases, one row each, by start.
+
+    Attributes
+    ----------
+    start_ns : int64, shape (n,)
+    process : int64, shape (n,)
+        Serialized global process id, as in `perfmodel.trace.Trace.processes`.
+    device : int32, shape (n,)
+        CUDA ordinal in the process; of no meaning for host memory.
+    kind : int32, shape (n,)
+        Key of `perfmodel.trace.MEMORY_KINDS`.
+    address : int64, shape (n,)
+    bytes : int64, shape (n,)
+        As CUDA was asked for.
+    frees : bool, shape (n,)
+        Whether the row is a release (ENUM_CUDA_DEV_MEM_EVENT_OPER: 0 allocation, 1 deallocation).
+    """
+
+    start_ns: Int64
+    process: Int64
+    device: Int32
+    kind: Int32
+    address: Int64
+    bytes: Int64
+    frees: Bool
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+def read_memory(path: Path) -> MemoryEvents | None:
+    """Read the allocations of a report; None if they were not recorded.
+
+    Parameters
+    ----------
+    path : Path
+        Any report that `perfmodel.readers.read` opens.
+
+    Raises
+    ------
+    ReportError
+        If the file cannot be read whole.
+    SchemaError
+        If the table lacks a column, or holds what it should not.
+    """
+    with as_sqlite(path) as file, Database(file, shown=path) as db:
+        if TABLE not in db.tables:
+            return None
+        absent = {"start", *_COLUMNS}.difference(db.columns(TABLE))
+        if absent:
+            raise SchemaError(
+                f"{path}: {TABLE} has no column {', '.join(sorted(absent))}; export the report "
+                f"again, with Nsight Systems 2023 or later"
+            )
+        found = db.read(TABLE, ["start", *_COLUMNS])
+    for name, column in found.items():
+        if (column == NULL).any():
+            raise SchemaError(f"{path}: {TABLE}.{name}: wanted numbers, found NULL; export again")
+    odd = set(found["memoryOperationType"].tolist()) - {_ALLOCATION, _DEALLOCATION}
+    if odd or (found["bytes"] < 0).any():
+        raise SchemaError(
+            f"{path}: {TABLE}: wanted allocations (0) and deallocations (1) of 0 bytes or more, "
+            f"found {', '.join(map(str, sorted(odd))) or 'negative sizes'}; export the report again"
+        )
+    order = np.argsort(found["start"], kind="stable")
+    row = {name: column[order] for name, column in found.items()}
+    kind = row["memKind"]
+    known = np.isin(kind, list(MEMORY_KINDS))
+    return MemoryEvents(
+        start_ns=row["start"],
+        process=row["globalPid"],
+        device=row["deviceId"].astype(np.int32),
+        kind=np.where(known, kind, _unknown()).astype(np.int32),
+        address=row["address"],
+        bytes=row["bytes"],
+        frees=row["memoryOperationType"] == _DEALLOCATION,
+    )
+
+
+def _unknown() -> int:
+    return next(kind for kind, name in MEMORY_KINDS.items() if name == "unknown")

@@ -1,0 +1,1 @@
+"""Published performance studies: what they printed, recomputed, and what is wrong in it."""

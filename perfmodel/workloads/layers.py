@@ -1,0 +1,255 @@
+"""Layers of a convolutional network: shapes, parameters and multiply-accumulates of one image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from perfmodel.errors import WorkloadError
+
+IMAGE: Final = "image"
+"""Name of the network's input, for the layers that read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Extent of one image's activations: (channels, height, width)."""
+
+    channels: int
+    height: int = 1
+    width: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.channels, self.height, self.width) < 1:
+            raise WorkloadError(
+                f"a layer needs at least one channel, row and column; found {self}: enlarge the "
+                f"image, or the padding before it"
+            )
+
+    @property
+    def elements(self) -> int:
+        """Channels times height times width."""
+        return self.channels * self.height * self.width
+
+
+@dataclass(frozen=True, slots=True)
+class Conv:
+    """Convolution with a square kernel: `channels` outputs, each of c/groups input channels."""
+
+    channels: int
+    kernel: int
+    stride: int = 1
+    padding: int = 0
+    groups: int = 1
+    bias: bool = False
+
+    def shape(self, *inputs: Shape) -> Shape:
+        """Return the output's shape: floor((size + 2 padding - kernel) / stride) + 1 each way."""
+        (x,) = inputs
+        if x.channels % self.groups or self.channels % self.groups:
+            raise WorkloadError(
+                f"wanted channels that {self.groups} groups divide; found {x.channels} in, "
+                f"{self.channels} out"
+            )
+        return _windows(x, self.channels, self.kernel, self.stride, self.padding)
+
+    def weights(self, *inputs: Shape) -> int:
+        """Return c/groups k^2 per output channel, and its bias."""
+        (x,) = inputs
+        return self.channels * (x.channels // self.groups * self.kernel**2 + self.bias)
+
+    def macs(self, *inputs: Shape) -> int:
+        """Return c/groups k^2 per element of the output; a bias is none."""
+        (x,) = inputs
+        return self.shape(x).elements * (x.channels // self.groups) * self.kernel**2
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """Fully connected layer: every output reads every input element."""
+
+    channels: int
+    bias: bool = True
+
+    def shape(self, *inputs: Shape) -> Shape:
+        """Return `channels` outputs."""
+        return Shape(self.channels)
+
+    def weights(self, *inputs: Shape) -> int:
+        """Return one per input element and output, and a bias per output."""
+        (x,) = inputs
+        return self.channels * (x.elements + self.bias)
+
+    def macs(self, *inputs: Shape) -> int:
+        """Return one per input element and output; a bias is none."""
+        (x,) = inputs
+        return self.channels * x.elements
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """Batch normalization with a scale and a shift per channel."""
+
+    def shape(self, *inputs: Shape) -> Shape:
+        """Return the input's shape."""
+        return inputs[0]
+
+    def weights(self, *inputs: Shape) -> int:
+        """Return two per channel."""
+        return 2 * inputs[0].channels
+
+    def macs(self, *inputs: Shape) -> int:
+        """Return 0: only convolutions and fully connected layers multiply and accumulate."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Bare:
+    """A layer without parameters that keeps its input's shape."""
+
+    def shape(self, *inputs: Shape) -> Shape:
+        """Return the input's shape."""
+        return inputs[0]
+
+    def weights(self, *inputs: Shape) -> int:
+        """Return 0."""
+        return 0
+
+    def macs(self, *inputs: Shape) -> int:
+        """Return 0."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Relu(_Bare):
+    """max(0, x), in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Add(_Bare):
+    """Sum of inputs of one shape: where a shortcut meets its block."""
+
+    def shape(self, *inputs: Shape) -> Shape:
+        """Return the inputs' shape; refuse inputs that differ."""
+        if len(inputs) < 2 or len(set(inputs)) > 1:
+            raise WorkloadError(f"wanted several inputs of one shape to add; found {inputs}")
+        return inputs[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool(_Bare):
+    """Maximum or mean over square windows; `kernel` None is the whole image."""
+
+    kind: Literal["max", "mean"]
+    kernel: int | None = None
+    stride: int = 1
+    padding: int = 0
+
+    def shape(self, *inputs: Shape) -> Shape:
+        """Return the number of windows each way, as for a convolution."""
+        (x,) = inputs
+        if self.kernel is None:
+            return Shape(x.channels)
+        return _windows(x, x.channels, self.kernel, self.stride, self.padding)
+
+
+Layer = Conv | Linear | Norm | Relu | Pool | Add
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A layer in its place: its name, and the names of what it reads."""
+
+    name: str
+    layer: Layer
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """A network: its layers in an order in which they can run, on images of one shape."""
+
+    name: str
+    image: Shape
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A layer with its shapes for one image.
+
+    Attributes
+    ----------
+    trained_inputs : tuple of bool
+        Whether each input depends on a parameter, so that training needs its gradient.
+    consumers : int
+        How many layers read the output.
+    """
+
+    name: str
+    layer: Layer
+    inputs: tuple[str, ...]
+    input_shapes: tuple[Shape, ...]
+    shape: Shape
+    trained_inputs: tuple[bool, ...]
+    consumers: int
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters."""
+        return self.layer.weights(*self.input_shapes)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one image, forward, without bias."""
+        return self.layer.macs(*self.input_shapes)
+
+
+def place(net: Net) -> tuple[Placed, ...]:
+    """Propagate shapes through a network.
+
+    Raises
+    ------
+    WorkloadError
+        If a layer reads what no earlier layer wrote, a name occurs twice, or shapes do not fit.
+    """
+    shapes: dict[str, Shape] = {IMAGE: net.image}
+    trained: dict[str, bool] = {IMAGE: False}
+    readers = _readers(net)
+    placed = []
+    for node in net.nodes:
+        unknown = [name for name in node.inputs if name not in shapes]
+        if unknown or not node.inputs or node.name in shapes:
+            raise WorkloadError(
+                f"{net.name}: wanted {node.name!r}, once, to read layers before it; it reads "
+                f"{', '.join(node.inputs) or 'nothing'}"
+            )
+        inputs = tuple(shapes[name] for name in node.inputs)
+        try:
+            shape = node.layer.shape(*inputs)
+        except (WorkloadError, ValueError) as problem:
+            raise WorkloadError(f"{net.name}, {node.name}: {problem}") from problem
+        through = tuple(trained[name] for name in node.inputs)
+        shapes[node.name] = shape
+        trained[node.name] = any(through) or node.layer.weights(*inputs) > 0
+        placed.append(
+            Placed(
+                node.name, node.layer, node.inputs, inputs, shape, through, readers[node.name]
+            )
+        )  # fmt: skip
+    return tuple(placed)
+
+
+def _readers(net: Net) -> Mapping[str, int]:
+    count = {node.name: 0 for node in net.nodes}
+    for node in net.nodes:
+        for name in node.inputs:
+            if name in count:
+                count[name] += 1
+    return count
+
+
+def _windows(x: Shape, channels: int, kernel: int, stride: int, padding: int) -> Shape:
+    height, width = ((n + 2 * padding - kernel) // stride + 1 for n in (x.height, x.width))
+    return Shape(channels, height, width)

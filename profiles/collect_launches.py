@@ -1,0 +1,219 @@
+"""Collects launches of many configurations: python profiles/collect_launches.py OUT --ranks 2.
+
+Every launch is one process group that visits all configurations of `PLAN` for so many ranks, in
+another order (visit.py): some launches under Nsight Systems, cut into a report per configuration
+(part.py), and some without it, timed in chunks. OUT gets
+
+    NAME.sqlite.xz     the first recorded launch of every configuration, trimmed and compressed
+    launches.json      a row per launch and configuration: what perfmodel observes in the report,
+                       or the times without Nsight Systems; the core's speed beside it
+
+Both kinds of launches take turns. Reports are exported, cut and compressed after the last launch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import lzma
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from collect import ROOT, TRACE, versions
+from part import part
+
+sys.path.insert(0, str(ROOT))
+
+SMALL, USUAL, LARGE = (128, 3000), (512, 3000), (2048, 12000)
+WIDE, TALL, MIDDLE, DEEP = (512, 12000), (2048, 3000), (1024, 6000), (4096, 12000)
+_GRAPH = {"transport": "nccl", "data_on": "device", "graph": True}
+_FUSED = {**_GRAPH, "gemm": "fused"}
+_X3 = {**_FUSED, "math": "tf32x3"}
+_PEER = {**_X3, "transport": "peer"}
+
+PLAN: dict[int, tuple[tuple[dict[str, Any], tuple[tuple[int, int], ...]], ...]] = {
+    1: (
+        ({"transport": "host"}, (SMALL, (512, 1500), USUAL, WIDE, TALL, LARGE)),
+        ({"transport": "pinned"}, (USUAL, WIDE, LARGE)),
+        ({"transport": "none", "data_on": "device"}, (SMALL, USUAL, LARGE)),
+        ({**_GRAPH, "transport": "none"}, (SMALL, USUAL, LARGE)),
+        ({**_X3, "transport": "none"}, (SMALL, USUAL, LARGE)),
+    ),
+    2: (
+        ({"transport": "host"}, (
+            (128, 1500), SMALL, (128, 12000), (256, 6000), (512, 1500), USUAL, WIDE,
+            (1024, 3000), MIDDLE, (2048, 1500), TALL, LARGE, (4096, 3000), DEEP,
+        )),
+        ({"transport": "pinned"}, (SMALL, (512, 1500), USUAL, WIDE, TALL, LARGE, (4096, 6000))),
+        ({"transport": "host-flat", "data_on": "pinned"}, (USUAL, WIDE, TALL, LARGE)),
+        ({"transport": "host-flat", "data_on": "device"}, (SMALL, USUAL, TALL, LARGE)),
+        ({"transport": "host-flat", "data_on": "prefetch"}, (USUAL, WIDE, LARGE)),
+        ({"transport": "chunked", "data_on": "device"}, (USUAL, TALL, LARGE)),
+        ({"transport": "nccl", "data_on": "device"}, (SMALL, USUAL, WIDE, TALL, LARGE, DEEP)),
+        (_GRAPH, (SMALL, USUAL, WIDE, TALL, LARGE, MIDDLE)),
+        (_X3, (SMALL, USUAL, WIDE, TALL, LARGE, MIDDLE)),
+        (_PEER, (SMALL, USUAL, WIDE, TALL, LARGE, MIDDLE)),
+        ({**_FUSED, "math": "tf32"}, (USUAL, WIDE, TALL, LARGE)),
+        ({**_GRAPH, "gemm": "thin"}, (SMALL, USUAL, LARGE)),
+        ({"transport": "host", "dtype": "float64"}, (USUAL, TALL)),
+        ({"transport": "nccl", "data_on": "device", "parallel": "model"}, (SMALL, USUAL, LARGE)),
+    ),
+    4: (
+        ({"transport": "host"}, (SMALL, USUAL, WIDE, MIDDLE, TALL, LARGE)),
+        ({"transport": "pinned"}, (USUAL, TALL, LARGE)),
+        ({"transport": "nccl", "data_on": "device"}, (USUAL, WIDE, TALL, LARGE)),
+        (_GRAPH, (USUAL, WIDE, TALL, LARGE)),
+        (_X3, (USUAL, WIDE, TALL, LARGE)),
+        (_PEER, (USUAL, WIDE, TALL, LARGE)),
+    ),
+}  # fmt: skip
+"""By ranks: settings of the trainer, and the (H, B) at which they are visited."""
+
+
+def configurations(ranks: int) -> list[dict[str, Any]]:
+    """Return what one launch visits: a name and fields of the trainer's Config each."""
+    found = []
+    for settings, sizes in PLAN[ranks]:
+        words = [str(v) for k, v in settings.items() if k != "graph"]
+        words += ["graph"] if settings.get("graph") else []
+        for hidden, batch in sizes:
+            name = "_".join([f"p{ranks}", *words, f"H{hidden}", f"B{batch}"])
+            found.append({"name": name, "hidden_size": hidden, "batch_size": batch, **settings})
+    return found
+
+
+def launch(c: argparse.Namespace, plan: Path, number: int, record: Path, raw: Path | None) -> str:
+    """Start the ranks once, recorded by Nsight Systems into `raw` or not; return the command."""
+    train = [
+        sys.executable, str(ROOT / "profiles" / "visit.py"), str(plan), "--launch", str(number),
+        "--batches", str(c.batches), "--record", str(record), *(["--timed"] if raw is None else []),
+    ]  # fmt: skip
+    command = ["mpirun", "--bind-to", "none", "-n", str(c.ranks), *train]
+    if raw is not None:
+        trace = [*TRACE, "--cuda-graph-trace=node", "-f", "true", "-o", str(raw)]
+        command = ["nsys", "profile", *trace, *command]
+    for attempt in (1, 2):
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+        if done.returncode == 0 and record.exists():
+            return " ".join(Path(w).name if w.startswith("/") else w for w in command)
+        print(f"attempt {attempt} failed:\n{(done.stdout + done.stderr)[-3000:]}", file=sys.stderr)
+    raise SystemExit(f"cannot launch: {' '.join(command)}")
+
+
+def cut(raw: Path) -> dict[str, Path]:
+    """Export one launch and cut it into reports."""
+    exported = raw.with_suffix(".sqlite")
+    export = ["nsys", "export", "-q", "true", "-t", "sqlite", "-f", "true", "-o", str(exported)]
+    subprocess.run([*export, str(raw.with_suffix(".nsys-rep"))], check=True, capture_output=True)
+    found = part(exported, raw.with_suffix(".parts"))
+    exported.unlink()
+    return found
+
+
+def observed(report: Path) -> dict[str, Any]:
+    """Return what perfmodel observes in one report, as JSON types."""
+    from perfmodel.errors import PerfmodelError
+    from perfmodel.measure import measure
+    from perfmodel.predict import observe
+    from perfmodel.readers import read
+
+    try:
+        found = observe(measure([read(report)], "batch iteration", label=report.name))
+    except PerfmodelError as error:
+        return {"refused": str(error)}
+    return {
+        "sizes": dict(found.case.sizes), "settings": dict(found.case.settings),
+        **{k: v for k, v in dataclasses.asdict(found).items() if k not in ("case", "source")},
+    }  # fmt: skip
+
+
+def shrink(report: Path, target: Path) -> str:
+    """Compress a report; return its checksum."""
+    target.write_bytes(lzma.compress(report.read_bytes(), preset=6))
+    return hashlib.sha256(target.read_bytes()).hexdigest()
+
+
+def main() -> None:
+    """Launch in turns, then cut, observe and compress."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("out", type=Path)
+    add("--machine", default="h200x4", help="noted beside every launch")
+    add("--ranks", type=int, default=2, choices=sorted(PLAN))
+    add("--launches", type=int, default=5, help="recorded by Nsight Systems")
+    add("--bare", type=int, default=3, help="without it")
+    add("--first", type=int, default=1, help="number of the first launch: more of what is there")
+    add("--budget", type=float, default=math.inf, help="seconds after which no launch begins")
+    add("--batches", type=int, default=30, help="per visit, warm-up included")
+    add("--backend", default="cupy", choices=["cupy", "numpy"])
+    add("--only", nargs="+", metavar="WORD", help="configurations whose names contain one of them")
+    c = parser.parse_args()
+    c.out.mkdir(parents=True, exist_ok=True)
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        plan = scratch / "plan.json"
+        chosen = [
+            p for p in configurations(c.ranks) if not c.only or any(w in p["name"] for w in c.only)
+        ]
+        plan.write_text(json.dumps(chosen))
+        done = []
+        for turn in range(max(c.launches, c.bare)):
+            number = c.first + turn
+            for traced in (True, False):
+                late = time.perf_counter() - begun > c.budget
+                if late or turn >= (c.launches if traced else c.bare):
+                    continue
+                record = scratch / f"{number}_{traced}.json"
+                raw = scratch / f"launch_{number}" if traced else None
+                command = launch(c, plan, number, record, raw)
+                done.append((number, raw, record, command))
+                said = f"launch {number}{'' if traced else ' without nsys'}"
+                print(f"{said}: {time.perf_counter() - begun:.0f} s", flush=True)
+        rows = gather(c, done)
+    file = c.out / "launches.json"
+    kept = json.loads(file.read_text())["launches"] if file.exists() else []
+    new = {(row["name"], row["launch"], row["recorded"]) for row in rows}
+    kept = [r for r in kept if (r["name"], r["launch"], r["recorded"]) not in new]
+    about = {"versions": versions(), "collected": datetime.now(UTC).isoformat(timespec="seconds")}
+    file.write_text(json.dumps({**about, "launches": kept + rows}, indent=1) + "\n")
+    print(f"{len(rows)} rows, {time.perf_counter() - begun:.0f} s", flush=True)
+
+
+def gather(c: argparse.Namespace, done: list[tuple[int, Path | None, Path, str]]) -> list[Any]:
+    """Cut and observe every launch, side by side; keep the first one's reports."""
+    rows, reports = [], []
+    with ProcessPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+        cuts = {n: pool.submit(cut, raw) for n, raw, _, _ in done if raw is not None}
+        for number, raw, record, command in done:
+            for visited in json.loads(record.read_text()):
+                row = {
+                    "name": visited["name"], "launch": number, "recorded": raw is not None,
+                    "ranks": c.ranks, "machine": c.machine, "command": command, **visited,
+                }  # fmt: skip
+                rows.append(row)
+                if raw is not None:
+                    reports.append((row, cuts[number].result()[visited["name"]]))
+        found = pool.map(observed, [report for _, report in reports])
+        first = [(row, report) for row, report in reports if row["launch"] == 1]
+        targets = [c.out / f"{row['name']}.sqlite.xz" for row, _ in first]
+        sums = pool.map(shrink, [report for _, report in first], targets)
+        for (row, _), said in zip(reports, found, strict=True):
+            row.update(said)
+        for (row, _), target, checksum in zip(first, targets, sums, strict=True):
+            row.update(file=target.name, sha256=checksum)
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""What perfmodel says the trainer allocates against what its code does, on a device that counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfmodel.memory.allocators import device_block
+from perfmodel.memory.trainer import Allocation, TrainerCase, allocations
+from trainer.assembly import Assembly
+from trainer.backend import NumpyBackend
+from trainer.config import Config
+from trainer.data import synthetic
+from trainer.mpi import Communicator
+from trainer.ranges import SILENT
+
+
+class CountingModule:
+    """NumPy whose new arrays are noted, as a device's."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        made = getattr(np, name)
+        if name not in ("zeros", "empty", "ones", "asarray"):
+            return made
+
+        def noted(*arguments: Any, **options: Any) -> Any:
+            array = made(*arguments, **options)
+            if name == "asarray":
+                array = array.copy()
+            self.sizes.append(array.nbytes)
+            return array
+
+        return noted
+
+
+class CountingDevice(NumpyBackend):
+    """A device that counts what it and its page-locked memory are asked for."""
+
+    on_device = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.xp = CountingModule()
+        self.pinned: list[int] = []
+
+    def pinned_empty(self, shape: Any, dtype: Any) -> np.ndarray:
+        array = np.empty(shape, dtype)
+        self.pinned.append(array.nbytes)
+        return array
+
+
+@dataclass(eq=False)
+class Ranks(Communicator):
+    """Rank 0 of several, alone: enough to make buffers and to take a step."""
+
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        Communicator.__init__(self)
+        self.size = self.count
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+SIZES = {"input_size": 12, "hidden_size": 16, "num_classes": 4, "batch_size": 64}
+IMAGES, TESTS = 200, 90
+
+
+def counted(ranks: int, **settings: Any) -> tuple[list[int], list[int]]:
+    """Sizes that the trainer asks device and page-locked memory for, up to the first step."""
+    config = Config(
+        **SIZES, **settings, data="synthetic", train_size=IMAGES, test_size=TESTS, backend="cupy"
+    )
+    device, comm = CountingDevice(), Ranks(count=ranks)
+    made = Assembly(config, comm, device, synthetic(config), SILENT)
+    made.initialize(1)
+    work = made.network.forward(made.batches.load(0, SILENT).x)
+    assert work.a1.nbytes
+    return device.xp.sizes, device.pinned
+
+
+def told(ranks: int, **settings: Any) -> list[Allocation]:
+    """The same by the formulas, but for what only CuPy adds."""
+    settings = {"transport": "host", **settings}
+    if settings["transport"] == "pinned":
+        settings.setdefault("data_on", "pinned")
+    case = TrainerCase(12, 16, 4, 64, ranks, images=IMAGES, test_images=TESTS, **settings)
+    return [
+        a for a in allocations(case)
+        if a.bytes and a.name != "cuBLAS" and "staging" not in a.name and "scores" not in a.name
+    ]  # fmt: skip
+
+
+def sizes(listed: list[Allocation], memory: str) -> list[int]:
+    mine = [a for a in listed if a.memory == memory]
+    return [(a.bytes or 0) // a.count for a in mine for _ in range(a.count)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"data_on": "pinned"},
+        {"data_on": "prefetch"},
+        {"data_on": "device"},
+        {"transport": "pinned"},
+        {"transport": "host-flat", "data_on": "device"},
+        {"transport": "chunked"},
+        {"parallel": "model"},
+        {"parallel": "model", "transport": "host-flat"},
+    ],
+    ids=str,
+)
+def test_formulas_list_what_the_trainer_allocates(ranks: int, settings: dict[str, Any]) -> None:
+    device, pinned = counted(ranks, **settings)
+    listed = told(ranks, **settings)
+    assert sorted(sizes(listed, "device")) == sorted(device)
+    assert sorted(sizes(listed, "pinned")) == sorted(pinned)
+
+
+@pytest.mark.parametrize("parallel", ["data", "model"])
+def test_the_order_is_that_of_the_trainer(parallel: str) -> None:
+    """Blocks are reused by order: what is freed early serves what is asked for late."""
+    device, _ = counted(2, data_on="device", parallel=parallel)
+    assert sizes(told(2, data_on="device", parallel=parallel), "device") == device
+
+
+def test_a_block_is_what_cupy_holds() -> None:
+    for one in told(2, data_on="prefetch"):
+        assert one.held_bytes is not None
+        assert one.held_bytes % 512 == 0
+        if one.memory == "device":
+            assert one.held_bytes == one.count * device_block((one.bytes or 0) // one.count)

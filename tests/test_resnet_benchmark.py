@@ -1,0 +1,168 @@
+"""The ResNet benchmark: plans, medians, how ncu's tables are kept and summed, the page it makes."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import resnet  # noqa: E402
+import resnet_counts  # noqa: E402
+import resnet_report  # noqa: E402
+from resnet_measured import measured, with_times  # noqa: E402
+
+from perfmodel.machine import known  # noqa: E402
+from perfmodel.workloads.cnn import total, training_bytes  # noqa: E402
+from perfmodel.workloads.resnets import resnet as network  # noqa: E402
+
+H200 = next(m for m in known() if "H200" in m.name)
+SASS = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
+COLUMNS = (
+    "gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_bytes.sum",
+    SASS.format("fadd"), SASS.format("fmul"), SASS.format("ffma"),
+    "sm__ops_path_tensor_src_tf32_dst_fp32.sum",
+)  # fmt: skip
+UNITS = ("ns", "byte", "Kbyte", "byte", "inst", "inst", "inst", "inst")
+SPIN = ("at::cuda::(anonymous namespace)::spin_kernel(long)", 9, 9, 9, 9, 9, 9, 9, 9)
+KERNELS = {
+    "forward": [("conv<a, b>(float *)", 1000, 64, 1, 128, 1, 2, 500, 0),
+                ("gemm_tf32", 2000, 32, 0, 96, 0, 0, 7, 4000)],
+    "backward": [("wgrad", 3000, 96, 2, 300, 0, 0, 1000, 8000)],
+    "step": [("sgd", 500, 10, 0.5, 40, 20, 20, 10, 0)],
+}  # fmt: skip
+
+
+def table() -> str:
+    """What ncu writes of one step between markers, with what it prints around it."""
+    rows: list[tuple[Any, ...]] = [("before", *[5] * 8)]
+    for kernels in KERNELS.values():
+        rows += [SPIN, *kernels]
+    rows.append(SPIN)
+    lines = [("ID", "Process ID", "Kernel Name", *COLUMNS), ("", "", "", *UNITS)]
+    lines += [(i, 77, *row) for i, row in enumerate(rows)]
+    return "==PROF== Connected\n" + "\n".join(",".join(f'"{v}"' for v in x) for x in lines) + "\n"
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> dict[str, Any]:
+    """Results as the benchmark writes them: one cell, its table beside them."""
+    log = tmp_path / "log.csv"
+    log.write_text(table())
+    assert resnet.keep(log, tmp_path / "r18.csv.xz") == 9
+    about = {"device": "NVIDIA H200", "torch": "2", "cudnn": 9, "image": 224}
+    cell = {"net": "resnet18", "batch": 10, "math": "tf32", "mode": "alone"}
+    common = {"about": about, "date": "2026-01-02", "command": "python x", "problems": []}
+    times = {"forward_s": 1e-3, "backward_s": 2e-3, "step_s": 5e-4, "host_s": 3e-3}
+    samples = [{**cell, "round": -1, "first_step_s": 0.25, "allocated_bytes": 4e8,
+                "reserved_bytes": 5e8, "device_bytes": 1e9}]  # fmt: skip
+    samples += [{**cell, "round": i, "total_s": t, **times} for i, t in enumerate((5e-3, 4e-3))]
+    return {
+        "time": {**common, "rows": resnet.medians(samples)},
+        "counters": {
+            **common, "rows": [{**cell, "profiled_step_s": 9.0}],
+            "tables": {"resnet18": {"file": "r18.csv.xz", "kernels": 9}},
+        },
+    }  # fmt: skip
+
+
+def test_a_table_keeps_the_needed_columns(result: dict[str, Any], tmp_path: Path) -> None:
+    text = lzma.decompress((tmp_path / "r18.csv.xz").read_bytes()).decode()
+    assert text.startswith('"ID","Kernel Name","gpu__time_duration.sum"')
+    assert "Process" not in text
+    assert text.count("spin_kernel") == 4
+
+
+def test_counters_are_summed_by_phase(result: dict[str, Any], tmp_path: Path) -> None:
+    rows = {r["phase"]: r for r in resnet_counts.counted(result["counters"], tmp_path)}
+    assert rows["forward"]["scalar_flops"] == 1 + 2 + 2 * 507
+    assert rows["forward"]["tensor_flops"] == 4000
+    assert rows["backward"]["dram_bytes"] == 96 + 2000
+    assert rows["step"]["kernel_time_s"] == pytest.approx(500e-9)
+    whole = rows["all"]
+    assert whole["kernels"] == 4
+    for key in ("scalar_flops", "tensor_flops", "dram_bytes", "l2_bytes"):
+        assert whole[key] == sum(rows[p][key] for p in resnet_counts.PHASES)
+    assert whole["half_flops"] is None  # not collected, which is not none
+    assert whole["l1_bytes"] is None
+
+
+def test_a_table_without_all_markers_is_refused(result: dict[str, Any], tmp_path: Path) -> None:
+    result["counters"]["rows"] *= 2
+    with pytest.raises(SystemExit, match="wanted 8 markers for 2 steps, found 4"):
+        resnet_counts.counted(result["counters"], tmp_path)
+
+
+def test_the_tables_of_the_page(result: dict[str, Any], tmp_path: Path) -> None:
+    counts = resnet_counts.counted(result["counters"], tmp_path)
+    joined = [r for r in with_times(result, counts) if r["phase"] == "all"]
+    assert joined[0]["total_s"] == pytest.approx(4.5e-3)
+    assert joined[0]["flops"] == joined[0]["scalar_flops"] + joined[0]["tensor_flops"]
+    page = measured(result, counts, H200)
+    flops = total(network("resnet18"), 10).flops
+    assert f"{flops / 4.5e-3 / 1e12:.1f} TFLOP/s" in page
+    assert f"{100 * flops / 4.5e-3 / 494.7e12:.1f} %" in page
+    assert "resnet18 250 ms, later 4.5 ms" in page
+    assert "Not measured yet: `ddp`" in page
+
+
+def test_what_is_not_measured_says_how() -> None:
+    page = measured({}, [], None)
+    assert page.count("Not measured yet") == 3
+    assert "`python benchmarks/resnet.py --part ddp`" in page
+
+
+def test_metrics_that_ncu_does_not_know_are_left_out(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"==ERROR== Failed to find metric {resnet.METRICS[-1]}\n")
+    assert resnet.refused(log, resnet.METRICS) == list(resnet.METRICS[:-1])
+    log.write_text(table())
+    assert resnet.refused(log, resnet.METRICS) == []
+
+
+def test_processes_are_ended_at_their_limit() -> None:
+    sleep = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)"]
+    assert resnet.run([sleep, sleep], [{}, {}], 0.5) == "ended after 0 s"
+    fails = [sys.executable, "-c", "raise SystemExit('no GPU')"]
+    assert "exit codes [1]" in resnet.run([fails], [{}], 5.0)
+    assert resnet.run([[sys.executable, "-c", ""]], [{}], 5.0) == ""
+
+
+def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    path.write_text('{"a": 1}\n{"a": 2, "b"')
+    assert resnet.read_rows(path) == [{"a": 1}]
+    assert resnet.read_rows(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize("part", ["time", "tuned", "counters", "ddp", "theory"])
+def test_plans_end_in_time(part: str) -> None:
+    assert sum(p.seconds for p in resnet.plans(part, False)) <= 90
+    assert {n for p in resnet.plans(part, False) for n in p.net.split(",")} == set(resnet.NETS)
+
+
+def test_torch_counted_what_the_layers_say() -> None:
+    """FLOPs to the last digit, the tensors saved for the backward pass within 0.3 %."""
+    found = json.loads(resnet.RESULTS.read_text(encoding="utf-8"))["theory"]["rows"]
+    assert {r["net"] for r in found} == set(resnet.NETS)
+    for r in found:
+        net = network(r["net"], r["image"])
+        ours = total(net)
+        assert (r["parameters"], r["forward_flops"]) == (ours.parameters, ours.forward_flops)
+        assert r["backward_flops"] == ours.backward_flops
+        held = training_bytes(net, 1) - 12 * ours.parameters
+        assert held == pytest.approx(r["saved_bytes"], rel=3e-3)
+
+
+def test_the_page_is_what_the_results_make_it() -> None:
+    text = resnet_report.PAGE.read_text(encoding="utf-8")
+    for name, made in resnet_report.parts(resnet.RESULTS).items():
+        begin, end = (m.format(name) for m in (resnet_report.BEGIN, resnet_report.END))
+        shown = text.partition(begin)[2].partition(end)[0].strip()
+        assert shown == made.strip(), "run: python benchmarks/resnet.py --document"
