@@ -11,9 +11,9 @@ from build_ncu import FADD, FFMA, L1, L2, READ, TF32, TIME, WRITE, Kernel, wide
 from cli_helpers import EVIL, fails, harmless, perfmodel, succeeds
 
 from perfmodel.counters import METRICS, Counted, by_kernel, by_range, command, inside
-from perfmodel.counters.against import machine_named, place
-from perfmodel.errors import PerfmodelError, SchemaError
-from perfmodel.machine import Machine
+from perfmodel.counters.against import device_of, place
+from perfmodel.errors import SchemaError
+from perfmodel.machine import Machine, named
 from perfmodel.readers.ncu import Launch, parse
 
 GOLDEN = Path(__file__).parent / "golden" / "ncu" / "h200_forward_gemm_1.csv"
@@ -55,7 +55,7 @@ def test_the_resnet_studys_v100_points_are_right_of_the_ridge_and_far_below_the_
     """It calls them memory bound: at 15.7 TFLOP/s and 900 GB/s the ridge is 17.44 FLOP/byte."""
     for row in STUDY[:2]:
         found = place(counted(time=row[0], read=row[1], write=0.0, ffma=row[2] / 2),
-                      machine_named("v100"))  # fmt: skip
+                      named("v100"))  # fmt: skip
         assert found.ceilings_flops_per_s["dram"] > found.ceilings_flops_per_s["compute"]
         assert (found.bound, found.unit) == ("compute", "fp32")
         assert found.share_of_roof < 0.022
@@ -170,23 +170,10 @@ def test_nothing_computed_has_no_point():
     assert (found.unit, found.roof_flops_per_s) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("word", "name"),
-    [("h200", "NVIDIA H200 SXM"), ("a100-40", "NVIDIA A100 40 GB"), ("V100", "NVIDIA V100 SXM2"),
-     ("rtx8000", "NVIDIA Quadro RTX 8000"), ("k80", "NVIDIA Tesla K80 (board)")],
-)  # fmt: skip
-def test_machines_by_name(word, name):
-    assert machine_named(word).name == name
-
-
-def test_machines_that_are_none(tmp_path):
-    with pytest.raises(PerfmodelError, match="found 'a100', which is several; take one of NVIDIA"):
-        machine_named("a100")
-    with pytest.raises(PerfmodelError, match="found 'b300', which is none"):
-        machine_named("b300")
-    (tmp_path / "m.toml").write_text('name = "m"')
-    with pytest.raises(PerfmodelError, match="found: 'peak_flops_per_s'; compare"):
-        machine_named(str(tmp_path / "m.toml"))
+def test_the_highest_bandwidth_of_a_level_is_its_ceiling():
+    links = {"hbm": 10.0, "l2": 30.0, "l2_read": 40.0, "l1": 90.0}
+    found = place(counted(time=1.0, ffma=1.0), Machine("m", "by hand", {}, links))
+    assert found.bandwidths_bytes_per_s == {"l1": 90.0, "l2": 40.0, "dram": 10.0}
 
 
 # --- the command
@@ -231,11 +218,14 @@ def test_the_machine_is_the_devices_where_the_table_names_it():
             f'{table[2]},"NVIDIA H200"']  # fmt: skip
     launches = parse("\n".join(rows)).launches
     assert launches[0].device == "NVIDIA H200"
-    from perfmodel.counters.against import machine_of
+    assert device_of(launches).name == "NVIDIA H200 SXM"
+    assert device_of((*launches, one({}))) is None
 
-    assert machine_of(launches, None).name == "NVIDIA H200 SXM"
-    assert machine_of(launches, "v100").name == "NVIDIA V100 SXM2"
-    assert machine_of((one({}),), None) is None
+
+def test_a_measured_machine_is_a_file(tmp_path):
+    measured = Path(__file__).parents[1] / "perfmodel" / "machines" / "h200.toml"
+    assert "wanted" in fails(6, "counters", GOLDEN, "--machine", measured)  # shipped: not measured
+    assert "found 'b300'" in fails(1, "counters", GOLDEN, "--machine", "b300")
 
 
 def test_names_of_kernels_and_ranges_are_harmless(tmp_path):
