@@ -80,6 +80,21 @@ def test_the_documents_kernel_multiplies_a_little_more_than_asked():
     assert any("op_{dadd,dmul,dfma,fadd,fmul,hadd,hmul,hfma}" in w for w in found["warnings"])
 
 
+def test_no_product_that_an_h200_counted_is_above_its_peak_or_dram():
+    results = Path(__file__).parents[1] / "benchmarks" / "results" / "gemm_counters.json"
+    rows = json.loads(results.read_text())["rows"]
+    assert len(rows) > 50
+    for row in rows:
+        found = place(
+            counted(time=row["time_s"], read=row["dram_bytes"], write=0.0, l2=row["l2_bytes"],
+                    fadd=row["scalar_flops"], tf32=row["tensor_flops"]),
+            named("h200"),
+        )  # fmt: skip
+        assert found.above == ()
+        assert found.unit == ("fp32" if row["dtype"] == "float32" else "tensor tf32")
+        assert 0 < found.share_of_roof < 0.8  # cuBLAS's TF32 at 4096 comes to 79 %
+
+
 # --- sums
 
 

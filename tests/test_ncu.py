@@ -98,7 +98,7 @@ def test_two_notations_in_one_table_are_refused():
         ("byte", 1), ("Kbyte", 1e3), ("Mbyte", 1e6), ("Gbyte", 1e9), ("MB", 1e6), ("KiB", 1024),
         ("Mibyte", 2**20), ("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1), ("second", 1),
         ("nsecond", 1e-9), ("usecond", 1e-6), ("msecond", 1e-3), ("inst", 1), ("", 1),
-        ("Gbyte/second", 1e9), ("%", 1), ("furlong", None),
+        ("Gbyte/second", 1e9), ("%", 1), ("wavefront", 1), ("Qfurlong", None),
     ],
 )  # fmt: skip
 def test_units(unit, factor):
@@ -114,9 +114,9 @@ def test_prefixes_of_units_are_of_every_column_or_row():
 
 
 def test_an_unknown_unit_is_missing_with_a_warning():
-    read = parse(wide([Kernel("k", {READ: 3.0, FFMA: 1.0}, units={READ: "furlong"})]))
+    read = parse(wide([Kernel("k", {READ: 3.0, FFMA: 1.0}, units={READ: "Qfurlong"})]))
     assert read.launches[0].metrics == {READ: None, FFMA: 1.0}
-    assert "'furlong' of dram__bytes_read.sum is unknown" in read.warnings[0]
+    assert "'Qfurlong' of dram__bytes_read.sum is unknown" in read.warnings[0]
 
 
 def test_what_ncu_could_not_count_is_none_not_zero():

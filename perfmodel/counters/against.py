@@ -29,8 +29,8 @@ MIXED: Final = 0.9
 """A kernel whose unit does less than this share of its operations is called mixed."""
 
 CAUSES: Final = (
-    "a clock above the boost clock of the datasheet, another machine than --machine says, or "
-    "counters and time of different passes"
+    "a clock above the boost clock of the datasheet, another machine than --machine says, counters "
+    "and time of different passes, or, at L2, bytes that cross between its halves"
 )
 
 
