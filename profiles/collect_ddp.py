@@ -1,0 +1,51 @@
+"""Collects reports of a PyTorch DDP program, one per size: python profiles/collect_ddp.py OUT.
+
+Runs ddp.py once under Nsight Systems, cuts the report by part.py and compresses the parts to
+OUT/ddp_pP_HH_BB.sqlite.xz with OUT/index.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+from collect import ROOT
+from collect_launches import cut, shrink
+
+TRACE = ("--trace=nvtx,cuda", "--sample=none", "--cpuctxsw=none")
+
+
+def main() -> None:
+    """Profile, cut, compress."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--batches", type=int, default=40)
+    c = parser.parse_args()
+    c.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        raw = Path(folder) / "ddp"
+        program = [str(ROOT / "profiles" / "ddp.py"), "--batches", str(c.batches)]
+        launch = ["mpirun", "--bind-to", "none", "-n", str(c.ranks), sys.executable, *program]
+        command = ["nsys", "profile", *TRACE, "-f", "true", "-o", str(raw), *launch]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        if done.returncode:
+            raise SystemExit(f"cannot profile: {(done.stdout + done.stderr)[-3000:]}")
+        said = " ".join(Path(w).name if w.startswith("/") else w for w in command)
+        index = []
+        for name, report in cut(raw).items():
+            target = c.out / f"{name}.sqlite.xz"
+            checksum = shrink(report, target)
+            index.append({"file": target.name, "sha256": checksum, "command": said,
+                          "collected": datetime.now(UTC).date().isoformat()})  # fmt: skip
+            print(f"{target.name}: {target.stat().st_size / 1e3:.0f} kB", flush=True)
+    (c.out / "index.json").write_text(json.dumps(index, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
