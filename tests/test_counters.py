@@ -221,7 +221,8 @@ def test_text_says_time_unit_and_roof(tmp_path):
     assert "2.418 GFLOP  fp32" in result.stdout
     assert "compute    58.2 %" in result.stdout
     assert "not counted" not in result.stderr
-    assert "no bandwidth of L1 and L2" in result.stderr
+    assert "no bandwidth of L2: no line for it; run perfmodel machine measure" in result.stderr
+    assert "no bandwidth of L1: no line for it" in result.stderr
     document = json.loads(succeeds("counters", file, "--json", "--range", "forward"))
     assert [r["name"] for r in document["ranges"]] == ["forward"]
     assert "machine" not in document

@@ -117,12 +117,16 @@ def place(counted: Counted, machine: Machine | None) -> Placed:
 def unknown(placed: Sequence[Placed], machine: Machine) -> tuple[str, ...]:
     """Say which ceilings of these points the machine lacks, and what to do."""
     said = []
-    levels = [level for level in LINKS if not _bandwidth(level, machine)]
-    if levels:
-        names = " and ".join(level.upper() for level in levels)
+    if not _bandwidth("l2", machine):
         said.append(
-            f"{machine.name}: no bandwidth of {names}: no line for it; run perfmodel machine "
-            f"measure on the GPU and give its file to --machine"
+            f"{machine.name}: no bandwidth of L2: no line for it; run perfmodel machine measure on "
+            f"the GPU and give its file to --machine"
+        )
+    if not _bandwidth("l1", machine):
+        said.append(
+            f"{machine.name}: no bandwidth of L1: no line for it; perfmodel machine measure gives "
+            f"none either: write l1 into [bandwidth_bytes_per_s] of its file (multiprocessors x "
+            f"bytes per clock x clock) and give that to --machine"
         )
     units = dict.fromkeys(p.unit for p in placed if p.unit and not _peak(p.unit, machine))
     said += [
