@@ -84,8 +84,38 @@ def test_split_products_are_said(products):
     assert "1.00% more operations" in said
 
 
+COUNTED = json.loads(
+    (Path(__file__).parents[1] / "benchmarks" / "results" / "gemm_counters.json").read_text()
+)["rows"]
+
+
+@pytest.mark.parametrize("math", ["float32", "tf32", "tf32x3"])
+@pytest.mark.parametrize("kernel", ["cublas", "hierarchical"])
+def test_what_an_h200_counted_of_the_networks_products_is_explained(kernel, math):
+    """H = 512, B' = 1500: a product with C = 10 fills a tenth to a third of its tiles."""
+    rows = [r for r in COUNTED if (r["kernel"], r["dtype"], r["H"]) == (kernel, math, 512)]
+    launches = [
+        launch(r["what"], r["kernels"][0], time=r["time_s"], ffma=r["scalar_flops"] / 2,
+               tf32=r["tensor_flops"], read=r["dram_bytes"], l2=r["l2_bytes"])
+        for r in rows
+    ]  # fmt: skip
+    assert bool(rows) == (math != "tf32x3" or kernel == "hierarchical")
+    if not rows:
+        return
+    found = compare(by_range(launches), mlp(), VALUES | {"B": 1500}, 1)
+    said = {one.counted.name: explain(one) for one in found}
+    assert len(said) == 5
+    for name, sentences in said.items():
+        thin = name not in ("forward GEMM 1", "backward GEMM 3")
+        text = "; ".join(sentences)
+        assert ("3 products of TF32" in text) == (math == "tf32x3")
+        assert ("tensor cores did" in text) == (math != "float32")
+        assert "exp and division" not in text
+        assert not thin or "a matrix is narrower than the tiles" in text
+
+
 def test_functions_are_several_instructions():
-    said = words(launch("forward", ffma=20 * 512 * 3000.0))
+    said = words(launch("forward", "sigmoid", ffma=20 * 512 * 3000.0))
     assert "times the formulas' operations: exp and division are several instructions" in said
 
 

@@ -24,7 +24,7 @@ from build_ncu import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.errors import ReportError, SchemaError
+from perfmodel.errors import PerfmodelError, ReportError, SchemaError
 from perfmodel.readers import ncu_cells
 from perfmodel.readers.ncu import merge, parse, read_counters
 
@@ -98,7 +98,7 @@ def test_two_notations_in_one_table_are_refused():
         ("byte", 1), ("Kbyte", 1e3), ("Mbyte", 1e6), ("Gbyte", 1e9), ("MB", 1e6), ("KiB", 1024),
         ("Mibyte", 2**20), ("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1), ("second", 1),
         ("nsecond", 1e-9), ("usecond", 1e-6), ("msecond", 1e-3), ("inst", 1), ("", 1),
-        ("Gbyte/second", 1e9), ("%", 1), ("furlong", None),
+        ("Gbyte/second", 1e9), ("%", 1), ("wavefront", 1), ("Qfurlong", None),
     ],
 )  # fmt: skip
 def test_units(unit, factor):
@@ -114,9 +114,9 @@ def test_prefixes_of_units_are_of_every_column_or_row():
 
 
 def test_an_unknown_unit_is_missing_with_a_warning():
-    read = parse(wide([Kernel("k", {READ: 3.0, FFMA: 1.0}, units={READ: "furlong"})]))
+    read = parse(wide([Kernel("k", {READ: 3.0, FFMA: 1.0}, units={READ: "Qfurlong"})]))
     assert read.launches[0].metrics == {READ: None, FFMA: 1.0}
-    assert "'furlong' of dram__bytes_read.sum is unknown" in read.warnings[0]
+    assert "'Qfurlong' of dram__bytes_read.sum is unknown" in read.warnings[0]
 
 
 def test_what_ncu_could_not_count_is_none_not_zero():
@@ -219,6 +219,33 @@ def test_text_without_a_table_is_refused(text, words):
         parse(text, "t.csv")
     assert str(caught.value).startswith("t.csv: wanted the CSV table of ncu")
     assert words in str(caught.value)
+
+
+HEADERS = ['"ID","Kernel Name","Metric Name"', '"ID","Kernel Name","a__b.sum"', "ID,Kernel Name",
+           '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"']  # fmt: skip
+CELLS = ["0", "", "k(int)", "1,5", "1.5", "1.234,5", "(1)", '"', "a__b.sum", "Mbyte", "\0", "²"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(HEADERS),
+    st.lists(st.lists(st.sampled_from(CELLS) | st.text(max_size=4), max_size=6), max_size=6),
+)
+def test_whatever_is_below_a_header_is_read_or_refused(header, rows):
+    lines = [",".join(f'"{cell}"' for cell in row) for row in rows]
+    text = "\n".join([header, *lines])
+    try:
+        found = parse(text).launches
+    except PerfmodelError as error:
+        found = error.args
+    assert found
+
+
+def test_a_table_of_the_programs_own_is_no_table():
+    own = "ID,score\n1,2\n"
+    assert len(parse(own + wide(TWO) + own).launches) == 2
+    with pytest.raises(ReportError, match="found '1,2'"):
+        parse(own)
 
 
 def test_a_table_without_launches_is_refused():

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from perfmodel.counters import by_kernel
-from perfmodel.counters.against import machine_named, place
+from perfmodel.counters.against import place
+from perfmodel.machine import named
 from perfmodel.readers.ncu import read_counters
 
 TABLES = sorted((Path(__file__).parent / "golden" / "ncu").glob("*.csv"))
@@ -21,7 +22,7 @@ def test_there_are_tables():
 def test_a_real_table_is_read(path: Path):
     read = read_counters([path])
     assert read.warnings == ()
-    h200 = machine_named("h200")
+    h200 = named("h200")
     for found in by_kernel(read.launches):
         assert found.name
         assert found.flops is not None

@@ -82,7 +82,8 @@ def _report(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
 
     read = read_counters(paths)
     launches = counting.inside(read.launches, options["ranges"])
-    machine = against.machine_of(launches, options["machine"])
+    chosen = options["machine"]
+    machine = _machine(chosen) if chosen else against.device_of(launches)
     by_range = options["by"] == "range" or (not options["by"] and any(x.ranges for x in launches))
     counted = (counting.by_range if by_range else counting.by_kernel)(launches)
     placed = [against.place(one, machine) for one in counted]
@@ -92,10 +93,10 @@ def _report(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
         said.append("no launch has an NVTX range: collect with ncu --nvtx, or take --by kernel")
     compared = _compared(launches, options)
     said += theory.warnings(compared)
-    if options["roofline"]:
-        said += _draw(placed, machine, options["roofline"])
     for sentence in said:
         warn(sentence)
+    if options["roofline"]:
+        _draw(placed, machine, options["roofline"])
     if options["as_json"]:
         found = report.document(placed, machine, said, compared)
         click.echo(escape_json(json.dumps(found, indent=1, allow_nan=False)))
@@ -104,6 +105,14 @@ def _report(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
     tables = [report.work_table(placed), report.roof_table(placed, machine)]
     for table in tables + ([theory.table(compared)] if compared else []):
         click.echo(render(table, "table", width=width, color=color))
+
+
+def _machine(word: str) -> Any:
+    """Return the machine of a name, or of a file that was measured."""
+    from perfmodel.ceilings import load
+    from perfmodel.machine import named
+
+    return load(word).machine if word.endswith(".toml") else named(word)
 
 
 def _compared(launches: Any, options: dict[str, Any]) -> list[Any]:
@@ -127,8 +136,8 @@ def _compared(launches: Any, options: dict[str, Any]) -> list[Any]:
     return found
 
 
-def _draw(placed: list[Any], machine: Any, out: Path) -> list[str]:
-    """Write the picture; return what it cannot show."""
+def _draw(placed: list[Any], machine: Any, out: Path) -> None:
+    """Write the picture, and say what it cannot show."""
     from perfmodel.plot import save
     from perfmodel.plot.levels import MOST, drawable, levels
 
@@ -140,8 +149,8 @@ def _draw(placed: list[Any], machine: Any, out: Path) -> list[str]:
     for written in save(axes, out.parent, out.stem, [out.suffix[1:]]):
         click.echo(f"Written: {written}", err=True)
     pointless = [p.counted.label for p in placed if not drawable(p)]
+    if pointless:
+        warn(f"not drawn, for want of FLOPs, time or bytes: {', '.join(pointless)}")
     rest = len(placed) - len(pointless) - MOST
-    said = [f"not drawn, for want of FLOPs, time or bytes: {', '.join(pointless)}"]
-    return said * bool(pointless) + [f"{rest} more are not drawn: they take the least time"] * (
-        rest > 0
-    )
+    if rest > 0:
+        warn(f"{rest} more are not drawn: they take the least time")

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from perfmodel import machine as machines
 from perfmodel.counters.counted import Counted
-from perfmodel.errors import ReportError
-from perfmodel.machine import Machine
+from perfmodel.machine import Machine, datasheet
 from perfmodel.readers.ncu import Launch
-from perfmodel.trace import Gpu
 
 PEAKS: Final = {
     "fp64": ("float64",),
@@ -28,15 +22,15 @@ PEAKS: Final = {
 """By unit, the machine's peaks that it is compared with, the first that is known: never another's.
 bfloat16 is multiplied as fast as float16 (NVIDIA's datasheets of A100 to H200)."""
 
-LINKS: Final = {"l1": "l1", "l2": "l2", "dram": "hbm"}
-"""By level, the machine's bandwidth."""
+LINKS: Final = {"l1": ("l1", "l1_read"), "l2": ("l2", "l2_read"), "dram": ("hbm",)}
+"""By level, the machine's bandwidths, of which the highest is the ceiling (docs/machines.md)."""
 
 MIXED: Final = 0.9
 """A kernel whose unit does less than this share of its operations is called mixed."""
 
 CAUSES: Final = (
-    "a clock above the boost clock of the datasheet, another machine than --machine says, or "
-    "counters and time of different passes"
+    "a clock above the boost clock of the datasheet, another machine than --machine says, counters "
+    "and time of different passes, or, at L2, bytes that cross between its halves"
 )
 
 
@@ -106,11 +100,7 @@ def place(counted: Counted, machine: Machine | None) -> Placed:
     share = flops[unit] / sum(flops.values()) if unit else None
     if machine is None:
         return Placed(counted, unit, share, None, {}, ())
-    links = {
-        level: machine.bandwidth_bytes_per_s[key]
-        for level, key in LINKS.items()
-        if key in machine.bandwidth_bytes_per_s
-    }
+    links = {level: rate for level in LINKS if (rate := _bandwidth(level, machine))}
     peak = _peak(unit, machine)
     above = []
     for other, operations in flops.items():
@@ -127,12 +117,16 @@ def place(counted: Counted, machine: Machine | None) -> Placed:
 def unknown(placed: Sequence[Placed], machine: Machine) -> tuple[str, ...]:
     """Say which ceilings of these points the machine lacks, and what to do."""
     said = []
-    levels = [v for v, key in LINKS.items() if key not in machine.bandwidth_bytes_per_s]
-    if levels:
-        names = " and ".join(level.upper() for level in levels)
+    if not _bandwidth("l2", machine):
         said.append(
-            f"{machine.name}: no bandwidth of {names}: no line for it; run perfmodel machine "
-            f"measure on the GPU and give its file to --machine"
+            f"{machine.name}: no bandwidth of L2: no line for it; run perfmodel machine measure on "
+            f"the GPU and give its file to --machine"
+        )
+    if not _bandwidth("l1", machine):
+        said.append(
+            f"{machine.name}: no bandwidth of L1: no line for it; perfmodel machine measure gives "
+            f"none either: write l1 into [bandwidth_bytes_per_s] of its file (multiprocessors x "
+            f"bytes per clock x clock) and give that to --machine"
         )
     units = dict.fromkeys(p.unit for p in placed if p.unit and not _peak(p.unit, machine))
     said += [
@@ -144,54 +138,17 @@ def unknown(placed: Sequence[Placed], machine: Machine) -> tuple[str, ...]:
     return tuple(said)
 
 
-def machine_of(launches: Sequence[Launch], word: str | None) -> Machine | None:
-    """Return the machine that is named, else the one that the launches ran on, if they tell."""
-    if word is not None:
-        return machine_named(word)
+def device_of(launches: Sequence[Launch]) -> Machine | None:
+    """Return the known machine that all launches ran on, where the table names it."""
     devices = {one.device for one in launches}
-    if len(devices) != 1 or "" in devices:
-        return None
-    unknown = (None,) * 7
-    found = machines.find(Gpu(0, devices.pop(), *unknown))
-    return found if found.peak_flops_per_s else None
-
-
-def machine_named(word: str) -> Machine:
-    """Return the machine of a name such as 'h200' or 'a100-40', or of a TOML file.
-
-    Raises
-    ------
-    ReportError
-        If there is no such machine, or the file cannot be read.
-    """
-    if word.endswith(".toml"):
-        return _from_file(Path(word))
-    found = [m for m in machines.known() if _plain(word) in _plain(m.name)]
-    if len(found) != 1:
-        several = "several" if found and word else "none"
-        raise ReportError(
-            f"wanted a machine's name or TOML file, found {word!r}, which is {several}; take one "
-            f"of {', '.join(m.name for m in machines.known())}, or FILE.toml"
-        )
-    return found[0]
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def _from_file(path: Path) -> Machine:
-    try:
-        entry = tomllib.loads(path.read_text(encoding="utf-8"))
-        peaks, links = entry["peak_flops_per_s"], entry["bandwidth_bytes_per_s"]
-        return Machine(str(entry["name"]), str(entry.get("source", path)), peaks, links)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise ReportError(
-            f"{path}: wanted a machine's TOML file with name, [peak_flops_per_s] and "
-            f"[bandwidth_bytes_per_s]; found: {error}; compare perfmodel/machines/h200.toml"
-        ) from error
+    return datasheet(devices) if len(devices) == 1 else None
 
 
 def _peak(unit: str | None, machine: Machine) -> float | None:
     found = [machine.peak_flops_per_s.get(key) for key in PEAKS.get(unit or "", ())]
     return next((peak for peak in found if peak), None)
+
+
+def _bandwidth(level: str, machine: Machine) -> float | None:
+    found = [machine.bandwidth_bytes_per_s.get(key) for key in LINKS[level]]
+    return max((rate for rate in found if rate), default=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from perfmodel.counters.counted import Counted
@@ -41,12 +41,15 @@ class Compared:
     batches : int
     model_flops, model_dram_bytes : float
         What the formulas say of one batch: every operand read once, every result written once.
+    split : bool
+        Whether the run multiplies float32 as products of TF32 numbers (tf32x3).
     """
 
     counted: Counted
     batches: int
     model_flops: float
     model_dram_bytes: float
+    split: bool = False
 
     @property
     def flops(self) -> float | None:
@@ -124,7 +127,10 @@ def compare(
             f"wanted ranges of workload '{workload.name}' ({', '.join(counts)}); found "
             f"{', '.join(one.name for one in ranges)}; collect with ncu --nvtx, or give --workload"
         )
-    return found
+    # the largest product has tiles to spare: what is twice or three times its work is split TF32
+    largest = max(found, key=lambda one: one.model_flops)
+    split = bool(_tensor(largest)) and (largest.flops_ratio or 0.0) > _SPLITS[-1] - _SMALL
+    return tuple(replace(one, split=split) for one in found)
 
 
 def explain(one: Compared) -> tuple[str, ...]:
@@ -167,7 +173,7 @@ def table(compared: Sequence[Compared]) -> Table:
 
 def _of_flops(one: Compared) -> tuple[str, ...]:
     ratio, units = one.flops_ratio, one.counted.flops_by_unit
-    tensor, scalar = (_sum(units[unit] for unit in part) for part in (TENSOR, SCALAR))
+    tensor, scalar = _tensor(one), _sum(units[unit] for unit in SCALAR)
     if ratio is None:
         return ("",)
     if tensor is None and ratio < 1 - _CLOSE:
@@ -182,7 +188,7 @@ def _of_flops(one: Compared) -> tuple[str, ...]:
             f"tensor cores did {tensor / (tensor + scalar):.1%} of the operations; instructions of "
             f"scalar units alone would say {alone:.1%} of the formulas'"
         )
-    products = next((n for n in _SPLITS if 0 <= ratio / n - 1 < _PADDING), 1) if tensor else 1
+    products = next((n for n in _SPLITS if ratio >= n), 1) if tensor and one.split else 1
     if products > 1:
         said.append(f"{products} products of TF32 numbers stand for one of float32 (tf32x3)")
     extra = ratio / products - 1
@@ -192,6 +198,11 @@ def _of_flops(one: Compared) -> tuple[str, ...]:
         said.append(
             f"{extra:.2%} more operations than needed: tiles that stick out of the matrices are "
             f"computed whole"
+        )
+    elif extra > _PADDING and (tensor or any("gemm" in name for name in one.counted.kernels)):
+        said.append(
+            f"{ratio / products:.2f} times the operations needed: a matrix is narrower than the "
+            f"tiles, which are computed whole"
         )
     elif extra > _PADDING:
         said.append(
@@ -221,6 +232,10 @@ def _of_bytes(one: Compared) -> tuple[str, ...]:
     if dram and l2 and l2 > (1 + _PADDING) * dram:
         said.append(f"L2 moved {l2 / dram:.1f} times DRAM's bytes: blocks read operands again")
     return tuple(said)
+
+
+def _tensor(one: Compared) -> float | None:
+    return _sum(one.counted.flops_of(unit) for unit in TENSOR)
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

@@ -131,7 +131,7 @@ def parse(text: str, source: str = "ncu's output") -> Counters:
         )
     parts = []
     for header, rows in tables:
-        form = _long if _LONG[0] in header else _wide
+        form = _long if _is_long(header) else _wide
         parts.append(Counters(tuple(form(header, rows, source, warnings))))
     merged = merge(parts)
     if not merged.launches:
@@ -202,12 +202,12 @@ def _tables(text: str) -> tuple[list[tuple[list[str], Rows]], int]:
     tables: list[tuple[list[str], Rows]] = []
     torn = 0
     for line in text.splitlines():
-        if line.startswith(('"ID"', "ID,")):
+        if line.startswith(('"ID"', "ID,")) and "Kernel Name" in _cells(line):
             tables.append((_cells(line), []))
         elif tables and (line.startswith(('"', ",")) or line[:1].isdigit()):
             header, rows = tables[-1]
             cells = _cells(line)
-            least = header.index(_LONG[2]) + 1 if _LONG[2] in header else len(header)
+            least = header.index(_LONG[2]) + 1 if _is_long(header) else len(header)
             if least <= len(cells) <= len(header) and _is_id(cells[0], header):
                 rows.append(cells + [""] * (len(header) - len(cells)))
             elif line.startswith('"') and cells[:1] and cells[0].isdigit():
@@ -223,7 +223,11 @@ def _cells(line: str) -> list[str]:
 
 
 def _is_id(cell: str, header: list[str]) -> bool:
-    return cell.strip().isdigit() or (not cell.strip() and _LONG[0] not in header)
+    return cell.strip().isdigit() or (not cell.strip() and not _is_long(header))
+
+
+def _is_long(header: list[str]) -> bool:
+    return set(_LONG) <= set(header)
 
 
 def _wide(header: list[str], rows: Rows, source: str, warnings: list[str]) -> Iterator[Launch]:

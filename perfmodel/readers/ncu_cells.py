@@ -9,10 +9,7 @@ from typing import Final
 
 from perfmodel.errors import ReportError
 
-_BASES: Final = frozenset(
-    ("inst", "byte", "B", "second", "s", "hz", "Hz", "cycle", "sector", "request", "op", "ops",
-     "%", "thread", "warp", "block", "register", "wavefront")
-)  # fmt: skip
+_BASES: Final = frozenset(("inst", "byte", "B", "second", "s", "hz", "Hz", "op", "ops", "%"))
 _PREFIXES: Final = {
     "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
     "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40,
@@ -67,7 +64,8 @@ def number(cell: str, mark: str) -> float | None:
 def scale(unit: str) -> float | None:
     """Return what a value in `unit` is multiplied by to be in bytes, seconds, operations.
 
-    None if the unit is not known. Rates keep their denominator.
+    None if the unit is not known; a word in small letters is a unit without prefix. Rates keep
+    their denominator.
 
     Examples
     --------
@@ -80,7 +78,7 @@ def scale(unit: str) -> float | None:
     for length in (2, 1):
         if name[:length] in _PREFIXES and name[length:] in _BASES:
             return _PREFIXES[name[:length]]
-    return None
+    return 1.0 if name.isalpha() and name.islower() else None  # 'cycle'
 
 
 def ranges(cell: str) -> tuple[str, ...]:
