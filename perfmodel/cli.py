@@ -18,6 +18,7 @@ from perfmodel.commands.predict import predict
 from perfmodel.commands.splits import splits
 from perfmodel.commands.stats import REPORTS, stats
 from perfmodel.commands.terminal import one_line
+from perfmodel.commands.whatif import whatif
 from perfmodel.errors import PerfmodelError
 
 __all__ = ["REPORTS", "main"]
@@ -62,6 +63,7 @@ for _command in (
     compare,
     calibrate,
     predict,
+    whatif,
     stats,
     formulas,
     splits,

@@ -39,7 +39,7 @@ LAYERS: Final = (
     {"predict"},
     {"run_tables"},
     {"tables", "analysis_json", "plot", "splits", "comparison"},
-    {"summary", "store"},
+    {"summary", "store", "whatif"},
     {"outputs"},
     {"api"},
     {"commands"},
