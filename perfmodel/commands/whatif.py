@@ -34,6 +34,7 @@ def whatif(reports: tuple[Path, ...], path: Path | None, out: Path | None, as_js
     from perfmodel.readers import read
     from perfmodel.table import render
     from perfmodel.whatif import report
+    from perfmodel.whatif.words import words
 
     model = None if path is None else predict.load(path)
     with Progress(len(reports), quiet=False) as advance:
@@ -56,7 +57,7 @@ def whatif(reports: tuple[Path, ...], path: Path | None, out: Path | None, as_js
     tables += [report.removed_table(said.answer)] if said.answer.removed else []
     for table in tables:
         click.echo(render(table, "table", width=width, color=color))
-    for sentence in report.words(said):
+    for sentence in words(said):
         click.echo(sentence)
 
 

@@ -74,7 +74,7 @@ def savings(
     ax.set_yticks(range(len(bars)), [plain(bar.label) for bar in bars])
     ax.set_ylim(len(bars) - 0.4, -0.6)
     ax.grid(True, axis="x", color=GRID, lw=0.6)
-    finish(ax, f"Saved of {si(batch_s, 's')} a batch; 90 %", "")
+    finish(ax, f"Saved of {si(batch_s, 's').replace(' us', ' µs')} a batch; 90 %", "")
     width = size_pt(ax, foreign)[0]
     _values(ax, bars, batch_s, width)
     kinds = {bar.bound: None for bar in bars}

@@ -67,7 +67,7 @@ def ask(traces: Sequence[Trace], model: Model | None = None) -> WhatIf:
         later=later,
         path=judge.path(),
         parallel=on_paper(full, mine.case, model),
-        answer=answer(analysis, mine),
+        answer=answer(analysis, mine, judge.batch),
         warnings=_warnings(model, mine),
     )
 

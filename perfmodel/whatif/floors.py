@@ -1,8 +1,9 @@
 """Floors: what a changed batch takes at least, by one report, the structure and the ceilings.
 
 A part's time is a sum of non-negative rates times amounts (`perfmodel.predict.parts`). Where a
-change leaves the rates as they are, the part takes at least the smallest ratio of its amounts;
-where it does not, the report tells nothing, and only the machine's ceilings are left.
+change leaves the rates as they are, the part takes at least the smallest ratio of its amounts, at
+most all of its time; where it does not (other kernels, memory of another kind, another library),
+the report tells nothing, and only the machine's ceilings are left.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from perfmodel.predict import Case
 from perfmodel.predict.parts import Part, route
 from perfmodel.whatif.evidence import GRAPH, WAITS, Evidence, structure
 
-_PRECISION: Final = {"ieee": "float32", "tf32": "tf32_tensor", "tf32x3": "tf32x3_tensor"}
+_PEAKS: Final = {"ieee": "float32", "tf32": "tf32_tensor", "tf32x3": "tf32x2_tensor"}
+"""Of float32; two TF32 products do where one factor is exact. Double precision has none here:
+cuBLAS may multiply it on tensor cores, whose rate is not the datasheet's ordinary one."""
 _COPIES: Final = ("copy images", "copy out", "copy back")
 _PRODUCTS: Final = ("wide products", "thin products", "element-wise", "fused steps")
 _LAUNCHES: Final = ("launch forward", "launch backward", "launch step", "between")
@@ -86,12 +89,12 @@ class _Floors:
         if old is None or seconds is None or not self._same_rates(old, new):
             return limit
         shared = [new.amounts[k] / v for k, v in old.amounts.items() if v > 0 and k in new.amounts]
-        ratio = min(shared, default=0.0)
+        ratio = min(*shared, 1.0) if shared else 0.0  # more work takes no less time
         if new.name == "all-reduce" and old.group.startswith("MPI") and ratio < 1:
             fewer = new.amounts["messages"] < old.amounts["messages"]
             kept = self.found.largest if fewer else 0.0
-            grown = new.amounts["bytes"] / old.amounts["bytes"]
-            return seconds * max(ratio, kept * min(grown, 1.0))
+            grown = min(new.amounts["bytes"] / old.amounts["bytes"], 1.0)
+            return seconds * max(ratio, kept * grown)
         floor = ratio * seconds
         if new.name in _COPIES:  # what is not latency takes its bytes over the link
             left = new.amounts["bytes"] - ratio * old.amounts["bytes"]
@@ -107,17 +110,16 @@ class _Floors:
         if new.name == "wide products":
             alike = {before["gemm"], after["gemm"]} <= set(_CUBLAS_WIDE)
             return alike and before["math"] == after["math"]
-        if new.name in _LAUNCHES:  # the same kernels, launched on the same route
-            return before["gemm"] == after["gemm"] and route(self.found.case) == route(self.after)
-        # MPI sums the same bytes, whatever memory they are in
-        return new.name == "all-reduce" and old.group[:3] == new.group[:3] == "MPI"
+        # the same kernels, launched on the same route
+        same = all(before[name] == after[name] for name in ("gemm", "sync"))
+        return new.name in _LAUNCHES and same and route(self.found.case) == route(self.after)
 
     def _limit(self, new: Part) -> float:
         """Return what the machine's ceilings allow; 0 where none is known."""
         if new.name == "wide products":
             machine, math = self.found.machine, self.after.settings["math"]
-            kind = _PRECISION[math] if self.after.sizes["b"] == 4 else "float64"
-            peak = machine.peak_flops_per_s.get(kind) if machine else None
+            known = machine.peak_flops_per_s if machine else {}
+            peak = known.get(_PEAKS[math]) if self.after.sizes["b"] == 4 else None
             return new.amounts["flops"] / peak if peak else 0.0
         if new.name in _COPIES:
             return new.amounts["bytes"] * self._per_byte("pcie")

@@ -82,7 +82,7 @@ def on_paper(full: RunAnalysis, case: Case, model: Model | None) -> OnPaper | No
         seconds = splits.crossings_of_time(sizes, ranks, rates, streamed=streamed)
         source = f"{rates.source}, by {rates.through}"
     except ModelError as error:
-        source = f"none: {error}"
+        source = f"no rates ({error})"
     calibrated, untold = _calibrated(case, model)
     return OnPaper(
         times[0], times[1], data, apart, source, splits.crossings_of_bytes(sizes), seconds,

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from perfmodel.splits import Crossing, Crossings
 from perfmodel.table import Column, Table
 from perfmodel.units import si
-from perfmodel.whatif.question import Answer, sentences
+from perfmodel.whatif.question import Answer
 from perfmodel.whatif.result import Saving, Step, WhatIf
+from perfmodel.whatif.words import words
 
 VERSION: Final = 1
 """Version of the JSON document."""
@@ -114,43 +113,6 @@ def removed_table(answer: Answer) -> Table:
     )
 
 
-def words(said: WhatIf) -> Iterator[str]:
-    """Say the answer to the question, the ceilings, and model parallelism, in sentences."""
-    yield from sentences(said.answer, said.label)
-    if said.answer.ceilings:
-        far = [f"{c.name} {si(c.flops_per_s, 'FLOP/s')} ({c.factor:.3g}x)"
-               for c in said.answer.ceilings]  # fmt: skip
-        yield f"Distance to the ceilings: {', '.join(far)}."
-    if said.parallel is None:
-        return
-    p = said.parallel
-    yield (
-        f"Model parallelism hands the all-reduce {si(p.model_bytes, 'B')} for "
-        f"{si(p.data_bytes, 'B')}: fewer bytes {_where(p.bytes)}."
-    )
-    if p.seconds is None or p.data_s is None or p.model_s is None:
-        yield f"On paper, its time cannot be told: no rates ({p.rates.removeprefix('none: ')})."
-    else:
-        yield (
-            f"On paper (rates of {p.rates}; no launches): {si(p.model_s, 's')} for data "
-            f"parallelism's {si(p.data_s, 's')}; faster {_where(p.seconds)}."
-        )
-    if p.calibrated is not None:
-        yield f"By the calibrated model, whose terms are measured: faster {_where(p.calibrated)}."
-    else:
-        yield f"Not by a calibrated model: {p.untold}."
-
-
-def _where(at: Crossings) -> str:
-    return "; ".join(_side(c, s) for c, s in ((at.hidden, "H"), (at.batch, "B"), (at.ranks, "p")))
-
-
-def _side(crossing: Crossing, symbol: str) -> str:
-    if crossing.at is None:
-        return f"for {'every' if crossing.model_wins == 'always' else 'no'} {symbol}"
-    return f"for {symbol} {'<' if crossing.model_wins == 'below' else '>'} {crossing.at:,.0f}"
-
-
 def document(said: WhatIf) -> dict[str, Any]:
     """Return what `whatif --json` prints; times in seconds, per batch."""
     parallel = None if said.parallel is None else asdict(said.parallel)
@@ -186,6 +148,7 @@ def _change(c: Saving) -> dict[str, Any]:
         "high_s": c.high_s,
         "next_low_s": c.next_low_s,
         "next_high_s": c.next_high_s,
+        "alone_s": c.alone_s,
         "source": c.source,
         "exact": c.exact,
         "sizes": dict(c.case.sizes),

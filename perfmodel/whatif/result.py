@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from perfmodel.predict import Case
 from perfmodel.whatif.paper import OnPaper
-from perfmodel.whatif.question import Answer
-
-Source = Literal["model", "bound"]
+from perfmodel.whatif.question import Answer, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +30,8 @@ class Saving:
         Of a prediction: 90 % of what another launch would show, as launches differ.
     batch_s : float
         The batch after the change (of a bound: at least), per as many images as before.
+    alone_s : float or None
+        Of a prediction: the batch by the model alone, whatever this report took.
     phases : mapping of str to (float or None, float or None)
         Phases that change, in seconds: as they are, and then (predicted, or at least).
     exact : bool
@@ -52,6 +51,7 @@ class Saving:
     next_low_s: float | None
     next_high_s: float | None
     batch_s: float
+    alone_s: float | None
     phases: Mapping[str, tuple[float | None, float | None]]
     exact: bool
     notes: tuple[str, ...] = ()
