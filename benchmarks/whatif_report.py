@@ -88,7 +88,9 @@ def _bounds(r: dict[str, Any]) -> str:
 def _models(r: dict[str, Any]) -> str:
     s = r["summary"]
     kinds = [
-        ("frozen", s["ladder"]["frozen"], "the ladder, nothing of it in the calibration"),
+        ("frozen", s["ladder"]["frozen"],
+         "the ladder, none of its launches in the calibration (the campaign's of document and "
+         "pinned are)"),
         ("held out", s["ladder"]["held out"],
          "the ladder, all other rungs in the calibration, the rung after the change not"),
         ("other launches", s["ladder"]["other launches"],

@@ -89,7 +89,7 @@ class _Floors:
         if old is None or seconds is None or not self._same_rates(old, new):
             return limit
         shared = [new.amounts[k] / v for k, v in old.amounts.items() if v > 0 and k in new.amounts]
-        ratio = min(*shared, 1.0) if shared else 0.0  # more work takes no less time
+        ratio = min([*shared, 1.0]) if shared else 0.0  # more work takes no less time
         if new.name == "all-reduce" and old.group.startswith("MPI") and ratio < 1:
             fewer = new.amounts["messages"] < old.amounts["messages"]
             kept = self.found.largest if fewer else 0.0
@@ -177,7 +177,7 @@ class _Floors:
             self.new[name].amounts[k] / v for name in _PRODUCTS if name in self.old
             for k, v in self.old[name].amounts.items()
         ]  # fmt: skip
-        return known[GRAPH] * min(*shares, 1.0)
+        return known[GRAPH] * min([*shares, 1.0])
 
 
 def _of_the_first_layer(case: Case) -> float:
