@@ -22,6 +22,7 @@ from perfmodel.commands.splits import splits
 from perfmodel.commands.stats import REPORTS, stats
 from perfmodel.commands.terminal import one_line
 from perfmodel.commands.utilization import utilization
+from perfmodel.commands.whatif import whatif
 from perfmodel.errors import PerfmodelError
 
 __all__ = ["REPORTS", "main"]
@@ -66,6 +67,7 @@ for _command in (
     compare,
     calibrate,
     predict,
+    whatif,
     stats,
     formulas,
     splits,

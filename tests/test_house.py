@@ -39,7 +39,7 @@ LAYERS: Final = (
     {"predict"},
     {"run_tables"},
     {"tables", "analysis_json", "plot", "splits", "comparison"},
-    {"memory", "utilization"},
+    {"memory", "utilization", "whatif"},
     {"summary", "store"},
     {"outputs"},
     {"api"},
