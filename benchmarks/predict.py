@@ -2,12 +2,12 @@
 
     python benchmarks/predict.py --freeze     # fit the design's runs, write the frozen model
     python benchmarks/predict.py              # predict every other run, leave-one-out studies
-    python benchmarks/predict.py --document   # the table of docs/predict.md
+    python benchmarks/predict.py --document   # the tables of docs/predict.md
 
-Every profile of every index is used (profiles/campaign, profiles/ladder, and others named with
---index); launches of one configuration are grouped. An index may name the median batch without
-Nsight Systems: that is a launch, too, after the frozen model's time of recording is added. Commit
-the frozen model before collecting what it is to predict: results name its commit.
+The campaign is profiles/launches: 114 configurations in 3 to 5 recorded launches each, and bare
+ones beside them. What the frozen model says of two older collections, made on other machines and
+with ranks that moved from core to core (profiles/campaign, profiles/ladder), is told apart. Commit
+the frozen model before predicting: results name its commit.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import argparse
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
-from predict_launches import Launches
-from predict_score import noise_floor, predict_rows, ranking, summary
+from predict_foreign import foreign
+from predict_launches import Launches, reports
+from predict_score import noise_floor, overhead, predict_rows, quiet, ranking, summary
 from predict_studies import other_designs, studies
 
 from perfmodel.predict import calibrate, load, save
@@ -53,7 +55,6 @@ def main() -> None:
     )
     parser.add_argument("--freeze", action="store_true")
     parser.add_argument("--document", action="store_true")
-    parser.add_argument("--index", action="append", type=Path, default=[])
     parser.add_argument("--out", type=Path, default=RESULTS / "predict.json")
     args = parser.parse_args()
     if args.document:
@@ -61,29 +62,48 @@ def main() -> None:
 
         predict_report.write(json.loads(args.out.read_text(encoding="utf-8")))
         return
-    usual = [ROOT / "profiles" / name / "index.json" for name in ("campaign", "ladder")]
-    launches = Launches([*usual, *args.index])
+    launches = Launches()
     designed = launches.designed()
     if args.freeze:
-        save(calibrate(designed, machine="NVIDIA H200", untraced=launches.untraced), FROZEN)
-        print(f"frozen on {len(designed)} runs: {FROZEN}")
+        model = calibrate(
+            designed, machine="NVIDIA H200", untraced=launches.untraced, alone=launches.alone
+        )
+        save(model, FROZEN)
+        print(f"frozen on {len(designed)} launches: {FROZEN}")
         return
     model = load(FROZEN)
     used = {str(run["source"]) for run in model.runs}
-    seen = {o.case.key for o in launches.observations if o.source in used}
-    unseen = [o for o in launches.observations if o.case.key not in seen]
-    floor = noise_floor(launches, model)
     training = [o for o in launches.observations if o.source in used]
-    rows = predict_rows(model, training, unseen, launches)
+    seen = {o.case.key for o in training}
+    rows = predict_rows(
+        model, training, [o for o in launches.observations if o.case.key not in seen]
+    )
+    floor = noise_floor(launches.observations)
+    sd = floor["launch_sd"]
     result = {
-        "frozen": {"model": FROZEN.name, "commit": commit_of(FROZEN), "runs": sorted(used)},
-        "targets": TARGETS, "noise_floor": floor, "summary": summary(rows, floor["launch_sd"]),
-        "ranking": ranking(rows + predict_rows(model, training, training, launches)),
-        "other_designs": other_designs(launches, floor["launch_sd"]),
-        "rows": rows, "studies": studies(launches, floor["launch_sd"]),
+        "frozen": {
+            "model": FROZEN.name, "commit": commit_of(FROZEN), "runs": sorted(used),
+            "configurations": len(seen), "of": len({o.case.key for o in launches.observations}),
+        },
+        "targets": TARGETS, "noise_floor": floor, "overhead": overhead(launches),
+        "summary": summary(rows, sd), "quiet": summary(quiet(rows), sd),
+        "ranking": ranking(rows), "other_designs": other_designs(launches, sd),
+        "rows": rows, "older": older(model, training, sd), "foreign": foreign(),
+        "studies": studies(launches, sd),
     }  # fmt: skip
     args.out.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    print(json.dumps({k: result[k] for k in ("noise_floor", "summary", "ranking")}, indent=1))
+    shown = ("noise_floor", "summary", "quiet", "ranking", "overhead")
+    print(json.dumps({k: result[k] for k in shown}, indent=1))
+
+
+def older(model: Any, training: list[Any], sd: dict[str, float]) -> dict[str, Any]:
+    """What the frozen model says of collections of another day and other machines."""
+    found = {}
+    for name in ("campaign", "ladder"):
+        observed = reports(ROOT / "profiles" / name / "index.json")
+        rows = predict_rows(model, training, observed)
+        found[name] = {"summary": summary(rows, sd), "rows": rows}
+    return found
 
 
 if __name__ == "__main__":

@@ -8,71 +8,94 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from perfmodel.ceilings import load
 from perfmodel.errors import ModelError
 from perfmodel.measure import measure
-from perfmodel.predict import Model, Observation, observe
-from perfmodel.predict.parts import route
+from perfmodel.predict import Case, Observation, mlp_case, observe
+from perfmodel.predict.alone import Alone, from_measurement
 from perfmodel.readers import read
 
+ROOT = Path(__file__).resolve().parent.parent
+LAUNCHES = ROOT / "profiles" / "launches" / "launches.json"
+MACHINE = ROOT / "benchmarks" / "results" / "machine_h200x4.toml"
+
 DESIGN = (
-    *(("host", 2, h, b) for h, b in ((128, 1500), (256, 12000), (512, 3000), (1024, 6000),
-                                    (2048, 12000), (4096, 3000))),
-    ("host", 1, 512, 12000), ("host", 1, 2048, 3000), ("host", 4, 2048, 3000),
-    ("pinned", 2, 512, 3000), ("pinned", 2, 2048, 12000),
+    "p2_host_H128_B12000", "p2_host_H512_B1500", "p2_host_H1024_B6000", "p2_host_H4096_B3000",
+    "p2_pinned_H128_B3000", "p2_pinned_H2048_B12000", "p2_host-flat_pinned_H512_B12000",
+    "p2_host-flat_device_H2048_B12000", "p2_host-flat_prefetch_H512_B3000",
+    "p2_chunked_device_H512_B3000", "p2_chunked_device_H2048_B12000",
+    "p2_nccl_device_H128_B3000", "p2_nccl_device_H4096_B12000", "p2_nccl_device_graph_H512_B3000",
+    "p2_nccl_device_fused_tf32x3_graph_H128_B3000",
+    "p2_nccl_device_fused_tf32x3_graph_H512_B12000",
+    "p2_nccl_device_fused_tf32x3_graph_H2048_B12000",
+    "p2_peer_device_fused_tf32x3_graph_H512_B3000",
+    "p2_peer_device_fused_tf32x3_graph_H2048_B3000",
+    "p4_host_H2048_B3000", "p4_nccl_device_H512_B3000",
+    "p4_nccl_device_fused_tf32x3_graph_H2048_B3000",
+    "p4_peer_device_fused_tf32x3_graph_H512_B12000",
+    "p1_host_H512_B12000", "p1_host_H2048_B3000", "p1_pinned_H512_B3000",
+    "p1_none_device_H2048_B12000", "p1_none_device_fused_tf32x3_graph_H512_B3000",
 )  # fmt: skip
-"""(transport, p, H, B): 11 of the campaign's 44 profiles, float32, on 2 GPUs unless p is not 2."""
+"""28 of the 114 configurations of profiles/launches: all of their launches, and no others."""
 
 
 class Launches:
-    """All launches of all indices: observations, times without Nsight Systems, and their folder."""
+    """All launches: observations of recorded ones, times of bare ones, and microbenchmarks.
 
-    def __init__(self, indices: Sequence[Path]) -> None:
+    Attributes
+    ----------
+    observations : list of Observation
+        One per recorded launch; `source` is NAME#LAUNCH.
+    bare : dict
+        Seconds per batch without Nsight Systems by case: the median chunk of every such launch.
+    untraced : dict
+        The median of those by source, for what recording adds.
+    alone : Alone or None
+        cuBLAS's products as `perfmodel machine measure` timed them.
+    """
+
+    def __init__(self, file: Path = LAUNCHES, machine: Path | None = MACHINE) -> None:
+        rows = json.loads(file.read_text(encoding="utf-8"))["launches"]
         self.observations: list[Observation] = []
-        self.folder: dict[str, str] = {}
-        self.untraced: dict[str, float] = {}
-        self.machine: dict[str, str] = {}
-        for index in indices:
-            for row in json.loads(index.read_text(encoding="utf-8")):
-                run = measure(
-                    [read(index.parent / row["file"])], "batch iteration", label=row["file"]
-                )
-                try:
-                    self.observations.append(observe(run))
-                except ModelError as error:
-                    print(f"{row['file']}: left out: {error}", file=sys.stderr)
-                    continue
-                self.folder[row["file"]] = index.parent.name
-                self.machine[row["file"]] = row["machine"]
-                if row.get("batch_median_s_without_nsys"):
-                    self.untraced[row["file"]] = row["batch_median_s_without_nsys"]
-
-    def of(self, folder: str) -> list[Observation]:
-        """The observations of one folder."""
-        return [o for o in self.observations if self.folder[o.source] == folder]
+        self.bare: dict[object, list[float]] = {}
+        self.alone: Alone | None = None
+        if machine is not None:
+            self.alone = from_measurement(load(machine), machine.name)
+        cases: dict[str, Case] = {}
+        for row in rows:
+            if row["recorded"] and "parts" in row:
+                case = cases.setdefault(row["name"], mlp_case(row["sizes"], row["settings"]))
+                self.observations.append(
+                    Observation(f"{row['name']}#{row['launch']}", case, row["batch_s"],
+                                row["parts"], row["phases"], row["batches"])
+                )  # fmt: skip
+        for row in rows:
+            if not row["recorded"] and row["name"] in cases:
+                key = cases[row["name"]].key
+                self.bare.setdefault(key, []).append(float(np.median(row["batch_s"])))
+        self.untraced = {
+            o.source: float(np.median(self.bare[o.case.key]))
+            for o in self.observations
+            if o.case.key in self.bare
+        }
 
     def designed(self) -> list[Observation]:
-        """The runs that the model is frozen on: one launch of every case of the design."""
-        found = []
-        for transport, p, h, b in DESIGN:
-            machine = "h200x2" if p == 2 else "h200x4"
-            found += [
-                o for o in self.of("campaign")
-                if (o.case.settings["transport"], o.case.settings["sync"]) == (transport, "no")
-                and (o.case.sizes["p"], o.case.sizes["H"], o.case.sizes["B"]) == (p, h, b)
-                and o.case.sizes["b"] == 4 and self.machine[o.source] == machine
-            ][:1]  # fmt: skip
-        return found
+        """All launches of the configurations that the model is frozen on."""
+        return [o for o in self.observations if o.source.split("#")[0] in DESIGN]
 
-    def measured(self, group: Sequence[Observation], model: Model) -> list[dict[str, Any]]:
-        """Every launch of one configuration, in seconds as recorded."""
-        rows = []
-        for o in group:
-            rows.append({"report": o.source, "recorded": True, "batch_s": o.batch_s})
-            bare = self.untraced.get(o.source)
-            if bare is not None:
-                added = (model.tracing_s or 0.0) if route(o.case) == "blocking" else 0.0
-                rows.append({"report": o.source, "recorded": False, "batch_s": bare + added})
-        return rows
+
+def reports(index: Path) -> list[Observation]:
+    """Observations of the reports of an index; what cannot be observed is said and left out."""
+    found = []
+    for row in json.loads(index.read_text(encoding="utf-8")):
+        run = measure([read(index.parent / row["file"])], "batch iteration", label=row["file"])
+        try:
+            found.append(observe(run))
+        except ModelError as error:
+            print(f"{row['file']}: left out: {error}", file=sys.stderr)
+    return found
 
 
 def grouped(observations: Sequence[Observation]) -> list[list[Observation]]:
@@ -81,3 +104,8 @@ def grouped(observations: Sequence[Observation]) -> list[list[Observation]]:
     for o in observations:
         groups.setdefault(o.case.key, []).append(o)
     return list(groups.values())
+
+
+def measured(group: Sequence[Observation]) -> list[dict[str, Any]]:
+    """Every recorded launch of one configuration, in seconds."""
+    return [{"report": o.source, "batch_s": o.batch_s} for o in group]

@@ -47,7 +47,8 @@ def work(case: Case) -> tuple[float, float, float]:
 def document(observations: Sequence[Observation]) -> Predictor:
     """F/P_flops + n_pci/P_pci + n_mpi/P_mpi, fitted at the run nearest to the document's own."""
     best = min(
-        (o for o in observations if o.phases.get("MPI_Allreduce") and o.case.sizes["p"] > 1),
+        (o for o in observations
+         if o.phases.get("cudaMemcpyDeviceToHost") and o.case.sizes["p"] > 1),
         key=lambda o: sum(abs(math.log(o.case.sizes[k] / v)) for k, v in (("H", 512), ("B", 3000))),
     )  # fmt: skip
     flops, pci, mpi = work(best.case)
@@ -88,8 +89,10 @@ def features(case: Case) -> list[float]:
     z, s = case.sizes, case.settings
     logs = [math.log(z[k]) for k in ("H", "B", "p", "b")]
     counts = [math.log1p(n) for n in work(case)]
-    on = [float(s["transport"] == t) for t in ("host", "pinned", "host-flat", "nccl")]
-    return [*logs, *counts, *on, float(s["graph"] == "yes"), float(s["data_on"] == "device")]
+    said = ("host", "pinned", "host-flat", "chunked", "nccl", "peer", "device", "prefetch", "thin",
+            "fused", "tf32", "tf32x3", "model")  # fmt: skip
+    values = set(s.values())
+    return [*logs, *counts, *(float(word in values) for word in said), float(s["graph"] == "yes")]
 
 
 def boosted(

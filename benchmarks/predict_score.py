@@ -7,27 +7,31 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from predict_launches import Launches, grouped
+from predict_launches import Launches, grouped, measured
 from predict_rivals import rivals
 
 from perfmodel.errors import ModelError
 from perfmodel.predict import Model, Observation, predict
 from perfmodel.predict.parts import BETWEEN, route
 
+QUIET = 0.03
+"""Launches that differ by less (one standard deviation): the GPU sets the pace, not the host."""
+
 
 def predict_rows(
-    model: Model, training: Sequence[Observation], unseen: Sequence[Observation], launches: Launches
+    model: Model, training: Sequence[Observation], unseen: Sequence[Observation]
 ) -> list[dict[str, Any]]:
     """One row per unseen configuration: predicted, measured, every rival."""
     others = rivals(training)
     rows = []
     for group in grouped(unseen):
         case = group[0].case
-        measured = launches.measured(group, model)
-        median = float(np.median([m["batch_s"] for m in measured]))
+        launches = measured(group)
+        median = float(np.median([m["batch_s"] for m in launches]))
         row: dict[str, Any] = {
             "case": case.label, "sizes": dict(case.sizes), "settings": dict(case.settings),
-            "measured": measured, "measured_s": median,
+            "route": route(case), "measured": launches, "measured_s": median,
+            "launch_sd": spread_of(group),
             "rivals_s": {name: rival(case) for name, rival in others.items()},
         }  # fmt: skip
         try:
@@ -53,21 +57,31 @@ def predict_rows(
     return rows
 
 
-def noise_floor(launches: Launches, model: Model) -> dict[str, Any]:
-    """Standard deviation of log times between launches of one configuration, pooled."""
-    squares, degrees, pairs = 0.0, 0, 0
-    for group in grouped([o for o in launches.observations if route(o.case) == "blocking"]):
-        logs = np.log([m["batch_s"] for m in launches.measured(group, model)])
-        if len(logs) > 1:
-            squares += float(((logs - logs.mean()) ** 2).sum())
-            degrees, pairs = degrees + len(logs) - 1, pairs + 1
+def spread_of(group: Sequence[Observation]) -> float | None:
+    """Standard deviation of log times between launches of one configuration; None for one."""
+    logs = np.log([o.batch_s for o in group])
+    return float(logs.std(ddof=1)) if len(logs) > 1 else None
+
+
+def noise_floor(observations: Sequence[Observation]) -> dict[str, Any]:
+    """Standard deviation between launches of one configuration, pooled by how a batch runs."""
+    pooled: dict[str, list[tuple[float, int]]] = {}
+    for group in grouped(observations):
+        sd = spread_of(group)
+        if sd is not None:
+            pooled.setdefault(route(group[0].case), []).append((sd, len(group) - 1))
     return {
-        "launch_sd": math.sqrt(squares / degrees), "configurations": pairs, "degrees": degrees,
-        "meaning": "relative standard deviation of a batch's median between launches",
-    }  # fmt: skip
+        "meaning": "relative standard deviation of a batch's median between launches, by route",
+        "launch_sd": {
+            name: math.sqrt(sum(n * sd**2 for sd, n in found) / sum(n for _, n in found))
+            for name, found in pooled.items()
+        },
+        "configurations": {name: len(found) for name, found in pooled.items()},
+        "launches": len(observations),
+    }
 
 
-def summary(rows: Sequence[dict[str, Any]], floor_sd: float) -> dict[str, Any]:
+def summary(rows: Sequence[dict[str, Any]], floor_sd: dict[str, float]) -> dict[str, Any]:
     """Errors over rows that were predicted, with what noise alone would leave."""
     told = [r for r in rows if r["predicted_s"] is not None]
     out: dict[str, Any] = {"configurations": len(rows), "refused": len(rows) - len(told)}
@@ -77,7 +91,9 @@ def summary(rows: Sequence[dict[str, Any]], floor_sd: float) -> dict[str, Any]:
     generator = np.random.default_rng(213)
     means = errors[generator.integers(0, len(errors), (2000, len(errors)))].mean(axis=1)
     # a perfect model still misses the median of k launches by sd sqrt(2/pi) / sqrt(k)
-    floor = [floor_sd * math.sqrt(2 / math.pi / len(r["measured"])) for r in told]
+    floor = [
+        floor_sd[r["route"]] * math.sqrt(2 / math.pi / len(r["measured"])) for r in told
+    ]  # fmt: skip
     inside = [r["low_s"] <= m["batch_s"] <= r["high_s"] for r in told for m in r["measured"]]
     phases: dict[str, list[float]] = {}
     for r in told:
@@ -94,20 +110,54 @@ def summary(rows: Sequence[dict[str, Any]], floor_sd: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def quiet(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows whose launches agree: noise hides little of the model's own error there."""
+    return [r for r in rows if r["launch_sd"] is not None and r["launch_sd"] < QUIET]
+
+
 def _rival(rows: Sequence[dict[str, Any]], name: str) -> dict[str, float]:
     errors = [abs(r["rivals_s"][name] / r["measured_s"] - 1) for r in rows]
     return {"mean": float(np.mean(errors)), "max": float(max(errors))}
 
 
 def ranking(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Pairs of settings at one size: is the faster one predicted to be faster?"""
+    """Pairs of settings at one size, both unseen: is the faster one predicted to be faster?
+
+    `clear` counts the pairs whose medians differ by more than two standard deviations of launches.
+    """
     told = [r for r in rows if r["predicted_s"] is not None]
-    right = pairs = 0
+    found = []
     for i, a in enumerate(told):
         for b in told[i + 1 :]:
             if a["sizes"] == b["sizes"] and a["settings"] != b["settings"]:
-                pairs += 1
-                right += (a["predicted_s"] < b["predicted_s"]) == (
-                    a["measured_s"] < b["measured_s"]
-                )
-    return {"pairs": pairs, "right": right, "share": right / pairs if pairs else None}
+                right = (a["predicted_s"] < b["predicted_s"]) == (a["measured_s"] < b["measured_s"])
+                noise = math.hypot(a["launch_sd"] or 0.0, b["launch_sd"] or 0.0)
+                apart = abs(math.log(a["measured_s"] / b["measured_s"])) > 2 * noise
+                found.append((right, apart))
+    right, clear = sum(r for r, _ in found), [r for r, apart in found if apart]
+    return {
+        "pairs": len(found), "right": right, "share": right / len(found) if found else None,
+        "clear_pairs": len(clear), "clear_right": sum(clear),
+        "clear_share": sum(clear) / len(clear) if clear else None,
+    }  # fmt: skip
+
+
+def overhead(launches: Launches) -> dict[str, Any]:
+    """What recording by Nsight Systems adds to a batch, by how a batch runs."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for group in grouped(launches.observations):
+        bare = launches.bare.get(group[0].case.key)
+        if bare:
+            pair = float(np.median([o.batch_s for o in group])), float(np.median(bare))
+            found.setdefault(route(group[0].case), []).append(pair)
+    return {
+        name: {
+            "configurations": len(pairs),
+            "added_s": float(np.median([traced - bare for traced, bare in pairs])),
+            "share": float(np.median([traced / bare - 1 for traced, bare in pairs])),
+            "share_q1_q3": [
+                float(np.quantile([t / b - 1 for t, b in pairs], q)) for q in (0.25, 0.75)
+            ],
+        }
+        for name, pairs in found.items()
+    }

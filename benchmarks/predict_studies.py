@@ -7,35 +7,34 @@ from typing import Any
 
 import numpy as np
 from predict_launches import DESIGN, Launches, grouped
-from predict_score import predict_rows, summary
+from predict_score import predict_rows, quiet, summary
 
 from perfmodel.predict import Observation, calibrate
 
 
 def study(
-    launches: Launches, pool: Sequence[Observation], held: Callable[[Observation], bool], sd: float
-) -> dict[str, Any]:
+    launches: Launches, pool: Sequence[Observation], held: Callable[[Observation], bool],
+    sd: dict[str, float],
+) -> dict[str, Any]:  # fmt: skip
     """Calibrate without the held-out runs, predict them."""
     training = [o for o in pool if not held(o)]
-    model = calibrate(training, untraced=launches.untraced)
-    rows = predict_rows(model, training, [o for o in pool if held(o)], launches)
-    return {"summary": summary(rows, sd), "rows": rows}
+    model = calibrate(training, untraced=launches.untraced, alone=launches.alone)
+    rows = predict_rows(model, training, [o for o in pool if held(o)])
+    return {"summary": summary(rows, sd), "quiet": summary(quiet(rows), sd), "rows": rows}
 
 
-def studies(launches: Launches, sd: float) -> dict[str, Any]:
+def studies(launches: Launches, sd: dict[str, float]) -> dict[str, Any]:
     """Leave-one-out over H, B, p and transport, and one step beyond the grid."""
-    pool = launches.of("campaign")
+    pool = launches.observations
     found: dict[str, Any] = {}
     for symbol in ("H", "B", "p"):
-        parts = {
+        found[f"leave one {symbol} out"] = {
             str(value): study(launches, pool, _of_size(symbol, value), sd)
             for value in sorted({o.case.sizes[symbol] for o in pool})
         }
-        found[f"leave one {symbol} out"] = parts
-    everything = launches.observations
-    ways = sorted({_way(o) for o in everything})
+    ways = sorted({_way(o) for o in pool})
     found["leave one transport out"] = {
-        way: study(launches, everything, _of_way(way), sd) for way in ways
+        way: study(launches, pool, _of_way(way), sd) for way in ways
     }
     found["one step beyond"] = {
         f"{s} = {last}": study(launches, pool, _of_size(s, last), sd)
@@ -48,37 +47,35 @@ def studies(launches: Launches, sd: float) -> dict[str, Any]:
                 {k: r.get(k) for k in ("case", "predicted_s", "measured_s", "low_s", "high_s",
                                        "error", "refused", "rivals_s")} for r in part["rows"]
             ]  # fmt: skip
-        parts["all"] = {"summary": summary(rows, sd)}
+        parts["all"] = {"summary": summary(rows, sd), "quiet": summary(quiet(rows), sd)}
     return found
 
 
-def other_designs(launches: Launches, sd: float, count: int = 40) -> dict[str, Any]:
-    """Draw designs like ours at random: how much of the result is the choice of its 11 runs?
+def other_designs(launches: Launches, sd: dict[str, float], count: int = 40) -> dict[str, Any]:
+    """Draw designs like ours at random: how much of the result is the choice of its runs?
 
-    Each has as many runs of every stratum (transport, ranks) as `DESIGN`, without float64 and
-    synchronized runs, and predicts every other configuration.
+    Each has as many configurations of every stratum (settings and ranks) as `DESIGN`.
     """
-    wanted: dict[tuple[str, int], int] = {}
-    for transport, p, _, _ in DESIGN:
-        wanted[transport, p] = wanted.get((transport, p), 0) + 1
-    pool: dict[tuple[str, int], list[list[Observation]]] = {key: [] for key in wanted}
-    for group in grouped(launches.of("campaign")):
-        case = group[0].case
-        stratum = case.settings["transport"], case.sizes["p"]
-        if stratum in pool and case.settings["sync"] == "no" and case.sizes["b"] == 4:
-            pool[stratum].append(group)
+    wanted: dict[str, int] = {}
+    for name in DESIGN:
+        stratum = _stratum(name)
+        wanted[stratum] = wanted.get(stratum, 0) + 1
+    pool: dict[str, list[list[Observation]]] = {}
+    for group in grouped(launches.observations):
+        pool.setdefault(_stratum(group[0].source.split("#")[0]), []).append(group)
     generator = np.random.default_rng(213)
     found = []
     for _ in range(count):
         training = [
-            pool[key][i][0]
-            for key, size in wanted.items()
-            for i in generator.choice(len(pool[key]), size, replace=False)
+            o
+            for stratum, size in wanted.items()
+            for i in generator.choice(len(pool[stratum]), size, replace=False)
+            for o in pool[stratum][i]
         ]
         used = {o.case.key for o in training}
-        model = calibrate(training, untraced=launches.untraced)
+        model = calibrate(training, untraced=launches.untraced, alone=launches.alone)
         unseen = [o for o in launches.observations if o.case.key not in used]
-        s = summary(predict_rows(model, training, unseen, launches), sd)
+        s = summary(predict_rows(model, training, unseen), sd)
         found.append({k: s[k] for k in ("refused", "mean", "p90", "max", "coverage", "rivals")})
     means, inside = ([f[k] for f in found] for k in ("mean", "coverage"))
     rival = min(np.mean([f["rivals"][name]["mean"] for f in found]) for name in found[0]["rivals"])
@@ -88,6 +85,11 @@ def other_designs(launches: Launches, sd: float, count: int = 40) -> dict[str, A
         "coverage": float(np.mean(inside)), "p90": float(np.mean([f["p90"] for f in found])),
         "max": float(np.mean([f["max"] for f in found])), "drawn": found,
     }  # fmt: skip
+
+
+def _stratum(name: str) -> str:
+    """Ranks and settings of a configuration's name: without H and B."""
+    return name.rsplit("_H", 1)[0]
 
 
 def _of_size(symbol: str, value: int) -> Callable[[Observation], bool]:

@@ -9,12 +9,13 @@ from typing import Final
 import numpy as np
 
 from perfmodel.errors import ModelError
+from perfmodel.predict.alone import Alone
 from perfmodel.predict.case import Case
-from perfmodel.predict.model import Model, Term
+from perfmodel.predict.model import Model, Term, parts_known
 from perfmodel.predict.observe import Observation
 from perfmodel.predict.parts import Part, parts_of, route
 from perfmodel.predict.predict import predict
-from perfmodel.predict.regress import fit, measured_space, resample
+from perfmodel.predict.regress import fit, measured_space, resample, spread
 
 MLP: Final = "mlp"
 """Name of the trainer's own workload."""
@@ -31,6 +32,7 @@ def calibrate(
     *,
     machine: str = "",
     untraced: Mapping[str, float] | None = None,
+    alone: Alone | None = None,
 ) -> Model:
     """Fit every part that the runs have.
 
@@ -42,6 +44,8 @@ def calibrate(
         What it was measured on, for people.
     untraced : mapping of str to float, optional
         Median batch of the same configurations without Nsight Systems, in seconds, by report.
+    alone : Alone, optional
+        Microbenchmarks of cuBLAS's products, which are then not fitted by their FLOPs.
 
     Raises
     ------
@@ -52,17 +56,19 @@ def calibrate(
         raise ModelError("wanted reports to calibrate with; found none; give one at least")
     rows: dict[str, list[tuple[Part, float, Observation]]] = {}
     for o in observations:
-        for part in parts_of(o.case):
+        plain = parts_of(o.case)
+        for part, known in zip(plain, parts_known(o.case, alone), strict=True):
             if part.key in o.parts:
-                rows.setdefault(part.key, []).append((part, o.parts[part.key], o))
+                rows.setdefault(known.key, []).append((known, o.parts[part.key], o))
     terms = {key: _term(key, measured) for key, measured in rows.items()}
     terms |= _absent(observations, terms)
-    terms |= _gaps(observations, terms)
+    terms |= _gaps(observations, terms, alone)
     seen: dict[str, tuple[int, ...]] = {}
     for name in observations[0].case.sizes:
         seen[name] = tuple(sorted({o.case.sizes[name] for o in observations}))
     workload = observations[0].case.workload
-    model = Model(workload.name if workload else MLP, terms, USUAL_NOISE, {}, seen, machine, ())
+    name = workload.name if workload else MLP
+    model = Model(name, terms, USUAL_NOISE, {}, seen, machine, (), alone=alone)
     return replace(
         _with_noise(model, observations), tracing_s=_tracing(observations, untraced or {})
     )
@@ -79,16 +85,25 @@ def _tracing(observations: Sequence[Observation], untraced: Mapping[str, float])
 
 
 def _term(key: str, rows: Sequence[tuple[Part, float, Observation]]) -> Term:
-    """Fit one part on all its measurements."""
+    """Fit one part on the median launch of every case: what disturbs a launch only delays it."""
     amounts = tuple(rows[0][0].amounts)
-    x = np.array([[part.amounts[name] for name in amounts] for part, _, _ in rows])
-    seconds = np.array([s for _, s, _ in rows])
-    names = {o.case.key: i for i, (_, _, o) in enumerate(rows)}
-    groups = np.array([names[o.case.key] for _, _, o in rows], np.int64)
-    found = fit(x, seconds)
-    noise = found.scale if len(rows) >= _FEWEST else max(found.scale, USUAL_NOISE)
-    if len(names) > 1:
-        draws = resample(x, seconds, groups, _RESAMPLES, _SEED)
+    cases: dict[object, list[tuple[Part, float]]] = {}
+    for part, seconds, o in rows:
+        cases.setdefault(o.case.key, []).append((part, seconds))
+    x = np.array(
+        [[launches[0][0].amounts[name] for name in amounts] for launches in cases.values()]
+    )
+    medians = np.array([float(np.median([s for _, s in launches])) for launches in cases.values()])
+    found = fit(x, medians)
+    left = [
+        residual + float(np.log(s / median))
+        for launches, median, residual in zip(cases.values(), medians, found.residuals, strict=True)
+        for _, s in launches
+    ]
+    noise = spread(np.array(left), np.ones(len(left)), int((found.coefficients > 0).sum()))
+    noise = noise if len(rows) >= _FEWEST else max(noise, USUAL_NOISE)
+    if len(cases) > 1:
+        draws = resample(x, medians, np.arange(len(medians)), _RESAMPLES, _SEED)
         covariance = np.atleast_2d(np.cov(draws, rowvar=False))
     else:  # one configuration: only its own time is known, to the noise of its launches
         covariance = np.outer(found.coefficients, found.coefficients) * noise**2 / len(rows)
@@ -116,11 +131,13 @@ def _absent(observations: Sequence[Observation], terms: Mapping[str, Term]) -> d
     return found
 
 
-def _gaps(observations: Sequence[Observation], terms: Mapping[str, Term]) -> dict[str, Term]:
+def _gaps(
+    observations: Sequence[Observation], terms: Mapping[str, Term], alone: Alone | None
+) -> dict[str, Term]:
     """What a queued or replayed batch takes beyond its kernels, where the GPU is the slower one."""
     rows: dict[str, list[tuple[Part, float, Observation]]] = {}
     for o in observations:
-        parts = parts_of(o.case)
+        parts = parts_known(o.case, alone)
         gap = next((p for p in parts if p.name == "gaps"), None)
         others = [p for p in parts if p.clock == "gpu" and p is not gap]
         if gap is None or route(o.case) == "blocking":

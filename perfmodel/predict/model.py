@@ -8,9 +8,12 @@ from typing import Final
 
 import numpy as np
 
+from perfmodel.predict.alone import Alone
+from perfmodel.predict.case import Case
+from perfmodel.predict.parts import Part, parts_of
 from perfmodel.predict.regress import Floats
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the file format; other versions are refused."""
 
 Z90: Final = 1.6448536269514722
@@ -93,6 +96,8 @@ class Model:
     tracing_s : float or None
         What a batch takes longer while Nsight Systems records it; None where no run was timed
         without it.
+    alone : Alone or None
+        Microbenchmarks of the products that cuBLAS multiplies; None without them.
     """
 
     workload: str
@@ -103,3 +108,14 @@ class Model:
     machine: str
     runs: tuple[Mapping[str, object], ...]
     tracing_s: float | None = None
+    alone: Alone | None = None
+
+    def parts(self, case: Case) -> tuple[Part, ...]:
+        """Return the parts of a case, products as microbenchmarks measured them where known."""
+        return parts_known(case, self.alone)
+
+
+def parts_known(case: Case, alone: Alone | None) -> tuple[Part, ...]:
+    """Return the parts of a case; products measured alone have those seconds as their amounts."""
+    parts = parts_of(case)
+    return parts if alone is None else tuple(alone.part(part, case) for part in parts)

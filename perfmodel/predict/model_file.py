@@ -13,6 +13,7 @@ import numpy as np
 from perfmodel.errors import ModelError
 from perfmodel.escape import escape_json, printable
 from perfmodel.files import write_text
+from perfmodel.predict.alone import Alone
 from perfmodel.predict.model import VERSION, Model, Term
 from perfmodel.predict.parts import UNITS
 from perfmodel.predict.regress import Floats
@@ -35,7 +36,16 @@ def document(model: Model) -> dict[str, Any]:
         "seen": {name: list(values) for name, values in model.seen.items()},
         "terms": {key: _term(term) for key, term in model.terms.items()},
         "runs": [dict(run) for run in model.runs],
+        "products_alone": None if model.alone is None else _alone(model.alone),
     }
+
+
+def _alone(alone: Alone) -> dict[str, Any]:
+    rows = [
+        {"product": name, "dtype": dtype, "h_k_seconds": [list(row) for row in found]}
+        for (name, dtype), found in alone.seconds.items()
+    ]
+    return {"source": alone.source, "kernel_s": alone.kernel_s, "rows": rows}
 
 
 def _term(term: Term) -> dict[str, Any]:
@@ -108,7 +118,29 @@ def parse(data: Any, where: str) -> Model:
         machine=top.text("machine"),
         runs=tuple(runs),
         tracing_s=None if top.get("tracing_s") is None else top.number("tracing_s"),
+        alone=_read_alone(top.get("products_alone"), f"{where}: products_alone"),
     )
+
+
+def _read_alone(data: Any, where: str) -> Alone | None:
+    if data is None:
+        return None
+    reader = _Reader(data, where)
+    rows = reader.get("rows")
+    if not isinstance(rows, list) or not rows:
+        raise reader.wrong("rows", "measured products", rows)
+    seconds = {}
+    for row in rows:
+        each = _Reader(row, where)
+        table = each.array("h_k_seconds", (None, 3))
+        shapes = {(h, k) for h, k, _ in table.tolist()}
+        full = len(shapes) == len({h for h, _ in shapes}) * len({k for _, k in shapes})
+        if not len(table) or (table <= 0).any() or len(shapes) != len(table) or not full:
+            raise each.wrong("h_k_seconds", "a grid of h, k and seconds, all above 0", row)
+        seconds[each.text("product"), each.text("dtype")] = tuple(
+            (int(h), int(k), float(s)) for h, k, s in table.tolist()
+        )
+    return Alone(reader.text("source"), seconds, reader.number("kernel_s"))
 
 
 def _read_term(key: str, data: Any, where: str) -> Term:

@@ -166,7 +166,11 @@ def _blocking(run: Run, case: Case, clocks: _Clocks) -> tuple[dict[str, float], 
     images, forward, step = on_path(COPY), on_path("forward"), on_path("step")
     own = on_path("backward") - out - summed - back
     whole = on_path()
-    waited = np.clip(_behind(run, clocks)[critical, columns], 0.0, out)
+    piped = case.settings["transport"] == "chunked"
+    if piped:  # one pipeline, whose ends are the copies' ranges
+        none = np.zeros(len(columns))
+        out, summed, back = none, out + summed + back, none
+    waited = np.clip(_behind(run, clocks)[critical, columns], 0.0, summed if piped else out)
     late = median(waited)
     if late <= _WAITS_S:
         waited, late = np.zeros(len(out)), 0.0
@@ -179,7 +183,8 @@ def _blocking(run: Run, case: Case, clocks: _Clocks) -> tuple[dict[str, float], 
     inside = images + forward + own + out + summed + back + step
     told = {
         COPY: median(images), "forward": phases["forward"], "backward": phases["backward"],
-        D2H: median(out - waited), REDUCE: median(summed), H2D: median(back),
+        D2H: median(out if piped else out - waited), H2D: median(back),
+        REDUCE: median(summed - waited if piped else summed),
         "step": median(step), BETWEEN: max(median(whole - inside), 0.0),
     }  # fmt: skip
     parts = {p.key: told[p.phase] for p in mlp_parts(case) if p.clock == "host"}

@@ -22,6 +22,8 @@ BETWEEN: Final = "between ranges"
 
 BOUNDS: Final[Mapping[str, str]] = {
     "batches": "host",
+    "spilled": "host",
+    "paged": "host",
     "launches": "host",
     "kernels": "launch latency",
     "copies": "link latency",
@@ -30,11 +32,18 @@ BOUNDS: Final[Mapping[str, str]] = {
     "moved": "memory",
     "flops": "compute",
     "tail": "compute",
+    "alone": "compute",
+    "ramp": "link bandwidth",
+    "NCCL sums": "link latency",
+    "NCCL bytes": "link bandwidth",
+    "peer bytes": "link bandwidth",
 }
 """What a part is bound by when most of its time is this amount's."""
 
 UNITS: Final[Mapping[str, str]] = {
     "batches": "s",
+    "spilled": "s/B^0.5",
+    "paged": "s",
     "launches": "s/launch",
     "kernels": "s/kernel",
     "copies": "s/copy",
@@ -43,6 +52,11 @@ UNITS: Final[Mapping[str, str]] = {
     "moved": "s/B",
     "flops": "s/FLOP",
     "tail": "s/FLOP^0.5",
+    "alone": "s/s",
+    "ramp": "s/B^0.5",
+    "NCCL sums": "s/sum",
+    "NCCL bytes": "s/B",
+    "peer bytes": "s/B",
 }
 """Unit of an amount's coefficient."""
 
@@ -184,17 +198,28 @@ def _products(case: Case) -> list[Part]:
 
 
 def _replayed(case: Case) -> Part:
-    """A batch as one CUDA graph of the trainer's own kernels: all its work in one part."""
+    """A batch as one CUDA graph of the trainer's own kernels: all its work in one part.
+
+    Runs with and without an all-reduce, by NCCL or by the trainer's own, share what they compute.
+    """
     z, s = case.sizes, case.settings
-    n, p, width = float(parameters(case)), z["p"], z["b"]
-    rows = z["H"] * z["B"] / z["p"]
+    size, p, width = float(parameters(case) * z["b"]), z["p"], z["b"]
+    if s["parallel"] == "model":
+        size = float(z["C"] * z["B"] * z["b"])
+    rows = z["H"] * z["B"] / p
+    wide = 4.0 * z["D"] * rows
+    ring = 2 * (p - 1) / p * size
+    nccl, peer = (p > 1 and s["transport"] == name for name in ("nccl", "peer"))
     amounts = {
         "batches": 1.0,
-        "flops": 4.0 * z["D"] * rows,
-        "moved": width * (5 * rows + 3 * n),
-        "bytes": 2 * (p - 1) / p * n * width,
+        "flops": wide,
+        "tail": math.sqrt(wide),
+        "moved": width * 5 * rows,
+        "NCCL sums": float(nccl),
+        "NCCL bytes": ring * nccl,
+        "peer bytes": (p - 1) * size * peer,
     }
-    kind = f"{s['gemm']} {s['math']} {8 * width} bit, {s['transport']}, {s['parallel']} parallel"
+    kind = f"{s['gemm']} {s['math']} {8 * width} bit, {s['parallel']} parallel"
     return Part("replayed batch", kind, "GPU", "gpu", amounts)
 
 
@@ -205,17 +230,37 @@ def _host(case: Case) -> list[Part]:
     if s["parallel"] == "model":
         kind += ", model parallel"
     if how == "replayed":
-        return [Part("replay", kind, "CUDA graph", "host", {"batches": 1.0})]
+        return [Part("replay", s["transport"], "CUDA graph", "host", {"batches": 1.0})]
+    sums = {} if how == "blocking" else {"NCCL sums": _nccl_sums(case)}
     return [
-        Part("launch forward", kind, "forward", "host", {"batches": 1.0}),
-        Part("launch backward", kind, "backward", "host", {"batches": 1.0}),
+        Part("launch forward", kind, "forward", "host", _launches(case, images=True)),
+        Part("launch backward", kind, "backward", "host", _launches(case, images=True) | sums),
         *(
-            [Part("launch step", kind, "step", "host", {"batches": 1.0})]
+            [Part("launch step", kind, "step", "host", _launches(case, images=False))]
             if s["transport"] != "peer"
             else []
         ),
         Part("between", kind, BETWEEN, "host", {"batches": 1.0}),
     ]
+
+
+def _nccl_sums(case: Case) -> float:
+    """All-reduces by NCCL in a batch: a launch on the host, a kernel more on the GPU."""
+    return float(case.settings["transport"] == "nccl" and case.sizes["p"] > 1)
+
+
+def _launches(case: Case, *, images: bool) -> dict[str, float]:
+    """What makes launches slower: the host's caches hold gradients and images instead of code."""
+    found = {"batches": 1.0}
+    if route(case) != "blocking":
+        return found
+    s, p = case.settings, case.sizes["p"]
+    handled = p > 1 or s["transport"] == "host"  # summed, or staged by the driver
+    size = float(parameters(case) * case.sizes["b"]) if s["parallel"] == "data" else 0.0
+    found["spilled"] = math.sqrt(size) if handled else 0.0
+    if images:
+        found["paged"] = float(s["data_on"] == "host")
+    return found
 
 
 def _through_host(case: Case) -> list[Part]:
@@ -250,12 +295,14 @@ def _on_device(case: Case) -> list[Part]:
     p, size = z["p"], float(parameters(case) * z["b"])
     if s["parallel"] == "model":
         size = float(z["C"] * z["B"] * z["b"])
-    gaps = Part("gaps", f"{s['gemm']}, {s['transport']}, {route(case)}", BETWEEN, "gpu",
-                {"batches": 1.0})  # fmt: skip
+    between = {"batches": 1.0, "NCCL sums": _nccl_sums(case)}
+    gaps = Part("gaps", f"{s['gemm']}, {route(case)}", BETWEEN, "gpu", between)
     if p == 1:
         return [gaps]
-    over = {"messages": float(2 * (p - 1)), "bytes": 2 * (p - 1) / p * size}
+    ring = 2 * (p - 1) / p * size
+    # NCCL's rate rises with the size, from protocol to protocol: a root lies between them
+    over = {"messages": float(2 * (p - 1)), "ramp": math.sqrt(ring), "bytes": ring}
     if s["transport"] == "peer":
-        fused = {"messages": 1.0, "bytes": 2 * (p - 1) / p * size}
+        fused = {"messages": 1.0, "bytes": ring}
         return [Part("peer all-reduce and step", s["transport"], PEER, "gpu", fused), gaps]
     return [Part("all-reduce", "NCCL", NCCL, "gpu", over), gaps]

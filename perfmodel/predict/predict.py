@@ -10,7 +10,7 @@ from typing import Final
 from perfmodel.errors import ModelError
 from perfmodel.predict.case import Case
 from perfmodel.predict.model import Z90, Model, Term
-from perfmodel.predict.parts import BETWEEN, BOUNDS, D2H, Part, parts_of, route
+from perfmodel.predict.parts import BETWEEN, BOUNDS, D2H, Part, route
 
 _FALLBACK_NOISE: Final = 0.10
 
@@ -60,8 +60,7 @@ def predict(model: Model, case: Case) -> Prediction:
     ModelError
         If a part of the case was not calibrated or cannot be told: says which run would tell it.
     """
-    parts = parts_of(case)
-    timed = [_Timed.of(model, part, case) for part in parts]
+    timed = [_Timed.of(model, part, case) for part in model.parts(case)]
     phases = _blocking(timed) if route(case) == "blocking" else _queued(timed, case)
     return _prediction(model, case, phases)
 

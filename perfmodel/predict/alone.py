@@ -1,0 +1,112 @@
+"""Products measured alone: what cuBLAS takes for the network's shapes, from microbenchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from perfmodel.ceilings import MachineMeasurement
+from perfmodel.predict.case import Case
+from perfmodel.predict.parts import Part
+
+_WIDE: Final = ("forward 1", "backward 3")
+_THIN: Final = ("forward 2", "backward 1", "backward 2")
+_PARTS: Final = {"wide products": _WIDE, "thin products": _THIN}
+_DTYPES: Final = {("ieee", 4): "float32", ("tf32", 4): "tf32", ("ieee", 8): "float64"}
+_INPUTS, _CLASSES = 784, 10
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Device seconds of cuBLAS's products by hidden units of a rank and images of a rank.
+
+    Attributes
+    ----------
+    source : str
+        The microbenchmarks' file.
+    seconds : mapping
+        By (name of the product, data type): rows (h, B', seconds), D = 784, C = 10.
+    kernel_s : float
+        What a queued kernel takes that does nothing: it is part of every row.
+    """
+
+    source: str
+    seconds: Mapping[tuple[str, str], tuple[tuple[int, int, float], ...]]
+    kernel_s: float
+
+    def knows(self, case: Case) -> bool:
+        """Whether the products of a case are cuBLAS's, of shapes and a data type measured here."""
+        z, s = case.sizes, case.settings
+        if case.workload is not None or s["gemm"] != "cublas" or s["backend"] != "cupy":
+            return False
+        dtype = _DTYPES.get((s["math"], z["b"]))
+        names = all((name, dtype) in self.seconds for name in (*_WIDE, *_THIN))
+        return names and (z["D"], z["C"]) == (_INPUTS, _CLASSES)
+
+    def part(self, part: Part, case: Case) -> Part:
+        """Return a part with the seconds of its products alone for its FLOPs, where known.
+
+        Kernels that start while others run hide a little of what an empty one takes, so that is
+        taken off here, and how many there are is an amount of its own.
+        """
+        names = _PARTS.get(part.name)
+        if names is None or not self.knows(case):
+            return part
+        z, s = case.sizes, case.settings
+        dtype = _DTYPES[s["math"], z["b"]]
+        h, k = float(z["H"]), float(-(-z["B"] // z["p"]))
+        if s["parallel"] == "model":
+            h, k = h / z["p"], float(z["B"])
+        found = 0.0
+        for name in names:
+            taken = interpolate(self.seconds[name, dtype], h, k)
+            found += max(taken - self.kernel_s, 0.2 * taken)
+        amounts = {"alone": found, "kernels": float(len(names))}
+        return replace(part, group="cublas, as alone", amounts=amounts)
+
+
+def interpolate(rows: Iterable[tuple[int, int, float]], h: float, k: float) -> float:
+    """Return seconds at (h, k): linear in the logarithms between the nearest measured ones.
+
+    Beyond the measured sizes the last two lines go on.
+    """
+    table = {(a, b): s for a, b, s in rows}
+    hs, ks = (np.array(sorted({key[i] for key in table})) for i in (0, 1))
+    grid = np.log([[table[a, b] for b in ks] for a in hs])
+    columns = np.array([_line(np.log(ks), row, float(np.log(k))) for row in grid])
+    return float(np.exp(_line(np.log(hs), columns, float(np.log(h)))))
+
+
+def _line(x: np.ndarray, y: np.ndarray, at: float) -> float:
+    if len(x) == 1:
+        return float(y[0])
+    left = int(np.clip(np.searchsorted(x, at, side="right") - 1, 0, len(x) - 2))
+    share = (at - x[left]) / (x[left + 1] - x[left])
+    return float(y[left] + share * (y[left + 1] - y[left]))
+
+
+def from_measurement(found: MachineMeasurement, source: str) -> Alone | None:
+    """Return what a machine's measurement says of the trainer's products; None if nothing."""
+    rows: dict[tuple[str, str], tuple[tuple[int, int, float], ...]] = {}
+    for p in found.products:
+        shapes = list(zip(p.m, p.n, p.k, p.median_s, strict=True))
+        if p.name in (*_WIDE, *_THIN):
+            rows[p.name, p.dtype] = tuple(
+                (*_sizes(p.name, (m, n, k)), seconds) for m, n, k, seconds in shapes
+            )
+    kernel = found.machine.latency_s.get("empty_kernel")
+    if not rows or kernel is None:
+        return None
+    return Alone(source, rows, kernel)
+
+
+def _sizes(name: str, shape: tuple[int, int, int]) -> tuple[int, int]:
+    """Return hidden units and images of a product's (m, n, k)."""
+    m, n, k = shape
+    return {
+        "forward 1": (m, n), "forward 2": (k, n), "backward 1": (m, n), "backward 2": (n, k),
+        "backward 3": (m, k),
+    }[name]  # fmt: skip
