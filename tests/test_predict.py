@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import math
 from itertools import pairwise
@@ -112,7 +113,8 @@ def test_unseen_configurations_are_near(model: Model, stem: str) -> None:
 def test_golden_prediction(model: Model) -> None:
     said = predict(model, case(1024, 12000))
     phases = {p.name: p for p in said.phases}
-    assert said.batch_s == pytest.approx(4.54e-3, rel=0.02)
+    measured = campaign("h200x2_p2_host_float32_H1024_B12000").batch_s
+    assert said.batch_s == pytest.approx(measured, rel=0.15)  # of one launch, which noise moves
     assert phases["MPI_Allreduce"].bound == "link bandwidth"
     assert phases["forward"].bound == "host"
     assert next(iter(phases)) == "copying images host -> device"
@@ -236,7 +238,7 @@ def test_the_file_gives_the_same_model(model: Model, tmp_path: Path) -> None:
 
 TERM = "all-reduce [MPI, pageable]"
 BAD: tuple[tuple[tuple[Any, ...], Any, str], ...] = (
-    (("version",), 2, "version 1"),
+    (("version",), 1, "version 2"),
     (("format",), "other", "perfmodel model"),
     (("batch_noise",), -0.1, "at least 0"),
     (("batch_noise",), "0.1", "finite number"),
@@ -353,7 +355,8 @@ RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 def test_results_are_one_row_per_unseen_configuration() -> None:
     found = json.loads((RESULTS / "predict.json").read_text(encoding="utf-8"))
     frozen = load(RESULTS / "predict_model.json")
-    assert len(found["frozen"]["runs"]) == len(frozen.runs) <= 44 / 4
+    assert len(found["frozen"]["runs"]) == len(frozen.runs)
+    assert found["frozen"]["configurations"] <= found["frozen"]["of"] / 4
     trained = {json.dumps([run["sizes"], run["settings"]], sort_keys=True) for run in frozen.runs}
     for row in found["rows"]:
         assert json.dumps([row["sizes"], row["settings"]], sort_keys=True) not in trained
@@ -368,6 +371,26 @@ def test_results_are_one_row_per_unseen_configuration() -> None:
     mean = found["summary"]["mean"]
     told = [abs(r["error"]) for r in found["rows"] if r["predicted_s"] is not None]
     assert mean == pytest.approx(sum(told) / len(told))
+
+
+def test_the_committed_launches_are_what_was_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row's launches are those of profiles/launches; a kept report is one of them."""
+    monkeypatch.syspath_prepend(str(RESULTS.parent))
+    import predict_launches
+
+    launches = predict_launches.Launches(machine=None)
+    seconds = {o.source: o.batch_s for o in launches.observations}
+    found = json.loads((RESULTS / "predict.json").read_text(encoding="utf-8"))
+    scored = {m["report"]: m["batch_s"] for row in found["rows"] for m in row["measured"]}
+    assert scored.items() <= seconds.items()
+    assert not set(scored) & {o.source for o in launches.designed()}
+    for row in json.loads(predict_launches.LAUNCHES.read_text(encoding="utf-8"))["launches"]:
+        if "file" in row:
+            content = (predict_launches.LAUNCHES.parent / row["file"]).read_bytes()
+            assert hashlib.sha256(content).hexdigest() == row["sha256"]
+    kept = predict_launches.LAUNCHES.parent / "p2_host_H512_B1500.sqlite.xz"
+    again = observe(measure([read(kept)], "batch iteration", label=kept.name))
+    assert again.batch_s == pytest.approx(seconds["p2_host_H512_B1500#1"], rel=1e-5)
 
 
 def test_the_page_shows_the_results(monkeypatch: pytest.MonkeyPatch) -> None:

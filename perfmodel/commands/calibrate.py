@@ -25,6 +25,11 @@ from perfmodel.commands.terminal import Progress, terminal, warn
     type=click.Path(path_type=Path),
     help="index.json with batch_median_s_without_nsys of the reports: what recording adds.",
 )
+@click.option(
+    "--microbenchmarks",
+    type=click.Path(path_type=Path),
+    help="What perfmodel machine measure wrote on this machine: cuBLAS's products by shape.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 def calibrate(reports: tuple[Path, ...], out: Path, **options: Any) -> None:
     """Fit a predictive model to REPORTS of a few configurations and write it to a file.
@@ -38,7 +43,10 @@ def calibrate(reports: tuple[Path, ...], out: Path, **options: Any) -> None:
     from perfmodel.table import render
 
     observations, machine = _observed(reports, options)
-    model = models.calibrate(observations, machine=machine, untraced=_untraced(options["index"]))
+    model = models.calibrate(
+        observations, machine=machine, untraced=_untraced(options["index"]),
+        alone=_alone(options["microbenchmarks"], machine),
+    )  # fmt: skip
     models.save(model, out)
     if options["quiet"]:
         return
@@ -78,6 +86,30 @@ def _observed(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[list[
         else:
             found.append(observe_own(run, workload, symbol_values(options)))
     return found, ", ".join(gpus)
+
+
+def _alone(file: Path | None, machine: str) -> Any:
+    """Products measured alone, from a machine's measurement; None without one."""
+    from perfmodel.ceilings import load
+    from perfmodel.errors import ModelError
+    from perfmodel.predict.alone import from_measurement
+
+    if file is None:
+        return None
+    found = load(file)
+    names = ", ".join(sorted(set(found.gpus)))
+    if names != machine:
+        raise ModelError(
+            f"{file}: wanted microbenchmarks of the reports' GPU, {machine}; found those of "
+            f"{names or 'no GPU'}; measure on the machine that ran the reports"
+        )
+    alone = from_measurement(found, file.name)
+    if alone is None:
+        raise ModelError(
+            f"{file}: wanted the trainer's products and an empty kernel's time; found none; run "
+            "perfmodel machine measure again, with more --seconds"
+        )
+    return alone
 
 
 def _untraced(index: Path | None) -> dict[str, float]:

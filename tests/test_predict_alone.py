@@ -1,0 +1,123 @@
+"""Products measured alone: looked up by shape, and what they do for a calibration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfmodel.ceilings import load as load_machine
+from perfmodel.errors import ModelError
+from perfmodel.measure import measure
+from perfmodel.predict import Alone, Observation, calibrate, load, mlp_case, observe, predict, save
+from perfmodel.predict.alone import from_measurement, interpolate
+from perfmodel.predict.parts import mlp_parts
+from perfmodel.readers import read
+
+ROOT = Path(__file__).resolve().parent.parent
+MACHINE = ROOT / "benchmarks" / "results" / "machine_h200x4.toml"
+LAUNCHES = ROOT / "profiles" / "launches"
+SIZES = {"D": 784, "H": 512, "C": 10, "B": 3000, "p": 2, "b": 4}
+NCCL = {"transport": "nccl", "data_on": "device"}
+
+
+@pytest.fixture(scope="module")
+def alone() -> Alone:
+    found = from_measurement(load_machine(MACHINE), MACHINE.name)
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def three() -> list[Observation]:
+    names = (
+        "p2_nccl_device_H128_B3000",
+        "p2_nccl_device_H4096_B12000",
+        "p4_nccl_device_H512_B3000",
+    )
+    paths = [LAUNCHES / f"{name}.sqlite.xz" for name in names]
+    return [observe(measure([read(p)], "batch iteration", label=p.name)) for p in paths]
+
+
+def test_measured_shapes_are_returned_as_they_are(alone: Alone) -> None:
+    rows = alone.seconds["forward 1", "float32"]
+    assert len(rows) == 35
+    for h, k, seconds in rows:
+        assert interpolate(rows, h, k) == pytest.approx(seconds, rel=1e-9)
+
+
+@given(st.floats(64, 4096), st.floats(750, 12000), st.floats(0.2, 1.5), st.floats(0.2, 1.5))
+def test_a_power_law_is_interpolated_exactly(h: float, k: float, a: float, b: float) -> None:
+    rows = [(x, y, 1e-6 * x**a * y**b) for x in (64, 512, 4096) for y in (750, 3000, 12000)]
+    assert interpolate(rows, h, k) == pytest.approx(1e-6 * h**a * k**b, rel=1e-9)
+
+
+def test_only_products_that_were_measured_are_looked_up(alone: Alone) -> None:
+    assert alone.knows(mlp_case(SIZES, NCCL))
+    assert alone.knows(mlp_case(SIZES, {**NCCL, "math": "tf32"}))
+    for sizes, settings in (
+        ({**SIZES, "D": 100}, NCCL),
+        ({**SIZES, "b": 8}, NCCL),
+        (SIZES, {**NCCL, "gemm": "fused"}),
+    ):
+        case = mlp_case(sizes, settings)
+        assert not alone.knows(case)
+        for part in mlp_parts(case):
+            assert alone.part(part, case) is part
+
+
+def test_the_network_s_products_take_what_they_take_alone(alone: Alone) -> None:
+    """H=512, B'=1500: 78.9 us under Nsight Systems, 80.2 us alone with the gaps between."""
+    part = next(p for p in mlp_parts(mlp_case(SIZES, NCCL)) if p.name == "wide products")
+    found = alone.part(part, mlp_case(SIZES, NCCL))
+    assert found.amounts["alone"] == pytest.approx(77.5e-6, rel=0.02)
+    assert found.amounts["kernels"] == 2
+    # of a rank's share: H/2 rows of all images take about the same
+    halves = mlp_case(SIZES, {**NCCL, "parallel": "model"})
+    part = next(p for p in mlp_parts(halves) if p.name == "wide products")
+    assert alone.part(part, halves).amounts["alone"] == pytest.approx(70e-6, rel=0.1)
+
+
+def test_three_runs_predict_products_of_other_shapes(
+    alone: Alone, three: list[Observation], tmp_path: Path
+) -> None:
+    model = calibrate(three, alone=alone)
+    wide = model.terms["wide products [cublas, as alone]"]
+    assert wide.coefficients[0] == pytest.approx(1.0, abs=0.03)
+    save(model, tmp_path / "model.json")
+    again = load(tmp_path / "model.json")
+    case = mlp_case({**SIZES, "H": 2048, "B": 12000}, NCCL)
+    assert predict(again, case) == predict(model, case)
+    said = {phase.name: phase.seconds for phase in predict(model, case).phases}
+    assert said["wide products"] == pytest.approx(833.5e-6, rel=0.02)
+    assert said["all-reduce"] == pytest.approx(42.6e-6, rel=0.15)
+    assert predict(model, case).batch_s == pytest.approx(1178e-6, rel=0.04)
+
+
+def test_a_damaged_table_is_refused(alone: Alone, three: list[Observation], tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    save(calibrate(three, alone=alone), path)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('"kernel_s": 1', '"kernel_s": -1'), encoding="utf-8")
+    with pytest.raises(ModelError, match=r"kernel_s.*at least 0"):
+        load(path)
+    path.write_text(text.replace('"h_k_seconds": [', '"h_k_seconds": [[64, 750, 1e-5],', 1))
+    with pytest.raises(ModelError, match="a grid of h, k and seconds"):
+        load(path)
+
+
+def test_replayed_runs_share_what_they_compute() -> None:
+    fused = {**NCCL, "graph": "yes", "gemm": "fused", "math": "tf32x3"}
+    by_nccl, by_peer = (
+        mlp_parts(mlp_case(SIZES, {**fused, "transport": t})) for t in ("nccl", "peer")
+    )
+    one = mlp_parts(mlp_case({**SIZES, "p": 1}, {**fused, "transport": "none"}))
+    parts = [next(p for p in found if p.name == "replayed batch")
+             for found in (by_nccl, by_peer, one)]  # fmt: skip
+    assert len({part.key for part in parts}) == 1
+    sums = [[part.amounts[n] for n in ("NCCL sums", "NCCL bytes", "peer bytes")] for part in parts]
+    n = (784 * 512 + 512 + 5120 + 10) * 4
+    assert np.array_equal(sums, [[1, n, 0], [0, 0, n], [0, 0, 0]])
