@@ -89,15 +89,13 @@ def _models(r: dict[str, Any]) -> str:
     s = r["summary"]
     kinds = [
         ("frozen", s["ladder"]["frozen"],
-         "the ladder, none of its launches in the calibration (the campaign's of document and "
-         "pinned are)"),
+         "the ladder: of another machine and collection than the calibration"),
         ("held out", s["ladder"]["held out"],
          "the ladder, all other rungs in the calibration, the rung after the change not"),
         ("other launches", s["ladder"]["other launches"],
          "the ladder, other launches of both rungs in the calibration"),
-        ("frozen", s["campaign"], "the campaign"),
-        ("frozen", s["campaign unseen"],
-         "the campaign, neither configuration in the calibration"),
+        ("frozen", s["campaign"],
+         "the campaign: of other machines and an older collection than the calibration"),
     ]  # fmt: skip
     lines = [
         [name, where, f"{k['told']} of {k['pairs']}", _percent(k["mean_error"]),

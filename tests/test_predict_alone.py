@@ -55,6 +55,13 @@ def test_a_power_law_is_interpolated_exactly(h: float, k: float, a: float, b: fl
     assert interpolate(rows, h, k) == pytest.approx(1e-6 * h**a * k**b, rel=1e-9)
 
 
+def test_beyond_the_measured_shapes_time_neither_vanishes_nor_explodes(alone: Alone) -> None:
+    rows = alone.seconds["forward 2", "float32"]
+    least = interpolate(rows, 64, 750)
+    assert interpolate(rows, 1, 4) == least
+    assert interpolate(rows, 8192, 24000) == pytest.approx(4 * interpolate(rows, 4096, 12000))
+
+
 def test_only_products_that_were_measured_are_looked_up(alone: Alone) -> None:
     assert alone.knows(mlp_case(SIZES, NCCL))
     assert alone.knows(mlp_case(SIZES, {**NCCL, "math": "tf32"}))

@@ -71,21 +71,15 @@ class Alone:
 def interpolate(rows: Iterable[tuple[int, int, float]], h: float, k: float) -> float:
     """Return seconds at (h, k): linear in the logarithms between the nearest measured ones.
 
-    Beyond the measured sizes the last two lines go on.
+    Above the measured sizes time grows with the work; below them it stays what the smallest takes.
     """
     table = {(a, b): s for a, b, s in rows}
     hs, ks = (np.array(sorted({key[i] for key in table})) for i in (0, 1))
     grid = np.log([[table[a, b] for b in ks] for a in hs])
-    columns = np.array([_line(np.log(ks), row, float(np.log(k))) for row in grid])
-    return float(np.exp(_line(np.log(hs), columns, float(np.log(h)))))
-
-
-def _line(x: np.ndarray, y: np.ndarray, at: float) -> float:
-    if len(x) == 1:
-        return float(y[0])
-    left = int(np.clip(np.searchsorted(x, at, side="right") - 1, 0, len(x) - 2))
-    share = (at - x[left]) / (x[left + 1] - x[left])
-    return float(y[left] + share * (y[left + 1] - y[left]))
+    inside_h, inside_k = (float(np.clip(at, x[0], x[-1])) for at, x in ((h, hs), (k, ks)))
+    columns = [float(np.interp(np.log(inside_k), np.log(ks), row)) for row in grid]
+    found = float(np.exp(np.interp(np.log(inside_h), np.log(hs), columns)))
+    return found * max(h / hs[-1], 1.0) * max(k / ks[-1], 1.0)
 
 
 def from_measurement(found: MachineMeasurement, source: str) -> Alone | None:
