@@ -20,6 +20,10 @@ CUBLAS_WORKSPACE_BYTES: Final = 32 << 20
 """What cuBLAS recommends on Hopper (cuBLAS documentation, cublasSetWorkspace) and the trainer sets
 aside."""
 
+CUBLAS_OWN_BYTES: Final = (64 << 20, 128 << 10, 1 << 10)
+"""What a cuBLAS handle asks CUDA for itself when it is made: seen on an H200, CUDA 13, in
+profiles/memory/ (cublasCreate's own workspace, before cublasSetWorkspace gives another)."""
+
 SETTINGS: Final = ("data_on", "transport", "gemm", "math", "parallel")
 """Flags of the trainer that change what is allocated."""
 
@@ -44,6 +48,8 @@ class Allocation:
         How many blocks of equal size.
     stays : bool
         Whether it is kept; else it is given back before the next one.
+    pooled : bool
+        Whether CuPy's pool hands it out; else a library asks CUDA itself.
     """
 
     name: str
@@ -53,6 +59,7 @@ class Allocation:
     formula: str
     count: int = 1
     stays: bool = True
+    pooled: bool = True
 
     @property
     def held_bytes(self) -> int | None:
@@ -161,6 +168,10 @@ def allocations(case: TrainerCase) -> tuple[Allocation, ...]:
 def _products(case: TrainerCase) -> Iterator[Allocation]:
     cublas = case.gemm in ("cublas", "thin") or (case.gemm == "fused" and case.math == "tf32")
     if cublas:
+        for size in CUBLAS_OWN_BYTES:
+            yield Allocation(
+                "cuBLAS's own", "workspace", "device", size, f"{size >> 10} KiB", pooled=False
+            )
         yield Allocation(
             "cuBLAS", "workspace", "device", CUBLAS_WORKSPACE_BYTES, "32 MiB, as cuBLAS recommends"
         )
@@ -282,6 +293,8 @@ class Footprint:
         Most device memory handed out at once, those included that do not stay.
     reserved_bytes : int
         Device memory that the pool asked CUDA for: it keeps what was given back.
+    apart_bytes : int
+        Device memory that libraries ask CUDA for past the pool; in none of the other sums.
     unknown : tuple of str
         Names of allocations that no formula tells.
     """
@@ -290,6 +303,7 @@ class Footprint:
     held_bytes: Mapping[Memory, int]
     peak_bytes: int
     reserved_bytes: int
+    apart_bytes: int
     unknown: tuple[str, ...]
 
     @property
@@ -300,11 +314,14 @@ class Footprint:
 
 def footprint(listed: tuple[Allocation, ...]) -> Footprint:
     """Replay allocations in their order through CuPy's device pool, and sum them by memory."""
-    pool = DevicePool()
+    pool, apart = DevicePool(), 0
     asked: dict[Memory, int] = {"device": 0, "pinned": 0}
     held: dict[Memory, int] = {"device": 0, "pinned": 0}
     for one in listed:
         if not one.bytes or one.held_bytes is None:
+            continue
+        if not one.pooled:
+            apart += one.bytes
             continue
         if one.stays:
             asked[one.memory] += one.bytes
@@ -315,6 +332,6 @@ def footprint(listed: tuple[Allocation, ...]) -> Footprint:
             for block in [] if one.stays else blocks:
                 pool.release(block)
     return Footprint(
-        asked, held, pool.peak_bytes, pool.total_bytes,
+        asked, held, pool.peak_bytes, pool.total_bytes, apart,
         tuple(one.name for one in listed if one.bytes is None),
     )  # fmt: skip
