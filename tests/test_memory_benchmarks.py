@@ -87,7 +87,7 @@ def test_means_by_gpu_become_the_answer() -> None:
         "flags": [], "batch_s": 2e-3, "window_s": [0.0, 2.0], "gpus": utilization.means(series),
     }  # fmt: skip
     rows = [{"name": "before", **row}, {"name": "after", **row, "batch_s": 1e-3}]
-    text = utilization_report.text({"gpu": "G", "date": "D", "command": "C", "rows": rows})
+    text = utilization_report.text({"gpu": "G", "date": "D", "command": "C", "rows": rows}, {})
     assert "utilization is 40 % and memory utilization – in the setting `before`" in text
     assert "takes 1.00 ms instead of 2.00 ms" in text
 
