@@ -177,8 +177,8 @@ def text(results: dict[str, Any], given: Reports | None = None) -> str:
             "\nBy nsys: share of the time inside batches, medians of the launches named below, of "
             "the same flags, H, B and ranks; their epochs have 20 batches, those under NVML 40. "
             "NCCL's kernel counts as one that runs while it waits for the other GPU: on the "
-            "GPU that is ready first NVML is higher. Where there are many copies NVML's figure lies "
-            "between that of kernels alone and that with copies.\n"
+            "GPU that is ready first NVML is higher. Where there are many copies NVML's figure "
+            "lies between that of kernels alone and that with copies.\n"
         )
     said += answers(results, found)
     if drawn(results):
