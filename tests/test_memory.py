@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from perfmodel.errors import ModelError, SchemaError
 from perfmodel.memory.allocators import DevicePool, device_block, pinned_block
+from perfmodel.memory.footprint import footprint
 from perfmodel.memory.model import fit_memory, held_out
 from perfmodel.memory.report import answer, document
 from perfmodel.memory.timeline import timelines
-from perfmodel.memory.trainer import TrainerCase, allocations, footprint
+from perfmodel.memory.trainer import TrainerCase, allocations
 from perfmodel.readers import read
 from perfmodel.readers.memory import read_memory
 

@@ -10,14 +10,13 @@ from typing import Any
 
 from perfmodel.errors import PerfmodelError, WorkloadError
 from perfmodel.identify import from_mark, read_mark
+from perfmodel.memory.footprint import Footprint, footprint
 from perfmodel.memory.timeline import Timeline, timelines
 from perfmodel.memory.trainer import (
     SETTINGS,
     Allocation,
-    Footprint,
     TrainerCase,
     allocations,
-    footprint,
     trainer_case,
 )
 from perfmodel.readers import read
