@@ -12,7 +12,8 @@ import sys
 import time
 from typing import Any
 
-from perfmodel.memory.trainer import TrainerCase, allocations, footprint
+from perfmodel.memory.footprint import footprint
+from perfmodel.memory.trainer import TrainerCase, allocations
 from trainer.backend import choose
 from trainer.config import Config
 from trainer.data import synthetic

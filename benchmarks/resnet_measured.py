@@ -18,8 +18,9 @@ NETWORK: Final = (
     Column("net", "network"), Column("batch", "images", "int"), Column("math", "math"),
 )  # fmt: skip
 HOW: Final = {
-    "time": "--part time counters tuned",
-    "counters": "--part time counters tuned",
+    "time": "--part time",
+    "counters": "--part counters",
+    "tuned": "--part tuned",
     "ddp": "--part ddp",
 }
 
@@ -30,11 +31,19 @@ def measured(result: dict[str, Any], counts: list[dict[str, Any]], ceilings: Mac
     blocks += [_memory(result), _counters(result, counts), _phases(result, counts)]
     blocks += [_times(result, "tuned", ceilings), _ddp(result)]
     blocks += [
-        f"Not measured yet: `{part}`. On a machine with the GPUs: `python benchmarks/resnet.py "
-        f"{flags}`."
-        for part, flags in HOW.items() if part not in result
+        f"Not measured yet: `{part}`{_why(result, part)}. On a machine with the GPUs: `python "
+        f"benchmarks/resnet.py {flags}`."
+        for part, flags in HOW.items() if not result.get(part, {}).get("rows")
     ]  # fmt: skip
     return "\n\n".join(block for block in blocks if block)
+
+
+def _why(result: dict[str, Any], part: str) -> str:
+    """Say how a part ended that has no rows."""
+    if part not in result:
+        return ""
+    said = ", ".join(p.splitlines()[0] for p in result[part]["problems"]) or "no rows"
+    return f" (tried {result[part]['date'][:10]}: {said})"
 
 
 def step(result: dict[str, Any], part: str, row: dict[str, Any], batch: int | None = None) -> Cost:

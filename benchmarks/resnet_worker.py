@@ -11,6 +11,7 @@ import argparse
 import copy
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -112,34 +113,48 @@ def part_time(args: argparse.Namespace, device: torch.device, emit: Callable) ->
 
 
 def part_counters(args: argparse.Namespace, device: torch.device, emit: Callable) -> None:
-    """One step of every cell between cudaProfilerStart and Stop, phases parted by spin kernels."""
+    """One step of every cell between cudaProfilerStart and Stop, phases parted by spin kernels.
+
+    ncu prints its table when this process ends, and nothing if ncu itself is killed: so a thread
+    ends this process when the time is over, amid a step, too. Whole phases of it count.
+    """
     training = Training(network(args, args.net, device), max(args.batches), args.image, device)
     cuda = device.type == "cuda"
+    under_way: list[Cell] = []
 
     def mark() -> None:
         if cuda:
             torch.cuda._sleep(1000)
 
-    spent = 0.0
+    def give_up() -> None:
+        for cell in under_way:
+            emit({**asdict(cell), "profiled_step_s": None})
+            print(f"time is over: {cell} is counted in part", flush=True)
+        os._exit(0)
+
+    limit = threading.Timer(max(0.0, args.seconds - (time.monotonic() - BEGAN)), give_up)
+    limit.daemon = True
+    limit.start()
     for batch in args.batches:
         for math in args.maths:
             cell = Cell(args.net, batch, math)
-            if time.monotonic() - BEGAN + spent > args.seconds:
-                print(f"time is over: {cell} is not counted", flush=True)
-                continue
             for _ in range(WARM_UP):
                 training.step(batch, math, nothing)
             training.synchronize()
             if cuda:
+                torch.cuda.empty_cache()  # ncu saves all memory that a kernel may write
                 torch.cuda.profiler.start()
+            under_way.append(cell)
             begin = time.perf_counter()
             training.step(batch, math, mark)
             training.synchronize()
             spent = time.perf_counter() - begin
+            under_way.remove(cell)
             if cuda:
                 torch.cuda.profiler.stop()
             emit({**asdict(cell), "profiled_step_s": spent})
             print(f"{cell}: {spent:.1f} s under the profiler", flush=True)
+    limit.cancel()
 
 
 def part_ddp(args: argparse.Namespace, device: torch.device, emit: Callable) -> None:

@@ -24,8 +24,11 @@ from perfmodel.ceilings.measurement import (
     Spread,
 )
 from perfmodel.ceilings.measurement_file import parse
+from perfmodel.ceilings.report import rows
 from perfmodel.errors import ModelError
-from perfmodel.machine import SECTIONS, Figure, Machine
+from perfmodel.machine import SECTIONS, Figure, Machine, named
+
+RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
 
 positive = st.floats(1e-300, 1e300, exclude_min=True)
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -195,3 +198,16 @@ def test_a_figure_may_be_a_number_as_in_the_shipped_files(content: dict[str, Any
     found = parse(content, "m.toml").machine
     assert found.capacity_bytes == {"l2": 62914560.0}
     assert found.figures["capacity_bytes", "l2"] == Figure(62914560.0, "measured")
+
+
+def test_the_measured_h200_is_below_its_datasheet_and_near_it():
+    measurement = load(RESULTS / "machine_h200x4.toml")
+    ratios = {
+        (row.section, row.key): row.ratio
+        for row in rows(measurement.machine, named("h200"))
+        if row.ratio is not None and "pageable" not in row.key
+    }
+    assert len(ratios) > 15
+    assert min(ratios.values()) > 0.65
+    assert max(ratios.values()) <= 1.0
+    assert {one.ranks for one in measurement.series} == {1, 4}

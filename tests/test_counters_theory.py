@@ -41,6 +41,12 @@ def test_batches_are_told_by_a_kernel_that_runs_once_in_each(batches, per_batch)
     assert batches_of([*before, *launches * batches], BATCH) == batches
 
 
+def test_batches_are_told_by_phases_though_a_kernel_ran_once():
+    ranges = [(BATCH, "forward"), (BATCH, "forward", "forward GEMM 1"), (BATCH, "step")]
+    batch = [Launch("k", ranges[0], {}), Launch("gemm", ranges[1], {}), Launch("k", ranges[2], {})]
+    assert batches_of([Launch("fill", ranges[0], {}), *batch * 3], BATCH) == 3
+
+
 def test_a_batch_is_compared_however_many_were_counted():
     launches = [launch(ffma=FIRST / 2, read=OPERANDS, l2=3.0 * OPERANDS)] * 3
     (one,) = compare(by_range(launches), mlp(), VALUES, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import sqlite3
@@ -18,9 +19,11 @@ from hypothesis import strategies as st
 
 from perfmodel.errors import ModelError, SchemaError
 from perfmodel.memory.allocators import DevicePool, device_block, pinned_block
+from perfmodel.memory.footprint import footprint
 from perfmodel.memory.model import fit_memory, held_out
+from perfmodel.memory.report import answer, document
 from perfmodel.memory.timeline import timelines
-from perfmodel.memory.trainer import TrainerCase, allocations, footprint
+from perfmodel.memory.trainer import TrainerCase, allocations
 from perfmodel.readers import read
 from perfmodel.readers.memory import read_memory
 
@@ -107,7 +110,8 @@ def test_sums_agree(batch: int, hidden: int, ranks: int, width: int) -> None:
     case = TrainerCase(784, hidden, 10, batch, ranks, width, images=8000, test_images=1000)
     listed = allocations(case)
     found = footprint(listed)
-    stays = [a for a in listed if a.stays and a.memory == "device"]
+    stays = [a for a in listed if a.stays and a.pooled and a.memory == "device"]
+    assert found.apart_bytes == sum(a.bytes or 0 for a in listed if not a.pooled) == 67_240_960
     assert found.asked_bytes["device"] == sum(a.bytes or 0 for a in stays)
     assert 0 <= found.rounding_bytes < 512 * sum(a.count for a in stays)
     assert found.held_bytes["device"] <= found.peak_bytes <= found.reserved_bytes
@@ -278,3 +282,32 @@ def test_a_run_of_numpy_is_refused(tmp_path: Path) -> None:
         '"num_classes":10,"batch_size":3000,"ranks":2,"dtype":"float32"}'  # fmt: skip
     path = training_report(tmp_path / "n.sqlite", Training(gpu=False), mark=mark)
     assert "--backend cupy" in fails(5, "memory", path)
+
+
+# --- real reports (profiles/README.md)
+
+REAL = ROOT / "profiles" / "memory"
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "pinned", "found_blocks"),
+    [("document", 137_122_304, 2_103_296, 13), ("prefetch", 146_650_624, 139_502_080, 19)],
+)
+def test_a_real_report_agrees_with_theory_to_the_byte(
+    name: str, device: int, pinned: int, found_blocks: int
+) -> None:
+    found = answer(REAL / f"{name}.sqlite.xz", {}, {}, images=1, test_images=1)
+    peaks = {t.kind: t.peak_bytes for t in found.measured or ()}
+    assert (peaks["device"], peaks["pinned"]) == (device, pinned)
+    assert found.theory_bytes("device") == device
+    assert found.theory_bytes("pinned") == pytest.approx(pinned, abs=6144)  # buffers for results
+    rows = document(found)["theory"]
+    assert {r["name"] for r in rows if r["seen"] == "no"} == {"z2", "ones"}
+    assert sum(r["seen"] == "yes" for r in rows) == found_blocks
+
+
+def test_the_index_names_the_reports() -> None:
+    for row in json.loads((REAL / "index.json").read_text()):
+        found = hashlib.sha256((REAL / row["file"]).read_bytes()).hexdigest()
+        assert found == row["sha256"], row["file"]
+        assert "--cuda-memory-usage=true" in row["command"]

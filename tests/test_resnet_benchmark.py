@@ -99,6 +99,25 @@ def test_a_table_without_all_markers_is_refused(result: dict[str, Any], tmp_path
         resnet_counts.counted(result["counters"], tmp_path)
 
 
+def test_whole_phases_of_a_step_that_was_cut_off_count(
+    result: dict[str, Any], tmp_path: Path
+) -> None:
+    rows, lines = result["counters"]["rows"], table().splitlines()
+    cut = [i for i, line in enumerate(lines) if "spin_kernel" in line][2] + 1  # amid its last phase
+    (tmp_path / "log.csv").write_text("\n".join([*lines, *lines[3:cut]]) + "\n")
+    assert resnet.keep(tmp_path / "log.csv", tmp_path / "r18.csv.xz") == 9 + cut - 3
+    rows.append({**rows[0], "math": "fp32", "profiled_step_s": None})
+    found = [(r["math"], r["phase"]) for r in resnet_counts.counted(result["counters"], tmp_path)]
+    assert found[:4] == [("tf32", phase) for phase in (*resnet_counts.PHASES, "all")]
+    assert found[4:] == [("fp32", "forward"), ("fp32", "backward")]
+
+
+def test_why_a_part_has_no_rows_is_said() -> None:
+    part = {"rows": [], "problems": ["ended after 55 s"], "date": "2026-11-21T01:02", "about": {}}
+    page = measured({"counters": part}, [], None)
+    assert "`counters` (tried 2026-11-21: ended after 55 s). On a machine" in page
+
+
 def test_the_tables_of_the_page(result: dict[str, Any], tmp_path: Path) -> None:
     counts = resnet_counts.counted(result["counters"], tmp_path)
     joined = [r for r in with_times(result, counts) if r["phase"] == "all"]
@@ -114,7 +133,7 @@ def test_the_tables_of_the_page(result: dict[str, Any], tmp_path: Path) -> None:
 
 def test_what_is_not_measured_says_how() -> None:
     page = measured({}, [], None)
-    assert page.count("Not measured yet") == 3
+    assert page.count("Not measured yet") == 4
     assert "`python benchmarks/resnet.py --part ddp`" in page
 
 
@@ -143,7 +162,8 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["time", "tuned", "counters", "ddp", "theory"])
 def test_plans_end_in_time(part: str) -> None:
-    assert sum(p.seconds for p in resnet.plans(part, False)) <= 90
+    limit = 130 if part == "counters" else 90
+    assert sum(p.seconds for p in resnet.plans(part, False)) <= limit
     assert {n for p in resnet.plans(part, False) for n in p.net.split(",")} == set(resnet.NETS)
 
 

@@ -26,6 +26,8 @@ _AMOUNTS: Final = {
     "dram__sectors_write.sum": (LEVELS["dram"][1], _SECTOR_BYTES),
 }  # fmt: skip
 """Other names of the same counts, and how much one of them is."""
+_HALF: Final = tuple(UNITS["fp16"])
+_SINGLE: Final = tuple(UNITS["fp32"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,15 @@ class Counted:
         return moved / self.time_s if moved is not None and self.time_s else None
 
     @property
+    def past_l1(self) -> bool:
+        """Whether L1's counter saw less than DRAM moved.
+
+        Copies of the tensor memory accelerator (compute capability 9) fill shared memory past it.
+        """
+        l1, dram = self.bytes_of("l1"), self.bytes_of("dram")
+        return l1 is not None and dram is not None and l1 < dram
+
+    @property
     def l2_hit_share(self) -> float | None:
         """Share of L2's lookups that it held, of 0 to 1."""
         hit, miss = (self.counts.get(m) for m in SECTORS)
@@ -170,6 +181,20 @@ def _total(launches: Sequence[Launch], metric: str) -> float | None:
 
 
 def _count(launch: Launch, metric: str) -> float | None:
+    return 0.0 if metric in _HALF and _constants_only(launch) else _found(launch, metric)
+
+
+def _constants_only(launch: Launch) -> bool:
+    """Whether all half instructions of a kernel of fp32 are HFMA2: so compilers load constants.
+
+    On an H200 `trainer_descend` has one such instruction per thread, and no half number.
+    """
+    half = {metric: _found(launch, metric) for metric in _HALF}
+    single = any(_found(launch, metric) for metric in _SINGLE)
+    return single and all(n == 0 for metric, n in half.items() if "hfma" not in metric)
+
+
+def _found(launch: Launch, metric: str) -> float | None:
     found = launch.metrics.get(metric)
     if found is not None:
         return found

@@ -98,6 +98,12 @@ def roof_table(placed: Sequence[Placed], machine: Machine | None) -> Table:
     if machine is not None:
         title += f", and roofs of {machine.name} ({machine.source})"
     notes = [f"{p.counted.label} is mixed: {_mix(p.counted)}" for p in placed if p.mixed]
+    past = [p.counted.label for p in placed if p.counted.past_l1]
+    if past:
+        notes.append(
+            f"L1 counted less than DRAM moved: {', '.join(past)}: copies of the tensor memory "
+            f"accelerator pass its counter by; not drawn at L1"
+        )
     if any(p.above for p in placed):
         notes.append(f"what is above a ceiling cannot be; causes: {CAUSES}")
     return Table(title, columns, rows, tuple(notes))

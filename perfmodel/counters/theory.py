@@ -6,6 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from statistics import multimode
 from typing import Final
 
 from perfmodel.counters.counted import Counted
@@ -75,13 +77,19 @@ class Compared:
 
 
 def batches_of(launches: Sequence[Launch], batch_range: str) -> int:
-    """Infer how many batches were counted: all kernels of a batch run equally often in each.
+    """Infer how many batches were counted.
 
-    It is the greatest common divisor of how often every kernel ran in every range, so that it is
-    too large if no kernel runs once per batch.
+    Where a batch has several phases (the ranges right inside it), it is how often most of them
+    began anew. Else it is the greatest common divisor of how often every kernel ran in every range,
+    which is too large if no kernel runs once per batch.
     """
-    inside = [one for one in launches if batch_range in one.ranges] or list(launches)
-    return math.gcd(*Counter((one.ranges, one.kernel) for one in inside).values())
+    inside = [one for one in launches if batch_range in one.ranges]
+    phases = [one.ranges[one.ranges.index(batch_range) + 1 :][:1] for one in inside]
+    begun = Counter(phase for phase, _ in groupby(phases) if phase)
+    if len(begun) > 1:
+        return min(multimode(begun.values()))
+    counted = inside or list(launches)
+    return math.gcd(*Counter((one.ranges, one.kernel) for one in counted).values())
 
 
 def as_counted(workload: Workload | None, ranges: Sequence[Counted]) -> Workload:
@@ -202,7 +210,7 @@ def _of_flops(one: Compared) -> tuple[str, ...]:
     elif extra > _PADDING and (tensor or any("gemm" in name for name in one.counted.kernels)):
         said.append(
             f"{ratio / products:.2f} times the operations needed: a matrix is narrower than the "
-            f"tiles, which are computed whole"
+            f"tiles, or than a cluster of them, and these are computed whole"
         )
     elif extra > _PADDING:
         said.append(

@@ -10,14 +10,13 @@ from typing import Any
 
 from perfmodel.errors import PerfmodelError, WorkloadError
 from perfmodel.identify import from_mark, read_mark
+from perfmodel.memory.footprint import Footprint, footprint
 from perfmodel.memory.timeline import Timeline, timelines
 from perfmodel.memory.trainer import (
     SETTINGS,
     Allocation,
-    Footprint,
     TrainerCase,
     allocations,
-    footprint,
     trainer_case,
 )
 from perfmodel.readers import read
@@ -47,7 +46,7 @@ class Answer:
         if self.sums is None:
             return None
         return {
-            "device": self.sums.reserved_bytes,
+            "device": self.sums.reserved_bytes + self.sums.apart_bytes,
             "pinned": self.sums.held_bytes["pinned"],
         }.get(kind)
 
@@ -154,6 +153,7 @@ def _notes(found: Answer) -> tuple[str, ...]:
         f"+ {si(s.rounding_bytes, 'B')} by rounding to blocks of 512 B; with what is given back "
         f"CuPy's pool takes {si(s.reserved_bytes, 'B', 4)} from CUDA; pinned blocks are powers "
         f"of two",
+        f"libraries ask CUDA for {si(s.apart_bytes, 'B', 4)} of device memory past the pool",
         "not counted, since no tensor shows them: the CUDA context, kernels and libraries "
         "(docs/memory.md)",
     ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from perfmodel.errors import WorkloadError
-from perfmodel.memory.allocators import DevicePool, device_block, pinned_block
+from perfmodel.memory.allocators import device_block, pinned_block
 from perfmodel.workloads.work import LARGEST
 
 Use = Literal[
@@ -20,11 +20,12 @@ CUBLAS_WORKSPACE_BYTES: Final = 32 << 20
 """What cuBLAS recommends on Hopper (cuBLAS documentation, cublasSetWorkspace) and the trainer sets
 aside."""
 
+CUBLAS_OWN_BYTES: Final = (64 << 20, 128 << 10, 1 << 10)
+"""What a cuBLAS handle asks CUDA for itself when it is made: seen on an H200, CUDA 13, in
+profiles/memory/ (cublasCreate's own workspace, before cublasSetWorkspace gives another)."""
+
 SETTINGS: Final = ("data_on", "transport", "gemm", "math", "parallel")
 """Flags of the trainer that change what is allocated."""
-
-_MOST_BLOCKS: Final = 4096
-"""More blocks of one size are replayed as one."""
 
 _FLAT_PINNED: Final = ("host-flat", "chunked")
 
@@ -44,6 +45,8 @@ class Allocation:
         How many blocks of equal size.
     stays : bool
         Whether it is kept; else it is given back before the next one.
+    pooled : bool
+        Whether CuPy's pool hands it out; else a library asks CUDA itself.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Allocation:
     formula: str
     count: int = 1
     stays: bool = True
+    pooled: bool = True
 
     @property
     def held_bytes(self) -> int | None:
@@ -161,6 +165,10 @@ def allocations(case: TrainerCase) -> tuple[Allocation, ...]:
 def _products(case: TrainerCase) -> Iterator[Allocation]:
     cublas = case.gemm in ("cublas", "thin") or (case.gemm == "fused" and case.math == "tf32")
     if cublas:
+        for size in CUBLAS_OWN_BYTES:
+            yield Allocation(
+                "cuBLAS's own", "workspace", "device", size, f"{size >> 10} KiB", pooled=False
+            )
         yield Allocation(
             "cuBLAS", "workspace", "device", CUBLAS_WORKSPACE_BYTES, "32 MiB, as cuBLAS recommends"
         )
@@ -268,53 +276,3 @@ def _evaluation(case: TrainerCase) -> Iterator[Allocation]:
 def _of_four(columns: int) -> int:
     """Rows start on 16 bytes of single precision."""
     return -(-columns // 4) * 4
-
-
-@dataclass(frozen=True, slots=True)
-class Footprint:
-    """The sums of a list of allocations by memory.
-
-    Attributes
-    ----------
-    asked_bytes, held_bytes : dict of str to int
-        By memory, what stays: as asked for, and as the allocator's blocks.
-    peak_bytes : int
-        Most device memory handed out at once, those included that do not stay.
-    reserved_bytes : int
-        Device memory that the pool asked CUDA for: it keeps what was given back.
-    unknown : tuple of str
-        Names of allocations that no formula tells.
-    """
-
-    asked_bytes: Mapping[Memory, int]
-    held_bytes: Mapping[Memory, int]
-    peak_bytes: int
-    reserved_bytes: int
-    unknown: tuple[str, ...]
-
-    @property
-    def rounding_bytes(self) -> int:
-        """Device bytes that only the allocator's rounding adds."""
-        return self.held_bytes["device"] - self.asked_bytes["device"]
-
-
-def footprint(listed: tuple[Allocation, ...]) -> Footprint:
-    """Replay allocations in their order through CuPy's device pool, and sum them by memory."""
-    pool = DevicePool()
-    asked: dict[Memory, int] = {"device": 0, "pinned": 0}
-    held: dict[Memory, int] = {"device": 0, "pinned": 0}
-    for one in listed:
-        if not one.bytes or one.held_bytes is None:
-            continue
-        if one.stays:
-            asked[one.memory] += one.bytes
-            held[one.memory] += one.held_bytes
-        if one.memory == "device":
-            pieces = one.count if one.count <= _MOST_BLOCKS else 1
-            blocks = [pool.allocate(one.held_bytes // pieces) for _ in range(pieces)]
-            for block in [] if one.stays else blocks:
-                pool.release(block)
-    return Footprint(
-        asked, held, pool.peak_bytes, pool.total_bytes,
-        tuple(one.name for one in listed if one.bytes is None),
-    )  # fmt: skip

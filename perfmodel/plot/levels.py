@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from perfmodel.counters.against import Placed
-from perfmodel.counters.metrics import LEVELS, UNITS
+from perfmodel.counters.metrics import UNITS
 from perfmodel.errors import ModelError
 from perfmodel.plot.keys import ordered_colors
 from perfmodel.plot.scales import apply
@@ -44,7 +44,14 @@ _LEAST_PT, _MORE_PT = 4.0, 9.0  # size of a point: without any time, and what al
 def drawable(placed: Placed) -> bool:
     """Whether there is a point: operations, time, and bytes of one level at least."""
     rate = placed.counted.flops_per_s
-    return bool(rate) and any(placed.counted.intensity(level) for level in LEVELS)
+    return bool(rate) and bool(intensities(placed))
+
+
+def intensities(placed: Placed) -> dict[str, float]:
+    """By level, where its point stands; none at L1 if the kernel's copies pass its counter by."""
+    one = placed.counted
+    found = {level: one.intensity(level) for level in _FILLS if level != "l1" or not one.past_l1}
+    return {level: x for level, x in found.items() if x}
 
 
 def levels(placed: Sequence[Placed], *, ax: Axes | None = None, title: str | None = None) -> Axes:
@@ -100,8 +107,7 @@ def _frame(
     shown: Sequence[Placed], peaks: dict[str, float], links: dict[str, float]
 ) -> tuple[float, float, float, float]:
     """Limits around all points, ridges and peaks."""
-    found = [p.counted.intensity(level) for p in shown for level in LEVELS]
-    at = [x for x in found if x]
+    at = [x for p in shown for x in intensities(p).values()]
     ridges = [peak / bandwidth for peak in peaks.values() for bandwidth in links.values()]
     rates = [p.counted.flops_per_s or 1.0 for p in shown]
     top = max([*rates, *peaks.values()])
@@ -132,7 +138,7 @@ def _draw_ceilings(
 
 def _draw_point(ax: Axes, p: Placed, hue: str, share: float) -> None:
     rate = p.counted.flops_per_s or math.nan
-    found = {v: x for v in _FILLS if (x := p.counted.intensity(v))}
+    found = intensities(p)
     ax.plot(list(found.values()), [rate] * len(found), color=hue, lw=0.8, zorder=3)
     size = _LEAST_PT + _MORE_PT * math.sqrt(share)
     for level, x in found.items():
