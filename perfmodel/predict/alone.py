@@ -79,7 +79,7 @@ def interpolate(rows: Iterable[tuple[int, int, float]], h: float, k: float) -> f
     inside_h, inside_k = (float(np.clip(at, x[0], x[-1])) for at, x in ((h, hs), (k, ks)))
     columns = [float(np.interp(np.log(inside_k), np.log(ks), row)) for row in grid]
     found = float(np.exp(np.interp(np.log(inside_h), np.log(hs), columns)))
-    return found * max(h / hs[-1], 1.0) * max(k / ks[-1], 1.0)
+    return found * max(h / float(hs[-1]), 1.0) * max(k / float(ks[-1]), 1.0)
 
 
 def from_measurement(found: MachineMeasurement, source: str) -> Alone | None:
