@@ -215,8 +215,8 @@ def saved(name: str, image: int) -> int:
     kept: list[torch.Tensor] = []  # alive, so that no two have one address
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        kept.append(tensor)
-        return tensor
+        kept.append(tensor.detach())
+        return kept[-1]  # a node that kept its own result would keep itself
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         net(torch.randn(1, 3, image, image)).sum()

@@ -200,24 +200,27 @@ def main() -> None:
     c = parser.parse_args()
     sampler: Any = Nothing() if c.fake else NvmlSampler(range(c.ranks))
     gpu = None if c.fake else sampler.names()[0]
-    rows: list[dict[str, Any]] = []
+    told = json.loads(c.out.read_text()) if c.out.exists() else {"rows": []}
+    rows: dict[str, dict[str, Any]] = {row["name"]: row for row in told["rows"]}
     began = time.perf_counter()
     for kind in c.parts:
-        for i, name in enumerate(c.rungs):
+        for name in c.rungs:
             print(f"[{time.perf_counter() - began:5.1f} s] {kind} {name}", flush=True)
             flags = RUNGS[name]
             if kind == "sample":
-                rows.append(attempt(lambda n=name, f=flags: sampled(c, n, f, sampler)))
+                rows[name] = attempt(lambda n=name, f=flags: sampled(c, n, f, sampler))
+                rows[name]["name"] = name
             elif c.budget - (time.perf_counter() - began) < PROFILE_S:
                 print("   no time left: the ladder's reports stand in", flush=True)
             elif shutil.which("nsys"):
-                rows = rows or [{"name": rung} for rung in c.rungs]
-                rows[i] |= attempt(lambda n=name, f=flags: profiled(c, n, f))
-            if "error" in rows[i]:
-                print(rows[i]["error"], file=sys.stderr, flush=True)
+                rows.setdefault(name, {"name": name})
+                rows[name] |= attempt(lambda n=name, f=flags: profiled(c, n, f))
+            if "error" in rows.get(name, {}):
+                print(rows[name]["error"], file=sys.stderr, flush=True)
             document = {
                 "command": f"python benchmarks/utilization.py --ranks {c.ranks}",
-                "date": datetime.now(UTC).date().isoformat(), "gpu": gpu, "rows": rows,
+                "date": datetime.now(UTC).date().isoformat(), "gpu": gpu,
+                "rows": [rows[rung] for rung in RUNGS if rung in rows],
             }  # fmt: skip
             c.out.parent.mkdir(parents=True, exist_ok=True)
             c.out.write_text(json.dumps(document, indent=1) + "\n")

@@ -99,7 +99,8 @@ def measure_(out: Path, device: str, quick: bool, seconds: float) -> None:
         if first:
             click.echo(one_line(text), err=True)
 
-    command = shlex.join(["perfmodel", *sys.argv[1:]])
+    words = (out.name if word == str(out) else word for word in sys.argv[1:])  # no one's folders
+    command = shlex.join(["perfmodel", *words])
     if ranks.size > 1:
         command = f"mpirun -n {ranks.size} {command}"
     effort = QUICK if quick else FULL
