@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import lzma
 import re
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -153,6 +156,26 @@ def test_the_first_format_is_refused(tmp_path: Path) -> None:
     old.write_text(text.replace('"version": 2', '"version": 1', 1), encoding="utf-8")
     said = fails(6, "predict", "--model", old, "-H", 512, "-B", 3000, "-p", 2)
     assert "wanted version 2; found 1; calibrate anew" in said
+
+
+def test_a_foreign_program_is_not_taken_for_the_trainer(tmp_path: Path) -> None:
+    """PyTorch's DDP sums by NCCL: asking it for --transport nccl would be nonsense."""
+    report = DDP / "ddp_p2_H512_B3000.sqlite.xz"
+    for asked in (("whatif", report), ("calibrate", report, "-o", tmp_path / "m.json")):
+        said = fails(6, *asked)
+        assert "found one of the workload 'PyTorch DDP MLP'" in said
+        assert "--workload FILE.toml" in said
+
+
+def test_a_model_that_cannot_tell_its_own_run_is_not_written(tmp_path: Path) -> None:
+    """A report without kernels has no time of the products."""
+    report, path = tmp_path / "bare.sqlite", tmp_path / "model.json"
+    whole = ROOT / "profiles" / "campaign" / "h200x2_p2_host_float32_H128_B1500.sqlite.xz"
+    report.write_bytes(lzma.decompress(whole.read_bytes()))
+    with closing(sqlite3.connect(report)) as database, database:
+        database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
+    assert "wide products" in fails(6, "calibrate", report, "-o", path)
+    assert not path.exists()
 
 
 def test_a_foreign_model_and_its_workload_belong_together(tmp_path: Path) -> None:

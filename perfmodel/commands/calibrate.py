@@ -47,6 +47,8 @@ def calibrate(reports: tuple[Path, ...], out: Path, **options: Any) -> None:
         observations, machine=machine, untraced=_untraced(options["index"]),
         alone=_alone(options["microbenchmarks"], machine),
     )  # fmt: skip
+    if not model.runs:
+        models.predict(model, observations[0].case)  # says what its report lacks
     models.save(model, out)
     if options["quiet"]:
         return

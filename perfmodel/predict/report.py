@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.predict.calibrate import MLP
+from perfmodel.predict.case import MLP
 from perfmodel.predict.model import Z90, Model, Term
 from perfmodel.predict.parts import BOUNDS, UNITS
 from perfmodel.predict.predict import Prediction
