@@ -8,14 +8,17 @@ import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cli_helpers import fails, perfmodel, succeeds
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfmodel.errors import ModelError
 from perfmodel.predict import Model, load, mlp_case, predict
 from perfmodel.predict.predict import interval
 from perfmodel.predict.report import rate, terms_table
@@ -84,6 +87,16 @@ def test_on_thousands_of_ranks_the_side_that_waits_widens_the_interval(frozen: M
     assert highs == sorted(highs)
     assert highs[-1] > 10 * points[-1].prediction.batch_s
     assert "p" in points[-1].prediction.extrapolated
+
+
+def test_a_model_of_nothing_is_refused(frozen: Model) -> None:
+    terms = {
+        key: replace(term, coefficients=np.zeros_like(term.coefficients))
+        for key, term in frozen.terms.items()
+    }
+    case = mlp_case({"D": 784, "H": 512, "C": 10, "B": 3000, "p": 2, "b": 4}, NCCL)
+    with pytest.raises(ModelError, match="predicts 0 s; calibrate anew"):
+        predict(replace(frozen, terms=terms), case)
 
 
 def test_there_is_no_epoch_of_less_than_a_batch(frozen: Model) -> None:

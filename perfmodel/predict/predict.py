@@ -138,12 +138,25 @@ def _computed(gpu: Sequence[_Timed]) -> _Phases:
 def _prediction(
     model: Model, case: Case, phases: _Phases, faster: Sequence[_Timed] = ()
 ) -> Prediction:
-    """Put the phases together; the side that is predicted to be faster may be the slower one."""
+    """Put the phases together.
+
+    Beyond the calibration's runs the side that is predicted to be faster may be the slower one: its
+    upper limit counts, too.
+    """
     total = sum(seconds for _, seconds, _, _ in phases)
+    if total <= 0:
+        raise ModelError(
+            f"wanted a batch of some time at {case.label}; found that the model predicts 0 s; "
+            "calibrate anew"
+        )
     spread = sum(variance for _, _, variance, _ in phases) / total**2
     low, high = interval(total, model.batch_noise, spread)
+    beyond = tuple(
+        name for name, values in model.seen.items()
+        if name in case.sizes and not values[0] <= case.sizes[name] <= values[-1]
+    )  # fmt: skip
     beside = sum(t.seconds for t in faster)
-    if beside > 0:
+    if beyond and beside > 0:
         variance = sum(t.variance for t in faster)
         high = max(high, interval(beside, model.batch_noise, variance / beside**2)[1])
     made = []
@@ -151,10 +164,6 @@ def _prediction(
         noise = model.phase_noise.get(name, max(model.batch_noise, _FALLBACK_NOISE))
         relative = variance / seconds**2 if seconds > 0 else 0.0
         made.append(Phase(name, seconds, *interval(seconds, noise, relative), bound))
-    beyond = tuple(
-        name for name, values in model.seen.items()
-        if name in case.sizes and not values[0] <= case.sizes[name] <= values[-1]
-    )  # fmt: skip
     known = model.tracing_s is not None and route(case) == "blocking"
     untraced = max(total - (model.tracing_s or 0.0), 0.5 * total) if known else None
     return Prediction(case, total, low, high, tuple(made), beyond, untraced)
