@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from predict_score import QUIET
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "predict.md"
 BEGIN = "<!-- made by benchmarks/predict.py --document: do not edit -->"
+CLOSE = 0.3
+"""Pairs of settings that differ by less are hard to rank."""
 END = "<!-- end of what benchmarks/predict.py made -->"
 
 
@@ -24,7 +27,8 @@ def write(result: dict[str, Any]) -> None:
 def made(result: dict[str, Any]) -> str:
     """Return the generated part of the page."""
     blocks = [
-        _frozen(result), _designs(result), _targets(result), _rivals(result), _overhead(result),
+        _frozen(result), _designs(result), _targets(result), _ranking(result), _routes(result),
+        _rivals(result), _overhead(result),
         _older(result), _foreign(result), _studies(result), _rows(result),
     ]  # fmt: skip
     return "\n\n".join(blocks) + "\n"
@@ -46,7 +50,7 @@ def _frozen(r: dict[str, Any]) -> str:
     return (
         f"Frozen on {frozen['configurations']} of {frozen['of']} configurations (commit "
         f"{frozen['commit'] or 'not yet made'}); {told} unseen ones predicted, {s['refused']} "
-        f"refused because no run of the calibration has one of their terms. Launches of one "
+        f"refused because no run of the calibration tells one of their terms. Launches of one "
         f"configuration differ ({sd}; one standard deviation, {floor['launches']} launches): a "
         f"model that knew every true median would still miss these measurements by "
         f"{_percent(s['floor_mean'])} on average. Ours misses them by {_percent(s['mean'])} (95 % "
@@ -54,8 +58,21 @@ def _frozen(r: dict[str, Any]) -> str:
         f"{s['times_floor']:.2f} times that floor. Where launches agree to {_percent(QUIET)} "
         f"({q['configurations'] - q['refused']} configurations, most of them paced by the GPU) it "
         f"misses by {_percent(q['mean'])} ({_percent(q['mean_low'])} to "
-        f"{_percent(q['mean_high'])}), {_percent(q['max'])} at most."
+        f"{_percent(q['mean_high'])}), {_percent(q['max'])} at most: noise explains little of "
+        f"that, it is {q['mean'] / _quiet_floor(r):.0f} times what those launches' own spread "
+        f"leaves."
     )
+
+
+def _told(r: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row for row in r["rows"] if row["predicted_s"] is not None]
+
+
+def _quiet_floor(r: dict[str, Any]) -> float:
+    """What the launches of the quiet rows leave by their own spread: they were chosen by it."""
+    rows = [row for row in _told(r) if (row["launch_sd"] or 1.0) < QUIET]
+    left = [row["launch_sd"] * math.sqrt(2 / math.pi / len(row["measured"])) for row in rows]
+    return float(np.mean(left))
 
 
 def _designs(r: dict[str, Any]) -> str:
@@ -131,10 +148,12 @@ def _targets(r: dict[str, Any]) -> str:
         (f"worst phase ({worst[0]})", worst[1], t["phase"]),
         ("one step beyond the grid, mean", beyond["mean"], t["beyond"]),
     ]
+    # the floor is one of means: only means are multiples of it
+    floors = {0: s["floor_mean"], 1: s["floor_mean"], 5: beyond["floor_mean"]}
     lines = [
         [name, _percent(found), f"≤ {_percent(wanted)}", "yes" if found <= wanted else "no",
-         f"{found / s['floor_mean']:.1f}"]
-        for name, found, wanted in rows
+         f"{found / floors[i]:.1f}" if i in floors else ""]
+        for i, (name, found, wanted) in enumerate(rows)
     ]  # fmt: skip
     low, high = t["coverage"]
     inside = "yes" if low <= s["coverage"] <= high else "no"
@@ -147,12 +166,67 @@ def _targets(r: dict[str, Any]) -> str:
     for name, key, target in (("mean", "mean", "mean"), ("90th percentile", "p90", "p90"),
                               ("largest error", "max", "max")):  # fmt: skip
         met = "yes" if q[key] <= t[target] else "no"
-        where, times = (
-            f"{name}, where launches agree to {_percent(QUIET)}",
-            q[key] / q["floor_mean"],
-        )
-        lines.append([where, _percent(q[key]), f"≤ {_percent(t[target])}", met, f"{times:.1f}"])
+        times = f"{q[key] / _quiet_floor(r):.1f}" if key == "mean" else ""
+        where = f"{name}, where launches agree to {_percent(QUIET)}"
+        lines.append([where, _percent(q[key]), f"≤ {_percent(t[target])}", met, times])
     return _table(["on unseen configurations", "found", "target", "met", "times the floor"], lines)
+
+
+def _ranking(r: dict[str, Any]) -> str:
+    """How hard the pairs are: how many are close, and what a rival makes of the same pairs."""
+    rows = _told(r)
+    pairs = [
+        (a, b) for i, a in enumerate(rows) for b in rows[i + 1 :]
+        if a["sizes"] == b["sizes"] and a["settings"] != b["settings"]
+    ]  # fmt: skip
+    close = [
+        (a, b) for a, b in pairs
+        if abs(math.log(a["measured_s"] / b["measured_s"])) < math.log(1 + CLOSE)
+    ]  # fmt: skip
+    ours, near = _right(pairs, "predicted_s"), _right(close, "predicted_s")
+    others = {name: _right(pairs, name) for name in rows[0]["rivals_s"]}
+    best = max(others, key=lambda name: others[name])
+    return (
+        f"Most pairs are easy: of the {len(pairs)}, {len(close)} differ by less than "
+        f"{100 * CLOSE:.0f} %, and of those {near} are named right. Of all pairs {ours} are right; "
+        f"{best}, the best rival at this, has {others[best]}."
+    )
+
+
+def _right(pairs: list[tuple[dict[str, Any], dict[str, Any]]], by: str) -> int:
+    """Count the pairs whose order a model, or a rival of that name, predicts."""
+
+    def said(row: dict[str, Any]) -> float:
+        return float(row[by] if by in row else row["rivals_s"][by])
+
+    return sum(
+        (said(a) < said(b)) == (a["measured_s"] < b["measured_s"]) for a, b in pairs
+    )  # fmt: skip
+
+
+def _routes(r: dict[str, Any]) -> str:
+    """The averages above hide that three kinds of batches are predicted differently well."""
+    lines = []
+    for name, sd in r["noise_floor"]["launch_sd"].items():
+        rows = [row for row in _told(r) if row["route"] == name]
+        errors = np.array([row["error"] for row in rows])
+        floor = np.mean([sd * math.sqrt(2 / math.pi / len(row["measured"])) for row in rows])
+        inside = [
+            row["low_s"] <= m["batch_s"] <= row["high_s"] for row in rows for m in row["measured"]
+        ]
+        rivals = {
+            other: float(np.mean([abs(w["rivals_s"][other] / w["measured_s"] - 1) for w in rows]))
+            for other in rows[0]["rivals_s"]
+        }
+        best = min(rivals, key=lambda other: rivals[other])
+        lines.append(
+            [name, str(len(rows)), _percent(float(np.abs(errors).mean())),
+             f"{100 * errors.mean():+.1f} %", f"{np.abs(errors).mean() / floor:.1f}",
+             _percent(float(np.mean(inside))), f"{best} {_percent(rivals[best])}"]
+        )  # fmt: skip
+    head = ["unseen, by how a batch runs", "told", "mean", "bias", "times the floor",
+            "inside 90 %", "best rival"]  # fmt: skip
+    return _table(head, lines)
 
 
 def _rivals(r: dict[str, Any]) -> str:

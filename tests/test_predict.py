@@ -187,7 +187,7 @@ def test_one_size_predicts_itself_only(runs: list[Observation]) -> None:
         predict(alone, case(2048))
     reduce = alone.terms["all-reduce [MPI, pageable]"]
     assert identified(reduce) == [False, False]
-    assert any("at another H and p" in q for q in open_questions(alone))
+    assert any("at another H and number of ranks" in q for q in open_questions(alone))
 
 
 def test_nccl_of_one_size_leaves_alpha_and_beta_open() -> None:

@@ -42,6 +42,11 @@ def test_json_of_bounds(bounded: Any) -> None:
     assert bounded["warnings"] == []
 
 
+def test_no_step_takes_less_than_nothing(bounded: Any) -> None:
+    assert bounded["path"]
+    assert all(0 <= step["low_s"] <= step["high_s"] for step in bounded["path"])
+
+
 def test_json_of_predictions(told: Any) -> None:
     assert [c["name"] for c in told["changes"][:2]] == ["nccl", "pinned"]
     first = told["changes"][1]

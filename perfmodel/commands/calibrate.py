@@ -47,6 +47,8 @@ def calibrate(reports: tuple[Path, ...], out: Path, **options: Any) -> None:
         observations, machine=machine, untraced=_untraced(options["index"]),
         alone=_alone(options["microbenchmarks"], machine),
     )  # fmt: skip
+    if not model.runs:
+        models.predict(model, observations[0].case)  # says what its report lacks
     models.save(model, out)
     if options["quiet"]:
         return
@@ -85,7 +87,24 @@ def _observed(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[list[
             found.append(observe(run))
         else:
             found.append(observe_own(run, workload, symbol_values(options)))
-    return found, ", ".join(gpus)
+    if len(gpus) > 1:
+        warn(
+            f"reports of {len(gpus)} kinds of GPU, {', '.join(gpus)}: one model for all of them "
+            f"predicts none; calibrate for each apart"
+        )
+    return _distinct(found), ", ".join(gpus)
+
+
+def _distinct(found: list[Any]) -> list[Any]:
+    """Leave out runs that were given before: a copy says nothing of the noise between launches."""
+    kept: list[Any] = []
+    for o in found:
+        same = next((x for x in kept if (x.case, x.parts) == (o.case, o.parts)), None)
+        if same is None:
+            kept.append(o)
+        else:
+            warn(f"{o.source}: the same run as {same.source}, given before: it counts once")
+    return kept
 
 
 def _alone(file: Path | None, machine: str) -> Any:
@@ -100,8 +119,8 @@ def _alone(file: Path | None, machine: str) -> Any:
     names = ", ".join(sorted(set(found.gpus)))
     if names != machine:
         raise ModelError(
-            f"{file}: wanted microbenchmarks of the reports' GPU, {machine}; found those of "
-            f"{names or 'no GPU'}; measure on the machine that ran the reports"
+            f"{file}: wanted microbenchmarks of the reports' GPU, {machine or 'none'}; found those "
+            f"of {names or 'a CPU'}; measure on the machine that ran the reports"
         )
     alone = from_measurement(found, file.name)
     if alone is None:

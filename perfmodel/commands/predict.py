@@ -92,8 +92,13 @@ def predict(path: Path, **options: Any) -> None:
     if not (options["sweep"] or options["scaling"]):
         from perfmodel.units import si
 
-        if document["images_per_s"]:
+        if document["epoch_s"] is not None:
             click.echo(f"Epoch of {options['images']} images: {si(document['epoch_s'], 's')}")
+        elif document["images_per_s"] is not None:
+            warn(
+                f"no epoch: a batch of {case.sizes['B']} images is more than the "
+                f"{options['images']} there are; give --images"
+            )
         if one.untraced_s is not None:
             click.echo(f"Without Nsight Systems recording: {si(one.untraced_s, 's')} per batch")
 
@@ -101,6 +106,7 @@ def predict(path: Path, **options: Any) -> None:
 def _case(model: Any, options: dict[str, Any]) -> Any:
     """Return the configuration that the flags describe."""
     from perfmodel.errors import WorkloadError
+    from perfmodel.escape import printable
     from perfmodel.predict import mlp_case, own_case
 
     values = symbol_values(options)
@@ -112,7 +118,22 @@ def _case(model: Any, options: dict[str, Any]) -> Any:
             )
         from perfmodel.workloads import load
 
-        return own_case(load(options["workload"]), values)
+        workload = load(options["workload"])
+        if workload.name != model.workload:
+            raise WorkloadError(
+                f"wanted the workload that the model was calibrated with, {model.workload!r}; "
+                f"found {workload.name!r}; give that one's file"
+            )
+        ignored = [n for n in (*_SETTINGS, *_SWITCHES) if options[n]]
+        if ignored:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
+            warn(f"{flags}: settings of the trainer's say nothing of {model.workload}")
+        return own_case(workload, values)
+    if options["workload"]:
+        raise WorkloadError(
+            f"wanted a model of the workload {printable(str(options['workload']))}; found one of "
+            "the trainer's MLP; calibrate with --workload, too, or leave it out here"
+        )
     settings = {name: options[name] for name in _SETTINGS if options[name] is not None}
     settings |= {name: "yes" for name in _SWITCHES if options[name]}
     return mlp_case({"D": 784, "C": 10, "b": 4, **values}, settings)

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from perfmodel.ceilings import MachineMeasurement
+from perfmodel.errors import ModelError
 from perfmodel.predict.case import Case
 from perfmodel.predict.parts import Part
 
@@ -83,24 +84,42 @@ def interpolate(rows: Iterable[tuple[int, int, float]], h: float, k: float) -> f
 
 
 def from_measurement(found: MachineMeasurement, source: str) -> Alone | None:
-    """Return what a machine's measurement says of the trainer's products; None if nothing."""
+    """Return what a machine's measurement says of the trainer's products; None if nothing.
+
+    Raises
+    ------
+    ModelError
+        If a product's shapes are those of another network, or no grid of h and k.
+    """
     rows: dict[tuple[str, str], tuple[tuple[int, int, float], ...]] = {}
     for p in found.products:
-        shapes = list(zip(p.m, p.n, p.k, p.median_s, strict=True))
-        if p.name in (*_WIDE, *_THIN):
-            rows[p.name, p.dtype] = tuple(
-                (*_sizes(p.name, (m, n, k)), seconds) for m, n, k, seconds in shapes
+        if p.name not in (*_WIDE, *_THIN):
+            continue
+        sizes = [_sizes(p.name, shape) for shape in zip(p.m, p.n, p.k, strict=True)]
+        across = _INPUTS if p.name in _WIDE else _CLASSES
+        grid = {(h, k) for h, k, _ in sizes}
+        full = len({h for h, _ in grid}) * len({k for _, k in grid})
+        widths = {other for *_, other in sizes}
+        if widths != {across} or not len(sizes) == len(grid) == full:
+            raise ModelError(
+                f"{source}: wanted products {p.name!r} ({p.dtype}) of width {across} and every h "
+                f"with every k, once; found {len(sizes)} shapes for a grid of {full}, of width "
+                f"{', '.join(map(str, sorted(widths)))}; measure again: the file was changed or "
+                "damaged"
             )
+        rows[p.name, p.dtype] = tuple(
+            (h, k, seconds) for (h, k, _), seconds in zip(sizes, p.median_s, strict=True)
+        )
     kernel = found.machine.latency_s.get("empty_kernel")
     if not rows or kernel is None:
         return None
     return Alone(source, rows, kernel)
 
 
-def _sizes(name: str, shape: tuple[int, int, int]) -> tuple[int, int]:
-    """Return hidden units and images of a product's (m, n, k)."""
+def _sizes(name: str, shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return hidden units, images and the other width (D or C) of a product's (m, n, k)."""
     m, n, k = shape
     return {
-        "forward 1": (m, n), "forward 2": (k, n), "backward 1": (m, n), "backward 2": (n, k),
-        "backward 3": (m, k),
+        "forward 1": (m, n, k), "forward 2": (k, n, m), "backward 1": (m, n, k),
+        "backward 2": (n, k, m), "backward 3": (m, k, n),
     }[name]  # fmt: skip

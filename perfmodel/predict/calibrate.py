@@ -10,15 +10,13 @@ import numpy as np
 
 from perfmodel.errors import ModelError
 from perfmodel.predict.alone import Alone
-from perfmodel.predict.case import Case
+from perfmodel.predict.case import MLP, Case
 from perfmodel.predict.model import Model, Term, parts_known
 from perfmodel.predict.observe import Observation
 from perfmodel.predict.parts import Part, parts_of, route
 from perfmodel.predict.predict import predict
 from perfmodel.predict.regress import fit, measured_space, resample, spread
 
-MLP: Final = "mlp"
-"""Name of the trainer's own workload."""
 _RESAMPLES: Final = 100
 _SEED: Final = 213
 _FEWEST: Final = 4

@@ -9,6 +9,8 @@ from typing import Any, Final
 from perfmodel.errors import WorkloadError
 from perfmodel.workloads.work import Symbol, Workload
 
+MLP: Final = "mlp"
+"""Name of the trainer's own workload."""
 SIZES: Final = {
     "D": "input size",
     "H": "hidden size",

@@ -9,10 +9,11 @@ from typing import Final
 import numpy as np
 
 from perfmodel.errors import ModelError
+from perfmodel.escape import printable
 from perfmodel.fit import Floats, count_warmup, tabulate
 from perfmodel.identify import read_mark
 from perfmodel.measure import Run, batch_seconds
-from perfmodel.predict.case import Case, from_mark
+from perfmodel.predict.case import MLP, Case, from_mark
 from perfmodel.predict.parts import BETWEEN, D2H, H2D, REDUCE, mlp_parts, route
 from perfmodel.runs import identify
 from perfmodel.trace import KERNEL, MEMCPY, NULL, Int64
@@ -60,13 +61,21 @@ def observe(run: Run) -> Observation:
     Raises
     ------
     ModelError
-        If the run has no configuration mark, or no batch is left after the warm-up.
+        If the run has no configuration mark, or one of another program than the trainer, or no
+        batch is left after the warm-up.
     """
     config = next((c for t in run.traces if (c := read_mark(t))), {})
     if not config:
         raise ModelError(
             f"{run.label}: wanted a configuration mark, which says how the batch ran; found none; "
             f"profile with python -m trainer, or give --workload and the sizes"
+        )
+    workload = config.get("workload", MLP)
+    if workload != MLP:
+        raise ModelError(
+            f"{run.label}: wanted a run of the trainer's MLP; found one of the workload "
+            f"{printable(str(workload))!r}, by its configuration mark; calibrate with its "
+            f"formulas: --workload FILE.toml"
         )
     identity, _ = identify(run, {})
     case = from_mark(config, identity.values)

@@ -13,6 +13,8 @@ from perfmodel.predict.model import Z90, Model, Term
 from perfmodel.predict.parts import BETWEEN, BOUNDS, D2H, Part, route
 
 _FALLBACK_NOISE: Final = 0.10
+_WIDEST: Final = 2.0
+"""Relative standard deviation beyond which only an upper limit of a time is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,12 @@ def predict(model: Model, case: Case) -> Prediction:
         If a part of the case was not calibrated or cannot be told: says which run would tell it.
     """
     timed = [_Timed.of(model, part, case) for part in model.parts(case)]
-    phases = _blocking(timed) if route(case) == "blocking" else _queued(timed, case)
-    return _prediction(model, case, phases)
+    if route(case) == "blocking":
+        return _prediction(model, case, _blocking(timed))
+    host, gpu = ([t for t in timed if t.part.clock == clock] for clock in ("host", "gpu"))
+    paced_by_host = sum(t.seconds for t in host) > sum(t.seconds for t in gpu)
+    faster = gpu if paced_by_host else host
+    return _prediction(model, case, _queued(host) if paced_by_host else _computed(gpu), faster)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,8 @@ class _Timed:
             for name, amount in part.amounts.items()
         }
         bound = BOUNDS[max(shares, key=lambda name: shares[name])]
+        if part.name.startswith("launch "):  # an all-reduce more to launch is the host's time, too
+            bound = "host"
         return cls(part, term.seconds(part.amounts), term.variance(part.amounts), bound)
 
 
@@ -111,12 +119,13 @@ def _blocking(timed: Sequence[_Timed]) -> _Phases:
     return sorted(found, key=lambda f: [*order, "step", BETWEEN].index(f[0]))
 
 
-def _queued(timed: Sequence[_Timed], case: Case) -> _Phases:
-    """Host and GPU work side by side: the slower of the two is the batch."""
-    host = [t for t in timed if t.part.clock == "host"]
-    gpu = [t for t in timed if t.part.clock == "gpu"]
-    if sum(t.seconds for t in host) > sum(t.seconds for t in gpu):
-        return [(t.part.phase, t.seconds, t.variance, t.bound) for t in host]
+def _queued(host: Sequence[_Timed]) -> _Phases:
+    """Host and GPU work side by side, the host is the slower: its phases are the batch."""
+    return [(t.part.phase, t.seconds, t.variance, t.bound) for t in host]
+
+
+def _computed(gpu: Sequence[_Timed]) -> _Phases:
+    """Host and GPU work side by side, the GPU is the slower: its parts are the batch."""
     named: dict[str, list[_Timed]] = {}
     for t in gpu:
         named.setdefault(t.part.name, []).append(t)
@@ -126,27 +135,50 @@ def _queued(timed: Sequence[_Timed], case: Case) -> _Phases:
     ]
 
 
-def _prediction(model: Model, case: Case, phases: _Phases) -> Prediction:
+def _prediction(
+    model: Model, case: Case, phases: _Phases, faster: Sequence[_Timed] = ()
+) -> Prediction:
+    """Put the phases together.
+
+    Beyond the calibration's runs the side that is predicted to be faster may be the slower one: its
+    upper limit counts, too.
+    """
     total = sum(seconds for _, seconds, _, _ in phases)
+    if total <= 0:
+        raise ModelError(
+            f"wanted a batch of some time at {case.label}; found that the model predicts 0 s; "
+            "calibrate anew"
+        )
     spread = sum(variance for _, _, variance, _ in phases) / total**2
     low, high = interval(total, model.batch_noise, spread)
+    beyond = tuple(
+        name for name, values in model.seen.items()
+        if name in case.sizes and not values[0] <= case.sizes[name] <= values[-1]
+    )  # fmt: skip
+    beside = sum(t.seconds for t in faster)
+    if beyond and beside > 0:
+        variance = sum(t.variance for t in faster)
+        high = max(high, interval(beside, model.batch_noise, variance / beside**2)[1])
     made = []
     for name, seconds, variance, bound in phases:
         noise = model.phase_noise.get(name, max(model.batch_noise, _FALLBACK_NOISE))
         relative = variance / seconds**2 if seconds > 0 else 0.0
         made.append(Phase(name, seconds, *interval(seconds, noise, relative), bound))
-    beyond = tuple(
-        name for name, values in model.seen.items()
-        if name in case.sizes and not values[0] <= case.sizes[name] <= values[-1]
-    )  # fmt: skip
     known = model.tracing_s is not None and route(case) == "blocking"
     untraced = max(total - (model.tracing_s or 0.0), 0.5 * total) if known else None
     return Prediction(case, total, low, high, tuple(made), beyond, untraced)
 
 
 def interval(seconds: float, noise: float, relative_variance: float) -> tuple[float, float]:
-    """Return the 90 % interval, log-normal: noise of launches and the coefficients' variance."""
-    width = math.exp(Z90 * math.sqrt(noise**2 + relative_variance))
+    """Return the 90 % interval: noise of launches and the coefficients' variance.
+
+    Log-normal; where that exceeds a factor of 27 each way (a small time with the uncertainty of a
+    large one), from 0 to the larger of that factor and a normal distribution's upper limit.
+    """
+    spread = math.sqrt(noise**2 + relative_variance)
+    width = math.exp(Z90 * min(spread, _WIDEST))
+    if spread > _WIDEST:
+        return 0.0, seconds * max(width, 1 + Z90 * spread)
     return seconds / width, seconds * width
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from perfmodel.predict.case import MLP
 from perfmodel.predict.model import Z90, Model, Term
 from perfmodel.predict.parts import BOUNDS, UNITS
 from perfmodel.predict.predict import Prediction
@@ -15,22 +16,37 @@ from perfmodel.predict.scaling import Scaled, epoch_s
 from perfmodel.table import Column, Table
 from perfmodel.units import si
 
+_RATES: Final = ("bytes", "moved", "flops", "NCCL bytes", "peer bytes")
+"""Amounts whose coefficients are shown as what happens in a second."""
+_SIZES: Final = {
+    "copy images": "B", "copy out": "H", "copy back": "H", "pipeline": "H", "step kernels": "H",
+    "all-reduce": "H and number of ranks", "peer all-reduce and step": "H",
+}  # fmt: skip
+"""Sizes that change the amounts of a term: another such value tells them apart; else H and B."""
+_WAYS: Final = {
+    "NCCL sums": "on one rank or without NCCL",
+    "paged": "with images that are not pageable (--data-on pinned)",
+    "spilled": "at another H",
+}
+"""Runs that tell these amounts from a constant."""
+_PROPORTION: Final = (
+    "a report at sizes that change their proportions would tell; if by the workload's formulas no "
+    "sizes do, nothing is missing"
+)
+
 
 def terms_table(model: Model) -> Table:
     """Return every coefficient with its 90 % interval, the physical rate, and its evidence."""
     rows = []
     for term in model.terms.values():
+        sure = identified(term)
         for i, name in enumerate(term.amounts):
             value, width = float(term.coefficients[i]), Z90 * math.sqrt(term.covariance[i, i])
-            sure = identified(term)[i]
-            rows.append(
-                (
-                    term.key, name, rate(name, value) if sure else None,
-                    rate(name, value + width) if sure else None,
-                    rate(name, max(value - width, 0.0)) if sure else None,
-                    BOUNDS[name], len(term.runs), term.noise,
-                )
-            )  # fmt: skip
+            ends = [max(value - width, 0.0), value + width]
+            if name in _RATES:  # the most time is the lowest rate
+                ends.reverse()
+            shown = [rate(name, c) if sure[i] else None for c in (value, *ends)]
+            rows.append((term.key, name, *shown, BOUNDS[name], len(term.runs), term.noise))
     return Table(
         "Calibrated terms",
         (
@@ -52,11 +68,16 @@ def terms_table(model: Model) -> Table:
 
 
 def rate(amount: str, seconds_per_unit: float) -> str:
-    """Show a coefficient as people know it: latency in s, bandwidth in B/s, rate in FLOP/s."""
-    if amount in ("bytes", "moved", "flops"):
+    """Show a coefficient as people know it: latency in s, bandwidth in B/s, rate in FLOP/s.
+
+    Times of products are factors of what they take alone.
+    """
+    if amount in _RATES:
         unit = "FLOP/s" if amount == "flops" else "B/s"
         return si(1 / seconds_per_unit, unit) if seconds_per_unit > 0 else "no limit seen"
-    if amount == "tail":
+    if amount == "alone":
+        return f"x {seconds_per_unit:.3f}"
+    if UNITS[amount].endswith("^0.5"):
         return f"{seconds_per_unit:.3g} {UNITS[amount]}"
     return si(seconds_per_unit, "s") if seconds_per_unit > 0 else "0 s"
 
@@ -76,16 +97,20 @@ def open_questions(model: Model) -> list[str]:
         if unsure:
             found.append(
                 f"{term.key}: {len(term.runs)} run{'s' * (len(term.runs) != 1)} cannot tell "
-                f"{' from '.join(unsure)}: only such sizes are predicted; a report of such a run "
-                f"at another {_which(unsure)} would tell"
+                f"{' from '.join(unsure)}: only such runs are predicted; "
+                + (_telling(term, unsure) if model.workload == MLP else _PROPORTION)
             )
     return found
 
 
-def _which(amounts: Sequence[str]) -> str:
-    if "messages" in amounts:
-        return "H and p"
-    return "H and B" if {"flops", "moved", "tail"} & set(amounts) else "H or B"
+def _telling(term: Term, unsure: Sequence[str]) -> str:
+    """Say how many reports are missing, and of which runs."""
+    missing = len(term.amounts) - len(term.space)
+    ways = [way for name, way in _WAYS.items() if name in unsure]
+    if len(ways) < missing and not set(unsure) <= {"batches", *_WAYS}:
+        ways.append(f"at another {_SIZES.get(term.key.partition(' [')[0], 'H and B')}")
+    reports = "a report" if missing == 1 else f"{missing} reports"
+    return f"{reports} of such a run {', and '.join(ways)} would tell"
 
 
 def calibration_text(model: Model) -> list[str]:
@@ -115,7 +140,7 @@ def prediction_document(p: Prediction, images: int) -> dict[str, Any]:
         "high_s": p.high_s,
         "interval": 0.9,
         "untraced_s": p.untraced_s,
-        "epoch_s": epoch_s(p, images) if "B" in p.case.sizes else None,
+        "epoch_s": epoch_s(p, images),
         "images_per_s": p.case.sizes["B"] / p.batch_s if "B" in p.case.sizes else None,
         "extrapolated": list(p.extrapolated),
         "sizes": dict(p.case.sizes),

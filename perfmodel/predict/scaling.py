@@ -92,6 +92,10 @@ def doublings(first: int, last: int) -> tuple[int, ...]:
     return (*values, last)
 
 
-def epoch_s(prediction: Prediction, images: int = TRAIN_IMAGES) -> float:
-    """Return the time of one epoch: ceil(images / B) batches, the last one in proportion."""
-    return prediction.batch_s * images / prediction.case.sizes["B"]
+def epoch_s(prediction: Prediction, images: int = TRAIN_IMAGES) -> float | None:
+    """Return the time of one epoch: ceil(images / B) batches, the last one in proportion.
+
+    None where a batch takes more images than there are, or the workload has no B.
+    """
+    batch = prediction.case.sizes.get("B")
+    return None if batch is None or batch > images else prediction.batch_s * images / batch

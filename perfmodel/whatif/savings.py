@@ -147,7 +147,7 @@ class Judge:
             steps.append(
                 Step(
                     change.name, change.removes, case, said.source, spent - said.batch_s,
-                    said.batch_s, now - said.high_s, now - said.low_s,
+                    said.batch_s, max(now - said.high_s, 0.0), now - said.low_s,
                 )
             )  # fmt: skip
             spent = said.batch_s
