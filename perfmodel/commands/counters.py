@@ -75,6 +75,7 @@ def _report(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
     import json
 
     from perfmodel import counters as counting
+    from perfmodel.ceilings import choose
     from perfmodel.counters import against, report, theory
     from perfmodel.escape import escape_json
     from perfmodel.readers.ncu import read_counters
@@ -83,7 +84,7 @@ def _report(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
     read = read_counters(paths)
     launches = counting.inside(read.launches, options["ranges"])
     chosen = options["machine"]
-    machine = _machine(chosen) if chosen else against.device_of(launches)
+    machine = choose(chosen)[0] if chosen else against.device_of(launches)
     by_range = options["by"] == "range" or (not options["by"] and any(x.ranges for x in launches))
     counted = (counting.by_range if by_range else counting.by_kernel)(launches)
     placed = [against.place(one, machine) for one in counted]
@@ -105,14 +106,6 @@ def _report(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
     tables = [report.work_table(placed), report.roof_table(placed, machine)]
     for table in tables + ([theory.table(compared)] if compared else []):
         click.echo(render(table, "table", width=width, color=color))
-
-
-def _machine(word: str) -> Any:
-    """Return the machine of a name, or of a file that was measured."""
-    from perfmodel.ceilings import load
-    from perfmodel.machine import named
-
-    return load(word).machine if word.endswith(".toml") else named(word)
 
 
 def _compared(launches: Any, options: dict[str, Any]) -> list[Any]:
