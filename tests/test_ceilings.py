@@ -140,7 +140,8 @@ def test_what_is_above_the_datasheet_is_said() -> None:
             ("peak_flops_per_s", "float32"): Figure(9e12, "how"),
             ("bandwidth_bytes_per_s", "dram"): Figure(300e9, "how"),
         }),
-        gpus=(), cpus=("AMD EPYC 9654 96-Core Processor",), date="", command="", ranks=1, cores=96, versions={},
+        gpus=(), cpus=("AMD EPYC 9654 96-Core Processor",), date="", command="", ranks=1, cores=96,
+        versions={},
     )  # fmt: skip
     (table,) = report.tables(found.machine, found)
     above, sheet = table.notes

@@ -131,16 +131,13 @@ def _compared(launches: Any, options: dict[str, Any]) -> list[Any]:
 
 def _draw(placed: list[Any], machine: Any, out: Path) -> None:
     """Write the picture, and say what it cannot show."""
-    from perfmodel.plot import save
+    from perfmodel.commands.pictures import write_picture
     from perfmodel.plot.levels import MOST, drawable, levels
 
     if machine is None:
         raise click.UsageError("--roofline draws ceilings: give --machine NAME or FILE.toml, too")
-    if out.suffix not in (".png", ".svg", ".pdf"):
-        raise click.BadParameter(f"wanted FILE.png, FILE.svg or FILE.pdf, found {str(out)!r}")
     axes = levels(placed, title=f"What {machine.name} does by {placed[0].counted.kind}")
-    for written in save(axes, out.parent, out.stem, [out.suffix[1:]]):
-        click.echo(f"Written: {written}", err=True)
+    write_picture(axes, out, option="--roofline")
     pointless = [p.counted.label for p in placed if not drawable(p)]
     if pointless:
         warn(f"not drawn, for want of FLOPs, time or bytes: {', '.join(pointless)}")
