@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from build_ncu import FADD, FFMA, L1, L2, READ, TF32, TIME, WRITE, Kernel, wide
 from cli_helpers import EVIL, fails, harmless, perfmodel, succeeds
+from test_ceilings_file import MEASURED
 
+from perfmodel.ceilings import save
 from perfmodel.counters import METRICS, Counted, by_kernel, by_range, command, inside
 from perfmodel.counters.against import device_of, place
 from perfmodel.errors import SchemaError
@@ -254,6 +257,20 @@ def test_a_machine_is_a_name_or_a_file(tmp_path):
     damaged.write_text("name = 3")
     assert "wanted" in fails(6, "counters", GOLDEN, "--machine", damaged)
     assert "found 'b300'" in fails(1, "counters", GOLDEN, "--machine", "b300")
+
+
+def test_ceilings_of_another_machine_than_was_counted_are_said(tmp_path):
+    counted = GOLDEN.with_name("h200_cublas.csv")
+    cpu, own = tmp_path / "cpu.toml", tmp_path / "own.toml"
+    save(replace(MEASURED, gpus=()), cpu)
+    own.write_text('name = "H200 at 1.2 GHz"\nsource = "me"\n[peak_flops_per_s]\nfloat32 = 40e12\n')
+    for machine in ("v100", cpu):
+        said = json.loads(succeeds("counters", counted, "--machine", machine, "--json"))["warnings"]
+        assert said[0].startswith("counted on NVIDIA H200, but the ceilings are those of ")
+    measured = Path(__file__).parents[1] / "benchmarks" / "results" / "machine_h200x4.toml"
+    for machine in ("h200", own, measured):
+        said = json.loads(succeeds("counters", counted, "--machine", machine, "--json"))["warnings"]
+        assert not any("counted on" in sentence for sentence in said)
 
 
 def test_names_of_kernels_and_ranges_are_harmless(tmp_path):

@@ -84,12 +84,14 @@ def _report(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
     read = read_counters(paths)
     launches = counting.inside(read.launches, options["ranges"])
     chosen = options["machine"]
-    machine = choose(chosen)[0] if chosen else against.device_of(launches)
+    machine, measured = choose(chosen) if chosen else (against.device_of(launches), None)
     by_range = options["by"] == "range" or (not options["by"] and any(x.ranges for x in launches))
     counted = (counting.by_range if by_range else counting.by_kernel)(launches)
     placed = [against.place(one, machine) for one in counted]
     said = [*read.warnings, *report.warnings(counted)]
-    said += against.unknown(placed, machine) if machine else []
+    if machine:
+        said += against.elsewhere(launches, machine, measured.gpus if measured else None)
+        said += against.unknown(placed, machine)
     if by_range and not any(one.ranges for one in launches):
         said.append("no launch has an NVTX range: collect with ncu --nvtx, or take --by kernel")
     compared = _compared(launches, options)
