@@ -147,20 +147,22 @@ def datasheet(devices: Iterable[str]) -> Machine | None:
 def named(name: str) -> Machine:
     """Return the shipped machine of a name, such as 'h200' or 'NVIDIA H200 SXM', or a part of one.
 
+    The system's own name of a GPU or CPU is one, too: 'NVIDIA A100-SXM4-40GB'.
+
     Raises
     ------
     PerfmodelError
         If there is none of that name, or several.
     """
     asked = name.strip().casefold()
-    exact = [e for e in _table() if asked in (e.stem, e.machine.name.casefold())]
+    exact = [e for e in _table() if asked in e.names]
     found = exact or [e for e in _table() if asked and asked in e.machine.name.casefold()]
     if len(found) == 1:
         return found[0].machine
     choices = sorted(entry.stem for entry in found or _table())
     raise PerfmodelError(
-        f"wanted one of the machines {', '.join(choices)}, or a TOML file that perfmodel machine "
-        f"measure wrote; found {printable(name)!r}; see perfmodel machine list"
+        f"wanted one of the machines {', '.join(choices)}, or a TOML file of one (perfmodel "
+        f"machine measure writes it); found {printable(name)!r}; see perfmodel machine list"
     )
 
 
@@ -169,6 +171,10 @@ class _Entry:
     stem: str
     devices: frozenset[str]
     machine: Machine
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(n.casefold() for n in (self.stem, self.machine.name, *self.devices))
 
 
 @cache

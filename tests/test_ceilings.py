@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from test_ceilings_file import MEASURED
 from trainer_helpers import environment, mpirun_command
 
-from perfmodel.ceilings import Products, Series, host, load, report, save
+from perfmodel.ceilings import MachineMeasurement, Products, Series, host, load, report, save
 from perfmodel.ceilings.measure import measure
 from perfmodel.ceilings.measurement import Found, Spread
 from perfmodel.ceilings.ranks import Ranks, connect
@@ -81,7 +81,7 @@ def test_rates_count_two_flops_per_multiply_add() -> None:
 
 def test_the_trainer_s_products_have_their_flops() -> None:
     """2 D H B' of the large ones, 2 C H B' of the thin ones, at every H and B'."""
-    found = {name: shapes for name, _, shapes in products_of_the_trainer(FULL)}
+    found = {name: shapes for name, _, shapes in products_of_the_trainer(FULL.hidden, FULL.batches)}
     assert all(len(shapes) == 35 for shapes in found.values())
     for i, (h, b) in enumerate((h, b) for h in FULL.hidden for b in FULL.batches):
         flops = {name: 2 * np.prod(shapes[i]) for name, shapes in found.items()}
@@ -90,6 +90,16 @@ def test_the_trainer_s_products_have_their_flops() -> None:
         assert {count for name, count in flops.items() if name not in large} == {20 * h * b}
     assert min(FULL.hidden) == 64
     assert max(FULL.batches) == 12000
+
+
+def test_a_cpu_s_products_take_seconds_on_two_slow_cores() -> None:
+    """Under a minute all in all: 50 GFLOP/s of float32 were seen on two busy cores."""
+    flops = sum(
+        2 * m * n * k
+        for _, _, shapes in products_of_the_trainer(FULL.host_hidden, FULL.host_batches)
+        for m, n, k in shapes
+    )
+    assert flops * (FULL.repeats + 2) / 50e9 < 10
 
 
 # --- what is shown
@@ -121,6 +131,22 @@ def test_measured_figures_are_held_against_the_datasheet() -> None:
     assert ratios["launch"] is None
     assert rows["peak_flops_per_s", "float32"].ridge_flops_per_byte == pytest.approx(60.3 / 4)
     assert rows["latency_s", "launch"].ridge_flops_per_byte is None
+
+
+def test_what_is_above_the_datasheet_is_said() -> None:
+    """A core at its boost clock is above a peak at the base clock: the sheet's note says which."""
+    found = MachineMeasurement(
+        machine=Machine.of("E", "measured", {
+            ("peak_flops_per_s", "float32"): Figure(9e12, "how"),
+            ("bandwidth_bytes_per_s", "dram"): Figure(300e9, "how"),
+        }),
+        gpus=(), cpus=("AMD EPYC 9654 96-Core Processor",), date="", command="", ranks=1, cores=96,
+        versions={},
+    )  # fmt: skip
+    (table,) = report.tables(found.machine, found)
+    above, sheet = table.notes
+    assert above.startswith("above the datasheet: float32: ")
+    assert sheet == f"datasheet: AMD EPYC 9654 (socket): {named('epyc-9654').note}"
 
 
 def test_the_list_names_every_machine_and_source() -> None:

@@ -6,6 +6,7 @@ import math
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfmodel.ceilings import MachineMeasurement, Products, Series, load, save
+from perfmodel.ceilings import MachineMeasurement, Products, Series, choose, load, save
 from perfmodel.ceilings.measurement import (
     CLOCKS,
     DIRECTIONS,
@@ -26,7 +27,7 @@ from perfmodel.ceilings.measurement import (
 from perfmodel.ceilings.measurement_file import parse
 from perfmodel.ceilings.report import rows
 from perfmodel.errors import ModelError
-from perfmodel.machine import SECTIONS, Figure, Machine, named
+from perfmodel.machine import SECTIONS, Figure, Machine, named, shipped
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
 
@@ -158,6 +159,7 @@ DAMAGE = [
     (put("peak_flops_per_s float32 q3", math.inf), "q3.*finite"),
     (put("peak_flops_per_s float32 repeats", 0), "repeats.*above 0"),
     (put("peak_flops_per_s float32 median", 1.0), "only the keys value, source"),
+    (put("peak_flop_per_s", {}), "key 'peak_flop_per_s': wanted only the keys format"),
     (put("peak_flops_per_s", 3), "peak_flops_per_s: wanted a table"),
     (put("series", {}), "array of tables"),
     (put("series 0 kind", "teleport"), "series 1: key 'kind'.*one of copy"),
@@ -198,6 +200,31 @@ def test_a_figure_may_be_a_number_as_in_the_shipped_files(content: dict[str, Any
     found = parse(content, "m.toml").machine
     assert found.capacity_bytes == {"l2": 62914560.0}
     assert found.figures["capacity_bytes", "l2"] == Figure(62914560.0, "measured")
+
+
+def test_a_file_of_the_form_of_the_shipped_ones_is_a_machine(tmp_path: Path) -> None:
+    for name, machine in shipped():
+        file = resources.files("perfmodel").joinpath("machines", f"{name}.toml")
+        path = tmp_path / f"{name}.toml"
+        path.write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
+        assert choose(str(path)) == (machine, None)
+        assert choose(name) == (machine, None)
+
+
+def test_a_file_that_is_no_machine_is_refused_by_key(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('name = "mine"\nsource = "me"\n[bandwith]\nhbm = 1e12\n')
+    with pytest.raises(ModelError, match=r"mine\.toml: key 'bandwith': wanted only the keys name"):
+        choose(str(path))
+    path.write_text('name = "mine"\n')
+    with pytest.raises(ModelError, match=r"mine\.toml: key 'source': wanted a text; found no such"):
+        choose(str(path))
+
+
+def test_a_measured_file_is_chosen_with_its_measurement(tmp_path: Path) -> None:
+    path = tmp_path / "measured"
+    save(MEASURED, path)
+    assert choose(str(path)) == (MEASURED.machine, MEASURED)
 
 
 def test_the_measured_h200_is_below_its_datasheet_and_near_it():

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from build_ncu import FADD, FFMA, L1, L2, READ, TF32, TIME, WRITE, Kernel, wide
 from cli_helpers import EVIL, fails, harmless, perfmodel, succeeds
+from test_ceilings_file import MEASURED
 
+from perfmodel.ceilings import save
 from perfmodel.counters import METRICS, Counted, by_kernel, by_range, command, inside
 from perfmodel.counters.against import device_of, place
 from perfmodel.errors import SchemaError
@@ -174,6 +177,13 @@ def test_a_unit_without_a_peak_has_no_roof():
     assert (found.unit, found.peak_flops_per_s, found.roof_flops_per_s) == ("fp16", None, None)
 
 
+def test_half_numbers_multiplied_in_a_kernel_that_ends_in_fp32_are_operations():
+    """All half instructions are HFMA2, as where constants are loaded, but there are more."""
+    counts = dict.fromkeys(METRICS, 0.0) | {FFMA.replace("ffma", "hfma"): 5000.0, FFMA: 10.0}
+    hgemm = Counted.of("hgemm", "kernel", [one(counts)])
+    assert (hgemm.flops_of("fp16"), hgemm.flops_of("fp32")) == (10_000.0, 20.0)
+
+
 def test_what_is_above_a_ceiling_is_said():
     found = place(counted(time=1.0, read=20.0, write=0.0, ffma=60.0), TOY)
     assert found.above == ("120% of the peak of fp32", "200% of the bandwidth of DRAM")
@@ -238,10 +248,29 @@ def test_the_machine_is_the_devices_where_the_table_names_it():
     assert device_of((*launches, one({}))) is None
 
 
-def test_a_measured_machine_is_a_file(tmp_path):
-    measured = Path(__file__).parents[1] / "perfmodel" / "machines" / "h200.toml"
-    assert "wanted" in fails(6, "counters", GOLDEN, "--machine", measured)  # shipped: not measured
+def test_a_machine_is_a_name_or_a_file(tmp_path):
+    shipped = Path(__file__).parents[1] / "perfmodel" / "machines" / "h200.toml"
+    by_file = json.loads(succeeds("counters", GOLDEN, "--machine", shipped, "--json"))
+    by_name = json.loads(succeeds("counters", GOLDEN, "--machine", "H200", "--json"))
+    assert by_file["machine"] == by_name["machine"]
+    damaged = tmp_path / "m.toml"
+    damaged.write_text("name = 3")
+    assert "wanted" in fails(6, "counters", GOLDEN, "--machine", damaged)
     assert "found 'b300'" in fails(1, "counters", GOLDEN, "--machine", "b300")
+
+
+def test_ceilings_of_another_machine_than_was_counted_are_said(tmp_path):
+    counted = GOLDEN.with_name("h200_cublas.csv")
+    cpu, own = tmp_path / "cpu.toml", tmp_path / "own.toml"
+    save(replace(MEASURED, gpus=()), cpu)
+    own.write_text('name = "H200 at 1.2 GHz"\nsource = "me"\n[peak_flops_per_s]\nfloat32 = 40e12\n')
+    for machine in ("v100", cpu):
+        said = json.loads(succeeds("counters", counted, "--machine", machine, "--json"))["warnings"]
+        assert said[0].startswith("counted on NVIDIA H200, but the ceilings are those of ")
+    measured = Path(__file__).parents[1] / "benchmarks" / "results" / "machine_h200x4.toml"
+    for machine in ("h200", own, measured):
+        said = json.loads(succeeds("counters", counted, "--machine", machine, "--json"))["warnings"]
+        assert not any("counted on" in sentence for sentence in said)
 
 
 def test_names_of_kernels_and_ranges_are_harmless(tmp_path):

@@ -80,7 +80,7 @@ def test_tensor_cores_that_were_not_counted_are_said():
     (warned,) = warnings(compare(by_range([blind]), mlp(), VALUES, 1))
     assert f"forward GEMM 1: {said}".startswith(warned)
     assert "those of tensor cores were not counted" in warned
-    assert warnings(compare(by_range([launch()]), mlp(), VALUES, 1)) == ()
+    assert warnings(compare(by_range([launch(ffma=FIRST / 2)]), mlp(), VALUES, 1)) == ()
 
 
 @pytest.mark.parametrize("products", [2, 3])
@@ -129,6 +129,17 @@ def test_bytes_that_stay_in_l2_and_that_are_read_again():
     assert "DRAM moved 40% less" in words(launch(read=0.6 * OPERANDS))
     assert "DRAM moved 2.00 times the bytes" in words(launch(read=2.0 * OPERANDS))
     assert "DRAM" not in words(launch(read=None, ffma=FIRST / 2))
+
+
+def test_sizes_of_another_run_are_asked_about():
+    def said(times: float, **values: int) -> tuple[str, ...]:
+        ranges = by_range([launch(ffma=times * FIRST / 2), launch("step", "descend")])
+        return warnings(compare(ranges, mlp(), VALUES | values, 1))
+
+    assert said(1.0) == said(1.3) == ()
+    for found in (said(2.0), said(0.5), said(1.0, p=2), said(1.0, B=9000)):
+        assert [s.partition(": ")[0] for s in found] == ["forward GEMM 1"]
+        assert "check that the sizes, --ranks, --dtype and --batches" in found[0]
 
 
 def test_fewer_operations_are_other_sizes():

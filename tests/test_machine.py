@@ -175,3 +175,8 @@ def test_short_names_are_unique_and_lead_back() -> None:
     assert [machine for _, machine in shipped()] == list(known())
     assert all(named(name) is machine for name, machine in shipped())
     assert datasheet(["NVIDIA Imaginary"]) is None
+
+
+@pytest.mark.parametrize("name", ["nvidia a100-sxm4-40gb", "A100-40", "NVIDIA A100 40 GB"])
+def test_a_machine_is_found_by_the_name_that_cuda_reports(name: str) -> None:
+    assert named(name) is named("a100-40")

@@ -311,3 +311,11 @@ def test_the_index_names_the_reports() -> None:
         found = hashlib.sha256((REAL / row["file"]).read_bytes()).hexdigest()
         assert found == row["sha256"], row["file"]
         assert "--cuda-memory-usage=true" in row["command"]
+
+
+@pytest.mark.parametrize("flag", ["--data-on", "--transport", "--gemm", "--math", "--parallel"])
+def test_a_setting_that_the_trainer_does_not_have_is_refused(flag):
+    sizes = ("-D", 784, "-H", 512, "-C", 10, "-B", 3000)
+    said = fails(5, "memory", *sizes, flag, "Device")
+    assert f"{flag}: wanted one of " in said
+    assert "found 'Device'" in said

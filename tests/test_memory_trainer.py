@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from perfmodel.memory.allocators import device_block
-from perfmodel.memory.trainer import Allocation, TrainerCase, allocations
+from perfmodel.memory.trainer import SETTINGS, Allocation, TrainerCase, allocations
+from perfmodel.predict.case import SETTINGS as CHOICES
+from trainer import config
 from trainer.assembly import Assembly
 from trainer.backend import NumpyBackend
 from trainer.config import Config
@@ -153,3 +155,13 @@ def test_the_fused_network_holds_its_images_twice() -> None:
     inputs = [a for a in allocations(case) if a.use == "inputs" and "test" not in a.name]
     told = [a for a in inputs if a.memory == "device"]
     assert sorted(sizes(told, "device")) == sorted(device.xp.sizes)
+
+
+def test_the_settings_are_those_of_the_trainer() -> None:
+    assert {name: CHOICES[name] for name in SETTINGS} == {
+        "data_on": config.DATA_ON,
+        "transport": config.TRANSPORTS,
+        "gemm": config.GEMMS,
+        "math": config.MATHS,
+        "parallel": config.PARALLEL,
+    }

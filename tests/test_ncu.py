@@ -24,6 +24,7 @@ from build_ncu import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perfmodel.counters import by_kernel
 from perfmodel.errors import PerfmodelError, ReportError, SchemaError
 from perfmodel.readers import ncu_cells
 from perfmodel.readers.ncu import merge, parse, read_counters
@@ -182,6 +183,17 @@ def test_passes_are_put_together_and_runs_are_not(tmp_path: Path):
     assert b.metrics == {TIME: pytest.approx(2e-6), FFMA: None, READ: 8.0}
     assert again.source == "again.csv"
     assert read.warnings == ()
+
+
+def test_runs_in_files_of_one_name_are_told_apart(tmp_path: Path):
+    paths = [tmp_path / folder / "run" / "x.csv" for folder in ("a", "b")]
+    for n, path in enumerate(paths):
+        path.parent.mkdir(parents=True)
+        path.write_text(wide([Kernel("k", {FFMA: n + 1.0})]))
+    found = by_kernel(read_counters(paths).launches)
+    assert {one.source: one.flops for one in found} == {"a/run/x.csv": 2.0, "b/run/x.csv": 4.0}
+    with pytest.raises(ReportError, match="wanted every file once, found it twice"):
+        read_counters([paths[0], tmp_path / "b" / ".." / "a" / "run" / "x.csv"])
 
 
 def test_passes_of_other_launches_are_said():

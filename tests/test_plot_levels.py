@@ -56,6 +56,13 @@ def test_every_unit_has_its_own_roof_and_marker():
     assert {t.get_text() for t in only.texts} == {"fp32, 1.00 TFLOP/s"}  # no TF32 roof above it
 
 
+@pytest.mark.parametrize(("tera", "side"), [(1.1, "top"), (0.9, "bottom"), (5.0, "bottom")])
+def test_a_peak_s_name_is_where_no_kernel_is(tera, side):
+    """A kernel of tensor cores just above the roof of fp32 would cross its name."""
+    ax = levels(placed(gemm=SCALAR, tensor=TENSOR | {TF32: tera * 1e9, READ: 1e6, WRITE: 1e6}))
+    assert {t.get_text(): t.get_va() for t in ax.texts}["fp32, 1.00 TFLOP/s"] == side
+
+
 def test_bandwidths_are_diagonals_and_missing_ones_are_named():
     lines = [line for line in levels(placed(gemm=SCALAR)).lines if line.get_linestyle() != "None"]
     slopes = [line.get_ydata()[0] / line.get_xdata()[0] for line in lines[:3]]

@@ -81,7 +81,7 @@ def test_a_mean_is_one_over_time() -> None:
 def test_windows_hold_their_start_and_not_their_end() -> None:
     series = series_of([(float(t), Reading(0, float(t))) for t in range(10)])
     assert series.window(2, 5).time_s.tolist() == [2, 3, 4]
-    with pytest.raises(SchemaError, match=r"ends at 9\.0 s"):
+    with pytest.raises(SchemaError, match=r"none among those from 0\.0 s to 9\.0 s"):
         series.window(20, 30)
 
 
@@ -92,7 +92,7 @@ def test_what_is_no_series_is_refused(tmp_path: Path) -> None:
         with pytest.raises(SchemaError, match="perfmodel utilization -- COMMAND"):
             read_series(path)
     path.write_text("time_s,gpu,gpu_percent\n1,0,many\n")
-    with pytest.raises(SchemaError, match="holds no numbers"):
+    with pytest.raises(SchemaError, match="wanted rows of numbers; found could not convert"):
         read_series(path)
     with pytest.raises(ReportError):
         read_series(tmp_path / "none.csv")

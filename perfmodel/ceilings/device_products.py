@@ -100,7 +100,7 @@ def trainer_products(device: Device, dtype: str, effort: Effort) -> Found:
     return Found(
         products=tuple(
             products(device, dtype, name, layout, shapes)
-            for name, layout, shapes in products_of_the_trainer(effort)
+            for name, layout, shapes in products_of_the_trainer(effort.hidden, effort.batches)
         )
     )
 

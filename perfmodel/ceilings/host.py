@@ -76,10 +76,11 @@ def squares(dtype: str, effort: Effort) -> Found:
 
 def trainer_products(dtype: str, effort: Effort) -> Found:
     """Measure the trainer's products."""
+    wanted = products_of_the_trainer(effort.host_hidden, effort.host_batches)
     return Found(
         products=tuple(
             _products(name, layout, dtype, shapes, effort.repeats)
-            for name, layout, shapes in products_of_the_trainer(effort)
+            for name, layout, shapes in wanted
         )
     )
 

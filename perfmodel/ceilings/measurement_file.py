@@ -1,4 +1,4 @@
-"""A measured machine as a TOML file of the same form as the shipped ones: written and read."""
+"""A machine as a TOML file, measured or of the form of the shipped ones: written and read."""
 
 from __future__ import annotations
 
@@ -24,11 +24,39 @@ from perfmodel.ceilings.measurement import (
 from perfmodel.errors import ModelError
 from perfmodel.escape import printable
 from perfmodel.files import write_text
-from perfmodel.machine import SECTIONS, Figure, Machine
+from perfmodel.machine import SECTIONS, Figure, Machine, named
 
 FORMAT: Final = "perfmodel machine"
 VERSION: Final = 1
 _MOST_BYTES: Final = 20_000_000
+_KEYS: Final = ("name", "gpus", "cpus", "source", *SECTIONS)
+_MEASURED_KEYS: Final = ("format", "version", *_KEYS, "measured", "series", "products")
+
+
+def choose(word: str) -> tuple[Machine, MachineMeasurement | None]:
+    """Return the machine of a short name or of a file; with its measurement, if it is one.
+
+    Parameters
+    ----------
+    word : str
+        A name that `perfmodel.machine.named` knows; or the path of a TOML file, of
+        `perfmodel machine measure` or of the form of the shipped ones.
+
+    Raises
+    ------
+    PerfmodelError
+        If no machine has this name.
+    ModelError
+        If the file is none; see `load`.
+    """
+    path = Path(word)
+    if path.suffix != ".toml" and not path.is_file():
+        return named(word), None
+    where, data = _content(path)
+    if {"format", "measured"} & data.keys():
+        measurement = parse(data, where)
+        return measurement.machine, measurement
+    return _published(data, where), None
 
 
 def load(path: Path | str) -> MachineMeasurement:
@@ -40,19 +68,24 @@ def load(path: Path | str) -> MachineMeasurement:
         If the file cannot be read, is of another version, or a number in it makes no sense: names
         the key, what was wanted and what was found.
     """
+    where, data = _content(path)
+    return parse(data, where)
+
+
+def _content(path: Path | str) -> tuple[str, dict[str, Any]]:
+    """Return the file's name as it is shown, and what it holds."""
     where = printable(str(path))
     try:
         with Path(path).open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
             raise ValueError(f"more than {_MOST_BYTES} bytes")
-        data = tomllib.loads(content.decode())
+        return where, tomllib.loads(content.decode())
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(
             f"{where}: wanted a TOML file that perfmodel machine measure wrote; found none that "
             f"can be read ({printable(str(error))[:100]}); measure again"
         ) from None
-    return parse(data, where)
 
 
 def parse(data: Mapping[str, Any], where: str) -> MachineMeasurement:
@@ -67,19 +100,13 @@ def parse(data: Mapping[str, Any], where: str) -> MachineMeasurement:
         raise top.wrong("format", repr(FORMAT))
     if top.get("version") != VERSION:
         raise top.wrong("version", VERSION)
+    top.only(_MEASURED_KEYS)
     measured = top.table("measured")
     source = top.text("source")
-    figures = {
-        (section, key): _figure(table, key, source)
-        for section in SECTIONS
-        if section in data
-        for table in (top.table(section),)
-        for key in table
-    }
     versions = measured.table("versions")
     elapsed = measured.table("elapsed_s")
     return MachineMeasurement(
-        machine=Machine.of(top.text("name"), source, figures),
+        machine=Machine.of(top.text("name"), source, _figures(top, source)),
         gpus=top.texts("gpus"),
         cpus=top.texts("cpus"),
         date=measured.text("date"),
@@ -92,6 +119,26 @@ def parse(data: Mapping[str, Any], where: str) -> MachineMeasurement:
         elapsed_s={key: elapsed.number(key, least=0.0) for key in elapsed},
         warnings=measured.texts("warnings"),
     )
+
+
+def _published(data: Mapping[str, Any], where: str) -> Machine:
+    """Return the machine of a file that has figures and sources, and no measurement."""
+    top = Entries(data, where)
+    top.only((*_KEYS, "note"))
+    source = top.text("source")
+    note = top.text("note") if "note" in data else ""
+    return Machine.of(top.text("name"), source, _figures(top, source), note)
+
+
+def _figures(top: Entries, source: str) -> dict[tuple[str, str], Figure]:
+    """Return the figures of every section that there is."""
+    return {
+        (section, key): _figure(table, key, source)
+        for section in SECTIONS
+        if section in top
+        for table in (top.table(section),)
+        for key in table
+    }
 
 
 def _figure(section: Entries, key: str, source: str) -> Figure:

@@ -128,7 +128,9 @@ def _listed(machine: Machine, section: str, key: str) -> float | None:
     return None if found is None else float(found)
 
 
-def figures_table(machine: Machine, found: Sequence[Row]) -> Table:
+def figures_table(
+    machine: Machine, found: Sequence[Row], published: Machine | None = None
+) -> Table:
     """Return the figures of a machine as a table; what no row has is no column."""
     measured = any(row.figure.q1 is not None for row in found)
     columns = [Column("what", "what"), Column("figure", "figure"), Column("value", "value")]
@@ -144,8 +146,24 @@ def figures_table(machine: Machine, found: Sequence[Row]) -> Table:
             line += [_spread(row.figure), row.datasheet and show(row.datasheet), row.ratio]
         lines.append([*line, row.ridge_flops_per_byte, row.figure.source])
     said = "quartiles: how far the third lies from the first, of the value" if measured else ""
-    notes = tuple(note for note in (machine.note, said) if note)
-    return Table(machine.name, tuple(columns), lines, notes)
+    notes = (machine.note, said, _above(found), _of_sheet(published))
+    return Table(machine.name, tuple(columns), lines, tuple(note for note in notes if note))
+
+
+def _above(found: Sequence[Row]) -> str:
+    """Say which figures are above their datasheet, and what to look at."""
+    keys = dict.fromkeys(row.key for row in found if row.ratio and row.ratio > 1)
+    if not keys:
+        return ""
+    return (
+        f"above the datasheet: {', '.join(keys)}: a peak follows the clock, and the datasheet's "
+        f"is at the clock it names; a bandwidth above it was measured in a cache, or the machine "
+        f"is not the datasheet's"
+    )
+
+
+def _of_sheet(published: Machine | None) -> str:
+    return f"datasheet: {published.name}: {published.note}" if published and published.note else ""
 
 
 def _spread(figure: Figure) -> float | None:
@@ -204,7 +222,8 @@ def headline(measurement: MachineMeasurement) -> Iterator[str]:
 
 def tables(machine: Machine, measurement: MachineMeasurement | None) -> Iterator[Table]:
     """Yield what there is to show of a shipped or measured machine."""
-    yield figures_table(machine, rows(machine, _sheet(measurement)))
+    published = _sheet(measurement)
+    yield figures_table(machine, rows(machine, published), published)
     if measurement and measurement.series:
         yield series_table(measurement)
     if measurement and measurement.products:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,8 +28,9 @@ class Effort:
     repeats : int
     squares, host_squares : tuple of int
         Sizes n of products (n, n) x (n, n), of a GPU and of a CPU.
-    hidden, batches : tuple of int
-        H and B' of the trainer's products.
+    hidden, batches, host_hidden, host_batches : tuple of int
+        H and B' of the trainer's products, of a GPU and of a CPU: two cores would take minutes for
+        a GPU's.
     dram_bytes, host_bytes : int
         One array of the copies in a GPU's memory and in a CPU's.
     copy_bytes, reduce_bytes : tuple of int
@@ -41,6 +42,8 @@ class Effort:
     host_squares: tuple[int, ...]
     hidden: tuple[int, ...]
     batches: tuple[int, ...]
+    host_hidden: tuple[int, ...]
+    host_batches: tuple[int, ...]
     dram_bytes: int
     host_bytes: int
     copy_bytes: tuple[int, ...]
@@ -53,6 +56,8 @@ FULL: Final = Effort(
     host_squares=(1024, 2048),
     hidden=(64, 128, 256, 512, 1024, 2048, 4096),
     batches=(750, 1500, 3000, 6000, 12000),
+    host_hidden=(64, 256, 1024),
+    host_batches=(750, 3000),
     dram_bytes=1 << 30,
     host_bytes=256 << 20,
     copy_bytes=tuple(4**i for i in range(6, 14)),
@@ -64,6 +69,8 @@ QUICK: Final = Effort(
     host_squares=(256,),
     hidden=(64,),
     batches=(750, 3000),
+    host_hidden=(64,),
+    host_batches=(750,),
     dram_bytes=256 << 20,
     host_bytes=32 << 20,
     copy_bytes=(4096, 65536, 1 << 20),
@@ -71,13 +78,15 @@ QUICK: Final = Effort(
 )
 
 
-def products_of_the_trainer(effort: Effort) -> Iterator[tuple[str, str, list[Shape]]]:
+def products_of_the_trainer(
+    hidden: Sequence[int], batches: Sequence[int]
+) -> Iterator[tuple[str, str, list[Shape]]]:
     """Yield name, layout and shapes of the five products of a step of the MLP.
 
     With x (B', D), W1 (H, D) and W2 (C, H): z1 = W1 x^T, z2 = W2 a1, d1 = W2^T dz, dW2 = dz a1^T,
     dW1 = d1 x (docs/trainer.md).
     """
-    sizes = [(h, b) for h in effort.hidden for b in effort.batches]
+    sizes = [(h, b) for h in hidden for b in batches]
     yield "forward 1", "nt", [(h, b, _INPUTS) for h, b in sizes]
     yield "forward 2", "nn", [(_CLASSES, b, h) for h, b in sizes]
     yield "backward 1", "tn", [(h, b, _CLASSES) for h, b in sizes]

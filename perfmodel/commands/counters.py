@@ -75,6 +75,7 @@ def _report(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
     import json
 
     from perfmodel import counters as counting
+    from perfmodel.ceilings import choose
     from perfmodel.counters import against, report, theory
     from perfmodel.escape import escape_json
     from perfmodel.readers.ncu import read_counters
@@ -83,12 +84,14 @@ def _report(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
     read = read_counters(paths)
     launches = counting.inside(read.launches, options["ranges"])
     chosen = options["machine"]
-    machine = _machine(chosen) if chosen else against.device_of(launches)
+    machine, measured = choose(chosen) if chosen else (against.device_of(launches), None)
     by_range = options["by"] == "range" or (not options["by"] and any(x.ranges for x in launches))
     counted = (counting.by_range if by_range else counting.by_kernel)(launches)
     placed = [against.place(one, machine) for one in counted]
     said = [*read.warnings, *report.warnings(counted)]
-    said += against.unknown(placed, machine) if machine else []
+    if machine:
+        said += against.elsewhere(launches, machine, measured.gpus if measured else None)
+        said += against.unknown(placed, machine)
     if by_range and not any(one.ranges for one in launches):
         said.append("no launch has an NVTX range: collect with ncu --nvtx, or take --by kernel")
     compared = _compared(launches, options)
@@ -105,14 +108,6 @@ def _report(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
     tables = [report.work_table(placed), report.roof_table(placed, machine)]
     for table in tables + ([theory.table(compared)] if compared else []):
         click.echo(render(table, "table", width=width, color=color))
-
-
-def _machine(word: str) -> Any:
-    """Return the machine of a name, or of a file that was measured."""
-    from perfmodel.ceilings import load
-    from perfmodel.machine import named
-
-    return load(word).machine if word.endswith(".toml") else named(word)
 
 
 def _compared(launches: Any, options: dict[str, Any]) -> list[Any]:
@@ -138,16 +133,13 @@ def _compared(launches: Any, options: dict[str, Any]) -> list[Any]:
 
 def _draw(placed: list[Any], machine: Any, out: Path) -> None:
     """Write the picture, and say what it cannot show."""
-    from perfmodel.plot import save
+    from perfmodel.commands.pictures import write_picture
     from perfmodel.plot.levels import MOST, drawable, levels
 
     if machine is None:
         raise click.UsageError("--roofline draws ceilings: give --machine NAME or FILE.toml, too")
-    if out.suffix not in (".png", ".svg", ".pdf"):
-        raise click.BadParameter(f"wanted FILE.png, FILE.svg or FILE.pdf, found {str(out)!r}")
     axes = levels(placed, title=f"What {machine.name} does by {placed[0].counted.kind}")
-    for written in save(axes, out.parent, out.stem, [out.suffix[1:]]):
-        click.echo(f"Written: {written}", err=True)
+    write_picture(axes, out, option="--roofline")
     pointless = [p.counted.label for p in placed if not drawable(p)]
     if pointless:
         warn(f"not drawn, for want of FLOPs, time or bytes: {', '.join(pointless)}")

@@ -36,19 +36,15 @@ def list_(fmt: Any) -> None:
 def show(name: str, as_json: bool) -> None:
     """Show every figure of a machine with its source.
 
-    NAME is a machine of the list, or a TOML file that `perfmodel machine measure` wrote: its
-    figures are held against the datasheet where its GPU or CPU is known.
+    NAME is a machine of the list, the system's name of its GPU, or a TOML file. Figures that
+    `perfmodel machine measure` wrote are held against the datasheet where GPU or CPU are known.
     """
     import json
 
-    from perfmodel.ceilings import report
-    from perfmodel.ceilings.measurement_file import load
-    from perfmodel.machine import named
+    from perfmodel.ceilings import choose, report
     from perfmodel.table import render
 
-    path = Path(name)
-    measurement = load(path) if path.suffix == ".toml" or path.is_file() else None
-    chosen = measurement.machine if measurement else named(name)
+    chosen, measurement = choose(name)
     if as_json:
         click.echo(json.dumps(report.document(chosen, measurement), indent=1, allow_nan=False))
         return

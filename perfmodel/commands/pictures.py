@@ -13,14 +13,14 @@ PICTURE = click.option(
 )  # fmt: skip
 
 
-def write_picture(figure: Any, out: Path) -> None:
+def write_picture(figure: Any, out: Path, *, option: str = "-o") -> None:
     """Write a figure to the file named, in the format that its name says."""
     from perfmodel.plot import save
 
     kind = out.suffix.removeprefix(".")
     if kind not in ("png", "svg", "pdf"):
         raise click.BadParameter(
-            f"wanted a file that ends in .png, .svg or .pdf; found {out.name!r}", param_hint="-o"
+            f"wanted a file that ends in .png, .svg or .pdf; found {out.name!r}", param_hint=option
         )
     for written in save(figure, out.parent, out.stem, (kind,)):
         click.echo(f"Written: {written}", err=True)

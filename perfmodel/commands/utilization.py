@@ -34,7 +34,7 @@ class _Samples(click.Command):
     "--period", type=click.FloatRange(0.01, 60), default=0.1, show_default=True,
     help="Seconds between samples of a command.",
 )  # fmt: skip
-@click.option("--gpu", "gpus", multiple=True, type=click.IntRange(0), help="Sample this GPU only.")
+@click.option("--gpu", "gpus", multiple=True, type=click.IntRange(0), help="This GPU only.")
 @click.option(
     "--save", type=click.Path(path_type=Path), default=Path("utilization.csv"), show_default=True,
     help="Where the samples of a command go.",
@@ -63,6 +63,8 @@ def utilization(context: click.Context, /, series: Path | None, **options: Any) 
             "wanted one of: SERIES.csv, -- COMMAND..., or --report REPORT alone; see --help"
         )
     window = _window(options["window"])
+    if window and not (series or command):
+        raise click.UsageError("--window is of a series: give SERIES.csv or -- COMMAND..., too")
     sampled, code = _samples(series, command, options)
     found = saying.answer(
         sampled, options["reports"], window_s=window, batch_label=options["batch_range"],
@@ -91,7 +93,8 @@ def _samples(
     if path is not None:
         from perfmodel.utilization.series import read_series
 
-        return read_series(path), 0
+        series = read_series(path)
+        return (series.only(options["gpus"]) if options["gpus"] else series), 0
     if not command:
         return None, 0
     from perfmodel.files import write_text
@@ -125,7 +128,7 @@ def _window(text: str | None) -> tuple[float, float] | None:
 
 
 def _draw(series: Any, found: Any, out: Path) -> None:
-    from perfmodel.plot.utilization import Percentages
+    from perfmodel.plot.utilization import Percentages, broken
     from perfmodel.plot.utilization import utilization as draw
 
     curves = []
@@ -134,7 +137,8 @@ def _draw(series: Any, found: Any, out: Path) -> None:
         for counter, word in (("gpu_percent", "utilization"), ("memory_percent", "memory busy")):
             curves.append(
                 Percentages(
-                    gpu, f"GPU {gpu}, NVML {word}", mine.time_s, mine.values[counter],
+                    gpu, f"GPU {gpu}, NVML {word}",
+                    *broken(mine.time_s, mine.values[counter], mine.gaps(gpu)),
                     thin=counter == "memory_percent",
                 )
             )  # fmt: skip

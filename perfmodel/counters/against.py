@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from perfmodel.counters.counted import Counted
-from perfmodel.machine import Machine, datasheet
+from perfmodel.machine import Machine, datasheet, known
 from perfmodel.readers.ncu import Launch
 
 PEAKS: Final = {
@@ -142,6 +142,27 @@ def device_of(launches: Sequence[Launch]) -> Machine | None:
     """Return the known machine that all launches ran on, where the table names it."""
     devices = {one.device for one in launches}
     return datasheet(devices) if len(devices) == 1 else None
+
+
+def elsewhere(
+    launches: Sequence[Launch], machine: Machine, gpus: Sequence[str] | None
+) -> tuple[str, ...]:
+    """Say which GPUs the table names that are not the machine's.
+
+    `gpus` are those that a measured machine was measured on; of one's own file nothing is said.
+    """
+    counted = sorted({one.device for one in launches if one.device})
+    if gpus is None:
+        other = [name for name in counted if datasheet((name,)) != machine]
+        other = other if machine in known() else []
+    else:
+        other = [name for name in counted if name not in gpus]
+    if not other:
+        return ()
+    return (
+        f"counted on {', '.join(other)}, but the ceilings are those of {machine.name}: shares of "
+        f"roofs mean little; leave --machine out, or name the GPU that was counted",
+    )
 
 
 def _peak(unit: str | None, machine: Machine) -> float | None:

@@ -187,11 +187,13 @@ def _count(launch: Launch, metric: str) -> float | None:
 def _constants_only(launch: Launch) -> bool:
     """Whether all half instructions of a kernel of fp32 are HFMA2: so compilers load constants.
 
-    On an H200 `trainer_descend` has one such instruction per thread, and no half number.
+    On an H200 `trainer_descend` has one such instruction per thread, and no half number. Constants
+    are used: a kernel with more HFMA2 than instructions of fp32 multiplies half numbers.
     """
     half = {metric: _found(launch, metric) for metric in _HALF}
-    single = any(_found(launch, metric) for metric in _SINGLE)
-    return single and all(n == 0 for metric, n in half.items() if "hfma" not in metric)
+    single = sum(_found(launch, metric) or 0.0 for metric in _SINGLE)
+    others = [n for metric, n in half.items() if "hfma" not in metric]
+    return all(n == 0 for n in others) and 0 < single >= sum(n or 0.0 for n in half.values())
 
 
 def _found(launch: Launch, metric: str) -> float | None:

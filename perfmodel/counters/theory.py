@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import multimode
@@ -24,6 +24,12 @@ _PADDING: Final = 0.25
 """Tiles of 128 by 128 stick out of a product of the trainer by less than this."""
 
 _SMALL: Final = 0.05
+_FAR: Final = 1.75
+"""The largest product of other sizes than were given: tiles add less, but to narrow matrices."""
+_CHECK: Final = (
+    "formulas and counters of the largest product are far apart: check that the sizes, --ranks, "
+    "--dtype and --batches are those of the run that was counted"
+)
 _COLLECT: Final = "collect sm__ops_path_tensor_src_*"
 _SPLITS: Final = (3, 2)
 """Products of TF32 for one of float32; two where one factor is TF32 already (perfmodel.machine)."""
@@ -147,13 +153,27 @@ def explain(one: Compared) -> tuple[str, ...]:
 
 
 def warnings(compared: Sequence[Compared]) -> tuple[str, ...]:
-    """Say which ranges did far less than the formulas because tensor cores were not counted."""
-    return tuple(
+    """Say where tensor cores were not counted, and which files were given sizes that do not fit."""
+    blind = [
         f"{one.counted.label}: {said}"
         for one in compared
         for said in explain(one)
         if said.endswith(_COLLECT)
-    )
+    ]
+    return (*blind, *(f"{one.counted.label}: {_CHECK}" for one in _unlike(compared)))
+
+
+def _unlike(compared: Sequence[Compared]) -> Iterator[Compared]:
+    """The largest product of every file whose operations are not those of the sizes given."""
+    files: dict[str, list[Compared]] = {}
+    for one in compared:
+        files.setdefault(one.counted.source, []).append(one)
+    for ranges in files.values():
+        one = max(ranges, key=lambda each: each.model_flops)
+        ratio = one.flops_ratio
+        blind = _tensor(one) is None or one.split
+        if ratio and not blind and not 1 - _CLOSE <= ratio <= _FAR:
+            yield one
 
 
 def table(compared: Sequence[Compared]) -> Table:
@@ -198,7 +218,10 @@ def _of_flops(one: Compared) -> tuple[str, ...]:
         )
     products = next((n for n in _SPLITS if ratio >= n), 1) if tensor and one.split else 1
     if products > 1:
-        said.append(f"{products} products of TF32 numbers stand for one of float32 (tf32x3)")
+        said.append(
+            f"{products} products of TF32 numbers stand for one of float32 (tf32x3); of a run "
+            f"without tf32x3 the sizes given are too small"
+        )
     extra = ratio / products - 1
     if abs(extra) < 1e-6:
         said.append("as many operations as the formulas count")

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from perfmodel.errors import WorkloadError
+from perfmodel.escape import printable
 from perfmodel.memory.allocators import device_block, pinned_block
+from perfmodel.predict.case import SETTINGS as CHOICES
 from perfmodel.workloads.work import LARGEST
 
 Use = Literal[
@@ -127,7 +129,7 @@ def trainer_case(
     Raises
     ------
     WorkloadError
-        If a symbol is missing.
+        If a symbol is missing, or a setting is none of the trainer's.
     """
     missing = [name for name in ("D", "H", "C", "B") if name not in values]
     if missing:
@@ -137,6 +139,12 @@ def trainer_case(
         )
     said = {name: config.get(name) for name in SETTINGS}
     settings: dict[str, Any] = {name: v for name, v in said.items() if isinstance(v, str)}
+    for name, found in settings.items():
+        if found not in CHOICES[name]:
+            raise WorkloadError(
+                f"--{name.replace('_', '-')}: wanted one of {', '.join(CHOICES[name])}; found "
+                f"{printable(found)!r}; take one of those"
+            )
     if settings.get("transport") == "pinned":
         settings.setdefault("data_on", "pinned")
     settings |= {"images": images, "test_images": test_images}

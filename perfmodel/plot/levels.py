@@ -38,6 +38,7 @@ _LINES: Final[dict[str, Any]] = {"dram": "-", "l2": (0, (5, 2)), "l1": (0, (1, 1
 _NAMES: Final = {"dram": "DRAM", "l2": "L2", "l1": "L1"}
 _LETTERS, _LONGEST = 34, 56  # in a line of the legend, and of a name
 _LINE_IN: Final = 0.152  # height of a line of the legend
+_LABEL: Final = (0.36, 0.05)  # width and height of a peak's name, of the axes
 _LEAST_PT, _MORE_PT = 4.0, 9.0  # size of a point: without any time, and what all the time adds
 
 
@@ -91,6 +92,7 @@ def levels(placed: Sequence[Placed], *, ax: Axes | None = None, title: str | Non
     apply(axes, frame)
     finish(axes, "Arithmetic intensity of a level of memory (FLOP/byte)", "Performance (FLOP/s)")
     _draw_ceilings(axes, peaks, links, frame)
+    _name_peaks(axes, peaks, shown, frame)
     for p, hue in zip(shown, hues, strict=False):
         _draw_point(axes, p, hue, (p.counted.time_s or 0.0) / total)
     axes.legend(
@@ -127,13 +129,33 @@ def _draw_ceilings(
             color=GREY, lw=1.2, ls=_LINES[level], zorder=2,
         )  # fmt: skip
     steepest = max(links.values(), default=math.inf)
-    for unit, peak in peaks.items():
+    for peak in peaks.values():
         ax.plot([max(x_low, peak / steepest), x_high], [peak, peak], color=INK, lw=1.2, zorder=2)
+
+
+def _name_peaks(
+    ax: Axes, peaks: dict[str, float], shown: Sequence[Placed], frame: tuple[float, ...]
+) -> None:
+    """Name every peak at its right end: above the line, or below it where only there is room."""
+    for unit, peak in peaks.items():
+        others = [rate for rate in peaks.values() if rate != peak]
+        rates = [p.counted.flops_per_s or 1.0 for p in shown if _at_label(p, frame)] + others
+        heights = [math.log(rate / peak) / math.log(frame[3] / frame[2]) for rate in rates]
+        above = any(0 < h < _LABEL[1] for h in heights)
+        below = any(0 < -h < _LABEL[1] for h in heights)
+        up = below or not above
         ax.annotate(
-            f"{unit}, {si(peak, 'FLOP/s')}", (1, peak), (-2, 2), va="bottom", ha="right",
-            xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=TEXT_PT,
-            color=INK,
+            f"{unit}, {si(peak, 'FLOP/s')}", (1, peak), (-2, 2 if up else -2),
+            va="bottom" if up else "top", ha="right", xycoords=("axes fraction", "data"),
+            textcoords="offset points", fontsize=TEXT_PT, color=INK,
         )  # fmt: skip
+
+
+def _at_label(p: Placed, frame: tuple[float, ...]) -> bool:
+    """Whether a kernel's line comes as far to the right as the names of peaks begin."""
+    x_low, x_high, *_ = frame
+    most = max(intensities(p).values())
+    return math.log(most / x_low) / math.log(x_high / x_low) > 1 - _LABEL[0]
 
 
 def _draw_point(ax: Axes, p: Placed, hue: str, share: float) -> None:

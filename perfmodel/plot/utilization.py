@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 
 from perfmodel.errors import ModelError
@@ -23,6 +26,8 @@ from perfmodel.plot.style import (
     size_pt,
 )
 
+Floats = npt.NDArray[np.float64]
+
 
 @dataclass(frozen=True, slots=True)
 class Percentages:
@@ -33,6 +38,14 @@ class Percentages:
     time_s: Any
     percent: Any
     thin: bool = False
+
+
+def broken(
+    time_s: Floats, percent: Floats, gaps: Sequence[tuple[float, float]]
+) -> tuple[Floats, Floats]:
+    """Return a curve with NaN in its gaps, so that no line crosses them."""
+    at = np.searchsorted(time_s, [start for start, _ in gaps], side="right")
+    return np.insert(time_s, at, [start for start, _ in gaps]), np.insert(percent, at, math.nan)
 
 
 def utilization(
@@ -64,7 +77,7 @@ def utilization(
         ax.plot(
             curve.time_s, curve.percent, color=PALETTE[gpus.index(curve.gpu) % len(PALETTE)],
             lw=0.9 if curve.thin else 1.5, ls=":" if curve.thin else "-",
-            label=entry(plain(curve.label)),
+            label=entry(plain(curve.label)), marker="." if len(curve.time_s) == 1 else "",
         )  # fmt: skip
     if busy_share is not None:
         ax.axhline(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,11 +11,10 @@ from typing import Final
 
 from perfmodel.errors import ReportError, SchemaError
 from perfmodel.readers import ncu_cells
-from perfmodel.readers.checks import check_path
+from perfmodel.readers.ncu_files import names, read_text
 
 TIME: Final = "gpu__time_duration.sum"
 DEVICE: Final = "device__attribute_display_name"
-_EXPORT_SECONDS: Final = 600
 _LONG: Final = ("Metric Name", "Metric Unit", "Metric Value")
 _RENAMED: Final = re.compile(r"([^(<]*)/")
 """What --print-nvtx-rename kernel puts before a kernel's name, which has no slash of its own."""
@@ -75,11 +72,12 @@ def read_counters(paths: Sequence[str | Path]) -> Counters:
     Raises
     ------
     ReportError
-        If a file cannot be read, or cannot be exported here.
+        If a file cannot be read, or cannot be exported here, or is given twice.
     SchemaError
         If it holds no launch.
     """
-    return merge([parse(_text(Path(path)), Path(path).name) for path in paths])
+    given = [Path(path) for path in paths]
+    return merge([parse(read_text(p), name) for p, name in zip(given, names(given), strict=True)])
 
 
 def merge(parts: Sequence[Counters]) -> Counters:
@@ -140,41 +138,6 @@ def parse(text: str, source: str = "ncu's output") -> Counters:
             f"that launches kernels inside the ranges of --nvtx-include"
         )
     return replace(merged, warnings=tuple(dict.fromkeys((*warnings, *merged.warnings))))
-
-
-def _text(path: Path) -> str:
-    check_path(path)
-    if path.suffix == ".ncu-rep":
-        return _import(path)
-    data = path.read_bytes()
-    wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")  # redirected by PowerShell
-    return data.decode("utf-16" if wide else "utf-8-sig", errors="replace")
-
-
-def _import(path: Path) -> str:
-    """Let ncu print a report; the report holds all metrics that were collected."""
-    command = ["ncu", "--import", str(path.resolve()), "--csv", "--page", "raw"]
-    command += ["--print-units", "base"]
-    ncu = shutil.which("ncu")
-    if ncu is None:
-        raise ReportError(
-            f"{path}: a raw report needs ncu to be exported, and ncu is not on the PATH; where ncu "
-            f"is, run: ncu --import {path.name} --csv --page raw > {path.stem}.csv  and read that"
-        )
-    try:
-        done = subprocess.run(
-            [ncu, *command[1:]], capture_output=True, text=True, errors="replace",
-            stdin=subprocess.DEVNULL, timeout=_EXPORT_SECONDS, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ReportError(f"{path}: {' '.join(command)} did not finish: {error}") from error
-    if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
-        raise ReportError(
-            f"{path}: ncu --import failed ({said[-1].strip()}); an ncu at least as new as the one "
-            f"that made the report is needed"
-        )
-    return done.stdout
 
 
 def _why_no_table(text: str) -> str:

@@ -35,6 +35,8 @@ def decimal_mark(cells: Iterable[str], source: str) -> str:
     """
     told: dict[str, str] = {}
     for cell in cells:
+        if cell.isdecimal():  # as most are: it tells nothing
+            continue
         text = _bare(cell)
         if text is not None:
             mark = _mark_of(text)
@@ -50,7 +52,7 @@ def decimal_mark(cells: Iterable[str], source: str) -> str:
 
 def number(cell: str, mark: str) -> float | None:
     """Read ``'1,208,975'`` or ``'5,3'``; None for n/a, nan and what is no number."""
-    text = _bare(cell)
+    text = cell if cell.isdecimal() else _bare(cell)  # most cells are plain
     if text is None:
         return None
     other = "," if mark == "." else "."

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import threading
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from perfmodel.errors import PerfmodelError
 from perfmodel.utilization.sampler import Reading, Sampler
 from perfmodel.utilization.series import Series, series_of
+
+_OF_SIGNALS: Final = 128
+"""A shell's exit code of what a signal ended, less the signal's number."""
 
 
 class Recorder:
@@ -88,7 +92,8 @@ class Recorder:
 def record_command(command: Sequence[str], sampler: Sampler, period_s: float) -> tuple[Series, int]:
     """Run a command to its end under a recorder; return the series and its exit code.
 
-    The command has this process's terminal, environment and signals.
+    The command has this process's terminal, environment and signals. An interrupt (Ctrl-C) ends the
+    command, not the recording: what was sampled until then is returned.
 
     Raises
     ------
@@ -98,9 +103,11 @@ def record_command(command: Sequence[str], sampler: Sampler, period_s: float) ->
     with Recorder(sampler, period_s) as recorder:
         try:
             code = subprocess.run(list(command), check=False).returncode
+        except KeyboardInterrupt:
+            code = -signal.SIGINT
         except OSError as error:
             raise PerfmodelError(
                 f"wanted to start {command[0]!r}; found: {error.strerror or error}; check its name "
                 f"and the PATH"
             ) from error
-    return recorder.series(), code
+    return recorder.series(), code if code >= 0 else _OF_SIGNALS - code

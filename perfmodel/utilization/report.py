@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -63,19 +63,41 @@ def answer(
         If a report cannot be read.
     """
     cut = series.window(*window_s) if series is not None and window_s else series
+    warnings = [] if cut is None else [*_gaps(cut), *_untold(cut)]
     if not reports:
-        low = cut is not None and (cut.mean("gpu_percent") or 0.0) < 100 * LOW
+        percent = None if cut is None else cut.mean("gpu_percent")
+        low = percent is not None and percent < 100 * LOW
         said = ("the GPU idles; give --report REPORT of the same program to see in which phase",)
-        return Answer(cut, window_s, None, (), said if low else (), ())
+        return Answer(cut, window_s, None, (), said if low else (), tuple(warnings))
     options = Options(values={}, batch_label=batch_label, warmup=warmup)
     analysis = analyze_traces([read(path) for path in reports], options)
-    run, warnings = analysis.fitted, []
+    run = analysis.fitted
     if len(analysis.runs) > 1:
         warnings.append(f"the reports are of {len(analysis.runs)} runs: only {run.label} is shown")
     idle = idle_of(run)
     metrics = tuple(metric for path in reports for metric in read_metrics(path))
     steps = advice(idle, run.identity.config) if idle.busy_share < LOW else ()
     return Answer(cut, window_s, idle, metrics, steps, tuple(warnings))
+
+
+def _gaps(series: Series) -> Iterator[str]:
+    """Say when a GPU was not sampled."""
+    for gpu in series.gpus:
+        for start, end in series.gaps(gpu):
+            yield (
+                f"GPU {gpu}: no samples from {start:.1f} s to {end:.1f} s: means take those around "
+                f"for it; give a --window without it, or sample again"
+            )
+
+
+def _untold(series: Series) -> Iterator[str]:
+    """Say which GPUs told no utilization: it is missing, not 0."""
+    silent = [gpu for gpu in series.gpus if series.of(gpu).mean("gpu_percent") is None]
+    if silent:
+        yield (
+            f"no utilization of GPU {', '.join(map(str, silent))}: NVML does not tell it there (of "
+            f"MIG parts, or on old drivers); give --report REPORT, which tells busy time"
+        )
 
 
 def series_table(series: Series) -> Table:

@@ -23,6 +23,9 @@ Floats = npt.NDArray[np.float64]
 COUNTERS: Final = tuple(f.name for f in fields(Reading) if f.name != "gpu")
 """Columns of a series, but for `time_s` and `gpu`."""
 
+_LONG: Final = 10
+"""So many times the usual step between two samples is a gap."""
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -53,6 +56,31 @@ class Series:
         """Return the samples of one GPU."""
         return self._rows(self.gpu == gpu)
 
+    def only(self, gpus: Sequence[int]) -> Series:
+        """Return the samples of some GPUs.
+
+        Raises
+        ------
+        SchemaError
+            If one of them was not sampled.
+        """
+        for gpu in gpus:
+            if gpu not in self.gpus:
+                raise SchemaError(
+                    f"wanted GPU {gpu}; the series has {', '.join(map(str, self.gpus))}; take one "
+                    f"of these"
+                )
+        return self._rows(np.isin(self.gpu, gpus))
+
+    def gaps(self, gpu: int) -> tuple[tuple[float, float], ...]:
+        """Return from when until when a GPU was not sampled: `_LONG` times the usual step."""
+        times = self.of(gpu).time_s
+        steps = np.diff(times)
+        if len(steps) < 2:
+            return ()
+        at = np.flatnonzero(steps > _LONG * np.median(steps))
+        return tuple((float(times[i]), float(times[i + 1])) for i in at)
+
     def window(self, start_s: float, end_s: float) -> Series:
         """Return the samples from `start_s` on and before `end_s`.
 
@@ -63,10 +91,9 @@ class Series:
         """
         cut = self._rows((self.time_s >= start_s) & (self.time_s < end_s))
         if len(cut) == 0:
-            last = self.time_s[-1] if len(self) else 0.0
             raise SchemaError(
-                f"wanted samples from {start_s:g} s to {end_s:g} s; the series ends at "
-                f"{last:.1f} s; take another --window"
+                f"wanted samples from {start_s:g} s to {end_s:g} s; found none among those from "
+                f"{self.time_s[0]:.1f} s to {self.time_s[-1]:.1f} s; take another --window"
             )
         return cut
 
@@ -154,11 +181,21 @@ def read_series(path: Path) -> Series:
             f"...), found {found[:200]}; make one with: perfmodel utilization -- COMMAND"
         )
     try:
-        return series_of([(float(row["time_s"]), _reading(row)) for row in rows])
+        return series_of([_sample(row) for row in rows])
     except (TypeError, ValueError) as error:
-        raise SchemaError(f"{path}: a row holds no numbers ({error}); sample again") from error
+        raise SchemaError(f"{path}: wanted rows of numbers; found {error}; sample again") from error
 
 
-def _reading(row: dict[str, str]) -> Reading:
-    told = {name: float(row[name]) for name in COUNTERS if row.get(name)}
-    return Reading(gpu=int(row["gpu"]), **told)
+def _sample(row: dict[str, str]) -> tuple[float, Reading]:
+    """Return a row's time and reading; refuse one that is torn or holds no finite numbers."""
+    if None in row.values():
+        raise ValueError("a row that ends early")
+    told = {name: _finite(row[name]) for name in COUNTERS if row.get(name)}
+    return _finite(row["time_s"]), Reading(gpu=int(row["gpu"]), **told)
+
+
+def _finite(cell: str) -> float:
+    value = float(cell)
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{cell!r}, not a finite number of at least 0")
+    return value

@@ -1,0 +1,46 @@
+"""Every key of the JSON documents of machines and counters is on their page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_helpers import succeeds
+
+ROOT = Path(__file__).resolve().parent.parent
+MEASURED = ROOT / "benchmarks" / "results" / "machine_h200x4.toml"
+COUNTED = ROOT / "tests" / "golden" / "ncu" / "h200_cublas.csv"
+SIZES = ("-D", 784, "-H", 512, "-C", 10, "-B", 3000)
+OPEN = {"versions", "elapsed_s", "flops_by_type", "peak_flops_per_s", "bandwidth_bytes_per_s",
+        "ceilings_flops_per_s", "bytes", "intensity_flops_per_byte"}  # fmt: skip
+"""What is inside these is named by parts, types, levels."""
+
+
+def keys(document: Any) -> Iterator[str]:
+    if isinstance(document, dict):
+        for key, value in document.items():
+            yield key
+            if key not in OPEN:
+                yield from keys(value)
+    elif isinstance(document, list):
+        for value in document:
+            yield from keys(value)
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("machines", ("machine", "show", "h200", "--json")),
+        ("machines", ("machine", "show", MEASURED, "--json")),
+        ("counters", ("counters", COUNTED, *SIZES, "--json")),
+        ("counters", ("counters", COUNTED, "--by", "kernel", "--json")),
+    ],
+)
+def test_every_key_is_documented(page: str, words: tuple[Any, ...]) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    found = set(keys(json.loads(succeeds(*words)))) - {"l1", "l2", "dram"}
+    assert len(found) > 10
+    assert {key for key in found if f"`{key}`" not in text} == set()
