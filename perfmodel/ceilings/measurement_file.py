@@ -91,7 +91,7 @@ def _content(path: Path | str) -> tuple[str, dict[str, Any]]:
 def parse(data: Mapping[str, Any], where: str) -> MachineMeasurement:
     """Return the measurement that a file's content is, checked; see `load`."""
     top = Entries(data, where)
-    if top.get("format") is None and any(section in data for section in SECTIONS):
+    if not {"format", "measured"} & set(data) and any(section in data for section in SECTIONS):
         raise ModelError(
             f"{where}: wanted what perfmodel machine measure wrote; found a datasheet, which "
             f"measured nothing; run perfmodel machine measure on such a machine"

@@ -68,14 +68,14 @@ def observe(run: Run) -> Observation:
     if not config:
         raise ModelError(
             f"{run.label}: wanted a configuration mark, which says how the batch ran; found none; "
-            f"profile with python -m trainer, or give --workload and the sizes"
+            f"profile with python -m trainer, or calibrate with --workload and the sizes"
         )
     workload = config.get("workload", MLP)
     if workload != MLP:
         raise ModelError(
             f"{run.label}: wanted a run of the trainer's MLP; found one of the workload "
-            f"{printable(str(workload))!r}, by its configuration mark; calibrate with its "
-            f"formulas: --workload FILE.toml"
+            f"{printable(str(workload))!r}, by its configuration mark; perfmodel calibrate "
+            f"takes it with its formulas, --workload FILE.toml"
         )
     identity, _ = identify(run, {})
     case = from_mark(config, identity.values)
