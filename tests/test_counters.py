@@ -171,6 +171,12 @@ def test_precision_is_part_of_the_ceiling():
     assert (mixed.unit, mixed.mixed) == ("tensor tf32", True)
 
 
+def test_a_count_below_zero_was_not_counted():
+    found = counted(time=-1.0, read=20.0, write=-5.0, ffma=3.0)
+    assert (found.time_s, found.bytes_of("dram"), found.flops) == (None, None, 6.0)
+    assert {TIME, WRITE} <= set(found.uncounted)
+
+
 def test_a_unit_without_a_peak_has_no_roof():
     half = Counted.of("k", "kernel", [one({FFMA.replace("ffma", "hfma"): 5.0, TIME: 1.0})])
     found = place(half, TOY)

@@ -319,3 +319,9 @@ def test_a_setting_that_the_trainer_does_not_have_is_refused(flag):
     said = fails(5, "memory", *sizes, flag, "Device")
     assert f"{flag}: wanted one of " in said
     assert "found 'Device'" in said
+
+
+@pytest.mark.parametrize(("flags", "said"), [((), "p=9, B=3"), (("--parallel", "model"), "H=4")])
+def test_ranks_without_work_are_refused(flags, said):
+    found = fails(5, "memory", "-D", 784, "-H", 4, "-C", 10, "-B", 3, "-p", 9, *flags)
+    assert said in found

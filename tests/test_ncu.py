@@ -114,6 +114,14 @@ def test_prefixes_of_units_are_of_every_column_or_row():
         assert found == pytest.approx({TIME: 62.05e-6, READ: 11.06e6, WRITE: 2500.0})
 
 
+def test_a_time_without_a_unit_is_missing_and_not_in_seconds():
+    head, _, row = wide([Kernel("k", {TIME: 62_048.0, READ: 3.0, FFMA: 1.0})]).splitlines()
+    read = parse(f"{head}\n{row}\n")  # a table that lost its row of units
+    assert read.launches[0].metrics == {TIME: None, READ: None, FFMA: 1.0}
+    assert len(read.warnings) == 2
+    assert f"the unit '' of {TIME} is unknown" in read.warnings[0]
+
+
 def test_an_unknown_unit_is_missing_with_a_warning():
     read = parse(wide([Kernel("k", {READ: 3.0, FFMA: 1.0}, units={READ: "Qfurlong"})]))
     assert read.launches[0].metrics == {READ: None, FFMA: 1.0}

@@ -199,9 +199,9 @@ def _constants_only(launch: Launch) -> bool:
 def _found(launch: Launch, metric: str) -> float | None:
     found = launch.metrics.get(metric)
     if found is not None:
-        return found
+        return found if found >= 0 else None  # no count of anything
     for other, (name, amount) in _AMOUNTS.items():
         alias = launch.metrics.get(other)
-        if name == metric and alias is not None:
+        if name == metric and alias is not None and alias >= 0:
             return alias * amount
     return None

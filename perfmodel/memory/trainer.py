@@ -129,7 +129,7 @@ def trainer_case(
     Raises
     ------
     WorkloadError
-        If a symbol is missing, or a setting is none of the trainer's.
+        If a symbol is missing, a setting is not the trainer's, or a rank has nothing to do.
     """
     missing = [name for name in ("D", "H", "C", "B") if name not in values]
     if missing:
@@ -151,7 +151,16 @@ def trainer_case(
     for name, key in (("images", "train_size"), ("test_images", "test_size")):
         if type(config.get(key)) is int and 0 < config[key] <= LARGEST:
             settings[name] = config[key]
-    return TrainerCase(**settings | {n: values[n] for n in "DHCBpb" if n in values})
+    case = TrainerCase(**settings | {n: values[n] for n in "DHCBpb" if n in values})
+    divided, what = (
+        ("H", "hidden units") if case.parallel == "model" else ("B", "images of a batch")
+    )
+    if case.p > values[divided]:
+        raise WorkloadError(
+            f"wanted at most as many ranks as {what}; found p={case.p}, {divided}="
+            f"{values[divided]}; take fewer ranks"
+        )
+    return case
 
 
 def allocations(case: TrainerCase) -> tuple[Allocation, ...]:

@@ -223,7 +223,8 @@ def _long(header: list[str], rows: Rows, source: str, warnings: list[str]) -> It
 
 
 def _scale(metric: str, unit: str, source: str, warnings: list[str]) -> float | None:
-    found = ncu_cells.scale(unit)
+    has_one = metric == TIME or "bytes" in metric
+    found = None if has_one and not unit.strip() else ncu_cells.scale(unit)
     if found is None and metric.endswith(".sum"):
         warnings.append(
             f"{source}: the unit {unit!r} of {metric} is unknown: left out; collect it with "
