@@ -46,7 +46,9 @@ def scaling(runs: tuple[Path, ...], machine: Path | None, **options: Any) -> Non
     for warning in found.warnings:
         warn(warning)
     if options["out"]:
-        _draw(found, rows, options["out"])
+        from perfmodel.scaling.picture import picture
+
+        write_picture(picture(found, rows), options["out"])
     if options["as_json"]:
         said = json.dumps(report.document(found, rows), indent=1, allow_nan=False)
         click.echo(escape_json(said))
@@ -82,29 +84,3 @@ def _launches(paths: tuple[Path, ...], options: dict[str, Any]) -> list[Any]:
             progress=lambda label: advance(f"measuring {label}"),
         )
     return found
-
-
-def _draw(found: Any, rows: Any, out: Path) -> None:
-    from perfmodel.plot.scaling import Curve, Message, Stack, scaling
-
-    curves = [
-        Curve(
-            f"{s.kind}: {s.label}",
-            s.kind,
-            tuple(p.ranks for p in s.points),
-            tuple(p.speedup for p in s.points),
-            tuple(p.efficiency for p in s.points),
-        )
-        for s in found.series
-    ]
-    stacks = [
-        Stack(
-            s.label, p.ranks,
-            (p.split.compute_s, p.split.exposed_s, p.split.copies_s, p.split.idle_s),
-        )
-        for s in found.series if s.kind == "strong" for p in s.points if p.split
-    ]  # fmt: skip
-    messages = [
-        Message(f"{r.through}, p={r.ranks}, {r.source}", r.bytes, r.bus_bytes_per_s) for r in rows
-    ]
-    write_picture(scaling(curves, stacks, messages), out)

@@ -221,12 +221,12 @@ def _of_process(trace: Trace, process: int, first: Int64, last: Int64) -> Floats
 
 def _untold(run: Run, ranks: int, settings: Mapping[str, str]) -> str:
     """Why a report does not tell communication from computing; empty if it does."""
+    if not any(len(t.ops) for t in run.traces):
+        return "no GPU work was recorded; profile with --trace=cuda,nvtx,mpi"
     if ranks == 1:
         return ""
     if settings.get("transport") == "peer":
         return "the kernel that sums also updates the weights (--transport peer)"
     if any((t.ops.kind == GRAPH).any() for t in run.traces):
         return "CUDA graphs were traced whole; profile with --cuda-graph-trace=node"
-    if not any(len(t.ops) for t in run.traces):
-        return "no GPU work was recorded; profile with --trace=cuda,nvtx,mpi"
     return ""

@@ -84,8 +84,8 @@ def _about_communication() -> Iterator[tuple[str, str]]:
     yield (
         "communication time is how long the data loader took to load from memory",
         f"That is input, not communication: an all-reduce runs inside the backward pass. By its "
-        f"own numbers it is {min(share):.1f} to {max(share):.1f} % of a run and cannot be why GPUs do "
-        f"not pay; {min(left):.0f} to {max(left):.0f} % are neither this nor computing.",
+        f"own numbers it is {min(share):.1f} to {max(share):.1f} % of a run and cannot be why GPUs "
+        f"do not pay; {min(left):.0f} to {max(left):.0f} % are neither this nor computing.",
     )
     pairs = [(a, b) for a, b in zip(rows[::2], rows[1::2], strict=True)]
     ratios = ", ".join(f"{b.compute_s / a.compute_s:.2f}" for a, b in pairs)
