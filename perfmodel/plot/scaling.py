@@ -112,7 +112,7 @@ def _over_ranks(left: Axes, right: Axes, curves: Sequence[Curve]) -> None:
         ax.xaxis.set_major_locator(FixedLocator(ranks))
         ax.xaxis.set_minor_locator(NullLocator())
         ax.xaxis.set_major_formatter(FuncFormatter(lambda p, _: f"{p:g}"))
-        ax.set_ylim(bottom=0)  # both axes are linear, or measured lines would bend from the ideal
+        ax.set_ylim(0, 1.04 * ax.get_ylim()[1])  # linear: the ideal is a straight line
         ax.grid(True, color=GRID, lw=0.6)
         finish(ax, "Ranks p", name)
     left.figure.canvas.figure.legend(
@@ -143,6 +143,7 @@ def _parts(ax: Axes, stacks: Sequence[Stack]) -> None:
     finish(ax, "", "Share of a batch (%)")
     ax.set_xticks(ticks, labels, fontsize=TEXT_PT)
     ax.tick_params(axis="x", length=0)
+    ax.set_xlim(-0.8, max(at - 0.9, 6.0))
     ax.set_ylim(0, 108)
     ax.set_yticks(range(0, 101, 25))
     ax.grid(True, axis="y", color=GRID, lw=0.6)

@@ -8,13 +8,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from perfmodel import cautions
 from perfmodel.analysis import RunAnalysis
 from perfmodel.calls import is_nccl
 from perfmodel.fit import Floats, tabulate
 from perfmodel.measure import Run, batch_seconds, batch_windows, measure
 from perfmodel.pace import head_of
 from perfmodel.predict.case import SETTINGS
-from perfmodel.runs import Options, analyze_traces
+from perfmodel.runs import Options, analyze_traces, identify
 from perfmodel.spans import ranks_of
 from perfmodel.trace import GRAPH, KERNEL, NULL, Bool, Int64, Trace
 from perfmodel.traffic import NCCL, CollectiveGroup
@@ -131,7 +132,7 @@ def _launch(found: RunAnalysis, by_time: bool) -> Launch:
     values = dict(found.identity.values)
     ranks = values.pop("p")
     settings = settings_of(found.identity.config)
-    warnings = list(found.warnings)
+    warnings = [*identify(run, {})[1], *cautions.check_collection(run)]
     split = None
     if why := _untold(run, ranks, settings):
         warnings.append(f"{found.label}: communication and computing are not told apart: {why}")

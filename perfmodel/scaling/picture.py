@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def picture(found: Study, rows: Sequence[Bandwidth]) -> Figure:
     """Draw speed-up and efficiency, what batches hold, and bus bandwidth by size.
 
-    Bars are of strong scaling, or of weak scaling where there is nothing else.
+    Bars are of strong scaling, or of weak scaling where there is nothing else, and only of series
+    that tell communication on more ranks than one.
     """
     from perfmodel.plot.scaling import Curve, Message, Stack, scaling
 
@@ -32,7 +33,9 @@ def picture(found: Study, rows: Sequence[Bandwidth]) -> Figure:
             s.label, p.ranks,
             (p.split.compute_s, p.split.exposed_s, p.split.copies_s, p.split.idle_s),
         )
-        for s in found.series if s.kind == kind for p in s.points if p.split
+        for s in found.series
+        if s.kind == kind and any(p.split for p in s.points if p.ranks > 1)
+        for p in s.points if p.split
     ]  # fmt: skip
     messages = [
         Message(f"{r.through}, p={r.ranks}, {r.source}", r.bytes, r.bus_bytes_per_s) for r in rows
