@@ -18,6 +18,7 @@ from perfmodel.commands.formulas import formulas
 from perfmodel.commands.machine import machine
 from perfmodel.commands.memory import memory
 from perfmodel.commands.predict import predict
+from perfmodel.commands.scaling import scaling
 from perfmodel.commands.splits import splits
 from perfmodel.commands.stats import REPORTS, stats
 from perfmodel.commands.terminal import one_line
@@ -71,6 +72,7 @@ for _command in (
     stats,
     formulas,
     splits,
+    scaling,
     machine,
     counters,
     memory,

@@ -54,6 +54,21 @@ def measure(traces: Sequence[Trace], batch_label: str, *, label: str, by_time: b
 def batch_seconds(run: Run) -> npt.NDArray[np.float64]:
     """Measure every batch until the host and the GPU are done with it.
 
+    Returns
+    -------
+    array, shape (ranks, batches)
+        Lengths of `batch_windows`; NaN where a batch never ended on the host.
+    """
+    since, done = batch_windows(run)
+    known = since != NULL
+    seconds = np.full(since.shape, np.nan)
+    seconds[known] = np.maximum(done[known] - since[known], 0) * 1e-9
+    return seconds
+
+
+def batch_windows(run: Run) -> tuple[Int64, Int64]:
+    """Find when every batch begins and when the host and the GPU are done with it.
+
     A host that waits for nothing queues batch after batch, so that its own time tells nothing of
     a batch. A batch is done when the host has left its range and the last of its GPU operations
     has ended; its time is from its start, or from the end of the batch before it where that is
@@ -61,28 +76,25 @@ def batch_seconds(run: Run) -> npt.NDArray[np.float64]:
 
     Returns
     -------
-    array, shape (ranks, batches)
-        NaN where a batch never ended on the host.
+    begin_ns, done_ns : int64 arrays, shape (ranks, batches)
+        `NULL` where a batch never ended on the host.
     """
     head = np.array([p[-1] == run.batch_label for p in run.spans.paths], np.bool_)
     at = np.flatnonzero(head[run.spans.path] & (run.spans.batch >= 0))
     start = run.spans.start_ns[at]
     shape = len(run.ranks), int(run.spans.batch.max()) + 1
-    nothing = np.iinfo(np.int64).min
-    begin, end = (np.full(shape, nothing) for _ in range(2))
+    begin, end = (np.full(shape, NULL) for _ in range(2))
     cell = np.searchsorted(run.ranks, run.spans.rank[at]), run.spans.batch[at]
     begin[cell] = start
     timed = run.spans.host_ns[at] != NULL
     end[tuple(c[timed] for c in cell)] = (start + run.spans.host_ns[at])[timed]
     done = np.maximum(end, _last_operations(run, shape))
-    seconds = np.full(shape, np.nan)
-    before = np.full(shape[0], nothing)
+    before = np.full(shape[0], NULL)
     for batch in range(shape[1]):
-        known = end[:, batch] != nothing
-        since = np.maximum(begin[:, batch], before)[known]
-        seconds[known, batch] = np.maximum(done[known, batch] - since, 0) * 1e-9
+        known = end[:, batch] != NULL
+        begin[:, batch] = np.where(known, np.maximum(begin[:, batch], before), NULL)
         before[known] = np.maximum(before, done[:, batch])[known]
-    return seconds
+    return begin, np.where(begin == NULL, NULL, done)
 
 
 def _last_operations(run: Run, shape: tuple[int, int]) -> Int64:

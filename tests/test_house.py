@@ -40,7 +40,7 @@ LAYERS: Final = (
     {"run_tables"},
     {"tables", "analysis_json", "plot", "splits", "comparison"},
     {"memory", "utilization", "whatif"},
-    {"summary", "store"},
+    {"summary", "store", "scaling"},
     {"outputs"},
     {"api"},
     {"commands"},

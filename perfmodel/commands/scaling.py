@@ -1,0 +1,86 @@
+"""`perfmodel scaling`: strong and weak scaling of measured runs, the laws, and what it costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perfmodel.commands.options import ATTRIBUTE, BATCH_RANGE, WARMUP
+from perfmodel.commands.pictures import PICTURE, write_picture
+from perfmodel.commands.terminal import Progress, terminal, warn
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@BATCH_RANGE
+@WARMUP
+@ATTRIBUTE
+@click.option(
+    "--machine", "machine", type=click.Path(path_type=Path), metavar="FILE.toml",
+    help="All-reduces that perfmodel machine measure timed, beside those of the runs.",
+)  # fmt: skip
+@PICTURE
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def scaling(runs: tuple[Path, ...], machine: Path | None, **options: Any) -> None:
+    """Measure strong and weak scaling, fit Amdahl's and Gustafson's laws, and say what is lost.
+
+    RUNS are reports of one, two or more ranks, or records of `python -m trainer --record
+    run.json`; several launches of the same are put together, and intervals then hold what launches
+    differ by. Reports also tell communication from computing, and all-reduces by size.
+    """
+    import json
+
+    from perfmodel import scaling as measured
+    from perfmodel.escape import escape_json
+    from perfmodel.scaling import report
+    from perfmodel.table import render
+
+    found = measured.study(_launches(runs, options))
+    rows = measured.of_launches(found.launches)
+    if machine is not None:
+        from perfmodel.ceilings.measurement_file import load
+
+        rows += measured.of_machine(load(machine))
+    for warning in found.warnings:
+        warn(warning)
+    if options["out"]:
+        from perfmodel.scaling.picture import picture
+
+        write_picture(picture(found, rows), options["out"])
+    if options["as_json"]:
+        said = json.dumps(report.document(found, rows), indent=1, allow_nan=False)
+        click.echo(escape_json(said))
+        return
+    width, color = terminal()
+    for table in report.tables(found, rows):
+        click.echo(render(table, "table", width=width, color=color))
+    for sentence in report.sentences(found):
+        click.echo(sentence)
+
+
+def _launches(paths: tuple[Path, ...], options: dict[str, Any]) -> list[Any]:
+    """Read records (.json) and reports, in the order of reading: records first."""
+    from perfmodel import scaling as measured
+    from perfmodel.readers import read
+
+    records = [path for path in paths if path.suffix == ".json"]
+    reports = [path for path in paths if path.suffix != ".json"]
+    with Progress(len(records) + 2 * len(reports), quiet=False) as advance:
+        found = []
+        for path in records:
+            advance(f"reading {path.name}")
+            found.append(measured.launch_of_record(path))
+        traces = []
+        for path in reports:
+            advance(f"reading {path.name}")
+            traces.append(read(path))
+        found += measured.launches_of(
+            traces,
+            batch_label=options["batch_range"],
+            warmup=options["warmup"],
+            by_time=options["attribute"] == "time",
+            progress=lambda label: advance(f"measuring {label}"),
+        )
+    return found
