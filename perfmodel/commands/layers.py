@@ -52,7 +52,7 @@ def layers(network: str, every: bool, as_json: bool, **options: Any) -> None:
     from perfmodel.table import render
 
     for name in ("ppp", "measured", "ranks", "forward", "link"):
-        if options[name] and options["machine"] is None:
+        if options[name] not in (None, False) and options["machine"] is None:
             raise click.UsageError(f"--{name} is about times: give --machine NAME, too")
     if options["ppp"] is not None and options["measured"]:
         raise click.UsageError("wanted --ppp or --measured; found both; leave one out")

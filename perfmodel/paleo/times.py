@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from perfmodel.errors import ModelError
@@ -98,18 +98,15 @@ class LayerTime:
         Paleo's sum of reading, computing and writing.
     overlapped : Times
         The longer of computing and moving bytes: the least it can take at this PPP.
+    bound : str
+        'compute' or 'memory': the longer of the two in the forward pass.
     """
 
     layer: Placed
     cost: Cost
     times: Times
     overlapped: Times
-
-    @property
-    def bound(self) -> str:
-        """'compute' if the forward pass computes longer than it moves bytes, else 'memory'."""
-        both, one = self.times.forward_s, self.overlapped.forward_s
-        return "compute" if self.cost.forward_flops and one > both / 2 else "memory"
+    bound: str
 
 
 def platform(machine: Machine, dtype: str = "float32", ppp: float = 1.0) -> Platform:
@@ -184,14 +181,10 @@ def fit_ppp(at_peak_s: float, measured_s: float) -> float:
     return at_peak_s / measured_s
 
 
-def with_ppp(where: Platform, ppp: float) -> Platform:
-    """Return the platform at another percent of its peaks."""
-    return replace(where, ppp=ppp)
-
-
 def _timed(x: Placed, cost: Cost, where: Platform) -> LayerTime:
     compute = (where.compute_s(cost.forward_flops), where.compute_s(cost.backward_flops), 0.0)
     sizes = (cost.forward_bytes, cost.backward_bytes, cost.update_bytes)
     memory = tuple(map(where.memory_s, sizes))
     sums = (c + m for c, m in zip(compute, memory, strict=True))
-    return LayerTime(x, cost, Times(*sums), Times(*map(max, compute, memory)))
+    bound = "compute" if compute[0] > memory[0] else "memory"
+    return LayerTime(x, cost, Times(*sums), Times(*map(max, compute, memory)), bound)
