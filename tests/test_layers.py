@@ -89,6 +89,8 @@ def test_warnings_say_what_was_assumed() -> None:
     ("words", "code", "says"),
     [
         (("lenet",), 5, "resnet152; found 'lenet'"),
+        (("vgg16", "--pixels", "64"), 2, "--pixels is for torch models"),
+        (("model.onnx",), 5, "as MODULE:FUNCTION"),
         (("vgg16", "--ppp", "0.5"), 2, "give --machine NAME"),
         (("vgg16", "--machine", "h200", "--ppp", "0.5", "--measured", "1s"), 2, "found both"),
         (("vgg16", "--machine", "h200", "--link", "1GB/s"), 2, "give --ranks"),

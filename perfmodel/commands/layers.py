@@ -21,6 +21,9 @@ from perfmodel.commands.terminal import terminal, warn
     show_default=True,
     help="Numbers in memory, and whose peak counts.",
 )
+@click.option(
+    "--pixels", type=click.IntRange(1), help="Height and width for a torch model.  [default: 224]"
+)
 @click.option("--machine", metavar="NAME|FILE.toml", help="Add times on it, such as h200.")
 @click.option(
     "--ppp", type=float, help="Platform percent of peak as a fraction, such as 0.5.  [default: 1]"
@@ -42,8 +45,9 @@ def layers(network: str, every: bool, as_json: bool, **options: Any) -> None:
 
     NETWORK is alexnet (torchvision's), alexnet-caffe (grouped, 227 pixels), vgg16, vgg19,
     googlenet (the paper's, without auxiliary classifiers), resnet18, resnet34, resnet50, resnet101
-    or resnet152. With --machine, times are Paleo's (Qi et al., ICLR 2017): bytes and FLOPs of each
-    layer at a percentage of the machine's peaks.
+    or resnet152; or MODULE:FUNCTION, a function that makes a torch model. With --machine, times are
+    Paleo's (Qi et al., ICLR 2017): bytes and FLOPs of each layer at a percentage of the machine's
+    peaks.
     """
     import json
 
@@ -75,11 +79,10 @@ def _ask(name: str, options: dict[str, Any]) -> Any:
 
     from perfmodel import paleo
     from perfmodel.paleo.report import Layers
-    from perfmodel.workloads.networks import network
 
     batch, dtype = options["batch"], options["dtype"]
     size, _ = paleo.DTYPES[dtype]
-    net = network(name)
+    net = _network(name, options["pixels"])
     said = Layers(net, batch, dtype, size)
     if options["machine"] is None:
         return said
@@ -98,6 +101,20 @@ def _ask(name: str, options: dict[str, Any]) -> Any:
             )
     said = replace(said, where=where, timed=paleo.layer_times(net, where, batch, size))
     return said if options["ranks"] is None else _with_exchange(said, machine, options)
+
+
+def _network(name: str, pixels: int | None) -> Any:
+    from perfmodel.workloads.networks import network
+
+    if ":" in name:
+        from perfmodel.workloads.torch_model import from_torch
+
+        return from_torch(name, pixels or 224)
+    if pixels is not None:
+        raise click.UsageError(
+            f"--pixels is for torch models; {name}'s images have the size it was published with"
+        )
+    return network(name)
 
 
 def _with_exchange(said: Any, machine: Any, options: dict[str, Any]) -> Any:

@@ -33,7 +33,8 @@ def network(name: str) -> Net:
     """
     if name not in _MAKERS:
         raise WorkloadError(
-            f"wanted one of the networks {', '.join(NETWORKS)}; found {printable(name)!r}: write "
-            f"its layers beside perfmodel/workloads/vgg.py"
+            f"wanted one of the networks {', '.join(NETWORKS)}; found {printable(name)!r}: name "
+            f"a function that makes a torch model, as MODULE:FUNCTION, or write its layers beside "
+            f"perfmodel/workloads/vgg.py"
         )
     return _MAKERS[name]()
