@@ -53,7 +53,6 @@ class Flat(nn.Linear):
         return super().forward(torch.flatten(x, 1))
 
 
-Mark = Callable[[], None]
 Between: Final = Callable[[int, nn.Module, tuple[torch.Tensor, ...]], torch.Tensor]
 """Runs one layer, by its place, on its inputs."""
 

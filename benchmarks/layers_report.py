@@ -232,7 +232,7 @@ def _ways(rows: list[dict[str, Any]]) -> str:
 
 
 def _slowest(rows: list[dict[str, Any]]) -> str:
-    """One row per cell and kind of layer: its share of the layers' time, alone and synchronized."""
+    """One row per cell: the kinds' shares of the time of layers alone, and the longest layer."""
     columns = (
         Column("net", "network"), Column("batch", "images", "int"), Column("math", "math"),
         Column("conv", "convolutions", "percent"), Column("fc", "FC", "percent"),

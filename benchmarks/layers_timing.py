@@ -185,4 +185,7 @@ class Bench:
 def summary(rounds: list[list[float]]) -> dict[str, Any]:
     """Return every layer's median over rounds, and the median of the rounds' sums."""
     layers = [statistics.median(column) for column in zip(*rounds, strict=True)]
-    return {"total_s": statistics.median(map(sum, rounds)), "layers_s": layers}
+    return {
+        "total_s": statistics.median(map(sum, rounds)),
+        "layers_s": [float(f"{seconds:.5g}") for seconds in layers],
+    }
