@@ -100,7 +100,7 @@ def _made(torch: Any, word: str) -> Any:
             f"wanted a torch.nn.Module from {printable(word)}(); found {type(model).__name__}: "
             f"return the model"
         )
-    return model.eval()
+    return model.train(False)
 
 
 def _nodes(traced: Any, modules: Mapping[str, Any]) -> tuple[Node, ...]:
