@@ -64,8 +64,8 @@ def from_torch(word: str, size: int = 224) -> Net:
     if total(net).parameters != wanted:
         raise WorkloadError(
             f"wanted all {wanted:,} parameters of {printable(word)} in its layers; found "
-            f"{total(net).parameters:,}: layers used twice, or parameters outside of layers, are "
-            f"not known"
+            f"{total(net).parameters:,}: layers used twice, layers that do not run "
+            f"(auxiliary classifiers), and parameters outside of layers are not known"
         )
     return net
 
@@ -79,7 +79,7 @@ def _import(name: str, advice: str) -> Any:
 
 
 def _made(torch: Any, word: str) -> Any:
-    """Call the function; return its model in evaluation mode, without auxiliary classifiers."""
+    """Call the function; return its model in evaluation mode."""
     name, _, function = word.partition(":")
     make = getattr(_import(name, "put it on PYTHONPATH"), function, None)
     if not callable(make):
