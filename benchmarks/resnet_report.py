@@ -20,11 +20,12 @@ from perfmodel.studies.resnet import Trial, machine_of, roof, roof_share, study 
 from perfmodel.studies.resnet_errata import errata  # noqa: E402
 from perfmodel.table import Column, Table, render  # noqa: E402
 from perfmodel.workloads.cnn import Cost, costs, total, training_bytes  # noqa: E402
-from perfmodel.workloads.resnets import NAMES, resnet  # noqa: E402
+from perfmodel.workloads.resnets import resnet  # noqa: E402
 
 PAGE: Final = ROOT / "docs" / "resnet.md"
 BEGIN: Final = "<!-- made by benchmarks/resnet.py --document: {} -->"
 END: Final = "<!-- end of {} -->"
+STUDIED: Final = ("resnet18", "resnet50")
 PICTURE: Final = "![Training steps under the roofs of {}](images/resnet_measured.png)"
 
 
@@ -129,7 +130,7 @@ def layers() -> str:
         Column("moved", "moved", "si", "B"), Column("held", "held", "si", "B"),
     )  # fmt: skip
     rows: list[tuple[Any, ...]] = []
-    for name in NAMES:
+    for name in STUDIED:
         net = resnet(name)
         stages: dict[str, Cost] = {}
         shapes = {}

@@ -15,6 +15,7 @@ from perfmodel.commands.calibrate import calibrate
 from perfmodel.commands.compare import compare
 from perfmodel.commands.counters import counters
 from perfmodel.commands.formulas import formulas
+from perfmodel.commands.layers import layers
 from perfmodel.commands.machine import machine
 from perfmodel.commands.memory import memory
 from perfmodel.commands.predict import predict
@@ -71,6 +72,7 @@ for _command in (
     whatif,
     stats,
     formulas,
+    layers,
     splits,
     scaling,
     machine,

@@ -25,7 +25,7 @@ LAYERS: Final = (
     {"errors", "escape"},
     {"units", "files", "trace"},
     {"workloads", "machine", "roofline", "collectives", "readers", "ranges", "table", "richtable"},
-    {"projection", "figures", "statistic", "ceilings", "studies", "counters"},
+    {"projection", "figures", "statistic", "ceilings", "studies", "counters", "paleo"},
     {"spans", "stats"},
     {"calls", "rungs"},
     {"fit", "traffic", "measure"},

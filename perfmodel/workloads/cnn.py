@@ -8,6 +8,8 @@ Conventions, wherever a number is shown:
 - Bytes: every layer reads each input once and writes its output once, as a program does that
   launches layer after layer (eager PyTorch) with perfect caches within a layer and none between
   layers. Batch normalization of a training step reads its input twice (statistics, then values).
+  The gradients of a sum's and a concatenation's inputs are (parts of) the output's: no bytes.
+  Dropout's masks are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +18,20 @@ from dataclasses import dataclass, fields
 from typing import Final, Literal
 
 from perfmodel.errors import WorkloadError
-from perfmodel.workloads.layers import Add, Conv, Linear, Net, Norm, Placed, Pool, Relu, place
+from perfmodel.workloads.layers import (
+    Add,
+    Concat,
+    Conv,
+    Dropout,
+    Linear,
+    LocalNorm,
+    Net,
+    Norm,
+    Placed,
+    Pool,
+    Relu,
+    place,
+)
 
 UPDATE_PASSES: Final = 5
 """SGD with momentum reads weight, gradient and momentum, and writes weight and momentum."""
@@ -98,25 +113,26 @@ def training_bytes(net: Net, batch: int, element_bytes: int = 4) -> int:
     """Return the memory a training step holds at its fullest, without workspaces and caches.
 
     Weights, gradients and momenta (three copies of the parameters), and what the backward pass
-    needs of every layer: inputs of convolutions, FC layers, batch normalizations and maximum
-    pools, outputs of activations (in place), positions of maxima. A tensor that two layers need is
-    held once.
+    needs of every layer: inputs of convolutions, FC layers, normalizations and maximum pools,
+    outputs of activations (in place) and local normalizations, positions of maxima, dropout's masks
+    (a byte each). A tensor that two layers need is held once.
     """
     layers = place(net)
     shapes = {name: s for x in layers for name, s in zip(x.inputs, x.input_shapes, strict=True)}
     shapes |= {x.name: x.shape for x in layers}
     kept: set[str] = set()
-    positions = 0
+    positions = masks = 0
     for x in layers:
-        if isinstance(x.layer, Relu):
+        if isinstance(x.layer, Relu | LocalNorm):
             kept.add(x.name)
-        elif isinstance(x.layer, Conv | Linear | Norm) or _is_maximum(x):
+        if isinstance(x.layer, Conv | Linear | Norm | LocalNorm) or _is_maximum(x):
             kept.update(x.inputs)
         positions += x.shape.elements if _is_maximum(x) else 0
+        masks += x.shape.elements if isinstance(x.layer, Dropout) else 0
     activations = sum(shapes[name].elements for name in kept)
     parameters = sum(x.parameters for x in layers)
     held = element_bytes * (3 * parameters + batch * activations)
-    return held + _INDEX_BYTES * batch * positions
+    return held + batch * (_INDEX_BYTES * positions + masks)
 
 
 def _is_maximum(x: Placed) -> bool:
@@ -153,9 +169,11 @@ def _passes(x: Placed) -> tuple[int, int]:
             backward = 2 * (written + read) + back
         case Relu():
             backward = 2 * written + back
-        case Pool():
+        case LocalNorm():
+            backward = 2 * written + read + back
+        case Pool() | Dropout():
             backward = written + back
-        case Add():
-            backward = 0  # both inputs' gradients are the output's
+        case Add() | Concat():
+            backward = 0  # the inputs' gradients are the output's, or parts of it
     joined = 3 * (x.consumers - 1) if x.consumers > 1 else 0  # gradients of a fork are summed
     return forward, backward + joined * written

@@ -138,23 +138,54 @@ class Add(_Bare):
 
 
 @dataclass(frozen=True, slots=True)
+class Concat(_Bare):
+    """Inputs of one height and width, channels behind channels."""
+
+    def shape(self, *inputs: Shape) -> Shape:
+        """Return the inputs' height and width with all their channels; refuse unequal ones."""
+        if len(inputs) < 2 or len({(x.height, x.width) for x in inputs}) > 1:
+            raise WorkloadError(
+                f"wanted several inputs of one height and width to join; found {inputs}"
+            )
+        return Shape(sum(x.channels for x in inputs), inputs[0].height, inputs[0].width)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNorm(_Bare):
+    """Local response normalization: divides by neighbouring channels' squares."""
+
+    size: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Dropout(_Bare):
+    """Zeroes a share of its input while training."""
+
+    share: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
 class Pool(_Bare):
-    """Maximum or mean over square windows; `kernel` None is the whole image."""
+    """Maximum or mean over square windows; `kernel` None is the whole image.
+
+    `ceil`: a last window may reach over the edge, as Caffe's does and torch's with `ceil_mode`.
+    """
 
     kind: Literal["max", "mean"]
     kernel: int | None = None
     stride: int = 1
     padding: int = 0
+    ceil: bool = False
 
     def shape(self, *inputs: Shape) -> Shape:
         """Return the number of windows each way, as for a convolution."""
         (x,) = inputs
         if self.kernel is None:
             return Shape(x.channels)
-        return _windows(x, x.channels, self.kernel, self.stride, self.padding)
+        return _windows(x, x.channels, self.kernel, self.stride, self.padding, self.ceil)
 
 
-Layer = Conv | Linear | Norm | Relu | Pool | Add
+Layer = Conv | Linear | Norm | Relu | Pool | Add | Concat | LocalNorm | Dropout
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +281,13 @@ def _readers(net: Net) -> Mapping[str, int]:
     return count
 
 
-def _windows(x: Shape, channels: int, kernel: int, stride: int, padding: int) -> Shape:
-    height, width = ((n + 2 * padding - kernel) // stride + 1 for n in (x.height, x.width))
-    return Shape(channels, height, width)
+def _windows(
+    x: Shape, channels: int, kernel: int, stride: int, padding: int, ceil: bool = False
+) -> Shape:
+    def windows(size: int) -> int:
+        room = size + 2 * padding - kernel
+        if ceil and room % stride and (room // stride + 1) * stride < size + padding:
+            return room // stride + 2  # one more, which begins within the image
+        return room // stride + 1
+
+    return Shape(channels, windows(x.height), windows(x.width))

@@ -1,0 +1,162 @@
+"""`perfmodel layers`: a network layer by layer, and its time on a machine by Paleo's model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from perfmodel.commands.terminal import terminal, warn
+
+
+@click.command()
+@click.argument("network")
+@click.option(
+    "--batch", type=click.IntRange(1), default=1, show_default=True, help="Images of a step."
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float64", "float32", "tf32", "float16", "bfloat16"]),
+    default="float32",
+    show_default=True,
+    help="Numbers in memory, and whose peak counts.",
+)
+@click.option(
+    "--pixels", type=click.IntRange(1), help="Height and width for a torch model.  [default: 224]"
+)
+@click.option("--machine", metavar="NAME|FILE.toml", help="Add times on it, such as h200.")
+@click.option(
+    "--ppp", type=float, help="Platform percent of peak as a fraction, such as 0.5.  [default: 1]"
+)
+@click.option(
+    "--measured",
+    metavar="SECONDS",
+    help="Fit the percent of peak to a training step's time, such as 46.7ms.",
+)
+@click.option("--forward", is_flag=True, help="--measured is a forward pass, not a training step.")
+@click.option("--ranks", "-p", type=click.IntRange(2), help="Add the exchange of gradients.")
+@click.option(
+    "--link", metavar="RATE", help="Of the exchange, one way, such as 25GB/s; else NVLink or PCIe."
+)
+@click.option("--all", "every", is_flag=True, help="List layers without FLOPs one by one, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON document.")
+def layers(network: str, every: bool, as_json: bool, **options: Any) -> None:
+    """Count a network layer by layer: parameters, MACs, FLOPs, bytes, intensity; and time it.
+
+    NETWORK is alexnet (torchvision's), alexnet-caffe (grouped, 227 pixels), vgg16, vgg19,
+    googlenet (the paper's, without auxiliary classifiers), resnet18, resnet34, resnet50, resnet101
+    or resnet152; or MODULE:FUNCTION, a function that makes a torch model. With --machine, times are
+    Paleo's (Qi et al., ICLR 2017): bytes and FLOPs of each layer at a percentage of the machine's
+    peaks.
+    """
+    import json
+
+    from perfmodel.escape import escape_json
+    from perfmodel.paleo import report
+    from perfmodel.table import render
+
+    for name in ("ppp", "measured", "ranks", "forward", "link"):
+        if options[name] not in (None, False) and options["machine"] is None:
+            raise click.UsageError(f"--{name} is about times: give --machine NAME, too")
+    if options["ppp"] is not None and options["measured"]:
+        raise click.UsageError("wanted --ppp or --measured; found both; leave one out")
+    if options["link"] and not options["ranks"]:
+        raise click.UsageError("--link is about an exchange: give --ranks, too")
+    said = _ask(network, options)
+    if as_json:
+        click.echo(escape_json(json.dumps(report.document(said), indent=1, allow_nan=False)))
+        return
+    width, color = terminal()
+    tables = [report.table(said, every), *([report.exchange_table(said)] if said.ranks > 1 else [])]
+    for table in tables:
+        click.echo(render(table, "table", width=width, color=color))
+    for sentence in report.sentences(said):
+        click.echo(sentence)
+
+
+def _ask(name: str, options: dict[str, Any]) -> Any:
+    from dataclasses import replace
+
+    from perfmodel import paleo
+    from perfmodel.paleo.report import Layers
+
+    batch, dtype = options["batch"], options["dtype"]
+    size, _ = paleo.DTYPES[dtype]
+    net = _network(name, options["pixels"])
+    said = Layers(net, batch, dtype, size)
+    if options["machine"] is None:
+        return said
+    machine = _machine(options["machine"])
+    if machine.note:
+        warn(f"{machine.name}: {machine.note}")
+    where = paleo.platform(machine, dtype, 1.0 if options["ppp"] is None else options["ppp"])
+    if options["measured"]:
+        at_peak = paleo.step(net, where, batch, size)
+        part = at_peak.forward_s if options["forward"] else at_peak.training_s
+        where = replace(where, ppp=paleo.fit_ppp(part, _quantity(options, "measured", "s")))
+        if where.ppp > 1:
+            warn(
+                f"the measured time is below that at the peaks (PPP {where.ppp:.3g}): check "
+                f"--measured, --batch and --dtype; else caches or fewer operations explain it"
+            )
+    said = replace(said, where=where, timed=paleo.layer_times(net, where, batch, size))
+    return said if options["ranks"] is None else _with_exchange(said, machine, options)
+
+
+def _network(name: str, pixels: int | None) -> Any:
+    from perfmodel.workloads.networks import network
+
+    if ":" in name:
+        from perfmodel.workloads.torch_model import from_torch
+
+        return from_torch(name, pixels or 224)
+    if pixels is not None:
+        raise click.UsageError(
+            f"--pixels is for torch models; {name}'s images have the size it was published with"
+        )
+    return network(name)
+
+
+def _with_exchange(said: Any, machine: Any, options: dict[str, Any]) -> Any:
+    from dataclasses import replace
+
+    from perfmodel.collectives import Link
+    from perfmodel.paleo import exchanges
+    from perfmodel.paleo.report import totals
+
+    if options["link"]:
+        rate = _quantity(options, "link", "B/s")
+    else:
+        rates = machine.bandwidth_bytes_per_s
+        name = next((key for key in ("nvlink", "pcie") if key in rates), None)
+        if name is None:
+            raise click.UsageError(f"{machine.name} has no link: give --link, such as 25GB/s")
+        rate = rates[name] / 2 if name == "nvlink" else rates[name]  # of both directions
+        warn(f"gradients go over {machine.name}'s {name} at its peak; --link gives another rate")
+    found = exchanges(
+        said.element_bytes * totals(said)["params"], options["ranks"], Link(0.0, 1 / rate),
+        said.times[0].training_s,
+    )  # fmt: skip
+    return replace(said, exchanges=found, ranks=options["ranks"])
+
+
+def _machine(word: str) -> Any:
+    from perfmodel.ceilings.measurement_file import load
+    from perfmodel.machine import named
+
+    return load(word).machine if word.endswith(".toml") else named(word)
+
+
+def _quantity(options: dict[str, Any], name: str, unit: str) -> float:
+    from perfmodel.errors import PerfmodelError
+    from perfmodel.units import parse_si
+
+    try:
+        value = parse_si(options[name], unit)
+    except PerfmodelError as error:
+        raise click.BadParameter(str(error), param_hint=f"--{name}") from error
+    if not value > 0:
+        raise click.BadParameter(
+            f"wanted more than 0 {unit}; found {options[name]!r}", param_hint=f"--{name}"
+        )
+    return value
