@@ -147,6 +147,11 @@ def known_metrics(ncu: str) -> tuple[list[str], list[str]]:
     """Return those of METRICS that ncu lists for this GPU, and all that count tensor operations."""
     try:
         done = subprocess.run([ncu, "--query-metrics"], capture_output=True, text=True, timeout=60)
+    except FileNotFoundError:
+        raise SystemExit(
+            f"--part counters: wanted Nsight Compute, found no {ncu!r}; give --ncu PATH, or leave "
+            "this part out"
+        ) from None
     except (OSError, subprocess.TimeoutExpired) as problem:
         print(f"ncu --query-metrics: {problem}", flush=True)
         return list(METRICS), []
