@@ -41,6 +41,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "scaled": {**UNIT, "batch_size": 3200, "scale_learning_rate": 400},
     "rule": {**UNIT, "batch_size": 3200, "scale_learning_rate": 400, "warmup_epochs": 1},
     "raw_base": {**RAW, "batch_size": 3200},
+    "raw_large": {**RAW, "batch_size": 12800},
     "raw_rule": {**RAW, "batch_size": 12800, "scale_learning_rate": 3200, "warmup_epochs": 1},
 }
 """Pixels 0..1: a small batch, a large one, the large one by one rule and by both; and pixels
@@ -57,6 +58,12 @@ def cpu_name() -> str:
     return names[0] if names else platform.machine()
 
 
+def command(words: list[str]) -> str:
+    """Return the command line without the folder of this machine."""
+    at = words.index("--out") if "--out" in words else len(words)
+    return " ".join(["python", "benchmarks/tta.py", *words[:at], *words[at + 2 :]])
+
+
 class Trainings:
     """The ranks, the backend and the images that all runs share."""
 
@@ -64,7 +71,7 @@ class Trainings:
         self._common = {
             "hidden_size": c.hidden_size, "backend": c.backend, "transport": c.transport,
             "data": c.data, "data_on": "device" if c.backend == "cupy" else None,
-            "threads": c.threads,
+            "threads": c.threads, "train_size": c.images,
         }  # fmt: skip
         self.comm = mpi.connect()
         first = Config(**self._common)
@@ -97,6 +104,7 @@ def main() -> None:
     add("--backend", choices=("numpy", "cupy"), default="numpy")
     add("--transport", default="none", help="of the gradients, under mpirun")
     add("--data", default="mnist", help="as the trainer's --data")
+    add("--images", type=int, help="train on the first so many only")
     add("--hidden-size", type=int, default=64)
     add("--threads", type=int, default=0, help="BLAS threads a rank")
     add("--seeds", type=int, default=5)
@@ -109,7 +117,7 @@ def main() -> None:
     began = time.perf_counter()
     trainings = Trainings(c)
     comm, described = trainings.comm, trainings.backend.describe()
-    device = f"{described['gpu']}" if c.backend == "cupy" else f"CPU, {cpu_name()}"
+    device = str(described["gpu"]) if c.backend == "cupy" else f"CPU, {cpu_name()}"
     more = {} if c.epochs is None else {"epochs": c.epochs}
     chosen = {name: {**CONFIGURATIONS[name], **more} for name in c.configurations}
     records: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
@@ -129,7 +137,7 @@ def main() -> None:
                   flush=True)  # fmt: skip
             records[name].append(record)
             about = {
-                "name": name, "command": " ".join(["python", "benchmarks/tta.py", *sys.argv[1:]]),
+                "name": name, "command": command(sys.argv[1:]),
                 "date": datetime.now(UTC).date().isoformat(), "device": device,
             }  # fmt: skip
             write(out / f"{name}.json", about, records[name])

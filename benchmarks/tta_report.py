@@ -16,6 +16,7 @@ sys.path[:0] = [str(ROOT), str(HERE)]
 
 from ladder_format import table  # noqa: E402
 from made import put  # noqa: E402
+from tta import CONFIGURATIONS  # noqa: E402
 
 from perfmodel.plot.output import save  # noqa: E402
 from perfmodel.plot.tta import PrecisionCurve, time_to_accuracy  # noqa: E402
@@ -27,14 +28,14 @@ PAGE = ROOT / "docs" / "tta.md"
 SCRIPT = "benchmarks/tta_report.py"
 TARGET = 0.92
 PAIRS = (("large", "base"), ("scaled", "base"), ("rule", "base"), ("rule", "scaled"),
-         ("raw_rule", "raw_base"))  # fmt: skip
+         ("raw_large", "raw_base"), ("raw_rule", "raw_base"),
+         ("raw_rule", "raw_large"))  # fmt: skip
 SHOWN_EPOCHS = (1, 5, 10, 20)
 
 
 def read(folder: Path) -> dict[str, Side]:
-    """Return all configurations of a machine, in the order of the pairs."""
-    names = dict.fromkeys(name for pair in reversed(PAIRS) for name in reversed(pair))
-    paths = {name: folder / f"{name}.json" for name in names}
+    """Return all configurations that were measured on a machine."""
+    paths = {name: folder / f"{name}.json" for name in CONFIGURATIONS}
     return {name: side([path], TARGET) for name, path in paths.items() if path.exists()}
 
 
@@ -119,16 +120,18 @@ def epochs_table(sides: dict[str, Side]) -> str:
                     if e.epoch == number and e.precision is not None]  # fmt: skip
             cells.append(f"{min(seen):.3f} to {max(seen):.3f}" if seen else "–")
         rows.append([f"`{name}`", *cells])
-    return table(["test precision after", *(f"{n} epochs" for n in SHOWN_EPOCHS)], rows)
+    return table(["test precision after epoch", *map(str, SHOWN_EPOCHS)], rows)
 
 
 def about(folder: Path) -> dict[str, Any]:
     """Return what a configuration's file says of how it was made."""
-    path = next(iter(sorted(folder.glob("*.json"))))
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    paths = [path for name in CONFIGURATIONS if (path := folder / f"{name}.json").exists()]
+    all_of_them = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    found: dict[str, Any] = all_of_them[0]
+    commands = dict.fromkeys(f"`{one['command']}`" for one in all_of_them)
     versions = found["runs"][0]["versions"]
-    shown = {k: versions.get(k) for k in ("python", "numpy", "cupy", "blas") if versions.get(k)}
-    return {**found, "versions": ", ".join(f"{k} {v}" for k, v in shown.items())}
+    told = [f"{k} {versions[k]}" for k in ("python", "numpy", "cupy", "blas") if versions.get(k)]
+    return {**found, "commands": ", ".join(commands), "versions": ", ".join(told)}
 
 
 def machine(folder: Path, title: str) -> str:
@@ -138,7 +141,7 @@ def machine(folder: Path, title: str) -> str:
         return ""
     a, first = about(folder), next(iter(sides.values())).runs[0].training
     said = (
-        f"### {title}\n\n{a['device']}, {a['date']}: `{a['command']}` ({a['versions']}; "
+        f"### {title}\n\n{a['device']}, {a['date']}: {a['commands']} ({a['versions']}; "
         f"H = {first.settings['hidden_size']}, {first.settings['dtype']}, MNIST).\n\n"
     )
     parts = (sides_table(sides), pairs_table(sides), epochs_table(sides))

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from perfmodel.errors import ModelError
 from perfmodel.plot.style import (
@@ -84,6 +85,7 @@ def time_to_accuracy(
     _strip(strip, curves, sides)
     finish(strip, label, "")
     strip.set_xlim(left=0)
+    strip.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
     strip.grid(True, axis="x", color=GRID, lw=0.6)
     strip.tick_params(axis="y", length=0)
     _legend(above, sides, target, censored=not all(curve.reached for curve in curves))
