@@ -139,11 +139,8 @@ def test_the_interval_of_the_variation_covers_what_it_says() -> None:
     rng = np.random.default_rng(1)
     inside = 0
     for values in rng.normal(10.0, 1.0, (3000, 5)):
-        found = spread(values.tolist())
-        assert found is not None
-        assert found.cv_low is not None
-        assert found.cv_high is not None
-        inside += found.cv_low <= 0.1 <= found.cv_high
+        low, high = cv_interval(values.std(ddof=1) / values.mean(), 5)
+        inside += low <= 0.1 <= (high or math.inf)
     assert 0.935 < inside / 3000 < 0.965
 
 
@@ -267,6 +264,8 @@ def test_mixed_configurations_are_refused(tmp_path: Path) -> None:
     ("content", "error", "words"),
     [
         ("{", ReportError, "wanted JSON"),
+        ('{"runs": [{"config": {"learning_rate": NaN}}]}', ReportError, "the number NaN"),
+        ('{"runs": [{"config": {"learning_rate": 1e999}}]}', ReportError, "the number 1e999"),
         ("[]", SchemaError, "wanted a run record"),
         ('{"runs": []}', SchemaError, "found none in a.json"),
         ('{"runs": 3}', SchemaError, "wanted a list of run records"),
@@ -360,7 +359,20 @@ def test_several_files_a_side(tmp_path: Path) -> None:
     files = [file_of(tmp_path / f"{i}.json", record([0.97], seed=i)) for i in range(4)]
     said = json.loads(succeeds("tta", *files[:2], "--against", *files[2:], "--json"))
     assert [len(side["runs"]) for side in said["sides"]] == [2, 2]
-    assert said["sides"][0]["name"] == "0, 1"
+    assert [side["name"] for side in said["sides"]] == ["0 and 1 more", "2 and 1 more"]
+
+
+def test_files_of_one_name_from_two_folders_are_two_sides(tmp_path: Path) -> None:
+    for folder in ("cpu", "gpu"):
+        (tmp_path / folder).mkdir()
+    files = [
+        file_of(tmp_path / folder / "base.json", {**record([0.97]), "versions": {"gpu": gpu}})
+        for folder, gpu in (("gpu", "\x1b[31mH200"), ("cpu", None))
+    ]
+    found = answer(files[:1], files[1:], 0.95)
+    assert [side.name for side in found.sides] == ["RUNS", "OTHER"]
+    assert found.differences == {"gpu": (None, "\x1b[31mH200")}
+    assert "\x1b" not in succeeds("tta", files[0], "--against", files[1])
 
 
 def test_wrong_usage(tmp_path: Path) -> None:

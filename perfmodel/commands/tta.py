@@ -7,24 +7,15 @@ from typing import Any
 
 import click
 
+from perfmodel.commands.options import TakesAll
 from perfmodel.commands.pictures import PICTURE, write_picture
-from perfmodel.commands.terminal import terminal, warn
+from perfmodel.commands.terminal import one_line, terminal, warn
 
 
-class _Sides(click.Command):
-    """Lets `--against` take all the files that follow it, as a shell's pattern gives them."""
+class _Sides(TakesAll):
+    """Lets `--against` take all the files that follow it."""
 
-    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        spread, taking = [], False
-        for word in args:
-            if word.startswith("-"):
-                taking = word == "--against"
-                spread += [] if taking else [word]
-            else:
-                spread += ["--against", word] if taking else [word]
-        if args and args[-1] == "--against":
-            spread.append("--against")  # click says what is missing
-        return super().parse_args(context, spread)
+    flag = "--against"
 
 
 @click.command(cls=_Sides)
@@ -65,7 +56,7 @@ def tta(runs: tuple[Path, ...], against: tuple[Path, ...], **options: Any) -> No
         for table in (report.runs_table(side, found.target), report.spread_table(side)):
             click.echo(render(table, "table", width=width, color=color))
     for sentence in report.sentences(found):
-        click.echo(sentence)
+        click.echo(one_line(sentence))
 
 
 def _draw(found: Any, out: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,6 +88,10 @@ def answer(runs: Sequence[Path], against: Sequence[Path], target: float) -> Answ
     if not 0 < target <= 1:
         raise ModelError(f"wanted a target precision above 0 and up to 1; found {target:g}")
     sides = [side(paths, target) for paths in (runs, against) if paths]
+    if len({one.name for one in sides}) < len(sides):  # files of one name, from two folders
+        sides = [
+            replace(one, name=name) for one, name in zip(sides, ("RUNS", "OTHER"), strict=True)
+        ]
     warnings = [text for one in sides for text in _warnings(one, target)]
     if len(sides) == 1:
         return Answer(target, tuple(sides), {}, (), tuple(warnings))
@@ -103,7 +107,8 @@ def side(paths: Sequence[Path], target: float) -> Side:
     spreads = {name: spread([getattr(m, name) for m in reached]) for name in MOMENTS}
     for name in PRECISIONS:
         spreads[name] = spread([v for r in runs if (v := getattr(r, name)) is not None])
-    return Side(", ".join(dict.fromkeys(path.stem for path in paths)), runs, spreads)
+    name = paths[0].stem + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
+    return Side(name, runs, spreads)
 
 
 def compare(mine: Side, other: Side) -> tuple[Compared, ...]:

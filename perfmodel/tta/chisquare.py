@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Final
 
 _TERMS: Final = 10_000
@@ -31,6 +32,7 @@ def below(x: float, df: float) -> float:
     return min(1.0, math.exp(a * math.log(z) - z - math.lgamma(a)) * total)
 
 
+@cache
 def quantile(p: float, df: float) -> float:
     """Return x that chi-square is at most with probability `p`, by bisection.
 

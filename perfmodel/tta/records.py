@@ -91,7 +91,8 @@ def differences(a: Training, b: Training) -> dict[str, tuple[Any, Any]]:
 
 def _of_file(path: Path) -> Iterator[Training]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except OSError as error:
         raise ReportError(
             f"wanted a run record {path}; found: {error.strerror or error}; {_HOW}"
@@ -136,6 +137,13 @@ def _epochs(records: Sequence[Any]) -> Iterator[Epoch]:
         elapsed, before = elapsed + seconds, number
         test, train = _share(record["precision_test"]), _share(record.get("precision_train"))
         yield Epoch(number, elapsed, test, train)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text}")
+    return number
 
 
 def _share(value: Any) -> float | None:
