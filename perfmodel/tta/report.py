@@ -31,15 +31,15 @@ def runs_table(side: Side, target: float) -> Table:
         Column("epoch", "Epoch reached", "int"),
         Column("time_s", "Time", "float", "s", digits=3),
         Column("epochs_between", "Epochs, interpolated", "float", digits=2),
-        Column("precision_final", "Test at the end", "float", digits=4),
+        Column("precision_final", "Test, last", "float", digits=4),
         Column("precision_best", "Best", "float", digits=4),
-        Column("censored", "Censored"),
+        Column("ended", "Censored after epoch", "int"),
     )
     rows = []
     for run in side.runs:
         m = run.moment
         seen = (m.epoch, m.time_s, m.epochs_between) if m.reached else (None, None, None)
-        ended = None if m.reached else f"after {m.epoch} epochs, {m.time_s:.3f} s"
+        ended = None if m.reached else m.epoch
         rows.append((run.training.label, run.training.seed, *seen, run.precision_final,
                      run.precision_best, ended))  # fmt: skip
     return Table(f"{side.name}: runs to a test precision of {target:g}", columns, rows)
