@@ -30,6 +30,7 @@ from trainer import mpi  # noqa: E402
 from trainer.backend import choose  # noqa: E402
 from trainer.config import Config  # noqa: E402
 from trainer.data import load  # noqa: E402
+from trainer.errors import TrainerError  # noqa: E402
 from trainer.record import Run, run_record  # noqa: E402
 from trainer.train import Session  # noqa: E402
 
@@ -127,7 +128,13 @@ def main() -> None:
             started = time.perf_counter()
             if comm.largest(started - began) + longest > c.budget:
                 continue
-            record = trainings.run(settings if seed else {**settings, "epochs": 1}, max(seed, 1))
+            try:
+                record = trainings.run(settings if seed else {**settings, "epochs": 1}, seed or 1)
+            except TrainerError as error:
+                if comm.size > 1 and not error.everywhere:
+                    raise
+                print(f"[{started - began:6.1f} s] {name:9} seed {seed}: {error}", flush=True)
+                continue
             took = time.perf_counter() - started
             longest = comm.largest(max(longest, took)) if seed else longest
             if comm.rank or not seed:

@@ -37,6 +37,18 @@ def test_it_trains_every_configuration_with_every_seed(
     assert "host" not in said["runs"][0]["machine"]
 
 
+def test_a_run_that_fails_is_told_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hot = {"batch_size": 300, "learning_rate": 1e38, "regularization": 0.0}
+    monkeypatch.setitem(tta.CONFIGURATIONS, "large", hot)
+    words = "--seeds 1 --epochs 2 --data synthetic --images 900 --configurations large base"
+    monkeypatch.setattr(sys, "argv", ["tta.py", *words.split(), "--out", str(tmp_path)])
+    tta.main()
+    assert "large     seed 1: the loss became" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["base.json"]
+
+
 def test_no_run_begins_when_the_budget_is_spent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
