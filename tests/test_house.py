@@ -39,7 +39,7 @@ LAYERS: Final = (
     {"predict"},
     {"run_tables"},
     {"tables", "analysis_json", "plot", "splits", "comparison"},
-    {"memory", "utilization", "whatif"},
+    {"memory", "utilization", "whatif", "tta"},
     {"summary", "store", "scaling"},
     {"outputs"},
     {"api"},

@@ -15,6 +15,7 @@ from trainer.network import Network
 from trainer.parallel import Batches, DataParallelStep, Split, take_losses
 from trainer.parallel_model import HiddenSlices, ModelParallelStep
 from trainer.ranges import Ranges
+from trainer.rates import LearningRate
 from trainer.transport import Message, Parties, Update, make_transport
 
 
@@ -30,6 +31,8 @@ class Assembly:
     ----------
     step : callable
         Trains on a batch, by its index.
+    rate : LearningRate
+        Of the step; to be turned to the batch before it.
     why_no_graph : str or None
         Why ``--graph`` is not followed; None if it is, or was not asked for.
     """
@@ -55,6 +58,7 @@ class Assembly:
             )
             self._tests = Batches(backend, splits[1], sets[1], config)
             self.network = self._make_network(max(split.share(0) for split in splits))
+        self.rate = LearningRate(config, len(self.batches.split))
         self._plain = self._make_step()
         self.why_no_graph: str | None = None
         self.step: Callable[[int], None] = self._plain
@@ -76,20 +80,22 @@ class Assembly:
     def _make_step(self) -> DataParallelStep | ModelParallelStep:
         config, network, ranges = self._config, self.network, self._ranges
         if self._slices is not None:
-            return ModelParallelStep(network, self.batches, self._comm, config, ranges)
+            return ModelParallelStep(network, self.batches, self._comm, config, ranges, self.rate)
         parties = Parties(
             self._backend, self._comm, ranges, Message.of_gradients(network.gradients),
             overlap=config.overlap, barrier=config.sync_ranges,
-            update=Update(network.parameters, config.learning_rate, config.regularization),
+            update=Update(network.parameters, self.rate, config.regularization),
         )  # fmt: skip
         transport = make_transport(config.transport, parties)
-        return DataParallelStep(network, self.batches, transport, config, ranges)
+        return DataParallelStep(network, self.batches, transport, config, ranges, self.rate)
 
     def _use_graphs(self) -> None:
         split = self.batches.split
         reason = why_not_captured(self._backend, len(split), self._plain.uncapturable)
         if reason is None and self._config.sync_ranges:
             reason = "--sync-ranges waits inside the step, which a graph cannot"
+        if reason is None and self._config.warmup_epochs:
+            reason = "--warmup-epochs gives every batch its own rate, and a graph repeats one"
         self.why_no_graph = reason
         if reason is None:
             self.step = GraphStep(self._plain, self._backend, split.size, self._ranges)

@@ -31,8 +31,11 @@ VERIFY_BOUNDS: Final = {"float32": 1e-5, "float64": 1e-13, "tf32": 5e-3}
 
 _CONTINUES: Final = (  # what a resumed run must share with the checkpointed one
     "input_size", "hidden_size", "num_classes", "batch_size", "learning_rate", "regularization",
-    "dtype", "pixels", "seed",
+    "dtype", "pixels", "seed", "warmup_epochs", "scale_learning_rate",
 )  # fmt: skip
+_LATER: Final = {"warmup_epochs": 0, "scale_learning_rate": None}
+"""What older checkpoints do not say."""
+
 _ROUNDS: Final = ("parallel", "transport", "overlap", "gemm", "math")
 """What a resumed run may change, though sums are then rounded differently."""
 
@@ -51,6 +54,10 @@ class Config:
         Passes over the training set, in total (a resumed run counts what it did before).
     learning_rate : float
         alpha of ``p <- p - alpha grad J`` (eq. 2 of the document).
+    warmup_epochs : int
+        Epochs in which the rate grows to its peak, batch by batch (`trainer.rates`); 0: none.
+    scale_learning_rate : int or None
+        The batch that `learning_rate` was chosen for: the peak is learning_rate x B / this one.
     regularization : float
         lambda of ``J = CE + 0.5 lambda ||W||^2`` (eq. 1).
     dtype : str
@@ -106,6 +113,8 @@ class Config:
     batch_size: int = 3000
     epochs: int = 1
     learning_rate: float = 1e-2
+    warmup_epochs: int = 0
+    scale_learning_rate: int | None = None
     regularization: float = 1e-4
     dtype: str = "float32"
     backend: str = "auto"
@@ -144,10 +153,14 @@ class Config:
                 _whole(name, getattr(self, name), 1, "images, or leave it out for all of them")
         _number("learning_rate", self.learning_rate, above=True, hint="0.01 to 0.5 is usual")
         _number("regularization", self.regularization, above=False, hint="1e-4 is usual")
-        if self.learning_rate * self.regularization >= 1:
+        _whole("warmup_epochs", self.warmup_epochs, 0, "epochs of growing rates, 0 for none")
+        if self.scale_learning_rate is not None:
+            what = "the batch size that --learning-rate was chosen for"
+            _whole("scale_learning_rate", self.scale_learning_rate, 1, what)
+        if self.peak_learning_rate * self.regularization >= 1:
             raise ConfigError(
                 "--learning-rate times --regularization: wanted < 1 (a step shrinks each weight by "
-                f"that share), found {self.learning_rate * self.regularization:g}; lower one"
+                f"that share), found {self.peak_learning_rate * self.regularization:g}; lower one"
             )
         if self.verify is not None:
             _number("verify", self.verify, above=True, hint="a relative error, such as 1e-5")
@@ -195,6 +208,16 @@ class Config:
         """Where batches come from: `data_on`, or what the transport suggests."""
         return self.data_on or ("pinned" if self.transport == "pinned" else "host")
 
+    @property
+    def peak_learning_rate(self) -> float:
+        """The rate behind the warm-up: `learning_rate`, or times B / `scale_learning_rate`.
+
+        Source: the linear scaling rule (Goyal et al. 2017, arXiv:1706.02677, section 2.1).
+        """
+        if self.scale_learning_rate is None:
+            return self.learning_rate
+        return self.learning_rate * self.batch_size / self.scale_learning_rate
+
     def check_ranks(self, ranks: int) -> None:
         """Refuse what `ranks` ranks cannot run; every rank needs images, or hidden neurons."""
         flag, whole, what = (
@@ -218,7 +241,7 @@ class Config:
 
     def differences(self, saved: dict[str, Any]) -> list[str]:
         """List what keeps a checkpoint with configuration `saved` from being continued."""
-        return self._changes(_CONTINUES, saved)
+        return self._changes(_CONTINUES, {**_LATER, **saved})
 
     def roundings(self, saved: dict[str, Any]) -> list[str]:
         """List what keeps a continuation of `saved` from being bit-identical."""

@@ -58,6 +58,9 @@ def _add_mathematics(group: Any) -> None:
     add("--batch-size", type=int, metavar="B", help="images per step, all ranks (%(default)s)")
     add("--epochs", type=int, help="passes over the images, in total (%(default)s)")
     add("--learning-rate", type=float, help="%(default)s")
+    add("--scale-learning-rate", type=int, metavar="B0",
+        help="multiply the rate by B / B0, the batch it was chosen for")  # fmt: skip
+    add("--warmup-epochs", type=int, metavar="N", help="epochs in which the rate grows to its peak")
     add("--regularization", type=float, help="lambda of 0.5 lambda ||W||^2 (%(default)s)")
     add("--dtype", choices=DTYPES, help="%(default)s")
     add("--seed", type=int, help="of weights and synthetic data (%(default)s)")

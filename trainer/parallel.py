@@ -14,6 +14,7 @@ from trainer.data import Bytes, Dataset, one_hot
 from trainer.mpi import Communicator
 from trainer.network import Network
 from trainer.ranges import SILENT, Ranges
+from trainer.rates import LearningRate
 from trainer.transport import Transport
 
 _BROADCAST_BYTES: Final = 1 << 30  # MPI counts are 32-bit
@@ -222,10 +223,10 @@ class DataParallelStep:
 
     def __init__(
         self, network: Network, batches: Batches, transport: Transport, config: Config,
-        ranges: Ranges,
+        ranges: Ranges, rate: LearningRate,
     ) -> None:  # fmt: skip
         self._network, self._batches, self._transport = network, batches, transport
-        self._config, self._ranges = config, ranges
+        self._config, self._ranges, self._rate = config, ranges, rate
         self.losses = loss_buffer(network, batches.split, config)
         self.uncapturable = batches.uncapturable or transport.uncapturable
 
@@ -248,7 +249,7 @@ class DataParallelStep:
             self._transport.all_reduce()
         else:
             with ranges[names.STEP]:
-                network.step(config.learning_rate, config.regularization)
+                network.step(self._rate.now, config.regularization)
 
     def count_correct(self, batches: Batches, labels: Bytes) -> int:
         """Count this rank's images of a data set whose most likely class is their label."""

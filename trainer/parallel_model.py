@@ -11,6 +11,7 @@ from trainer.mpi import Communicator
 from trainer.network import Network, Tensors, Work
 from trainer.parallel import Batches, loss_buffer
 from trainer.ranges import SILENT, Ranges
+from trainer.rates import LearningRate
 from trainer.transport import Message, Parties, Transport, make_transport
 
 
@@ -73,10 +74,10 @@ class ModelParallelStep:
 
     def __init__(
         self, network: Network, batches: Batches, comm: Communicator, config: Config,
-        ranges: Ranges,
+        ranges: Ranges, rate: LearningRate,
     ) -> None:  # fmt: skip
         self._network, self._batches, self._comm = network, batches, comm
-        self._config, self._ranges = config, ranges
+        self._config, self._ranges, self._rate = config, ranges, rate
         self.losses = loss_buffer(network, batches.split, config)
         self._transports: dict[tuple[int, bool], Transport] = {}
         split = batches.split
@@ -96,7 +97,7 @@ class ModelParallelStep:
             network.backward_output(work, ranges)
             network.backward_hidden(x, work, ranges, xt)
         with ranges[names.STEP]:
-            network.step(config.learning_rate, config.regularization)
+            network.step(self._rate.now, config.regularization)
 
     def count_correct(self, batches: Batches, labels: Bytes) -> int:
         """Count the images of a data set whose most likely class is their label; on rank 0 alone.

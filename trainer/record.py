@@ -80,9 +80,22 @@ def config_mark(run: Run, *, graph: bool = False) -> dict[str, Any]:
         "sync_ranges": config.sync_ranges,
         "seed": config.seed,
         "epochs": config.epochs,
+        **_rates(config),
         "threads": run.threads,
         "run_id": run.run_id,
         "versions": versions(run.backend),
+    }
+
+
+def _rates(config: Config) -> dict[str, Any]:
+    """Return what is said of the rate where a rule was asked for; other marks say nothing."""
+    if not config.warmup_epochs and config.scale_learning_rate is None:
+        return {}
+    return {
+        "learning_rate": config.learning_rate,
+        "scale_learning_rate": config.scale_learning_rate,
+        "peak_learning_rate": config.peak_learning_rate,
+        "warmup_epochs": config.warmup_epochs,
     }
 
 
@@ -102,6 +115,7 @@ def run_record(run: Run, result: Result, verification: dict[str, Any] | None) ->
         "ranks": run.comm.size,
         "threads": run.threads,
         "config": {**run.config.as_dict(), "backend": run.backend.name},
+        "peak_learning_rate": run.config.peak_learning_rate,
         "versions": versions(run.backend),
         "machine": {"host": platform.node(), "processor": platform.machine()},
         "epochs": result.epochs,

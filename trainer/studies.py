@@ -22,6 +22,7 @@ from trainer.mpi import Communicator, set_threads
 from trainer.network import Network
 from trainer.parallel import Batches, Split
 from trainer.ranges import SILENT
+from trainer.rates import LearningRate
 from trainer.train import Session, sequential
 from trainer.verify import one_ulp_off, relative_errors
 
@@ -112,6 +113,7 @@ def virtual_ranks(config: Config, dataset: Dataset, ranks: int) -> list[State]:
     )  # fmt: skip
     network.initialize(config.seed)
     total = np.empty_like(network.gradients.flat)
+    rate = LearningRate(config, len(splits[0]))
     states = []
     for epoch in range(config.epochs):
         for index in range(len(splits[0])):
@@ -125,7 +127,7 @@ def virtual_ranks(config: Config, dataset: Dataset, ranks: int) -> list[State]:
                 network.backward_hidden(x, work)
                 total += network.gradients.flat
             network.gradients.flat[:] = total
-            network.step(config.learning_rate, config.regularization)
+            network.step(rate.at(epoch, index), config.regularization)
         losses = np.zeros(len(splits[0]))
         states.append(
             State(network.host_parameters(), epoch + 1, 0, losses, {}, "", ranks, "numpy")

@@ -180,9 +180,11 @@ class Session:
         For timing: on a GPU the last of them may still be under way when this returns.
         """
         for _ in range(count):
+            self._parts.rate.turn_to(self._epoch, self._batch)
             with self.ranges[names.BATCH]:
                 self._parts.step(self._batch)
-            self._batch = (self._batch + 1) % self.batches
+            more, self._batch = divmod(self._batch + 1, self.batches)
+            self._epoch += more
 
     def synchronize(self) -> None:
         """Wait for the device."""
@@ -214,7 +216,9 @@ class Session:
         step, batch_range = self._parts.step, self.ranges[names.BATCH]
         started = last = clock()
         first = self._batch
+        turn_to = self._parts.rate.turn_to
         while self._batch < batches:
+            turn_to(self._epoch, self._batch)
             with batch_range:
                 step(self._batch)
             self._batch += 1
@@ -256,7 +260,7 @@ class Session:
             raise NonFiniteLossError(
                 f"the loss became {self._losses[bad[0]]:g} in epoch {self._epoch + 1}, batch "
                 f"{bad[0] + 1} of {len(self._losses)}: wanted a finite one; lower "
-                f"--learning-rate (now {self.config.learning_rate:g}), or try --pixels unit"
+                f"--learning-rate (now {self._parts.rate.now:g}), or try --pixels unit"
             ).on_all_ranks()
 
     def _evaluate(self) -> None:

@@ -12,6 +12,7 @@ from trainer.errors import ConfigError
 from trainer.mpi import Communicator
 from trainer.network import Tensors
 from trainer.ranges import Ranges
+from trainer.rates import LearningRate
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Update:
     """The step of gradient descent, for a transport that takes it with the sum."""
 
     parameters: Tensors
-    rate: float
+    rate: LearningRate
     regularization: float
 
 

@@ -65,7 +65,7 @@ class PeerTransport:
         p, update = self._parties, self._parties.update
         assert update is not None
         with p.ranges[names.PEER_ALLREDUCE]:
-            self._sum_and_step(p.message.flat, update.rate, update.regularization)
+            self._sum_and_step(p.message.flat, update.rate.now, update.regularization)
 
 
 def check_own_gpus(parties: Parties) -> None:

@@ -7,24 +7,14 @@ from typing import Any
 
 import click
 
-from perfmodel.commands.options import ATTRIBUTE, BATCH_RANGE, FORMATS, WARMUP
+from perfmodel.commands.options import ATTRIBUTE, BATCH_RANGE, FORMATS, WARMUP, TakesAll
 from perfmodel.commands.terminal import Progress, is_terminal, one_line, terminal, warn
 
 
-class _Sides(click.Command):
-    """Lets `--to` take all the reports that follow it, as a shell's pattern gives them."""
+class _Sides(TakesAll):
+    """Lets `--to` take all the reports that follow it."""
 
-    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        spread, taking = [], False
-        for word in args:
-            if word == "--to" or word.startswith("-"):
-                taking = word == "--to"
-                spread += [] if taking else [word]
-            else:
-                spread += ["--to", word] if taking else [word]
-        if taking and args[-1] == "--to":
-            spread.append("--to")  # click says what is missing
-        return super().parse_args(context, spread)
+    flag = "--to"
 
 
 @click.command(cls=_Sides)

@@ -17,6 +17,25 @@ _SYMBOLS = {
 }
 
 
+class TakesAll(click.Command):
+    """Lets the option `flag` take all the words that follow it, as a shell's pattern gives them."""
+
+    flag = ""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Repeat the flag before every word that it takes."""
+        spread, taking = [], False
+        for word in args:
+            if word.startswith("-"):
+                taking = word == self.flag
+                spread += [] if taking else [word]
+            else:
+                spread += [self.flag, word] if taking else [word]
+        if taking and args[-1] == self.flag:
+            spread.append(self.flag)  # click says what is missing
+        return super().parse_args(context, spread)
+
+
 def symbol_options(command: Callable[..., None]) -> Callable[..., None]:
     """Options that give the workload's symbols values."""
     positive = click.IntRange(1)

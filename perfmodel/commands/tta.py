@@ -1,0 +1,74 @@
+"""`perfmodel tta`: time to accuracy of repeated trainings, its stability, and against others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perfmodel.commands.options import TakesAll
+from perfmodel.commands.pictures import PICTURE, write_picture
+from perfmodel.commands.terminal import one_line, terminal, warn
+
+
+class _Sides(TakesAll):
+    """Lets `--against` take all the files that follow it."""
+
+    flag = "--against"
+
+
+@click.command(cls=_Sides)
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--target", type=click.FloatRange(0, 1, min_open=True), default=0.95, show_default=True,
+    help="Test precision that counts as reached.",
+)  # fmt: skip
+@click.option(
+    "--against", multiple=True, metavar="OTHER...", type=click.Path(path_type=Path),
+    help="Runs of another configuration, to compare with.",
+)  # fmt: skip
+@PICTURE
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def tta(runs: tuple[Path, ...], against: tuple[Path, ...], **options: Any) -> None:
+    """Say how long repeated trainings take to a test precision, how stable that is, and how good.
+
+    RUNS are records of one configuration with several seeds: files of python -m trainer --record,
+    or of benchmarks/tta.py. Times are of training alone: neither set-up nor evaluation counts.
+    """
+    import json
+
+    from perfmodel.escape import escape_json
+    from perfmodel.table import render
+    from perfmodel.tta import report
+    from perfmodel.tta.answer import answer
+
+    found = answer(runs, against, options["target"])
+    for warning in found.warnings:
+        warn(warning)
+    if options["out"]:
+        _draw(found, options["out"])
+    if options["as_json"]:
+        click.echo(escape_json(json.dumps(report.document(found), indent=1, allow_nan=False)))
+        return
+    width, color = terminal()
+    for side in found.sides:
+        for table in (report.runs_table(side, found.target), report.spread_table(side)):
+            click.echo(render(table, "table", width=width, color=color))
+    for sentence in report.sentences(found):
+        click.echo(one_line(sentence))
+
+
+def _draw(found: Any, out: Path) -> None:
+    from perfmodel.plot.tta import PrecisionCurve, time_to_accuracy
+
+    curves = [
+        PrecisionCurve(
+            side.name, [e.time_s for e in seen], [e.precision for e in seen],
+            run.moment.time_between_s, run.moment.reached,
+        )
+        for side in found.sides
+        for run in side.runs
+        for seen in [run.training.evaluated]
+    ]  # fmt: skip
+    write_picture(time_to_accuracy(curves, found.target), out)
