@@ -245,7 +245,8 @@ def _texts(roofs: Sequence[Roofline], points: Sequence[Point], columns: int) -> 
         text = "\n".join(wrap(part, columns) for part in name.split(": ", 1))
         if len(points) <= FEW:
             roof = float(_roof_of(roofs, point).smooth(point.intensity_flops_per_byte))
-            text += f"\n{100 * point.flops_per_s / roof:.0f} % of the roof"
+            percent = 100 * point.flops_per_s / roof
+            text += f"\n{percent:.{0 if percent >= 1 else 1}f} % of the roof"
         texts.append(text)
     return texts
 
