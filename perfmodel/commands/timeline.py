@@ -57,7 +57,7 @@ def timeline(reports: tuple[Path, ...], **options: Any) -> None:
     window = None if batches is None else window_of(run, batches)
     ranks = _ranks(options["ranks"], run.ranks)
     lanes = select(run, window, ranks=ranks, api=options["api"] or not picture)
-    title = _title(run, batches)
+    title = _title(run, batches, median=options["batches"] is None)
     if window is not None and picture:
         _draw(lanes, window, title, options["out"] or Path("timeline.png"))
     else:
@@ -104,14 +104,15 @@ def _ranks(text: str | None, known: tuple[int, ...]) -> frozenset[int] | None:
     return frozenset(found)
 
 
-def _title(run: Run, batches: range | None) -> str:
+def _title(run: Run, batches: range | None, *, median: bool) -> str:
     from perfmodel.runs import identify
 
     values = identify(run, {})[0].values
     symbols = ", ".join(f"{s} = {values[s]}" for s in ("D", "H", "C", "B", "p") if s in values)
     which = "all batches"
     if batches is not None:
-        which = f"batch {batches[0]}" + (f" to {batches[-1]}" if len(batches) > 1 else "")
+        last = f" to {batches[-1]}" if len(batches) > 1 else ""
+        which = f"batch {batches[0]}{last}{' (the median)' if median else ''}"
     return f"{run.label}, {which}" + (f"; {symbols}" if symbols else "")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -19,7 +20,6 @@ from perfmodel.plot.style import (
     GRID,
     INK,
     PALETTE,
-    TEXT_PT,
     VALUE_PT,
     axes_of,
     finish,
@@ -50,6 +50,7 @@ _LABEL_PT: Final = 6.0
 _PAD_PT: Final = 1.5
 _FULL: Final = 0.84  # of a lane's height is the bar's
 _SHORTEST: Final = 4  # letters of a shortened label that still say something
+_NUMBER: Final = re.compile(r" \d{1,2}$")
 _TICKS: Final = 9
 
 
@@ -79,7 +80,7 @@ def timeline(
     height = max(rows) + 1.0
     ax = axes_of(ax, _WIDE_IN, 1.3 + _LANE_IN * height)
     ax.set_xlim(0.0, (end_ns - start_ns) * 1e-3)
-    ax.set_ylim(height - 0.3, -0.2)
+    ax.set_ylim(height + 0.2, -0.2)
     _frame(ax, lanes, rows)
     for kind in dict.fromkeys(lane.kind for lane in lanes):
         mine = [(at, lane) for at, lane in zip(rows, lanes, strict=True) if lane.kind == kind]
@@ -154,8 +155,9 @@ def _corners(at: float, bar: Bar, start_ns: int, end_ns: int) -> npt.NDArray[np.
     return np.array([(left, top), (right, top), (right, low), (left, low)])
 
 
-def _edge(kind: str) -> tuple[float, ...]:
-    return tuple(0.72 * part for part in to_rgb(_COLORS[kind]))
+def _edge(kind: str) -> tuple[float, float, float]:
+    red, green, blue = to_rgb(_COLORS[kind])
+    return 0.72 * red, 0.72 * green, 0.72 * blue
 
 
 def _legend(ax: Axes, lanes: Sequence[Lane]) -> None:
@@ -191,19 +193,22 @@ def _write_labels(
 
 
 def fitting(label: str, width_pt: float) -> str:
-    """Return the label as matplotlib is to write it, shortened to the width; '' if too narrow."""
+    """Return the label as matplotlib is to write it, shortened to the width; '' if too narrow.
+
+    A short number at the end stays, which tells 'forward GEMM 1' from 'forward GEMM 2'.
+    """
     if width_pt < _LABEL_PT:
         return ""
-    label = label if len(label) <= _most(width_pt) else label[: _most(width_pt)] + "…"
-    if _width(label) <= width_pt:
+    if len(label) <= _most(width_pt) and _width(label) <= width_pt:
         return plain(label)
-    low, high = 0, len(label) - 1
-    while low < high:  # the longest beginning that fits with its dots
+    number = _NUMBER.search(label)
+    tail = "…" + (number[0] if number else "")
+    low, high = 0, min(len(label) - 1, _most(width_pt))
+    while low < high:  # the longest beginning that fits with its tail
         middle = (low + high + 1) // 2
-        low, high = (
-            (middle, high) if _width(label[:middle] + "…") <= width_pt else (low, middle - 1)
-        )
-    return plain(label[:low].rstrip() + "…") if low >= _SHORTEST else ""
+        fits = _width(label[:middle] + tail) <= width_pt
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return plain(label[:low].rstrip() + tail) if low >= _SHORTEST else ""
 
 
 def _most(width_pt: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,6 +32,9 @@ NAMES: Final[Mapping[str, str]] = {
     "memset": "sets",
 }
 """Kinds of bars, in the order of their lanes, and what their lanes are called."""
+
+
+_NCCL: Final = re.compile(r"^nccl(?:Dev)?Kernel_?(?=.)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,9 @@ class Bar:
         """What a picture writes on the bar."""
         if self.kind in COPIES and self.size_bytes is not None:
             return si(self.size_bytes, "B")
-        return _kernel(self.name) if self.kind in ("kernel", "nccl") else self.name
+        if self.kind == "nccl":
+            return _NCCL.sub("", _kernel(self.name))
+        return _kernel(self.name) if self.kind == "kernel" else self.name
 
 
 @dataclass(frozen=True, slots=True)

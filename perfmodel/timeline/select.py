@@ -11,9 +11,10 @@ import numpy as np
 
 from perfmodel.calls import is_nccl
 from perfmodel.measure import Run
+from perfmodel.projection import join_launches
 from perfmodel.ranges import nest
 from perfmodel.readers.nvtx import MPI_DOMAIN
-from perfmodel.spans import Attribution, own_rows, ranks_of
+from perfmodel.spans import own_rows, ranks_of
 from perfmodel.timeline.bars import Bar, Lane, Track, lanes_of
 from perfmodel.timeline.window import Window, clocks
 from perfmodel.trace import COPY_KINDS, KERNEL, MEMCPY, NULL, OP_KINDS, Bool, Int64, Trace
@@ -33,7 +34,6 @@ class _Part:
     """One report, its clock, and what was asked for."""
 
     trace: Trace
-    found: Attribution
     clock_ns: int
     first_process: int
     rank_of: dict[int, int]
@@ -50,12 +50,12 @@ class _Part:
         kept: Bool = (start < high) & ((end > low) | ((start == end) & (start >= low)))
         return kept
 
-    def own(self, rank: int | None, start_ns: int) -> bool:
-        """Whether what starts then on the host belongs to the batches."""
+    def own(self, rank: int | None, start_ns: int, end_ns: int) -> bool:
+        """Whether what the host did then belongs to the batches: begun in them, or around them."""
         if self.window is None:
             return True
-        begin, end = self.window.host_ns.get(-1 if rank is None else rank, (0, 0))
-        return begin <= start_ns < end
+        begin, end = self.window.host_ns.get(-1 if rank is None else rank, (0, -1))
+        return begin <= start_ns < end or start_ns <= begin <= end <= end_ns
 
     def whose(self, thread: int) -> tuple[int, int | None]:
         """Process, counted over all reports, and rank of a thread."""
@@ -86,9 +86,9 @@ def select(
     """
     tracks: dict[Track, list[Bar]] = defaultdict(list)
     first = 0
-    for (trace, found), clock in zip(run.parts, clocks(run), strict=True):
+    for trace, clock in zip(run.traces, clocks(run), strict=True):
         part = _Part(
-            trace, found, clock, first, ranks_of(trace), _units(trace, run.batch_label),
+            trace, clock, first, ranks_of(trace), _units(trace, run.batch_label),
             _last(trace), window,
         )  # fmt: skip
         for source in (_ranges, _mpi, _api, _operations) if api else (_ranges, _mpi, _operations):
@@ -125,8 +125,8 @@ def _range(
     process, rank = part.whose(thread)
     start, end = start + part.clock_ns, end + part.clock_ns
     label = part.trace.range_labels[name] if name >= 0 else _NO_NAME
-    track = Track(rank, "range", part.units[thread], level, nested)
-    return track, Bar("range", label, start, end, part.own(rank, start), process)
+    track = Track(rank, "range", part.units[thread], level, nested and rank is not None)
+    return track, Bar("range", label, start, end, part.own(rank, start, end), process)
 
 
 def _mpi(part: _Part) -> Iterator[tuple[Track, Bar]]:
@@ -139,7 +139,7 @@ def _mpi(part: _Part) -> Iterator[tuple[Track, Bar]]:
         start, end = start + part.clock_ns, end + part.clock_ns
         yield (
             Track(rank, "mpi", part.units[thread]),
-            Bar("mpi", _string(part.trace, name), start, end, part.own(rank, start), process,
+            Bar("mpi", _string(part.trace, name), start, end, part.own(rank, start, end), process,
                 size_bytes=_known(size)),
         )  # fmt: skip
 
@@ -153,18 +153,13 @@ def _api(part: _Part) -> Iterator[tuple[Track, Bar]]:
         start, end = start + part.clock_ns, end + part.clock_ns
         yield (
             Track(rank, "api", part.units[thread]),
-            Bar("api", _string(part.trace, name), start, end, part.own(rank, start), process,
+            Bar("api", _string(part.trace, name), start, end, part.own(rank, start, end), process,
                 correlation=_known(same)),
         )  # fmt: skip
 
 
 def _operations(part: _Part) -> Iterator[tuple[Track, Bar]]:
-    ops, window = part.trace.ops, part.window
-    own = np.full(len(ops), window is None)
-    if window is not None:
-        batch = part.found.op_batch
-        asked = (batch >= window.batches.start) & (batch < window.batches.stop)
-        own[part.found.op[asked]] = True
+    ops, own = part.trace.ops, _launched_in_time(part)
     nccl = np.array([is_nccl(s) for s in part.trace.strings] + [False], np.bool_)[ops.name]
     at = np.flatnonzero(part.inside(ops.start_ns, ops.end_ns))
     columns = (
@@ -186,6 +181,26 @@ def _operations(part: _Part) -> Iterator[tuple[Track, Bar]]:
                 part.first_process + process if process >= 0 else -1, _known(same), _known(size),
                 stream, device),
         )  # fmt: skip
+
+
+def _launched_in_time(part: _Part) -> Bool:
+    """Mark operations that the host launched while in the batches, from any thread.
+
+    What no call in the report launched counts by its own start.
+    """
+    trace, api = part.trace, part.trace.api
+    op, call, _ = join_launches(trace, trace.ops, api)
+    begun = trace.ops.start_ns.copy()
+    begun[op] = api.start_ns[call]
+    if part.window is None:
+        return np.ones(len(begun), np.bool_)
+    low, high = np.zeros((2, len(trace.processes) + 1), np.int64)  # the last: no process
+    for process, rank in part.rank_of.items():
+        begin, end = part.window.host_ns.get(rank, (0, 0))
+        low[process], high[process] = begin - part.clock_ns, end - part.clock_ns
+    whose = trace.ops.process
+    own: Bool = (low[whose] <= begun) & (begun < high[whose])
+    return own
 
 
 def _units(trace: Trace, batch_label: str) -> tuple[int, ...]:
