@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from matplotlib.text import Text
 
-from perfmodel.errors import SchemaError
+from perfmodel.errors import ModelError, SchemaError
 from perfmodel.fit import count_warmup
 from perfmodel.measure import Run, batch_seconds, measure
 from perfmodel.plot.timeline import fitting
@@ -227,6 +227,43 @@ def on_a_bar(
             beginning = text.get_text().replace("\\$", "$").split("…")[0]
             return bar.label.startswith(beginning)
     return False
+
+
+def test_what_no_picture_can_hold_is_an_error() -> None:
+    lane = Lane(0, "range", 0, 0, 0, True, "NVTX 1", (Bar("range", "a", 0, 9, True, 0),))
+    with pytest.raises(ModelError, match="found none in the window"):
+        draw((), 0, 9)
+    with pytest.raises(ModelError, match="at most 500 lanes in a picture; found 501"):
+        draw([lane] * 501, 0, 9)
+
+
+def test_a_missing_rank_is_said(tmp_path: Path) -> None:
+    report = PROFILES.parent / "tests" / "reports" / "cpu_rank1of2_nsys2023.4.4.sqlite"
+    result = perfmodel("timeline", report, "-o", tmp_path / "a.png")
+    assert "1 of p = 2 ranks are in the report" in result.stderr
+
+
+def test_mpi_calls_of_old_exports_are_no_ranges() -> None:
+    run = run_of(PROFILES.parent / "tests" / "reports" / "cpu_2ranks_nsys2022.4.2.sqlite")
+    (trace,) = run.traces
+    assert trace.mpi_from_nvtx
+    found = select(run, None)
+    assert len(bars(found, "mpi")) == len(trace.mpi)
+    assert len(bars(found, "range")) == len(trace.ranges) - len(trace.mpi)
+
+
+def test_labels_say_what_matters() -> None:
+    def label(kind: str, name: str, size: int | None = None) -> str:
+        return Bar(kind, name, 0, 1, True, 0, size_bytes=size).label
+
+    assert label("api", "cudaMemcpyAsync_v3020") == "cudaMemcpyAsync"
+    assert label("h2d", "Host-to-Device", 4_704_000) == "4.70 MB"
+    assert label("h2d", "Host-to-Device") == "Host-to-Device"
+    assert label("nccl", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)") == (
+        "AllReduce_Sum_f32_RING_LL"
+    )
+    assert label("kernel", "void gemm<float, 4>(float*)") == "gemm"
+    assert label("range", "forward") == "forward"
 
 
 def test_labels_are_shortened_or_left_out() -> None:

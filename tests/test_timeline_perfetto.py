@@ -102,7 +102,7 @@ def test_some_batches_only(tmp_path: Path) -> None:
     lanes = select(run, window_of(run, range(2, 5)))
     found = of(document["traceEvents"], "X")
     assert len(found) == sum(len(lane.bars) for lane in lanes)
-    assert "batch 2 to 4" in document["otherData"]["title"]
+    assert "batches 2 to 4" in document["otherData"]["title"]
 
 
 def test_names_are_harmless(tmp_path: Path) -> None:

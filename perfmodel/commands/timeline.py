@@ -107,12 +107,16 @@ def _ranks(text: str | None, known: tuple[int, ...]) -> frozenset[int] | None:
 def _title(run: Run, batches: range | None, *, median: bool) -> str:
     from perfmodel.runs import identify
 
-    values = identify(run, {})[0].values
+    identity, problems = identify(run, {})
+    for problem in problems:
+        warn(problem)
+    values = identity.values
     symbols = ", ".join(f"{s} = {values[s]}" for s in ("D", "H", "C", "B", "p") if s in values)
     which = "all batches"
     if batches is not None:
-        last = f" to {batches[-1]}" if len(batches) > 1 else ""
-        which = f"batch {batches[0]}{last}{' (the median)' if median else ''}"
+        which = f"batch {batches[0]}{' (the median)' if median else ''}"
+    if batches is not None and len(batches) > 1:
+        which = f"batches {batches[0]} to {batches[-1]}"
     return f"{run.label}, {which}" + (f"; {symbols}" if symbols else "")
 
 

@@ -46,6 +46,7 @@ _PALE: Final = 0.3
 
 _WIDE_IN: Final = 11.0
 _LANE_IN: Final = 0.17
+_MOST_LANES: Final = 500
 _LABEL_PT: Final = 6.0
 _PAD_PT: Final = 1.5
 _FULL: Final = 0.84  # of a lane's height is the bar's
@@ -76,6 +77,11 @@ def timeline(
     """
     if not lanes or end_ns <= start_ns:
         raise ModelError("wanted bars to draw; found none in the window; choose another batch")
+    if len(lanes) > _MOST_LANES:
+        raise ModelError(
+            f"wanted at most {_MOST_LANES} lanes in a picture; found {len(lanes)}; choose fewer "
+            f"ranks with --ranks, or write a trace with --format perfetto"
+        )
     rows = _rows(lanes)
     height = max(rows) + 1.0
     ax = axes_of(ax, _WIDE_IN, 1.3 + _LANE_IN * height)

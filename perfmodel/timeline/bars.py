@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 from perfmodel.replay import shortened
+from perfmodel.stats import API_VERSION
 from perfmodel.units import si
 
 HOST: Final = ("range", "mpi", "api")
@@ -76,6 +77,8 @@ class Bar:
             return si(self.size_bytes, "B")
         if self.kind == "nccl":
             return _NCCL.sub("", _kernel(self.name))
+        if self.kind == "api":
+            return API_VERSION.sub("", self.name)
         return _kernel(self.name) if self.kind == "kernel" else self.name
 
 

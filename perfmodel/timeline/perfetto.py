@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from perfmodel.escape import escape_json, printable
-from perfmodel.timeline.bars import GPU, NAMES, Bar, Lane
+from perfmodel.timeline.bars import COPIES, GPU, NAMES, Bar, Lane
 
 _NO_RANK: Final = 2**31 - 1
 _Row = tuple[int, int]
@@ -83,7 +83,8 @@ def _complete(bar: Bar, row: _Row, zero: int) -> dict[str, Any]:
         "device": bar.device,
     }  # fmt: skip
     return {
-        "ph": "X", "cat": bar.kind, "name": printable(bar.label if bar.kind in GPU else bar.name),
+        "ph": "X", "cat": bar.kind,
+        "name": printable(bar.name if bar.kind in COPIES else bar.label),
         "pid": row[0], "tid": row[1], "ts": (bar.start_ns - zero) / 1000,
         "dur": (bar.end_ns - bar.start_ns) / 1000,
         "args": {k: v for k, v in args.items() if v is not None}
