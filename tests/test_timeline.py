@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from perfmodel.plot.timeline import timeline as draw
 from perfmodel.readers import read
 from perfmodel.timeline.bars import GPU, Bar, Lane, apart
 from perfmodel.timeline.select import select
-from perfmodel.timeline.window import Window, median_batch, window_of
+from perfmodel.timeline.window import Window, clocks_differ, median_batch, window_of
 from perfmodel.trace import NULL
 
 PROFILES = Path(__file__).parents[1] / "profiles"
@@ -168,12 +169,50 @@ def test_crossing_ranges_and_ranges_across_threads(tmp_path: Path) -> None:
         thread.range("batch iteration", start, start + 1_000)
     thread.range("a", 2_100, 2_500)
     thread.range("b", 2_300, 2_700)
+    other = report.thread(pid=thread.pid, tid=thread.pid + 1)
+    thread.range("c", 2_200, 2_900, style="startend", ended_by=other)
+    other.range("open", 2_600, None)
     run = run_of(report.write(tmp_path / "r.sqlite"))
     lanes = select(run, window_of(run, range(1, 2)))
-    assert [(lane.name, [b.name for b in lane.bars]) for lane in lanes] == [
-        ("NVTX 1", ["batch iteration"]), ("NVTX 2", ["a"]), ("NVTX 2 (2)", ["b"]),
+    assert [(lane.name, [(b.name, b.own) for b in lane.bars]) for lane in lanes] == [
+        ("NVTX across", [("c", True)]), ("NVTX 1", [("batch iteration", True)]),
+        ("NVTX 2", [("a", True)]), ("NVTX 2 (2)", [("b", True)]),
+        ("NVTX 1, thread 2", [("open", True)]),
     ]  # fmt: skip
-    assert not any(lane.nested for lane in lanes)
+    assert [lane.nested for lane in lanes] == [False, False, False, False, True]
+    after = select(run, window_of(run, range(2, 3)))
+    around = [b.own for b in bars(after, "range") if b.name == "open"]
+    assert around == [True]  # it began before the batch and ends with it
+
+
+def test_kernels_that_overlap_get_a_second_lane_and_keep_their_batch(tmp_path: Path) -> None:
+    report = ReportBuilder()
+    thread = report.thread(rank=0)
+    for start in (0, 2_000):
+        thread.range("batch iteration", start, start + 1_000)
+        thread.kernel("a", (start + 10, start + 20), (start + 1_500, start + 1_900))
+        thread.kernel("b", (start + 30, start + 40), (start + 1_800, start + 2_200))
+    run = run_of(report.write(tmp_path / "r.sqlite"))
+    lanes = [ln for ln in select(run, window_of(run, range(1, 2))) if ln.kind == "kernel"]
+    assert [(lane.name, [(b.name, b.own) for b in lane.bars]) for lane in lanes] == [
+        ("kernels", [("b", False), ("a", True)]), ("kernels (2)", [("b", True)]),
+    ]  # fmt: skip
+
+
+def test_reports_are_put_on_one_clock_by_their_utc_time(tmp_path: Path) -> None:
+    paths = []
+    for rank, shift in ((0, 0), (1, 700)):
+        report = ReportBuilder(utc_start_ns=10**18 + shift, world_size=2)
+        thread = report.thread(rank=rank)
+        thread.range("batch iteration", 1_000, 2_000)
+        paths.append(report.write(tmp_path / f"{rank}.sqlite"))
+    run = run_of(*paths)
+    window = window_of(run, range(1))
+    assert (window.start_ns, window.end_ns) == (1_000, 2_700)
+    assert [b.start_ns for b in bars(select(run, window))] == [1_000, 1_700]
+    assert not clocks_differ(run)
+    untold = tuple((replace(trace, utc_start_ns=None), found) for trace, found in run.parts)
+    assert clocks_differ(replace(run, parts=untold))
 
 
 def test_batches_that_are_not_there(tmp_path: Path) -> None:
