@@ -23,6 +23,7 @@ from perfmodel.commands.scaling import scaling
 from perfmodel.commands.splits import splits
 from perfmodel.commands.stats import REPORTS, stats
 from perfmodel.commands.terminal import one_line
+from perfmodel.commands.timeline import timeline
 from perfmodel.commands.tta import tta
 from perfmodel.commands.utilization import utilization
 from perfmodel.commands.whatif import whatif
@@ -80,6 +81,7 @@ for _command in (
     counters,
     memory,
     utilization,
+    timeline,
     tta,
 ):  # one file in commands/ each
     main.add_command(_command)

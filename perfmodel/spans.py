@@ -116,7 +116,7 @@ def make_spans(
     rank_of : dict, optional
         Rank by process index; `ranks_of(trace)` by default.
     """
-    nesting = nest(trace.ranges, len(trace.threads), _own_rows(trace))
+    nesting = nest(trace.ranges, len(trace.threads), own_rows(trace))
     paths, path = _paths(trace, nesting)
     batch_of, batch, rank = _batches(trace, nesting, batch_label, rank_of or ranks_of(trace))
     launches = attribute(trace, nesting, trace.ops)
@@ -187,7 +187,7 @@ def ranks_of(trace: Trace) -> dict[int, int]:
     return {int(process): rank for rank, process in enumerate(used)}
 
 
-def _own_rows(trace: Trace) -> Int64:
+def own_rows(trace: Trace) -> Int64:
     """Ranges of the program itself: on one thread, named, not the MPI ranges of 2022 exports."""
     keep = np.array([d != MPI_DOMAIN for d in trace.range_domains] + [False], np.bool_)
     return np.flatnonzero(~trace.ranges.other_thread & keep[trace.ranges.name])

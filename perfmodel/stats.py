@@ -43,7 +43,7 @@ _BASE = (
     "Max (ns)",
     "StdDev (ns)",
 )
-_VERSION = re.compile(r"_v....$", re.DOTALL)
+API_VERSION = re.compile(r"_v....$", re.DOTALL)
 
 
 def nvtx_pushpop_sum(trace: Trace) -> Statistic:
@@ -108,7 +108,7 @@ def cuda_api_sum(trace: Trace) -> Statistic:
         raise _absent("cuda_api_sum", trace, "CUDA API calls", "cuda")
     codes, kept = _by_code(api.name)
     names = [_text(trace.strings, c) for c in kept]
-    stripped = [None if n is None else _VERSION.sub("", n) for n in names]
+    stripped = [None if n is None else API_VERSION.sub("", n) for n in names]
     return _timed(
         "cuda_api_sum", codes, api.end_ns - api.start_ns, [("Name", stripped)], counted="Num Calls"
     )

@@ -36,7 +36,7 @@ LAYERS: Final = (
     {"cautions", "replay", "comparable"},
     {"interpret"},
     {"runs"},
-    {"predict"},
+    {"predict", "timeline"},
     {"run_tables"},
     {"tables", "analysis_json", "plot", "splits", "comparison"},
     {"memory", "utilization", "whatif", "tta"},

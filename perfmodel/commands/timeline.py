@@ -1,0 +1,140 @@
+"""`perfmodel timeline`: one batch as a picture, or a report as a trace for Perfetto."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perfmodel.commands.options import BATCH_RANGE, WARMUP
+from perfmodel.commands.pictures import write_picture
+from perfmodel.commands.terminal import warn
+
+if TYPE_CHECKING:
+    from perfmodel.measure import Run
+
+
+@click.command()
+@click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--batch", "batches", metavar="N|FROM:TO",
+    help="Batch, or batches from FROM up to but without TO, counted from 0.",
+)  # fmt: skip
+@click.option("--ranks", metavar="0,1", help="Only these ranks.")
+@click.option("--api", is_flag=True, help="With a lane of CUDA API calls in the picture.")
+@BATCH_RANGE
+@WARMUP
+@click.option(
+    "--format", "fmt", type=click.Choice(["picture", "perfetto"]), default="picture",
+    show_default=True, help="A picture, or a trace for Perfetto and chrome://tracing.",
+)  # fmt: skip
+@click.option(
+    "--out",
+    "-o",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where to: .png, .svg or .pdf, or .json.  [default: timeline.png or trace.json]",
+)
+def timeline(reports: tuple[Path, ...], **options: Any) -> None:
+    """Show when everything in a batch ran: ranges, MPI, kernels, copies, by rank.
+
+    REPORTS are those of one run. A picture shows the batch of median time behind the warm-up, a
+    trace the whole report, unless --batch says which.
+    """
+    from perfmodel.timeline.select import select
+    from perfmodel.timeline.window import clocks_differ, median_batch, window_of
+
+    run = _run(reports, options["batch_range"])
+    if clocks_differ(run):
+        warn("a report does not tell its UTC time: its rank may be shifted against the others")
+    picture = options["fmt"] == "picture"
+    batches = _batches(options["batches"])
+    if batches is None and picture:
+        first = median_batch(run, options["warmup"])
+        batches = range(first, first + 1)
+    window = None if batches is None else window_of(run, batches)
+    ranks = _ranks(options["ranks"], run.ranks)
+    lanes = select(run, window, ranks=ranks, api=options["api"] or not picture)
+    title = _title(run, batches, median=options["batches"] is None)
+    if window is not None and picture:
+        _draw(lanes, window, title, options["out"] or Path("timeline.png"))
+    else:
+        _write_trace(lanes, title, options["out"] or Path("trace.json"))
+    bars = sum(len(lane.bars) for lane in lanes)
+    click.echo(f"{title}: {bars} bars in {len(lanes)} lanes")
+
+
+def _run(reports: tuple[Path, ...], batch_label: str | None) -> Run:
+    from perfmodel.measure import measure
+    from perfmodel.readers import read
+    from perfmodel.runs import group
+
+    label, traces = (groups := group([read(path) for path in dict.fromkeys(reports)]))[0]
+    if len(groups) > 1:
+        warn(f"the reports are of {len(groups)} runs: only {label} is shown")
+    return measure(traces, batch_label or "batch iteration", label=label, by_time=True)
+
+
+def _batches(text: str | None) -> range | None:
+    if text is None:
+        return None
+    first, colon, last = text.partition(":")
+    if not all(t.isascii() and t.isdigit() and len(t) < 10 for t in (first, last) if t or colon):
+        first = last = ""
+    found = range(int(first or 0), int(last or 0) if colon else int(first or -1) + 1)
+    if not found:
+        raise click.BadParameter(
+            f"wanted a batch or FROM:TO, such as 7 or 2:5; found {text!r}", param_hint="--batch"
+        )
+    return found
+
+
+def _ranks(text: str | None, known: tuple[int, ...]) -> frozenset[int] | None:
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    found = {int(w) for w in words if w.isascii() and w.isdigit() and len(w) < 10}
+    if len(found) < len(words) or not found <= set(known):
+        raise click.BadParameter(
+            f"wanted some of the ranks {', '.join(map(str, known))}; found {text!r}",
+            param_hint="--ranks",
+        )
+    return frozenset(found)
+
+
+def _title(run: Run, batches: range | None, *, median: bool) -> str:
+    from perfmodel.runs import identify
+
+    identity, problems = identify(run, {})
+    for problem in problems:
+        warn(problem)
+    values = identity.values
+    symbols = ", ".join(f"{s} = {values[s]}" for s in ("D", "H", "C", "B", "p") if s in values)
+    which = "all batches"
+    if batches is not None:
+        which = f"batch {batches[0]}{' (the median)' if median else ''}"
+    if batches is not None and len(batches) > 1:
+        which = f"batches {batches[0]} to {batches[-1]}"
+    return f"{run.label}, {which}" + (f"; {symbols}" if symbols else "")
+
+
+def _draw(lanes: Any, window: Any, title: str, out: Path) -> None:
+    from perfmodel.plot.timeline import timeline as draw
+
+    with warnings.catch_warnings():  # names may be in scripts that the font lacks
+        warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
+        write_picture(draw(lanes, window.start_ns, window.end_ns, title=title), out)
+
+
+def _write_trace(lanes: Any, title: str, out: Path) -> None:
+    from perfmodel.files import write_text
+    from perfmodel.timeline.perfetto import to_json
+
+    if out.suffix != ".json":
+        raise click.BadParameter(
+            f"wanted a file that ends in .json; found {out.name!r}", param_hint="--out"
+        )
+    write_text(out, to_json(lanes, title))
+    click.echo(f"Written: {out}", err=True)

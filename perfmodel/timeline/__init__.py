@@ -1,0 +1,1 @@
+"""What ran when: the bars of a batch by rank and lane, and the same as a Perfetto trace."""
