@@ -52,9 +52,9 @@ RESULTS: Final = HERE / "results" / "vecadd.json"
 MILLIONS: Final = (1.0, 5.0, 10.0, 50.0, 100.0)
 GRIDS: Final = ("grid", "block", "thread")
 REPEATS: Final = 5
-SHARE_S: Final = 1.0
+SHARE_S: Final = 0.6
 """How long repeats of one cell may take after the first."""
-MOST_PYTHON_S: Final = 3.0
+MOST_PYTHON_S: Final = 2.0
 PROFILED: Final = 10.0
 """Millions of floats of the profile: every page fault is recorded there."""
 UM_FLAGS: Final = ("--cuda-um-cpu-page-faults=true", "--cuda-um-gpu-page-faults=true")
@@ -275,7 +275,7 @@ def main() -> None:
     add("--document", action="store_true", help="write the made part of docs/vecadd.md")
     add("--device", choices=("cuda", "cpu"), default="cuda")
     add("--millions", type=float, nargs="+", default=MILLIONS, help="floats in a vector, /1e6")
-    add("--seconds", type=float, default=60.0, help="within which cells may begin")
+    add("--seconds", type=float, default=65.0, help="within which cells may begin")
     add("--report", type=Path, default=Path("build/vecadd.sqlite"), help="of the profile")
     add("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
