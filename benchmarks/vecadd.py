@@ -1,12 +1,12 @@
 """Adds two vectors of K million floats on the host and on a GPU, with and without unified memory.
 
-    python benchmarks/vecadd.py --part time          # one GPU, at most 70 s
+    python benchmarks/vecadd.py --part time          # one GPU, at most 75 s
     python benchmarks/vecadd.py --part profile       # the same under nsys, at most 25 s
     python benchmarks/vecadd.py --part time --device cpu --millions 0.1 1     # rehearse
     python benchmarks/vecadd.py --document           # the made part of docs/vecadd.md, its charts
 
-Every part replaces only its own part of benchmarks/results/vecadd.json. What fails, or does not fit
-into the time, is named there with its reason. Every sum is held against NumPy's.
+Every part replaces only its own part of benchmarks/results/vecadd.json (a rehearsal does not). What
+fails, or does not fit into the time, is named there with its reason. Every sum is held against NumPy's.
 
     host       a loop in Python, one in C++ (g++ -O2), NumPy; one thread each
     explicit   cudaMalloc and cudaMemcpy: one thread, one block of 256, as many threads as floats
@@ -277,8 +277,10 @@ def main() -> None:
     add("--millions", type=float, nargs="+", default=MILLIONS, help="floats in a vector, /1e6")
     add("--seconds", type=float, default=65.0, help="within which cells may begin")
     add("--report", type=Path, default=Path("build/vecadd.sqlite"), help="of the profile")
-    add("--out", type=Path, default=RESULTS)
+    add("--out", type=Path, help="results (of --device cpu: build/vecadd_cpu.json)")
     args = parser.parse_args()
+    if args.out is None:
+        args.out = RESULTS if args.device == "cuda" else HERE.parent / "build" / "vecadd_cpu.json"
     if "program" in args.part:
         program(args)
         return
