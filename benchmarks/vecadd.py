@@ -6,7 +6,8 @@
     python benchmarks/vecadd.py --document           # the made part of docs/vecadd.md, its charts
 
 Every part replaces only its own part of benchmarks/results/vecadd.json (a rehearsal does not). What
-fails, or does not fit into the time, is named there with its reason. Every sum is held against NumPy's.
+fails, or does not fit into the time, is named there with its reason. Every sum is held against
+NumPy's.
 
     host       a loop in Python, one in C++ (g++ -O2), NumPy; one thread each
     explicit   cudaMalloc and cudaMemcpy: one thread, one block of 256, as many threads as floats
@@ -57,6 +58,8 @@ SHARE_S: Final = 0.6
 MOST_PYTHON_S: Final = 2.0
 PROFILED: Final = 10.0
 """Millions of floats of the profile: every page fault is recorded there."""
+PROFILE_S: Final = 30.0
+NO_GPU: Final = "--device cpu: no GPU was asked for"
 UM_FLAGS: Final = ("--cuda-um-cpu-page-faults=true", "--cuda-um-gpu-page-faults=true")
 
 Way = Callable[[Vector, Vector, Vector], Seconds]
@@ -88,15 +91,12 @@ def measured(way: Way, x: Vector, y: Vector, repeats: int = REPEATS) -> dict[str
     return {"repeats": len(runs), "correct": right, "seconds": seconds}
 
 
-def ways(device: Any, folder: Path, reason: str) -> Iterator[tuple[str, str, Way]]:
+def ways(device: Any, folder: Path) -> Iterator[tuple[str, str, Way]]:
     """Yield memory, name and way, the quickest of the GPU first; without one, ways that say so."""
 
-    def absent(*_: Any) -> Seconds:
-        raise Skip(reason)
-
-    def no_compiler(problem: str) -> Way:
+    def absent(reason: str) -> Way:
         def run(*_: Any) -> Seconds:
-            raise Skip(problem)
+            raise Skip(reason)
 
         return run
 
@@ -104,11 +104,11 @@ def ways(device: Any, folder: Path, reason: str) -> Iterator[tuple[str, str, Way
     try:
         yield "host", "loop", on_host(loop_in_c(folder))
     except (RuntimeError, OSError, subprocess.SubprocessError) as problem:
-        yield "host", "loop", no_compiler(str(problem)[:200])
+        yield "host", "loop", absent(str(problem)[:200])
     yield "host", "python", on_host(loop_in_python)
     for name in GRIDS:
-        yield "explicit", name, absent if device is None else using(device, explicit, name)
-        yield "unified", name, absent if device is None else using(device, managed, name)
+        for memory, way in (("explicit", explicit), ("unified", managed)):
+            yield memory, name, absent(NO_GPU) if device is None else using(device, way, name)
 
 
 def using(device: Any, way: Callable[..., Seconds], name: str) -> Way:
@@ -127,13 +127,13 @@ def using(device: Any, way: Callable[..., Seconds], name: str) -> Way:
 def timed(args: argparse.Namespace, keep: Keep) -> dict[str, Any]:
     """Time every way at every size while there is time; return what the GPU says of itself."""
     end = time.monotonic() + args.seconds
-    device, about, reason = opened(args.device)
+    device, about = opened(args.device)
     sizes = sorted(args.millions)
     x, y = numbers(int(1e6 * sizes[-1]))
     if device is not None:
         about["latency_s"] = attempt(lambda: latencies(device), keep, {"way": "chase"})
     with tempfile.TemporaryDirectory() as folder:
-        for memory, name, way in ways(device, Path(folder), reason):
+        for memory, name, way in ways(device, Path(folder)):
             last: tuple[float, float] | None = None  # a size, and how long one run of it takes
             for millions in sizes:
                 cell = {"memory": memory, "way": name, "millions": millions}
@@ -165,25 +165,25 @@ def attempt(run: Callable[[], Any], keep: Keep, cell: dict[str, Any]) -> Any:
     return None
 
 
-def opened(device: str) -> tuple[Any, dict[str, Any], str]:
-    """Return the GPU or None, what it says of itself, and why there is none."""
+def opened(device: str) -> tuple[Any, dict[str, Any]]:
+    """Return the GPU or, for 'cpu', None, and what it says of itself."""
     about: dict[str, Any] = {"host": platform.machine(), "numpy": np.__version__}
     if device == "cpu":
-        return None, about, "--device cpu: no GPU was asked for"
+        return None, about
     try:
         gpu = Gpu()
-        return gpu, {**about, **gpu.about()}, ""
-    except Exception as problem:
-        reason = f"no GPU to use: {repr(problem)[:200]}"
-        print(reason, flush=True)
-        return None, about, reason
+    except Exception as problem:  # CuPy is absent, or finds no GPU
+        raise SystemExit(
+            f"wanted a GPU and CuPy, found {repr(problem)[:200]}; rehearse with --device cpu"
+        ) from problem
+    return gpu, {**about, **gpu.about()}
 
 
 def program(args: argparse.Namespace) -> None:
     """Add once with copies, then in unified memory: what the profile is of."""
     x, y = numbers(int(1e6 * args.millions[0]))
     out = np.empty_like(x)
-    device = Gpu()
+    device, _ = opened("cuda")
     said: dict[str, Any] = {}
     for name, way in (("explicit", explicit), ("unified", managed)):
         out.fill(np.nan)
@@ -198,14 +198,14 @@ def profiled(args: argparse.Namespace, keep: Keep) -> dict[str, Any]:
 
     nsys = shutil.which(os.environ.get("PERFMODEL_NSYS", "nsys"))
     if args.device == "cpu" or nsys is None:
-        reason = "--device cpu: no GPU was asked for" if nsys else "no nsys on the PATH"
+        reason = NO_GPU if args.device == "cpu" else "no nsys on the PATH, nor in PERFMODEL_NSYS"
         keep({"way": "profile", "skipped": reason})
         return {}
     told = subprocess.run([nsys, "profile", "--help"], capture_output=True, text=True)
     known = [flag for flag in UM_FLAGS if flag.partition("=")[0] in told.stdout + told.stderr]
     version = subprocess.run([nsys, "--version"], capture_output=True, text=True).stdout
     args.report.parent.mkdir(parents=True, exist_ok=True)
-    stem = args.report.with_suffix("")
+    stem = args.report.resolve().with_suffix("")
     for flags in dict.fromkeys([tuple(known), ()]):  # a driver may refuse to record page faults
         words = ["nsys", "profile", "--trace=cuda", "--sample=none", "--cpuctxsw=none", *flags]
         inner = ["benchmarks/vecadd.py", "--part", "program", "--millions", f"{PROFILED:g}"]
@@ -213,7 +213,7 @@ def profiled(args: argparse.Namespace, keep: Keep) -> dict[str, Any]:
         cell = {"way": "profile", "command": " ".join([*words, "python", *inner]),
                 "nsys": version.strip().rpartition(" ")[2], "millions": PROFILED}  # fmt: skip
         command = [nsys, *words[1:], *output, sys.executable, *inner]
-        printed = attempt(lambda command=command: ended(command, args.seconds / 2), keep, cell)
+        printed = attempt(lambda command=command: ended(command, PROFILE_S), keep, cell)
         if printed is None:
             continue
         said = next((line for line in printed.splitlines() if line.startswith("{")), "{}")
@@ -230,7 +230,8 @@ def ended(command: Sequence[str], timeout_s: float) -> str:
         command, cwd=HERE.parent, capture_output=True, text=True, timeout=timeout_s
     )
     if done.returncode:
-        raise RuntimeError((done.stdout + done.stderr)[-250:])
+        said = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
+        raise RuntimeError(said[-1][-250:])
     return done.stdout
 
 
@@ -286,10 +287,12 @@ def main() -> None:
         return
     for part in args.part:
         result = json.loads(args.out.read_text(encoding="utf-8")) if args.out.exists() else {}
-        result[part] = part_of(part, args)
+        done = part_of(part, args)
+        if done["rows"] or part not in result:  # nothing does not replace what was measured
+            result[part] = done
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        print(f"{part}: {len(result[part]['rows'])} rows -> {args.out}", flush=True)
+        print(f"{part}: {len(done['rows'])} rows -> {args.out}", flush=True)
     if args.document:
         import vecadd_report
 

@@ -129,9 +129,7 @@ def against(part: dict[str, Any]) -> str:
         Column("times", "measured / predicted", "float", digits=2),
     )  # fmt: skip
     table = []
-    for row in sorted(part["rows"], key=lambda r: (r["memory"], r["way"], r["millions"])):
-        if row["memory"] == "host":
-            continue
+    for row in ends(part["rows"]):
         n = int(1e6 * row["millions"])
         asked = (row["memory"], row["way"], n, latency)
         by_sheet = predicted(sheet, *asked)
@@ -152,6 +150,15 @@ def against(part: dict[str, Any]) -> str:
             f"{si(latency['l1_s'], 's')} (a chain of loads, 32 bytes apart)."
         )
     return f"{said}\n\n{_markdown(columns, table)}"
+
+
+def ends(rows: Rows) -> Rows:
+    """Return the smallest and the largest program of every way on the GPU."""
+    found = []
+    for memory, way in [(memory, way) for memory in PARTS for way in NAMES]:
+        mine = sorted((r for r in rows if (r["memory"], r["way"]) == (memory, way)), key=_millions)
+        found += [mine[0], mine[-1]] if len(mine) > 1 else mine
+    return found
 
 
 def ceilings(device: str) -> tuple[Machine, Machine | None]:

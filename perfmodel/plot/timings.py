@@ -79,7 +79,7 @@ def timings(
         )  # fmt: skip
     if any(line.predicted and line.label in measured for line in lines):
         ax.plot([], [], color=INK, lw=1.0, ls=(0, (4, 2)), label="predicted")
-    finish(ax, label, "Time (s)")
+    finish(ax, label, "Time")
     _ticks(ax, sorted({size for line in lines for size in line.sizes}))
     _legend(ax, title)
     return ax
