@@ -280,6 +280,7 @@ def main() -> None:
     add("--report", type=Path, default=Path("build/vecadd.sqlite"), help="of the profile")
     add("--out", type=Path, help="results (of --device cpu: build/vecadd_cpu.json)")
     args = parser.parse_args()
+    shown = args.out or RESULTS
     if args.out is None:
         args.out = RESULTS if args.device == "cuda" else HERE.parent / "build" / "vecadd_cpu.json"
     if "program" in args.part:
@@ -296,7 +297,7 @@ def main() -> None:
     if args.document:
         import vecadd_report
 
-        vecadd_report.write(args.out)
+        vecadd_report.write(shown)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,8 @@ def made(read: dict[str, Any]) -> str:
         "### Time of the whole program\n\n" + totals(rows),
         *(f"![Time against K, {title}](images/vecadd_{memory}.png)"
           for memory, title in TITLES.items()),
-        "### Where the time goes\n\n" + "\n\n".join(parts(rows, memory) for memory in PARTS),
+        "### Where the time goes\n\n" + findings(rows),
+        *(parts(rows, memory) for memory in PARTS),
         "### Predicted and measured\n\n" + against(part),
         "### What the profile shows\n\n" + profile(read.get("profile", {})),
     ]  # fmt: skip
@@ -116,6 +117,34 @@ def parts(rows: Rows, memory: str) -> str:
         values = (seconds[name] for name in names)
         table.append((NAMES[way], largest["millions"], *values, told))
     return _markdown(columns, table)
+
+
+def findings(rows: Rows) -> str:
+    """Say what the full grid gains on the host's loop at the largest size, and what eats it."""
+    by = {(row["memory"], row["way"], row["millions"]): row["seconds"] for row in rows}
+    sizes = {k for memory, way, k in by if (memory, way) == ("explicit", "grid")}
+    if not sizes:
+        return "The full grid was not measured."
+    k = max(sizes)
+    grid, loop = by["explicit", "grid", k], by.get(("host", "loop", k))
+    rate = si(12e6 * k / grid["kernel_s"], "B/s")
+    copied = (grid["copy_in_s"] + grid["copy_out_s"]) / grid["total_s"]
+    said = [
+        f"At K = {k:g} the full grid's kernel moves {rate}; {copied:.0%} of its program copies."
+    ]
+    if loop is not None:
+        said.append(
+            f"The kernel alone is {loop['total_s'] / grid['kernel_s']:,.0f} times as fast as the "
+            f"loop in C++, the program {loop['total_s'] / grid['total_s']:.2g} times."
+        )
+    if (unified := by.get(("unified", "grid", k))) is not None:
+        times = unified["kernel_s"] / unified["second_kernel_s"]
+        whole = unified["total_s"] / grid["total_s"]
+        said.append(
+            f"In unified memory the first kernel takes {times:,.0f} times as long as the second, "
+            f"and the program {whole:.2g} times as long as with copies."
+        )
+    return " ".join(said)
 
 
 def against(part: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -192,6 +193,24 @@ def test_what_would_take_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -
     assert [("skipped" in row) for row in kept] == [False, True]
 
 
+def test_the_whole_part_on_the_emulator(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Described(EmulatedGpu):
+        def about(self) -> dict[str, Any]:
+            return {"device": "emulator"}
+
+    monkeypatch.setattr(vecadd, "Gpu", lambda: Described(kernels))
+    short = partial(vecadd_ways.latencies, hops=10, span=1024)
+    monkeypatch.setattr(vecadd, "latencies", short)
+    args = SimpleNamespace(device="cuda", seconds=60.0, millions=[0.001, 0.002])
+    part = vecadd.part_of("time", args)
+    assert part["problems"] == []
+    assert len(part["rows"]) == 2 * 9
+    assert all(row["correct"] for row in part["rows"])
+    said = vecadd_report.made({"time": part})
+    assert "Every sum equals NumPy's to the bit." in said
+    assert "Not profiled yet" in said
+
+
 # --- the model
 
 
@@ -336,6 +355,9 @@ def test_the_page_of_results(tmp_path: Path) -> None:
     said = vecadd_report.made(result)
     assert "Every sum equals NumPy's to the bit." in said
     assert "| unified first" in said
+    assert "At K = 100 the full grid's kernel moves 120 GB/s; 33% of its program copies." in said
+    assert "The kernel alone is 10 times as fast as the loop in C++, the program 1.7 times." in said
+    assert "In unified memory the first kernel takes 1 times as long as the second" in said
     assert "42 page faults of the GPU." in said
     assert "images/vecadd_explicit.png" in said
     lines = [" ".join(line.split()) for line in said.splitlines()]
