@@ -124,10 +124,10 @@ def using(device: Any, way: Callable[..., Seconds], name: str) -> Way:
     return run
 
 
-def timed(args: argparse.Namespace, keep: Keep) -> dict[str, Any]:
-    """Time every way at every size while there is time; return what the GPU says of itself."""
+def timed(args: argparse.Namespace, keep: Keep, about: dict[str, Any]) -> None:
+    """Time every way at every size while there is time; `about` gets what the GPU is."""
     end = time.monotonic() + args.seconds
-    device, about = opened(args.device)
+    device = opened(args.device, about)
     sizes = sorted(args.millions)
     x, y = numbers(int(1e6 * sizes[-1]))
     if device is not None:
@@ -151,7 +151,6 @@ def timed(args: argparse.Namespace, keep: Keep) -> dict[str, Any]:
                     continue
                 keep({**cell, **found})
                 last = millions, (time.monotonic() - began) / found["repeats"]
-    return about
 
 
 def attempt(run: Callable[[], Any], keep: Keep, cell: dict[str, Any]) -> Any:
@@ -165,25 +164,26 @@ def attempt(run: Callable[[], Any], keep: Keep, cell: dict[str, Any]) -> Any:
     return None
 
 
-def opened(device: str) -> tuple[Any, dict[str, Any]]:
-    """Return the GPU or, for 'cpu', None, and what it says of itself."""
-    about: dict[str, Any] = {"host": platform.machine(), "numpy": np.__version__}
+def opened(device: str, about: dict[str, Any]) -> Gpu | None:
+    """Return the GPU or, for 'cpu', None; `about` gets what it says of itself."""
+    about |= {"host": platform.machine(), "numpy": np.__version__}
     if device == "cpu":
-        return None, about
+        return None
     try:
         gpu = Gpu()
     except Exception as problem:  # CuPy is absent, or finds no GPU
         raise SystemExit(
             f"wanted a GPU and CuPy, found {repr(problem)[:200]}; rehearse with --device cpu"
         ) from problem
-    return gpu, {**about, **gpu.about()}
+    about |= gpu.about()
+    return gpu
 
 
 def program(args: argparse.Namespace) -> None:
     """Add once with copies, then in unified memory: what the profile is of."""
     x, y = numbers(int(1e6 * args.millions[0]))
     out = np.empty_like(x)
-    device, _ = opened("cuda")
+    device = opened("cuda", {})
     said: dict[str, Any] = {}
     for name, way in (("explicit", explicit), ("unified", managed)):
         out.fill(np.nan)
@@ -192,7 +192,7 @@ def program(args: argparse.Namespace) -> None:
     print(json.dumps(said), flush=True)
 
 
-def profiled(args: argparse.Namespace, keep: Keep) -> dict[str, Any]:
+def profiled(args: argparse.Namespace, keep: Keep, about: dict[str, Any]) -> None:
     """Profile the program; keep what the report says of pages."""
     from vecadd_profile import evidence
 
@@ -200,7 +200,7 @@ def profiled(args: argparse.Namespace, keep: Keep) -> dict[str, Any]:
     if args.device == "cpu" or nsys is None:
         reason = NO_GPU if args.device == "cpu" else "no nsys on the PATH, nor in PERFMODEL_NSYS"
         keep({"way": "profile", "skipped": reason})
-        return {}
+        return
     told = subprocess.run([nsys, "profile", "--help"], capture_output=True, text=True)
     known = [flag for flag in UM_FLAGS if flag.partition("=")[0] in told.stdout + told.stderr]
     version = subprocess.run([nsys, "--version"], capture_output=True, text=True).stdout
@@ -219,9 +219,9 @@ def profiled(args: argparse.Namespace, keep: Keep) -> dict[str, Any]:
         said = next((line for line in printed.splitlines() if line.startswith("{")), "{}")
         found = attempt(lambda: evidence(stem.with_suffix(".sqlite")), keep, cell)
         if found is not None:
+            about["nsys"] = cell["nsys"]
             keep({**cell, "program": json.loads(said), **found})
             break
-    return {}
 
 
 def ended(command: Sequence[str], timeout_s: float) -> str:
@@ -239,31 +239,46 @@ PARTS: Final = {"time": timed, "profile": profiled}
 
 
 def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Run a part; return its rows, what was left out, and what it ran on."""
-    began, rows, problems, about = time.monotonic(), [], [], {}
+    """Run a part; return its rows, what was left out, and what it ran on.
+
+    Results are written after every row: a run that is cut off leaves what it had.
+    """
+    began = time.monotonic()
+    done: dict[str, Any] = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": f"python benchmarks/vecadd.py --part {part}", "device": args.device,
+        "seconds": 0.0, "problems": [], "about": {}, "rows": [],
+    }  # fmt: skip
 
     def keep(row: dict[str, Any]) -> None:
         said = " ".join(str(row[k]) for k in ("memory", "way", "millions") if k in row)
         why = row.get("problem") or row.get("skipped")
         if why:
-            problems.append(f"{said}: {why}")
+            done["problems"].append(f"{said}: {why}")
         else:
-            rows.append(row)
+            done["rows"].append(row)
         total = row.get("seconds", {}).get("total_s")
         right = "" if row.get("correct", True) else ", WRONG"
         told = why or (f"{1e3 * total:.3f} ms{right}" if total else "done")
-        print(f"{time.monotonic() - began:6.1f} s  {said}: {told}", flush=True)
+        done["seconds"] = round(time.monotonic() - began, 1)
+        print(f"{done['seconds']:6.1f} s  {said}: {told}", flush=True)
+        store(args.out, part, done)
 
     try:
-        about = PARTS[part](args, keep)
+        PARTS[part](args, keep, done["about"])
     except Exception as problem:  # what was measured until then is kept
-        problems.append(f"ended by {repr(problem)[:300]}")
-    return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "command": f"python benchmarks/vecadd.py --part {part}",
-        "seconds": round(time.monotonic() - began, 1), "device": args.device,
-        "problems": problems, "about": about, "rows": rows,
-    }  # fmt: skip
+        done["problems"].append(f"ended by {repr(problem)[:300]}")
+    store(args.out, part, done)
+    return done
+
+
+def store(path: Path, part: str, done: dict[str, Any]) -> None:
+    """Write a part beside the others; one without rows does not replace what was measured."""
+    result = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if done["rows"] or part not in result:
+        result[part] = done
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -287,12 +302,7 @@ def main() -> None:
         program(args)
         return
     for part in args.part:
-        result = json.loads(args.out.read_text(encoding="utf-8")) if args.out.exists() else {}
         done = part_of(part, args)
-        if done["rows"] or part not in result:  # nothing does not replace what was measured
-            result[part] = done
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         print(f"{part}: {len(done['rows'])} rows -> {args.out}", flush=True)
     if args.document:
         import vecadd_report

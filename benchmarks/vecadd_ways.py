@@ -237,10 +237,7 @@ def latencies(device: Device, hops: int = HOPS, span: int = SPAN) -> Seconds:
     through the first of `span` numbers, of which the L2 cache holds the last.
     """
     found = {}
-    for name, count in (
-        ("memory_s", span),
-        ("l1_s", 1024),
-    ):  # the clock has risen for the short one
+    for name, count in (("memory_s", span), ("l1_s", 1024)):  # short ones at a risen clock
         following = np.roll(np.arange(count, dtype=np.uint32), -SECTOR)
         buffers = [device.allocate(following.nbytes), device.allocate(4)]
         at = [np.uint64(buffer.ptr) for buffer in buffers]

@@ -189,11 +189,13 @@ def test_what_would_take_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(vecadd, "MOST_PYTHON_S", 1e-7)
     kept: list[dict[str, Any]] = []
     args = SimpleNamespace(device="cpu", seconds=5.0, millions=[0.001, 0.01])
-    vecadd.timed(args, kept.append)
+    vecadd.timed(args, kept.append, {})
     assert [("skipped" in row) for row in kept] == [False, True]
 
 
-def test_the_whole_part_on_the_emulator(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_whole_part_on_the_emulator(
+    kernels: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     class Described(EmulatedGpu):
         def about(self) -> dict[str, Any]:
             return {"device": "emulator"}
@@ -201,8 +203,12 @@ def test_the_whole_part_on_the_emulator(kernels: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr(vecadd, "Gpu", lambda: Described(kernels))
     short = partial(vecadd_ways.latencies, hops=10, span=1024)
     monkeypatch.setattr(vecadd, "latencies", short)
-    args = SimpleNamespace(device="cuda", seconds=60.0, millions=[0.001, 0.002])
+    out = tmp_path / "new" / "vecadd.json"
+    args = SimpleNamespace(device="cuda", seconds=60.0, millions=[0.001, 0.002], out=out)
     part = vecadd.part_of("time", args)
+    assert json.loads(out.read_text(encoding="utf-8")) == {"time": part}
+    vecadd.store(out, "time", {**part, "rows": []})
+    assert json.loads(out.read_text(encoding="utf-8")) == {"time": part}
     assert part["problems"] == []
     assert len(part["rows"]) == 2 * 9
     assert all(row["correct"] for row in part["rows"])
