@@ -2,7 +2,7 @@
 # Everything that needs GPUs, in one go:
 #
 #   bash benchmarks/gpu.sh 1     kernels: tests, products, Nsight Compute counters, compute-sanitizer;
-#                                the ladder, the ResNets and networks by layer on one GPU
+#                                the ladder, the ResNets, networks by layer and vector addition on one GPU
 #   bash benchmarks/gpu.sh 2     the ladder on two GPUs and its profiles, the ResNets; 4: on four
 #
 # Results are merged into benchmarks/results/ and profiles/ladder/. A part that hangs or fails leaves
@@ -40,6 +40,7 @@ if [ "$ranks" = 1 ]; then
     part trainer-counters "$one" "$python" benchmarks/counters.py
     part sanitizer "$one" "$python" benchmarks/sanitize.py
     part layers 110 "$python" benchmarks/layers.py --part time
+    part vecadd 140 "$python" benchmarks/vecadd.py --part time profile
     part resnets 330 "$python" benchmarks/resnet.py --part time counters tuned
 fi
 [ "$ranks" = 2 ] && part resnets "$one" "$python" benchmarks/resnet.py --part ddp
