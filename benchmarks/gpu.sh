@@ -3,7 +3,9 @@
 #
 #   bash benchmarks/gpu.sh 1     kernels: tests, products, Nsight Compute counters, compute-sanitizer;
 #                                the ladder, the ResNets, networks by layer and vector addition on one GPU
-#   bash benchmarks/gpu.sh 2     the ladder on two GPUs and its profiles, the ResNets; 4: on four
+#   bash benchmarks/gpu.sh 2     the ladder on two GPUs and its profiles, the ResNets, utilization;
+#                                4: on four
+#   bash benchmarks/gpu.sh 1 vecadd tta          only these parts
 #
 # Results are merged into benchmarks/results/ and profiles/ladder/. A part that hangs or fails leaves
 # the rest; the last line names those that did. Environment:
@@ -14,15 +16,18 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 ranks=${1:-1}
+only=" ${*:2} "
 python=$(command -v "${PYTHON:-python3}")
 logs=${LOGS:-build/gpu}
 mkdir -p "$logs"
-failed=()
+failed=() ran=" "
 
 # part NAME SECONDS COMMAND...: run it; what it says is shown and kept.
 part() {
     local name=$1 limit=$2 began=$SECONDS status
     shift 2
+    [ "$only" = "  " ] || [[ $only == *" $name "* ]] || return 0
+    ran+="$name "
     echo "== $name (at $SECONDS s, at most $limit s): $*"
     # Not a pipe: that would wait for whatever a killed part leaves behind.
     PYTHONUNBUFFERED=1 timeout --kill-after=10 "$limit" "$@" > >(tee "$logs/$name.log") 2>&1
@@ -41,9 +46,17 @@ if [ "$ranks" = 1 ]; then
     part sanitizer "$one" "$python" benchmarks/sanitize.py
     part layers 110 "$python" benchmarks/layers.py --part time
     part vecadd 140 "$python" benchmarks/vecadd.py --part time profile
-    part resnets 330 "$python" benchmarks/resnet.py --part time counters tuned
+    part memory 90 "$python" benchmarks/memory.py
+    part tta 90 "$python" benchmarks/tta.py --backend cupy --budget 55
+    part machine 90 "$python" -m perfmodel machine measure -o benchmarks/results/machine_h200x1.toml
+    part resnet-time "$one" "$python" benchmarks/resnet.py --part time
+    part resnet-counters 190 "$python" benchmarks/resnet.py --part counters
+    part resnet-tuned 100 "$python" benchmarks/resnet.py --part tuned
 fi
-[ "$ranks" = 2 ] && part resnets "$one" "$python" benchmarks/resnet.py --part ddp
+if [ "$ranks" = 2 ]; then
+    part resnet-ddp "$one" "$python" benchmarks/resnet.py --part ddp
+    part utilization 90 "$python" benchmarks/utilization.py --ranks 2
+fi
 part ladder "${LADDER_S:-240}" mpirun --bind-to none -n "$ranks" "$python" benchmarks/ladder.py
 if [ "$ranks" != 1 ]; then
     part profiles "${PROFILES_S:-330}" "$python" profiles/collect_ladder.py profiles/ladder \
@@ -51,5 +64,8 @@ if [ "$ranks" != 1 ]; then
         --rungs document pinned host-flat prefetch resident chunked nccl graph thin "fused x3" \
         "peer x3" "model host" "model nccl"
 fi
+for name in "${@:2}"; do
+    [[ $ran == *" $name "* ]] || failed+=("$name (no such part on $ranks)")
+done
 echo "== done in $SECONDS s; failed: ${failed[*]:-none}"
 [ ${#failed[@]} = 0 ]
