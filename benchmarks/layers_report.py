@@ -12,6 +12,8 @@ from typing import Any, Final
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
+from made import put_parts  # noqa: E402
+
 from perfmodel.machine import Machine, known, named  # noqa: E402
 from perfmodel.paleo import DTYPES, fit_ppp, platform, step  # noqa: E402
 from perfmodel.paleo.report import Layers, kind, totals  # noqa: E402
@@ -21,8 +23,7 @@ from perfmodel.workloads.networks import NETWORKS, network  # noqa: E402
 
 PAGE: Final = ROOT / "docs" / "layers.md"
 RESNETS: Final = ROOT / "benchmarks" / "results" / "resnet.json"
-BEGIN: Final = "<!-- made by benchmarks/layers.py --document: {} -->"
-END: Final = "<!-- end of {} -->"
+SCRIPT: Final = "benchmarks/layers.py --document"
 MATHS: Final = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "float16"}
 FITTED: Final = 128
 """Images of the step that fits the percent of peak."""
@@ -31,15 +32,7 @@ WAYS: Final = ("graph", "alone", "whole", "events", "synchronized")
 
 def write(results: Path) -> None:
     """Replace what lies between the marks."""
-    text = PAGE.read_text(encoding="utf-8")
-    made = parts(results)
-    for name, part in made.items():
-        begin, end = BEGIN.format(name), END.format(name)
-        before, _, rest = text.partition(begin)
-        _, _, after = rest.partition(end)
-        text = f"{before}{begin}\n\n{part.strip()}\n\n{end}{after}"
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"{PAGE.relative_to(ROOT)}: {', '.join(made)}")
+    put_parts(PAGE, SCRIPT, parts(results))
 
 
 def parts(results: Path) -> dict[str, str]:

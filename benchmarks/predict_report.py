@@ -7,21 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from made import put
 from predict_score import QUIET
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "predict.md"
-BEGIN = "<!-- made by benchmarks/predict.py --document: do not edit -->"
+SCRIPT = "benchmarks/predict.py --document"
 CLOSE = 0.3
 """Pairs of settings that differ by less are hard to rank."""
-END = "<!-- end of what benchmarks/predict.py made -->"
 
 
 def write(result: dict[str, Any]) -> None:
     """Replace what lies between the marks."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(before + BEGIN + "\n\n" + made(result) + "\n" + END + after, encoding="utf-8")
+    put(PAGE, SCRIPT, made(result))
 
 
 def made(result: dict[str, Any]) -> str:

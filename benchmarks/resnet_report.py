@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
 import resnet_picture  # noqa: E402
+from made import put_parts  # noqa: E402
 from resnet_counts import counted  # noqa: E402
 from resnet_measured import measured, with_times  # noqa: E402
 
@@ -23,8 +24,7 @@ from perfmodel.workloads.cnn import Cost, costs, total, training_bytes  # noqa: 
 from perfmodel.workloads.resnets import resnet  # noqa: E402
 
 PAGE: Final = ROOT / "docs" / "resnet.md"
-BEGIN: Final = "<!-- made by benchmarks/resnet.py --document: {} -->"
-END: Final = "<!-- end of {} -->"
+SCRIPT: Final = "benchmarks/resnet.py --document"
 STUDIED: Final = ("resnet18", "resnet50")
 PICTURE: Final = "![Training steps under the roofs of {}](images/resnet_measured.png)"
 
@@ -37,15 +37,7 @@ def write(results: Path) -> None:
     found = machine(result)
     if found:
         resnet_picture.measured(steps(result, counts), found, folder)
-    text = PAGE.read_text(encoding="utf-8")
-    made = parts(results)
-    for name, part in made.items():
-        begin, end = BEGIN.format(name), END.format(name)
-        before, _, rest = text.partition(begin)
-        _, _, after = rest.partition(end)
-        text = f"{before}{begin}\n\n{part.strip()}\n\n{end}{after}"
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"{PAGE.relative_to(ROOT)}: {', '.join(made)}")
+    put_parts(PAGE, SCRIPT, parts(results))
 
 
 def parts(results: Path) -> dict[str, str]:

@@ -19,6 +19,8 @@ import numpy as np
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
+from made import put_parts  # noqa: E402
+
 from perfmodel.ceilings.measurement_file import load  # noqa: E402
 from perfmodel.plot import save  # noqa: E402
 from perfmodel.plot.scaling import Curve  # noqa: E402
@@ -47,8 +49,7 @@ PAGE: Final = ROOT / "docs" / "scaling.md"
 IMAGES: Final = ROOT / "docs" / "images"
 RESULTS: Final = ROOT / "benchmarks" / "results"
 LAUNCHES: Final = ROOT / "profiles" / "launches"
-BEGIN: Final = "<!-- made by benchmarks/scaling.py: {} -->"
-END: Final = "<!-- end of {} -->"
+SCRIPT: Final = "benchmarks/scaling.py"
 RUNGS: Final = (
     "document", "pinned", "resident", "chunked", "nccl", "graph", "fused x3", "peer x3",
     "model graph", "torch ddp_eager", "torch graph_branches",
@@ -70,15 +71,7 @@ def main() -> None:
     rungs = ladder(2048, 12000)
     save(picture(campaign, all_reduces(campaign)), IMAGES, "scaling_campaign", ("png",))
     save(draw(list(_rung_curves(rungs))), IMAGES, "scaling_ladder", ("png",))
-    text = PAGE.read_text(encoding="utf-8")
-    made = parts(campaign)
-    for name, part in made.items():
-        begin, end = BEGIN.format(name), END.format(name)
-        before, _, rest = text.partition(begin)
-        _, _, after = rest.partition(end)
-        text = f"{before}{begin}\n\n{part.strip()}\n\n{end}{after}"
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"{PAGE.relative_to(ROOT)}: {', '.join(made)}")
+    put_parts(PAGE, SCRIPT, parts(campaign))
 
 
 def parts(campaign: Study) -> dict[str, str]:

@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from made import put
+
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "whatif.md"
-BEGIN = "<!-- made by benchmarks/whatif.py --document: do not edit -->"
-END = "<!-- end of what benchmarks/whatif.py made -->"
+SCRIPT = "benchmarks/whatif.py --document"
 MODELS = ("frozen", "held out", "other launches")
 
 
 def write(result: dict[str, Any]) -> None:
     """Replace what lies between the marks."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(before + BEGIN + "\n\n" + made(result) + "\n" + END + after, encoding="utf-8")
+    put(PAGE, SCRIPT, made(result))
 
 
 def made(result: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import layers as benchmark  # noqa: E402
 import layers_report  # noqa: E402
+import made  # noqa: E402
 
 
 def run(*words: str, code: int = 0) -> str:
@@ -109,11 +110,9 @@ def test_refusals(words: tuple[str, ...], code: int, says: str) -> None:
 
 
 def test_the_page_shows_what_is_made() -> None:
-    text = layers_report.PAGE.read_text(encoding="utf-8")
-    for name, made in layers_report.parts(benchmark.RESULTS).items():
-        begin, end = (m.format(name) for m in (layers_report.BEGIN, layers_report.END))
-        shown = text.partition(begin)[2].partition(end)[0].strip()
-        assert shown == made.strip(), "run: python benchmarks/layers.py --document"
+    for name, part in layers_report.parts(benchmark.RESULTS).items():
+        shown = made.section(layers_report.PAGE, layers_report.SCRIPT, name)
+        assert shown == part.strip(), "run: python benchmarks/layers.py --document"
 
 
 def test_paleo_on_measured_steps() -> None:

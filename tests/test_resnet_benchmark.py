@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import made  # noqa: E402
 import resnet  # noqa: E402
 import resnet_counts  # noqa: E402
 import resnet_report  # noqa: E402
@@ -181,8 +182,6 @@ def test_torch_counted_what_the_layers_say() -> None:
 
 
 def test_the_page_is_what_the_results_make_it() -> None:
-    text = resnet_report.PAGE.read_text(encoding="utf-8")
-    for name, made in resnet_report.parts(resnet.RESULTS).items():
-        begin, end = (m.format(name) for m in (resnet_report.BEGIN, resnet_report.END))
-        shown = text.partition(begin)[2].partition(end)[0].strip()
-        assert shown == made.strip(), "run: python benchmarks/resnet.py --document"
+    for name, part in resnet_report.parts(resnet.RESULTS).items():
+        shown = made.section(resnet_report.PAGE, resnet_report.SCRIPT, name)
+        assert shown == part.strip(), "run: python benchmarks/resnet.py --document"

@@ -17,6 +17,7 @@ from perfmodel.plot.scaling import scaling as draw
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import made  # noqa: E402
 import scaling as benchmark  # noqa: E402
 
 CAMPAIGN = ROOT / "profiles" / "campaign"
@@ -106,11 +107,9 @@ def test_files_that_are_neither_record_nor_report_are_refused(tmp_path: Path) ->
 
 
 def test_the_page_holds_what_is_committed() -> None:
-    text = benchmark.PAGE.read_text(encoding="utf-8")
-    for name, made in benchmark.parts(benchmark.of_campaign()).items():
-        begin, end = (mark.format(name) for mark in (benchmark.BEGIN, benchmark.END))
-        shown = text.partition(begin)[2].partition(end)[0]
-        assert shown.strip() == made.strip(), f"{name}: run python benchmarks/scaling.py"
+    for name, part in benchmark.parts(benchmark.of_campaign()).items():
+        shown = made.section(benchmark.PAGE, benchmark.SCRIPT, name)
+        assert shown == part.strip(), f"{name}: run python benchmarks/scaling.py"
 
 
 def test_speedups_of_the_ladder_by_hand() -> None:

@@ -136,11 +136,10 @@ def test_a_model_of_another_workload_is_refused(tmp_path: Path) -> None:
 
 def test_the_page_shows_the_benchmark_s_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import made
     import whatif_report
 
     result = json.loads((ROOT / "benchmarks" / "results" / "whatif.json").read_text("utf-8"))
-    page = (ROOT / "docs" / "whatif.md").read_text(encoding="utf-8")
-    begin, end = page.index(whatif_report.BEGIN), page.index(whatif_report.END)
-    shown = page[begin + len(whatif_report.BEGIN) : end].strip()
+    shown = made.section(whatif_report.PAGE, whatif_report.SCRIPT)
     assert shown == whatif_report.made(result).strip()
     assert result["summary"]["bounds"]["hold"] == result["summary"]["bounds"]["pairs"]
