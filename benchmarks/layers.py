@@ -21,7 +21,6 @@ layers as torch modules (`layers_nets.py`), NCHW, cudnn.benchmark off, synthetic
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +30,8 @@ from typing import Any, Final
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from result_parts import run_parts  # noqa: E402
 
 from perfmodel.workloads.networks import NETWORKS, network  # noqa: E402
 
@@ -127,15 +128,7 @@ def main() -> None:
     add("--seconds", type=float, default=75.0, help="within which cells may begin")
     add("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
-    for part in args.part:
-        result = json.loads(args.out.read_text(encoding="utf-8")) if args.out.exists() else {}
-        result[part] = part_of(part, args)
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        done = result[part]
-        print(f"{part}: {len(done['rows'])} rows in {done['seconds']} s -> {args.out}", flush=True)
-        for problem in done["problems"]:
-            print(f"  {problem}", flush=True)
+    run_parts(args.part, args.out, lambda part: part_of(part, args))
     if args.document:
         import layers_report
 

@@ -42,6 +42,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from result_parts import run_parts
+
 HERE = Path(__file__).resolve().parent
 RESULTS: Final = HERE / "results" / "resnet.json"
 NETS: Final = ("resnet18", "resnet50")
@@ -280,19 +282,7 @@ def main() -> None:
     add("--ncu", default=shutil.which("ncu") or "ncu")
     add("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
-    for part in args.part:
-        result = json.loads(args.out.read_text(encoding="utf-8")) if args.out.exists() else {}
-        try:
-            result[part] = part_of(part, args)
-        except Exception as problem:  # the next part may still work
-            print(f"{part} failed: {problem!r}", flush=True)
-            continue
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        done = result[part]
-        print(f"{part}: {len(done['rows'])} rows in {done['seconds']} s -> {args.out}", flush=True)
-        for problem in done["problems"]:
-            print(f"  {problem}", flush=True)
+    run_parts(args.part, args.out, lambda part: part_of(part, args))
     if args.document:
         import resnet_report
 

@@ -36,6 +36,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+from result_parts import run_parts, store  # noqa: E402
 from vecadd_ways import (  # noqa: E402
     Gpu,
     Seconds,
@@ -272,15 +273,6 @@ def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:
     return done
 
 
-def store(path: Path, part: str, done: dict[str, Any]) -> None:
-    """Write a part beside the others; one without rows does not replace what was measured."""
-    result = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    if done["rows"] or part not in result:
-        result[part] = done
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-
-
 def main() -> None:
     """Run the parts asked for."""
     parser = argparse.ArgumentParser(
@@ -301,9 +293,7 @@ def main() -> None:
     if "program" in args.part:
         program(args)
         return
-    for part in args.part:
-        done = part_of(part, args)
-        print(f"{part}: {len(done['rows'])} rows -> {args.out}", flush=True)
+    run_parts(args.part, args.out, lambda part: part_of(part, args))
     if args.document:
         import vecadd_report
 
