@@ -13,12 +13,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from build_report import ReportBuilder
 from build_training import Training, analyzed, training_report
 from cli_helpers import fails, harmless, perfmodel, succeeds
 from html_pages import TRICKS, Page, hostile_report, page_of
 
 from perfmodel import predict
-from perfmodel.html.blocks import grid
+from perfmodel.html.blocks import LONGEST, MOST_ROWS, grid
 from perfmodel.html.lead import parts
 from perfmodel.html.svg import inline
 from perfmodel.table import Column, Table
@@ -128,7 +129,8 @@ def test_it_is_built_for_screen_readers(page: Page) -> None:
         said = picture.attributes.get("role") == "img" and "aria-labelledby" in picture.attributes
         assert said != (picture.attributes.get("aria-hidden") == "true")
     for region in page.elements:
-        if region.attributes.get("role") == "region":
+        if "tabindex" in region.attributes:
+            assert region.attributes["role"] == "group"
             assert region.attributes["aria-label"]
 
 
@@ -198,7 +200,7 @@ def test_it_says_what_the_analysis_says(base: Page) -> None:
         "float32 peak", "34 %",
     ]  # fmt: skip
     assert cells(base, "Predicted against measured")[1] == [
-        "batch iteration", "816.8 us", "2.435 ms", "-66%",
+        "batch iteration", "816.8 us", "2.435 ms", "-66 %",
     ]  # fmt: skip
     assert [row[0] for row in cells(base, "Terms of the model")[1:]] == [
         "P_flops",
@@ -390,6 +392,52 @@ def test_letters_can_be_read(dark: bool) -> None:
         for paper in ("page", "paper", "faint", "first"):
             assert contrast(colors[ink], colors[paper]) >= 4.5, (ink, paper)
     assert contrast(colors["warn-ink"], colors["warn"]) >= 4.5
+    dark_bar, light_bar = ("#0e1217", "#0e1217") if dark else ("#ffffff", "#222222")
+    for bar, letters in (
+        ("0072b2", dark_bar), ("d55e00", dark_bar), ("009e73", light_bar), ("56b4e9", light_bar),
+        ("cc79a7", light_bar), ("e69f00", light_bar), ("8c564b", dark_bar), ("222222", dark_bar),
+        ("dfe5ea", colors["ink"]),
+    ):  # fmt: skip
+        assert contrast(colors.get(f"c-{bar}", f"#{bar}"), letters) >= 4.5, bar
     assert contrast(colors["meter"], colors["track"]) >= 3
     for bar in ("projection", "busy", "p0", "p1", "p2", "meter"):
         assert contrast(colors[bar], colors["paper"]) >= 3, bar
+
+
+# --- odd reports
+
+
+def test_long_names_and_many_ranges_stay_readable(tmp_path: Path) -> None:
+    report = ReportBuilder()
+    report.gpu(0)
+    thread = report.thread(rank=0)
+    for start in range(0, 60_000_000, 20_000_000):
+        thread.range("batch iteration", start, start + 19_900_000)
+        for i in range(1600):
+            at = start + 10_000 * i
+            thread.range(f"{'x' * 3000} {i}", at, at + 9_000)
+            thread.kernel("k" * 9000, (at + 10, at + 20), (at + 30, at + 5_000))
+    page = page_of(report.write(tmp_path / "long.sqlite"))
+    assert len(cells(page, "Where a median batch goes")) == 1 + MOST_ROWS
+    assert "1,201 more rows are left out" in page.words
+    assert max(len(e.text) for e in page.all("th", "td")) == LONGEST
+    assert "One batch of one rank has more than 3,000 bars" in page.words
+    assert len(page.text) < 1_000_000
+
+
+def test_batches_of_no_length_are_no_division_by_zero(tmp_path: Path) -> None:
+    report = ReportBuilder()
+    report.gpu(0)
+    thread = report.thread(rank=0)
+    for at in range(10, 5000, 1000):
+        thread.range("batch iteration", at, at)
+        thread.kernel("kernel", (at, at), (at + 10, at + 20))
+    page = page_of(report.write(tmp_path / "zero.sqlite"))
+    assert page.all("h1")[0].text == "zero"
+
+
+def test_batches_of_another_name_have_a_page_too(tmp_path: Path) -> None:
+    path = training_report(tmp_path / "r.sqlite", Training(label="my step"))
+    page = page_of(path, batch_label="my step")
+    assert cells(page, "Where a median batch goes")[1][0] == "my step"
+    assert "The changes of the ladder cannot be ranked." in page.words

@@ -10,6 +10,11 @@ from typing import ClassVar, Final, SupportsFloat
 from perfmodel.table import Align, Table
 
 CLOCKS: Final = ("host", "projection", "busy")
+MOST_ROWS: Final = 400
+"""More rows of a table are left out: no page is read so far."""
+
+LONGEST: Final = 200
+"""Letters of a name in a table or over a bar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +147,7 @@ def grid(
             heads.append(Head(column.heading, column.alignment, sortable=bool(column.heading)))
     shown, tree = table.cells(), table.tree_column
     rows = []
-    for at, values in enumerate(table.rows):
+    for at, values in enumerate(table.rows[:MOST_ROWS]):
         cells = []
         for i in kept:
             column, value = table.columns[i], values[i]
@@ -150,10 +155,18 @@ def grid(
             share = column.kind == "percent" and column.key not in plain
             whole = full.get(column.key, (100.0 if column.unit == "%" else 1.0) if share else 0.0)
             level = int(table.levels[at]) if table.levels is not None and i == tree else 0
-            cells.append(Cell(shown[at][i], _key(number), _part(value, whole), level=level))
+            cells.append(Cell(cut(shown[at][i]), _key(number), _part(value, whole), level=level))
         rows.append(tuple(cells))
     named = next((n for n, i in enumerate(kept) if table.columns[i].kind == "text"), 0)
-    return Grid(caption or table.title, tuple(heads), tuple(rows), table.notes, named)
+    notes, more = table.notes, len(table.rows) - len(rows)
+    if more:
+        notes = (*notes, f"{more:,} more rows are left out: perfmodel analyze --out writes all")
+    return Grid(caption or table.title, tuple(heads), tuple(rows), notes, named)
+
+
+def cut(text: str) -> str:
+    """Shorten what is longer than `LONGEST`."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def _key(number: object) -> str:

@@ -15,7 +15,7 @@ from perfmodel.whatif import report as whatif_report
 from perfmodel.whatif.words import words
 
 _INSTEAD: Final = (
-    "The changes are those of perfmodel's own trainer, which says in its report how it ran; for "
+    "the changes are those of perfmodel's own trainer, which says in its report how it ran; for "
     "another program the findings below say what to change and what that saves at most"
 )
 
@@ -23,7 +23,7 @@ _INSTEAD: Final = (
 def what_if(said: WhatIf | str) -> Iterator[Block]:
     """Yield the changes ranked, or why there are none."""
     if isinstance(said, str):
-        yield Notice(f"No change can be asked about: {said}.", _INSTEAD)
+        yield Notice("The changes of the ladder cannot be ranked.", f"{said}; {_INSTEAD}")
         return
     for warning in said.warnings:
         yield Notice("Take the predictions with care.", warning)

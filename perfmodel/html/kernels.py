@@ -11,7 +11,6 @@ from perfmodel.measure import Run
 from perfmodel.table import Column, Table
 
 _MOST: Final = 15
-_LONGEST: Final = 200
 
 
 def kernels(run: Run, warmup: int, batch_s: float) -> Table | None:
@@ -27,7 +26,10 @@ def kernels(run: Run, warmup: int, batch_s: float) -> Table | None:
     if not found:
         return None
     found.sort(key=lambda pair: (-pair[1], pair[0]))
-    rows = [(_cut(name), seconds, seconds / batch_s) for name, seconds in found[:_MOST]]
+    rows = [
+        (name, seconds, seconds / batch_s if batch_s > 0 else None)
+        for name, seconds in found[:_MOST]
+    ]
     columns = (
         Column("kernel", "Kernel"),
         Column("seconds", "On the GPU", "si", "s"),
@@ -35,7 +37,3 @@ def kernels(run: Run, warmup: int, batch_s: float) -> Table | None:
     )
     notes = (f"the {_MOST} longest of {len(found)}",) if len(found) > _MOST else ()
     return Table("Kernels of a batch (medians over ranks and batches)", columns, rows, notes)
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"

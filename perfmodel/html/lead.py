@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from perfmodel.analysis import RangeRow, RunAnalysis
+from perfmodel.comparable import machine_roof
 from perfmodel.fit import Rate
 from perfmodel.html.blocks import Grid, grid
 from perfmodel.predict import Case
@@ -39,13 +40,16 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a median batch; `begin` and `share` are of the whole."""
+    """A part of a median batch; `begin` and `share` are of the whole.
+
+    `what` is 'range', 'small' for several ranges put together, 'rest' for what is in none.
+    """
 
     name: str
     seconds: float
     begin: float
     share: float
-    rest: bool = False
+    what: str = "range"
 
     @property
     def shown(self) -> str:
@@ -108,20 +112,19 @@ def parts(run: RunAnalysis) -> Iterator[Part]:
         children = _inside(run, children[0][0], queued=queued) or children
     if not children or whole <= 0:
         return
-    found = [(row.label, s) for row, s in children]
+    found = [(row.label, s, "range") for row, s in children]
     shown = [p for p in found if p[1] >= _REST * whole][:_MOST_PARTS]
-    small = sum(s for _, s in found) - sum(s for _, s in shown)
-    rest = whole - sum(s for _, s in found)
+    small = sum(p[1] for p in found) - sum(p[1] for p in shown)
+    rest = whole - sum(p[1] for p in found)
     scale = max(whole, whole - rest)
     if small > 0:
-        shown.append((f"{len(found) - len(shown)} smaller ones", small))
-    begin = 0.0
-    for name, seconds in shown:
-        yield Part(name, seconds, begin, seconds / scale)
-        begin += seconds / scale
+        shown.append((f"{len(found) - len(shown)} smaller ones", small, "small"))
     if rest > _REST * whole:
-        name = "the GPU is idle" if queued else "in no range"
-        yield Part(name, rest, begin, rest / scale, rest=True)
+        shown.append(("the GPU is idle" if queued else "in no range", rest, "rest"))
+    begin = 0.0
+    for name, seconds, what in shown:
+        yield Part(name, seconds, begin, seconds / scale, what)
+        begin += seconds / scale
 
 
 def _inside(run: RunAnalysis, row: RangeRow, *, queued: bool) -> list[tuple[RangeRow, float]]:
@@ -133,12 +136,12 @@ def _inside(run: RunAnalysis, row: RangeRow, *, queued: bool) -> list[tuple[Rang
 def _sentence(run: RunAnalysis, found: Sequence[Part]) -> str:
     batch = run.batch.median.value
     said = f"A median batch takes {si(batch, 's', 4)}"
-    named = [p for p in found if not p.rest]
+    named = [p for p in found if p.what == "range"]
     if named:
         most = max(named, key=lambda p: p.seconds)
         said += f"; its largest part, {most.shown}, is {most.name}"
     busy = head_of(run).gpu_busy_s
-    if busy is not None:
+    if busy is not None and batch > 0:
         said += f". The GPU is busy for {percent(busy / batch)} of it"
     return said + "."
 
@@ -152,8 +155,8 @@ def _tiles(run: RunAnalysis) -> Iterator[Tile]:
         f"95 %: {si(seconds.low, 's', 4)} to {si(seconds.high, 's', 4)}; {batch.count} batches on "
         f"{len(run.ranks)} rank{'s' * (len(run.ranks) != 1)}",
     )
-    if head.gpu_busy_s is None:
-        yield Tile("GPU busy", "–", "no GPU operation was recorded")
+    if head.gpu_busy_s is None or seconds.value <= 0:
+        yield Tile("GPU busy", "–", "no GPU operation was recorded in a batch")
     else:
         share = min(head.gpu_busy_s / seconds.value, 1.0)
         yield Tile("GPU busy", percent(share), f"{si(head.gpu_busy_s, 's')} of a batch", share)
@@ -165,13 +168,13 @@ def _tiles(run: RunAnalysis) -> Iterator[Tile]:
         yield Tile("Achieved in a batch", si(head.rate, "FLOP/s"), note, reached)
     else:
         yield Tile("Achieved in a batch", "–", "the FLOPs of a batch are not known")
-    roof = run.roofline
+    roof = run.roofline or machine_roof(run)
+    name = "Of its effective roof" if run.roofline else "Of the machine's roof"
     if roof is not None and run.points:
         point = run.points[0]
         height = float(roof.smooth(point.intensity_flops_per_byte))
         share = point.flops_per_s / height
-        note = f"smooth: {si(height, 'FLOP/s')}"
-        yield Tile("Of its effective roof", percent(share), note, min(share, 1.0))
+        yield Tile(name, percent(share), f"smooth: {si(height, 'FLOP/s')}", min(share, 1.0))
     else:
         yield Tile("Of its effective roof", "–", "no roofline could be fitted")
 

@@ -57,7 +57,7 @@ def model(run: RunAnalysis, said: Prediction | str) -> Iterator[Block]:
         yield grid(_terms(run))
         yield grid(_checks(run))
     if isinstance(said, str):
-        yield Notice("No calibrated model predicts this batch.", said)
+        yield Words("A calibrated model", (f"None predicts this batch: {said}.",))
     else:
         yield Words("The calibrated model", (_beside(run, said),))
         yield grid(prediction_report.phases_table(said))
@@ -139,7 +139,7 @@ def _checks(run: RunAnalysis) -> Table:
         Column("measured_s", "Measured", "si", "s", digits=4),
         Column("error", "Error", align="right"),
     )
-    shown = [(*row[:3], f"{row[3]:+.0%}") for row in rows]
+    shown = [(*row[:3], f"{100 * row[3]:+.0f} %") for row in rows]
     note = "the model has no launches, no waiting and no element-wise kernels: what it misses"
     return Table("Predicted against measured", columns, shown, (note,))
 
@@ -151,5 +151,5 @@ def _beside(run: RunAnalysis, said: Prediction) -> str:
         f"It predicts {si(said.batch_s, 's', 4)} (90 %: {si(said.low_s, 's')} to "
         f"{si(said.high_s, 's')}); measured are {si(measured, 's', 4)}, "
         f"{'inside' if inside else 'outside'} the interval, an error of "
-        f"{said.batch_s / measured - 1:+.0%}."
+        f"{100 * (said.batch_s / measured - 1):+.0f} %."
     )

@@ -16,7 +16,6 @@ from perfmodel.table import Column, Table
 from perfmodel.trace import Trace
 from perfmodel.units import si
 
-_LONGEST: Final = 200
 _SECTION_NAMES: Final = {
     "peak_flops_per_s": "peak",
     "gemm_flops_per_s": "matrix product",
@@ -83,8 +82,7 @@ def _configuration(config: Mapping[str, Any]) -> Table:
             if isinstance(value, dict):
                 yield from flat(value, f"{above}{key}.")
             else:
-                text = str(value)
-                yield f"{above}{key}", text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+                yield f"{above}{key}", str(value)
 
     rows = list(flat({k: v for k, v in config.items() if k != MARK_KEY}, ""))
     title = "Configuration, from the report's mark"

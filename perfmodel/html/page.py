@@ -13,7 +13,7 @@ from typing import Any, Final
 import perfmodel
 from perfmodel import sweeps, tables
 from perfmodel.analysis import Analysis, RunAnalysis
-from perfmodel.errors import ModelError, PerfmodelError, WorkloadError
+from perfmodel.errors import PerfmodelError
 from perfmodel.escape import printable
 from perfmodel.html import pictures
 from perfmodel.html.blocks import CLOCKS, Block, Section, Words, grid
@@ -24,6 +24,7 @@ from perfmodel.html.model import model as model_blocks
 from perfmodel.html.origin import machine, provenance
 from perfmodel.measure import measure
 from perfmodel.predict import Model, Prediction, predict
+from perfmodel.predict.case import own_case
 from perfmodel.summary import what_ran
 from perfmodel.whatif import WhatIf, ask
 
@@ -32,6 +33,8 @@ _NO_MODEL: Final = (
     "predictions"
 )
 
+_LONGEST: Final = 1000
+"""Letters of a text that are shown."""
 _NAMES: Final = 11
 """Letters that the lines of a summary leave for their names."""
 
@@ -49,16 +52,27 @@ class Asked:
     @classmethod
     def of(cls, run: RunAnalysis, model: Model | None) -> Asked:
         """Ask about one run."""
+        said: WhatIf | str
         try:
             said = ask(run.traces, model)
-        except (ModelError, WorkloadError) as error:
-            return cls(str(error).removeprefix(f"{run.label}: "), _NO_MODEL)
-        if model is None:
-            return cls(said, _NO_MODEL)
+        except PerfmodelError as error:
+            said = str(error).removeprefix(f"{run.label}: ")
         try:
-            return cls(said, predict(model, said.case))
-        except ModelError as error:
+            return cls(said, _predicted(run, said, model))
+        except PerfmodelError as error:
             return cls(said, str(error))
+
+
+def _predicted(run: RunAnalysis, said: WhatIf | str, model: Model | None) -> Prediction | str:
+    """Predict the batch of the trainer, or of the program that the model was calibrated on."""
+    if model is None:
+        return _NO_MODEL
+    if isinstance(said, WhatIf):
+        return predict(model, said.case)
+    if model.workload != run.workload.name:
+        return f"the model is of the workload {model.workload!r}, the report of another one"
+    values = {s: v for s, v in run.identity.values.items() if s in run.workload.symbols}
+    return predict(model, own_case(run.workload, values))
 
 
 def page(analysis: Analysis, model: Model | None = None) -> str:
@@ -121,7 +135,8 @@ def _sections(analysis: Analysis, asked: Asked) -> Iterator[Section]:
     yield section(
         "timeline", "Timeline of one batch", "", pictures.timeline(measured, run.batch.warmup)
     )
-    yield section("roofline", "Roofline", _ROOF, _roofline(analysis))
+    roof = _ROOF if run.roofline is not None else ""
+    yield section("roofline", "Roofline", roof, _roofline(analysis))
     yield section("model", "Model", _MODEL, model_blocks(run, asked.prediction))
     yield section("whatif", "What if", _WHAT_IF, what_if(asked.what_if))
     yield section("findings", "Findings and cautions", _FINDINGS, findings(run))
@@ -151,8 +166,10 @@ def _roofline(analysis: Analysis) -> Iterator[Block]:
     yield from pictures.roofline(analysis)
     if analysis.points:
         found = tables.points_text(analysis)
-        beside = ("predicted_s", "measured_s", "model_error")  # what the model section tells
-        made = grid(found, caption="Measured points and the roof above them", drop=beside)
+        left_out = ["predicted_s", "measured_s", "model_error"]  # the model section tells them
+        if analysis.fitted.roofline is None:
+            left_out += ["roof_flops_per_s", "of_roof"]
+        made = grid(found, caption="Measured points", drop=left_out)
         yield replace(made, notes=found.notes[:-1])
 
 
@@ -175,8 +192,9 @@ def _environment() -> Any:
         ) from error
 
     def shown(value: Any) -> Any:
-        plain = isinstance(value, str) and not isinstance(value, Markup)
-        return printable(value) if plain else value
+        if not isinstance(value, str) or isinstance(value, Markup):
+            return value
+        return printable(value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…")
 
     made = Environment(
         loader=PackageLoader("perfmodel", "html"),

@@ -11,7 +11,7 @@ from perfmodel.analysis import Analysis, RunAnalysis
 from perfmodel.comparable import machine_roof
 from perfmodel.errors import PerfmodelError
 from perfmodel.escape import printable
-from perfmodel.html.blocks import Block, Notice, Picture, grid
+from perfmodel.html.blocks import Block, Notice, Picture, cut, grid
 from perfmodel.html.svg import inline
 from perfmodel.measure import Run
 from perfmodel.table import Column, Table
@@ -22,7 +22,6 @@ from perfmodel.units import si
 
 _MOST_BARS: Final = 3000
 _MOST_RANKS: Final = 8
-_LONGEST: Final = 160
 _TRACE: Final = "perfmodel timeline --format perfetto writes all of it as a trace"
 
 
@@ -96,8 +95,7 @@ def _tips(lanes: Sequence[Lane], window: Window) -> dict[str, list[str]]:
 
 
 def _said(bar: Bar, window: Window) -> str:
-    name = printable(bar.name)
-    name = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+    name = cut(printable(bar.name))
     size = "" if bar.size_bytes is None else f", {si(bar.size_bytes, 'B')}"
     starts = (bar.start_ns - window.start_ns) * 1e-3
     return f"{name}{size}: {si((bar.end_ns - bar.start_ns) * 1e-9, 's')} from {starts:,.1f} us on"
