@@ -42,6 +42,7 @@ LAYERS: Final = (
     {"memory", "utilization", "whatif", "tta"},
     {"summary", "store", "scaling"},
     {"outputs"},
+    {"html"},
     {"api"},
     {"commands"},
     {"cli"},
@@ -62,6 +63,7 @@ OWNERS: Final = {
     "rich": {"richtable", "commands"},
     "subprocess": {"readers", "utilization"},
     "pynvml": {"utilization"},
+    "jinja2": {"html"},
 }
 """What only these may import; types for annotations do not count."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -77,6 +78,19 @@ ATTRIBUTE = click.option(
     show_default=True,
     help="Give GPU work to the ranges of its own thread, or also by time within the process.",
 )
+
+
+def analysis_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Options of an analysis: symbols, workload, counting, batches, attribution, the fitted run."""
+    workload = click.option(
+        "--workload", type=click.Path(path_type=Path), help="A TOML file of your own."
+    )
+    fit = click.option(
+        "--fit", metavar="RUN", help="Label or number (from 0) of the run that fits the roofline."
+    )
+    for option in (fit, ATTRIBUTE, WARMUP, BATCH_RANGE, COUNTING, workload, symbol_options):
+        command = option(command)
+    return command
 
 
 def symbol_values(options: dict[str, Any]) -> dict[str, int]:
