@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 import shutil
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,6 +107,45 @@ def test_readme_shows_what_the_demonstration_prints(tmp_path: Path) -> None:
 
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert refresh.shown(readme) == refresh.demo(tmp_path), "run: python docs/refresh.py"
+
+
+def test_command_line_reference_is_what_help_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cli_reference
+
+    for columns in ("40", "200"):
+        monkeypatch.setenv("COLUMNS", columns)
+        page = cli_reference.PAGE.read_text(encoding="utf-8")
+        assert page == cli_reference.reference(), "run: python docs/cli_reference.py"
+
+
+def test_functions_that_the_model_names_exist() -> None:
+    page = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"`(perfmodel(?:\.\w+)+)`", page))
+    assert len(names) > 40
+    assert {name for name in names if not _exists(name.split("."))} == set()
+
+
+def _exists(words: list[str]) -> bool:
+    """Whether a module, or what is in it, has this name; modules first: functions share names."""
+    for cut in range(len(words), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(words[:cut]))
+        except ImportError:
+            continue
+        return all((found := getattr(found, word, None)) is not None for word in words[cut:])
+    return False
+
+
+def test_every_formula_with_a_source_is_in_the_model() -> None:
+    page = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
+    cited = re.compile(r"^\s*(?:\"\"\")?Sources?: [\w\[`]", re.MULTILINE)  # as docstrings cite
+    left_out = set()
+    for path in (ROOT / "perfmodel").rglob("*.py"):
+        if cited.search(path.read_text(encoding="utf-8")):
+            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            if not re.search(rf"{re.escape(module)}\b", page):
+                left_out.add(module)
+    assert left_out == set(), "docs/model.md lacks these"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
