@@ -20,9 +20,12 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("profile
 sys.path.insert(0, str(ROOT / "docs"))
 PROGRAMS = ("perfmodel", "python", "sqlite-utils")
 SET_UP = ("make ", "pip install")  # .ci/run runs these themselves
+FAILS = re.compile(r"  # exit code (\d)$")  # behind a command that must fail
 
 
 Run = Callable[[str, str], str]
+ON_A_CLUSTER = ("sbatch ", "nsys-reports/")
+"""What commands of jobs hold; tests/test_nsys_sh.py runs these."""
 
 
 def _commands_of(block: str) -> list[str]:
@@ -31,7 +34,7 @@ def _commands_of(block: str) -> list[str]:
     return [line for line in lines if line and not line.startswith(("#", *SET_UP))]
 
 
-def _commands() -> list[tuple[str, str]]:
+def _all_commands() -> list[tuple[str, str]]:
     found = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
@@ -40,13 +43,27 @@ def _commands() -> list[tuple[str, str]]:
     return found
 
 
+def _commands() -> list[tuple[str, str]]:
+    return [(page, line) for page, line in _all_commands() if not _of_a_job(line)]
+
+
+def commands_of_jobs() -> list[tuple[str, str]]:
+    """Return page and command of everything that submits a job, or reads what one left."""
+    return [(page, line) for page, line in _all_commands() if _of_a_job(line)]
+
+
+def _of_a_job(command: str) -> bool:
+    return any(words in command for words in ON_A_CLUSTER)
+
+
 def _samples() -> list[tuple[str, list[str], str]]:
     """Return page, commands and shown output of every sh block right above a text block."""
     pair = re.compile(r"^```sh\n((?:(?!```).*\n)*)```\n\n```text\n((?:(?!```).*\n)*)```", re.M)
     found = []
     for page in PAGES:
         for block, shown in pair.findall(page.read_text(encoding="utf-8")):
-            if commands := _commands_of(block):
+            commands = _commands_of(block)
+            if commands and not any(map(_of_a_job, commands)):
                 found.append((page.name, commands, shown))
     return found
 
@@ -75,8 +92,11 @@ def run(workplace: Path) -> Run:
         done = subprocess.run(
             [program, *words[1:]], cwd=workplace, capture_output=True, text=True, timeout=120
         )
-        assert done.returncode == 0, f"{page}: {command}\n{done.stderr}"
-        return done.stdout
+        wanted = FAILS.search(command)
+        assert done.returncode == int(wanted[1] if wanted else 0), (
+            f"{page}: {command}\n{done.stderr}"
+        )
+        return done.stderr if wanted else done.stdout
 
     return run
 
@@ -156,12 +176,22 @@ def test_relative_links_resolve(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_python_of_the_readme_runs(workplace: Path) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
-    assert blocks
-    for block in blocks:
-        done = subprocess.run(
-            [sys.executable, "-c", block], cwd=workplace, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
+def _python(page: Path) -> list[tuple[str, str]]:
+    """Return every Python block of a page, with the output that stands below it ('' if none)."""
+    block = re.compile(r"^```python\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", re.M | re.S)
+    return block.findall(page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if _python(p)], ids=lambda page: page.name)
+def test_python_of_a_page_runs(page: Path, workplace: Path, run: Run) -> None:
+    """All blocks of a page as one program, behind its commands, whose files they may read."""
+    for name, command in _commands():
+        if name == page.name and any(out in command for out in (" -o ", " --db ", "--save ")):
+            run(name, command)
+    blocks = _python(page)
+    code = "\n".join(code for code, _ in blocks)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=workplace, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(shown in done.stdout for _, shown in blocks), done.stdout

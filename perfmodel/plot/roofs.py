@@ -63,7 +63,7 @@ def roofline(
     Solid is the smooth roof (compute, then move), dashed the hard one (perfect overlap). Up to
     eight points are named in place if they lie apart, up to four in a legend if they do not; up to
     four also say how much of their smooth roof they reach. More are told apart by marker and
-    colour: by the symbols that vary (H, B) or by report. The first kind is filled, others are hollow.
+    colour: by the symbols that vary (H, B) or by report. The first kind is filled, others hollow.
 
     Parameters
     ----------
