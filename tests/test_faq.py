@@ -52,6 +52,18 @@ def _without_mpi() -> tuple[object, ...]:
     return "analyze", "report.sqlite"
 
 
+def _large_counts() -> tuple[object, ...]:
+    report = ReportBuilder()
+    for rank in range(2):
+        thread = report.thread(pid=100 + rank, rank=rank)
+        thread.mpi("MPI_Init_thread", 0, 500, source="other")
+        for start in range(1_000, 9_000, 1_000):
+            thread.range("batch iteration", start, start + 900)
+            thread.range("MPI_Allreduce", start + 100, start + 800)
+    report.write(Path("report.sqlite"))
+    return "analyze", "report.sqlite"
+
+
 def _on_a_cpu() -> tuple[object, ...]:
     training_report(Path("report.sqlite"), Training(gpu=False, p=2))
     return "stats", "report.sqlite", "--report", "cuda_gpu_kern_sum"
@@ -109,8 +121,8 @@ def _no_nvml() -> tuple[object, ...]:
 
 
 PROVOKED = (
-    _no_ranges, _raw, _cut_short, _still_running, _without_mpi, _on_a_cpu, _without_gpu, _unknown,
-    _other_batch, _old, _graph, _autograd, _no_memory, _forbidden, _no_kernels, _no_nvml,
+    _no_ranges, _raw, _cut_short, _still_running, _without_mpi, _large_counts, _on_a_cpu,
+    _without_gpu, _unknown, _other_batch, _old, _graph, _autograd, _no_memory, _forbidden, _no_kernels, _no_nvml,
 )  # fmt: skip
 
 
