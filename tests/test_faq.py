@@ -122,7 +122,8 @@ def _no_nvml() -> tuple[object, ...]:
 
 PROVOKED = (
     _no_ranges, _raw, _cut_short, _still_running, _without_mpi, _large_counts, _on_a_cpu,
-    _without_gpu, _unknown, _other_batch, _old, _graph, _autograd, _no_memory, _forbidden, _no_kernels, _no_nvml,
+    _without_gpu, _unknown, _other_batch, _old, _graph, _autograd, _no_memory, _forbidden,
+    _no_kernels, _no_nvml,
 )  # fmt: skip
 
 
