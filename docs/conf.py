@@ -52,9 +52,10 @@ def navigation(index: str) -> str:
     return "\n".join(["", "", *trees])
 
 
-def _add_navigation(app: Sphinx, page: str, source: list[str]) -> None:
+def _for_the_site(app: Sphinx, page: str, source: list[str]) -> None:
     if page == app.config.root_doc:
         source[0] += navigation(source[0])
+    source[0] = re.sub(r"\[[\w./]+\.md\]\(", "[](", source[0])  # shows the title for a file's name
 
 
 def _write_mathml(translator: Any, node: Element) -> None:
@@ -73,7 +74,7 @@ def _forward_to_index(app: Sphinx, exception: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Add the navigation, formulas as MathML, and a first page at the top."""
-    app.connect("source-read", _add_navigation)
+    app.connect("source-read", _for_the_site)
     app.connect("build-finished", _forward_to_index)
     app.add_html_math_renderer("mathml", (_write_mathml, None), (_write_mathml, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
