@@ -55,7 +55,8 @@ def navigation(index: str) -> str:
 def _for_the_site(app: Sphinx, page: str, source: list[str]) -> None:
     if page == app.config.root_doc:
         source[0] += navigation(source[0])
-    source[0] = re.sub(r"\[[\w./]+\.md\]\(", "[](", source[0])  # shows the title for a file's name
+    # the title instead of a file's name, where it is no possessive
+    source[0] = re.sub(r"\[[\w./]+\.md\](\([^)]+\))(?!'s)", r"[]\1", source[0])
 
 
 def _write_mathml(translator: Any, node: Element) -> None:
