@@ -1,4 +1,4 @@
-"""Every key of the JSON documents of machines, counters, memory and GPUs is on their page."""
+"""Every key of a command's JSON document is on its page."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ COUNTED = ROOT / "tests" / "golden" / "ncu" / "h200_cublas.csv"
 SIZES = ("-D", 784, "-H", 512, "-C", 10, "-B", 3000)
 OPEN = {"versions", "elapsed_s", "flops_by_type", "peak_flops_per_s", "bandwidth_bytes_per_s",
         "ceilings_flops_per_s", "bytes", "intensity_flops_per_byte", "case", "causes", "means",
+        "sizes", "grid", "parts", "products_flops", "convention", "settings",
         "asked_bytes", "peaks_by_memory_bytes"}  # fmt: skip
 """What is inside these is named by parts, types, levels, symbols, kinds of memory."""
 MEMORY = ROOT / "profiles" / "memory" / "document.sqlite.xz"
+PINNED = ROOT / "profiles" / "h200x2_2ranks_pinned_nsys2025.3.1.sqlite"
 REPORT = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 
 
@@ -40,6 +42,9 @@ def keys(document: Any) -> Iterator[str]:
         ("machines", ("machine", "show", MEASURED, "--json")),
         ("counters", ("counters", COUNTED, *SIZES, "--json")),
         ("counters", ("counters", COUNTED, "--by", "kernel", "--json")),
+        ("splits", ("splits", *SIZES, "-p", 2, "--json")),
+        ("layers", ("layers", "alexnet", "--machine", "h200", "--ranks", 4, "--json")),
+        ("compare", ("compare", REPORT, PINNED, "--json")),
         ("memory", ("memory", *SIZES, "-p", 2, "--json")),
         ("memory", ("memory", MEMORY, "--json")),
         ("utilization", ("utilization", "series.csv", "--report", REPORT, "--json")),
