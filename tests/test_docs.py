@@ -190,6 +190,14 @@ def test_relative_links_resolve(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_line_of_a_paragraph_reads_as_a_list(page: Path) -> None:
+    """As '1) + C' does where a formula is broken in front of it."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    broken = re.compile(r"^(?![-+*|#<> ]|\d+[.)] )(\S.*)\n((?:[-+*]|1[.)]) .*)", re.MULTILINE)
+    assert broken.findall(text) == []
+
+
 def _python(page: Path) -> list[tuple[str, str]]:
     """Return every Python block of a page, with the output that stands below it ('' if none)."""
     block = re.compile(r"^```python\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", re.M | re.S)
