@@ -26,6 +26,7 @@ LAYERS: Final = (
     {"units", "files", "trace"},
     {"workloads", "machine", "roofline", "collectives", "readers", "ranges", "table", "richtable"},
     {"projection", "figures", "statistic", "ceilings", "studies", "counters", "paleo"},
+    {"summaries"},
     {"spans", "stats"},
     {"calls", "rungs"},
     {"fit", "traffic", "measure"},
