@@ -26,7 +26,8 @@ from perfmodel.trace import (
     NULL,
     PUSH_POP,
     STYLES,
-    GpuOps,
+    Bool,
+    Int8,
     Int64,
     Trace,
     rows,
@@ -70,19 +71,21 @@ def cuda_gpu_kern_sum(trace: Trace) -> Counted | None:
 
 def cuda_gpu_mem_time_sum(trace: Trace) -> Counted | None:
     """GPU time of copies and sets by operation."""
-    ops, codes = memory_operations(trace.ops)
+    ops = trace.ops
+    chosen, codes = memory_labels(ops.kind, ops.copy_kind)
     counter = Counter([(label,) for label in MEMORY_LABELS])
-    counter.add(codes, ops.end_ns - ops.start_ns)
+    counter.add(codes, (ops.end_ns - ops.start_ns)[chosen])
     return counter.counted("cuda_gpu_mem_time_sum")
 
 
 def cuda_gpu_mem_size_sum(trace: Trace) -> Counted | None:
     """Size of copies and sets by operation, in decimal megabytes."""
-    ops, codes = memory_operations(trace.ops)
-    if (ops.bytes == NULL).any():
+    chosen, codes = memory_labels(trace.ops.kind, trace.ops.copy_kind)
+    sizes = trace.ops.bytes[chosen]
+    if (sizes == NULL).any():
         raise without_sizes(trace.source)
     counter = Counter([(label,) for label in MEMORY_LABELS])
-    counter.add(codes, ops.bytes)
+    counter.add(codes, sizes)
     return counter.counted("cuda_gpu_mem_size_sum")
 
 
@@ -208,12 +211,11 @@ REPORTS: Final[dict[str, tuple[Callable[[Trace], Statistic], frozenset[str]]]] =
 """Every report, and the parts of a trace it needs (see `perfmodel.readers.nsys.read_sqlite`)."""
 
 
-def memory_operations(ops: GpuOps) -> tuple[GpuOps, Int64]:
-    """Choose copies of known directions and sets; return them and their `MEMORY_LABELS`."""
-    labelled = np.isin(ops.copy_kind, list(COPY_KINDS))
-    chosen = rows(ops, ((ops.kind == MEMCPY) & labelled) | (ops.kind == MEMSET))
-    label = np.where(chosen.kind == MEMSET, len(COPY_KINDS), chosen.copy_kind)
-    return chosen, label.astype(np.int64)
+def memory_labels(kind: Int8 | int, copy_kind: Int8) -> tuple[Bool, Int64]:
+    """Choose copies of known directions and sets; return which, and their `MEMORY_LABELS`."""
+    is_set = np.broadcast_to(np.equal(kind, MEMSET), copy_kind.shape)
+    chosen = is_set | (np.equal(kind, MEMCPY) & np.isin(copy_kind, list(COPY_KINDS)))
+    return chosen, np.where(is_set, len(COPY_KINDS), copy_kind)[chosen].astype(np.int64)
 
 
 def without_sizes(source: Path) -> SchemaError:
