@@ -37,7 +37,13 @@ _KERNELS: Final = "cuda_gpu_kern_sum"
 _MEMORY: Final = ("cuda_gpu_mem_time_sum", "cuda_gpu_mem_size_sum")
 
 
-def collect(path: Path, names: Sequence[str], progress: Progress = lambda _: None) -> Found:
+def collect(
+    path: Path,
+    names: Sequence[str],
+    progress: Progress = lambda _: None,
+    *,
+    source: Path | None = None,
+) -> Found:
     """Gather what summary reports of one export are made of.
 
     Parameters
@@ -47,6 +53,8 @@ def collect(path: Path, names: Sequence[str], progress: Progress = lambda _: Non
         Of `perfmodel.stats.REPORTS`.
     progress : callable, optional
         Called with the bytes of the file that were read since the call before.
+    source : Path, optional
+        What errors call the report.
 
     Raises
     ------
@@ -56,7 +64,7 @@ def collect(path: Path, names: Sequence[str], progress: Progress = lambda _: Non
     with opened(path) as file:
         for fast in (True, False):
             try:
-                return _Collection(file, path, names, fast=fast).collect(progress)
+                return _Collection(file, source or path, names, fast=fast).collect(progress)
             except Unsupported:  # found out late: SQLite reads it all again
                 continue
     raise AssertionError("SQLite reads every table")

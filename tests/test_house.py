@@ -23,20 +23,22 @@ TRAINER: Final = sorted((ROOT / "trainer").rglob("*.py"))
 
 LAYERS: Final = (
     {"errors", "escape"},
-    {"units", "files", "trace"},
+    {"units", "files", "trace", "engine"},
     {"workloads", "machine", "roofline", "collectives", "readers", "ranges", "table", "richtable"},
-    {"projection", "figures", "statistic", "ceilings", "studies", "counters", "paleo"},
+    {"projection", "figures", "statistic", "clocks", "ceilings", "studies", "counters", "paleo"},
     {"summaries", "projector"},
     {"spans", "stats"},
     {"calls", "rungs", "streamed"},
+    {"matched"},
     {"fit", "traffic", "measure"},
-    {"pace"},
+    {"pace", "skew"},
     {"identify", "findings"},
     {"analysis"},
     {"accounting", "sweeps"},
-    {"cautions", "replay", "comparable"},
+    {"cautions", "replay", "comparable", "thin"},
     {"interpret"},
     {"runs"},
+    {"fleet"},
     {"predict", "timeline"},
     {"run_tables"},
     {"tables", "analysis_json", "plot", "splits", "comparison"},
@@ -63,6 +65,8 @@ OWNERS: Final = {
     "rich": {"richtable", "commands"},
     "subprocess": {"readers", "utilization"},
     "pynvml": {"utilization"},
+    "distributed": {"engine"},
+    "multiprocessing": {"engine"},
 }
 """What only these may import; types for annotations do not count."""
 

@@ -12,6 +12,8 @@ from perfmodel.commands.options import (
     BATCH_RANGE,
     COUNTING,
     WARMUP,
+    engine_of,
+    engine_options,
     symbol_options,
     symbol_values,
 )
@@ -29,6 +31,7 @@ from perfmodel.commands.terminal import Progress, terminal, warn
 @click.option(
     "--fit", metavar="RUN", help="Label or number (from 0) of the run that fits the roofline."
 )
+@engine_options
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="Folder for all outputs.")
 @click.option("--db", type=click.Path(path_type=Path), help="Results database to add to.")
 @click.option("--no-plots", is_flag=True, help="Draw nothing.")
@@ -69,8 +72,8 @@ def analyze(reports: tuple[Path, ...], **options: Any) -> None:
 
 
 def _analyze(reports: tuple[Path, ...], options: dict[str, Any]) -> Any:
-    from perfmodel.readers import read
-    from perfmodel.runs import Options, analyze_traces
+    from perfmodel.fleet import analyze_reports
+    from perfmodel.runs import Options
 
     workload = None
     if options["workload"]:
@@ -86,9 +89,6 @@ def _analyze(reports: tuple[Path, ...], options: dict[str, Any]) -> Any:
         by_time=options["attribute"] == "time",
         fit=options["fit"],
     )
+    engine = engine_of(options)
     with Progress(2 * len(reports), options["quiet"]) as advance:
-        traces = []
-        for path in reports:
-            advance(f"reading {path.name}")
-            traces.append(read(path))
-        return analyze_traces(traces, chosen, lambda label: advance(f"analyzing {label}"))
+        return analyze_reports(reports, chosen, engine, advance)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from perfmodel.engine import Engine
 
 FORMATS = ("table", "csv", "json", "markdown", "latex")
 _SYMBOLS = {
@@ -77,6 +80,32 @@ ATTRIBUTE = click.option(
     show_default=True,
     help="Give GPU work to the ranges of its own thread, or also by time within the process.",
 )
+
+
+def engine_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that say where many reports are read."""
+    for option in (
+        click.option(
+            "--scheduler", metavar="ADDRESS", help="Dask scheduler whose workers read the reports."
+        ),
+        click.option(
+            "--jobs",
+            "-j",
+            type=click.IntRange(1),
+            help="Processes that read the reports; one per core where that pays by default.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def engine_of(options: dict[str, Any]) -> Engine:
+    """Where the options say that reports are read."""
+    from perfmodel.engine import Engine
+
+    if options["scheduler"] and options["jobs"]:
+        raise click.UsageError("--jobs is for this machine; leave it out with --scheduler")
+    return Engine(options["jobs"], options["scheduler"])
 
 
 def symbol_values(options: dict[str, Any]) -> dict[str, int]:
