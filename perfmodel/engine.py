@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +16,8 @@ import perfmodel
 from perfmodel.errors import PerfmodelError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from distributed import Client
 
 T = TypeVar("T")
@@ -150,27 +152,41 @@ def _in_processes(
     """Spread chunks over fresh processes; an interrupted caller leaves none behind."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from concurrent.futures.process import BrokenProcessPool
-    from multiprocessing import get_context
+    from multiprocessing import active_children, get_context
 
-    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_set_up)
+    others = {child.pid for child in active_children()}
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    futures: set[Future[list[tuple[int, T]]]] = set()
     try:
-        futures = {pool.submit(_of_chunk, call, chunk): None for chunk in chunks}
+        with _deaf():  # Ctrl-C is the parent's; children inherit that
+            futures |= {pool.submit(_of_chunk, call, chunk) for chunk in chunks}
         for future in as_completed(list(futures)):
-            del futures[future]  # its results are the caller's now
+            futures.remove(future)  # its results are the caller's now
             yield from future.result()
     except BrokenProcessPool as error:
-        left = math.ceil(sum(len(c) for c in chunks) * len(futures) / max(len(chunks), 1))
         raise PerfmodelError(
-            f"a process that read reports was killed, with about {left} of them to go; if memory "
-            f"ran out, try again with --jobs 1"
+            f"a process that read reports was killed, with {len(futures) + 1} of {len(chunks)} "
+            f"parts of them to go; if memory ran out, try again with --jobs 1"
         ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+        if futures:  # interrupted
+            for child in active_children():
+                if child.pid not in others:
+                    child.terminate()
 
 
-def _set_up() -> None:
-    """Let Ctrl-C end a worker without a word: the parent says what there is to say."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Ignore Ctrl-C for a moment."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # which never hears it
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -228,7 +244,7 @@ def _on_dask(
 
     futures: list[Any] = client.map(partial(_of_chunk, call), chunks, pure=False)
     try:
-        for future in as_completed(futures):
+        for future in as_completed(futures, loop=client.loop):
             try:
                 results = future.result()
             except Exception as error:  # a worker that died, or Dask's own trouble

@@ -40,7 +40,7 @@ LAYERS: Final = (
     {"runs"},
     {"fleet"},
     {"predict", "timeline"},
-    {"run_tables"},
+    {"run_tables", "skew_tables"},
     {"tables", "analysis_json", "plot", "splits", "comparison"},
     {"memory", "utilization", "whatif", "tta"},
     {"summary", "store", "scaling"},
