@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from perfmodel.arena import Arena
 from perfmodel.readers.codes import check_magnitude, magnitude
 from perfmodel.trace import Bool, Int32, Int64
 
@@ -44,6 +45,7 @@ class Tally:
         self._codes: list[Int64] = []
         self._counts: list[Int64] = []
         self._magnitude = 0.0
+        self._narrow, self._wide = Arena(np.uint32), Arena(np.int64)
 
     def add(self, codes: Int32 | Int64, values: Int64) -> None:
         """Add values with their group codes, which are not negative.
@@ -61,9 +63,8 @@ class Tally:
         order = np.argsort(small, kind="stable")
         code, ordered = small[order], values[order]
         heads = np.flatnonzero(np.concatenate([[True], code[1:] != code[:-1]]))
-        if ordered.min() >= 0 and ordered.max() < 2**32:
-            ordered = ordered.astype(np.uint32)
-        self._chunks.append(ordered)
+        fits = ordered.min() >= 0 and ordered.max() < 2**32
+        self._chunks.append((self._narrow if fits else self._wide).kept(ordered))
         self._codes.append(code[heads].astype(np.int64))
         self._counts.append(np.diff(np.append(heads, len(code))))
 

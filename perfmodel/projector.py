@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from perfmodel.arena import Arena
 from perfmodel.projection import Projection
 from perfmodel.ranges import Nesting, innermost, start_keys
 from perfmodel.readers.codes import factorize
@@ -17,6 +18,7 @@ from perfmodel.readers.nvtx import PROCESS_BITS
 from perfmodel.trace import NULL, Bool, Int32, Int64
 
 _UNKNOWN: Final = -2
+_BLOCK: Final = 1 << 15
 _SPARSE: Final = 8
 _FEW: Final = 1_000_000
 
@@ -50,6 +52,7 @@ class Projector:
         self._threads = threads
         self._keys = start_keys(nesting) if len(nesting) else nesting.start_ns
         self._ids: dict[int, _Ids] = {}
+        self._rooms = Arena(np.int32), Arena(np.bool_)
         self._calls = 0
         self._low = np.full(len(nesting), np.iinfo(np.int64).max)
         self._high = np.full(len(nesting), np.iinfo(np.int64).min)
@@ -71,8 +74,10 @@ class Projector:
             raise Irregular
         self._calls += len(tid)
         for process, rows in _split(tid & PROCESS_BITS):
-            mine = self._ids.setdefault(process, _Ids())
-            mine.put(correlation[rows], inner[rows], self._calls)
+            mine = self._ids.setdefault(process, _Ids(self._rooms))
+            mine.put(correlation[rows], inner[rows])
+        if sum(ids.room for ids in self._ids.values()) > _SPARSE * self._calls + _FEW:
+            raise Irregular
 
     def add_ops(self, start_ns: Int64, end_ns: Int64, pid: Int64, correlation: Int64) -> None:
         """Add GPU operations; `pid` is serialized."""
@@ -89,7 +94,8 @@ class Projector:
         """Return what all that was added makes."""
         counts = np.zeros(len(self._nesting), np.int64)
         for ids in self._ids.values():
-            counts += np.bincount(ids.launching(), minlength=len(counts))
+            for inner in ids.launching():
+                np.add.at(counts, inner, 1)
         low, high, parent = self._low, self._high, self._nesting.parent
         for at in [*self._nesting.by_level()][:0:-1]:
             np.minimum.at(low, parent[at], low[at])
@@ -102,51 +108,50 @@ class Projector:
 class _Ids:
     """Innermost range by correlation id of one process, and which ids launched something.
 
-    Ranges are kept as their position plus two, so that 0 stands for an id without a call: memory
-    that is never written to is never used.
+    Blocks of ids come as they are needed. Ranges are kept as their position plus two, so that 0
+    stands for an id without a call.
     """
 
-    def __init__(self) -> None:
-        self._first = 0
-        self._inner: Int32 = np.empty(0, np.int32)
-        self._used: Bool = np.empty(0, np.bool_)
+    def __init__(self, rooms: tuple[Arena, Arena]) -> None:
+        self._inner: dict[int, Int32] = {}
+        self._used: dict[int, Bool] = {}
+        self._rooms = rooms
 
-    def put(self, ids: Int64, inner: Int64, calls: int) -> None:
-        """Enter calls; `calls` is the number of all calls so far, of all processes."""
-        self._make_room(int(ids.min()), int(ids.max()), calls)
-        slot, coded = ids - self._first, (inner - _UNKNOWN).astype(np.int32)
-        before = self._inner[slot]
-        self._inner[slot] = coded
-        again = (before != 0) & (before != coded)
-        if again.any() or not np.array_equal(self._inner[slot], coded):
-            raise Irregular  # one id, several calls in different ranges
+    @property
+    def room(self) -> int:
+        """Number of ids there is room for."""
+        return len(self._inner) * _BLOCK
+
+    def put(self, ids: Int64, inner: Int64) -> None:
+        """Enter calls."""
+        coded = (inner - _UNKNOWN).astype(np.int32)
+        for number, rows in _split(ids // _BLOCK):
+            block = self._inner.get(number)
+            if block is None:
+                block, self._used[number] = (room.zeros(_BLOCK) for room in self._rooms)
+                self._inner[number] = block
+            slot, mine = ids[rows] - number * _BLOCK, coded[rows]
+            before = block[slot]
+            block[slot] = mine
+            again = (before != 0) & (before != mine)
+            if again.any() or not np.array_equal(block[slot], mine):
+                raise Irregular  # one id, several calls in different ranges
 
     def take(self, ids: Int64) -> Int32:
         """Innermost ranges of the calls that launched operations; -1 or -2 where there is none."""
-        known = (ids >= self._first) & (ids < self._first + len(self._inner))
-        slot = np.where(known, ids - self._first, 0)
-        inner = np.where(known, self._inner[slot] + _UNKNOWN, np.int32(_UNKNOWN))
-        self._used[slot[inner >= 0]] = True
+        inner = np.full(len(ids), _UNKNOWN, np.int32)
+        for number, rows in _split(ids // _BLOCK):
+            if number in self._inner:
+                slot = ids[rows] - number * _BLOCK
+                inner[rows] += self._inner[number][slot]
+                self._used[number][slot] = True
         return inner
 
-    def launching(self) -> Int32:
-        """Innermost range of every call that launched something inside a range."""
-        return self._inner[self._used] + _UNKNOWN
-
-    def _make_room(self, low: int, high: int, calls: int) -> None:
-        size = len(self._inner)
-        first = min(self._first, low) if size else low
-        last = max(self._first + size - 1, high) if size else high
-        if last - first + 1 > _SPARSE * calls + _FEW:
-            raise Irregular
-        if size and first == self._first and last < first + size:
-            return
-        room = max(last - first + 1, 2 * size if first == self._first else 0)
-        inner, used = np.zeros(room, np.int32), np.zeros(room, np.bool_)
-        if size:
-            old = slice(self._first - first, self._first - first + size)
-            inner[old], used[old] = self._inner, self._used
-        self._first, self._inner, self._used = first, inner, used
+    def launching(self) -> Iterator[Int32]:
+        """Yield the innermost range of every call that launched something inside a range."""
+        for number, block in self._inner.items():
+            inner = block[self._used[number]] + np.int32(_UNKNOWN)
+            yield inner[inner >= 0]
 
 
 def _split(ids: Int64) -> Iterator[tuple[int, Int64 | slice]]:

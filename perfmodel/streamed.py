@@ -179,6 +179,7 @@ class _Collection:
         check_projection(self._source, len(trace.ranges), self._ops, self._calls)
         if self._projector is None or nesting is None:  # all rows at once, exact whatever they are
             return count(_PROJECTED, self._read(parts=REPORTS[_PROJECTED][1]))
-        found = count_projection(trace, nesting, self._projector.projection(), self._ops)
+        projected, self._projector = self._projector.projection(), None  # which takes room
+        found = count_projection(trace, nesting, projected, self._ops)
         assert found is not None  # it refuses a report without projected ranges
         return found

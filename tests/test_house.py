@@ -23,7 +23,7 @@ TRAINER: Final = sorted((ROOT / "trainer").rglob("*.py"))
 
 LAYERS: Final = (
     {"errors", "escape"},
-    {"units", "files", "trace", "engine"},
+    {"units", "files", "trace", "engine", "arena"},
     {"workloads", "machine", "roofline", "collectives", "readers", "ranges", "table", "richtable"},
     {"projection", "figures", "statistic", "clocks", "ceilings", "studies", "counters", "paleo"},
     {"summaries", "projector"},

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from nsys_cases import CASES, STATISTICS
 
 from perfmodel import projector, stats, streamed
+from perfmodel.arena import Arena
 from perfmodel.errors import PerfmodelError
 from perfmodel.figures import Tally, summarize
+from perfmodel.ranges import nest
 from perfmodel.readers import pages
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.readers.pages import PageFile, Unsupported
@@ -118,14 +120,24 @@ def test_plain_reports_are_projected_in_the_stream(monkeypatch: pytest.MonkeyPat
 
 
 def test_calls_that_share_an_id_in_two_ranges_are_no_stream() -> None:
-    ids = projector._Ids()
-    ids.put(np.array([5, 9, 9]), np.array([0, 4, 4]), 3)
-    assert ids.take(np.array([9, 4, 6, 100, -7])).tolist() == [4, -2, -2, -2, -2]
-    assert ids.launching().tolist() == [4]
+    ids = projector._Ids((Arena(np.int32), Arena(np.bool_)))
+    ids.put(np.array([5, 9, 9, -7, 2**40]), np.array([0, 4, 4, -1, 2]))
+    asked = np.array([9, 4, 6, 2**40, -7, -8, 2**50])
+    assert ids.take(asked).tolist() == [4, -2, -2, 2, -1, -2, -2]
+    assert sorted(np.concatenate([*ids.launching()]).tolist()) == [2, 4]
     with pytest.raises(projector.Irregular):
-        ids.put(np.array([5]), np.array([1]), 4)
+        ids.put(np.array([5]), np.array([1]))
     with pytest.raises(projector.Irregular):
-        ids.put(np.array([2**40]), np.array([1]), 5)
+        ids.put(np.array([6, 6]), np.array([1, 2]))
+
+
+def test_ids_far_apart_are_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projector, "_FEW", 10)
+    trace = read_sqlite(next(p for p in REPORTS if "h200" in p.stem))
+    projected = projector.Projector(nest(trace.ranges, len(trace.threads)), trace.threads)
+    few, ids = np.arange(4), np.arange(4) * 2**20
+    with pytest.raises(projector.Irregular):
+        projected.add_calls(few, few + 1, np.full(4, trace.threads[0]), ids)
 
 
 def test_what_the_page_reader_refuses_late_is_read_by_sqlite(tmp_path: Path) -> None:
