@@ -89,6 +89,7 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
         "ranks": [asdict(row) for row in run.ranks],
         "copies": [asdict(group) for group in run.copies],
         "collectives": [asdict(group) for group in run.collectives],
+        "skew": asdict(run.skew) if run.skew else None,
         "unattributed": dict(run.unattributed),
         "roofline": _roofline(run, (run,)),
         "model": [asdict(check) | {"relative_error": check.relative_error} for check in run.model],

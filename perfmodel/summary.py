@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfmodel import sweeps, tables
+from perfmodel import skew_tables, sweeps, tables
 from perfmodel.analysis import Analysis, RunAnalysis
 from perfmodel.escape import printable
 from perfmodel.identify import read_mark
@@ -41,13 +41,18 @@ def _run_blocks(run: RunAnalysis) -> Iterator[Table | str]:
     if run.collectives:
         yield tables.collectives(run)
     if len(run.ranks) > 1:
-        yield tables.ranks(run)
+        yield tables.ranks_text(run)
+    if len(run.ranks) > 2 and run.skew:  # of two ranks the table of ranks says it all
+        yield skew_tables.collective_skew(run)
+        yield skew_tables.stragglers_text(run)
 
 
 def what_ran(run: RunAnalysis) -> Iterator[str]:
     """Say what ran, where, how many batches, and what no range explains, a line each."""
     values = run.identity.values
-    names = " + ".join(printable(t.source.name) for t in run.traces)
+    named = [printable(t.source.name) for t in run.traces]
+    left = len(named) - skew_tables.SHOWN
+    names = " + ".join(named if left <= 0 else [*named[:2], f"{len(named) - 2} more"])
     yield f"{names}  (Nsight Systems {printable(run.traces[0].product_version)})"
     numbers = [r.gpu for r in run.ranks if r.gpu is not None]
     used = set(numbers)

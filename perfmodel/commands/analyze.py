@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfmodel.commands.options import analysis_options, symbol_values
+from perfmodel.commands.options import analysis_options, engine_of, symbol_values
 from perfmodel.commands.terminal import Progress, terminal, warn
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def analyze(reports: tuple[Path, ...], **options: Any) -> None:
 
 def analyzed(reports: tuple[Path, ...], options: dict[str, Any]) -> Analysis:
     """Read and analyze reports with the values of `analysis_options` and ``quiet``."""
-    from perfmodel.readers import read
-    from perfmodel.runs import Options, analyze_traces
+    from perfmodel.fleet import analyze_reports
+    from perfmodel.runs import Options
 
     workload = None
     if options["workload"]:
@@ -75,9 +75,6 @@ def analyzed(reports: tuple[Path, ...], options: dict[str, Any]) -> Analysis:
         by_time=options["attribute"] == "time",
         fit=options["fit"],
     )
+    engine = engine_of(options)
     with Progress(2 * len(reports), options["quiet"]) as advance:
-        traces = []
-        for path in reports:
-            advance(f"reading {path.name}")
-            traces.append(read(path))
-        return analyze_traces(traces, chosen, lambda label: advance(f"analyzing {label}"))
+        return analyze_reports(reports, chosen, engine, advance)
