@@ -13,6 +13,7 @@ from perfmodel import __version__
 from perfmodel.commands.analyze import analyze
 from perfmodel.commands.calibrate import calibrate
 from perfmodel.commands.compare import compare
+from perfmodel.commands.completion import completion
 from perfmodel.commands.counters import counters
 from perfmodel.commands.formulas import formulas
 from perfmodel.commands.layers import layers
@@ -83,5 +84,6 @@ for _command in (
     utilization,
     timeline,
     tta,
+    completion,
 ):  # one file in commands/ each
     main.add_command(_command)

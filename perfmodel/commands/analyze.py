@@ -11,17 +11,19 @@ from perfmodel.commands.options import (
     ATTRIBUTE,
     BATCH_RANGE,
     COUNTING,
+    TABLES,
     WARMUP,
     symbol_options,
     symbol_values,
 )
-from perfmodel.commands.terminal import Progress, terminal, warn
+from perfmodel.commands.paths import FOLDER, REPORT, TOML
+from perfmodel.commands.terminal import Progress, show, terminal, warn
 
 
 @click.command()
-@click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("reports", nargs=-1, required=True, type=REPORT)
 @symbol_options
-@click.option("--workload", type=click.Path(path_type=Path), help="A TOML file of your own.")
+@click.option("--workload", type=TOML, help="A TOML file of your own.")
 @COUNTING
 @BATCH_RANGE
 @WARMUP
@@ -29,9 +31,10 @@ from perfmodel.commands.terminal import Progress, terminal, warn
 @click.option(
     "--fit", metavar="RUN", help="Label or number (from 0) of the run that fits the roofline."
 )
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="Folder for all outputs.")
+@click.option("--out", "-o", type=FOLDER, help="Folder for all outputs.")
 @click.option("--db", type=click.Path(path_type=Path), help="Results database to add to.")
 @click.option("--no-plots", is_flag=True, help="Draw nothing.")
+@TABLES
 @click.option("--json", "as_json", is_flag=True, help="Print analysis.json instead of text.")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 def analyze(reports: tuple[Path, ...], **options: Any) -> None:
@@ -42,6 +45,7 @@ def analyze(reports: tuple[Path, ...], **options: Any) -> None:
     report says of its workload need not be given.
     """
     import json
+    from dataclasses import replace
 
     from perfmodel import outputs, summary
     from perfmodel.analysis_json import analysis_document
@@ -61,6 +65,9 @@ def analyze(reports: tuple[Path, ...], **options: Any) -> None:
         outputs.append(analysis, options["db"])
     if options["as_json"]:
         click.echo(json.dumps(analysis_document(analysis), indent=1, allow_nan=False))
+    elif options["fmt"] != "text":
+        named = (replace(table, title=name) for name, table in outputs.csv_tables(analysis))
+        show(named, fmt=options["fmt"])
     elif not quiet:
         width, color = terminal()
         click.echo(summary.text(analysis, width=width, color=color), nl=False)

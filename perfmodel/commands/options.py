@@ -7,7 +7,10 @@ from typing import Any
 
 import click
 
-FORMATS = ("table", "csv", "json", "markdown", "latex")
+from perfmodel.commands import candidates
+
+FORMATS = ("table", "csv", "json", "jsonl", "markdown", "latex")
+_ALONE = ("text", "csv", "jsonl", "markdown", "latex")
 _SYMBOLS = {
     "input_size": "D",
     "hidden_size": "H",
@@ -58,6 +61,10 @@ def symbol_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+TABLES = click.option(
+    "--format", "fmt", type=click.Choice(_ALONE), default="text", show_default=True,
+    help="Text, or nothing but the tables.",
+)  # fmt: skip
 COUNTING = click.option(
     "--counting",
     type=click.Choice(["document", "full"]),
@@ -67,8 +74,9 @@ COUNTING = click.option(
 )
 
 BATCH_RANGE = click.option(
-    "--batch-range", metavar="NAME", help="The NVTX range that is one batch."
-)
+    "--batch-range", metavar="NAME", help="The NVTX range that is one batch.",
+    shell_complete=candidates.ranges,
+)  # fmt: skip
 WARMUP = click.option("--warmup", type=click.IntRange(0), help="Leading batches to exclude.")
 ATTRIBUTE = click.option(
     "--attribute",

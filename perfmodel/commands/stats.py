@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfmodel.commands.options import FORMATS
+from perfmodel.commands.paths import REPORT
 from perfmodel.commands.terminal import is_terminal, one_line, terminal, warn
 from perfmodel.errors import PerfmodelError
 
@@ -26,7 +27,7 @@ REPORTS = (
 
 
 @click.command()
-@click.argument("report", type=click.Path(path_type=Path))
+@click.argument("report", type=REPORT)
 @click.option(
     "--report",
     "names",
@@ -61,7 +62,8 @@ def stats(report: Path, names: tuple[str, ...], fmt: str) -> None:
         except PerfmodelError as error:
             missing.append(error)
             continue
-        text = ("\n" if printed else "") + _rendered(statistic, fmt)
+        gap = "\n" if printed and fmt != "jsonl" else ""
+        text = gap + _rendered(statistic, fmt)
         click.echo(text, nl=False, color=True)  # as it is: click would strip escapes of names
         printed += 1
     if names or not printed:
