@@ -39,7 +39,7 @@ LAYERS: Final = (
     {"predict", "timeline"},
     {"run_tables"},
     {"tables", "analysis_json", "plot", "splits", "comparison"},
-    {"memory", "utilization", "whatif", "tta"},
+    {"memory", "utilization", "whatif", "tta", "doctor"},
     {"summary", "store", "scaling"},
     {"outputs"},
     {"api"},
@@ -60,7 +60,7 @@ OWNERS: Final = {
     "sqlite_utils": {"store"},
     "click": {"cli", "commands"},
     "rich": {"richtable", "commands"},
-    "subprocess": {"readers", "utilization"},
+    "subprocess": {"readers", "utilization", "doctor"},
     "pynvml": {"utilization"},
 }
 """What only these may import; types for annotations do not count."""
