@@ -22,7 +22,7 @@ MODULES: Final = sorted((ROOT / "perfmodel").rglob("*.py"))
 TRAINER: Final = sorted((ROOT / "trainer").rglob("*.py"))
 
 LAYERS: Final = (
-    {"errors", "escape"},
+    {"errors", "escape", "_version"},
     {"units", "files", "trace"},
     {"workloads", "machine", "roofline", "collectives", "readers", "ranges", "table", "richtable"},
     {"projection", "figures", "statistic", "ceilings", "studies", "counters", "paleo"},
