@@ -13,7 +13,9 @@ from perfmodel import __version__
 from perfmodel.commands.analyze import analyze
 from perfmodel.commands.calibrate import calibrate
 from perfmodel.commands.compare import compare
+from perfmodel.commands.completion import completion
 from perfmodel.commands.counters import counters
+from perfmodel.commands.doctor import doctor
 from perfmodel.commands.formulas import formulas
 from perfmodel.commands.layers import layers
 from perfmodel.commands.machine import machine
@@ -61,9 +63,9 @@ class _Main(click.Group):
 def main() -> None:
     """From a raw Nsight Systems report to a validated performance model.
 
-    Exit codes: 0 done; 1 an output cannot be written, or NVML is missing; 2 wrong usage; 3 the
-    report cannot be read; 4 it lacks what the question needs; 5 the workload is unknown or
-    impossible; 6 a model cannot be fitted.
+    Exit codes: 0 done; 1 an output cannot be written, NVML is missing, or doctor found something
+    broken; 2 wrong usage; 3 the report cannot be read; 4 it lacks what the question needs; 5 the
+    workload is unknown or impossible; 6 a model cannot be fitted.
     """
 
 
@@ -85,5 +87,7 @@ for _command in (
     utilization,
     timeline,
     tta,
+    completion,
+    doctor,
 ):  # one file in commands/ each
     main.add_command(_command)

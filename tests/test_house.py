@@ -22,7 +22,7 @@ MODULES: Final = sorted((ROOT / "perfmodel").rglob("*.py"))
 TRAINER: Final = sorted((ROOT / "trainer").rglob("*.py"))
 
 LAYERS: Final = (
-    {"errors", "escape"},
+    {"errors", "escape", "_version"},
     {"units", "files", "trace", "engine", "arena"},
     {"workloads", "machine", "roofline", "collectives", "readers", "ranges", "table", "richtable"},
     {"projection", "figures", "statistic", "clocks", "ceilings", "studies", "counters", "paleo"},
@@ -42,7 +42,7 @@ LAYERS: Final = (
     {"predict", "timeline"},
     {"run_tables", "skew_tables"},
     {"tables", "analysis_json", "plot", "splits", "comparison"},
-    {"memory", "utilization", "whatif", "tta"},
+    {"memory", "utilization", "whatif", "tta", "doctor"},
     {"summary", "store", "scaling"},
     {"outputs"},
     {"html"},
@@ -64,7 +64,7 @@ OWNERS: Final = {
     "sqlite_utils": {"store"},
     "click": {"cli", "commands"},
     "rich": {"richtable", "commands"},
-    "subprocess": {"readers", "utilization"},
+    "subprocess": {"readers", "utilization", "doctor"},
     "pynvml": {"utilization"},
     "jinja2": {"html"},
     "distributed": {"engine"},

@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfmodel.commands.options import analysis_options, engine_of, symbol_values
-from perfmodel.commands.terminal import Progress, terminal, warn
+from perfmodel.commands.options import TABLES, analysis_options, engine_of, symbol_values
+from perfmodel.commands.paths import FOLDER, REPORT
+from perfmodel.commands.terminal import Progress, show, terminal, warn
 
 if TYPE_CHECKING:
     from perfmodel.analysis import Analysis
 
 
 @click.command()
-@click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("reports", nargs=-1, required=True, type=REPORT)
 @analysis_options
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="Folder for all outputs.")
+@click.option("--out", "-o", type=FOLDER, help="Folder for all outputs.")
 @click.option("--db", type=click.Path(path_type=Path), help="Results database to add to.")
 @click.option("--no-plots", is_flag=True, help="Draw nothing.")
+@TABLES
 @click.option("--json", "as_json", is_flag=True, help="Print analysis.json instead of text.")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 def analyze(reports: tuple[Path, ...], **options: Any) -> None:
@@ -30,6 +32,7 @@ def analyze(reports: tuple[Path, ...], **options: Any) -> None:
     report says of its workload need not be given.
     """
     import json
+    from dataclasses import replace
 
     from perfmodel import outputs, summary
     from perfmodel.analysis_json import analysis_document
@@ -49,6 +52,9 @@ def analyze(reports: tuple[Path, ...], **options: Any) -> None:
         outputs.append(analysis, options["db"])
     if options["as_json"]:
         click.echo(json.dumps(analysis_document(analysis), indent=1, allow_nan=False))
+    elif options["fmt"] != "text":
+        named = (replace(table, title=name) for name, table in outputs.csv_tables(analysis))
+        show(named, fmt=options["fmt"])
     elif not quiet:
         width, color = terminal()
         click.echo(summary.text(analysis, width=width, color=color), nl=False)

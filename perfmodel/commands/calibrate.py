@@ -8,26 +8,28 @@ from typing import Any
 import click
 
 from perfmodel.commands.options import ATTRIBUTE, BATCH_RANGE, symbol_options, symbol_values
+from perfmodel.commands.paths import JSON, REPORT, STDOUT, TOML, write
 from perfmodel.commands.terminal import Progress, terminal, warn
 
 
 @click.command()
-@click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("reports", nargs=-1, required=True, type=REPORT)
 @click.option(
-    "--out", "-o", required=True, type=click.Path(path_type=Path), help="Where model.json goes."
-)
+    "--out", "-o", required=True, type=click.Path(path_type=Path),
+    help="Where model.json goes; - for standard output.",
+)  # fmt: skip
 @symbol_options
-@click.option("--workload", type=click.Path(path_type=Path), help="A TOML file of your own.")
+@click.option("--workload", type=TOML, help="A TOML file of your own.")
 @BATCH_RANGE
 @ATTRIBUTE
 @click.option(
     "--index",
-    type=click.Path(path_type=Path),
+    type=JSON,
     help="index.json with batch_median_s_without_nsys of the reports: what recording adds.",
 )
 @click.option(
     "--microbenchmarks",
-    type=click.Path(path_type=Path),
+    type=TOML,
     help="What perfmodel machine measure wrote on this machine: cuBLAS's products by shape.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
@@ -49,16 +51,18 @@ def calibrate(reports: tuple[Path, ...], out: Path, **options: Any) -> None:
     )  # fmt: skip
     if not model.runs:
         models.predict(model, observations[0].case)  # says what its report lacks
-    models.save(model, out)
+    write(out, models.as_text(model))
     if options["quiet"]:
         return
     width, color = terminal()
+    aside = out == STDOUT
     for sentence in report.calibration_text(model):
-        click.echo(sentence)
-    click.echo(render(report.terms_table(model), "table", width=width, color=color))
+        click.echo(sentence, err=aside)
+    click.echo(render(report.terms_table(model), "table", width=width, color=color), err=aside)
     for question in report.open_questions(model):
         warn(question)
-    click.echo(f"Written: {out}")
+    if not aside:
+        click.echo(f"Written: {out}")
 
 
 def _observed(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[list[Any], str]:

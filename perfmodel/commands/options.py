@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from perfmodel.commands import candidates
+from perfmodel.commands.paths import TOML
+
 if TYPE_CHECKING:
     from perfmodel.engine import Engine
 
-FORMATS = ("table", "csv", "json", "markdown", "latex")
+FORMATS = ("table", "csv", "json", "jsonl", "markdown", "latex")
+_ALONE = ("text", "csv", "jsonl", "markdown", "latex")
 _SYMBOLS = {
     "input_size": "D",
     "hidden_size": "H",
@@ -62,6 +65,10 @@ def symbol_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+TABLES = click.option(
+    "--format", "fmt", type=click.Choice(_ALONE), default="text", show_default=True,
+    help="Text, or nothing but the tables.",
+)  # fmt: skip
 COUNTING = click.option(
     "--counting",
     type=click.Choice(["document", "full"]),
@@ -71,8 +78,9 @@ COUNTING = click.option(
 )
 
 BATCH_RANGE = click.option(
-    "--batch-range", metavar="NAME", help="The NVTX range that is one batch."
-)
+    "--batch-range", metavar="NAME", help="The NVTX range that is one batch.",
+    shell_complete=candidates.ranges,
+)  # fmt: skip
 WARMUP = click.option("--warmup", type=click.IntRange(0), help="Leading batches to exclude.")
 ATTRIBUTE = click.option(
     "--attribute",
@@ -85,9 +93,7 @@ ATTRIBUTE = click.option(
 
 def analysis_options(command: Callable[..., None]) -> Callable[..., None]:
     """Options of an analysis: symbols, workload, counting, batches, attribution, fit, engine."""
-    workload = click.option(
-        "--workload", type=click.Path(path_type=Path), help="A TOML file of your own."
-    )
+    workload = click.option("--workload", type=TOML, help="A TOML file of your own.")
     fit = click.option(
         "--fit", metavar="RUN", help="Label or number (from 0) of the run that fits the roofline."
     )

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from perfmodel.commands.options import symbol_options, symbol_values
-from perfmodel.commands.terminal import terminal, warn
+from perfmodel.commands.options import TABLES, symbol_options, symbol_values
+from perfmodel.commands.paths import FOLDER, JSON, TOML
+from perfmodel.commands.terminal import show, warn
 
 _SETTINGS = ("transport", "data_on", "gemm", "math", "parallel")
 _SWITCHES = ("graph", "overlap", "sync")
@@ -32,12 +33,12 @@ def _setting_options(command: Any) -> Any:
 
 @click.command()
 @click.option(
-    "--model", "path", required=True, type=click.Path(path_type=Path),
+    "--model", "path", required=True, type=JSON,
     help="What perfmodel calibrate wrote.",
 )  # fmt: skip
 @symbol_options
 @_setting_options
-@click.option("--workload", type=click.Path(path_type=Path), help="A TOML file of your own.")
+@click.option("--workload", type=TOML, help="A TOML file of your own.")
 @click.option(
     "--sweep", metavar="SYMBOL=FROM:TO", help="Predict over a symbol, doubling, or at A,B,C."
 )
@@ -52,7 +53,8 @@ def _setting_options(command: Any) -> Any:
     "--images", type=click.IntRange(1), default=60_000, show_default=True,
     help="Images of an epoch.",
 )  # fmt: skip
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="Folder for the figure.")
+@click.option("--out", "-o", type=FOLDER, help="Folder for the figure.")
+@TABLES
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def predict(path: Path, **options: Any) -> None:
     """Predict time per batch and per phase, with 90 % intervals and what bounds each phase.
@@ -65,11 +67,9 @@ def predict(path: Path, **options: Any) -> None:
     from perfmodel import predict as models
     from perfmodel.escape import escape_json
     from perfmodel.predict import report
-    from perfmodel.table import render
 
     model = models.load(path)
     case = _case(model, options)
-    width, color = terminal()
     if options["sweep"] or options["scaling"]:
         found, table, symbol = _over(model, case, options)
         document: Any = [report.prediction_document(p, options["images"]) for p in found]
@@ -88,8 +88,8 @@ def predict(path: Path, **options: Any) -> None:
     if options["as_json"]:
         click.echo(escape_json(json.dumps(document, indent=1, allow_nan=False)))
         return
-    click.echo(render(table, "table", width=width, color=color))
-    if not (options["sweep"] or options["scaling"]):
+    show([table], fmt=options["fmt"])
+    if options["fmt"] == "text" and not (options["sweep"] or options["scaling"]):
         from perfmodel.units import si
 
         if document["epoch_s"] is not None:

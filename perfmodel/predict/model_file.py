@@ -61,9 +61,14 @@ def _term(term: Term) -> dict[str, Any]:
     }
 
 
+def as_text(model: Model) -> str:
+    """Return what a model's file holds; the same model gives the same bytes."""
+    return escape_json(json.dumps(document(model), indent=1, allow_nan=False)) + "\n"
+
+
 def save(model: Model, path: Path) -> None:
-    """Write the model; the same model gives the same bytes."""
-    write_text(path, escape_json(json.dumps(document(model), indent=1, allow_nan=False)) + "\n")
+    """Write the model."""
+    write_text(path, as_text(model))
 
 
 def load(path: Path) -> Model:
