@@ -1,4 +1,5 @@
-# make demo: the main job on a shipped real report. make test: the tests. Both need only python3
+# make demo: the main job on a shipped real report. make test: the tests. make figures: the
+# notebooks' figures, as SVG, PDF and PNG with captions, into out/figures. All need only python3
 # (3.11 or later) and git: they make .venv themselves, with uv where it is installed, else with pip.
 
 PYTHON ?= python3
@@ -6,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORT := profiles/h200x2_2ranks_base_nsys2025.3.1.sqlite
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint figures clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -14,6 +15,9 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q
+
+figures: $(VENV)/.installed-dev
+	$(BIN)/jupyter execute notebooks/*.ipynb
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -43,6 +43,7 @@ LAYERS: Final = (
     {"summary", "store", "scaling"},
     {"outputs"},
     {"api"},
+    {"writeup"},
     {"commands"},
     {"cli"},
     {"__init__", "__main__"},
@@ -55,7 +56,7 @@ SAME_LAYER: Final = {("table", "richtable"), ("richtable", "table")}
 OWNERS: Final = {
     "matplotlib": {"plot"},
     "sympy": {"workloads"},
-    "pandas": {"table", "api"},
+    "pandas": {"table", "api", "writeup"},
     "sqlite3": {"readers", "store"},
     "sqlite_utils": {"store"},
     "click": {"cli", "commands"},

@@ -45,13 +45,18 @@ def save(
         raise PerfmodelError(f"wanted figures as {', '.join(_METADATA)}; found {unknown[0]!r}")
     if Path(stem).name != stem:
         raise PerfmodelError(f"wanted a file name without folders; found {stem!r}")
-    figure = picture.figure.canvas.figure if isinstance(picture, Axes) else picture
+    figure = figure_of(picture)
     folder = Path(folder)
     names = [f"{stem}.{fmt}" for fmt in formats]
     with staged_folder(folder) as stage:
         for name, fmt in zip(names, formats, strict=True):
             (stage / name).write_bytes(_encode(figure, fmt))
     return [folder / name for name in names]
+
+
+def figure_of(picture: Figure | Axes) -> Figure:
+    """Return the whole figure that some axes lie in."""
+    return picture.figure.canvas.figure if isinstance(picture, Axes) else picture
 
 
 def _encode(figure: Figure, fmt: str) -> bytes:

@@ -53,6 +53,7 @@ _FULL: Final = 0.84  # of a lane's height is the bar's
 _SHORTEST: Final = 4  # letters of a shortened label that still say something
 _NUMBER: Final = re.compile(r" \d{1,2}$")
 _TICKS: Final = 9
+_LONG_US: Final = 20_000.0
 
 
 def timeline(
@@ -62,6 +63,7 @@ def timeline(
     *,
     ax: Axes | None = None,
     title: str | None = None,
+    since: str = "the start of the batch",
 ) -> Axes:
     """Draw the bars of a window, one row for every lane.
 
@@ -74,6 +76,8 @@ def timeline(
         Those of a rank in succession.
     start_ns, end_ns : int
         The window; time is counted from its start, and bars are cut at its borders.
+    since : str
+        What the window starts with.
     """
     if not lanes or end_ns <= start_ns:
         raise ModelError("wanted bars to draw; found none in the window; choose another batch")
@@ -88,6 +92,7 @@ def timeline(
     ax.set_xlim(0.0, (end_ns - start_ns) * 1e-3)
     ax.set_ylim(height + 0.2, -0.2)
     _frame(ax, lanes, rows)
+    _time_axis(ax, since)
     for kind in dict.fromkeys(lane.kind for lane in lanes):
         mine = [(at, lane) for at, lane in zip(rows, lanes, strict=True) if lane.kind == kind]
         _draw_bars(ax, kind, mine, start_ns, end_ns)
@@ -113,14 +118,8 @@ def _rows(lanes: Sequence[Lane]) -> list[float]:
 
 
 def _frame(ax: Axes, lanes: Sequence[Lane], rows: Sequence[float]) -> None:
-    """Names of lanes and ranks, lines between ranks, the axis of time."""
-    finish(ax, "Time since the start of the batch (us)", "")
+    """Names of lanes and ranks, lines between ranks."""
     ax.set_yticks([at + 0.5 for at in rows], [plain(lane.name) for lane in lanes])
-    ax.tick_params(axis="y", labelsize=VALUE_PT, length=0)
-    ax.locator_params(axis="x", nbins=_TICKS)
-    ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-    ax.grid(True, axis="x", color=GRID, lw=0.6)
-    ax.spines["left"].set_visible(False)
     before: Any = object()
     for at, lane in zip(rows, lanes, strict=True):
         if lane.rank == before:
@@ -133,6 +132,17 @@ def _frame(ax: Axes, lanes: Sequence[Lane], rows: Sequence[float]) -> None:
             va="bottom", ha="left", annotation_clip=False,
         )  # fmt: skip
         ax.axhline(at - 0.02, color=GREY, lw=0.6, zorder=1.5)
+
+
+def _time_axis(ax: Axes, since: str) -> None:
+    """Ticks in us, or in ms where the window is long."""
+    unit, scale = ("ms", 1e-3) if ax.get_xlim()[1] > _LONG_US else ("us", 1.0)
+    finish(ax, f"Time since {since} ({unit})", "")
+    ax.tick_params(axis="y", labelsize=VALUE_PT, length=0)
+    ax.locator_params(axis="x", nbins=_TICKS)
+    ax.xaxis.set_major_formatter(lambda value, _: f"{scale * value:,.10g}")
+    ax.grid(True, axis="x", color=GRID, lw=0.6)
+    ax.spines["left"].set_visible(False)
 
 
 def _draw_bars(
