@@ -25,6 +25,7 @@ from perfmodel.plot.style import (
     si_tick,
 )
 
+Place = Literal["best", "upper left", "lower left", "lower right", "upper right"]
 DASHES: Final[tuple[Any, ...]] = (
     "-",
     (0, (5, 2)),
@@ -53,7 +54,8 @@ def curves(
     y_unit: str | None = None,
     log_y: bool = True,
     level: tuple[str, float] | None = None,
-    legend: Literal["best", "upper left", "lower left", "lower right", "upper right"] = "best",
+    reference: Curve | None = None,
+    legend: Place | None = "best",
 ) -> Axes:
     """Draw lines over a logarithmic axis whose ticks are the values of x.
 
@@ -66,8 +68,10 @@ def curves(
     log_y : bool
     level : (str, float), optional
         A horizontal line and its name, such as a peak, or 0.
-    legend : str
-        Where in the axes it is, such as 'lower right'.
+    reference : Curve, optional
+        A grey dashed line, such as the ideal.
+    legend : str, optional
+        Where in the axes it is, such as 'lower right'; None leaves it out.
 
     Raises
     ------
@@ -89,6 +93,9 @@ def curves(
             ms=MARKER_PT - 1.5, lw=1.3, ls=DASHES[i % len(DASHES)], label=entry(plain(one.label)),
             zorder=3,
         )  # fmt: skip
+    if reference is not None:
+        ax.plot(reference.x, reference.y, color=GREY, lw=1.0, ls=(0, (4, 2)), zorder=1,
+                label=entry(plain(reference.label)))  # fmt: skip
     if level is not None:
         name, at = level
         ax.axhline(at, color=INK if at else GREY, lw=0.9, zorder=1)
@@ -108,6 +115,8 @@ def curves(
         ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
     if y_unit is not None:
         ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: si_tick(v, y_unit)))
+    if legend is None:
+        return ax
     ax.legend(
         loc=legend, frameon=False, fontsize=TEXT_PT, labelcolor=INK, handlelength=2.6,
         borderaxespad=0.3,

@@ -173,6 +173,32 @@ def steps_table(steps: Sequence[Step], machine: Machine) -> Table:
     return Table(f"Training steps on {machine.name}", columns, rows)
 
 
+def phases_table(phases: Sequence[Phase], image: int = 224) -> Table:
+    """Return FLOPs and DRAM bytes of every counted phase beside those of the layers."""
+    columns = (
+        Column("net", "network"), Column("math", "math"), Column("batch", "images", "int"),
+        Column("phase", "phase"), Column("kernels", "kernels", "int"),
+        Column("flops", "FLOPs, layers", "si", "FLOP"), Column("counted", "counted", "si", "FLOP"),
+        Column("ratio", "ratio", "float", digits=3), Column("bytes", "bytes, layers", "si", "B"),
+        Column("dram", "DRAM", "si", "B"), Column("moved", "of it", "float", digits=2),
+        Column("seconds", "kernels' time", "si", "s"),
+    )  # fmt: skip
+    rows = []
+    for p in phases:
+        cost = total(resnet(p.net, image), p.batch, DTYPES[MATHS[p.math]][0])
+        flops = {"forward": cost.forward_flops, "backward": cost.backward_flops}.get(p.phase)
+        moved = {"forward": cost.forward_bytes, "backward": cost.backward_bytes}.get(
+            p.phase, cost.update_bytes
+        )
+        counted, dram = p.counted.flops, p.counted.bytes_of("dram")
+        rows.append(
+            (p.net, p.math, p.batch, p.phase, p.counted.launches, flops, counted,
+             counted / flops if counted and flops else None, moved, dram,
+             dram / moved if dram else None, p.counted.time_s)
+        )  # fmt: skip
+    return Table("What Nsight Compute counted of ResNet steps", columns, rows)
+
+
 def draw_published(axes: Sequence[Axes]) -> tuple[Axes, ...]:
     """Draw the published study's points under the roofs of its two machines."""
     from perfmodel.plot import roofline

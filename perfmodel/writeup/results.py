@@ -59,7 +59,7 @@ def read_part(path: Path, name: str, command: str) -> Part:
         part = read.get(name, {})
         rows = tuple(row for row in part.get("rows", ()) if "problem" not in row)
         about = part.get("about", {})
-        why = "; ".join(str(problem).splitlines()[0] for problem in part.get("problems", ()))
+        why = "; ".join(printable(str(p).splitlines()[0]) for p in part.get("problems", ()))
         date = str(part.get("date", ""))[:10]
     except (OSError, ValueError, AttributeError, TypeError, IndexError) as error:
         raise ReportError(
@@ -68,6 +68,6 @@ def read_part(path: Path, name: str, command: str) -> Part:
         ) from None
     if rows:
         return Part(rows, str(about.get("device", "")), date, "", part)
-    tried = f" (tried {date}: {printable(why) or 'no rows'})" if part else ""
+    tried = f" (tried {date}: {why or 'no rows'})" if part else ""
     said = f"{path.stem}, part {name!r}, is not measured yet{tried}: run {command}"
     return Part((), "", "", said, part)
