@@ -1,13 +1,14 @@
 # make demo: the main job on a shipped real report. make test: the tests. make figures: the
-# notebooks' figures, as SVG, PDF and PNG with captions, into out/figures. All need only python3
-# (3.11 or later) and git: they make .venv themselves, with uv where it is installed, else with pip.
+# notebooks' figures, as SVG, PDF and PNG with captions, into out/figures. make report: these, and
+# the write-up into out/report. All need only python3 (3.11 or later) and git: they make .venv
+# themselves, with uv where it is installed, else with pip.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 REPORT := profiles/h200x2_2ranks_base_nsys2025.3.1.sqlite
 
-.PHONY: demo test lint figures clean
+.PHONY: demo test lint figures report clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -18,6 +19,9 @@ test: $(VENV)/.installed-dev
 
 figures: $(VENV)/.installed-dev
 	$(BIN)/jupyter execute notebooks/*.ipynb
+
+report: figures
+	$(BIN)/perfmodel writeup
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

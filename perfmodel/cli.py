@@ -27,6 +27,7 @@ from perfmodel.commands.timeline import timeline
 from perfmodel.commands.tta import tta
 from perfmodel.commands.utilization import utilization
 from perfmodel.commands.whatif import whatif
+from perfmodel.commands.writeup import writeup
 from perfmodel.errors import PerfmodelError
 
 __all__ = ["REPORTS", "main"]
@@ -83,5 +84,6 @@ for _command in (
     utilization,
     timeline,
     tta,
+    writeup,
 ):  # one file in commands/ each
     main.add_command(_command)
