@@ -28,11 +28,13 @@ from perfmodel.workloads.networks import network
 from perfmodel.writeup import shipped
 from perfmodel.writeup.ladder import CHAIN, gain, gains_table, read_ladder
 from perfmodel.writeup.layers import parts_of, read_forwards
-from perfmodel.writeup.resnet import phases_table, points, read_phases, read_steps, roofs
+from perfmodel.writeup.resnet import ddp_table, phases_table, points, read_phases, read_steps, roofs
 from perfmodel.writeup.results import read_part
 from perfmodel.writeup.scaled import published_speedups, rung_speedups, speedups_table
 from perfmodel.writeup.steps import agreements, read_profiled, steps
-from perfmodel.writeup.tta import pairs_table, read_sides, sides_table
+from perfmodel.writeup.tta import pairs_table, ratio_of, read_sides, sides_table
+from perfmodel.writeup.vecadd import find as find_program
+from perfmodel.writeup.vecadd import programs_table, read_programs
 
 ROW: dict[str, Any] = {
     "rung": "document", "H": 64, "B": 3200, "p": 1, "dtype": "fp32", "kind": "rung", "place": 0,
@@ -226,6 +228,42 @@ def test_sides_say_who_reached_the_target() -> None:
     assert pairs_table(sides, [("large", "base"), ("a", "base")]).rows[0][:2] == (
         "large / base", "p = 0.0079",
     )  # fmt: skip
+    others = read_sides(folder, ("base", "rule"), 0.92)
+    assert ratio_of(others, "rule", "base") == pytest.approx((1.22, 1.15, 1.30), abs=0.006)
+    assert ratio_of(others, "rule", "base", over="time")[0] == pytest.approx(1.37, abs=0.006)
+    with pytest.raises(ModelError, match="three runs or more of large and of base"):
+        ratio_of(sides, "large", "base")
+
+
+def test_two_gpus_are_set_against_one() -> None:
+    """By hand: 10 images alone 10 ms, 20 alone 16 ms, 10 on each of two 12.5 ms."""
+    cell = {"net": "resnet18", "math": "fp32", "batch": 10}
+    rows = [
+        {**cell, "mode": "alone", "total_s": 10e-3},
+        {**cell, "mode": "ddp", "total_s": 12.5e-3},
+        {**cell, "batch": 20, "mode": "alone", "total_s": 16e-3},
+    ]
+    (row,) = ddp_table(rows).rows
+    assert row[:5] == ("resnet18", "fp32", 10, 10e-3, 12.5e-3)
+    assert row[5:] == pytest.approx((0.8, 1.28))
+    assert ddp_table(rows[1:2]).rows[0][5:] == (None, None)
+    assert ddp_table([]).rows == []
+
+
+def test_programs_of_vector_addition_move_their_bytes() -> None:
+    """docs/vecadd.md: at 100 million floats the full grid's kernel takes 474 us, 2.53 TB/s."""
+    programs, part = read_programs(shipped("benchmarks/results/vecadd.json"))
+    assert not part.missing
+    grid = find_program(programs, "explicit", "grid", 100_000_000)
+    assert grid is not None
+    assert grid.label == "GPU, copies: full grid"
+    table = programs_table(programs, 100_000_000)
+    row = next(r for r in table.rows if r[0] == grid.label)
+    assert row[3] == pytest.approx(12e8 / (grid.kernel_s or 1))
+    assert row[3] == pytest.approx(2.53e12, rel=0.3)
+    loop = next(r for r in table.rows if r[0] == "CPU: loop in C++")
+    assert loop[2:] == (None, None, None)
+    assert find_program(programs, "host", "grid", 1) is None
 
 
 # --- pictures and tables

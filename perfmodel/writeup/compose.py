@@ -69,8 +69,8 @@ def compose(
         text = template.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise PerfmodelError(
-            f"{name}: wanted a LaTeX template; found none that can be read ({error}); take "
-            f"notebooks/report/report.tex"
+            f"{name}: wanted a LaTeX template; found none that can be read "
+            f"({printable(str(error))}); give one, or run where notebooks/report/report.tex is"
         ) from None
     parsed = parse(text, name)
     exported = read_figures(figures)
@@ -81,7 +81,6 @@ def compose(
             f"{name}: wanted the figures {', '.join(missing)}; found {len(exported)} others in "
             f"{printable(str(figures))!r}; run make figures, or take --draft to leave gaps"
         )
-    out.mkdir(parents=True, exist_ok=True)
     texts = {template.name: text, CAPTIONS: captions(chosen)}
     if markdown:
         texts[f"{template.stem}.md"] = to_markdown(parsed, chosen, FIGURES)
@@ -90,7 +89,13 @@ def compose(
             f"wanted another folder than the template's to write to; found {printable(str(out))!r};"
             f" give one with -o"
         )
-    (out / FIGURES).mkdir(exist_ok=True)
+    try:
+        (out / FIGURES).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PerfmodelError(
+            f"wanted a folder to write to; found that {printable(str(out))!r} cannot be one "
+            f"({error.strerror}); give another with -o"
+        ) from None
     for figure in chosen.values():
         if figure is not None:
             for suffix in ("pdf", "svg"):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import lzma
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from perfmodel.counters import Counted
 from perfmodel.counters.against import Placed, place
@@ -197,6 +197,28 @@ def phases_table(phases: Sequence[Phase], image: int = 224) -> Table:
              dram / moved if dram else None, p.counted.time_s)
         )  # fmt: skip
     return Table("What Nsight Compute counted of ResNet steps", columns, rows)
+
+
+def ddp_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return steps on one GPU and on two in turn: efficiency, and speed-up on as many images.
+
+    `rows` are those of the part 'ddp' of benchmarks/resnet.py; there may be none.
+    """
+    columns = (
+        Column("net", "network"), Column("math", "math"), Column("batch", "images per GPU", "int"),
+        Column("alone_s", "one GPU", "si", "s"), Column("both_s", "two GPUs", "si", "s"),
+        Column("weak", "efficiency, twice the images", "percent"),
+        Column("strong", "speed-up, as many images", "float", digits=2),
+    )  # fmt: skip
+    times = {(r["net"], r["math"], r["batch"], r["mode"]): r.get("total_s") for r in rows}
+    found = []
+    for (net, math, batch, mode), both in times.items():
+        if mode == "ddp" and both:
+            alone, whole = (times.get((net, math, b, "alone")) for b in (batch, 2 * batch))
+            found.append(
+                (net, math, batch, alone, both, alone and alone / both, whole and whole / both)
+            )
+    return Table("ResNets under DistributedDataParallel", columns, found)
 
 
 def draw_published(axes: Sequence[Axes]) -> tuple[Axes, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfmodel.errors import ModelError
 from perfmodel.table import Column, Table
 from perfmodel.tta.answer import Compared, Side, compare, side
 from perfmodel.tta.spread import Spread
@@ -67,11 +68,24 @@ def pairs_table(sides: Mapping[str, Side], pairs: Sequence[tuple[str, str]]) -> 
     return Table("", columns, rows, notes)
 
 
-def ratio_of(sides: Mapping[str, Side], after: str, before: str) -> tuple[float, float, float]:
-    """Return the ratio of epochs to the target with its 95 % interval; NaN without one."""
-    epochs = compare(sides[after], sides[before])[1].effect
-    nan = float("nan")
-    return (epochs.value, epochs.low, epochs.high) if epochs else (nan, nan, nan)
+def ratio_of(
+    sides: Mapping[str, Side], after: str, before: str, *, over: str = "epochs"
+) -> tuple[float, float, float]:
+    """Return the ratio of epochs, or of time ('time'), to the target with its 95 % interval.
+
+    Raises
+    ------
+    ModelError
+        If too few runs of one of them reach it.
+    """
+    seconds, epochs, _ = compare(sides[after], sides[before])
+    found = (epochs if over == "epochs" else seconds).effect
+    if found is None:
+        raise ModelError(
+            f"wanted three runs or more of {after} and of {before} that reach the target; found "
+            f"fewer; train more seeds, or lower the target"
+        )
+    return found.value, found.low, found.high
 
 
 def draw_sides(
