@@ -53,6 +53,8 @@ _FULL: Final = 0.84  # of a lane's height is the bar's
 _SHORTEST: Final = 4  # letters of a shortened label that still say something
 _NUMBER: Final = re.compile(r" \d{1,2}$")
 _TICKS: Final = 9
+_HANDLE_PT: Final = 21.0  # a legend's patch and the space around it
+_BESIDE_PT: Final = 4.0
 _LONG_US: Final = 20_000.0
 
 
@@ -96,8 +98,8 @@ def timeline(
     for kind in dict.fromkeys(lane.kind for lane in lanes):
         mine = [(at, lane) for at, lane in zip(rows, lanes, strict=True) if lane.kind == kind]
         _draw_bars(ax, kind, mine, start_ns, end_ns)
-    _legend(ax, lanes)
-    put_title(ax, title, size_pt(ax)[0], 22)
+    rows_above = _legend(ax, lanes)
+    put_title(ax, title, size_pt(ax)[0], 8 + 14 * rows_above)
     width_pt = size_pt(ax)[0]
     for at, lane in zip(rows, lanes, strict=True):
         _write_labels(ax, at, lane, (start_ns, end_ns), width_pt)
@@ -176,7 +178,8 @@ def _edge(kind: str) -> tuple[float, float, float]:
     return 0.72 * red, 0.72 * green, 0.72 * blue
 
 
-def _legend(ax: Axes, lanes: Sequence[Lane]) -> None:
+def _legend(ax: Axes, lanes: Sequence[Lane]) -> int:
+    """Put the legend above the axes, in as many rows as it needs; return how many."""
     seen = {lane.kind for lane in lanes}
     handles = [Patch(facecolor=_COLORS[k], edgecolor=_edge(k), lw=0.3, label=_WORDS[k])
                for k in _COLORS if k in seen]  # fmt: skip
@@ -184,11 +187,24 @@ def _legend(ax: Axes, lanes: Sequence[Lane]) -> None:
         handles.append(
             Patch(facecolor=GREY, edgecolor=INK, lw=0.3, alpha=_PALE, label="other batches")
         )
+    words = [str(handle.get_label()) for handle in handles]
+    space = size_pt(ax)[0] - _BESIDE_PT
+    columns = len(handles)
+    while columns > 1 and _legend_width(words, columns) > space:
+        columns = -(-len(handles) // (-(-len(handles) // columns) + 1))  # one row more
     ax.legend(
-        handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=len(handles),
+        handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns,
         frameon=False, fontsize=VALUE_PT, labelcolor=INK, borderaxespad=0.2, columnspacing=1.2,
         handlelength=1.2, handletextpad=0.4,
     )  # fmt: skip
+    return -(-len(handles) // columns)
+
+
+def _legend_width(words: Sequence[str], columns: int) -> float:
+    """Width in points: a legend fills column by column, each as wide as its longest word."""
+    rows = -(-len(words) // columns)
+    groups = [words[i : i + rows] for i in range(0, len(words), rows)]
+    return sum(max(text_width_pt(w, VALUE_PT) for w in group) + _HANDLE_PT for group in groups)
 
 
 def _write_labels(

@@ -106,9 +106,11 @@ def range_view(report: Path | str, name: str, *, ranks: Collection[int] | None =
     run = _run(report)
     everything = select(run, None, ranks=ranks, api=False)
     start, end = _around([b for b in _ranges(everything) if b.name == name], (name,), run)
-    whole = window_of(run, range(int(run.spans.batch.max()) + 1))
-    lanes = _lanes(run, replace(whole, start_ns=start, end_ns=end), ranks)
-    return View(lanes, start, end, f"the start of {name}")
+    inside = [
+        replace(lane, bars=tuple(b for b in lane.bars if b.start_ns < end and b.end_ns > start))
+        for lane in everything
+    ]
+    return View(tuple(lane for lane in inside if lane.bars), start, end, f"the start of {name}")
 
 
 def whole_view(report: Path | str, *, ranks: Collection[int] | None = None) -> View:
