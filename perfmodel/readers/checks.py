@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 from typing import Final
@@ -30,6 +31,21 @@ def check_path(path: Path) -> None:
         raise ReportError(f"{path}: wanted a report, found a folder; name the files inside it")
     if not stat.S_ISREG(mode):
         raise ReportError(f"{path}: wanted a file, found a pipe or device; copy it to a file first")
+
+
+def stamp(file: Path) -> tuple[int, ...]:
+    """Return what changes when somebody writes to a file or replaces it; empty if it is gone.
+
+    The file is opened anew: NFS asks its server then.
+    """
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe waits for its writer
+            return ()
+        with file.open("rb") as stream:
+            found = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _unreadable(path: Path, error: Exception) -> ReportError:

@@ -1,4 +1,6 @@
-"""Finds the rows of an SQLite table straight on the b-tree pages of a memory-mapped file.
+"""Finds the rows of an SQLite table straight on the b-tree pages of the file.
+
+Pages are read, never mapped: a mapped file that somebody truncates kills the process (SIGBUS).
 
 Section names in quotes are those of https://www.sqlite.org/fileformat2.html. Whatever is not plain
 is refused (`Unsupported`), never guessed: SQLite itself then reads the table.
@@ -6,7 +8,6 @@ is refused (`Unsupported`), never guessed: SQLite itself then reads the table.
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,8 +16,10 @@ from typing import Final, Self
 import numpy as np
 
 from perfmodel.readers.records import (
+    ANY_HEADER,
     PADDING,
     Bytes,
+    Damaged,
     Records,
     Texts,
     Unsupported,
@@ -28,12 +31,12 @@ from perfmodel.readers.records import (
 )
 from perfmodel.trace import Bool, Int32, Int64
 
-__all__ = ["PageFile", "Unsupported"]
+__all__ = ["Damaged", "PageFile", "Unsupported"]
 
 _INTERIOR: Final = 5
 _LEAF: Final = 13
 _CHUNK: Final = 1 << 20  # bytes of pages parsed at a time: what a CPU's cache holds
-_REMEMBERED: Final = 64  # chunks that stay mapped at a time
+_SPREAD: Final = 4  # pages that lie closer than this on average are read with those between them
 _SPILL: Final = 1 << 25  # bytes of overflowing records put together at a time
 
 
@@ -53,18 +56,16 @@ class PageFile:
 
     def __init__(self, path: Path) -> None:
         try:
-            with path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                refuse(size < 512, "smaller than a page")
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             journal, log = (Path(f"{path.resolve()}{end}") for end in ("-journal", "-wal"))
             refuse(journal.exists() and journal.stat().st_size > 0, "a journal beside it")
             refuse(log.exists(), "a write-ahead log beside it")
+            with path.open("rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                refuse(size < 512, "smaller than a page")
+                self._size, self._usable, self._count = _check_header(file.read(100), size)
+            self._file = path.open("rb", buffering=0)
         except OSError as error:
             raise Unsupported(str(error)) from error
-        self._mapped: mmap.mmap | None = mapped
-        self._size, self._usable, count = _check_header(mapped[:100], len(mapped))
-        self._pages = np.frombuffer(mapped, np.uint8).reshape(-1, self._size)[:count]
 
     def __enter__(self) -> Self:
         return self
@@ -73,12 +74,16 @@ class PageFile:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file; nothing read from it depends on it."""
-        self._pages = self._pages[:0].copy()
-        self._mapped = None
+        """Close the file; nothing read from it depends on it."""
+        self._file.close()
 
     def read(
-        self, root_page: int, columns: Sequence[int], *, rowid_alias: int | None = None
+        self,
+        root_page: int,
+        columns: Sequence[int],
+        *,
+        rowid_alias: int | None = None,
+        header_bytes: tuple[int, int] = ANY_HEADER,
     ) -> list[Int64]:
         """Read integer columns over all rows, in rowid order.
 
@@ -91,6 +96,8 @@ class PageFile:
             there as integers and only makes floats of them when it reads.
         rowid_alias : int, optional
             Position of the INTEGER PRIMARY KEY, which the record leaves NULL.
+        header_bytes : (int, int)
+            Least and most bytes that a record's header has in this table.
 
         Returns
         -------
@@ -101,20 +108,24 @@ class PageFile:
         ------
         Unsupported
             If a row holds something else there, or the table is not plain.
+        Damaged
+            If rows have more columns than the table.
         """
-        leaves, rows = self._leaves(root_page)
-        arrays = {column: np.empty(rows, np.int64) for column in columns}
-        done = 0
-        for records in self._records(leaves) if arrays else ():
-            part = slice(done, done + len(records.rowid))
-            for field in fields(records, arrays):
+        parts: dict[int, list[Int64]] = {column: [] for column in columns}
+        for records in self._records(self._leaves(root_page)) if parts else ():
+            for field in fields(records, parts, header_bytes):
                 values = integers(records.data, field)
                 if field.column == rowid_alias:
                     refuse(field.types.any(), "a primary key that is no rowid")
                     values = records.rowid
-                arrays[field.column][part] = values
-            done = part.stop
+                parts[field.column].append(values)
+        arrays = {column: np.concatenate(parts.pop(column)) for column in dict.fromkeys(columns)}
         return [arrays[column] for column in columns]
+
+    def check(self, root_page: int, header_bytes: tuple[int, int]) -> None:
+        """Raise `Damaged` or `Unsupported` as `read` does, without reading a column."""
+        for records in self._records(self._leaves(root_page)):
+            next(fields(records, (), header_bytes), None)
 
     def read_text(self, root_page: int, column: int) -> tuple[Int32, list[str]]:
         """Read a text column as codes into the list of its distinct strings.
@@ -138,41 +149,54 @@ class PageFile:
         Unsupported
             If a row holds something else there, or the table is not plain.
         """
-        leaves, rows = self._leaves(root_page)
-        codes = np.empty(rows, np.int32)
         texts = Texts()
-        done = 0
-        for records in self._records(leaves):
-            part = slice(done, done + len(records.rowid))
-            for field in fields(records, [column]):
-                codes[part] = texts.encode(records.data, field)
-            done = part.stop
-        return texts.strings(codes)
+        parts = [
+            texts.encode(records.data, field).astype(np.int32)
+            for records in self._records(self._leaves(root_page))
+            for field in fields(records, [column])
+        ]
+        return texts.strings(np.concatenate(parts))
 
-    def _leaves(self, root_page: int) -> tuple[Int64, int]:
-        """Walk a b-tree level by level; return its leaf pages in key order and their rows.
+    def _leaves(self, root_page: int) -> Int64:
+        """Walk a b-tree level by level; return its leaf pages in key order.
 
         All leaves lie equally deep, and no page is used twice ("B-tree Pages").
         """
-        seen = np.zeros(len(self._pages) + 1, np.bool_)
+        seen = np.zeros(self._count + 1, np.bool_)
         level = np.array([root_page], np.int64)
         while True:  # every level is at least twice as wide as the one above: this ends
-            outside = (level < 2) | (level > len(self._pages))  # page 1 is the schema's root
+            outside = (level < 2) | (level > self._count)  # page 1 is the schema's root
             refuse(outside.any(), "a page number outside the file")
             refuse(seen[level].any() or len(np.unique(level)) < len(level), "a page used twice")
             seen[level] = True
-            is_leaf = self._pages[level[0] - 1, 0] != _INTERIOR
-            cells = self._pages[level - 1, 3:5] @ np.array([256, 1])
-            refuse(cells.min() == 0 and not (is_leaf and len(level) == 1), "an empty page")
-            refuse(cells.max() > (self._size - 8) // 6, "more cells than fit in a page")
-            if is_leaf:
-                return level, int(cells.sum())
+            if self._page(level[0])[0] != _INTERIOR:
+                return level
             level = np.concatenate([self._children(pages) for pages in self._chunks(level)])
 
-    def _forget(self) -> None:
-        """Drop the pages looked at from this process; the system keeps them cached."""
-        if self._mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self._mapped.madvise(mmap.MADV_DONTNEED)
+    def _page(self, number: int) -> Bytes:
+        page = np.empty(self._size, np.uint8)
+        self._fill(page[None], np.array([number]))
+        return page
+
+    def _fill(self, grid: Bytes, pages: Int64) -> None:
+        """Read pages into the rows of `grid`, in few calls; a hole in the file is refused."""
+        first, last = int(pages.min()), int(pages.max())
+        if last - first < _SPREAD * len(pages) and (np.diff(pages) != 1).any():
+            whole = np.empty((last - first + 1, self._size), np.uint8)
+            self._fill(whole, np.arange(first, last + 1))
+            np.take(whole, pages - first, axis=0, out=grid, mode="clip")
+            return
+        ends = [*(np.flatnonzero(np.diff(pages) != 1) + 1).tolist(), len(pages)]
+        begin = 0
+        refuse(self._file.closed, "a closed file")
+        try:
+            for end in ends:
+                self._file.seek((int(pages[begin]) - 1) * self._size)
+                read = self._file.readinto(grid[begin:end].data)
+                refuse(read != (end - begin) * self._size, "a file cut while it is read")
+                begin = end
+        except OSError as error:
+            raise Unsupported(str(error)) from error
 
     def _chunks(self, pages: Int64) -> Iterator[Int64]:
         step = max(1, _CHUNK // self._size)
@@ -181,6 +205,7 @@ class PageFile:
     def _children(self, pages: Int64) -> Int64:
         """Child pages of interior pages: the left child of every cell, and last the rightmost."""
         data, cells, counts = self._load(pages, _INTERIOR, 12)
+        refuse(counts.min() == 0, "an empty page")
         rightmost = np.arange(8, len(data) - PADDING, self._size)
         left, last = (words(data, at) >> 32 & 0xFFFFFFFF for at in (cells, rightmost))
         return np.insert(left, np.cumsum(counts), last)
@@ -199,9 +224,10 @@ class PageFile:
         """
         data = np.zeros(len(pages) * self._size + PADDING, np.uint8)
         grid = data[:-PADDING].reshape(len(pages), self._size)
-        np.take(self._pages, pages - 1, axis=0, out=grid, mode="clip")
+        self._fill(grid, pages)
         refuse((grid[:, 0] != kind).any(), "a page of another kind")
         counts = grid[:, 3:5] @ np.array([256, 1])
+        refuse(counts.max() > (self._size - 8) // 6, "more cells than fit in a page")
         most = int(counts.max())
         pointers = grid[:, header : header + 2 * most].view(">u2").astype(np.int64)
         used = np.arange(most) < counts[:, None]
@@ -211,13 +237,15 @@ class PageFile:
 
     def _records(self, leaves: Int64) -> Iterator[Records]:
         """Find the records of leaf pages, chunk by chunk ("B-tree Pages", table leaf cell)."""
-        seen = np.zeros(len(self._pages) + 1, np.bool_)
+        seen = np.zeros(self._count + 1, np.bool_)
         seen[leaves] = True
-        for nth, pages in enumerate(self._chunks(leaves), 1):
-            data, cells, _ = self._load(pages, _LEAF, 8)
-            if nth % _REMEMBERED == 0:
-                self._forget()
+        before = np.empty(0, np.int64)
+        for pages in self._chunks(leaves):
+            data, cells, counts = self._load(pages, _LEAF, 8)
+            refuse(counts.min() == 0 and len(leaves) > 1, "an empty page")
             payload, rowid, start = cell_heads(data, cells)
+            refuse((np.diff(rowid, prepend=before) <= 0).any(), "rows out of order")
+            before = rowid[-1:]
             spilled = np.flatnonzero(payload > self._usable - 35)
             kept = payload.copy()
             kept[spilled] = self._kept(payload[spilled]) + 4  # and the first overflow page
@@ -246,11 +274,12 @@ class PageFile:
             link = data[at + here : at + here + 4]
             for left in range(whole - here, 0, 4 - self._usable):
                 page = int.from_bytes(link.tobytes(), "big")
-                refuse(not 2 <= page <= len(self._pages), "a page number outside the file")
+                refuse(not 2 <= page <= self._count, "a page number outside the file")
                 refuse(seen[page], "a page used twice")
                 seen[page] = True
-                link = self._pages[page - 1, :4]
-                pieces.append(self._pages[page - 1, 4 : min(4 + left, self._usable)])
+                overflow = self._page(page)
+                link = overflow[:4]
+                pieces.append(overflow[4 : min(4 + left, self._usable)])
         starts = len(data) + np.cumsum(payload) - payload
         return np.concatenate([*pieces, np.zeros(PADDING, np.uint8)]), starts
 

@@ -19,6 +19,9 @@ Bytes = npt.NDArray[np.uint8]
 PADDING: Final = 128
 """Bytes behind the last page: no look goes further than this past a checked position."""
 
+ANY_HEADER: Final = (1, 1 << 40)
+"""Least and most bytes of record headers, where a table's columns are not known."""
+
 COUNT_BYTES: Final = 5
 """Longest varint of a length or serial type that SQLite writes."""
 
@@ -38,6 +41,10 @@ _SLOT_BITS: Final = 16
 
 class Unsupported(Exception):  # noqa: N818 (a finding, not a failure)
     """The file or table needs the ordinary SQLite reader; the message says why."""
+
+
+class Damaged(Exception):  # noqa: N818 (as above)
+    """The table's pages hold what SQLite would read without a word, and never wrote there."""
 
 
 def refuse(when: bool | np.bool_, reason: str) -> None:
@@ -114,14 +121,22 @@ def cell_heads(data: Bytes, cells: Int64) -> tuple[Int64, Int64, Int64]:
     return head >> 56, rowid, cells + (1 + length)
 
 
-def fields(records: Records, wanted: Collection[int]) -> Iterator[Field]:
-    """Walk the record headers column by column; yield the wanted columns ("Record Format")."""
+def fields(
+    records: Records, wanted: Collection[int], header_bytes: tuple[int, int] = ANY_HEADER
+) -> Iterator[Field]:
+    """Walk the record headers column by column; yield the wanted columns ("Record Format").
+
+    Rows may lack columns that were added to the table after them, but have none beyond.
+    """
     data, start, end, _ = records
     header, at = varints(data, start, COUNT_BYTES)
+    if (header > header_bytes[1]).any():
+        raise Damaged("rows with more columns than their table")
+    refuse((header < header_bytes[0]).any(), "rows with too few columns")
     stop = start + header
     refuse((stop > end).any(), "a record header beyond its payload")
     value = stop
-    for column in range(max(wanted) + 1):
+    for column in range(max(wanted, default=-1) + 1):
         types, at = varints(data, at, COUNT_BYTES)
         refuse((at > stop).any(), "a record with too few columns")
         size = _SIZE.take(types, mode="clip")
