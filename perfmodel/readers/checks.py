@@ -12,6 +12,9 @@ from perfmodel.errors import ReportError
 EXPORT: Final = "nsys export -q true -t sqlite REPORT.nsys-rep"
 """The command that makes what perfmodel reads."""
 
+_LONGEST_PATH: Final = 504
+"""Bytes of a path that SQLite opens (MAX_PATHNAME of its os_unix.c, less its own suffixes)."""
+
 _MAGIC: Final = b"SQLite format 3\x00"
 
 
@@ -56,6 +59,12 @@ def _unreadable(path: Path, error: Exception) -> ReportError:
 def check_file(file: Path, path: Path) -> None:
     """Refuse what cannot be a whole SQLite file, before SQLite sees it; errors call it `path`."""
     check_path(file)
+    length = len(os.fsencode(file.resolve()))
+    if length > _LONGEST_PATH:
+        raise ReportError(
+            f"{path}: wanted a path of at most {_LONGEST_PATH} bytes, which is what SQLite opens, "
+            f"found {length}; move the report to a folder of a shorter name"
+        )
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:

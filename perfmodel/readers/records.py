@@ -6,6 +6,7 @@ is refused (`Unsupported`), never guessed: SQLite itself then reads the table.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
@@ -33,6 +34,8 @@ _CONSTANT: Final = np.array([NULL, 0, 0, 0, 0, 0, 0, 0, 0, 1])
 _REAL: Final = 7
 _FIRST_TEXT: Final = 13
 
+_LONGEST_TEXT: Final = 100_000  # bytes; mangled names of kernels have a tenth of that
+_SHORTENED: Final = 1000
 _SHORT: Final = 64  # bytes of a text that are compared as words
 _KEEP: Final = np.array([0, *(-1 << 8 * (8 - kept) for kept in range(1, 9))])
 _MIX: Final = 0x2545F4914F6CDD1D  # odd, its bits well spread
@@ -178,13 +181,21 @@ class Texts:
         return codes
 
     def strings(self, codes: Int32) -> tuple[Int32, list[str]]:
-        """Decode the texts; those that bad UTF-8 makes equal come to share a code."""
+        """Decode the texts; those that come out equal come to share a code."""
         first: dict[str, int] = {}
-        decoded = (text.decode("utf-8", "replace") for text in self._codes)
+        decoded = (decode(text) for text in self._codes)
         recode = [first.setdefault(text, len(first)) for text in decoded]
         if len(first) < len(recode):
             codes = np.array([*recode, -1], np.int32)[codes]
         return codes, list(first)
+
+
+def decode(text: bytes) -> str:
+    """Decode a stored text; of one that no screen takes, its start, its length and a digest."""
+    if len(text) <= _LONGEST_TEXT:
+        return text.decode("utf-8", "replace")
+    digest = hashlib.blake2b(text, digest_size=8).hexdigest()
+    return f"{text[:_SHORTENED].decode('utf-8', 'replace')}… [{len(text)} bytes, {digest}]"
 
 
 def _twins(data: Bytes, at: Int64, size: Int64) -> tuple[Int64, Bool]:

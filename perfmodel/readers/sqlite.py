@@ -18,7 +18,7 @@ import numpy as np
 from perfmodel.errors import PerfmodelError, ReportError, SchemaError
 from perfmodel.readers.checks import EXPORT, check_file, stamp
 from perfmodel.readers.pages import Damaged, PageFile, Unsupported
-from perfmodel.readers.records import COUNT_BYTES
+from perfmodel.readers.records import COUNT_BYTES, decode
 from perfmodel.trace import NULL, Int32, Int64
 
 _REAL = re.compile("REAL|FLOA|DOUB", re.IGNORECASE)
@@ -76,7 +76,7 @@ class Database:
         except sqlite3.Error as error:
             raise self._broken(error) from error
         try:
-            self._connection.text_factory = _decode
+            self._connection.text_factory = decode
             self._connection.execute("PRAGMA trusted_schema=OFF")
             self._connection.execute("PRAGMA cell_size_check=ON")
             self._connection.execute("PRAGMA ignore_check_constraints=ON")
@@ -308,12 +308,8 @@ def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _decode(value: bytes) -> str:
-    return value.decode("utf-8", "replace")
-
-
 def as_text(value: Any) -> str | None:
     """Return a stored value as text: what SQLite itself would make of it."""
     if isinstance(value, bytes):
-        return _decode(value)
+        return decode(value)
     return None if value is None else str(value)
