@@ -67,8 +67,7 @@ def analyze_run(
     late = (_after(m, excluded) for m in everything if not traffic.marked_by_nccl(m.path))
     measured = tuple(m for m in late if m.instances.any())
     head = next(m for m in measured if m.label == run.batch_label)
-    present = accounting.counted(measured, counts)
-    totals = sum((counts[label] for label in present), Counts())
+    totals = sum((counts[label] for label in accounting.counted(measured, counts)), Counts())
     batch_s = next(m for m in everything if m.label == run.batch_label).seconds["host"]
     collected = _collectives(run, batch_s, excluded, totals)
     machine, peak = _machine(run), _precision(run, identity)
