@@ -18,7 +18,7 @@ from build_training import Training, analyzed, training_report
 from cli_helpers import fails, harmless, perfmodel, succeeds
 from html_pages import TRICKS, Page, hostile_report, page_of
 
-from perfmodel import predict
+from perfmodel import api, predict
 from perfmodel.html.blocks import LONGEST, MOST_ROWS, grid
 from perfmodel.html.lead import parts
 from perfmodel.html.svg import inline
@@ -324,6 +324,11 @@ def test_the_command_writes_a_file_or_standard_output(tmp_path: Path, bare: Path
     out = tmp_path / "r.html"
     assert succeeds("report", bare, "-o", out).strip() == f"Written: {out}"
     assert succeeds("report", bare, "-q", "-o", "-") == out.read_text(encoding="utf-8")
+
+
+def test_a_notebook_writes_the_same_file(tmp_path: Path, base: Page) -> None:
+    written = api.analyze(BASE).save_html(tmp_path / "r.html")
+    assert written.read_text(encoding="utf-8") == base.text
 
 
 def test_what_cannot_be_written_or_read_is_refused(tmp_path: Path, bare: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from perfmodel import outputs
 from perfmodel.analysis import Analysis, RunAnalysis
-from perfmodel.comparable import machine_roof
+from perfmodel.comparable import comparable, machine_roof
 from perfmodel.errors import PerfmodelError
 from perfmodel.escape import printable
 from perfmodel.html.blocks import Block, Notice, Picture, cut, grid
@@ -126,22 +126,28 @@ def roofline(analysis: Analysis) -> Iterator[Block]:
         yield Notice("No roofline can be drawn.", " ".join(_roofless(run)))
         return
     from perfmodel.plot import svg_text
+    from perfmodel.plot.roofs import FEW, LISTED
 
+    points = comparable(analysis) or run.points
+    kinds = list(dict.fromkeys(p.kind for p in points))
+    chosen = kinds if len(points) <= LISTED else kinds[:1]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
-        axes = outputs.draw_roofline(analysis)
-        title = printable(axes.get_title(loc="left").replace("\n", " ").replace(r"\$", "$"))
-        axes.set_title("", loc="left")
+        axes = outputs.draw_roofline(analysis, kinds=chosen)
+        axes.set_title("", loc="left")  # the caption says it
         svg = svg_text(axes)
-    points = "; ".join(
+    title = f"Roofline of {run.label}" if run.roofline else f"{run.label} below the machine's peaks"
+    title += "" if chosen == kinds else f", points of {chosen[0]}"
+    listed = "; ".join(
         f"{p.label}: {si(p.flops_per_s, 'FLOP/s')} at {si(p.intensity_flops_per_byte, 'FLOP/B', 4)}"
-        for p in analysis.points[:20]
+        for p in points[:20]
     )
     caption = (
-        f"{title}: solid, computing and moving one after the other; dashed, overlapping perfectly. "
-        f"The dotted line below the roof is what is left to gain."
+        f"{title}: solid, computing and moving one after the other; dashed, overlapping perfectly."
+        f"{' Dotted is what is left to gain.' if len(points) <= FEW else ''}"
     )
-    yield Picture(inline(svg, "roofline", title, printable(points), {}), caption, 520)
+    drawn = inline(svg, "roofline", printable(title), printable(listed), {})
+    yield Picture(drawn, caption, 520)
 
 
 def _roofless(run: RunAnalysis) -> Iterator[str]:
