@@ -30,6 +30,7 @@ from perfmodel.commands.timeline import timeline
 from perfmodel.commands.tta import tta
 from perfmodel.commands.utilization import utilization
 from perfmodel.commands.whatif import whatif
+from perfmodel.commands.writeup import writeup
 from perfmodel.errors import PerfmodelError
 
 __all__ = ["REPORTS", "main"]
@@ -89,5 +90,6 @@ for _command in (
     tta,
     completion,
     doctor,
+    writeup,
 ):  # one file in commands/ each
     main.add_command(_command)

@@ -121,6 +121,10 @@ class Table:
         if self.levels is not None and len(self.levels) != len(self.rows):
             raise ValueError(f"{len(self.levels)} levels for {len(self.rows)} rows")
 
+    def _repr_markdown_(self) -> str:
+        """Show the table in a notebook."""
+        return render(self, "markdown")
+
     @classmethod
     def from_columns(
         cls,

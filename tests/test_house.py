@@ -47,6 +47,7 @@ LAYERS: Final = (
     {"outputs"},
     {"html"},
     {"api"},
+    {"writeup"},
     {"commands"},
     {"cli"},
     {"__init__", "__main__"},
@@ -59,7 +60,7 @@ SAME_LAYER: Final = {("table", "richtable"), ("richtable", "table")}
 OWNERS: Final = {
     "matplotlib": {"plot"},
     "sympy": {"workloads"},
-    "pandas": {"table", "api"},
+    "pandas": {"table", "api", "writeup"},
     "sqlite3": {"readers", "store"},
     "sqlite_utils": {"store"},
     "click": {"cli", "commands"},

@@ -46,7 +46,7 @@ def save(
         raise PerfmodelError(f"wanted figures as {', '.join(_METADATA)}; found {unknown[0]!r}")
     if Path(stem).name != stem:
         raise PerfmodelError(f"wanted a file name without folders; found {stem!r}")
-    figure = picture.figure.canvas.figure if isinstance(picture, Axes) else picture
+    figure = figure_of(picture)
     folder = Path(folder)
     names = [f"{stem}.{fmt}" for fmt in formats]
     with staged_folder(folder) as stage:
@@ -61,8 +61,12 @@ def svg_text(picture: Figure | Axes) -> str:
     Letters are measured in DejaVu Sans, which is wider than the fonts of most pages: labels have
     room in these. Equal figures give equal text.
     """
-    figure = picture.figure.canvas.figure if isinstance(picture, Axes) else picture
-    return _encode(figure, "svg", _IN_A_PAGE).decode("utf-8")
+    return _encode(figure_of(picture), "svg", _IN_A_PAGE).decode("utf-8")
+
+
+def figure_of(picture: Figure | Axes) -> Figure:
+    """Return the whole figure that some axes lie in."""
+    return picture.figure.canvas.figure if isinstance(picture, Axes) else picture
 
 
 def _encode(figure: Figure, fmt: str, settings: Any = None) -> bytes:
