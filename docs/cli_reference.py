@@ -29,6 +29,7 @@ What `--help` says, command by command.
 EXPLAINED_IN = {
     "analyze": "analysis",
     "calibrate": "predict",
+    "completion": "pipes",
     "formulas": "model",
     "machine": "machines",
     "stats": "statistics",

@@ -135,8 +135,10 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         patch.setenv("PATH", "/nowhere")
         patch.setitem(sys.modules, "pynvml", None)
         for provoke in PROVOKED:
-            patch.chdir(tmp_path_factory.mktemp("faq"))
-            found[provoke.__name__] = set(perfmodel(*provoke()).stderr.splitlines())
+            folder = tmp_path_factory.mktemp("faq")
+            patch.chdir(folder)
+            said = perfmodel(*provoke()).stderr.replace(f"{folder}/", "")
+            found[provoke.__name__] = set(said.splitlines())
     return found
 
 
