@@ -3,7 +3,7 @@
 Grows a real report (benchmarks/grow.py) and runs both whole commands in turn; CSVs are compared
 byte for byte. With `--recipe-python`, a Python with pandas, pyarrow and psutil, also the recipes of
 Nsight Systems that run on a grown report (benchmarks/recipes.py). Writes seconds, CPU seconds, peak
-memory and ratios to benchmarks/results/large.json.
+memory and ratios to benchmarks/results/large.json, beside the cases that are there already.
 
     python benchmarks/large.py --nsys /path/to/nsys --recipe-python /path/to/venv/bin/python
 """
@@ -113,7 +113,8 @@ def main() -> None:
     if args.nsys is None:
         raise SystemExit("nsys is not on the PATH: give --nsys /path/to/nsys")
     version = subprocess.run([args.nsys, "--version"], capture_output=True, text=True).stdout
-    rows = []
+    kept = json.loads(args.output.read_text())["rows"] if args.output.exists() else []
+    rows = {(row["size"], row["ranks"]): row for row in kept}
     for size, ranks, rounds in CASES:
         if args.rows and size not in args.rows:
             continue
@@ -121,7 +122,7 @@ def main() -> None:
             folder = Path(scratch)
             report = folder / "grown.sqlite"
             events = grow(SOURCE, report, size, ranks)
-            row = {"event_rows": events, "ranks": ranks}
+            row = {"size": size, "event_rows": events, "ranks": ranks}
             row["file_mb"] = round(report.stat().st_size / 1e6, 1)
             without = set() if size <= args.nsys_up_to else {"nsys"}
             row |= measure(report, args.nsys, args.rounds or rounds, without=without)
@@ -132,7 +133,7 @@ def main() -> None:
                     spent / row["perfmodel_two"]["cpu_s"], 2
                 )
         print(json.dumps(row), flush=True)
-        rows.append(row)
+        rows[size, ranks] = row
     result = {
         "command": "python benchmarks/large.py --nsys NSYS --recipe-python PYTHON",
         "date": datetime.now(UTC).date().isoformat(),
@@ -144,7 +145,7 @@ def main() -> None:
             "nsys": version.strip().rpartition(" ")[2],
         },
         "reports": REPORTS,
-        "rows": rows,
+        "rows": [rows[key] for key in sorted(rows)],
     }
     args.output.write_text(json.dumps(result, indent=1) + "\n")
 

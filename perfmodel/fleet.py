@@ -1,4 +1,4 @@
-"""Many reports at once: what a worker does with one of them, and what their results make."""
+"""Many reports analyzed at once: what a worker does with one, and what their results make."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from perfmodel.measure import Observed, observe
 from perfmodel.readers import opened
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.runs import Options, analyze_observed
-from perfmodel.streamed import Found, collect, merged
 from perfmodel.thin import thin
 
 
@@ -56,24 +55,3 @@ def _observe(
     with opened(path) as file:
         trace = read_sqlite(file, source=source)
     return thin(observe(trace, batch_range, by_time=by_time), replays=replays)
-
-
-def summarize_reports(
-    paths: Sequence[Path],
-    names: Sequence[str],
-    engine: Engine | None = None,
-    progress: Callable[[Path], object] = lambda _: None,
-) -> Found:
-    """Gather what summary reports of all exports together are made of.
-
-    Raises
-    ------
-    PerfmodelError
-        As `perfmodel.streamed.collect` and `perfmodel.engine.over_reports`.
-    """
-    parts = over_reports(partial(_summarize, names=names), paths, engine or Engine(1), progress)
-    return merged(names, parts)
-
-
-def _summarize(path: Path, source: Path, *, names: Sequence[str]) -> Found:
-    return collect(path, names, source=source)

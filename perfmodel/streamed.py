@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from perfmodel.engine import Engine, over_reports
 from perfmodel.errors import PerfmodelError
 from perfmodel.projector import Irregular, Projector
 from perfmodel.ranges import Nesting, nest
@@ -81,6 +82,27 @@ def merged(names: Sequence[str], found: Sequence[Found]) -> Found:
         have = [p for p in parts if isinstance(p, Counted)]
         result[name] = joined(name, have) if have else parts[-1]
     return result
+
+
+def summarize_reports(
+    paths: Sequence[Path],
+    names: Sequence[str],
+    engine: Engine | None = None,
+    progress: Callable[[Path], object] = lambda _: None,
+) -> Found:
+    """Gather what summary reports of all exports together are made of.
+
+    Raises
+    ------
+    PerfmodelError
+        As `collect` and `perfmodel.engine.over_reports`.
+    """
+    parts = over_reports(partial(_summarize, names=names), paths, engine or Engine(1), progress)
+    return merged(names, parts)
+
+
+def _summarize(path: Path, source: Path, *, names: Sequence[str]) -> Found:
+    return collect(path, names, source=source)
 
 
 class _Collection:

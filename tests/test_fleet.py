@@ -22,11 +22,12 @@ from perfmodel import engine as engines
 from perfmodel.analysis_json import analysis_document
 from perfmodel.engine import Engine, over_reports
 from perfmodel.errors import PerfmodelError, ReportError
-from perfmodel.fleet import analyze_reports, summarize_reports
+from perfmodel.fleet import analyze_reports
 from perfmodel.measure import observe
 from perfmodel.readers import read
 from perfmodel.runs import Options, analyze_traces
 from perfmodel.statistic import to_csv
+from perfmodel.streamed import summarize_reports
 from perfmodel.summaries import Counted, to_statistic
 from perfmodel.thin import thin
 

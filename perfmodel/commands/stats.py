@@ -80,8 +80,7 @@ def stats(reports: tuple[Path, ...], names: tuple[str, ...], fmt: str, **options
 
 def _collected(reports: tuple[Path, ...], names: Sequence[str], options: dict[str, Any]) -> Found:
     """Gather what the summaries are made of, with a bar over bytes of one report or over many."""
-    from perfmodel.fleet import summarize_reports
-    from perfmodel.streamed import collect
+    from perfmodel.streamed import collect, summarize_reports
 
     engine = engine_of(options)
     if len(reports) == 1 and engine.scheduler is None:
