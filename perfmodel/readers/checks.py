@@ -57,7 +57,11 @@ def _unreadable(path: Path, error: Exception) -> ReportError:
 
 
 def check_file(file: Path, path: Path) -> None:
-    """Refuse what cannot be a whole SQLite file, before SQLite sees it; errors call it `path`."""
+    """Refuse what cannot be a whole SQLite file, before SQLite sees it; errors call it `path`.
+
+    SQLite has no checksums: where one lies beside the file, written by ``sha256sum``, it is
+    checked.
+    """
     check_path(file)
     length = len(os.fsencode(file.resolve()))
     if length > _LONGEST_PATH:
@@ -94,6 +98,27 @@ def check_file(file: Path, path: Path) -> None:
                 f"{path}: an unfinished transaction lies beside it ({beside.name}): the export is "
                 f"still running or was interrupted; wait for it, or export it again with: {EXPORT}"
             )
+    _check_sum(file, path)
+
+
+def _check_sum(file: Path, path: Path) -> None:
+    """Compare the file with what `sha256sum` wrote beside it, if it did."""
+    beside = Path(f"{file}.sha256")
+    if not beside.is_file():
+        return
+    try:
+        import hashlib  # brings OpenSSL, which few readings need
+
+        wanted = beside.read_text("utf-8", "replace").split(maxsplit=1)[:1]
+        with file.open("rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise _unreadable(beside, error) from error
+    if wanted != [found]:
+        raise ReportError(
+            f"{path}: wanted the SHA-256 that {beside.name} has, found another, {found[:12]}...: "
+            f"the report or its sum was changed or damaged; copy both again, or delete the sum"
+        )
 
 
 def _kind(header: bytes) -> str:

@@ -6,7 +6,6 @@ is refused (`Unsupported`), never guessed: SQLite itself then reads the table.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
@@ -194,6 +193,8 @@ def decode(text: bytes) -> str:
     """Decode a stored text; of one that no screen takes, its start, its length and a digest."""
     if len(text) <= _LONGEST_TEXT:
         return text.decode("utf-8", "replace")
+    import hashlib  # brings OpenSSL, which few readings need
+
     digest = hashlib.blake2b(text, digest_size=8).hexdigest()
     return f"{text[:_SHORTENED].decode('utf-8', 'replace')}… [{len(text)} bytes, {digest}]"
 

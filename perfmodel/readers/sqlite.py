@@ -316,6 +316,11 @@ class Database:
 
     def _broken(self, error: Exception) -> ReportError:
         reason = " ".join(str(error).split())[:200]
+        if "I/O error" in reason or "unable to get the page" in reason:
+            return ReportError(
+                f"{self.path}: cannot be read ({reason}): the disk or its server fails; copy the "
+                f"report to another disk"
+            )
         return ReportError(
             f"{self.path}: the SQLite file is damaged or half-written ({reason}); "
             f"export it again with: {EXPORT}"
