@@ -14,16 +14,20 @@ from perfmodel.plot.lines import Measure, Series, lines
 from perfmodel.plot.parity import parity
 from perfmodel.plot.stacks import stacks
 from perfmodel.studies import cme213
+from perfmodel.workloads import mlp
 from perfmodel.writeup import (
     batch_parts,
     batch_view,
     calibrated_model,
     document_model,
+    errors,
     range_view,
+    rates_table,
     records,
     series,
     shipped,
     whole_view,
+    work_table,
 )
 
 SYNC = "profiles/campaign/h200x2_p2_host_float32_H512_B3000_sync.sqlite.xz"
@@ -136,6 +140,34 @@ def test_a_calibrated_model_says_what_it_has_not_seen() -> None:
     ).all()
     with pytest.raises(ModelError, match="'elsewhere'"):
         calibrated_model(paths, ["elsewhere"])
+
+
+def test_errors_are_relative_to_what_was_measured() -> None:
+    frame = pd.DataFrame({"model": [1.1, 0.8, 2.0], "run": [1.0, 1.0, 2.0]})
+    found = errors(frame, "model", "run")
+    assert found == pytest.approx(
+        {"mean": -0.1 / 3, "mean_abs": 0.1, "median_abs": 0.1, "largest": 0.2}
+    )
+    with pytest.raises(ModelError, match="found none"):
+        errors(frame[:0], "model", "run")
+
+
+def test_work_is_counted_both_ways() -> None:
+    found = work_table({"document": mlp("document"), "full": mlp("full")}, cme213.study().sizes)
+    assert found.xs("document", level="counting")["flops"].sum() == 2_439_168_000
+    assert found.loc[("full", "copying images host -> device"), "pci_bytes"] == 4_764_000
+
+
+def test_rates_stand_beside_printed_ones() -> None:
+    results = perfmodel.analyze(shipped("profiles/h200x2_2ranks_base_nsys2025.3.1.sqlite"))
+    printed = cme213.study().rates
+    found = rates_table(results, printed=printed, recomputed=cme213.rates())
+    assert found["measured"].tolist() == pytest.approx([22.46e12, 10.27e9, 8.325e9], rel=1e-3)
+    assert (found["low"] < found["measured"]).all()
+    assert found["ratio"]["P_pci"] == pytest.approx(10.27 / 12.72, rel=1e-3)
+    alone = perfmodel.analyze(shipped("profiles/memory/document.sqlite.xz"))
+    with pytest.raises(ModelError, match="several ranks"):
+        rates_table(alone, printed=printed, recomputed=printed)
 
 
 # --- pictures

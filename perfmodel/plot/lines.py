@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from perfmodel.errors import ModelError
 from perfmodel.plot.keys import ordered_colors
@@ -35,6 +35,9 @@ Scale = Literal["linear", "log"]
 _DASHES: Final[tuple[Any, ...]] = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (5, 1.5, 1, 1.5)))
 _MANY: Final = 14
 """Points of a line above which only some carry the marker."""
+
+_FEW: Final = 10
+_APART_PT: Final = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,7 @@ def lines(
         )  # fmt: skip
     for axis, measure in ((ax.xaxis, x), (ax.yaxis, y)):
         _ticks(axis, measure)
+    _places(ax, x, sorted({v for one in series.values() for v in one.x}), size_pt(ax, foreign)[0])
     ax.grid(True, which="major", color=GRID, lw=0.6)
     finish(ax, x.label, y.label)
     width = size_pt(ax, foreign)[0]
@@ -143,6 +147,27 @@ def _ticks(axis: Axis, measure: Measure) -> None:
     axis.set_minor_formatter(NullFormatter())
     if not measure.unit and low > 1e-4 and high < 1e5:
         axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.10g}"))
+
+
+def _places(ax: Axes, x: Measure, places: Sequence[float], width_pt: float) -> None:
+    """Put the ticks of a logarithmic axis where the lines have points, if these are few."""
+    if x.scale == "linear" or not 1 < len(places) <= _FEW:
+        return
+    low, high = ax.get_xlim()
+    per_log = width_pt / math.log(high / low)
+    widths = {v: text_width_pt(_text(v, x.unit)) for v in places}
+    shown: list[float] = []
+    for value in reversed(places):  # leave out labels that would touch the next one
+        space = per_log * math.log(shown[-1] / value) if shown else math.inf
+        if not shown or space > (widths[value] + widths[shown[-1]]) / 2 + _APART_PT:
+            shown.append(value)
+    ax.xaxis.set_major_locator(FixedLocator(shown))
+    ax.xaxis.set_minor_locator(FixedLocator([v for v in places if v not in shown]))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: _text(v, x.unit)))
+
+
+def _text(value: float, unit: str) -> str:
+    return si_tick(value, unit) if unit else f"{value:,.10g}"
 
 
 def _legend(ax: Axes, labels: Sequence[str], words: str, width_pt: float) -> int:

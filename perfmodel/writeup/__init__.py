@@ -2,9 +2,10 @@
 
 from perfmodel.writeup.export import Exported, export
 from perfmodel.writeup.frames import batch_parts, records, series
-from perfmodel.writeup.models import calibrated_model, document_model
+from perfmodel.writeup.models import calibrated_model, document_model, errors
 from perfmodel.writeup.places import repository, shipped
 from perfmodel.writeup.views import View, batch_view, range_view, whole_view
+from perfmodel.writeup.work import rates_table, work_table
 
 __all__ = [
     "Exported",
@@ -13,11 +14,14 @@ __all__ = [
     "batch_view",
     "calibrated_model",
     "document_model",
+    "errors",
     "export",
     "range_view",
+    "rates_table",
     "records",
     "repository",
     "series",
     "shipped",
     "whole_view",
+    "work_table",
 ]

@@ -113,3 +113,34 @@ def calibrated_model(
              "high_s": found.high_s, "unseen": label not in known}
         )  # fmt: skip
     return model, pd.DataFrame(rows)
+
+
+def errors(frame: pd.DataFrame, predicted: str, measured: str) -> dict[str, float]:
+    """Summarize a model's relative errors, (predicted - measured) / measured.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        A row for every run.
+    predicted, measured : str
+        Columns, in seconds.
+
+    Returns
+    -------
+    dict
+        ``mean`` (the bias), ``mean_abs``, ``median_abs`` and ``largest`` (of the absolute ones).
+
+    Raises
+    ------
+    ModelError
+        If there is no run.
+    """
+    if frame.empty:
+        raise ModelError("wanted runs to judge a model by; found none; leave some to be predicted")
+    relative = frame[predicted] / frame[measured] - 1.0
+    return {
+        "mean": float(relative.mean()),
+        "mean_abs": float(relative.abs().mean()),
+        "median_abs": float(relative.abs().median()),
+        "largest": float(relative.abs().max()),
+    }
