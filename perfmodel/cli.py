@@ -19,6 +19,7 @@ from perfmodel.commands.layers import layers
 from perfmodel.commands.machine import machine
 from perfmodel.commands.memory import memory
 from perfmodel.commands.predict import predict
+from perfmodel.commands.report import report
 from perfmodel.commands.scaling import scaling
 from perfmodel.commands.splits import splits
 from perfmodel.commands.stats import REPORTS, stats
@@ -69,6 +70,7 @@ def main() -> None:
 
 for _command in (
     analyze,
+    report,
     compare,
     calibrate,
     predict,

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from perfmodel.engine import Engine
 
 FORMATS = ("table", "csv", "json", "markdown", "latex")
 _SYMBOLS = {
@@ -77,6 +81,55 @@ ATTRIBUTE = click.option(
     show_default=True,
     help="Give GPU work to the ranges of its own thread, or also by time within the process.",
 )
+
+
+def analysis_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Options of an analysis: symbols, workload, counting, batches, attribution, fit, engine."""
+    workload = click.option(
+        "--workload", type=click.Path(path_type=Path), help="A TOML file of your own."
+    )
+    fit = click.option(
+        "--fit", metavar="RUN", help="Label or number (from 0) of the run that fits the roofline."
+    )
+
+    for option in (
+        engine_options,
+        fit,
+        ATTRIBUTE,
+        WARMUP,
+        BATCH_RANGE,
+        COUNTING,
+        workload,
+        symbol_options,
+    ):
+        command = option(command)
+    return command
+
+
+def engine_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that say where many reports are read."""
+    for option in (
+        click.option(
+            "--scheduler", metavar="ADDRESS", help="Dask scheduler whose workers read the reports."
+        ),
+        click.option(
+            "--jobs",
+            "-j",
+            type=click.IntRange(1),
+            help="Processes that read the reports; one per core where that pays by default.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def engine_of(options: dict[str, Any]) -> Engine:
+    """Where the options say that reports are read."""
+    from perfmodel.engine import Engine
+
+    if options["scheduler"] and options["jobs"]:
+        raise click.UsageError("--jobs is for this machine; leave it out with --scheduler")
+    return Engine(options["jobs"], options["scheduler"])
 
 
 def symbol_values(options: dict[str, Any]) -> dict[str, int]:

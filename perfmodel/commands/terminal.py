@@ -46,16 +46,18 @@ class Progress:
         self._total, self._shown = total, seen and not quiet
         self._bar: Any = None
 
-    def __enter__(self) -> Callable[[str], None]:
+    def __enter__(self) -> Callable[..., None]:
         if not self._shown:
-            return lambda _: None
+            return lambda _, amount=1: None
         from rich import progress
         from rich.console import Console
 
         self._bar = progress.Progress(console=Console(stderr=True), transient=True)
         self._bar.start()
         task = self._bar.add_task("", total=self._total)
-        return lambda text: self._bar.update(task, description=one_line(text), advance=1)
+        return lambda text, amount=1: self._bar.update(
+            task, description=one_line(text), advance=amount
+        )
 
     def __exit__(self, *exception: object) -> None:
         if self._bar is not None:

@@ -221,7 +221,8 @@ def _write_labels(
             ax.text(
                 ((left + right) / 2 - start) * 1e-3, at + 0.5, text, fontsize=_LABEL_PT,
                 color=ink if bar.own else INK, ha="center", va="center_baseline", zorder=3,
-            ).set_in_layout(False)  # fmt: skip
+                gid=f"{lane.kind} label{'' if bar.own else ' others'}", in_layout=False,
+            )  # fmt: skip
 
 
 def fitting(label: str, width_pt: float) -> str:

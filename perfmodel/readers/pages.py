@@ -33,6 +33,7 @@ __all__ = ["PageFile", "Unsupported"]
 _INTERIOR: Final = 5
 _LEAF: Final = 13
 _CHUNK: Final = 1 << 20  # bytes of pages parsed at a time: what a CPU's cache holds
+_JOINED: Final = 16  # of them make a chunk of rows
 _REMEMBERED: Final = 64  # chunks that stay mapped at a time
 _SPILL: Final = 1 << 25  # bytes of overflowing records put together at a time
 
@@ -102,19 +103,39 @@ class PageFile:
         Unsupported
             If a row holds something else there, or the table is not plain.
         """
-        leaves, rows = self._leaves(root_page)
-        arrays = {column: np.empty(rows, np.int64) for column in columns}
+        leaves = self._leaves(root_page)
+        rows = self._rows(leaves)
+        arrays = [np.empty(rows, np.int64) for _ in columns]
         done = 0
         for records in self._records(leaves) if arrays else ():
             part = slice(done, done + len(records.rowid))
-            for field in fields(records, arrays):
-                values = integers(records.data, field)
-                if field.column == rowid_alias:
-                    refuse(field.types.any(), "a primary key that is no rowid")
-                    values = records.rowid
-                arrays[field.column][part] = values
+            for array, values in zip(arrays, _integers(records, columns, rowid_alias), strict=True):
+                array[part] = values
             done = part.stop
-        return [arrays[column] for column in columns]
+        return arrays
+
+    def chunks(
+        self, root_page: int, columns: Sequence[int], *, rowid_alias: int | None = None
+    ) -> Iterator[tuple[list[Int64], int]]:
+        """Read integer columns as `read` does, some rows at a time.
+
+        Yields
+        ------
+        columns : list of int64 array
+        bytes : int
+            Of the pages they were on.
+        """
+        waiting: list[list[Int64]] = []
+        pages = 0
+        leaves = self._leaves(root_page)
+        for nth, records in enumerate(self._records(leaves), 1):
+            waiting.append(_integers(records, columns, rowid_alias))
+            if nth % _JOINED == 0:
+                yield [np.concatenate(c) for c in zip(*waiting, strict=True)], _JOINED * _CHUNK
+                waiting, pages = [], nth
+        if waiting:
+            joined = [np.concatenate(c) for c in zip(*waiting, strict=True)]
+            yield joined, len(leaves) * self._size - pages * _CHUNK
 
     def read_text(self, root_page: int, column: int) -> tuple[Int32, list[str]]:
         """Read a text column as codes into the list of its distinct strings.
@@ -138,7 +159,8 @@ class PageFile:
         Unsupported
             If a row holds something else there, or the table is not plain.
         """
-        leaves, rows = self._leaves(root_page)
+        leaves = self._leaves(root_page)
+        rows = self._rows(leaves)
         codes = np.empty(rows, np.int32)
         texts = Texts()
         done = 0
@@ -149,8 +171,8 @@ class PageFile:
             done = part.stop
         return texts.strings(codes)
 
-    def _leaves(self, root_page: int) -> tuple[Int64, int]:
-        """Walk a b-tree level by level; return its leaf pages in key order and their rows.
+    def _leaves(self, root_page: int) -> Int64:
+        """Walk a b-tree level by level; return its leaf pages in key order.
 
         All leaves lie equally deep, and no page is used twice ("B-tree Pages").
         """
@@ -161,13 +183,24 @@ class PageFile:
             refuse(outside.any(), "a page number outside the file")
             refuse(seen[level].any() or len(np.unique(level)) < len(level), "a page used twice")
             seen[level] = True
-            is_leaf = self._pages[level[0] - 1, 0] != _INTERIOR
-            cells = self._pages[level - 1, 3:5] @ np.array([256, 1])
-            refuse(cells.min() == 0 and not (is_leaf and len(level) == 1), "an empty page")
-            refuse(cells.max() > (self._size - 8) // 6, "more cells than fit in a page")
-            if is_leaf:
-                return level, int(cells.sum())
+            if self._pages[level[0] - 1, 0] != _INTERIOR:
+                return level
             level = np.concatenate([self._children(pages) for pages in self._chunks(level)])
+
+    def _rows(self, leaves: Int64) -> int:
+        """Count the rows on leaf pages."""
+        rows = 0
+        for nth, pages in enumerate(self._chunks(leaves), 1):
+            cells = self._pages[pages - 1, 3:5] @ np.array([256, 1])
+            self._check_cells(cells, empty=len(leaves) == 1)
+            rows += int(cells.sum())
+            if nth % _REMEMBERED == 0:
+                self._forget()
+        return rows
+
+    def _check_cells(self, cells: Int64, *, empty: bool) -> None:
+        refuse(cells.min() == 0 and not empty, "an empty page")
+        refuse(cells.max() > (self._size - 8) // 6, "more cells than fit in a page")
 
     def _forget(self) -> None:
         """Drop the pages looked at from this process; the system keeps them cached."""
@@ -180,13 +213,17 @@ class PageFile:
 
     def _children(self, pages: Int64) -> Int64:
         """Child pages of interior pages: the left child of every cell, and last the rightmost."""
-        data, cells, counts = self._load(pages, _INTERIOR, 12)
+        data, cells, counts = self._load(pages, _INTERIOR, 12, empty=False)
         rightmost = np.arange(8, len(data) - PADDING, self._size)
         left, last = (words(data, at) >> 32 & 0xFFFFFFFF for at in (cells, rightmost))
         return np.insert(left, np.cumsum(counts), last)
 
-    def _load(self, pages: Int64, kind: int, header: int) -> tuple[Bytes, Int64, Int64]:
+    def _load(
+        self, pages: Int64, kind: int, header: int, *, empty: bool
+    ) -> tuple[Bytes, Int64, Int64]:
         """Copy pages side by side and find their cells ("B-tree Pages", cell pointer array).
+
+        Only a table without rows has an `empty` page.
 
         Returns
         -------
@@ -202,6 +239,7 @@ class PageFile:
         np.take(self._pages, pages - 1, axis=0, out=grid, mode="clip")
         refuse((grid[:, 0] != kind).any(), "a page of another kind")
         counts = grid[:, 3:5] @ np.array([256, 1])
+        self._check_cells(counts, empty=empty)
         most = int(counts.max())
         pointers = grid[:, header : header + 2 * most].view(">u2").astype(np.int64)
         used = np.arange(most) < counts[:, None]
@@ -214,7 +252,7 @@ class PageFile:
         seen = np.zeros(len(self._pages) + 1, np.bool_)
         seen[leaves] = True
         for nth, pages in enumerate(self._chunks(leaves), 1):
-            data, cells, _ = self._load(pages, _LEAF, 8)
+            data, cells, _ = self._load(pages, _LEAF, 8, empty=len(leaves) == 1)
             if nth % _REMEMBERED == 0:
                 self._forget()
             payload, rowid, start = cell_heads(data, cells)
@@ -253,6 +291,17 @@ class PageFile:
                 pieces.append(self._pages[page - 1, 4 : min(4 + left, self._usable)])
         starts = len(data) + np.cumsum(payload) - payload
         return np.concatenate([*pieces, np.zeros(PADDING, np.uint8)]), starts
+
+
+def _integers(records: Records, columns: Sequence[int], alias: int | None) -> list[Int64]:
+    """Decode integer columns of some records."""
+    found: dict[int, Int64] = {}
+    for field in fields(records, columns):
+        found[field.column] = integers(records.data, field)
+        if field.column == alias:
+            refuse(field.types.any(), "a primary key that is no rowid")
+            found[field.column] = records.rowid
+    return [found[column] for column in columns]
 
 
 def _check_header(head: bytes, size: int) -> tuple[int, int, int]:

@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +21,7 @@ from perfmodel.readers.pages import PageFile, Unsupported
 from perfmodel.trace import NULL, Int32, Int64
 
 _REAL = re.compile("REAL|FLOA|DOUB", re.IGNORECASE)
+_ROWS = 1 << 18  # read at a time where SQLite reads them
 _LATEST = 2**62  # in ns, 146 years: the difference of two times fits in 64 bits
 
 
@@ -156,13 +158,49 @@ class Database:
         SchemaError
             If a needed column is missing or holds no integers, or a time is none.
         """
+        self._check_events(table, needed)
+        found = self.read(table, ["start", "end", *columns])
+        self._check_times(table, found, open_ends=open_ends)
+        return found
+
+    def event_chunks(
+        self, table: str, columns: Sequence[str], *, needed: Sequence[str] = (), open_ends: bool
+    ) -> Iterator[tuple[dict[str, Int64], int]]:
+        """Read a table of events as `read_events` does, some rows at a time.
+
+        Yields
+        ------
+        columns : dict of str to int64 array
+        bytes : int
+            Of the file that they took, as far as it is known.
+
+        Raises
+        ------
+        ReportError, SchemaError
+            As `read_events` does, but not before the rows are come to.
+        Unsupported
+            If the page reader finds rows that it cannot read, after it has read others: read the
+            report again with ``fast=False``.
+        """
+        self._check_events(table, needed)
+        names = ["start", "end", *columns]
+        present = [c for c in names if c in self.columns(table)]
+        for arrays, size in self._chunks(table, present) if present else ():
+            found = dict(zip(present, arrays, strict=True))
+            for name in names:
+                found.setdefault(name, np.full(len(arrays[0]), NULL))
+            self._check_times(table, found, open_ends=open_ends)
+            yield found, size
+
+    def _check_events(self, table: str, needed: Sequence[str]) -> None:
         absent = {"start", "end", *needed}.difference(self.columns(table))
         if table in self._schema and absent:
             raise SchemaError(
                 f"{self.path}: {table} has no column {', '.join(sorted(absent))}: the export is "
                 f"half-written or not of Nsight Systems; make it again with: {EXPORT}"
             )
-        found = self.read(table, ["start", "end", *columns])
+
+    def _check_times(self, table: str, found: dict[str, Int64], *, open_ends: bool) -> None:
         for name in ("start", "end"):
             times = found[name]
             odd = (times <= -_LATEST) | (times >= _LATEST)
@@ -175,7 +213,6 @@ class Database:
                     f"{len(times)} rows; "
                     f"the export is damaged: make it again with: {EXPORT}"
                 )
-        return found
 
     def read_text(self, table: str, column: str) -> tuple[Int32, list[str]]:
         """Read a text column as codes into a list of its distinct strings; -1 stands for NULL."""
@@ -231,6 +268,17 @@ class Database:
         except Unsupported:
             return None
 
+    def _chunks(self, table: str, columns: list[str]) -> Iterator[tuple[list[Int64], int]]:
+        stored = self._schema[table]
+        if self._pages is None or stored.root == 0 or stored.real & set(columns):
+            rows = self.rows(table, columns)
+            while flat := [self._integer(v, table) for row in islice(rows, _ROWS) for v in row]:
+                part = np.array(flat, np.int64).reshape(-1, len(columns)).T
+                yield [np.ascontiguousarray(c) for c in part], 0
+            return
+        at = [stored.columns.index(c) for c in columns]
+        yield from self._pages.chunks(stored.root, at, rowid_alias=stored.alias)
+
     def _read_rows(self, table: str, columns: Sequence[str]) -> list[Int64]:
         width = len(columns)
         chosen = ", ".join(f"ifnull({_quote(c)}, {NULL})" for c in columns)
@@ -244,6 +292,8 @@ class Database:
         return [np.ascontiguousarray(c) for c in flat.reshape(-1, width).T]
 
     def _integer(self, value: Any, table: str) -> int:
+        if value is None:
+            return NULL
         if type(value) is not int:
             raise SchemaError(
                 f"{self.path}: {table}: wanted integers, found {type(value).__name__} "
