@@ -30,7 +30,7 @@ from perfmodel.commands.terminal import Progress, terminal, warn
 @click.option(
     "--microbenchmarks",
     type=TOML,
-    help="What perfmodel machine measure wrote on this machine: cuBLAS's products by shape.",
+    help="What perfmodel machine measure wrote on this machine: products, copies, all-reduces.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 def calibrate(reports: tuple[Path, ...], out: Path, **options: Any) -> None:
@@ -45,9 +45,10 @@ def calibrate(reports: tuple[Path, ...], out: Path, **options: Any) -> None:
     from perfmodel.table import render
 
     observations, machine = _observed(reports, options)
+    alone, micro = _microbenchmarks(options["microbenchmarks"], machine)
     model = models.calibrate(
-        observations, machine=machine, untraced=_untraced(options["index"]),
-        alone=_alone(options["microbenchmarks"], machine),
+        observations, machine=machine, untraced=_untraced(options["index"]), alone=alone,
+        micro=micro,
     )  # fmt: skip
     if not model.runs:
         models.predict(model, observations[0].case)  # says what its report lacks
@@ -111,14 +112,14 @@ def _distinct(found: list[Any]) -> list[Any]:
     return kept
 
 
-def _alone(file: Path | None, machine: str) -> Any:
-    """Products measured alone, from a machine's measurement; None without one."""
+def _microbenchmarks(file: Path | None, machine: str) -> tuple[Any, Any]:
+    """What a machine's measurement tells: products by shape, and evidence of other parts."""
     from perfmodel.ceilings import load
     from perfmodel.errors import ModelError
-    from perfmodel.predict.alone import from_measurement
+    from perfmodel.predict import alone, micro
 
     if file is None:
-        return None
+        return None, ()
     found = load(file)
     names = ", ".join(sorted(set(found.gpus)))
     if names != machine:
@@ -126,13 +127,14 @@ def _alone(file: Path | None, machine: str) -> Any:
             f"{file}: wanted microbenchmarks of the reports' GPU, {machine or 'none'}; found those "
             f"of {names or 'a CPU'}; measure on the machine that ran the reports"
         )
-    alone = from_measurement(found, file.name)
-    if alone is None:
+    products = alone.from_measurement(found, file.name)
+    evidence = micro.from_measurement(found, file.name)
+    if products is None and not evidence:
         raise ModelError(
-            f"{file}: wanted the trainer's products and an empty kernel's time; found none; run "
-            "perfmodel machine measure again, with more --seconds"
+            f"{file}: wanted the trainer's products, copies, all-reduces or an empty kernel's "
+            "time; found none; run perfmodel machine measure again, with more --seconds"
         )
-    return alone
+    return products, evidence
 
 
 def _untraced(index: Path | None) -> dict[str, float]:

@@ -75,6 +75,7 @@ def predict(path: Path, **options: Any) -> None:
         document: Any = [report.prediction_document(p, options["images"]) for p in found]
         if options["out"]:
             _draw(model, found, symbol, options["out"])
+        _warn_of_memory(model, [p.case for p in found], options["images"])
     else:
         one = models.predict(model, case)
         document, table = (
@@ -85,6 +86,7 @@ def predict(path: Path, **options: Any) -> None:
             raise click.UsageError("--out draws curves: give --sweep or --scaling, too")
         if one.extrapolated:
             warn(f"extrapolated: {', '.join(one.extrapolated)} beyond the calibration's runs")
+        _warn_of_memory(model, [case], options["images"])
     if options["as_json"]:
         click.echo(escape_json(json.dumps(document, indent=1, allow_nan=False)))
         return
@@ -101,6 +103,15 @@ def predict(path: Path, **options: Any) -> None:
             )
         if one.untraced_s is not None:
             click.echo(f"Without Nsight Systems recording: {si(one.untraced_s, 's')} per batch")
+
+
+def _warn_of_memory(model: Any, cases: list[Any], images: int) -> None:
+    """Say which configurations the GPU's memory does not hold."""
+    from perfmodel.memory.room import too_large
+
+    said = too_large(cases, model.machine, images)
+    if said is not None:
+        warn(said)
 
 
 def _case(model: Any, options: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfmodel.predict import alone, micro
 from perfmodel.predict.alone import Alone
 from perfmodel.predict.calibrate import calibrate
 from perfmodel.predict.case import Case, mlp_case, own_case
@@ -12,6 +13,6 @@ from perfmodel.predict.observe_own import observe_own
 from perfmodel.predict.predict import Phase, Prediction, predict
 
 __all__ = [
-    "Alone", "Case", "Model", "Observation", "Phase", "Prediction", "as_text", "calibrate", "load",
-    "mlp_case", "observe", "observe_own", "own_case", "predict", "save",
+    "Alone", "Case", "Model", "Observation", "Phase", "Prediction", "alone", "as_text", "calibrate",
+    "load", "micro", "mlp_case", "observe", "observe_own", "own_case", "predict", "save",
 ]  # fmt: skip
