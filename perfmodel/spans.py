@@ -203,8 +203,7 @@ def _paths(trace: Trace, nesting: Nesting) -> tuple[tuple[Path, ...], Int32]:
     labels = list(label_of)
     mine = label_code[trace.ranges.name[nesting.row]]
     paths: list[Path] = []
-    kept = 0
-    path = np.zeros(len(nesting), np.int32)
+    path, kept = np.zeros(len(nesting), np.int32), 0
     for level, at in enumerate(nesting.by_level()):
         above = path[nesting.parent[at]].astype(np.int64) if level else np.full(len(at), -1)
         distinct, code = np.unique((above + 1) * len(labels) + mine[at], return_inverse=True)
@@ -212,9 +211,8 @@ def _paths(trace: Trace, nesting: Nesting) -> tuple[tuple[Path, ...], Int32]:
         kept += len(distinct) * (level + 1)
         if level >= _DEEPEST or kept > _MOST_LABELS:
             raise SchemaError(
-                f"{trace.source}: wanted ranges at most {_DEEPEST} deep, found more, or too many "
-                f"different ones: {max(nesting.level) + 1} deep; is every push popped? See: "
-                f"perfmodel stats --report nvtx_pushpop_sum"
+                f"{trace.source}: wanted ranges at most {_DEEPEST} deep and fewer different ones, "
+                f"found {max(nesting.level) + 1} deep; is every push popped? See nvtx_pushpop_sum"
             )
         for key in distinct.tolist():
             parent, label = divmod(key, len(labels))
