@@ -225,6 +225,13 @@ def test_numbers_are_sorted_by_their_values() -> None:
     assert made.named == 0
 
 
+def test_values_of_several_units_are_sorted_by_their_numbers(base: Page) -> None:
+    """Every cell that shows a number but a row's name has one to sort by."""
+    for element in base.all("td"):
+        if re.match(r"-?\d[\d.,]* ?([kMGTnum]?(FLOP|B|s)(/s)?|%)$", element.text):
+            assert "data-sort" in element.attributes, element.text
+
+
 def test_the_parts_of_a_batch_fill_it() -> None:
     for path in (BASE, PROFILES / "ladder" / "graph_1.sqlite.xz"):
         run = analyzed(path).fitted
@@ -437,8 +444,12 @@ def test_batches_of_no_length_are_no_division_by_zero(tmp_path: Path) -> None:
     for at in range(10, 5000, 1000):
         thread.range("batch iteration", at, at)
         thread.kernel("kernel", (at, at), (at + 10, at + 20))
-    page = page_of(report.write(tmp_path / "zero.sqlite"))
-    assert page.all("h1")[0].text == "zero"
+    assert page_of(report.write(tmp_path / "zero.sqlite")).all("h1")[0].text == "zero"
+    report = ReportBuilder()
+    thread = report.thread(rank=0)
+    for at in range(10, 5000, 1000):
+        thread.range("batch iteration", at, at)
+    assert page_of(report.write(tmp_path / "none.sqlite")).all("h1")[0].text == "none"
 
 
 def test_batches_of_another_name_have_a_page_too(tmp_path: Path) -> None:
