@@ -295,11 +295,17 @@ def test_reports_of_several_runs_share_one_roof() -> None:
     assert len(cells(two, "Measured points")) == 5
 
 
-def test_a_pytorch_report_is_as_useful() -> None:
+def test_a_pytorch_report_is_as_useful(tmp_path: Path) -> None:
+    mlp = ROOT / "perfmodel/workloads/examples/pytorch_mlp.toml"
+    ddp = {s: PROFILES / "ddp" / f"ddp_p2_{s}.sqlite.xz"
+           for s in ("H512_B3000", "H256_B3000", "H4096_B6000", "H4096_B24000")}  # fmt: skip
+    model = tmp_path / "model.json"
+    others = list(ddp.values())[1:]
+    succeeds("calibrate", *others, "--workload", mlp, "--attribute", "time", "-o", model)
     page = page_of(
-        PROFILES / "ddp" / "ddp_p2_H512_B3000.sqlite.xz", by_time=True,
-        workload=load(ROOT / "perfmodel/workloads/examples/pytorch_mlp.toml"),
+        ddp["H512_B3000"], by_time=True, workload=load(mlp), model=predict.load(model)
     )  # fmt: skip
+    assert "It predicts" in page.words
     assert cells(page, "Effective throughputs and the machine's ceilings")[1][0] == "P_flops"
     assert len([e for e in page.all("svg") if e.attributes.get("role") == "img"]) == 2
     assert "NCCL" in page.words
