@@ -205,7 +205,7 @@ class Config:
 
     @property
     def parameters(self) -> int:
-        """n = HD + H + CH + C."""
+        """N = HD + H + CH + C."""
         hidden, classes = self.hidden_size, self.num_classes
         return hidden * self.input_size + hidden + classes * hidden + classes
 

@@ -48,7 +48,7 @@ def save(
     figure = picture.figure.canvas.figure if isinstance(picture, Axes) else picture
     folder = Path(folder)
     names = [f"{stem}.{fmt}" for fmt in formats]
-    with staged_folder(folder) as stage:
+    with staged_folder(folder) as stage, mpl.rc_context(_SETTINGS), _frozen(figure):
         for name, fmt in zip(names, formats, strict=True):
             (stage / name).write_bytes(_encode(figure, fmt))
     return [folder / name for name in names]
@@ -56,8 +56,7 @@ def save(
 
 def _encode(figure: Figure, fmt: str) -> bytes:
     stream = io.BytesIO()
-    with mpl.rc_context(_SETTINGS), _frozen(figure):
-        figure.savefig(stream, format=fmt, dpi=DPI, metadata=_METADATA[fmt])
+    figure.savefig(stream, format=fmt, dpi=DPI, metadata=_METADATA[fmt])
     return stream.getvalue()
 
 
