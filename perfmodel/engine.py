@@ -234,7 +234,7 @@ def _check_workers(client: Client, address: str) -> None:
 
 
 def _version() -> str:
-    return perfmodel.__version__
+    return str(perfmodel.__version__)
 
 
 def _on_dask(

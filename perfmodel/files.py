@@ -19,6 +19,8 @@ _ADVICE = {
     errno.EROFS: "write to a file system that is not mounted read-only",
     errno.ENOSPC: "free some space or write elsewhere",
     errno.EDQUOT: "free some of your quota or write elsewhere",
+    errno.EFBIG: "raise the limit of the size of a file (ulimit -f) or write elsewhere",
+    errno.EIO: "the disk or its server fails: write elsewhere",
     errno.ENOENT: "create the folder first",
     errno.ENOTDIR: "a part of the path is a file; choose another path",
     errno.EISDIR: "give the name of a file, not of a folder",
@@ -176,7 +178,9 @@ def _explained(path: Path) -> Iterator[None]:
 
 def _concerns(error: OSError, stage: Path) -> bool:
     """Whether the error of a block is about writing to `stage`, and not about anything else."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return True
+    if error.errno == errno.EIO and error.filename is None:  # of a write, not of an open
         return True
     if error.errno == errno.ENOENT:
         return False  # the block's own mistake

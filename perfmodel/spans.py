@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from perfmodel.errors import SchemaError
 from perfmodel.projection import Launches, all_pairs, attribute
 from perfmodel.ranges import Nesting, enclosing, nest
 from perfmodel.readers.codes import check_sum, sums
@@ -16,6 +17,8 @@ from perfmodel.trace import MEMCPY, NULL, Int32, Int64, Trace, rows
 
 Path = tuple[str, ...]
 _PCI_COPIES: Final = (1, 2, 3, 4)  # host to device or array and back
+_DEEPEST: Final = 1000
+_MOST_LABELS: Final = 50_000_000  # in all paths together
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +203,19 @@ def _paths(trace: Trace, nesting: Nesting) -> tuple[tuple[Path, ...], Int32]:
     labels = list(label_of)
     mine = label_code[trace.ranges.name[nesting.row]]
     paths: list[Path] = []
+    kept = 0
     path = np.zeros(len(nesting), np.int32)
     for level, at in enumerate(nesting.by_level()):
         above = path[nesting.parent[at]].astype(np.int64) if level else np.full(len(at), -1)
         distinct, code = np.unique((above + 1) * len(labels) + mine[at], return_inverse=True)
         path[at] = code + len(paths)
+        kept += len(distinct) * (level + 1)
+        if level >= _DEEPEST or kept > _MOST_LABELS:
+            raise SchemaError(
+                f"{trace.source}: wanted ranges at most {_DEEPEST} deep, found more, or too many "
+                f"different ones: {max(nesting.level) + 1} deep; is every push popped? See: "
+                f"perfmodel stats --report nvtx_pushpop_sum"
+            )
         for key in distinct.tolist():
             parent, label = divmod(key, len(labels))
             paths.append((*(paths[parent - 1] if parent else ()), labels[label]))

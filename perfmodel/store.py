@@ -41,7 +41,10 @@ def append(analysis: Analysis, path: Path) -> int:
     keys = [_hash(run) for run in analysis.runs]
     try:
         connection = sqlite3.connect(
-            path, timeout=_BUSY_SECONDS, isolation_level=None, factory=_OneTransaction
+            path.absolute(),  # ':memory:' is a name like others
+            timeout=_BUSY_SECONDS,
+            isolation_level=None,
+            factory=_OneTransaction,
         )
     except sqlite3.Error as error:
         raise _failed(path, error) from error
@@ -74,9 +77,11 @@ class _OneTransaction(sqlite3.Connection):
 
 
 def _failed(path: Path, error: sqlite3.Error) -> PerfmodelError:
+    full = "disk is full" in str(error) or "disk I/O error" in str(error)
+    advice = "free some space" if full else "wait until nobody else writes it"
     return PerfmodelError(
         f"{path}: the results database cannot be written ({error}); name another file with --db, "
-        f"or wait until nobody else writes it"
+        f"or {advice}"
     )
 
 

@@ -32,7 +32,7 @@ def text(analysis: Analysis, *, width: int | None = None, color: bool = False) -
 
 
 def _run_blocks(run: RunAnalysis) -> Iterator[Table | str]:
-    yield "\n".join(_what_ran(run)) + "\n"
+    yield "\n".join(what_ran(run)) + "\n"
     yield tables.ranges_text(run)
     if any(run.rates.values()):
         yield tables.rates_text(run)
@@ -47,7 +47,8 @@ def _run_blocks(run: RunAnalysis) -> Iterator[Table | str]:
         yield skew_tables.stragglers_text(run)
 
 
-def _what_ran(run: RunAnalysis) -> Iterator[str]:
+def what_ran(run: RunAnalysis) -> Iterator[str]:
+    """Say what ran, where, how many batches, and what no range explains, a line each."""
     values = run.identity.values
     named = [printable(t.source.name) for t in run.traces]
     left = len(named) - skew_tables.SHOWN

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perfmodel.commands import candidates
+from perfmodel.commands.paths import TOML
+
 if TYPE_CHECKING:
     from perfmodel.engine import Engine
 
-FORMATS = ("table", "csv", "json", "markdown", "latex")
+FORMATS = ("table", "csv", "json", "jsonl", "markdown", "latex")
+_ALONE = ("text", "csv", "jsonl", "markdown", "latex")
 _SYMBOLS = {
     "input_size": "D",
     "hidden_size": "H",
@@ -61,6 +65,10 @@ def symbol_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+TABLES = click.option(
+    "--format", "fmt", type=click.Choice(_ALONE), default="text", show_default=True,
+    help="Text, or nothing but the tables.",
+)  # fmt: skip
 COUNTING = click.option(
     "--counting",
     type=click.Choice(["document", "full"]),
@@ -70,8 +78,9 @@ COUNTING = click.option(
 )
 
 BATCH_RANGE = click.option(
-    "--batch-range", metavar="NAME", help="The NVTX range that is one batch."
-)
+    "--batch-range", metavar="NAME", help="The NVTX range that is one batch.",
+    shell_complete=candidates.ranges,
+)  # fmt: skip
 WARMUP = click.option("--warmup", type=click.IntRange(0), help="Leading batches to exclude.")
 ATTRIBUTE = click.option(
     "--attribute",
@@ -80,6 +89,27 @@ ATTRIBUTE = click.option(
     show_default=True,
     help="Give GPU work to the ranges of its own thread, or also by time within the process.",
 )
+
+
+def analysis_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Options of an analysis: symbols, workload, counting, batches, attribution, fit, engine."""
+    workload = click.option("--workload", type=TOML, help="A TOML file of your own.")
+    fit = click.option(
+        "--fit", metavar="RUN", help="Label or number (from 0) of the run that fits the roofline."
+    )
+
+    for option in (
+        engine_options,
+        fit,
+        ATTRIBUTE,
+        WARMUP,
+        BATCH_RANGE,
+        COUNTING,
+        workload,
+        symbol_options,
+    ):
+        command = option(command)
+    return command
 
 
 def engine_options(command: Callable[..., None]) -> Callable[..., None]:

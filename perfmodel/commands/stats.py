@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfmodel.commands.options import FORMATS, engine_of, engine_options
+from perfmodel.commands.paths import REPORT
 from perfmodel.commands.terminal import Progress, is_terminal, one_line, terminal, warn
+from perfmodel.errors import PerfmodelError
 
 if TYPE_CHECKING:
     from perfmodel.stats import Statistic
@@ -30,7 +32,7 @@ REPORTS = (
 
 
 @click.command()
-@click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("reports", nargs=-1, required=True, type=REPORT)
 @click.option(
     "--report",
     "names",
@@ -54,7 +56,6 @@ def stats(reports: tuple[Path, ...], names: tuple[str, ...], fmt: str, **options
     equals that of Nsight Systems 2024.2.3; docs/statistics.md names the cases in which nsys is
     quirky and perfmodel is not.
     """
-    from perfmodel.errors import PerfmodelError
     from perfmodel.summaries import to_statistic
 
     wanted = names or REPORTS
@@ -69,7 +70,8 @@ def stats(reports: tuple[Path, ...], names: tuple[str, ...], fmt: str, **options
         except PerfmodelError as error:
             missing.append(error)
             continue
-        text = ("\n" if printed else "") + _rendered(statistic, fmt)
+        gap = "\n" if printed and fmt != "jsonl" else ""
+        text = gap + _rendered(statistic, fmt)
         click.echo(text, nl=False, color=True)  # as it is: click would strip escapes of names
         printed += 1
     if names or not printed:

@@ -37,6 +37,7 @@ CLOCKS: Final[tuple[Clock, ...]] = (
 )
 _QUEUED: Final = "batch: until done; ranges: host, queueing"
 _LONGEST: Final = 40  # letters of a range's name
+_MOST_ROWS: Final = 80
 
 
 class Row(Protocol):
@@ -85,7 +86,7 @@ def breakdown(
     ----------
     rows : sequence
         Ranges in the order of the tree, the batch first: `BreakdownRow` or anything with its
-        attributes.
+        attributes. Of more than 80, the batch and the longest; the title says so.
     ax : matplotlib Axes, optional
         Where to draw; by default a figure of its own, 6.2 inches wide.
     title : str, optional
@@ -98,6 +99,9 @@ def breakdown(
     ModelError
         If there is no time to draw.
     """
+    if len(rows) > _MOST_ROWS:
+        title = f"{title or 'A median batch'}: the {_MOST_ROWS} longest of {len(rows)} ranges"
+        rows = _longest(rows)
     known = [
         [(clock, t) for clock in CLOCKS if (t := getattr(row, clock[0])) is not None]
         for row in rows
@@ -118,6 +122,12 @@ def breakdown(
     ax.spines["bottom"].set_visible(False)
     ax.tick_params(axis="both", length=0)
     return ax
+
+
+def _longest(rows: Sequence[Row]) -> list[Row]:
+    """Return the first row and the longest others, in their order."""
+    by_time = sorted(range(1, len(rows)), key=lambda i: -(rows[i].host_s or 0.0))
+    return [rows[i] for i in sorted([0, *by_time[: _MOST_ROWS - 1]])]
 
 
 def _bars(

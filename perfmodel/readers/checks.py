@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 from typing import Final
@@ -10,6 +11,9 @@ from perfmodel.errors import ReportError
 
 EXPORT: Final = "nsys export -q true -t sqlite REPORT.nsys-rep"
 """The command that makes what perfmodel reads."""
+
+_LONGEST_PATH: Final = 504
+"""Bytes of a path that SQLite opens (MAX_PATHNAME of its os_unix.c, less its own suffixes)."""
 
 _MAGIC: Final = b"SQLite format 3\x00"
 
@@ -32,14 +36,39 @@ def check_path(path: Path) -> None:
         raise ReportError(f"{path}: wanted a file, found a pipe or device; copy it to a file first")
 
 
+def stamp(file: Path) -> tuple[int, ...]:
+    """Return what changes when somebody writes to a file or replaces it; empty if it is gone.
+
+    The file is opened anew: NFS asks its server then.
+    """
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe waits for its writer
+            return ()
+        with file.open("rb") as stream:
+            found = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def _unreadable(path: Path, error: Exception) -> ReportError:
     reason = getattr(error, "strerror", None) or error
     return ReportError(f"{path}: cannot be read ({reason}); check the path")
 
 
 def check_file(file: Path, path: Path) -> None:
-    """Refuse what cannot be a whole SQLite file, before SQLite sees it; errors call it `path`."""
+    """Refuse what cannot be a whole SQLite file, before SQLite sees it; errors call it `path`.
+
+    SQLite has no checksums: where one lies beside the file, written by ``sha256sum``, it is
+    checked.
+    """
     check_path(file)
+    length = len(os.fsencode(file.resolve()))
+    if length > _LONGEST_PATH:
+        raise ReportError(
+            f"{path}: wanted a path of at most {_LONGEST_PATH} bytes, which is what SQLite opens, "
+            f"found {length}; move the report to a folder of a shorter name"
+        )
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
@@ -69,6 +98,27 @@ def check_file(file: Path, path: Path) -> None:
                 f"{path}: an unfinished transaction lies beside it ({beside.name}): the export is "
                 f"still running or was interrupted; wait for it, or export it again with: {EXPORT}"
             )
+    _check_sum(file, path)
+
+
+def _check_sum(file: Path, path: Path) -> None:
+    """Compare the file with what `sha256sum` wrote beside it, if it did."""
+    beside = Path(f"{file}.sha256")
+    if not beside.is_file():
+        return
+    try:
+        import hashlib  # brings OpenSSL, which few readings need
+
+        wanted = beside.read_text("utf-8", "replace").split(maxsplit=1)[:1]
+        with file.open("rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise _unreadable(beside, error) from error
+    if wanted != [found]:
+        raise ReportError(
+            f"{path}: wanted the SHA-256 that {beside.name} has, found another, {found[:12]}...: "
+            f"the report or its sum was changed or damaged; copy both again, or delete the sum"
+        )
 
 
 def _kind(header: bytes) -> str:

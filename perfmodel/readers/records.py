@@ -19,6 +19,9 @@ Bytes = npt.NDArray[np.uint8]
 PADDING: Final = 128
 """Bytes behind the last page: no look goes further than this past a checked position."""
 
+ANY_HEADER: Final = (1, 1 << 40)
+"""Least and most bytes of record headers, where a table's columns are not known."""
+
 COUNT_BYTES: Final = 5
 """Longest varint of a length or serial type that SQLite writes."""
 
@@ -30,6 +33,8 @@ _CONSTANT: Final = np.array([NULL, 0, 0, 0, 0, 0, 0, 0, 0, 1])
 _REAL: Final = 7
 _FIRST_TEXT: Final = 13
 
+_LONGEST_TEXT: Final = 100_000  # bytes; mangled names of kernels have a tenth of that
+_SHORTENED: Final = 1000
 _SHORT: Final = 64  # bytes of a text that are compared as words
 _KEEP: Final = np.array([0, *(-1 << 8 * (8 - kept) for kept in range(1, 9))])
 _MIX: Final = 0x2545F4914F6CDD1D  # odd, its bits well spread
@@ -38,6 +43,10 @@ _SLOT_BITS: Final = 16
 
 class Unsupported(Exception):  # noqa: N818 (a finding, not a failure)
     """The file or table needs the ordinary SQLite reader; the message says why."""
+
+
+class Damaged(Exception):  # noqa: N818 (as above)
+    """The table's pages hold what SQLite would read without a word, and never wrote there."""
 
 
 def refuse(when: bool | np.bool_, reason: str) -> None:
@@ -114,14 +123,22 @@ def cell_heads(data: Bytes, cells: Int64) -> tuple[Int64, Int64, Int64]:
     return head >> 56, rowid, cells + (1 + length)
 
 
-def fields(records: Records, wanted: Collection[int]) -> Iterator[Field]:
-    """Walk the record headers column by column; yield the wanted columns ("Record Format")."""
+def fields(
+    records: Records, wanted: Collection[int], header_bytes: tuple[int, int] = ANY_HEADER
+) -> Iterator[Field]:
+    """Walk the record headers column by column; yield the wanted columns ("Record Format").
+
+    Rows may lack columns that were added to the table after them, but have none beyond.
+    """
     data, start, end, _ = records
     header, at = varints(data, start, COUNT_BYTES)
+    if (header > header_bytes[1]).any():
+        raise Damaged("rows with more columns than their table")
+    refuse((header < header_bytes[0]).any(), "rows with too few columns")
     stop = start + header
     refuse((stop > end).any(), "a record header beyond its payload")
     value = stop
-    for column in range(max(wanted) + 1):
+    for column in range(max(wanted, default=-1) + 1):
         types, at = varints(data, at, COUNT_BYTES)
         refuse((at > stop).any(), "a record with too few columns")
         size = _SIZE.take(types, mode="clip")
@@ -163,13 +180,23 @@ class Texts:
         return codes
 
     def strings(self, codes: Int32) -> tuple[Int32, list[str]]:
-        """Decode the texts; those that bad UTF-8 makes equal come to share a code."""
+        """Decode the texts; those that come out equal come to share a code."""
         first: dict[str, int] = {}
-        decoded = (text.decode("utf-8", "replace") for text in self._codes)
+        decoded = (decode(text) for text in self._codes)
         recode = [first.setdefault(text, len(first)) for text in decoded]
         if len(first) < len(recode):
             codes = np.array([*recode, -1], np.int32)[codes]
         return codes, list(first)
+
+
+def decode(text: bytes) -> str:
+    """Decode a stored text; of one that no screen takes, its start, its length and a digest."""
+    if len(text) <= _LONGEST_TEXT:
+        return text.decode("utf-8", "replace")
+    import hashlib  # brings OpenSSL, which few readings need
+
+    digest = hashlib.blake2b(text, digest_size=8).hexdigest()
+    return f"{text[:_SHORTENED].decode('utf-8', 'replace')}… [{len(text)} bytes, {digest}]"
 
 
 def _twins(data: Bytes, at: Int64, size: Int64) -> tuple[Int64, Bool]:

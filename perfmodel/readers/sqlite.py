@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -15,31 +14,25 @@ from urllib.parse import quote
 
 import numpy as np
 
-from perfmodel.errors import ReportError, SchemaError
-from perfmodel.readers.checks import EXPORT, check_file
-from perfmodel.readers.pages import PageFile, Unsupported
+from perfmodel.errors import PerfmodelError, ReportError, SchemaError
+from perfmodel.readers.checks import EXPORT, check_file, stamp
+from perfmodel.readers.pages import Damaged, PageFile, Unsupported
+from perfmodel.readers.records import decode
+from perfmodel.readers.schema import quoted, read_schema
 from perfmodel.trace import NULL, Int32, Int64
 
-_REAL = re.compile("REAL|FLOA|DOUB", re.IGNORECASE)
 _ROWS = 1 << 18  # read at a time where SQLite reads them
+_HEADLINE = "*** in database main ***\n"  # of what quick_check finds in a b-tree
+_SCHEMA_STEPS = 1_000_000  # of SQLite's machine; a real export's schema takes some 10 000
 _LATEST = 2**62  # in ns, 146 years: the difference of two times fits in 64 bits
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """An ordinary table: root page (0: read it with SQL), columns, rowid alias, REAL columns."""
-
-    root: int
-    columns: list[str]
-    alias: int | None
-    real: set[str]
 
 
 class Database:
     """A report's tables, read by the page parser where it can and by sqlite3 where it cannot.
 
     Nothing in the file is executed: it is opened read-only and immutable, its schema is not
-    trusted, and only ordinary tables are read, never views or virtual tables.
+    trusted, and only ordinary tables are read, never views or virtual tables. What SQLite reads of
+    a table it checks first: a scan of a damaged b-tree may lose rows, repeat them, or never end.
 
     Parameters
     ----------
@@ -54,11 +47,14 @@ class Database:
     Raises
     ------
     ReportError
-        If the file is missing, empty, not SQLite, truncated, or has an unfinished transaction.
+        If the file is missing, empty, not SQLite, truncated, or has an unfinished transaction; on
+        leaving the ``with`` block, if it changed meanwhile.
     """
 
     def __init__(self, path: Path, *, fast: bool = True, shown: Path | None = None) -> None:
         self.path = shown or path
+        self._file = path
+        self._stamp = stamp(path)
         check_file(path, self.path)
         uri = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro&immutable=1"
         try:
@@ -66,13 +62,18 @@ class Database:
         except sqlite3.Error as error:
             raise self._broken(error) from error
         try:
-            self._connection.text_factory = _decode
+            self._connection.text_factory = decode
             self._connection.execute("PRAGMA trusted_schema=OFF")
             self._connection.execute("PRAGMA cell_size_check=ON")
-            self._schema = self._read_schema()
+            self._connection.execute("PRAGMA ignore_check_constraints=ON")
+            steps = iter(range(_SCHEMA_STEPS // 10_000))
+            self._connection.set_progress_handler(lambda: next(steps, None) is None, 10_000)
+            self._schema = read_schema(self._connection)
+            self._connection.set_progress_handler(None, 0)
         except (sqlite3.Error, ValueError) as error:  # a NUL in a table's name is a ValueError
             self._connection.close()
             raise self._broken(error) from error
+        self._sound: set[str] = set()
         self._pages: PageFile | None = None
         if fast:
             try:
@@ -90,6 +91,11 @@ class Database:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+        if isinstance(value, PerfmodelError | None) and stamp(self._file) != self._stamp:
+            raise ReportError(
+                f"{self.path}: the file changed while it was read: the export is still running or "
+                f"somebody wrote to it; wait for it, and run this again"
+            ) from value
 
     def close(self) -> None:
         """Close the file."""
@@ -234,29 +240,12 @@ class Database:
         if table not in self._schema:
             return
         have = self.columns(table)
-        chosen = ", ".join(_quote(c) if c in have else "NULL" for c in columns)
+        chosen = ", ".join(quoted(c) if c in have else "NULL" for c in columns)
         try:
-            yield from self._connection.execute(f"SELECT {chosen} FROM {_quote(table)} NOT INDEXED")
-        except sqlite3.Error as error:
+            self._check(table)
+            yield from self._connection.execute(f"SELECT {chosen} FROM {quoted(table)} NOT INDEXED")
+        except (sqlite3.Error, Damaged) as error:
             raise self._broken(error) from error
-
-    def _read_schema(self) -> dict[str, _Stored]:
-        schema: dict[str, _Stored] = {}
-        statement = "SELECT name, rootpage FROM sqlite_master WHERE type = 'table'"
-        for name, root in self._connection.execute(statement).fetchall():
-            if not isinstance(name, str) or not isinstance(root, int) or root <= 0:
-                continue  # virtual tables have no root page
-            info = self._connection.execute(f"PRAGMA table_xinfo({_quote(name)})").fetchall()
-            stored = [column for _, column, _, _, _, _, hidden in info if not hidden]
-            indexes = self._connection.execute(f"PRAGMA index_list({_quote(name)})").fetchall()
-            keys = [i for i, row in enumerate(info) if row[5]]
-            alias = keys[0] if len(keys) == 1 and not any(i[3] == "pk" for i in indexes) else None
-            if alias is not None and str(info[alias][2]).upper() != "INTEGER":
-                alias = None
-            generated = any(row[6] for row in info)
-            real = {column for _, column, kind, *_ in info if _REAL.search(str(kind))}
-            schema[name] = _Stored(0 if generated else root, stored, alias, real)
-        return schema
 
     def _read_pages(self, table: str, columns: Sequence[str]) -> list[Int64] | None:
         stored = self._schema[table]
@@ -264,9 +253,13 @@ class Database:
             return None
         at = [stored.columns.index(c) for c in columns]
         try:
-            return self._pages.read(stored.root, at, rowid_alias=stored.alias)
+            return self._pages.read(
+                stored.root, at, rowid_alias=stored.alias, header_bytes=stored.header_bytes
+            )
         except Unsupported:
             return None
+        except Damaged as error:
+            raise self._broken(error) from error
 
     def _chunks(self, table: str, columns: list[str]) -> Iterator[tuple[list[Int64], int]]:
         stored = self._schema[table]
@@ -277,19 +270,38 @@ class Database:
                 yield [np.ascontiguousarray(c) for c in part], 0
             return
         at = [stored.columns.index(c) for c in columns]
-        yield from self._pages.chunks(stored.root, at, rowid_alias=stored.alias)
+        try:
+            yield from self._pages.chunks(
+                stored.root, at, rowid_alias=stored.alias, header_bytes=stored.header_bytes
+            )
+        except Damaged as error:
+            raise self._broken(error) from error
 
     def _read_rows(self, table: str, columns: Sequence[str]) -> list[Int64]:
         width = len(columns)
-        chosen = ", ".join(f"ifnull({_quote(c)}, {NULL})" for c in columns)
+        chosen = ", ".join(f"ifnull({quoted(c)}, {NULL})" for c in columns)
         try:
+            self._check(table)
             rows: Iterable[tuple[Any, ...]] = self._connection.execute(
-                f"SELECT {chosen} FROM {_quote(table)} NOT INDEXED"
+                f"SELECT {chosen} FROM {quoted(table)} NOT INDEXED"
             )
             flat = np.fromiter((self._integer(v, table) for row in rows for v in row), np.int64)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, Damaged) as error:
             raise self._broken(error) from error
         return [np.ascontiguousarray(c) for c in flat.reshape(-1, width).T]
+
+    def _check(self, table: str) -> None:
+        """Let SQLite check that pages are used once, rows in order, and NOT NULL where it says."""
+        stored = self._schema[table]
+        if table in self._sound:
+            return
+        if self._pages is not None and stored.root:
+            with suppress(Unsupported):
+                self._pages.check(stored.root, stored.header_bytes)
+        found = self._connection.execute(f"PRAGMA quick_check({quoted(table)})").fetchone()[0]
+        if found != "ok":
+            raise Damaged(found.removeprefix(_HEADLINE).partition("\n")[0])
+        self._sound.add(table)
 
     def _integer(self, value: Any, table: str) -> int:
         if value is None:
@@ -304,22 +316,19 @@ class Database:
 
     def _broken(self, error: Exception) -> ReportError:
         reason = " ".join(str(error).split())[:200]
+        if "I/O error" in reason or "unable to get the page" in reason:
+            return ReportError(
+                f"{self.path}: cannot be read ({reason}): the disk or its server fails; copy the "
+                f"report to another disk"
+            )
         return ReportError(
             f"{self.path}: the SQLite file is damaged or half-written ({reason}); "
             f"export it again with: {EXPORT}"
         )
 
 
-def _quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _decode(value: bytes) -> str:
-    return value.decode("utf-8", "replace")
-
-
 def as_text(value: Any) -> str | None:
     """Return a stored value as text: what SQLite itself would make of it."""
     if isinstance(value, bytes):
-        return _decode(value)
+        return decode(value)
     return None if value is None else str(value)

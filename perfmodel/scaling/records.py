@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,8 @@ from perfmodel.scaling.measure import Launch, settings_of
 
 _QUEUE: Final = ("nccl", "peer", "none")
 """Transports whose batches a host on a GPU only queues: their host times tell nothing."""
+
+_MOST_SECONDS: Final = 1e12
 
 _MOST_BYTES: Final = 100_000_000
 
@@ -72,8 +74,8 @@ def _seconds(
         epochs = [e for e in read.get("epochs") or [] if isinstance(e, dict)]
         batches = _whole(timings.get("batches"), "batches", where) / max(len(epochs), 1)
         spent = [e.get("seconds") for e in epochs[1:]]
-        found = [s / batches for s in spent if isinstance(s, (int, float))]
-    known = [s for s in found if isinstance(s, (int, float)) and math.isfinite(s) and s > 0]
+        found = [s / batches for s in spent if isinstance(s, (int, float)) and s <= _MOST_SECONDS]
+    known = [s for s in found if isinstance(s, (int, float)) and 0 < s <= sys.float_info.max]
     if not known:
         wanted = "two epochs or more" if queues else "batches behind the first"
         raise ReportError(f"{where}: wanted times of {wanted}; found none; train for more epochs")
@@ -91,9 +93,9 @@ def _part(read: Any, name: str, where: str) -> Mapping[str, Any]:
 
 
 def _whole(value: Any, name: str, where: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**63:
         raise ReportError(
-            f"{where}: wanted a positive whole number as {name!r}; found {value!r}; run the "
-            "trainer again"
+            f"{where}: wanted a positive whole number as {name!r}; found "
+            f"{printable(repr(value)[:60])}; run the trainer again"
         )
     return value

@@ -97,7 +97,7 @@ def _of_file(path: Path) -> Iterator[Training]:
         raise ReportError(
             f"wanted a run record {path}; found: {error.strerror or error}; {_HOW}"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ReportError(f"{path}: wanted JSON; found: {error}; {_HOW}") from error
     records = content.get("runs") if isinstance(content, dict) and "runs" in content else [content]
     if not isinstance(records, list):
@@ -113,7 +113,7 @@ def _training(record: Any, label: str) -> Training:
         epochs = tuple(_epochs(record["epochs"]))
         ranks, status = record.get("ranks"), record.get("status")
         device = dict(record.get("versions") or {}).get("gpu")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise SchemaError(
             f"{label}: wanted a run record with config and epochs of seconds and precision_test; "
             f"found another thing ({type(error).__name__}: {error}); {_HOW}"

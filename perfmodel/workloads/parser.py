@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -111,7 +112,9 @@ class _RefusedError(ValueError):
 
 def _parse(text: str) -> ast.expr:
     try:
-        return ast.parse(text, mode="eval").body
+        with warnings.catch_warnings():  # '2if' makes Python warn, on the user's terminal
+            warnings.simplefilter("ignore")
+            return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         raise _RefusedError(
