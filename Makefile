@@ -1,12 +1,15 @@
-# make demo: the main job on a shipped real report. make test: the tests. Both need only python3
-# (3.11 or later) and git: they make .venv themselves, with uv where it is installed, else with pip.
+# make demo: the main job on a shipped real report. make test: the tests. make figures: the
+# notebooks' figures, as SVG, PDF and PNG with captions, into out/figures. make report: these, and
+# the write-up into out/report. make docs: the documentation as a site; make linkcheck asks the
+# network whether its links to other sites hold. All need only python3 (3.11 or later) and git: they
+# make .venv themselves, with uv where it is installed, else with pip.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 REPORT := profiles/h200x2_2ranks_base_nsys2025.3.1.sqlite
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint docs linkcheck figures report clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -15,10 +18,23 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q
 
+figures: $(VENV)/.installed-dev
+	$(BIN)/jupyter execute notebooks/*.ipynb
+
+report: figures
+	$(BIN)/perfmodel writeup
+
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.installed-dev
+	$(BIN)/sphinx-build -q -W --keep-going -c docs . out/docs
+	@echo "out/docs/index.html"
+
+linkcheck: $(VENV)/.installed-dev
+	$(BIN)/sphinx-build -q -b linkcheck -c docs . out/linkcheck
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \

@@ -50,11 +50,13 @@ if [ "$ranks" = 1 ]; then
     part tta 90 "$python" benchmarks/tta.py --backend cupy --budget 55
     part machine 90 "$python" -m perfmodel machine measure -o benchmarks/results/machine_h200x1.toml
     part resnet-time "$one" "$python" benchmarks/resnet.py --part time
-    part resnet-counters 190 "$python" benchmarks/resnet.py --part counters
+    part resnet-counters 390 "$python" benchmarks/resnet.py --part counters
     part resnet-tuned 100 "$python" benchmarks/resnet.py --part tuned
 fi
+if [ "$ranks" != 1 ]; then
+    part resnet-ddp "$one" "$python" benchmarks/resnet.py --part "ddp$ranks"
+fi
 if [ "$ranks" = 2 ]; then
-    part resnet-ddp "$one" "$python" benchmarks/resnet.py --part ddp
     part utilization 90 "$python" benchmarks/utilization.py --ranks 2
 fi
 part ladder "${LADDER_S:-240}" mpirun --bind-to none -n "$ranks" "$python" benchmarks/ladder.py

@@ -15,7 +15,8 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 from made import put_parts  # noqa: E402
 
 from perfmodel.machine import Machine, known, named  # noqa: E402
-from perfmodel.paleo import DTYPES, fit_ppp, platform, step  # noqa: E402
+from perfmodel.paleo import DTYPES, platform, step  # noqa: E402
+from perfmodel.paleo.judged import Measured, judge  # noqa: E402
 from perfmodel.paleo.report import Layers, kind, totals  # noqa: E402
 from perfmodel.table import Column, Table, render  # noqa: E402
 from perfmodel.workloads.layers import place  # noqa: E402
@@ -132,30 +133,19 @@ def paleo_errors(result: dict[str, Any], overlapped: bool = False) -> list[dict[
     PPP is fitted to the step of `FITTED` images of each network and math; `cross` is the error at
     that batch with the other network's PPP.
     """
-    machine = _machine(result)
-    at_peak, measured_s, ppp = {}, {}, {}
-    for r in result["rows"]:
-        if not r.get("total_s"):
-            continue
-        key = (r["net"], r["math"], r["batch"])
-        dtype = MATHS[r["math"]]
-        where, size = platform(machine, dtype), DTYPES[dtype][0]
-        times = step(network(r["net"]), where, r["batch"], size, overlapped=overlapped)
-        at_peak[key], measured_s[key] = times.training_s, r["total_s"]
-        if r["batch"] == FITTED:
-            ppp[key[:2]] = fit_ppp(at_peak[key], measured_s[key])
-    found = []
-    for (net, math, batch), seconds in at_peak.items():
-        others = [p for (n, m), p in ppp.items() if m == math and n != net]
-        if (net, math) in ppp:
-            measured_one = measured_s[net, math, batch]
-            found.append({
-                "net": net, "math": math, "batch": batch, "ppp": ppp[net, math],
-                "measured_s": measured_one,
-                "error": seconds / ppp[net, math] / measured_one - 1,
-                "cross": seconds / others[0] / measured_one - 1 if others else None,
-            })  # fmt: skip
-    return found
+    maths = {dtype: math for math, dtype in MATHS.items()}
+    steps = [
+        Measured(r["net"], MATHS[r["math"]], r["batch"], r["total_s"])
+        for r in result["rows"] if r.get("total_s")
+    ]  # fmt: skip
+    return [
+        {
+            "net": j.measured.net, "math": maths[j.measured.dtype], "batch": j.measured.batch,
+            "ppp": j.ppp, "measured_s": j.measured.seconds, "error": j.error,
+            "cross": j.other_error,
+        }
+        for j in judge(steps, _machine(result), FITTED, overlapped=overlapped)
+    ]  # fmt: skip
 
 
 def _with_floor(errors: list[dict[str, Any]]) -> float:

@@ -79,21 +79,6 @@ def theory_at(terms: dict[str, Any], batch: int) -> float:
     return sum(terms[t] for t in TERMS) + batch * terms["saved_per_sample_bytes"]
 
 
-def left_over(counts: list[dict[str, Any]]) -> dict[tuple[str, bool], float]:
-    """Return what counting left on the GPU when a net was measured, where a result does not say.
-
-    Until 2026-11-21 the counting pass handed autograd the tensors themselves, so that the two
-    graphs it counted, of 2 and 4 images, were never given back: they stay with the parameters and
-    gradients that they hold. The process measures one net after the other.
-    """
-    found, before = {}, 0.0
-    for c in counts:
-        own = 6 * c["saved_per_sample_bytes"] + 2 * c["saved_constant_bytes"]
-        found[c["net"], c["autocast"]] = c.get("left_over_bytes", before + own)
-        before += own + c["parameters_bytes"] + c["gradients_bytes"]
-    return found
-
-
 def mlp(results: dict[str, Any]) -> str:
     """Write the trainer's part."""
     rows = [r for r in results.get("mlp", []) if r.get("held_bytes")][1:]
@@ -146,30 +131,21 @@ def resnet(results: dict[str, Any]) -> str:
         [[name(r), *(number(r[t]) for t in TERMS), number(r["saved_per_sample_bytes"])]
          for r in counts],
     )  # fmt: skip
-    measured, left = [], left_over(counts)
+    measured = []
     for r in lines:
         if r.get("allocated_bytes") is None or r["batch"] not in SHOWN_BATCHES:
             continue
         terms = next(c for c in counts if (c["net"], c["autocast"]) == (r["net"], r["autocast"]))
-        theory, more = theory_at(terms, r["batch"]), left[r["net"], r["autocast"]]
+        theory = theory_at(terms, r["batch"])
         measured.append(
-            [name(r), str(r["batch"]), number(theory), number(more), number(r["allocated_bytes"]),
-             percent((theory + more) / r["allocated_bytes"] - 1),
-             number(r["allocated_bytes"] - theory - more), number(r["reserved_bytes"]),
-             number(r["nvml_bytes"])]
+            [name(r), str(r["batch"]), number(theory), number(r["allocated_bytes"]),
+             percent(theory / r["allocated_bytes"] - 1), number(r["allocated_bytes"] - theory),
+             number(r["reserved_bytes"]), number(r["nvml_bytes"])]
         )  # fmt: skip
     said += "\n### ResNet: counted against the allocator and NVML, batch by batch\n\n" + table(
-        ["net", "batch", "counted", "left over", "peak allocated", "error", "unexplained",
-         "peak reserved", "NVML"], measured
+        ["net", "batch", "counted", "peak allocated", "error", "unexplained", "peak reserved",
+         "NVML"], measured
     )  # fmt: skip
-    if any(left.values()):
-        said += (
-            "\nThis run's counting pass left its graphs on the GPU (left over): of 2 and 4 images, "
-            "of this net and those before it, with the parameters and gradients that they hold. It "
-            "is computed, not measured; the error is that of both sums together. The pass is "
-            "mended: the next run has nothing left over. The constants below hold it, slopes do "
-            "not.\n"
-        )
     said += "\n### ResNet: bytes = constant + per sample x batch\n\n" + table(
         ["net", "what", "constant", "per sample", "counted per sample", "median error", "largest",
          "in the interval"],
@@ -200,11 +176,10 @@ def draw(results: dict[str, Any], folder: Path) -> None:
         mine = [r for r in lines if (r["net"], r["autocast"]) == key]
         at = [r["batch"] for r in mine]
         color = PALETTE[i % len(PALETTE)]
-        more = left_over(counts)[key]
-        ax.plot(at, [theory_at(terms, b) + more for b in at], color=color, lw=1.2)
+        ax.plot(at, [theory_at(terms, b) for b in at], color=color, lw=1.2)
         ax.plot(at, [r["allocated_bytes"] for r in mine], MARKERS[i], color=color, ms=5,
                 label=name(terms))  # fmt: skip
-    ax.plot([], [], color=INK, lw=1.2, label="counted, and left over")
+    ax.plot([], [], color=INK, lw=1.2, label="counted")
     finish(ax, "Batch", "Peak allocated by PyTorch")
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ax.yaxis.set_major_formatter(lambda value, _: si_tick(value, "B"))

@@ -90,7 +90,6 @@ class Training:
             "buffers_bytes": bytes_of(self.net.buffers()),
             "saved_constant_bytes": small - COUNTED[0] * per_sample,
             "saved_per_sample_bytes": per_sample,
-            "left_over_bytes": 0,
         }
 
 

@@ -23,7 +23,7 @@ from predict_launches import Launches, reports
 from predict_score import noise_floor, overhead, predict_rows, quiet, ranking, summary
 from predict_studies import other_designs, studies
 
-from perfmodel.predict import calibrate, load, save
+from perfmodel.predict import load, save
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -65,10 +65,7 @@ def main() -> None:
     launches = Launches()
     designed = launches.designed()
     if args.freeze:
-        model = calibrate(
-            designed, machine="NVIDIA H200", untraced=launches.untraced, alone=launches.alone
-        )
-        save(model, FROZEN)
+        save(launches.calibrated(designed), FROZEN)
         print(f"frozen on {len(designed)} launches: {FROZEN}")
         return
     model = load(FROZEN)

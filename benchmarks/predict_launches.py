@@ -13,7 +13,7 @@ import numpy as np
 from perfmodel.ceilings import load
 from perfmodel.errors import ModelError
 from perfmodel.measure import measure
-from perfmodel.predict import Case, Observation, mlp_case, observe
+from perfmodel.predict import Case, Model, Observation, calibrate, micro, mlp_case, observe
 from perfmodel.predict.alone import Alone, from_measurement
 from perfmodel.readers import read
 
@@ -54,6 +54,8 @@ class Launches:
         The median of those by source, for what recording adds.
     alone : Alone or None
         cuBLAS's products as `perfmodel machine measure` timed them.
+    micro : tuple of Evidence
+        Copies, all-reduces and launches as it timed them.
     """
 
     def __init__(self, file: Path = LAUNCHES, machine: Path | None = MACHINE) -> None:
@@ -61,8 +63,11 @@ class Launches:
         self.observations: list[Observation] = []
         self.bare: dict[object, list[float]] = {}
         self.alone: Alone | None = None
+        self.micro: tuple[micro.Evidence, ...] = ()
         if machine is not None:
-            self.alone = from_measurement(load(machine), machine.name)
+            found = load(machine)
+            self.alone = from_measurement(found, machine.name)
+            self.micro = micro.from_measurement(found, machine.name)
         cases: dict[str, Case] = {}
         for row in rows:
             if row["recorded"] and "parts" in row:
@@ -80,6 +85,13 @@ class Launches:
             for o in self.observations
             if o.case.key in self.bare
         }
+
+    def calibrated(self, training: Sequence[Observation]) -> Model:
+        """Calibrate on some of the launches, with the microbenchmarks."""
+        return calibrate(
+            training, machine="NVIDIA H200", untraced=self.untraced, alone=self.alone,
+            micro=self.micro,
+        )  # fmt: skip
 
     def designed(self) -> list[Observation]:
         """All launches of the configurations that the model is frozen on."""

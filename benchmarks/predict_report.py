@@ -10,6 +10,8 @@ import numpy as np
 from made import put
 from predict_score import QUIET
 
+from perfmodel.predict.noise import median_error
+
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "predict.md"
 SCRIPT = "benchmarks/predict.py --document"
 CLOSE = 0.3
@@ -68,7 +70,7 @@ def _told(r: dict[str, Any]) -> list[dict[str, Any]]:
 def _quiet_floor(r: dict[str, Any]) -> float:
     """What the launches of the quiet rows leave by their own spread: they were chosen by it."""
     rows = [row for row in _told(r) if (row["launch_sd"] or 1.0) < QUIET]
-    left = [row["launch_sd"] * math.sqrt(2 / math.pi / len(row["measured"])) for row in rows]
+    left = [row["launch_sd"] * median_error(len(row["measured"])) for row in rows]
     return float(np.mean(left))
 
 
@@ -207,7 +209,7 @@ def _routes(r: dict[str, Any]) -> str:
     for name, sd in r["noise_floor"]["launch_sd"].items():
         rows = [row for row in _told(r) if row["route"] == name]
         errors = np.array([row["error"] for row in rows])
-        floor = np.mean([sd * math.sqrt(2 / math.pi / len(row["measured"])) for row in rows])
+        floor = np.mean([sd * median_error(len(row["measured"])) for row in rows])
         inside = [
             row["low_s"] <= m["batch_s"] <= row["high_s"] for row in rows for m in row["measured"]
         ]

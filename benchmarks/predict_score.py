@@ -12,7 +12,8 @@ from predict_rivals import rivals
 
 from perfmodel.errors import ModelError
 from perfmodel.predict import Model, Observation, predict
-from perfmodel.predict.parts import BETWEEN, route
+from perfmodel.predict.noise import median_error
+from perfmodel.predict.part import BETWEEN, route
 
 QUIET = 0.03
 """Launches that differ by less (one standard deviation): the GPU sets the pace, not the host."""
@@ -90,10 +91,8 @@ def summary(rows: Sequence[dict[str, Any]], floor_sd: dict[str, float]) -> dict[
     errors = np.abs([r["error"] for r in told])
     generator = np.random.default_rng(213)
     means = errors[generator.integers(0, len(errors), (2000, len(errors)))].mean(axis=1)
-    # a perfect model still misses the median of k launches by sd sqrt(2/pi) / sqrt(k)
-    floor = [
-        floor_sd[r["route"]] * math.sqrt(2 / math.pi / len(r["measured"])) for r in told
-    ]  # fmt: skip
+    # a model that knew every true median would still miss the median of k launches
+    floor = [floor_sd[r["route"]] * median_error(len(r["measured"])) for r in told]
     inside = [r["low_s"] <= m["batch_s"] <= r["high_s"] for r in told for m in r["measured"]]
     phases: dict[str, list[float]] = {}
     for r in told:

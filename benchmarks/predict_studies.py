@@ -9,7 +9,7 @@ import numpy as np
 from predict_launches import DESIGN, Launches, grouped
 from predict_score import predict_rows, quiet, summary
 
-from perfmodel.predict import Observation, calibrate
+from perfmodel.predict import Observation
 
 
 def study(
@@ -18,7 +18,7 @@ def study(
 ) -> dict[str, Any]:  # fmt: skip
     """Calibrate without the held-out runs, predict them."""
     training = [o for o in pool if not held(o)]
-    model = calibrate(training, untraced=launches.untraced, alone=launches.alone)
+    model = launches.calibrated(training)
     rows = predict_rows(model, training, [o for o in pool if held(o)])
     return {"summary": summary(rows, sd), "quiet": summary(quiet(rows), sd), "rows": rows}
 
@@ -73,7 +73,7 @@ def other_designs(launches: Launches, sd: dict[str, float], count: int = 40) -> 
             for o in pool[stratum][i]
         ]
         used = {o.case.key for o in training}
-        model = calibrate(training, untraced=launches.untraced, alone=launches.alone)
+        model = launches.calibrated(training)
         unseen = [o for o in launches.observations if o.case.key not in used]
         s = summary(predict_rows(model, training, unseen), sd)
         found.append({k: s[k] for k in ("refused", "mean", "p90", "max", "coverage", "rivals")})

@@ -1,7 +1,7 @@
 """Trains ResNet-18 and ResNet-50: time, memory, and Nsight Compute's counters of one step.
 
     python benchmarks/resnet.py --part time counters tuned   # one GPU; ncu for the counters
-    python benchmarks/resnet.py --part ddp                   # two GPUs
+    python benchmarks/resnet.py --part ddp2                  # two GPUs; ddp4: four
     python benchmarks/resnet.py --part theory                # torch, no GPU
     python benchmarks/resnet.py --document                   # docs/resnet.md and its pictures
 
@@ -13,7 +13,8 @@ lies beside it as CSV, xz-compressed, and is summed up when the page is made.
     tuned      cudnn.benchmark on (cuDNN tries every algorithm), channels last
     counters   one step per cell, kernel replay, caches flushed before each kernel; when the time is
                over the worker ends itself amid a step, and ncu prints what it has
-    ddp        two ranks: the step alone on each GPU and under DistributedDataParallel, in turn
+    ddp2, ddp4 two or four ranks: the step alone on each GPU and under DistributedDataParallel, in
+               turn, with the batches per GPU of the DDP study (docs/scaling.md)
     theory     parameters, and FLOPs as torch counts them
 
 Times are medians of interleaved repeats, without a profiler; events on the GPU.
@@ -47,6 +48,7 @@ from result_parts import run_parts
 HERE = Path(__file__).resolve().parent
 RESULTS: Final = HERE / "results" / "resnet.json"
 NETS: Final = ("resnet18", "resnet50")
+PARTS: Final = ("time", "tuned", "counters", "ddp2", "ddp4", "theory")
 CELL: Final = ("net", "batch", "math", "mode")
 GRACE_S: Final = 25.0  # after the time in which measurements may begin: the last one, ncu's report
 
@@ -73,23 +75,44 @@ def plans(part: str, tiny: bool) -> list[Plan]:
     batches, maths = ("2", "10", "32", "128", "256"), ("fp32", "tf32", "bf16", "fp16")
     # The first cell of a process is its cold one: the study's ten images.
     every = ("--batches", "10", "2", *batches[2:], "--maths", *maths)
-    large = ("--batches", "128", "--maths", *maths, "--autotune", "--channels-last")
+    # Trying every algorithm takes 10 s (ResNet-18) to 25 s a math.
+    large = (
+        "--batches",
+        "128",
+        "--maths",
+        "tf32",
+        "bf16",
+        "--rounds",
+        "5",
+        "--autotune",
+        "--channels-last",
+    )
     # A step is hundreds of kernels, each run once per pass: the study's ten images, nothing more.
     study = ("--batches", "10", "--maths", "fp32", "tf32")
-    both = ",".join(NETS)
     found = {
         "time": [Plan(n, every, s) for n, s in zip(NETS, (20, 30), strict=True)],
-        "tuned": [Plan(n, (*large, "--rounds", "5"), 20) for n in NETS],
-        "counters": [Plan(n, study, s) for n, s in zip(NETS, (55, 70), strict=True)],
+        "tuned": [Plan(n, large, s) for n, s in zip(NETS, (25, 55), strict=True)],
+        "counters": [Plan(n, study, s) for n, s in zip(NETS, (120, 210), strict=True)],
         "ddp": [
-            Plan(both, ("--batches", "32", "64", "128", "--maths", "fp32", "tf32", "bf16"), 40)
+            Plan("resnet18", ("--batches", "32", "128", "512", "--maths", "fp32", "tf32"), 22),
+            Plan("resnet50", ("--batches", "32", "128", "--maths", "fp32", "tf32", "bf16"), 22),
         ],
-        "theory": [Plan(both, (), 60)],
-    }[part]
+        "theory": [Plan(",".join(NETS), (), 60)],
+    }[kind(part)]
     if not tiny:
         return found
     small = ("--batches", "2", "--maths", "fp32", "bf16", "--image", "32", "--rounds", "2")
     return [Plan(p.net, () if part == "theory" else small, p.seconds) for p in found]
+
+
+def kind(part: str) -> str:
+    """Return what the worker calls a part."""
+    return part.rstrip("24")
+
+
+def ranks_of(part: str) -> int:
+    """Return how many processes, one a GPU, measure a part together."""
+    return int(part.removeprefix("ddp")) if kind(part) == "ddp" else 1
 
 
 # --- running
@@ -131,7 +154,7 @@ def run(commands: Sequence[Sequence[str]], envs: Sequence[dict[str, str]], limit
 def worker(part: str, plan: Plan, rows: Path) -> list[str]:
     """Return the command of one process."""
     return [
-        sys.executable, str(HERE / "resnet_worker.py"), "--part", part, "--net", plan.net,
+        sys.executable, str(HERE / "resnet_worker.py"), "--part", kind(part), "--net", plan.net,
         "--seconds", str(plan.seconds), "--rows", str(rows), *plan.flags,
     ]  # fmt: skip
 
@@ -214,7 +237,7 @@ def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:
             print(f"== {part} {plan.net} ({time.monotonic() - began:.0f} s)", flush=True)
             if part == "counters":
                 plain, command = command, profiled(args.ncu, more["metrics"], log, command)
-            ranks = 2 if part == "ddp" else 1
+            ranks = ranks_of(part)
             limit_s = plan.seconds + GRACE_S
             problems.append(run([command] * ranks, environments(ranks), limit_s))
             if part == "counters" and (known := refused(log, more["metrics"])):
@@ -238,7 +261,7 @@ def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:
 
 def timed(part: str) -> bool:
     """Whether a part's rows are repeats to be summarized."""
-    return part in ("time", "tuned", "ddp")
+    return kind(part) in ("time", "tuned", "ddp")
 
 
 def environments(ranks: int) -> list[dict[str, str]]:
@@ -276,7 +299,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     add = parser.add_argument
-    add("--part", nargs="+", default=(), choices=("time", "tuned", "counters", "ddp", "theory"))
+    add("--part", nargs="+", default=(), choices=PARTS)
     add("--document", action="store_true", help="write docs/resnet.md and its pictures")
     add("--tiny", action="store_true", help="rehearse with small images")
     add("--ncu", default=shutil.which("ncu") or "ncu")

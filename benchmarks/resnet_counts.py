@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import lzma
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from perfmodel.counters.marked import PHASES, between
 from perfmodel.readers.ncu import Launch, parse
 
-MARKER: Final = "spin_kernel"
-PHASES: Final = ("forward", "backward", "step")
 _SASS: Final = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
 SCALAR: Final = {
     _SASS.format(kind + op): 2 if op == "fma" else 1
@@ -60,17 +58,6 @@ def counted(part: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
                 of_cell["all"] = [launch for phase in of_cell.values() for launch in phase]
             found += [{**cell, "phase": p, **sums(kernels)} for p, kernels in of_cell.items()]
     return found
-
-
-def between(launches: Iterable[Launch]) -> list[list[Launch]]:
-    """Part the launches at the markers; each marker begins one part."""
-    parts: list[list[Launch]] = []
-    for launch in launches:
-        if MARKER in launch.kernel:
-            parts.append([])
-        elif parts:
-            parts[-1].append(launch)
-    return parts
 
 
 def sums(launches: list[Launch]) -> dict[str, Any]:

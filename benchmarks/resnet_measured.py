@@ -21,7 +21,8 @@ HOW: Final = {
     "time": "--part time",
     "counters": "--part counters",
     "tuned": "--part tuned",
-    "ddp": "--part ddp",
+    "ddp2": "--part ddp2",
+    "ddp4": "--part ddp4",
 }
 
 
@@ -228,25 +229,32 @@ def _over(part: float | None, whole: float | None) -> float | None:
 
 
 def _ddp(result: dict[str, Any]) -> str:
-    if "ddp" not in result:
-        return ""
-    times = {(*_key(r), r["mode"]): r.get("total_s") for r in result["ddp"]["rows"]}
+    blocks = [_of_gpus(result, ranks) for ranks in (2, 4) if f"ddp{ranks}" in result]
+    return "\n\n".join(blocks)
+
+
+def _of_gpus(result: dict[str, Any], ranks: int) -> str:
+    part = f"ddp{ranks}"
+    times = {(*_key(r), r["mode"]): r.get("total_s") for r in result[part]["rows"]}
     rows: list[tuple[Any, ...]] = []
-    for (net, batch, math, mode), both in times.items():
-        if mode != "ddp" or both is None:
+    for (net, batch, math, mode), together in times.items():
+        if mode != "ddp" or together is None:
             continue
-        alone, whole = (times.get((net, b, math, "alone")) for b in (batch, 2 * batch))
+        alone, whole = (times.get((net, b, math, "alone")) for b in (batch, ranks * batch))
+        exposed = None if alone is None else together - alone
         rows.append(
-            (net, batch, math, alone, both, _over(alone, both), _over(whole, both))
+            (net, batch, math, alone, together, exposed, _over(alone, together),
+             _over(whole, together))
         )  # fmt: skip
     columns = (
         NETWORK[0], Column("batch", "images per GPU", "int"), NETWORK[2],
-        Column("alone", "alone", "si", "s"), Column("ddp", "two GPUs", "si", "s"),
-        Column("weak", "efficiency, twice the images", "percent"),
+        Column("alone", "alone", "si", "s"), Column("ddp", f"{ranks} GPUs", "si", "s"),
+        Column("exposed", "longer by", "si", "s"),
+        Column("weak", "efficiency, every GPU its images", "percent"),
         Column("strong", "speed-up, the same images", "float", digits=2),
     )  # fmt: skip
     text = (
-        "**Two GPUs** (DistributedDataParallel over NCCL, rank 0): the step alone and together, in "
-        "turn. The speed-up compares with one GPU on as many images as both have."
+        f"**{ranks} GPUs** (DistributedDataParallel over NCCL, rank 0): the step alone and "
+        "together, in turn. The speed-up compares with one GPU on as many images as all have."
     )
-    return f"{_heading(result, 'ddp', text)}\n\n{_markdown(columns, rows)}"
+    return f"{_heading(result, part, text)}\n\n{_markdown(columns, rows)}"

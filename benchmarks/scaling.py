@@ -2,8 +2,8 @@
 
     python benchmarks/scaling.py
 
-Needs no GPU: it reads profiles/campaign, profiles/launches, benchmarks/results/ladder.json and
-benchmarks/results/machine_h200x4.toml.
+Needs no GPU: it reads profiles/campaign, profiles/launches, and of benchmarks/results/ the files
+ladder.json, resnet.json and machine_h200x4.toml.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
+import scaling_resnet  # noqa: E402
 from made import put_parts  # noqa: E402
 
 from perfmodel.ceilings.measurement_file import load  # noqa: E402
@@ -77,13 +78,15 @@ def main() -> None:
 def parts(campaign: Study) -> dict[str, str]:
     """Return the generated parts of the page by name."""
     launches = of_visits()
+    reduced = all_reduces(campaign)
     return {
         "published": published(),
+        "resnet": scaling_resnet.section(RESULTS, reduced),
         "campaign": f"{summary(campaign, 'strong')}\n{summary(campaign, 'weak')}",
         "split": _markdown(split_table(campaign)),
         "launches": f"{summary(launches, 'strong')}\n{summary(launches, 'weak')}",
         "ladder": ladder_table(),
-        "bandwidth": _markdown(bandwidth_table(all_reduces(campaign))),
+        "bandwidth": _markdown(bandwidth_table(reduced)),
     }
 
 

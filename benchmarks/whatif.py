@@ -23,7 +23,7 @@ from whatif_pairs import Launch, Pair, campaign, campaign_pairs, ladder, ladder_
 
 from perfmodel.errors import ModelError
 from perfmodel.predict import Model, calibrate, load, predict
-from perfmodel.predict.parts import route
+from perfmodel.predict.part import route
 from perfmodel.whatif import Change, Judge
 
 ROOT = Path(__file__).resolve().parent.parent

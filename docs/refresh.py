@@ -1,8 +1,8 @@
-"""Refreshes what README.md shows of `make demo`: its text and its pictures.
+"""Refreshes what pages show of commands: README.md of `make demo`, cli.md of `--help`, pictures.
 
     python docs/refresh.py
 
-The test of the documentation fails when the text in README.md is not what the command prints.
+The test of the documentation fails when the texts are not what the commands print.
 """
 
 from __future__ import annotations
@@ -13,16 +13,25 @@ import sys
 import tempfile
 from pathlib import Path
 
+import cli_reference
+
 ROOT = Path(__file__).resolve().parent.parent
 REPORT = "profiles/h200x2_2ranks_base_nsys2025.3.1.sqlite"
+CAMPAIGN = "profiles/campaign/h200x2_p2_host_float32_H{}_B{}.sqlite.xz"
+TUTORIAL = [CAMPAIGN.format(h, b) for b in (3000, 12000) for h in (512, 2048)]
 BEGIN, END = "<!-- output of make demo -->\n```text\n", "```\n<!-- end of output -->"
+
+
+def analyze(out: Path, *reports: str) -> str:
+    """Analyze shipped reports; return what that prints but for the written files."""
+    command = [sys.executable, "-m", "perfmodel", "analyze", *reports, "-o", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.partition("\nWritten: ")[0]
 
 
 def demo(out: Path) -> str:
     """Run the main job on the shipped report; return what it prints but for the written files."""
-    command = [sys.executable, "-m", "perfmodel", "analyze", REPORT, "-o", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.partition("\nWritten: ")[0]
+    return analyze(out, REPORT)
 
 
 def shown(readme: str) -> str:
@@ -31,13 +40,16 @@ def shown(readme: str) -> str:
 
 
 def main() -> None:
-    """Write the output into README.md and the pictures into docs/images."""
-    readme = ROOT / "README.md"
+    """Write the outputs into their pages and the pictures into docs/images."""
+    readme, images = ROOT / "README.md", ROOT / "docs" / "images"
+    cli_reference.PAGE.write_text(cli_reference.reference(), encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         text = demo(out)
         for name in ("roofline.png", "breakdown.png"):
-            shutil.copy(out / name, ROOT / "docs" / "images" / name)
+            shutil.copy(out / name, images / name)
+        analyze(out, *TUTORIAL)
+        shutil.copy(out / "roofline.png", images / "tutorial.png")
     before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
     readme.write_text(before + BEGIN + text + END + after, encoding="utf-8")

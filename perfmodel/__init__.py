@@ -11,7 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+try:
+    from perfmodel._version import __version__
+except ImportError:  # a source tree that nobody built or installed
+    __version__ = "0+unbuilt"
+
 __all__ = ["Compared", "Report", "Results", "__version__", "analyze", "compare", "read"]
 
 if TYPE_CHECKING:

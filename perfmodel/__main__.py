@@ -2,4 +2,5 @@
 
 from perfmodel.cli import main
 
-main(prog_name="perfmodel")
+if __name__ == "__main__":  # processes that read reports import this file, too
+    main(prog_name="perfmodel")

@@ -10,6 +10,7 @@ from perfmodel.fit import Estimate, Rate
 from perfmodel.identify import Identity
 from perfmodel.machine import Machine
 from perfmodel.roofline import Point, Roofline
+from perfmodel.skew import Skew
 from perfmodel.spans import Path
 from perfmodel.trace import Gpu, Trace
 from perfmodel.traffic import CollectiveGroup, CopyGroup
@@ -120,6 +121,7 @@ class RunAnalysis:
     model: tuple[ModelCheck, ...]
     findings: tuple[Finding, ...]
     warnings: tuple[str, ...]
+    skew: Skew | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from perfmodel import sweeps
 from perfmodel.analysis import Analysis, RunAnalysis
 from perfmodel.comparable import own_roof
 from perfmodel.fit import Rate
+from perfmodel.machine import Machine
 from perfmodel.roofline import Point
 from perfmodel.spans import ranks_of
 
@@ -53,7 +54,7 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
             for trace in run.traces
         ],
         "gpus": [asdict(gpu) for gpu in run.gpus],
-        "machine": asdict(run.machine) if run.machine else None,
+        "machine": None if run.machine is None else _machine(run.machine),
         "precision": run.precision,
         "workload": {
             "name": run.workload.name,
@@ -88,6 +89,7 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
         "ranks": [asdict(row) for row in run.ranks],
         "copies": [asdict(group) for group in run.copies],
         "collectives": [asdict(group) for group in run.collectives],
+        "skew": asdict(run.skew) if run.skew else None,
         "unattributed": dict(run.unattributed),
         "roofline": _roofline(run, (run,)),
         "model": [asdict(check) | {"relative_error": check.relative_error} for check in run.model],
@@ -97,6 +99,12 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
             asdict(d) for t in run.traces for d in t.diagnostics if d.severity != "info"
         ],
     }
+
+
+def _machine(machine: Machine) -> dict[str, Any]:
+    """Return a machine; its figures by 'section.key', such as 'bandwidth_bytes_per_s.hbm'."""
+    figures = {".".join(where): asdict(figure) for where, figure in machine.figures.items()}
+    return asdict(machine) | {"figures": figures}
 
 
 def _rate(rate: Rate | None) -> dict[str, Any] | None:

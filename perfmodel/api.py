@@ -17,6 +17,7 @@ from perfmodel.comparison import tables as comparison_tables
 from perfmodel.comparison.compare import LEAST
 from perfmodel.comparison.effects import LAUNCH_NOISE
 from perfmodel.errors import WorkloadError
+from perfmodel.files import write_text
 from perfmodel.readers import read as read_trace
 from perfmodel.runs import Options, analyze_traces
 from perfmodel.table import to_frame
@@ -288,6 +289,22 @@ class Results:
     def save(self, folder: str | Path, *, plots: bool = True) -> list[Path]:
         """Write all outputs into a folder, whole or not at all."""
         return outputs.write(self.analysis, Path(folder), plots=plots)
+
+    def save_html(self, path: str | Path, *, model: str | Path | None = None) -> Path:
+        """Write what `perfmodel report` writes: one HTML file that loads nothing.
+
+        Parameters
+        ----------
+        path : str or Path
+        model : str or Path, optional
+            What `perfmodel calibrate` wrote: changes are then predicted, not bounded.
+        """
+        from perfmodel import html, predict  # bring libraries that few calls need
+
+        write_text(
+            path, html.page(self.analysis, None if model is None else predict.load(Path(model)))
+        )
+        return Path(path)
 
     def append_to(self, database: str | Path) -> int:
         """Add the results to a database; see `perfmodel.store.append`."""

@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from perfmodel.spans import Attribution, Path, Spans, ranks_of
-from perfmodel.trace import KERNEL, MPI_SOURCES, NULL, Int64, Trace
+from perfmodel.trace import KERNEL, MPI_SOURCES, NULL, Bool, Int32, Int64, Trace
 from perfmodel.workloads.mlp_ranges import NCCL as NCCL_RANGE
+
+Floats = npt.NDArray[np.float64]
 
 NCCL: Final = "NCCL "
 """What the names of NCCL's collectives begin with here."""
@@ -63,74 +67,48 @@ class Calls:
     batch: Int64
 
 
-def collectives(
-    traces: Sequence[Trace], spans: Spans, batch_label: str, ranks: Sequence[int], warmup: int
-) -> tuple[tuple[CollectiveGroup, ...], Waiting | None, tuple[str, ...]]:
-    """Match MPI's n-th collective of every rank and split its time into waiting and transfer.
-
-    Reports of one host are aligned by their UTC start. Returns the groups by total time, the
-    time per rank, and warnings.
-    """
-    calls, warnings = calls_by_rank(traces, spans, batch_label, ranks)
-    if not any(len(c.name) for c in calls):
-        return (), None, warnings
-    matched = len({c.name for c in calls}) == 1 and len(ranks) > 1
-    aligned = len(traces) == 1 or all(t.utc_start_ns is not None for t in traces)
-    if len(ranks) > 1 and not matched:
-        warnings = (
-            *warnings,
-            "the ranks' collectives differ in number or order: waiting cannot be told from "
-            "transfer; profile all ranks over the same interval",
-        )
-    if matched and not aligned:
-        warnings = (
-            *warnings,
-            "the reports have no UTC start time: ranks cannot be aligned, so waiting cannot be "
-            "told from transfer; profile the whole mpirun in one report",
-        )
-    batches = max(int(spans.batch.max(initial=-1)) + 1 - warmup, 1)
-    return *_group(calls, matched and aligned, warmup, batches), warnings
+def blocking(calls: Calls) -> Bool:
+    """Whether each collective returns when it is done."""
+    return np.array([not name.startswith(_NON_BLOCKING) for name in calls.name], np.bool_)
 
 
-def _group(
+def grouped(
     calls: Sequence[Calls], matched: bool, warmup: int, batches: int
 ) -> tuple[tuple[CollectiveGroup, ...], Waiting]:
-    length = min(len(c.name) for c in calls) if matched else 0
+    """Group every rank's calls by name and size; `matched` ones are split at the last arrival."""
     arrival = np.max([c.start_ns for c in calls], axis=0) if matched else np.empty(0, np.int64)
     spent, waited = (np.zeros((len(calls), batches)) for _ in range(2))
-    table: dict[tuple[str, int], list[list[float]]] = {}
-    split = False
+    codes: dict[tuple[str, int], int] = {}
+    columns: list[tuple[Int64, Floats, Floats]] = []
     for rank, c in enumerate(calls):
-        for i in np.flatnonzero(c.batch >= warmup):
-            seconds = float(c.end_ns[i] - c.start_ns[i]) * 1e-9
-            entry = table.setdefault((c.name[i], int(c.size[i])), [[], [], []])
-            entry[0].append(seconds)
-            spent[rank, c.batch[i] - warmup] += seconds
-            if i < length and not c.name[i].startswith(_NON_BLOCKING):
-                split = True
-                waiting = float(np.clip((arrival[i] - c.start_ns[i]) * 1e-9, 0.0, seconds))
-                entry[1].append(seconds - waiting)
-                entry[2].append(waiting)
-                waited[rank, c.batch[i] - warmup] += waiting
+        late = c.batch >= warmup
+        keys = compress(zip(c.name, c.size.tolist(), strict=True), late)
+        code = np.array([codes.setdefault(k, len(codes)) for k in keys], np.int64)
+        seconds = (c.end_ns - c.start_ns)[late].astype(np.float64) * 1e-9
+        waiting = np.full(len(code), np.nan)
+        if matched:
+            held = blocking(c)[late]
+            ahead = ((arrival - c.start_ns)[late] * 1e-9)[held]
+            waiting[held] = np.clip(ahead, 0.0, seconds[held])
+        np.add.at(spent[rank], c.batch[late] - warmup, seconds)
+        np.add.at(waited[rank], c.batch[late] - warmup, np.nan_to_num(waiting))
+        columns.append((code, seconds, waiting))
+    code, seconds, waiting = (np.concatenate(c) for c in zip(*columns, strict=True))
+    cells = len(calls) * batches
     groups = [
-        _collective(name, size, seconds, transfer, waiting, len(calls) * batches, len(calls))
-        for (name, size), (seconds, transfer, waiting) in table.items()
+        _collective(*key, seconds[code == i], waiting[code == i], cells, len(calls))
+        for key, i in codes.items()
     ]
     groups.sort(key=lambda g: -g.count * g.seconds)
-    waits = np.median(waited, axis=1).tolist() if split else None
+    waits = np.median(waited, axis=1).tolist() if not np.isnan(waiting).all() else None
     return tuple(groups), Waiting(np.median(spent, axis=1).tolist(), waits)
 
 
 def _collective(
-    name: str,
-    size: int,
-    seconds: list[float],
-    transfer: list[float],
-    waiting: list[float],
-    per_rank_batch: int,
-    ranks: int,
+    name: str, size: int, seconds: Floats, waiting: Floats, per_rank_batch: int, ranks: int
 ) -> CollectiveGroup:
-    moved = float(np.median(transfer)) if transfer else None
+    split = ~np.isnan(waiting)
+    moved = float(np.median((seconds - waiting)[split])) if split.any() else None
     bus = None
     if moved and size > 0 and name in _ALL_REDUCES:
         bus = size / moved * 2 * (ranks - 1) / ranks
@@ -140,7 +118,7 @@ def _collective(
         count=len(seconds) / per_rank_batch,
         seconds=float(np.median(seconds)),
         transfer_s=moved,
-        waiting_s=float(np.median(waiting)) if waiting else None,
+        waiting_s=float(np.median(waiting[split])) if split.any() else None,
         bus_bytes_per_s=bus,
     )
 
@@ -151,6 +129,7 @@ def calls_by_rank(
     """Return every rank's MPI collectives that returned, in time order, and warnings."""
     by_rank: dict[int, Calls] = {}
     warnings: list[str] = []
+    batches = Batches.of(spans, batch_label)
     base = min((t.utc_start_ns for t in traces if t.utc_start_ns is not None), default=0)
     for trace in traces:
         shift = (trace.utc_start_ns or base) - base if len(traces) > 1 else 0
@@ -172,7 +151,7 @@ def calls_by_rank(
                 trace.mpi.size_bytes[at],
                 trace.mpi.start_ns[at] + shift,
                 trace.mpi.end_ns[at] + shift,
-                batch_of(spans, batch_label, rank, trace.mpi.start_ns[at]),
+                batches.holding(rank, trace.mpi.start_ns[at]),
             )
     empty = np.empty(0, np.int64)
     nothing = Calls((), empty, empty, empty, empty)
@@ -199,7 +178,7 @@ def nccl_collectives(
         calls = [replace(c, size=np.full(len(c.name), round(message_bytes))) for c in calls]
     same = len({c.name for c in calls}) == 1 and len(ranks) > 1
     aligned = len(parts) == 1 or all(t.utc_start_ns is not None for t, _ in parts)
-    return _group(calls, same and aligned, warmup, max(batches - warmup, 1))
+    return grouped(calls, same and aligned, warmup, max(batches - warmup, 1))
 
 
 def nccl_calls(parts: Sequence[tuple[Trace, Attribution]], ranks: Sequence[int]) -> list[Calls]:
@@ -237,15 +216,35 @@ def marked_by_nccl(path: Path) -> bool:
     return path[-2:] == (NCCL_RANGE, NCCL_RANGE)
 
 
-def batch_of(spans: Spans, label: str, rank: int, start_ns: Int64) -> Int64:
-    """Return the number of the rank's batch in which each call starts, -1 between batches."""
-    is_batch = np.array([p[-1] == label for p in spans.paths] + [False], np.bool_)
-    mine = is_batch[spans.path] & (spans.rank == rank) & (spans.batch >= 0)
-    head = np.flatnonzero(mine)
-    head = head[np.argsort(spans.start_ns[head], kind="stable")]
-    if len(head) == 0:
-        return np.full(len(start_ns), -1, np.int64)
-    at = np.searchsorted(spans.start_ns[head], start_ns, side="right") - 1
-    end = spans.start_ns[head] + np.maximum(spans.host_ns[head], 0)
-    inside = (at >= 0) & (start_ns < end[at])
-    return np.where(inside, spans.batch[head][at], -1).astype(np.int64)
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """When the batches of every rank ran on the host, by rank and start."""
+
+    rank: Int32
+    start_ns: Int64
+    end_ns: Int64
+    number: Int32
+
+    @classmethod
+    def of(cls, spans: Spans, label: str) -> Batches:
+        """Find the ranges that are batches."""
+        is_batch = np.array([p[-1] == label for p in spans.paths] + [False], np.bool_)
+        head = np.flatnonzero(is_batch[spans.path] & (spans.batch >= 0))
+        head = head[np.lexsort((spans.start_ns[head], spans.rank[head]))]
+        start = spans.start_ns[head]
+        end = start + np.maximum(spans.host_ns[head], 0)
+        return cls(spans.rank[head], start, end, spans.batch[head])
+
+    def count(self, rank: int) -> int:
+        """Return the number of batches of a rank."""
+        lo, hi = np.searchsorted(self.rank, [rank, rank + 1])
+        return int(self.number[lo:hi].max(initial=-1)) + 1
+
+    def holding(self, rank: int, start_ns: Int64) -> Int64:
+        """Return the number of the rank's batch in which each call starts, -1 between batches."""
+        lo, hi = np.searchsorted(self.rank, [rank, rank + 1])
+        if lo == hi:
+            return np.full(len(start_ns), -1, np.int64)
+        at = np.searchsorted(self.start_ns[lo:hi], start_ns, side="right") - 1
+        inside = (at >= 0) & (start_ns < self.end_ns[lo:hi][at])
+        return np.where(inside, self.number[lo:hi][at], -1).astype(np.int64)

@@ -9,7 +9,7 @@ from perfmodel import accounting, traffic
 from perfmodel.fit import Measured
 from perfmodel.identify import read_mark
 from perfmodel.measure import Run
-from perfmodel.trace import NULL, Trace
+from perfmodel.trace import MPI_SOURCES, NULL, Trace
 from perfmodel.workloads.work import Counts
 
 _WITHOUT_MPI: Final = ("nccl", "peer", "none")
@@ -83,11 +83,8 @@ def _uncollected(trace: Trace, ranks: int) -> Iterator[str]:
             f"{trace.source.name}: Nsight Systems {trace.product_version} records MPI calls "
             f"without sizes; 2023.4 and later record them"
         )
-    elif len(trace.mpi) == 0 and ranks > 1 and config.get("transport") not in _WITHOUT_MPI:
-        yield (
-            f"{trace.source.name}: no MPI call was recorded; profile with "
-            f"--trace=nvtx,cuda,mpi --mpi-impl=openmpi (or mpich)"
-        )
+    elif ranks > 1 and config.get("transport") not in _WITHOUT_MPI:
+        yield from _untraced_messages(trace)
     if len(set(trace.ranks.values())) < len(trace.ranks):
         yield (
             f"{trace.source.name}: a rank is there more than once: the report holds several "
@@ -106,6 +103,21 @@ def _uncollected(trace: Trace, ranks: int) -> Iterator[str]:
         yield (
             f"{trace.source.name}: {backwards} ranges or GPU operations end before they start: "
             f"the report is damaged; export it again"
+        )
+
+
+def _untraced_messages(trace: Trace) -> Iterator[str]:
+    """Say that no message was recorded; seen with MPICH 5.0 and mpi4py 4.1 under 2024.2."""
+    if len(trace.mpi) == 0:
+        yield (
+            f"{trace.source.name}: no MPI call was recorded; profile with "
+            f"--trace=nvtx,cuda,mpi --mpi-impl=openmpi (or mpich)"
+        )
+    elif (trace.mpi.source == MPI_SOURCES.index("other")).all():
+        yield (
+            f"{trace.source.name}: of MPI only calls such as MPI_Init were recorded, no message; "
+            f"if there are some, they are functions for large counts (MPI_Allreduce_c), as mpi4py "
+            f"calls of MPICH, and this Nsight Systems does not trace them: take Open MPI 4"
         )
 
 

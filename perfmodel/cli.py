@@ -13,12 +13,15 @@ from perfmodel import __version__
 from perfmodel.commands.analyze import analyze
 from perfmodel.commands.calibrate import calibrate
 from perfmodel.commands.compare import compare
+from perfmodel.commands.completion import completion
 from perfmodel.commands.counters import counters
+from perfmodel.commands.doctor import doctor
 from perfmodel.commands.formulas import formulas
 from perfmodel.commands.layers import layers
 from perfmodel.commands.machine import machine
 from perfmodel.commands.memory import memory
 from perfmodel.commands.predict import predict
+from perfmodel.commands.report import report
 from perfmodel.commands.scaling import scaling
 from perfmodel.commands.splits import splits
 from perfmodel.commands.stats import REPORTS, stats
@@ -27,6 +30,7 @@ from perfmodel.commands.timeline import timeline
 from perfmodel.commands.tta import tta
 from perfmodel.commands.utilization import utilization
 from perfmodel.commands.whatif import whatif
+from perfmodel.commands.writeup import writeup
 from perfmodel.errors import PerfmodelError
 
 __all__ = ["REPORTS", "main"]
@@ -60,14 +64,15 @@ class _Main(click.Group):
 def main() -> None:
     """From a raw Nsight Systems report to a validated performance model.
 
-    Exit codes: 0 done; 1 an output cannot be written, or NVML is missing; 2 wrong usage; 3 the
-    report cannot be read; 4 it lacks what the question needs; 5 the workload is unknown or
-    impossible; 6 a model cannot be fitted.
+    Exit codes: 0 done; 1 an output cannot be written, NVML is missing, or doctor found something
+    broken; 2 wrong usage; 3 the report cannot be read; 4 it lacks what the question needs; 5 the
+    workload is unknown or impossible; 6 a model cannot be fitted.
     """
 
 
 for _command in (
     analyze,
+    report,
     compare,
     calibrate,
     predict,
@@ -83,5 +88,8 @@ for _command in (
     utilization,
     timeline,
     tta,
+    completion,
+    doctor,
+    writeup,
 ):  # one file in commands/ each
     main.add_command(_command)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f"
-                     r"\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]")  # fmt: skip
+                     r"\ud800-\udfff\ufeff\ufff9-\ufffb\ufffe\uffff"
+                     r"\U000e0000-\U000e007f]")  # fmt: skip
 _JSON_UNSAFE = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#",

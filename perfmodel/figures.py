@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from perfmodel.readers.codes import check_sum
+from perfmodel.arena import Arena
+from perfmodel.readers.codes import check_magnitude, magnitude
 from perfmodel.trace import Bool, Int32, Int64
 
 _FINE: Final = 15
 _SIGNIFICANT: Final = 16
 _WHOLE: Final = 2.0**52
+_BLOCK: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,90 @@ class Groups:
     stddev: Any
 
 
-def summarize(codes: Int32, values: Int64, groups: int, valid: Bool | None = None) -> Groups:
+class Tally:
+    """Values by group, added chunk by chunk: as many bytes as their exact medians need.
+
+    A chunk is kept sorted by group, in 4 bytes a value where that is enough.
+    """
+
+    def __init__(self) -> None:
+        self._chunks: list[npt.NDArray[Any]] = []
+        self._codes: list[Int64] = []
+        self._counts: list[Int64] = []
+        self._magnitude = 0.0
+        self._narrow, self._wide = Arena(np.uint32), Arena(np.int64)
+
+    def add(self, codes: Int32 | Int64, values: Int64) -> None:
+        """Add values with their group codes, which are not negative.
+
+        Raises
+        ------
+        ReportError
+            If the sum of all values leaves the range of 64-bit integers.
+        """
+        if len(values) == 0:
+            return
+        self._magnitude += magnitude(values)
+        check_magnitude(self._magnitude)
+        small = codes.astype(np.uint16) if int(codes.max()) < 2**16 else codes
+        order = np.argsort(small, kind="stable")
+        code, ordered = small[order], values[order]
+        heads = np.flatnonzero(np.concatenate([[True], code[1:] != code[:-1]]))
+        fits = ordered.min() >= 0 and ordered.max() < 2**32
+        self._chunks.append((self._narrow if fits else self._wide).kept(ordered))
+        self._codes.append(code[heads].astype(np.int64))
+        self._counts.append(np.diff(np.append(heads, len(code))))
+
+    def merge(self, other: Tally, recode: Int64) -> None:
+        """Add another tally's values behind one's own; its code i is `recode[i]` here."""
+        self._magnitude += other._magnitude
+        check_magnitude(self._magnitude)
+        self._chunks += other._chunks
+        self._codes += [recode[codes] for codes in other._codes]
+        self._counts += other._counts
+
+    def groups(self, size: int) -> Groups:
+        """Summarize the groups 0 to `size` - 1; a group without values counts none."""
+        if not self._chunks:
+            none = np.zeros(size, np.int64)
+            nan = np.full(size, np.nan)
+            return Groups(none, none, none, none, none, nan, nan.copy(), nan.copy())
+        code, counts = np.concatenate(self._codes), np.concatenate(self._counts)
+        chunk = np.repeat(np.arange(len(self._codes)), [len(c) for c in self._codes])
+        first = np.concatenate([np.cumsum(c) - c for c in self._counts])
+        order = np.argsort(code, kind="stable")
+        pieces = np.searchsorted(code[order], np.arange(size + 1))
+        timed, total, low, high = (np.zeros(size, np.int64) for _ in range(4))
+        mean, median, stddev = (np.full(size, np.nan) for _ in range(3))
+        for g, (lo, hi) in enumerate(pairwise(pieces.tolist())):
+            if lo == hi:
+                continue
+            where = (a[order[lo:hi]].tolist() for a in (chunk, first, counts))
+            part = np.concatenate(
+                [self._chunks[c][f : f + n] for c, f, n in zip(*where, strict=True)]
+            )
+            n = len(part)
+            timed[g], total[g] = n, part.sum(dtype=np.int64)
+            mean[g] = total[g] / n
+            stddev[g] = _deviation(part, float(mean[g])) if n > 1 else 0.0
+            part.partition(((n - 1) // 2, n // 2))
+            median[g] = (float(part[(n - 1) // 2]) + float(part[n // 2])) / 2
+            low[g], high[g] = part.min(), part.max()
+        return Groups(timed, timed, total, low, high, mean, median, stddev)
+
+
+def _deviation(values: npt.NDArray[Any], mean: float) -> float:
+    """Sample standard deviation, block by block: the same however the values came in."""
+    squares = (
+        float(np.square(values[i : i + _BLOCK].astype(np.float64) - mean).sum())
+        for i in range(0, len(values), _BLOCK)
+    )
+    return math.sqrt(math.fsum(squares) / (len(values) - 1))
+
+
+def summarize(
+    codes: Int32 | Int64, values: Int64, groups: int, valid: Bool | None = None
+) -> Groups:
     """Summarize `values` by group code.
 
     Median of an even count is the mean of the middle two; the standard deviation is the sample
@@ -43,25 +130,9 @@ def summarize(codes: Int32, values: Int64, groups: int, valid: Bool | None = Non
         If a sum leaves the range of 64-bit integers.
     """
     count = np.bincount(codes, minlength=groups).astype(np.int64)
-    if valid is not None:
-        codes, values = codes[valid], values[valid]
-    check_sum(values)
-    timed = np.bincount(codes, minlength=groups).astype(np.int64)
-    small = codes.astype(np.uint16) if groups < 2**16 else codes
-    ordered = values[np.argsort(small, kind="stable")]
-    ends = np.cumsum(timed)
-    mean, median, stddev = (np.full(groups, np.nan) for _ in range(3))
-    total, low, high = (np.zeros(groups, np.int64) for _ in range(3))
-    for g, (lo, hi) in enumerate(zip((ends - timed).tolist(), ends.tolist(), strict=True)):
-        n = hi - lo
-        if n == 0:
-            continue
-        part = np.partition(ordered[lo:hi], ((n - 1) // 2, n // 2))
-        total[g], low[g], high[g] = part.sum(), part.min(), part.max()
-        mean[g] = total[g] / n
-        median[g] = (float(part[(n - 1) // 2]) + float(part[n // 2])) / 2
-        stddev[g] = np.sqrt(np.square(part - mean[g]).sum() / (n - 1)) if n > 1 else 0.0
-    return Groups(count, timed, total, low, high, mean, median, stddev)
+    tally = Tally()
+    tally.add(*((codes, values) if valid is None else (codes[valid], values[valid])))
+    return replace(tally.groups(groups), count=count)
 
 
 def round_half_up(value: float, digits: int = 1) -> float:

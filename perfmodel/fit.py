@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -24,6 +23,7 @@ _RESAMPLES: Final = 1000
 _FEWEST: Final = 199
 _CELLS: Final = 50_000_000
 _CHUNK: Final = 4_000_000
+_BLOCK: Final = 128
 _SEED: Final = 213
 
 
@@ -166,22 +166,73 @@ def bootstrap_medians(tables: Sequence[Floats]) -> Floats:
         Medians of every table in every resample; the same batches are drawn for all tables, so
         that sums and ratios of the medians keep their correlation.
     """
-    stacked = np.stack(tables)
-    batches = stacked.shape[2]
-    cells = stacked.size
+    batches = tables[0].shape[1]
+    cells = sum(table.size for table in tables)
     resamples = int(np.clip(_CELLS // max(cells, 1), _FEWEST, _RESAMPLES))
     generator = np.random.default_rng(_SEED)
-    median = np.nanmedian if np.isnan(stacked).any() else np.median
-    step = max(1, _CHUNK // max(cells, 1))
+    step = max(1, _CHUNK // max(batches, 1))
+    ordered = [_Ordered.of(table) for table in tables]
     out = []
     for first in range(0, resamples, step):
         size = min(step, resamples - first)
         drawn = generator.integers(0, batches, size=(size, batches))
-        values = np.moveaxis(stacked[:, :, drawn], 2, 0)  # (resample, k, rank, batch)
-        with warnings.catch_warnings():  # a resample may miss the few batches with a value
-            warnings.filterwarnings("ignore", "All-NaN slice", RuntimeWarning)
-            out.append(median(values.reshape(size, len(stacked), -1), axis=2))
+        cell = drawn + batches * np.arange(size)[:, None]
+        times = np.bincount(cell.ravel(), minlength=size * batches).reshape(size, batches)
+        out.append(np.column_stack([values.medians(times) for values in ordered]))
     return np.concatenate(out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ordered:
+    """A table's values in order, with their batches, and how often every batch is in each block.
+
+    A resample repeats batches, so its median is found by counting: first to the block, then in it.
+    """
+
+    values: Floats
+    batch: Int64
+    block: int
+    counts: Floats
+
+    @classmethod
+    def of(cls, table: Floats) -> _Ordered:
+        """Order a table of shape (ranks, batches); NaN is left out."""
+        batch = np.broadcast_to(np.arange(table.shape[1]), table.shape)[~np.isnan(table)]
+        values = table[~np.isnan(table)]
+        order = np.argsort(values)
+        batch = batch[order]
+        block = max(_BLOCK, len(values) * table.shape[1] // _CHUNK + 1)
+        blocks = -(-len(values) // block)
+        cell = np.arange(len(values)) // block * table.shape[1] + batch
+        counts = np.bincount(cell, minlength=blocks * table.shape[1]).astype(np.float64)
+        return cls(values[order], batch, block, counts.reshape(blocks, table.shape[1]))
+
+    def medians(self, times: Int64) -> Floats:
+        """Medians where batch b counts `times[i, b]` times in resample i; NaN without values."""
+        if len(self.values) == 0:
+            return np.full(len(times), np.nan)
+        upto = np.cumsum(times @ self.counts.T, axis=1).astype(np.int64)
+        total = upto[:, -1]
+        some = np.flatnonzero(total)
+        low, high = (
+            self._at(position[some], times[some], upto[some])
+            for position in ((total - 1) // 2, total // 2)
+        )
+        medians = np.full(len(times), np.nan)
+        medians[some] = (low + high) / 2
+        return medians
+
+    def _at(self, position: Int64, times: Int64, upto: Int64) -> Floats:
+        """The value at a position of each resample, in order."""
+        block = (upto <= position[:, None]).sum(axis=1)
+        resample = np.arange(len(times))
+        rest = position - np.where(block > 0, upto[resample, block - 1], 0)
+        member = block[:, None] * self.block + np.arange(self.block)
+        inside = member < len(self.values)
+        batch = self.batch[np.where(inside, member, 0)]
+        within = np.cumsum(np.where(inside, times[resample[:, None], batch], 0), axis=1)
+        found: Floats = self.values[block * self.block + (within <= rest[:, None]).sum(axis=1)]
+        return found
 
 
 def estimate(table: Floats) -> Estimate | None:

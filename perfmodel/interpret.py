@@ -15,11 +15,12 @@ from perfmodel.analysis import BatchSummary, RangeRow, RankRow, RunAnalysis
 from perfmodel.errors import SchemaError
 from perfmodel.findings import DeviceReduce, Facts, GemmTime
 from perfmodel.findings import find as find_losses
-from perfmodel.fit import Measured, count_warmup, estimate, tabulate
+from perfmodel.fit import Floats, Measured, count_warmup, estimate, tabulate
 from perfmodel.identify import Identity, precision, precision_of
 from perfmodel.machine import Machine
 from perfmodel.measure import Run
 from perfmodel.pace import pace_of, until_done
+from perfmodel.skew import Skew, skew_of
 from perfmodel.traffic import NCCL, CollectiveGroup, Waiting
 from perfmodel.workloads.mlp import as_it_ran
 from perfmodel.workloads.work import Counts, Workload
@@ -66,9 +67,9 @@ def analyze_run(
     late = (_after(m, excluded) for m in everything if not traffic.marked_by_nccl(m.path))
     measured = tuple(m for m in late if m.instances.any())
     head = next(m for m in measured if m.label == run.batch_label)
-    present = accounting.counted(measured, counts)
-    totals = sum((counts[label] for label in present), Counts())
-    collected = _collectives(run, excluded, totals)
+    totals = sum((counts[label] for label in accounting.counted(measured, counts)), Counts())
+    batch_s = next(m for m in everything if m.label == run.batch_label).seconds["host"]
+    collected = _collectives(run, batch_s, excluded, totals)
     machine, peak = _machine(run), _precision(run, identity)
     rates, by_clock = accounting.fit_rates(measured, {} if workload.replay else counts)
     points = accounting.points(
@@ -112,6 +113,7 @@ def analyze_run(
         model=accounting.check_model(points, totals, rates),
         findings=(),
         warnings=tuple(dict.fromkeys(notes)),
+        skew=collected.skew,
     )
     facts = _facts(run, analysis, counts, collected)
     return replace(analysis, findings=find_losses(facts))
@@ -124,18 +126,22 @@ class _Collected:
     groups: tuple[CollectiveGroup, ...]
     waiting: Waiting | None
     gpu_waiting: Waiting | None
+    skew: Skew | None
     warnings: tuple[str, ...]
 
 
-def _collectives(run: Run, excluded: int, totals: Counts) -> _Collected:
-    groups, waiting, said = traffic.collectives(
-        run.traces, run.spans, run.batch_label, run.ranks, excluded
-    )
+def _collectives(run: Run, batch_s: Floats, excluded: int, totals: Counts) -> _Collected:
+    matched = traffic.match(run.traces, run.spans, run.batch_label, run.ranks)
+    groups, waiting = traffic.collectives(matched, batch_s.shape[1], excluded)
     on_gpu, gpu_waiting = traffic.nccl_collectives(
         run.parts, run.ranks, excluded, float(totals.peer_message_bytes)
     )
     return _Collected(
-        (*groups, *on_gpu), waiting if groups else None, gpu_waiting if on_gpu else None, said
+        (*groups, *on_gpu),
+        waiting if groups else None,
+        gpu_waiting if on_gpu else None,
+        skew_of(matched, run.ranks, batch_s[:, excluded:], excluded),
+        matched.warnings,
     )
 
 

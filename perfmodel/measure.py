@@ -32,6 +32,20 @@ class Run:
         return tuple(trace for trace, _ in self.parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One report with the spans of its ranges."""
+
+    trace: Trace
+    spans: Spans
+    attribution: Attribution
+
+
+def observe(trace: Trace, batch_label: str, *, by_time: bool = False) -> Observed:
+    """Measure the ranges of one report, which may hold no batch."""
+    return Observed(trace, *make_spans(trace, batch_label, by_time=by_time))
+
+
 def measure(traces: Sequence[Trace], batch_label: str, *, label: str, by_time: bool = False) -> Run:
     """Measure the ranges of the reports of one run.
 
@@ -40,14 +54,19 @@ def measure(traces: Sequence[Trace], batch_label: str, *, label: str, by_time: b
     SchemaError
         If no report has NVTX ranges, or none is called `batch_label`.
     """
-    measured = [make_spans(t, batch_label, by_time=by_time) for t in traces]
-    spans = concatenate([s for s, _ in measured])
+    members = [observe(t, batch_label, by_time=by_time) for t in traces]
+    return assemble(members, batch_label, label=label)
+
+
+def assemble(members: Sequence[Observed], batch_label: str, *, label: str) -> Run:
+    """Put the reports of one run together, as `measure` does."""
+    spans = concatenate([m.spans for m in members])
     batches = [p for p in spans.paths if p[-1] == batch_label]
     if not batches:
-        raise _no_batches(traces, batch_label)
+        raise _no_batches([m.trace for m in members], batch_label)
     inside = spans.batch >= 0
     ranks = tuple(int(r) for r in np.unique(spans.rank[inside]))
-    parts = tuple((t, a) for t, (_, a) in zip(traces, measured, strict=True))
+    parts = tuple((m.trace, m.attribution) for m in members)
     return Run(label, parts, spans, ranks, batch_label)
 
 

@@ -15,6 +15,7 @@ from perfmodel.comparable import comparable, machine_roof, own_roof
 from perfmodel.errors import ModelError
 from perfmodel.files import staged_folder
 from perfmodel.roofline import Point
+from perfmodel.skew_tables import collective_skew, stragglers
 from perfmodel.table import Column, Table, render
 
 if TYPE_CHECKING:
@@ -74,6 +75,9 @@ def csv_tables(analysis: Analysis) -> Iterator[tuple[str, Table]]:
     for name in ("ranges", "rates", "copies", "collectives", "ranks", "findings"):
         make = getattr(tables, name)
         yield name, _stacked([(run.label, make(run)) for run in analysis.runs])
+    if any(run.skew for run in analysis.runs):
+        for name, of_skew in (("skew", collective_skew), ("stragglers", stragglers)):
+            yield name, _stacked([(run.label, of_skew(run)) for run in analysis.runs])
     yield "points", tables.points(analysis)
     yield "runs", tables.sweep(analysis)
 

@@ -206,7 +206,25 @@ def _nest_crossing(start: Int64, end: Int64, base: int, parent: Int64, level: In
             at += at & -at
 
 
-def innermost(nesting: Nesting, thread: Int32, start_ns: Int64, end_ns: Int64) -> Int64:
+def start_keys(nesting: Nesting) -> Int64:
+    """Return the ranges' starts on one axis of all threads, which is in preorder, too.
+
+    Empty where that axis would not fit into 64 bits.
+    """
+    low, high = int(nesting.start_ns.min()), int(nesting.start_ns.max())
+    width = high - low + 2
+    if width * (int(nesting.thread.max()) + 2) >= _SAFE:
+        return nesting.start_ns[:0]
+    return nesting.start_ns - low + 1 + nesting.thread.astype(np.int64) * width
+
+
+def innermost(
+    nesting: Nesting,
+    thread: Int32,
+    start_ns: Int64,
+    end_ns: Int64,
+    keys: Int64 | None = None,
+) -> Int64:
     """Return the innermost range that encloses each call, -1 where none does.
 
     A call belongs to a range if it lies inside it on the same thread; one that straddles a
@@ -218,6 +236,8 @@ def innermost(nesting: Nesting, thread: Int32, start_ns: Int64, end_ns: Int64) -
     nesting : Nesting
     thread, start_ns, end_ns : arrays, shape (k,)
         The calls.
+    keys : int64 array, optional
+        `start_keys` of the nesting, for those who ask often.
 
     Returns
     -------
@@ -226,12 +246,13 @@ def innermost(nesting: Nesting, thread: Int32, start_ns: Int64, end_ns: Int64) -
     """
     if len(nesting) == 0 or len(start_ns) == 0:
         return np.full(len(start_ns), -1, np.int64)
+    keys = start_keys(nesting) if keys is None else keys
+    if len(keys) == 0:
+        return _innermost_by_thread(nesting, thread, start_ns, end_ns)
     low, high = int(nesting.start_ns.min()), int(nesting.start_ns.max())
     width = high - low + 2
-    if width * (int(max(nesting.thread.max(), thread.max())) + 1) >= _SAFE:
-        return _innermost_by_thread(nesting, thread, start_ns, end_ns)
-    keys = nesting.start_ns - low + 1 + nesting.thread.astype(np.int64) * width
-    asked = np.clip(start_ns, low - 1, high) - low + 1 + thread.astype(np.int64) * width
+    known = np.minimum(thread, nesting.thread[-1] + 1)  # threads behind the last with ranges
+    asked = np.clip(start_ns, low - 1, high) - low + 1 + known.astype(np.int64) * width
     at = np.searchsorted(keys, asked, side="right") - 1
     at[nesting.thread[at] != thread] = -1
     return _climb(nesting, at, end_ns)

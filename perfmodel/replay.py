@@ -80,7 +80,7 @@ def kernel_rows(
     if above is None or traced_as_a_whole(run):
         return list(rows)
     found = []
-    for name, (seconds, counts) in _kernels(run, warmup).items():
+    for name, (seconds, counts) in kernel_seconds(run, warmup).items():
         found.append(
             replace(
                 above,
@@ -105,8 +105,8 @@ _UNKNOWN = (
 )  # fmt: skip
 
 
-def _kernels(run: Run, warmup: int) -> dict[str, tuple[Floats, Floats]]:
-    """Seconds and number of kernels (copies, sets) by name, each of shape (ranks, batches)."""
+def kernel_seconds(run: Run, warmup: int) -> dict[str, tuple[Floats, Floats]]:
+    """Return seconds and number of kernels (copies, sets) by name, each (ranks, batches)."""
     batches = int(run.spans.batch.max()) + 1
     shape = len(run.ranks), batches
     found: dict[str, tuple[Floats, Floats]] = {}

@@ -54,10 +54,13 @@ def points(analysis: Analysis) -> Table:
 
 
 def points_text(analysis: Analysis) -> Table:
-    """The same for the terminal: no column for the run where there is only one."""
+    """The same for the terminal: short names of runs, and no column of them where there is one."""
     table = points(analysis)
     if len(analysis.runs) > 1:
-        return table
+        labels = [run.label for run in analysis.runs]
+        told = dict(zip(labels, _telling_parts(labels), strict=True))
+        rows = [(told[str(row[0])], *row[1:]) for row in table.rows]
+        return Table(table.title, table.columns, rows, table.notes)
     return Table(table.title, table.columns[1:], [row[1:] for row in table.rows], table.notes)
 
 

@@ -19,7 +19,7 @@ from perfmodel.identify import (
     read_mark,
 )
 from perfmodel.interpret import analyze_run
-from perfmodel.measure import Run, measure
+from perfmodel.measure import Observed, Run, assemble, observe
 from perfmodel.trace import MEMCPY, MPI_SOURCES, NULL, Trace
 from perfmodel.workloads.mlp import Counting, mlp
 from perfmodel.workloads.work import Symbol, Workload
@@ -47,6 +47,12 @@ class Options:
     by_time: bool = False
     fit: str | int | None = None
 
+    @property
+    def batch_range(self) -> str:
+        """Label of the range that is one batch."""
+        of_workload = self.workload.batch_range if self.workload else None
+        return self.batch_label or of_workload or "batch iteration"
+
 
 def analyze_traces(
     traces: Sequence[Trace],
@@ -68,19 +74,27 @@ def analyze_traces(
         If there is no report, a run has no batches, its symbols are unknown or impossible, or the
         run that is to fit the roofline cannot.
     """
-    distinct = list({t.source.resolve(): t for t in reversed(traces)}.values())[::-1]
+    members = [observe(t, options.batch_range, by_time=options.by_time) for t in traces]
+    return analyze_observed(members, options, progress)
+
+
+def analyze_observed(
+    observed: Sequence[Observed],
+    options: Options,
+    progress: Callable[[str], object] = lambda _: None,
+) -> Analysis:
+    """Analyze reports whose ranges were measured before, as `analyze_traces` does."""
+    distinct = {o.trace.source.resolve(): o for o in reversed(observed)}
     if not distinct:
         raise ReportError("wanted at least one report; found none; name one")
     given = {name: Symbol(name).check(value) for name, value in options.values.items()}
-    repeated = len(traces) - len(distinct)
+    repeated = len(observed) - len(distinct)
     runs: list[RunAnalysis] = []
-    for label, members in group(distinct):
+    for label, traces in group([o.trace for o in distinct.values()][::-1]):
         progress(label)
         workload = options.workload
-        batch_label = options.batch_label or (workload.batch_range if workload else None)
-        run = measure(
-            members, batch_label or "batch iteration", label=label, by_time=options.by_time
-        )
+        members = [distinct[t.source.resolve()] for t in traces]
+        run = assemble(members, options.batch_range, label=label)
         identity, warnings = identify(run, given)
         if repeated and not runs:
             warnings.append(f"{repeated} of the reports were given before and are left out")
@@ -112,32 +126,65 @@ def group(traces: Sequence[Trace]) -> list[tuple[str, list[Trace]]]:
     Reports belong together if their marks name one run, or, without marks, if each holds fewer
     ranks than its communicator, their ranks differ, and they overlap in time.
     """
-    groups: list[list[int]] = []
+    groups: list[_Group] = []
     for i in sorted(range(len(traces)), key=lambda i: traces[i].utc_start_ns or 0):
-        home = next((g for g in groups if _same_run([traces[j] for j in g], traces[i])), None)
+        alone = _Group.of(i, traces[i])
+        home = next((n for n, g in enumerate(groups) if g.takes(alone)), None)
         if home is None:
-            groups.append([i])
+            groups.append(alone)
         else:
-            home.append(i)
-    found = [[traces[i] for i in g] for g in sorted(sorted(g) for g in groups)]
+            groups[home] = groups[home].with_member(alone)
+    found = [[traces[i] for i in g] for g in sorted(sorted(g.members) for g in groups)]
     return list(zip(_labels([g[0].source for g in found]), found, strict=True))
 
 
-def _same_run(members: Sequence[Trace], trace: Trace) -> bool:
-    mine, world = set(trace.ranks.values()), trace.world_size
-    if not mine or not world or len(mine) >= world:
-        return False
-    taken = {rank for t in members for rank in t.ranks.values()}
-    if mine & taken or len(taken) >= world or members[0].world_size != world:
-        return False
-    ids = {str(read_mark(t).get("run_id", "")) for t in (*members, trace)}
-    if ids != {""}:
-        return len(ids) == 1
-    spans = [_utc_span(t) for t in (*members, trace)]
-    known = [span for span in spans if span is not None]
-    if len(known) < len(spans):
-        return False
-    return max(start for start, _ in known) < min(end for _, end in known) + _SLACK_NS
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Reports of one run so far: their ranks, what their marks call the run, and their UTC times.
+
+    `latest_ns` is the last of their starts and `earliest_ns` the first of their ends; None where
+    one of them does not tell.
+    """
+
+    members: tuple[int, ...]
+    ranks: frozenset[int]
+    world: int
+    run_id: str
+    latest_ns: int | None
+    earliest_ns: int | None
+
+    @classmethod
+    def of(cls, member: int, trace: Trace) -> _Group:
+        """A group of one report."""
+        span = _utc_span(trace) or (None, None)
+        run_id = str(read_mark(trace).get("run_id", ""))
+        ranks = frozenset(trace.ranks.values())
+        return cls((member,), ranks, trace.world_size or 0, run_id, *span)
+
+    def takes(self, other: _Group) -> bool:
+        """Whether another report holds other ranks of the same run."""
+        if not other.ranks or len(other.ranks) >= other.world or self.world != other.world:
+            return False
+        if other.ranks & self.ranks or len(self.ranks) >= other.world:
+            return False
+        if self.run_id or other.run_id:
+            return self.run_id == other.run_id
+        both = self.with_member(other)
+        if both.latest_ns is None or both.earliest_ns is None:
+            return False
+        return both.latest_ns < both.earliest_ns + _SLACK_NS
+
+    def with_member(self, other: _Group) -> _Group:
+        """Return the group with another report in it."""
+        known = None not in (self.latest_ns, other.latest_ns)
+        return _Group(
+            (*self.members, *other.members),
+            self.ranks | other.ranks,
+            self.world,
+            self.run_id,
+            max(self.latest_ns or 0, other.latest_ns or 0) if known else None,
+            min(self.earliest_ns or 0, other.earliest_ns or 0) if known else None,
+        )
 
 
 def _utc_span(trace: Trace) -> tuple[int, int] | None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 
-from perfmodel.errors import SchemaError
-from perfmodel.figures import Groups, round_half_up, summarize
-from perfmodel.projection import project
-from perfmodel.ranges import nest
-from perfmodel.readers.codes import factorize, sums
+from perfmodel.errors import PerfmodelError, SchemaError
+from perfmodel.projection import Projection, project
+from perfmodel.ranges import Nesting, nest
+from perfmodel.readers.codes import factorize
 from perfmodel.statistic import Statistic, to_csv, to_table
+from perfmodel.summaries import API_VERSION, Counted, Counter, named, numbered, to_statistic
 from perfmodel.trace import (
     COPY_KINDS,
     GRAPH,
@@ -25,96 +26,78 @@ from perfmodel.trace import (
     NULL,
     PUSH_POP,
     STYLES,
-    GpuOps,
-    Int32,
+    Bool,
+    Int8,
     Int64,
     Trace,
     rows,
 )
 
-__all__ = ["REPORTS", "Statistic", "compute", "to_csv", "to_table"]
+__all__ = ["API_VERSION", "REPORTS", "Statistic", "compute", "to_csv", "to_table"]
 
-_BASE = (
-    "Total Time (ns)",
-    "Instances",
-    "Avg (ns)",
-    "Med (ns)",
-    "Min (ns)",
-    "Max (ns)",
-    "StdDev (ns)",
-)
-API_VERSION = re.compile(r"_v....$", re.DOTALL)
+MEMORY_LABELS: Final = (*(f"[CUDA memcpy {k}]" for k in COPY_KINDS.values()), "[CUDA memset]")
+"""Copies by direction and sets, as Nsight Systems names them."""
+
+_WANTS: Final = {
+    "nvtx_pushpop_sum": ("NVTX push/pop ranges", "nvtx"),
+    "cuda_gpu_kern_sum": ("CUDA kernels", "cuda"),
+    "cuda_gpu_mem_time_sum": ("CUDA copies or sets", "cuda"),
+    "cuda_gpu_mem_size_sum": ("CUDA copies or sets", "cuda"),
+    "cuda_api_sum": ("CUDA API calls", "cuda"),
+    "mpi_event_sum": ("MPI calls", "mpi"),
+}
+"""What a summary is made of, and what `nsys profile --trace` must name to have it."""
 
 
-def nvtx_pushpop_sum(trace: Trace) -> Statistic:
+def nvtx_pushpop_sum(trace: Trace) -> Counted | None:
     """Host time of push/pop ranges; an open end counts as the last time of any NVTX event."""
     ranges = trace.ranges
+    counter = Counter(named(trace.range_names))
     chosen = np.flatnonzero(ranges.style == PUSH_POP)
-    if len(chosen) == 0:
-        raise _absent("nvtx_pushpop_sum", trace, "NVTX push/pop ranges", "nvtx")
     end = ranges.end_ns[chosen]
     last = trace.nvtx_last_ns if trace.nvtx_last_ns is not None else NULL
     duration = np.where(end == NULL, last, end) - ranges.start_ns[chosen]
-    codes, names = _by_text(ranges.name[chosen], trace.range_names)
-    return _timed("nvtx_pushpop_sum", codes, duration, [("Range", names)])
+    counter.add(ranges.name[chosen] + 1, duration)
+    return counter.counted("nvtx_pushpop_sum")
 
 
-def cuda_gpu_kern_sum(trace: Trace) -> Statistic:
+def cuda_gpu_kern_sum(trace: Trace) -> Counted | None:
     """GPU time of kernels by demangled name."""
     ops = rows(trace.ops, trace.ops.kind == KERNEL)
-    if len(ops) == 0:
-        raise _absent("cuda_gpu_kern_sum", trace, "CUDA kernels", "cuda")
-    codes, names = _by_text(ops.name, trace.strings)
-    key = lambda g, groups: (-groups.total[g], groups.count[g], names[g] or "")  # noqa: E731
-    return _timed("cuda_gpu_kern_sum", codes, ops.end_ns - ops.start_ns, [("Name", names)], key=key)
+    counter = Counter(named(trace.strings))
+    counter.add(ops.name + 1, ops.end_ns - ops.start_ns)
+    return counter.counted("cuda_gpu_kern_sum")
 
 
-def cuda_gpu_mem_time_sum(trace: Trace) -> Statistic:
+def cuda_gpu_mem_time_sum(trace: Trace) -> Counted | None:
     """GPU time of copies and sets by operation."""
-    codes, names, ops = _memory_operations(trace, "cuda_gpu_mem_time_sum")
-    duration = ops.end_ns - ops.start_ns
-    return _timed("cuda_gpu_mem_time_sum", codes, duration, [("Operation", names)], counted="Count")
+    ops = trace.ops
+    chosen, codes = memory_labels(ops.kind, ops.copy_kind)
+    counter = Counter([(label,) for label in MEMORY_LABELS])
+    counter.add(codes, (ops.end_ns - ops.start_ns)[chosen])
+    return counter.counted("cuda_gpu_mem_time_sum")
 
 
-def cuda_gpu_mem_size_sum(trace: Trace) -> Statistic:
+def cuda_gpu_mem_size_sum(trace: Trace) -> Counted | None:
     """Size of copies and sets by operation, in decimal megabytes."""
-    codes, names, ops = _memory_operations(trace, "cuda_gpu_mem_size_sum")
-    if (ops.bytes == NULL).any():
-        raise SchemaError(
-            f"{trace.source}: cuda_gpu_mem_size_sum wants sizes of copies and sets, found none; "
-            f"export the report again with: nsys export -q true -t sqlite REPORT.nsys-rep"
-        )
-    groups = summarize(codes, ops.bytes, len(names))
-    order = sorted(range(len(names)), key=lambda g: -groups.total[g])
-    table = []
-    for g in order:
-        size = [groups.mean[g], groups.median[g], groups.minimum[g], groups.maximum[g]]
-        megabytes = [float(v) / 1e6 for v in (groups.total[g], *size, groups.stddev[g])]
-        table.append((megabytes[0], int(groups.count[g]), *megabytes[1:], names[g]))
-    headers = ("Total", "Avg", "Med", "Min", "Max", "StdDev")
-    titles = [f"{h} (MB)" for h in headers]
-    return Statistic(
-        "cuda_gpu_mem_size_sum",
-        (titles[0], "Count", *titles[1:], "Operation"),
-        (3, 0, 3, 3, 3, 3, 3, None),
-        tuple(table),
-    )
+    chosen, codes = memory_labels(trace.ops.kind, trace.ops.copy_kind)
+    sizes = trace.ops.bytes[chosen]
+    if (sizes == NULL).any():
+        raise without_sizes(trace.source)
+    counter = Counter([(label,) for label in MEMORY_LABELS])
+    counter.add(codes, sizes)
+    return counter.counted("cuda_gpu_mem_size_sum")
 
 
-def cuda_api_sum(trace: Trace) -> Statistic:
+def cuda_api_sum(trace: Trace) -> Counted | None:
     """Host time of CUDA API calls by function, the version suffix `_vNNNN` stripped."""
     api = trace.api
-    if len(api) == 0:
-        raise _absent("cuda_api_sum", trace, "CUDA API calls", "cuda")
-    codes, kept = _by_code(api.name)
-    names = [_text(trace.strings, c) for c in kept]
-    stripped = [None if n is None else API_VERSION.sub("", n) for n in names]
-    return _timed(
-        "cuda_api_sum", codes, api.end_ns - api.start_ns, [("Name", stripped)], counted="Num Calls"
-    )
+    counter = Counter(numbered(trace.strings))
+    counter.add(api.name + 1, api.end_ns - api.start_ns)
+    return counter.counted("cuda_api_sum")
 
 
-def mpi_event_sum(trace: Trace) -> Statistic:
+def mpi_event_sum(trace: Trace) -> Counted | None:
     """Host time of MPI calls by source and name; an open call counts, but has no time."""
     mpi = trace.mpi
     if trace.mpi_from_nvtx:
@@ -122,85 +105,69 @@ def mpi_event_sum(trace: Trace) -> Statistic:
             f"{trace.source}: mpi_event_sum wants MPI tables; this export (Nsight Systems "
             f"{trace.product_version}) keeps MPI calls as NVTX ranges: see nvtx_pushpop_sum"
         )
-    if len(mpi) == 0:
-        raise _absent("mpi_event_sum", trace, "MPI calls", "mpi")
-    alphabet = np.argsort(np.argsort(MPI_SOURCES))
-    key = alphabet[mpi.source].astype(np.int64) * (len(trace.strings) + 1) + mpi.name + 1
-    codes, kept = _by_code(key)
-    source, name = np.divmod(kept, len(trace.strings) + 1)
-    sources = [sorted(MPI_SOURCES)[s] for s in source]
-    names = [_text(trace.strings, int(c) - 1) for c in name]
-    ended = mpi.end_ns != NULL
-    return _timed(
-        "mpi_event_sum",
-        codes,
-        mpi.end_ns - mpi.start_ns,
-        [("Source", sources), ("Name", names)],
-        valid=ended,
-    )
+    texts = numbered(trace.strings)
+    used, code = np.unique(mpi.source.astype(np.int64) * len(texts) + mpi.name + 1,
+                           return_inverse=True)  # fmt: skip
+    keys = [(MPI_SOURCES[u // len(texts)], *texts[u % len(texts)]) for u in used.tolist()]
+    counter = Counter(keys)
+    counter.add(code, mpi.end_ns - mpi.start_ns, mpi.end_ns != NULL)
+    return counter.counted("mpi_event_sum")
 
 
-def nvtx_gpu_proj_sum(trace: Trace) -> Statistic:
+def nvtx_gpu_proj_sum(trace: Trace) -> Counted | None:
     """NVTX ranges projected onto the GPU: see `perfmodel.projection.project`."""
-    name = "nvtx_gpu_proj_sum"
-    if len(trace.ranges) == 0:
-        raise _absent(name, trace, "NVTX ranges", "nvtx")
     whole_graphs = trace.ops.kind == GRAPH
     ops = rows(trace.ops, ~whole_graphs) if whole_graphs.any() else trace.ops
-    if len(ops) == 0 or len(trace.api) == 0:
-        raise _absent(name, trace, "CUDA operations and their API calls", "cuda")
+    check_projection(trace.source, len(trace.ranges), len(ops), len(trace.api))
     nesting = nest(trace.ranges, len(trace.threads))
-    found = project(trace, nesting, ops)
-    if not (trace.ranges.name[nesting.row[found.range]] != NO_NAME).any():
+    return count_projection(trace, nesting, project(trace, nesting, ops), len(ops))
+
+
+def check_projection(source: Path, ranges: int, ops: int, calls: int) -> None:
+    """Refuse to project what is not there.
+
+    Raises
+    ------
+    SchemaError
+        If the report holds no ranges, no GPU operations, or no API calls.
+    """
+    if ranges == 0:
+        raise _absent("nvtx_gpu_proj_sum", source, "NVTX ranges", "nvtx")
+    if ops == 0 or calls == 0:
+        what = "CUDA operations and their API calls"
+        raise _absent("nvtx_gpu_proj_sum", source, what, "cuda")
+
+
+def count_projection(trace: Trace, nesting: Nesting, found: Projection, ops: int) -> Counted | None:
+    """Group projected ranges by name and style; `ops` is the number of GPU operations."""
+    row = nesting.row[found.range]
+    name = trace.ranges.name[row]
+    if not (name != NO_NAME).any():
         raise SchemaError(
-            f"{trace.source}: {name} wants GPU operations launched inside a named range, on its "
-            f"thread; found {len(ops)} operations, all launched elsewhere: annotate the code that "
-            f"launches them"
+            f"{trace.source}: nvtx_gpu_proj_sum wants GPU operations launched inside a named "
+            f"range, on its thread; found {ops} operations, all launched elsewhere: annotate the "
+            f"code that launches them"
         )
     children = np.zeros(len(nesting), np.int64)
     parent = nesting.parent[found.range]
     np.add.at(children, parent[parent >= 0], 1)
-
-    row = nesting.row[found.range]
-    named = trace.ranges.name[row] != NO_NAME
-    at, row = found.range[named], row[named]
-    text, names = _by_text(trace.ranges.name[row], trace.range_names)
-    codes, kept = _by_code(text.astype(np.int64) * 2 + trace.ranges.style[row])
-    columns = {
-        "proj": (found.end_ns - found.start_ns)[named],
-        "host": nesting.end_ns[at] - nesting.start_ns[at],
-        "ops": found.ops[named],
-        "level": nesting.level[at].astype(np.int64),
-        "children": children[at],
-    }
-    proj = summarize(codes, columns.pop("proj"), len(kept))
-    totals = {k: sums(codes, v, len(kept)) for k, v in columns.items()}
-    table = []
-    for g in sorted(range(len(kept)), key=lambda g: -proj.total[g]):
-        table.append(
-            (
-                names[kept[g] // 2],
-                STYLES[kept[g] % 2],
-                int(proj.total[g]),
-                int(totals["host"][g]),
-                *_figures(proj, g),
-                int(totals["ops"][g]),
-                *(
-                    round_half_up(float(totals[k][g]) / int(proj.count[g]))
-                    for k in ("ops", "level", "children")
-                ),
-            )
-        )
-    headers = (
-        "Range", "Style", "Total Proj Time (ns)", "Total Range Time (ns)", "Range Instances",
-        "Proj Avg (ns)", "Proj Med (ns)", "Proj Min (ns)", "Proj Max (ns)", "Proj StdDev (ns)",
-        "Total GPU Ops", "Avg GPU Ops", "Avg Range Lvl", "Avg Num Child",
-    )  # fmt: skip
-    digits = (None, None, 0, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 1)
-    return Statistic(name, headers, digits, tuple(table))
+    chosen = name != NO_NAME
+    at, row = found.range[chosen], row[chosen]
+    codes, used = factorize(trace.ranges.name[row].astype(np.int64) * 2 + trace.ranges.style[row])
+    keys = [(trace.range_names[u // 2], STYLES[u % 2]) for u in used.tolist()]
+    counter = Counter(keys, ("host", "ops", "level", "children"))
+    counter.add(
+        codes,
+        (found.end_ns - found.start_ns)[chosen],
+        host=nesting.end_ns[at] - nesting.start_ns[at],
+        ops=found.ops[chosen],
+        level=nesting.level[at].astype(np.int64),
+        children=children[at],
+    )
+    return counter.counted("nvtx_gpu_proj_sum")
 
 
-REPORTS: Final[dict[str, tuple[Callable[[Trace], Statistic], frozenset[str]]]] = {
+_MATERIAL: Final[dict[str, tuple[Callable[[Trace], Counted | None], frozenset[str]]]] = {
     "nvtx_gpu_proj_sum": (nvtx_gpu_proj_sum, frozenset({"nvtx", "ops", "api"})),
     "nvtx_pushpop_sum": (nvtx_pushpop_sum, frozenset({"nvtx"})),
     "cuda_gpu_kern_sum": (cuda_gpu_kern_sum, frozenset({"ops"})),
@@ -209,7 +176,22 @@ REPORTS: Final[dict[str, tuple[Callable[[Trace], Statistic], frozenset[str]]]] =
     "cuda_api_sum": (cuda_api_sum, frozenset({"api", "api_names"})),
     "mpi_event_sum": (mpi_event_sum, frozenset({"mpi", "nvtx"})),
 }
-"""Every report, and the parts of a trace it needs (see `perfmodel.readers.nsys.read_sqlite`)."""
+
+
+def count(name: str, trace: Trace) -> Counted:
+    """Gather what one report is made of, by name.
+
+    Raises
+    ------
+    SchemaError
+        If there is no such report, or the trace lacks its events.
+    """
+    if name not in _MATERIAL:
+        raise SchemaError(f"wanted one of {', '.join(_MATERIAL)}; found {name!r}")
+    counted = _MATERIAL[name][0](trace)
+    if counted is None:
+        raise absent(name, trace.source)
+    return counted
 
 
 def compute(name: str, trace: Trace) -> Statistic:
@@ -220,90 +202,37 @@ def compute(name: str, trace: Trace) -> Statistic:
     SchemaError
         If there is no such report, or the trace lacks its events.
     """
-    if name not in REPORTS:
-        raise SchemaError(f"wanted one of {', '.join(REPORTS)}; found {name!r}")
-    return REPORTS[name][0](trace)
+    return to_statistic(name, count(name, trace))
 
 
-def _figures(groups: Groups, g: int) -> tuple[Any, ...]:
-    """Count, average, median, minimum, maximum, standard deviation of one group."""
-    if groups.timed[g] == 0:
-        return (int(groups.count[g]), None, None, None, None, 0.0)
-    return (
-        int(groups.count[g]),
-        round_half_up(float(groups.mean[g])),
-        round_half_up(float(groups.median[g])),
-        int(groups.minimum[g]),
-        int(groups.maximum[g]),
-        round_half_up(float(groups.stddev[g])),
-    )
+REPORTS: Final[dict[str, tuple[Callable[[Trace], Statistic], frozenset[str]]]] = {
+    name: (partial(compute, name), parts) for name, (_, parts) in _MATERIAL.items()
+}
+"""Every report, and the parts of a trace it needs (see `perfmodel.readers.nsys.read_sqlite`)."""
 
 
-def _timed(
-    name: str,
-    codes: Int32,
-    duration: Int64,
-    labels: list[tuple[str, Sequence[str | None]]],
-    *,
-    counted: str = "Instances",
-    key: Callable[[int, Groups], Any] | None = None,
-    valid: Any = None,
-) -> Statistic:
-    """Time %, total, count, average, median, minimum, maximum, deviation and labels by group."""
-    size = len(labels[0][1])
-    groups = summarize(codes, duration, size, valid)
-    grand = int(groups.total.sum())
-    longest_first = key or (lambda g, groups: (groups.timed[g] == 0, -groups.total[g]))
-    order = sorted(range(size), key=lambda g: longest_first(g, groups))
-    table = []
-    for g in order:
-        total = int(groups.total[g]) if groups.timed[g] else None
-        share = None if total is None or not grand else round_half_up(total * 100.0 / grand)
-        named = (values[g] for _, values in labels)
-        table.append((share, total, *_figures(groups, g), *named))
-    headers = ("Time (%)", *(counted if h == "Instances" else h for h in _BASE))
-    return Statistic(
-        name,
-        (*headers, *(title for title, _ in labels)),
-        (1, 0, 0, 1, 1, 0, 0, 1, *(None for _ in labels)),
-        tuple(table),
-    )
+def memory_labels(kind: Int8 | int, copy_kind: Int8) -> tuple[Bool, Int64]:
+    """Choose copies of known directions and sets; return which, and their `MEMORY_LABELS`."""
+    is_set = np.broadcast_to(np.equal(kind, MEMSET), copy_kind.shape)
+    chosen = is_set | (np.equal(kind, MEMCPY) & np.isin(copy_kind, list(COPY_KINDS)))
+    return chosen, np.where(is_set, len(COPY_KINDS), copy_kind)[chosen].astype(np.int64)
 
 
-def _memory_operations(trace: Trace, name: str) -> tuple[Int32, list[str], GpuOps]:
-    """Copies by direction and sets, named as Nsight Systems names them, in alphabetical order."""
-    labelled = np.isin(trace.ops.copy_kind, list(COPY_KINDS))
-    chosen = ((trace.ops.kind == MEMCPY) & labelled) | (trace.ops.kind == MEMSET)
-    ops = rows(trace.ops, chosen)
-    if len(ops) == 0:
-        raise _absent(name, trace, "CUDA copies or sets", "cuda")
-    kind = np.where(ops.kind == MEMSET, len(COPY_KINDS), ops.copy_kind)
-    labels = [*(f"[CUDA memcpy {label}]" for label in COPY_KINDS.values()), "[CUDA memset]"]
-    codes, names = _by_text(kind.astype(np.int32), tuple(labels))
-    return codes, [str(n) for n in names], ops
-
-
-def _by_code(values: Any) -> tuple[Int32, Any]:
-    """Group codes and the ascending distinct values they stand for."""
-    codes, kept = factorize(values.astype(np.int64))
-    return codes, kept
-
-
-def _by_text(codes: Int32, texts: Sequence[str]) -> tuple[Int32, list[str | None]]:
-    """Group codes by string value, ascending as SQLite's BINARY collation has it, NULL first."""
-    used, kept = _by_code(codes)
-    values = [_text(texts, int(c)) for c in kept]
-    names = sorted(set(values), key=lambda v: (v is not None, (v or "").encode()))
-    position = {v: i for i, v in enumerate(names)}
-    return np.array([position[v] for v in values], np.int32)[used], names
-
-
-def _text(texts: Sequence[str], code: int) -> str | None:
-    return None if code == NO_NAME else texts[code]
-
-
-def _absent(name: str, trace: Trace, what: str, traced: str) -> SchemaError:
+def without_sizes(source: Path) -> SchemaError:
+    """Return what is wrong with a report whose copies have no sizes."""
     return SchemaError(
-        f"{trace.source}: {name} wants {what}, found none; "
+        f"{source}: cuda_gpu_mem_size_sum wants sizes of copies and sets, found none; "
+        f"export the report again with: nsys export -q true -t sqlite REPORT.nsys-rep"
+    )
+
+
+def absent(name: str, source: Path) -> PerfmodelError:
+    """Return what is wrong with a report that has no events for a summary."""
+    return _absent(name, source, *_WANTS[name])
+
+
+def _absent(name: str, source: Path, what: str, traced: str) -> SchemaError:
+    return SchemaError(
+        f"{source}: {name} wants {what}, found none; "
         f"collect them with: nsys profile --trace={traced} ..."
     )

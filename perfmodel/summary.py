@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfmodel import sweeps, tables
+from perfmodel import skew_tables, sweeps, tables
 from perfmodel.analysis import Analysis, RunAnalysis
 from perfmodel.escape import printable
 from perfmodel.identify import read_mark
@@ -32,7 +32,7 @@ def text(analysis: Analysis, *, width: int | None = None, color: bool = False) -
 
 
 def _run_blocks(run: RunAnalysis) -> Iterator[Table | str]:
-    yield "\n".join(_what_ran(run)) + "\n"
+    yield "\n".join(what_ran(run)) + "\n"
     yield tables.ranges_text(run)
     if any(run.rates.values()):
         yield tables.rates_text(run)
@@ -41,12 +41,18 @@ def _run_blocks(run: RunAnalysis) -> Iterator[Table | str]:
     if run.collectives:
         yield tables.collectives(run)
     if len(run.ranks) > 1:
-        yield tables.ranks(run)
+        yield tables.ranks_text(run)
+    if len(run.ranks) > 2 and run.skew:  # of two ranks the table of ranks says it all
+        yield skew_tables.collective_skew(run)
+        yield skew_tables.stragglers_text(run)
 
 
-def _what_ran(run: RunAnalysis) -> Iterator[str]:
+def what_ran(run: RunAnalysis) -> Iterator[str]:
+    """Say what ran, where, how many batches, and what no range explains, a line each."""
     values = run.identity.values
-    names = " + ".join(printable(t.source.name) for t in run.traces)
+    named = [printable(t.source.name) for t in run.traces]
+    left = len(named) - skew_tables.SHOWN
+    names = " + ".join(named if left <= 0 else [*named[:2], f"{len(named) - 2} more"])
     yield f"{names}  (Nsight Systems {printable(run.traces[0].product_version)})"
     numbers = [r.gpu for r in run.ranks if r.gpu is not None]
     used = set(numbers)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["text", "int", "float", "si", "percent"]
 Align = Literal["left", "right", "center"]
-Format = Literal["table", "csv", "json", "markdown", "latex"]
+Format = Literal["table", "csv", "json", "jsonl", "markdown", "latex"]
 FORMATS: Final[tuple[str, ...]] = get_args(Format)
 MISSING: Final = "–"
 
@@ -121,6 +121,10 @@ class Table:
         if self.levels is not None and len(self.levels) != len(self.rows):
             raise ValueError(f"{len(self.levels)} levels for {len(self.rows)} rows")
 
+    def _repr_markdown_(self) -> str:
+        """Show the table in a notebook."""
+        return render(self, "markdown")
+
     @classmethod
     def from_columns(
         cls,
@@ -165,8 +169,9 @@ def render(
     Parameters
     ----------
     table : Table
-    fmt : {'table', 'csv', 'json', 'markdown', 'latex'}
+    fmt : {'table', 'csv', 'json', 'jsonl', 'markdown', 'latex'}
         CSV and JSON hold raw numbers in base units, the others formatted ones with units.
+        ``jsonl`` is an object a row, on a line of its own, which also names the table.
     width : int, optional
         Terminal columns for ``table``; None never wraps. Numbers are never cut: text columns
         shrink to 16 columns, and the rest sticks out.
@@ -179,7 +184,10 @@ def render(
         return draw(table, width, color)
     if fmt not in FORMATS:
         raise ValueError(f"wanted a format among {', '.join(FORMATS)}; found {fmt!r}")
-    return {"csv": _csv, "json": _json, "markdown": _markdown, "latex": _latex}[fmt](table)
+    drawn = {
+        "csv": _csv, "json": _json, "jsonl": _jsonl, "markdown": _markdown, "latex": _latex,
+    }  # fmt: skip
+    return drawn[fmt](table)
 
 
 def to_frame(table: Table) -> pd.DataFrame:
@@ -221,14 +229,25 @@ def _csv(table: Table) -> str:
     return re.sub(r"[\ud800-\udfff]", "\ufffd", "".join(lines))
 
 
-def _json(table: Table) -> str:
+def _objects(table: Table) -> list[dict[str, Any]]:
     keys, rows = table.records()
-    finite = [
+    return [
         {k: None if isinstance(v, float) and math.isinf(v) else v
          for k, v in zip(keys, row, strict=True)}
         for row in rows
     ]  # fmt: skip
-    document = {"title": table.title, "rows": finite, "notes": list(table.notes)}
+
+
+def _jsonl(table: Table) -> str:
+    lines = (
+        json.dumps({"table": table.title, **row}, ensure_ascii=False, allow_nan=False, default=str)
+        for row in _objects(table)
+    )
+    return "".join(escape_json(line) + "\n" for line in lines)
+
+
+def _json(table: Table) -> str:
+    document = {"title": table.title, "rows": _objects(table), "notes": list(table.notes)}
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False, default=str)
     return escape_json(text) + "\n"
 

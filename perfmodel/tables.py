@@ -5,6 +5,7 @@ from __future__ import annotations
 from perfmodel.accounting import amounts
 from perfmodel.analysis import RunAnalysis
 from perfmodel.run_tables import points, points_text, sweep, sweep_text
+from perfmodel.skew_tables import SHOWN, shortened
 from perfmodel.table import Column, Table
 from perfmodel.traffic import NCCL
 from perfmodel.units import si
@@ -18,6 +19,7 @@ __all__ = [
     "ranges",
     "ranges_text",
     "ranks",
+    "ranks_text",
     "rates",
     "rates_text",
     "sweep",
@@ -241,6 +243,16 @@ def ranks(run: RunAnalysis) -> Table:
         for r in run.ranks
     ]
     return Table("Ranks (medians over batches)", columns, rows)
+
+
+def ranks_text(run: RunAnalysis) -> Table:
+    """The same for the terminal: of many ranks the slowest."""
+    whole = ranks(run)
+    if len(whole.rows) <= SHOWN:
+        return whole
+    slowest = sorted(whole.rows, key=lambda row: -float(str(row[3] or 0.0)))[:SHOWN]
+    title = "The slowest ranks (medians over batches)"
+    return Table(title, whole.columns, slowest, shortened(len(whole.rows)))
 
 
 def findings(run: RunAnalysis) -> Table:

@@ -9,17 +9,17 @@ import numpy as np
 
 from perfmodel.calls import (
     NCCL,
+    Batches,
     Calls,
     CollectiveGroup,
     Waiting,
-    batch_of,
     calls_by_rank,
-    collectives,
     is_nccl,
     marked_by_nccl,
     nccl_calls,
     nccl_collectives,
 )
+from perfmodel.matched import Matched, collectives, match
 from perfmodel.spans import Attribution, Spans, ranks_of
 from perfmodel.trace import COPY_KINDS, MEMCPY, MEMORY_KINDS, Trace
 
@@ -28,6 +28,7 @@ __all__ = [
     "Calls",
     "CollectiveGroup",
     "CopyGroup",
+    "Matched",
     "Waiting",
     "calls_by_rank",
     "collectives",
@@ -35,6 +36,7 @@ __all__ = [
     "devices",
     "is_nccl",
     "marked_by_nccl",
+    "match",
     "nccl_calls",
     "nccl_collectives",
     "synchronizations",
@@ -107,18 +109,18 @@ def synchronizations(
 ) -> tuple[float, float]:
     """Count the synchronizing CUDA calls per rank and batch, and the seconds inside them."""
     count, spent, batches = 0, 0.0, 0
+    ran = Batches.of(spans, batch_label)
     for trace in traces:
         waits = np.array(["Synchronize" in n for n in trace.strings] + [False], np.bool_)
         at = np.flatnonzero(waits[trace.api.name])
         process = trace.thread_process[trace.api.thread[at]]
         for index, rank in ranks_of(trace).items():
             mine = at[process == index]
-            batch = batch_of(spans, batch_label, rank, trace.api.start_ns[mine])
+            batch = ran.holding(rank, trace.api.start_ns[mine])
             mine = mine[batch >= warmup]
             count += len(mine)
             spent += float((trace.api.end_ns[mine] - trace.api.start_ns[mine]).sum()) * 1e-9
-            own = spans.batch[spans.rank == rank]
-            batches += max(int(own.max(initial=-1)) + 1 - warmup, 0)
+            batches += max(ran.count(rank) - warmup, 0)
     return (count / batches, spent / batches) if batches else (0.0, 0.0)
 
 

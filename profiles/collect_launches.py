@@ -1,8 +1,8 @@
 """Collects launches of many configurations: python profiles/collect_launches.py OUT --ranks 2.
 
-Every launch is one process group that visits all configurations of `PLAN` for so many ranks, in
-another order (visit.py): some launches under Nsight Systems, cut into a report per configuration
-(part.py), and some without it, timed in chunks. OUT gets
+Every launch is one process group that visits all configurations of a plan (plans.py) for so many
+ranks, in another order (visit.py): some launches under Nsight Systems, cut into a report per
+configuration (part.py), and some without it, timed in chunks. OUT gets
 
     NAME.sqlite.xz     the first recorded launch of every configuration, trimmed and compressed
     launches.json      a row per launch and configuration: what perfmodel observes in the report,
@@ -31,65 +31,9 @@ from typing import Any
 
 from collect import ROOT, TRACE, versions
 from part import part
+from plans import LAUNCHES, PLANS, configurations
 
 sys.path.insert(0, str(ROOT))
-
-SMALL, USUAL, LARGE = (128, 3000), (512, 3000), (2048, 12000)
-WIDE, TALL, MIDDLE, DEEP = (512, 12000), (2048, 3000), (1024, 6000), (4096, 12000)
-_GRAPH = {"transport": "nccl", "data_on": "device", "graph": True}
-_FUSED = {**_GRAPH, "gemm": "fused"}
-_X3 = {**_FUSED, "math": "tf32x3"}
-_PEER = {**_X3, "transport": "peer"}
-
-PLAN: dict[int, tuple[tuple[dict[str, Any], tuple[tuple[int, int], ...]], ...]] = {
-    1: (
-        ({"transport": "host"}, (SMALL, (512, 1500), USUAL, WIDE, TALL, LARGE)),
-        ({"transport": "pinned"}, (USUAL, WIDE, LARGE)),
-        ({"transport": "none", "data_on": "device"}, (SMALL, USUAL, LARGE)),
-        ({**_GRAPH, "transport": "none"}, (SMALL, USUAL, LARGE)),
-        ({**_X3, "transport": "none"}, (SMALL, USUAL, LARGE)),
-    ),
-    2: (
-        ({"transport": "host"}, (
-            (128, 1500), SMALL, (128, 12000), (256, 6000), (512, 1500), USUAL, WIDE,
-            (1024, 3000), MIDDLE, (2048, 1500), TALL, LARGE, (4096, 3000), DEEP,
-        )),
-        ({"transport": "pinned"}, (SMALL, (512, 1500), USUAL, WIDE, TALL, LARGE, (4096, 6000))),
-        ({"transport": "host-flat", "data_on": "pinned"}, (USUAL, WIDE, TALL, LARGE)),
-        ({"transport": "host-flat", "data_on": "device"}, (SMALL, USUAL, TALL, LARGE)),
-        ({"transport": "host-flat", "data_on": "prefetch"}, (USUAL, WIDE, LARGE)),
-        ({"transport": "chunked", "data_on": "device"}, (USUAL, TALL, LARGE)),
-        ({"transport": "nccl", "data_on": "device"}, (SMALL, USUAL, WIDE, TALL, LARGE, DEEP)),
-        (_GRAPH, (SMALL, USUAL, WIDE, TALL, LARGE, MIDDLE)),
-        (_X3, (SMALL, USUAL, WIDE, TALL, LARGE, MIDDLE)),
-        (_PEER, (SMALL, USUAL, WIDE, TALL, LARGE, MIDDLE)),
-        ({**_FUSED, "math": "tf32"}, (USUAL, WIDE, TALL, LARGE)),
-        ({**_GRAPH, "gemm": "thin"}, (SMALL, USUAL, LARGE)),
-        ({"transport": "host", "dtype": "float64"}, (USUAL, TALL)),
-        ({"transport": "nccl", "data_on": "device", "parallel": "model"}, (SMALL, USUAL, LARGE)),
-    ),
-    4: (
-        ({"transport": "host"}, (SMALL, USUAL, WIDE, MIDDLE, TALL, LARGE)),
-        ({"transport": "pinned"}, (USUAL, TALL, LARGE)),
-        ({"transport": "nccl", "data_on": "device"}, (USUAL, WIDE, TALL, LARGE)),
-        (_GRAPH, (USUAL, WIDE, TALL, LARGE)),
-        (_X3, (USUAL, WIDE, TALL, LARGE)),
-        (_PEER, (USUAL, WIDE, TALL, LARGE)),
-    ),
-}  # fmt: skip
-"""By ranks: settings of the trainer, and the (H, B) at which they are visited."""
-
-
-def configurations(ranks: int) -> list[dict[str, Any]]:
-    """Return what one launch visits: a name and fields of the trainer's Config each."""
-    found = []
-    for settings, sizes in PLAN[ranks]:
-        words = [str(v) for k, v in settings.items() if k != "graph"]
-        words += ["graph"] if settings.get("graph") else []
-        for hidden, batch in sizes:
-            name = "_".join([f"p{ranks}", *words, f"H{hidden}", f"B{batch}"])
-            found.append({"name": name, "hidden_size": hidden, "batch_size": batch, **settings})
-    return found
 
 
 def launch(c: argparse.Namespace, plan: Path, number: int, record: Path, raw: Path | None) -> str:
@@ -149,7 +93,9 @@ def main() -> None:
     add = parser.add_argument
     add("out", type=Path)
     add("--machine", default="h200x4", help="noted beside every launch")
-    add("--ranks", type=int, default=2, choices=sorted(PLAN))
+    add("--ranks", type=int, default=2, choices=sorted(LAUNCHES))
+    add("--plan", default="launches", choices=sorted(PLANS), help="what is visited")
+    add("--list", action="store_true", help="say what would be visited, and launch nothing")
     add("--launches", type=int, default=5, help="recorded by Nsight Systems")
     add("--bare", type=int, default=3, help="without it")
     add("--first", type=int, default=1, help="number of the first launch: more of what is there")
@@ -158,14 +104,18 @@ def main() -> None:
     add("--backend", default="cupy", choices=["cupy", "numpy"])
     add("--only", nargs="+", metavar="WORD", help="configurations whose names contain one of them")
     c = parser.parse_args()
+    chosen = [
+        each for each in configurations(c.ranks, PLANS[c.plan])
+        if not c.only or any(word in each["name"] for word in c.only)
+    ]  # fmt: skip
+    if c.list:
+        print(*(each["name"] for each in chosen), sep="\n")
+        return
     c.out.mkdir(parents=True, exist_ok=True)
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         plan = scratch / "plan.json"
-        chosen = [
-            p for p in configurations(c.ranks) if not c.only or any(w in p["name"] for w in c.only)
-        ]
         plan.write_text(json.dumps(chosen))
         done = []
         for turn in range(max(c.launches, c.bare)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 import shutil
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,8 @@ SET_UP = ("make ", "pip install")  # .ci/run runs these themselves
 
 
 Run = Callable[[str, str], str]
+ON_A_CLUSTER = ("sbatch ", "nsys-reports/")
+"""What commands of jobs hold; tests/test_nsys_sh.py runs these."""
 
 
 def _commands_of(block: str) -> list[str]:
@@ -29,7 +33,7 @@ def _commands_of(block: str) -> list[str]:
     return [line for line in lines if line and not line.startswith(("#", *SET_UP))]
 
 
-def _commands() -> list[tuple[str, str]]:
+def _all_commands() -> list[tuple[str, str]]:
     found = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
@@ -38,13 +42,27 @@ def _commands() -> list[tuple[str, str]]:
     return found
 
 
+def _commands() -> list[tuple[str, str]]:
+    return [(page, line) for page, line in _all_commands() if not _of_a_job(line)]
+
+
+def commands_of_jobs() -> list[tuple[str, str]]:
+    """Return page and command of everything that submits a job, or reads what one left."""
+    return [(page, line) for page, line in _all_commands() if _of_a_job(line)]
+
+
+def _of_a_job(command: str) -> bool:
+    return any(words in command for words in ON_A_CLUSTER)
+
+
 def _samples() -> list[tuple[str, list[str], str]]:
     """Return page, commands and shown output of every sh block right above a text block."""
     pair = re.compile(r"^```sh\n((?:(?!```).*\n)*)```\n\n```text\n((?:(?!```).*\n)*)```", re.M)
     found = []
     for page in PAGES:
         for block, shown in pair.findall(page.read_text(encoding="utf-8")):
-            if commands := _commands_of(block):
+            commands = _commands_of(block)
+            if commands and not any(map(_of_a_job, commands)):
                 found.append((page.name, commands, shown))
     return found
 
@@ -61,18 +79,22 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(workplace: Path) -> Run:
-    """Run a command of a page, once; return what it prints."""
+    """Run a command, once for all pages; return what it prints."""
 
     @cache
-    def run(page: str, command: str) -> str:
+    def once(command: str) -> subprocess.CompletedProcess[str]:
         words = shlex.split(command, comments=True)
-        assert words[0] in PROGRAMS, f"{page}: say ```text for what a test cannot run: {command}"
         beside = Path(sys.executable).parent / words[0]
         program = str(beside) if beside.exists() else shutil.which(words[0])
         assert program, f"{words[0]} is not installed"
-        done = subprocess.run(
+        return subprocess.run(
             [program, *words[1:]], cwd=workplace, capture_output=True, text=True, timeout=120
         )
+
+    def run(page: str, command: str) -> str:
+        known = command.split()[0] in PROGRAMS
+        assert known, f"{page}: say ```text for what a test cannot run: {command}"
+        done = once(command)
         assert done.returncode == 0, f"{page}: {command}\n{done.stderr}"
         return done.stdout
 
@@ -107,6 +129,59 @@ def test_readme_shows_what_the_demonstration_prints(tmp_path: Path) -> None:
     assert refresh.shown(readme) == refresh.demo(tmp_path), "run: python docs/refresh.py"
 
 
+def test_command_line_reference_is_what_help_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cli_reference
+
+    for columns in ("40", "200"):
+        monkeypatch.setenv("COLUMNS", columns)
+        page = cli_reference.PAGE.read_text(encoding="utf-8")
+        assert page == cli_reference.reference(), "run: python docs/cli_reference.py"
+
+
+def test_functions_that_the_model_names_exist() -> None:
+    page = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"`(perfmodel(?:\.\w+)+)`", page))
+    assert len(names) > 40
+    assert {name for name in names if not _exists(name.split("."))} == set()
+
+
+def _exists(words: list[str]) -> bool:
+    """Whether a module, or what is in it, has this name; modules first: functions share names."""
+    for cut in range(len(words), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(words[:cut]))
+        except ImportError:
+            continue
+        return all((found := getattr(found, word, None)) is not None for word in words[cut:])
+    return False
+
+
+def test_every_formula_with_a_source_is_in_the_model() -> None:
+    page = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
+    cited = re.compile(r"^\s*(?:\"\"\")?Sources?: [\w\[`]", re.MULTILINE)  # as docstrings cite
+    left_out = set()
+    for path in (ROOT / "perfmodel").rglob("*.py"):
+        if cited.search(path.read_text(encoding="utf-8")):
+            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            if not re.search(rf"{re.escape(module)}\b", page):
+                left_out.add(module)
+    assert left_out == set(), "docs/model.md lacks these"
+
+
+def test_every_table_that_is_read_is_in_the_schema() -> None:
+    page = (ROOT / "docs" / "schema.md").read_text(encoding="utf-8")
+    table = re.compile(
+        r'"((?:CUPTI_ACTIVITY_KIND|CUDA|NVTX|TARGET_INFO|GPU|META|EXPORT|DIAGNOSTIC)_[A-Z_]+'
+        r'|MPI_[A-Z2_]{4,}|StringIds)"'
+    )
+    read = set()
+    for path in (ROOT / "perfmodel" / "readers").glob("*.py"):
+        read |= set(table.findall(path.read_text(encoding="utf-8")))
+    assert len(read) > 20
+    rows = {"EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION"}  # of the metadata table
+    assert {name for name in read - rows if f"`{name}`" not in page} == set()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_relative_links_resolve(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -115,12 +190,30 @@ def test_relative_links_resolve(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_python_of_the_readme_runs(workplace: Path) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
-    assert blocks
-    for block in blocks:
-        done = subprocess.run(
-            [sys.executable, "-c", block], cwd=workplace, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_line_of_a_paragraph_reads_as_a_list(page: Path) -> None:
+    """As '1) + C' does where a formula is broken in front of it."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    broken = re.compile(r"^(?![-+*|#<> ]|\d+[.)] )(\S.*)\n((?:[-+*]|1[.)]) .*)", re.MULTILINE)
+    assert broken.findall(text) == []
+
+
+def _python(page: Path) -> list[tuple[str, str]]:
+    """Return every Python block of a page, with the output that stands below it ('' if none)."""
+    block = re.compile(r"^```python\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", re.M | re.S)
+    return block.findall(page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if _python(p)], ids=lambda page: page.name)
+def test_python_of_a_page_runs(page: Path, workplace: Path, run: Run) -> None:
+    """All blocks of a page as one program, behind its commands, whose files they may read."""
+    for name, command in _commands():
+        if name == page.name and any(out in command for out in (" -o ", " --db ", "--save ")):
+            run(name, command)
+    blocks = _python(page)
+    code = "\n".join(code for code, _ in blocks)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=workplace, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(shown in done.stdout for _, shown in blocks), done.stdout

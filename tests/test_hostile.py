@@ -55,7 +55,7 @@ def test_ranges_ten_thousand_deep(tmp_path: Path) -> None:
         thread.range("batch iteration" if i == 0 else "push", i, 30_000 - i)
     path = build.write(tmp_path / "r.sqlite")
     said = fails(4, "analyze", path, "--no-plots")
-    assert "10000 deep; is every push popped?" in said
+    assert "10000 deep; pop every range that is pushed" in said
     assert "push" in succeeds("stats", path, "--report", "nvtx_pushpop_sum")
 
 

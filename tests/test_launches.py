@@ -18,8 +18,8 @@ from trainer_helpers import environment, mpirun_command
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "profiles"))
 
-from collect_launches import PLAN, configurations  # noqa: E402
 from part import part  # noqa: E402
+from plans import FRESH, LAUNCHES, PLANS, USUAL, configurations  # noqa: E402
 from visit import configuration, own_cores, settle  # noqa: E402
 
 VISITS = [
@@ -30,14 +30,25 @@ VISITS = [
 BATCHES = 10
 
 
-@pytest.mark.parametrize("ranks", sorted(PLAN))
-def test_every_planned_configuration_is_one_of_the_trainer(ranks: int) -> None:
-    found = configurations(ranks)
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("ranks", sorted(LAUNCHES))
+def test_every_planned_configuration_is_one_of_the_trainer(ranks: int, plan: str) -> None:
+    found = configurations(ranks, PLANS[plan])
     assert len({each["name"] for each in found}) == len(found)
     for each in found:
         config = configuration({k: v for k, v in each.items() if k != "name"}, 30)
         config.check_ranks(ranks)
         assert config.epochs * -(-60_000 // config.batch_size) >= 30
+
+
+@pytest.mark.parametrize("ranks", sorted(FRESH))
+def test_fresh_configurations_were_never_visited(ranks: int) -> None:
+    """But for those at one size, which compare the hosts; and a CUDA graph needs equal batches."""
+    before = {each["name"] for each in configurations(ranks)}
+    for each in configurations(ranks, FRESH):
+        usual = (each["hidden_size"], each["batch_size"]) == USUAL
+        assert (each["name"] in before) == usual
+        assert 60_000 % each["batch_size"] == 0
 
 
 @given(st.integers(1, 64), st.integers(1, 8))

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_docs import commands_of_jobs
 from trainer_helpers import ROOT, environment, need_mpi
 
 from trainer.ranges import PARENT
@@ -147,6 +149,39 @@ def test_sbatch_profiles_exports_and_says_what_is_next(slurm, nsys, tmp_path):
     assert {configs[0][k] for k in ("hidden_size", "batch_size")} == {32, 90}
     assert configs[0]["ranks"] == 2
     assert configs[0]["backend"] == "numpy"
+
+
+@pytest.mark.slurm
+@pytest.mark.nsys
+@pytest.mark.mpi
+def test_jobs_of_the_documentation_run(slurm, nsys, tmp_path):
+    """Every sbatch of a page, with small data on the CPU; then what reads the reports."""
+    tool, directory, env = slurm
+    env = {**env, "PERFMODEL_NSYS": nsys, "PYTHON": sys.executable}
+    for name in ("nsys.sh", "trainer"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    jobs: dict[str, str] = {}
+    for page, command in commands_of_jobs():
+        words = shlex.split(command, comments=True)
+        if words[0] == "sbatch":
+            more = FLAGS if "--" in words else ["--", *FLAGS]
+            done = subprocess.run(
+                [*words, *more], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+            )
+            jobs[page] = done.stdout.split()[-1]
+    assert set(jobs) == {"quickstart.md", "tutorial.md"}
+    for job in jobs.values():
+        ended = subprocess.run([tool, "wait", str(directory), job, "240"], env=env, check=False)
+        said = (tmp_path / f"slurm-{job}.out").read_text()
+        assert ended.returncode == 0, said
+        assert said.splitlines()[-2] == "nsys.sh: now run"
+    for page, command in commands_of_jobs():
+        words = shlex.split(command.replace("job1", f"job{jobs[page]}"), comments=True)
+        if words[0] == "perfmodel":
+            run = [sys.executable, "-m", *words]
+            shown = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True)
+            assert shown.returncode == 0, shown.stderr
+            assert "ran on     2 ranks" in shown.stdout
 
 
 @pytest.mark.nsys

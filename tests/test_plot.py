@@ -243,10 +243,9 @@ def test_points_of_several_runs_differ_without_colour() -> None:
     marks = [li for li in ax.lines if li.get_marker() not in ("None", "") and li.get_ls() == "None"]
     looks = {(li.get_marker(), li.get_markerfacecolor() == "white") for li in marks[-6:]}
     assert len(looks) == 6
-    assert [t for t in legend_texts(ax) if "pinned" in t] == [
-        "h200x2_pinned batch iteration",
-        "h200x2_pinned forward + backward + step",
-    ]
+    told = legend_texts(ax)  # a report's marker and colour once, and what hollow ones are
+    assert [t for t in told if "pinned" in t] == ["h200x2_pinned"]
+    assert told[-2:] == ["batch iteration", "forward + backward + step"]
 
 
 def test_many_points_are_keyed_by_their_symbols() -> None:

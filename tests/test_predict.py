@@ -30,7 +30,8 @@ from perfmodel.predict import (
 )
 from perfmodel.predict import scaling as scales
 from perfmodel.predict.model_file import document, parse
-from perfmodel.predict.parts import BETWEEN, mlp_parts, route
+from perfmodel.predict.part import BETWEEN, route
+from perfmodel.predict.parts import mlp_parts
 from perfmodel.predict.report import identified, measured_points, open_questions
 from perfmodel.readers import read
 
@@ -238,10 +239,10 @@ def test_the_file_gives_the_same_model(model: Model, tmp_path: Path) -> None:
 
 TERM = "all-reduce [MPI, pageable]"
 BAD: tuple[tuple[tuple[Any, ...], Any, str], ...] = (
-    (("version",), 1, "version 2"),
+    (("version",), 2, "version 3"),
     (("format",), "other", "perfmodel model"),
-    (("batch_noise",), -0.1, "at least 0"),
-    (("batch_noise",), "0.1", "finite number"),
+    (("batch_noise", "host, waiting"), -0.1, "at least 0"),
+    (("batch_noise", "host, waiting"), "0.1", "finite number"),
     (("terms",), {}, "at least one term"),
     (("terms", TERM, "coefficients", 1), -1e-10, "at least 0"),
     (("terms", TERM, "coefficients", 1), None, "finite numbers"),

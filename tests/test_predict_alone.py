@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,6 +73,10 @@ def test_only_products_that_were_measured_are_looked_up(alone: Alone) -> None:
         assert not alone.knows(case)
         for part in mlp_parts(case):
             assert alone.part(part, case) is part
+    for settings in ({"gemm": "thin"}, {"gemm": "fused", "math": "tf32"}):
+        case = mlp_case(SIZES, {**NCCL, **settings})
+        parts = {part.name: alone.part(part, case) is part for part in mlp_parts(case)}
+        assert [name for name, as_it_is in parts.items() if not as_it_is] == ["wide products"]
 
 
 def test_the_network_s_products_take_what_they_take_alone(alone: Alone) -> None:
@@ -122,9 +125,13 @@ def test_replayed_runs_share_what_they_compute() -> None:
         mlp_parts(mlp_case(SIZES, {**fused, "transport": t})) for t in ("nccl", "peer")
     )
     one = mlp_parts(mlp_case({**SIZES, "p": 1}, {**fused, "transport": "none"}))
-    parts = [next(p for p in found if p.name == "replayed batch")
-             for found in (by_nccl, by_peer, one)]  # fmt: skip
-    assert len({part.key for part in parts}) == 1
-    sums = [[part.amounts[n] for n in ("NCCL sums", "NCCL bytes", "peer bytes")] for part in parts]
+    for name in ("wide products", "fused steps", "step in one kernel", "gaps"):
+        keys = {p.key for found in (by_nccl, by_peer, one) for p in found if p.name == name}
+        assert len(keys) == 1, name
     n = (784 * 512 + 512 + 5120 + 10) * 4
-    assert np.array_equal(sums, [[1, n, 0], [0, 0, n], [0, 0, 0]])
+    steps = [next(p for p in found if p.name == "step in one kernel").amounts
+             for found in (by_nccl, by_peer, one)]  # fmt: skip
+    assert [s["messages"] for s in steps] == [0, 1, 0]
+    assert [s["bytes"] for s in steps] == pytest.approx([0, 4 / 3 * n, 0])
+    sums = [any(p.key == "all-reduce [NCCL]" for p in found) for found in (by_nccl, by_peer, one)]
+    assert sums == [True, False, False]

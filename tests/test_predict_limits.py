@@ -51,7 +51,7 @@ def test_uncertainty_never_narrows_an_interval() -> None:
 
 
 def test_a_gap_s_interval_is_no_nonsense(tmp_path: Path) -> None:
-    """Three runs leave the gaps between kernels at 0.7 us, give or take 5 us."""
+    """Three runs and an empty kernel's time: 27 us between 17 kernels, not all of NCCL's making."""
     reports = [ONE, LAUNCHES / "p2_nccl_device_H4096_B12000.sqlite.xz",
                LAUNCHES / "p4_nccl_device_H512_B3000.sqlite.xz"]  # fmt: skip
     path = tmp_path / "model.json"
@@ -61,8 +61,7 @@ def test_a_gap_s_interval_is_no_nonsense(tmp_path: Path) -> None:
     sizes = {"D": 784, "H": 1024, "C": 10, "B": 6000, "p": 2, "b": 4}
     told = predict(model, mlp_case(sizes, NCCL))
     gaps = next(phase for phase in told.phases if phase.name == "gaps")
-    assert gaps.low_s == 0
-    assert gaps.seconds < gaps.high_s < 30e-6
+    assert 15e-6 < gaps.low_s < gaps.seconds < gaps.high_s < 50e-6
     rows = {(row[0], row[1]): row for row in terms_table(model).rows}
     factor = rows["wide products [cublas, as alone]", "alone"]
     assert re.fullmatch(r"x 1\.0\d\d", str(factor[2]))
@@ -74,7 +73,7 @@ def test_a_gap_s_interval_is_no_nonsense(tmp_path: Path) -> None:
 
 def test_latencies_and_rates_both_run_from_low_to_high() -> None:
     assert rate("kernels", 2e-6) == "2.00 us"
-    assert rate("NCCL bytes", 1e-11) == "100 GB/s"
+    assert rate("bytes", 1e-11) == "100 GB/s"
     assert rate("alone", 1.0) == "x 1.000"
 
 
@@ -120,7 +119,7 @@ def test_a_copy_of_a_report_counts_once(tmp_path: Path) -> None:
     assert said.exit_code == 0
     assert said.stderr.count("it counts once") == 3
     assert len(load(path).runs) == 1
-    assert load(path).batch_noise == 0.08  # not the nothing that four copies differ by
+    assert load(path).noise("GPU") == 0.08  # not the nothing that four copies differ by
 
 
 def without_last_shape(text: str) -> str:
@@ -166,9 +165,9 @@ def test_a_datasheet_has_no_microbenchmarks(tmp_path: Path) -> None:
 def test_the_first_format_is_refused(tmp_path: Path) -> None:
     old = tmp_path / "old.json"
     text = (RESULTS / "predict_model.json").read_text(encoding="utf-8")
-    old.write_text(text.replace('"version": 2', '"version": 1', 1), encoding="utf-8")
+    old.write_text(text.replace('"version": 3', '"version": 1', 1), encoding="utf-8")
     said = fails(6, "predict", "--model", old, "-H", 512, "-B", 3000, "-p", 2)
-    assert "wanted version 2; found 1; calibrate anew" in said
+    assert "wanted version 3; found 1; calibrate anew" in said
 
 
 def test_a_foreign_program_is_not_taken_for_the_trainer(tmp_path: Path) -> None:

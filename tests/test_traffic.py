@@ -47,7 +47,9 @@ def measured(*paths: Path) -> Run:
 def collectives(
     run: Run, warmup: int = 0
 ) -> tuple[tuple[CollectiveGroup, ...], Waiting | None, tuple[str, ...]]:
-    return traffic.collectives(run.traces, run.spans, BATCH, run.ranks, warmup)
+    matched = traffic.match(run.traces, run.spans, BATCH, run.ranks)
+    batches = int(run.spans.batch.max()) + 1
+    return *traffic.collectives(matched, batches, warmup), matched.warnings
 
 
 # Rank 1 arrives 300 us after rank 0; both leave 100 us later.

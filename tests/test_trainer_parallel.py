@@ -4,9 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer_helpers import small
 
+from trainer.backend import NumpyBackend
 from trainer.data import synthetic
+from trainer.mpi import Communicator
 from trainer.parallel import Split
-from trainer.studies import convergence, discrepancy, virtual_ranks, write_csv
+from trainer.studies import convergence, discrepancy, parallel, virtual_ranks, write_csv
 from trainer.train import sequential
 from trainer.verify import relative_errors
 
@@ -55,3 +57,25 @@ def test_convergence_study_is_tidy():
         (h, rate, e) for h in (4, 8) for rate in (0.1, 0.5) for e in (1, 2)
     ]
     assert all(np.isfinite(r["loss"]) for r in rows)
+
+
+def test_one_rank_is_the_sequential_run():
+    config = small(epochs=2)
+    rows = list(
+        parallel(config, synthetic(config), Communicator(), NumpyBackend(), [0.1, 0.01], [8, 4])
+    )
+    tried = [(row["learning_rate"], row["hidden_size"], row["epoch"]) for row in rows]
+    assert tried == [(0.1, 8, 1), (0.1, 8, 2), (0.01, 8, 1), (0.01, 8, 2), (0.1, 4, 1), (0.1, 4, 2)]
+    for row in rows:
+        assert [row[name] for name in ("W1", "b1", "W2", "b2")] == [0, 0, 0, 0]
+        assert row["loss"] == row["sequential_loss"]
+        assert row["precision_test"] == row["sequential_precision_test"]
+
+
+def test_a_long_study_is_thinned():
+    config = small(epochs=150)
+    rows = list(convergence(config, synthetic(config), [0.001], [2], thin=True))
+    epochs = [row["epoch"] for row in rows]
+    assert epochs[:20] == list(range(1, 21))
+    assert epochs[-1] == 150
+    assert 30 < len(epochs) < 45

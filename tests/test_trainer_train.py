@@ -135,10 +135,12 @@ def test_a_checkpoint_that_would_unpickle_is_refused(tmp_path):
 def test_another_runs_checkpoint_is_refused(tmp_path):
     state = saved_state(tmp_path)
     with pytest.raises(CheckpointError, match=r"--learning-rate was 0\.01, is 0\.5"):
-        state.check(small(learning_rate=0.5), state.data)
-    with pytest.raises(CheckpointError, match="training images"):
-        state.check(small(), "00000000")
-    state.check(small(epochs=9), state.data)
+        state.check(small(learning_rate=0.5), state.data, 4)
+    with pytest.raises(CheckpointError, match="images and labels had SHA-256"):
+        state.check(small(), "00000000", 4)
+    with pytest.raises(CheckpointError, match="an epoch had 4 batches, has 5"):
+        state.check(small(), state.data, 5)
+    state.check(small(epochs=9), state.data, 4)
     assert state.why_not_identical(small(epochs=9), 1, "numpy") is None
     assert "was 1 rank with numpy, is 2 ranks with numpy: sums" in (
         state.why_not_identical(small(), 2, "numpy") or ""
@@ -148,7 +150,7 @@ def test_another_runs_checkpoint_is_refused(tmp_path):
 def test_another_way_to_sum_continues_and_says_that_bits_will_differ(tmp_path):
     state = saved_state(tmp_path)
     changed = small(parallel="model", transport="chunked")
-    state.check(changed, state.data)
+    state.check(changed, state.data, 4)
     said = state.why_not_identical(changed, 1, "numpy") or ""
     assert "--parallel was 'data', is 'model'; --transport was 'host', is 'chunked': sums" in said
     assert "with numpy" not in said

@@ -38,8 +38,8 @@ def test_example_by_hand() -> None:
     counts = workload.evaluate({"B": 3000, "p": 2})
     assert list(counts) == ["forward", "backward", "optimizer"] == list(workload.phases)
     assert counts["forward"].flops == 2 * 1500 * 512 * 794 + 2 * 1500 * 512 + 60 * 1500
-    assert counts["backward"].mpi_bytes == 1_628_200
-    assert counts["backward"].mpi_message_bytes == 0
+    assert counts["backward"].peer_bytes == 1_628_200
+    assert counts["backward"].mpi_bytes == counts["backward"].mpi_message_bytes == 0
     assert counts["optimizer"].dram_bytes == 3 * 407_050 * 4
     assert workload.counting == "spec"
     assert workload.batch_range == "batch iteration"

@@ -141,7 +141,8 @@ def _read(
             dataset = load(config)
             if arguments.resume:
                 state = checkpoint.load(arguments.checkpoint)
-                state.check(config, dataset.fingerprint())
+                batches = len(Split(len(dataset.labels), config.batch_size))
+                state.check(config, dataset.fingerprint(), batches)
     if arguments.resume:
         packed = comm.broadcast_bytes(checkpoint.pack(state) if state else b"")
         state = checkpoint.unpack(packed)

@@ -204,6 +204,12 @@ class Config:
                     )
 
     @property
+    def parameters(self) -> int:
+        """Parameters of the network: n = HD + H + CH + C."""
+        hidden, classes = self.hidden_size, self.num_classes
+        return hidden * self.input_size + hidden + classes * hidden + classes
+
+    @property
     def images_on(self) -> str:
         """Where batches come from: `data_on`, or what the transport suggests."""
         return self.data_on or ("pinned" if self.transport == "pinned" else "host")

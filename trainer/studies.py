@@ -2,28 +2,30 @@
 
 ``python -m trainer.studies convergence OUT.csv --learning-rates 0.01 0.1 --hidden-sizes 64 512``
 ``python -m trainer.studies discrepancy OUT.csv --learning-rates 0.01 0.1 --epochs 3``
+``mpirun -n 2 python -m trainer.studies parallel OUT.csv --backend cupy --hidden-sizes 64 512``
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trainer.backend import NumpyBackend
+from trainer.backend import Backend, NumpyBackend, choose
 from trainer.checkpoint import State
 from trainer.config import DTYPES, MNIST, Config
 from trainer.data import Dataset, load
-from trainer.mpi import Communicator, set_threads
+from trainer.mpi import Communicator, connect, set_threads
 from trainer.network import Network
 from trainer.parallel import Batches, Split
 from trainer.ranges import SILENT
 from trainer.rates import LearningRate
-from trainer.train import Session, sequential
+from trainer.train import Session
 from trainer.verify import one_ulp_off, relative_errors
 
 Row = dict[str, Any]
@@ -34,13 +36,24 @@ def convergence(
     dataset: Dataset,
     learning_rates: Iterable[float],
     hidden_sizes: Iterable[int],
+    *,
+    backend: Backend | None = None,
+    thin: bool = False,
 ) -> Iterator[Row]:
-    """Yield loss and precision after every epoch, per hidden size and learning rate."""
+    """Yield loss and precision after every epoch, per hidden size and learning rate.
+
+    One rank computes, with NumPy or another backend. With `thin` only the first 20 epochs are told,
+    some 20 in each factor of ten beyond, and the last.
+    """
     for hidden in hidden_sizes:
         for rate in learning_rates:
-            one = config.with_(hidden_size=hidden, learning_rate=rate)
-            for record in sequential(one, dataset).epochs:
+            one = config.with_(hidden_size=hidden, learning_rate=rate, transport="none")
+            run = Session(one, Communicator(), dataset, backend or NumpyBackend()).run()
+            for record in run.epochs:
+                if thin and not _milestone(record["epoch"], config.epochs):
+                    continue
                 yield {
+                    "backend": (backend or NumpyBackend()).name,
                     "hidden_size": hidden,
                     "batch_size": config.batch_size,
                     "learning_rate": rate,
@@ -48,6 +61,58 @@ def convergence(
                     "seed": config.seed,
                     **record,
                 }
+
+
+def _milestone(epoch: int, last: int) -> bool:
+    return epoch in (*range(1, 21), last) or math.floor(20 * math.log10(epoch)) > math.floor(
+        20 * math.log10(epoch - 1)
+    )
+
+
+def parallel(
+    config: Config,
+    dataset: Dataset | None,
+    comm: Communicator,
+    backend: Backend,
+    learning_rates: Sequence[float],
+    hidden_sizes: Sequence[int],
+) -> Iterator[Row]:
+    """Yield how runs on these ranks do beside the sequential one, after every epoch.
+
+    The learning rates are tried with the first of the hidden sizes, the other hidden sizes with
+    the first of the learning rates. Collective: rank 0, which has the dataset, yields.
+    """
+    first_rate, first_size = learning_rates[0], hidden_sizes[0]
+    pairs = [(rate, first_size) for rate in learning_rates]
+    pairs += [(first_rate, size) for size in hidden_sizes[1:]]
+    for rate, hidden in pairs:
+        one = config.with_(learning_rate=rate, hidden_size=hidden, evaluate_every=1)
+        states: list[State] = []
+        session = Session(one, comm, dataset, backend, save=states.append)
+        found = session.run()
+        if comm.rank == 0 and dataset is not None:
+            wanted_states: list[State] = []
+            alone = one.with_(backend="numpy", transport="none", gemm="cublas", math="ieee")
+            wanted = Session(
+                alone, Communicator(), dataset, NumpyBackend(), save=wanted_states.append
+            ).run()
+            for at, (state, reference) in enumerate(zip(states, wanted_states, strict=True)):
+                yield {
+                    "backend": backend.name,
+                    "ranks": comm.size,
+                    "dtype": config.dtype,
+                    "batch_size": config.batch_size,
+                    "seed": config.seed,
+                    "hidden_size": hidden,
+                    "learning_rate": rate,
+                    "epoch": at + 1,
+                    "loss": found.epochs[at]["loss"],
+                    "precision_test": found.epochs[at]["precision_test"],
+                    "sequential_loss": wanted.epochs[at]["loss"],
+                    "sequential_precision_test": wanted.epochs[at]["precision_test"],
+                    **relative_errors(state.parameters, reference.parameters, one),
+                }
+        comm.rest_until_all_are_here()
 
 
 def discrepancy(
@@ -150,29 +215,48 @@ def write_csv(path: Path, rows: Iterable[Row]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one study and write its CSV."""
+    a = _parser().parse_args(argv)
+    config = Config(
+        data=a.data, batch_size=a.batch_size, epochs=a.epochs, dtype=a.dtype, seed=a.seed,
+        hidden_size=a.hidden_sizes[0], backend=a.backend, train_size=a.train_size,
+    )  # fmt: skip
+    comm = connect() if a.study == "parallel" else Communicator()
+    set_threads(comm, 0)
+    with comm.agreed():
+        dataset = load(config) if comm.rank == 0 else None
+        backend = choose(config, comm.local_rank)
+    if a.study == "parallel":
+        rows = parallel(config, dataset, comm, backend, a.learning_rates, a.hidden_sizes)
+    elif a.study == "convergence":
+        assert dataset is not None
+        rows = convergence(
+            config, dataset, a.learning_rates, a.hidden_sizes, backend=backend, thin=a.thin
+        )
+    else:
+        assert dataset is not None
+        rows = discrepancy(config, dataset, a.learning_rates)
+    if comm.rank == 0:
+        write_csv(a.out, rows)
+    else:
+        assert list(rows) == []  # takes part
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m trainer.studies", description=__doc__)
     add = parser.add_argument
-    add("study", choices=("convergence", "discrepancy"))
+    add("study", choices=("convergence", "discrepancy", "parallel"))
     add("out", type=Path)
     add("--data", default=MNIST)
     add("--learning-rates", type=float, nargs="+", default=[0.01, 0.1, 0.2])
     add("--hidden-sizes", type=int, nargs="+", default=[512])
     add("--batch-size", type=int, default=3000)
+    add("--train-size", type=int, help="images to train on; all by default")
     add("--epochs", type=int, default=5)
     add("--dtype", choices=DTYPES, default="float32")
     add("--seed", type=int, default=1)
-    a = parser.parse_args(argv)
-    config = Config(
-        data=a.data, batch_size=a.batch_size, epochs=a.epochs, dtype=a.dtype, seed=a.seed,
-        hidden_size=a.hidden_sizes[0], backend="numpy",
-    )  # fmt: skip
-    set_threads(Communicator(), 0)
-    dataset = load(config)
-    if a.study == "convergence":
-        rows = convergence(config, dataset, a.learning_rates, a.hidden_sizes)
-    else:
-        rows = discrepancy(config, dataset, a.learning_rates)
-    write_csv(a.out, rows)
+    add("--backend", choices=("numpy", "cupy"), default="numpy", help="not of discrepancy")
+    add("--thin", action="store_true", help="convergence: fewer rows of long runs")
+    return parser
 
 
 if __name__ == "__main__":

@@ -200,7 +200,8 @@ class Session:
         self._parts = Assembly(config, comm, self.backend, data, self.ranges)
         self._history: list[dict[str, Any]] = []
         self._losses = np.zeros(self.batches)
-        self._fingerprint = data.fingerprint() if self._save is not None else ""
+        writes = self._save is not None and comm.rank == 0
+        self._fingerprint = data.fingerprint() if writes else ""
         if self._state is None:
             self._parts.initialize(config.seed)
         else:

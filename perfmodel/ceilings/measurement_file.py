@@ -198,9 +198,14 @@ def _spread(
     return median, q1, q3
 
 
+def as_text(measurement: MachineMeasurement) -> str:
+    """Return what a measurement's file holds; the same one gives the same bytes."""
+    return "\n".join(_lines(measurement)) + "\n"
+
+
 def save(measurement: MachineMeasurement, path: Path) -> None:
-    """Write a measurement; the same one gives the same bytes."""
-    write_text(path, "\n".join(_lines(measurement)) + "\n")
+    """Write a measurement."""
+    write_text(path, as_text(measurement))
 
 
 def _lines(found: MachineMeasurement) -> Iterator[str]:

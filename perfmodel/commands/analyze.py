@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfmodel.commands.options import (
-    ATTRIBUTE,
-    BATCH_RANGE,
-    COUNTING,
-    WARMUP,
-    symbol_options,
-    symbol_values,
-)
-from perfmodel.commands.terminal import Progress, terminal, warn
+from perfmodel.commands.options import TABLES, analysis_options, engine_of, symbol_values
+from perfmodel.commands.paths import FOLDER, REPORT
+from perfmodel.commands.terminal import Progress, show, terminal, warn
+
+if TYPE_CHECKING:
+    from perfmodel.analysis import Analysis
 
 
 @click.command()
-@click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
-@symbol_options
-@click.option("--workload", type=click.Path(path_type=Path), help="A TOML file of your own.")
-@COUNTING
-@BATCH_RANGE
-@WARMUP
-@ATTRIBUTE
-@click.option(
-    "--fit", metavar="RUN", help="Label or number (from 0) of the run that fits the roofline."
-)
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="Folder for all outputs.")
+@click.argument("reports", nargs=-1, required=True, type=REPORT)
+@analysis_options
+@click.option("--out", "-o", type=FOLDER, help="Folder for all outputs.")
 @click.option("--db", type=click.Path(path_type=Path), help="Results database to add to.")
 @click.option("--no-plots", is_flag=True, help="Draw nothing.")
+@TABLES
 @click.option("--json", "as_json", is_flag=True, help="Print analysis.json instead of text.")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 def analyze(reports: tuple[Path, ...], **options: Any) -> None:
@@ -42,12 +32,13 @@ def analyze(reports: tuple[Path, ...], **options: Any) -> None:
     report says of its workload need not be given.
     """
     import json
+    from dataclasses import replace
 
     from perfmodel import outputs, summary
     from perfmodel.analysis_json import analysis_document
 
     quiet = options["quiet"]
-    analysis = _analyze(reports, options)
+    analysis = analyzed(reports, options)
     if not quiet:
         for run in analysis.runs:
             for warning in run.warnings:
@@ -61,6 +52,9 @@ def analyze(reports: tuple[Path, ...], **options: Any) -> None:
         outputs.append(analysis, options["db"])
     if options["as_json"]:
         click.echo(json.dumps(analysis_document(analysis), indent=1, allow_nan=False))
+    elif options["fmt"] != "text":
+        named = (replace(table, title=name) for name, table in outputs.csv_tables(analysis))
+        show(named, fmt=options["fmt"])
     elif not quiet:
         width, color = terminal()
         click.echo(summary.text(analysis, width=width, color=color), nl=False)
@@ -68,9 +62,10 @@ def analyze(reports: tuple[Path, ...], **options: Any) -> None:
             click.echo("\nWritten: " + "  ".join(str(path) for path in written))
 
 
-def _analyze(reports: tuple[Path, ...], options: dict[str, Any]) -> Any:
-    from perfmodel.readers import read
-    from perfmodel.runs import Options, analyze_traces
+def analyzed(reports: tuple[Path, ...], options: dict[str, Any]) -> Analysis:
+    """Read and analyze reports with the values of `analysis_options` and ``quiet``."""
+    from perfmodel.fleet import analyze_reports
+    from perfmodel.runs import Options
 
     workload = None
     if options["workload"]:
@@ -86,9 +81,6 @@ def _analyze(reports: tuple[Path, ...], options: dict[str, Any]) -> Any:
         by_time=options["attribute"] == "time",
         fit=options["fit"],
     )
+    engine = engine_of(options)
     with Progress(2 * len(reports), options["quiet"]) as advance:
-        traces = []
-        for path in reports:
-            advance(f"reading {path.name}")
-            traces.append(read(path))
-        return analyze_traces(traces, chosen, lambda label: advance(f"analyzing {label}"))
+        return analyze_reports(reports, chosen, engine, advance)

@@ -8,27 +8,29 @@ from typing import Any
 import click
 
 from perfmodel.commands.options import ATTRIBUTE, BATCH_RANGE, symbol_options, symbol_values
+from perfmodel.commands.paths import JSON, REPORT, STDOUT, TOML, write
 from perfmodel.commands.terminal import Progress, terminal, warn
 
 
 @click.command()
-@click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("reports", nargs=-1, required=True, type=REPORT)
 @click.option(
-    "--out", "-o", required=True, type=click.Path(path_type=Path), help="Where model.json goes."
-)
+    "--out", "-o", required=True, type=click.Path(path_type=Path),
+    help="Where model.json goes; - for standard output.",
+)  # fmt: skip
 @symbol_options
-@click.option("--workload", type=click.Path(path_type=Path), help="A TOML file of your own.")
+@click.option("--workload", type=TOML, help="A TOML file of your own.")
 @BATCH_RANGE
 @ATTRIBUTE
 @click.option(
     "--index",
-    type=click.Path(path_type=Path),
+    type=JSON,
     help="index.json with batch_median_s_without_nsys of the reports: what recording adds.",
 )
 @click.option(
     "--microbenchmarks",
-    type=click.Path(path_type=Path),
-    help="What perfmodel machine measure wrote on this machine: cuBLAS's products by shape.",
+    type=TOML,
+    help="What perfmodel machine measure wrote on this machine: products, copies, all-reduces.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 def calibrate(reports: tuple[Path, ...], out: Path, **options: Any) -> None:
@@ -43,22 +45,25 @@ def calibrate(reports: tuple[Path, ...], out: Path, **options: Any) -> None:
     from perfmodel.table import render
 
     observations, machine = _observed(reports, options)
+    alone, micro = _microbenchmarks(options["microbenchmarks"], machine)
     model = models.calibrate(
-        observations, machine=machine, untraced=_untraced(options["index"]),
-        alone=_alone(options["microbenchmarks"], machine),
+        observations, machine=machine, untraced=_untraced(options["index"]), alone=alone,
+        micro=micro,
     )  # fmt: skip
     if not model.runs:
         models.predict(model, observations[0].case)  # says what its report lacks
-    models.save(model, out)
+    write(out, models.as_text(model))
     if options["quiet"]:
         return
     width, color = terminal()
+    aside = out == STDOUT
     for sentence in report.calibration_text(model):
-        click.echo(sentence)
-    click.echo(render(report.terms_table(model), "table", width=width, color=color))
+        click.echo(sentence, err=aside)
+    click.echo(render(report.terms_table(model), "table", width=width, color=color), err=aside)
     for question in report.open_questions(model):
         warn(question)
-    click.echo(f"Written: {out}")
+    if not aside:
+        click.echo(f"Written: {out}")
 
 
 def _observed(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[list[Any], str]:
@@ -107,14 +112,14 @@ def _distinct(found: list[Any]) -> list[Any]:
     return kept
 
 
-def _alone(file: Path | None, machine: str) -> Any:
-    """Products measured alone, from a machine's measurement; None without one."""
+def _microbenchmarks(file: Path | None, machine: str) -> tuple[Any, Any]:
+    """What a machine's measurement tells: products by shape, and evidence of other parts."""
     from perfmodel.ceilings import load
     from perfmodel.errors import ModelError
-    from perfmodel.predict.alone import from_measurement
+    from perfmodel.predict import alone, micro
 
     if file is None:
-        return None
+        return None, ()
     found = load(file)
     names = ", ".join(sorted(set(found.gpus)))
     if names != machine:
@@ -122,13 +127,14 @@ def _alone(file: Path | None, machine: str) -> Any:
             f"{file}: wanted microbenchmarks of the reports' GPU, {machine or 'none'}; found those "
             f"of {names or 'a CPU'}; measure on the machine that ran the reports"
         )
-    alone = from_measurement(found, file.name)
-    if alone is None:
+    products = alone.from_measurement(found, file.name)
+    evidence = micro.from_measurement(found, file.name)
+    if products is None and not evidence:
         raise ModelError(
-            f"{file}: wanted the trainer's products and an empty kernel's time; found none; run "
-            "perfmodel machine measure again, with more --seconds"
+            f"{file}: wanted the trainer's products, copies, all-reduces or an empty kernel's "
+            "time; found none; run perfmodel machine measure again, with more --seconds"
         )
-    return alone
+    return products, evidence
 
 
 def _untraced(index: Path | None) -> dict[str, float]:

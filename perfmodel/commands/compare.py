@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from perfmodel.commands.options import ATTRIBUTE, BATCH_RANGE, FORMATS, WARMUP, TakesAll
+from perfmodel.commands.paths import REPORT
 from perfmodel.commands.terminal import Progress, is_terminal, one_line, terminal, warn
 
 
@@ -18,13 +19,13 @@ class _Sides(TakesAll):
 
 
 @click.command(cls=_Sides)
-@click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("reports", nargs=-1, required=True, type=REPORT)
 @click.option(
     "--to",
     "after",
     multiple=True,
     metavar="REPORT...",
-    type=click.Path(path_type=Path),
+    type=REPORT,
     help="All reports after the change, where a side has several.",
 )
 @BATCH_RANGE

@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
-from perfmodel.commands.options import symbol_options, symbol_values
-from perfmodel.commands.terminal import terminal, warn
+from perfmodel.commands import candidates
+from perfmodel.commands.options import TABLES, symbol_options, symbol_values
+from perfmodel.commands.paths import COUNTERS, TOML
+from perfmodel.commands.terminal import show, warn
 
 
 @click.command()
@@ -32,7 +34,10 @@ from perfmodel.commands.terminal import terminal, warn
     type=click.Choice(["kernel", "range"]),
     help="Sum by kernel or innermost NVTX range (where the file has ranges, by these).",
 )
-@click.option("--machine", metavar="NAME|FILE.toml", help="Whose ceilings, such as h200.")
+@click.option(
+    "--machine", metavar="NAME|FILE.toml", help="Whose ceilings, such as h200.",
+    shell_complete=candidates.machines,
+)  # fmt: skip
 @click.option(
     "--roofline",
     type=click.Path(path_type=Path),
@@ -42,7 +47,7 @@ from perfmodel.commands.terminal import terminal, warn
 @symbol_options
 @click.option(
     "--workload",
-    type=click.Path(path_type=Path),
+    type=TOML,
     help="Compare with the formulas of this TOML file, not of the MLP.",
 )
 @click.option(
@@ -50,6 +55,7 @@ from perfmodel.commands.terminal import terminal, warn
     type=click.IntRange(1),
     help="How many batches were counted; inferred from how often kernels ran by default.",
 )
+@TABLES
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def counters(files: tuple[str, ...], **options: Any) -> None:
     """Read Nsight Compute's counters: FLOPs by type, bytes at L1, L2 and DRAM, intensities.
@@ -68,7 +74,8 @@ def counters(files: tuple[str, ...], **options: Any) -> None:
         return
     if not files:
         raise click.UsageError("wanted FILES of ncu, or --command -- PROGRAM; found neither")
-    _report(tuple(map(Path, files)), options)
+    context = click.get_current_context()
+    _report(tuple(COUNTERS.convert(name, None, context) for name in files), options)
 
 
 def _report(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
@@ -79,7 +86,6 @@ def _report(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
     from perfmodel.counters import against, report, theory
     from perfmodel.escape import escape_json
     from perfmodel.readers.ncu import read_counters
-    from perfmodel.table import render
 
     read = read_counters(paths)
     launches = counting.inside(read.launches, options["ranges"])
@@ -104,10 +110,8 @@ def _report(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
         found = report.document(placed, machine, said, compared)
         click.echo(escape_json(json.dumps(found, indent=1, allow_nan=False)))
         return
-    width, color = terminal()
     tables = [report.work_table(placed), report.roof_table(placed, machine)]
-    for table in tables + ([theory.table(compared)] if compared else []):
-        click.echo(render(table, "table", width=width, color=color))
+    show(tables + ([theory.table(compared)] if compared else []), fmt=options["fmt"])
 
 
 def _compared(launches: Any, options: dict[str, Any]) -> list[Any]:

@@ -8,10 +8,11 @@ from typing import Any
 import click
 
 from perfmodel.commands.options import COUNTING, symbol_options, symbol_values
+from perfmodel.commands.paths import TOML
 
 
 @click.command()
-@click.option("--workload", type=click.Path(path_type=Path), help="A TOML file of your own.")
+@click.option("--workload", type=TOML, help="A TOML file of your own.")
 @COUNTING
 @click.option(
     "--parallel",

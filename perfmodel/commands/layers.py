@@ -6,11 +6,13 @@ from typing import Any
 
 import click
 
-from perfmodel.commands.terminal import terminal, warn
+from perfmodel.commands import candidates
+from perfmodel.commands.options import TABLES
+from perfmodel.commands.terminal import show, warn
 
 
 @click.command()
-@click.argument("network")
+@click.argument("network", shell_complete=candidates.networks)
 @click.option(
     "--batch", type=click.IntRange(1), default=1, show_default=True, help="Images of a step."
 )
@@ -24,7 +26,10 @@ from perfmodel.commands.terminal import terminal, warn
 @click.option(
     "--pixels", type=click.IntRange(1), help="Height and width for a torch model.  [default: 224]"
 )
-@click.option("--machine", metavar="NAME|FILE.toml", help="Add times on it, such as h200.")
+@click.option(
+    "--machine", metavar="NAME|FILE.toml", help="Add times on it, such as h200.",
+    shell_complete=candidates.machines,
+)  # fmt: skip
 @click.option(
     "--ppp", type=float, help="Platform percent of peak as a fraction, such as 0.5.  [default: 1]"
 )
@@ -39,6 +44,7 @@ from perfmodel.commands.terminal import terminal, warn
     "--link", metavar="RATE", help="Of the exchange, one way, such as 25GB/s; else NVLink or PCIe."
 )
 @click.option("--all", "every", is_flag=True, help="List layers without FLOPs one by one, too.")
+@TABLES
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON document.")
 def layers(network: str, every: bool, as_json: bool, **options: Any) -> None:
     """Count a network layer by layer: parameters, MACs, FLOPs, bytes, intensity; and time it.
@@ -53,7 +59,6 @@ def layers(network: str, every: bool, as_json: bool, **options: Any) -> None:
 
     from perfmodel.escape import escape_json
     from perfmodel.paleo import report
-    from perfmodel.table import render
 
     for name in ("ppp", "measured", "ranks", "forward", "link"):
         if options[name] not in (None, False) and options["machine"] is None:
@@ -66,12 +71,8 @@ def layers(network: str, every: bool, as_json: bool, **options: Any) -> None:
     if as_json:
         click.echo(escape_json(json.dumps(report.document(said), indent=1, allow_nan=False)))
         return
-    width, color = terminal()
     tables = [report.table(said, every), *([report.exchange_table(said)] if said.ranks > 1 else [])]
-    for table in tables:
-        click.echo(render(table, "table", width=width, color=color))
-    for sentence in report.sentences(said):
-        click.echo(sentence)
+    show(tables, report.sentences(said), options["fmt"])
 
 
 def _ask(name: str, options: dict[str, Any]) -> Any:

@@ -9,8 +9,10 @@ from typing import Any
 
 import click
 
-from perfmodel.commands.options import FORMATS
-from perfmodel.commands.terminal import one_line, terminal, warn
+from perfmodel.commands import candidates
+from perfmodel.commands.options import FORMATS, TABLES
+from perfmodel.commands.paths import STDOUT, write
+from perfmodel.commands.terminal import one_line, show, terminal, warn
 
 
 @click.group()
@@ -30,10 +32,11 @@ def list_(fmt: Any) -> None:
     click.echo(render(report.listing(shipped()), fmt, width=width, color=color), nl=False)
 
 
-@machine.command()
-@click.argument("name")
+@machine.command("show")
+@click.argument("name", shell_complete=candidates.machines)
+@TABLES
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON document.")
-def show(name: str, as_json: bool) -> None:
+def show_(name: str, fmt: Any, as_json: bool) -> None:
     """Show every figure of a machine with its source.
 
     NAME is a machine of the list, the system's name of its GPU, or a TOML file. Figures that
@@ -42,26 +45,24 @@ def show(name: str, as_json: bool) -> None:
     import json
 
     from perfmodel.ceilings import choose, report
-    from perfmodel.table import render
 
     chosen, measurement = choose(name)
     if as_json:
         click.echo(json.dumps(report.document(chosen, measurement), indent=1, allow_nan=False))
         return
-    width, color = terminal()
     if measurement:
-        for line in report.headline(measurement):
+        for line in report.headline(measurement) if fmt == "text" else ():
             click.echo(one_line(line))
         for warning in measurement.warnings:
             warn(warning)
-    for table in report.tables(chosen, measurement):
-        click.echo(render(table, "table", width=width, color=color), nl=False)
+    show(report.tables(chosen, measurement), fmt=fmt)
 
 
 @machine.command("measure")
 @click.option(
-    "--out", "-o", required=True, type=click.Path(path_type=Path), help="Where the TOML file goes."
-)
+    "--out", "-o", required=True, type=click.Path(path_type=Path),
+    help="Where the TOML file goes; - for standard output.",
+)  # fmt: skip
 @click.option(
     "--device",
     type=click.Choice(["auto", "gpu", "cpu"]),
@@ -83,7 +84,7 @@ def measure_(out: Path, device: str, quick: bool, seconds: float) -> None:
     Under mpirun all-reduces are measured as well, and the first rank writes the file.
     """
     from perfmodel.ceilings.measure import measure
-    from perfmodel.ceilings.measurement_file import save
+    from perfmodel.ceilings.measurement_file import as_text, save
     from perfmodel.ceilings.ranks import connect
     from perfmodel.ceilings.shapes import FULL, QUICK
     from perfmodel.errors import PerfmodelError
@@ -104,7 +105,7 @@ def measure_(out: Path, device: str, quick: bool, seconds: float) -> None:
         for found in measure(
             ranks, effort, device=device, seconds=seconds, command=command, say=say
         ):
-            if first:
+            if first and out != STDOUT:
                 save(found, out)
     except PerfmodelError as error:
         if ranks.size == 1:
@@ -114,4 +115,7 @@ def measure_(out: Path, device: str, quick: bool, seconds: float) -> None:
     if first:
         for warning in found.warnings:
             warn(warning)
-        click.echo(f"Written: {out}")
+        if out == STDOUT:
+            write(out, as_text(found))
+        else:
+            click.echo(f"Written: {out}")

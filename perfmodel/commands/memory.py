@@ -7,15 +7,16 @@ from typing import Any
 
 import click
 
-from perfmodel.commands.options import symbol_options, symbol_values
+from perfmodel.commands.options import TABLES, symbol_options, symbol_values
+from perfmodel.commands.paths import REPORT
 from perfmodel.commands.pictures import PICTURE, write_picture
-from perfmodel.commands.terminal import terminal, warn
+from perfmodel.commands.terminal import show, warn
 
 _SETTINGS = ("data_on", "transport", "gemm", "math", "parallel")
 
 
 @click.command()
-@click.argument("report", required=False, type=click.Path(path_type=Path))
+@click.argument("report", required=False, type=REPORT)
 @symbol_options
 @click.option("--data-on", metavar="WHERE", help="host, pinned, prefetch or device.")
 @click.option("--transport", metavar="NAME", help="host, pinned, host-flat, nccl, peer ...")
@@ -31,6 +32,7 @@ _SETTINGS = ("data_on", "transport", "gemm", "math", "parallel")
     help="Images of the test set, where the report does not say.",
 )  # fmt: skip
 @PICTURE
+@TABLES
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def memory(report: Path | None, **options: Any) -> None:
     """List what the trainer allocates, tensor by tensor, beside the peaks that a report recorded.
@@ -42,7 +44,6 @@ def memory(report: Path | None, **options: Any) -> None:
 
     from perfmodel.escape import escape_json
     from perfmodel.memory import report as saying
-    from perfmodel.table import render
 
     settings = {name: options[name] for name in _SETTINGS if options[name] is not None}
     found = saying.answer(
@@ -57,13 +58,9 @@ def memory(report: Path | None, **options: Any) -> None:
         said = json.dumps(saying.document(found), indent=1, allow_nan=False)
         click.echo(escape_json(said))
         return
-    width, color = terminal()
-    if found.listed:
-        click.echo(render(saying.theory_table(found), "table", width=width, color=color))
-    if found.measured:
-        click.echo(render(saying.measured_table(found), "table", width=width, color=color))
-    for sentence in saying.sentences(found):
-        click.echo(sentence)
+    tables = [saying.theory_table(found)] if found.listed else []
+    tables += [saying.measured_table(found)] if found.measured else []
+    show(tables, saying.sentences(found), options["fmt"])
 
 
 def _draw(found: Any, out: Path) -> None:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-FORMATS = ("table", "csv", "json", "markdown", "latex")
+from perfmodel.commands import candidates
+from perfmodel.commands.paths import TOML
+
+if TYPE_CHECKING:
+    from perfmodel.engine import Engine
+
+FORMATS = ("table", "csv", "json", "jsonl", "markdown", "latex")
+_ALONE = ("text", "csv", "jsonl", "markdown", "latex")
 _SYMBOLS = {
     "input_size": "D",
     "hidden_size": "H",
@@ -58,6 +65,10 @@ def symbol_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+TABLES = click.option(
+    "--format", "fmt", type=click.Choice(_ALONE), default="text", show_default=True,
+    help="Text, or nothing but the tables.",
+)  # fmt: skip
 COUNTING = click.option(
     "--counting",
     type=click.Choice(["document", "full"]),
@@ -67,8 +78,9 @@ COUNTING = click.option(
 )
 
 BATCH_RANGE = click.option(
-    "--batch-range", metavar="NAME", help="The NVTX range that is one batch."
-)
+    "--batch-range", metavar="NAME", help="The NVTX range that is one batch.",
+    shell_complete=candidates.ranges,
+)  # fmt: skip
 WARMUP = click.option("--warmup", type=click.IntRange(0), help="Leading batches to exclude.")
 ATTRIBUTE = click.option(
     "--attribute",
@@ -77,6 +89,53 @@ ATTRIBUTE = click.option(
     show_default=True,
     help="Give GPU work to the ranges of its own thread, or also by time within the process.",
 )
+
+
+def analysis_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Options of an analysis: symbols, workload, counting, batches, attribution, fit, engine."""
+    workload = click.option("--workload", type=TOML, help="A TOML file of your own.")
+    fit = click.option(
+        "--fit", metavar="RUN", help="Label or number (from 0) of the run that fits the roofline."
+    )
+
+    for option in (
+        engine_options,
+        fit,
+        ATTRIBUTE,
+        WARMUP,
+        BATCH_RANGE,
+        COUNTING,
+        workload,
+        symbol_options,
+    ):
+        command = option(command)
+    return command
+
+
+def engine_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that say where many reports are read."""
+    for option in (
+        click.option(
+            "--scheduler", metavar="ADDRESS", help="Dask scheduler whose workers read the reports."
+        ),
+        click.option(
+            "--jobs",
+            "-j",
+            type=click.IntRange(1),
+            help="Processes that read the reports; one per core where that pays by default.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def engine_of(options: dict[str, Any]) -> Engine:
+    """Where the options say that reports are read."""
+    from perfmodel.engine import Engine
+
+    if options["scheduler"] and options["jobs"]:
+        raise click.UsageError("--jobs is for this machine; leave it out with --scheduler")
+    return Engine(options["jobs"], options["scheduler"])
 
 
 def symbol_values(options: dict[str, Any]) -> dict[str, int]:

@@ -13,6 +13,16 @@ PICTURE = click.option(
 )  # fmt: skip
 
 
+def picture_bytes(figure: Any) -> bytes:
+    """Return a figure as PNG, for standard output."""
+    import tempfile
+
+    from perfmodel.plot import save
+
+    with tempfile.TemporaryDirectory(prefix="perfmodel-") as folder:
+        return save(figure, folder, "picture", ("png",))[0].read_bytes()
+
+
 def write_picture(figure: Any, out: Path, *, option: str = "-o") -> None:
     """Write a figure to the file named, in the format that its name says."""
     from perfmodel.plot import save

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from perfmodel.commands.options import symbol_options, symbol_values
-from perfmodel.commands.terminal import terminal, warn
+from perfmodel.commands.options import TABLES, symbol_options, symbol_values
+from perfmodel.commands.paths import FOLDER, JSON, TOML
+from perfmodel.commands.terminal import show, warn
 
 _SETTINGS = ("transport", "data_on", "gemm", "math", "parallel")
 _SWITCHES = ("graph", "overlap", "sync")
@@ -32,12 +33,12 @@ def _setting_options(command: Any) -> Any:
 
 @click.command()
 @click.option(
-    "--model", "path", required=True, type=click.Path(path_type=Path),
+    "--model", "path", required=True, type=JSON,
     help="What perfmodel calibrate wrote.",
 )  # fmt: skip
 @symbol_options
 @_setting_options
-@click.option("--workload", type=click.Path(path_type=Path), help="A TOML file of your own.")
+@click.option("--workload", type=TOML, help="A TOML file of your own.")
 @click.option(
     "--sweep", metavar="SYMBOL=FROM:TO", help="Predict over a symbol, doubling, or at A,B,C."
 )
@@ -52,7 +53,8 @@ def _setting_options(command: Any) -> Any:
     "--images", type=click.IntRange(1), default=60_000, show_default=True,
     help="Images of an epoch.",
 )  # fmt: skip
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="Folder for the figure.")
+@click.option("--out", "-o", type=FOLDER, help="Folder for the figure.")
+@TABLES
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def predict(path: Path, **options: Any) -> None:
     """Predict time per batch and per phase, with 90 % intervals and what bounds each phase.
@@ -65,16 +67,15 @@ def predict(path: Path, **options: Any) -> None:
     from perfmodel import predict as models
     from perfmodel.escape import escape_json
     from perfmodel.predict import report
-    from perfmodel.table import render
 
     model = models.load(path)
     case = _case(model, options)
-    width, color = terminal()
     if options["sweep"] or options["scaling"]:
         found, table, symbol = _over(model, case, options)
         document: Any = [report.prediction_document(p, options["images"]) for p in found]
         if options["out"]:
             _draw(model, found, symbol, options["out"])
+        _warn_of_memory(model, [p.case for p in found], options["images"])
     else:
         one = models.predict(model, case)
         document, table = (
@@ -85,11 +86,12 @@ def predict(path: Path, **options: Any) -> None:
             raise click.UsageError("--out draws curves: give --sweep or --scaling, too")
         if one.extrapolated:
             warn(f"extrapolated: {', '.join(one.extrapolated)} beyond the calibration's runs")
+        _warn_of_memory(model, [case], options["images"])
     if options["as_json"]:
         click.echo(escape_json(json.dumps(document, indent=1, allow_nan=False)))
         return
-    click.echo(render(table, "table", width=width, color=color))
-    if not (options["sweep"] or options["scaling"]):
+    show([table], fmt=options["fmt"])
+    if options["fmt"] == "text" and not (options["sweep"] or options["scaling"]):
         from perfmodel.units import si
 
         if document["epoch_s"] is not None:
@@ -101,6 +103,15 @@ def predict(path: Path, **options: Any) -> None:
             )
         if one.untraced_s is not None:
             click.echo(f"Without Nsight Systems recording: {si(one.untraced_s, 's')} per batch")
+
+
+def _warn_of_memory(model: Any, cases: list[Any], images: int) -> None:
+    """Say which configurations the GPU's memory does not hold."""
+    from perfmodel.memory.room import too_large
+
+    said = too_large(cases, model.machine, images)
+    if said is not None:
+        warn(said)
 
 
 def _case(model: Any, options: dict[str, Any]) -> Any:

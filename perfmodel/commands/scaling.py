@@ -7,21 +7,23 @@ from typing import Any
 
 import click
 
-from perfmodel.commands.options import ATTRIBUTE, BATCH_RANGE, WARMUP
+from perfmodel.commands.options import ATTRIBUTE, BATCH_RANGE, TABLES, WARMUP
+from perfmodel.commands.paths import RUN, TOML
 from perfmodel.commands.pictures import PICTURE, write_picture
-from perfmodel.commands.terminal import Progress, terminal, warn
+from perfmodel.commands.terminal import Progress, show, warn
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, type=RUN)
 @BATCH_RANGE
 @WARMUP
 @ATTRIBUTE
 @click.option(
-    "--machine", "machine", type=click.Path(path_type=Path), metavar="FILE.toml",
+    "--machine", "machine", type=TOML, metavar="FILE.toml",
     help="All-reduces that perfmodel machine measure timed, beside those of the runs.",
 )  # fmt: skip
 @PICTURE
+@TABLES
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def scaling(runs: tuple[Path, ...], machine: Path | None, **options: Any) -> None:
     """Measure strong and weak scaling, fit Amdahl's and Gustafson's laws, and say what is lost.
@@ -35,7 +37,6 @@ def scaling(runs: tuple[Path, ...], machine: Path | None, **options: Any) -> Non
     from perfmodel import scaling as measured
     from perfmodel.escape import escape_json
     from perfmodel.scaling import report
-    from perfmodel.table import render
 
     found = measured.study(_launches(runs, options))
     rows = measured.of_launches(found.launches)
@@ -53,11 +54,7 @@ def scaling(runs: tuple[Path, ...], machine: Path | None, **options: Any) -> Non
         said = json.dumps(report.document(found, rows), indent=1, allow_nan=False)
         click.echo(escape_json(said))
         return
-    width, color = terminal()
-    for table in report.tables(found, rows):
-        click.echo(render(table, "table", width=width, color=color))
-    for sentence in report.sentences(found):
-        click.echo(sentence)
+    show(report.tables(found, rows), report.sentences(found), options["fmt"])
 
 
 def _launches(paths: tuple[Path, ...], options: dict[str, Any]) -> list[Any]:

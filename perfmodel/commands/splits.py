@@ -7,14 +7,15 @@ from typing import Any
 
 import click
 
-from perfmodel.commands.options import symbol_options, symbol_values
-from perfmodel.commands.terminal import Progress, terminal, warn
+from perfmodel.commands.options import TABLES, symbol_options, symbol_values
+from perfmodel.commands.paths import REPORT
+from perfmodel.commands.terminal import Progress, show, warn
 
 _UNITS = {"P_flops": "FLOP/s", "P_pci": "B/s", "P_mpi": "B/s", "P_peer": "B/s", "alpha": "s"}
 
 
 @click.command()
-@click.argument("reports", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("reports", nargs=-1, type=REPORT)
 @symbol_options
 @click.option(
     "--images",
@@ -28,6 +29,7 @@ _UNITS = {"P_flops": "FLOP/s", "P_pci": "B/s", "P_mpi": "B/s", "P_peer": "B/s", 
     metavar="NAME=VALUE",
     help="P_flops, P_pci, P_mpi or P_peer (bytes sent, one way) or alpha, such as P_mpi=4GB/s.",
 )
+@TABLES
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def splits(reports: tuple[Path, ...], **options: Any) -> None:
     """Rank all ways to split the MLP's loops over p ranks: FLOPs, bytes, memory, time.
@@ -40,7 +42,6 @@ def splits(reports: tuple[Path, ...], **options: Any) -> None:
 
     from perfmodel import splits as model
     from perfmodel.escape import escape_json
-    from perfmodel.table import render
 
     runs = _analyzed(reports)
     values = symbol_values(options)
@@ -72,11 +73,8 @@ def splits(reports: tuple[Path, ...], **options: Any) -> None:
     if options["as_json"]:
         click.echo(escape_json(json.dumps(model.document(found), indent=1, allow_nan=False)))
         return
-    width, color = terminal()
-    for table in (model.grids_table(found), *([model.measured_table(found)] if runs else [])):
-        click.echo(render(table, "table", width=width, color=color))
-    for sentence in model.sentences(found):
-        click.echo(sentence)
+    tables = (model.grids_table(found), *([model.measured_table(found)] if runs else []))
+    show(tables, model.sentences(found), options["fmt"])
 
 
 def _analyzed(reports: tuple[Path, ...]) -> list[Any]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfmodel.commands.options import FORMATS
-from perfmodel.commands.terminal import is_terminal, one_line, terminal, warn
+from perfmodel.commands.options import FORMATS, engine_of, engine_options
+from perfmodel.commands.paths import REPORT
+from perfmodel.commands.terminal import Progress, is_terminal, one_line, terminal, warn
 from perfmodel.errors import PerfmodelError
 
 if TYPE_CHECKING:
     from perfmodel.stats import Statistic
+    from perfmodel.streamed import Found
 
 REPORTS = (
     "nvtx_gpu_proj_sum",
@@ -26,7 +29,7 @@ REPORTS = (
 
 
 @click.command()
-@click.argument("report", type=click.Path(path_type=Path))
+@click.argument("reports", nargs=-1, required=True, type=REPORT)
 @click.option(
     "--report",
     "names",
@@ -42,26 +45,30 @@ REPORTS = (
     show_default=True,
     help="How to print it; csv is as nsys prints it.",
 )
-def stats(report: Path, names: tuple[str, ...], fmt: str) -> None:
+@engine_options
+def stats(reports: tuple[Path, ...], names: tuple[str, ...], fmt: str, **options: Any) -> None:
     """Print the summary reports of `nsys stats`, equal to the last digit.
 
-    The CSV equals that of Nsight Systems 2024.2.3; docs/statistics.md names the cases in which
-    nsys is quirky and perfmodel is not.
+    Several REPORTS are summarized together, with the medians of all their events. The CSV of one
+    equals that of Nsight Systems 2024.2.3; docs/statistics.md names the cases in which nsys is
+    quirky and perfmodel is not.
     """
-    from perfmodel import stats as statistics
-    from perfmodel.readers import read
+    from perfmodel.summaries import to_statistic
 
     wanted = names or REPORTS
-    parts = frozenset().union(*(statistics.REPORTS[name][1] for name in wanted))
-    trace = read(report, parts=parts)
+    found = _collected(reports, wanted, options)
     printed, missing = 0, []
     for name in wanted:
         try:
-            statistic = statistics.REPORTS[name][0](trace)
+            counted = found[name]
+            if isinstance(counted, PerfmodelError):
+                raise counted
+            statistic = to_statistic(name, counted)
         except PerfmodelError as error:
             missing.append(error)
             continue
-        text = ("\n" if printed else "") + _rendered(statistic, fmt)
+        gap = "\n" if printed and fmt != "jsonl" else ""
+        text = gap + _rendered(statistic, fmt)
         click.echo(text, nl=False, color=True)  # as it is: click would strip escapes of names
         printed += 1
     if names or not printed:
@@ -69,6 +76,20 @@ def stats(report: Path, names: tuple[str, ...], fmt: str) -> None:
             warn(problem)
         if not printed:
             raise missing[-1]
+
+
+def _collected(reports: tuple[Path, ...], names: Sequence[str], options: dict[str, Any]) -> Found:
+    """Gather what the summaries are made of, with a bar over bytes of one report or over many."""
+    from perfmodel.streamed import collect, summarize_reports
+
+    engine = engine_of(options)
+    if len(reports) == 1 and engine.scheduler is None:
+        path = reports[0]
+        size = path.stat().st_size if path.is_file() else 1
+        with Progress(size, quiet=False) as advance:
+            return collect(path, names, lambda read: advance(f"reading {path.name}", read))
+    with Progress(len(reports), quiet=False) as advance:
+        return summarize_reports(reports, names, engine, lambda path: advance(f"read {path.name}"))
 
 
 def _rendered(statistic: Statistic, fmt: Any) -> str:

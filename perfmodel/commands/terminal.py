@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from perfmodel.table import Table
 
 _WIDTH_OF_PIPE = 120
 
@@ -35,7 +38,28 @@ def terminal() -> tuple[int | None, bool]:
 
     if not is_terminal():
         return _WIDTH_OF_PIPE, False
-    return shutil.get_terminal_size().columns, "NO_COLOR" not in os.environ
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return shutil.get_terminal_size().columns, not plain
+
+
+def show(tables: Iterable[Table], sentences: Iterable[str] = (), fmt: Any = "text") -> None:
+    """Print tables as text with what is to be said of them, or nothing but the tables."""
+    from perfmodel.table import render
+
+    width, color = terminal()
+    if fmt == "text":
+        for table in tables:
+            click.echo(render(table, "table", width=width, color=color))
+        for sentence in sentences:
+            click.echo(sentence)
+        return
+    gap = ""
+    for table in tables:
+        said = gap + render(table, fmt)
+        if fmt == "csv" and is_terminal():
+            said = "\n".join(map(one_line, said.split("\n")))
+        click.echo(said, nl=False)
+        gap = "" if fmt == "jsonl" else "\n"
 
 
 class Progress:
@@ -46,16 +70,18 @@ class Progress:
         self._total, self._shown = total, seen and not quiet
         self._bar: Any = None
 
-    def __enter__(self) -> Callable[[str], None]:
+    def __enter__(self) -> Callable[..., None]:
         if not self._shown:
-            return lambda _: None
+            return lambda _, amount=1: None
         from rich import progress
         from rich.console import Console
 
         self._bar = progress.Progress(console=Console(stderr=True), transient=True)
         self._bar.start()
         task = self._bar.add_task("", total=self._total)
-        return lambda text: self._bar.update(task, description=one_line(text), advance=1)
+        return lambda text, amount=1: self._bar.update(
+            task, description=one_line(text), advance=amount
+        )
 
     def __exit__(self, *exception: object) -> None:
         if self._bar is not None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfmodel.commands.options import BATCH_RANGE, WARMUP
-from perfmodel.commands.pictures import write_picture
+from perfmodel.commands.paths import REPORT, STDOUT, write
+from perfmodel.commands.pictures import picture_bytes, write_picture
 from perfmodel.commands.terminal import warn
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("reports", nargs=-1, required=True, type=REPORT)
 @click.option(
     "--batch", "batches", metavar="N|FROM:TO",
     help="Batch, or batches from FROM up to but without TO, counted from 0.",
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     "-o",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Where to: .png, .svg or .pdf, or .json.  [default: timeline.png or trace.json]",
+    help="Where to: .png, .svg or .pdf, or .json; - for standard output (PNG or JSON).  "
+    "[default: timeline.png or trace.json]",
 )
 def timeline(reports: tuple[Path, ...], **options: Any) -> None:
     """Show when everything in a batch ran: ranges, MPI, kernels, copies, by rank.
@@ -63,7 +65,8 @@ def timeline(reports: tuple[Path, ...], **options: Any) -> None:
     else:
         _write_trace(lanes, title, options["out"] or Path("trace.json"))
     bars = sum(len(lane.bars) for lane in lanes)
-    click.echo(f"{title}: {bars} bars in {len(lanes)} lanes")
+    said = f"{title}: {bars} bars in {len(lanes)} lanes"
+    click.echo(said, err=options["out"] == STDOUT)
 
 
 def _run(reports: tuple[Path, ...], batch_label: str | None) -> Run:
@@ -125,16 +128,20 @@ def _draw(lanes: Any, window: Any, title: str, out: Path) -> None:
 
     with warnings.catch_warnings():  # names may be in scripts that the font lacks
         warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
-        write_picture(draw(lanes, window.start_ns, window.end_ns, title=title), out)
+        figure = draw(lanes, window.start_ns, window.end_ns, title=title)
+        if out == STDOUT:
+            click.echo(picture_bytes(figure), nl=False)
+        else:
+            write_picture(figure, out)
 
 
 def _write_trace(lanes: Any, title: str, out: Path) -> None:
-    from perfmodel.files import write_text
     from perfmodel.timeline.perfetto import to_json
 
-    if out.suffix != ".json":
+    if out.suffix != ".json" and out != STDOUT:
         raise click.BadParameter(
             f"wanted a file that ends in .json; found {out.name!r}", param_hint="--out"
         )
-    write_text(out, to_json(lanes, title))
-    click.echo(f"Written: {out}", err=True)
+    write(out, to_json(lanes, title))
+    if out != STDOUT:
+        click.echo(f"Written: {out}", err=True)

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from perfmodel.commands.options import TakesAll
+from perfmodel.commands.options import TABLES, TakesAll
+from perfmodel.commands.paths import RUN
 from perfmodel.commands.pictures import PICTURE, write_picture
-from perfmodel.commands.terminal import one_line, terminal, warn
+from perfmodel.commands.terminal import one_line, show, warn
 
 
 class _Sides(TakesAll):
@@ -19,16 +20,17 @@ class _Sides(TakesAll):
 
 
 @click.command(cls=_Sides)
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, type=RUN)
 @click.option(
     "--target", type=click.FloatRange(0, 1, min_open=True), default=0.95, show_default=True,
     help="Test precision that counts as reached.",
 )  # fmt: skip
 @click.option(
-    "--against", multiple=True, metavar="OTHER...", type=click.Path(path_type=Path),
+    "--against", multiple=True, metavar="OTHER...", type=RUN,
     help="Runs of another configuration, to compare with.",
 )  # fmt: skip
 @PICTURE
+@TABLES
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def tta(runs: tuple[Path, ...], against: tuple[Path, ...], **options: Any) -> None:
     """Say how long repeated trainings take to a test precision, how stable that is, and how good.
@@ -39,7 +41,6 @@ def tta(runs: tuple[Path, ...], against: tuple[Path, ...], **options: Any) -> No
     import json
 
     from perfmodel.escape import escape_json
-    from perfmodel.table import render
     from perfmodel.tta import report
     from perfmodel.tta.answer import answer
 
@@ -51,12 +52,12 @@ def tta(runs: tuple[Path, ...], against: tuple[Path, ...], **options: Any) -> No
     if options["as_json"]:
         click.echo(escape_json(json.dumps(report.document(found), indent=1, allow_nan=False)))
         return
-    width, color = terminal()
-    for side in found.sides:
-        for table in (report.runs_table(side, found.target), report.spread_table(side)):
-            click.echo(render(table, "table", width=width, color=color))
-    for sentence in report.sentences(found):
-        click.echo(one_line(sentence))
+    tables = (
+        table
+        for side in found.sides
+        for table in (report.runs_table(side, found.target), report.spread_table(side))
+    )
+    show(tables, map(one_line, report.sentences(found)), options["fmt"])
 
 
 def _draw(found: Any, out: Path) -> None:

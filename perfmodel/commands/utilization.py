@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from perfmodel.commands.options import BATCH_RANGE, WARMUP
+from perfmodel.commands.options import BATCH_RANGE, TABLES, WARMUP
+from perfmodel.commands.paths import REPORT, SERIES
 from perfmodel.commands.pictures import PICTURE, write_picture
-from perfmodel.commands.terminal import terminal, warn
+from perfmodel.commands.terminal import show, warn
 
 _KEY = "command"
 
@@ -24,9 +25,9 @@ class _Samples(click.Command):
 
 
 @click.command(cls=_Samples, options_metavar="[OPTIONS]", epilog="[-- COMMAND...]")
-@click.argument("series", required=False, type=click.Path(path_type=Path))
+@click.argument("series", required=False, type=SERIES)
 @click.option(
-    "--report", "reports", multiple=True, type=click.Path(path_type=Path),
+    "--report", "reports", multiple=True, type=REPORT,
     help="A report of the same program; again for those of other ranks.",
 )  # fmt: skip
 @click.option("--window", metavar="FROM:TO", help="Seconds of the series to look at.")
@@ -42,6 +43,7 @@ class _Samples(click.Command):
 @BATCH_RANGE
 @WARMUP
 @PICTURE
+@TABLES
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.pass_context
 def utilization(context: click.Context, /, series: Path | None, **options: Any) -> None:
@@ -54,7 +56,6 @@ def utilization(context: click.Context, /, series: Path | None, **options: Any) 
     import json
 
     from perfmodel.escape import escape_json
-    from perfmodel.table import render
     from perfmodel.utilization import report as saying
 
     command = context.meta[_KEY]
@@ -78,11 +79,7 @@ def utilization(context: click.Context, /, series: Path | None, **options: Any) 
         said = json.dumps(saying.document(found), indent=1, allow_nan=False)
         click.echo(escape_json(said))
     else:
-        width, color = terminal()
-        for table in saying.tables(found):
-            click.echo(render(table, "table", width=width, color=color))
-        for sentence in saying.sentences(found):
-            click.echo(sentence)
+        show(saying.tables(found), saying.sentences(found), options["fmt"])
     context.exit(code)
 
 

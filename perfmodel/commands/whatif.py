@@ -7,18 +7,23 @@ from typing import Any
 
 import click
 
-from perfmodel.commands.terminal import Progress, terminal, warn
+from perfmodel.commands.options import TABLES
+from perfmodel.commands.paths import FOLDER, JSON, REPORT
+from perfmodel.commands.terminal import Progress, show, warn
 
 
 @click.command()
-@click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("reports", nargs=-1, required=True, type=REPORT)
 @click.option(
-    "--model", "path", type=click.Path(path_type=Path),
+    "--model", "path", type=JSON,
     help="What perfmodel calibrate wrote; without it, savings are bounds by the report alone.",
 )  # fmt: skip
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="Folder for the figure.")
+@click.option("--out", "-o", type=FOLDER, help="Folder for the figure.")
+@TABLES
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-def whatif(reports: tuple[Path, ...], path: Path | None, out: Path | None, as_json: bool) -> None:
+def whatif(
+    reports: tuple[Path, ...], path: Path | None, out: Path | None, fmt: Any, as_json: bool
+) -> None:
     """Rank the changes that would make this run faster, with what each removes and how sure it is.
 
     REPORTS are one run of the trainer's: one report, or one per rank. Without --model every saving
@@ -32,7 +37,6 @@ def whatif(reports: tuple[Path, ...], path: Path | None, out: Path | None, as_js
     from perfmodel import whatif as whatifs
     from perfmodel.escape import escape_json
     from perfmodel.readers import read
-    from perfmodel.table import render
     from perfmodel.whatif import report
     from perfmodel.whatif.words import words
 
@@ -50,15 +54,12 @@ def whatif(reports: tuple[Path, ...], path: Path | None, out: Path | None, as_js
     if as_json:
         click.echo(escape_json(json.dumps(report.document(said), indent=1, allow_nan=False)))
         return
-    width, color = terminal()
-    click.echo(f"{said.label}: {said.case.label}")
+    if fmt == "text":
+        click.echo(f"{said.label}: {said.case.label}")
     tables = [report.changes_table(said), report.free_table(said.answer)]
     tables[1:1] = [report.path_table(said)] if said.path else []
     tables += [report.removed_table(said.answer)] if said.answer.removed else []
-    for table in tables:
-        click.echo(render(table, "table", width=width, color=color))
-    for sentence in words(said):
-        click.echo(sentence)
+    show(tables, words(said), fmt)
 
 
 def _draw(said: Any, out: Path) -> None:

@@ -10,6 +10,7 @@ from perfmodel.errors import WorkloadError
 from perfmodel.escape import printable
 from perfmodel.memory.allocators import device_block, pinned_block
 from perfmodel.predict.case import SETTINGS as CHOICES
+from perfmodel.predict.rules import check
 from perfmodel.workloads.work import LARGEST
 
 Use = Literal[
@@ -152,6 +153,7 @@ def trainer_case(
         if type(config.get(key)) is int and 0 < config[key] <= LARGEST:
             settings[name] = config[key]
     case = TrainerCase(**settings | {n: values[n] for n in "DHCBpb" if n in values})
+    check({name: getattr(case, name) for name in SETTINGS}, case.b, case.C)
     divided, what = (
         ("H", "hidden units") if case.parallel == "model" else ("B", "images of a batch")
     )

@@ -38,7 +38,7 @@ _LINES: Final[dict[str, Any]] = {"dram": "-", "l2": (0, (5, 2)), "l1": (0, (1, 1
 _NAMES: Final = {"dram": "DRAM", "l2": "L2", "l1": "L1"}
 _LETTERS, _LONGEST = 34, 56  # in a line of the legend, and of a name
 _LINE_IN: Final = 0.152  # height of a line of the legend
-_LABEL: Final = (0.36, 0.05)  # width and height of a peak's name, of the axes
+_LABEL: Final = (0.36, 0.085)  # width and height of a peak's name, of the axes
 _LEAST_PT, _MORE_PT = 4.0, 9.0  # size of a point: without any time, and what all the time adds
 
 

@@ -22,6 +22,7 @@ _METADATA: Final[dict[str, dict[str, Any]]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 _SETTINGS: Final[Any] = {"svg.hashsalt": "perfmodel", "pdf.fonttype": 42, "path.simplify": True}
+_IN_A_PAGE: Final[Any] = {"svg.fonttype": "none"}
 
 
 def save(
@@ -45,7 +46,7 @@ def save(
         raise PerfmodelError(f"wanted figures as {', '.join(_METADATA)}; found {unknown[0]!r}")
     if Path(stem).name != stem:
         raise PerfmodelError(f"wanted a file name without folders; found {stem!r}")
-    figure = picture.figure.canvas.figure if isinstance(picture, Axes) else picture
+    figure = figure_of(picture)
     folder = Path(folder)
     names = [f"{stem}.{fmt}" for fmt in formats]
     with staged_folder(folder) as stage:
@@ -54,9 +55,23 @@ def save(
     return [folder / name for name in names]
 
 
-def _encode(figure: Figure, fmt: str) -> bytes:
+def svg_text(picture: Figure | Axes) -> str:
+    """Return a figure (or that of some axes) as SVG for a page: its text stays text.
+
+    Letters are measured in DejaVu Sans, which is wider than the fonts of most pages: labels have
+    room in these. Equal figures give equal text.
+    """
+    return _encode(figure_of(picture), "svg", _IN_A_PAGE).decode("utf-8")
+
+
+def figure_of(picture: Figure | Axes) -> Figure:
+    """Return the whole figure that some axes lie in."""
+    return picture.figure.canvas.figure if isinstance(picture, Axes) else picture
+
+
+def _encode(figure: Figure, fmt: str, settings: Any = None) -> bytes:
     stream = io.BytesIO()
-    with mpl.rc_context(_SETTINGS), _frozen(figure):
+    with mpl.rc_context(_SETTINGS | (settings or {})), _frozen(figure):
         figure.savefig(stream, format=fmt, dpi=DPI, metadata=_METADATA[fmt])
     return stream.getvalue()
 

@@ -42,7 +42,8 @@ FEW: Final = 4
 """So many points also tell their share of the roof."""
 
 LISTED: Final = 8
-"""So many points are named one by one; more are told apart by their symbols or reports."""
+"""So many points that lie apart are named in place, `FEW` others one by one in a legend; more are
+told apart by their symbols or reports."""
 
 _BESIDE_PT: Final = 190.0  # width of axes that may have a legend beside them
 _HEIGHT: Final = 0.09  # share of the axes' height that the label of a point takes
@@ -60,9 +61,9 @@ def roofline(
     """Draw rooflines and measured points (the document's Figures 12 to 14).
 
     Solid is the smooth roof (compute, then move), dashed the hard one (perfect overlap). Up to
-    eight points are named, in place if they lie apart, else in a legend; up to four also say how
-    much of their smooth roof they reach. More are told apart by marker and colour: by the
-    symbols that vary (H, B) or by report. The first kind is filled, others are hollow.
+    eight points are named in place if they lie apart, up to four in a legend if they do not; up to
+    four also say how much of their smooth roof they reach. More are told apart by marker and
+    colour: by the symbols that vary (H, B) or by report. The first kind is filled, others hollow.
 
     Parameters
     ----------
@@ -87,7 +88,8 @@ def roofline(
         _draw_ceiling(frame.ax, ceiling_flops_per_s, ceiling_label, obstacles)
     legend = _roof_legend(frame.ax, roofs, colors)
     obstacles.boxes.append(legend.get_window_extent)
-    keys = choose(points, frame.texts, colors if len(roofs) > 1 else {}, LISTED)
+    listed = LISTED if frame.direct else FEW
+    keys = choose(points, frame.texts, colors if len(roofs) > 1 else {}, listed)
     _draw_points(frame.ax, points, keys, obstacles)
     if len(points) <= FEW:
         _draw_gaps(frame.ax, roofs, points, obstacles)

@@ -88,7 +88,7 @@ def scaling(
     if stacks:
         _parts(figure.add_subplot(grid[1, :]), stacks)
     if messages:
-        _bandwidth(figure.add_subplot(grid[rows - 1, :]), messages)
+        bandwidths(messages, figure.add_subplot(grid[rows - 1, :]))
     return figure
 
 
@@ -150,7 +150,7 @@ def _parts(ax: Axes, stacks: Sequence[Stack]) -> None:
     _legend_above(ax, 4)
 
 
-def _bandwidth(ax: Axes, messages: Sequence[Message]) -> None:
+def bandwidths(messages: Sequence[Message], ax: Axes) -> Axes:
     """Draw bus bandwidth by size on logarithmic axes; single sizes are points."""
     for i, label in enumerate(dict.fromkeys(m.label for m in messages)):
         mine = sorted((m.bytes, m.bus_bytes_per_s) for m in messages if m.label == label)
@@ -168,6 +168,7 @@ def _bandwidth(ax: Axes, messages: Sequence[Message]) -> None:
     finish(ax, "Size of the all-reduced vector", "Bus bandwidth, 2 (p-1)/p n/t")
     ax.yaxis.label.set_fontsize(LABEL_PT)
     _legend_above(ax, 3)
+    return ax
 
 
 def _legend_above(ax: Axes, columns: int) -> None:

@@ -53,6 +53,9 @@ _FULL: Final = 0.84  # of a lane's height is the bar's
 _SHORTEST: Final = 4  # letters of a shortened label that still say something
 _NUMBER: Final = re.compile(r" \d{1,2}$")
 _TICKS: Final = 9
+_HANDLE_PT: Final = 21.0  # a legend's patch and the space around it
+_BESIDE_PT: Final = 4.0
+_LONG_US: Final = 20_000.0
 
 
 def timeline(
@@ -62,6 +65,7 @@ def timeline(
     *,
     ax: Axes | None = None,
     title: str | None = None,
+    since: str = "the start of the batch",
 ) -> Axes:
     """Draw the bars of a window, one row for every lane.
 
@@ -74,6 +78,8 @@ def timeline(
         Those of a rank in succession.
     start_ns, end_ns : int
         The window; time is counted from its start, and bars are cut at its borders.
+    since : str
+        What the window starts with.
     """
     if not lanes or end_ns <= start_ns:
         raise ModelError("wanted bars to draw; found none in the window; choose another batch")
@@ -88,11 +94,12 @@ def timeline(
     ax.set_xlim(0.0, (end_ns - start_ns) * 1e-3)
     ax.set_ylim(height + 0.2, -0.2)
     _frame(ax, lanes, rows)
+    _time_axis(ax, since)
     for kind in dict.fromkeys(lane.kind for lane in lanes):
         mine = [(at, lane) for at, lane in zip(rows, lanes, strict=True) if lane.kind == kind]
         _draw_bars(ax, kind, mine, start_ns, end_ns)
-    _legend(ax, lanes)
-    put_title(ax, title, size_pt(ax)[0], 22)
+    rows_above = _legend(ax, lanes)
+    put_title(ax, title, size_pt(ax)[0], 8 + 14 * rows_above)
     width_pt = size_pt(ax)[0]
     for at, lane in zip(rows, lanes, strict=True):
         _write_labels(ax, at, lane, (start_ns, end_ns), width_pt)
@@ -113,14 +120,8 @@ def _rows(lanes: Sequence[Lane]) -> list[float]:
 
 
 def _frame(ax: Axes, lanes: Sequence[Lane], rows: Sequence[float]) -> None:
-    """Names of lanes and ranks, lines between ranks, the axis of time."""
-    finish(ax, "Time since the start of the batch (us)", "")
+    """Names of lanes and ranks, lines between ranks."""
     ax.set_yticks([at + 0.5 for at in rows], [plain(lane.name) for lane in lanes])
-    ax.tick_params(axis="y", labelsize=VALUE_PT, length=0)
-    ax.locator_params(axis="x", nbins=_TICKS)
-    ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-    ax.grid(True, axis="x", color=GRID, lw=0.6)
-    ax.spines["left"].set_visible(False)
     before: Any = object()
     for at, lane in zip(rows, lanes, strict=True):
         if lane.rank == before:
@@ -133,6 +134,17 @@ def _frame(ax: Axes, lanes: Sequence[Lane], rows: Sequence[float]) -> None:
             va="bottom", ha="left", annotation_clip=False,
         )  # fmt: skip
         ax.axhline(at - 0.02, color=GREY, lw=0.6, zorder=1.5)
+
+
+def _time_axis(ax: Axes, since: str) -> None:
+    """Ticks in us, or in ms where the window is long."""
+    unit, scale = ("ms", 1e-3) if ax.get_xlim()[1] > _LONG_US else ("us", 1.0)
+    finish(ax, f"Time since {since} ({unit})", "")
+    ax.tick_params(axis="y", labelsize=VALUE_PT, length=0)
+    ax.locator_params(axis="x", nbins=_TICKS)
+    ax.xaxis.set_major_formatter(lambda value, _: f"{scale * value:,.10g}")
+    ax.grid(True, axis="x", color=GRID, lw=0.6)
+    ax.spines["left"].set_visible(False)
 
 
 def _draw_bars(
@@ -166,7 +178,8 @@ def _edge(kind: str) -> tuple[float, float, float]:
     return 0.72 * red, 0.72 * green, 0.72 * blue
 
 
-def _legend(ax: Axes, lanes: Sequence[Lane]) -> None:
+def _legend(ax: Axes, lanes: Sequence[Lane]) -> int:
+    """Put the legend above the axes, in as many rows as it needs; return how many."""
     seen = {lane.kind for lane in lanes}
     handles = [Patch(facecolor=_COLORS[k], edgecolor=_edge(k), lw=0.3, label=_WORDS[k])
                for k in _COLORS if k in seen]  # fmt: skip
@@ -174,11 +187,24 @@ def _legend(ax: Axes, lanes: Sequence[Lane]) -> None:
         handles.append(
             Patch(facecolor=GREY, edgecolor=INK, lw=0.3, alpha=_PALE, label="other batches")
         )
+    words = [str(handle.get_label()) for handle in handles]
+    space = size_pt(ax)[0] - _BESIDE_PT
+    columns = len(handles)
+    while columns > 1 and _legend_width(words, columns) > space:
+        columns = -(-len(handles) // (-(-len(handles) // columns) + 1))  # one row more
     ax.legend(
-        handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=len(handles),
+        handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns,
         frameon=False, fontsize=VALUE_PT, labelcolor=INK, borderaxespad=0.2, columnspacing=1.2,
         handlelength=1.2, handletextpad=0.4,
     )  # fmt: skip
+    return -(-len(handles) // columns)
+
+
+def _legend_width(words: Sequence[str], columns: int) -> float:
+    """Width in points: a legend fills column by column, each as wide as its longest word."""
+    rows = -(-len(words) // columns)
+    groups = [words[i : i + rows] for i in range(0, len(words), rows)]
+    return sum(max(text_width_pt(w, VALUE_PT) for w in group) + _HANDLE_PT for group in groups)
 
 
 def _write_labels(
@@ -195,7 +221,8 @@ def _write_labels(
             ax.text(
                 ((left + right) / 2 - start) * 1e-3, at + 0.5, text, fontsize=_LABEL_PT,
                 color=ink if bar.own else INK, ha="center", va="center_baseline", zorder=3,
-            ).set_in_layout(False)  # fmt: skip
+                gid=f"{lane.kind} label{'' if bar.own else ' others'}", in_layout=False,
+            )  # fmt: skip
 
 
 def fitting(label: str, width_pt: float) -> str:

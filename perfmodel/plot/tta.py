@@ -46,8 +46,9 @@ class PrecisionCurve:
 
 
 def time_to_accuracy(
-    curves: Sequence[PrecisionCurve], target: float, *, label: str = "Training time (s)"
-) -> Figure:
+    curves: Sequence[PrecisionCurve], target: float, *, label: str = "Training time (s)",
+    width_in: float = 6.0,
+) -> Figure:  # fmt: skip
     """Draw curves and strip with one axis of time.
 
     Parameters
@@ -58,6 +59,7 @@ def time_to_accuracy(
         A dashed line.
     label : str
         Of the axis of time.
+    width_in : float
 
     Raises
     ------
@@ -68,7 +70,7 @@ def time_to_accuracy(
         raise ModelError("wanted runs to draw; found none; train first")
     sides = list(dict.fromkeys(curve.side for curve in curves))
     strip_in = 0.35 + 0.27 * len(sides)
-    figure = Figure(figsize=(6.0, 3.0 + strip_in), layout="constrained", facecolor="white")
+    figure = Figure(figsize=(width_in, 3.0 + strip_in), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     above, strip = figure.subplots(2, 1, sharex=True, height_ratios=(2.6, strip_in))
     for curve in curves:

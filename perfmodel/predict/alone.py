@@ -11,7 +11,7 @@ import numpy as np
 from perfmodel.ceilings import MachineMeasurement
 from perfmodel.errors import ModelError
 from perfmodel.predict.case import Case
-from perfmodel.predict.parts import Part
+from perfmodel.predict.part import Part
 
 _WIDE: Final = ("forward 1", "backward 3")
 _THIN: Final = ("forward 2", "backward 1", "backward 2")
@@ -38,10 +38,16 @@ class Alone:
     seconds: Mapping[tuple[str, str], tuple[tuple[int, int, float], ...]]
     kernel_s: float
 
-    def knows(self, case: Case) -> bool:
-        """Whether the products of a case are cuBLAS's, of shapes and a data type measured here."""
+    def knows(self, case: Case, part: str = "thin products") -> bool:
+        """Whether a part's products are cuBLAS's, of shapes and a data type measured here.
+
+        cuBLAS also multiplies the wide ones for the thin kernels, and in TF32 for the fused ones.
+        """
         z, s = case.sizes, case.settings
-        if case.workload is not None or s["gemm"] != "cublas" or s["backend"] != "cupy":
+        if case.workload is not None or s["backend"] != "cupy":
+            return False
+        wide = s["gemm"] == "thin" or (s["gemm"], s["math"]) == ("fused", "tf32")
+        if s["gemm"] != "cublas" and not (wide and part == "wide products"):
             return False
         dtype = _DTYPES.get((s["math"], z["b"]))
         names = all((name, dtype) in self.seconds for name in (*_WIDE, *_THIN))
@@ -54,7 +60,7 @@ class Alone:
         taken off here, and how many there are is an amount of its own.
         """
         names = _PARTS.get(part.name)
-        if names is None or not self.knows(case):
+        if names is None or not self.knows(case, part.name):
             return part
         z, s = case.sizes, case.settings
         dtype = _DTYPES[s["math"], z["b"]]

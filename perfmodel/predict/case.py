@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from perfmodel.errors import WorkloadError
+from perfmodel.predict.rules import check
 from perfmodel.workloads.work import Symbol, Workload
 
 MLP: Final = "mlp"
@@ -104,6 +105,8 @@ def mlp_case(sizes: Mapping[str, int], settings: Mapping[str, str]) -> Case:
             raise WorkloadError(
                 f"wanted {name} among {', '.join(SETTINGS[name])}; found {value!r}; take one"
             )
+    if full["backend"] != "numpy":
+        check(full, checked["b"], checked["C"])
     if full["parallel"] == "model" and checked["p"] > checked["H"]:
         raise WorkloadError(
             f"wanted at most as many ranks as hidden units; found p={checked['p']}, "

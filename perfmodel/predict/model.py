@@ -10,11 +10,15 @@ import numpy as np
 
 from perfmodel.predict.alone import Alone
 from perfmodel.predict.case import Case
-from perfmodel.predict.parts import Part, parts_of
+from perfmodel.predict.part import Part
+from perfmodel.predict.parts import parts_of
 from perfmodel.predict.regress import Floats
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Version of the file format; other versions are refused."""
+
+USUAL_NOISE: Final = 0.08
+"""Relative standard deviation of a batch from launch to launch, where it cannot be estimated."""
 
 Z90: Final = 1.6448536269514722
 """Half-width of a 90 % interval in standard deviations."""
@@ -42,6 +46,8 @@ class Term:
         Directions of amounts / largest that the runs tell apart.
     runs : tuple of str
         Reports it was fitted on.
+    microbenchmarks : tuple of str
+        Series of a machine's measurement that it was fitted on, beside the reports.
     """
 
     key: str
@@ -52,6 +58,7 @@ class Term:
     largest: Floats
     space: Floats
     runs: tuple[str, ...]
+    microbenchmarks: tuple[str, ...] = ()
 
     def vector(self, amounts: Mapping[str, float]) -> Floats:
         """Arrange amounts in the order of the coefficients."""
@@ -84,8 +91,9 @@ class Model:
     workload : str
         'mlp', or the name of a workload of the user's own.
     terms : mapping of str to Term
-    batch_noise : float
-        Standard deviation of log(measured / predicted) of batches, over the calibration's runs.
+    batch_noise : mapping of str to float
+        Standard deviation of log(measured / predicted) of batches, by what sets their pace; of
+        launches that the coefficients were not fitted to.
     phase_noise : mapping of str to float
         The same by phase.
     seen : mapping of str to tuple of int
@@ -102,13 +110,17 @@ class Model:
 
     workload: str
     terms: Mapping[str, Term]
-    batch_noise: float
+    batch_noise: Mapping[str, float]
     phase_noise: Mapping[str, float]
     seen: Mapping[str, tuple[int, ...]]
     machine: str
     runs: tuple[Mapping[str, object], ...]
     tracing_s: float | None = None
     alone: Alone | None = None
+
+    def noise(self, pace: str) -> float:
+        """Return the noise of batches of a pace; the largest known where that one is not known."""
+        return self.batch_noise.get(pace, max(self.batch_noise.values(), default=USUAL_NOISE))
 
     def parts(self, case: Case) -> tuple[Part, ...]:
         """Return the parts of a case, products as microbenchmarks measured them where known."""

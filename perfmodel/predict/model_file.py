@@ -15,7 +15,7 @@ from perfmodel.escape import escape_json, printable
 from perfmodel.files import write_text
 from perfmodel.predict.alone import Alone
 from perfmodel.predict.model import VERSION, Model, Term
-from perfmodel.predict.parts import UNITS
+from perfmodel.predict.part import UNITS
 from perfmodel.predict.regress import Floats
 
 FORMAT: Final = "perfmodel model"
@@ -30,7 +30,7 @@ def document(model: Model) -> dict[str, Any]:
         "version": VERSION,
         "workload": model.workload,
         "machine": model.machine,
-        "batch_noise": model.batch_noise,
+        "batch_noise": dict(model.batch_noise),
         "tracing_s": model.tracing_s,
         "phase_noise": dict(model.phase_noise),
         "seen": {name: list(values) for name, values in model.seen.items()},
@@ -58,12 +58,18 @@ def _term(term: Term) -> dict[str, Any]:
         "largest": term.largest.tolist(),
         "space": term.space.tolist(),
         "runs": list(term.runs),
+        "microbenchmarks": list(term.microbenchmarks),
     }
 
 
+def as_text(model: Model) -> str:
+    """Return what a model's file holds; the same model gives the same bytes."""
+    return escape_json(json.dumps(document(model), indent=1, allow_nan=False)) + "\n"
+
+
 def save(model: Model, path: Path) -> None:
-    """Write the model; the same model gives the same bytes."""
-    write_text(path, escape_json(json.dumps(document(model), indent=1, allow_nan=False)) + "\n")
+    """Write the model."""
+    write_text(path, as_text(model))
 
 
 def load(path: Path) -> Model:
@@ -99,6 +105,7 @@ def parse(data: Any, where: str) -> Model:
     if not isinstance(terms, dict) or not terms:
         raise top.wrong("terms", "at least one term", terms)
     seen = _Reader(top.get("seen"), f"{where}: seen")
+    batch = _Reader(top.get("batch_noise"), f"{where}: batch_noise")
     noise = _Reader(top.get("phase_noise"), f"{where}: phase_noise")
     runs = top.get("runs")
     if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
@@ -112,7 +119,7 @@ def parse(data: Any, where: str) -> Model:
     return Model(
         workload=top.text("workload"),
         terms={key: _read_term(key, term, where) for key, term in terms.items()},
-        batch_noise=top.number("batch_noise"),
+        batch_noise={name: batch.number(name) for name in batch.names()},
         phase_noise={name: noise.number(name) for name in noise.names()},
         seen={name: tuple(seen.whole(name)) for name in seen.names()},
         machine=top.text("machine"),
@@ -164,6 +171,7 @@ def _read_term(key: str, data: Any, where: str) -> Term:
         largest=reader.array("largest", (count,)),
         space=reader.array("space", (None, count), signed=True),
         runs=tuple(reader.texts("runs")),
+        microbenchmarks=tuple(reader.texts("microbenchmarks")),
     )
 
 

@@ -14,7 +14,9 @@ from perfmodel.fit import Floats, count_warmup, tabulate
 from perfmodel.identify import read_mark
 from perfmodel.measure import Run, batch_seconds
 from perfmodel.predict.case import MLP, Case, from_mark
-from perfmodel.predict.parts import BETWEEN, D2H, H2D, REDUCE, mlp_parts, route
+from perfmodel.predict.observe_replay import replayed_parts
+from perfmodel.predict.part import BETWEEN, D2H, DERIVED, H2D, REDUCE, route
+from perfmodel.predict.parts import mlp_parts
 from perfmodel.runs import identify
 from perfmodel.trace import KERNEL, MEMCPY, NULL, Int64
 from perfmodel.workloads.mlp_ranges import COPY, NCCL, PEER
@@ -83,7 +85,7 @@ def observe(run: Run) -> Observation:
     if route(case) == "blocking":
         parts, phases = _blocking(run, case, clocks)
     else:
-        parts, phases = _queued(case, clocks)
+        parts, phases = _queued(run, case, clocks)
     return Observation(
         source=run.traces[0].source.name,
         case=case,
@@ -205,7 +207,7 @@ def _blocking(run: Run, case: Case, clocks: _Clocks) -> tuple[dict[str, float], 
     return parts | kernels, phases
 
 
-def _queued(case: Case, clocks: _Clocks) -> tuple[dict[str, float], dict[str, float]]:
+def _queued(run: Run, case: Case, clocks: _Clocks) -> tuple[dict[str, float], dict[str, float]]:
     """Parts and phases where the host only queues: on the GPU's busy clock."""
 
     def host(*path: str) -> float:
@@ -215,20 +217,27 @@ def _queued(case: Case, clocks: _Clocks) -> tuple[dict[str, float], dict[str, fl
     reduced = [table for path, table in clocks.busy.items() if path and path[-1] in (NCCL, PEER)]
     transfer = min((float(np.nanmedian(np.nanmin(t, axis=0))) for t in reduced
                     if not np.isnan(t).all()), default=0.0)  # fmt: skip
-    parts = dict(_kernels(case, clocks)) if route(case) == "queued" else {}
+    if route(case) == "queued":
+        parts = _kernels(case, clocks)
+    else:
+        parts = replayed_parts(run, case, clocks.warmup, clocks.batch_s)
     between = host() - host(COPY) - host("forward") - host("backward") - host("step")
     told = {
         COPY: host(COPY), "forward": host("forward"), "backward": host("backward"),
         "step": host("step"), BETWEEN: between, "CUDA graph": host("CUDA graph"),
     }  # fmt: skip
     for part in mlp_parts(case):
+        if part.name in DERIVED:
+            continue
         if part.clock == "host" and part.phase in told:
             parts[part.key] = told[part.phase]
         elif part.phase in (NCCL, PEER) and route(case) == "queued":
             parts[part.key] = transfer
-        elif part.name == "replayed batch":
-            parts[part.key] = clocks.batch_s
-    on_host = {p.phase: parts[p.key] for p in mlp_parts(case) if p.clock == "host"}
+    on_host = {
+        p.phase: parts[p.key]
+        for p in mlp_parts(case)
+        if p.clock == "host" and p.name not in DERIVED
+    }
     if sum(on_host.values()) * AHEAD > clocks.batch_s:
         return parts, on_host
     return parts, {

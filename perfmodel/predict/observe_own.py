@@ -12,7 +12,8 @@ from perfmodel.fit import Clock, Floats, Measured, count_warmup, tabulate
 from perfmodel.measure import Run, batch_seconds
 from perfmodel.predict.case import own_case
 from perfmodel.predict.observe import AHEAD, Observation
-from perfmodel.predict.parts import BETWEEN, own_parts
+from perfmodel.predict.part import BETWEEN
+from perfmodel.predict.parts import own_parts
 from perfmodel.runs import identify
 from perfmodel.workloads.work import Workload
 

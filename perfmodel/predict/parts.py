@@ -3,101 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist
+from typing import Final, get_args
 
 from perfmodel.errors import ModelError
 from perfmodel.predict.case import Case
+from perfmodel.predict.part import BETWEEN, D2H, H2D, REDUCE, Clock, Part, route
 from perfmodel.workloads.mlp_ranges import COPY, NCCL, PEER
 from perfmodel.workloads.work import Workload
 
-Clock = Literal["host", "gpu"]
-Route = Literal["blocking", "queued", "replayed"]
-
-D2H: Final = "cudaMemcpyDeviceToHost"
-H2D: Final = "cudaMemcpyHostToDevice"
-REDUCE: Final = "MPI_Allreduce"
-BETWEEN: Final = "between ranges"
-
-BOUNDS: Final[Mapping[str, str]] = {
-    "batches": "host",
-    "spilled": "host",
-    "paged": "host",
-    "launches": "host",
-    "kernels": "launch latency",
-    "copies": "link latency",
-    "messages": "link latency",
-    "bytes": "link bandwidth",
-    "moved": "memory",
-    "flops": "compute",
-    "tail": "compute",
-    "alone": "compute",
-    "ramp": "link bandwidth",
-    "NCCL sums": "link latency",
-    "NCCL bytes": "link bandwidth",
-    "peer bytes": "link bandwidth",
-}
-"""What a part is bound by when most of its time is this amount's."""
-
-UNITS: Final[Mapping[str, str]] = {
-    "batches": "s",
-    "spilled": "s/B^0.5",
-    "paged": "s",
-    "launches": "s/launch",
-    "kernels": "s/kernel",
-    "copies": "s/copy",
-    "messages": "s/message",
-    "bytes": "s/B",
-    "moved": "s/B",
-    "flops": "s/FLOP",
-    "tail": "s/FLOP^0.5",
-    "alone": "s/s",
-    "ramp": "s/B^0.5",
-    "NCCL sums": "s/sum",
-    "NCCL bytes": "s/B",
-    "peer bytes": "s/B",
-}
-"""Unit of an amount's coefficient."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One term of a batch: seconds = sum of coefficients times amounts.
-
-    Attributes
-    ----------
-    name : str
-        What it does; parts of one name and `group` share their coefficients.
-    group : str
-        What it does it with: a kind of memory, a library, a transport.
-    phase : str
-        The NVTX range whose time it is part of.
-    clock : {'host', 'gpu'}
-    amounts : mapping of str to float
-        Keys of `UNITS`.
-    """
-
-    name: str
-    group: str
-    phase: str
-    clock: Clock
-    amounts: Mapping[str, float]
-
-    @property
-    def key(self) -> str:
-        """Name in a model's file."""
-        return f"{self.name} [{self.group}]"
-
-
-def route(case: Case) -> Route:
-    """How the host and the GPU take turns: the host waits for the GPU, queues, or replays."""
-    s = case.settings
-    if case.workload is not None:
-        return "queued"
-    if s["graph"] == "yes":
-        return "replayed"
-    return "queued" if s["transport"] in ("nccl", "peer", "none") else "blocking"
+_PACKETS: Final = 4 << 20
+"""Bytes to all peers together up to which the trainer sends packets, a quarter of them flags."""
 
 
 def parts_of(case: Case) -> tuple[Part, ...]:
@@ -138,11 +55,8 @@ def mlp_parts(case: Case) -> tuple[Part, ...]:
             f"wanted a run whose structure is modelled (CuPy, no --overlap, a transport other than "
             f"cuda-aware); found {case.label}; leave that out"
         )
-    how = route(case)
-    if how == "replayed" and s["gemm"] != "cublas":  # its kernels are no ranges of any report
-        return (*_host(case), _replayed(case))
     parts = [*_images(case), *_products(case), *_host(case)]
-    parts += _through_host(case) if how == "blocking" else _on_device(case)
+    parts += _through_host(case) if route(case) == "blocking" else _on_device(case, parts)
     return tuple(parts)
 
 
@@ -175,13 +89,17 @@ def _products(case: Case) -> list[Part]:
     kind = f"{s['gemm']} {s['math']} {8 * width} bit"
     wide = 2 * 2 * d * h * k
     n = h * d + h + c * h + c
-    found = [
-        Part("wide products", kind, "products", "gpu",
-             {"kernels": 2.0, "flops": wide, "tail": 2 * math.sqrt(wide / 2)}),
-    ]  # fmt: skip
+    product = {"kernels": 2.0, "flops": wide, "tail": 2 * math.sqrt(wide / 2)}
+    if route(case) == "replayed" and s["gemm"] not in ("cublas", "fused"):
+        # no name tells which kernel of the graph does what
+        moved = width * (5 * h * k + 3 * n)
+        whole = product | {"kernels": 14.0, "moved": moved}
+        step = [_step_in_one(case)] if s["transport"] == "peer" else []
+        return [Part("replayed kernels", kind, "products", "gpu", whole), *step]
+    found = [Part("wide products", kind, "products", "gpu", product)]
     if s["gemm"] == "fused":
-        steps = {"kernels": 3.0, "moved": width * 5 * h * k}
-        found.append(Part("fused steps", kind, "products", "gpu", steps))
+        steps = {"kernels": 2.0, "moved": width * 5 * h * k}
+        found.append(Part("fused steps", f"{8 * width} bit", "products", "gpu", steps))
     else:
         found += [
             Part("thin products", kind, "products", "gpu",
@@ -189,38 +107,14 @@ def _products(case: Case) -> list[Part]:
             Part("element-wise", f"{8 * width} bit", "products", "gpu",
                  {"kernels": 5.0, "moved": width * (6 * h * k + 4 * c * k)}),
         ]  # fmt: skip
-    if s["transport"] != "peer":
+    if route(case) == "replayed" and (s["gemm"] == "fused" or s["transport"] == "peer"):
+        found.append(_step_in_one(case))
+    elif s["transport"] != "peer":
         found.append(
             Part("step kernels", f"{8 * width} bit", "step", "gpu",
                  {"kernels": 4.0, "moved": 3 * width * n})
         )  # fmt: skip
     return found
-
-
-def _replayed(case: Case) -> Part:
-    """A batch as one CUDA graph of the trainer's own kernels: all its work in one part.
-
-    Runs with and without an all-reduce, by NCCL or by the trainer's own, share what they compute.
-    """
-    z, s = case.sizes, case.settings
-    size, p, width = float(parameters(case) * z["b"]), z["p"], z["b"]
-    if s["parallel"] == "model":
-        size = float(z["C"] * z["B"] * z["b"])
-    rows = z["H"] * z["B"] / p
-    wide = 4.0 * z["D"] * rows
-    ring = 2 * (p - 1) / p * size
-    nccl, peer = (p > 1 and s["transport"] == name for name in ("nccl", "peer"))
-    amounts = {
-        "batches": 1.0,
-        "flops": wide,
-        "tail": math.sqrt(wide),
-        "moved": width * 5 * rows,
-        "NCCL sums": float(nccl),
-        "NCCL bytes": ring * nccl,
-        "peer bytes": (p - 1) * size * peer,
-    }
-    kind = f"{s['gemm']} {s['math']} {8 * width} bit, {s['parallel']} parallel"
-    return Part("replayed batch", kind, "GPU", "gpu", amounts)
 
 
 def _host(case: Case) -> list[Part]:
@@ -289,20 +183,55 @@ def _through_host(case: Case) -> list[Part]:
     ]
 
 
-def _on_device(case: Case) -> list[Part]:
+def _on_device(case: Case, before: Sequence[Part]) -> list[Part]:
     """Gradients summed from GPU to GPU, and what lies between kernels that follow one another."""
     z, s = case.sizes, case.settings
     p, size = z["p"], float(parameters(case) * z["b"])
     if s["parallel"] == "model":
         size = float(z["C"] * z["B"] * z["b"])
-    between = {"batches": 1.0, "NCCL sums": _nccl_sums(case)}
-    gaps = Part("gaps", f"{s['gemm']}, {route(case)}", BETWEEN, "gpu", between)
+    kernels = sum(part.amounts.get("kernels", 0.0) for part in before)
+    between = {"kernels": kernels, "NCCL sums": _nccl_sums(case)}
+    gaps = Part("gaps", route(case), BETWEEN, "gpu", between)
     if p == 1:
         return [gaps]
+    found = [*_exchange(case, size), gaps]
+    if route(case) == "queued":  # all wait for the rank whose host is slowest
+        found.append(Part("slowest rank", "queued", BETWEEN, "host", {"slower": slowest(p)}))
+    return found
+
+
+def _exchange(case: Case, size: float) -> list[Part]:
+    """The sum of so many bytes over ranks: by NCCL, or by peers, which step as well."""
+    p, s = case.sizes["p"], case.settings
     ring = 2 * (p - 1) / p * size
-    # NCCL's rate rises with the size, from protocol to protocol: a root lies between them
-    over = {"messages": float(2 * (p - 1)), "ramp": math.sqrt(ring), "bytes": ring}
-    if s["transport"] == "peer":
-        fused = {"messages": 1.0, "bytes": ring}
-        return [Part("peer all-reduce and step", s["transport"], PEER, "gpu", fused), gaps]
-    return [Part("all-reduce", "NCCL", NCCL, "gpu", over), gaps]
+    if s["transport"] != "peer":
+        # NCCL's rate rises with the size, from protocol to protocol: a root lies between them
+        over = {"messages": float(2 * (p - 1)), "ramp": math.sqrt(ring), "bytes": ring}
+        return [Part("all-reduce", "NCCL", NCCL, "gpu", over)]
+    if route(case) == "replayed":
+        return []  # with the step
+    fused = {"messages": 1.0, "bytes": ring}
+    return [Part("peer all-reduce and step", "peer", PEER, "gpu", fused)]
+
+
+def _step_in_one(case: Case) -> Part:
+    """One kernel over all parameters; with peers, gradients are sent to all of them before."""
+    z, size = case.sizes, float(parameters(case) * case.sizes["b"])
+    amounts = {"kernels": 1.0, "moved": 3 * size, "messages": 0.0, "bytes": 0.0}
+    if case.settings["transport"] == "peer" and z["p"] > 1:
+        sent = (z["p"] - 1) * size
+        packets = sent <= _PACKETS  # which bring their flags along; others send them after the data
+        amounts |= (
+            {"messages": 1.0, "bytes": 4 / 3 * sent}
+            if packets
+            else {"messages": 2.0, "bytes": sent}
+        )
+    return Part("step in one kernel", f"{8 * z['b']} bit", "step", "gpu", amounts)
+
+
+def slowest(ranks: int) -> float:
+    """Return how many standard deviations the slowest of some ranks is above one of them.
+
+    The median of the largest of p normal variables: the p-th root of 1/2 is its quantile.
+    """
+    return NormalDist().inv_cdf(0.5 ** (1 / ranks))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from perfmodel.errors import ModelError
 from perfmodel.predict.case import Case
 from perfmodel.predict.model import Z90, Model, Term
-from perfmodel.predict.parts import BETWEEN, BOUNDS, D2H, Part, route
+from perfmodel.predict.part import BETWEEN, BOUNDS, D2H, Part, route
+
+Pace = Literal["GPU", "host, queueing", "host, waiting"]
 
 _FALLBACK_NOISE: Final = 0.10
 _WIDEST: Final = 2.0
@@ -41,6 +43,10 @@ class Prediction:
         In the order in which they run; they add up to `batch_s`.
     extrapolated : tuple of str
         Symbols beyond what the model was calibrated on.
+    pace : {'GPU', 'host, queueing', 'host, waiting'}
+        What sets the batch's time, by which its noise is chosen.
+    variance : float
+        Of log(batch_s), that the coefficients leave.
     untraced_s : float or None
         The batch without Nsight Systems; None where the model does not know what that adds.
     """
@@ -51,6 +57,8 @@ class Prediction:
     high_s: float
     phases: tuple[Phase, ...]
     extrapolated: tuple[str, ...]
+    pace: Pace
+    variance: float
     untraced_s: float | None = None
 
 
@@ -64,11 +72,13 @@ def predict(model: Model, case: Case) -> Prediction:
     """
     timed = [_Timed.of(model, part, case) for part in model.parts(case)]
     if route(case) == "blocking":
-        return _prediction(model, case, _blocking(timed))
+        return _prediction(model, case, _blocking(timed), "host, waiting")
     host, gpu = ([t for t in timed if t.part.clock == clock] for clock in ("host", "gpu"))
     paced_by_host = sum(t.seconds for t in host) > sum(t.seconds for t in gpu)
-    faster = gpu if paced_by_host else host
-    return _prediction(model, case, _queued(host) if paced_by_host else _computed(gpu), faster)
+    queues: Final = "host, queueing"
+    if paced_by_host:
+        return _prediction(model, case, _queued(host), queues, (gpu, "GPU"))
+    return _prediction(model, case, _computed(gpu), "GPU", (host, queues))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +131,19 @@ def _blocking(timed: Sequence[_Timed]) -> _Phases:
 
 def _queued(host: Sequence[_Timed]) -> _Phases:
     """Host and GPU work side by side, the host is the slower: its phases are the batch."""
-    return [(t.part.phase, t.seconds, t.variance, t.bound) for t in host]
+    return _together(host, lambda t: t.part.phase)
 
 
 def _computed(gpu: Sequence[_Timed]) -> _Phases:
     """Host and GPU work side by side, the GPU is the slower: its parts are the batch."""
+    return _together(gpu, lambda t: t.part.name)
+
+
+def _together(timed: Sequence[_Timed], name: Callable[[_Timed], str]) -> _Phases:
+    """Add up parts of one name; the first one's bound is theirs."""
     named: dict[str, list[_Timed]] = {}
-    for t in gpu:
-        named.setdefault(t.part.name, []).append(t)
+    for t in timed:
+        named.setdefault(name(t), []).append(t)
     return [
         (name, sum(t.seconds for t in ts), sum(t.variance for t in ts), ts[0].bound)
         for name, ts in named.items()
@@ -136,12 +151,16 @@ def _computed(gpu: Sequence[_Timed]) -> _Phases:
 
 
 def _prediction(
-    model: Model, case: Case, phases: _Phases, faster: Sequence[_Timed] = ()
+    model: Model,
+    case: Case,
+    phases: _Phases,
+    pace: Pace,
+    faster: tuple[Sequence[_Timed], Pace] | None = None,
 ) -> Prediction:
     """Put the phases together.
 
-    Beyond the calibration's runs the side that is predicted to be faster may be the slower one: its
-    upper limit counts, too.
+    Where host and GPU work side by side, the one that is predicted to be faster may be the slower
+    one in a launch: its upper limit counts, too.
     """
     total = sum(seconds for _, seconds, _, _ in phases)
     if total <= 0:
@@ -150,23 +169,24 @@ def _prediction(
             "calibrate anew"
         )
     spread = sum(variance for _, _, variance, _ in phases) / total**2
-    low, high = interval(total, model.batch_noise, spread)
+    noise = model.noise(pace)
+    low, high = interval(total, noise, spread)
+    beside = sum(t.seconds for t in faster[0]) if faster else 0.0
+    if faster and beside > 0:
+        variance = sum(t.variance for t in faster[0]) / beside**2
+        high = max(high, interval(beside, model.noise(faster[1]), variance)[1])
+    made = []
+    for name, seconds, variance, bound in phases:
+        of_phase = model.phase_noise.get(name, max(noise, _FALLBACK_NOISE))
+        relative = variance / seconds**2 if seconds > 0 else 0.0
+        made.append(Phase(name, seconds, *interval(seconds, of_phase, relative), bound))
     beyond = tuple(
         name for name, values in model.seen.items()
         if name in case.sizes and not values[0] <= case.sizes[name] <= values[-1]
     )  # fmt: skip
-    beside = sum(t.seconds for t in faster)
-    if beyond and beside > 0:
-        variance = sum(t.variance for t in faster)
-        high = max(high, interval(beside, model.batch_noise, variance / beside**2)[1])
-    made = []
-    for name, seconds, variance, bound in phases:
-        noise = model.phase_noise.get(name, max(model.batch_noise, _FALLBACK_NOISE))
-        relative = variance / seconds**2 if seconds > 0 else 0.0
-        made.append(Phase(name, seconds, *interval(seconds, noise, relative), bound))
     known = model.tracing_s is not None and route(case) == "blocking"
     untraced = max(total - (model.tracing_s or 0.0), 0.5 * total) if known else None
-    return Prediction(case, total, low, high, tuple(made), beyond, untraced)
+    return Prediction(case, total, low, high, tuple(made), beyond, pace, spread, untraced)
 
 
 def interval(seconds: float, noise: float, relative_variance: float) -> tuple[float, float]:

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-_ROUNDS: Final = 20
+ROUNDS: Final = 20
+_SETTLED: Final = 1e-5
 _HUBER: Final = 1.5
 """Residuals beyond so many standard deviations count linearly: 96 % efficient on Gaussian noise."""
 _LEAST_SCALE: Final = 0.003
@@ -30,7 +31,13 @@ class Fitted:
     scale: float
 
 
-def fit(x: Floats, seconds: Floats, weights: Floats | None = None) -> Fitted:
+def fit(
+    x: Floats,
+    seconds: Floats,
+    weights: Floats | None = None,
+    start: Floats | None = None,
+    rounds: int = ROUNDS,
+) -> Fitted:
     """Fit t = x c in log time, with c at least 0 and Huber's weights.
 
     Gauss-Newton: log(x c) = log t0 + x c / t0 - 1 around the times t0 of the round before, so that
@@ -44,21 +51,25 @@ def fit(x: Floats, seconds: Floats, weights: Floats | None = None) -> Fitted:
         Measured times, all above 0.
     weights : array, shape (n,), optional
         How often every row counts.
+    start : array, shape (n,), optional
+        Fitted times to begin with, by default the measured ones.
+    rounds : int
+        At most.
     """
     usual = np.where(x.max(axis=0) > 0, np.abs(x).max(axis=0), 1.0)
     scaled = x / usual
     often = np.ones(len(seconds)) if weights is None else weights
-    fitted = seconds.copy()
+    fitted = seconds if start is None else start
     weight = often
     c = np.zeros(x.shape[1])
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         target = 1.0 + np.log(seconds / fitted)
         before, c = c, nonnegative(scaled / fitted[:, None], target, weight)
         fitted = np.maximum(scaled @ c, 1e-12)
         residual = np.log(seconds / fitted)
         scale = spread(residual, often, int((c > 0).sum()))
         weight = often * np.minimum(1.0, _HUBER * scale / np.maximum(np.abs(residual), 1e-12))
-        if np.allclose(c, before, rtol=1e-5, atol=1e-12):
+        if (np.abs(c - before) <= 1e-12 + _SETTLED * np.abs(before)).all():
             break
     return Fitted(c / usual, residual, scale)
 
@@ -103,18 +114,3 @@ def measured_space(x: Floats) -> Floats:
     usual = np.where(x.max(axis=0) > 0, x.max(axis=0), 1.0)
     _, sizes, rows = np.linalg.svd(x / usual, full_matrices=False)
     return np.asarray(rows[sizes > _SAME * max(sizes[0], 1e-300)])
-
-
-def resample(
-    x: Floats, seconds: Floats, groups: npt.NDArray[np.int64], count: int, seed: int
-) -> Floats:
-    """Bootstrap over groups of rows (configurations): coefficients by resample, (count, k)."""
-    generator = np.random.default_rng(seed)
-    names = np.unique(groups)
-    found = []
-    for _ in range(count):
-        drawn = generator.choice(names, len(names))
-        often = np.array([(drawn == g).sum() for g in groups], float)
-        keep = often > 0
-        found.append(fit(x[keep], seconds[keep], often[keep]).coefficients)
-    return np.array(found)

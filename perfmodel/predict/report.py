@@ -9,14 +9,14 @@ from typing import Any, Final
 import numpy as np
 
 from perfmodel.predict.case import MLP
-from perfmodel.predict.model import Z90, Model, Term
-from perfmodel.predict.parts import BOUNDS, UNITS
+from perfmodel.predict.model import USUAL_NOISE, Z90, Model, Term
+from perfmodel.predict.part import BOUNDS, UNITS
 from perfmodel.predict.predict import Prediction
 from perfmodel.predict.scaling import Scaled, epoch_s
 from perfmodel.table import Column, Table
 from perfmodel.units import si
 
-_RATES: Final = ("bytes", "moved", "flops", "NCCL bytes", "peer bytes")
+_RATES: Final = ("bytes", "moved", "flops")
 """Amounts whose coefficients are shown as what happens in a second."""
 _SIZES: Final = {
     "copy images": "B", "copy out": "H", "copy back": "H", "pipeline": "H", "step kernels": "H",
@@ -125,11 +125,18 @@ def calibration_text(model: Model) -> list[str]:
         said.append(
             f"Fitted batches miss the measured ones by {100 * float(np.mean(errors)):.1f} % on "
             f"average, {100 * max(errors):.1f} % at most; from launch to launch they differ by "
-            f"{100 * model.batch_noise:.1f} % (one standard deviation)"
+            f"{_noise(model)} (one standard deviation)"
         )
     if model.tracing_s is not None:
         said.append(f"Recording adds {si(model.tracing_s, 's')} to a batch")
     return said
+
+
+def _noise(model: Model) -> str:
+    """Noise by what sets the pace, or the one that is assumed."""
+    if not model.batch_noise:
+        return f"an assumed {100 * USUAL_NOISE:.0f} %"
+    return ", ".join(f"{100 * sd:.1f} % ({pace})" for pace, sd in model.batch_noise.items())
 
 
 def prediction_document(p: Prediction, images: int) -> dict[str, Any]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from perfmodel.readers.nsys import ALL_PARTS, read_sqlite
 from perfmodel.trace import Trace
 
-__all__ = ["read"]
+__all__ = ["opened", "read"]
 
 _CONVERTED: Final = (".nsys-rep", ".qdrep", ".gz", ".xz", ".zst")
 
@@ -32,9 +33,23 @@ def read(path: str | Path, *, parts: Iterable[str] = ALL_PARTS) -> Trace:
         If it is no Nsight Systems export.
     """
     source = Path(path)
-    if source.suffix not in _CONVERTED:
-        return read_sqlite(source, parts=parts)
+    with opened(source) as sqlite:
+        return read_sqlite(sqlite, parts=parts, source=source)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Path]:
+    """Yield the path of an SQLite file with the report's content, temporary where it must be.
+
+    Raises
+    ------
+    ReportError
+        If the report cannot be unpacked, or cannot be exported here.
+    """
+    if path.suffix not in _CONVERTED:
+        yield path
+        return
     from perfmodel.readers.rep import as_sqlite  # brings modules that few readings need
 
-    with as_sqlite(source) as sqlite:
-        return read_sqlite(sqlite, parts=parts, source=source)
+    with as_sqlite(path) as sqlite:
+        yield sqlite

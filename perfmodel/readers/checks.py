@@ -98,6 +98,20 @@ def check_file(file: Path, path: Path) -> None:
     _check_sum(file, path)
 
 
+def broken(path: Path, error: Exception) -> ReportError:
+    """Return what to say of a file in which SQLite, or the reader of pages, found an error."""
+    reason = " ".join(str(error).split())[:200]
+    if "I/O error" in reason or "unable to get the page" in reason:
+        return ReportError(
+            f"{path}: cannot be read ({reason}): the disk or its server fails; copy the report to "
+            f"another disk"
+        )
+    return ReportError(
+        f"{path}: the SQLite file is damaged or half-written ({reason}); "
+        f"export it again with: {EXPORT}"
+    )
+
+
 def stated_bytes(header: bytes) -> int:
     """Return how long a file is at least, as the first 100 bytes say; 0 if it is not SQLite."""
     if not header.startswith(_MAGIC):

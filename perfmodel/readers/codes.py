@@ -54,7 +54,17 @@ def sums(codes: Int32 | Int64, values: Int64, groups: int) -> Int64:
 
 def check_sum(values: Int64) -> None:
     """Raise `ReportError` if values, all of them together, may not be added up exactly."""
-    if float(np.abs(values.astype(np.float64)).sum()) > _LARGEST:
+    check_magnitude(magnitude(values))
+
+
+def magnitude(values: Int64) -> float:
+    """Sum of the absolute values, as a float that cannot overflow."""
+    return float(np.abs(values.astype(np.float64)).sum())
+
+
+def check_magnitude(total: float) -> None:
+    """Raise `ReportError` if a sum of absolute values may leave the range of 64-bit integers."""
+    if total > _LARGEST:
         raise ReportError("times or sizes add up to more than 2^63: the report is damaged")
 
 

@@ -35,13 +35,13 @@ ALL_PARTS: Final = frozenset({"nvtx", "ops", "op_details", "api", "api_names", "
 """Parts of a report. 'op_details' are sizes, kinds and places of GPU operations, 'api_names' the
 names of API calls; both cost reading time that some questions can save."""
 
-_OPS = (
+OP_TABLES = (
     (KERNEL, "CUPTI_ACTIVITY_KIND_KERNEL"),
     (MEMCPY, "CUPTI_ACTIVITY_KIND_MEMCPY"),
     (MEMSET, "CUPTI_ACTIVITY_KIND_MEMSET"),
     (GRAPH, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"),
 )
-_API = "CUPTI_ACTIVITY_KIND_RUNTIME"
+API_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 _SEVERITY = {0: "unknown", 1: "info", 2: "warning", 3: "error", 4: "verbose"}
 
@@ -74,8 +74,8 @@ def read_sqlite(
     """
     wanted = frozenset(parts)
     with Database(path, fast=fast, shown=source) as db:
-        _check_export(db)
-        ids, strings = _strings(db)
+        check_export(db)
+        ids, strings = read_strings(db)
         nvtx = read_nvtx(db, strings, ids) if "nvtx" in wanted else None
         ops = _read_ops(db if "ops" in wanted else None, ids, details="op_details" in wanted)
         api = _read_api(db if "api" in wanted else None, ids, names="api_names" in wanted)
@@ -83,7 +83,8 @@ def read_sqlite(
         return _assemble(db, strings, nvtx, ops, api, mpi)
 
 
-def _check_export(db: Database) -> None:
+def check_export(db: Database) -> None:
+    """Refuse an SQLite file that is no Nsight Systems export with a `SchemaError`."""
     known = {*_META, "ANALYSIS_DETAILS", "TARGET_INFO_SESSION_START_TIME"}
     if "StringIds" not in db.tables or not (known | {"NVTX_EVENTS"}) & db.tables:
         found = ", ".join(sorted(db.tables)[:5]) or "no table"
@@ -94,7 +95,8 @@ def _check_export(db: Database) -> None:
         )
 
 
-def _strings(db: Database) -> tuple[Ids, tuple[str, ...]]:
+def read_strings(db: Database) -> tuple[Ids, tuple[str, ...]]:
+    """Read all strings; their codes are positions in the tuple."""
     rows = ((i, as_text(text)) for i, text in db.rows("StringIds", ["id", "value"]))
     known = {i: text for i, text in rows if isinstance(i, int) and text is not None}
     return Ids(np.array([*known], np.int64)), tuple(known.values())
@@ -105,7 +107,7 @@ def _read_ops(db: Database | None, ids: Ids, *, details: bool) -> dict[str, Any]
     columns = ["correlationId", "globalPid", "demangledName"]
     more = ["deviceId", "streamId", "bytes", "copyKind", "srcKind", "dstKind"]
     parts: dict[str, list[Any]] = {c: [] for c in ["start", "end", *columns, *more, "kind"]}
-    for kind, table in _OPS:
+    for kind, table in OP_TABLES:
         have = db.columns(table) if db else ()
         wanted = [c for c in (columns + more if details else columns) if c in have]
         rows = db.read_events(table, wanted, open_ends=False) if db else {}
@@ -114,9 +116,9 @@ def _read_ops(db: Database | None, ids: Ids, *, details: bool) -> dict[str, Any]
         for c in ("start", "end", "correlationId", "globalPid", "bytes"):
             parts[c].append(rows.get(c, np.full(count, NULL)))
         for c in ("deviceId", "streamId"):
-            parts[c].append(_narrow(rows.get(c), count, np.int32))
+            parts[c].append(narrow(rows.get(c), count, np.int32))
         for c in ("copyKind", "srcKind", "dstKind"):
-            parts[c].append(_narrow(rows.get(c), count, np.int8))
+            parts[c].append(narrow(rows.get(c), count, np.int8))
         names = rows.get("demangledName")
         parts["demangledName"].append(
             np.full(count, NO_NAME, np.int32) if names is None else ids.codes(names)
@@ -129,12 +131,12 @@ def _read_api(db: Database | None, ids: Ids, *, names: bool) -> dict[str, Any]:
     columns = [*needed, "nameId"] if names else needed
     rows: dict[str, Any] = dict.fromkeys(["start", "end", *columns], np.empty(0, np.int64))
     if db is not None:
-        rows = db.read_events(_API, columns, needed=needed, open_ends=False)
+        rows = db.read_events(API_TABLE, columns, needed=needed, open_ends=False)
     unnamed = np.full(len(rows["start"]), NO_NAME, np.int32)
     return rows | {"nameId": ids.codes(rows["nameId"]) if names else unnamed}
 
 
-def _narrow(values: Int64 | None, count: int, kind: Any) -> Any:
+def narrow(values: Int64 | None, count: int, kind: Any) -> Any:
     """Shrink a column of small numbers; what does not fit (or is NULL) becomes -1."""
     if values is None:
         return np.full(count, -1, kind)

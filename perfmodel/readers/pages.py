@@ -9,12 +9,14 @@ is refused (`Unsupported`), never guessed: SQLite itself then reads the table.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final, Self
 
 import numpy as np
 
+from perfmodel.readers.header import check_header
 from perfmodel.readers.records import (
     ANY_HEADER,
     PADDING,
@@ -36,6 +38,7 @@ __all__ = ["Damaged", "PageFile", "Unsupported"]
 _INTERIOR: Final = 5
 _LEAF: Final = 13
 _CHUNK: Final = 1 << 20  # bytes of pages parsed at a time: what a CPU's cache holds
+_JOINED: Final = 16  # of them make a chunk of rows
 _SPREAD: Final = 4  # pages that lie closer than this on average are read with those between them
 _SPILL: Final = 1 << 25  # bytes of overflowing records put together at a time
 
@@ -62,7 +65,7 @@ class PageFile:
             with path.open("rb", buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size
                 refuse(size < 512, "smaller than a page")
-                self._size, self._usable, self._count = _check_header(file.read(100), size)
+                self._size, self._usable, self._count = check_header(file.read(100), size)
             self._file = path.open("rb", buffering=0)
         except OSError as error:
             raise Unsupported(str(error)) from error
@@ -113,14 +116,35 @@ class PageFile:
         """
         parts: dict[int, list[Int64]] = {column: [] for column in columns}
         for records in self._records(self._leaves(root_page)) if parts else ():
-            for field in fields(records, parts, header_bytes):
-                values = integers(records.data, field)
-                if field.column == rowid_alias:
-                    refuse(field.types.any(), "a primary key that is no rowid")
-                    values = records.rowid
-                parts[field.column].append(values)
+            for column, values in _integers(records, parts, rowid_alias, header_bytes):
+                parts[column].append(values)
         arrays = {column: np.concatenate(parts.pop(column)) for column in dict.fromkeys(columns)}
         return [arrays[column] for column in columns]
+
+    def chunks(
+        self,
+        root_page: int,
+        columns: Sequence[int],
+        *,
+        rowid_alias: int | None = None,
+        header_bytes: tuple[int, int] = ANY_HEADER,
+    ) -> Iterator[tuple[list[Int64], int]]:
+        """Read integer columns as `read` does, some rows at a time.
+
+        Yields
+        ------
+        columns : list of int64 array
+        bytes : int
+            Of the pages they were on.
+        """
+        leaves = self._leaves(root_page)
+        left = len(leaves) * self._size
+        records = self._records(leaves)
+        while some := list(islice(records, _JOINED)):
+            found = [dict(_integers(r, columns, rowid_alias, header_bytes)) for r in some]
+            size = min(left, _JOINED * max(_CHUNK, self._size))
+            left -= size
+            yield [np.concatenate([part[column] for part in found]) for column in columns], size
 
     def check(self, root_page: int, header_bytes: tuple[int, int]) -> None:
         """Raise `Damaged` or `Unsupported` as `read` does, without reading a column."""
@@ -284,18 +308,16 @@ class PageFile:
         return np.concatenate([*pieces, np.zeros(PADDING, np.uint8)]), starts
 
 
-def _check_header(head: bytes, size: int) -> tuple[int, int, int]:
-    """Return page size, usable bytes of a page, and pages ("The Database Header")."""
-    page = int.from_bytes(head[16:18], "big")
-    page = 65536 if page == 1 else page
-    usable = page - head[20]
-    refuse(head[:16] != b"SQLite format 3\0", "not an SQLite file")
-    refuse(head[18:20] != b"\1\1", "a write-ahead log")
-    refuse(page < 512 or page & (page - 1) != 0 or usable < 480, "a strange page size")
-    refuse(head[21:24] != b"\x40\x20\x20", "strange payload fractions")
-    refuse(head[56:60] != b"\0\0\0\1", "texts not in UTF-8")
-    pages = int.from_bytes(head[28:32], "big")
-    if pages == 0 or head[24:28] != head[92:96]:  # an old SQLite wrote last and kept no count
-        pages = size // page
-    refuse(size % page != 0 or size < pages * page, "a truncated file")
-    return page, usable, pages
+def _integers(
+    records: Records,
+    columns: Collection[int],
+    alias: int | None,
+    header_bytes: tuple[int, int],
+) -> Iterator[tuple[int, Int64]]:
+    """Decode integer columns of some records."""
+    for field in fields(records, columns, header_bytes):
+        if field.column == alias:
+            refuse(field.types.any(), "a primary key that is no rowid")
+            yield field.column, records.rowid
+        else:
+            yield field.column, integers(records.data, field)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,29 +15,16 @@ from urllib.parse import quote
 import numpy as np
 
 from perfmodel.errors import PerfmodelError, ReportError, SchemaError
-from perfmodel.readers.checks import EXPORT, check_file, stamp
+from perfmodel.readers.checks import EXPORT, broken, check_file, stamp
 from perfmodel.readers.pages import Damaged, PageFile, Unsupported
-from perfmodel.readers.records import COUNT_BYTES, decode
+from perfmodel.readers.records import decode
+from perfmodel.readers.schema import quoted, read_schema
 from perfmodel.trace import NULL, Int32, Int64
 
-_REAL = re.compile("REAL|FLOA|DOUB", re.IGNORECASE)
+_ROWS = 1 << 18  # read at a time where SQLite reads them
 _HEADLINE = "*** in database main ***\n"  # of what quick_check finds in a b-tree
 _SCHEMA_STEPS = 1_000_000  # of SQLite's machine; a real export's schema takes some 10 000
 _LATEST = 2**62  # in ns, 146 years: the difference of two times fits in 64 bits
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """An ordinary table: root page (0: read it with SQL), columns, rowid alias, REAL columns.
-
-    `header_bytes` are the least and the most that the header of a row's record can have.
-    """
-
-    root: int
-    columns: list[str]
-    alias: int | None
-    real: set[str]
-    header_bytes: tuple[int, int]
 
 
 class Database:
@@ -74,7 +60,7 @@ class Database:
         try:
             self._connection = sqlite3.connect(uri, uri=True)
         except sqlite3.Error as error:
-            raise self._broken(error) from error
+            raise broken(self.path, error) from error
         try:
             self._connection.text_factory = decode
             self._connection.execute("PRAGMA trusted_schema=OFF")
@@ -82,11 +68,11 @@ class Database:
             self._connection.execute("PRAGMA ignore_check_constraints=ON")
             steps = iter(range(_SCHEMA_STEPS // 10_000))
             self._connection.set_progress_handler(lambda: next(steps, None) is None, 10_000)
-            self._schema = self._read_schema()
+            self._schema = read_schema(self._connection)
             self._connection.set_progress_handler(None, 0)
         except (sqlite3.Error, ValueError) as error:  # a NUL in a table's name is a ValueError
             self._connection.close()
-            raise self._broken(error) from error
+            raise broken(self.path, error) from error
         self._sound: set[str] = set()
         self._pages: PageFile | None = None
         if fast:
@@ -178,13 +164,49 @@ class Database:
         SchemaError
             If a needed column is missing or holds no integers, or a time is none.
         """
+        self._check_events(table, needed)
+        found = self.read(table, ["start", "end", *columns])
+        self._check_times(table, found, open_ends=open_ends)
+        return found
+
+    def event_chunks(
+        self, table: str, columns: Sequence[str], *, needed: Sequence[str] = (), open_ends: bool
+    ) -> Iterator[tuple[dict[str, Int64], int]]:
+        """Read a table of events as `read_events` does, some rows at a time.
+
+        Yields
+        ------
+        columns : dict of str to int64 array
+        bytes : int
+            Of the file that they took, as far as it is known.
+
+        Raises
+        ------
+        ReportError, SchemaError
+            As `read_events` does, but not before the rows are come to.
+        Unsupported
+            If the page reader finds rows that it cannot read, after it has read others: read the
+            report again with ``fast=False``.
+        """
+        self._check_events(table, needed)
+        names = ["start", "end", *columns]
+        present = [c for c in names if c in self.columns(table)]
+        for arrays, size in self._chunks(table, present) if present else ():
+            found = dict(zip(present, arrays, strict=True))
+            for name in names:
+                found.setdefault(name, np.full(len(arrays[0]), NULL))
+            self._check_times(table, found, open_ends=open_ends)
+            yield found, size
+
+    def _check_events(self, table: str, needed: Sequence[str]) -> None:
         absent = {"start", "end", *needed}.difference(self.columns(table))
         if table in self._schema and absent:
             raise SchemaError(
                 f"{self.path}: {table} has no column {', '.join(sorted(absent))}: the export is "
                 f"half-written or not of Nsight Systems; make it again with: {EXPORT}"
             )
-        found = self.read(table, ["start", "end", *columns])
+
+    def _check_times(self, table: str, found: dict[str, Int64], *, open_ends: bool) -> None:
         for name in ("start", "end"):
             times = found[name]
             odd = (times <= -_LATEST) | (times >= _LATEST)
@@ -197,7 +219,6 @@ class Database:
                     f"{len(times)} rows; "
                     f"the export is damaged: make it again with: {EXPORT}"
                 )
-        return found
 
     def read_text(self, table: str, column: str) -> tuple[Int32, list[str]]:
         """Read a text column as codes into a list of its distinct strings; -1 stands for NULL."""
@@ -219,33 +240,12 @@ class Database:
         if table not in self._schema:
             return
         have = self.columns(table)
-        chosen = ", ".join(_quote(c) if c in have else "NULL" for c in columns)
+        chosen = ", ".join(quoted(c) if c in have else "NULL" for c in columns)
         try:
             self._check(table)
-            yield from self._connection.execute(f"SELECT {chosen} FROM {_quote(table)} NOT INDEXED")
+            yield from self._connection.execute(f"SELECT {chosen} FROM {quoted(table)} NOT INDEXED")
         except (sqlite3.Error, Damaged) as error:
-            raise self._broken(error) from error
-
-    def _read_schema(self) -> dict[str, _Stored]:
-        schema: dict[str, _Stored] = {}
-        statement = "SELECT name, rootpage FROM sqlite_master WHERE type = 'table'"
-        for name, root in self._connection.execute(statement).fetchall():
-            if not isinstance(name, str) or not isinstance(root, int) or root <= 0:
-                continue  # virtual tables have no root page
-            info = self._connection.execute(f"PRAGMA table_xinfo({_quote(name)})").fetchall()
-            stored = [column for _, column, _, _, _, _, hidden in info if not hidden]
-            indexes = self._connection.execute(f"PRAGMA index_list({_quote(name)})").fetchall()
-            keys = [i for i, row in enumerate(info) if row[5]]
-            alias = keys[0] if len(keys) == 1 and not any(i[3] == "pk" for i in indexes) else None
-            if alias is not None and str(info[alias][2]).upper() != "INTEGER":
-                alias = None
-            generated = any(row[6] for row in info)
-            real = {column for _, column, kind, *_ in info if _REAL.search(str(kind))}
-            whole = sum(str(row[2]).upper() in ("INTEGER", "INT") for row in info)
-            long = COUNT_BYTES * (len(info) - whole)  # the type of a whole number takes one byte
-            header = (1 + len(stored), 2 + whole + long)
-            schema[name] = _Stored(0 if generated else root, stored, alias, real, header)
-        return schema
+            raise broken(self.path, error) from error
 
     def _read_pages(self, table: str, columns: Sequence[str]) -> list[Int64] | None:
         stored = self._schema[table]
@@ -259,19 +259,35 @@ class Database:
         except Unsupported:
             return None
         except Damaged as error:
-            raise self._broken(error) from error
+            raise broken(self.path, error) from error
+
+    def _chunks(self, table: str, columns: list[str]) -> Iterator[tuple[list[Int64], int]]:
+        stored = self._schema[table]
+        if self._pages is None or stored.root == 0 or stored.real & set(columns):
+            rows = self.rows(table, columns)
+            while flat := [self._integer(v, table) for row in islice(rows, _ROWS) for v in row]:
+                part = np.array(flat, np.int64).reshape(-1, len(columns)).T
+                yield [np.ascontiguousarray(c) for c in part], 0
+            return
+        at = [stored.columns.index(c) for c in columns]
+        try:
+            yield from self._pages.chunks(
+                stored.root, at, rowid_alias=stored.alias, header_bytes=stored.header_bytes
+            )
+        except Damaged as error:
+            raise broken(self.path, error) from error
 
     def _read_rows(self, table: str, columns: Sequence[str]) -> list[Int64]:
         width = len(columns)
-        chosen = ", ".join(f"ifnull({_quote(c)}, {NULL})" for c in columns)
+        chosen = ", ".join(f"ifnull({quoted(c)}, {NULL})" for c in columns)
         try:
             self._check(table)
             rows: Iterable[tuple[Any, ...]] = self._connection.execute(
-                f"SELECT {chosen} FROM {_quote(table)} NOT INDEXED"
+                f"SELECT {chosen} FROM {quoted(table)} NOT INDEXED"
             )
             flat = np.fromiter((self._integer(v, table) for row in rows for v in row), np.int64)
         except (sqlite3.Error, Damaged) as error:
-            raise self._broken(error) from error
+            raise broken(self.path, error) from error
         return [np.ascontiguousarray(c) for c in flat.reshape(-1, width).T]
 
     def _check(self, table: str) -> None:
@@ -282,12 +298,14 @@ class Database:
         if self._pages is not None and stored.root:
             with suppress(Unsupported):
                 self._pages.check(stored.root, stored.header_bytes)
-        found = self._connection.execute(f"PRAGMA quick_check({_quote(table)})").fetchone()[0]
+        found = self._connection.execute(f"PRAGMA quick_check({quoted(table)})").fetchone()[0]
         if found != "ok":
             raise Damaged(found.removeprefix(_HEADLINE).partition("\n")[0])
         self._sound.add(table)
 
     def _integer(self, value: Any, table: str) -> int:
+        if value is None:
+            return NULL
         if type(value) is not int:
             raise SchemaError(
                 f"{self.path}: {table}: wanted integers, found {type(value).__name__} "
@@ -295,22 +313,6 @@ class Database:
                 f"again with: {EXPORT}"
             )
         return value
-
-    def _broken(self, error: Exception) -> ReportError:
-        reason = " ".join(str(error).split())[:200]
-        if "I/O error" in reason or "unable to get the page" in reason:
-            return ReportError(
-                f"{self.path}: cannot be read ({reason}): the disk or its server fails; copy the "
-                f"report to another disk"
-            )
-        return ReportError(
-            f"{self.path}: the SQLite file is damaged or half-written ({reason}); "
-            f"export it again with: {EXPORT}"
-        )
-
-
-def _quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def as_text(value: Any) -> str | None:

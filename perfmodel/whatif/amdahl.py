@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from perfmodel.predict.parts import route
+from perfmodel.predict.part import route
 from perfmodel.whatif.evidence import GRAPH, WAITS, Evidence, structure
 
 _LAUNCHES: Final = ("launch forward", "launch backward")

@@ -31,6 +31,8 @@ class Effect:
         Predicted phases, in seconds.
     extrapolated : tuple of str
         Symbols of the changed case beyond the calibration's runs.
+    pace : str
+        What sets the pace of the changed case, by which its launches differ.
     """
 
     ratio: float
@@ -38,6 +40,7 @@ class Effect:
     before: Mapping[str, float]
     after: Mapping[str, float]
     extrapolated: tuple[str, ...]
+    pace: str
 
 
 def effect(model: Model, before: Case, after: Case) -> Effect:
@@ -66,6 +69,7 @@ def effect(model: Model, before: Case, after: Case) -> Effect:
         before={p.name: p.seconds for p in old.phases},
         after={p.name: p.seconds for p in new.phases},
         extrapolated=new.extrapolated,
+        pace=new.pace,
     )
 
 

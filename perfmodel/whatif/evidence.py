@@ -13,7 +13,8 @@ from perfmodel.fit import Floats, bootstrap_medians, tabulate
 from perfmodel.machine import Machine
 from perfmodel.measure import Run, batch_seconds
 from perfmodel.predict import Case, Observation
-from perfmodel.predict.parts import BETWEEN, D2H, H2D, REDUCE, Part, parts_of, route
+from perfmodel.predict.part import BETWEEN, D2H, H2D, REDUCE, Part, route
+from perfmodel.predict.parts import parts_of
 
 GRAPH: Final = "kernels of the graph"
 """What a replayed batch's kernels take that no other name tells."""

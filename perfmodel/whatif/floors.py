@@ -14,7 +14,7 @@ from typing import Final
 
 from perfmodel.machine import Machine
 from perfmodel.predict import Case
-from perfmodel.predict.parts import Part, route
+from perfmodel.predict.part import Part, route
 from perfmodel.whatif.evidence import GRAPH, WAITS, Evidence, structure
 
 _PEAKS: Final = {"ieee": "float32", "tf32": "tf32_tensor", "tf32x3": "tf32x2_tensor"}

@@ -68,7 +68,7 @@ class Judge:
         share = _per_image(self.found.case, after)
         ratio = said.ratio * share
         # two launches, the report's and the next one, differ in the noise of both
-        launches = math.hypot(said.sd, math.sqrt(2) * self.model.batch_noise)
+        launches = math.hypot(said.sd, math.sqrt(2) * self.model.noise(said.pace))
         low, high = (whole * (1 - ratio * math.exp(s * Z90 * said.sd)) for s in (1, -1))
         next_low, next_high = (whole * (1 - ratio * math.exp(s * Z90 * launches)) for s in (1, -1))
         scale = whole / sum(said.before.values())

@@ -70,7 +70,7 @@ class ThinGemm(PlannedGemm):
         kernel = self.device.load(
             "thin", REAL=real, ROWS=rows, COLUMNS=shape.columns, LANES=shape.lanes, WARPS=warps,
             GROUPS=shape.groups, VK=vk, VN=vn, ALONG_K=int(along_k), EXACT=int(m % rows == 0),
-            UNROLL=2 if warps <= 8 and vk == 4 and rows * shape.columns <= 40 else 1,
+            UNROLL=2 if warps <= 12 and vk == 4 and rows * shape.columns <= SUMS else 1,
         ).get_function("gemm_thin")  # fmt: skip
         grid = (ceil(n, shape.tile), chunks)
         return Plan(kernel, grid, (32 * warps,), (*sizes(a, b, out), out.column))
@@ -102,7 +102,7 @@ class ThinGemm(PlannedGemm):
         vn = min(vector(b, real), vector(out, real))
         kernel = self.device.load(
             "thin_outer", REAL=real, K=max(1, a.columns), ROWS=rows, COLUMNS=columns, WARPS=warps,
-            VN=vn, VM=vector(a.transposed, real, rows),
+            VN=vn, VM=vector(a.transposed, real, rows), STREAM=0,
         ).get_function("gemm_thin_outer")  # fmt: skip
         grid = (across, min(ceil(m, rows * warps), MOST_GRID_ROWS))
         return Plan(kernel, grid, (32 * warps,), sizes(a, b, out))
@@ -124,19 +124,20 @@ def vector(x: Operand, real: str, most: int = SHORT) -> int:
 
 
 def _shapes(rows: int, along_k: bool, real: str) -> Iterator[Shape]:
+    """Name the tiles to choose from; benchmarks/thin_sweep.py timed these and others."""
     if not along_k:
-        yield from (Shape(n, VECTOR_BYTES // ITEM_BYTES[real], 1) for n in (2, 4, 8, 16))
+        columns = VECTOR_BYTES // ITEM_BYTES[real]
+        yield from (Shape(lanes, columns, 1) for lanes in (2, 4, 8, 16))
+        yield from (Shape(lanes, columns, 3) for lanes in (4, 8, 16))
         return
-    most = 4 if rows * 4 * ITEM_BYTES[real] <= 4 * SUMS else 2
-    yield from (Shape(1, columns, 1) for columns in (1, 2, most))
+    most = next(c for c in (8, 4, 2, 1) if rows * c * ITEM_BYTES[real] <= 4 * SUMS)
+    yield from (Shape(1, columns, 1) for columns in (1, 2, 4, 8) if columns <= most)
     yield from (Shape(1, most, groups) for groups in (2, 4, 8))
 
 
 def _warps(shape: Shape, rows: int, k: int, real: str) -> int:
     """Return the warps of a block: as many as k occupies, within the registers they leave."""
     values = rows * shape.columns * ITEM_BYTES[real] // 4
-    most = 32 if values <= 2 else 16 if values <= 40 and real == "float" else 8
+    most = 32 if values <= 2 else 12 if values <= 40 and real == "float" else 8
     useful = ceil(k, DEPTH * 32 // shape.lanes)  # warps along k that find something in a step
-    few = 8 // shape.groups
-    along = max(1, min(useful, few if useful <= 4 * few else most // shape.groups))
-    return along * shape.groups
+    return max(1, min(useful, most // shape.groups)) * shape.groups

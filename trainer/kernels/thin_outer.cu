@@ -9,11 +9,20 @@
 //
 // REAL is float or double. Element (i, j) of x lies at x[i * x_row + j * x_col]; strides along
 // a vector of more than one element are 1. K is k, or 1 for a k of 0. With beta = 0 the output is
-// not read.
+// not read. STREAM marks what is written as the first to leave L2.
 
 constexpr int WIDTH = 32 * COLUMNS;
 
 template <int N> struct alignas(N * sizeof(REAL)) Vector { REAL at[N]; };
+
+template <int N> __device__ __forceinline__ void store(Vector<N>* to, const Vector<N>& v)
+{
+    if constexpr (STREAM && sizeof(v) == 16) {
+        __stcs(reinterpret_cast<float4*>(to), reinterpret_cast<const float4&>(v));
+    } else {
+        *to = v;
+    }
+}
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
 gemm_thin_outer(const REAL* __restrict__ a, const REAL* __restrict__ b, REAL* __restrict__ out,
@@ -68,7 +77,7 @@ gemm_thin_outer(const REAL* __restrict__ a, const REAL* __restrict__ b, REAL* __
                     const REAL product = REAL(alpha) * sum;
                     v.at[i] = beta == 0 ? product : product + REAL(beta) * v.at[i];
                 }
-                *target = v;
+                store(target, v);
             }
         }
     }

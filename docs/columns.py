@@ -1,0 +1,118 @@
+"""Writes docs/columns.md: the names of all columns that commands print, as a test holds them.
+
+    python docs/columns.py
+
+Names come from CSV and JSON lines, headings from Markdown; both list the same columns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from click.testing import CliRunner
+
+from perfmodel.cli import main
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PAGE: Final = ROOT / "docs" / "columns.md"
+BASE: Final = "profiles/h200x2_2ranks_base_nsys2025.3.1.sqlite"
+PINNED: Final = "profiles/h200x2_2ranks_pinned_nsys2025.3.1.sqlite"
+LADDER: Final = "profiles/ladder/document_1.sqlite.xz"
+CAMPAIGN: Final = tuple(
+    f"profiles/campaign/h200x4_p{p}_host_float32_H512_B3000.sqlite.xz" for p in (1, 2, 4)
+)
+MODEL: Final = "benchmarks/results/predict_model.json"
+SIZES: Final = ("-D", "784", "-H", "512", "-C", "10", "-B", "3000", "-p", "2")
+
+COMMANDS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
+    ("analyze", (BASE,), (
+        "ranges", "rates", "copies", "collectives", "ranks", "findings", "points", "runs",
+    )),
+    ("stats", (BASE,), (
+        "nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum",
+        "cuda_gpu_mem_size_sum", "cuda_api_sum", "mpi_event_sum",
+    )),
+    ("compare", (BASE, PINNED), ("rows",)),
+    ("splits", (BASE,), ("splits", "measured")),
+    ("scaling", CAMPAIGN, ("strong or weak", "communication", "all-reduces")),
+    ("layers", ("resnet18", "--machine", "h200", "--ranks", "4"), ("layers", "exchange")),
+    ("memory", ("profiles/memory/document.sqlite.xz",), ("theory", "recorded")),
+    ("utilization", ("--report", BASE), ("busy", "idle")),
+    ("whatif", (LADDER, "--model", MODEL), ("changes", "path", "free", "removed")),
+    ("predict", ("--model", MODEL, *SIZES), ("phases",)),
+    ("predict --sweep", ("--model", MODEL, *SIZES, "--sweep", "H=512,1024"), ("sweep",)),
+    ("tta", ("benchmarks/results/tta/rule.json",), ("runs", "spread")),
+    ("counters", ("tests/golden/ncu/h200_cublas.csv", *SIZES[:8]), ("work", "roof", "formulas")),
+    ("machine list", (), ("machines",)),
+    ("machine show", ("h200",), ("figures",)),
+)  # fmt: skip
+"""Command, an example that prints every table of it, and what the tables are called here."""
+
+_INTRO: Final = """# Columns
+
+What `--format csv`, `--format jsonl` and data frames call the columns of every table. Names are
+stable: one goes away, or changes its meaning, only in a release whose changelog says so; new ones
+may come at the end. A test compares this page with what the commands print.
+
+A name ends in its unit: `_s`, `_ns`, `_bytes`, `_flops`, `_bytes_per_s`, `_flops_per_s`. Numbers
+are in base units, shares are fractions of one; what is missing is empty in CSV and null in JSON.
+`level` is a row's depth in a tree. In JSON lines every row also has `table`, the table's heading.
+The columns of `perfmodel stats` are those of `nsys stats`. Behind a name stands its heading.
+"""
+
+
+def printed(command: str, arguments: tuple[str, ...], fmt: str) -> str:
+    """Return what a command prints in a format."""
+    words = [*command.removesuffix(" --sweep").split(), *arguments, "--format", fmt]
+    with contextlib.chdir(ROOT):
+        return CliRunner().invoke(main, words, catch_exceptions=False).stdout
+
+
+def names(text: str) -> list[list[str]]:
+    """Return the columns of every table in a CSV text, by name."""
+    return [next(csv.reader([block.split("\n")[0]])) for block in text.strip().split("\n\n")]
+
+
+def headings(text: str) -> list[list[str]]:
+    """Return the columns of every table in a Markdown text, by heading."""
+    lines = text.splitlines()
+    return [
+        [cell.strip() for cell in above.strip("|").split(" | ")]
+        for above, line in itertools.pairwise(lines)
+        if line.startswith(("| :-", "| --"))
+    ]
+
+
+def tables() -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
+    """Yield command, table and the names and headings of its columns."""
+    for command, arguments, called in COMMANDS:
+        found = names(printed(command, arguments, "csv"))
+        titles = headings(printed(command, arguments, "markdown"))
+        if not len(found) == len(titles) == len(called):
+            raise ValueError(f"{command}: {len(found)} tables, {len(titles)} headings: {called}")
+        for table, keys, heads in zip(called, found, titles, strict=True):
+            first = ["Depth"] if len(keys) == len(heads) + 1 else []
+            yield command, table, list(zip(keys, first + heads, strict=True))
+
+
+def page() -> str:
+    """Return the page."""
+    lines, last = [_INTRO], ""
+    for command, table, columns in tables():
+        if command != last:
+            lines.append(f"## perfmodel {command}\n")
+        last = command
+        listed = ", ".join(
+            f"`{key}` {head}" if head not in ("", key) else f"`{key}`" for key, head in columns
+        )
+        lines.append(f"**{table}**: {listed}\n")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

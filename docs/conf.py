@@ -1,0 +1,81 @@
+"""Sphinx's configuration: the Markdown pages of this repository as a site (`make docs`).
+
+The pages are those that GitHub shows, at the same paths, so that every link between them holds in
+both places. The navigation is what docs/index.md lists.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from docutils.nodes import Element, SkipNode
+from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.application import Sphinx
+
+project = "perfmodel"
+author = "The perfmodel developers"
+root_doc = "docs/index"
+include_patterns = ["*.md", "docs/*.md", "profiles/*.md", "notebooks/*.md"]
+exclude_patterns = [".*", "out", "dist", "build", "tests", "benchmarks", "**/__pycache__"]
+
+extensions = ["myst_parser"]
+myst_heading_anchors = 4
+myst_fence_as_directive = ["math"]
+highlight_language = "none"  # an indented block is no program
+pygments_style = "tango"
+smartquotes = False  # names and commands stay as they are written
+
+html_theme = "furo"
+html_title = "perfmodel"
+html_math_renderer = "mathml"
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_use_index = False
+html_show_copyright = False
+html_theme_options = {"top_of_page_buttons": []}
+
+linkcheck_timeout = 20
+linkcheck_retries = 2
+
+
+def navigation(index: str) -> str:
+    """Return a hidden table of contents for every heading of the index that lists pages."""
+    trees = []
+    for section in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
+        caption = section.partition("\n")[0]
+        links = re.findall(r"^- \[([^]]+)\]\(([^)#]+)\.md\)", section, re.MULTILINE)
+        pages = [f"{words.replace('`', '')} <{page}>" for words, page in links]
+        trees += ["```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```", ""]
+    return "\n".join(["", "", *trees])
+
+
+def _for_the_site(app: Sphinx, page: str, source: list[str]) -> None:
+    if page == app.config.root_doc:
+        source[0] += navigation(source[0])
+    # the title instead of a file's name, where it is no possessive
+    source[0] = re.sub(r"\[[\w./]+\.md\](\([^)]+\))(?!'s)", r"[]\1", source[0])
+
+
+def _write_mathml(translator: Any, node: Element) -> None:
+    """Write a formula as MathML, which browsers draw without scripts or network."""
+    block = node.tagname == "math_block"
+    formula = tex2mathml(node.astext(), as_block=block)
+    translator.body.append(f'<div class="math">{formula}</div>' if block else formula)
+    raise SkipNode
+
+
+def _forward_to_index(app: Sphinx, exception: Exception | None) -> None:
+    if exception is None and app.builder.format == "html":
+        page = f'<meta http-equiv="refresh" content="0; url={app.config.root_doc}.html">\n'
+        Path(app.outdir, "index.html").write_text(page, encoding="utf-8")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Add the navigation, formulas as MathML, and a first page at the top."""
+    app.connect("source-read", _for_the_site)
+    app.connect("build-finished", _forward_to_index)
+    app.add_html_math_renderer("mathml", (_write_mathml, None), (_write_mathml, None))
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,1 @@
+"""What this machine lacks for analyzing, collecting and training: asked, judged, with advice."""

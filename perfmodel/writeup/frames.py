@@ -1,0 +1,96 @@
+"""Run records and results as tidy frames, and frames as lines of a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfmodel.errors import ModelError, PerfmodelError
+from perfmodel.writeup.places import repository
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from perfmodel.plot.lines import Series
+
+_INSIDE = ("cudaMemcpyDeviceToHost", "MPI_Allreduce", "cudaMemcpyHostToDevice")
+
+
+def records(pattern: str) -> pd.DataFrame:
+    """Read all CSV files that a pattern names, such as 'notebooks/data/long*.csv'.
+
+    Returns
+    -------
+    DataFrame
+        The rows of all files; ``file`` is the name, without suffix, that each comes from.
+
+    Raises
+    ------
+    PerfmodelError
+        If there is no such file.
+    """
+    import pandas as pd
+
+    found: Sequence[Path] = sorted(repository().glob(pattern))
+    if not found:
+        raise PerfmodelError(
+            f"wanted run records {pattern!r} in the repository; found none; write them with "
+            f"python benchmarks/convergence.py"
+        )
+    frames = [pd.read_csv(path).assign(file=path.stem) for path in found]
+    return pd.concat(frames, ignore_index=True)
+
+
+def series(frame: pd.DataFrame, x: str, y: str, by: str, label: str = "{}") -> dict[str, Series]:
+    """Turn a tidy frame into lines: `y` over `x`, one line for every value of `by`.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    x, y, by : str
+        Columns; lines come in the order of their values, points in that of `x`.
+    label : str
+        What a line is called, with ``{}`` for the value.
+
+    Raises
+    ------
+    ModelError
+        If a line has two values at one place: the frame then holds more than one run for it.
+    """
+    from perfmodel.plot.lines import Series
+
+    found = {}
+    for value, part in frame.groupby(by, sort=True):
+        ordered = part.sort_values(x)
+        if ordered[x].duplicated().any():
+            twice = ordered.loc[ordered[x].duplicated(), x].iloc[0]
+            raise ModelError(
+                f"wanted one {y} at every {x} for {by} = {value}; found several at {twice}; choose "
+                f"the rows of one run, or another column to tell the lines apart"
+            )
+        found[label.format(value)] = Series(ordered[x].tolist(), ordered[y].tolist())
+    return found
+
+
+def batch_parts(host_s: Mapping[str, float]) -> dict[str, float]:
+    """Divide a batch's host time into parts that do not overlap and add up to it.
+
+    Parameters
+    ----------
+    host_s : mapping of str to float
+        Median host times by the document's ranges, in seconds. Medians of parts need not add up
+        exactly to that of the whole: what is left, at least 0, is 'between ranges'.
+    """
+    backward = host_s["backward"] - sum(host_s[name] for name in _INSIDE)
+    parts = {
+        "copying images": host_s["copying images host -> device"],
+        "forward": host_s["forward"],
+        "backward, products": max(backward, 0.0),
+        "gradients to host": host_s["cudaMemcpyDeviceToHost"],
+        "MPI_Allreduce": host_s["MPI_Allreduce"],
+        "gradients back": host_s["cudaMemcpyHostToDevice"],
+        "step": host_s["step"],
+    }
+    rest = host_s["batch iteration"] - sum(parts.values())
+    return {**parts, "between ranges": max(rest, 0.0)}

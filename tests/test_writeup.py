@@ -1,0 +1,207 @@
+"""What notebooks are written with: views of a report, frames, models, and their pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import perfmodel
+from perfmodel.errors import ModelError, PerfmodelError, SchemaError
+from perfmodel.plot import panels
+from perfmodel.plot.lines import Measure, Series, lines
+from perfmodel.plot.parity import parity
+from perfmodel.plot.stacks import stacks
+from perfmodel.studies import cme213
+from perfmodel.workloads import mlp
+from perfmodel.writeup import (
+    batch_parts,
+    batch_view,
+    calibrated_model,
+    document_model,
+    errors,
+    range_view,
+    rates_table,
+    records,
+    series,
+    shipped,
+    whole_view,
+    work_table,
+)
+
+SYNC = "profiles/campaign/h200x2_p2_host_float32_H512_B3000_sync.sqlite.xz"
+
+
+# --- the document's numbers
+
+
+def test_the_document_s_throughputs_follow_from_its_medians() -> None:
+    """Question 2.4, as printed to five and more digits, from Figure 11."""
+    printed, found = cme213.study().rates, cme213.rates()
+    assert found == pytest.approx(printed, rel=5e-5)
+
+
+def test_the_document_s_ridge() -> None:
+    """P_flops (1/P_pci + 1/P_mpi) / 2 = 1.6327e12 (1/1.272e10 + 1/7.9502e9) / 2."""
+    assert cme213.roofline().ridge_flops_per_byte == pytest.approx(166.86, rel=1e-4)
+
+
+def test_parts_of_the_document_s_batch_add_up() -> None:
+    parts = batch_parts(cme213.study().host_s)
+    assert sum(parts.values()) == pytest.approx(4.958e-3, rel=1e-12)
+    assert parts["backward, products"] == pytest.approx(1.464611e-3, rel=1e-6)  # 2156 - 691.389 us
+    assert min(parts.values()) >= 0
+
+
+# --- views
+
+
+def test_a_part_of_a_batch_lies_in_it() -> None:
+    path = shipped(SYNC)
+    batch = batch_view(path)
+    passes = batch_view(path, inside=("forward", "backward"), ranks=[0])
+    assert passes.batch == batch.batch
+    assert batch.start_ns < passes.start_ns < passes.end_ns < batch.end_ns
+    assert {lane.rank for lane in passes.lanes} == {0}
+    assert {lane.rank for lane in batch.lanes} == {0, 1}
+    assert 0 < passes.bars < batch.bars
+    assert passes.since == "the start of forward"
+
+
+def test_training_lies_in_the_report() -> None:
+    path = shipped(SYNC)
+    whole, train = whole_view(path), range_view(path, "GPU parallel train", ranks=[1])
+    assert whole.start_ns < train.start_ns < train.end_ns < whole.end_ns
+    assert train.seconds == pytest.approx(0.2654, rel=0.01)  # nsys stats: 265,427,749 ns
+    assert all(bar.own for lane in train.lanes for bar in lane.bars)
+    assert all(b.end_ns > train.start_ns for lane in train.lanes for b in lane.bars)
+    ticks = train.draw(panels("double", 3.0)[0])
+    assert ticks.get_xlabel() == "Time since the start of GPU parallel train (ms)"
+
+
+def test_a_range_that_is_not_there_is_refused() -> None:
+    with pytest.raises(SchemaError, match="nvtx_pushpop_sum"):
+        batch_view(shipped(SYNC), inside=("sideward",))
+    with pytest.raises(SchemaError, match="'sideward'"):
+        range_view(shipped(SYNC), "sideward")
+
+
+# --- frames
+
+
+def test_records_of_several_files_are_one_frame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("pyproject.toml", "profiles", "perfmodel"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "b.csv").write_text("epoch,loss\n1,0.5\n")
+    (tmp_path / "a.csv").write_text("epoch,loss\n1,0.75\n2,0.25\n")
+    monkeypatch.chdir(tmp_path)
+    found = records("*.csv")
+    assert found["loss"].tolist() == [0.75, 0.25, 0.5]
+    assert found["file"].tolist() == ["a", "a", "b"]
+    with pytest.raises(PerfmodelError, match=r"benchmarks/convergence\.py"):
+        records("c*.csv")
+
+
+def test_lines_of_a_frame() -> None:
+    frame = pd.DataFrame({"x": [2, 1, 1], "y": [4.0, 3.0, 5.0], "rate": [0.1, 0.1, 0.2]})
+    found = series(frame, "x", "y", "rate", "rate {}")
+    assert found == {"rate 0.1": Series([1, 2], [3.0, 4.0]), "rate 0.2": Series([1], [5.0])}
+    with pytest.raises(ModelError, match="several at 1"):
+        series(frame.assign(rate=1), "x", "y", "rate")
+
+
+# --- models
+
+
+def test_the_document_s_model_of_the_fitted_run_is_its_own() -> None:
+    results = perfmodel.analyze(
+        shipped("profiles/h200x2_2ranks_base_nsys2025.3.1.sqlite"),
+        shipped("profiles/h200x2_2ranks_h2048_nsys2025.3.1.sqlite"),
+    )
+    found = document_model(results).set_index("H")
+    assert found["document_s"][512] == pytest.approx(816.8e-6, rel=1e-4)  # the README's table
+    assert found["document_s"][512] == found["own_s"][512]
+    assert found["document_s"][2048] == pytest.approx(4 * found["document_s"][512], rel=1e-3)
+    assert found["batch_s"][512] == pytest.approx(2.435e-3, rel=1e-3)
+    assert (found["phases_s"] < found["batch_s"]).all()
+
+
+def test_a_calibrated_model_says_what_it_has_not_seen() -> None:
+    sizes = ((128, 1500), (512, 12000), (2048, 12000), (1024, 3000), (512, 3000))
+    names = [f"h200x2_p2_host_float32_H{h}_B{b}" for h, b in sizes]
+    paths = [shipped(f"profiles/campaign/{name}.sqlite.xz") for name in names]
+    _, found = calibrated_model(paths, names[:-1])
+    assert found["unseen"].tolist() == [False] * 4 + [True]
+    assert (
+        (found["low_s"] < found["calibrated_s"]) & (found["calibrated_s"] < found["high_s"])
+    ).all()
+    with pytest.raises(ModelError, match="'elsewhere'"):
+        calibrated_model(paths, ["elsewhere"])
+
+
+def test_errors_are_relative_to_what_was_measured() -> None:
+    frame = pd.DataFrame({"model": [1.1, 0.8, 2.0], "run": [1.0, 1.0, 2.0]})
+    found = errors(frame, "model", "run")
+    assert found == pytest.approx(
+        {"mean": -0.1 / 3, "mean_abs": 0.1, "median_abs": 0.1, "largest": 0.2}
+    )
+    with pytest.raises(ModelError, match="found none"):
+        errors(frame[:0], "model", "run")
+
+
+def test_work_is_counted_both_ways() -> None:
+    found = work_table({"document": mlp("document"), "full": mlp("full")}, cme213.study().sizes)
+    assert found.xs("document", level="counting")["flops"].sum() == 2_439_168_000
+    assert found.loc[("full", "copying images host -> device"), "pci_bytes"] == 4_764_000
+
+
+def test_rates_stand_beside_printed_ones() -> None:
+    results = perfmodel.analyze(shipped("profiles/h200x2_2ranks_base_nsys2025.3.1.sqlite"))
+    printed = cme213.study().rates
+    found = rates_table(results, printed=printed, recomputed=cme213.rates())
+    assert found["measured"].tolist() == pytest.approx([22.46e12, 10.27e9, 8.325e9], rel=1e-3)
+    assert (found["low"] < found["measured"]).all()
+    assert found["ratio"]["P_pci"] == pytest.approx(10.27 / 12.72, rel=1e-3)
+    alone = perfmodel.analyze(shipped("profiles/memory/document.sqlite.xz"))
+    with pytest.raises(ModelError, match="several ranks"):
+        rates_table(alone, printed=printed, recomputed=printed)
+
+
+# --- pictures
+
+
+def test_lines_differ_in_grey() -> None:
+    four = {f"line {i}": Series([1, 2], [1.0 + i, 2.0 + i]) for i in range(4)}
+    ax = lines(four, Measure("epoch"), Measure("loss", scale="log"), references={"a bound": 2.5})
+    drawn = [line for line in ax.lines if line.get_label().startswith("line")]
+    assert len({(line.get_marker(), line.get_linestyle()) for line in drawn}) == 4
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == list(four)
+    assert "a bound" in [text.get_text() for text in ax.texts]
+
+
+def test_lines_are_refused() -> None:
+    with pytest.raises(ModelError, match="found none"):
+        lines({}, Measure("epoch"), Measure("loss"))
+    with pytest.raises(ModelError, match="'loss'"):
+        lines({"a": Series([1], [0.0])}, Measure("epoch"), Measure("loss", scale="log"))
+
+
+def test_stacks_fill_the_whole() -> None:
+    ax = stacks({"a": {"x": 1.0, "y": 3.0}, "b": {"x": 2.0, "z": 0.5}})
+    widths = [patch.get_width() for patch in ax.patches]
+    assert widths == pytest.approx([25, 75, 80, 20])
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["x", "y", "z"]
+    for wrong in ({}, {"a": {}}, {"a": {"x": -1.0, "y": 2.0}}):
+        with pytest.raises(ModelError):
+            stacks(wrong)
+
+
+def test_parity_has_equal_axes() -> None:
+    ax = parity({"ours": [(1e-3, 1.1e-3)], "theirs": [(2e-3, 1e-3)]})
+    assert ax.get_xlim() == ax.get_ylim()
+    assert {text.get_text() for text in ax.get_legend().get_texts()} == {"ours", "theirs"}
+    with pytest.raises(ModelError, match="positive"):
+        parity({"ours": [(0.0, 1.0)]})
