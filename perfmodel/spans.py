@@ -17,8 +17,7 @@ from perfmodel.trace import MEMCPY, NULL, Int32, Int64, Trace, rows
 
 Path = tuple[str, ...]
 _PCI_COPIES: Final = (1, 2, 3, 4)  # host to device or array and back
-_DEEPEST: Final = 1000
-_MOST_LABELS: Final = 50_000_000  # in all paths together
+_DEEPEST, _MOST_LABELS = 1000, 50_000_000  # of a path, of all paths together
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +210,8 @@ def _paths(trace: Trace, nesting: Nesting) -> tuple[tuple[Path, ...], Int32]:
         kept += len(distinct) * (level + 1)
         if level >= _DEEPEST or kept > _MOST_LABELS:
             raise SchemaError(
-                f"{trace.source}: wanted ranges at most {_DEEPEST} deep and fewer different ones, "
-                f"found {max(nesting.level) + 1} deep; is every push popped? See nvtx_pushpop_sum"
+                f"{trace.source}: wanted ranges at most {_DEEPEST} deep, found too many of them, "
+                f"{max(nesting.level) + 1} deep; pop every range that is pushed"
             )
         for key in distinct.tolist():
             parent, label = divmod(key, len(labels))
