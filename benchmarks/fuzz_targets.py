@@ -197,7 +197,8 @@ TARGETS: Final[dict[str, Target]] = {
 def run(name: str, data: bytes) -> None:
     """Give one input to a target; only perfmodel's own errors are passed over."""
     with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)  # a user would see it on the terminal
+        for kind in (RuntimeWarning, SyntaxWarning):  # a user would see it on the terminal
+            warnings.simplefilter("error", kind)
         try:
             TARGETS[name](data)
         except PerfmodelError as error:

@@ -17,8 +17,7 @@ from perfmodel.trace import MEMCPY, NULL, Int32, Int64, Trace, rows
 
 Path = tuple[str, ...]
 _PCI_COPIES: Final = (1, 2, 3, 4)  # host to device or array and back
-_DEEPEST: Final = 1000
-_MOST_LABELS: Final = 50_000_000  # in all paths together
+_DEEPEST, _MOST_LABELS = 1000, 50_000_000  # of a path, of all paths together
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +202,7 @@ def _paths(trace: Trace, nesting: Nesting) -> tuple[tuple[Path, ...], Int32]:
     labels = list(label_of)
     mine = label_code[trace.ranges.name[nesting.row]]
     paths: list[Path] = []
-    kept = 0
-    path = np.zeros(len(nesting), np.int32)
+    path, kept = np.zeros(len(nesting), np.int32), 0
     for level, at in enumerate(nesting.by_level()):
         above = path[nesting.parent[at]].astype(np.int64) if level else np.full(len(at), -1)
         distinct, code = np.unique((above + 1) * len(labels) + mine[at], return_inverse=True)
@@ -212,9 +210,8 @@ def _paths(trace: Trace, nesting: Nesting) -> tuple[tuple[Path, ...], Int32]:
         kept += len(distinct) * (level + 1)
         if level >= _DEEPEST or kept > _MOST_LABELS:
             raise SchemaError(
-                f"{trace.source}: wanted ranges at most {_DEEPEST} deep, found more, or too many "
-                f"different ones: {max(nesting.level) + 1} deep; is every push popped? See: "
-                f"perfmodel stats --report nvtx_pushpop_sum"
+                f"{trace.source}: wanted ranges at most {_DEEPEST} deep, found too many of them, "
+                f"{max(nesting.level) + 1} deep; pop every range that is pushed"
             )
         for key in distinct.tolist():
             parent, label = divmod(key, len(labels))

@@ -82,10 +82,7 @@ def check_file(file: Path, path: Path) -> None:
             f"{path}: wanted an SQLite export of Nsight Systems, found {_kind(header)}; "
             f"make one with: {EXPORT}"
         )
-    page = int.from_bytes(header[16:18], "big")
-    page = 65536 if page == 1 else page
-    counted = header[24:28] == header[92:96]  # the page count is valid (file format 1.3.8)
-    wanted = page * int.from_bytes(header[28:32], "big") if counted else page
+    wanted = stated_bytes(header)
     if len(header) < 100 or size < wanted:
         raise ReportError(
             f"{path}: the file is truncated: wanted {max(wanted, 100)} bytes, found {size}; "
@@ -99,6 +96,30 @@ def check_file(file: Path, path: Path) -> None:
                 f"still running or was interrupted; wait for it, or export it again with: {EXPORT}"
             )
     _check_sum(file, path)
+
+
+def broken(path: Path, error: Exception) -> ReportError:
+    """Return what to say of a file in which SQLite, or the reader of pages, found an error."""
+    reason = " ".join(str(error).split())[:200]
+    if "I/O error" in reason or "unable to get the page" in reason:
+        return ReportError(
+            f"{path}: cannot be read ({reason}): the disk or its server fails; copy the report to "
+            f"another disk"
+        )
+    return ReportError(
+        f"{path}: the SQLite file is damaged or half-written ({reason}); "
+        f"export it again with: {EXPORT}"
+    )
+
+
+def stated_bytes(header: bytes) -> int:
+    """Return how long a file is at least, as the first 100 bytes say; 0 if it is not SQLite."""
+    if not header.startswith(_MAGIC):
+        return 0
+    page = int.from_bytes(header[16:18], "big")
+    page = 65536 if page == 1 else page
+    counted = header[24:28] == header[92:96]  # the page count is valid (file format 1.3.8)
+    return page * int.from_bytes(header[28:32], "big") if counted else page
 
 
 def _check_sum(file: Path, path: Path) -> None:

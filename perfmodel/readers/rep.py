@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import lzma
 import shutil
@@ -13,10 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from perfmodel.errors import ReportError
-from perfmodel.readers.checks import check_path
+from perfmodel.readers.checks import check_path, stated_bytes
 
 RAW_SUFFIXES: Final = (".nsys-rep", ".qdrep")
 _EXPORT_SECONDS: Final = 3600
+_MORE: Final = 1 << 26
+"""Bytes that may lie behind those that an SQLite header speaks of."""
 
 
 @contextmanager
@@ -73,12 +76,35 @@ def _export(path: Path, target: Path) -> None:
 
 
 def _unpack(path: Path, target: Path) -> None:
+    """Unpack an SQLite file, to its end for the checksum; of anything else, the first bytes."""
     try:
         with _open(path) as source, target.open("wb") as out:
-            shutil.copyfileobj(source, out, 1 << 20)
+            header = source.read(100)
+            out.write(header)
+            wanted = stated_bytes(header)
+            free = shutil.disk_usage(target.parent).free
+            if wanted > free:
+                raise ReportError(
+                    f"{path}: unpacking needs {wanted} bytes in {target.parent.parent}, found "
+                    f"{free}; free some space, or set TMPDIR to a folder on another disk"
+                )
+            left = wanted + _MORE
+            while wanted and (block := source.read(1 << 20)):
+                left -= len(block)
+                if left < 0:
+                    raise ReportError(
+                        f"{path}: wanted {wanted} bytes, as its SQLite header says, found many "
+                        f"more: it is damaged or made to fill disks; copy it again"
+                    )
+                out.write(block)
     except ReportError:
         raise
     except Exception as error:  # every library has errors of its own
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise ReportError(
+                f"{path}: there is no space to unpack it in {target.parent.parent} "
+                f"({error.strerror}); free some, or set TMPDIR to a folder on another disk"
+            ) from error
         raise ReportError(f"{path}: cannot be unpacked ({error}); copy it again") from error
 
 

@@ -15,9 +15,9 @@ from urllib.parse import quote
 import numpy as np
 
 from perfmodel.errors import PerfmodelError, ReportError, SchemaError
-from perfmodel.readers.checks import EXPORT, check_file, stamp
+from perfmodel.readers.checks import EXPORT, broken, check_file, stamp
 from perfmodel.readers.pages import Damaged, PageFile, Unsupported
-from perfmodel.readers.records import decode
+from perfmodel.readers.records import as_text, decode
 from perfmodel.readers.schema import quoted, read_schema
 from perfmodel.trace import NULL, Int32, Int64
 
@@ -60,7 +60,7 @@ class Database:
         try:
             self._connection = sqlite3.connect(uri, uri=True)
         except sqlite3.Error as error:
-            raise self._broken(error) from error
+            raise broken(self.path, error) from error
         try:
             self._connection.text_factory = decode
             self._connection.execute("PRAGMA trusted_schema=OFF")
@@ -72,7 +72,7 @@ class Database:
             self._connection.set_progress_handler(None, 0)
         except (sqlite3.Error, ValueError) as error:  # a NUL in a table's name is a ValueError
             self._connection.close()
-            raise self._broken(error) from error
+            raise broken(self.path, error) from error
         self._sound: set[str] = set()
         self._pages: PageFile | None = None
         if fast:
@@ -245,7 +245,7 @@ class Database:
             self._check(table)
             yield from self._connection.execute(f"SELECT {chosen} FROM {quoted(table)} NOT INDEXED")
         except (sqlite3.Error, Damaged) as error:
-            raise self._broken(error) from error
+            raise broken(self.path, error) from error
 
     def _read_pages(self, table: str, columns: Sequence[str]) -> list[Int64] | None:
         stored = self._schema[table]
@@ -259,7 +259,7 @@ class Database:
         except Unsupported:
             return None
         except Damaged as error:
-            raise self._broken(error) from error
+            raise broken(self.path, error) from error
 
     def _chunks(self, table: str, columns: list[str]) -> Iterator[tuple[list[Int64], int]]:
         stored = self._schema[table]
@@ -275,7 +275,7 @@ class Database:
                 stored.root, at, rowid_alias=stored.alias, header_bytes=stored.header_bytes
             )
         except Damaged as error:
-            raise self._broken(error) from error
+            raise broken(self.path, error) from error
 
     def _read_rows(self, table: str, columns: Sequence[str]) -> list[Int64]:
         width = len(columns)
@@ -287,7 +287,7 @@ class Database:
             )
             flat = np.fromiter((self._integer(v, table) for row in rows for v in row), np.int64)
         except (sqlite3.Error, Damaged) as error:
-            raise self._broken(error) from error
+            raise broken(self.path, error) from error
         return [np.ascontiguousarray(c) for c in flat.reshape(-1, width).T]
 
     def _check(self, table: str) -> None:
@@ -313,22 +313,3 @@ class Database:
                 f"again with: {EXPORT}"
             )
         return value
-
-    def _broken(self, error: Exception) -> ReportError:
-        reason = " ".join(str(error).split())[:200]
-        if "I/O error" in reason or "unable to get the page" in reason:
-            return ReportError(
-                f"{self.path}: cannot be read ({reason}): the disk or its server fails; copy the "
-                f"report to another disk"
-            )
-        return ReportError(
-            f"{self.path}: the SQLite file is damaged or half-written ({reason}); "
-            f"export it again with: {EXPORT}"
-        )
-
-
-def as_text(value: Any) -> str | None:
-    """Return a stored value as text: what SQLite itself would make of it."""
-    if isinstance(value, bytes):
-        return decode(value)
-    return None if value is None else str(value)

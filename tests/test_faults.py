@@ -1,0 +1,65 @@
+"""A seeded part of benchmarks/faults.py: no crash, no wrong number, no half file."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from faults import PAGE, UNKNOWABLE, tables  # noqa: E402
+from faults_reading import READING, read_faults  # noqa: E402
+from faults_writing import WRITING, Place, prepare, write_faults  # noqa: E402
+from made import section  # noqa: E402
+
+REPORT = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="limits and signals of Linux")
+FEW = {"beside": 3, "plain": 4, "changed": 6}
+ONLY_ERRORS = ("cut", "xz", "xz_cut", "summed", "beside")
+
+
+@pytest.mark.parametrize("name", READING)
+def test_reading(name: str, tmp_path: Path) -> None:
+    found = read_faults(name, FEW.get(name, 8), REPORT, tmp_path, seed=5)
+    assert "broken" not in found
+    if name != UNKNOWABLE:
+        assert "wrong" not in found
+    if name in ONLY_ERRORS:
+        assert set(found) == {"error"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return prepare(REPORT, tmp_path_factory.mktemp("place"), plots=False)
+
+
+@LINUX
+@pytest.mark.parametrize("name", ["small_files", "killed", "failing_reads"])
+def test_writing(name: str, place: Place) -> None:
+    if name == "failing_reads" and shutil.which("strace") is None:
+        pytest.skip("no strace")
+    found = write_faults(name, 2, place, seed=1)
+    assert not {"broken", "wrong"} & set(found)
+
+
+def test_every_fault_is_in_the_table() -> None:
+    made = tables()
+    for name, text in made.items():
+        assert section(PAGE, "benchmarks/faults.py", name) == text
+    for title, _ in READING.values():
+        assert f"| {title} |" in made["reading"]
+    for title, _ in WRITING.values():
+        assert f"| {title} |" in made["writing"]
+
+
+def test_nothing_recorded_was_wrong() -> None:
+    """But for bits flipped in plain numbers, which the format cannot tell."""
+    for part in ("reading", "writing"):
+        for row in tables()[part].splitlines()[2:]:
+            *_, wrong, crash, _ = (cell.strip() for cell in row.split("|"))
+            assert crash == "0", row
+            assert wrong == "0" or wrong.endswith("¹"), row
