@@ -205,7 +205,7 @@ class Config:
 
     @property
     def parameters(self) -> int:
-        """N = HD + H + CH + C."""
+        """How many there are: n = HD + H + CH + C."""
         hidden, classes = self.hidden_size, self.num_classes
         return hidden * self.input_size + hidden + classes * hidden + classes
 
