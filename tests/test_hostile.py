@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import hashlib
 import sqlite3
@@ -23,6 +24,7 @@ from perfmodel.plot.bars import BreakdownRow
 from perfmodel.readers import read
 from perfmodel.readers.nsys import read_sqlite
 
+ROOT = Path(__file__).resolve().parent.parent
 SMALL = Training(D=9, H=6, C=2, B=20, pace=(3, 1))
 LONG = 3_000_000
 
@@ -212,3 +214,16 @@ def test_names_that_a_spreadsheet_computes_stay_names(
     path = build.write(tmp_path / "r.sqlite")
     said = succeeds("stats", path, "--report", "nvtx_pushpop_sum", "--format", "csv")
     assert make() in said
+
+
+def test_nothing_is_unpickled() -> None:
+    """Neither by the tool nor by the trainer, the benchmarks or the profiles' scripts."""
+    found = []
+    for folder in ("perfmodel", "trainer", "benchmarks", "profiles"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                text = ast.unparse(node) if isinstance(node, ast.Import | ast.ImportFrom) else ""
+                asked = isinstance(node, ast.keyword) and node.arg == "allow_pickle"
+                if "pickle" in text or (asked and ast.unparse(node) != "allow_pickle=False"):
+                    found.append(f"{path.name}: {ast.unparse(node)}")
+    assert not found

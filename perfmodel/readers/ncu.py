@@ -89,7 +89,8 @@ def merge(parts: Sequence[Counters]) -> Counters:
     runs: list[tuple[Launch, ...]] = []
     warnings = [w for part in parts for w in part.warnings]
     for part in parts:
-        apart = [i for i, run in enumerate(runs) if not _counted(run) & _counted(part.launches)]
+        counted = _counted(part.launches)
+        apart = [i for i, run in enumerate(runs) if run and not _counted(run) & counted]
         fits = [i for i in apart if _signature(runs[i]) == _signature(part.launches)]
         if fits:
             runs[fits[0]] = tuple(map(_together, runs[fits[0]], part.launches))
