@@ -1,7 +1,7 @@
 """Faults of a report that is read: each damages a copy, and says what came of the answer.
 
-An answer is all that `perfmodel analyze` or `perfmodel stats` says of a report, in turn. It is right
-if it is the intact report's, to the last digit; what else is no error of one line is wrong.
+An answer is all that `perfmodel analyze` or `perfmodel stats` says of a report, in turn. It is
+right if it is the intact report's, to the last digit; what else is no error of one line is wrong.
 """
 
 from __future__ import annotations
