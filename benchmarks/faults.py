@@ -46,17 +46,19 @@ def tables() -> dict[str, str]:
     """Return the page's parts: faults by kind, and what was fuzzed."""
     found = json.loads(RESULTS.read_text(encoding="utf-8"))
     parts = {}
-    for part, faults in (("reading", READING), ("writing", WRITING)):
+    for part, faults, third in (
+        ("reading", READING, ("Warned", "warned")),
+        ("writing", WRITING, ("Killed, nothing half", "killed")),
+    ):
         lines = [
-            "| Fault | Tried | Clean error | Right answer | Killed, nothing half | Wrong | Crash |",
+            f"| Fault | Tried | Clean error | Right answer | {third[0]} | Wrong | Crash |",
             "| :-- | --: | --: | --: | --: | --: | --: |",
         ]
         for name, (title, _) in faults.items():
             row = found.get(name)
             if row is None:
                 continue
-            counts = [row.get(k, 0) for k in ("error", "correct", "killed", "wrong", "broken")]
-            counts[1] += row.get("warned", 0)
+            counts = [row.get(k, 0) for k in ("error", "correct", third[1], "wrong", "broken")]
             shown = [
                 f"{n} ¹" if name in UNKNOWABLE and i == 3 else f"{n}" for i, n in enumerate(counts)
             ]
