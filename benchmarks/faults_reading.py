@@ -1,7 +1,7 @@
 """Faults of a report that is read: each damages a copy, and says what came of the answer.
 
-An answer is all that `perfmodel stats` and `perfmodel analyze` say of a report. It is right if it
-is the intact report's, to the last digit; what else is no error of one line is wrong.
+An answer is all that `perfmodel analyze` or `perfmodel stats` says of a report, in turn. It is
+right if it is the intact report's, to the last digit; what else is no error of one line is wrong.
 """
 
 from __future__ import annotations
@@ -32,14 +32,21 @@ from perfmodel.analysis_json import analysis_document  # noqa: E402
 from perfmodel.errors import PerfmodelError  # noqa: E402
 from perfmodel.readers import read  # noqa: E402
 from perfmodel.runs import Options, analyze_traces  # noqa: E402
+from perfmodel.stats import REPORTS, to_csv  # noqa: E402
+from perfmodel.streamed import collect  # noqa: E402
+from perfmodel.summaries import to_statistic  # noqa: E402
 
 PAGE: Final = 4096
 Fault = Generator[Path, None, None]
 """Damages a file anew before every step, and yields what to read."""
 
 
-def answer(path: Path) -> tuple[str, list[str]]:
-    """Return all that is said of a report, and the warnings."""
+Answer = tuple[str, list[str]]
+"""All that is said of a report, and the warnings."""
+
+
+def analyzed(path: Path) -> Answer:
+    """Return what `perfmodel analyze` says."""
     trace = read(path)
     said = repr(numbers(trace))
     analysis = analyze_traces([trace], Options(values={}))
@@ -49,12 +56,27 @@ def answer(path: Path) -> tuple[str, list[str]]:
     return said + json.dumps(document), alerts
 
 
-def judge(path: Path, truth: tuple[str, list[str]]) -> str:
+def summarized(path: Path) -> Answer:
+    """Return what `perfmodel stats` says; a summary that lacks something is a warning there."""
+    found = collect(path, list(REPORTS))
+    shown, lacking = "", []
+    for name, counted in found.items():
+        if isinstance(counted, PerfmodelError):
+            lacking.append(name)
+        else:
+            shown += to_csv(to_statistic(name, counted))
+    return shown, lacking
+
+
+COMMANDS: Final = (analyzed, summarized)
+
+
+def judge(path: Path, command: Callable[[Path], Answer], truth: Answer) -> str:
     """Read a report: 'correct', 'error' (clean), 'warned', 'wrong' or 'broken' (any other end)."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         try:
-            said, alerts = answer(path)
+            said, alerts = command(path)
         except PerfmodelError as error:
             return "error" if "\n" not in str(error) else "broken"
         except Exception as problem:
@@ -218,11 +240,11 @@ def read_faults(name: str, count: int, report: Path, folder: Path, seed: int) ->
     data = report.read_bytes()
     path = folder / "report.sqlite"
     path.write_bytes(data)
-    truth = answer(path)
+    truth = [command(path) for command in COMMANDS]
     found: dict[str, Any] = {}
     damage = READING[name][1](data, path, random.Random(f"{name} {seed}"))
-    for target, _ in zip(damage, range(count), strict=False):
-        verdict = judge(target, truth)
+    for target, nth in zip(damage, range(count), strict=False):
+        verdict = judge(target, COMMANDS[nth % 2], truth[nth % 2])
         found[verdict] = found.get(verdict, 0) + 1
     damage.close()
     for leftover in folder.glob("report.sqlite?*"):

@@ -34,6 +34,8 @@ from perfmodel.readers import ncu, nsys  # noqa: E402
 from perfmodel.runs import Options, analyze_traces  # noqa: E402
 from perfmodel.scaling.records import launch_of_record  # noqa: E402
 from perfmodel.stats import REPORTS, to_csv  # noqa: E402
+from perfmodel.streamed import collect  # noqa: E402
+from perfmodel.summaries import to_statistic  # noqa: E402
 from perfmodel.tta.records import read_trainings  # noqa: E402
 from perfmodel.utilization.series import read_series  # noqa: E402
 from perfmodel.workloads import spec  # noqa: E402
@@ -80,6 +82,11 @@ def sqlite_bytes(data: bytes) -> None:
     said = [_said(path, fast=fast) for fast in (True, False)]
     if None not in said and said[0] != said[1]:
         raise AssertionError("both ways of reading gave numbers, and not the same")
+    found = collect(path, list(REPORTS))
+    for name, whole in zip(REPORTS, said[0] or (), strict=False):
+        counted = found[name]
+        if not isinstance(counted, PerfmodelError) and to_csv(to_statistic(name, counted)) != whole:
+            raise AssertionError(f"{name}: streamed and whole are not the same")
 
 
 def _said(path: Path, *, fast: bool) -> list[Any] | None:

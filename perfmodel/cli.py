@@ -43,6 +43,10 @@ class _Main(click.Group):
         except BrokenPipeError:
             sys.stderr.close()
             context.exit(0)
+        except MemoryError:
+            said = "perfmodel: error: there is not enough memory; free some, or give fewer reports"
+            click.echo(said, err=True)
+            context.exit(1)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else "standard output: "
             said = f"{where}{error.strerror or error}; free some space or write elsewhere"

@@ -13,6 +13,7 @@ from perfmodel.errors import PerfmodelError
 from perfmodel.projector import Irregular, Projector
 from perfmodel.ranges import Nesting, nest
 from perfmodel.readers import opened
+from perfmodel.readers.checks import unchanged
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.readers.pages import Unsupported
 from perfmodel.readers.stream import Calls, EventStream, Ops, Progress
@@ -62,7 +63,7 @@ def collect(
     ReportError, SchemaError
         If the file cannot be read; what it merely lacks is returned in place of a summary.
     """
-    with opened(path) as file:
+    with opened(path) as file, unchanged(file, source or path):
         for fast in (True, False):
             try:
                 return _Collection(file, source or path, names, fast=fast).collect(progress)

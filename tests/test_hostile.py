@@ -61,6 +61,17 @@ def test_ranges_ten_thousand_deep(tmp_path: Path) -> None:
     assert "push" in succeeds("stats", path, "--report", "nvtx_pushpop_sum")
 
 
+def test_a_table_of_three_thousand_names(tmp_path: Path) -> None:
+    build = ReportBuilder()
+    thread = build.thread()
+    for i in range(3000):
+        thread.range(f"range {i}", 10 * i, 10 * i + 9)
+    path = build.write(tmp_path / "r.sqlite")
+    options = ("stats", path, "--report", "nvtx_pushpop_sum")
+    assert succeeds(*options, "--format", "csv").count("\n") == 3001
+    assert "note: 1000 more rows: take --format csv" in succeeds(*options)
+
+
 def test_a_picture_of_a_thousand_ranges() -> None:
     rows = [BreakdownRow(("batch",), 1.0)]
     rows += [BreakdownRow(("batch", f"r{i}"), i / 1000) for i in range(1000)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,9 @@ REPORTS = (
     "cuda_api_sum",
     "mpi_event_sum",
 )
+
+_MOST_ROWS = 2000
+"""Of a table for readers, which takes a millisecond each."""
 
 
 @click.command()
@@ -104,4 +108,10 @@ def _rendered(statistic: Statistic, fmt: Any) -> str:
         text = statistics.to_csv(statistic)
         return "\n".join(map(one_line, text.split("\n"))) if is_terminal() else text
     width, color = terminal()
-    return render(statistics.to_table(statistic), fmt, width=width, color=color)
+    table = statistics.to_table(statistic)
+    more = len(table.rows) - _MOST_ROWS
+    if fmt == "table" and more > 0:
+        table = replace(
+            table, rows=table.rows[:_MOST_ROWS], notes=(f"{more} more rows: take --format csv",)
+        )
+    return render(table, fmt, width=width, color=color)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from perfmodel.errors import ReportError
+from perfmodel.errors import PerfmodelError, ReportError
 
 EXPORT: Final = "nsys export -q true -t sqlite REPORT.nsys-rep"
 """The command that makes what perfmodel reads."""
@@ -49,6 +51,28 @@ def stamp(file: Path) -> tuple[int, ...]:
     except (OSError, ValueError):
         return ()
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def changed(path: Path) -> ReportError:
+    """Return what to say of a report whose `stamp` was another when reading began."""
+    return ReportError(
+        f"{path}: the file changed while it was read: the export is still running or somebody "
+        f"wrote to it; wait for it, and run this again"
+    )
+
+
+@contextmanager
+def unchanged(file: Path, path: Path) -> Iterator[None]:
+    """Raise `ReportError` if a report, read several times in the block, was not the same."""
+    before = stamp(file)
+    try:
+        yield
+    except PerfmodelError as error:
+        if stamp(file) != before:
+            raise changed(path) from error
+        raise
+    if stamp(file) != before:
+        raise changed(path)
 
 
 def _unreadable(path: Path, error: Exception) -> ReportError:

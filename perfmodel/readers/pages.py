@@ -69,6 +69,7 @@ class PageFile:
             self._file = path.open("rb", buffering=0)
         except OSError as error:
             raise Unsupported(str(error)) from error
+        self._owner = np.zeros(self._count + 1, np.int64)  # root page of a page's table
 
     def __enter__(self) -> Self:
         return self
@@ -193,6 +194,10 @@ class PageFile:
             refuse(outside.any(), "a page number outside the file")
             refuse(seen[level].any() or len(np.unique(level)) < len(level), "a page used twice")
             seen[level] = True
+            owner = self._owner[level]
+            if ((owner > 0) & (owner != root_page)).any():
+                raise Damaged("a page of two tables")
+            self._owner[level] = root_page
             if self._page(level[0])[0] != _INTERIOR:
                 return level
             level = np.concatenate([self._children(pages) for pages in self._chunks(level)])

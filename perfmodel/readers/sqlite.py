@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 import numpy as np
 
-from perfmodel.errors import PerfmodelError, ReportError, SchemaError
-from perfmodel.readers.checks import EXPORT, broken, check_file, stamp
+from perfmodel.errors import PerfmodelError, SchemaError
+from perfmodel.readers.checks import EXPORT, broken, changed, check_file, stamp
 from perfmodel.readers.pages import Damaged, PageFile, Unsupported
 from perfmodel.readers.records import as_text, decode
 from perfmodel.readers.schema import quoted, read_schema
@@ -92,10 +92,7 @@ class Database:
     ) -> None:
         self.close()
         if isinstance(value, PerfmodelError | None) and stamp(self._file) != self._stamp:
-            raise ReportError(
-                f"{self.path}: the file changed while it was read: the export is still running or "
-                f"somebody wrote to it; wait for it, and run this again"
-            ) from value
+            raise changed(self.path) from value
 
     def close(self) -> None:
         """Close the file."""
