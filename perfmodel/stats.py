@@ -49,6 +49,10 @@ _WANTS: Final = {
 """What a summary is made of, and what `nsys profile --trace` must name to have it."""
 
 
+class AbsentError(SchemaError):
+    """A report holds no events of a summary: other reports' are all there are."""
+
+
 def nvtx_pushpop_sum(trace: Trace) -> Counted | None:
     """Host time of push/pop ranges; an open end counts as the last time of any NVTX event."""
     ranges = trace.ranges
@@ -143,7 +147,7 @@ def count_projection(trace: Trace, nesting: Nesting, found: Projection, ops: int
     row = nesting.row[found.range]
     name = trace.ranges.name[row]
     if not (name != NO_NAME).any():
-        raise SchemaError(
+        raise AbsentError(
             f"{trace.source}: nvtx_gpu_proj_sum wants GPU operations launched inside a named "
             f"range, on its thread; found {ops} operations, all launched elsewhere: annotate the "
             f"code that launches them"
@@ -231,8 +235,8 @@ def absent(name: str, source: Path) -> PerfmodelError:
     return _absent(name, source, *_WANTS[name])
 
 
-def _absent(name: str, source: Path, what: str, traced: str) -> SchemaError:
-    return SchemaError(
+def _absent(name: str, source: Path, what: str, traced: str) -> AbsentError:
+    return AbsentError(
         f"{source}: {name} wants {what}, found none; "
         f"collect them with: nsys profile --trace={traced} ..."
     )

@@ -20,6 +20,7 @@ from perfmodel.readers.stream import Calls, EventStream, Ops, Progress
 from perfmodel.stats import (
     MEMORY_LABELS,
     REPORTS,
+    AbsentError,
     absent,
     check_projection,
     count,
@@ -75,13 +76,15 @@ def collect(
 def merged(names: Sequence[str], found: Sequence[Found]) -> Found:
     """Put the same summaries of several reports together, in the reports' order.
 
-    What one report lacks others may have; what all lack is the last one's error.
+    What one report lacks others may have; what all lack, or one cannot tell, is an error.
     """
     result: dict[str, Counted | PerfmodelError] = {}
     for name in names:
         parts = [f[name] for f in found]
         have = [p for p in parts if isinstance(p, Counted)]
-        result[name] = joined(name, have) if have else parts[-1]
+        errors = [p for p in parts if isinstance(p, PerfmodelError)]
+        untold = [e for e in errors if not isinstance(e, AbsentError)]
+        result[name] = joined(name, have) if have and not untold else [*errors, *untold][-1]
     return result
 
 

@@ -200,6 +200,16 @@ def test_what_one_report_lacks_another_may_have() -> None:
     assert isinstance(streamed.merged(names, [lacking])[names[0]], PerfmodelError)
 
 
+def test_what_one_report_cannot_tell_is_not_left_out() -> None:
+    """Calls that one export keeps as ranges would be missing from the sums of all."""
+    name = "mpi_event_sum"
+    old, new = (next(p for p in REPORTS if year in p.stem) for year in ("2022", "2024"))
+    for paths in ([old, new], [new, old]):
+        found = streamed.merged([name], [streamed.collect(p, [name]) for p in paths])[name]
+        assert isinstance(found, PerfmodelError)
+        assert "keeps MPI calls as NVTX ranges" in str(found)
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(-(2**40), 2**40)), min_size=1, max_size=60),
     st.integers(1, 60),
