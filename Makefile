@@ -16,7 +16,7 @@ demo: $(VENV)/.installed
 	$(BIN)/perfmodel analyze $(REPORT) -o out/demo
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 figures: $(VENV)/.installed-dev
 	$(BIN)/jupyter execute notebooks/*.ipynb

@@ -1,6 +1,7 @@
 """Scores the frozen model on configurations that were collected after it: fresh_campaign.md.
 
-    python benchmarks/predict_fresh.py        # writes benchmarks/results/predict_fresh.json
+    python benchmarks/predict_fresh.py               # writes results/predict_fresh.json
+    python benchmarks/predict_fresh.py --document    # the tables of docs/predict.md
 
 What was visited before is not scored: it tells how much faster or slower these hosts are.
 """
@@ -14,14 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from made import put
 from predict_launches import MACHINE, ROOT, Launches, grouped
-from predict_score import noise_floor, predict_rows, quiet, ranking, summary
+from predict_report import PAGE, percent, table
+from predict_score import QUIET, noise_floor, predict_rows, quiet, ranking, summary
 
 from perfmodel.predict import Observation, load
 
 FRESH = ROOT / "profiles" / "fresh" / "launches.json"
 RESULTS = ROOT / "benchmarks" / "results"
 FROZEN = RESULTS / "predict_model.json"
+OUT = RESULTS / "predict_fresh.json"
+SCRIPT = "benchmarks/predict_fresh.py --document"
 
 
 def known_before(
@@ -57,6 +62,9 @@ def score() -> dict[str, Any]:
     routes = {}
     for route in sd:
         routes[route] = summary([row for row in rows if row["route"] == route], sd)
+    for gemm in ("cublas", "fused"):
+        mine = [r for r in rows if (r["route"], r["settings"]["gemm"]) == ("replayed", gemm)]
+        routes[f"replayed, {gemm}"] = summary(mine, sd)
     beyond = [row for row in rows if row.get("extrapolated")]
     collected = json.loads(FRESH.read_text(encoding="utf-8"))
     return {
@@ -71,14 +79,65 @@ def score() -> dict[str, Any]:
     }  # fmt: skip
 
 
+def made(result: dict[str, Any]) -> str:
+    """Return the fresh campaign's part of the page."""
+    s, floor = result["summary"], result["noise_floor"]["launch_sd"]
+    host = {row["case"]: row["ratio"] - 1 for row in result["known_before"]}
+    known = ", ".join(f"{case} {100 * ratio:+.1f} %" for case, ratio in host.items())
+    said = (
+        f"Frozen by commit {result['frozen']['commit']}, {s['configurations']} configurations, "
+        f"{s['refused']} refused. These hosts are not the calibration's: what both collections "
+        f"have took longer by {known} (the median launch). Nothing was corrected for that."
+    )
+    lines = []
+    for name, each in [*result["routes"].items(), ("quiet", result["quiet"]), ("all", s)]:
+        best = min(each["rivals"].items(), key=lambda item: item[1]["mean"])
+        shown = f"launches agree to {100 * QUIET:.0f} %" if name == "quiet" else name
+        differ = floor.get(name.partition(",")[0])
+        lines.append(
+            [shown, str(each["configurations"]), percent(each["mean"]),
+             f"{100 * each['bias']:+.1f} %", percent(each["p90"]), percent(each["max"]),
+             f"{each['times_floor']:.1f}", percent(each["coverage"]), percent(differ),
+             f"{best[0]} {percent(best[1]['mean'])}"]
+        )  # fmt: skip
+    head = ["fresh, by how a batch runs", "configurations", "mean", "bias", "90th percentile",
+            "max", "times the floor", "inside 90 %", "launches differ by",
+            "best rival"]  # fmt: skip
+    ranks = result["ranking"]
+    order = (
+        f"Of {ranks['pairs']} pairs of settings at one size the faster one is named in "
+        f"{ranks['right']}."
+    )
+    return "\n\n".join([said, table(head, lines), order, _every(result["rows"])]) + "\n"
+
+
+def _every(rows: list[dict[str, Any]]) -> str:
+    lines = []
+    for row in rows:
+        if row["predicted_s"] is None:
+            continue
+        us = [f"{1e6 * row[k]:.0f}" for k in ("predicted_s", "low_s", "high_s", "measured_s")]
+        beyond = ", ".join(row["extrapolated"])
+        lines.append(
+            [row["case"], us[0], f"{us[1]} to {us[2]}", us[3], f"{100 * row['error']:+.1f} %",
+             percent(row["launch_sd"]), beyond]
+        )  # fmt: skip
+    head = ["configuration", "predicted, µs", "90 %", "measured, µs", "error", "launches differ by",
+            "beyond the grid in"]  # fmt: skip
+    return table(head, lines)
+
+
 def main() -> None:
-    """Score, write, and print the summaries."""
+    """Score, write, and print; or document."""
+    if sys.argv[1:] == ["--document"]:
+        put(PAGE, SCRIPT, made(json.loads(OUT.read_text(encoding="utf-8"))))
+        return
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     from predict import commit_of
 
     result = {"frozen": {"model": FROZEN.name, "commit": commit_of(FROZEN)}, **score()}
     text = json.dumps(result, indent=1, allow_nan=False)
-    (RESULTS / "predict_fresh.json").write_text(text + "\n", encoding="utf-8")
+    OUT.write_text(text + "\n", encoding="utf-8")
     for row in result["rows"]:
         said = row.get("error")
         shown = "refused" if said is None else f"{100 * said:+6.1f} %"

@@ -86,11 +86,11 @@ class Launches:
             if o.case.key in self.bare
         }
 
-    def calibrated(self, training: Sequence[Observation]) -> Model:
+    def calibrated(self, training: Sequence[Observation], **effort: int) -> Model:
         """Calibrate on some of the launches, with the microbenchmarks."""
         return calibrate(
             training, machine="NVIDIA H200", untraced=self.untraced, alone=self.alone,
-            micro=self.micro,
+            micro=self.micro, **effort,
         )  # fmt: skip
 
     def designed(self) -> list[Observation]:

@@ -33,11 +33,11 @@ def made(result: dict[str, Any]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _percent(value: float | None) -> str:
+def percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f} %"
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
+def table(head: list[str], rows: list[list[str]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
@@ -45,19 +45,19 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 def _frozen(r: dict[str, Any]) -> str:
     s, floor, frozen, q = r["summary"], r["noise_floor"], r["frozen"], r["quiet"]
     told = s["configurations"] - s["refused"]
-    sd = ", ".join(f"{name} {_percent(value)}" for name, value in floor["launch_sd"].items())
+    sd = ", ".join(f"{name} {percent(value)}" for name, value in floor["launch_sd"].items())
     return (
         f"Frozen on {frozen['configurations']} of {frozen['of']} configurations (commit "
         f"{frozen['commit'] or 'not yet made'}); {told} unseen ones predicted, {s['refused']} "
         f"refused because no run of the calibration tells one of their terms. Launches of one "
         f"configuration differ ({sd}; one standard deviation, {floor['launches']} launches): a "
         f"model that knew every true median would still miss these measurements by "
-        f"{_percent(s['floor_mean'])} on average. Ours misses them by {_percent(s['mean'])} (95 % "
-        f"interval {_percent(s['mean_low'])} to {_percent(s['mean_high'])}), "
-        f"{s['times_floor']:.2f} times that floor. Where launches agree to {_percent(QUIET)} "
+        f"{percent(s['floor_mean'])} on average. Ours misses them by {percent(s['mean'])} (95 % "
+        f"interval {percent(s['mean_low'])} to {percent(s['mean_high'])}), "
+        f"{s['times_floor']:.2f} times that floor. Where launches agree to {percent(QUIET)} "
         f"({q['configurations'] - q['refused']} configurations, most of them paced by the GPU) it "
-        f"misses by {_percent(q['mean'])} ({_percent(q['mean_low'])} to "
-        f"{_percent(q['mean_high'])}), {_percent(q['max'])} at most: noise explains little of "
+        f"misses by {percent(q['mean'])} ({percent(q['mean_low'])} to "
+        f"{percent(q['mean_high'])}), {percent(q['max'])} at most: noise explains little of "
         f"that, it is {q['mean'] / _quiet_floor(r):.0f} times what those launches' own spread "
         f"leaves."
     )
@@ -76,7 +76,7 @@ def _quiet_floor(r: dict[str, Any]) -> float:
 
 def _designs(r: dict[str, Any]) -> str:
     d, mean = r["other_designs"], r["summary"]["mean"]
-    low, middle, high = (_percent(d["quantiles"][q]) for q in ("0.05", "0.5", "0.95"))
+    low, middle, high = (percent(d["quantiles"][q]) for q in ("0.05", "0.5", "0.95"))
     better = float(np.mean([mean < found["mean"] for found in d["drawn"]]))
     refused = [found["refused"] for found in d["drawn"]]
     return (
@@ -85,9 +85,9 @@ def _designs(r: dict[str, Any]) -> str:
         f"designs, drawn at random with as many configurations of every setting and number of "
         f"ranks, miss by {middle} in the median ({low} to {high}, 5th to 95th percentile) and "
         f"refuse {min(refused)} to {max(refused)}; ours does better than {100 * better:.0f} % of "
-        f"them. {_percent(d['coverage'])} of launches lie inside their 90 % intervals, their "
-        f"largest errors are {_percent(d['max'])} on average, and the best rival misses by "
-        f"{_percent(d['best_rival'])}."
+        f"them. {percent(d['coverage'])} of launches lie inside their 90 % intervals, their "
+        f"largest errors are {percent(d['max'])} on average, and the best rival misses by "
+        f"{percent(d['best_rival'])}."
     )
 
 
@@ -97,10 +97,10 @@ def _overhead(r: dict[str, Any]) -> str:
         low, high = found["share_q1_q3"]
         rows.append(
             [name, str(found["configurations"]), f"{1e6 * found['added_s']:.1f} µs",
-             _percent(found["share"]), f"{_percent(low)} to {_percent(high)}"]
+             percent(found["share"]), f"{percent(low)} to {percent(high)}"]
         )  # fmt: skip
     head = ["a batch under Nsight Systems", "configurations", "longer by", "", "half of them"]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _older(r: dict[str, Any]) -> str:
@@ -109,12 +109,12 @@ def _older(r: dict[str, Any]) -> str:
         s = found["summary"]
         rows.append(
             [f"profiles/{name}", str(s["configurations"] - s["refused"]), str(s["refused"]),
-             _percent(s["mean"]), _percent(s["max"]), f"{100 * s['bias']:+.1f} %",
-             _percent(s["coverage"])]
+             percent(s["mean"]), percent(s["max"]), f"{100 * s['bias']:+.1f} %",
+             percent(s["coverage"])]
         )  # fmt: skip
     head = ["the same model on older collections", "told", "refused", "mean", "max", "bias",
             "inside 90 %"]  # fmt: skip
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _foreign(r: dict[str, Any]) -> str:
@@ -128,10 +128,10 @@ def _foreign(r: dict[str, Any]) -> str:
     head = ["PyTorch DDP, half of its sizes unseen", "predicted, µs", "90 %", "measured, µs",
             "error"]  # fmt: skip
     said = (
-        f"Mean {_percent(f['mean'])}; with every size left out once "
-        f"{_percent(f['leave_one_out_mean'])}. One launch each."
+        f"Mean {percent(f['mean'])}; with every size left out once "
+        f"{percent(f['leave_one_out_mean'])}. One launch each."
     )
-    return f"{_table(head, rows)}\n\n{said}"
+    return f"{table(head, rows)}\n\n{said}"
 
 
 def _targets(r: dict[str, Any]) -> str:
@@ -150,25 +150,25 @@ def _targets(r: dict[str, Any]) -> str:
     # the floor is one of means: only means are multiples of it
     floors = {0: s["floor_mean"], 1: s["floor_mean"], 5: beyond["floor_mean"]}
     lines = [
-        [name, _percent(found), f"≤ {_percent(wanted)}", "yes" if found <= wanted else "no",
+        [name, percent(found), f"≤ {percent(wanted)}", "yes" if found <= wanted else "no",
          f"{found / floors[i]:.1f}" if i in floors else ""]
         for i, (name, found, wanted) in enumerate(rows)
     ]  # fmt: skip
     low, high = t["coverage"]
     inside = "yes" if low <= s["coverage"] <= high else "no"
-    lines.append(["launches inside 90 % intervals", _percent(s["coverage"]),
-                  f"{_percent(low)} to {_percent(high)}", inside, ""])  # fmt: skip
+    lines.append(["launches inside 90 % intervals", percent(s["coverage"]),
+                  f"{percent(low)} to {percent(high)}", inside, ""])  # fmt: skip
     share = r["ranking"]["share"]
     right = "yes" if share is not None and share >= t["ranking"] else "no"
     lines.append([f"faster of two settings named ({r['ranking']['pairs']} pairs, both unseen)",
-                  _percent(share), f"≥ {_percent(t['ranking'])}", right, ""])  # fmt: skip
+                  percent(share), f"≥ {percent(t['ranking'])}", right, ""])  # fmt: skip
     for name, key, target in (("mean", "mean", "mean"), ("90th percentile", "p90", "p90"),
                               ("largest error", "max", "max")):  # fmt: skip
         met = "yes" if q[key] <= t[target] else "no"
         times = f"{q[key] / _quiet_floor(r):.1f}" if key == "mean" else ""
-        where = f"{name}, where launches agree to {_percent(QUIET)}"
-        lines.append([where, _percent(q[key]), f"≤ {_percent(t[target])}", met, times])
-    return _table(["on unseen configurations", "found", "target", "met", "times the floor"], lines)
+        where = f"{name}, where launches agree to {percent(QUIET)}"
+        lines.append([where, percent(q[key]), f"≤ {percent(t[target])}", met, times])
+    return table(["on unseen configurations", "found", "target", "met", "times the floor"], lines)
 
 
 def _ranking(r: dict[str, Any]) -> str:
@@ -219,13 +219,13 @@ def _routes(r: dict[str, Any]) -> str:
         }
         best = min(rivals, key=lambda other: rivals[other])
         lines.append(
-            [name, str(len(rows)), _percent(float(np.abs(errors).mean())),
+            [name, str(len(rows)), percent(float(np.abs(errors).mean())),
              f"{100 * errors.mean():+.1f} %", f"{np.abs(errors).mean() / floor:.1f}",
-             _percent(float(np.mean(inside))), f"{best} {_percent(rivals[best])}"]
+             percent(float(np.mean(inside))), f"{best} {percent(rivals[best])}"]
         )  # fmt: skip
     head = ["unseen, by how a batch runs", "told", "mean", "bias", "times the floor",
             "inside 90 %", "best rival"]  # fmt: skip
-    return _table(head, lines)
+    return table(head, lines)
 
 
 def _rivals(r: dict[str, Any]) -> str:
@@ -236,12 +236,12 @@ def _rivals(r: dict[str, Any]) -> str:
         "roofline": "hard roofline at the best rates reached",
         "boosted trees": "boosted trees on log times",
     }
-    rows = [["this model", _percent(s["mean"]), _percent(s["max"])]]
+    rows = [["this model", percent(s["mean"]), percent(s["max"])]]
     rows += [
-        [names[name], _percent(found["mean"]), _percent(found["max"])]
+        [names[name], percent(found["mean"]), percent(found["max"])]
         for name, found in s["rivals"].items()
     ]
-    return _table(["on the same points, calibrated on the same runs", "mean", "max"], rows)
+    return table(["on the same points, calibrated on the same runs", "mean", "max"], rows)
 
 
 def _studies(r: dict[str, Any]) -> str:
@@ -255,13 +255,13 @@ def _studies(r: dict[str, Any]) -> str:
                 continue
             best = min(s["rivals"].items(), key=lambda item: item[1]["mean"])
             rows.append(
-                [name, shown, str(s["configurations"]), str(s["refused"]), _percent(s["mean"]),
-                 _percent(s["max"]), f"{s['times_floor']:.1f}", _percent(s["coverage"]),
-                 f"{best[0]} {_percent(best[1]['mean'])}"]
+                [name, shown, str(s["configurations"]), str(s["refused"]), percent(s["mean"]),
+                 percent(s["max"]), f"{s['times_floor']:.1f}", percent(s["coverage"]),
+                 f"{best[0]} {percent(best[1]['mean'])}"]
             )  # fmt: skip
     head = ["study", "left out", "configurations", "refused", "mean", "max", "times the floor",
             "inside 90 %", "best rival"]  # fmt: skip
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _rows(r: dict[str, Any]) -> str:
@@ -275,4 +275,4 @@ def _rows(r: dict[str, Any]) -> str:
              f"{100 * row['error']:+.1f} %"]
         )  # fmt: skip
     head = ["configuration", "predicted, µs", "90 %", "measured, µs", "launches", "error"]
-    return _table(head, rows)
+    return table(head, rows)

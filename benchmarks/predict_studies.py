@@ -11,6 +11,9 @@ from predict_score import predict_rows, quiet, summary
 
 from perfmodel.predict import Observation
 
+EFFORT = {"resamples": 15, "left_out": 20}
+"""Of a study's calibration, of which there are many: its interval is less certain."""
+
 
 def study(
     launches: Launches, pool: Sequence[Observation], held: Callable[[Observation], bool],
@@ -18,7 +21,7 @@ def study(
 ) -> dict[str, Any]:  # fmt: skip
     """Calibrate without the held-out runs, predict them."""
     training = [o for o in pool if not held(o)]
-    model = launches.calibrated(training)
+    model = launches.calibrated(training, **EFFORT)
     rows = predict_rows(model, training, [o for o in pool if held(o)])
     return {"summary": summary(rows, sd), "quiet": summary(quiet(rows), sd), "rows": rows}
 
@@ -51,7 +54,7 @@ def studies(launches: Launches, sd: dict[str, float]) -> dict[str, Any]:
     return found
 
 
-def other_designs(launches: Launches, sd: dict[str, float], count: int = 40) -> dict[str, Any]:
+def other_designs(launches: Launches, sd: dict[str, float], count: int = 20) -> dict[str, Any]:
     """Draw designs like ours at random: how much of the result is the choice of its runs?
 
     Each has as many configurations of every stratum (settings and ranks) as `DESIGN`.
@@ -73,7 +76,7 @@ def other_designs(launches: Launches, sd: dict[str, float], count: int = 40) -> 
             for o in pool[stratum][i]
         ]
         used = {o.case.key for o in training}
-        model = launches.calibrated(training)
+        model = launches.calibrated(training, **EFFORT)
         unseen = [o for o in launches.observations if o.case.key not in used]
         s = summary(predict_rows(model, training, unseen), sd)
         found.append({k: s[k] for k in ("refused", "mean", "p90", "max", "coverage", "rivals")})

@@ -30,6 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 FROZEN = RESULTS / "predict_model.json"
 Z95 = 1.645
+EFFORT = {"resamples": 40, "left_out": 16}
+"""Of a calibration, of which there are many here."""
 STEP = Change("", "", "")
 
 
@@ -107,7 +109,7 @@ def held_out(pair: Pair, base: Sequence[Launch], rungs: Sequence[Launch]) -> dic
     """Predict by a model that has not seen the configuration after."""
     key = pair.after[0].case.key
     kept = [x.observation for x in (*base, *rungs) if x.case.key != key]
-    return predicted(calibrate(kept), pair.before, pair.after, share(pair))
+    return predicted(calibrate(kept, **EFFORT), pair.before, pair.after, share(pair))
 
 
 def other_launches(pair: Pair, models: dict[int, Model]) -> list[dict[str, Any]]:
@@ -162,7 +164,9 @@ def judge() -> dict[str, Any]:
         groups.setdefault((x.folder, x.case.key), []).append(x)
     noise = launch_noise(list(groups.values()))
     models = {
-        n: calibrate([x.observation for x in (*base, *(r for r in rungs if r.number != n))])
+        n: calibrate(
+            [x.observation for x in (*base, *(r for r in rungs if r.number != n))], **EFFORT
+        )
         for n in sorted({x.number for x in rungs})
     }
     steps = []

@@ -1,22 +1,20 @@
 """Writes docs/columns.md: the names of all columns that commands print, as a test holds them.
 
-    python docs/columns.py
-
-Names come from CSV and JSON lines, headings from Markdown; both list the same columns.
+python docs/columns.py
 """
 
 from __future__ import annotations
 
 import contextlib
-import csv
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+from unittest import mock
 
 from click.testing import CliRunner
 
 from perfmodel.cli import main
+from perfmodel.table import Table
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs" / "columns.md"
@@ -31,7 +29,8 @@ SIZES: Final = ("-D", "784", "-H", "512", "-C", "10", "-B", "3000", "-p", "2")
 
 COMMANDS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
     ("analyze", (BASE,), (
-        "ranges", "rates", "copies", "collectives", "ranks", "findings", "points", "runs",
+        "ranges", "rates", "copies", "collectives", "ranks", "findings", "skew", "stragglers",
+        "points", "runs",
     )),
     ("stats", (BASE,), (
         "nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum",
@@ -66,38 +65,30 @@ The columns of `perfmodel stats` are those of `nsys stats`. Behind a name stands
 """
 
 
-def printed(command: str, arguments: tuple[str, ...], fmt: str) -> str:
-    """Return what a command prints in a format."""
-    words = [*command.removesuffix(" --sweep").split(), *arguments, "--format", fmt]
-    with contextlib.chdir(ROOT):
-        return CliRunner().invoke(main, words, catch_exceptions=False).stdout
+def drawn(command: str, arguments: tuple[str, ...]) -> list[Table]:
+    """Return the tables that a command draws, instead of drawing them."""
+    found: list[Table] = []
 
+    def note(table: Table, *_: object, **__: object) -> str:
+        found.append(table)
+        return ""
 
-def names(text: str) -> list[list[str]]:
-    """Return the columns of every table in a CSV text, by name."""
-    return [next(csv.reader([block.split("\n")[0]])) for block in text.strip().split("\n\n")]
-
-
-def headings(text: str) -> list[list[str]]:
-    """Return the columns of every table in a Markdown text, by heading."""
-    lines = text.splitlines()
-    return [
-        [cell.strip() for cell in above.strip("|").split(" | ")]
-        for above, line in itertools.pairwise(lines)
-        if line.startswith(("| :-", "| --"))
-    ]
+    words = [*command.removesuffix(" --sweep").split(), *arguments, "--format", "jsonl"]
+    with contextlib.chdir(ROOT), mock.patch("perfmodel.table.render", note):
+        CliRunner().invoke(main, words, catch_exceptions=False)
+    return found
 
 
 def tables() -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
     """Yield command, table and the names and headings of its columns."""
     for command, arguments, called in COMMANDS:
-        found = names(printed(command, arguments, "csv"))
-        titles = headings(printed(command, arguments, "markdown"))
-        if not len(found) == len(titles) == len(called):
-            raise ValueError(f"{command}: {len(found)} tables, {len(titles)} headings: {called}")
-        for table, keys, heads in zip(called, found, titles, strict=True):
+        found = drawn(command, arguments)
+        if len(found) != len(called):
+            raise ValueError(f"{command}: found {[t.title for t in found]}, wanted {called}")
+        for name, table in zip(called, found, strict=True):
+            keys, heads = table.records()[0], [column.heading for column in table.columns]
             first = ["Depth"] if len(keys) == len(heads) + 1 else []
-            yield command, table, list(zip(keys, first + heads, strict=True))
+            yield command, name, list(zip(keys, first + heads, strict=True))
 
 
 def page() -> str:

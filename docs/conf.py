@@ -17,8 +17,11 @@ from sphinx.application import Sphinx
 project = "perfmodel"
 author = "The perfmodel developers"
 root_doc = "docs/index"
-include_patterns = ["*.md", "docs/*.md", "profiles/*.md", "notebooks/*.md"]
-exclude_patterns = [".*", "out", "dist", "build", "tests", "benchmarks", "**/__pycache__"]
+include_patterns = [
+    "*.md", "docs/*.md", "profiles/*.md", "notebooks/*.md", "notebooks/data/*.md",
+    "benchmarks/fresh_campaign.md",
+]  # fmt: skip
+exclude_patterns = [".*", "out", "dist", "build", "tests", "**/__pycache__"]
 
 extensions = ["myst_parser"]
 myst_heading_anchors = 4

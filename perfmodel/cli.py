@@ -5,39 +5,30 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from typing import Any
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+from typing import Any, Final, cast
 
 import click
 
 from perfmodel import __version__
-from perfmodel.commands.analyze import analyze
-from perfmodel.commands.calibrate import calibrate
-from perfmodel.commands.compare import compare
-from perfmodel.commands.completion import completion
-from perfmodel.commands.counters import counters
-from perfmodel.commands.doctor import doctor
-from perfmodel.commands.formulas import formulas
-from perfmodel.commands.layers import layers
-from perfmodel.commands.machine import machine
-from perfmodel.commands.memory import memory
-from perfmodel.commands.predict import predict
-from perfmodel.commands.report import report
-from perfmodel.commands.scaling import scaling
-from perfmodel.commands.splits import splits
-from perfmodel.commands.stats import REPORTS, stats
-from perfmodel.commands.terminal import one_line
-from perfmodel.commands.timeline import timeline
-from perfmodel.commands.tta import tta
-from perfmodel.commands.utilization import utilization
-from perfmodel.commands.whatif import whatif
-from perfmodel.commands.writeup import writeup
+from perfmodel.commands.terminal import COMPLETING, one_line
 from perfmodel.errors import PerfmodelError
 
-__all__ = ["REPORTS", "main"]
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS: Final = (
+    "analyze", "report", "compare", "calibrate", "predict", "whatif", "stats", "formulas", "layers",
+    "splits", "scaling", "machine", "counters", "memory", "utilization", "timeline", "tta",
+    "completion", "doctor", "writeup",
+)  # fmt: skip
+"""One file in commands/ each, with a command of its name."""
 
 gc.set_threshold(100_000)  # start-up makes many objects and drops few
 # nothing here multiplies matrices on the host: spare NumPy the start of its BLAS threads
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+if COMPLETING in os.environ:
+    import_module("perfmodel.commands.completion")  # knows how bash wants its words
 
 
 class _Main(click.Group):
@@ -63,7 +54,36 @@ class _Main(click.Group):
             context.exit(1)
 
 
-@click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(MutableMapping[str, click.Command]):
+    """The commands by name, each imported when it is asked for."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, click.Command] = {}
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in self._known:
+            if name not in COMMANDS:
+                raise KeyError(name)
+            found = getattr(import_module(f"perfmodel.commands.{name}"), name)
+            self._known[name] = cast(click.Command, found)
+        return self._known[name]
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._known[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*COMMANDS, *self._known)))
+
+    def __len__(self) -> int:
+        return len({*COMMANDS, *self._known})
+
+
+@click.group(
+    cls=_Main, commands=_Commands(), context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="perfmodel")
 def main() -> None:
     """From a raw Nsight Systems report to a validated performance model.
@@ -72,28 +92,3 @@ def main() -> None:
     broken; 2 wrong usage; 3 the report cannot be read; 4 it lacks what the question needs; 5 the
     workload is unknown or impossible; 6 a model cannot be fitted.
     """
-
-
-for _command in (
-    analyze,
-    report,
-    compare,
-    calibrate,
-    predict,
-    whatif,
-    stats,
-    formulas,
-    layers,
-    splits,
-    scaling,
-    machine,
-    counters,
-    memory,
-    utilization,
-    timeline,
-    tta,
-    completion,
-    doctor,
-    writeup,
-):  # one file in commands/ each
-    main.add_command(_command)

@@ -70,7 +70,8 @@ def over_reports(
         If the engine cannot be used, or a worker process is killed; otherwise the error of the
         first report that cannot be read, which says how many others cannot.
     """
-    reports = [(Path.cwd() / path, path) for path in paths]
+    elsewhere = engine.scheduler is not None  # where other folders are the working ones
+    reports = [(Path.cwd() / path if elsewhere else path, path) for path in paths]
     found: dict[int, T | PerfmodelError] = {}
     with _results(partial(_attempt, function), reports, engine) as results:
         for index, result in results:

@@ -20,6 +20,8 @@ def analyze_reports(
     options: Options,
     engine: Engine | None = None,
     progress: Callable[[str], object] = lambda _: None,
+    *,
+    whole: bool = False,
 ) -> Analysis:
     """Read and analyze reports; of each one is kept what the analysis looks at.
 
@@ -31,6 +33,8 @@ def analyze_reports(
         Where the reports are read: in this process by default. The analysis does not depend on it.
     progress : callable, optional
         Called with a line about what is done, once per report and once per run.
+    whole : bool
+        Keep all of every report, for who will look further into `RunAnalysis.traces`.
 
     Raises
     ------
@@ -42,6 +46,7 @@ def analyze_reports(
         batch_range=options.batch_range,
         by_time=options.by_time,
         replays=bool(options.workload and options.workload.replay),
+        whole=whole,
     )
     observed = over_reports(
         look, paths, engine or Engine(1), lambda path: progress(f"read {path.name}")
@@ -50,8 +55,9 @@ def analyze_reports(
 
 
 def _observe(
-    path: Path, source: Path, *, batch_range: str, by_time: bool, replays: bool
+    path: Path, source: Path, *, batch_range: str, by_time: bool, replays: bool, whole: bool
 ) -> Observed:
     with opened(path) as file:
         trace = read_sqlite(file, source=source)
-    return thin(observe(trace, batch_range, by_time=by_time), replays=replays)
+    observed = observe(trace, batch_range, by_time=by_time)
+    return observed if whole else thin(observed, replays=replays)

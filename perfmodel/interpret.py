@@ -15,7 +15,7 @@ from perfmodel.analysis import BatchSummary, RangeRow, RankRow, RunAnalysis
 from perfmodel.errors import SchemaError
 from perfmodel.findings import DeviceReduce, Facts, GemmTime
 from perfmodel.findings import find as find_losses
-from perfmodel.fit import Floats, Measured, count_warmup, estimate, tabulate
+from perfmodel.fit import Measured, count_warmup, estimate, tabulate
 from perfmodel.identify import Identity, precision, precision_of
 from perfmodel.machine import Machine
 from perfmodel.measure import Run
@@ -68,8 +68,7 @@ def analyze_run(
     measured = tuple(m for m in late if m.instances.any())
     head = next(m for m in measured if m.label == run.batch_label)
     totals = sum((counts[label] for label in accounting.counted(measured, counts)), Counts())
-    batch_s = next(m for m in everything if m.label == run.batch_label).seconds["host"]
-    collected = _collectives(run, batch_s, excluded, totals)
+    collected = _collectives(run, everything, excluded, totals)
     machine, peak = _machine(run), _precision(run, identity)
     rates, by_clock = accounting.fit_rates(measured, {} if workload.replay else counts)
     points = accounting.points(
@@ -115,8 +114,7 @@ def analyze_run(
         warnings=tuple(dict.fromkeys(notes)),
         skew=collected.skew,
     )
-    facts = _facts(run, analysis, counts, collected)
-    return replace(analysis, findings=find_losses(facts))
+    return replace(analysis, findings=find_losses(_facts(run, analysis, counts, collected)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +128,10 @@ class _Collected:
     warnings: tuple[str, ...]
 
 
-def _collectives(run: Run, batch_s: Floats, excluded: int, totals: Counts) -> _Collected:
+def _collectives(
+    run: Run, everything: Sequence[Measured], excluded: int, totals: Counts
+) -> _Collected:
+    batch_s = next(m for m in everything if m.label == run.batch_label).seconds["host"]
     matched = traffic.match(run.traces, run.spans, run.batch_label, run.ranks)
     groups, waiting = traffic.collectives(matched, batch_s.shape[1], excluded)
     on_gpu, gpu_waiting = traffic.nccl_collectives(

@@ -42,7 +42,15 @@ class Observed:
 
 
 def observe(trace: Trace, batch_label: str, *, by_time: bool = False) -> Observed:
-    """Measure the ranges of one report, which may hold no batch."""
+    """Measure the ranges of one report, which may hold no batch.
+
+    Raises
+    ------
+    ValueError
+        If the trace was thinned: rows that a measurement needs are gone.
+    """
+    if not trace.whole:
+        raise ValueError("wanted a whole trace, found a thinned one: analyze with whole=True")
     return Observed(trace, *make_spans(trace, batch_label, by_time=by_time))
 
 

@@ -75,9 +75,8 @@ def csv_tables(analysis: Analysis) -> Iterator[tuple[str, Table]]:
     for name in ("ranges", "rates", "copies", "collectives", "ranks", "findings"):
         make = getattr(tables, name)
         yield name, _stacked([(run.label, make(run)) for run in analysis.runs])
-    if any(run.skew for run in analysis.runs):
-        for name, of_skew in (("skew", collective_skew), ("stragglers", stragglers)):
-            yield name, _stacked([(run.label, of_skew(run)) for run in analysis.runs])
+    for name, of_skew in (("skew", collective_skew), ("stragglers", stragglers)):
+        yield name, _stacked([(run.label, of_skew(run)) for run in analysis.runs])
     yield "points", tables.points(analysis)
     yield "runs", tables.sweep(analysis)
 

@@ -73,7 +73,7 @@ class Projector:
         if len(instant) and np.isin(start_ns[instant], self._nesting.start_ns).any():
             raise Irregular
         self._calls += len(tid)
-        for process, rows in _split(tid & PROCESS_BITS):
+        for process, rows in _split(tids & PROCESS_BITS, codes):
             mine = self._ids.setdefault(process, _Ids(self._rooms))
             mine.put(correlation[rows], inner[rows])
         if sum(ids.room for ids in self._ids.values()) > _SPARSE * self._calls + _FEW:
@@ -154,12 +154,13 @@ class _Ids:
             yield inner[inner >= 0]
 
 
-def _split(ids: Int64) -> Iterator[tuple[int, Int64 | slice]]:
-    """Yield every distinct id with its rows."""
+def _split(ids: Int64, rows: Int32 | None = None) -> Iterator[tuple[int, Int64 | slice]]:
+    """Yield every distinct id with its rows; row i has the id `ids[rows[i]]`, or `ids[i]`."""
     codes, distinct = factorize(ids)
     if len(distinct) == 1:
         yield int(distinct[0]), slice(None)
         return
+    codes = codes if rows is None else codes[rows]
     order = np.argsort(codes.astype(np.uint16) if len(distinct) < 2**16 else codes, kind="stable")
     bounds = np.cumsum(np.bincount(codes, minlength=len(distinct)))[:-1]
     yield from zip(distinct.tolist(), np.split(order, bounds), strict=True)

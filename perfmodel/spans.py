@@ -202,8 +202,7 @@ def _paths(trace: Trace, nesting: Nesting) -> tuple[tuple[Path, ...], Int32]:
     labels = list(label_of)
     mine = label_code[trace.ranges.name[nesting.row]]
     paths: list[Path] = []
-    kept = 0
-    path = np.zeros(len(nesting), np.int32)
+    path, kept = np.zeros(len(nesting), np.int32), 0
     for level, at in enumerate(nesting.by_level()):
         above = path[nesting.parent[at]].astype(np.int64) if level else np.full(len(at), -1)
         distinct, code = np.unique((above + 1) * len(labels) + mine[at], return_inverse=True)

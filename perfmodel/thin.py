@@ -47,6 +47,7 @@ def thin(observed: Observed, *, replays: bool = False) -> Observed:
     waits = np.array(["Synchronize" in s for s in trace.strings] + [False], np.bool_)
     thinned = replace(
         trace,
+        whole=False,
         ranges=rows(trace.ranges, _ranges(trace.ranges)),
         ops=rows(trace.ops, op),
         api=rows(trace.api, waits[trace.api.name]),

@@ -251,6 +251,8 @@ class Trace:
         MPI calls were NVTX ranges in the domain 'MPI' (exports of 2022): they have no sizes.
     cuda_devices : dict
         GPU id by (process id, CUDA ordinal); empty where the report does not say.
+    whole : bool
+        Whether all rows are there; `perfmodel.thin` keeps those that one analysis looks at.
     """
 
     source: Path
@@ -277,6 +279,7 @@ class Trace:
     nvtx_last_ns: int | None
     utc_start_ns: int | None
     mpi_from_nvtx: bool
+    whole: bool = True
 
 
 def rows(table: Any, index: Any) -> Any:

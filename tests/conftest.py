@@ -11,12 +11,22 @@ from typing import Any
 
 import pytest
 from build_training import Training, training_report
+from cuda_on_cpu import compiler
 from damaged_reports import numbers
 from document_report import document_report
 
 from perfmodel.readers import read
 
 NSYS_VERSION = "2024.2.3"
+
+
+@pytest.fixture(scope="session")
+def gxx() -> str:
+    """Path of the compiler that runs CUDA kernels on the CPU; skips where it is missing."""
+    found = compiler()
+    if found is None:
+        pytest.skip("no g++ to compile kernels for the CPU: apt install g++")
+    return found
 
 
 @pytest.fixture(scope="session")

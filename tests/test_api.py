@@ -16,7 +16,7 @@ from build_training import Training, training_report
 from matplotlib.figure import Figure
 
 import perfmodel
-from perfmodel.cli import REPORTS
+from perfmodel.commands.stats import REPORTS
 from perfmodel.errors import PerfmodelError, ReportError, SchemaError, WorkloadError
 from perfmodel.workloads.spec import load
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda_on_cpu import Emulator, compiler, device_array
+from cuda_on_cpu import Emulator, device_array
 from trainer_helpers import environment, mpirun_command
 
 from perfmodel.ceilings import device, device_arithmetic, device_memory, load
@@ -41,9 +41,7 @@ def emulated(source: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
-    if compiler() is None:
-        pytest.skip("no g++ to compile kernels for the CPU: install one")
+def emulator(gxx: str, tmp_path_factory: pytest.TempPathFactory) -> Emulator:
     return Emulator(tmp_path_factory.mktemp("emulator"), order=5)
 
 
@@ -120,10 +118,8 @@ def test_the_kernels_compile_for_hopper_and_keep_to_registers(
 
 
 @pytest.fixture(scope="module")
-def stub(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def stub(gxx: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """An environment in which CuPy is the stand-in."""
-    if compiler() is None:
-        pytest.skip("no g++ for the stand-in of cuBLAS: install one")
     folder = tmp_path_factory.mktemp("cublas")
     library = folder / "libcublas.so"
     (folder / "cublas.cpp").write_text(CUBLAS)

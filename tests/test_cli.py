@@ -13,7 +13,8 @@ import pytest
 from build_training import Training, training_report
 from cli_helpers import fails, perfmodel, succeeds
 
-from perfmodel.cli import REPORTS, main
+from perfmodel.cli import main
+from perfmodel.commands.stats import REPORTS
 
 ROOT = Path(__file__).parents[1]
 BASE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"

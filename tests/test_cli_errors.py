@@ -35,7 +35,7 @@ def test_exit_code_1_an_output_cannot_be_written(report: Path, tmp_path: Path) -
         ["analyze", "r", "--set", "B=-1"], ["analyze", "r", "--set", "B=²"],
         ["analyze", "r", "--set", "=3"], ["analyze", "r", "--set", "B=" + "9" * 5000],
         ["analyze", "r", "--warmup", "-1"], ["analyze", "r", "--counting", "twice"],
-        ["stats"], ["stats", "r", "s"], ["stats", "r", "--report", "nvtxsum"],
+        ["stats"], ["stats", "r", "-j", "0"], ["stats", "r", "--report", "nvtxsum"],
         ["formulas", "--format", "html"],
     ],
     ids=lambda a: " ".join(a)[:40],

@@ -154,8 +154,9 @@ def test_a_terminal_gets_progress_and_style(report: Path) -> None:
 
 
 def test_no_color_and_quiet_on_a_terminal(report: Path) -> None:
-    shown = on_terminal("stats", report, "--report", "mpi_event_sum", env={"NO_COLOR": "1"})
-    assert "\x1b" not in shown
+    for env in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        shown = on_terminal("stats", report, "--report", "mpi_event_sum", env=env)
+        assert "\x1b" not in shown
     assert on_terminal("analyze", report, "-q") == ""
 
 

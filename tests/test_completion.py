@@ -14,7 +14,7 @@ from cli_helpers import perfmodel, succeeds
 from click.testing import CliRunner
 
 from perfmodel.cli import main
-from perfmodel.commands.completion import VARIABLE
+from perfmodel.commands.terminal import COMPLETING
 
 ROOT = Path(__file__).parents[1]
 
@@ -122,7 +122,7 @@ def test_fish_completes(folder: Path) -> None:
 def completed(*words: str) -> list[str]:
     """What click hands to zsh: kind, word and help of every candidate."""
     env = {
-        VARIABLE: "zsh_complete",
+        COMPLETING: "zsh_complete",
         "COMP_WORDS": " ".join(("perfmodel", *words)),
         "COMP_CWORD": str(len(words)),
     }
@@ -145,7 +145,7 @@ def test_the_script_says_where_to_put_it() -> None:
     for name in ("bash", "zsh", "fish"):
         text = succeeds("completion", name)
         assert text.startswith(f"# perfmodel completion {name} > ~/")
-        assert VARIABLE in text
+        assert COMPLETING in text
     refused = perfmodel("completion", "csh")
     assert refused.exit_code == 2
     assert "'csh' is not one of 'bash', 'fish', 'zsh'" in refused.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +24,8 @@ from perfmodel.analysis_json import analysis_document
 from perfmodel.engine import Engine, over_reports
 from perfmodel.errors import PerfmodelError, ReportError
 from perfmodel.fleet import analyze_reports
-from perfmodel.measure import observe
+from perfmodel.html import page
+from perfmodel.measure import measure, observe
 from perfmodel.readers import read
 from perfmodel.runs import Options, analyze_traces
 from perfmodel.statistic import to_csv
@@ -103,6 +105,24 @@ def test_thinning_keeps_few_rows() -> None:
     assert len(thinned.trace.strings) < len(observed.trace.strings)
     for field, values in asdict(thinned.spans).items():
         assert np.array_equal(values, getattr(observed.spans, field)) or field == "paths"
+
+
+def test_a_thinned_report_is_not_measured_again() -> None:
+    run = analyze_reports([SOURCE], Options({})).fitted
+    with pytest.raises(ValueError, match="wanted a whole trace"):
+        measure(run.traces, run.batch.label, label=run.label)
+    run = analyze_reports([SOURCE], Options({}), whole=True).fitted
+    assert measure(run.traces, run.batch.label, label=run.label).ranks == (0, 1)
+
+
+def test_the_page_of_the_command_is_that_of_whole_reports(tmp_path: Path) -> None:
+    out = tmp_path / "r.html"
+    assert run_cli("report", str(SOURCE), "-o", str(out), "-q").exit_code == 0
+    text = out.read_text(encoding="utf-8")
+    wanted = page(analyze_traces([read(SOURCE)], Options({})))
+    pictures = re.compile(r"<svg.*?</svg>", re.DOTALL)
+    assert len(pictures.findall(text)) == len(pictures.findall(wanted))
+    assert len(text) == pytest.approx(len(wanted), rel=0.01)
 
 
 # --- engines

@@ -225,6 +225,13 @@ def test_numbers_are_sorted_by_their_values() -> None:
     assert made.named == 0
 
 
+def test_values_of_several_units_are_sorted_by_their_numbers(base: Page) -> None:
+    """Every cell that shows a number but a row's name has one to sort by."""
+    for element in base.all("td"):
+        if re.match(r"-?\d[\d.,]* ?([kMGTnum]?(FLOP|B|s)(/s)?|%)$", element.text):
+            assert "data-sort" in element.attributes, element.text
+
+
 def test_the_parts_of_a_batch_fill_it() -> None:
     for path in (BASE, PROFILES / "ladder" / "graph_1.sqlite.xz"):
         run = analyzed(path).fitted
@@ -288,11 +295,17 @@ def test_reports_of_several_runs_share_one_roof() -> None:
     assert len(cells(two, "Measured points")) == 5
 
 
-def test_a_pytorch_report_is_as_useful() -> None:
+def test_a_pytorch_report_is_as_useful(tmp_path: Path) -> None:
+    mlp = ROOT / "perfmodel/workloads/examples/pytorch_mlp.toml"
+    ddp = {s: PROFILES / "ddp" / f"ddp_p2_{s}.sqlite.xz"
+           for s in ("H512_B3000", "H256_B3000", "H4096_B6000", "H4096_B24000")}  # fmt: skip
+    model = tmp_path / "model.json"
+    others = list(ddp.values())[1:]
+    succeeds("calibrate", *others, "--workload", mlp, "--attribute", "time", "-o", model)
     page = page_of(
-        PROFILES / "ddp" / "ddp_p2_H512_B3000.sqlite.xz", by_time=True,
-        workload=load(ROOT / "perfmodel/workloads/examples/pytorch_mlp.toml"),
+        ddp["H512_B3000"], by_time=True, workload=load(mlp), model=predict.load(model)
     )  # fmt: skip
+    assert "It predicts" in page.words
     assert cells(page, "Effective throughputs and the machine's ceilings")[1][0] == "P_flops"
     assert len([e for e in page.all("svg") if e.attributes.get("role") == "img"]) == 2
     assert "NCCL" in page.words
@@ -437,8 +450,12 @@ def test_batches_of_no_length_are_no_division_by_zero(tmp_path: Path) -> None:
     for at in range(10, 5000, 1000):
         thread.range("batch iteration", at, at)
         thread.kernel("kernel", (at, at), (at + 10, at + 20))
-    page = page_of(report.write(tmp_path / "zero.sqlite"))
-    assert page.all("h1")[0].text == "zero"
+    assert page_of(report.write(tmp_path / "zero.sqlite")).all("h1")[0].text == "zero"
+    report = ReportBuilder()
+    thread = report.thread(rank=0)
+    for at in range(10, 5000, 1000):
+        thread.range("batch iteration", at, at)
+    assert page_of(report.write(tmp_path / "none.sqlite")).all("h1")[0].text == "none"
 
 
 def test_batches_of_another_name_have_a_page_too(tmp_path: Path) -> None:

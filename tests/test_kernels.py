@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_on_cpu import Emulator, compiler, device_array
+from cuda_on_cpu import Emulator, device_array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_cases import LAYOUTS, Case, check, random_cases, thin_cases
@@ -23,10 +23,8 @@ DTYPES = ("float32", "float64")
 
 
 @pytest.fixture(scope="session")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
+def emulator(gxx: str, tmp_path_factory: pytest.TempPathFactory) -> Emulator:
     """One for all tests of a session: it compiles each kernel once."""
-    if compiler() is None:
-        pytest.skip("no g++ to compile the kernels for the CPU: install one")
     return Emulator(tmp_path_factory.mktemp("kernels"))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_on_cpu import Emulator, KernelError, compiler, device_array
+from cuda_on_cpu import Emulator, KernelError, device_array
 
 PROGRAMS = r"""
 // Sums of 64 elements, reversed through static and dynamic shared memory, then over each warp.
@@ -87,9 +87,7 @@ extern "C" __global__ void wrong(float* out, int what)
 
 
 @pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
-    if compiler() is None:
-        pytest.skip("no g++ to compile kernels for the CPU: install one")
+def emulator(gxx: str, tmp_path_factory: pytest.TempPathFactory) -> Emulator:
     return Emulator(tmp_path_factory.mktemp("emulator"))
 
 

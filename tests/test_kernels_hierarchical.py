@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_on_cpu import Emulator, compiler, device_array
+from cuda_on_cpu import Emulator, device_array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_cases import Case, check
@@ -36,9 +36,7 @@ def named(value: Any) -> str:
 
 
 @pytest.fixture(scope="session")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
-    if compiler() is None:
-        pytest.skip("no g++ to compile the kernels for the CPU: install one")
+def emulator(gxx: str, tmp_path_factory: pytest.TempPathFactory) -> Emulator:
     return Emulator(tmp_path_factory.mktemp("hierarchical"))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import peer_on_cpu
 import pytest
-from cuda_on_cpu import Emulator, _build, compiler
+from cuda_on_cpu import Emulator, _build
 from hypothesis import given
 from hypothesis import strategies as st
 from trainer_helpers import environment
@@ -34,9 +34,7 @@ Build = Callable[[str, int], Path]
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if compiler() is None:
-        pytest.skip("no g++ to compile the kernels for the CPU: install one")
+def folder(gxx: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("peer")
 
 

@@ -10,6 +10,7 @@ import ast
 import json
 import os
 import re
+import time
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from functools import cache
@@ -56,6 +57,7 @@ class Executed:
     svg: dict[str, str]
     pdf: dict[str, bytes]
     text: str
+    seconds: float
 
 
 @cache
@@ -68,6 +70,7 @@ def executed(path: Path) -> Executed:
             notebook, timeout=LONGEST_S, kernel_name="python3",
             resources={"metadata": {"path": str(path.parent)}},
         )  # fmt: skip
+        started = time.monotonic()
         client.execute(env=_environment(Path(folder)))
         outputs = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs]
         printed = [o.text for o in outputs if o.output_type == "stream" and o.name == "stdout"]
@@ -78,6 +81,7 @@ def executed(path: Path) -> Executed:
             {p.stem: p.read_text("utf-8") for p in written.glob("*.svg")},
             {p.stem: p.read_bytes() for p in written.glob("*.pdf")},
             "".join(o.text for o in outputs if o.output_type == "stream" and o.name == "stderr"),
+            time.monotonic() - started,
         )
 
 
@@ -159,8 +163,9 @@ def test_figures_are_written_with_captions(path: Path) -> None:
 
 
 @notebooks
-def test_a_notebook_runs_without_a_warning(path: Path) -> None:
+def test_a_notebook_runs_quickly_and_without_a_warning(path: Path) -> None:
     assert executed(path).text == ""
+    assert executed(path).seconds < LONGEST_S
 
 
 def test_a_caption_must_stand_alone(tmp_path: Path) -> None:

@@ -24,14 +24,18 @@ from perfmodel.analysis_json import SCHEMA_VERSION, analysis_document
 from perfmodel.errors import ModelError, PerfmodelError
 
 PROFILES = Path(__file__).parents[1] / "profiles"
-CSVS = {"collectives", "copies", "findings", "points", "ranges", "ranks", "rates", "runs"}
+CSVS = {
+    "collectives", "copies", "findings", "points", "ranges", "ranks", "rates", "runs", "skew",
+    "stragglers",
+}  # fmt: skip
 PICTURES = {
     "breakdown.png", "breakdown.svg", "roofline.pdf", "roofline.png", "roofline.svg",
 }  # fmt: skip
 UNITS = ("_s", "seconds", "bytes", "flops", "_per_byte")
 UNITLESS = {
     "level", "count", "instances", "rank", "gpu", "batches", "gpu_ops",  # numbers of things
-    "share", "of_ceiling", "of_roof", "model_error",  # fractions
+    "last", "last_rank",
+    "share", "last_share", "of_ceiling", "of_roof", "model_error",  # fractions
     "value", "low", "high", "rate",  # their unit is in a column of its own
     *"DHCBpb",  # symbols
 }  # fmt: skip

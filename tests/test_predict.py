@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import importlib
 import json
 import math
 from itertools import pairwise
@@ -394,11 +395,26 @@ def test_the_committed_launches_are_what_was_scored(monkeypatch: pytest.MonkeyPa
     assert again.batch_s == pytest.approx(seconds["p2_host_H512_B1500#1"], rel=1e-5)
 
 
-def test_the_page_shows_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["predict_report", "predict_fresh", "predict_ablation"])
+def test_the_page_shows_the_results(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(RESULTS.parent))
     import made
-    import predict_report
 
-    result = json.loads((RESULTS / "predict.json").read_text(encoding="utf-8"))
-    shown = made.section(predict_report.PAGE, predict_report.SCRIPT)
-    assert shown == predict_report.made(result).strip(), "run: benchmarks/predict.py --document"
+    module = importlib.import_module(name)
+    file = RESULTS / f"{name.removesuffix('_report')}.json"
+    shown = made.section(module.PAGE, module.SCRIPT)
+    said = module.made(json.loads(file.read_text(encoding="utf-8")))
+    assert shown == said.strip(), f"run: {module.SCRIPT}"
+
+
+def test_fresh_configurations_were_predicted_by_the_frozen_model() -> None:
+    """None of them was in the calibration's collection; what was predicted is what it predicts."""
+    found = json.loads((RESULTS / "predict_fresh.json").read_text(encoding="utf-8"))
+    rows = json.loads((PROFILES / "launches" / "launches.json").read_text())["launches"]
+    before = {json.dumps([r.get("sizes"), r.get("settings")], sort_keys=True) for r in rows}
+    frozen = load(RESULTS / "predict_model.json")
+    assert len(found["rows"]) == 34
+    for row in found["rows"]:
+        assert json.dumps([row["sizes"], row["settings"]], sort_keys=True) not in before
+        said = predict(frozen, mlp_case(row["sizes"], row["settings"]))
+        assert said.batch_s == pytest.approx(row["predicted_s"], rel=1e-6)

@@ -93,7 +93,8 @@ def test_what_does_not_fit_the_gpu_is_warned_of() -> None:
     said = perfmodel("predict", *model, *flags, "-H", 4_000_000, "-B", 12000)
     assert said.exit_code == 0
     assert re.search(r"does not fit: the trainer allocates at least 2\d\d GB on each", said.stderr)
-    swept = perfmodel("predict", *model, *flags, "-B", 12000, "--sweep", "H=512,4000000,8000000")
+    swept = perfmodel("predict", *model, *flags, "-H", 512, "-B", 12000,
+                      "--sweep", "H=512,4000000,8000000")  # fmt: skip
     assert "2 of 3 points, from H=4000000" in swept.stderr
     small = perfmodel("predict", *model, *flags, "-H", 512, "-B", 3000)
     assert "does not fit" not in small.stderr

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel import summary
+from perfmodel.analysis import Analysis
 from perfmodel.calls import Calls
 from perfmodel.clocks import align
 from perfmodel.fleet import analyze_reports
@@ -132,15 +133,16 @@ def test_aligned_collectives_are_in_order(ranks: int, count: int, data: st.DataO
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Reports of 18 ranks on three hosts whose clocks disagree; ranks 8 is a straggler."""
+def job(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    """18 ranks on three hosts whose clocks disagree, a report each; rank 8 is a straggler."""
     from grow_ranks import grow_ranks
 
-    return grow_ranks(SOURCE, tmp_path_factory.mktemp("job"), 18)
+    paths = grow_ranks(SOURCE, tmp_path_factory.mktemp("job"), 18)
+    return analyze_reports(paths, Options({}))
 
 
-def test_stragglers_of_a_grown_job_are_found(job: list[Path]) -> None:
-    run = analyze_reports(job, Options({})).fitted
+def test_stragglers_of_a_grown_job_are_found(job: Analysis) -> None:
+    run = job.fitted
     assert len(run.ranks) == 18
     skew = run.skew
     assert skew is not None
@@ -149,14 +151,14 @@ def test_stragglers_of_a_grown_job_are_found(job: list[Path]) -> None:
     assert sum(r.last for r in skew.ranks) == skew.count == 38 * 5
     assert skew.clock_bound_s < 2e-6  # the hosts' clocks were off by milliseconds
     assert any("contradict the order" in w for w in run.warnings)
-    text = summary.text(analyze_reports(job, Options({})))
+    text = summary.text(job)
     assert "Who comes last to 190 collectives" in text
     assert "10 of 18 ranks" in text
 
 
-def test_each_rank_moved_as_one_leaves_the_times_of_ranges_alone(job: list[Path]) -> None:
+def test_each_rank_moved_as_one_leaves_the_times_of_ranges_alone(job: Analysis) -> None:
     """Only collectives are put on one clock: medians of ranges are those of the two originals."""
-    job_ranges = analyze_reports(job, Options({})).fitted.ranges
+    job_ranges = job.fitted.ranges
     original = analyze_reports([SOURCE], Options({})).fitted.ranges
     assert [r.path for r in job_ranges] == [r.path for r in original]
     for mine, theirs in zip(job_ranges, original, strict=True):

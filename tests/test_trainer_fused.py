@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_on_cpu import Emulator, compiler, device_array
+from cuda_on_cpu import Emulator, device_array
 
 from trainer import network_fused, stepper
 from trainer.backend import NumpyBackend
@@ -20,9 +20,7 @@ INPUTS = 21
 
 
 @pytest.fixture(scope="session")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
-    if compiler() is None:
-        pytest.skip("no g++ to compile the kernels for the CPU: install one")
+def emulator(gxx: str, tmp_path_factory: pytest.TempPathFactory) -> Emulator:
     return Emulator(tmp_path_factory.mktemp("fused"))
 
 

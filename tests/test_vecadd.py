@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from build_report import ReportBuilder
-from cuda_on_cpu import Emulator, KernelError, compiler, device_array
+from cuda_on_cpu import Emulator, KernelError, device_array
 
 from perfmodel.errors import ModelError, SchemaError
 from perfmodel.machine import Machine, named
@@ -74,9 +74,7 @@ class EmulatedGpu:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if compiler() is None:
-        pytest.skip("no g++ to compile kernels for the CPU: install one")
+def folder(gxx: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("vecadd")
 
 

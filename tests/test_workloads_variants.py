@@ -146,7 +146,7 @@ def test_a_graph_is_the_whole_batch(counting: Any, transport: Any, fused: Any) -
         ({"transport": "nccl", "parallel": "model"}, {NCCL, COPY}, STAGES),
         ({"transport": ["?"], "graph": "yes", "gemm": 3, "data_on": None}, STAGES | {COPY}, {NCCL}),
     ],
-    ids=str,
+    ids=lambda value: str(sorted(value) if isinstance(value, set) else value),
 )  # fmt: skip
 def test_a_mark_chooses_the_ranges(config: Any, has: set[str], lacks: set[str]) -> None:
     for counting in ("document", "full"):

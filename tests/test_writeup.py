@@ -26,6 +26,8 @@ from perfmodel.writeup import (
     records,
     series,
     shipped,
+    trained,
+    verified,
     whole_view,
     work_table,
 )
@@ -113,6 +115,14 @@ def test_lines_of_a_frame() -> None:
         series(frame.assign(rate=1), "x", "y", "rate")
 
 
+def test_what_was_verified_on_gpus_is_read() -> None:
+    found = verified()
+    assert found["passed"].all()
+    assert set(found["dtype"]) == {"float32", "float64"}
+    assert (found["error"] <= found["bound"]).all()
+    assert (trained()["precision_test"] > 0.97).all()
+
+
 # --- models
 
 
@@ -180,6 +190,15 @@ def test_lines_differ_in_grey() -> None:
     assert len({(line.get_marker(), line.get_linestyle()) for line in drawn}) == 4
     assert [text.get_text() for text in ax.get_legend().get_texts()] == list(four)
     assert "a bound" in [text.get_text() for text in ax.texts]
+
+
+def test_a_reference_is_named_where_lines_are_far() -> None:
+    rising = {"a": Series([1, 2], [0.0, 1.0])}
+    sides = [
+        lines(rising, Measure("x"), Measure("y"), references={"r": at}).texts[0].get_ha()
+        for at in (0.1, 0.9)
+    ]
+    assert sides == ["right", "left"]
 
 
 def test_lines_are_refused() -> None:

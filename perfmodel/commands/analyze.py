@@ -7,17 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfmodel.commands.options import TABLES, analysis_options, engine_of, symbol_values
+from perfmodel.commands.options import (
+    TABLES,
+    analysis_options,
+    engine_of,
+    engine_options,
+    symbol_values,
+)
 from perfmodel.commands.paths import FOLDER, REPORT
 from perfmodel.commands.terminal import Progress, show, terminal, warn
 
 if TYPE_CHECKING:
     from perfmodel.analysis import Analysis
+    from perfmodel.engine import Engine
 
 
 @click.command()
 @click.argument("reports", nargs=-1, required=True, type=REPORT)
 @analysis_options
+@engine_options
 @click.option("--out", "-o", type=FOLDER, help="Folder for all outputs.")
 @click.option("--db", type=click.Path(path_type=Path), help="Results database to add to.")
 @click.option("--no-plots", is_flag=True, help="Draw nothing.")
@@ -38,7 +46,7 @@ def analyze(reports: tuple[Path, ...], **options: Any) -> None:
     from perfmodel.analysis_json import analysis_document
 
     quiet = options["quiet"]
-    analysis = analyzed(reports, options)
+    analysis = analyzed(reports, options, engine_of(options))
     if not quiet:
         for run in analysis.runs:
             for warning in run.warnings:
@@ -62,8 +70,13 @@ def analyze(reports: tuple[Path, ...], **options: Any) -> None:
             click.echo("\nWritten: " + "  ".join(str(path) for path in written))
 
 
-def analyzed(reports: tuple[Path, ...], options: dict[str, Any]) -> Analysis:
-    """Read and analyze reports with the values of `analysis_options` and ``quiet``."""
+def analyzed(
+    reports: tuple[Path, ...], options: dict[str, Any], engine: Engine | None = None
+) -> Analysis:
+    """Read and analyze reports with the values of `analysis_options` and ``quiet``.
+
+    Without an engine all of every report is kept, for who looks further into it.
+    """
     from perfmodel.fleet import analyze_reports
     from perfmodel.runs import Options
 
@@ -81,6 +94,5 @@ def analyzed(reports: tuple[Path, ...], options: dict[str, Any]) -> Analysis:
         by_time=options["attribute"] == "time",
         fit=options["fit"],
     )
-    engine = engine_of(options)
     with Progress(2 * len(reports), options["quiet"]) as advance:
-        return analyze_reports(reports, chosen, engine, advance)
+        return analyze_reports(reports, chosen, engine, advance, whole=engine is None)

@@ -13,8 +13,7 @@ from click.shell_completion import (
     get_completion_class,
 )
 
-VARIABLE: Final = "_PERFMODEL_COMPLETE"
-"""What click's scripts set to tell the program that it is asked to complete."""
+from perfmodel.commands.terminal import COMPLETING
 
 _INSTALL: Final = {
     "bash": "perfmodel completion bash > ~/.local/share/bash-completion/completions/perfmodel",
@@ -58,4 +57,4 @@ def completion(context: click.Context, shell: str) -> None:
     made = get_completion_class(shell)
     assert made is not None  # the choices are click's
     click.echo(f"# {_INSTALL[shell]}\n# {_THEN[shell]}")
-    click.echo(made(context.find_root().command, {}, "perfmodel", VARIABLE).source())
+    click.echo(made(context.find_root().command, {}, "perfmodel", COMPLETING).source())

@@ -92,14 +92,13 @@ ATTRIBUTE = click.option(
 
 
 def analysis_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Options of an analysis: symbols, workload, counting, batches, attribution, fit, engine."""
+    """Options of an analysis: symbols, workload, counting, batches, attribution, the fitted run."""
     workload = click.option("--workload", type=TOML, help="A TOML file of your own.")
     fit = click.option(
         "--fit", metavar="RUN", help="Label or number (from 0) of the run that fits the roofline."
     )
 
     for option in (
-        engine_options,
         fit,
         ATTRIBUTE,
         WARMUP,

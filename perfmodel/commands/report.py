@@ -9,14 +9,15 @@ import click
 
 from perfmodel.commands.analyze import analyzed
 from perfmodel.commands.options import analysis_options
+from perfmodel.commands.paths import JSON, REPORT
 from perfmodel.commands.terminal import warn
 
 
 @click.command()
-@click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("reports", nargs=-1, required=True, type=REPORT)
 @analysis_options
 @click.option(
-    "--model", "path", type=click.Path(path_type=Path),
+    "--model", "path", type=JSON,
     help="What perfmodel calibrate wrote: changes are then predicted, not bounded.",
 )  # fmt: skip
 @click.option(

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from perfmodel.stats import Statistic
     from perfmodel.streamed import Found
 
+_SHOWN_BYTES = 50_000_000
+"""Reports this large together take a second, and get a progress bar."""
+
 REPORTS = (
     "nvtx_gpu_proj_sum",
     "nvtx_pushpop_sum",
@@ -87,12 +90,13 @@ def _collected(reports: tuple[Path, ...], names: Sequence[str], options: dict[st
     from perfmodel.streamed import collect, summarize_reports
 
     engine = engine_of(options)
+    size = sum(path.stat().st_size for path in reports if path.is_file())
+    quiet = size < _SHOWN_BYTES
     if len(reports) == 1 and engine.scheduler is None:
         path = reports[0]
-        size = path.stat().st_size if path.is_file() else 1
-        with Progress(size, quiet=False) as advance:
+        with Progress(size, quiet) as advance:
             return collect(path, names, lambda read: advance(f"reading {path.name}", read))
-    with Progress(len(reports), quiet=False) as advance:
+    with Progress(len(reports), quiet) as advance:
         return summarize_reports(reports, names, engine, lambda path: advance(f"read {path.name}"))
 
 

@@ -12,6 +12,8 @@ import click
 if TYPE_CHECKING:
     from perfmodel.table import Table
 
+COMPLETING = "_PERFMODEL_COMPLETE"
+"""What a shell's script sets to tell the program that it is asked to complete; click's name."""
 _WIDTH_OF_PIPE = 120
 
 

@@ -65,12 +65,12 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An `<svg>` element of our own making, its caption and the width it needs in pixels."""
+    """An `<svg>` element of our own making, its caption, and whether it needs a wide page."""
 
     kind: ClassVar[str] = "picture"
     svg: str
     caption: str
-    least_px: int
+    wide: bool
 
 
 @dataclass(frozen=True, slots=True)

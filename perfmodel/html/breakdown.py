@@ -61,4 +61,4 @@ def _seconds(row: RangeRow) -> tuple[float | None, float | None, float | None]:
 
 
 def _clocks(row: RangeRow, longest: float) -> Cell:
-    return Cell("", clocks=tuple(None if s is None else s / longest for s in _seconds(row)))
+    return Cell("", clocks=tuple(s / longest if s else None for s in _seconds(row)))

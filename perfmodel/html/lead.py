@@ -89,7 +89,7 @@ def lead(run: RunAnalysis, said: WhatIf | None) -> Lead:
         tiles=tuple(_tiles(run)),
         parts=found,
         parts_of="GPU busy time by range" if queued else "host time by range",
-        rates=grid(_rates(run)) if fitted else None,
+        rates=_rates(run) if fitted else None,
         first=_first(run, said),
     )
 
@@ -184,13 +184,12 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
-def _rates(run: RunAnalysis) -> Table:
+def _rates(run: RunAnalysis) -> Grid:
     """Effective throughputs with their intervals, beside the machine's ceilings."""
     rows: list[tuple[object, ...]] = []
-    for name, rate in run.rates.items():
-        if rate is None:
-            continue
-        label, ceiling = _ceiling(run, name)
+    fitted = [(name, rate) for name, rate in run.rates.items() if rate is not None]
+    ceilings = [_ceiling(run, name) for name, _ in fitted]
+    for (name, rate), (label, ceiling) in zip(fitted, ceilings, strict=True):
         rows.append(
             (name, _MEANS.get(name, ""), si(rate.value, rate.unit, 4), _interval(rate),
              si(ceiling, rate.unit) if ceiling else None, label or None,
@@ -205,7 +204,11 @@ def _rates(run: RunAnalysis) -> Table:
         Column("which", "Which"),
         Column("share", "Of the ceiling", "percent", digits=0),
     )
-    return Table("Effective throughputs and the machine's ceilings", columns, rows)
+    values = [rate.value for _, rate in fitted]
+    return grid(
+        Table("Effective throughputs and the machine's ceilings", columns, rows),
+        sort={"value": values, "interval": values, "ceiling": [value for _, value in ceilings]},
+    )
 
 
 def _interval(rate: Rate) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from perfmodel import tables
 from perfmodel.accounting import amounts
 from perfmodel.analysis import RunAnalysis
-from perfmodel.html.blocks import Block, Notice, Words, grid
+from perfmodel.html.blocks import Block, Grid, Notice, Words, grid
 from perfmodel.predict import Prediction
 from perfmodel.predict import report as prediction_report
 from perfmodel.table import Column, Table
@@ -46,16 +46,16 @@ def model(run: RunAnalysis, said: Prediction | str) -> Iterator[Block]:
     sheet = json.loads(formulas(run.workload, "json", values))
     if sheet["symbols"]:
         yield grid(_symbols(sheet, run.identity.source))
-    yield grid(_formulas(sheet, run.workload.counting))
+    yield _formulas(sheet, run.workload.counting)
     if any(run.rates.values()):
         rates = tables.rates_text(run)
-        numbers = [rate.value for rate in run.rates.values() if rate is not None]
-        numbers += [rate.value for _, _, rate in run.products]
-        yield grid(rates, sort={"value": numbers} if len(numbers) == len(rates.rows) else None)
+        numbers = [r.value for r in (*run.rates.values(), *(p[2] for p in run.products)) if r]
+        known = len(numbers) == len(rates.rows)  # not where one that there is work for is missing
+        yield grid(rates, sort={"value": numbers, "interval": numbers} if known else None)
     if run.model:
         yield Words("The model", tuple(_equation(sheet)))
-        yield grid(_terms(run))
-        yield grid(_checks(run))
+        yield _terms(run)
+        yield _checks(run)
     if isinstance(said, str):
         yield Words("A calibrated model", (f"None predicts this batch: {said}.",))
     else:
@@ -80,9 +80,9 @@ def _symbols(sheet: Mapping[str, Any], source: str) -> Table:
     return Table(f"Symbols (values from {source})", columns, rows)
 
 
-def _formulas(sheet: Mapping[str, Any], counting: str) -> Table:
+def _formulas(sheet: Mapping[str, Any], counting: str) -> Grid:
     """FLOPs and bytes of every range, by formula and in numbers."""
-    rows = []
+    rows: list[tuple[str, str, str, float, str]] = []
     for name, work in (*sheet["ranges"].items(), ("all ranges together", sheet["total"])):
         for key, (title, unit) in _QUANTITIES.items():
             if key in work and (name in sheet["ranges"] or key != "dram_bytes"):
@@ -96,7 +96,8 @@ def _formulas(sheet: Mapping[str, Any], counting: str) -> Table:
         Column("shown", "Value", align="right"),
     )
     title = f"FLOPs and bytes per rank and batch, {counting} counting"
-    return Table(title, columns, rows, (f"source: {sheet['source']}",) if sheet["source"] else ())
+    notes = (f"source: {sheet['source']}",) if sheet["source"] else ()
+    return grid(Table(title, columns, rows, notes), sort={"shown": [row[3] for row in rows]})
 
 
 def _plain(formula: str) -> str:
@@ -111,16 +112,19 @@ def _equation(sheet: Mapping[str, Any]) -> Iterator[str]:
         yield f"Arithmetic intensity = {_plain(intensity['text'])} = {value}."
 
 
-def _terms(run: RunAnalysis) -> Table:
+def _terms(run: RunAnalysis) -> Grid:
     """Every term of the model with its work, its rate and its time."""
-    found = []
-    for name, amount in amounts(run.totals).items():
-        rate = run.rates.get(name)
-        if rate is not None and amount > 0:
-            unit = _UNITS.get(name, "B")
-            found.append((name, si(amount, unit), si(rate.value, rate.unit), amount / rate.value))
-    whole = sum(row[3] for row in found)
-    rows: list[tuple[object, ...]] = [(*row, row[3] / whole) for row in found]
+    found = [
+        (name, amount, rate)
+        for name, amount in amounts(run.totals).items()
+        if (rate := run.rates.get(name)) is not None and amount > 0
+    ]
+    seconds = [amount / rate.value for _, amount, rate in found]
+    whole = sum(seconds)
+    rows = [
+        (name, si(amount, _UNITS.get(name, "B")), si(rate.value, rate.unit), s, s / whole)
+        for (name, amount, rate), s in zip(found, seconds, strict=True)
+    ]
     columns = (
         Column("term", "Term"),
         Column("work", "Work", align="right"),
@@ -128,20 +132,29 @@ def _terms(run: RunAnalysis) -> Table:
         Column("seconds", "Time", "si", "s", digits=4),
         Column("share", "Of the model's time", "percent", digits=0),
     )
-    return Table(f"Terms of the model: {si(whole, 's', 4)} together", columns, rows)
+    return grid(
+        Table(f"Terms of the model: {si(whole, 's', 4)} together", columns, rows),
+        sort={"work": [n for _, n, _ in found], "rate": [rate.value for _, _, rate in found]},
+    )
 
 
-def _checks(run: RunAnalysis) -> Table:
-    rows = [(c.label, c.predicted_s, c.measured_s, c.relative_error) for c in run.model]
+def _checks(run: RunAnalysis) -> Grid:
+    """The model's time beside the measured one."""
+    rows = [
+        (c.label, c.predicted_s, c.measured_s, f"{100 * c.relative_error:+.0f} %")
+        for c in run.model
+    ]
     columns = (
         Column("timed", "Timed"),
         Column("predicted_s", "Predicted", "si", "s", digits=4),
         Column("measured_s", "Measured", "si", "s", digits=4),
         Column("error", "Error", align="right"),
     )
-    shown = [(*row[:3], f"{100 * row[3]:+.0f} %") for row in rows]
     note = "the model has no launches, no waiting and no element-wise kernels: what it misses"
-    return Table("Predicted against measured", columns, shown, (note,))
+    return grid(
+        Table("Predicted against measured", columns, rows, (note,)),
+        sort={"error": [c.relative_error for c in run.model]},
+    )
 
 
 def _beside(run: RunAnalysis, said: Prediction) -> str:

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import perfmodel
 from perfmodel.analysis import RunAnalysis
-from perfmodel.html.blocks import Block, Notice, grid
+from perfmodel.html.blocks import Block, Grid, Notice, grid
 from perfmodel.identify import MARK_KEY
-from perfmodel.machine import SECTIONS
+from perfmodel.machine import SECTIONS, Machine
 from perfmodel.spans import ranks_of
 from perfmodel.table import Column, Table
 from perfmodel.trace import Trace
@@ -39,7 +39,7 @@ def machine(run: RunAnalysis) -> Iterator[Block]:
     else:
         yield Notice("The report describes no GPU.", "profile with --trace=nvtx,cuda,mpi")
     if run.machine is not None:
-        yield grid(_ceilings(run))
+        yield _ceilings(run.machine, run.precision)
 
 
 def provenance(run: RunAnalysis) -> Iterator[Block]:
@@ -110,20 +110,20 @@ def _gpus(run: RunAnalysis) -> Table:
     return Table("GPUs, as the report describes them", columns, rows)
 
 
-def _ceilings(run: RunAnalysis) -> Table:
-    """Every figure of the machine, the ones that this page compares with first."""
-    found = run.machine
-    assert found is not None  # the caller has looked
-    rows = []
+def _ceilings(found: Machine, precision: str) -> Grid:
+    """Every figure of the machine with its source."""
+    rows, values = [], []
     for section, unit in SECTIONS.items():
         for key, value in getattr(found, section).items():
             figure = found.figures.get((section, key))
             source = figure.source if figure else found.source
-            rows.append((f"{_SECTION_NAMES[section]}, {key}", si(value, unit), value, source))
+            rows.append((f"{_SECTION_NAMES[section]}, {key}", si(value, unit), source))
+            values.append(value)
     columns = (
         Column("figure", "Ceiling"),
         Column("shown", "Value", align="right"),
         Column("source", "Source"),
     )
-    note = f"products of this run are held against: {run.precision}"
-    return Table(f"Ceilings of {found.name}", columns, [(r[0], r[1], r[3]) for r in rows], (note,))
+    note = f"products of this run are held against: {precision}"
+    table = Table(f"Ceilings of {found.name}", columns, rows, (note,))
+    return grid(table, sort={"shown": values})

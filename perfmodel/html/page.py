@@ -24,7 +24,7 @@ from perfmodel.html.model import model as model_blocks
 from perfmodel.html.origin import machine, provenance
 from perfmodel.measure import measure
 from perfmodel.predict import Model, Prediction, predict
-from perfmodel.predict.case import own_case
+from perfmodel.predict.case import MLP, own_case
 from perfmodel.summary import what_ran
 from perfmodel.whatif import WhatIf, ask
 
@@ -53,8 +53,9 @@ class Asked:
     def of(cls, run: RunAnalysis, model: Model | None) -> Asked:
         """Ask about one run."""
         said: WhatIf | str
+        of_trainer = model if model is not None and model.workload == MLP else None
         try:
-            said = ask(run.traces, model)
+            said = ask(run.traces, of_trainer)
         except PerfmodelError as error:
             said = str(error).removeprefix(f"{run.label}: ")
         try:
@@ -67,10 +68,13 @@ def _predicted(run: RunAnalysis, said: WhatIf | str, model: Model | None) -> Pre
     """Predict the batch of the trainer, or of the program that the model was calibrated on."""
     if model is None:
         return _NO_MODEL
-    if isinstance(said, WhatIf):
+    if isinstance(said, WhatIf) and model.workload == MLP:
         return predict(model, said.case)
     if model.workload != run.workload.name:
-        return f"the model is of the workload {model.workload!r}, the report of another one"
+        return (
+            f"the model is of the workload {model.workload!r}, and the report does not say that it "
+            f"ran that"
+        )
     values = {s: v for s, v in run.identity.values.items() if s in run.workload.symbols}
     return predict(model, own_case(run.workload, values))
 

@@ -67,7 +67,7 @@ def _picture(lanes: Sequence[Lane], window: Window, title: str) -> Picture:
         f"other batches is pale. Hold the pointer over a bar for its name and time."
     )
     drawn = inline(svg, "timeline", printable(title), words, _tips(lanes, window))
-    return Picture(drawn, caption, 860)
+    return Picture(drawn, caption, wide=True)
 
 
 def _room(lanes: Sequence[Lane]) -> tuple[list[Lane], int]:
@@ -147,7 +147,7 @@ def roofline(analysis: Analysis) -> Iterator[Block]:
         f"{' Dotted is what is left to gain.' if len(points) <= FEW else ''}"
     )
     drawn = inline(svg, "roofline", printable(title), printable(listed), {})
-    yield Picture(drawn, caption, 520)
+    yield Picture(drawn, caption, wide=False)
 
 
 def _roofless(run: RunAnalysis) -> Iterator[str]:

@@ -80,7 +80,7 @@ def lines(
     ordered : bool
         The series follow a quantity: colours go from dark to light.
     references : mapping of str to float, optional
-        Horizontal lines, such as a document's value, named on the right.
+        Horizontal lines, such as a document's value, named at the end where the series are farther.
     legend : str
         What the legend's entries are values of.
 
@@ -107,9 +107,11 @@ def lines(
             ax.fill_between(one.x, one.low, one.high, color=color, alpha=0.15, lw=0)
     for name, value in (references or {}).items():
         ax.axhline(value, color=GREY, lw=0.9, ls=(0, (6, 2, 1, 2)), zorder=1.8)
+        right = _nearest(series, y, value, -1) >= _nearest(series, y, value, 0)
         ax.annotate(
-            plain(name), (1.0, value), (-2, 2), xycoords=("axes fraction", "data"),
-            textcoords="offset points", ha="right", va="bottom", fontsize=VALUE_PT, color=INK,
+            plain(name), (1.0 if right else 0.0, value), (-2 if right else 2, 2),
+            xycoords=("axes fraction", "data"), textcoords="offset points", va="bottom",
+            ha="right" if right else "left", fontsize=VALUE_PT, color=INK,
         )  # fmt: skip
     for axis, measure in ((ax.xaxis, x), (ax.yaxis, y)):
         _ticks(axis, measure)
@@ -120,6 +122,14 @@ def lines(
     rows = _legend(ax, list(series), legend, width)
     put_title(ax, title, width, 6 + 11 * rows)
     return ax
+
+
+def _nearest(series: Mapping[str, Series], y: Measure, value: float, end: int) -> float:
+    """How near the first (0) or last (-1) points of the lines come to a value, on the axis."""
+    values = [one.y[end] for one in series.values()]
+    if y.scale == "log":
+        return min(abs(math.log(v / value)) for v in values)
+    return min(abs(v - value) for v in values)
 
 
 def _check(series: Mapping[str, Series], x: Measure, y: Measure) -> None:

@@ -49,7 +49,7 @@ def save(
     figure = figure_of(picture)
     folder = Path(folder)
     names = [f"{stem}.{fmt}" for fmt in formats]
-    with staged_folder(folder) as stage:
+    with staged_folder(folder) as stage, mpl.rc_context(_SETTINGS), _frozen(figure):
         for name, fmt in zip(names, formats, strict=True):
             (stage / name).write_bytes(_encode(figure, fmt))
     return [folder / name for name in names]
@@ -61,7 +61,9 @@ def svg_text(picture: Figure | Axes) -> str:
     Letters are measured in DejaVu Sans, which is wider than the fonts of most pages: labels have
     room in these. Equal figures give equal text.
     """
-    return _encode(figure_of(picture), "svg", _IN_A_PAGE).decode("utf-8")
+    figure = figure_of(picture)
+    with mpl.rc_context(_SETTINGS | _IN_A_PAGE), _frozen(figure):
+        return _encode(figure, "svg").decode("utf-8")
 
 
 def figure_of(picture: Figure | Axes) -> Figure:
@@ -69,10 +71,9 @@ def figure_of(picture: Figure | Axes) -> Figure:
     return picture.figure.canvas.figure if isinstance(picture, Axes) else picture
 
 
-def _encode(figure: Figure, fmt: str, settings: Any = None) -> bytes:
+def _encode(figure: Figure, fmt: str) -> bytes:
     stream = io.BytesIO()
-    with mpl.rc_context(_SETTINGS | (settings or {})), _frozen(figure):
-        figure.savefig(stream, format=fmt, dpi=DPI, metadata=_METADATA[fmt])
+    figure.savefig(stream, format=fmt, dpi=DPI, metadata=_METADATA[fmt])
     return stream.getvalue()
 
 

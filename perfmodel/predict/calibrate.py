@@ -12,9 +12,9 @@ from perfmodel.predict.alone import Alone
 from perfmodel.predict.case import MLP, Case
 from perfmodel.predict.micro import Evidence
 from perfmodel.predict.model import Model, Term, parts_known
-from perfmodel.predict.noise import estimate
+from perfmodel.predict.noise import MOST, estimate
 from perfmodel.predict.observe import Observation
-from perfmodel.predict.part import DERIVED, route
+from perfmodel.predict.part import DERIVED, Part, route
 from perfmodel.predict.parts import parts_of
 from perfmodel.predict.predict import predict
 from perfmodel.predict.terms import FEWEST, RESAMPLES, Row, fit_term
@@ -29,6 +29,8 @@ def calibrate(
     untraced: Mapping[str, float] | None = None,
     alone: Alone | None = None,
     micro: Sequence[Evidence] = (),
+    resamples: int = RESAMPLES,
+    left_out: int = MOST,
 ) -> Model:
     """Fit every part that the runs have.
 
@@ -44,6 +46,10 @@ def calibrate(
         Microbenchmarks of cuBLAS's products, which are then not fitted by their FLOPs.
     micro : sequence of Evidence, optional
         Microbenchmarks of copies, all-reduces and launches: evidence beside that of the runs.
+    resamples : int
+        Of the bootstrap that tells how well coefficients are known.
+    left_out : int
+        Configurations at most that are left out, one after the other, to estimate the noise.
 
     Raises
     ------
@@ -52,8 +58,9 @@ def calibrate(
     """
     if not observations:
         raise ModelError("wanted reports to calibrate with; found none; give one at least")
-    fitted = _model(observations, machine, alone, micro, RESAMPLES)
-    noise = estimate(observations, lambda runs: _model(runs, machine, alone, micro, 0))
+    fitted = _model(observations, machine, alone, _Fits(micro, resamples))
+    plain = _Fits(micro, 0)
+    noise = estimate(observations, lambda runs: _model(runs, machine, alone, plain), left_out)
     return replace(
         fitted, batch_noise=noise.batch, phase_noise=noise.phase,
         runs=tuple(_evidence(fitted, observations)),
@@ -61,12 +68,26 @@ def calibrate(
     )  # fmt: skip
 
 
+class _Fits:
+    """Fits terms, each only once: a run that is left out changes the terms that it has."""
+
+    def __init__(self, micro: Sequence[Evidence], resamples: int) -> None:
+        self._micro, self._resamples = micro, resamples
+        self._known: dict[object, Term] = {}
+
+    def __call__(self, part: Part, rows: Sequence[Row]) -> Term:
+        """Return the term of a part, from these rows and from microbenchmarks."""
+        key = part.key, tuple((seconds, id(o)) for _, seconds, o in rows)
+        if key not in self._known:
+            self._known[key] = fit_term(part, rows, self._micro, self._resamples)
+        return self._known[key]
+
+
 def _model(
     observations: Sequence[Observation],
     machine: str,
     alone: Alone | None,
-    micro: Sequence[Evidence],
-    resamples: int,
+    fits: _Fits,
 ) -> Model:
     """Fit all terms; their noise is not known yet."""
     rows: _Rows = {}
@@ -75,10 +96,10 @@ def _model(
         for part, known in zip(plain, parts_known(o.case, alone), strict=True):
             if part.key in o.parts and part.name not in DERIVED:
                 rows.setdefault(known.key, []).append((known, o.parts[part.key], o))
-    terms = {key: fit_term(found[0][0], found, micro, resamples) for key, found in rows.items()}
+    terms = {key: fits(found[0][0], found) for key, found in rows.items()}
     for key, found in _derived(observations, terms, alone).items():
-        terms[key] = fit_term(found[0][0], found, micro, resamples)
-    terms |= _absent(observations, terms, micro, resamples)
+        terms[key] = fits(found[0][0], found)
+    terms |= _absent(observations, terms, fits)
     seen: dict[str, tuple[int, ...]] = {}
     for name in observations[0].case.sizes:
         seen[name] = tuple(sorted({o.case.sizes[name] for o in observations}))
@@ -100,8 +121,7 @@ def _tracing(observations: Sequence[Observation], untraced: Mapping[str, float])
 def _absent(
     observations: Sequence[Observation],
     terms: Mapping[str, Term],
-    micro: Sequence[Evidence],
-    resamples: int,
+    fits: _Fits,
 ) -> dict[str, Term]:
     """Parts that took no time in any run: ranges of the user's own without work on one side.
 
@@ -113,7 +133,7 @@ def _absent(
         for part in parts_of(o.case):
             optional = part.name in ("first launch", *DERIVED)
             if part.key not in terms and (o.case.workload or optional):
-                found[part.key] = fit_term(part, (), micro, resamples)
+                found[part.key] = fits(part, ())
     return found
 
 

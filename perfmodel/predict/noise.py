@@ -21,6 +21,8 @@ from perfmodel.predict.predict import predict
 
 FEWEST: Final = 4
 """Configurations below which noise is taken to be the usual."""
+MOST: Final = 40
+"""Configurations that are left out, one after the other: of more, every second or third."""
 _LEAST: Final = 0.003
 """Relative noise that no clock of a report is below."""
 _PRIOR: Final = 2.0
@@ -48,7 +50,7 @@ class _Missed:
     phases: Mapping[str, float]
 
 
-def estimate(observations: Sequence[Observation], refit: Refit) -> Noise:
+def estimate(observations: Sequence[Observation], refit: Refit, most: int = MOST) -> Noise:
     """Estimate noise by leaving out one configuration after the other.
 
     Parameters
@@ -56,15 +58,18 @@ def estimate(observations: Sequence[Observation], refit: Refit) -> Noise:
     observations : sequence of Observation
     refit : callable
         Fits a model to a part of the observations.
+    most : int
+        Configurations to leave out.
     """
     groups: dict[object, list[Observation]] = {}
     for o in observations:
         groups.setdefault(o.case.key, []).append(o)
-    if len(groups) < FEWEST:
+    if len(groups) < FEWEST or most < 1:
         return Noise({}, {})
+    every = list(groups.values())
     missed = [
         found
-        for group in groups.values()
+        for group in every[:: -(-len(every) // most)]
         if (found := _missed(group, refit, [o for o in observations if o not in group]))
     ]
     return Noise(_by_pace(missed), _by_phase(missed))

@@ -228,7 +228,8 @@ def _command(case: Case) -> str:
     words += [flag for name, flag in switches if s[name] == "yes"]
     words += [f"--math {s['math']}"] if s["math"] != "ieee" else []
     words += ["--parallel model"] if s["parallel"] == "model" else []
-    return " ".join(["python -m trainer", *words, *_width(case)])
+    words += ["with nsys's --cuda-graph-trace=node"] if s["graph"] == "yes" else []
+    return " ".join(["python -m trainer", *_width(case), *words])
 
 
 def _width(case: Case) -> list[str]:

@@ -127,6 +127,12 @@ def calibration_text(model: Model) -> list[str]:
             f"average, {100 * max(errors):.1f} % at most; from launch to launch they differ by "
             f"{_noise(model)} (one standard deviation)"
         )
+    files = {m.partition(":")[0] for t in model.terms.values() for m in t.microbenchmarks}
+    if files:
+        count = sum(bool(t.microbenchmarks) for t in model.terms.values())
+        said.append(
+            f"Microbenchmarks are evidence of {count} terms beside the runs: {', '.join(files)}"
+        )
     if model.tracing_s is not None:
         said.append(f"Recording adds {si(model.tracing_s, 's')} to a batch")
     return said

@@ -13,7 +13,8 @@ from perfmodel.errors import SchemaError
 from perfmodel.readers import mpi as mpi_tables
 from perfmodel.readers.codes import Ids, factorize
 from perfmodel.readers.nvtx import PROCESS_BITS, Nvtx, read_nvtx
-from perfmodel.readers.sqlite import Database, as_text
+from perfmodel.readers.records import as_text
+from perfmodel.readers.sqlite import Database
 from perfmodel.trace import (
     GRAPH,
     KERNEL,

@@ -7,7 +7,7 @@ is refused (`Unsupported`), never guessed: SQLite itself then reads the table.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -228,3 +228,10 @@ def _twins(data: Bytes, at: Int64, size: Int64) -> tuple[Int64, Bool]:
         same &= part == part[twin]
     twin = np.where(same, twin, row)
     return twin, twin == row
+
+
+def as_text(value: Any) -> str | None:
+    """Return a stored value as text: what SQLite itself would make of it."""
+    if isinstance(value, bytes):
+        return decode(value)
+    return None if value is None else str(value)

@@ -17,7 +17,7 @@ import numpy as np
 from perfmodel.errors import PerfmodelError, SchemaError
 from perfmodel.readers.checks import EXPORT, broken, changed, check_file, stamp
 from perfmodel.readers.pages import Damaged, PageFile, Unsupported
-from perfmodel.readers.records import decode
+from perfmodel.readers.records import as_text, decode
 from perfmodel.readers.schema import quoted, read_schema
 from perfmodel.trace import NULL, Int32, Int64
 
@@ -310,10 +310,3 @@ class Database:
                 f"again with: {EXPORT}"
             )
         return value
-
-
-def as_text(value: Any) -> str | None:
-    """Return a stored value as text: what SQLite itself would make of it."""
-    if isinstance(value, bytes):
-        return decode(value)
-    return None if value is None else str(value)

@@ -1,7 +1,7 @@
 """What the notebooks are written with: shipped files as tidy frames, and figures with captions."""
 
 from perfmodel.writeup.export import Exported, export
-from perfmodel.writeup.frames import batch_parts, records, series
+from perfmodel.writeup.frames import batch_parts, records, series, trained, verified
 from perfmodel.writeup.models import calibrated_model, document_model, errors
 from perfmodel.writeup.places import repository, shipped
 from perfmodel.writeup.views import View, batch_view, range_view, whole_view
@@ -22,6 +22,8 @@ __all__ = [
     "repository",
     "series",
     "shipped",
+    "trained",
+    "verified",
     "whole_view",
     "work_table",
 ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfmodel.errors import ModelError, PerfmodelError
-from perfmodel.writeup.places import repository
+from perfmodel.writeup.places import repository, shipped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,3 +95,60 @@ def batch_parts(host_s: Mapping[str, float]) -> dict[str, float]:
     }
     rest = host_s["batch iteration"] - sum(parts.values())
     return {**parts, "between ranges": max(rest, 0.0)}
+
+
+def verified(name: str = "benchmarks/results/verify_gpu.json") -> pd.DataFrame:
+    """Read how runs on GPUs differ from the sequential one, as benchmarks/verify_gpu.py wrote it.
+
+    Returns
+    -------
+    DataFrame
+        ``ranks``, ``dtype``, ``learning_rate``, ``epochs``, ``error`` (largest relative one of all
+        parameters), ``bound``, ``passed``, ``precision_test``, ``sequential_precision_test``.
+
+    Raises
+    ------
+    PerfmodelError
+        If the repository has no such file, or it holds no run that was verified.
+    """
+    import pandas as pd
+
+    rows = [
+        {
+            **{key: row[key] for key in ("ranks", "dtype", "learning_rate", "epochs")},
+            "error": max(row["max_relative_error"].values()),
+            **{key: row[key] for key in ("bound", "passed")},
+            "precision_test": row["precision_test"]["parallel"],
+            "sequential_precision_test": row["precision_test"]["sequential"],
+        }
+        for row in json.loads(shipped(name).read_text(encoding="utf-8"))["rows"]
+        if "max_relative_error" in row
+    ]
+    if not rows:
+        raise PerfmodelError(
+            f"wanted runs that were verified in {name!r}; found none; write them with "
+            f"python benchmarks/verify_gpu.py on a machine with GPUs"
+        )
+    return pd.DataFrame(rows)
+
+
+def trained(name: str = "benchmarks/results/verify_gpu.json") -> pd.DataFrame:
+    """Read the long trainings of the same file, which were not held against another run.
+
+    Returns
+    -------
+    DataFrame
+        ``ranks``, ``dtype``, ``learning_rate``, ``epochs``, ``precision_test`` and
+        ``precision_train``; no row where there was none.
+
+    Raises
+    ------
+    PerfmodelError
+        If the repository has no such file.
+    """
+    import pandas as pd
+
+    keys = ["ranks", "dtype", "learning_rate", "epochs", "precision_test", "precision_train"]
+    rows = json.loads(shipped(name).read_text(encoding="utf-8"))["rows"]
+    long = [{key: row[key] for key in keys} for row in rows if "max_relative_error" not in row]
+    return pd.DataFrame(long, columns=keys)

@@ -199,25 +199,31 @@ def phases_table(phases: Sequence[Phase], image: int = 224) -> Table:
     return Table("What Nsight Compute counted of ResNet steps", columns, rows)
 
 
-def ddp_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return steps on one GPU and on two in turn: efficiency, and speed-up on as many images.
+def ddp_table(parts: Mapping[int, Sequence[Mapping[str, Any]]]) -> Table:
+    """Return steps on one GPU and on several in turn: efficiency, and speed-up on as many images.
 
-    `rows` are those of the part 'ddp' of benchmarks/resnet.py; there may be none.
+    Parameters
+    ----------
+    parts : mapping of int to sequence of mapping
+        By number of GPUs, the rows of the parts 'ddp2', 'ddp4' of benchmarks/resnet.py, or none.
     """
     columns = (
-        Column("net", "network"), Column("math", "math"), Column("batch", "images per GPU", "int"),
-        Column("alone_s", "one GPU", "si", "s"), Column("both_s", "two GPUs", "si", "s"),
-        Column("weak", "efficiency, twice the images", "percent"),
-        Column("strong", "speed-up, as many images", "float", digits=2),
+        Column("gpus", "GPUs", "int"), Column("net", "network"), Column("math", "math"),
+        Column("batch", "images per GPU", "int"), Column("alone_s", "one GPU", "si", "s"),
+        Column("together_s", "together", "si", "s"),
+        Column("efficiency", "efficiency, as many per GPU", "percent"),
+        Column("speedup", "speed-up, as many in all", "float", digits=2),
     )  # fmt: skip
-    times = {(r["net"], r["math"], r["batch"], r["mode"]): r.get("total_s") for r in rows}
     found = []
-    for (net, math, batch, mode), both in times.items():
-        if mode == "ddp" and both:
-            alone, whole = (times.get((net, math, b, "alone")) for b in (batch, 2 * batch))
-            found.append(
-                (net, math, batch, alone, both, alone and alone / both, whole and whole / both)
-            )
+    for gpus, rows in parts.items():
+        times = {(r["net"], r["math"], r["batch"], r["mode"]): r.get("total_s") for r in rows}
+        for (net, math, batch, mode), both in times.items():
+            if mode == "ddp" and both:
+                alone, whole = (times.get((net, math, n * batch, "alone")) for n in (1, gpus))
+                found.append(
+                    (gpus, net, math, batch, alone, both, alone and alone / both,
+                     whole and whole / both)
+                )  # fmt: skip
     return Table("ResNets under DistributedDataParallel", columns, found)
 
 

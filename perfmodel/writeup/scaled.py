@@ -110,6 +110,43 @@ def draw_speedups(
     return tuple(axes)
 
 
+def efficiencies(steps: Table, gpus: int) -> dict[str, dict[int, float]]:
+    """Return efficiencies with as many images per GPU: of the published study, and of H200s.
+
+    Parameters
+    ----------
+    steps : Table
+        Of `perfmodel.writeup.resnet.ddp_table`.
+    gpus : int
+
+    Returns
+    -------
+    dict
+        By program, efficiency by images per GPU.
+    """
+    runs = [r for r in ddp.study().runs if r.gpus == gpus]
+    found = {"published study": {r.batch_per_gpu: ddp.speedup(r) / gpus for r in runs}}
+    for p, net, math, batch, _, _, efficiency, _ in steps.rows:
+        if p == gpus and isinstance(batch, int) and isinstance(efficiency, float):
+            found.setdefault(f"{net} {math}, H200", {})[batch] = efficiency
+    return found
+
+
+def draw_efficiencies(steps: Table, axes: Sequence[Axes]) -> tuple[Axes, ...]:
+    """Draw efficiencies over images per GPU, an axes for 2 GPUs and one for 4."""
+    from perfmodel.plot.curves import Curve, curves
+
+    for ax, gpus in zip(axes, RANKS[1:], strict=True):
+        found = []
+        for name, mine in efficiencies(steps, gpus).items():
+            sizes = sorted(mine)
+            found.append(Curve(name, sizes, [100 * mine[n] for n in sizes]))
+        curves(found, ax=ax, x_label=f"Images per GPU, {gpus} GPUs", y_label="Efficiency (%)",
+               log_y=False, legend="lower right" if gpus == RANKS[1] else None)  # fmt: skip
+        ax.set_ylim(0, 105)
+    return tuple(axes)
+
+
 def draw_all_reduces(rows: Sequence[Bandwidth], ax: Axes) -> Axes:
     """Draw bus bandwidth over the size of the message, a line per library, ranks and source."""
     from perfmodel.plot.scaling import Message, bandwidths
