@@ -17,6 +17,7 @@ from ladder_format import microseconds, signed, table, times
 from ladder_notes import notes
 from ladder_products import products
 from ladder_profiles import profiles
+from ladder_targets import sweep, targets
 
 ROOT = Path(__file__).resolve().parent.parent
 Row = dict[str, Any]
@@ -260,29 +261,37 @@ def runs(record: dict[str, Any]) -> str:
     return "\n" + table(("run", "command", "machine and versions", "ceilings"), lines)
 
 
-def markdown(record: dict[str, Any], gemm: dict[str, Any] | None = None, compared: str = "") -> str:
+def markdown(
+    record: dict[str, Any],
+    gemm: dict[str, Any] | None = None,
+    compared: str = "",
+    tiles: dict[str, Any] | None = None,
+) -> str:
     """Return the whole document.
 
-    `gemm` is what benchmarks/gemm.py measured, if it did; `compared` the section on profiles.
+    `gemm` and `tiles` are what gemm.py and thin_sweep.py measured, if they did; `compared` the
+    section on profiles.
     """
     found = cells(record)
+    ours = {key: row for key, rows in found.items() if (row := best(rows))}
     ranks = main_ranks(found)
     sections = [rung_section(rung, found, ranks) for rung in RUNGS]
     return "\n".join([
         INTRODUCTION,
         f"![Microseconds per batch by rung, {ranks} ranks](images/ladder.png)\n",
         headline(found),
+        *filter(None, [targets(ours, gemm)]),
         METHOD + runs(record) + notes(record),
         f"## Rung by rung, p = {ranks}\n\n" + "".join(sections).rstrip() + "\n",
         floors(found),
-        *filter(None, [compared, products(gemm)]),
+        *filter(None, [compared, products(gemm), sweep(tiles)]),
         everything(found),
     ])  # fmt: skip
 
 
-def read_gemm(results: Path) -> dict[str, Any] | None:
-    """Read gemm.json beside the ladder's results; None if there is none."""
-    path = results.parent / "gemm.json"
+def read_beside(results: Path, name: str) -> dict[str, Any] | None:
+    """Read a file of results beside the ladder's; None if there is none."""
+    path = results.parent / name
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
@@ -296,7 +305,8 @@ def main() -> None:
     args = parser.parse_args()
     record = json.loads(args.results.read_text(encoding="utf-8"))
     compared = profiles(ROOT / "profiles" / "ladder")
-    args.out.write_text(markdown(record, read_gemm(args.results), compared), encoding="utf-8")
+    gemm, tiles = (read_beside(args.results, f) for f in ("gemm.json", "thin_sweep.json"))
+    args.out.write_text(markdown(record, gemm, compared, tiles), encoding="utf-8")
     from ladder_picture import draw
 
     found = cells(record)

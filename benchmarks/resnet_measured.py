@@ -71,7 +71,8 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def _heading(result: dict[str, Any], part: str, text: str) -> str:
     about = result[part]["about"]
-    stopped = "".join(f" It ended early: {p.splitlines()[0]}" for p in result[part]["problems"])
+    ends = [p.strip().splitlines()[-1] for p in result[part]["problems"]]  # before: its progress
+    stopped = "".join(f" It ended early: {end}." for end in ends)
     return (
         f"{text} {about['device']}, torch {about['torch']}, cuDNN {about['cudnn']}, "
         f"{result[part]['date'][:10]}; `{result[part]['command']}`.{stopped}"

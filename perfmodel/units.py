@@ -54,15 +54,16 @@ def parse_si(text: str, unit: str) -> float:
         If the text is no number, or its unit is another one.
     """
     match = _NUMBER.fullmatch(text)
+    example = "27 ms" if unit == "s" else f"27 G{unit}"
     if match is None:
-        raise PerfmodelError(f"wanted a number in {unit}, such as '27 G{unit}'; found {text!r}")
+        raise PerfmodelError(f"wanted a number in {unit}, such as '{example}'; found {text!r}")
     number, suffix = float(match[1]), match[2]
     if suffix == "":
         return number
     for prefix, scale in _PREFIXES.items():
         if suffix == prefix + unit:
             return number * scale
-    raise PerfmodelError(f"wanted a quantity in {unit}, such as '27 G{unit}'; found {text!r}")
+    raise PerfmodelError(f"wanted a quantity in {unit}, such as '{example}'; found {text!r}")
 
 
 def _exponent(scale: float) -> int:

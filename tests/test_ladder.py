@@ -26,6 +26,7 @@ import ladder_floor  # noqa: E402
 import ladder_notes  # noqa: E402
 import ladder_report  # noqa: E402
 import ladder_rows  # noqa: E402
+import ladder_targets  # noqa: E402
 from ladder_cell import batches_of_visit  # noqa: E402
 
 RUN = {
@@ -403,6 +404,44 @@ def test_products_alone_show_our_fastest_kernel_beside_cublas() -> None:
     assert ladder_report.products(None) == ""
 
 
+def test_a_target_is_met_only_by_the_whole_interval_and_by_every_product() -> None:
+    inside = {"ratio": 0.58, "ratio_low": 0.57, "ratio_high": 0.59}
+    ends = {**inside, "ratio_high": 0.61}
+    for row_, met in ((inside, "yes"), (ends, "**no**")):
+        text = ladder_targets.targets({(2, 512, 3000, "fp32"): row_}, None)
+        assert f"over PyTorch | ≤ 0.60 | 0.58 [0.57, {row_['ratio_high']}] | {met} |" in text
+    about = {"kernel": "thin", "dtype": "float32", "H": 64, "B_per_rank": 100}
+    rows = [
+        {**about, "what": what, "median_s": 1.0, "peer_median_s": s, "share_of_cublas": s}
+        for what, s in (("forward GEMM 2", 3.0), ("backward GEMM 1", 1.5))
+    ]
+    text = ladder_targets.targets({}, {"rows": rows})
+    assert "| ≥ 2.00 | 1.50 to 3.00, together 2.25 | 1 of 2 |" in text
+    assert ladder_targets.targets({}, None) == ladder_targets.sweep(None) == ""
+
+
+def test_the_sweep_of_tiles_is_told_with_and_without_a_reader() -> None:
+    seconds = {"cublas": 24e-6, "thin": 16e-6}
+    outer = {"thin_outer STREAM=0": 16e-6, "thin_outer STREAM=1": 14e-6}
+    read = {f"{name}, and a reader": 60e-6 + s for name, s in {**seconds, **outer}.items()}
+    read["thin_outer STREAM=1, and a reader"] = 79e-6
+    products = {
+        "forward GEMM 2": {**seconds, "thin LANES=4": 17e-6},
+        "backward GEMM 1": {**seconds, **outer, **read},
+        "backward GEMM 2": seconds,
+    }
+    rows = [
+        {"what": w, "H": 2048, "B_per_rank": 6000, "kernel": k, "median_s": s}
+        for w, by_kernel in products.items() for k, s in by_kernel.items()
+    ]  # fmt: skip
+    text = " ".join(ladder_targets.sweep({"rows": rows}).split())
+    assert "the best of 3 other tiles would save 12 % of a product's time at most" in text
+    assert "writes 49 MB: 10.2 µs" in text
+    assert "twice cuBLAS's speed would be 12.0 µs" in text
+    assert "2.00 µs faster alone" in text
+    assert "3.00 µs slower" in text
+
+
 def test_a_difference_is_claimed_only_beyond_the_interval() -> None:
     known = {"ratio": 0.9, "ratio_low": 0.8, "ratio_high": 1.01}
     assert ladder_report.verdict(known) == "no difference seen"
@@ -429,7 +468,8 @@ def test_docs_show_the_committed_results() -> None:
     committed = json.loads(results.read_text(encoding="utf-8"))
     document = (ROOT / "docs" / "ladder.md").read_text(encoding="utf-8")
     compared = ladder_report.profiles(ROOT / "profiles" / "ladder")
-    made = ladder_report.markdown(committed, ladder_report.read_gemm(results), compared)
+    gemm, tiles = (ladder_report.read_beside(results, f"{n}.json") for n in ("gemm", "thin_sweep"))
+    made = ladder_report.markdown(committed, gemm, compared, tiles)
     assert document == made, "run: python benchmarks/ladder_report.py"
     assert (ROOT / "docs" / "images" / "ladder.png").exists()
     for found in committed["rows"]:

@@ -84,6 +84,8 @@ def test_warnings_say_what_was_assumed() -> None:
     assert "board figures cover two GPUs" in said.stderr
     words = ["layers", "alexnet", "--machine", "k80", "--measured", "1us"]
     assert "below that at the peaks" in CliRunner().invoke(main, words).stderr
+    words = ["layers", "alexnet", "--machine", "h100", "--ppp", "50"]
+    assert "(PPP 50): --ppp is a fraction" in CliRunner().invoke(main, words).stderr
 
 
 @pytest.mark.parametrize(

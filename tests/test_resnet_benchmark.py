@@ -132,6 +132,12 @@ def test_the_tables_of_the_page(result: dict[str, Any], tmp_path: Path) -> None:
     assert "Not measured yet: `ddp2`" in page
 
 
+def test_why_a_part_ended_early_is_said(result: dict[str, Any], tmp_path: Path) -> None:
+    counts = resnet_counts.counted(result["counters"], tmp_path)
+    result["counters"]["problems"] = ["exit codes [1]: 69 s under the profiler\ntime is over\n"]
+    assert "`python x`. It ended early: time is over.\n" in measured(result, counts, H200)
+
+
 def test_what_is_not_measured_says_how() -> None:
     page = measured({}, [], None)
     assert page.count("Not measured yet") == 5

@@ -70,6 +70,8 @@ def test_what_is_no_quantity_is_refused(text: str) -> None:
         return
     with pytest.raises(PerfmodelError, match="such as '27 GB/s'"):
         parse_si(text, "B/s")
+    with pytest.raises(PerfmodelError, match="such as '27 ms'"):
+        parse_si(text, "s")
 
 
 @settings(derandomize=True, deadline=None)

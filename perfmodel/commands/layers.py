@@ -100,6 +100,8 @@ def _ask(name: str, options: dict[str, Any]) -> Any:
                 f"the measured time is below that at the peaks (PPP {where.ppp:.3g}): check "
                 f"--measured, --batch and --dtype; else caches or fewer operations explain it"
             )
+    elif where.ppp > 1:
+        warn(f"times are below those at the peaks (PPP {where.ppp:.3g}): --ppp is a fraction")
     said = replace(said, where=where, timed=paleo.layer_times(net, where, batch, size))
     return said if options["ranks"] is None else _with_exchange(said, machine, options)
 
