@@ -253,7 +253,7 @@ def test_bars_of_the_timeline_have_names_and_times(base: Page) -> None:
 
 
 def test_a_calibrated_model_predicts_and_ranks(modelled: Page) -> None:
-    assert "saves 1.12 ms a batch (53 %)" in modelled.words
+    assert "saves 1.10 ms a batch (53 %)" in modelled.words
     assert "profile the trainer with --transport nccl" in modelled.words
     assert cells(modelled, "What changes would save of 2.096 ms")[1][0] == "nccl"
     assert cells(modelled, "Predicted batch")[-1][0] == "batch"
