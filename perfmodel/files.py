@@ -169,9 +169,11 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         found = error.strerror or str(error)
-        if error.errno == errno.ENOENT:
-            found = f"there is no folder {str(path.parent)!r}"
         advice = _ADVICE.get(error.errno or 0, "choose another path")
+        if error.errno == errno.ENOENT and path.parent.is_dir():  # /proc takes no new file
+            found, advice = f"no file can be made in {str(path.parent)!r}", "choose another folder"
+        elif error.errno == errno.ENOENT:
+            found = f"there is no folder {str(path.parent)!r}"
         message = f"wanted to write {str(path)!r}; found: {found}; {advice}"
         raise PerfmodelError(message) from error
 

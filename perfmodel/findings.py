@@ -62,7 +62,8 @@ class Facts:
     """What the findings are drawn from; all times are medians per rank and batch.
 
     `waiting` is about MPI, on the host; `gpu_waiting` about NCCL's kernels, which count as busy.
-    `config` is the run's configuration mark: what it already does is not advised.
+    `config` is the run's configuration mark: what it already does is not advised. `lacking` are GPU
+    operations of the whole run that no batch has: with some, `busy_s` is a lower bound.
     """
 
     batch: Estimate
@@ -81,6 +82,7 @@ class Facts:
     gpu_waiting: Waiting | None = None
     reduced: DeviceReduce | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    lacking: int = 0
 
     @property
     def rungs(self) -> Rungs:
@@ -142,7 +144,8 @@ def _idle(facts: Facts) -> Iterator[Finding]:
         return
     mpi_said = f", collectives take {si(mpi, 's')}" if facts.waiting or mpi else ""
     evidence = (
-        f"the GPU is busy {_share(facts, facts.busy_s)}{mpi_said}; "
+        f"the GPU is busy {'at least ' * bool(facts.lacking)}{_share(facts, facts.busy_s)}"
+        f"{mpi_said}; "
         f"{facts.gpu_ops:.0f} GPU operation{'s' * (round(facts.gpu_ops) != 1)}"
     )
     if facts.synchronizations:
@@ -150,12 +153,12 @@ def _idle(facts: Facts) -> Iterator[Finding]:
             f" and {facts.synchronizations:.0f} synchronizing calls "
             f"({si(facts.synchronize_s, 's')} inside them)"
         )
-    yield Finding(
-        "the GPU waits for the host",
-        idle,
-        evidence + " per batch",
-        facts.rungs.launch_less(synchronizes=facts.synchronizations > 0),
-    )
+    evidence += " per batch"
+    action = facts.rungs.launch_less(synchronizes=facts.synchronizations > 0)
+    if facts.lacking:
+        evidence += f"; {facts.lacking} operations of the run are in no range, and not counted"
+        action = f"count these first, as the warning says (--attribute time); then {action}"
+    yield Finding("the GPU waits for the host", idle, evidence, action)
 
 
 def _through_host(facts: Facts) -> Iterator[Finding]:

@@ -265,6 +265,7 @@ def _facts(
         machine=analysis.machine,
         ranks=len(run.ranks),
         config=analysis.identity.config,
+        lacking=cautions.lacking(analysis.unattributed),
     )
 
 

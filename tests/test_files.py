@@ -134,6 +134,7 @@ def test_device_is_written_to_not_replaced() -> None:
         ("folder", "it is a folder", "name of a file"),
         ("file/a.csv", "Not a directory", "choose another path"),
         ("n" * 300, "File name too long", "shorter name"),
+        ("/proc/new.csv", "no file can be made in", "choose another folder"),
     ],
 )
 def test_errors_say_wanted_found_and_what_to_do(

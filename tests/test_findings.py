@@ -93,6 +93,16 @@ def test_the_gpu_waits_for_the_host() -> None:
     assert "1 GPU operation per batch" in without.evidence
 
 
+def test_busy_is_a_lower_bound_where_batches_lack_operations() -> None:
+    found = only(replace(QUIET, busy_s=400e-6, lacking=1600), "the GPU waits for the host")
+    assert "busy at least 400 us" in found.evidence
+    assert "1600 operations of the run are in no range" in found.evidence
+    assert found.action.startswith("count these first")
+    whole = only(replace(QUIET, busy_s=400e-6), "the GPU waits for the host")
+    assert "at least" not in whole.evidence
+    assert "--attribute" not in whole.action
+
+
 @pytest.mark.parametrize("busy", [None, 1e-3, 0.995e-3, 2e-3])
 def test_the_gpu_does_not_wait(busy: float | None) -> None:
     """Unknown, always busy, idle for less than one percent, busy beyond the batch."""

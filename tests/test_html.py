@@ -253,7 +253,7 @@ def test_bars_of_the_timeline_have_names_and_times(base: Page) -> None:
 
 
 def test_a_calibrated_model_predicts_and_ranks(modelled: Page) -> None:
-    assert "saves 1.12 ms a batch (53 %)" in modelled.words
+    assert "saves 1.10 ms a batch (53 %)" in modelled.words
     assert "profile the trainer with --transport nccl" in modelled.words
     assert cells(modelled, "What changes would save of 2.096 ms")[1][0] == "nccl"
     assert cells(modelled, "Predicted batch")[-1][0] == "batch"
@@ -310,6 +310,16 @@ def test_a_pytorch_report_is_as_useful(tmp_path: Path) -> None:
     assert len([e for e in page.all("svg") if e.attributes.get("role") == "img"]) == 2
     assert "NCCL" in page.words
     assert "found one of the workload" in page.words
+
+
+def test_busy_is_said_to_be_a_lower_bound_where_batches_lack_operations(base: Page) -> None:
+    report = PROFILES / "ddp" / "ddp_p2_H1024_B24000.sqlite.xz"
+    words = page_of(report).words
+    assert "The GPU is busy for at least 32 % of it" in words
+    assert "without 1,600 operations in no range" in words
+    assert "the GPU is idle" not in words
+    assert "at least" not in page_of(report, by_time=True).words.partition("Where the time goes")[0]
+    assert "at least" not in base.words.partition("Where the time goes")[0]
 
 
 def test_a_batch_too_crowded_for_a_page_says_where_to_look(tmp_path: Path) -> None:

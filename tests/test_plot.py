@@ -286,6 +286,20 @@ def test_ceiling() -> None:
     assert {"100 GFLOP/s", "1 TFLOP/s"} <= {t.label1.get_text() for t in ax.yaxis.get_major_ticks()}
 
 
+@pytest.mark.parametrize("width", [3.0, 5.0])
+def test_a_long_name_of_the_machine_is_cut_to_the_axes(width: float) -> None:
+    name = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition " + 500 * "W" + " float32 peak"
+    ax = roofline(
+        DOCUMENT, run("report1"), ax=panel(width, 3.0), ceiling_flops_per_s=1.1e14,
+        ceiling_label=name,
+    )  # fmt: skip
+    draw(ax)
+    (text,) = [t for t in ax.texts if "110 TFLOP/s" in t.get_text()]
+    assert text.get_text().startswith("NVIDIA")
+    assert "…" in text.get_text()
+    assert text.get_window_extent().width <= ax.get_window_extent().width
+
+
 def test_bad_input_is_refused() -> None:
     with pytest.raises(ModelError, match="at least one roofline"):
         roofline([], [])

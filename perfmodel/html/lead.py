@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from perfmodel.analysis import RangeRow, RunAnalysis
+from perfmodel.cautions import lacking
 from perfmodel.comparable import machine_roof
 from perfmodel.fit import Rate
 from perfmodel.html.blocks import Grid, grid
@@ -120,7 +121,8 @@ def parts(run: RunAnalysis) -> Iterator[Part]:
     if small > 0:
         shown.append((f"{len(found) - len(shown)} smaller ones", small, "small"))
     if rest > _REST * whole:
-        shown.append(("the GPU is idle" if queued else "in no range", rest, "rest"))
+        idle = "the GPU is idle" if not lacking(run.unattributed) else "idle, or in no range"
+        shown.append((idle if queued else "in no range", rest, "rest"))
     begin = 0.0
     for name, seconds, what in shown:
         yield Part(name, seconds, begin, seconds / scale, what)
@@ -142,7 +144,8 @@ def _sentence(run: RunAnalysis, found: Sequence[Part]) -> str:
         said += f"; its largest part, {most.shown}, is {most.name}"
     busy = head_of(run).gpu_busy_s
     if busy is not None and batch > 0:
-        said += f". The GPU is busy for {percent(busy / batch)} of it"
+        least = "at least " * bool(lacking(run.unattributed))
+        said += f". The GPU is busy for {least}{percent(busy / batch)} of it"
     return said + "."
 
 
@@ -159,7 +162,10 @@ def _tiles(run: RunAnalysis) -> Iterator[Tile]:
         yield Tile("GPU busy", "–", "no GPU operation was recorded in a batch")
     else:
         share = min(head.gpu_busy_s / seconds.value, 1.0)
-        yield Tile("GPU busy", percent(share), f"{si(head.gpu_busy_s, 's')} of a batch", share)
+        note, lost = f"{si(head.gpu_busy_s, 's')} of a batch", lacking(run.unattributed)
+        if lost:
+            note = f"at least: {note}, without {lost:,} operations in no range"
+        yield Tile("GPU busy", percent(share), note, share)
     if head.flops and head.rate and head.rate_unit == "FLOP/s":
         note, reached = "the peak is not known", head.of_ceiling
         if reached is not None and run.machine is not None:

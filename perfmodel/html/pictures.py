@@ -133,6 +133,7 @@ def roofline(analysis: Analysis) -> Iterator[Block]:
     chosen = kinds if len(points) <= LISTED else kinds[:1]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
+        warnings.filterwarnings("ignore", "constrained_layout not applied", UserWarning)  # too long
         axes = outputs.draw_roofline(analysis, kinds=chosen)
         axes.set_title("", loc="left")  # the caption says it
         svg = svg_text(axes)

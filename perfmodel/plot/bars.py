@@ -22,6 +22,7 @@ from perfmodel.plot.style import (
     finish,
     plain,
     put_title,
+    shortened,
     si_tick,
     size_pt,
     text_width_pt,
@@ -185,17 +186,9 @@ def _percent(seconds: float, whole: float) -> str:
 def _tree(ax: Axes, rows: Sequence[Row]) -> None:
     """Label the rows on the left, flush left, indented by their depth."""
     root = min(len(row.path) for row in rows)
-    names = ["\u2003" * (len(row.path) - root) + _shortened(row.path[-1]) for row in rows]
+    names = ["\u2003" * (len(row.path) - root) + shortened(row.path[-1], _LONGEST) for row in rows]
     widest = max(text_width_pt(plain(n)) for n in names)
     ax.set_yticks(np.arange(len(rows)), [plain(name) for name in names])
     ax.tick_params(axis="y", pad=widest + 6)
     for label in ax.get_yticklabels():
         label.set_horizontalalignment("left")
-
-
-def _shortened(name: str) -> str:
-    """Cut out the middle of a name that is too long."""
-    if len(name) <= _LONGEST:
-        return name
-    half = (_LONGEST - 1) // 2
-    return f"{name[:half]}…{name[-half:]}"

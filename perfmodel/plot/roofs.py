@@ -31,6 +31,7 @@ from perfmodel.plot.style import (
     finish,
     plain,
     put_title,
+    shortened,
     size_pt,
     text_width_pt,
     wrap,
@@ -85,7 +86,7 @@ def roofline(
     colors, obstacles = _roof_colors(roofs), Obstacles()
     labels = [_draw_roof(frame.ax, r, colors, obstacles) for r in roofs]
     if ceiling_flops_per_s is not None:
-        _draw_ceiling(frame.ax, ceiling_flops_per_s, ceiling_label, obstacles)
+        _draw_ceiling(frame, ceiling_flops_per_s, ceiling_label, obstacles)
     legend = _roof_legend(frame.ax, roofs, colors)
     obstacles.boxes.append(legend.get_window_extent)
     listed = LISTED if frame.direct else FEW
@@ -198,12 +199,17 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _draw_ceiling(ax: Axes, ceiling: float, label: str | None, obstacles: Obstacles) -> None:
+def _draw_ceiling(frame: _Frame, ceiling: float, name: str | None, obstacles: Obstacles) -> None:
+    """Draw the machine's peak and its name, which is cut to the width of the axes."""
+    ax, rate = frame.ax, si(ceiling, "FLOP/s")
     ax.axhline(ceiling, color=GREY, lw=1.1, ls=(0, (6, 2, 1, 2)), zorder=2)
     obstacles.lines.append((ax.get_xlim(), (ceiling, ceiling)))
-    text = f"{plain(label)}, {si(ceiling, 'FLOP/s')}" if label else si(ceiling, "FLOP/s")
+    whole = f"{name}, {rate}" if name else rate
+    most = min(len(whole), int(frame.width / (0.25 * TEXT_PT)))  # more letters than fit
+    while text_width_pt(plain(shortened(whole, most))) > frame.width and most > len(rate):
+        most -= 1
     note = ax.annotate(
-        text, (1, ceiling), (-2, 2), xycoords=("axes fraction", "data"),
+        plain(shortened(whole, most)), (1, ceiling), (-2, 2), xycoords=("axes fraction", "data"),
         textcoords="offset points", ha="right", va="bottom", fontsize=TEXT_PT, color=INK,
     )  # fmt: skip
     obstacles.boxes.append(note.get_window_extent)

@@ -90,6 +90,14 @@ def entry(text: str) -> str:
     return " " + text if text.startswith("_") else text
 
 
+def shortened(name: str, most: int) -> str:
+    """Cut out the middle of a name of more than so many letters."""
+    if len(name) <= most:
+        return name
+    half = (most - 1) // 2
+    return f"{name[:half]}…{name[-half:]}"
+
+
 def wrap(text: str, columns: int) -> str:
     """Break a long name into lines of at most `columns` letters, after blanks, ``_ - / :``."""
     lines = [""]
