@@ -169,8 +169,17 @@ def test_no_scheduler_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "_PATIENCE_S", 4)
     with pytest.raises(PerfmodelError, match="no Dask scheduler answers there"):
         analyze_reports([SOURCE], Options({}), Engine(scheduler="tcp://127.0.0.1:9"))
-    with pytest.raises(PerfmodelError, match="no Dask scheduler answers there"):
-        analyze_reports([SOURCE], Options({}), Engine(scheduler="nonsense"))
+
+
+@pytest.mark.parametrize("address", ["nonsense", "http://127.0.0.1:8787/status", "tcp://h:port"])
+def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
+    """By a process, as what Dask says at its end is nobody's exception."""
+    pytest.importorskip("distributed")
+    command = [sys.executable, "-m", "perfmodel", "stats", str(SOURCE), "--scheduler", address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=25)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert f"--scheduler {address}: no Dask scheduler answers there" in done.stderr
 
 
 def test_without_dask_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
