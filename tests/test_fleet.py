@@ -212,6 +212,18 @@ def test_broken_reports_among_many_are_named(job: list[Path], tmp_path: Path, jo
         summarize_reports([*job, cut], ["cuda_api_sum"], Engine(jobs=jobs))
 
 
+def test_reports_given_twice_count_once_where_they_came_first(job: list[Path]) -> None:
+    once, twice = analyze_reports(job, Options({})), analyze_reports([*job, job[0]], Options({}))
+    assert twice.fitted.label == once.fitted.label
+    assert "1 of the reports were given before and are left out" in twice.fitted.warnings
+    assert [t.source for t in twice.fitted.traces] == [t.source for t in once.fitted.traces]
+    options = ("--report", "cuda_gpu_kern_sum", "--format", "csv")
+    alone = run_cli("stats", str(job[0]), *options)
+    again = run_cli("stats", str(job[0]), str(job[0].parent / "." / job[0].name), *options)
+    assert again.stdout == alone.stdout
+    assert "1 of the reports were given before and are left out" in again.stderr
+
+
 def kill(path: Path, source: Path) -> int:
     if source.name == "rank0005.sqlite":
         os.kill(os.getpid(), signal.SIGKILL)
