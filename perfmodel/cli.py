@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator, MutableMapping
 from importlib import import_module
@@ -40,6 +41,9 @@ class _Main(click.Group):
         except PerfmodelError as error:
             click.echo(f"perfmodel: error: {one_line(error)}", err=True)
             context.exit(error.exit_code)
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # another one ends it at once, silently
+            raise
         except BrokenPipeError:
             sys.stderr.close()
             context.exit(0)

@@ -195,12 +195,14 @@ def _client(address: str) -> Iterator[Client]:
     """Connect to a Dask scheduler whose workers run this version of perfmodel."""
     try:
         from distributed import Client
+        from distributed.comm import get_address_host_port
     except ImportError:
         raise PerfmodelError(
             "--scheduler wants the package distributed, which is not installed; install it with: "
             "pip install 'perfmodel[dask]'"
         ) from None
     try:
+        get_address_host_port(address)  # a Client that fails at this would wait on, and complain
         client = Client(address, timeout=_PATIENCE_S // 4, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise PerfmodelError(

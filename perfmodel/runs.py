@@ -84,13 +84,15 @@ def analyze_observed(
     progress: Callable[[str], object] = lambda _: None,
 ) -> Analysis:
     """Analyze reports whose ranges were measured before, as `analyze_traces` does."""
-    distinct = {o.trace.source.resolve(): o for o in reversed(observed)}
+    distinct: dict[Path, Observed] = {}
+    for one in observed:
+        distinct.setdefault(one.trace.source.resolve(), one)
     if not distinct:
         raise ReportError("wanted at least one report; found none; name one")
     given = {name: Symbol(name).check(value) for name, value in options.values.items()}
     repeated = len(observed) - len(distinct)
     runs: list[RunAnalysis] = []
-    for label, traces in group([o.trace for o in distinct.values()][::-1]):
+    for label, traces in group([o.trace for o in distinct.values()]):
         progress(label)
         workload = options.workload
         members = [distinct[t.source.resolve()] for t in traces]

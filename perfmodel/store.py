@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -18,6 +18,16 @@ from perfmodel.table import Table
 
 _BLOCK = 1 << 20
 _BUSY_SECONDS = 60
+_PARTS: Mapping[str, Callable[[RunAnalysis], Table]] = {
+    "ranges": tables.ranges,
+    "rates": tables.rates,
+    "copies": tables.copies,
+    "collectives": tables.collectives,
+    "ranks": tables.ranks,
+    "findings": tables.findings,
+    "points": lambda run: tables.points(Analysis((run,))),
+}
+_OURS = {"runs", *_PARTS}
 
 
 def append(analysis: Analysis, path: Path) -> int:
@@ -56,6 +66,11 @@ def append(analysis: Analysis, path: Path) -> int:
                 f"{path}: wanted a results database; found an Nsight Systems report; name another "
                 f"file with --db"
             )
+        if taken := _OURS & {*database.view_names()}:
+            raise PerfmodelError(
+                f"{path}: wanted a results database; found a view {min(taken)!r} in a table's "
+                f"place; name another file with --db"
+            )
         for key, run in zip(keys, analysis.runs, strict=True):
             _write(database, run, key)
         connection.commit()
@@ -86,15 +101,6 @@ def _failed(path: Path, error: sqlite3.Error) -> PerfmodelError:
 
 
 def _write(database: Any, run: RunAnalysis, key: str) -> None:
-    parts: Mapping[str, Table] = {
-        "ranges": tables.ranges(run),
-        "rates": tables.rates(run),
-        "copies": tables.copies(run),
-        "collectives": tables.collectives(run),
-        "ranks": tables.ranks(run),
-        "findings": tables.findings(run),
-        "points": tables.points(Analysis((run,))),
-    }
     row = {
         "run_hash": key,
         "label": run.label,
@@ -115,8 +121,8 @@ def _write(database: Any, run: RunAnalysis, key: str) -> None:
     }
     row = {name: _storable(value) for name, value in row.items()}
     database["runs"].upsert(row, pk="run_hash", alter=True)
-    for name, table in parts.items():
-        keys, rows = table.records()
+    for name, part in _PARTS.items():
+        keys, rows = part(run).records()
         if name in database.table_names():
             database.conn.execute(f'DELETE FROM "{name}" WHERE run_hash = ?', [key])
         records = [

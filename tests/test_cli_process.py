@@ -6,6 +6,7 @@ import json
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -184,6 +185,19 @@ def test_output_is_utf8_whatever_the_locale(report: Path, locale: str) -> None:
     done = subprocess.run([*COMMAND, "stats", str(report)], capture_output=True, env=env)
     assert done.returncode == 0, done.stderr
     assert "────" in done.stdout.decode("utf-8")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+def test_a_second_interrupt_ends_it_without_a_traceback() -> None:
+    code = (
+        "import atexit, os, signal, time, click; from perfmodel.cli import main\n"
+        "def interrupt(): os.kill(os.getpid(), signal.SIGINT); time.sleep(5)\n"
+        "atexit.register(interrupt); main.commands['stop'] = click.command('stop')(interrupt)\n"
+        "main(['stop'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stderr.strip() == "Aborted!"
+    assert done.returncode == -signal.SIGINT
 
 
 @pytest.mark.skipif(os.name != "posix", reason="processor time as POSIX counts it")

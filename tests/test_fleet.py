@@ -189,8 +189,17 @@ def test_no_scheduler_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "_PATIENCE_S", 4)
     with pytest.raises(PerfmodelError, match="no Dask scheduler answers there"):
         analyze_reports([SOURCE], Options({}), Engine(scheduler="tcp://127.0.0.1:9"))
-    with pytest.raises(PerfmodelError, match="no Dask scheduler answers there"):
-        analyze_reports([SOURCE], Options({}), Engine(scheduler="nonsense"))
+
+
+@pytest.mark.parametrize("address", ["nonsense", "http://127.0.0.1:8787/status", "tcp://h:port"])
+def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
+    """By a process, as what Dask says at its end is nobody's exception."""
+    pytest.importorskip("distributed")
+    command = [sys.executable, "-m", "perfmodel", "stats", str(SOURCE), "--scheduler", address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=25)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert f"--scheduler {address}: no Dask scheduler answers there" in done.stderr
 
 
 def test_without_dask_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,6 +230,18 @@ def test_broken_reports_among_many_are_named(job: list[Path], tmp_path: Path, jo
     assert "empty.sqlite" in str(caught.value)
     with pytest.raises(ReportError, match=r"cut\.sqlite: the file is truncated"):
         summarize_reports([*job, cut], ["cuda_api_sum"], Engine(jobs=jobs))
+
+
+def test_reports_given_twice_count_once_where_they_came_first(job: list[Path]) -> None:
+    once, twice = analyze_reports(job, Options({})), analyze_reports([*job, job[0]], Options({}))
+    assert twice.fitted.label == once.fitted.label
+    assert "1 of the reports were given before and are left out" in twice.fitted.warnings
+    assert [t.source for t in twice.fitted.traces] == [t.source for t in once.fitted.traces]
+    options = ("--report", "cuda_gpu_kern_sum", "--format", "csv")
+    alone = run_cli("stats", str(job[0]), *options)
+    again = run_cli("stats", str(job[0]), str(job[0].parent / "." / job[0].name), *options)
+    assert again.stdout == alone.stdout
+    assert "1 of the reports were given before and are left out" in again.stderr
 
 
 def kill(path: Path, source: Path) -> int:

@@ -172,6 +172,24 @@ def test_a_report_is_no_results_database(analysis: Analysis, tmp_path: Path) -> 
     assert (tmp_path / "r.sqlite").read_bytes() == before
 
 
+@pytest.mark.parametrize("name", ["runs", *TABLES])
+def test_a_view_in_a_table_s_place_is_told(analysis: Analysis, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "results.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"CREATE VIEW {name} AS SELECT 1 AS run_hash")
+    with pytest.raises(PerfmodelError, match=f"found a view '{name}'.*name another file with --db"):
+        store.append(analysis, path)
+    assert content(path) == {}
+
+
+def test_views_of_one_s_own_are_welcome(analysis: Analysis, tmp_path: Path) -> None:
+    path = tmp_path / "results.db"
+    store.append(analysis, path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE VIEW best AS SELECT min(batch_median_s) FROM runs")
+    assert store.append(analysis, path) == 1
+
+
 @pytest.mark.parametrize("path", [".", "missing/results.db"])
 def test_a_folder_and_a_missing_folder(analysis: Analysis, tmp_path: Path, path: str) -> None:
     with pytest.raises(PerfmodelError, match="cannot be written"):

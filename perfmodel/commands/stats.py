@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -90,6 +91,7 @@ def _collected(reports: tuple[Path, ...], names: Sequence[str], options: dict[st
     from perfmodel.streamed import collect, summarize_reports
 
     engine = engine_of(options)
+    reports = _distinct(reports)
     size = sum(path.stat().st_size for path in reports if path.is_file())
     quiet = size < _SHOWN_BYTES
     if len(reports) == 1 and engine.scheduler is None:
@@ -98,6 +100,16 @@ def _collected(reports: tuple[Path, ...], names: Sequence[str], options: dict[st
             return collect(path, names, lambda read: advance(f"reading {path.name}", read))
     with Progress(len(reports), quiet) as advance:
         return summarize_reports(reports, names, engine, lambda path: advance(f"read {path.name}"))
+
+
+def _distinct(reports: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Leave out reports that were given before: their events would count twice."""
+    first: dict[str, Path] = {}
+    for path in reports:
+        first.setdefault(os.path.realpath(path), path)
+    if repeated := len(reports) - len(first):
+        warn(f"{repeated} of the reports were given before and are left out")
+    return tuple(first.values())
 
 
 def _rendered(statistic: Statistic, fmt: Any) -> str:
