@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -51,9 +52,9 @@ def layers(network: str, every: bool, as_json: bool, **options: Any) -> None:
 
     NETWORK is alexnet (torchvision's), alexnet-caffe (grouped, 227 pixels), vgg16, vgg19,
     googlenet (the paper's, without auxiliary classifiers), resnet18, resnet34, resnet50, resnet101
-    or resnet152; or MODULE:FUNCTION, a function that makes a torch model. With --machine, times are
-    Paleo's (Qi et al., ICLR 2017): bytes and FLOPs of each layer at a percentage of the machine's
-    peaks.
+    or resnet152; or MODULE:FUNCTION, a function that makes a torch model; or FILE.onnx. With
+    --machine, times are Paleo's (Qi et al., ICLR 2017): bytes and FLOPs of each layer at a
+    percentage of the machine's peaks.
     """
     import json
 
@@ -113,6 +114,12 @@ def _network(name: str, pixels: int | None) -> Any:
         from perfmodel.workloads.torch_model import from_torch
 
         return from_torch(name, pixels or 224)
+    if name.endswith(".onnx"):
+        from perfmodel.workloads.onnx_model import from_onnx
+
+        if pixels is not None:
+            raise click.UsageError("--pixels is for torch models; an ONNX file tells its own size")
+        return from_onnx(Path(name))
     if pixels is not None:
         raise click.UsageError(
             f"--pixels is for torch models; {name}'s images have the size it was published with"

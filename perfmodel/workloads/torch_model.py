@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from perfmodel.errors import WorkloadError
 from perfmodel.escape import printable
-from perfmodel.workloads.cnn import total
+from perfmodel.workloads.foreign import check_parameters, imported, square, unknown
 from perfmodel.workloads.layers import (
     IMAGE,
     Add,
@@ -47,7 +47,7 @@ def from_torch(word: str, size: int = 224) -> Net:
         If torch or the function is missing, a layer is not known or not square, or parameters are
         left over.
     """
-    torch = _import("torch", "install torch, or name one of perfmodel's own networks")
+    torch = imported("torch", "install torch, or name one of perfmodel's own networks")
     model = _made(torch, word)
     images = torch.empty(1, 3, size, size, device="meta")
     try:
@@ -60,28 +60,14 @@ def from_torch(word: str, size: int = 224) -> Net:
             f"{printable(str(problem))}: a model whose forward pass branches on values cannot be"
         ) from problem
     net = Net(word, Shape(3, size, size), _nodes(traced, dict(traced.named_modules())))
-    wanted = sum(p.numel() for p in model.parameters())
-    if total(net).parameters != wanted:
-        raise WorkloadError(
-            f"wanted all {wanted:,} parameters of {printable(word)} in its layers; found "
-            f"{total(net).parameters:,}: layers used twice, layers that do not run "
-            f"(auxiliary classifiers), and parameters outside of layers are not known"
-        )
+    check_parameters(net, sum(p.numel() for p in model.parameters()))
     return net
-
-
-def _import(name: str, advice: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as problem:
-        said = printable(str(problem))
-        raise WorkloadError(f"wanted the module {name}; found: {said}: {advice}") from problem
 
 
 def _made(torch: Any, word: str) -> Any:
     """Call the function; return its model in evaluation mode."""
     name, _, function = word.partition(":")
-    make = getattr(_import(name, "put it on PYTHONPATH"), function, None)
+    make = getattr(imported(name, "put it on PYTHONPATH"), function, None)
     if not callable(make):
         raise WorkloadError(
             f"wanted a function of {printable(name)} that makes a model; found no "
@@ -110,7 +96,7 @@ def _nodes(traced: Any, modules: Mapping[str, Any]) -> tuple[Node, ...]:
         if op.op == "placeholder":
             names[op] = IMAGE
         if op.op == "get_attr":
-            raise _unknown(op, "a tensor outside of layers")
+            raise unknown("a tensor outside of layers", op.name)
         if op.op not in ("call_module", "call_function", "call_method"):
             continue
         module = op.op == "call_module"
@@ -130,9 +116,9 @@ def _of_module(module: Any, op: Any) -> Layer | None:
     match kind:
         case "Conv2d":
             if set(module.dilation) != {1}:
-                raise _unknown(op, f"a dilation of {module.dilation}")
+                raise unknown(f"a dilation of {module.dilation}", op.name)
             sizes = (module.kernel_size, module.stride, module.padding)
-            kernel, stride, padding = (_square(op, x) for x in sizes)
+            kernel, stride, padding = (square(x, op.name) for x in sizes)
             bias = module.bias is not None
             return Conv(module.out_channels, kernel, stride, padding, module.groups, bias)
         case "Linear":
@@ -147,14 +133,14 @@ def _of_module(module: Any, op: Any) -> Layer | None:
             return LocalNorm(module.size)
         case "MaxPool2d" | "AvgPool2d":
             sizes = (module.kernel_size, module.stride, module.padding)
-            kernel, stride, padding = (_square(op, x) for x in sizes)
+            kernel, stride, padding = (square(x, op.name) for x in sizes)
             what: Literal["max", "mean"] = "max" if kind == "MaxPool2d" else "mean"
             return Pool(what, kernel, stride, padding, module.ceil_mode)
         case "AdaptiveAvgPool2d":
             return _adaptive(op)
         case "Flatten" | "Identity":
             return None
-    raise _unknown(op, kind)
+    raise unknown(kind, op.name)
 
 
 def _of_call(op: Any) -> Layer | None:
@@ -164,7 +150,7 @@ def _of_call(op: Any) -> Layer | None:
     if name == "adaptive_avg_pool2d":
         return _adaptive(op)
     if name not in _CALLED:
-        raise _unknown(op, name)
+        raise unknown(name, op.name)
     return _CALLED[name]
 
 
@@ -173,21 +159,7 @@ def _adaptive(op: Any) -> Pool:
     (before, after) = (x.meta["tensor_meta"].shape for x in (op.all_input_nodes[0], op))
     if tuple(after[2:]) == (1, 1):
         return Pool("mean")
-    kernel = _square(op, tuple(n // m for n, m in zip(before[2:], after[2:], strict=True)))
+    kernel = square(tuple(n // m for n, m in zip(before[2:], after[2:], strict=True)), op.name)
     if kernel * after[2] != before[2]:
-        raise _unknown(op, f"a pool from {tuple(before[2:])} to {tuple(after[2:])}")
+        raise unknown(f"a pool from {tuple(before[2:])} to {tuple(after[2:])}", op.name)
     return Pool("mean", kernel, kernel)
-
-
-def _square(op: Any, size: Any) -> int:
-    sizes = {size} if isinstance(size, int) else set(size)
-    if len(sizes) != 1 or not isinstance(next(iter(sizes)), int):
-        raise _unknown(op, f"a size of {size}")
-    return int(next(iter(sizes)))
-
-
-def _unknown(op: Any, found: str) -> WorkloadError:
-    return WorkloadError(
-        f"wanted layers that perfmodel knows; found {printable(found)} in {printable(op.name)}: "
-        f"add it to perfmodel/workloads/layers.py"
-    )
