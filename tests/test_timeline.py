@@ -345,6 +345,7 @@ def test_names_are_harmless(tmp_path: Path) -> None:
         (("--batch", "-1"), "wanted a batch"),
         (("--ranks", "0,9"), "some of the ranks 0, 1"),
         (("-o", "a.gif"), "ends in .png"),
+        (("-o", "a.json"), "add --format perfetto"),
         (("--format", "perfetto", "-o", "a.png"), "ends in .json"),
     ],
 )

@@ -126,6 +126,12 @@ def _title(run: Run, batches: range | None, *, median: bool) -> str:
 def _draw(lanes: Any, window: Any, title: str, out: Path) -> None:
     from perfmodel.plot.timeline import timeline as draw
 
+    if out.suffix == ".json":
+        raise click.BadParameter(
+            f"wanted a file that ends in .png, .svg or .pdf; found {out.name!r}; for a trace add "
+            f"--format perfetto",
+            param_hint="--out",
+        )
     with warnings.catch_warnings():  # names may be in scripts that the font lacks
         warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
         figure = draw(lanes, window.start_ns, window.end_ns, title=title)
