@@ -55,6 +55,12 @@ def check_collection(run: Run) -> Iterator[str]:
     """Warn of what was not collected, and of GPU work that no range explains."""
     for trace in run.traces:
         yield from _uncollected(trace, len(run.ranks))
+    for trace, found in run.parts:
+        if unsized := traffic.unsized_copies(trace, found):
+            yield (
+                f"{trace.source.name}: {unsized} copies have no size, or one below 0, and count as "
+                f"0 bytes: the amounts and rates of copies are too small; export the report again"
+            )
     if not traffic.tells_devices(run.traces):
         for device, ranks in same_devices(run).items():
             yield (

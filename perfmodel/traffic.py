@@ -41,6 +41,7 @@ __all__ = [
     "nccl_collectives",
     "synchronizations",
     "tells_devices",
+    "unsized_copies",
 ]
 
 
@@ -102,6 +103,12 @@ def copies(
             )
         )
     return tuple(sorted(groups, key=lambda g: -g.seconds))
+
+
+def unsized_copies(trace: Trace, found: Attribution) -> int:
+    """Count the copies inside ranges whose bytes the report does not tell, or tells below 0."""
+    op = np.unique(found.op)
+    return int(((trace.ops.kind[op] == MEMCPY) & (trace.ops.bytes[op] < 0)).sum())
 
 
 def synchronizations(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from build_report import ReportBuilder
+from build_training import Training, training_report
 
+from perfmodel.fleet import analyze_reports
 from perfmodel.readers import read
 from perfmodel.roofline import Roofline
 from perfmodel.runs import Options, analyze_traces
@@ -81,3 +85,15 @@ def test_crossing_and_backward_ranges_are_warned_of(tmp_path: Path) -> None:
     run = analyze_traces([read(report.write(tmp_path / "r.sqlite"))], Options(values={})).fitted
     assert any("overlap without nesting" in w for w in run.warnings)
     assert any("1 ranges or GPU operations end before they start" in w for w in run.warnings)
+
+
+def test_copies_without_a_size_are_warned_of(tmp_path: Path) -> None:
+    path = training_report(tmp_path / "r.sqlite", Training(pace=(1,)))
+    with closing(sqlite3.connect(path)) as db:
+        changed = db.execute("UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET bytes = -1").rowcount
+        db.commit()
+    said = f"r.sqlite: {changed} copies have no size, or one below 0, and count as 0 bytes"
+    options = Options(values={"D": 784, "H": 512, "C": 10, "B": 3000})
+    assert changed > 0
+    for run in (analyze_traces([read(path)], options), analyze_reports([path], options)):
+        assert any(said in w for w in run.fitted.warnings)

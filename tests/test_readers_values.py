@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +16,7 @@ from damaged_reports import CALLS, COPIES, EVENTS, KERNELS, numbers, refusal, re
 from perfmodel.errors import PerfmodelError, ReportError, SchemaError
 from perfmodel.readers import read
 from perfmodel.readers.nsys import read_sqlite
+from perfmodel.readers.sqlite import Database
 from perfmodel.stats import REPORTS, to_csv
 
 
@@ -63,6 +65,19 @@ def test_values_that_are_no_integers(
     error = refusal(replaced(report, table, column, value), fast=fast)
     assert isinstance(error, SchemaError)
     assert f"{table}: wanted integers, found {shown}" in str(error)
+
+
+def test_rows_left_in_the_middle_end_in_silence(
+    report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of a table whose first values are refused, when the file is closed before them."""
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    with Database(report) as db:
+        rows = db.rows(CALLS, ["start"])
+        assert len(next(rows)) == 1
+    del rows
+    assert not said
 
 
 @pytest.mark.parametrize("fast", [True, False])

@@ -240,7 +240,9 @@ class Database:
         chosen = ", ".join(quoted(c) if c in have else "NULL" for c in columns)
         try:
             self._check(table)
-            yield from self._connection.execute(f"SELECT {chosen} FROM {quoted(table)} NOT INDEXED")
+            found = self._connection.execute(f"SELECT {chosen} FROM {quoted(table)} NOT INDEXED")
+            # not the cursor itself: left in the middle it would be closed, too late for SQLite
+            yield from map(tuple, found)
         except (sqlite3.Error, Damaged) as error:
             raise broken(self.path, error) from error
 
