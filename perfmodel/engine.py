@@ -156,7 +156,7 @@ def _in_processes(
     from multiprocessing import active_children, get_context
 
     others = {child.pid for child in active_children()}
-    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _end_with_parent)
     futures: set[Future[list[tuple[int, T]]]] = set()
     try:
         with _deaf():  # Ctrl-C is the parent's; children inherit that
@@ -175,6 +175,18 @@ def _in_processes(
             for child in active_children():
                 if child.pid not in others:
                     child.terminate()
+
+
+def _end_with_parent() -> None:
+    """Let this process end when its parent is gone, which, killed, cannot end it."""
+    from multiprocessing import parent_process
+
+    def watch() -> None:
+        if (parent := parent_process()) is not None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager

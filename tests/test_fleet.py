@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -260,8 +261,9 @@ def dally(path: Path, source: Path) -> int:
     return 0
 
 
-def test_ctrl_c_ends_the_command_and_its_workers(job: list[Path], tmp_path: Path) -> None:
-    """SIGINT to the whole group, as a terminal sends it: no traceback, nobody left."""
+@pytest.fixture
+def slow(job: list[Path], tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """`perfmodel analyze` with two workers that take very long, at work."""
     code = (
         "import sys; sys.path.insert(0, 'tests'); import perfmodel.fleet as f, test_fleet, "
         "perfmodel.cli as c\n"
@@ -281,20 +283,40 @@ def test_ctrl_c_ends_the_command_and_its_workers(job: list[Path], tmp_path: Path
             break
         time.sleep(0.05)
     time.sleep(1.0)
-    workers = children(process.pid)
+    yield process
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # workers, too: they hold the pipes open
+    process.communicate(timeout=20)
+
+
+def test_ctrl_c_ends_the_command_and_its_workers(slow: subprocess.Popen[str]) -> None:
+    """SIGINT to the whole group, as a terminal sends it: no traceback, nobody left."""
+    workers = children(slow.pid)
     begin = time.perf_counter()
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=20)
+    os.killpg(slow.pid, signal.SIGINT)
+    _, said = slow.communicate(timeout=20)
     assert time.perf_counter() - begin < 10
-    assert process.returncode == 1
+    assert slow.returncode == 1
     assert "Traceback" not in said
     assert "Aborted!" in said
     assert len(workers) >= 2
+    assert all_end(workers)
+
+
+def test_a_killed_command_leaves_no_worker_behind(slow: subprocess.Popen[str]) -> None:
+    workers = children(slow.pid)
+    assert len(workers) >= 2
+    slow.kill()
+    assert all_end(workers)
+
+
+def all_end(processes: list[int]) -> bool:
+    """Whether they do, within five seconds."""
     for _ in range(100):
-        if not any(map(runs, workers)):
-            break
+        if not any(map(runs, processes)):
+            return True
         time.sleep(0.05)
-    assert not any(map(runs, workers))
+    return False
 
 
 def dally_as_observer(path: Path, source: Path, **_: Any) -> int:
