@@ -93,7 +93,7 @@ def test_warnings_say_what_was_assumed() -> None:
     [
         (("lenet",), 5, "resnet152; found 'lenet'"),
         (("vgg16", "--pixels", "64"), 2, "--pixels is for torch models"),
-        (("model.onnx",), 5, "as MODULE:FUNCTION"),
+        (("model.onnx",), 5, "which cannot be read"),
         (("vgg16", "--ppp", "0.5"), 2, "give --machine NAME"),
         (("vgg16", "--machine", "h200", "--ppp", "0.5", "--measured", "1s"), 2, "found both"),
         (("vgg16", "--machine", "h200", "--link", "1GB/s"), 2, "give --ranks"),

@@ -34,7 +34,7 @@ def network(name: str) -> Net:
     if name not in _MAKERS:
         raise WorkloadError(
             f"wanted one of the networks {', '.join(NETWORKS)}; found {printable(name)!r}: name "
-            f"a function that makes a torch model, as MODULE:FUNCTION, or write its layers beside "
+            f"a torch model as MODULE:FUNCTION or an ONNX file, or write its layers beside "
             f"perfmodel/workloads/vgg.py"
         )
     return _MAKERS[name]()
