@@ -13,22 +13,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import read
 from grow import grow
-from read import HERE, SOURCE, processor
+from read import HERE, SOURCE, about
 from recipes import RECIPES
-
-import perfmodel
 
 REPORTS = ("nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "cuda_gpu_kern_sum", "cuda_api_sum")
 CASES = ((1_000_000, 2, 5), (1_000_000, 8, 5), (10_000_000, 8, 2), (50_000_000, 8, 1))
@@ -136,14 +132,7 @@ def main() -> None:
         rows[size, ranks] = row
     result = {
         "command": "python benchmarks/large.py --nsys NSYS --recipe-python PYTHON",
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": {"processor": processor(), "cores": os.cpu_count()},
-        "versions": {
-            "perfmodel": perfmodel.__version__,
-            "python": platform.python_version(),
-            "numpy": __import__("numpy").__version__,
-            "nsys": version.strip().rpartition(" ")[2],
-        },
+        **about(nsys=version.strip().rpartition(" ")[2]),
         "reports": REPORTS,
         "rows": [rows[key] for key in sorted(rows)],
     }

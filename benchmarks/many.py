@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -21,14 +20,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from grow_ranks import grow_ranks
-from read import ENVIRONMENT, HERE, SOURCE, processor
-
-import perfmodel
+from read import ENVIRONMENT, HERE, SOURCE, about
 
 POLL_S = 0.02
 
@@ -123,13 +119,7 @@ def main() -> None:
             rows.append(row)
     result = {
         "command": "python benchmarks/many.py",
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": {"processor": processor(), "cores": os.cpu_count()},
-        "versions": {
-            "perfmodel": perfmodel.__version__,
-            "python": platform.python_version(),
-            "numpy": __import__("numpy").__version__,
-        },
+        **about(),
         "rows": rows,
     }
     args.output.write_text(json.dumps(result, indent=1) + "\n")

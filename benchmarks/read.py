@@ -90,6 +90,20 @@ def startup(repeats: int = 15) -> dict[str, float]:
     return {k: round(statistics.median(r[k] for r in runs), 4) for k in ("wall_s", "cpu_s")}
 
 
+def about(**versions: str) -> dict[str, Any]:
+    """Return when, where and with which versions a benchmark ran."""
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": {"processor": processor(), "cores": os.cpu_count()},
+        "versions": {
+            "perfmodel": perfmodel.__version__,
+            "python": platform.python_version(),
+            "numpy": __import__("numpy").__version__,
+            **versions,
+        },
+    }
+
+
 def processor() -> str:
     """Name of the processor."""
     info = Path("/proc/cpuinfo")
@@ -125,14 +139,7 @@ def main() -> None:
             report.unlink()
     result = {
         "command": "python benchmarks/read.py --nsys NSYS",
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": {"processor": processor(), "cores": os.cpu_count()},
-        "versions": {
-            "perfmodel": perfmodel.__version__,
-            "python": platform.python_version(),
-            "numpy": __import__("numpy").__version__,
-            "nsys": version.strip().rpartition(" ")[2],
-        },
+        **about(nsys=version.strip().rpartition(" ")[2]),
         "startup_help": startup(),
         "rows": rows,
     }

@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def shell(folder: Path, *command: str) -> str:
     if shutil.which(command[0]) is None:
-        pytest.skip(f"no {command[0]} here")
+        pytest.skip(f"no {command[0]} to complete in: apt install {command[0]}")
     path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(folder)}
     done = subprocess.run(

@@ -12,12 +12,14 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from cli_helpers import perfmodel
+from trainer_helpers import need_mpi
 
 from perfmodel.commands.doctor import doctor
 from perfmodel.doctor import gpu, nsight, packages, ranks
-from perfmodel.doctor.check import PURPOSES, Check, Probe, Question, judge, make
+from perfmodel.doctor.check import PURPOSES, Check, Probe, Question, State, judge, make
 from perfmodel.doctor.diagnose import QUESTIONS, diagnose
 from perfmodel.doctor.place import Place
 from perfmodel.doctor.report import document, sentences, table
@@ -124,7 +126,9 @@ def test_versions_in_what_programs_print(text: str, version: tuple[int, ...] | N
         ("broken", "failed", "warning"), ("absent", "failed", "not needed"),
     ],
 )  # fmt: skip
-def test_only_what_is_needed_can_fail(state, if_needed, else_, needed) -> None:  # type: ignore[no-untyped-def]
+def test_only_what_is_needed_can_fail(
+    state: State, if_needed: str, else_: str, needed: bool
+) -> None:
     question = Question("it", frozenset({"mpi", "gpu"}), lambda _: Probe("good", ""))
     check = judge(
         question, Probe(state, "found", "do"), ["analyze", "gpu"] if needed else ["analyze"]
@@ -288,9 +292,7 @@ def test_gpu_pointers(place: Fake, said: str, state: str) -> None:
 
 @pytest.mark.mpi
 def test_real_ranks() -> None:
-    pytest.importorskip("mpi4py")
-    if shutil.which("mpirun") is None:
-        pytest.skip("no mpirun here")
+    need_mpi()
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     here = Place({**os.environ, **root})
     assert ranks.mpi4py(here).state == "good"
@@ -405,6 +407,7 @@ def test_what_is_said() -> None:
 
 def test_purposes_are_those_of_the_command() -> None:
     option = next(o for o in doctor.params if o.name == "purposes")
-    assert list(option.type.choices) == list(PURPOSES)  # type: ignore[attr-defined]
+    assert isinstance(option.type, click.Choice)
+    assert list(option.type.choices) == list(PURPOSES)
     assert set().union(*(q.needed_for for q in QUESTIONS)) == set(PURPOSES)
     assert sys.version_info[:2] >= packages._LEAST_PYTHON

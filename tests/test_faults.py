@@ -41,7 +41,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 @pytest.mark.parametrize("name", ["small_files", "killed", "failing_reads"])
 def test_writing(name: str, place: Place) -> None:
     if name == "failing_reads" and shutil.which("strace") is None:
-        pytest.skip("no strace")
+        pytest.skip("no strace to fail system calls with: apt install strace")
     found = write_faults(name, 2, place, seed=1)
     assert not {"broken", "wrong"} & set(found)
 

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,9 @@ def piped(content: bytes, *arguments: object) -> Result:
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
-def test_a_report_through_a_pipe_is_the_report(report: Path, pack) -> None:  # type: ignore[no-untyped-def]
+def test_a_report_through_a_pipe_is_the_report(
+    report: Path, pack: Callable[[bytes], bytes]
+) -> None:
     before = set(Path(tempfile.gettempdir()).glob("perfmodel-*"))
     done = piped(pack(report.read_bytes()), "stats", "-", "--format", "csv")
     assert done.exit_code == 0, done.stderr

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.escape import printable
-from perfmodel.table import FORMATS, Column, Table, render, to_frame
+from perfmodel.table import Column, Format, Table, render, to_frame
 
 COLUMNS = (
     Column("range", "Range"),
@@ -179,7 +180,7 @@ def test_csv_is_what_the_csv_module_writes(text: str) -> None:
 def test_no_name_can_do_harm(name: str, more: str) -> None:
     table = Table(name, (Column("k", more), Column("j", name)), [(name, more)], notes=(more,))
     for fmt in ("table", "markdown", "latex", "json"):
-        text = render(table, fmt, width=60)  # type: ignore[arg-type]
+        text = render(table, fmt, width=60)
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\ud800-\udfff]", text)
         text.encode("utf-8")
     assert len(render(table, "markdown").split("\n\n")[-2].splitlines()) == 3
@@ -233,8 +234,8 @@ def test_column_that_does_not_wrap_ends_in_an_ellipsis() -> None:
 def test_no_rows_and_no_title() -> None:
     table = Table("", COLUMNS, [])
     assert render(table, "csv") == "range,host_s,instances,share,time_ms\n"
-    for fmt in FORMATS:
-        said = render(table, fmt)  # type: ignore[arg-type]
+    for fmt in get_args(Format):
+        said = render(table, fmt)
         assert said.endswith("\n") or fmt == "jsonl"  # no row, no line
 
 

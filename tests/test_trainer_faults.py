@@ -146,7 +146,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(place)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("a small file system cannot be mounted here")
+        pytest.skip("no tmpfs of 64 KiB to fill: mounting one needs root and CAP_SYS_ADMIN")
     try:
         yield place
     finally:

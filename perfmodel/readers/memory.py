@@ -9,9 +9,10 @@ from typing import Final
 import numpy as np
 
 from perfmodel.errors import SchemaError
+from perfmodel.readers.needed import needed_columns
 from perfmodel.readers.rep import as_sqlite
 from perfmodel.readers.sqlite import Database
-from perfmodel.trace import MEMORY_KINDS, NULL, Bool, Int32, Int64
+from perfmodel.trace import MEMORY_KINDS, Bool, Int32, Int64
 
 TABLE: Final = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 COLLECT: Final = "nsys profile --cuda-memory-usage=true"
@@ -72,24 +73,13 @@ def read_memory(path: Path) -> MemoryEvents | None:
     with as_sqlite(path) as file, Database(file, shown=path) as db:
         if TABLE not in db.tables:
             return None
-        absent = {"start", *_COLUMNS}.difference(db.columns(TABLE))
-        if absent:
-            raise SchemaError(
-                f"{path}: {TABLE} has no column {', '.join(sorted(absent))}; export the report "
-                f"again, with Nsight Systems 2023 or later"
-            )
-        found = db.read(TABLE, ["start", *_COLUMNS])
-    for name, column in found.items():
-        if (column == NULL).any():
-            raise SchemaError(f"{path}: {TABLE}.{name}: wanted numbers, found NULL; export again")
-    odd = set(found["memoryOperationType"].tolist()) - {_ALLOCATION, _DEALLOCATION}
-    if odd or (found["bytes"] < 0).any():
+        row = needed_columns(db, path, TABLE, ("start", *_COLUMNS))
+    odd = set(row["memoryOperationType"].tolist()) - {_ALLOCATION, _DEALLOCATION}
+    if odd or (row["bytes"] < 0).any():
         raise SchemaError(
             f"{path}: {TABLE}: wanted allocations (0) and deallocations (1) of 0 bytes or more, "
             f"found {', '.join(map(str, sorted(odd))) or 'negative sizes'}; export the report again"
         )
-    order = np.argsort(found["start"], kind="stable")
-    row = {name: column[order] for name, column in found.items()}
     kind = row["memKind"]
     known = np.isin(kind, list(MEMORY_KINDS))
     return MemoryEvents(

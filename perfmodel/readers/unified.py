@@ -8,11 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.errors import SchemaError
-from perfmodel.readers.checks import EXPORT
+from perfmodel.readers.needed import needed_columns
 from perfmodel.readers.rep import as_sqlite
 from perfmodel.readers.sqlite import Database
-from perfmodel.trace import NULL, Int64
+from perfmodel.trace import Int64
 
 COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
 CPU_FAULTS: Final = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
@@ -102,10 +101,12 @@ def read_unified(path: Path) -> UnifiedMemory:
         If a table lacks a column, or holds no number where one must be.
     """
     with as_sqlite(path) as file, Database(file, shown=path) as db:
-        copies = _columns(db, path, COPIES, ("start", "end", "bytes", "copyKind"), "migrationCause")
-        cpu = _columns(db, path, CPU_FAULTS, ("start",)) if CPU_FAULTS in db.tables else None
+        copies = needed_columns(
+            db, path, COPIES, ("start", "end", "bytes", "copyKind"), ("migrationCause",)
+        )
+        cpu = needed_columns(db, path, CPU_FAULTS, ("start",)) if CPU_FAULTS in db.tables else None
         gpu = (
-            _columns(db, path, GPU_FAULTS, ("start", "numberOfPageFaults"))
+            needed_columns(db, path, GPU_FAULTS, ("start", "numberOfPageFaults"))
             if GPU_FAULTS in db.tables
             else None
         )
@@ -118,24 +119,3 @@ def read_unified(path: Path) -> UnifiedMemory:
         cpu_faults=Faults(cpu["start"], np.ones_like(cpu["start"])) if cpu else None,
         gpu_faults=Faults(gpu["start"], gpu["numberOfPageFaults"]) if gpu else None,
     )
-
-
-def _columns(
-    db: Database, path: Path, table: str, needed: tuple[str, ...], *more: str
-) -> dict[str, Int64]:
-    """Return columns of a table by start; empty ones if it is absent."""
-    absent = sorted(set(needed).difference(db.columns(table)))
-    if table in db.tables and absent:
-        raise SchemaError(
-            f"{path}: {table} has no column {', '.join(absent)}; make the export again with: "
-            f"{EXPORT}"
-        )
-    found = db.read(table, [*needed, *more])
-    for name in needed:
-        if (found[name] == NULL).any():
-            raise SchemaError(
-                f"{path}: {table}.{name}: wanted numbers, found NULL; make the export again with: "
-                f"{EXPORT}"
-            )
-    order = np.argsort(found["start"], kind="stable")
-    return {name: column[order] for name, column in found.items()}
