@@ -9,9 +9,6 @@ UNIT_BYTES: Final = 512
 """CuPy's device pool hands out multiples of this (cupy/cuda/memory.pyx, ALLOCATION_UNIT_SIZE), and
 PyTorch's allocator too (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize)."""
 
-PAGE_BYTES: Final = 2 << 20
-"""The driver maps device memory in pages of 2 MiB: what NVML counts."""
-
 
 def device_block(size: int) -> int:
     """Return what CuPy's device pool holds for a request of `size` bytes.
