@@ -28,13 +28,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from damaged_reports import numbers  # noqa: E402
 
-from perfmodel.analysis_json import analysis_document  # noqa: E402
-from perfmodel.errors import PerfmodelError  # noqa: E402
+from perfmodel.analysis.runs import Options, analyze_traces  # noqa: E402
+from perfmodel.base.errors import PerfmodelError  # noqa: E402
 from perfmodel.readers import read  # noqa: E402
-from perfmodel.runs import Options, analyze_traces  # noqa: E402
-from perfmodel.stats import REPORTS, to_csv  # noqa: E402
-from perfmodel.streamed import collect  # noqa: E402
-from perfmodel.summaries import to_statistic  # noqa: E402
+from perfmodel.render.analysis_json import analysis_document  # noqa: E402
+from perfmodel.timing.nsys_stats.stats import REPORTS, to_csv  # noqa: E402
+from perfmodel.timing.nsys_stats.streamed import collect  # noqa: E402
+from perfmodel.timing.nsys_stats.summaries import to_statistic  # noqa: E402
 
 PAGE: Final = 4096
 Fault = Generator[Path, None, None]

@@ -25,15 +25,16 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 from gemm_problems import Problem, network, squares, worth_measuring  # noqa: E402
 from ncu_run import Failed, collect  # noqa: E402
 
-from perfmodel import counters as counting  # noqa: E402
-from perfmodel.counters import metrics  # noqa: E402
+from perfmodel.analysis import metrics  # noqa: E402
+from perfmodel.analysis.counted import Counted  # noqa: E402
+from perfmodel.analysis.metrics import METRICS  # noqa: E402
 from perfmodel.readers.ncu import Launch, parse  # noqa: E402
 from trainer.kernels import GEMMS, MATHS  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "gemm_counters.json"
 PICTURE = ROOT / "docs" / "images" / "gemm_roofline.png"
 MARKER = "marker"
-METRICS = counting.METRICS
+METRICS = METRICS
 SCALAR_UNITS, TENSOR_UNITS = tuple(metrics.SCALAR), tuple(metrics.TENSOR)
 
 
@@ -50,7 +51,7 @@ def products(launches: Iterable[Launch]) -> list[list[Launch]]:
 
 def count(launches: list[Launch]) -> dict[str, Any]:
     """Sum the counters of a product's kernels; what ncu did not count is None."""
-    found = counting.Counted.of("product", "kernel", launches)
+    found = Counted.of("product", "kernel", launches)
 
     def total(units: Iterable[str]) -> float | None:
         known = [n for unit in units if (n := found.flops_of(unit)) is not None]

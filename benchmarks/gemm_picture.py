@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from perfmodel.plot.style import GREY, GRID, INK, MARKERS, PALETTE, TEXT_PT, TITLE_PT
+from perfmodel.render.plot.style import GREY, GRID, INK, MARKERS, PALETTE, TEXT_PT, TITLE_PT
 
 L1_BYTES_PER_S = 132 * 128 * 1.98e9
 """132 multiprocessors, 128 bytes a clock each (Hopper tuning guide), at the boost clock."""

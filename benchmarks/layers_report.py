@@ -14,11 +14,11 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
 from made import put_parts  # noqa: E402
 
-from perfmodel.machine import Machine, known, named  # noqa: E402
-from perfmodel.paleo import DTYPES, platform, step  # noqa: E402
-from perfmodel.paleo.judged import Measured, judge  # noqa: E402
-from perfmodel.paleo.report import Layers, kind, totals  # noqa: E402
-from perfmodel.table import Column, Table, render  # noqa: E402
+from perfmodel.analysis.judged import Measured, judge  # noqa: E402
+from perfmodel.base.table import Column, Table, render  # noqa: E402
+from perfmodel.machines.machine import Machine, known, named  # noqa: E402
+from perfmodel.models.paleo import DTYPES, platform, step  # noqa: E402
+from perfmodel.render.layers import Layers, kind, totals  # noqa: E402
 from perfmodel.workloads.layers import place  # noqa: E402
 from perfmodel.workloads.networks import NETWORKS, network  # noqa: E402
 

@@ -9,7 +9,7 @@ Three parts, each a process of its own, so that one that fails does not take the
     resnet   benchmarks/memory_resnet.py: PyTorch's allocator and NVML over batches
 
 Then fits constant + slope x on some of the sizes and predicts the others
-(perfmodel.memory.model). Results go to benchmarks/results/memory.json; docs/memory.md is written
+(unified_model). Results go to benchmarks/results/memory.json; docs/memory.md is written
 from it by benchmarks/memory_report.py. `--device cpu` rehearses without a GPU and measures nothing.
 """
 
@@ -31,8 +31,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "profiles")]
 
-from perfmodel.errors import PerfmodelError  # noqa: E402
-from perfmodel.memory.model import fit_memory, held_out  # noqa: E402
+from unified_model import fit_memory, held_out  # noqa: E402
+
+from perfmodel.base.errors import PerfmodelError  # noqa: E402
 
 BUDGET_S = {"report": 20, "mlp": 14, "resnet": 24}
 REPORTS = {
@@ -168,7 +169,7 @@ def with_fits(results: dict[str, Any]) -> dict[str, Any]:
 
 def gpu_name() -> str | None:
     """Name of the GPU, as NVML has it."""
-    from perfmodel.utilization.sampler import NvmlSampler
+    from perfmodel.machines.sampler import NvmlSampler
 
     try:
         return NvmlSampler([0]).names()[0]

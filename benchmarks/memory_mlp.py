@@ -12,8 +12,8 @@ import sys
 import time
 from typing import Any
 
-from perfmodel.memory.footprint import footprint
-from perfmodel.memory.trainer import TrainerCase, allocations
+from perfmodel.programs.mlp.footprint import footprint
+from perfmodel.programs.mlp.memory import TrainerCase, allocations
 from trainer.backend import choose
 from trainer.config import Config
 from trainer.data import synthetic
@@ -40,7 +40,7 @@ class Pool:
             return
         import cupy
 
-        from perfmodel.utilization.sampler import NvmlSampler
+        from perfmodel.machines.sampler import NvmlSampler
 
         self._pool: Any = cupy.get_default_memory_pool()
         self._nvml = NvmlSampler([0], pcie=False)

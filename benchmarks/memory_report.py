@@ -17,17 +17,9 @@ sys.path.insert(0, str(ROOT))
 from ladder_format import table  # noqa: E402
 from made import put  # noqa: E402
 
-from perfmodel.plot.output import save  # noqa: E402
-from perfmodel.plot.style import (  # noqa: E402
-    INK,
-    MARKERS,
-    PALETTE,
-    TEXT_PT,
-    axes_of,
-    finish,
-    si_tick,
-)
-from perfmodel.units import si  # noqa: E402
+from perfmodel.base.units import si  # noqa: E402
+from perfmodel.render.plot.output import save  # noqa: E402
+from perfmodel.render.plot.style import INK, MARKERS, PALETTE, TEXT_PT, axes_of, finish, si_tick  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "memory.json"
 PAGE = ROOT / "docs" / "memory.md"

@@ -23,7 +23,7 @@ from predict_launches import Launches, reports
 from predict_score import noise_floor, overhead, predict_rows, quiet, ranking, summary
 from predict_studies import other_designs, studies
 
-from perfmodel.predict import load, save
+from perfmodel.models.model_file import load, save
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

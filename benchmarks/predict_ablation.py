@@ -21,8 +21,9 @@ from predict_launches import MACHINE, Launches
 from predict_report import PAGE, percent, table
 from predict_score import predict_rows
 
-from perfmodel.ceilings import load
-from perfmodel.predict import Observation, micro
+from perfmodel.machines.measure.measurement_file import load
+from perfmodel.models import micro
+from perfmodel.programs.mlp.observe import Observation
 
 RESULT = Path(__file__).resolve().parent / "results" / "predict_ablation.json"
 SCRIPT = "benchmarks/predict_ablation.py --document"

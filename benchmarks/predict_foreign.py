@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.errors import ModelError
-from perfmodel.measure import measure
-from perfmodel.predict import Observation, calibrate, observe_own, predict
+from perfmodel.analysis.predict import predict
+from perfmodel.base.errors import ModelError
+from perfmodel.models.calibrate import calibrate
+from perfmodel.programs.mlp.observe import Observation
+from perfmodel.programs.own import observe_own
 from perfmodel.readers import read
+from perfmodel.timing.run import measure
 from perfmodel.workloads import load
 
 ROOT = Path(__file__).resolve().parent.parent

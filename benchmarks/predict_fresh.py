@@ -20,7 +20,8 @@ from predict_launches import MACHINE, ROOT, Launches, grouped
 from predict_report import PAGE, percent, table
 from predict_score import QUIET, noise_floor, predict_rows, quiet, ranking, summary
 
-from perfmodel.predict import Observation, load
+from perfmodel.models.model_file import load
+from perfmodel.programs.mlp.observe import Observation
 
 FRESH = ROOT / "profiles" / "fresh" / "launches.json"
 RESULTS = ROOT / "benchmarks" / "results"

@@ -10,12 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.ceilings import load
-from perfmodel.errors import ModelError
-from perfmodel.measure import measure
-from perfmodel.predict import Case, Model, Observation, calibrate, micro, mlp_case, observe
-from perfmodel.predict.alone import Alone, from_measurement
+from perfmodel.base.errors import ModelError
+from perfmodel.machines.measure.measurement_file import load
+from perfmodel.models import micro
+from perfmodel.models.alone import Alone, from_measurement
+from perfmodel.models.calibrate import calibrate
+from perfmodel.models.model import Model
+from perfmodel.programs.mlp.case import Case, mlp_case
+from perfmodel.programs.mlp.observe import Observation, observe
 from perfmodel.readers import read
+from perfmodel.timing.run import measure
 
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCHES = ROOT / "profiles" / "launches" / "launches.json"

@@ -10,7 +10,7 @@ import numpy as np
 from made import put
 from predict_score import QUIET
 
-from perfmodel.predict.noise import median_error
+from perfmodel.models.noise import median_error
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "predict.md"
 SCRIPT = "benchmarks/predict.py --document"

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from perfmodel.machine import known
-from perfmodel.predict import Case, Observation
-from perfmodel.workloads.mlp import Parallel, as_it_ran, mlp
+from perfmodel.machines.machine import known
+from perfmodel.programs.mlp.case import Case
+from perfmodel.programs.mlp.mlp import Parallel, as_it_ran, mlp
+from perfmodel.programs.mlp.observe import Observation
 
 Predictor = Callable[[Case], float]
 

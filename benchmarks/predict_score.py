@@ -10,10 +10,12 @@ import numpy as np
 from predict_launches import Launches, grouped, measured
 from predict_rivals import rivals
 
-from perfmodel.errors import ModelError
-from perfmodel.predict import Model, Observation, predict
-from perfmodel.predict.noise import median_error
-from perfmodel.predict.part import BETWEEN, route
+from perfmodel.analysis.predict import predict
+from perfmodel.base.errors import ModelError
+from perfmodel.models.model import Model
+from perfmodel.models.noise import median_error
+from perfmodel.models.part import BETWEEN, route
+from perfmodel.programs.mlp.observe import Observation
 
 QUIET = 0.03
 """Launches that differ by less (one standard deviation): the GPU sets the pace, not the host."""

@@ -9,7 +9,7 @@ import numpy as np
 from predict_launches import DESIGN, Launches, grouped
 from predict_score import predict_rows, quiet, summary
 
-from perfmodel.predict import Observation
+from perfmodel.programs.mlp.observe import Observation
 
 EFFORT = {"resamples": 15, "left_out": 20}
 """Of a study's calibration, of which there are many: its interval is less certain."""

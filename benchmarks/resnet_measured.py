@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from perfmodel.machine import Machine
-from perfmodel.table import Column, Table, render
+from perfmodel.base.table import Column, Table, render
+from perfmodel.machines.machine import Machine
 from perfmodel.workloads.cnn import Cost, total, training_bytes
 from perfmodel.workloads.resnets import resnet
 

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from studies.resnet import machine_of, point, roof, study
 
-from perfmodel.machine import Machine
-from perfmodel.plot import roofline, save
-from perfmodel.roofline import Point
-from perfmodel.studies.resnet import machine_of, point, roof, study
+from perfmodel.machines.machine import Machine
+from perfmodel.models.roofline import Point
+from perfmodel.render.plot import roofline, save
 
 PEAKS: Final = {"fp32": "float32", "tf32": "tf32_tensor"}
 """The ceiling of each math that is counted."""

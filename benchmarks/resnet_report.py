@@ -15,11 +15,11 @@ import resnet_picture  # noqa: E402
 from made import put_parts  # noqa: E402
 from resnet_counts import counted  # noqa: E402
 from resnet_measured import measured, with_times  # noqa: E402
+from studies.resnet import Trial, machine_of, roof, roof_share, study  # noqa: E402
+from studies.resnet_errata import errata  # noqa: E402
 
-from perfmodel.machine import Machine, known  # noqa: E402
-from perfmodel.studies.resnet import Trial, machine_of, roof, roof_share, study  # noqa: E402
-from perfmodel.studies.resnet_errata import errata  # noqa: E402
-from perfmodel.table import Column, Table, render  # noqa: E402
+from perfmodel.base.table import Column, Table, render  # noqa: E402
+from perfmodel.machines.machine import Machine, known  # noqa: E402
 from perfmodel.workloads.cnn import Cost, costs, total, training_bytes  # noqa: E402
 from perfmodel.workloads.resnets import resnet  # noqa: E402
 

@@ -21,30 +21,21 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
 import scaling_resnet  # noqa: E402
 from made import put_parts  # noqa: E402
+from studies import ddp  # noqa: E402
+from studies.ddp_errata import errata  # noqa: E402
 
-from perfmodel.ceilings.measurement_file import load  # noqa: E402
-from perfmodel.plot import save  # noqa: E402
-from perfmodel.plot.scaling import Curve  # noqa: E402
-from perfmodel.plot.scaling import scaling as draw  # noqa: E402
+from perfmodel.analysis.bandwidth import Bandwidth, of_launches, of_machine  # noqa: E402
+from perfmodel.analysis.measure import Launch, launches_of  # noqa: E402
+from perfmodel.analysis.study import Series, Study, study  # noqa: E402
+from perfmodel.base.table import Column, Table, render  # noqa: E402
+from perfmodel.machines.measure.measurement_file import load  # noqa: E402
+from perfmodel.models.scaling_laws import fit, karp_flatt, weak_fraction  # noqa: E402
 from perfmodel.readers import read  # noqa: E402
-from perfmodel.scaling import (  # noqa: E402
-    Bandwidth,
-    Launch,
-    Series,
-    Study,
-    fit,
-    karp_flatt,
-    launches_of,
-    of_launches,
-    of_machine,
-    study,
-    weak_fraction,
-)
-from perfmodel.scaling.picture import picture  # noqa: E402
-from perfmodel.scaling.report import bandwidth_table, split_table  # noqa: E402
-from perfmodel.studies import ddp  # noqa: E402
-from perfmodel.studies.ddp_errata import errata  # noqa: E402
-from perfmodel.table import Column, Table, render  # noqa: E402
+from perfmodel.render.plot import save  # noqa: E402
+from perfmodel.render.plot.scaling import Curve  # noqa: E402
+from perfmodel.render.plot.scaling import scaling as draw  # noqa: E402
+from perfmodel.render.scaling import bandwidth_table, split_table  # noqa: E402
+from perfmodel.render.scaling_picture import picture  # noqa: E402
 
 PAGE: Final = ROOT / "docs" / "scaling.md"
 IMAGES: Final = ROOT / "docs" / "images"

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from perfmodel.scaling import Bandwidth, fit
-from perfmodel.table import Column, Table, render
+from perfmodel.analysis.bandwidth import Bandwidth
+from perfmodel.base.table import Column, Table, render
+from perfmodel.models.scaling_laws import fit
 
 NET: Final = "resnet18"
 MATH: Final = "fp32"

@@ -18,10 +18,10 @@ from ladder_format import table  # noqa: E402
 from made import put  # noqa: E402
 from tta import CONFIGURATIONS  # noqa: E402
 
-from perfmodel.plot.output import save  # noqa: E402
-from perfmodel.plot.tta import PrecisionCurve, time_to_accuracy  # noqa: E402
-from perfmodel.tta.answer import Compared, Side, compare, side  # noqa: E402
-from perfmodel.tta.spread import Spread  # noqa: E402
+from perfmodel.analysis.tta import Compared, Side, compare, side  # noqa: E402
+from perfmodel.models.spread import Spread  # noqa: E402
+from perfmodel.render.plot.output import save  # noqa: E402
+from perfmodel.render.plot.tta import PrecisionCurve, time_to_accuracy  # noqa: E402
 
 RESULTS = HERE / "results"
 PAGE = ROOT / "docs" / "tta.md"

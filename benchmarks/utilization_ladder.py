@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from perfmodel.analysis.runs import Options, analyze_traces
 from perfmodel.readers import read
-from perfmodel.runs import Options, analyze_traces
-from perfmodel.trace import KERNEL, rows
-from perfmodel.utilization.idle import BETWEEN, Idle, idle_of
+from perfmodel.readers.trace import KERNEL, rows
+from perfmodel.timing.idle import BETWEEN, Idle, idle_of
 
 PROFILES = Path(__file__).resolve().parent.parent / "profiles"
 NOTHING: dict[str, Any] = {"data_on": "host", "transport": "host"}

@@ -7,7 +7,7 @@ from typing import Final
 
 from vecadd_ways import SECTOR, THREADS
 
-from perfmodel.machine import Machine
+from perfmodel.machines.machine import Machine
 
 READ: Final = 8
 WRITTEN: Final = 4

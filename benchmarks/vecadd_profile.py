@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from perfmodel.readers import read
+from perfmodel.readers.trace import COPY_KINDS, KERNEL, MEMCPY, NULL
 from perfmodel.readers.unified import (
     CAUSES,
     CPU_FAULTS,
@@ -18,7 +19,6 @@ from perfmodel.readers.unified import (
     Migrations,
     read_unified,
 )
-from perfmodel.trace import COPY_KINDS, KERNEL, MEMCPY, NULL
 
 KERNELS: Final = ("explicit", "unified first", "unified second")
 """The last kernels of the program, in their order."""

@@ -14,12 +14,12 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 from made import put  # noqa: E402
 from vecadd_model import predicted  # noqa: E402
 
-from perfmodel.ceilings.measurement_file import load  # noqa: E402
-from perfmodel.machine import Machine, datasheet, named  # noqa: E402
-from perfmodel.plot.output import save  # noqa: E402
-from perfmodel.plot.timings import Timing, timings  # noqa: E402
-from perfmodel.table import Column, Table, render  # noqa: E402
-from perfmodel.units import si  # noqa: E402
+from perfmodel.base.table import Column, Table, render  # noqa: E402
+from perfmodel.base.units import si  # noqa: E402
+from perfmodel.machines.machine import Machine, datasheet, named  # noqa: E402
+from perfmodel.machines.measure.measurement_file import load  # noqa: E402
+from perfmodel.render.plot.output import save  # noqa: E402
+from perfmodel.render.plot.timings import Timing, timings  # noqa: E402
 
 PAGE: Final = ROOT / "docs" / "vecadd.md"
 IMAGES: Final = ROOT / "docs" / "images"

@@ -21,10 +21,14 @@ from typing import Any
 import numpy as np
 from whatif_pairs import Launch, Pair, campaign, campaign_pairs, ladder, ladder_pairs
 
-from perfmodel.errors import ModelError
-from perfmodel.predict import Model, calibrate, load, predict
-from perfmodel.predict.part import route
-from perfmodel.whatif import Change, Judge
+from perfmodel.analysis.predict import predict
+from perfmodel.analysis.savings import Judge
+from perfmodel.base.errors import ModelError
+from perfmodel.models.calibrate import calibrate
+from perfmodel.models.model import Model
+from perfmodel.models.model_file import load
+from perfmodel.models.part import route
+from perfmodel.programs.mlp.changes import Change
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from perfmodel.measure import Run, measure
-from perfmodel.predict import Case, Observation, observe
+from perfmodel.analysis.evidence import Evidence, evidence
+from perfmodel.analysis.runs import Options, analyze_traces
+from perfmodel.programs.mlp.case import Case
+from perfmodel.programs.mlp.observe import Observation, observe
 from perfmodel.readers import read
-from perfmodel.runs import Options, analyze_traces
-from perfmodel.whatif import Evidence, evidence
+from perfmodel.timing.run import Run, measure
 
 ROOT = Path(__file__).resolve().parent.parent
 LADDER: Final = ROOT / "profiles" / "ladder"

@@ -13,8 +13,8 @@ from unittest import mock
 
 from click.testing import CliRunner
 
+from perfmodel.base.table import Table
 from perfmodel.cli import main
-from perfmodel.table import Table
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs" / "columns.md"
@@ -74,7 +74,7 @@ def drawn(command: str, arguments: tuple[str, ...]) -> list[Table]:
         return ""
 
     words = [*command.removesuffix(" --sweep").split(), *arguments, "--format", "jsonl"]
-    with contextlib.chdir(ROOT), mock.patch("perfmodel.table.render", note):
+    with contextlib.chdir(ROOT), mock.patch("perfmodel.base.table.render", note):
         CliRunner().invoke(main, words, catch_exceptions=False)
     return found
 

@@ -8,21 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfmodel import outputs, stats, store, tables
-from perfmodel.analysis import Analysis, RunAnalysis
-from perfmodel.analysis_json import analysis_document
-from perfmodel.comparison import CompareOptions, Comparison, compare_traces
-from perfmodel.comparison import report as comparison_report
-from perfmodel.comparison import tables as comparison_tables
-from perfmodel.comparison.compare import LEAST
-from perfmodel.comparison.effects import LAUNCH_NOISE
-from perfmodel.errors import WorkloadError
-from perfmodel.files import write_text
+from perfmodel.analysis import store
+from perfmodel.analysis.compare.compare import LEAST, CompareOptions, compare_traces
+from perfmodel.analysis.compare.effects import LAUNCH_NOISE
+from perfmodel.analysis.compare.result import Comparison
+from perfmodel.analysis.result import Analysis, RunAnalysis
+from perfmodel.analysis.runs import Options, analyze_traces
+from perfmodel.base.errors import WorkloadError
+from perfmodel.base.files import write_text
+from perfmodel.base.table import to_frame
+from perfmodel.programs.mlp.mlp import Counting
 from perfmodel.readers import read as read_trace
-from perfmodel.runs import Options, analyze_traces
-from perfmodel.table import to_frame
-from perfmodel.trace import Trace
-from perfmodel.workloads.mlp import Counting
+from perfmodel.readers.trace import Trace
+from perfmodel.render import compare as comparison_report
+from perfmodel.render import compare_tables as comparison_tables
+from perfmodel.render import outputs, tables
+from perfmodel.render.analysis_json import analysis_document
+from perfmodel.timing.nsys_stats import stats
 from perfmodel.workloads.work import Workload
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ class Report:
         Parameters
         ----------
         name : str
-            Such as 'nvtx_gpu_proj_sum'; see `perfmodel.stats.REPORTS`.
+            Such as 'nvtx_gpu_proj_sum'; see `perfmodel.timing.nsys_stats.stats.REPORTS`.
 
         Raises
         ------
@@ -299,13 +301,12 @@ class Results:
         model : str or Path, optional
             What `perfmodel calibrate` wrote: changes are then predicted, not bounded.
         """
-        from perfmodel import html, predict  # bring libraries that few calls need
+        from perfmodel.models.model_file import load
+        from perfmodel.render import html
 
-        write_text(
-            path, html.page(self.analysis, None if model is None else predict.load(Path(model)))
-        )
+        write_text(path, html.page(self.analysis, None if model is None else load(Path(model))))
         return Path(path)
 
     def append_to(self, database: str | Path) -> int:
-        """Add the results to a database; see `perfmodel.store.append`."""
+        """Add the results to a database; see `perfmodel.analysis.store.append`."""
         return store.append(self.analysis, Path(database))

@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 import click
 
 from perfmodel import __version__
+from perfmodel.base.errors import PerfmodelError
 from perfmodel.commands.terminal import COMPLETING, one_line
-from perfmodel.errors import PerfmodelError
 
 __all__ = ["COMMANDS", "main"]
 

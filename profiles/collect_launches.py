@@ -66,10 +66,10 @@ def cut(raw: Path) -> dict[str, Path]:
 
 def observed(report: Path) -> dict[str, Any]:
     """Return what perfmodel observes in one report, as JSON types."""
-    from perfmodel.errors import PerfmodelError
-    from perfmodel.measure import measure
-    from perfmodel.predict import observe
+    from perfmodel.base.errors import PerfmodelError
+    from perfmodel.programs.mlp.observe import observe
     from perfmodel.readers import read
+    from perfmodel.timing.run import measure
 
     try:
         found = observe(measure([read(report)], "batch iteration", label=report.name))

@@ -10,9 +10,9 @@ from typing import Any, Final
 from build_report import ReportBuilder
 from build_thread import Thread
 
-from perfmodel.analysis import Analysis
+from perfmodel.analysis.result import Analysis
+from perfmodel.analysis.runs import Options, analyze_traces
 from perfmodel.readers import read
-from perfmodel.runs import Options, analyze_traces
 
 BATCH_US: Final = 1_000
 """One batch's own length in microseconds of pace 1; the next starts after 1.1 times that."""
@@ -173,5 +173,5 @@ def training_report(
 
 
 def analyzed(*reports: Path, **options: Any) -> Analysis:
-    """Analyze reports; `values` and the other fields of `perfmodel.runs.Options` are options."""
+    """Analyze reports; `values` and the other fields of `analysis.runs.Options` are options."""
     return analyze_traces([read(path) for path in reports], Options(**{"values": {}} | options))

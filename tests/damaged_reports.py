@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import pytest
 
-from perfmodel.errors import PerfmodelError
+from perfmodel.base.errors import PerfmodelError
 from perfmodel.readers.nsys import read_sqlite
-from perfmodel.spans import make_spans
-from perfmodel.stats import REPORTS, to_csv
-from perfmodel.trace import Trace
+from perfmodel.readers.trace import Trace
+from perfmodel.timing.nsys_stats.stats import REPORTS, to_csv
+from perfmodel.timing.range_times import make_spans
 
 KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
 COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"

@@ -11,8 +11,8 @@ from typing import Any, Final
 from build_report import ReportBuilder
 from build_training import analyzed
 
-from perfmodel.html import page
-from perfmodel.predict import Model
+from perfmodel.models.model import Model
+from perfmodel.render.html import page
 
 TRICKS: Final = (
     "<script>window.hit='script'</script>",

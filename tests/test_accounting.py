@@ -12,11 +12,11 @@ from document_report import document_report
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel import accounting
-from perfmodel.analysis import RangeRow, RunAnalysis
-from perfmodel.fit import CLOCKS, Clock, Measured, Rate
-from perfmodel.roofline import Point
-from perfmodel.workloads.mlp import mlp
+from perfmodel.analysis import rates as accounting
+from perfmodel.analysis.fit import CLOCKS, Clock, Measured, Rate
+from perfmodel.analysis.result import RangeRow, RunAnalysis
+from perfmodel.models.roofline import Point
+from perfmodel.programs.mlp.mlp import mlp
 from perfmodel.workloads.spec import load
 from perfmodel.workloads.work import Counts
 

@@ -9,8 +9,8 @@ from build_report import VERSIONS
 from build_training import analyzed
 from document_report import document_report
 
-from perfmodel.analysis import Analysis, RunAnalysis
-from perfmodel.fit import Rate
+from perfmodel.analysis.fit import Rate
+from perfmodel.analysis.result import Analysis, RunAnalysis
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT / "profiles" / "h200x1_2ranks_nsys2024.2.3.sqlite"

@@ -8,7 +8,7 @@ import pytest
 from build_report import ReportBuilder
 from build_training import Training, analyzed, training_report
 
-from perfmodel.errors import SchemaError
+from perfmodel.base.errors import SchemaError
 
 BATCH = "batch iteration"
 

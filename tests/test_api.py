@@ -16,8 +16,8 @@ from build_training import Training, training_report
 from matplotlib.figure import Figure
 
 import perfmodel
+from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError, WorkloadError
 from perfmodel.commands.stats import REPORTS
-from perfmodel.errors import PerfmodelError, ReportError, SchemaError, WorkloadError
 from perfmodel.workloads.spec import load
 
 ROOT = Path(__file__).parents[1]
@@ -44,7 +44,7 @@ def test_the_public_names() -> None:
 
 
 @pytest.mark.parametrize(
-    "first", ["", "import perfmodel.runs", "import perfmodel.cli, perfmodel.api",
+    "first", ["", "import perfmodel.analysis.runs", "import perfmodel.cli, perfmodel.api",
               "from perfmodel import *", "perfmodel.read"]
 )  # fmt: skip
 def test_public_names_are_functions_whatever_was_imported_before(first: str) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from perfmodel.analysis import RunAnalysis
+from perfmodel.analysis.result import RunAnalysis
+from perfmodel.analysis.runs import Options, analyze_traces
 from perfmodel.readers import read
-from perfmodel.runs import Options, analyze_traces
 
 FOLDER = Path(__file__).resolve().parent.parent / "profiles" / "campaign"
 INDEX: list[dict[str, Any]] = json.loads((FOLDER / "index.json").read_text())

@@ -16,13 +16,21 @@ from hypothesis import strategies as st
 from test_ceilings_file import MEASURED
 from trainer_helpers import environment, mpirun_command
 
-from perfmodel.ceilings import MachineMeasurement, Products, Series, host, load, report, save
-from perfmodel.ceilings.measure import measure
-from perfmodel.ceilings.measurement import Found, Spread
-from perfmodel.ceilings.ranks import Ranks, connect
-from perfmodel.ceilings.shapes import FULL, QUICK, best_product, products_of_the_trainer
-from perfmodel.errors import PerfmodelError
-from perfmodel.machine import Figure, Machine, named
+from perfmodel.base.errors import PerfmodelError
+from perfmodel.machines.machine import Figure, Machine, named
+from perfmodel.machines.measure import host
+from perfmodel.machines.measure.measure import measure
+from perfmodel.machines.measure.measurement import (
+    Found,
+    MachineMeasurement,
+    Products,
+    Series,
+    Spread,
+)
+from perfmodel.machines.measure.measurement_file import load, save
+from perfmodel.machines.measure.ranks import Ranks, connect
+from perfmodel.machines.measure.shapes import FULL, QUICK, best_product, products_of_the_trainer
+from perfmodel.render import machines as report
 
 SIZES = (4096, 65536, 1048576, 16777216)
 

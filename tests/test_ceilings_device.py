@@ -13,8 +13,9 @@ import pytest
 from cuda_on_cpu import Emulator, device_array
 from trainer_helpers import environment, mpirun_command
 
-from perfmodel.ceilings import device, device_arithmetic, device_memory, load
-from perfmodel.machine import datasheet
+from perfmodel.machines.machine import datasheet
+from perfmodel.machines.measure import device, device_arithmetic, device_memory
+from perfmodel.machines.measure.measurement_file import load
 
 STUB = Path(__file__).with_name("cupy_stub")
 CUBLAS = """

@@ -14,20 +14,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfmodel.ceilings import MachineMeasurement, Products, Series, choose, load, save
-from perfmodel.ceilings.measurement import (
+from perfmodel.base.errors import ModelError
+from perfmodel.machines.machine import SECTIONS, Figure, Machine, named, shipped
+from perfmodel.machines.measure.measurement import (
     CLOCKS,
     DIRECTIONS,
     DTYPES,
     KINDS,
     LAYOUTS,
     MEMORIES,
+    MachineMeasurement,
+    Products,
+    Series,
     Spread,
 )
-from perfmodel.ceilings.measurement_file import parse
-from perfmodel.ceilings.report import rows
-from perfmodel.errors import ModelError
-from perfmodel.machine import SECTIONS, Figure, Machine, named, shipped
+from perfmodel.machines.measure.measurement_file import choose, load, parse, save
+from perfmodel.render.machines import rows
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cli_helpers import EVIL, evil_report, fails, harmless, perfmodel, succeeds
 
-from perfmodel import outputs
+from perfmodel.render import outputs
 
 
 @pytest.fixture(scope="module")

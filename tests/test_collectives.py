@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.collectives import (
+from perfmodel.base.errors import ModelError
+from perfmodel.models.collectives import (
     Cost,
     Link,
     algorithms,
@@ -20,7 +21,6 @@ from perfmodel.collectives import (
     cost,
     fit_link,
 )
-from perfmodel.errors import ModelError
 
 Arrays = list[npt.NDArray[np.int64]]
 

@@ -10,11 +10,11 @@ from build_report import ReportBuilder
 from build_thread import Thread
 from build_training import Training, training_report
 
-from perfmodel.comparison import CompareOptions, Comparison, compare_traces
-from perfmodel.comparison.report import document, text
-from perfmodel.comparison.result import Row
-from perfmodel.errors import ReportError, SchemaError, WorkloadError
+from perfmodel.analysis.compare.compare import CompareOptions, compare_traces
+from perfmodel.analysis.compare.result import Comparison, Row
+from perfmodel.base.errors import ReportError, SchemaError, WorkloadError
 from perfmodel.readers import read
+from perfmodel.render.compare import document, text
 
 BATCHES = 12
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from compare_helpers import certain, compared
 
-from perfmodel.comparison.compare import compare_traces
-from perfmodel.comparison.effects import LAUNCH_NOISE, SCALES
-from perfmodel.comparison.series import Key, Launch, Series, launch_of
-from perfmodel.measure import measure
+from perfmodel.analysis.compare.compare import compare_traces
+from perfmodel.analysis.compare.effects import LAUNCH_NOISE, SCALES
+from perfmodel.analysis.compare.series import Key, Launch, Series, launch_of
 from perfmodel.readers import read
+from perfmodel.timing.run import measure
 
 PROFILES: Final = Path(__file__).parents[1] / "profiles"
 SIZES: Final = ("H512_B3000", "H512_B12000", "H2048_B3000", "H2048_B12000")

@@ -16,7 +16,7 @@ from build_training import Training, training_report
 from cli_helpers import evil_report, fails, harmless, perfmodel, succeeds
 
 import perfmodel as api
-from perfmodel.errors import WorkloadError
+from perfmodel.base.errors import WorkloadError
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +169,6 @@ def test_sets_of_reports_in_a_notebook(reports: dict[str, Path]) -> None:
 
 
 def test_compare_is_a_function_whatever_was_imported_before() -> None:
-    code = "import perfmodel, perfmodel.comparison.compare, perfmodel.cli\n"
+    code = "import perfmodel, perfmodel.analysis.compare.compare, perfmodel.cli\n"
     code += "assert all(callable(perfmodel.compare) for _ in range(2))"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 from compare_helpers import certain, compared
 
-from perfmodel.comparison import Comparison, compare_traces
-from perfmodel.comparison.effects import LAUNCH_NOISE, SCALES
-from perfmodel.comparison.report import document, text
-from perfmodel.comparison.series import Key, Launch, Series, launch_of
-from perfmodel.comparison.tables import text as table
-from perfmodel.measure import measure
+from perfmodel.analysis.compare.compare import compare_traces
+from perfmodel.analysis.compare.effects import LAUNCH_NOISE, SCALES
+from perfmodel.analysis.compare.result import Comparison
+from perfmodel.analysis.compare.series import Key, Launch, Series, launch_of
 from perfmodel.readers import read
-from perfmodel.trace import Trace
+from perfmodel.readers.trace import Trace
+from perfmodel.render.compare import document, text
+from perfmodel.render.compare_tables import text as table
+from perfmodel.timing.run import measure
 
 LADDER: Final = Path(__file__).parents[1] / "profiles" / "ladder"
 RUNGS: Final = {

@@ -10,8 +10,8 @@ from compare_helpers import autocorrelated, certain, compared, launch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfmodel.comparison.effects import Effect, Median, effect, holm, median
-from perfmodel.comparison.student import quantile, two_sided
+from perfmodel.analysis.compare.effects import Effect, Median, effect, holm, median
+from perfmodel.models.student import quantile, two_sided
 
 # --- Student's t
 

@@ -10,10 +10,10 @@ import pytest
 from build_report import ReportBuilder
 from build_training import Training, training_report
 
-from perfmodel.fleet import analyze_reports
+from perfmodel.analysis.fleet import analyze_reports
+from perfmodel.analysis.runs import Options, analyze_traces
+from perfmodel.models.roofline import Roofline
 from perfmodel.readers import read
-from perfmodel.roofline import Roofline
-from perfmodel.runs import Options, analyze_traces
 
 MLP = {"D": 10, "H": 10, "C": 5, "B": 20, "b": 4}
 

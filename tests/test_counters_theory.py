@@ -11,11 +11,12 @@ from cli_helpers import perfmodel, succeeds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfmodel.counters import METRICS, by_range
-from perfmodel.counters.theory import as_counted, batches_of, compare, explain, warnings
-from perfmodel.errors import WorkloadError
+from perfmodel.analysis.counted import by_range
+from perfmodel.analysis.metrics import METRICS
+from perfmodel.analysis.theory import as_counted, batches_of, compare, explain, warnings
+from perfmodel.base.errors import WorkloadError
+from perfmodel.programs.mlp.mlp import mlp
 from perfmodel.readers.ncu import Launch
-from perfmodel.workloads import mlp
 
 VALUES = {"D": 784, "H": 512, "C": 10, "B": 3000, "p": 1, "b": 4}
 FIRST = 2 * 784 * 512 * 3000

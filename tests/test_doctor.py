@@ -17,20 +17,20 @@ import pytest
 from cli_helpers import perfmodel
 from trainer_helpers import need_mpi
 
+from perfmodel.base.table import render
 from perfmodel.commands.doctor import doctor
-from perfmodel.doctor import gpu, nsight, packages, ranks
-from perfmodel.doctor.check import PURPOSES, Check, Probe, Question, State, judge, make
-from perfmodel.doctor.diagnose import QUESTIONS, diagnose
-from perfmodel.doctor.place import Place
-from perfmodel.doctor.report import document, sentences, table
-from perfmodel.doctor.versions import (
+from perfmodel.machines.doctor import gpu, nsight, packages, ranks
+from perfmodel.machines.doctor.check import PURPOSES, Check, Probe, Question, State, judge, make
+from perfmodel.machines.doctor.diagnose import QUESTIONS, diagnose
+from perfmodel.machines.doctor.place import Place
+from perfmodel.machines.doctor.versions import (
     SHIPPED_WITH,
     driver_with_nsys,
     newest_cuda,
     nvtx_with_nsys,
     parse,
-)  # fmt: skip
-from perfmodel.table import render
+)
+from perfmodel.render.doctor import document, sentences, table
 
 ROOT = Path(__file__).parents[1]
 Fake = Callable[..., Place]

@@ -14,7 +14,7 @@ import pytest
 from btrees import endless, root_of
 from damaged_reports import CALLS, KERNELS, numbers, refusal, sql
 
-from perfmodel.errors import PerfmodelError, ReportError
+from perfmodel.base.errors import PerfmodelError, ReportError
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.readers.sqlite import Database
 from perfmodel.readers.unified import read_unified

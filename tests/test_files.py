@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from perfmodel import files
-from perfmodel.errors import PerfmodelError
-from perfmodel.files import staged_folder, write_bytes, write_text
+from perfmodel.base import files
+from perfmodel.base.errors import PerfmodelError
+from perfmodel.base.files import staged_folder, write_bytes, write_text
 
 UNPRIVILEGED = hasattr(os, "geteuid") and os.geteuid() != 0
 
@@ -117,7 +117,7 @@ def test_symbolic_link_is_followed(tmp_path: Path) -> None:
 
 
 def test_device_is_written_to_not_replaced() -> None:
-    code = "from perfmodel.files import write_text; write_text('/dev/stdout', 'hello')"
+    code = "from perfmodel.base.files import write_text; write_text('/dev/stdout', 'hello')"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True,
         cwd=Path(__file__).parents[1],

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.findings import Facts, Finding, GemmTime, find
-from perfmodel.fit import Estimate
-from perfmodel.machine import Machine
-from perfmodel.traffic import CollectiveGroup, CopyGroup, Waiting
+from perfmodel.analysis.findings import Facts, Finding, GemmTime, find
+from perfmodel.analysis.fit import Estimate
+from perfmodel.machines.machine import Machine
+from perfmodel.timing.copies import CollectiveGroup, CopyGroup, Waiting
 
 DOCS = Path(__file__).parents[1] / "docs" / "findings.md"
 LINKS = {"pcie": 64e9, "nvlink": 900e9, "hbm": 4.8e12}

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from perfmodel.fit import (
+from perfmodel.analysis.fit import (
     CLOCKS,
     Floats,
     Measured,
@@ -23,8 +23,8 @@ from perfmodel.fit import (
     fit_rate,
     tabulate,
 )
-from perfmodel.measure import measure
 from perfmodel.readers import read
+from perfmodel.timing.run import measure
 
 PROFILES = sorted((Path(__file__).parents[1] / "profiles").glob("*.sqlite"))
 BATCH = "batch iteration"

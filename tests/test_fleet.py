@@ -20,19 +20,19 @@ import pytest
 from cli_helpers import perfmodel as run_cli
 from nsys_cases import CASES, STATISTICS
 
-from perfmodel import engine as engines
-from perfmodel.analysis_json import analysis_document
-from perfmodel.engine import Engine, over_reports
-from perfmodel.errors import PerfmodelError, ReportError
-from perfmodel.fleet import analyze_reports
-from perfmodel.html import page
-from perfmodel.measure import measure, observe
+from perfmodel.analysis.fleet import analyze_reports
+from perfmodel.analysis.runs import Options, analyze_traces
+from perfmodel.base import parallel as engines
+from perfmodel.base.errors import PerfmodelError, ReportError
+from perfmodel.base.parallel import Engine, over_reports
 from perfmodel.readers import read
-from perfmodel.runs import Options, analyze_traces
-from perfmodel.statistic import to_csv
-from perfmodel.streamed import summarize_reports
-from perfmodel.summaries import Counted, to_statistic
-from perfmodel.thin import thin
+from perfmodel.render.analysis_json import analysis_document
+from perfmodel.render.html import page
+from perfmodel.timing.nsys_stats.statistic import to_csv
+from perfmodel.timing.nsys_stats.streamed import summarize_reports
+from perfmodel.timing.nsys_stats.summaries import Counted, to_statistic
+from perfmodel.timing.run import measure, observe
+from perfmodel.timing.trim import thin
 
 ROOT = Path(__file__).parents[1]
 REPORTS = sorted(
@@ -265,7 +265,8 @@ def dally(path: Path, source: Path) -> int:
 def slow(job: list[Path], tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """`perfmodel analyze` with two workers that take very long, at work."""
     code = (
-        "import sys; sys.path.insert(0, 'tests'); import perfmodel.fleet as f, test_fleet, "
+        "import sys; sys.path.insert(0, 'tests'); import perfmodel.analysis.fleet as f, "
+        "test_fleet, "
         "perfmodel.cli as c\n"
         "if __name__ == '__main__':\n"
         "    f._observe = test_fleet.dally_as_observer\n"

@@ -18,11 +18,11 @@ from cli_helpers import fails, perfmodel, succeeds
 from damaged_reports import KERNELS, numbers, refusal, sql
 from matplotlib.text import Text
 
-from perfmodel import plot
-from perfmodel.errors import ReportError
-from perfmodel.plot.bars import BreakdownRow
+from perfmodel.base.errors import ReportError
 from perfmodel.readers import read
 from perfmodel.readers.nsys import read_sqlite
+from perfmodel.render import plot
+from perfmodel.render.plot.bars import BreakdownRow
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = Training(D=9, H=6, C=2, B=20, pace=(3, 1))

@@ -18,11 +18,12 @@ from build_training import Training, analyzed, training_report
 from cli_helpers import fails, harmless, perfmodel, succeeds
 from html_pages import TRICKS, Page, hostile_report, page_of
 
-from perfmodel import api, predict
-from perfmodel.html.blocks import LONGEST, MOST_ROWS, grid
-from perfmodel.html.lead import parts
-from perfmodel.html.svg import inline
-from perfmodel.table import Column, Table
+from perfmodel import api
+from perfmodel.base.table import Column, Table
+from perfmodel.models.model_file import load as load_model
+from perfmodel.render.html.blocks import LONGEST, MOST_ROWS, grid
+from perfmodel.render.html.lead import parts
+from perfmodel.render.html.svg import inline
 from perfmodel.workloads.spec import load
 
 ROOT = Path(__file__).parents[1]
@@ -47,7 +48,7 @@ def base() -> Page:
 
 @pytest.fixture(scope="module")
 def modelled() -> Page:
-    return page_of(DOCUMENT, model=predict.load(ROOT / "benchmarks/results/predict_model.json"))
+    return page_of(DOCUMENT, model=load_model(ROOT / "benchmarks/results/predict_model.json"))
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +99,8 @@ def test_its_policy_allows_its_own_style_and_script_only(page: Page) -> None:
         "default-src 'none'", f"style-src 'sha256-{sha(style.text)}'",
         f"script-src 'sha256-{sha(script.text)}'", "base-uri 'none'", "form-action 'none'",
     ]  # fmt: skip
-    assert style.text == (ROOT / "perfmodel/html/style.css").read_text(encoding="utf-8")
-    assert script.text == (ROOT / "perfmodel/html/sort.js").read_text(encoding="utf-8")
+    assert style.text == (ROOT / "perfmodel/render/html/style.css").read_text(encoding="utf-8")
+    assert script.text == (ROOT / "perfmodel/render/html/sort.js").read_text(encoding="utf-8")
 
 
 def test_ids_are_there_once_and_what_is_named_is_there(page: Page) -> None:
@@ -303,7 +304,7 @@ def test_a_pytorch_report_is_as_useful(tmp_path: Path) -> None:
     others = list(ddp.values())[1:]
     succeeds("calibrate", *others, "--workload", mlp, "--attribute", "time", "-o", model)
     page = page_of(
-        ddp["H512_B3000"], by_time=True, workload=load(mlp), model=predict.load(model)
+        ddp["H512_B3000"], by_time=True, workload=load(mlp), model=load_model(model)
     )  # fmt: skip
     assert "It predicts" in page.words
     assert cells(page, "Effective throughputs and the machine's ceilings")[1][0] == "P_flops"
@@ -361,7 +362,7 @@ def test_what_cannot_be_written_or_read_is_refused(tmp_path: Path, bare: Path) -
 
 
 def test_templates_and_assets_are_in_the_package() -> None:
-    names = {p.name for p in (ROOT / "perfmodel" / "html").iterdir()}
+    names = {p.name for p in (ROOT / "perfmodel" / "render" / "html").iterdir()}
     assert {"page.html.j2", "style.css", "sort.js"} <= names
 
 
@@ -411,7 +412,7 @@ def contrast(one: str, other: str) -> float:
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_letters_can_be_read(dark: bool) -> None:
     """Contrast AA: 4.5 for text, 3 for bars and lines that mean something."""
-    style = (ROOT / "perfmodel/html/style.css").read_text(encoding="utf-8")
+    style = (ROOT / "perfmodel/render/html/style.css").read_text(encoding="utf-8")
     blocks = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
     colors: dict[str, str] = {}
     for block in blocks[: 1 + dark]:

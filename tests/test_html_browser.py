@@ -11,9 +11,9 @@ import pytest
 from browser import Browser, chromium
 from html_pages import hostile_report
 
-from perfmodel.html import page
+from perfmodel.analysis.runs import Options, analyze_traces
 from perfmodel.readers import read
-from perfmodel.runs import Options, analyze_traces
+from perfmodel.render.html import page
 
 pytestmark = pytest.mark.browser
 ROOT = Path(__file__).parents[1]

@@ -13,9 +13,9 @@ from build_training import Training, analyzed, training_report
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.analysis import RunAnalysis
-from perfmodel.errors import WorkloadError
-from perfmodel.identify import from_mark, from_messages, precision, read_mark
+from perfmodel.analysis.result import RunAnalysis
+from perfmodel.base.errors import WorkloadError
+from perfmodel.programs.identify import from_mark, from_messages, precision, read_mark
 from perfmodel.readers import read
 
 CONFIG: dict[str, Any] = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from build_training import analyzed
 
-from perfmodel.analysis import RunAnalysis
+from perfmodel.analysis.result import RunAnalysis
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "profiles"))
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from trainer_helpers import small
 
-from perfmodel.workloads import mlp
-from perfmodel.workloads.mlp import as_it_ran
+from perfmodel.programs.mlp.mlp import as_it_ran, mlp
 from trainer.assembly import Assembly
 from trainer.backend import NumpyBackend
 from trainer.data import synthetic

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from perfmodel.errors import PerfmodelError
-from perfmodel.machine import SECTIONS, datasheet, find, known, named, shipped
+from perfmodel.base.errors import PerfmodelError
+from perfmodel.machines.machine import SECTIONS, datasheet, find, known, named, shipped
 from perfmodel.readers import read
-from perfmodel.trace import Gpu
+from perfmodel.readers.trace import Gpu
 
 PROFILES = sorted((Path(__file__).parents[1] / "profiles").glob("*.sqlite"))
 UNKNOWN = Gpu(0, "NVIDIA Imaginary", 100, 1_500_000_000, 10**12, None, None, (8, 0), None)

@@ -17,15 +17,15 @@ from cli_helpers import fails, perfmodel, succeeds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfmodel.errors import ModelError, SchemaError
-from perfmodel.memory.allocators import DevicePool, device_block, pinned_block
-from perfmodel.memory.footprint import footprint
-from perfmodel.memory.model import fit_memory, held_out
-from perfmodel.memory.report import answer, document
-from perfmodel.memory.timeline import timelines
-from perfmodel.memory.trainer import TrainerCase, allocations
+from benchmarks.unified_model import fit_memory, held_out
+from perfmodel.base.errors import ModelError, SchemaError
+from perfmodel.models.allocators import DevicePool, device_block, pinned_block
+from perfmodel.programs.mlp.footprint import footprint
+from perfmodel.programs.mlp.memory import TrainerCase, allocations
 from perfmodel.readers import read
 from perfmodel.readers.memory import read_memory
+from perfmodel.render.memory import answer, document
+from perfmodel.timing.memory_live import timelines
 
 SIZES = ("-D", 784, "-H", 512, "-C", 10, "-B", 3000)
 ROOT = Path(__file__).resolve().parent.parent

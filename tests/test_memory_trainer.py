@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfmodel.memory.allocators import device_block
-from perfmodel.memory.trainer import SETTINGS, Allocation, TrainerCase, allocations
-from perfmodel.predict.case import SETTINGS as CHOICES
+from perfmodel.models.allocators import device_block
+from perfmodel.programs.mlp.case import SETTINGS as CHOICES
+from perfmodel.programs.mlp.memory import SETTINGS, Allocation, TrainerCase, allocations
 from trainer import config
 from trainer.assembly import Assembly
 from trainer.backend import NumpyBackend

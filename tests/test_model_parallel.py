@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from build_training import Training, analyzed, training_report
 
-from perfmodel.analysis import RangeRow, RunAnalysis
+from perfmodel.analysis.result import RangeRow, RunAnalysis
 
 MODEL = Training(parallel="model")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from perfmodel.counters import by_kernel, by_range
-from perfmodel.counters.against import place
-from perfmodel.counters.theory import as_counted, batches_of, compare
-from perfmodel.machine import named
+from perfmodel.analysis.against import place
+from perfmodel.analysis.counted import by_kernel, by_range
+from perfmodel.analysis.theory import as_counted, batches_of, compare
+from perfmodel.machines.machine import named
 from perfmodel.readers.ncu import read_counters
 
 TABLES = sorted((Path(__file__).parent / "golden" / "ncu").glob("*.csv"))

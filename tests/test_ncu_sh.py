@@ -12,7 +12,8 @@ from build_ncu import FFMA, TIME, Kernel, wide
 from cli_helpers import succeeds
 from trainer_helpers import ROOT, environment, need_mpi
 
-from perfmodel.counters import DEVICE, METRICS
+from perfmodel.analysis.metrics import METRICS
+from perfmodel.readers.ncu import DEVICE
 
 FLAGS = [
     "--backend", "numpy", "--data", "synthetic", "--train-size", "90", "--test-size", "30",

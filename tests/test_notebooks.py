@@ -21,10 +21,10 @@ from typing import Any
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from writeup import export, repository, shipped
 
-from perfmodel.errors import PerfmodelError
-from perfmodel.plot import panels
-from perfmodel.writeup import export, repository, shipped
+from perfmodel.base.errors import PerfmodelError
+from perfmodel.render.plot import panels
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -153,7 +153,7 @@ def test_figures_are_written_with_captions(path: Path) -> None:
     for name in names:
         about = run.figures[name]
         assert about["name"] == name
-        assert about["width_in"] in (3.5, 7.2), f"{name}: draw it on perfmodel.plot.panels"
+        assert about["width_in"] in (3.5, 7.2), f"{name}: draw it on perfmodel.render.plot.panels"
         assert re.search(r"\d", about["caption"]), f"{name}: a caption says numbers"
         assert "nan" not in about["caption"].lower().split()
         assert ET.fromstring(run.svg[name]).tag.endswith("svg")

@@ -18,10 +18,10 @@ from build_training import Training, analyzed, training_report
 from document_report import document_report
 
 import perfmodel
-from perfmodel import outputs, plot
-from perfmodel.analysis import Analysis
-from perfmodel.analysis_json import SCHEMA_VERSION, analysis_document
-from perfmodel.errors import ModelError, PerfmodelError
+from perfmodel.analysis.result import Analysis
+from perfmodel.base.errors import ModelError, PerfmodelError
+from perfmodel.render import outputs, plot
+from perfmodel.render.analysis_json import SCHEMA_VERSION, analysis_document
 
 PROFILES = Path(__file__).parents[1] / "profiles"
 CSVS = {

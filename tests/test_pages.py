@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from perfmodel.readers.pages import PageFile, Unsupported
 from perfmodel.readers.records import PADDING, varints
-from perfmodel.trace import NULL
+from perfmodel.readers.trace import NULL
 
 INT64 = (-(2**63), 2**63 - 1)
 PAGE_SIZES = [512, 1024, 2048, 4096, 8192, 16384, 32768, 65536]

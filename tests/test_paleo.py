@@ -6,20 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.collectives import Link
-from perfmodel.errors import ModelError
-from perfmodel.machine import named
-from perfmodel.paleo import (
-    SCHEMES,
-    Platform,
-    Times,
-    exchange,
-    exchanges,
-    fit_ppp,
-    layer_times,
-    platform,
-    step,
-)
+from perfmodel.base.errors import ModelError
+from perfmodel.machines.machine import named
+from perfmodel.models.collectives import Link
+from perfmodel.models.paleo import Platform, Times, fit_ppp, layer_times, platform, step
+from perfmodel.models.paleo_exchange import SCHEMES, exchange, exchanges
 from perfmodel.workloads.cnn import total
 from perfmodel.workloads.layers import IMAGE, Conv, Net, Node, Relu, Shape
 from perfmodel.workloads.networks import NETWORKS, network

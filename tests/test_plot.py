@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.text import Text
 
-from perfmodel.errors import ModelError, PerfmodelError
-from perfmodel.plot import BreakdownRow, breakdown, output, roofline, save, sweep
-from perfmodel.plot.bars import CLOCKS
-from perfmodel.plot.keys import ordered_colors
-from perfmodel.plot.labels import LabelLayer, Scene, place
-from perfmodel.plot.style import wrap
-from perfmodel.roofline import Point, Roofline
+from perfmodel.base.errors import ModelError, PerfmodelError
+from perfmodel.models.roofline import Point, Roofline
+from perfmodel.render.plot import BreakdownRow, breakdown, output, roofline, save, sweep
+from perfmodel.render.plot.bars import CLOCKS
+from perfmodel.render.plot.keys import ordered_colors
+from perfmodel.render.plot.labels import LabelLayer, Scene, place
+from perfmodel.render.plot.style import wrap
 
 HALVES = {"pci": 0.5, "mpi": 0.5}
 DOCUMENT = Roofline("report1", 1.63e12, {"pci": 1.272e10, "mpi": 7.95e9}, HALVES)
@@ -509,7 +509,8 @@ def test_save_refuses_what_it_cannot_write(tmp_path: Path) -> None:
 
 def test_pyplot_is_never_touched(tmp_path: Path) -> None:
     code = (
-        "import sys; from perfmodel.plot import *; from perfmodel.roofline import Roofline;"
+        "import sys; from perfmodel.render.plot import *; "
+        "from perfmodel.models.roofline import Roofline;"
         "ax = roofline(Roofline('r', 1e12, {'pci': 1e10}, {'pci': 1.0}));"
         f"save(ax, {str(tmp_path)!r}, 'r', ('png',)); print('matplotlib.pyplot' in sys.modules)"
     )

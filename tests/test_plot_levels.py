@@ -10,12 +10,13 @@ from build_ncu import FFMA, L1, L2, READ, TF32, TIME, WRITE, Kernel, wide
 from cli_helpers import perfmodel
 from matplotlib.axes import Axes
 
-from perfmodel.counters import METRICS, by_kernel
-from perfmodel.counters.against import Placed, place
-from perfmodel.errors import ModelError
-from perfmodel.machine import Machine
-from perfmodel.plot.levels import MOST, levels, short
+from perfmodel.analysis.against import Placed, place
+from perfmodel.analysis.counted import by_kernel
+from perfmodel.analysis.metrics import METRICS
+from perfmodel.base.errors import ModelError
+from perfmodel.machines.machine import Machine
 from perfmodel.readers.ncu import Launch
+from perfmodel.render.plot.levels import MOST, levels, short
 
 TOY = Machine("toy", "by hand", {"float32": 1e12, "tf32_tensor": 1e13},
               {"hbm": 1e11, "l2": 1e12, "l1": 4e12})  # fmt: skip

@@ -16,25 +16,19 @@ from cli_helpers import fails, succeeds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.errors import ModelError, WorkloadError
-from perfmodel.measure import measure
-from perfmodel.predict import (
-    Case,
-    Model,
-    Observation,
-    calibrate,
-    load,
-    mlp_case,
-    observe,
-    predict,
-    save,
-)
-from perfmodel.predict import scaling as scales
-from perfmodel.predict.model_file import document, parse
-from perfmodel.predict.part import BETWEEN, route
-from perfmodel.predict.parts import mlp_parts
-from perfmodel.predict.report import identified, measured_points, open_questions
+from perfmodel.analysis import predict_scaling as scales
+from perfmodel.analysis.predict import predict
+from perfmodel.base.errors import ModelError, WorkloadError
+from perfmodel.models.calibrate import calibrate
+from perfmodel.models.model import Model
+from perfmodel.models.model_file import document, load, parse, save
+from perfmodel.models.part import BETWEEN, route
+from perfmodel.programs.mlp.case import Case, mlp_case
+from perfmodel.programs.mlp.observe import Observation, observe
+from perfmodel.programs.mlp.parts import mlp_parts
 from perfmodel.readers import read
+from perfmodel.render.predict import identified, measured_points, open_questions
+from perfmodel.timing.run import measure
 
 PROFILES = Path(__file__).parents[1] / "profiles"
 CAMPAIGN = PROFILES / "campaign"

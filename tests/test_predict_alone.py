@@ -8,13 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfmodel.ceilings import load as load_machine
-from perfmodel.errors import ModelError
-from perfmodel.measure import measure
-from perfmodel.predict import Alone, Observation, calibrate, load, mlp_case, observe, predict, save
-from perfmodel.predict.alone import from_measurement, interpolate
-from perfmodel.predict.parts import mlp_parts
+from perfmodel.analysis.predict import predict
+from perfmodel.base.errors import ModelError
+from perfmodel.machines.measure.measurement_file import load as load_machine
+from perfmodel.models.alone import Alone, from_measurement, interpolate
+from perfmodel.models.calibrate import calibrate
+from perfmodel.models.model_file import load, save
+from perfmodel.programs.mlp.case import mlp_case
+from perfmodel.programs.mlp.observe import Observation, observe
+from perfmodel.programs.mlp.parts import mlp_parts
 from perfmodel.readers import read
+from perfmodel.timing.run import measure
 
 ROOT = Path(__file__).resolve().parent.parent
 MACHINE = ROOT / "benchmarks" / "results" / "machine_h200x4.toml"

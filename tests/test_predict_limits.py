@@ -18,11 +18,13 @@ from cli_helpers import fails, perfmodel, succeeds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfmodel.errors import ModelError
-from perfmodel.predict import Model, load, mlp_case, predict
-from perfmodel.predict.predict import interval
-from perfmodel.predict.report import rate, terms_table
-from perfmodel.predict.scaling import doublings, epoch_s, scale
+from perfmodel.analysis.predict import interval, predict
+from perfmodel.analysis.predict_scaling import doublings, epoch_s, scale
+from perfmodel.base.errors import ModelError
+from perfmodel.models.model import Model
+from perfmodel.models.model_file import load
+from perfmodel.programs.mlp.case import mlp_case
+from perfmodel.render.predict import rate, terms_table
 
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCHES = ROOT / "profiles" / "launches"

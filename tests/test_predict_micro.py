@@ -11,11 +11,15 @@ from cli_helpers import fails
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfmodel.ceilings import load as load_machine
-from perfmodel.predict import Observation, load, micro, mlp_case, observe, predict
-from perfmodel.predict.noise import median_error, median_sd, shrunk
-from perfmodel.predict.parts import mlp_parts, slowest
-from perfmodel.predict.terms import fit_term
+from perfmodel.analysis.predict import predict
+from perfmodel.machines.measure.measurement_file import load as load_machine
+from perfmodel.models import micro
+from perfmodel.models.model_file import load
+from perfmodel.models.noise import median_error, median_sd, shrunk
+from perfmodel.models.terms import fit_term
+from perfmodel.programs.mlp.case import mlp_case
+from perfmodel.programs.mlp.observe import Observation, observe
+from perfmodel.programs.mlp.parts import mlp_parts, slowest
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -161,8 +165,8 @@ def test_the_slowest_of_many_is_slower() -> None:
 
 def test_kernels_of_a_replay_are_told_by_their_names() -> None:
     """H=128, B=3000, 2 ranks, us: five kernels and what lies between them."""
-    from perfmodel.measure import measure
     from perfmodel.readers import read
+    from perfmodel.timing.run import measure
 
     path = ROOT / "profiles" / "launches" / "p2_nccl_device_fused_tf32x3_graph_H128_B3000.sqlite.xz"
     found = observe(measure([read(path)], "batch iteration", label=path.name))

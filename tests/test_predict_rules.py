@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from cli_helpers import fails, perfmodel, succeeds
 
-from perfmodel.memory.room import needed_bytes, too_large
-from perfmodel.predict import mlp_case, rules
-from perfmodel.predict.case import SETTINGS
+from perfmodel.programs.mlp import rules
+from perfmodel.programs.mlp.case import SETTINGS, mlp_case
+from perfmodel.programs.mlp.room import needed_bytes, too_large
 from trainer import config, network_fused, transport_device, transport_host, transport_peer
 from trainer.config import Config
 from trainer.errors import ConfigError

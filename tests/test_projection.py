@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timelines import Call, Interval, Op, joined, make_api, make_ops, make_trace, projections
 
-from perfmodel.projection import attribute, join_launches, project
-from perfmodel.ranges import nest
-from perfmodel.trace import NULL
+from perfmodel.readers.trace import NULL
+from perfmodel.timing.nesting import nest
+from perfmodel.timing.projection import attribute, join_launches, project
 
 THREAD_PROCESS = (0, 0, 1)
 """Two threads of one process, and another process."""

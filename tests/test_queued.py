@@ -12,14 +12,14 @@ from build_report import ReportBuilder
 from build_rungs import LAUNCH_US, NCCL_KERNEL, QueuedTraining, queued_report
 from build_training import Training, analyzed, training_report
 
-from perfmodel import run_tables, summary
-from perfmodel.analysis import RangeRow, RunAnalysis
-from perfmodel.analysis_json import analysis_document
-from perfmodel.comparable import comparable, machine_roof
-from perfmodel.measure import batch_seconds, measure
-from perfmodel.outputs import draw_breakdown, draw_roofline, write
+from perfmodel.analysis.comparable import comparable, machine_roof
+from perfmodel.analysis.result import RangeRow, RunAnalysis
 from perfmodel.readers import read
-from perfmodel.replay import shortened
+from perfmodel.render import run_tables, summary
+from perfmodel.render.analysis_json import analysis_document
+from perfmodel.render.outputs import draw_breakdown, draw_roofline, write
+from perfmodel.timing.graphs import shortened
+from perfmodel.timing.run import batch_seconds, measure
 
 N_BYTES = 1_628_200
 FLOPS = 2_439_168_000

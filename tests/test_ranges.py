@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from timelines import Interval, ints, is_tangled, levels, make_ranges, parents
 
-from perfmodel.ranges import Nesting, enclosing, enclosing_pairs, innermost, nest, one_axis
-from perfmodel.trace import NULL, Ranges
+from perfmodel.readers.trace import NULL, Ranges
+from perfmodel.timing.nesting import Nesting, enclosing, enclosing_pairs, innermost, nest, one_axis
 
 THREADS = 3
 LAST = 2**63 - 1

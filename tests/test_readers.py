@@ -18,8 +18,8 @@ from nsys_cases import CASES
 
 from perfmodel.readers import read
 from perfmodel.readers.nsys import ALL_PARTS, read_sqlite
-from perfmodel.spans import Spans, make_spans
-from perfmodel.trace import NULL, STYLES, Diagnostic, Trace
+from perfmodel.readers.trace import NULL, STYLES, Diagnostic, Trace
+from perfmodel.timing.range_times import Spans, make_spans
 
 TESTS = Path(__file__).parent
 REPORTS = sorted([*TESTS.parent.glob("profiles/*.sqlite"), *TESTS.glob("reports/*.sqlite")])

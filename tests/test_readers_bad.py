@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from damaged_reports import EVENTS, KERNELS, numbers, refusal, sql
 
-from perfmodel.errors import PerfmodelError, ReportError, SchemaError
+from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError
 from perfmodel.readers import read
 from perfmodel.readers.nsys import read_sqlite
-from perfmodel.stats import REPORTS
+from perfmodel.timing.nsys_stats.stats import REPORTS
 
 PAGE = 4096
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from document_report import document_report
 
-from perfmodel.errors import ReportError, SchemaError
+from perfmodel.base.errors import ReportError, SchemaError
 from perfmodel.readers import read
 from perfmodel.readers.nsys import read_sqlite
 

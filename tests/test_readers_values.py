@@ -13,11 +13,11 @@ import pytest
 from build_report import ReportBuilder
 from damaged_reports import CALLS, COPIES, EVENTS, KERNELS, numbers, refusal, replaced, sql
 
-from perfmodel.errors import PerfmodelError, ReportError, SchemaError
+from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError
 from perfmodel.readers import read
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.readers.sqlite import Database
-from perfmodel.stats import REPORTS, to_csv
+from perfmodel.timing.nsys_stats.stats import REPORTS, to_csv
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import resnet_counts  # noqa: E402
 import resnet_report  # noqa: E402
 from resnet_measured import measured, with_times  # noqa: E402
 
-from perfmodel.machine import known  # noqa: E402
+from perfmodel.machines.machine import known  # noqa: E402
 from perfmodel.workloads.cnn import total, training_bytes  # noqa: E402
 from perfmodel.workloads.resnets import resnet as network  # noqa: E402
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.errors import ModelError
-from perfmodel.roofline import Roofline
+from perfmodel.base.errors import ModelError
+from perfmodel.models.roofline import Roofline
 
 DOCUMENT = Roofline("document", 1.632697e12, {"pci": 1.2720e10, "mpi": 7.9502e9},
                     {"pci": 0.5, "mpi": 0.5})  # fmt: skip

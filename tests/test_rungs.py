@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from test_findings import QUIET, STAGED, copy, only, reduce, titles
 
-from perfmodel.findings import DeviceReduce, Facts, GemmTime
-from perfmodel.rungs import Rungs
-from perfmodel.traffic import Waiting
+from perfmodel.analysis.findings import DeviceReduce, Facts, GemmTime
+from perfmodel.programs.mlp.rungs import Rungs
+from perfmodel.timing.copies import Waiting
 
 TRAINER = {
     "transport": "host", "overlap": False, "graph": False, "data_on": "host", "gemm": "cublas",

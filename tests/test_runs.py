@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from build_training import Training, analyzed, training_report
 
-from perfmodel.errors import ModelError, ReportError, WorkloadError
+from perfmodel.analysis.runs import Options, analyze_traces, group
+from perfmodel.base.errors import ModelError, ReportError, WorkloadError
 from perfmodel.readers import read
-from perfmodel.runs import Options, analyze_traces, group
-from perfmodel.trace import Trace
+from perfmodel.readers.trace import Trace
 
 REPORTS = Path(__file__).parent / "reports"
 UTC = 1_700_000_000_000_000_000

@@ -13,24 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer_helpers import flags, run_alone, small
 
-from perfmodel.ceilings.measurement_file import load
-from perfmodel.errors import ModelError, ReportError
+from perfmodel.analysis.bandwidth import links, of_launches, of_machine
+from perfmodel.analysis.measure import Launch, launches_of
+from perfmodel.analysis.study import study
+from perfmodel.base.errors import ModelError, ReportError
+from perfmodel.machines.measure.measurement_file import load
+from perfmodel.models.scaling_laws import amdahl, fit, gustafson, karp_flatt, weak_fraction
 from perfmodel.readers import read
-from perfmodel.scaling import (
-    Launch,
-    amdahl,
-    fit,
-    gustafson,
-    karp_flatt,
-    launch_of_record,
-    launches_of,
-    of_launches,
-    of_machine,
-    study,
-    weak_fraction,
-)
-from perfmodel.scaling.bandwidth import links
-from perfmodel.traffic import CollectiveGroup
+from perfmodel.readers.run_records import launch_of_record
+from perfmodel.timing.copies import CollectiveGroup
 
 ROOT = Path(__file__).resolve().parent.parent
 CAMPAIGN = ROOT / "profiles" / "campaign"

@@ -11,8 +11,8 @@ import pytest
 from build_training import Training, training_report
 from cli_helpers import fails, harmless, perfmodel, succeeds
 
-from perfmodel.errors import ModelError
-from perfmodel.plot.scaling import scaling as draw
+from perfmodel.base.errors import ModelError
+from perfmodel.render.plot.scaling import scaling as draw
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel import summary
-from perfmodel.analysis import Analysis
-from perfmodel.calls import Calls
-from perfmodel.clocks import align
-from perfmodel.fleet import analyze_reports
-from perfmodel.matched import Matched
-from perfmodel.runs import Options
-from perfmodel.skew import Skew, skew_of
+from perfmodel.analysis.fleet import analyze_reports
+from perfmodel.analysis.result import Analysis
+from perfmodel.analysis.runs import Options
+from perfmodel.render import summary
+from perfmodel.timing.clocks import align
+from perfmodel.timing.collective_calls import Calls
+from perfmodel.timing.matching import Matched
+from perfmodel.timing.stragglers import Skew, skew_of
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from timelines import Call, Interval, Op, ints, joined, make_trace, parents
 
 from perfmodel.readers import read
-from perfmodel.spans import Attribution, Spans, concatenate, make_spans
-from perfmodel.trace import KERNEL, MEMCPY, NULL, MpiCalls, Trace
+from perfmodel.readers.trace import KERNEL, MEMCPY, NULL, MpiCalls, Trace
+from perfmodel.timing.range_times import Attribution, Spans, concatenate, make_spans
 
 ROOT = Path(__file__).parents[1]
 GPU_REPORTS = sorted((ROOT / "profiles").glob("*.sqlite"))

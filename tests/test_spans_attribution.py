@@ -12,8 +12,8 @@ from build_thread import Thread
 from document_report import BATCHES, GRADIENTS, HOST, RANKS, document_report
 
 from perfmodel.readers import read
-from perfmodel.spans import Spans, concatenate, make_spans, ranks_of
-from perfmodel.trace import NULL, Trace
+from perfmodel.readers.trace import NULL, Trace
+from perfmodel.timing.range_times import Spans, concatenate, make_spans, ranks_of
 
 BATCH = "batch iteration"
 REPORTS = Path(__file__).parent / "reports"

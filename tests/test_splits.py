@@ -10,27 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitioned_mlp import Simulation, problem, sequential
 
-from perfmodel.collectives import Link
-from perfmodel.errors import ModelError, WorkloadError
-from perfmodel.splits import (
+from perfmodel.base.errors import ModelError, WorkloadError
+from perfmodel.models.collectives import Link
+from perfmodel.programs.mlp.answer import answer, document, grids_table, sentences
+from perfmodel.programs.mlp.grids import Grid, Sizes, grids, split
+from perfmodel.programs.mlp.measured import override, sizes_of
+from perfmodel.programs.mlp.mlp import mlp
+from perfmodel.programs.mlp.model import (
     DOCUMENT,
     Crossing,
-    Grid,
     Rates,
-    Sizes,
-    answer,
     best_hidden_ranks,
     crossings_of_bytes,
     crossings_of_time,
-    grids,
-    override,
     predict,
     rank_grids,
-    sizes_of,
-    split,
 )
-from perfmodel.splits.answer import document, grids_table, sentences
-from perfmodel.workloads import mlp
 
 PAPER = Sizes(D=784, H=512, C=10, B=3000)
 SMALL = Sizes(D=3, H=4, C=2, B=6)

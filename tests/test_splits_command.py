@@ -11,8 +11,8 @@ from build_training import Training, analyzed, training_report
 from cli_helpers import evil_report, fails, harmless, perfmodel, succeeds
 from test_model_parallel import model_report
 
-from perfmodel.errors import ModelError
-from perfmodel.splits import compare, rates_of
+from perfmodel.base.errors import ModelError
+from perfmodel.programs.mlp.measured import compare, rates_of
 
 SIZES = ("-D", 784, "-H", 512, "-C", 10, "-B", 3000, "-p", 2)
 PROFILES = Path(__file__).parents[1] / "profiles"

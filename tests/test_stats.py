@@ -14,11 +14,11 @@ from build_report import ReportBuilder
 from build_thread import Thread
 from nsys_cases import CASES, QUIRKS, STATISTICS
 
-from perfmodel import stats
-from perfmodel.errors import ReportError, SchemaError
+from perfmodel.base.errors import ReportError, SchemaError
 from perfmodel.readers.nsys import read_sqlite
-from perfmodel.stats import Statistic, to_csv, to_table
-from perfmodel.trace import Trace
+from perfmodel.readers.trace import Trace
+from perfmodel.timing.nsys_stats import stats
+from perfmodel.timing.nsys_stats.stats import Statistic, to_csv, to_table
 
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from perfmodel.errors import ReportError
-from perfmodel.figures import round_half_up, summarize
+from perfmodel.base.errors import ReportError
+from perfmodel.timing.nsys_stats.figures import round_half_up, summarize
 
 GROUPS = 4
 OLD_SQLITE = sqlite3.sqlite_version_info < (3, 43)

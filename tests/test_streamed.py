@@ -14,16 +14,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nsys_cases import CASES, STATISTICS
 
-from perfmodel import projector, stats, streamed
-from perfmodel.arena import Arena
-from perfmodel.errors import PerfmodelError
-from perfmodel.figures import Tally, summarize
-from perfmodel.ranges import nest
+from perfmodel.base.arena import Arena
+from perfmodel.base.errors import PerfmodelError
 from perfmodel.readers import pages
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.readers.pages import PageFile, Unsupported
-from perfmodel.summaries import Counted, to_statistic
-from perfmodel.trace import Trace
+from perfmodel.readers.trace import Trace
+from perfmodel.timing import projection_stream as projector
+from perfmodel.timing.nesting import nest
+from perfmodel.timing.nsys_stats import stats, streamed
+from perfmodel.timing.nsys_stats.figures import Tally, summarize
+from perfmodel.timing.nsys_stats.summaries import Counted, to_statistic
 
 TESTS = Path(__file__).parent
 REPORTS = sorted([*TESTS.parent.glob("profiles/*.sqlite"), *TESTS.glob("reports/*.sqlite")])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from studies.ddp import Run, against_smaller_batch, run, speedup, strong, study
+from studies.ddp_errata import errata, gradient_bytes, steps
 
-from perfmodel.collectives import cost
-from perfmodel.errors import ModelError
-from perfmodel.studies.ddp import Run, against_smaller_batch, run, speedup, strong, study
-from perfmodel.studies.ddp_errata import errata, gradient_bytes, steps
+from perfmodel.base.errors import ModelError
+from perfmodel.models.collectives import cost
 
 RUNS = study().runs
 ROWS = study().communication

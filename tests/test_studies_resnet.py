@@ -6,9 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-
-from perfmodel.errors import ModelError
-from perfmodel.studies.resnet import (
+from studies.resnet import (
     Trial,
     flops_in_1x1,
     least_flops,
@@ -20,7 +18,9 @@ from perfmodel.studies.resnet import (
     study,
     training,
 )
-from perfmodel.studies.resnet_errata import errata, grepped
+from studies.resnet_errata import errata, grepped
+
+from perfmodel.base.errors import ModelError
 
 V18, V50, A18, A50 = study().trials
 trials = pytest.mark.parametrize("trial", study().trials, ids=lambda t: t.label)

@@ -9,9 +9,9 @@ import pytest
 from build_rungs import QueuedTraining, queued_report
 from build_training import Training, analyzed, training_report
 
-from perfmodel.analysis import Analysis
-from perfmodel.sweeps import elasticity, trends
-from perfmodel.workloads.mlp import mlp
+from perfmodel.analysis.result import Analysis
+from perfmodel.analysis.sweeps import elasticity, trends
+from perfmodel.programs.mlp.mlp import mlp
 from perfmodel.workloads.spec import load
 
 VALUES = {"D": 784, "H": 512, "C": 10, "B": 3000, "p": 2, "b": 4}

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfmodel.escape import printable
-from perfmodel.table import Column, Format, Table, render, to_frame
+from perfmodel.base.escape import printable
+from perfmodel.base.table import Column, Format, Table, render, to_frame
 
 COLUMNS = (
     Column("range", "Range"),
@@ -268,7 +268,7 @@ def test_frame() -> None:
 
 def test_import_is_cheap() -> None:
     code = (
-        "import sys, perfmodel.table as t; heavy = {'rich', 'pandas', 'matplotlib'};"
+        "import sys, perfmodel.base.table as t; heavy = {'rich', 'pandas', 'matplotlib'};"
         "early = heavy & set(sys.modules);"
         "t.render(t.Table('', (t.Column('k', 'K'),), [(1,)]), 'csv');"
         "print(sorted(early | heavy & set(sys.modules)))"

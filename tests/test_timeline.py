@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from matplotlib.text import Text
 
-from perfmodel.errors import ModelError, SchemaError
-from perfmodel.fit import count_warmup
-from perfmodel.measure import Run, batch_seconds, measure
-from perfmodel.plot.timeline import fitting
-from perfmodel.plot.timeline import timeline as draw
+from perfmodel.analysis.fit import count_warmup
+from perfmodel.base.errors import ModelError, SchemaError
 from perfmodel.readers import read
-from perfmodel.timeline.bars import GPU, Bar, Lane, apart
-from perfmodel.timeline.select import select
-from perfmodel.timeline.window import Window, clocks_differ, median_batch, window_of
-from perfmodel.trace import NULL
+from perfmodel.readers.trace import NULL
+from perfmodel.render.plot.timeline import fitting
+from perfmodel.render.plot.timeline import timeline as draw
+from perfmodel.timing.run import Run, batch_seconds, measure
+from perfmodel.timing.timeline_bars import GPU, Bar, Lane, apart
+from perfmodel.timing.timeline_select import select
+from perfmodel.timing.timeline_window import Window, clocks_differ, median_batch, window_of
 
 PROFILES = Path(__file__).parents[1] / "profiles"
 REPORTS = (

@@ -11,12 +11,12 @@ import pytest
 from cli_helpers import evil_report, succeeds
 from test_timeline import PROFILES, REPORTS, run_of
 
-from perfmodel.measure import Run
-from perfmodel.projection import join_launches
-from perfmodel.timeline.bars import GPU
-from perfmodel.timeline.perfetto import to_json
-from perfmodel.timeline.select import select
-from perfmodel.timeline.window import window_of
+from perfmodel.render.perfetto import to_json
+from perfmodel.timing.projection import join_launches
+from perfmodel.timing.run import Run
+from perfmodel.timing.timeline_bars import GPU
+from perfmodel.timing.timeline_select import select
+from perfmodel.timing.timeline_window import window_of
 
 Event = dict[str, Any]
 

@@ -11,10 +11,10 @@ from build_report import VERSIONS, ReportBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel import traffic
-from perfmodel.measure import Run, measure
 from perfmodel.readers import read
-from perfmodel.traffic import CollectiveGroup, Waiting
+from perfmodel.timing import copies as traffic
+from perfmodel.timing.copies import CollectiveGroup, Waiting
+from perfmodel.timing.run import Run, measure
 
 BATCH = "batch iteration"
 UTC = 1_700_000_000_000_000_000

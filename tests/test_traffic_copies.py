@@ -11,11 +11,11 @@ from build_training import Training, analyzed, training_report
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel import traffic
-from perfmodel.measure import Run, measure
 from perfmodel.readers import read
-from perfmodel.trace import Trace
-from perfmodel.traffic import CopyGroup
+from perfmodel.readers.trace import Trace
+from perfmodel.timing import copies as traffic
+from perfmodel.timing.copies import CopyGroup
+from perfmodel.timing.run import Run, measure
 
 BATCH = "batch iteration"
 

@@ -15,16 +15,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from trainer_helpers import flags, run_alone, small
 
-from perfmodel.comparison.student import quantile as t_quantile
-from perfmodel.errors import ModelError, ReportError, SchemaError
-from perfmodel.plot.tta import PrecisionCurve, time_to_accuracy
-from perfmodel.tta.against import Moment, permutation, ratio, welch
-from perfmodel.tta.answer import answer
-from perfmodel.tta.chisquare import below, quantile
-from perfmodel.tta.reaching import reach
-from perfmodel.tta.records import Epoch, Training, read_trainings
-from perfmodel.tta.report import document
-from perfmodel.tta.spread import cv_interval, spread
+from perfmodel.analysis.tta import answer
+from perfmodel.analysis.tta_against import Moment, permutation, ratio, welch
+from perfmodel.analysis.tta_reaching import reach
+from perfmodel.base.errors import ModelError, ReportError, SchemaError
+from perfmodel.models.chisquare import below, quantile
+from perfmodel.models.spread import cv_interval, spread
+from perfmodel.models.student import quantile as t_quantile
+from perfmodel.readers.training_records import Epoch, Training, read_trainings
+from perfmodel.render.plot.tta import PrecisionCurve, time_to_accuracy
+from perfmodel.render.tta import document
 
 CONFIG = {"batch_size": 100, "learning_rate": 0.1, "hidden_size": 8}
 SLEEP = (

@@ -15,7 +15,7 @@ import made  # noqa: E402
 import tta  # noqa: E402
 import tta_report  # noqa: E402
 
-from perfmodel.tta.answer import side  # noqa: E402
+from perfmodel.analysis.tta import side  # noqa: E402
 
 RESULTS = sorted(tta_report.RESULTS.glob("tta*/*.json"))
 

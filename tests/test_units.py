@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.errors import PerfmodelError
-from perfmodel.units import parse_si, si
+from perfmodel.base.errors import PerfmodelError
+from perfmodel.base.units import parse_si, si
 
 UNITS = ["B/s", "FLOP/s", "s", "B", "FLOP/B"]
 

@@ -19,14 +19,14 @@ from cli_helpers import fails, perfmodel, succeeds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.errors import PerfmodelError, ReportError, SchemaError
+from perfmodel.analysis.runs import Options, analyze_traces
+from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError
+from perfmodel.machines.record import Recorder, record_command
+from perfmodel.machines.sampler import NvmlSampler, Reading
 from perfmodel.readers import read
 from perfmodel.readers.metrics import read_metrics
-from perfmodel.runs import Options, analyze_traces
-from perfmodel.utilization.idle import BETWEEN, BusyTime, Idle, advice, cause_of, idle_of
-from perfmodel.utilization.record import Recorder, record_command
-from perfmodel.utilization.sampler import NvmlSampler, Reading
-from perfmodel.utilization.series import COUNTERS, read_series, series_of, to_csv
+from perfmodel.timing.gpu_samples import COUNTERS, read_series, series_of, to_csv
+from perfmodel.timing.idle import BETWEEN, BusyTime, Idle, advice, cause_of, idle_of
 
 ROOT = Path(__file__).resolve().parent.parent
 BASE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"

@@ -15,11 +15,11 @@ import pytest
 from cli_helpers import fails, perfmodel, succeeds
 from test_utilization import BASE, Steady
 
-from perfmodel.errors import SchemaError
-from perfmodel.plot.utilization import broken
-from perfmodel.utilization.record import record_command
-from perfmodel.utilization.sampler import Reading
-from perfmodel.utilization.series import COUNTERS, read_series, series_of, to_csv
+from perfmodel.base.errors import SchemaError
+from perfmodel.machines.record import record_command
+from perfmodel.machines.sampler import Reading
+from perfmodel.render.plot.utilization import broken
+from perfmodel.timing.gpu_samples import COUNTERS, read_series, series_of, to_csv
 
 HEADER = ",".join(("time_s", "gpu", *COUNTERS))
 

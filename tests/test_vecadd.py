@@ -19,9 +19,8 @@ import pytest
 from build_report import ReportBuilder
 from cuda_on_cpu import Emulator, KernelError, device_array
 
-from perfmodel.errors import ModelError, SchemaError
-from perfmodel.machine import Machine, named
-from perfmodel.plot.timings import Timing, timings
+from perfmodel.base.errors import ModelError, SchemaError
+from perfmodel.machines.machine import Machine, named
 from perfmodel.readers.unified import (
     CPU_FAULTS,
     GPU_FAULTS,
@@ -29,6 +28,7 @@ from perfmodel.readers.unified import (
     TO_HOST,
     read_unified,
 )
+from perfmodel.render.plot.timings import Timing, timings
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))

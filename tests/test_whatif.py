@@ -14,18 +14,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.errors import ModelError, WorkloadError
-from perfmodel.machine import Machine
-from perfmodel.measure import Run, measure
-from perfmodel.predict import Case, Model, Observation, calibrate, load, mlp_case, observe, predict
-from perfmodel.predict.case import SETTINGS
-from perfmodel.predict.model import Term
+from perfmodel.analysis.ask import ask
+from perfmodel.analysis.effect import effect, gradient
+from perfmodel.analysis.evidence import Evidence, draws, evidence
+from perfmodel.analysis.predict import predict
+from perfmodel.analysis.runs import Options, analyze_traces
+from perfmodel.analysis.savings import Judge
+from perfmodel.base.errors import ModelError, WorkloadError
+from perfmodel.machines.machine import Machine
+from perfmodel.models.amdahl import GROUPS, if_free, without
+from perfmodel.models.calibrate import calibrate
+from perfmodel.models.model import Model, Term
+from perfmodel.models.model_file import load
+from perfmodel.programs.mlp.case import SETTINGS, Case, mlp_case
+from perfmodel.programs.mlp.changes import CHANGES, offers
+from perfmodel.programs.mlp.floors import least
+from perfmodel.programs.mlp.observe import Observation, observe
+from perfmodel.programs.mlp.paper import on_paper
 from perfmodel.readers import read
-from perfmodel.runs import Options, analyze_traces
-from perfmodel.whatif import CHANGES, Evidence, Judge, ask, draws, effect, evidence, least, offers
-from perfmodel.whatif.amdahl import GROUPS, if_free, without
-from perfmodel.whatif.effect import gradient
-from perfmodel.whatif.paper import on_paper
+from perfmodel.timing.run import Run, measure
 
 ROOT = Path(__file__).parents[1]
 LADDER = ROOT / "profiles" / "ladder"

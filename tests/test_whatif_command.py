@@ -10,8 +10,8 @@ import pytest
 from build_report import ReportBuilder
 from cli_helpers import fails, perfmodel, succeeds
 
-from perfmodel.errors import ModelError
-from perfmodel.plot.savings import Bar, savings
+from perfmodel.base.errors import ModelError
+from perfmodel.render.plot.savings import Bar, savings
 
 ROOT = Path(__file__).parents[1]
 LADDER = ROOT / "profiles" / "ladder"

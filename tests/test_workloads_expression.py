@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from perfmodel.errors import WorkloadError
+from perfmodel.base.errors import WorkloadError
 from perfmodel.workloads import Expression
 
 VALUES = {"D": 784, "H": 512, "p": 3}
@@ -191,7 +191,7 @@ def test_missing_value() -> None:
 def test_evaluation_does_not_import_sympy() -> None:
     code = (
         "import sys, time; start = time.process_time();"
-        "from perfmodel.workloads import mlp;"
+        "from perfmodel.programs.mlp.mlp import mlp;"
         "w = mlp('document'); v = dict(D=784, H=512, C=10, B=3000, p=2, b=4);"
         "w.evaluate(v); w.total().subs(v); w.total().arithmetic_intensity().evaluate(v);"
         "assert 'sympy' not in sys.modules and 'numpy' not in sys.modules;"

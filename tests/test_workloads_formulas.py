@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.errors import WorkloadError
-from perfmodel.workloads import Symbol, Work, Workload, formulas, mlp
+from perfmodel.base.errors import WorkloadError
+from perfmodel.programs.mlp.mlp import mlp
+from perfmodel.workloads import Symbol, Work, Workload, formulas
 from perfmodel.workloads.sensitivity import sensitivities, tidy
 
 DOCUMENT = {"D": 784, "H": 512, "C": 10, "B": 3000, "p": 2, "b": 4}

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.errors import WorkloadError
-from perfmodel.workloads import Counts, Workload, mlp
-from perfmodel.workloads.mlp import BATCH_RANGE, DOCUMENT_GEMMS, PHASES
+from perfmodel.base.errors import WorkloadError
+from perfmodel.programs.mlp.mlp import BATCH_RANGE, DOCUMENT_GEMMS, PHASES, mlp
+from perfmodel.workloads import Counts, Workload
 
 DOCUMENT = {"D": 784, "H": 512, "C": 10, "B": 3000, "p": 2, "b": 4}
 COPY = "copying images host -> device"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfmodel.errors import WorkloadError
+from perfmodel.base.errors import WorkloadError
 from perfmodel.workloads.cnn import Cost, costs, total, training_bytes
 from perfmodel.workloads.layers import (
     IMAGE,

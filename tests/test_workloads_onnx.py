@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cli_helpers import perfmodel
 
-from perfmodel.errors import WorkloadError
+from perfmodel.base.errors import WorkloadError
 from perfmodel.workloads.cnn import total
 from perfmodel.workloads.layers import (
     IMAGE,

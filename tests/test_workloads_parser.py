@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.errors import WorkloadError
+from perfmodel.base.errors import WorkloadError
 from perfmodel.workloads import Expression
 from perfmodel.workloads.parser import DEEPEST, LONGEST, MOST_NODES
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from perfmodel.errors import WorkloadError
-from perfmodel.workloads import Workload, formulas, load, mlp
+from perfmodel.base.errors import WorkloadError
+from perfmodel.programs.mlp.mlp import mlp
+from perfmodel.workloads import Workload, formulas, load
 from perfmodel.workloads.spec import MOST_RANGES, MOST_SYMBOLS
 
 EXAMPLE = resources.files("perfmodel.workloads").joinpath("examples", "pytorch_mlp.toml")

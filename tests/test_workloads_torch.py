@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from perfmodel.base.errors import WorkloadError
 from perfmodel.cli import main
-from perfmodel.errors import WorkloadError
 from perfmodel.workloads.cnn import total
 from perfmodel.workloads.networks import network
 from perfmodel.workloads.torch_model import from_torch

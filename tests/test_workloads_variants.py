@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from perfmodel.errors import WorkloadError
-from perfmodel.workloads import Counts, Workload, mlp
-from perfmodel.workloads.mlp import as_it_ran
-from perfmodel.workloads.mlp_ranges import COPY, GRAPH, NCCL, PEER
+from perfmodel.base.errors import WorkloadError
+from perfmodel.programs.mlp.mlp import as_it_ran, mlp
+from perfmodel.programs.mlp.mlp_ranges import COPY, GRAPH, NCCL, PEER
+from perfmodel.workloads import Counts, Workload
 
 DOCUMENT = {"D": 784, "H": 512, "C": 10, "B": 3000, "p": 2, "b": 4}
 HAND = {"D": 3, "H": 4, "C": 2, "B": 6, "p": 2, "b": 4}

@@ -6,16 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-
-import perfmodel
-from perfmodel.errors import ModelError, PerfmodelError, SchemaError
-from perfmodel.plot import panels
-from perfmodel.plot.lines import Measure, Series, lines
-from perfmodel.plot.parity import parity
-from perfmodel.plot.stacks import stacks
-from perfmodel.studies import cme213
-from perfmodel.workloads import mlp
-from perfmodel.writeup import (
+from studies import cme213
+from writeup import (
     batch_parts,
     batch_view,
     calibrated_model,
@@ -31,6 +23,14 @@ from perfmodel.writeup import (
     whole_view,
     work_table,
 )
+
+import perfmodel
+from perfmodel.base.errors import ModelError, PerfmodelError, SchemaError
+from perfmodel.programs.mlp.mlp import mlp
+from perfmodel.render.plot import panels
+from perfmodel.render.plot.lines import Measure, Series, lines
+from perfmodel.render.plot.parity import parity
+from perfmodel.render.plot.stacks import stacks
 
 SYNC = "profiles/campaign/h200x2_p2_host_float32_H512_B3000_sync.sqlite.xz"
 

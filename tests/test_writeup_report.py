@@ -12,15 +12,15 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from writeup import export
+from writeup.compose import compose
+from writeup.figures import Figure, find, read_figures
+from writeup.markdown import to_markdown
+from writeup.template import captions, parse
 
+from perfmodel.base.errors import PerfmodelError
 from perfmodel.cli import main
-from perfmodel.errors import PerfmodelError
-from perfmodel.plot import panels
-from perfmodel.writeup import export
-from perfmodel.writeup.compose import compose
-from perfmodel.writeup.figures import Figure, find, read_figures
-from perfmodel.writeup.markdown import to_markdown
-from perfmodel.writeup.template import captions, parse
+from perfmodel.render.plot import panels
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = ROOT / "notebooks" / "report" / "report.tex"

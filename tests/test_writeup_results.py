@@ -8,38 +8,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from writeup import shipped
+from writeup.ladder import CHAIN, gain, gains_table, read_ladder
+from writeup.layers import parts_of, read_forwards
+from writeup.resnet import ddp_table, phases_table, points, read_phases, read_steps, roofs
+from writeup.results import read_part
+from writeup.scaled import efficiencies, published_speedups, rung_speedups, speedups_table
+from writeup.steps import agreements, read_profiled, steps
+from writeup.tta import pairs_table, ratio_of, read_sides, sides_table
+from writeup.vecadd import find as find_program
+from writeup.vecadd import programs_table, read_programs
 
-from perfmodel.counters.marked import MARKER, between
-from perfmodel.errors import ModelError, ReportError
-from perfmodel.machine import named
-from perfmodel.paleo.judged import Measured, judge
-from perfmodel.paleo.times import platform, step
-from perfmodel.plot import panels
-from perfmodel.plot.curves import Curve, curves
-from perfmodel.plot.dots import dots
-from perfmodel.plot.expected import Told, agreement, changes
-from perfmodel.plot.rungs import Bar, Panel, rungs
-from perfmodel.plot.shares import shares
-from perfmodel.predict import load
+from perfmodel.analysis.judged import Measured, judge
+from perfmodel.analysis.marked import MARKER, between
+from perfmodel.base.errors import ModelError, ReportError
+from perfmodel.base.table import Column, Table
+from perfmodel.machines.machine import named
+from perfmodel.models.model_file import load
+from perfmodel.models.paleo import platform, step
 from perfmodel.readers.ncu import Launch
-from perfmodel.table import Column, Table
+from perfmodel.render.plot import panels
+from perfmodel.render.plot.curves import Curve, curves
+from perfmodel.render.plot.dots import dots
+from perfmodel.render.plot.expected import Told, agreement, changes
+from perfmodel.render.plot.rungs import Bar, Panel, rungs
+from perfmodel.render.plot.shares import shares
 from perfmodel.workloads.cnn import total
 from perfmodel.workloads.networks import network
-from perfmodel.writeup import shipped
-from perfmodel.writeup.ladder import CHAIN, gain, gains_table, read_ladder
-from perfmodel.writeup.layers import parts_of, read_forwards
-from perfmodel.writeup.resnet import ddp_table, phases_table, points, read_phases, read_steps, roofs
-from perfmodel.writeup.results import read_part
-from perfmodel.writeup.scaled import (
-    efficiencies,
-    published_speedups,
-    rung_speedups,
-    speedups_table,
-)
-from perfmodel.writeup.steps import agreements, read_profiled, steps
-from perfmodel.writeup.tta import pairs_table, ratio_of, read_sides, sides_table
-from perfmodel.writeup.vecadd import find as find_program
-from perfmodel.writeup.vecadd import programs_table, read_programs
 
 ROW: dict[str, Any] = {
     "rung": "document", "H": 64, "B": 3200, "p": 1, "dtype": "fp32", "kind": "rung", "place": 0,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from perfmodel.trace import (
+from perfmodel.readers.trace import (
     KERNEL,
     NO_NAME,
     NULL,

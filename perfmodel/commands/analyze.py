@@ -18,8 +18,8 @@ from perfmodel.commands.paths import FOLDER, REPORT
 from perfmodel.commands.terminal import Progress, show, terminal, warn
 
 if TYPE_CHECKING:
-    from perfmodel.analysis import Analysis
-    from perfmodel.engine import Engine
+    from perfmodel.analysis.result import Analysis
+    from perfmodel.base.parallel import Engine
 
 
 @click.command()
@@ -42,8 +42,8 @@ def analyze(reports: tuple[Path, ...], **options: Any) -> None:
     import json
     from dataclasses import replace
 
-    from perfmodel import outputs, summary
-    from perfmodel.analysis_json import analysis_document
+    from perfmodel.render import outputs, summary
+    from perfmodel.render.analysis_json import analysis_document
 
     quiet = options["quiet"]
     analysis = analyzed(reports, options, engine_of(options))
@@ -77,8 +77,8 @@ def analyzed(
 
     Without an engine all of every report is kept, for who looks further into it.
     """
-    from perfmodel.fleet import analyze_reports
-    from perfmodel.runs import Options
+    from perfmodel.analysis.fleet import analyze_reports
+    from perfmodel.analysis.runs import Options
 
     workload = None
     if options["workload"]:

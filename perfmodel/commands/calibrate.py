@@ -40,19 +40,21 @@ def calibrate(reports: tuple[Path, ...], out: Path, **options: Any) -> None:
     cannot tell is said, with the run that would. Reports of the ranks of one run are put together;
     every other report is a launch of its own.
     """
-    from perfmodel import predict as models
-    from perfmodel.predict import report
-    from perfmodel.table import render
+    from perfmodel.analysis.predict import predict as predicted
+    from perfmodel.base.table import render
+    from perfmodel.models.calibrate import calibrate as calibrated
+    from perfmodel.models.model_file import as_text
+    from perfmodel.render import predict as report
 
     observations, machine = _observed(reports, options)
     alone, micro = _microbenchmarks(options["microbenchmarks"], machine)
-    model = models.calibrate(
+    model = calibrated(
         observations, machine=machine, untraced=_untraced(options["index"]), alone=alone,
         micro=micro,
     )  # fmt: skip
     if not model.runs:
-        models.predict(model, observations[0].case)  # says what its report lacks
-    write(out, models.as_text(model))
+        predicted(model, observations[0].case)  # says what its report lacks
+    write(out, as_text(model))
     if options["quiet"]:
         return
     width, color = terminal()
@@ -68,10 +70,11 @@ def calibrate(reports: tuple[Path, ...], out: Path, **options: Any) -> None:
 
 def _observed(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[list[Any], str]:
     """Observations of all runs, and the GPUs' name."""
-    from perfmodel.measure import measure
-    from perfmodel.predict import observe, observe_own
+    from perfmodel.analysis.runs import group
+    from perfmodel.programs.mlp.observe import observe
+    from perfmodel.programs.own import observe_own
     from perfmodel.readers import read
-    from perfmodel.runs import group
+    from perfmodel.timing.run import measure
 
     workload = None
     if options["workload"]:
@@ -114,9 +117,9 @@ def _distinct(found: list[Any]) -> list[Any]:
 
 def _microbenchmarks(file: Path | None, machine: str) -> tuple[Any, Any]:
     """What a machine's measurement tells: products by shape, and evidence of other parts."""
-    from perfmodel.ceilings import load
-    from perfmodel.errors import ModelError
-    from perfmodel.predict import alone, micro
+    from perfmodel.base.errors import ModelError
+    from perfmodel.machines.measure.measurement_file import load
+    from perfmodel.models import alone, micro
 
     if file is None:
         return None, ()
@@ -141,7 +144,7 @@ def _untraced(index: Path | None) -> dict[str, float]:
     """Median batches without Nsight Systems, by file, from a collection's index."""
     import json
 
-    from perfmodel.errors import ModelError
+    from perfmodel.base.errors import ModelError
 
     if index is None:
         return {}

@@ -41,7 +41,7 @@ def ranges(
     context: click.Context, _: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:
     """Offer the names of the NVTX ranges of the reports that are already on the line."""
-    from perfmodel.errors import PerfmodelError
+    from perfmodel.base.errors import PerfmodelError
     from perfmodel.readers import read
 
     names: set[str] = set()
@@ -68,7 +68,7 @@ def _paths(context: click.Context) -> list[Path]:
 
 def machines(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Offer the machines that perfmodel knows, and TOML files."""
-    from perfmodel.machine import shipped
+    from perfmodel.machines.machine import shipped
 
     names = [CompletionItem(n, help=m.name) for n, m in shipped() if n.startswith(incomplete)]
     found = files(incomplete, (".toml",))

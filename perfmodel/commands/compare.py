@@ -67,9 +67,11 @@ def compare(reports: tuple[Path, ...], after: tuple[Path, ...], fmt: Any, **opti
     import json
     import math
 
-    from perfmodel.comparison import CompareOptions, compare_traces, report, tables
+    from perfmodel.analysis.compare.compare import CompareOptions, compare_traces
+    from perfmodel.base.table import render
     from perfmodel.readers import read
-    from perfmodel.table import render
+    from perfmodel.render import compare as report
+    from perfmodel.render import compare_tables as tables
 
     if options["as_json"] and fmt != "text":
         raise click.UsageError(f"wanted --json or --format {fmt}; found both; leave one out")

@@ -67,7 +67,7 @@ def counters(files: tuple[str, ...], **options: Any) -> None:
     if options["collect"]:
         import shlex
 
-        from perfmodel.counters import command
+        from perfmodel.analysis.metrics import command
 
         words = command(files, ranges=options["ranges"], sectors=options["sectors"])
         click.echo(shlex.join(words))
@@ -81,24 +81,25 @@ def counters(files: tuple[str, ...], **options: Any) -> None:
 def _report(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
     import json
 
-    from perfmodel import counters as counting
-    from perfmodel.ceilings import choose
-    from perfmodel.counters import against, report, theory
-    from perfmodel.escape import escape_json
+    from perfmodel.analysis import against, theory
+    from perfmodel.analysis.counted import by_kernel, by_range, inside
+    from perfmodel.base.escape import escape_json
+    from perfmodel.machines.measure.measurement_file import choose
     from perfmodel.readers.ncu import read_counters
+    from perfmodel.render import counters as report
 
     read = read_counters(paths)
-    launches = counting.inside(read.launches, options["ranges"])
+    launches = inside(read.launches, options["ranges"])
     chosen = options["machine"]
     machine, measured = choose(chosen) if chosen else (against.device_of(launches), None)
-    by_range = options["by"] == "range" or (not options["by"] and any(x.ranges for x in launches))
-    counted = (counting.by_range if by_range else counting.by_kernel)(launches)
+    ranged = options["by"] == "range" or (not options["by"] and any(x.ranges for x in launches))
+    counted = (by_range if ranged else by_kernel)(launches)
     placed = [against.place(one, machine) for one in counted]
     said = [*read.warnings, *report.warnings(counted)]
     if machine:
         said += against.elsewhere(launches, machine, measured.gpus if measured else None)
         said += against.unknown(placed, machine)
-    if by_range and not any(one.ranges for one in launches):
+    if ranged and not any(one.ranges for one in launches):
         said.append("no launch has an NVTX range: collect with ncu --nvtx, or take --by kernel")
     compared = _compared(launches, options)
     said += theory.warnings(compared)
@@ -119,13 +120,13 @@ def _compared(launches: Any, options: dict[str, Any]) -> list[Any]:
     values = symbol_values(options)
     if not values and not options["workload"]:
         return []
-    from perfmodel import counters as counting
-    from perfmodel.counters import theory
+    from perfmodel.analysis import theory
+    from perfmodel.analysis.counted import by_range
     from perfmodel.workloads import load
 
     given = load(options["workload"]) if options["workload"] else None
     values = values if given else {"p": 1, "b": 4, **values}
-    ranges = counting.by_range(launches)
+    ranges = by_range(launches)
     found: list[Any] = []
     for source in dict.fromkeys(one.source for one in ranges):
         run = [one for one in launches if source in ("", one.source)]
@@ -138,7 +139,7 @@ def _compared(launches: Any, options: dict[str, Any]) -> list[Any]:
 def _draw(placed: list[Any], machine: Any, out: Path) -> None:
     """Write the picture, and say what it cannot show."""
     from perfmodel.commands.pictures import write_picture
-    from perfmodel.plot.levels import MOST, drawable, levels
+    from perfmodel.render.plot.levels import MOST, drawable, levels
 
     if machine is None:
         raise click.UsageError("--roofline draws ceilings: give --machine NAME or FILE.toml, too")

@@ -29,9 +29,9 @@ def doctor(context: click.Context, /, purposes: tuple[str, ...], fmt: Any, as_js
     """
     import json
 
-    from perfmodel.doctor import report
-    from perfmodel.doctor.diagnose import diagnose
-    from perfmodel.escape import escape_json
+    from perfmodel.base.escape import escape_json
+    from perfmodel.machines.doctor.diagnose import diagnose
+    from perfmodel.render import doctor as report
 
     with Progress(1, quiet=False) as advance:
         advance("asking this machine, up to a minute")

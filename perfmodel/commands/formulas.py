@@ -49,8 +49,9 @@ def formulas(
 
     With values of all symbols, also what raises arithmetic intensity there, in numbers.
     """
+    from perfmodel.programs.mlp.mlp import mlp
     from perfmodel.workloads import formulas as described
-    from perfmodel.workloads import load, mlp
+    from perfmodel.workloads import load
 
     model = load(workload) if workload else mlp(counting, parallel, transport=transport)
     click.echo(described(model, fmt, symbol_values(options) or None), nl=False)

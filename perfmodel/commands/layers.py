@@ -58,8 +58,8 @@ def layers(network: str, every: bool, as_json: bool, **options: Any) -> None:
     """
     import json
 
-    from perfmodel.escape import escape_json
-    from perfmodel.paleo import report
+    from perfmodel.base.escape import escape_json
+    from perfmodel.render import layers as report
 
     for name in ("ppp", "measured", "ranks", "forward", "link"):
         if options[name] not in (None, False) and options["machine"] is None:
@@ -79,11 +79,11 @@ def layers(network: str, every: bool, as_json: bool, **options: Any) -> None:
 def _ask(name: str, options: dict[str, Any]) -> Any:
     from dataclasses import replace
 
-    from perfmodel import paleo
-    from perfmodel.paleo.report import Layers
+    from perfmodel.models.paleo import DTYPES, fit_ppp, layer_times, platform, step
+    from perfmodel.render.layers import Layers
 
     batch, dtype = options["batch"], options["dtype"]
-    size, _ = paleo.DTYPES[dtype]
+    size, _ = DTYPES[dtype]
     net = _network(name, options["pixels"])
     said = Layers(net, batch, dtype, size)
     if options["machine"] is None:
@@ -91,11 +91,11 @@ def _ask(name: str, options: dict[str, Any]) -> Any:
     machine = _machine(options["machine"])
     if machine.note:
         warn(f"{machine.name}: {machine.note}")
-    where = paleo.platform(machine, dtype, 1.0 if options["ppp"] is None else options["ppp"])
+    where = platform(machine, dtype, 1.0 if options["ppp"] is None else options["ppp"])
     if options["measured"]:
-        at_peak = paleo.step(net, where, batch, size)
+        at_peak = step(net, where, batch, size)
         part = at_peak.forward_s if options["forward"] else at_peak.training_s
-        where = replace(where, ppp=paleo.fit_ppp(part, _quantity(options, "measured", "s")))
+        where = replace(where, ppp=fit_ppp(part, _quantity(options, "measured", "s")))
         if where.ppp > 1:
             warn(
                 f"the measured time is below that at the peaks (PPP {where.ppp:.3g}): check "
@@ -103,7 +103,7 @@ def _ask(name: str, options: dict[str, Any]) -> Any:
             )
     elif where.ppp > 1:
         warn(f"times are below those at the peaks (PPP {where.ppp:.3g}): --ppp is a fraction")
-    said = replace(said, where=where, timed=paleo.layer_times(net, where, batch, size))
+    said = replace(said, where=where, timed=layer_times(net, where, batch, size))
     return said if options["ranks"] is None else _with_exchange(said, machine, options)
 
 
@@ -130,9 +130,9 @@ def _network(name: str, pixels: int | None) -> Any:
 def _with_exchange(said: Any, machine: Any, options: dict[str, Any]) -> Any:
     from dataclasses import replace
 
-    from perfmodel.collectives import Link
-    from perfmodel.paleo import exchanges
-    from perfmodel.paleo.report import totals
+    from perfmodel.models.collectives import Link
+    from perfmodel.models.paleo_exchange import exchanges
+    from perfmodel.render.layers import totals
 
     if options["link"]:
         rate = _quantity(options, "link", "B/s")
@@ -151,15 +151,15 @@ def _with_exchange(said: Any, machine: Any, options: dict[str, Any]) -> Any:
 
 
 def _machine(word: str) -> Any:
-    from perfmodel.ceilings.measurement_file import load
-    from perfmodel.machine import named
+    from perfmodel.machines.machine import named
+    from perfmodel.machines.measure.measurement_file import load
 
     return load(word).machine if word.endswith(".toml") else named(word)
 
 
 def _quantity(options: dict[str, Any], name: str, unit: str) -> float:
-    from perfmodel.errors import PerfmodelError
-    from perfmodel.units import parse_si
+    from perfmodel.base.errors import PerfmodelError
+    from perfmodel.base.units import parse_si
 
     try:
         value = parse_si(options[name], unit)

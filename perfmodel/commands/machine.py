@@ -24,9 +24,9 @@ def machine() -> None:
 @click.option("--format", "fmt", type=click.Choice(FORMATS), default="table", show_default=True)
 def list_(fmt: Any) -> None:
     """List the machines that perfmodel knows, with their published ceilings."""
-    from perfmodel.ceilings import report
-    from perfmodel.machine import shipped
-    from perfmodel.table import render
+    from perfmodel.base.table import render
+    from perfmodel.machines.machine import shipped
+    from perfmodel.render import machines as report
 
     width, color = terminal()
     click.echo(render(report.listing(shipped()), fmt, width=width, color=color), nl=False)
@@ -44,7 +44,8 @@ def show_(name: str, fmt: Any, as_json: bool) -> None:
     """
     import json
 
-    from perfmodel.ceilings import choose, report
+    from perfmodel.machines.measure.measurement_file import choose
+    from perfmodel.render import machines as report
 
     chosen, measurement = choose(name)
     if as_json:
@@ -83,11 +84,11 @@ def measure_(out: Path, device: str, quick: bool, seconds: float) -> None:
 
     Under mpirun all-reduces are measured as well, and the first rank writes the file.
     """
-    from perfmodel.ceilings.measure import measure
-    from perfmodel.ceilings.measurement_file import as_text, save
-    from perfmodel.ceilings.ranks import connect
-    from perfmodel.ceilings.shapes import FULL, QUICK
-    from perfmodel.errors import PerfmodelError
+    from perfmodel.base.errors import PerfmodelError
+    from perfmodel.machines.measure.measure import measure
+    from perfmodel.machines.measure.measurement_file import as_text, save
+    from perfmodel.machines.measure.ranks import connect
+    from perfmodel.machines.measure.shapes import FULL, QUICK
 
     ranks = connect()
     first = ranks.rank == 0

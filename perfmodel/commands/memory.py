@@ -42,8 +42,8 @@ def memory(report: Path | None, **options: Any) -> None:
     """
     import json
 
-    from perfmodel.escape import escape_json
-    from perfmodel.memory import report as saying
+    from perfmodel.base.escape import escape_json
+    from perfmodel.render import memory as saying
 
     settings = {name: options[name] for name in _SETTINGS if options[name] is not None}
     found = saying.answer(
@@ -64,7 +64,7 @@ def memory(report: Path | None, **options: Any) -> None:
 
 
 def _draw(found: Any, out: Path) -> None:
-    from perfmodel.plot.memory import LiveBytes, memory
+    from perfmodel.render.plot.memory import LiveBytes, memory
 
     parts: dict[str, int] = {}
     for one in found.listed:

@@ -11,7 +11,7 @@ from perfmodel.commands import candidates
 from perfmodel.commands.paths import TOML
 
 if TYPE_CHECKING:
-    from perfmodel.engine import Engine
+    from perfmodel.base.parallel import Engine
 
 FORMATS = ("table", "csv", "json", "jsonl", "markdown", "latex")
 _ALONE = ("text", "csv", "jsonl", "markdown", "latex")
@@ -130,7 +130,7 @@ def engine_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def engine_of(options: dict[str, Any]) -> Engine:
     """Where the options say that reports are read."""
-    from perfmodel.engine import Engine
+    from perfmodel.base.parallel import Engine
 
     if options["scheduler"] and options["jobs"]:
         raise click.UsageError("--jobs is for this machine; leave it out with --scheduler")
@@ -139,7 +139,7 @@ def engine_of(options: dict[str, Any]) -> Engine:
 
 def symbol_values(options: dict[str, Any]) -> dict[str, int]:
     """Symbols given on the command line."""
-    from perfmodel.identify import DTYPE_BYTES
+    from perfmodel.programs.identify import DTYPE_BYTES
 
     values = {s: options[name] for name, s in _SYMBOLS.items() if options[name] is not None}
     if options["dtype"]:

@@ -114,6 +114,6 @@ def write(out: Path, content: str) -> None:
     if out == STDOUT:
         click.echo(content, nl=False)
     else:
-        from perfmodel.files import write_text
+        from perfmodel.base.files import write_text
 
         write_text(out, content)

@@ -17,7 +17,7 @@ def picture_bytes(figure: Any) -> bytes:
     """Return a figure as PNG, for standard output."""
     import tempfile
 
-    from perfmodel.plot import save
+    from perfmodel.render.plot import save
 
     with tempfile.TemporaryDirectory(prefix="perfmodel-") as folder:
         return save(figure, folder, "picture", ("png",))[0].read_bytes()
@@ -25,7 +25,7 @@ def picture_bytes(figure: Any) -> bytes:
 
 def write_picture(figure: Any, out: Path, *, option: str = "-o") -> None:
     """Write a figure to the file named, in the format that its name says."""
-    from perfmodel.plot import save
+    from perfmodel.render.plot import save
 
     kind = out.suffix.removeprefix(".")
     if kind not in ("png", "svg", "pdf"):

@@ -64,11 +64,12 @@ def predict(path: Path, **options: Any) -> None:
     """
     import json
 
-    from perfmodel import predict as models
-    from perfmodel.escape import escape_json
-    from perfmodel.predict import report
+    from perfmodel.analysis.predict import predict as predict_case
+    from perfmodel.base.escape import escape_json
+    from perfmodel.models.model_file import load
+    from perfmodel.render import predict as report
 
-    model = models.load(path)
+    model = load(path)
     case = _case(model, options)
     if options["sweep"] or options["scaling"]:
         found, table, symbol = _over(model, case, options)
@@ -77,7 +78,7 @@ def predict(path: Path, **options: Any) -> None:
             _draw(model, found, symbol, options["out"])
         _warn_of_memory(model, [p.case for p in found], options["images"])
     else:
-        one = models.predict(model, case)
+        one = predict_case(model, case)
         document, table = (
             report.prediction_document(one, options["images"]),
             report.phases_table(one),
@@ -92,7 +93,7 @@ def predict(path: Path, **options: Any) -> None:
         return
     show([table], fmt=options["fmt"])
     if options["fmt"] == "text" and not (options["sweep"] or options["scaling"]):
-        from perfmodel.units import si
+        from perfmodel.base.units import si
 
         if document["epoch_s"] is not None:
             click.echo(f"Epoch of {options['images']} images: {si(document['epoch_s'], 's')}")
@@ -107,7 +108,7 @@ def predict(path: Path, **options: Any) -> None:
 
 def _warn_of_memory(model: Any, cases: list[Any], images: int) -> None:
     """Say which configurations the GPU's memory does not hold."""
-    from perfmodel.memory.room import too_large
+    from perfmodel.programs.mlp.room import too_large
 
     said = too_large(cases, model.machine, images)
     if said is not None:
@@ -116,9 +117,9 @@ def _warn_of_memory(model: Any, cases: list[Any], images: int) -> None:
 
 def _case(model: Any, options: dict[str, Any]) -> Any:
     """Return the configuration that the flags describe."""
-    from perfmodel.errors import WorkloadError
-    from perfmodel.escape import printable
-    from perfmodel.predict import mlp_case, own_case
+    from perfmodel.base.errors import WorkloadError
+    from perfmodel.base.escape import printable
+    from perfmodel.programs.mlp.case import mlp_case, own_case
 
     values = symbol_values(options)
     if model.workload != "mlp":
@@ -152,8 +153,9 @@ def _case(model: Any, options: dict[str, Any]) -> Any:
 
 def _over(model: Any, case: Any, options: dict[str, Any]) -> tuple[list[Any], Any, str]:
     """Predictions over a symbol, their table, and the symbol."""
-    from perfmodel.predict import predict as one
-    from perfmodel.predict import report, scaling
+    from perfmodel.analysis import predict_scaling as scaling
+    from perfmodel.analysis.predict import predict as one
+    from perfmodel.render import predict as report
 
     def predicted(at: Any) -> Any:
         return one(model, at)
@@ -174,7 +176,7 @@ def _over(model: Any, case: Any, options: dict[str, Any]) -> tuple[list[Any], An
 
 def _values(text: str) -> tuple[str, tuple[int, ...]]:
     """Read SYMBOL=FROM:TO or SYMBOL=A,B,C."""
-    from perfmodel.predict import scaling
+    from perfmodel.analysis import predict_scaling as scaling
 
     symbol, _, said = text.partition("=")
     words = said.split(":" if ":" in said else ",")
@@ -187,9 +189,9 @@ def _values(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _draw(model: Any, found: list[Any], symbol: str, out: Path) -> None:
-    from perfmodel.plot import save
-    from perfmodel.plot.predictions import Curve, predictions
-    from perfmodel.predict import report
+    from perfmodel.render import predict as report
+    from perfmodel.render.plot import save
+    from perfmodel.render.plot.predictions import Curve, predictions
 
     curve = Curve(
         at=[p.case.sizes[symbol] for p in found],

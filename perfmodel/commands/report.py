@@ -31,16 +31,16 @@ def report(reports: tuple[Path, ...], path: Path | None, out: Path, **options: A
     REPORTS and options are those of perfmodel analyze. The file loads nothing from anywhere: mail
     it, print it, open it in any browser.
     """
-    from perfmodel import predict
-    from perfmodel.files import write_text
-    from perfmodel.html import page
+    from perfmodel.base.files import write_text
+    from perfmodel.models.model_file import load
+    from perfmodel.render.html import page
 
     if str(out) != "-" and out.suffix not in (".html", ".htm"):
         raise click.BadParameter(
             f"wanted a file that ends in .html, or - for standard output; found {out.name!r}",
             param_hint="--out",
         )
-    model = None if path is None else predict.load(path)
+    model = None if path is None else load(path)
     analysis = analyzed(reports, options)
     if not options["quiet"]:
         for run in analysis.runs:

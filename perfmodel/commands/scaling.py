@@ -34,20 +34,21 @@ def scaling(runs: tuple[Path, ...], machine: Path | None, **options: Any) -> Non
     """
     import json
 
-    from perfmodel import scaling as measured
-    from perfmodel.escape import escape_json
-    from perfmodel.scaling import report
+    from perfmodel.analysis.bandwidth import of_launches, of_machine
+    from perfmodel.analysis.study import study
+    from perfmodel.base.escape import escape_json
+    from perfmodel.render import scaling as report
 
-    found = measured.study(_launches(runs, options))
-    rows = measured.of_launches(found.launches)
+    found = study(_launches(runs, options))
+    rows = of_launches(found.launches)
     if machine is not None:
-        from perfmodel.ceilings.measurement_file import load
+        from perfmodel.machines.measure.measurement_file import load
 
-        rows += measured.of_machine(load(machine))
+        rows += of_machine(load(machine))
     for warning in found.warnings:
         warn(warning)
     if options["out"]:
-        from perfmodel.scaling.picture import picture
+        from perfmodel.render.scaling_picture import picture
 
         write_picture(picture(found, rows), options["out"])
     if options["as_json"]:
@@ -59,8 +60,9 @@ def scaling(runs: tuple[Path, ...], machine: Path | None, **options: Any) -> Non
 
 def _launches(paths: tuple[Path, ...], options: dict[str, Any]) -> list[Any]:
     """Read records (.json) and reports, in the order of reading: records first."""
-    from perfmodel import scaling as measured
+    from perfmodel.analysis.measure import launches_of
     from perfmodel.readers import read
+    from perfmodel.readers.run_records import launch_of_record
 
     records = [path for path in paths if path.suffix == ".json"]
     reports = [path for path in paths if path.suffix != ".json"]
@@ -68,12 +70,12 @@ def _launches(paths: tuple[Path, ...], options: dict[str, Any]) -> list[Any]:
         found = []
         for path in records:
             advance(f"reading {path.name}")
-            found.append(measured.launch_of_record(path))
+            found.append(launch_of_record(path))
         traces = []
         for path in reports:
             advance(f"reading {path.name}")
             traces.append(read(path))
-        found += measured.launches_of(
+        found += launches_of(
             traces,
             batch_label=options["batch_range"],
             warmup=options["warmup"],

@@ -40,16 +40,19 @@ def splits(reports: tuple[Path, ...], **options: Any) -> None:
     """
     import json
 
-    from perfmodel import splits as model
-    from perfmodel.escape import escape_json
+    from perfmodel.base.escape import escape_json
+    from perfmodel.programs.mlp.answer import answer as answered
+    from perfmodel.programs.mlp.answer import document as json_document
+    from perfmodel.programs.mlp.answer import grids_table, measured_table, sentences
+    from perfmodel.programs.mlp.measured import compare as compare_measured
+    from perfmodel.programs.mlp.measured import override, rates_of, sizes_of
+    from perfmodel.programs.mlp.model import DOCUMENT
 
     runs = _analyzed(reports)
     values = symbol_values(options)
     known = dict(runs[0].identity.values) if runs else {}
-    sizes, ranks = model.sizes_of({**known, **values})
-    rates = model.override(
-        model.rates_of(runs[0]) if runs else model.DOCUMENT, _rates(options["rates"])
-    )
+    sizes, ranks = sizes_of({**known, **values})
+    rates = override(rates_of(runs[0]) if runs else DOCUMENT, _rates(options["rates"]))
     for note in rates.notes:
         warn(note)
     other = runs and values.get("b", known.get("b")) != known.get("b")
@@ -63,24 +66,24 @@ def splits(reports: tuple[Path, ...], **options: Any) -> None:
             f"{rates.source}: no rate of copying images, so that copying them counts nothing; give "
             f"--images N for N images that stay on the GPUs, or --rate P_pci=..."
         )
-    found = model.answer(
+    found = answered(
         sizes,
         ranks,
         rates,
         images=options["images"],
-        measured=tuple(model.compare(run, rates) for run in runs),
+        measured=tuple(compare_measured(run, rates) for run in runs),
     )
     if options["as_json"]:
-        click.echo(escape_json(json.dumps(model.document(found), indent=1, allow_nan=False)))
+        click.echo(escape_json(json.dumps(json_document(found), indent=1, allow_nan=False)))
         return
-    tables = (model.grids_table(found), *([model.measured_table(found)] if runs else []))
-    show(tables, model.sentences(found), options["fmt"])
+    tables = (grids_table(found), *([measured_table(found)] if runs else []))
+    show(tables, sentences(found), options["fmt"])
 
 
 def _analyzed(reports: tuple[Path, ...]) -> list[Any]:
     """Analyze the reports, each by its own configuration, counting everything."""
+    from perfmodel.analysis.runs import Options, analyze_traces
     from perfmodel.readers import read
-    from perfmodel.runs import Options, analyze_traces
 
     if not reports:
         return []
@@ -98,8 +101,8 @@ def _analyzed(reports: tuple[Path, ...]) -> list[Any]:
 
 
 def _rates(given: tuple[str, ...]) -> dict[str, float]:
-    from perfmodel.errors import PerfmodelError
-    from perfmodel.units import parse_si
+    from perfmodel.base.errors import PerfmodelError
+    from perfmodel.base.units import parse_si
 
     found = {}
     for item in given:

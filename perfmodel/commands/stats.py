@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perfmodel.base.errors import PerfmodelError
 from perfmodel.commands.options import FORMATS, engine_of, engine_options
 from perfmodel.commands.paths import REPORT
 from perfmodel.commands.terminal import Progress, is_terminal, one_line, terminal, warn
-from perfmodel.errors import PerfmodelError
 
 if TYPE_CHECKING:
-    from perfmodel.stats import Statistic
-    from perfmodel.streamed import Found
+    from perfmodel.timing.nsys_stats.stats import Statistic
+    from perfmodel.timing.nsys_stats.streamed import Found
 
 _SHOWN_BYTES = 50_000_000
 """Reports this large together take a second, and get a progress bar."""
@@ -61,7 +61,7 @@ def stats(reports: tuple[Path, ...], names: tuple[str, ...], fmt: str, **options
     equals that of Nsight Systems 2024.2.3; docs/statistics.md names the cases in which nsys is
     quirky and perfmodel is not.
     """
-    from perfmodel.summaries import to_statistic
+    from perfmodel.timing.nsys_stats.summaries import to_statistic
 
     wanted = names or REPORTS
     found = _collected(reports, wanted, options)
@@ -88,7 +88,7 @@ def stats(reports: tuple[Path, ...], names: tuple[str, ...], fmt: str, **options
 
 def _collected(reports: tuple[Path, ...], names: Sequence[str], options: dict[str, Any]) -> Found:
     """Gather what the summaries are made of, with a bar over bytes of one report or over many."""
-    from perfmodel.streamed import collect, summarize_reports
+    from perfmodel.timing.nsys_stats.streamed import collect, summarize_reports
 
     engine = engine_of(options)
     reports = _distinct(reports)
@@ -113,8 +113,8 @@ def _distinct(reports: tuple[Path, ...]) -> tuple[Path, ...]:
 
 
 def _rendered(statistic: Statistic, fmt: Any) -> str:
-    from perfmodel import stats as statistics
-    from perfmodel.table import render
+    from perfmodel.base.table import render
+    from perfmodel.timing.nsys_stats import stats as statistics
 
     if fmt == "csv":
         text = statistics.to_csv(statistic)

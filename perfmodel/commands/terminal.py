@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from perfmodel.table import Table
+    from perfmodel.base.table import Table
 
 COMPLETING = "_PERFMODEL_COMPLETE"
 """What a shell's script sets to tell the program that it is asked to complete; click's name."""
@@ -19,7 +19,7 @@ _WIDTH_OF_PIPE = 120
 
 def one_line(message: object) -> str:
     """Return a message as one line that a terminal shows as it is."""
-    from perfmodel.escape import printable
+    from perfmodel.base.escape import printable
 
     return printable(str(message))
 
@@ -46,7 +46,7 @@ def terminal() -> tuple[int | None, bool]:
 
 def show(tables: Iterable[Table], sentences: Iterable[str] = (), fmt: Any = "text") -> None:
     """Print tables as text with what is to be said of them, or nothing but the tables."""
-    from perfmodel.table import render
+    from perfmodel.base.table import render
 
     width, color = terminal()
     if fmt == "text":

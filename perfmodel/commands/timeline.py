@@ -14,7 +14,7 @@ from perfmodel.commands.pictures import picture_bytes, write_picture
 from perfmodel.commands.terminal import warn
 
 if TYPE_CHECKING:
-    from perfmodel.measure import Run
+    from perfmodel.timing.run import Run
 
 
 @click.command()
@@ -45,8 +45,8 @@ def timeline(reports: tuple[Path, ...], **options: Any) -> None:
     REPORTS are those of one run. A picture shows the batch of median time behind the warm-up, a
     trace the whole report, unless --batch says which.
     """
-    from perfmodel.timeline.select import select
-    from perfmodel.timeline.window import clocks_differ, median_batch, window_of
+    from perfmodel.timing.timeline_select import select
+    from perfmodel.timing.timeline_window import clocks_differ, median_batch, window_of
 
     run = _run(reports, options["batch_range"])
     if clocks_differ(run):
@@ -70,9 +70,9 @@ def timeline(reports: tuple[Path, ...], **options: Any) -> None:
 
 
 def _run(reports: tuple[Path, ...], batch_label: str | None) -> Run:
-    from perfmodel.measure import measure
+    from perfmodel.analysis.runs import group
     from perfmodel.readers import read
-    from perfmodel.runs import group
+    from perfmodel.timing.run import measure
 
     label, traces = (groups := group([read(path) for path in dict.fromkeys(reports)]))[0]
     if len(groups) > 1:
@@ -108,7 +108,7 @@ def _ranks(text: str | None, known: tuple[int, ...]) -> frozenset[int] | None:
 
 
 def _title(run: Run, batches: range | None, *, median: bool) -> str:
-    from perfmodel.runs import identify
+    from perfmodel.analysis.runs import identify
 
     identity, problems = identify(run, {})
     for problem in problems:
@@ -124,7 +124,7 @@ def _title(run: Run, batches: range | None, *, median: bool) -> str:
 
 
 def _draw(lanes: Any, window: Any, title: str, out: Path) -> None:
-    from perfmodel.plot.timeline import timeline as draw
+    from perfmodel.render.plot.timeline import timeline as draw
 
     if out.suffix == ".json":
         raise click.BadParameter(
@@ -142,7 +142,7 @@ def _draw(lanes: Any, window: Any, title: str, out: Path) -> None:
 
 
 def _write_trace(lanes: Any, title: str, out: Path) -> None:
-    from perfmodel.timeline.perfetto import to_json
+    from perfmodel.render.perfetto import to_json
 
     if out.suffix != ".json" and out != STDOUT:
         raise click.BadParameter(

@@ -40,9 +40,9 @@ def tta(runs: tuple[Path, ...], against: tuple[Path, ...], **options: Any) -> No
     """
     import json
 
-    from perfmodel.escape import escape_json
-    from perfmodel.tta import report
-    from perfmodel.tta.answer import answer
+    from perfmodel.analysis.tta import answer
+    from perfmodel.base.escape import escape_json
+    from perfmodel.render import tta as report
 
     found = answer(runs, against, options["target"])
     for warning in found.warnings:
@@ -61,7 +61,7 @@ def tta(runs: tuple[Path, ...], against: tuple[Path, ...], **options: Any) -> No
 
 
 def _draw(found: Any, out: Path) -> None:
-    from perfmodel.plot.tta import PrecisionCurve, time_to_accuracy
+    from perfmodel.render.plot.tta import PrecisionCurve, time_to_accuracy
 
     curves = [
         PrecisionCurve(

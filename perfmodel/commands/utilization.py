@@ -55,8 +55,8 @@ def utilization(context: click.Context, /, series: Path | None, **options: Any) 
     """
     import json
 
-    from perfmodel.escape import escape_json
-    from perfmodel.utilization import report as saying
+    from perfmodel.analysis import utilization as saying
+    from perfmodel.base.escape import escape_json
 
     command = context.meta[_KEY]
     if (series is not None) + bool(command) > 1 or not (series or command or options["reports"]):
@@ -88,16 +88,16 @@ def _samples(
 ) -> tuple[Any, int]:
     """Read the series, or run the command and save its own; return it and the exit code."""
     if path is not None:
-        from perfmodel.utilization.series import read_series
+        from perfmodel.timing.gpu_samples import read_series
 
         series = read_series(path)
         return (series.only(options["gpus"]) if options["gpus"] else series), 0
     if not command:
         return None, 0
-    from perfmodel.files import write_text
-    from perfmodel.utilization.record import record_command
-    from perfmodel.utilization.sampler import NvmlSampler
-    from perfmodel.utilization.series import to_csv
+    from perfmodel.base.files import write_text
+    from perfmodel.machines.record import record_command
+    from perfmodel.machines.sampler import NvmlSampler
+    from perfmodel.timing.gpu_samples import to_csv
 
     sampler = NvmlSampler(options["gpus"] or None)
     series, code = record_command(command, sampler, options["period"])
@@ -125,8 +125,8 @@ def _window(text: str | None) -> tuple[float, float] | None:
 
 
 def _draw(series: Any, found: Any, out: Path) -> None:
-    from perfmodel.plot.utilization import Percentages, broken
-    from perfmodel.plot.utilization import utilization as draw
+    from perfmodel.render.plot.utilization import Percentages, broken
+    from perfmodel.render.plot.utilization import utilization as draw
 
     curves = []
     for gpu in series.gpus if series is not None else ():

@@ -33,20 +33,20 @@ def whatif(
     """
     import json
 
-    from perfmodel import predict
-    from perfmodel import whatif as whatifs
-    from perfmodel.escape import escape_json
+    from perfmodel.analysis.ask import ask
+    from perfmodel.base.escape import escape_json
+    from perfmodel.models.model_file import load
+    from perfmodel.programs.mlp.words import words
     from perfmodel.readers import read
-    from perfmodel.whatif import report
-    from perfmodel.whatif.words import words
+    from perfmodel.render import whatif as report
 
-    model = None if path is None else predict.load(path)
+    model = None if path is None else load(path)
     with Progress(len(reports), quiet=False) as advance:
         traces = []
         for one in reports:
             advance(f"reading {one.name}")
             traces.append(read(one))
-    said = whatifs.ask(traces, model)
+    said = ask(traces, model)
     for warning in said.warnings:
         warn(warning)
     if out is not None:
@@ -63,8 +63,8 @@ def whatif(
 
 
 def _draw(said: Any, out: Path) -> None:
-    from perfmodel.plot import save
-    from perfmodel.plot.savings import Bar, savings
+    from perfmodel.render.plot import save
+    from perfmodel.render.plot.savings import Bar, savings
 
     bars = [
         Bar(c.name, c.saving_s, c.low_s, c.high_s, bound=c.source == "bound") for c in said.changes

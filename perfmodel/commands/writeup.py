@@ -30,7 +30,7 @@ def writeup(template: Path, figures: Path, out: Path, draft: bool, no_markdown: 
     typed. The folder written compiles by itself: report.tex, captions.tex, figures/, and report.md
     with the same text. TEMPLATE is notebooks/report/report.tex by default.
     """
-    from perfmodel.writeup.compose import compose
+    from writeup.compose import compose
 
     made = compose(template, figures, out, draft=draft, markdown=not no_markdown)
     for key in made.missing:

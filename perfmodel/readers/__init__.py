@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from perfmodel.readers.nsys import ALL_PARTS, read_sqlite
-from perfmodel.trace import Trace
+from perfmodel.readers.trace import Trace
 
 __all__ = ["opened", "read"]
 

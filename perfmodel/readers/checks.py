@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from perfmodel.errors import PerfmodelError, ReportError
+from perfmodel.base.errors import PerfmodelError, ReportError
 
 EXPORT: Final = "nsys export -q true -t sqlite REPORT.nsys-rep"
 """The command that makes what perfmodel reads."""

@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.errors import ReportError
-from perfmodel.trace import NO_NAME, Int32, Int64
+from perfmodel.base.errors import ReportError
+from perfmodel.readers.trace import NO_NAME, Int32, Int64
 
 _SAMPLE: Final = 997
 _DENSE: Final = 4

@@ -8,11 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.errors import SchemaError
+from perfmodel.base.errors import SchemaError
 from perfmodel.readers.needed import needed_columns
 from perfmodel.readers.rep import as_sqlite
 from perfmodel.readers.sqlite import Database
-from perfmodel.trace import MEMORY_KINDS, Bool, Int32, Int64
+from perfmodel.readers.trace import MEMORY_KINDS, Bool, Int32, Int64
 
 TABLE: Final = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 COLLECT: Final = "nsys profile --cuda-memory-usage=true"
@@ -31,11 +31,11 @@ class MemoryEvents:
     ----------
     start_ns : int64, shape (n,)
     process : int64, shape (n,)
-        Serialized global process id, as in `perfmodel.trace.Trace.processes`.
+        Serialized global process id, as in `perfmodel.readers.trace.Trace.processes`.
     device : int32, shape (n,)
         CUDA ordinal in the process; of no meaning for host memory.
     kind : int32, shape (n,)
-        Key of `perfmodel.trace.MEMORY_KINDS`.
+        Key of `perfmodel.readers.trace.MEMORY_KINDS`.
     address : int64, shape (n,)
     bytes : int64, shape (n,)
         As CUDA was asked for.

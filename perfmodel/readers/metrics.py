@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.errors import SchemaError
+from perfmodel.base.errors import SchemaError
 from perfmodel.readers.rep import as_sqlite
 from perfmodel.readers.sqlite import Database
-from perfmodel.trace import NULL, Int64
+from perfmodel.readers.trace import NULL, Int64
 
 TABLE: Final = "GPU_METRICS"
 NAMES: Final = "TARGET_INFO_GPU_METRICS"

@@ -10,7 +10,7 @@ import numpy as np
 from perfmodel.readers.codes import Ids, factorize
 from perfmodel.readers.nvtx import MPI_DOMAIN, PROCESS_BITS, Nvtx
 from perfmodel.readers.sqlite import Database
-from perfmodel.trace import MPI_SOURCES, NULL, Int8, Int32, Int64, MpiCalls
+from perfmodel.readers.trace import MPI_SOURCES, NULL, Int8, Int32, Int64, MpiCalls
 
 TABLES: Final = (
     "MPI_P2P_EVENTS",
@@ -18,7 +18,7 @@ TABLES: Final = (
     "MPI_OTHER_EVENTS",
     "MPI_COLLECTIVES_EVENTS",
 )
-"""In the order of `perfmodel.trace.MPI_SOURCES`."""
+"""In the order of `perfmodel.readers.trace.MPI_SOURCES`."""
 
 _P2P = ("MPI_Send", "MPI_Recv", "MPI_Isend", "MPI_Irecv", "MPI_Sendrecv", "MPI_Ssend", "MPI_Bsend")
 _START_WAIT = ("MPI_Start", "MPI_Wait", "MPI_Test")

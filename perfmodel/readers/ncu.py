@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from perfmodel.errors import ReportError, SchemaError
+from perfmodel.base.errors import ReportError, SchemaError
 from perfmodel.readers import ncu_cells
 from perfmodel.readers.ncu_files import names, read_text
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from perfmodel.errors import ReportError
+from perfmodel.base.errors import ReportError
 
 _BASES: Final = frozenset(("inst", "byte", "B", "second", "s", "hz", "Hz", "op", "ops", "%"))
 _PREFIXES: Final = {

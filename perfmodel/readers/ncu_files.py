@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from perfmodel.errors import ReportError
+from perfmodel.base.errors import ReportError
 from perfmodel.readers.checks import check_path
 
 _EXPORT_SECONDS: Final = 600

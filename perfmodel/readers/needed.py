@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from perfmodel.errors import SchemaError
+from perfmodel.base.errors import SchemaError
 from perfmodel.readers.checks import EXPORT
 from perfmodel.readers.sqlite import Database
-from perfmodel.trace import NULL, Int64
+from perfmodel.readers.trace import NULL, Int64
 
 
 def needed_columns(
@@ -25,7 +25,7 @@ def needed_columns(
     needed : sequence of str
         Columns that must be there, without NULL; `start` is one of them.
     more : sequence of str
-        Columns that may be absent or NULL, which is `perfmodel.trace.NULL`.
+        Columns that may be absent or NULL, which is `perfmodel.readers.trace.NULL`.
 
     Raises
     ------

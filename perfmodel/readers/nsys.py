@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.errors import SchemaError
+from perfmodel.base.errors import SchemaError
 from perfmodel.readers import mpi as mpi_tables
 from perfmodel.readers.codes import Ids, factorize
 from perfmodel.readers.nvtx import PROCESS_BITS, Nvtx, read_nvtx
 from perfmodel.readers.records import as_text
 from perfmodel.readers.sqlite import Database
-from perfmodel.trace import (
+from perfmodel.readers.trace import (
     GRAPH,
     KERNEL,
     MEMCPY,

@@ -10,7 +10,7 @@ import numpy as np
 
 from perfmodel.readers.codes import Ids, factorize
 from perfmodel.readers.sqlite import Database
-from perfmodel.trace import NO_NAME, NULL, Bool, Int8, Int32, Int64
+from perfmodel.readers.trace import NO_NAME, NULL, Bool, Int8, Int32, Int64
 
 MPI_DOMAIN: Final = "MPI"
 PROCESS_BITS: Final = ~0xFFFFFF

@@ -31,7 +31,7 @@ from perfmodel.readers.records import (
     refuse,
     words,
 )
-from perfmodel.trace import Bool, Int32, Int64
+from perfmodel.readers.trace import Bool, Int32, Int64
 
 __all__ = ["Damaged", "PageFile", "Unsupported"]
 
@@ -106,7 +106,7 @@ class PageFile:
         Returns
         -------
         list of int64 array, shape (rows,)
-            One per entry of `columns`; SQL NULL is `perfmodel.trace.NULL`.
+            One per entry of `columns`; SQL NULL is `perfmodel.readers.trace.NULL`.
 
         Raises
         ------

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.trace import NULL, Bool, Int32, Int64
+from perfmodel.readers.trace import NULL, Bool, Int32, Int64
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from perfmodel.errors import ReportError
+from perfmodel.base.errors import ReportError
 from perfmodel.readers.checks import check_path, stated_bytes
 
 RAW_SUFFIXES: Final = (".nsys-rep", ".qdrep")

@@ -14,12 +14,12 @@ from urllib.parse import quote
 
 import numpy as np
 
-from perfmodel.errors import PerfmodelError, SchemaError
+from perfmodel.base.errors import PerfmodelError, SchemaError
 from perfmodel.readers.checks import EXPORT, broken, changed, check_file, stamp
 from perfmodel.readers.pages import Damaged, PageFile, Unsupported
 from perfmodel.readers.records import as_text, decode
 from perfmodel.readers.schema import quoted, read_schema
-from perfmodel.trace import NULL, Int32, Int64
+from perfmodel.readers.trace import NULL, Int32, Int64
 
 _ROWS = 1 << 18  # read at a time where SQLite reads them
 _HEADLINE = "*** in database main ***\n"  # of what quick_check finds in a b-tree
@@ -121,7 +121,7 @@ class Database:
         Returns
         -------
         dict of str to int64 array, shape (rows,)
-            SQL NULL is `perfmodel.trace.NULL`. Empty arrays if the table is absent.
+            SQL NULL is `perfmodel.readers.trace.NULL`. Empty arrays if the table is absent.
 
         Raises
         ------

@@ -10,14 +10,14 @@ import numpy as np
 
 from perfmodel.readers.nsys import API_TABLE, OP_TABLES, check_export, narrow, read_strings
 from perfmodel.readers.sqlite import Database
-from perfmodel.trace import NO_NAME, NULL, Int8, Int32, Int64
+from perfmodel.readers.trace import NO_NAME, NULL, Int8, Int32, Int64
 
 Progress = Callable[[int], object]
 """Called with the bytes of the file that were read since the call before."""
 
 
 class Calls(NamedTuple):
-    """Some API calls, as in `perfmodel.trace.ApiCalls`, with serialized thread ids."""
+    """Some API calls, as in `perfmodel.readers.trace.ApiCalls`, with serialized thread ids."""
 
     start_ns: Int64
     end_ns: Int64
@@ -27,7 +27,7 @@ class Calls(NamedTuple):
 
 
 class Ops(NamedTuple):
-    """Some GPU operations of one kind, as in `perfmodel.trace.GpuOps`; `pid` is serialized."""
+    """Some GPU operations of one kind, as in `readers.trace.GpuOps`; `pid` is serialized."""
 
     kind: int
     start_ns: Int64

@@ -11,7 +11,7 @@ import numpy as np
 from perfmodel.readers.needed import needed_columns
 from perfmodel.readers.rep import as_sqlite
 from perfmodel.readers.sqlite import Database
-from perfmodel.trace import Int64
+from perfmodel.readers.trace import Int64
 
 COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
 CPU_FAULTS: Final = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
@@ -22,7 +22,7 @@ COLLECT: Final = "nsys profile --cuda-um-cpu-page-faults=true --cuda-um-gpu-page
 TO_DEVICE: Final = 11
 TO_HOST: Final = 12
 BETWEEN_DEVICES: Final = 13
-"""Keys of `perfmodel.trace.COPY_KINDS`: copies that the driver made of its own."""
+"""Keys of `perfmodel.readers.trace.COPY_KINDS`: copies that the driver made of its own."""
 
 CAUSES: Final = {
     0: "unknown", 1: "asked for", 2: "coherence", 3: "prefetch by the driver", 4: "eviction",
@@ -42,7 +42,7 @@ class Migrations:
     kind : int64, shape (n,)
         `TO_DEVICE`, `TO_HOST` or `BETWEEN_DEVICES`.
     cause : int64, shape (n,)
-        Key of `CAUSES`; `perfmodel.trace.NULL` where the report does not say.
+        Key of `CAUSES`; `perfmodel.readers.trace.NULL` where the report does not say.
     """
 
     start_ns: Int64

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from perfmodel.workloads.expression import Expression
 from perfmodel.workloads.formulas import formulas
-from perfmodel.workloads.mlp import mlp
 from perfmodel.workloads.spec import load
 from perfmodel.workloads.work import Counts, Symbol, Work, Workload
 
-__all__ = ["Counts", "Expression", "Symbol", "Work", "Workload", "formulas", "load", "mlp"]
+__all__ = ["Counts", "Expression", "Symbol", "Work", "Workload", "formulas", "load"]

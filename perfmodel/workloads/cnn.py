@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final, Literal
 
-from perfmodel.errors import WorkloadError
+from perfmodel.base.errors import WorkloadError
 from perfmodel.workloads.layers import (
     Add,
     Concat,

@@ -9,7 +9,7 @@ from fractions import Fraction
 from numbers import Integral
 from typing import Any, Final, TypeAlias, TypeVar
 
-from perfmodel.errors import WorkloadError
+from perfmodel.base.errors import WorkloadError
 from perfmodel.workloads.parser import Apply, Named, Node, parse_formula
 
 Number: TypeAlias = int | float

@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Iterable
 from typing import Any
 
-from perfmodel.errors import WorkloadError
-from perfmodel.escape import printable
+from perfmodel.base.errors import WorkloadError
+from perfmodel.base.escape import printable
 from perfmodel.workloads.cnn import total
 from perfmodel.workloads.layers import Net
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from perfmodel.errors import WorkloadError
-from perfmodel.escape import escape_json, escape_latex, printable
+from perfmodel.base.errors import WorkloadError
+from perfmodel.base.escape import escape_json, escape_latex, printable
 from perfmodel.workloads.expression import Expression, Number, sympy_derived, sympy_symbol
 from perfmodel.workloads.sensitivity import Sensitivity, sensitivities, tidy
 from perfmodel.workloads.work import KEYS, Work, Workload

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from perfmodel.errors import WorkloadError
+from perfmodel.base.errors import WorkloadError
 
 IMAGE: Final = "image"
 """Name of the network's input, for the layers that read it."""

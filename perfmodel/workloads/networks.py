@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from perfmodel.errors import WorkloadError
-from perfmodel.escape import printable
+from perfmodel.base.errors import WorkloadError
+from perfmodel.base.escape import printable
 from perfmodel.workloads import resnets, vgg
 from perfmodel.workloads.alexnet import alexnet, alexnet_caffe
 from perfmodel.workloads.googlenet import googlenet

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from perfmodel.errors import WorkloadError
-from perfmodel.escape import printable
+from perfmodel.base.errors import WorkloadError
+from perfmodel.base.escape import printable
 from perfmodel.workloads.foreign import check_parameters, imported, square, unknown
 from perfmodel.workloads.layers import (
     IMAGE,

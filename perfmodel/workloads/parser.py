@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, TypeAlias
 
-from perfmodel.errors import WorkloadError
-from perfmodel.escape import printable
+from perfmodel.base.errors import WorkloadError
+from perfmodel.base.escape import printable
 
 FUNCTIONS: Final = ("ceil", "floor", "log2", "max", "min", "sqrt")
 LONGEST: Final = 2000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from perfmodel.errors import WorkloadError
+from perfmodel.base.errors import WorkloadError
 from perfmodel.workloads.chain import Chain
 from perfmodel.workloads.layers import (
     IMAGE,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
-from perfmodel.errors import WorkloadError
+from perfmodel.base.errors import WorkloadError
 from perfmodel.workloads.work import Workload
 
 _MOST_TERMS: Final = 2000
@@ -54,7 +54,7 @@ def sensitivities(
 
     Examples
     --------
-    >>> from perfmodel.workloads.mlp import mlp
+    >>> from perfmodel.programs.mlp.mlp import mlp
     >>> found = sensitivities(mlp("document"))
     >>> found["B"].elasticity, found["p"].elasticity, found["H"].sign
     (1, -3*p/(3*p - 2), 1)

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from perfmodel.errors import WorkloadError
-from perfmodel.escape import printable
+from perfmodel.base.errors import WorkloadError
+from perfmodel.base.escape import printable
 from perfmodel.workloads.expression import Expression
 from perfmodel.workloads.parser import FUNCTIONS
 from perfmodel.workloads.work import KEYS, Symbol, Work, Workload

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from numbers import Integral
 from typing import Any, Final
 
-from perfmodel.errors import WorkloadError
+from perfmodel.base.errors import WorkloadError
 from perfmodel.workloads.expression import Expression, Number, sympy_symbol
 
 LARGEST: Final = 2**63 - 1

@@ -1,0 +1,89 @@
+"""Exports a figure as a write-up needs it: SVG, PDF, and a caption that stands alone."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from perfmodel.base.errors import PerfmodelError
+from perfmodel.base.files import write_text
+from writeup.places import figures_folder
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SHORTEST_CAPTION: Final = 60
+"""Letters; less cannot say what is drawn, of what, and what is seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A figure that has been written; a notebook shows it above its caption.
+
+    Attributes
+    ----------
+    name : str
+        Of the files, without suffix; a write-up's label.
+    caption : str
+        Plain text, one paragraph, no markup.
+    files : tuple of Path
+        SVG, PDF, PNG and the JSON document with the caption.
+    """
+
+    name: str
+    caption: str
+    files: tuple[Path, ...]
+
+    def _repr_html_(self) -> str:
+        png = next(path for path in self.files if path.suffix == ".png")
+        data = base64.b64encode(png.read_bytes()).decode("ascii")
+        text = html.escape(self.caption)
+        return (
+            f'<figure><img alt="{text}" style="max-width: 100%" '
+            f'src="data:image/png;base64,{data}"><figcaption><b>{html.escape(self.name)}.</b> '
+            f"{text}</figcaption></figure>"
+        )
+
+
+def export(
+    picture: Figure | Axes, name: str, caption: str, *, folder: Path | str | None = None
+) -> Exported:
+    """Write ``name.svg``, ``name.pdf``, ``name.png`` and ``name.json``, which holds the caption.
+
+    Parameters
+    ----------
+    picture : Figure or Axes
+        Of any function of `perfmodel.render.plot`; see `perfmodel.render.plot.panels` for the widths of a page.
+    name : str
+        Such as 'fig02_discrepancy'.
+    caption : str
+        What is drawn, of which report or run, and what is seen; its numbers computed from the
+        data. Line breaks become blanks.
+    folder : Path or str, optional
+        $PERFMODEL_FIGURES by default, else out/figures of the repository.
+
+    Raises
+    ------
+    PerfmodelError
+        If the caption cannot stand alone, or the folder cannot be written.
+    """
+    from perfmodel.render import plot
+
+    said = " ".join(caption.split())
+    if len(said) < SHORTEST_CAPTION or not said.endswith("."):
+        raise PerfmodelError(
+            f"wanted a caption of whole sentences, {SHORTEST_CAPTION} letters at least; found "
+            f"{said!r}; say what is drawn, of which run, and what is seen"
+        )
+    into = figures_folder() if folder is None else Path(folder)
+    files = plot.save(picture, into, name)
+    width_in, height_in = (round(float(v), 2) for v in plot.figure_of(picture).get_size_inches())
+    document = {"name": name, "caption": said, "width_in": width_in, "height_in": height_in}
+    described = into / f"{name}.json"
+    write_text(described, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    return Exported(name, said, (*files, described))

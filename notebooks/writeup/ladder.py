@@ -1,0 +1,259 @@
+"""The optimization ladder as it was timed: benchmarks/results/ladder.json as rows and steps."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from perfmodel.base.errors import ReportError
+from perfmodel.base.escape import printable
+from perfmodel.base.table import Column, Table
+from perfmodel.models.student import quantile
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CHAIN: Final = (
+    "document", "pinned", "host-flat", "prefetch", "resident", "nccl", "graph", "thin",
+    "fused x3", "peer x3",
+)  # fmt: skip
+"""The rungs that lead from the document's program to the fastest one, without the detours."""
+
+_IQR: Final = 1.349  # quartiles of a normal distribution lie so many deviations apart
+_MEDIAN: Final = 1.2533  # and its median varies so many times as much as its mean
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One implementation at one size on one number of GPUs, without a profiler.
+
+    Attributes
+    ----------
+    name : str
+        The rung, or the PyTorch program.
+    ranks, hidden, batch : int
+        p, H, B.
+    dtype : str
+        'fp32' or 'tf32'.
+    own : bool
+        A rung; else PyTorch.
+    median_s, q1_s, q3_s : float or None
+        Seconds of a batch over `rounds`; None where it could not be timed.
+    valid : bool
+        Whether it trained as the reference does.
+    floor_s : float or None
+        What the machine's measured ceilings leave.
+    peer, peer_s : str or None, float or None
+        The fastest whole-graph PyTorch beside it.
+    caution : str
+        Why it should be timed again; empty if it need not.
+    """
+
+    name: str
+    ranks: int
+    hidden: int
+    batch: int
+    dtype: str
+    own: bool
+    median_s: float | None
+    q1_s: float | None
+    q3_s: float | None
+    rounds: int
+    valid: bool
+    floor_s: float | None
+    peer: str | None
+    peer_s: float | None
+    caution: str
+
+    @property
+    def sound(self) -> bool:
+        """Whether it was timed and computed the right thing."""
+        return self.valid and bool(self.median_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """One rung after another at one size: times, their ratio, and what noise leaves of it.
+
+    `low` to `high` is about 95 % of before over after: rounds taken as normal around their median,
+    with the deviation that their quartiles tell. None where one was not timed.
+    """
+
+    before: Timed | None
+    after: Timed | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+
+    @property
+    def verdict(self) -> str:
+        """'faster', 'slower', or what else there is to say."""
+        if self.low is None or self.high is None:
+            return "not timed"
+        return "faster" if self.low > 1 else "slower" if self.high < 1 else "within noise"
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """All rows of the file."""
+
+    rows: tuple[Timed, ...]
+
+    def find(
+        self, name: str, ranks: int, hidden: int, batch: int, dtype: str = "fp32"
+    ) -> Timed | None:
+        """Return a sound row, or None."""
+        wanted = (name, ranks, hidden, batch, dtype)
+        found = (r for r in self.rows if (r.name, r.ranks, r.hidden, r.batch, r.dtype) == wanted)
+        return next((r for r in found if r.sound), None)
+
+    def rungs(self, ranks: int, hidden: int, batch: int, dtype: str = "fp32") -> tuple[Timed, ...]:
+        """Return the sound rungs of one size, the document's program first."""
+        wanted = (ranks, hidden, batch, dtype)
+        return tuple(
+            r for r in self.rows
+            if r.own and r.sound and (r.ranks, r.hidden, r.batch, r.dtype) == wanted
+        )  # fmt: skip
+
+    def best(self, ranks: int, hidden: int, batch: int, dtype: str = "fp32") -> Timed:
+        """Return the fastest sound rung.
+
+        Raises
+        ------
+        ReportError
+            If none was timed.
+        """
+        found = self.rungs(ranks, hidden, batch, dtype)
+        if not found:
+            raise ReportError(
+                f"wanted rungs at p={ranks} H={hidden} B={batch} {dtype}; found none timed; run "
+                f"mpirun -n {ranks} python benchmarks/ladder.py"
+            )
+        return min(found, key=lambda r: r.median_s or math.inf)
+
+    def cautions(self, rows: Sequence[Timed | None]) -> tuple[str, ...]:
+        """Return why some of the rows should be timed again, each reason once."""
+        return tuple(dict.fromkeys(r.caution for r in rows if r is not None and r.caution))
+
+
+def read_ladder(path: Path) -> Ladder:
+    """Read what benchmarks/ladder.py wrote.
+
+    Raises
+    ------
+    ReportError
+        If the file cannot be read, or is something else.
+    """
+    try:
+        read = json.loads(path.read_text(encoding="utf-8"))
+        rows = sorted(read["rows"], key=lambda r: (r["kind"] != "rung", r["place"]))
+        return Ladder(tuple(_timed(row, read.get("notes", ())) for row in rows))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ReportError(
+            f"{printable(path.name)}: wanted the results of benchmarks/ladder.py; found a file "
+            f"without them ({type(error).__name__}: {printable(str(error))[:80]}); run it again"
+        ) from None
+
+
+def gain(before: Timed | None, after: Timed | None) -> Gain:
+    """Set one row against another of the same size."""
+    if before is None or after is None or not before.median_s or not after.median_s:
+        return Gain(before, after, None, None, None)
+    ratio = before.median_s / after.median_s
+    spread = math.hypot(_relative(before), _relative(after))
+    t = quantile(0.05, max(min(before.rounds, after.rounds) - 1, 1))
+    low, high = ratio * math.exp(-t * spread), ratio * math.exp(t * spread)
+    return Gain(before, after, ratio, low, high)
+
+
+def gains_table(
+    found: Ladder, hidden: int, batch: int, *, chain: Sequence[str] = CHAIN,
+    ranks: Sequence[int] = (1, 2, 4), dtype: str = "fp32",
+) -> Table:  # fmt: skip
+    """Return a row per step of the chain: the batch after it and its gain, by number of GPUs.
+
+    A step to a rung that was not timed is left out; the next one is then set against the rung
+    before it.
+    """
+    columns = [Column("rung", "rung")]
+    for p in ranks:
+        gpus = f"{p} GPU{'s' * (p > 1)}"
+        columns += [
+            Column(f"p{p}_s", gpus, "si", "s"),
+            Column(f"p{p}_gain", f"gain, {gpus}", align="right"),
+        ]
+    last: dict[int, Timed] = {}
+    rows: list[tuple[object, ...]] = []
+    seen: list[Timed] = []
+    for name in chain:
+        cells: list[object] = [name]
+        for p in ranks:
+            row = found.find(name, p, hidden, batch, dtype)
+            cells += [row and row.median_s, _said(gain(last.get(p), row))]
+            if row is not None:
+                last[p] = row
+                seen.append(row)
+        rows.append(tuple(cells))
+    notes = (
+        "gain: the rung before over this one, in brackets about 95 % from the quartiles of the "
+        "rounds; = where these hold 1",
+        *(f"to be timed again: {said}" for said in found.cautions(seen)),
+    )
+    return Table(f"H={hidden} B={batch} {dtype}, without a profiler", tuple(columns), rows, notes)
+
+
+def draw_ladder(
+    found: Ladder, axes: Sequence[Axes], hidden: int, batch: int, *,
+    ranks: Sequence[int] = (1, 2, 4), dtype: str = "fp32", rungs: Sequence[str] = (),
+) -> tuple[Axes, ...]:  # fmt: skip
+    """Draw the rungs of one size, an axes for every number of GPUs; all of them by default."""
+    from perfmodel.render.plot.rungs import Bar, Panel
+    from perfmodel.render.plot.rungs import rungs as draw
+
+    made = []
+    for p in ranks:
+        timed = [r for r in found.rungs(p, hidden, batch, dtype) if not rungs or r.name in rungs]
+        bars = tuple(Bar(r.name, r.median_s or 0.0, r.floor_s) for r in timed)
+        rival_s = next((r.peer_s for r in timed if r.peer_s), None)
+        made.append(Panel(f"{p} GPU{'s' * (p > 1)}", bars, rival_s))
+    return draw(made, axes, rival="best whole-graph PyTorch")
+
+
+def _said(found: Gain) -> str | None:
+    """Write a gain with its interval."""
+    if found.ratio is None:
+        return None
+    same = " =" if found.verdict == "within noise" else ""
+    return f"{found.ratio:.2f} [{found.low:.2f}, {found.high:.2f}]{same}"
+
+
+def _timed(row: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> Timed:
+    return Timed(
+        name=row["rung"], ranks=row["p"], hidden=row["H"], batch=row["B"], dtype=row["dtype"],
+        own=row["kind"] == "rung", median_s=row["median_s"], q1_s=row.get("q1_s"),
+        q3_s=row.get("q3_s"), rounds=row.get("rounds") or 0, valid=bool(row["valid"]),
+        floor_s=row.get("floor_s"), peer=row.get("peer"), peer_s=row.get("peer_median_s"),
+        caution="; ".join(n["text"] for n in notes if _about(n, row)),
+    )  # fmt: skip
+
+
+def _about(note: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    """Whether a note of the file is about a row."""
+    return (
+        row["rung"] in note["rungs"]
+        and row.get("run") in note["runs"]
+        and row["H"] in note.get("H", (row["H"],))
+        and row["dtype"] in note.get("dtype", (row["dtype"],))
+    )
+
+
+def _relative(row: Timed) -> float:
+    """Relative standard deviation of the median, from the quartiles."""
+    if not row.median_s or row.q1_s is None or row.q3_s is None or row.rounds < 1:
+        return 0.0
+    deviation = (row.q3_s - row.q1_s) / _IQR
+    return _MEDIAN * deviation / math.sqrt(row.rounds) / row.median_s

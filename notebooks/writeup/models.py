@@ -1,0 +1,149 @@
+"""Models of a batch beside its measurement, run by run: the document's, and a calibrated one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfmodel.analysis.predict import predict
+from perfmodel.analysis.result import RunAnalysis
+from perfmodel.api import Report, Results
+from perfmodel.base.errors import ModelError
+from perfmodel.models.calibrate import calibrate
+from perfmodel.models.model import Model
+from perfmodel.programs.mlp.observe import observe
+from perfmodel.timing.run import measure
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BATCH = "batch iteration"
+PHASES = "forward + backward + step"
+_LINKS = {"P_pci": "pci_bytes", "P_mpi": "mpi_bytes"}
+
+
+def document_model(results: Results) -> pd.DataFrame:
+    """Predict every run by the document's three parameters, as the fitted run gives them.
+
+    t = F / P_flops + Q_pci / P_pci + Q_mpi / P_mpi (the document's Question 2.5 as a time).
+
+    Returns
+    -------
+    DataFrame
+        ``run``, the symbols, ``batch_s`` and ``phases_s`` as measured (the batch, and without
+        copying images), ``document_s`` with the fitted run's rates, ``own_s`` with the run's own.
+
+    Raises
+    ------
+    ModelError
+        If a rate is missing.
+    """
+    import pandas as pd
+
+    rows = []
+    for run in results.analysis.runs:
+        checks = {check.label: check.measured_s for check in run.model}
+        rows.append(
+            {
+                "run": run.label,
+                "batch_s": checks[BATCH],
+                "phases_s": checks[PHASES],
+                "document_s": _seconds(run, results.run),
+                "own_s": _seconds(run, run),
+            }
+        )
+    sizes = results.runs[["run", *results.run.workload.symbols]]
+    return sizes.merge(pd.DataFrame(rows), on="run", validate="one_to_one")
+
+
+def _seconds(run: RunAnalysis, fitted: RunAnalysis) -> float:
+    rates = {name: fitted.rates.get(name) for name in ("P_flops", *_LINKS)}
+    missing = [name for name, rate in rates.items() if rate is None]
+    if missing:
+        raise ModelError(
+            f"{fitted.label}: wanted P_flops, P_pci and P_mpi; found no {missing[0]}; take another "
+            f"run to fit, one of several ranks that copies its gradients"
+        )
+    values = {name: rate.value for name, rate in rates.items() if rate is not None}
+    links = sum(float(getattr(run.totals, key)) / values[name] for name, key in _LINKS.items())
+    return run.totals.flops / values["P_flops"] + links
+
+
+def calibrated_model(
+    reports: Sequence[Report | Path | str], known: Collection[str]
+) -> tuple[Model, pd.DataFrame]:
+    """Fit perfmodel's model to some reports of the trainer, and predict all of them.
+
+    Parameters
+    ----------
+    reports : sequence of Report, Path or str
+    known : collection of str
+        Labels of those that the model is fitted to, as `document_model` has them in ``run``.
+
+    Returns
+    -------
+    Model
+    DataFrame
+        ``run``, ``calibrated_s`` with ``low_s`` and ``high_s`` (90 %), ``unseen``.
+
+    Raises
+    ------
+    ModelError
+        If `known` names none of the reports, or the model cannot tell a batch.
+    """
+    import pandas as pd
+
+    from perfmodel.api import read
+
+    runs = [r if isinstance(r, Report) else read(r) for r in reports]
+    seen = {}
+    for one in runs:
+        label = one.trace.source.name.split(".sqlite")[0]
+        seen[label] = observe(measure([one.trace], BATCH, label=label))
+    missing = [name for name in known if name not in seen]
+    if missing or not known:
+        raise ModelError(
+            f"wanted some of the reports {', '.join(list(seen)[:3])}, ... to fit the model to; "
+            f"found {missing[:1] or 'none'}; name those that are given"
+        )
+    model = calibrate([seen[name] for name in known])
+    rows = []
+    for label, observation in seen.items():
+        found = predict(model, observation.case)
+        rows.append(
+            {"run": label, "calibrated_s": found.batch_s, "low_s": found.low_s,
+             "high_s": found.high_s, "unseen": label not in known}
+        )  # fmt: skip
+    return model, pd.DataFrame(rows)
+
+
+def errors(frame: pd.DataFrame, predicted: str, measured: str) -> dict[str, float]:
+    """Summarize a model's relative errors, (predicted - measured) / measured.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        A row for every run.
+    predicted, measured : str
+        Columns, in seconds.
+
+    Returns
+    -------
+    dict
+        ``mean`` (the bias), ``mean_abs``, ``median_abs`` and ``largest`` (of the absolute ones).
+
+    Raises
+    ------
+    ModelError
+        If there is no run.
+    """
+    if frame.empty:
+        raise ModelError("wanted runs to judge a model by; found none; leave some to be predicted")
+    relative = frame[predicted] / frame[measured] - 1.0
+    return {
+        "mean": float(relative.mean()),
+        "mean_abs": float(relative.abs().mean()),
+        "median_abs": float(relative.abs().median()),
+        "largest": float(relative.abs().max()),
+    }

@@ -1,0 +1,277 @@
+"""ResNets on H200s: measured training steps beside what their layers count, and their counters."""
+
+from __future__ import annotations
+
+import lzma
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from studies import resnet as published
+
+from perfmodel.analysis.against import Placed, place
+from perfmodel.analysis.counted import Counted
+from perfmodel.analysis.judged import Measured
+from perfmodel.analysis.marked import PHASES, between
+from perfmodel.base.table import Column, Table
+from perfmodel.machines.machine import Machine
+from perfmodel.models.paleo import DTYPES
+from perfmodel.models.roofline import Point, Roofline
+from perfmodel.readers.ncu import parse
+from perfmodel.workloads.cnn import Cost, total
+from perfmodel.workloads.resnets import resnet
+from writeup.results import Part, read_part
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SCRIPT: Final = "python benchmarks/resnet.py --part"
+MATHS: Final = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "float16"}
+"""What the benchmark calls a data type of `perfmodel.paleo.DTYPES`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One training step that was timed without a profiler, and what its layers cost.
+
+    Attributes
+    ----------
+    seconds, host_s : float
+        Of the step, and how long Python was launching it.
+    cost : Cost
+        FLOPs and bytes by the layers, each reading and writing memory once.
+    """
+
+    net: str
+    batch: int
+    math: str
+    seconds: float
+    host_s: float
+    cost: Cost
+
+    @property
+    def flops_per_s(self) -> float:
+        """FLOPs of the layers over the time."""
+        return self.cost.flops / self.seconds
+
+    @property
+    def host_share(self) -> float:
+        """Share of the step in which the host launched it; near 1 the GPU waits for Python."""
+        return min(self.host_s / self.seconds, 1.0)
+
+    @property
+    def measured(self) -> Measured:
+        """As Paleo's model is judged by."""
+        return Measured(self.net, MATHS[self.math], self.batch, self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What Nsight Compute counted of one phase of one step."""
+
+    net: str
+    batch: int
+    math: str
+    phase: str
+    counted: Counted
+
+
+def read_steps(path: Path, part: str = "time") -> tuple[tuple[Step, ...], Part]:
+    """Read the timed steps of benchmarks/resnet.py, those on one GPU."""
+    found = read_part(path, part, f"{SCRIPT} {part}")
+    image = found.data.get("about", {}).get("image", 224)
+    steps = tuple(
+        Step(
+            r["net"], r["batch"], r["math"], r["total_s"], r["host_s"],
+            total(resnet(r["net"], image), r["batch"], DTYPES[MATHS[r["math"]]][0]),
+        )
+        for r in found.rows if r.get("total_s") and r.get("mode") == "alone"
+    )  # fmt: skip
+    return steps, found
+
+
+def read_phases(path: Path) -> tuple[tuple[Phase, ...], Part]:
+    """Read the counters of one step per cell, by phase, from the tables beside the results.
+
+    Phases that were cut off are left out.
+    """
+    found = read_part(path, "counters", f"{SCRIPT} counters")
+    phases: list[Phase] = []
+    for net, table in found.data.get("tables", {}).items():
+        cells = [r for r in found.rows if r["net"] == net]
+        if not cells or not table["kernels"]:
+            continue
+        file = path.parent / table["file"]
+        parts = between(parse(lzma.decompress(file.read_bytes()).decode(), file.name).launches)
+        for i, cell in enumerate(cells):
+            mine = parts[4 * i : 4 * i + 4]  # the last of them is behind the step
+            for name, launches in zip(PHASES, mine[:-1], strict=False):
+                label = f"{net} {cell['math']}, {name}"
+                counted = Counted.of(label, "range", launches)
+                phases.append(Phase(net, cell["batch"], cell["math"], name, counted))
+    return tuple(phases), found
+
+
+def place_phases(phases: Sequence[Phase], machine: Machine) -> tuple[Placed, ...]:
+    """Set every phase against the machine's ceilings."""
+    return tuple(place(one.counted, machine) for one in phases)
+
+
+def roofs(machine: Machine, maths: Sequence[str]) -> tuple[Roofline, ...]:
+    """Return the machine's roof for each math: its products' peak, and the memory."""
+    found = []
+    for math in maths:
+        key = next(k for k in DTYPES[MATHS[math]][1] if k in machine.peak_flops_per_s)
+        roof = published.roof(machine, key)
+        found.append(Roofline(math, roof.flops_per_s, roof.links_bytes_per_s, roof.shares))
+    return tuple(found)
+
+
+def points(steps: Sequence[Step], phases: Sequence[Phase] = ()) -> tuple[Point, ...]:
+    """Return a point per step: by its layers' bytes, and by DRAM's where a step was counted.
+
+    Both stand at FLOPs of the layers, or counted ones, over the time without a profiler.
+    """
+    found = [
+        Point(
+            f"{s.math}, {s.batch} images", "bytes by the layers", s.math,
+            s.cost.flops / s.cost.moved_bytes, s.flops_per_s,
+        )
+        for s in steps
+    ]  # fmt: skip
+    for s in steps:
+        mine = [
+            p.counted for p in phases if (p.net, p.batch, p.math) == (s.net, s.batch, s.math)
+        ]  # fmt: skip
+        flops = [c.flops for c in mine]
+        moved = [c.bytes_of("dram") for c in mine]
+        if len(mine) == len(PHASES) and all(flops) and all(moved):
+            work, size = sum(f or 0.0 for f in flops), sum(m or 0.0 for m in moved)
+            found.append(
+                Point(
+                    f"{s.math}, {s.batch} images, counted", "counted", s.math, work / size,
+                    work / s.seconds,
+                )
+            )  # fmt: skip
+    return tuple(found)
+
+
+def steps_table(steps: Sequence[Step], machine: Machine) -> Table:
+    """Return a row per step: time, rate, share of the peak, and how busy the host was."""
+    columns = (
+        Column("net", "network"), Column("math", "math"), Column("batch", "images", "int"),
+        Column("step_s", "step", "si", "s"), Column("flops", "FLOPs", "si", "FLOP"),
+        Column("rate", "rate", "si", "FLOP/s"), Column("share", "of the peak", "percent"),
+        Column("host", "host busy", "percent", digits=0),
+    )  # fmt: skip
+    peaks = {m: roofs(machine, [m])[0].flops_per_s for m in dict.fromkeys(s.math for s in steps)}
+    rows = [
+        (s.net, s.math, s.batch, s.seconds, s.cost.flops, s.flops_per_s,
+         s.flops_per_s / peaks[s.math], s.host_share)
+        for s in steps
+    ]  # fmt: skip
+    return Table(f"Training steps on {machine.name}", columns, rows)
+
+
+def phases_table(phases: Sequence[Phase], image: int = 224) -> Table:
+    """Return FLOPs and DRAM bytes of every counted phase beside those of the layers."""
+    columns = (
+        Column("net", "network"), Column("math", "math"), Column("batch", "images", "int"),
+        Column("phase", "phase"), Column("kernels", "kernels", "int"),
+        Column("flops", "FLOPs, layers", "si", "FLOP"), Column("counted", "counted", "si", "FLOP"),
+        Column("ratio", "ratio", "float", digits=3), Column("bytes", "bytes, layers", "si", "B"),
+        Column("dram", "DRAM", "si", "B"), Column("moved", "of it", "float", digits=2),
+        Column("seconds", "kernels' time", "si", "s"),
+    )  # fmt: skip
+    rows = []
+    for p in phases:
+        cost = total(resnet(p.net, image), p.batch, DTYPES[MATHS[p.math]][0])
+        flops = {"forward": cost.forward_flops, "backward": cost.backward_flops}.get(p.phase)
+        moved = {"forward": cost.forward_bytes, "backward": cost.backward_bytes}.get(
+            p.phase, cost.update_bytes
+        )
+        counted, dram = p.counted.flops, p.counted.bytes_of("dram")
+        rows.append(
+            (p.net, p.math, p.batch, p.phase, p.counted.launches, flops, counted,
+             counted / flops if counted and flops else None, moved, dram,
+             dram / moved if dram else None, p.counted.time_s)
+        )  # fmt: skip
+    return Table("What Nsight Compute counted of ResNet steps", columns, rows)
+
+
+def ddp_table(parts: Mapping[int, Sequence[Mapping[str, Any]]]) -> Table:
+    """Return steps on one GPU and on several in turn: efficiency, and speed-up on as many images.
+
+    Parameters
+    ----------
+    parts : mapping of int to sequence of mapping
+        By number of GPUs, the rows of the parts 'ddp2', 'ddp4' of benchmarks/resnet.py, or none.
+    """
+    columns = (
+        Column("gpus", "GPUs", "int"), Column("net", "network"), Column("math", "math"),
+        Column("batch", "images per GPU", "int"), Column("alone_s", "one GPU", "si", "s"),
+        Column("together_s", "together", "si", "s"),
+        Column("efficiency", "efficiency, as many per GPU", "percent"),
+        Column("speedup", "speed-up, as many in all", "float", digits=2),
+    )  # fmt: skip
+    found = []
+    for gpus, rows in parts.items():
+        times = {(r["net"], r["math"], r["batch"], r["mode"]): r.get("total_s") for r in rows}
+        for (net, math, batch, mode), both in times.items():
+            if mode == "ddp" and both:
+                alone, whole = (times.get((net, math, n * batch, "alone")) for n in (1, gpus))
+                found.append(
+                    (gpus, net, math, batch, alone, both, alone and alone / both,
+                     whole and whole / both)
+                )  # fmt: skip
+    return Table("ResNets under DistributedDataParallel", columns, found)
+
+
+def draw_published(axes: Sequence[Axes]) -> tuple[Axes, ...]:
+    """Draw the published study's points under the roofs of its two machines."""
+    from perfmodel.render.plot import roofline
+
+    trials = published.study().trials
+    machines = list(dict.fromkeys(t.machine for t in trials))
+    for ax, name in zip(axes, machines, strict=True):
+        mine = [t for t in trials if t.machine == name]
+        roof = published.roof(published.machine_of(mine[0]))
+        roofline(roof, [published.point(t) for t in mine], ax=ax, title=name)
+    return tuple(axes)
+
+
+def draw_rates(steps: Sequence[Step], machine: Machine, axes: Sequence[Axes]) -> tuple[Axes, ...]:
+    """Draw FLOP/s over images, a line per math, an axes per network."""
+    from perfmodel.render.plot.curves import Curve, curves
+
+    nets = list(dict.fromkeys(s.net for s in steps))
+    maths = list(dict.fromkeys(s.math for s in steps))
+    for ax, net in zip(axes, nets, strict=True):
+        lines = []
+        for math in maths:
+            mine = sorted((s for s in steps if (s.net, s.math) == (net, math)), key=_images)
+            lines.append(Curve(math, [s.batch for s in mine], [s.flops_per_s for s in mine]))
+        peak = roofs(machine, ["fp32"])[0].flops_per_s
+        curves(lines, ax=ax, x_label=f"Images per step, {net}", y_label="FLOP/s of the layers",
+               y_unit="FLOP/s", level=("peak of fp32", peak),
+               legend="lower right")  # fmt: skip
+    return tuple(axes)
+
+
+def draw_roofs(
+    steps: Sequence[Step], phases: Sequence[Phase], machine: Machine, axes: Sequence[Axes],
+    maths: Sequence[str] = ("fp32", "tf32"), batches: Sequence[int] = (10, 128),
+) -> tuple[Axes, ...]:  # fmt: skip
+    """Draw steps of some sizes under the roofs of their math, an axes for each network."""
+    from perfmodel.render.plot import roofline
+
+    nets = list(dict.fromkeys(s.net for s in steps))
+    for ax, net in zip(axes, nets, strict=True):
+        mine = [s for s in steps if s.net == net and s.math in maths and s.batch in batches]
+        roofline(roofs(machine, maths), points(mine, phases), ax=ax, title=net)
+    return tuple(axes)
+
+
+def _images(step: Step) -> int:
+    return step.batch

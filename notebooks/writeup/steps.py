@@ -1,0 +1,295 @@
+"""Steps up the ladder, told before and after: bounds and predictions against profiled launches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfmodel.analysis.ask import BATCH_RANGE
+from perfmodel.analysis.compare.compare import compare_traces
+from perfmodel.analysis.evidence import evidence
+from perfmodel.analysis.predict import predict
+from perfmodel.analysis.runs import Options, analyze_traces
+from perfmodel.analysis.savings import Judge
+from perfmodel.analysis.whatif_result import Saving, WhatIf
+from perfmodel.base.errors import ModelError, ReportError
+from perfmodel.base.escape import printable
+from perfmodel.base.table import Column, Table
+from perfmodel.models.model import Model
+from perfmodel.programs.mlp.case import Case, mlp_case
+from perfmodel.programs.mlp.changes import Change
+from perfmodel.programs.mlp.observe import observe
+from perfmodel.readers import read
+from perfmodel.readers.trace import Trace
+from perfmodel.timing.run import measure
+from writeup.ladder import CHAIN, Ladder
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_CHANGE = Change("", "", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """The profiled launches of one rung: its settings, and their reports."""
+
+    rung: str
+    settings: Mapping[str, str]
+    traces: tuple[Trace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change: what its first launch before let expect, and what launches after showed.
+
+    Attributes
+    ----------
+    before, after : str
+        Rungs.
+    before_s, after_s : float
+        Median batches, over launches.
+    low, high : float
+        After over before: the interval that decides the verdict.
+    verdict : str
+        Of `perfmodel compare`, launches against launches.
+    launches : (int, int)
+    at_most_s : float or None
+        Saving that the first report before allows.
+    predicted_s, predicted_low_s, predicted_high_s : float or None
+        Saving by the calibrated model, with 90 % of what another launch would show.
+    untold : str
+        Why the model does not predict it.
+    """
+
+    before: str
+    after: str
+    before_s: float
+    after_s: float
+    low: float
+    high: float
+    verdict: str
+    launches: tuple[int, int]
+    at_most_s: float | None
+    predicted_s: float | None
+    predicted_low_s: float | None
+    predicted_high_s: float | None
+    untold: str = ""
+
+    @property
+    def saved_s(self) -> float:
+        """What the launches saved."""
+        return self.before_s - self.after_s
+
+    @property
+    def held(self) -> bool | None:
+        """Whether the saving lies inside the prediction's interval; None without one."""
+        if self.predicted_low_s is None or self.predicted_high_s is None:
+            return None
+        return self.predicted_low_s <= self.saved_s <= self.predicted_high_s
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """One rung at one size: predicted by the model, and timed without a profiler."""
+
+    rung: str
+    case: Case
+    measured_s: float
+    predicted_s: float
+    low_s: float
+    high_s: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less one."""
+        return self.predicted_s / self.measured_s - 1
+
+
+def read_profiled(folder: Path, rungs: Sequence[str] = CHAIN) -> dict[str, Profiled]:
+    """Read the launches of some rungs from a folder of profiles/collect_ladder.py, by rung.
+
+    Raises
+    ------
+    ReportError
+        If the folder's index cannot be read, or lacks a rung.
+    """
+    try:
+        index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+        rows = [(r["rung"], r["file"], _settings(r["settings"])) for r in index]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ReportError(
+            f"{printable(folder.name)}: wanted index.json of profiles/collect_ladder.py; found "
+            f"none that can be read ({type(error).__name__}); collect anew"
+        ) from None
+    found = {}
+    for rung in rungs:
+        mine = [(name, settings) for one, name, settings in rows if one == rung]
+        if not mine:
+            raise ReportError(
+                f"{printable(folder.name)}: wanted launches of {rung!r}; found rungs "
+                f"{', '.join(dict.fromkeys(one for one, *_ in rows))}; collect it, too"
+            )
+        found[rung] = Profiled(rung, mine[0][1], tuple(read(folder / name) for name, _ in mine))
+    return found
+
+
+def steps(profiled: Mapping[str, Profiled], model: Model | None) -> tuple[Step, ...]:
+    """Judge every step from one rung to the next, in the mapping's order.
+
+    Bound and prediction see the first launch before the change alone; the verdict is of all
+    launches of both.
+    """
+    rungs = list(profiled.values())
+    return tuple(_step(a, b, model) for a, b in pairwise(rungs))
+
+
+def agreements(
+    found: Ladder, model: Model, settings: Mapping[str, Mapping[str, str]],
+    sizes: Iterable[tuple[int, int]], ranks: Sequence[int] = (1, 2, 4),
+) -> tuple[Agreement, ...]:  # fmt: skip
+    """Predict every rung of `settings` at every size and number of GPUs, beside its timing.
+
+    What was not timed, and what the model cannot tell, is left out.
+
+    Parameters
+    ----------
+    settings : mapping of str to mapping
+        The trainer's settings by rung, such as those of `Profiled`.
+    sizes : iterable of (int, int)
+        H and B.
+    """
+    rows = []
+    for hidden, batch in sizes:
+        for rung, said in settings.items():
+            for p in ranks:
+                timed = found.find(rung, p, hidden, batch)
+                if timed is None or timed.median_s is None:
+                    continue
+                size = {"D": 784, "H": hidden, "C": 10, "B": batch, "p": p, "b": 4}
+                try:
+                    told = predict(model, case := mlp_case(size, said))
+                except ModelError:
+                    continue
+                alone = (told.untraced_s or told.batch_s) / told.batch_s  # no profiler here
+                rows.append(
+                    Agreement(
+                        rung, case, timed.median_s, alone * told.batch_s, alone * told.low_s,
+                        alone * told.high_s,
+                    )
+                )  # fmt: skip
+    return tuple(rows)
+
+
+def steps_table(found: Sequence[Step]) -> Table:
+    """Return a row per step: expected, measured, and whether it is beyond noise."""
+    columns = (
+        Column("step", "step"), Column("before_s", "before", "si", "s"),
+        Column("after_s", "after", "si", "s"), Column("saved_s", "saved", "si", "s"),
+        Column("at_most_s", "at most", "si", "s"),
+        Column("predicted_s", "predicted", "si", "s"),
+        Column("predicted_low_s", "90 % from", "si", "s"),
+        Column("predicted_high_s", "to", "si", "s"), Column("held", "inside"),
+        Column("ratio", "after / before", "float", digits=3),
+        Column("low", "95 % from", "float", digits=3), Column("high", "to", "float", digits=3),
+        Column("verdict", "verdict"),
+    )  # fmt: skip
+    rows = [
+        (
+            f"{s.before} to {s.after}", s.before_s, s.after_s, s.saved_s, s.at_most_s,
+            s.predicted_s, s.predicted_low_s, s.predicted_high_s,
+            None if s.held is None else "yes" if s.held else "no",
+            s.after_s / s.before_s, s.low, s.high, s.verdict,
+        )
+        for s in found
+    ]  # fmt: skip
+    notes = (
+        "saved: launches before against launches after; at most and predicted: by the first "
+        "report before alone; inside: the saving is in the prediction's interval",
+        *(f"{s.before} to {s.after} is not predicted: {s.untold}" for s in found if s.untold),
+    )
+    return Table("Steps, expected and measured", columns, rows, notes)
+
+
+def draw_steps(found: Sequence[Step], ax: Axes) -> Axes:
+    """Draw savings as shares of the batch before: measured, predicted, and at most."""
+    from perfmodel.render.plot.expected import Change as Row
+    from perfmodel.render.plot.expected import changes
+
+    rows = []
+    for s in found:
+        whole = s.before_s
+        low, high = s.predicted_low_s, s.predicted_high_s
+        rows.append(
+            Row(
+                f"{s.before} to {s.after}", s.saved_s / whole, 1 - s.high, 1 - s.low,
+                s.verdict in ("faster", "slower"),
+                None if s.predicted_s is None else s.predicted_s / whole,
+                None if low is None else low / whole, None if high is None else high / whole,
+                None if s.at_most_s is None else s.at_most_s / whole,
+            )
+        )  # fmt: skip
+    return changes(rows, ax=ax)
+
+
+def draw_agreements(rows: Sequence[Agreement], ax: Axes) -> Axes:
+    """Draw predicted over measured batches, marked by number of GPUs, coloured by size."""
+    from perfmodel.render.plot.expected import Told, agreement
+
+    told = []
+    for r in sorted(rows, key=lambda r: (r.case.sizes["H"], r.case.sizes["p"])):
+        p, hidden, batch = (r.case.sizes[name] for name in ("p", "H", "B"))
+        gpus, size = f"{p} GPU{'s' * (p > 1)}", f"H = {hidden}, B = {batch}"
+        told.append(Told(gpus, size, r.measured_s, r.predicted_s, r.low_s, r.high_s))
+    return agreement(told, ax=ax)
+
+
+def draw_savings(said: WhatIf, ax: Axes) -> Axes:
+    """Draw what every change would save of one report's batch; see `perfmodel whatif`."""
+    from perfmodel.render.plot.savings import Bar, savings
+
+    bars = [
+        Bar(c.name, c.saving_s, c.low_s, c.high_s, bound=c.source == "bound") for c in said.changes
+    ]
+    return savings(bars, said.batch_s, ax=ax)
+
+
+def _step(before: Profiled, after: Profiled, model: Model | None) -> Step:
+    batch = compare_traces(before.traces, after.traces).batch
+    first = before.traces[0]
+    seen = observe(measure([first], BATCH_RANGE, label=before.rung))
+    case = mlp_case(seen.case.sizes, after.settings)
+    judge = Judge(evidence(seen, analyze_traces([first], Options({})).runs[0]), (), model)
+    told, untold = _or_why(judge.predicted, case)
+    most, _ = _or_why(judge.bound, case)
+    if batch.before_s is None or batch.after_s is None or batch.low is None or batch.high is None:
+        raise ReportError(
+            f"wanted batches of {before.rung} and of {after.rung}; found none on a side; collect "
+            f"both anew"
+        )
+    return Step(
+        before.rung, after.rung, batch.before_s, batch.after_s, batch.low, batch.high,
+        batch.verdict, (len(before.traces), len(after.traces)),
+        at_most_s=most.saving_s if most else None,
+        predicted_s=told.saving_s if told else None,
+        predicted_low_s=told.next_low_s if told else None,
+        predicted_high_s=told.next_high_s if told else None,
+        untold=untold,
+    )  # fmt: skip
+
+
+def _or_why(ask: Callable[[Change, Case], Saving], case: Case) -> tuple[Saving | None, str]:
+    """Ask for a saving; return it, or why it cannot be told."""
+    try:
+        return ask(_CHANGE, case), ""
+    except ModelError as error:
+        return None, str(error)
+
+
+def _settings(said: Mapping[str, Any]) -> dict[str, str]:
+    """Return settings as predictions name them: switches are 'yes' and 'no'."""
+    return {k: ("yes" if v else "no") if isinstance(v, bool) else str(v) for k, v in said.items()}

@@ -1,0 +1,1 @@
+"""Analysis: joins times, work and ceilings into rates, findings, comparisons and predictions."""

@@ -1,0 +1,286 @@
+"""Fits: spans -> times per batch -> medians and effective throughputs with intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.readers.trace import NULL, Int32, Int64
+from perfmodel.timing.range_times import Path, Spans
+
+Clock = Literal["host", "gpu_projection", "gpu_busy"]
+CLOCKS: Final[tuple[Clock, ...]] = ("host", "gpu_projection", "gpu_busy")
+Floats = npt.NDArray[np.float64]
+
+_SLOW: Final = 1.25
+_RESAMPLES: Final = 1000
+_FEWEST: Final = 199
+_CELLS: Final = 50_000_000
+_CHUNK: Final = 4_000_000
+_PLAIN: Final = 160  # values of a table whose resamples are sorted: counting pays beyond
+_BLOCK: Final = 128
+_SEED: Final = 213
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one path took and moved in every batch of every rank.
+
+    Each array has shape (ranks, batches); repeated ranges of one batch are added up. NaN where a
+    rank did not run the range in that batch, or where the clock does not apply.
+    """
+
+    path: Path
+    seconds: Mapping[Clock, Floats]
+    instances: Floats
+    copy_bytes: Floats
+    mpi_bytes: Floats
+    gpu_ops: Floats
+
+    @property
+    def label(self) -> str:
+        """The innermost range's label."""
+        return self.path[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number with its 95 % interval and the measurements behind it; base units."""
+
+    value: float
+    low: float
+    high: float
+    instances: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """An effective throughput: work over the sum of its ranges' median times."""
+
+    value: float
+    low: float
+    high: float
+    unit: str
+    instances: int
+    clock: Clock
+    ranges: tuple[str, ...]
+
+
+def tabulate(spans: Spans, ranks: Sequence[int], batch_label: str) -> tuple[Measured, ...]:
+    """Arrange the spans inside batches by path, rank and batch, parents before children."""
+    inside = np.flatnonzero(spans.batch >= 0)
+    if len(inside) == 0:
+        return ()
+    spans = _from_the_batch(spans, inside, batch_label)
+    shape = len(ranks), int(spans.batch[inside].max()) + 1
+    inside = inside[np.argsort(spans.path[inside], kind="stable")]
+    path = spans.path[inside]
+    cuts = np.flatnonzero(np.concatenate([[True], path[1:] != path[:-1], [True]]))
+    found = []
+    for lo, hi in pairwise(cuts):
+        at = inside[lo:hi]
+        cell = np.searchsorted(ranks, spans.rank[at]) * shape[1] + spans.batch[at]
+        found.append(_measured(spans, at, cell, shape))
+    first = np.full(len(spans.paths), np.iinfo(np.int64).max)
+    np.minimum.at(first, spans.path, spans.start_ns)
+    starts = dict(zip(spans.paths, first.tolist(), strict=True))
+    return tuple(sorted(found, key=lambda m: [starts[m.path[: d + 1]] for d in range(len(m.path))]))
+
+
+def _from_the_batch(spans: Spans, inside: Int64, batch_label: str) -> Spans:
+    """Let paths begin at the batch where batches lie in ranges of several names (epochs)."""
+    batched = {spans.paths[i] for i in np.unique(spans.path[inside])}
+    if len({p[: p.index(batch_label)] for p in batched}) < 2:
+        return spans
+    short = [p[p.index(batch_label) :] if p in batched else p for p in spans.paths]
+    code = {p: i for i, p in enumerate(dict.fromkeys(short))}
+    recode = np.array([code[p] for p in short], np.int32)
+    return replace(spans, paths=tuple(code), path=recode[spans.path])
+
+
+def _measured(spans: Spans, at: Int64, cell: Int64 | Int32, shape: tuple[int, int]) -> Measured:
+    size = shape[0] * shape[1]
+    times = np.bincount(cell, minlength=size).astype(np.float64)
+
+    def total(values: Int64, scale: float = 1.0, *, all_known: bool = False) -> Floats:
+        missing = values == NULL
+        added = np.bincount(cell, weights=np.where(missing, 0.0, values * scale), minlength=size)
+        known = np.bincount(cell, weights=~missing, minlength=size)
+        enough = known == times if all_known else known > 0
+        return np.where((times > 0) & enough, added, np.nan).reshape(shape)
+
+    return Measured(
+        path=spans.paths[spans.path[at[0]]],
+        seconds={
+            "host": total(spans.host_ns[at], 1e-9, all_known=True),
+            "gpu_projection": total(spans.projection_ns[at], 1e-9),
+            "gpu_busy": total(spans.busy_ns[at], 1e-9),
+        },
+        instances=times.reshape(shape),
+        copy_bytes=total(spans.copy_bytes[at]),
+        mpi_bytes=total(spans.mpi_bytes[at]),
+        gpu_ops=total(spans.ops[at]),
+    )
+
+
+def count_warmup(batch_s: Floats) -> int:
+    """Count the leading batches that still warm up: JIT compilation, allocation, page faults.
+
+    A batch warms up while its slowest rank takes more than 1.25 times the median of the second
+    half of the run; at most half of the batches are excluded.
+
+    Parameters
+    ----------
+    batch_s : array, shape (ranks, batches)
+        Host time of every batch; NaN where a rank did not run it.
+    """
+    slowest = np.max(np.where(np.isnan(batch_s), -np.inf, batch_s), axis=0, initial=-np.inf)
+    count = len(slowest)
+    second_half = slowest[count // 2 :]
+    timed = second_half[np.isfinite(second_half)]
+    if count < 3 or len(timed) == 0:
+        return 0
+    usual = float(np.median(timed))
+    for index, seconds in enumerate(slowest[: count // 2]):
+        if seconds <= _SLOW * usual:
+            return index
+    return count // 2
+
+
+def bootstrap_medians(tables: Sequence[Floats]) -> Floats:
+    """Resample whole batches (all ranks of a batch together) and take medians.
+
+    Parameters
+    ----------
+    tables : sequence of k arrays, shape (ranks, batches)
+        NaN is left out.
+
+    Returns
+    -------
+    array, shape (resamples, k)
+        Medians of every table in every resample; the same batches are drawn for all tables, so
+        that sums and ratios of the medians keep their correlation.
+    """
+    batches = tables[0].shape[1]
+    cells = sum(table.size for table in tables)
+    resamples = int(np.clip(_CELLS // max(cells, 1), _FEWEST, _RESAMPLES))
+    generator = np.random.default_rng(_SEED)
+    step = max(1, _CHUNK // max(batches, 1))
+    plain = [table.size <= _PLAIN and not np.isnan(table).any() for table in tables]
+    many = {i: _Ordered.of(table) for i, table in enumerate(tables) if not plain[i]}
+    out = []
+    for first in range(0, resamples, step):
+        size = min(step, resamples - first)
+        drawn = generator.integers(0, batches, size=(size, batches))
+        cell = drawn + batches * np.arange(size)[:, None]
+        times = np.bincount(cell.ravel(), minlength=size * batches).reshape(size, batches)
+        medians = [
+            many[i].medians(times) if i in many else _medians(table[:, drawn])
+            for i, table in enumerate(tables)
+        ]
+        out.append(np.column_stack(medians))
+    return np.concatenate(out)
+
+
+def _medians(resampled: Floats) -> Floats:
+    """Medians of a table's resamples, shape (ranks, resamples, batches), by sorting."""
+    values = np.moveaxis(resampled, 1, 0).reshape(resampled.shape[1], -1)
+    return np.asarray(np.median(values, axis=1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ordered:
+    """A table's values in order, with their batches, and how often every batch is in each block.
+
+    A resample repeats batches, so its median is found by counting: first to the block, then in it.
+    """
+
+    values: Floats
+    batch: Int64
+    block: int
+    counts: Floats
+
+    @classmethod
+    def of(cls, table: Floats) -> _Ordered:
+        """Order a table of shape (ranks, batches); NaN is left out."""
+        batch = np.broadcast_to(np.arange(table.shape[1]), table.shape)[~np.isnan(table)]
+        values = table[~np.isnan(table)]
+        order = np.argsort(values)
+        batch = batch[order]
+        block = max(_BLOCK, len(values) * table.shape[1] // _CHUNK + 1)
+        blocks = -(-len(values) // block)
+        cell = np.arange(len(values)) // block * table.shape[1] + batch
+        counts = np.bincount(cell, minlength=blocks * table.shape[1]).astype(np.float64)
+        return cls(values[order], batch, block, counts.reshape(blocks, table.shape[1]))
+
+    def medians(self, times: Int64) -> Floats:
+        """Medians where batch b counts `times[i, b]` times in resample i; NaN without values."""
+        if len(self.values) == 0:
+            return np.full(len(times), np.nan)
+        upto = np.cumsum(times @ self.counts.T, axis=1).astype(np.int64)
+        total = upto[:, -1]
+        some = np.flatnonzero(total)
+        low, high = (
+            self._at(position[some], times[some], upto[some])
+            for position in ((total - 1) // 2, total // 2)
+        )
+        medians = np.full(len(times), np.nan)
+        medians[some] = (low + high) / 2
+        return medians
+
+    def _at(self, position: Int64, times: Int64, upto: Int64) -> Floats:
+        """The value at a position of each resample, in order."""
+        block = (upto <= position[:, None]).sum(axis=1)
+        resample = np.arange(len(times))
+        rest = position - np.where(block > 0, upto[resample, block - 1], 0)
+        member = block[:, None] * self.block + np.arange(self.block)
+        inside = member < len(self.values)
+        batch = self.batch[np.where(inside, member, 0)]
+        within = np.cumsum(np.where(inside, times[resample[:, None], batch], 0), axis=1)
+        found: Floats = self.values[block * self.block + (within <= rest[:, None]).sum(axis=1)]
+        return found
+
+
+def estimate(table: Floats) -> Estimate | None:
+    """Median over ranks and batches with its bootstrap 95 % interval; None without any value."""
+    usable = int(np.count_nonzero(~np.isnan(table)))
+    if usable == 0:
+        return None
+    low, high = np.nanpercentile(bootstrap_medians([table]), [2.5, 97.5])
+    return Estimate(float(np.nanmedian(table)), float(low), float(high), usable)
+
+
+def fit_rate(work: float, tables: Mapping[str, Floats], unit: str, clock: Clock) -> Rate | None:
+    """Fit an effective throughput: `work` over the sum of the ranges' median times.
+
+    Source: the document's Question 2.4, P = work / sum of median times, here with the bootstrap
+    95 % interval of the same expression.
+
+    Parameters
+    ----------
+    work : float
+        FLOPs or bytes of all the ranges together, per rank and batch.
+    tables : mapping of label to array, shape (ranks, batches)
+        Seconds on `clock`.
+
+    Returns
+    -------
+    Rate or None
+        None if there is no work, or a range has no time on this clock.
+    """
+    arrays = list(tables.values())
+    if work <= 0 or not arrays or any(np.isnan(a).all() for a in arrays):
+        return None
+    seconds = sum(float(np.nanmedian(a)) for a in arrays)
+    if seconds <= 0:
+        return None
+    fast, slow = np.nanpercentile(bootstrap_medians(arrays).sum(axis=1), [2.5, 97.5])
+    low, high = work / float(slow), work / float(fast) if fast > 0 else math.inf
+    instances = min(int(np.count_nonzero(~np.isnan(a))) for a in arrays)
+    return Rate(work / seconds, low, high, unit, instances, clock, tuple(tables))

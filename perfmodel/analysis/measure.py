@@ -1,0 +1,233 @@
+"""Launches to scale: times of the batches, and communication against computing, by report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from perfmodel.analysis import warnings as cautions
+from perfmodel.analysis.fit import Floats, tabulate
+from perfmodel.analysis.result import RunAnalysis
+from perfmodel.analysis.runs import Options, analyze_traces, identify
+from perfmodel.programs.mlp.case import SETTINGS
+from perfmodel.readers.trace import GRAPH, KERNEL, NULL, Bool, Int64, Trace
+from perfmodel.timing.async_batches import head_of
+from perfmodel.timing.collective_calls import is_nccl
+from perfmodel.timing.copies import NCCL, CollectiveGroup
+from perfmodel.timing.idle import BusyTime
+from perfmodel.timing.range_times import ranks_of
+from perfmodel.timing.run import Run, batch_seconds, batch_windows, measure
+
+Progress = Callable[[str], object]
+_ALL_REDUCES: Final = ("MPI_Allreduce", f"{NCCL}AllReduce")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A batch by what is going on, seconds per rank and batch on one timeline.
+
+    The four parts add up to the batch: what happens at the same time counts for the first of
+    them.
+
+    Attributes
+    ----------
+    batch_s : float
+        From the batch's start until the host and the GPU are done with it.
+    compute_s : float
+        A kernel runs that is not NCCL's.
+    exposed_s : float
+        The rank is in MPI, or in a kernel of NCCL, and computes nothing meanwhile; waiting for
+        other ranks is part of it.
+    copies_s : float
+        Only copies (or sets) of memory run.
+    idle_s : float
+        Neither: the host launches, or waits.
+    overlapped_s : float
+        Communication under kernels, which is part of `compute_s`.
+    """
+
+    batch_s: float
+    compute_s: float
+    exposed_s: float
+    copies_s: float
+    idle_s: float
+    overlapped_s: float
+
+    @property
+    def communication_s(self) -> float:
+        """Time in MPI or NCCL, exposed or not."""
+        return self.exposed_s + self.overlapped_s
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One start of a program: who ran what, and how long its batches took.
+
+    Attributes
+    ----------
+    label, source : str
+        Its name; 'report' or 'record'.
+    ranks : int
+        p.
+    sizes : mapping of str to int
+        Values of the workload's symbols but p; B is the batch of all ranks together.
+    settings : mapping of str to str
+        Of `perfmodel.programs.mlp.case.SETTINGS`, those that the run tells.
+    seconds : array, shape (ranks, batches)
+        Batches behind the warm-up; shape (1, epochs) from a record: means over epochs.
+    split : Split or None
+        None from a record, and where the report cannot tell.
+    reduced : tuple of CollectiveGroup
+        Its all-reduces by size.
+    warnings : tuple of str
+    """
+
+    label: str
+    source: str
+    ranks: int
+    sizes: Mapping[str, int]
+    settings: Mapping[str, str]
+    seconds: Floats
+    split: Split | None = None
+    reduced: tuple[CollectiveGroup, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def median_s(self) -> float:
+        """Median batch over ranks and batches."""
+        return float(np.nanmedian(self.seconds))
+
+
+def launches_of(
+    traces: Sequence[Trace],
+    *,
+    batch_label: str | None = None,
+    warmup: int | None = None,
+    by_time: bool = False,
+    progress: Progress = lambda _: None,
+) -> tuple[Launch, ...]:
+    """Measure the launches of some reports; those of the ranks of one launch are put together.
+
+    Raises
+    ------
+    ReportError, SchemaError, WorkloadError
+        As `perfmodel.analysis.runs.analyze_traces`.
+    """
+    if not traces:
+        return ()
+    chosen = Options({}, "full", batch_label=batch_label, warmup=warmup, by_time=by_time)
+    return tuple(_launch(run, by_time) for run in analyze_traces(traces, chosen, progress).runs)
+
+
+def _launch(found: RunAnalysis, by_time: bool) -> Launch:
+    run = measure(found.traces, found.batch.label, label=found.label, by_time=by_time)
+    if found.batch.queued_s is None:
+        head = head_of(run, tabulate(run.spans, run.ranks, run.batch_label))
+        seconds = head.seconds["host"]
+    else:
+        seconds = batch_seconds(run)
+    values = dict(found.identity.values)
+    ranks = values.pop("p")
+    settings = settings_of(found.identity.config)
+    warnings = [*identify(run, {})[1], *cautions.check_collection(run)]
+    split = None
+    if why := _untold(run, ranks, settings):
+        warnings.append(f"{found.label}: communication and computing are not told apart: {why}")
+    else:
+        split = split_of(run, found.batch.warmup)
+    return Launch(
+        label=found.label,
+        source="report",
+        ranks=ranks,
+        sizes=values,
+        settings=settings,
+        seconds=seconds[:, found.batch.warmup :],
+        split=split,
+        reduced=tuple(g for g in found.collectives if g.name in _ALL_REDUCES and g.bytes),
+        warnings=tuple(warnings),
+    )
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that a configuration tells, switches as 'yes' and 'no'."""
+    found = {}
+    for name in SETTINGS:
+        said = config.get("sync_ranges" if name == "sync" else name)
+        if name == "gemm" and config.get("backend") == "numpy":
+            continue  # the BLAS that NumPy has
+        if isinstance(said, bool):
+            found[name] = "yes" if said else "no"
+        elif isinstance(said, str):
+            found[name] = said
+    return found
+
+
+def split_of(run: Run, warmup: int) -> Split:
+    """Split the batches behind the warm-up into computing, communication, copies and idle time.
+
+    Kernels, MPI calls and copies are laid on the report's one timeline; a moment counts for the
+    first of these that goes on. Means over ranks and the middle half of their batches by length:
+    unlike medians, they add up.
+    """
+    begin, done = batch_windows(run)
+    total, batches = np.zeros(5), 0
+    for i, rank in enumerate(run.ranks):
+        first, last = begin[i, warmup:], done[i, warmup:]
+        first, last = first[first != NULL], last[first != NULL]
+        if len(first) == 0:
+            continue
+        low, high = np.quantile(last - first, (0.25, 0.75), method="nearest")
+        usual = (last - first >= low) & (last - first <= high)
+        first, last = first[usual], last[usual]
+        for trace in run.traces:
+            process = next((at for at, r in ranks_of(trace).items() if r == rank), None)
+            if process is not None:
+                total += _of_process(trace, process, first, last)
+                batches += len(first)
+    whole, compute, communication, either, all_of_it = total
+    parts = np.array([
+        whole, compute, either - compute, all_of_it - either, whole - all_of_it,
+        communication - (either - compute),
+    ])  # fmt: skip
+    return Split(*(parts * 1e-9 / max(batches, 1)).tolist())
+
+
+def _of_process(trace: Trace, process: int, first: Int64, last: Int64) -> Floats:
+    """Nanoseconds in windows: all, computing, communication, either of them, or copies, too."""
+    ops, mpi = trace.ops, trace.mpi
+    mine = ops.process == process
+    by_nccl = np.array([is_nccl(name) for name in trace.strings] + [False], np.bool_)
+    reduces = mine & (ops.kind == KERNEL) & by_nccl[ops.name]
+    kernels = mine & (((ops.kind == KERNEL) & ~reduces) | (ops.kind == GRAPH))
+    calls = (trace.thread_process[mpi.thread] == process) & (mpi.end_ns != NULL)
+
+    def covered(of_gpu: Bool, with_mpi: bool) -> int:
+        start, end = ops.start_ns[of_gpu], ops.end_ns[of_gpu]
+        if with_mpi:
+            start = np.concatenate([start, mpi.start_ns[calls]])
+            end = np.concatenate([end, mpi.end_ns[calls]])
+        if len(start) == 0:
+            return 0
+        busy = BusyTime(start, end)
+        return int((busy.until(last) - busy.until(first)).sum())
+
+    return np.array([
+        int((last - first).sum()), covered(kernels, False), covered(reduces, True),
+        covered(kernels | reduces, True), covered(mine, True),
+    ], float)  # fmt: skip
+
+
+def _untold(run: Run, ranks: int, settings: Mapping[str, str]) -> str:
+    """Why a report does not tell communication from computing; empty if it does."""
+    if not any(len(t.ops) for t in run.traces):
+        return "no GPU work was recorded; profile with --trace=cuda,nvtx,mpi"
+    if ranks == 1:
+        return ""
+    if settings.get("transport") == "peer":
+        return "the kernel that sums also updates the weights (--transport peer)"
+    if any((t.ops.kind == GRAPH).any() for t in run.traces):
+        return "CUDA graphs were traced whole; profile with --cuda-graph-trace=node"
+    return ""

@@ -1,0 +1,142 @@
+"""The result of an analysis: frozen rows for ranges, ranks, rates, points and findings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from perfmodel.analysis.findings import Finding
+from perfmodel.analysis.fit import Estimate, Rate
+from perfmodel.machines.machine import Machine
+from perfmodel.models.roofline import Point, Roofline
+from perfmodel.programs.identify import Identity
+from perfmodel.readers.trace import Gpu, Trace
+from perfmodel.timing.copies import CollectiveGroup, CopyGroup
+from perfmodel.timing.range_times import Path
+from perfmodel.timing.stragglers import Skew
+from perfmodel.workloads.work import Counts, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRow:
+    """One range of a median batch; seconds are medians over ranks and batches.
+
+    `flops` and bytes (`peer_bytes`: from GPU to GPU) are the workload's counts for the range and
+    all ranges inside it; the measured bytes are MEMCPY.bytes and MPI sizes. `ceiling` names the
+    machine's limit that `rate` is compared with.
+    """
+
+    path: Path
+    count: int
+    per_batch: float
+    host_s: float | None
+    gpu_projection_s: float | None
+    gpu_busy_s: float | None
+    share: float | None
+    flops: float | None
+    pci_bytes: float | None
+    mpi_bytes: float | None
+    measured_copy_bytes: float | None
+    measured_mpi_bytes: float | None
+    gpu_ops: float | None
+    rate: float | None
+    rate_unit: str
+    of_ceiling: float | None
+    ceiling: str
+    peer_bytes: float | None = None
+
+    @property
+    def label(self) -> str:
+        """The innermost range's label."""
+        return self.path[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSummary:
+    """How many batches there were, and what a median one took on the host.
+
+    `queued_s` is the host's own time where it only queues batches: they are then timed until the
+    GPU is done with them, and host times of the ranges inside are those of queueing.
+    """
+
+    label: str
+    count: int
+    warmup: int
+    warmup_s: float
+    median: Estimate
+    mean_s: float
+    queued_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """One rank: its GPU, its median batch, its time in collectives per batch."""
+
+    rank: int
+    gpu: int | None
+    batches: int
+    batch_s: float | None
+    gpu_busy_s: float | None
+    collectives_s: float | None
+    waiting_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCheck:
+    """The document's three-parameter model against the measurement: F/P_flops + sum n_k/P_k."""
+
+    label: str
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def relative_error(self) -> float:
+        """(predicted - measured) / measured."""
+        return self.predicted_s / self.measured_s - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunAnalysis:
+    """Everything perfmodel says about one run."""
+
+    label: str
+    traces: tuple[Trace, ...]
+    identity: Identity
+    workload: Workload
+    totals: Counts
+    machine: Machine | None
+    precision: str
+    gpus: tuple[Gpu, ...]
+    ranks: tuple[RankRow, ...]
+    batch: BatchSummary
+    ranges: tuple[RangeRow, ...]
+    rates: Mapping[str, Rate | None]
+    rates_by_clock: Mapping[str, Mapping[str, Rate | None]]
+    products: tuple[tuple[str, float, Rate], ...]
+    copies: tuple[CopyGroup, ...]
+    collectives: tuple[CollectiveGroup, ...]
+    unattributed: Mapping[str, int]
+    roofline: Roofline | None
+    points: tuple[Point, ...]
+    model: tuple[ModelCheck, ...]
+    findings: tuple[Finding, ...]
+    warnings: tuple[str, ...]
+    skew: Skew | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """One or more runs, and which of them fits the roofline that all points are drawn on."""
+
+    runs: tuple[RunAnalysis, ...]
+    fit: int = 0
+
+    @property
+    def fitted(self) -> RunAnalysis:
+        """The run whose effective throughputs make the roofline."""
+        return self.runs[self.fit]
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """The measured points of all runs."""
+        return tuple(point for run in self.runs for point in run.points)

@@ -1,0 +1,277 @@
+"""Strong and weak scaling of launches: grouped, speed-ups with intervals, the laws fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from perfmodel.analysis.fit import Floats, bootstrap_medians
+from perfmodel.analysis.measure import Launch, Split
+from perfmodel.analysis.predict_scaling import Scaling
+from perfmodel.base.errors import ModelError
+from perfmodel.models.scaling_laws import INTERVAL, Fit, Law, fit, karp_flatt, weak_fraction
+
+_RESAMPLES: Final = 1000
+_SEED: Final = 4
+_KINDS: Final[tuple[Scaling, ...]] = ("strong", "weak")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One number of ranks of a series.
+
+    Attributes
+    ----------
+    ranks : int
+    batch : int or None
+        B, images of all ranks together; None where the report does not tell it.
+    launches : tuple of Launch
+    batch_s : float
+        Median over the launches of their median batches.
+    low_s, high_s : float or None
+        95 % interval by resampling the launches, or the batches of a single launch; None from one
+        number.
+    speedup, efficiency : float
+        In images per second against the fewest ranks, and over the ratio of ranks.
+    speedup_low, speedup_high : float or None
+        95 % interval.
+    serial : float or None
+        What this point alone tells of the serial fraction: by Karp and Flatt in strong scaling, of
+        Gustafson's law in weak scaling. None on one rank, and without a run of one rank.
+    split : Split or None
+        Of the first launch that tells it.
+    """
+
+    ranks: int
+    batch: int | None
+    launches: tuple[Launch, ...]
+    batch_s: float
+    low_s: float | None
+    high_s: float | None
+    speedup: float
+    efficiency: float
+    speedup_low: float | None
+    speedup_high: float | None
+    serial: float | None
+    split: Split | None
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points that differ in ranks alone: `kind` says what of the batch stays, B or B/p.
+
+    Attributes
+    ----------
+    kind : {'strong', 'weak'}
+    sizes, settings : mapping
+        What the points share; B is in strong scaling's.
+    per_rank : float or None
+        B/p of weak scaling.
+    points : tuple of Point
+        By ranks, rising.
+    fit : Fit or None
+        Amdahl's law in strong, Gustafson's in weak scaling; None without a run of one rank.
+    by_launches : bool
+        Whether every point has several launches, so that intervals hold how launches differ.
+    """
+
+    kind: Scaling
+    sizes: Mapping[str, int]
+    settings: Mapping[str, str]
+    per_rank: float | None
+    points: tuple[Point, ...]
+    fit: Fit | None
+    by_launches: bool
+
+    @property
+    def label(self) -> str:
+        """What the points share, in a few words."""
+        shown = [f"{k}={v}" for k, v in sorted(self.sizes.items()) if k in ("H", "B")]
+        if self.per_rank is not None:
+            shown.append(f"B/p={self.per_rank:g}")
+        usual = ("no", "data", "cublas", "ieee", "cupy")
+        rest = [
+            k if v == "yes" else f"on {v}" if k == "data_on" else v
+            for k, v in self.settings.items()
+            if v not in usual and not (k == "data_on" and v == self.settings.get("transport"))
+        ]
+        return " ".join([*shown, *rest])
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """All series that the launches make, strong scaling first, and what to be careful about."""
+
+    series: tuple[Series, ...]
+    launches: tuple[Launch, ...]
+    warnings: tuple[str, ...]
+
+
+def study(launches: Sequence[Launch]) -> Study:
+    """Group launches into strong and weak scaling and measure each.
+
+    Launches belong together if they share their source, settings and sizes; strong scaling also
+    shares B, weak scaling B/p. A run of one rank that sums nothing (`--transport none`) stands
+    for the first rank of any transport that has none of its own.
+
+    Raises
+    ------
+    ModelError
+        If no two launches differ in ranks alone.
+    """
+    found = [
+        _series(kind, group)
+        for kind in _KINDS
+        for group in _groups(launches, kind)
+        if len({launch.ranks for launch in group}) > 1
+    ]
+    if not found:
+        told = ", ".join(f"{x.label} (p={x.ranks})" for x in launches)
+        raise ModelError(
+            "wanted launches of one configuration on two or more numbers of ranks, with B or B/p "
+            f"the same; found {told or 'none'}; give such reports"
+        )
+    used = {id(x) for s in found for p in s.points for x in p.launches}
+    alone = [x.label for x in launches if id(x) not in used]
+    warnings = [w for x in launches for w in x.warnings]
+    if alone:
+        warnings.append(
+            f"left out, as nothing differs from them in ranks alone: {', '.join(alone)}"
+        )
+    if any(not s.by_launches for s in found):
+        warnings.append(
+            "intervals hold what batches of one launch differ by, not what launches do; give "
+            "several launches of every number of ranks"
+        )
+    for s in found:
+        if s.fit is None:
+            warnings.append(f"{s.label}: no run of one rank, so no serial fraction; give one")
+    return Study(tuple(found), tuple(launches), tuple(dict.fromkeys(warnings)))
+
+
+def _groups(launches: Sequence[Launch], kind: Scaling) -> Iterable[list[Launch]]:
+    """Launches that differ in ranks (and, in weak scaling, in B with them) alone."""
+    groups: dict[tuple[object, ...], list[Launch]] = {}
+    for launch in launches:
+        if kind == "weak" and "B" not in launch.sizes:
+            continue
+        groups.setdefault(_key(launch, kind), []).append(launch)
+    bases = {
+        key: group for key, group in groups.items()
+        if group[0].settings.get("transport") == "none"
+    }  # fmt: skip
+    for key, group in groups.items():
+        if key in bases:
+            continue
+        base: list[Launch] = []
+        if all(launch.ranks > 1 for launch in group):
+            other = _key(group[0], kind, transport="none")
+            base = [x for x in bases.get(other, []) if x.ranks == 1]
+        yield [*base, *group]
+
+
+def _key(launch: Launch, kind: Scaling, transport: str | None = None) -> tuple[object, ...]:
+    sizes = dict(launch.sizes)
+    share = None
+    if kind == "weak":
+        share = sizes.pop("B") / launch.ranks
+    settings = dict(launch.settings)
+    if transport is not None:
+        settings["transport"] = transport
+    return launch.source, share, tuple(sorted(sizes.items())), tuple(sorted(settings.items()))
+
+
+def _series(kind: Scaling, group: Sequence[Launch]) -> Series:
+    by_ranks: dict[int, list[Launch]] = {}
+    for launch in sorted(group, key=lambda x: x.ranks):
+        by_ranks.setdefault(launch.ranks, []).append(launch)
+    drawn = {p: _resampled(mine, p) for p, mine in by_ranks.items()}
+    first = next(iter(by_ranks))
+    points = tuple(_point(kind, by_ranks, drawn, p, first) for p in by_ranks)
+    law = None
+    more = [p for p in points if p.ranks > 1]
+    if first == 1:
+        ratios = [_ratio(kind, drawn, p.ranks, first) for p in more]
+        columns = [r for r in ratios if r is not None]
+        whole = None
+        if len(columns) == len(more):
+            count = min(map(len, columns))
+            whole = np.stack([column[:count] for column in columns], axis=1)
+        name: Law = "Amdahl" if kind == "strong" else "Gustafson"
+        law = fit(name, [p.ranks for p in more], [p.speedup for p in more], whole)
+    last = group[-1]
+    sizes = {k: v for k, v in last.sizes.items() if kind == "strong" or k != "B"}
+    return Series(
+        kind=kind,
+        sizes=sizes,
+        settings=dict(last.settings),
+        per_rank=last.sizes["B"] / last.ranks if kind == "weak" else None,
+        points=points,
+        fit=law,
+        by_launches=all(len(mine) > 1 for mine in by_ranks.values()),
+    )
+
+
+def _point(
+    kind: Scaling, by_ranks: Mapping[int, list[Launch]], drawn: Mapping[int, Floats | None],
+    ranks: int, first: int,
+) -> Point:  # fmt: skip
+    mine = by_ranks[ranks]
+    batch_s, base_s = (float(np.median([x.median_s for x in by_ranks[p]])) for p in (ranks, first))
+    more = ranks / first if kind == "weak" else 1.0  # B of weak scaling grows with p
+    speedup = more * base_s / batch_s
+    ratio = _ratio(kind, drawn, ranks, first)
+    serial = None
+    if first == 1 < ranks:
+        serial = (karp_flatt if kind == "strong" else weak_fraction)(speedup, ranks)
+    low_s, high_s = _interval(drawn[ranks])
+    low, high = _interval(ratio) if ranks > first else (None, None)
+    return Point(
+        ranks=ranks,
+        batch=mine[0].sizes.get("B"),
+        launches=tuple(mine),
+        batch_s=batch_s,
+        low_s=low_s,
+        high_s=high_s,
+        speedup=speedup,
+        efficiency=speedup * first / ranks,
+        speedup_low=low,
+        speedup_high=high,
+        serial=serial,
+        split=next((x.split for x in mine if x.split is not None), None),
+    )
+
+
+def _resampled(launches: Sequence[Launch], ranks: int) -> Floats | None:
+    """Draw medians: of the launches, or of the batches of a single one; None from one number."""
+    generator = np.random.default_rng((_SEED, ranks))  # no two points share their draws
+    if len(launches) > 1:
+        medians = np.array([x.median_s for x in launches])
+        at = generator.integers(0, len(medians), size=(_RESAMPLES, len(medians)))
+        found: Floats = np.median(medians[at], axis=1)
+        return found
+    if launches[0].seconds.shape[1] < 2:
+        return None
+    return generator.permutation(bootstrap_medians([launches[0].seconds])[:, 0])
+
+
+def _ratio(
+    kind: Scaling, drawn: Mapping[int, Floats | None], ranks: int, first: int
+) -> Floats | None:
+    """Resampled speed-ups."""
+    base, mine = drawn[first], drawn[ranks]
+    if base is None or mine is None:
+        return None
+    count = min(len(base), len(mine), _RESAMPLES)
+    more = ranks / first if kind == "weak" else 1.0
+    return more * base[:count] / mine[:count]
+
+
+def _interval(drawn: Floats | None) -> tuple[float | None, float | None]:
+    if drawn is None:
+        return None, None
+    low, high = np.nanpercentile(drawn, INTERVAL)
+    return float(low), float(high)

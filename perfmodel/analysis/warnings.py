@@ -1,0 +1,161 @@
+"""Cautions: what was not collected, what no range explains, what the workload expects in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from perfmodel.analysis import rates as accounting
+from perfmodel.analysis.fit import Measured
+from perfmodel.programs.identify import read_mark
+from perfmodel.readers.trace import MPI_SOURCES, NULL, Trace
+from perfmodel.timing import copies as traffic
+from perfmodel.timing.run import Run
+from perfmodel.workloads.work import Counts
+
+_WITHOUT_MPI: Final = ("nccl", "peer", "none")
+"""Transports whose batches call no MPI."""
+
+
+def gpu_of_rank(run: Run) -> dict[int, int]:
+    """GPU id by rank."""
+    return {rank: gpu for t in run.traces for rank, gpu in traffic.devices(t).items()}
+
+
+def same_devices(run: Run) -> dict[int, tuple[int, ...]]:
+    """Devices that several ranks of one report ran on, each by its own numbers."""
+    shared: dict[int, list[int]] = {}
+    for rank, gpu in sorted(gpu_of_rank(run).items()):
+        shared.setdefault(gpu, []).append(rank)
+    alone = len(run.traces) == 1
+    return {gpu: tuple(ranks) for gpu, ranks in shared.items() if alone and len(ranks) > 1}
+
+
+def unattributed(run: Run) -> dict[str, int]:
+    """How many GPU operations the ranges account for, over all reports of the run."""
+    found = [a for _, a in run.parts]
+    return {
+        "gpu_ops": sum(a.total for a in found),
+        "without_launch": sum(a.unlaunched for a in found),
+        "outside_ranges": sum(a.outside for a in found),
+        "outside_ranges_during_batches": sum(a.strays for a in found),
+        "attributed_by_time": sum(a.by_time for a in found),
+    }
+
+
+def lacking(counts: Mapping[str, int]) -> int:
+    """GPU operations that the batches lack by these counts of `unattributed`; 0 if under 1 %.
+
+    With some, the time in which the GPU is busy is a lower bound.
+    """
+    lost = counts["without_launch"] + counts["outside_ranges_during_batches"]
+    return lost if lost > 0.01 * max(counts["gpu_ops"], 1) else 0
+
+
+def check_collection(run: Run) -> Iterator[str]:
+    """Warn of what was not collected, and of GPU work that no range explains."""
+    for trace in run.traces:
+        yield from _uncollected(trace, len(run.ranks))
+    for trace, found in run.parts:
+        if unsized := traffic.unsized_copies(trace, found):
+            yield (
+                f"{trace.source.name}: {unsized} copies have no size, or one below 0, and count as "
+                f"0 bytes: the amounts and rates of copies are too small; export the report again"
+            )
+    if not traffic.tells_devices(run.traces):
+        for device, ranks in same_devices(run).items():
+            yield (
+                f"{run.label}: ranks {', '.join(map(str, ranks))} each ran on their device "
+                f"{device}; Nsight Systems {run.traces[0].product_version} does not say whether "
+                f"that is one GPU or one each; 2025.3 and later do"
+            )
+    if any(found.crossing for _, found in run.parts):
+        yield (
+            f"{run.label}: some ranges overlap without nesting; each is shown under the tightest "
+            f"range that contains it, or by itself; push and pop them in order"
+        )
+    counts = unattributed(run)
+    strays = counts["outside_ranges_during_batches"]
+    if lost := lacking(counts):
+        yield (
+            f"{run.label}: {lost} of {counts['gpu_ops']} GPU operations belong to no range "
+            f"({counts['without_launch']} without a launch in the report, {strays} launched "
+            f"outside all ranges of their thread while the batches ran); "
+            f"--attribute time gives those of other threads to the range open at that time"
+        )
+
+
+def _uncollected(trace: Trace, ranks: int) -> Iterator[str]:
+    """What one report of a run of so many ranks lacks, or holds amiss."""
+    config = read_mark(trace)
+    if len(trace.ops) == 0 and config.get("backend") != "numpy":
+        yield (
+            f"{trace.source.name}: no GPU operation was recorded, so GPU times are missing; if "
+            f"the program uses a GPU, profile it with --trace=nvtx,cuda,mpi"
+        )
+    if trace.mpi_from_nvtx:
+        yield (
+            f"{trace.source.name}: Nsight Systems {trace.product_version} records MPI calls "
+            f"without sizes; 2023.4 and later record them"
+        )
+    elif ranks > 1 and config.get("transport") not in _WITHOUT_MPI:
+        yield from _untraced_messages(trace)
+    if len(set(trace.ranks.values())) < len(trace.ranks):
+        yield (
+            f"{trace.source.name}: a rank is there more than once: the report holds several "
+            f"MPI jobs, which are added up; profile them one by one"
+        )
+    open_ranges = int((trace.ranges.end_ns == NULL).sum())
+    if open_ranges:
+        yield (
+            f"{trace.source.name}: {open_ranges} ranges never ended and are left out: the "
+            f"program or the collection was cut short"
+        )
+    ranges, ops = trace.ranges, trace.ops
+    early = (ranges.end_ns != NULL) & (ranges.end_ns < ranges.start_ns)
+    backwards = int(early.sum() + (ops.end_ns < ops.start_ns).sum())
+    if backwards:
+        yield (
+            f"{trace.source.name}: {backwards} ranges or GPU operations end before they start: "
+            f"the report is damaged; export it again"
+        )
+
+
+def _untraced_messages(trace: Trace) -> Iterator[str]:
+    """Say that no message was recorded; seen with MPICH 5.0 and mpi4py 4.1 under 2024.2."""
+    if len(trace.mpi) == 0:
+        yield (
+            f"{trace.source.name}: no MPI call was recorded; profile with "
+            f"--trace=nvtx,cuda,mpi --mpi-impl=openmpi (or mpich)"
+        )
+    elif (trace.mpi.source == MPI_SOURCES.index("other")).all():
+        yield (
+            f"{trace.source.name}: of MPI only calls such as MPI_Init were recorded, no message; "
+            f"if there are some, they are functions for large counts (MPI_Allreduce_c), as mpi4py "
+            f"calls of MPICH, and this Nsight Systems does not trace them: take Open MPI 4"
+        )
+
+
+def check_ranges(
+    run: Run,
+    measured: Sequence[Measured],
+    counts: Mapping[str, Counts],
+    rates: Mapping[str, object],
+    totals: Counts,
+    *,
+    replay: str = "",
+) -> Iterator[str]:
+    """Warn of ranges that the workload counts and the report lacks, and of missing rates.
+
+    A CUDA graph (`replay`) has no rates of its own: `perfmodel.timing.graphs.notes` says why.
+    """
+    present = accounting.counted(measured, counts)
+    absent = [n for n, c in counts.items() if n not in present and c.flops + c.moved_bytes]
+    if absent:
+        yield (
+            f"{run.label}: the workload counts ranges that the batches do not have: "
+            f"{', '.join(repr(n) for n in absent)}; their work is left out of rates and intensity"
+        )
+    work = {} if replay else accounting.amounts(totals)
+    for name in (n for n, rate in rates.items() if rate is None and work.get(n, 0) > 0):
+        yield f"{run.label}: {name} cannot be fitted: a range with that work is missing or untimed"

@@ -1,0 +1,1 @@
+"""Base: errors, units, files, tables and processes; knows nothing of performance."""

@@ -1,0 +1,214 @@
+"""Write outputs whole or not at all: atomic files, and folders that change in one step."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from perfmodel.base.errors import PerfmodelError
+
+_ADVICE = {
+    errno.EACCES: "change its permissions or write elsewhere",
+    errno.EPERM: "change its permissions or write elsewhere",
+    errno.EROFS: "write to a file system that is not mounted read-only",
+    errno.ENOSPC: "free some space or write elsewhere",
+    errno.EDQUOT: "free some of your quota or write elsewhere",
+    errno.EFBIG: "raise the limit of the size of a file (ulimit -f) or write elsewhere",
+    errno.EIO: "the disk or its server fails: write elsewhere",
+    errno.ENOENT: "create the folder first",
+    errno.ENOTDIR: "a part of the path is a file; choose another path",
+    errno.EISDIR: "give the name of a file, not of a folder",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Write `text` as UTF-8, line ends as they are, atomically; see `write_bytes`.
+
+    What UTF-8 cannot hold (lone surrogates of a damaged name) is written as an escape.
+    """
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
+
+
+def write_bytes(path: Path | str, data: bytes) -> None:
+    """Write `data` to `path` so that readers see the old file or the new one, never a part.
+
+    The bytes go to a temporary file in the same folder that then replaces `path`; on any
+    failure, an interrupt included, it is removed. A symbolic link is followed; an existing
+    file keeps its mode; what is no regular file, such as ``/dev/stdout``, is written to directly.
+
+    Raises
+    ------
+    PerfmodelError
+        If the folder is missing or read-only, `path` is a folder or protected, or the disk full.
+    """
+    path = Path(path)
+    with _explained(path):
+        mode = _mode(path)
+        if mode is not None and stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        if mode is not None and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, "the existing file is write-protected")
+        if mode is not None and not stat.S_ISREG(mode):
+            with path.open("wb") as stream:
+                stream.write(data)
+            return
+        _replace(Path(os.path.realpath(path)), data, mode)
+
+
+@contextlib.contextmanager
+def staged_folder(out: Path | str) -> Iterator[Path]:
+    r"""Give a temporary folder to write into; its files appear in `out` together or not at all.
+
+    When the block ends well, every file below the temporary folder moves to the same place
+    below `out`, which is created if needed; other files in `out` stay as they are. When the block
+    or a move fails, an interrupt included, `out` is left or put back as it was. The temporary
+    folder lies inside `out` where that exists (it may be a mount point, and its parent
+    read-only), beside it otherwise.
+
+    Raises
+    ------
+    PerfmodelError
+        If `out` is a file or cannot be written, or the disk is full.
+
+    Examples
+    --------
+    >>> with staged_folder("out/2025-06-01") as folder:  # doctest: +SKIP
+    ...     (folder / "table.csv").write_text("a,b\n")
+    """
+    out = Path(os.path.realpath(out))
+    made: list[Path] = []
+    stage: Path | None = None
+    try:
+        with _explained(out):
+            if out.exists() and not out.is_dir():
+                raise FileExistsError(errno.EEXIST, "a file of that name")
+            _make_folders(out.parent, made)
+            stage = (out if out.is_dir() else out.parent) / _temporary_name()
+            stage.mkdir()
+        try:
+            yield stage
+        except OSError as error:
+            if not _concerns(error, stage):
+                raise
+            with _explained(out):
+                raise
+        with _explained(out):
+            _publish(stage, out)
+    except BaseException:
+        if stage is not None:
+            shutil.rmtree(stage, ignore_errors=True)
+        _remove_folders(made)
+        raise
+
+
+def _publish(stage: Path, out: Path) -> None:
+    """Move everything below `stage` to `out`; undo all of it on a failure."""
+    if not out.exists():
+        stage.rename(out)
+        return
+    aside = stage.parent / _temporary_name()
+    undo: list[tuple[Path, Path | None]] = []  # a target and where its old file is kept
+    made: list[Path] = []
+    try:
+        aside.mkdir()
+        for source in sorted(p for p in stage.rglob("*") if not p.is_dir()):
+            target = out / source.relative_to(stage)
+            if target.is_dir():
+                raise IsADirectoryError(errno.EISDIR, f"a folder {target.name!r} in its place")
+            _make_folders(target.parent, made)
+            old = aside / str(len(undo)) if os.path.lexists(target) else None
+            undo.append((target, old))
+            if old is not None:
+                _keep(target, old)
+            source.replace(target)
+    except BaseException:
+        for target, old in reversed(undo):
+            if old is not None and os.path.lexists(old):
+                old.replace(target)
+            elif old is None:
+                target.unlink(missing_ok=True)
+        _remove_folders(made)
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(stage, ignore_errors=True)
+
+
+def _keep(target: Path, old: Path) -> None:
+    try:
+        os.link(target, old, follow_symlinks=False)
+    except OSError:  # a file system without hard links
+        shutil.copy2(target, old, follow_symlinks=False)
+
+
+def _replace(path: Path, data: bytes, mode: int | None) -> None:
+    temporary = path.parent / _temporary_name()
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(data)
+        if mode is not None:
+            temporary.chmod(stat.S_IMODE(mode))
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn an OSError into one line: what was wanted, what was found, what to do."""
+    try:
+        yield
+    except OSError as error:
+        found = error.strerror or str(error)
+        advice = _ADVICE.get(error.errno or 0, "choose another path")
+        if error.errno == errno.ENOENT and path.parent.is_dir():  # /proc takes no new file
+            found, advice = f"no file can be made in {str(path.parent)!r}", "choose another folder"
+        elif error.errno == errno.ENOENT:
+            found = f"there is no folder {str(path.parent)!r}"
+        message = f"wanted to write {str(path)!r}; found: {found}; {advice}"
+        raise PerfmodelError(message) from error
+
+
+def _concerns(error: OSError, stage: Path) -> bool:
+    """Whether the error of a block is about writing to `stage`, and not about anything else."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return True
+    if error.errno == errno.EIO and error.filename is None:  # of a write, not of an open
+        return True
+    if error.errno == errno.ENOENT:
+        return False  # the block's own mistake
+    names = [n for n in (error.filename, error.filename2) if isinstance(n, (str, os.PathLike))]
+    return any(Path(n).is_relative_to(stage) for n in names)
+
+
+def _make_folders(folder: Path, made: list[Path]) -> None:
+    missing = [p for p in (folder, *folder.parents) if not p.exists()]
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        made.append(path)
+
+
+def _remove_folders(made: list[Path]) -> None:
+    for path in reversed(made):
+        with contextlib.suppress(OSError):
+            path.rmdir()
+
+
+def _mode(path: Path) -> int | None:
+    try:
+        return path.stat().st_mode
+    except FileNotFoundError:
+        return None
+
+
+def _temporary_name() -> str:
+    return f".perfmodel-{secrets.token_hex(6)}.tmp"

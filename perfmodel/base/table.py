@@ -1,0 +1,281 @@
+"""One table type, rendered as rich text, CSV, JSON, Markdown or LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from perfmodel.base.escape import escape_json, escape_latex, escape_markdown, printable
+from perfmodel.base.units import si
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Kind = Literal["text", "int", "float", "si", "percent"]
+Align = Literal["left", "right", "center"]
+Format = Literal["table", "csv", "json", "jsonl", "markdown", "latex"]
+FORMATS: Final[tuple[str, ...]] = get_args(Format)
+MISSING: Final = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: what its values are and how they are shown.
+
+    Parameters
+    ----------
+    key : str
+        Name in CSV, JSON and data frames; carries the unit, such as ``host_s``.
+    title : str
+        Heading in text, Markdown and LaTeX.
+    kind : {'text', 'int', 'float', 'si', 'percent'}
+        ``si``: numbers in base units, shown with an SI prefix and `unit`, raw in CSV and JSON.
+        ``percent``: fractions of one, shown times 100; percents already if `unit` is ``'%'``.
+    unit : str
+        Unit without prefix; added to the heading of ``int`` and ``float`` columns.
+    align : {'left', 'right', 'center'}, optional
+        By default text is left and numbers are right aligned.
+    digits : int, optional
+        Significant digits of ``si`` (3), decimals of ``float`` (six significant digits) and
+        ``percent`` (1).
+    wrap : bool
+        Whether a text too long for the terminal continues on the next line or ends in '…'.
+    """
+
+    key: str
+    title: str
+    kind: Kind = "text"
+    unit: str = ""
+    align: Align | None = None
+    digits: int | None = None
+    wrap: bool = True
+
+    @property
+    def alignment(self) -> Align:
+        """The alignment in effect."""
+        return self.align or ("left" if self.kind == "text" else "right")
+
+    @property
+    def heading(self) -> str:
+        """The title, with the unit where the values do not carry it."""
+        title = printable(self.title)
+        return f"{title} ({self.unit})" if self.unit and self.kind in ("int", "float") else title
+
+    def show(self, value: object) -> str:
+        """Format one value for a reader; None and NaN (missing) give an en dash."""
+        value = _plain(value)
+        if value is None:
+            return MISSING
+        if self.kind == "text" or not isinstance(value, (int, float)):
+            return printable(str(value))
+        if self.kind == "si":
+            return si(value, self.unit, 3 if self.digits is None else self.digits)
+        if self.kind == "percent":
+            scaled = value if self.unit == "%" else 100 * value
+            return f"{scaled:.{1 if self.digits is None else self.digits}f} %"
+        if self.kind == "int":
+            return f"{value:,d}" if isinstance(value, int) else f"{value:,.0f}"
+        return f"{value:.6g}" if self.digits is None else f"{value:,.{self.digits}f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under columns, with a title and notes for what a number cannot say.
+
+    Parameters
+    ----------
+    title : str
+    columns : tuple of Column
+    rows : sequence of sequences
+        One value per column; None is missing.
+    notes : tuple of str
+        Shown below the table (not in CSV).
+    levels : sequence of int, optional
+        Depth of every row in a tree: indents the first text column by two blanks a level, and
+        becomes the first column, ``level``, in CSV, JSON and data frames.
+
+    Raises
+    ------
+    ValueError
+        If a row or `levels` has the wrong length, or two columns share a key.
+    """
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: Sequence[Sequence[object]]
+    notes: tuple[str, ...] = ()
+    levels: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        keys = [c.key for c in self.columns]
+        if not keys or len(set(keys)) != len(keys):
+            raise ValueError(f"a table needs columns with distinct keys, not {keys}")
+        for row in self.rows:
+            if len(row) != len(keys):
+                raise ValueError(f"a row of {len(keys)} values was wanted, found {list(row)!r}")
+        if self.levels is not None and len(self.levels) != len(self.rows):
+            raise ValueError(f"{len(self.levels)} levels for {len(self.rows)} rows")
+
+    def _repr_markdown_(self) -> str:
+        """Show the table in a notebook."""
+        return render(self, "markdown")
+
+    @classmethod
+    def from_columns(
+        cls,
+        title: str,
+        columns: tuple[Column, ...],
+        data: Mapping[str, Sequence[object]],
+        notes: tuple[str, ...] = (),
+        levels: Sequence[int] | None = None,
+    ) -> Table:
+        """Build a table from one sequence of values per column key."""
+        rows = list(zip(*(data[c.key] for c in columns), strict=True))
+        return cls(title, columns, rows, notes, levels)
+
+    def records(self) -> tuple[list[str], list[list[Any]]]:
+        """Keys and raw rows in base units, as CSV, JSON and data frames hold them."""
+        keys = [c.key for c in self.columns]
+        rows = [[_plain(v) for v in row] for row in self.rows]
+        if self.levels is None or "level" in keys:
+            return keys, rows
+        return ["level", *keys], [[int(n), *r] for n, r in zip(self.levels, rows, strict=True)]
+
+    @property
+    def tree_column(self) -> int | None:
+        """The column that `levels` indents: the first text column."""
+        return next((i for i, c in enumerate(self.columns) if c.kind == "text"), None)
+
+    def cells(self, indent: str = "") -> list[list[str]]:
+        """Every value as a reader sees it, the tree column prefixed by `indent` a level."""
+        shown = [[c.show(v) for c, v in zip(self.columns, row, strict=True)] for row in self.rows]
+        tree = self.tree_column
+        if self.levels is not None and tree is not None:
+            for level, row in zip(self.levels, shown, strict=True):
+                row[tree] = indent * int(level) + row[tree]
+        return shown
+
+
+def render(
+    table: Table, fmt: Format = "table", *, width: int | None = None, color: bool = False
+) -> str:
+    """Render `table` as text that ends in a newline.
+
+    Parameters
+    ----------
+    table : Table
+    fmt : {'table', 'csv', 'json', 'jsonl', 'markdown', 'latex'}
+        CSV and JSON hold raw numbers in base units, the others formatted ones with units.
+        ``jsonl`` is an object a row, on a line of its own, which also names the table.
+    width : int, optional
+        Terminal columns for ``table``; None never wraps. Numbers are never cut: text columns
+        shrink to 16 columns, and the rest sticks out.
+    color : bool
+        Whether ``table`` may use ANSI styles.
+    """
+    if fmt == "table":
+        from perfmodel.base.richtable import draw
+
+        return draw(table, width, color)
+    if fmt not in FORMATS:
+        raise ValueError(f"wanted a format among {', '.join(FORMATS)}; found {fmt!r}")
+    drawn = {
+        "csv": _csv, "json": _json, "jsonl": _jsonl, "markdown": _markdown, "latex": _latex,
+    }  # fmt: skip
+    return drawn[fmt](table)
+
+
+def to_frame(table: Table) -> pd.DataFrame:
+    """Return raw values in base units as a data frame; its column names carry the units."""
+    import pandas as pd
+
+    keys, rows = table.records()
+    kinds = {"level": "int"} | {c.key: c.kind for c in table.columns}
+    types = {"int": "Int64", "float": "float64", "si": "float64", "percent": "float64"}
+    columns = {}
+    for i, key in enumerate(keys):
+        values = [row[i] for row in rows]
+        columns[key] = pd.Series(values, dtype=types.get(kinds[key], "object"), name=key)
+    frame = pd.DataFrame(columns)
+    frame.attrs["title"] = table.title
+    return frame
+
+
+def _plain(value: object) -> Any:
+    """Python's own number for a NumPy scalar; None for what is missing."""
+    if not isinstance(value, (str, int, float)) and hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float):
+        return None if math.isnan(value) else float(value)
+    return value
+
+
+def _csv(table: Table) -> str:
+    lines: list[str] = []
+
+    class Sink:
+        def write(self, line: str) -> None:
+            lines.append(line.removesuffix("\r\n") + "\n")
+
+    keys, rows = table.records()
+    writer = csv.writer(Sink(), lineterminator="\r\n")  # so that a lone \r is quoted as well
+    writer.writerow(keys)
+    writer.writerows(rows)
+    return re.sub(r"[\ud800-\udfff]", "\ufffd", "".join(lines))
+
+
+def _objects(table: Table) -> list[dict[str, Any]]:
+    keys, rows = table.records()
+    return [
+        {k: None if isinstance(v, float) and math.isinf(v) else v
+         for k, v in zip(keys, row, strict=True)}
+        for row in rows
+    ]  # fmt: skip
+
+
+def _jsonl(table: Table) -> str:
+    lines = (
+        json.dumps({"table": table.title, **row}, ensure_ascii=False, allow_nan=False, default=str)
+        for row in _objects(table)
+    )
+    return "".join(escape_json(line) + "\n" for line in lines)
+
+
+def _json(table: Table) -> str:
+    document = {"title": table.title, "rows": _objects(table), "notes": list(table.notes)}
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False, default=str)
+    return escape_json(text) + "\n"
+
+
+def _markdown(table: Table) -> str:
+    rules = {"left": ":--", "right": "--:", "center": ":-:"}
+    lines = [
+        [escape_markdown(c.heading) for c in table.columns],
+        [rules[c.alignment] for c in table.columns],
+        *([escape_markdown(cell) for cell in row] for row in table.cells("\u2003")),
+    ]
+    parts = [f"**{escape_markdown(table.title)}**\n"] if table.title else []
+    parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n")
+    parts += [f"Note: {escape_markdown(note)}\n" for note in table.notes]
+    return "\n".join(parts)
+
+
+def _latex(table: Table) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return " & ".join(cells) + r" \\"
+
+    shape = "".join(c.alignment[0] for c in table.columns)
+    body = [line([escape_latex(cell) for cell in row]) for row in table.cells("\u2003")]
+    out = ["% needs \\usepackage{booktabs}", r"\begin{table}[htbp]", r"\centering"]
+    out += [rf"\caption{{{escape_latex(table.title)}}}", r"\par\smallskip"] if table.title else []
+    out += [rf"\begin{{tabular}}{{{shape}}}", r"\toprule"]
+    out += [line([escape_latex(c.heading) for c in table.columns]), r"\midrule"]
+    out += [row.replace("\u2003", r"\hspace*{1em}") for row in body]
+    out += [r"\bottomrule", r"\end{tabular}"]
+    out += [rf"\par\smallskip{{\footnotesize {escape_latex(note)}\par}}" for note in table.notes]
+    return "\n".join([*out, r"\end{table}"]) + "\n"

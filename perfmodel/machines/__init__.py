@@ -1,0 +1,1 @@
+"""Machines: ceilings that are shipped as TOML files, looked up, or measured."""

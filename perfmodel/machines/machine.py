@@ -1,0 +1,208 @@
+"""Machines: the ceilings of a GPU by data type and link, each with its source."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+from perfmodel.base.errors import PerfmodelError
+from perfmodel.base.escape import printable
+from perfmodel.readers.trace import Gpu
+
+_CORES_PER_SM: Final = {
+    (3, 7): 192, (5, 0): 128, (5, 2): 128, (6, 0): 64, (6, 1): 128, (7, 0): 64, (7, 5): 64,
+    (8, 0): 64, (8, 6): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128, (12, 0): 128,
+}  # fmt: skip
+"""FP32 cores per multiprocessor by compute capability (CUDA C++ Programming Guide)."""
+
+_TF32_PRODUCTS: Final = (2, 3)
+"""A float32 is two TF32 numbers; the product of their small parts is left out (H. Ootomo,
+R. Yokota, Int. J. High Perform. Comput. Appl. 36, 475-491, 2022), and that of a small part with a
+factor that TF32 holds exactly, which has none."""
+
+
+SECTIONS: Final = {
+    "peak_flops_per_s": "FLOP/s",
+    "gemm_flops_per_s": "FLOP/s",
+    "bandwidth_bytes_per_s": "B/s",
+    "capacity_bytes": "B",
+    "latency_s": "s",
+}
+"""The tables of figures in a machine's file, and their units."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number of a machine with its source; where it was measured, with its spread.
+
+    Attributes
+    ----------
+    value : float
+        In the unit of its section.
+    source : str
+        A document, or how it was measured.
+    q1, q3 : float, optional
+        Quartiles of repeated measurements.
+    repeats : int, optional
+    """
+
+    value: float
+    source: str
+    q1: float | None = None
+    q3: float | None = None
+    repeats: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Ceilings of one GPU or CPU; a key that is absent is not known.
+
+    Attributes
+    ----------
+    peak_flops_per_s : mapping
+        By data type: 'float64', 'float32', 'float16', and on tensor cores 'float64_tensor',
+        'tf32_tensor', 'float16_tensor', 'bfloat16_tensor', 'float8_tensor'; dense.
+        'tf32x3_tensor' is a third of TF32's: three of its products for one of float32's accuracy;
+        'tf32x2_tensor' a half, for two.
+    bandwidth_bytes_per_s : mapping
+        By link: 'hbm', 'l2_read', 'pcie' (per direction), 'nvlink' (both directions together); of
+        a CPU 'dram'. What is measured adds its own (docs/machines.md).
+    source : str
+        Where the figures come from, where they do not say it themselves.
+    gemm_flops_per_s : mapping
+        By data type: what the best matrix product reaches; measured only.
+    capacity_bytes : mapping
+        'hbm' or 'dram', 'l2'.
+    latency_s : mapping
+        'launch' and others; measured only.
+    figures : mapping
+        Every number by section and key, with its own source and spread.
+    note : str
+        What a reader must know of all of them.
+    """
+
+    name: str
+    source: str
+    peak_flops_per_s: Mapping[str, float]
+    bandwidth_bytes_per_s: Mapping[str, float]
+    gemm_flops_per_s: Mapping[str, float] = field(default_factory=dict)
+    capacity_bytes: Mapping[str, float] = field(default_factory=dict)
+    latency_s: Mapping[str, float] = field(default_factory=dict)
+    figures: Mapping[tuple[str, str], Figure] = field(default_factory=dict)
+    note: str = ""
+
+    @classmethod
+    def of(
+        cls, name: str, source: str, figures: Mapping[tuple[str, str], Figure], note: str = ""
+    ) -> Machine:
+        """Return the machine that has these figures, by section and key."""
+        values: dict[str, dict[str, float]] = {section: {} for section in SECTIONS}
+        for (section, key), figure in figures.items():
+            values[section][key] = figure.value
+        values["peak_flops_per_s"] = _with_split_tf32(values["peak_flops_per_s"])
+        return cls(name, source, figures=figures, note=note, **values)
+
+
+def find(gpu: Gpu) -> Machine:
+    """Return the ceilings of a report's GPU.
+
+    A known GPU has its datasheet's; for another, the FP32 peak follows from the report's own
+    multiprocessors, clock and compute capability (2 FLOP per core and cycle) and its memory
+    bandwidth is the report's.
+    """
+    machine = datasheet((gpu.name,))
+    if machine is not None:
+        return machine
+    peaks: dict[str, float] = {}
+    cores = _CORES_PER_SM.get(gpu.compute_capability) if gpu.compute_capability else None
+    if cores and gpu.sm_count and gpu.clock_hz:
+        peaks["float32"] = 2.0 * cores * gpu.sm_count * gpu.clock_hz
+    links: dict[str, float] = {}
+    if gpu.memory_bandwidth_bytes_per_s:
+        links["hbm"] = float(gpu.memory_bandwidth_bytes_per_s)
+    return Machine(gpu.name, "derived from the report's TARGET_INFO_GPU", peaks, links)
+
+
+def known() -> tuple[Machine, ...]:
+    """Return every machine perfmodel ships, by name."""
+    return tuple(machine for _, machine in shipped())
+
+
+def shipped() -> tuple[tuple[str, Machine], ...]:
+    """Return every machine perfmodel ships with its short name, such as 'h200', by full name."""
+    found = ((entry.stem, entry.machine) for entry in _table())
+    return tuple(sorted(found, key=lambda pair: pair[1].name))
+
+
+def datasheet(devices: Iterable[str]) -> Machine | None:
+    """Return the shipped machine of a GPU or CPU that the system reports by one of these names."""
+    wanted = set(devices)
+    return next((entry.machine for entry in _table() if wanted & entry.devices), None)
+
+
+def named(name: str) -> Machine:
+    """Return the shipped machine of a name, such as 'h200' or 'NVIDIA H200 SXM', or a part of one.
+
+    The system's own name of a GPU or CPU is one, too: 'NVIDIA A100-SXM4-40GB'.
+
+    Raises
+    ------
+    PerfmodelError
+        If there is none of that name, or several.
+    """
+    asked = name.strip().casefold()
+    exact = [e for e in _table() if asked in e.names]
+    found = exact or [e for e in _table() if asked and asked in e.machine.name.casefold()]
+    if len(found) == 1:
+        return found[0].machine
+    choices = sorted(entry.stem for entry in found or _table())
+    raise PerfmodelError(
+        f"wanted one of the machines {', '.join(choices)}, or a TOML file of one (perfmodel "
+        f"machine measure writes it); found {printable(name)!r}; see perfmodel machine list"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    stem: str
+    devices: frozenset[str]
+    machine: Machine
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(n.casefold() for n in (self.stem, self.machine.name, *self.devices))
+
+
+@cache
+def _table() -> tuple[_Entry, ...]:
+    table = []
+    for file in resources.files("perfmodel").joinpath("machines").iterdir():
+        stem, dot, kind = file.name.rpartition(".")
+        if dot and kind == "toml":
+            entry = tomllib.loads(file.read_text(encoding="utf-8"))
+            figures = {
+                (section, key): _figure(given, entry["source"])
+                for section in SECTIONS
+                for key, given in entry.get(section, {}).items()
+            }
+            machine = Machine.of(entry["name"], entry["source"], figures, entry.get("note", ""))
+            devices = frozenset(entry["gpus"] + entry.get("cpus", []))
+            table.append(_Entry(stem, devices, machine))
+    return tuple(table)
+
+
+def _figure(given: Any, source: str) -> Figure:
+    """Return a figure of a file: a number, or a table where it has a source of its own."""
+    if isinstance(given, dict):
+        return Figure(float(given["value"]), given.get("source", source))
+    return Figure(float(given), source)
+
+
+def _with_split_tf32(peaks: Mapping[str, float]) -> dict[str, float]:
+    tensor = peaks.get("tf32_tensor")
+    split = {f"tf32x{n}_tensor": tensor / n for n in _TF32_PRODUCTS} if tensor else {}
+    return {**peaks, **split}

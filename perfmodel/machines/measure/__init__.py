@@ -1,0 +1,1 @@
+"""Measured ceilings of a machine: arithmetic, memory, links and collectives."""

@@ -1,0 +1,187 @@
+"""Measure this machine part by part; a part that fails or comes too late is left out, and said."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from perfmodel.base.errors import PerfmodelError
+from perfmodel.machines.machine import Machine
+from perfmodel.machines.measure import host, reduce
+from perfmodel.machines.measure.device import Device
+from perfmodel.machines.measure.device_arithmetic import arithmetic
+from perfmodel.machines.measure.device_memory import (
+    copies,
+    device_memory,
+    launches,
+    second_level_cache,
+)
+from perfmodel.machines.measure.device_products import squares, trainer_products
+from perfmodel.machines.measure.measurement import DTYPES, Found, MachineMeasurement
+from perfmodel.machines.measure.ranks import Ranks
+from perfmodel.machines.measure.shapes import Effort
+
+SOURCE: Final = "measured by perfmodel machine measure"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part: its name, its work, and whether all ranks do it or only the first."""
+
+    name: str
+    work: Callable[[], Found]
+    together: bool = False
+
+
+def measure(
+    ranks: Ranks,
+    effort: Effort,
+    *,
+    device: str = "auto",
+    seconds: float = 60.0,
+    command: str = "",
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[MachineMeasurement]:
+    """Measure this machine (collective); yield what there is at first and after every part.
+
+    Parameters
+    ----------
+    ranks : Ranks
+    effort : Effort
+    device : {'auto', 'gpu', 'cpu'}
+        'auto' is the GPU where there is one.
+    seconds : float
+        A part that has not begun by then is left out with a warning.
+    command : str
+        How this was called, for the file.
+    say : callable
+        Told each part's name and seconds as it ends.
+
+    Raises
+    ------
+    PerfmodelError
+        If a GPU is wanted and there is none.
+    """
+    began = time.perf_counter()
+    gpu, why_not = _device(ranks, effort, device)
+    parts = list(_device_parts(gpu, ranks, effort) if gpu else _host_parts(ranks, effort))
+    found = MachineMeasurement(
+        machine=Machine.of(gpu.name if gpu else host.name(), SOURCE, {}),
+        gpus=(gpu.name,) if gpu else (),
+        cpus=(host.name(),),
+        date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        command=command,
+        ranks=ranks.size,
+        cores=host.cores(),
+        versions=_versions(gpu, ranks),
+        warnings=(f"no GPU: {why_not}",) if why_not else (),
+    )
+    yield found
+    for part in (p for p in parts if not p.together):
+        if ranks.rank == 0:
+            found = _with(found, part, began + seconds, say)
+            yield found
+    ranks.rest()
+    for part in (p for p in parts if p.together and ranks.size > 1):
+        found = _with(found, part, began + seconds, say, ranks)
+        yield found
+
+
+def _device_parts(device: Device, ranks: Ranks, effort: Effort) -> Iterator[Part]:
+    yield Part("launches", partial(launches, device))
+    for dtype in ("float32", "float64", "float16"):
+        yield Part(f"multiply-adds {dtype}", partial(arithmetic, device, dtype))
+    yield Part("device memory", partial(device_memory, device, effort.dram_bytes))
+    yield Part("L2", partial(second_level_cache, device))
+    yield Part("copies", partial(copies, device, Ranks(), effort.copy_bytes))
+    for dtype in DTYPES:
+        yield Part(f"products {dtype}", partial(squares, device, dtype, effort.squares))
+    for dtype in ("float32", "tf32"):
+        yield Part(f"trainer's products {dtype}", partial(trainer_products, device, dtype, effort))
+    yield Part("copies of all ranks", partial(copies, device, ranks, effort.copy_bytes), True)
+    over_mpi = partial(reduce.over_mpi, ranks, effort.reduce_bytes, effort.repeats)
+    yield Part("MPI all-reduce", over_mpi, True)
+    over_nccl = partial(reduce.over_nccl, device, ranks, effort.reduce_bytes)
+    yield Part("NCCL all-reduce", over_nccl, True)
+
+
+def _host_parts(ranks: Ranks, effort: Effort) -> Iterator[Part]:
+    yield Part("memory", partial(host.memory, effort))
+    for dtype in ("float32", "float64"):
+        yield Part(f"products {dtype}", partial(host.squares, dtype, effort))
+    yield Part("trainer's products float32", partial(host.trainer_products, "float32", effort))
+    over_mpi = partial(reduce.over_mpi, ranks, effort.reduce_bytes, effort.repeats)
+    yield Part("MPI all-reduce", over_mpi, True)
+
+
+def _with(
+    found: MachineMeasurement,
+    part: Part,
+    deadline: float,
+    say: Callable[[str], None],
+    ranks: Ranks | None = None,
+) -> MachineMeasurement:
+    """Return what was found with one part more, or with the warning why not."""
+    began = time.perf_counter()
+    late = "its time is up; give more --seconds" if began > deadline else ""
+    late = ranks.decide(late) if ranks else late
+    new, said = Found(), late
+    if not late:
+        try:
+            new = part.work()
+        except Exception as error:  # a part may fail in any library; the others still count
+            said = str(error) if isinstance(error, PerfmodelError) else _words(error)
+        said = ranks.agree(said) if ranks else said
+        new = Found() if said else new
+    elapsed_s = time.perf_counter() - began
+    say(f"{part.name}: {'left out: ' + said if said else f'{elapsed_s:.2f} s'}")
+    figures = {**found.machine.figures, **new.figures}
+    return replace(
+        found,
+        machine=Machine.of(found.machine.name, SOURCE, figures),
+        series=found.series + new.series,
+        products=found.products + new.products,
+        elapsed_s={**found.elapsed_s, part.name: round(elapsed_s, 4)},
+        warnings=(*found.warnings, f"{part.name}: {said}") if said else found.warnings,
+    )
+
+
+def _device(ranks: Ranks, effort: Effort, wanted: str) -> tuple[Device | None, str]:
+    """Return this rank's GPU, or why there is none; all ranks take the same kind."""
+    if wanted == "cpu":
+        return None, ""
+    found, said = None, ""
+    try:
+        found = Device(ranks.local_rank, effort.repeats)
+    except Exception as error:
+        said = str(error) if isinstance(error, PerfmodelError) else _words(error)
+    said = ranks.agree(said)
+    if said and wanted == "gpu":
+        raise PerfmodelError(said)
+    return (None, said) if said else (found, "")
+
+
+def _words(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def _versions(device: Device | None, ranks: Ranks) -> Mapping[str, str]:
+    from perfmodel import __version__
+
+    found = {
+        "perfmodel": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "system": platform.platform(terse=True),
+    }
+    library = ranks.library()
+    if library:
+        found["mpi"] = library
+    return {**found, **(device.versions() if device else {})}

@@ -1,1 +1,0 @@
-"""Memory: what a run should allocate, what it did, and a model of both."""

@@ -1,0 +1,1 @@
+"""Models: formulas and statistics that need no report."""

@@ -1,0 +1,90 @@
+"""Mean, standard deviation and coefficient of variation of a few runs, with their intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from perfmodel.models.chisquare import quantile
+from perfmodel.models.student import quantile as t_quantile
+
+LEVEL: Final = 0.95
+LARGEST_CV: Final = 0.33
+"""Up to here the interval of the coefficient of variation is good (Vangel 1996)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Of n values; what n does not allow is None.
+
+    Attributes
+    ----------
+    mean, low, high : float
+        With Student's t interval.
+    std : float
+        Sample standard deviation (n - 1).
+    cv, cv_low, cv_high : float
+        std / mean; no upper limit where the interval is open.
+    least, most : float
+    """
+
+    n: int
+    mean: float
+    low: float | None
+    high: float | None
+    std: float | None
+    cv: float | None
+    cv_low: float | None
+    cv_high: float | None
+    least: float
+    most: float
+
+
+def spread(values: Sequence[float], level: float = LEVEL) -> Spread | None:
+    """Describe values; None without any.
+
+    Parameters
+    ----------
+    values : sequence of float
+        In any unit: the coefficient of variation does not depend on it.
+    level : float
+        Coverage of the intervals.
+    """
+    n = len(values)
+    if not n:
+        return None
+    mean = math.fsum(values) / n
+    if n == 1:
+        return Spread(1, mean, None, None, None, None, None, None, mean, mean)
+    std = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))
+    half = t_quantile(1 - level, n - 1) * std / math.sqrt(n)
+    cv = std / mean if mean > 0 else None
+    cv_low, cv_high = cv_interval(cv, n, level) if cv is not None else (None, None)
+    return Spread(
+        n, mean, mean - half, mean + half, std, cv, cv_low, cv_high, min(values), max(values)
+    )
+
+
+def cv_interval(cv: float, n: int, level: float = LEVEL) -> tuple[float, float | None]:
+    """Return limits of the coefficient of variation of a normal population.
+
+    K / sqrt(((u + 2) / n - 1) K^2 + u / (n - 1)) with u the quantiles of chi-square with n - 1
+    degrees of freedom; the upper limit does not exist where the root's argument is negative.
+    Source: M. G. Vangel, Confidence Intervals for a Normal Coefficient of Variation, The American
+    Statistician 50, 21-26 (1996), modifying A. T. McKay, J. R. Stat. Soc. 95, 695-698 (1932).
+
+    Examples
+    --------
+    >>> [round(limit, 3) for limit in cv_interval(0.1, 5)]
+    [0.06, 0.294]
+    """
+    tail = (1 - level) / 2
+    limits = []
+    for p in (1 - tail, tail):
+        u = quantile(p, n - 1)
+        square = ((u + 2) / n - 1) * cv**2 + u / (n - 1)
+        limits.append(cv / math.sqrt(square) if square > 0 else None)
+    low, high = limits
+    return low or 0.0, high

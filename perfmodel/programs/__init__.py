@@ -1,0 +1,1 @@
+"""Programs: what is known of one kind of program."""

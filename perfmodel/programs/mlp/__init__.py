@@ -1,0 +1,1 @@
+"""The trainer's MLP: its sizes, ranges, transports and settings."""

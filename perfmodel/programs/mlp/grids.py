@@ -1,0 +1,302 @@
+"""Grids: how p ranks cut the loops of the MLP's five products, and what must then be sent.
+
+Source: the handout, section 4.3: each product is a triple loop, sum over k of A[i, k] B[k, j], and
+the question is how to partition its triplets (i, k, j) over the ranks. [D] is the document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from math import prod
+from typing import Final
+
+from perfmodel.base.errors import WorkloadError
+from perfmodel.models.collectives import Collective, cost
+from perfmodel.workloads.work import Symbol
+
+LAYER_1: Final = ("forward GEMM 1", "backward GEMM 3")
+PRODUCTS: Final[Mapping[str, str]] = {
+    "forward GEMM 1": "HDB",  # z1 = W1 x
+    "forward GEMM 2": "CHB",  # z2 = W2 a1
+    "backward GEMM 1": "HCB",  # da1 = W2^T dz2
+    "backward GEMM 2": "CBH",  # dW2 = dz2 a1^T
+    "backward GEMM 3": "HBD",  # dW1 = dz1 x^T
+}
+"""Every product and the dimensions that its loops i, k and j run over."""
+
+FLOPS_PER_HIDDEN: Final = 9
+"""Bias 1, sigmoid 4, hidden gradient 3, sum for b1 1; as `perfmodel.programs.mlp.mlp` counts."""
+FLOPS_PER_OUTPUT: Final = 9
+"""Bias 1, softmax 5, output gradient 2, sum for b2 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The network and its batch: D inputs, H hidden units, C classes, B images, b bytes each."""
+
+    D: int
+    H: int
+    C: int
+    B: int
+    b: int = 4
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            Symbol(f.name).check(getattr(self, f.name))
+
+    @property
+    def parameters(self) -> int:
+        """Elements of W1, b1, W2 and b2: n = HD + H + CH + C."""
+        return self.H * self.D + self.H + self.C * self.H + self.C
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A process grid, p = B x H x D x C: into how many parts each dimension is cut.
+
+    Ranks along D have work in layer 1 only, ranks along C in layer 2 only; in the other layer
+    they cut H further. So every rank does 1/p of the triplets of every product, and none twice:
+
+    =======  ==============  ==============  =========
+    layer    i               k               j
+    =======  ==============  ==============  =========
+    1        H in H x C      D in D          B in B
+    2        C in C          H in H x D      B in B
+    =======  ==============  ==============  =========
+
+    Both layers cut the batch alike: changing that between them would move all of a1 and da1.
+    """
+
+    B: int = 1
+    H: int = 1
+    D: int = 1
+    C: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are, p."""
+        return self.B * self.H * self.D * self.C
+
+    @property
+    def name(self) -> str:
+        """Data parallel, model parallel, or the cuts, such as 'B2 x H2'."""
+        cuts = [(f.name, getattr(self, f.name)) for f in fields(self)]
+        cut = [(dimension, n) for dimension, n in cuts if n > 1]
+        known = {"": "one rank", "B": "data parallel", "H": "model parallel"}
+        return known.get(
+            "".join(d for d, _ in cut), " x ".join(f"{dimension}{n}" for dimension, n in cut)
+        )
+
+    def parts(self, product: str) -> tuple[int, int, int]:
+        """Return into how many parts the loops i, k and j of a product are cut."""
+        cuts = {f.name: getattr(self, f.name) for f in fields(self)}
+        cuts["H"] *= self.C if product in LAYER_1 else self.D
+        i, k, j = (cuts[dimension] for dimension in PRODUCTS[product])
+        return i, k, j
+
+    def why_not(self, sizes: Sizes) -> str | None:
+        """Say why the sizes cannot be cut like this; None if they can."""
+        for dimension, cut in (
+            ("B", self.B), ("H", self.H * self.D * self.C), ("D", self.D), ("C", self.C),
+        ):  # fmt: skip
+            size = getattr(sizes, dimension)
+            if cut > size:
+                return f"{dimension} = {size} cannot be cut into {cut} parts"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One collective of every batch: who takes part, and what the whole vector is.
+
+    Attributes
+    ----------
+    what : str
+    collective : {'all-reduce', 'reduce-scatter', 'all-gather'}
+    ranks : int
+        Of one group; the groups work side by side.
+    elements : int
+        The vector's: reduced whole, scattered from, or gathered to on every rank.
+    bytes : int
+        The same in bytes: what is handed to MPI (an all-gather's: what it hands back).
+    """
+
+    what: str
+    collective: Collective
+    ranks: int
+    elements: int
+    bytes: int
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes one rank sends by a ring, the fewest there can be; it receives as many."""
+        return cost(self.collective, self.bytes, self.ranks).sent_bytes
+
+    @property
+    def staged_bytes(self) -> float:
+        """Bytes over PCIe where MPI reads host memory: what goes in and what comes out."""
+        if self.collective == "all-reduce":
+            return 2 * self.bytes
+        return self.bytes + self.bytes / self.ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What one rank of a grid does in one batch; the busiest one where sizes do not divide.
+
+    Attributes
+    ----------
+    products : mapping of str to int
+        FLOPs of every product.
+    elementwise_flops, step_flops, reduce_flops : float
+        Of the activations and their gradients, of the update, of adding in collectives.
+    balance : float
+        Mean over busiest rank of the products' FLOPs: 1 if all dimensions divide.
+    parameters : int
+        Elements of W1, b1, W2 and b2 that the rank holds.
+    activations : int
+        Elements of the hidden and output layer's buffers.
+    image_bytes : int
+        Its part of the pixels and one-hot labels of one batch: PCIe bytes if streamed.
+    """
+
+    sizes: Sizes
+    grid: Grid
+    transfers: tuple[Transfer, ...]
+    products: Mapping[str, int]
+    elementwise_flops: int
+    step_flops: int
+    reduce_flops: float
+    balance: float
+    parameters: int
+    activations: int
+    image_bytes: int
+
+    @property
+    def compute_flops(self) -> int:
+        """FLOPs on the GPU: products, elementwise work, step."""
+        return sum(self.products.values()) + self.elementwise_flops + self.step_flops
+
+    @property
+    def flops(self) -> float:
+        """All FLOPs, those of the collectives included."""
+        return self.compute_flops + self.reduce_flops
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes handed to MPI."""
+        return sum(t.bytes for t in self.transfers)
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes sent, one direction."""
+        return sum(t.sent_bytes for t in self.transfers)
+
+    @property
+    def staged_bytes(self) -> float:
+        """Bytes copied between GPU and host for MPI."""
+        return sum(t.staged_bytes for t in self.transfers)
+
+    def memory_bytes(self, images: int | None = None) -> int:
+        """GPU memory: parameters, gradients, activations, and the images of a batch or of all.
+
+        Parameters
+        ----------
+        images : int, optional
+            Number of images that stay resident; a buffer for one batch by default.
+        """
+        held = self.image_bytes
+        if images is not None:
+            per_image = self.image_bytes // -(-self.sizes.B // self.grid.B)
+            held = per_image * -(-images // self.grid.B)
+        return self.sizes.b * (2 * self.parameters + self.activations) + held
+
+
+def grids(ranks: int) -> tuple[Grid, ...]:
+    """Enumerate all grids of p ranks: every way to write p as B x H x D x C.
+
+    Examples
+    --------
+    >>> [grid.name for grid in grids(2)]
+    ['C2', 'D2', 'model parallel', 'data parallel']
+    """
+    if ranks < 1:
+        raise WorkloadError(f"wanted at least one rank; found {ranks}; give p")
+    return tuple(Grid(*factors) for factors in _factorizations(ranks, len(fields(Grid))))
+
+
+def _factorizations(number: int, count: int) -> Iterator[tuple[int, ...]]:
+    if count == 1:
+        yield (number,)
+        return
+    for factor in range(1, number + 1):
+        if number % factor == 0:
+            for rest in _factorizations(number // factor, count - 1):
+                yield (factor, *rest)
+
+
+def split(sizes: Sizes, grid: Grid) -> Split:
+    """Count what one rank of a grid does and sends.
+
+    The rules: a loop's cut in k leaves partial sums, which are reduced over the ranks of that cut;
+    a cut in i or j leaves different elements, which are gathered where the next product needs them
+    whole. Elements are ceil(size / parts), the busiest rank's.
+
+    Raises
+    ------
+    WorkloadError
+        If the sizes cannot be cut like this.
+    """
+    problem = grid.why_not(sizes)
+    if problem is not None:
+        raise WorkloadError(f"{grid.name}: {problem}; take fewer ranks along it")
+    hidden = -(-sizes.H // (grid.H * grid.D * grid.C))  # what a rank owns of a1 and b1
+    rows_1, rows_2 = -(-sizes.H // (grid.H * grid.C)), -(-sizes.H // (grid.H * grid.D))
+    pixels, classes = -(-sizes.D // grid.D), -(-sizes.C // grid.C)
+    images = -(-sizes.B // grid.B)
+    weights = rows_1 * pixels + classes * rows_2
+    parameters = weights + hidden + classes
+    products = {
+        name: 2 * prod(-(-getattr(sizes, d) // cut) for d, cut in zip(loops, cuts, strict=True))
+        for name, loops in PRODUCTS.items()
+        for cuts in (grid.parts(name),)
+    }
+    whole = sum(2 * prod(getattr(sizes, d) for d in loops) for loops in PRODUCTS.values())
+    moved = tuple(_transfers(sizes.b, grid, (rows_1, rows_2, classes, images), parameters))
+    reduced = [t for t in moved if t.collective != "all-gather"]
+    apart = grid.D > 1 or grid.C > 1  # then the layers hold different rows of the hidden layer
+    buffers = rows_1 + 2 * rows_2 if apart else 2 * rows_1
+    return Split(
+        sizes=sizes,
+        grid=grid,
+        transfers=moved,
+        products=products,
+        elementwise_flops=(FLOPS_PER_HIDDEN * hidden + FLOPS_PER_OUTPUT * classes) * images,
+        step_flops=2 * parameters + 2 * weights,
+        reduce_flops=sum((t.ranks - 1) * t.elements / t.ranks for t in reduced),
+        balance=whole / grid.ranks / sum(products.values()),
+        parameters=parameters,
+        activations=(buffers + classes) * images,
+        image_bytes=sizes.b * (pixels + classes) * images,
+    )
+
+
+def _transfers(
+    b: int, grid: Grid, blocks: tuple[int, int, int, int], parameters: int
+) -> Iterator[Transfer]:
+    """Yield the collectives of one batch in order, those of one rank left out."""
+    rows_1, rows_2, classes, images = blocks
+    found: tuple[tuple[str, Collective, int, int], ...] = (
+        ("z1, partial over D", "reduce-scatter", grid.D, rows_1 * images),
+        ("a1", "all-gather", grid.C, rows_2 * images),
+        ("z2, partial over H", "all-reduce", grid.H * grid.D, classes * images),
+        ("maxima of the softmax", "all-reduce", grid.C, images),
+        ("sums of the softmax", "all-reduce", grid.C, images),
+        ("da1, partial over C", "reduce-scatter", grid.C, rows_2 * images),
+        ("dz1", "all-gather", grid.D, rows_1 * images),
+        ("gradients, partial over B", "all-reduce", grid.B, parameters),
+    )
+    for what, collective, ranks, elements in found:
+        if ranks > 1:
+            yield Transfer(what, collective, ranks, elements, b * elements)

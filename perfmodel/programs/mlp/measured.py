@@ -1,0 +1,242 @@
+"""Measured splits: the rates of a report, and its communication beside the paper's estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from perfmodel.analysis.result import RangeRow, RunAnalysis
+from perfmodel.base.errors import ModelError, WorkloadError
+from perfmodel.models.collectives import Link, cost, fit_link
+from perfmodel.programs.mlp.grids import Grid, Sizes, split
+from perfmodel.programs.mlp.model import Rates, Through
+from perfmodel.timing.copies import NCCL, CollectiveGroup
+
+_IMAGES = ("copying images host -> device",)
+_STAGING = ("cudaMemcpyDeviceToHost", "cudaMemcpyHostToDevice")
+_RATES = ("P_flops", "P_pci", "P_mpi", "P_peer", "alpha")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One report's communication per rank and batch: estimated on paper, and measured.
+
+    Attributes
+    ----------
+    label, parallel : str
+        The report, and 'data' or 'model'.
+    grid : Grid
+    through : {'MPI', 'NCCL'} or None
+        What summed; None if the report shows no all-reduce.
+    estimated_bytes, measured_bytes : float or None
+        Handed to it; measured by the calls' sizes inside the range MPI_Allreduce. A report does
+        not record those of NCCL.
+    estimated_calls, measured_calls : float or None
+        All-reduces.
+    estimated_s, measured_s : float or None
+        Time of the all-reduce by the rates, None if these are of another link; and of the range on
+        the host, or of NCCL's kernels on the GPU.
+    transfer_s : float or None
+        Measured from the last rank's arrival on.
+    """
+
+    label: str
+    parallel: str
+    grid: Grid
+    through: Through | None
+    estimated_bytes: float
+    measured_bytes: float | None
+    estimated_calls: float
+    measured_calls: float | None
+    estimated_s: float | None
+    measured_s: float | None
+    transfer_s: float | None
+
+
+def sizes_of(values: Mapping[str, int]) -> tuple[Sizes, int]:
+    """Return the sizes and p from values of D, H, C, B, p and b (4 by default).
+
+    Raises
+    ------
+    WorkloadError
+        If one is missing, unknown or no positive whole number.
+    """
+    flags = {"D": "input-size", "H": "hidden-size", "C": "num-classes", "B": "batch-size"}
+    flags["p"] = "ranks"
+    unknown = [name for name in values if name not in (*flags, "b")]
+    if unknown:
+        raise WorkloadError(
+            f"wanted values of D, H, C, B, p and b; found {unknown[0]!r}; leave it out"
+        )
+    missing = [name for name in flags if name not in values]
+    if missing:
+        told = " ".join(f"--{flags[name]} {name}" for name in missing)
+        raise WorkloadError(
+            f"wanted D, H, C, B and p; found no {', '.join(missing)}; give {told}, or a report "
+            "that tells them"
+        )
+    of_network = {name: values[name] for name in "DHCB"}
+    return Sizes(**of_network, b=values.get("b", 4)), values["p"]
+
+
+def rates_of(run: RunAnalysis) -> Rates:
+    """Take the rates from a report that was analyzed with full counting.
+
+    P_flops is over the products. Images and staging have rates of their own, bytes over the
+    ranges' median time on the GPU, or on the host without one. alpha and beta are fitted to the
+    report's all-reduces by size; where these have one size, or are NCCL's, whose sizes are not
+    recorded, beta takes all of their time.
+
+    Raises
+    ------
+    ModelError
+        If the report tells no P_flops or no all-reduce.
+    """
+    compute = run.rates.get("P_flops")
+    groups = _all_reduces(run)
+    if compute is None or not groups or len(run.ranks) < 2:
+        lacking = "no P_flops" if compute is None else "no all-reduce of two or more ranks"
+        apart = ", without a CUDA graph," if run.workload.replay else ""
+        raise ModelError(
+            f"{run.label}: wanted the rates of a parallel run; found {lacking}; give the report of "
+            f"a run of two or more ranks{apart} first, or --rate P_flops=... and --rate P_mpi=..."
+        )
+    through = _through(groups)
+    by_nccl = through == "NCCL"
+    link, notes = _nccl_link(run, groups) if by_nccl else _link(groups, len(run.ranks), run.label)
+    return Rates(
+        flops_per_s=compute.value,
+        link=link,
+        images_bytes_per_s=_rate(run, _IMAGES),
+        staging_bytes_per_s=_rate(run, _STAGING),
+        source=run.label,
+        notes=notes,
+        through=through or "MPI",
+    )
+
+
+def override(rates: Rates, given: Mapping[str, float]) -> Rates:
+    """Replace rates by given ones: P_flops, P_pci, P_mpi or P_peer (one direction), alpha.
+
+    Raises
+    ------
+    ModelError
+        If a name is unknown or a value not above 0.
+    """
+    for name, value in given.items():
+        if name not in _RATES or not value >= 0 or (name != "alpha" and value == 0):
+            raise ModelError(
+                f"wanted a rate among {', '.join(_RATES)}, above 0; found {name}={value:g}; give "
+                "--rate P_mpi=4GB/s, say"
+            )
+    changed = rates
+    if {"P_mpi", "P_peer"} <= given.keys():
+        raise ModelError("wanted one link; found P_mpi and P_peer; give the one that sums")
+    if given.keys() & {"P_mpi", "P_peer", "alpha"}:
+        sent = given.get("P_mpi", given.get("P_peer", 1 / rates.link.beta_s_per_byte))
+        through: Through = "NCCL" if "P_peer" in given else rates.through
+        through = "MPI" if "P_mpi" in given else through
+        alpha = given.get("alpha", rates.link.alpha_s)
+        notes = () if "alpha" in given else rates.notes
+        changed = replace(changed, link=Link(alpha, 1 / sent), notes=notes, through=through)
+    if "P_pci" in given:
+        pci = given["P_pci"]
+        changed = replace(changed, images_bytes_per_s=pci, staging_bytes_per_s=pci)
+    if "P_flops" in given:
+        changed = replace(changed, flops_per_s=given["P_flops"])
+    return replace(changed, source=f"{rates.source} and --rate") if given else changed
+
+
+def compare(run: RunAnalysis, rates: Rates) -> Comparison:
+    """Set a data or model parallel report's all-reduce beside the paper's estimate.
+
+    Raises
+    ------
+    WorkloadError
+        If the report's sizes are unknown.
+    """
+    sizes, ranks = sizes_of({s: run.identity.values[s] for s in run.workload.symbols})
+    parallel = "model" if run.identity.config.get("parallel") == "model" else "data"
+    grid = Grid(H=ranks) if parallel == "model" else Grid(B=ranks)
+    transfers = split(sizes, grid).transfers
+    groups = _all_reduces(run)
+    through = _through(groups)
+    row = None if through == "NCCL" else _row(run, "MPI_Allreduce")
+    transfer = [g.transfer_s for g in groups]
+    known = [s for s in transfer if s is not None]
+    estimated = sum(
+        cost(t.collective, t.bytes, t.ranks, rates.algorithm).seconds(rates.link) for t in transfers
+    )
+    measured = row.host_s if row else None
+    if through == "NCCL":  # the host only queues it
+        measured = sum(g.count * g.seconds for g in groups)
+    return Comparison(
+        label=run.label,
+        parallel=parallel,
+        grid=grid,
+        through=through,
+        estimated_bytes=sum(t.bytes for t in transfers),
+        measured_bytes=row.measured_mpi_bytes if row else None,
+        estimated_calls=len(transfers),
+        measured_calls=sum(g.count for g in groups) if groups else None,
+        estimated_s=estimated if through in (None, rates.through) else None,
+        measured_s=measured,
+        transfer_s=(
+            sum(g.count * (g.transfer_s or 0.0) for g in groups)
+            if known and len(known) == len(transfer)
+            else None
+        ),
+    )
+
+
+def _link(groups: list[CollectiveGroup], ranks: int, label: str) -> tuple[Link, tuple[str, ...]]:
+    sizes = [float(g.bytes or 0) for g in groups]
+    seconds = [g.seconds if g.transfer_s is None else g.transfer_s for g in groups]
+    try:
+        return fit_link(sizes, seconds, ranks), ()
+    except ModelError:  # one size, or times that do not grow
+        sent = sum(g.count * cost("all-reduce", g.bytes or 0, ranks).sent_bytes for g in groups)
+        spent = sum(g.count * s for g, s in zip(groups, seconds, strict=True))
+    note = (
+        f"{label}: the times of its all-reduces do not part alpha from beta, so alpha is unknown "
+        "and beta takes all of them; give the report of a data parallel run first, or --rate "
+        "alpha=..."
+    )
+    return Link(0.0, spent / sent), (note,)
+
+
+def _nccl_link(run: RunAnalysis, groups: list[CollectiveGroup]) -> tuple[Link, tuple[str, ...]]:
+    """Take beta from the formula's bytes of a batch over the time of all kernels in it."""
+    handed = float(run.totals.peer_message_bytes)
+    spent = sum(g.count * (g.seconds if g.transfer_s is None else g.transfer_s) for g in groups)
+    note = (
+        f"{run.label}: reports do not record the sizes of NCCL's messages, so P_peer takes those "
+        "of the formulas, alpha is unknown and beta takes all of the time; give --rate alpha=..."
+    )
+    return Link(0.0, spent / cost("all-reduce", handed, len(run.ranks)).sent_bytes), (note,)
+
+
+def _all_reduces(run: RunAnalysis) -> list[CollectiveGroup]:
+    """All-reduces of MPI with their sizes, else those of NCCL."""
+    found = [g for g in run.collectives if g.name == "MPI_Allreduce" and g.bytes]
+    return found or [g for g in run.collectives if g.name == f"{NCCL}AllReduce"]
+
+
+def _through(groups: list[CollectiveGroup]) -> Through | None:
+    if not groups:
+        return None
+    return "NCCL" if groups[0].name.startswith(NCCL) else "MPI"
+
+
+def _row(run: RunAnalysis, label: str) -> RangeRow | None:
+    return next((row for row in run.ranges if row.label == label), None)
+
+
+def _rate(run: RunAnalysis, labels: tuple[str, ...]) -> float | None:
+    """Bytes over time of these ranges together; None where they were not measured."""
+    moved = spent = 0.0
+    for row in (r for label in labels if (r := _row(run, label)) is not None):
+        seconds = row.host_s if row.gpu_projection_s is None else row.gpu_projection_s
+        if row.pci_bytes and seconds:
+            moved, spent = moved + row.pci_bytes, spent + seconds
+    return moved / spent if spent else None

@@ -1,0 +1,210 @@
+"""The two-layer MLP of the document: FLOPs and bytes per rank and batch, range by range."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, get_args
+
+from perfmodel.base.errors import WorkloadError
+from perfmodel.programs.mlp.mlp_ranges import (
+    COPY,
+    GRAPH,
+    NCCL,
+    PEER,
+    Rows,
+    all_rows,
+    fuse,
+    graph_of,
+    reduced_by,
+)
+from perfmodel.workloads.expression import Expression
+from perfmodel.workloads.work import Symbol, Work, Workload
+
+Counting = Literal["document", "full"]
+Parallel = Literal["data", "model"]
+Transport = Literal["host", "mpi", "nccl", "peer", "none"]
+Fused = Literal["no", "products", "all"]
+
+BATCH_RANGE: Final = "batch iteration"
+SYMBOLS: Final = (
+    Symbol("D", "input size", "elements per image"),
+    Symbol("H", "hidden size", "units"),
+    Symbol("C", "number of classes", "classes"),
+    Symbol("B", "batch size of all ranks together", "images"),
+    Symbol("p", "MPI ranks", "ranks"),
+    Symbol("b", "bytes per element", "B"),
+)
+DOCUMENT_GEMMS: Final = ("forward GEMM 1", "forward GEMM 2", "backward GEMM 1", "backward GEMM 3")
+"""The GEMMs whose FLOPs the document counts (Question 2.3): 4 B' H (D + C) together."""
+
+PHASES: Final = {
+    "document": ("forward", "backward", "step", PEER),
+    "full": (COPY, "forward", "backward", "step", PEER),
+}
+"""By counting, the parts of a batch that its formulas cover, where the run has them."""
+
+_SOURCE: Final = "CME 213 final project, Questions 2.3 to 2.6; see docs/model.md"
+_THROUGH: Final[Mapping[str, Transport]] = {
+    "cuda-aware": "mpi",
+    "nccl": "nccl",
+    "peer": "peer",
+    "none": "none",
+}
+_NAMES: Final = {"nccl": ", NCCL", "peer": ", GPU to GPU"}
+
+
+def mlp(
+    counting: Counting = "full",
+    parallel: Parallel = "data",
+    *,
+    transport: Transport = "host",
+    copies_images: bool = True,
+    fused: Fused = "no",
+    graph: bool = False,
+) -> Workload:
+    """Build the workload of z1 = W1 x + b1, a1 = sigmoid(z1), z2 = W2 a1 + b2, y = softmax(z2).
+
+    Parameters
+    ----------
+    counting : {'full', 'document'}
+        'full' counts everything. 'document' reproduces the document's Questions 2.3 to 2.6: the
+        FLOPs of four GEMMs, no image copies, and the all-reduce's bytes in both directions. The
+        two differ in FLOPs and the links' bytes; memory traffic and messages are the same.
+    parallel : {'data', 'model'}
+        'data' splits the batch, B' = B/p images per rank, and all-reduces the gradients. 'model'
+        splits W1 by rows and W2 by columns, H' = H/p hidden units per rank, and all-reduces z2.
+        b2 is held whole by every rank, and so is its gradient: all compute it alike from dz2.
+        Where p does not divide H, H' is the mean over the ranks.
+    transport : {'host', 'mpi', 'nccl', 'peer', 'none'}
+        What the all-reduce takes: MPI between copies over PCIe; MPI alone (NumPy, or a CUDA-aware
+        library); NCCL; one kernel that adds the other GPUs' gradients and takes the step; nothing.
+    copies_images : bool
+        Every batch is copied from the host; otherwise all images stay where they are computed.
+    fused : {'no', 'products', 'all'}
+        The two small products on either side of dz2 lie inside other kernels, so that ranges
+        'forward GEMM 2' and 'backward GEMM 2' do not occur; with 'all' the sigmoid, too, is part
+        of the first product.
+    graph : bool
+        The batch is replayed as one CUDA graph: one range holds all the work.
+
+    Notes
+    -----
+    All-reduce of m elements by a ring: every rank sends 2 (p-1)/p m b bytes and receives as many
+    (P. Patarasuk, X. Yuan, J. Parallel Distrib. Comput. 69, 117-124, 2009). 'full' counts one
+    direction, for links that carry both at once; 'document' counts both, 4 (p-1)/p m b, which is
+    the document's 2 m b at p = 2. The 'peer' kernel sends its m b bytes to each of the p - 1
+    others.
+
+    Examples
+    --------
+    >>> values = {"D": 784, "H": 512, "C": 10, "B": 3000, "p": 2, "b": 4}
+    >>> mlp("document").total().subs(values).flops
+    2439168000
+    >>> mlp("full", transport="nccl", copies_images=False).total().subs(values).peer_bytes
+    1628200
+    """
+    for found, known in (
+        (counting, get_args(Counting)),
+        (parallel, get_args(Parallel)),
+        (transport, get_args(Transport)),
+        (fused, get_args(Fused)),
+    ):
+        if found not in known:
+            raise WorkloadError(f"wanted one of {', '.join(known)}; found '{found}'; take one")
+    if parallel == "model" and transport == "peer":
+        raise WorkloadError(
+            "transport 'peer' sums gradients and takes the step, found model parallelism, which "
+            "sums z2; take 'nccl'"
+        )
+    rows = _rows(counting, parallel, transport, fused)
+    if not copies_images:
+        del rows[COPY]
+    phases = tuple(name for name in PHASES[counting] if name in rows)
+    if graph:
+        rows, phases = graph_of(rows), ()
+    symbols = {symbol.name: symbol for symbol in SYMBOLS}
+    derived = _data_parallel() if parallel == "data" else _model_parallel()
+    definitions = {s.name: s.definition for s in derived if s.definition}
+    return Workload(
+        name=f"MLP, {parallel} parallel{_NAMES.get(transport, '')}{', CUDA graph' * graph}",
+        counting=counting,
+        source=_SOURCE,
+        batch_range=BATCH_RANGE,
+        symbols=symbols,
+        ranges={name: Work.parse(row, symbols, definitions) for name, row in rows.items()},
+        derived={symbol.name: symbol for symbol in derived},
+        divisible=(("B", "p"),) if parallel == "data" else (),
+        shared=(("H", "p"),) if parallel == "model" else (),
+        phases=phases,
+        replay=GRAPH if graph else "",
+    )
+
+
+def as_it_ran(workload: Workload, config: Mapping[str, Any]) -> Workload:
+    """Give the MLP the ranges and links of the run that a configuration mark describes.
+
+    Parameters
+    ----------
+    workload : Workload
+        Any other than the MLP is returned as it is.
+    config : mapping
+        The mark's content; without one nothing changes.
+    """
+    if workload.source != _SOURCE or not config:
+        return workload
+    on_gpu = config.get("backend") != "numpy"
+    transport = _THROUGH.get(str(config.get("transport")), "host")
+    fused: Fused = "no"
+    if on_gpu and config.get("gemm") == "fused":  # cuBLAS, which multiplies TF32, has no sigmoid
+        fused = "products" if config.get("math") == "tf32" else "all"
+    counting: Counting = "document" if workload.counting == "document" else "full"
+    return mlp(
+        counting,
+        "model" if config.get("parallel") == "model" else "data",
+        transport="mpi" if transport == "host" and not on_gpu else transport,
+        copies_images=on_gpu and config.get("data_on") != "device",
+        fused=fused,
+        graph=config.get("graph") is True,
+    )
+
+
+def _rows(counting: Counting, parallel: Parallel, transport: Transport, fused: Fused) -> Rows:
+    """Formulas by range, as `counting` counts them."""
+    hidden, batch = ("H", "Bp") if parallel == "data" else ("Hp", "B")
+    message = "n" if parallel == "data" else "m"
+    rows = all_rows(hidden, batch, message)
+    if counting == "document":
+        _as_the_document_counts(rows, message)
+    if fused != "no":
+        fuse(rows, hidden, batch, sigmoid=fused == "all")
+    return reduced_by(rows, transport)
+
+
+def _as_the_document_counts(rows: Rows, m: str) -> None:
+    """Keep the FLOPs of four GEMMs, drop image copies, count all-reduces in both directions."""
+    for name, row in rows.items():
+        if name not in DOCUMENT_GEMMS:
+            row.pop("flops", None)
+    del rows[COPY]["pci"]
+    rows["MPI_Allreduce"]["mpi"] = rows[NCCL]["peer"] = f"4*(p - 1)/p*{m}*b"
+    rows[PEER]["peer"] = f"2*(p - 1)*{m}*b"
+
+
+def _data_parallel() -> tuple[Symbol, ...]:
+    return (
+        _derive("Bp", "B/p", "images of one rank", "images", "B'"),
+        _derive("n", "H*D + H + C*H + C", "parameters", "elements"),
+    )
+
+
+def _model_parallel() -> tuple[Symbol, ...]:
+    return (
+        _derive("Hp", "H/p", "hidden units of one rank", "units", "H'"),
+        _derive("n", "H/p*D + H/p + C*H/p + C", "parameters of one rank", "elements"),
+        _derive("m", "C*B", "elements all-reduced: z2", "elements"),
+    )
+
+
+def _derive(name: str, formula: str, meaning: str, unit: str, label: str = "") -> Symbol:
+    definition = Expression.parse(formula, [symbol.name for symbol in SYMBOLS])
+    return Symbol(name, meaning, unit, label=label, definition=definition)

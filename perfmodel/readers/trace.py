@@ -1,0 +1,287 @@
+"""The frozen, columnar tables that a report becomes: every reader makes one `Trace`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+Int8 = npt.NDArray[np.int8]
+Bool = npt.NDArray[np.bool_]
+
+NULL: Final = int(np.iinfo(np.int64).min)
+"""Stands for SQL NULL in an int64 column: an end never written, a size not recorded."""
+
+NO_NAME: Final = -1
+"""Stands for a missing string in a column of string codes."""
+
+PUSH_POP: Final = 0
+START_END: Final = 1
+STYLES: Final = ("PushPop", "StartEnd")
+
+KERNEL: Final = 0
+MEMCPY: Final = 1
+MEMSET: Final = 2
+GRAPH: Final = 3
+OP_KINDS: Final = ("kernel", "memcpy", "memset", "graph")
+
+MPI_SOURCES: Final = ("p2p", "start-wait", "other", "collectives")
+
+COPY_KINDS: Final = {
+    0: "Unknown",
+    1: "Host-to-Device",
+    2: "Device-to-Host",
+    3: "Host-to-Array",
+    4: "Array-to-Host",
+    5: "Array-to-Array",
+    6: "Array-to-Device",
+    7: "Device-to-Array",
+    8: "Device-to-Device",
+    9: "Host-to-Host",
+    10: "Peer-to-Peer",
+    11: "Unified Host-to-Device",
+    12: "Unified Device-to-Host",
+    13: "Unified Device-to-Device",
+}
+"""CUPTI's `CUpti_ActivityMemcpyKind`, labelled as Nsight Systems labels it."""
+
+MEMORY_KINDS: Final = {
+    0: "pageable",
+    1: "pinned",
+    2: "device",
+    3: "array",
+    4: "managed",
+    5: "device static",
+    6: "managed static",
+    7: "unknown",
+}
+"""CUPTI's `CUpti_ActivityMemoryKind`, as Nsight Systems numbers it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """NVTX push/pop and start/end ranges, one row per instance, in the report's row order.
+
+    Attributes
+    ----------
+    start_ns, end_ns : int64, shape (n,)
+        Host time; `end_ns` is `NULL` where the range never ended.
+    thread : int32, shape (n,)
+        Index into `Trace.threads` of the thread that opened the range.
+    name : int32, shape (n,)
+        Index into `Trace.range_names` and `Trace.range_labels`, or `NO_NAME`.
+    style : int8, shape (n,)
+        `PUSH_POP` or `START_END`.
+    other_thread : bool, shape (n,)
+        The range names an ending thread of its own (`endGlobalTid` is set), so that it belongs
+        to no thread's nesting.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int32
+    name: Int32
+    style: Int8
+    other_thread: Bool
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuOps:
+    """GPU operations: kernels, copies, sets and whole graphs, in that order, rows as stored.
+
+    Attributes
+    ----------
+    kind : int8, shape (n,)
+        `KERNEL`, `MEMCPY`, `MEMSET` or `GRAPH`.
+    start_ns, end_ns : int64, shape (n,)
+        Time on the GPU.
+    device, stream : int32, shape (n,)
+    process : int32, shape (n,)
+        Index into `Trace.processes`, -1 where the report does not say.
+    correlation : int64, shape (n,)
+        Joins to `ApiCalls.correlation` of the same process; `NULL` where there is none.
+    name : int32, shape (n,)
+        Index into `Trace.strings` of a kernel's demangled name, else `NO_NAME`.
+    bytes : int64, shape (n,)
+        Size of a copy or set, else `NULL`.
+    copy_kind, src_kind, dst_kind : int8, shape (n,)
+        Keys of `COPY_KINDS` and `MEMORY_KINDS`; -1 where they do not apply.
+    """
+
+    kind: Int8
+    start_ns: Int64
+    end_ns: Int64
+    device: Int32
+    stream: Int32
+    process: Int32
+    correlation: Int64
+    name: Int32
+    bytes: Int64
+    copy_kind: Int8
+    src_kind: Int8
+    dst_kind: Int8
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiCalls:
+    """CUDA runtime and driver API calls, in the report's row order.
+
+    Attributes
+    ----------
+    start_ns, end_ns : int64, shape (n,)
+        Host time.
+    thread : int32, shape (n,)
+        Index into `Trace.threads`.
+    correlation : int64, shape (n,)
+        Unique within a process.
+    name : int32, shape (n,)
+        Index into `Trace.strings`.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int32
+    correlation: Int64
+    name: Int32
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class MpiCalls:
+    """MPI calls: point-to-point, start/wait, other and collective, in that order, rows as stored.
+
+    Attributes
+    ----------
+    start_ns, end_ns : int64, shape (n,)
+        Host time; `end_ns` is `NULL` where the call never returned.
+    thread : int32, shape (n,)
+        Index into `Trace.threads`.
+    name : int32, shape (n,)
+        Index into `Trace.strings`.
+    source : int8, shape (n,)
+        Index into `MPI_SOURCES`.
+    size_bytes, recv_size_bytes : int64, shape (n,)
+        Bytes handed to MPI; `NULL` where the report does not record them.
+    communicator : int64, shape (n,)
+        The communicator's handle in its own process; `NULL` where there is none.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int32
+    name: Int32
+    source: Int8
+    size_bytes: Int64
+    recv_size_bytes: Int64
+    communicator: Int64
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as the report describes it; None where the report does not say."""
+
+    id: int
+    name: str
+    sm_count: int | None
+    clock_hz: int | None
+    memory_bandwidth_bytes_per_s: int | None
+    l2_bytes: int | None
+    memory_bytes: int | None
+    compute_capability: tuple[int, int] | None
+    uuid: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One message Nsight Systems left in the report about its own collection."""
+
+    severity: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Everything perfmodel reads from one report.
+
+    Attributes
+    ----------
+    source : Path
+        The file the trace was read from.
+    strings : tuple of str
+        All strings, indexed by the codes of `GpuOps.name`, `ApiCalls.name` and `MpiCalls.name`.
+    range_names : tuple of str
+        Range names as Nsight Systems writes them, `domain:name` outside the default domain.
+    range_labels : tuple of str
+        The same names with the domain stripped: what workload models match.
+    range_domains : tuple of str
+        The same names' domains, '' for the default one.
+    threads : int64, shape (t,)
+        Serialized global thread ids, ascending.
+    processes : int64, shape (q,)
+        Serialized global process ids, ascending.
+    thread_process : int32, shape (t,)
+        Index into `processes` for every thread.
+    ranks : dict
+        MPI rank by process index; empty where the report names none.
+    world_size : int or None
+        Size of the largest communicator, as recorded.
+    nvtx_last_ns : int or None
+        Last timestamp of any NVTX event, the end that open push/pop ranges are given.
+    marks : tuple of (int, int, str)
+        NVTX marks that hold JSON objects: time in ns, thread index, text.
+    utc_start_ns : int or None
+        UTC time of the report's zero: add it to align reports of one host.
+    mpi_from_nvtx : bool
+        MPI calls were NVTX ranges in the domain 'MPI' (exports of 2022): they have no sizes.
+    cuda_devices : dict
+        GPU id by (process id, CUDA ordinal); empty where the report does not say.
+    whole : bool
+        Whether all rows are there; `perfmodel.timing.trim` keeps those that one analysis looks at.
+    """
+
+    source: Path
+    product_version: str
+    schema_version: str
+    tables: frozenset[str]
+    strings: tuple[str, ...]
+    range_names: tuple[str, ...]
+    range_labels: tuple[str, ...]
+    range_domains: tuple[str, ...]
+    threads: Int64
+    processes: Int64
+    thread_process: Int32
+    ranges: Ranges
+    ops: GpuOps
+    api: ApiCalls
+    mpi: MpiCalls
+    marks: tuple[tuple[int, int, str], ...]
+    gpus: tuple[Gpu, ...]
+    cuda_devices: dict[tuple[int, int], int]
+    diagnostics: tuple[Diagnostic, ...]
+    ranks: dict[int, int]
+    world_size: int | None
+    nvtx_last_ns: int | None
+    utc_start_ns: int | None
+    mpi_from_nvtx: bool
+    whole: bool = True
+
+
+def rows(table: Any, index: Any) -> Any:
+    """Return `table` with every column indexed by `index` (a mask, slice or index array)."""
+    return type(table)(*(getattr(table, name)[index] for name in table.__slots__))

@@ -1,0 +1,158 @@
+"""Run records of repeated trainings, read from JSON: one record a file, or many in one."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from perfmodel.base.errors import ReportError, SchemaError
+
+_NOT_SETTINGS: Final = ("seed", "verify", "evaluate_every", "threads")
+_HOW: Final = "give the files that python -m trainer --record wrote, or benchmarks/tta.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What an epoch reached; `time_s` is training from the first batch to its end.
+
+    Neither set-up nor evaluation counts. `precision` is on the test set, None where it was not
+    evaluated; `precision_train` likewise.
+    """
+
+    epoch: int
+    time_s: float
+    precision: float | None
+    precision_train: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """One run.
+
+    Attributes
+    ----------
+    label : str
+        File, and number within it where it holds several.
+    seed : int or None
+    settings : dict
+        Configuration, ranks and device: what repetitions share.
+    epochs : tuple of Epoch
+        At least one with a precision.
+    finished : bool
+        False where a signal ended it.
+    """
+
+    label: str
+    seed: int | None
+    settings: dict[str, Any]
+    epochs: tuple[Epoch, ...]
+    finished: bool
+
+    @property
+    def evaluated(self) -> tuple[Epoch, ...]:
+        """Epochs whose precision is known."""
+        return tuple(e for e in self.epochs if e.precision is not None)
+
+
+def read_trainings(paths: Sequence[Path]) -> list[Training]:
+    """Read all runs of one side.
+
+    Raises
+    ------
+    ReportError
+        If a file cannot be read, or is no JSON.
+    SchemaError
+        If it is no run record, or the runs are not repetitions of one configuration.
+    """
+    found = [training for path in paths for training in _of_file(path)]
+    if not found:
+        raise SchemaError(f"wanted run records; found none in {_names(paths)}; {_HOW}")
+    names = dict.fromkeys(name for t in found for name in t.settings)
+    for name in names:
+        values = list(dict.fromkeys(repr(t.settings.get(name)) for t in found))
+        if len(values) > 1:
+            raise SchemaError(
+                f"wanted repetitions of one configuration, which differ in their seed alone; found "
+                f"{name} {' and '.join(values)}; give the others behind --against"
+            )
+    return found
+
+
+def differences(a: Training, b: Training) -> dict[str, tuple[Any, Any]]:
+    """Return the settings in which two sides differ."""
+    names = dict.fromkeys([*a.settings, *b.settings])
+    pairs = {name: (a.settings.get(name), b.settings.get(name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _of_file(path: Path) -> Iterator[Training]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text, parse_float=_finite, parse_constant=_finite)
+    except OSError as error:
+        raise ReportError(
+            f"wanted a run record {path}; found: {error.strerror or error}; {_HOW}"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise ReportError(f"{path}: wanted JSON; found: {error}; {_HOW}") from error
+    records = content.get("runs") if isinstance(content, dict) and "runs" in content else [content]
+    if not isinstance(records, list):
+        raise SchemaError(f"{path}: wanted a list of run records as 'runs'; found none; {_HOW}")
+    for number, record in enumerate(records, 1):
+        label = path.name if len(records) == 1 else f"{path.name}, run {number}"
+        yield _training(record, label)
+
+
+def _training(record: Any, label: str) -> Training:
+    try:
+        config = dict(record["config"])
+        epochs = tuple(_epochs(record["epochs"]))
+        ranks, status = record.get("ranks"), record.get("status")
+        device = dict(record.get("versions") or {}).get("gpu")
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise SchemaError(
+            f"{label}: wanted a run record with config and epochs of seconds and precision_test; "
+            f"found another thing ({type(error).__name__}: {error}); {_HOW}"
+        ) from error
+    if all(e.precision is None for e in epochs):
+        raise SchemaError(
+            f"{label}: wanted a precision_test of some epoch; found none; train with "
+            "--evaluate-every 1"
+        )
+    settings = {k: v for k, v in config.items() if k not in _NOT_SETTINGS}
+    settings |= {"ranks": ranks, "gpu": device}
+    return Training(label, config.get("seed"), settings, epochs, status != "stopped")
+
+
+def _epochs(records: Sequence[Any]) -> Iterator[Epoch]:
+    elapsed, before = 0.0, 0
+    for record in records:
+        number, seconds = int(record["epoch"]), float(record["seconds"])
+        if not (math.isfinite(seconds) and seconds >= 0 and number == before + 1):
+            raise ValueError(f"epoch {number} behind epoch {before} with {seconds:g} s")
+        elapsed, before = elapsed + seconds, number
+        test, train = _share(record["precision_test"]), _share(record.get("precision_train"))
+        yield Epoch(number, elapsed, test, train)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text}")
+    return number
+
+
+def _share(value: Any) -> float | None:
+    if value is None:
+        return None
+    if not 0 <= float(value) <= 1:
+        raise ValueError(f"a precision of {value}")
+    return float(value)
+
+
+def _names(paths: Sequence[Path]) -> str:
+    return ", ".join(path.name for path in paths)

@@ -1,0 +1,1 @@
+"""Render: results as text, tables, JSON, figures, HTML and timelines."""

@@ -1,0 +1,171 @@
+"""The pictures of a page: one batch as a timeline, and the roofline with its points."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from perfmodel.analysis.comparable import comparable, machine_roof
+from perfmodel.analysis.result import Analysis, RunAnalysis
+from perfmodel.base.errors import PerfmodelError
+from perfmodel.base.escape import printable
+from perfmodel.base.table import Column, Table
+from perfmodel.base.units import si
+from perfmodel.render import outputs
+from perfmodel.render.html.blocks import Block, Notice, Picture, cut, grid
+from perfmodel.render.html.svg import inline
+from perfmodel.timing.run import Run
+from perfmodel.timing.timeline_bars import Bar, Lane
+from perfmodel.timing.timeline_select import select
+from perfmodel.timing.timeline_window import Window, clocks_differ, median_batch, window_of
+
+_MOST_BARS: Final = 3000
+_MOST_RANKS: Final = 8
+_TRACE: Final = "perfmodel timeline --format perfetto writes all of it as a trace"
+
+
+def timeline(run: Run, warmup: int) -> Iterator[Block]:
+    """Draw the batch of median time, as many ranks as a page has room for, and add its lanes up."""
+    try:
+        batch = median_batch(run, warmup)
+        window = window_of(run, range(batch, batch + 1))
+    except PerfmodelError as error:
+        yield Notice("No batch can be drawn.", str(error))
+        return
+    lanes, left_out = _room(select(run, window, api=False))
+    if not lanes:
+        yield Notice(
+            f"One batch of one rank has more than {_MOST_BARS:,} bars, too many for a page.",
+            _TRACE,
+        )
+        return
+    yield _picture(lanes, window, f"Batch {batch}, the median one, of {run.label}")
+    if left_out:
+        yield Notice(f"{left_out} more ranks are not drawn: a page has no room for them.", _TRACE)
+    if clocks_differ(run):
+        yield Notice(
+            "A report does not tell its UTC time: its rank may be shifted against the others.",
+            "profile all ranks with one nsys, around mpirun",
+        )
+    yield grid(_lanes_table(lanes, window))
+
+
+def _picture(lanes: Sequence[Lane], window: Window, title: str) -> Picture:
+    from perfmodel.render.plot import svg_text
+    from perfmodel.render.plot.timeline import timeline as draw
+
+    with warnings.catch_warnings():  # names may be in scripts that the font lacks
+        warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
+        svg = svg_text(draw(lanes, window.start_ns, window.end_ns))
+    ranks = len({lane.rank for lane in lanes})
+    bars = sum(len(lane.bars) for lane in lanes)
+    length = si((window.end_ns - window.start_ns) * 1e-9, "s", 4)
+    words = f"{bars} bars in {len(lanes)} lanes of {ranks} rank{'s' * (ranks != 1)}, {length}"
+    caption = (
+        f"{title}: {words}. Ranges, calls and GPU operations on one axis of time; what belongs to "
+        f"other batches is pale. Hold the pointer over a bar for its name and time."
+    )
+    drawn = inline(svg, "timeline", printable(title), words, _tips(lanes, window))
+    return Picture(drawn, caption, wide=True)
+
+
+def _room(lanes: Sequence[Lane]) -> tuple[list[Lane], int]:
+    """Return the lanes of the first ranks that a page has room for, and how many ranks it lacks."""
+    ranks = list(dict.fromkeys(lane.rank for lane in lanes))
+    kept: list[Lane] = []
+    for count, rank in enumerate(ranks):
+        mine = [lane for lane in lanes if lane.rank == rank]
+        bars = sum(len(lane.bars) for lane in (*kept, *mine))
+        if count == _MOST_RANKS or bars > _MOST_BARS:
+            return kept, len(ranks) - count
+        kept += mine
+    return kept, 0
+
+
+def _tips(lanes: Sequence[Lane], window: Window) -> dict[str, list[str]]:
+    """What to say of every bar, by the group that it is drawn in and in the order of drawing."""
+    found: dict[str, list[str]] = {}
+    for own in (False, True):
+        for lane in lanes:
+            group = f"{lane.kind}{'' if own else ' others'}"
+            names = found.setdefault(group, [])
+            names += [_said(bar, window) for bar in lane.bars if bar.own is own]
+    return found
+
+
+def _said(bar: Bar, window: Window) -> str:
+    name = cut(printable(bar.name))
+    size = "" if bar.size_bytes is None else f", {si(bar.size_bytes, 'B')}"
+    starts = (bar.start_ns - window.start_ns) * 1e-3
+    return f"{name}{size}: {si((bar.end_ns - bar.start_ns) * 1e-9, 's')} from {starts:,.1f} us on"
+
+
+def _lanes_table(lanes: Sequence[Lane], window: Window) -> Table:
+    """The picture in numbers: time of every lane by rank, cut at the window."""
+    ranks = list(dict.fromkeys(lane.rank for lane in lanes))
+    spent: dict[str, dict[int | None, float]] = {}
+    for lane in lanes:
+        cut = (
+            min(bar.end_ns, window.end_ns) - max(bar.start_ns, window.start_ns)
+            for bar in lane.bars
+        )  # fmt: skip
+        spent.setdefault(lane.name, {})[lane.rank] = sum(cut) * 1e-9
+    columns = (
+        Column("lane", "Lane"),
+        *(Column(f"rank_{r}", "No rank" if r is None else f"Rank {r}", "si", "s") for r in ranks),
+    )
+    rows = [(name, *(found.get(rank) for rank in ranks)) for name, found in spent.items()]
+    return Table("The timeline in numbers: time in every lane", columns, rows)
+
+
+def roofline(analysis: Analysis) -> Iterator[Block]:
+    """Draw the roofline, or say what it needs."""
+    run = analysis.fitted
+    if run.roofline is None and (machine_roof(run) is None or not run.points):
+        yield Notice("No roofline can be drawn.", " ".join(_roofless(run)))
+        return
+    from perfmodel.render.plot import svg_text
+    from perfmodel.render.plot.roofs import FEW, LISTED
+
+    points = comparable(analysis) or run.points
+    kinds = list(dict.fromkeys(p.kind for p in points))
+    chosen = kinds if len(points) <= LISTED else kinds[:1]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
+        warnings.filterwarnings("ignore", "constrained_layout not applied", UserWarning)  # too long
+        axes = outputs.draw_roofline(analysis, kinds=chosen)
+        axes.set_title("", loc="left")  # the caption says it
+        svg = svg_text(axes)
+    title = f"Roofline of {run.label}" if run.roofline else f"{run.label} below the machine's peaks"
+    title += "" if chosen == kinds else f", points of {chosen[0]}"
+    listed = "; ".join(
+        f"{p.label}: {si(p.flops_per_s, 'FLOP/s')} at {si(p.intensity_flops_per_byte, 'FLOP/B', 4)}"
+        for p in points[:20]
+    )
+    caption = (
+        f"{title}: solid, computing and moving one after the other; dashed, overlapping perfectly."
+        f"{' Dotted is what is left to gain.' if len(points) <= FEW else ''}"
+    )
+    drawn = inline(svg, "roofline", printable(title), printable(listed), {})
+    yield Picture(drawn, caption, wide=False)
+
+
+def _roofless(run: RunAnalysis) -> Iterator[str]:
+    """Say what is missing for a roofline, and what to do."""
+    if not run.workload.ranges:
+        yield (
+            "FLOPs and bytes are unknown: give D, H, C and B as flags, or describe the program in "
+            "a TOML file and name it with --workload (docs/workloads.md)."
+        )
+    elif run.workload.replay:
+        yield "Nothing inside a CUDA graph is timed: give a report of a run without one, too."
+    elif run.rates.get("P_flops") is None:
+        yield "P_flops is missing: no range with products was timed; the cautions say which."
+    elif run.totals.moved_bytes <= 0:
+        yield "No bytes go over PCIe, MPI or between GPUs: there is no arithmetic intensity."
+    else:
+        yield (
+            "No link's throughput could be fitted: profile with --trace=nvtx,cuda,mpi, so that "
+            "copies and MPI calls are recorded."
+        )

@@ -1,0 +1,258 @@
+"""Machines as tables and as one JSON document: figures, ratios to the datasheet, ridge points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from perfmodel.base.table import Column, Table
+from perfmodel.machines.machine import SECTIONS, Figure, Machine, datasheet
+from perfmodel.machines.measure.measurement import MachineMeasurement
+
+_LISTED: Final = (
+    ("peak_flops_per_s", "float64", "fp64"),
+    ("peak_flops_per_s", "float32", "fp32"),
+    ("peak_flops_per_s", "tf32_tensor", "TF32"),
+    ("peak_flops_per_s", "float16_tensor", "fp16 tensor"),
+    ("peak_flops_per_s", "float8_tensor", "fp8"),
+    ("bandwidth_bytes_per_s", "memory", "memory"),
+    ("capacity_bytes", "l2", "L2"),
+    ("bandwidth_bytes_per_s", "pcie", "PCIe"),
+    ("bandwidth_bytes_per_s", "nvlink", "NVLink"),
+)
+_TITLES: Final = {
+    "peak_flops_per_s": "peak",
+    "gemm_flops_per_s": "product",
+    "bandwidth_bytes_per_s": "bandwidth",
+    "capacity_bytes": "capacity",
+    "latency_s": "latency",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure and what it is held against.
+
+    Attributes
+    ----------
+    section, key, unit : str
+    figure : Figure
+    datasheet : float or None
+        The published value of the same; of NVLink, for an all-reduce's bus bandwidth, one
+        direction.
+    ratio : float or None
+        Of the figure to it.
+    ridge_flops_per_byte : float or None
+        Of a rate of FLOPs: where its roof meets the one of this machine's memory.
+    """
+
+    section: str
+    key: str
+    unit: str
+    figure: Figure
+    datasheet: float | None
+    ratio: float | None
+    ridge_flops_per_byte: float | None
+
+
+def rows(machine: Machine, published: Machine | None = None) -> tuple[Row, ...]:
+    """Return every figure of a machine, held against a datasheet where one is given."""
+    return tuple(_rows(machine, published))
+
+
+def _rows(machine: Machine, published: Machine | None) -> Iterator[Row]:
+    memory = memory_bytes_per_s(machine)
+    for section, unit in SECTIONS.items():
+        for key in (key for of, key in machine.figures if of == section):
+            figure = machine.figures[section, key]
+            other = _published(published, section, key) if published else None
+            ratio = figure.value / other if other else None
+            ridge = figure.value / memory if memory and unit == "FLOP/s" else None
+            yield Row(section, key, unit, figure, other, ratio, ridge)
+
+
+def memory_bytes_per_s(machine: Machine) -> float | None:
+    """Return the bandwidth of a GPU's or a CPU's main memory."""
+    links = machine.bandwidth_bytes_per_s
+    return links.get("hbm", links.get("dram"))
+
+
+def _published(machine: Machine, section: str, key: str) -> float | None:
+    """Return the datasheet's value of what a measured figure is about."""
+    peaks, links = machine.peak_flops_per_s, machine.bandwidth_bytes_per_s
+    if section == "peak_flops_per_s":
+        return peaks.get(key)
+    if section == "gemm_flops_per_s":  # tensor cores where the machine has them for the type
+        return peaks.get(f"{key}_tensor", peaks.get(key))
+    if section == "capacity_bytes":
+        return machine.capacity_bytes.get(key)
+    if section != "bandwidth_bytes_per_s":
+        return None
+    if key == "nccl_bus":
+        both = links.get("nvlink")
+        return both / 2 if both else None
+    whole = next((link for link in ("hbm", "dram", "pcie") if key.startswith(f"{link}_")), key)
+    return links.get(whole)
+
+
+def listing(machines: Sequence[tuple[str, Machine]]) -> Table:
+    """Return a table of machines by the name each is asked for with."""
+    columns = (
+        Column("name", "name"),
+        Column("machine", "machine"),
+        *(Column(_listed_key(section, key), title, "si", SECTIONS[section])
+          for section, key, title in _LISTED),
+        Column("source", "source"),
+    )  # fmt: skip
+    lines = [
+        (name, machine.name, *(_listed(machine, s, key) for s, key, _ in _LISTED), machine.source)
+        for name, machine in machines
+    ]
+    notes = (
+        "Dense peaks; PCIe per direction, NVLink both directions together; the source of every "
+        "figure: perfmodel machine show NAME",
+    )
+    return Table("Machines", columns, lines, notes)
+
+
+def _listed_key(section: str, key: str) -> str:
+    return f"{key}_{section.removeprefix('peak_').removeprefix('bandwidth_')}"
+
+
+def _listed(machine: Machine, section: str, key: str) -> float | None:
+    if key == "memory":
+        return memory_bytes_per_s(machine)
+    values: Any = getattr(machine, section)
+    found = values.get(key)
+    return None if found is None else float(found)
+
+
+def figures_table(
+    machine: Machine, found: Sequence[Row], published: Machine | None = None
+) -> Table:
+    """Return the figures of a machine as a table; what no row has is no column."""
+    measured = any(row.figure.q1 is not None for row in found)
+    columns = [Column("what", "what"), Column("figure", "figure"), Column("value", "value")]
+    if measured:
+        columns += [Column("spread", "quartiles", "percent"), Column("datasheet", "datasheet"),
+                    Column("ratio", "of it", "percent")]  # fmt: skip
+    columns += [Column("ridge", "ridge", "float", "FLOP/B", digits=2), Column("source", "source")]
+    lines = []
+    for row in found:
+        show = Column("", "", "si", row.unit).show
+        line: list[object] = [_TITLES[row.section], row.key, show(row.figure.value)]
+        if measured:
+            line += [_spread(row.figure), row.datasheet and show(row.datasheet), row.ratio]
+        lines.append([*line, row.ridge_flops_per_byte, row.figure.source])
+    said = "quartiles: how far the third lies from the first, of the value" if measured else ""
+    notes = (machine.note, said, _above(found), _of_sheet(published))
+    return Table(machine.name, tuple(columns), lines, tuple(note for note in notes if note))
+
+
+def _above(found: Sequence[Row]) -> str:
+    """Say which figures are above their datasheet, and what to look at."""
+    keys = dict.fromkeys(row.key for row in found if row.ratio and row.ratio > 1)
+    if not keys:
+        return ""
+    return (
+        f"above the datasheet: {', '.join(keys)}: a peak follows the clock, and the datasheet's "
+        f"is at the clock it names; a bandwidth above it was measured in a cache, or the machine "
+        f"is not the datasheet's"
+    )
+
+
+def _of_sheet(published: Machine | None) -> str:
+    return f"datasheet: {published.name}: {published.note}" if published and published.note else ""
+
+
+def _spread(figure: Figure) -> float | None:
+    if figure.q1 is None or figure.q3 is None:
+        return None
+    return (figure.q3 - figure.q1) / figure.value
+
+
+def series_table(measurement: MachineMeasurement) -> Table:
+    """Return the series by size: ends, best rate, and the line t = alpha + n / bandwidth."""
+    columns = (
+        Column("kind", "kind"), Column("memory", "memory"), Column("direction", "direction"),
+        Column("clock", "clock"), Column("ranks", "ranks", "int"),
+        Column("least_bytes", "from", "si", "B"), Column("least_s", "time", "si", "s"),
+        Column("most_bytes", "to", "si", "B"), Column("most_s", "time", "si", "s"),
+        Column("best_bytes_per_s", "best rate", "si", "B/s"),
+        Column("alpha_s", "alpha", "si", "s"),
+        Column("line_bytes_per_s", "1/beta", "si", "B/s"),
+    )  # fmt: skip
+    lines = []
+    for one in measurement.series:
+        line = one.line()
+        lines.append((
+            one.kind, one.memory, one.direction, one.clock, one.ranks, one.bytes[0],
+            one.median_s[0], one.bytes[-1], one.median_s[-1], one.best_bytes_per_s,
+            line.alpha_s if line else None, 1 / line.beta_s_per_byte if line else None,
+        ))  # fmt: skip
+    notes = ("The line is fitted to relative errors, so that every size counts alike.",)
+    return Table("By size", columns, lines, notes)
+
+
+def products_table(measurement: MachineMeasurement) -> Table:
+    """Return the products by name and data type: how many shapes, and their rates."""
+    columns = (
+        Column("name", "product"), Column("dtype", "type"), Column("layout", "layout"),
+        Column("shapes", "shapes", "int"), Column("least_s", "shortest", "si", "s"),
+        Column("most_s", "longest", "si", "s"),
+        Column("least_flops_per_s", "slowest", "si", "FLOP/s"),
+        Column("best_flops_per_s", "fastest", "si", "FLOP/s"),
+    )  # fmt: skip
+    lines = [
+        (p.name, p.dtype, p.layout, len(p.m), min(p.median_s), max(p.median_s),
+         min(p.flops_per_s), max(p.flops_per_s))
+        for p in measurement.products
+    ]  # fmt: skip
+    return Table("Products", columns, lines)
+
+
+def headline(measurement: MachineMeasurement) -> Iterator[str]:
+    """Yield what a reader must know of how the figures came about."""
+    devices = ", ".join((*measurement.gpus, *measurement.cpus))
+    versions = ", ".join(f"{name} {version}" for name, version in measurement.versions.items())
+    yield f"Measured {measurement.date} by: {measurement.command}"
+    yield f"On {devices}; {measurement.ranks} rank(s), {measurement.cores} core(s); {versions}"
+
+
+def tables(machine: Machine, measurement: MachineMeasurement | None) -> Iterator[Table]:
+    """Yield what there is to show of a shipped or measured machine."""
+    published = _sheet(measurement)
+    yield figures_table(machine, rows(machine, published), published)
+    if measurement and measurement.series:
+        yield series_table(measurement)
+    if measurement and measurement.products:
+        yield products_table(measurement)
+
+
+def document(machine: Machine, measurement: MachineMeasurement | None) -> dict[str, Any]:
+    """Return a machine as what JSON holds."""
+    published = _sheet(measurement)
+    found: dict[str, Any] = {
+        "name": machine.name,
+        "source": machine.source,
+        "note": machine.note or None,
+        "datasheet": published.name if published else None,
+        "figures": [
+            {**{k: v for k, v in asdict(row).items() if k != "figure"}, **asdict(row.figure)}
+            for row in rows(machine, published)
+        ],
+        "measured": None,
+    }
+    if measurement:
+        kept = ("date", "command", "ranks", "cores", "gpus", "cpus", "versions", "elapsed_s",
+                "warnings")  # fmt: skip
+        whole = asdict(measurement)
+        found["measured"] = {key: whole[key] for key in kept}
+        found["measured"]["series"] = whole["series"]
+        found["measured"]["products"] = whole["products"]
+    return found
+
+
+def _sheet(measurement: MachineMeasurement | None) -> Machine | None:
+    return datasheet(measurement.gpus or measurement.cpus) if measurement else None

@@ -1,0 +1,177 @@
+"""Writes an analysis into a folder: analysis.json, CSV tables, pictures; whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from perfmodel.analysis.comparable import comparable, machine_roof, own_roof
+from perfmodel.analysis.result import Analysis, RunAnalysis
+from perfmodel.base.errors import ModelError
+from perfmodel.base.files import staged_folder
+from perfmodel.base.table import Column, Table, render
+from perfmodel.models.roofline import Point
+from perfmodel.render import tables
+from perfmodel.render.analysis_json import analysis_document
+from perfmodel.render.skew_tables import collective_skew, stragglers
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_PICTURES: Final = frozenset(
+    f"{stem}.{suffix}"
+    for stem in ("roofline", "roofline_phases", "sweep", "breakdown")
+    for suffix in ("png", "svg", "pdf")
+)
+_CROWD: Final = 8
+"""More points than these are drawn in one picture per kind."""
+
+
+def write(
+    analysis: Analysis,
+    out: Path,
+    *,
+    plots: bool = True,
+    db: Path | None = None,
+) -> list[Path]:
+    """Write all outputs and return their paths.
+
+    The results database `db` is added to when everything is drawn and before anything appears: if
+    that fails, nothing does.
+
+    Raises
+    ------
+    PerfmodelError
+        If the folder cannot be written.
+    """
+    with staged_folder(out) as stage:
+        text = json.dumps(analysis_document(analysis), indent=1, allow_nan=False)
+        (stage / "analysis.json").write_text(text + "\n", encoding="utf-8")
+        for name, table in csv_tables(analysis):
+            content = render(table, "csv")
+            (stage / f"{name}.csv").write_text(content, encoding="utf-8", newline="")
+        if plots:
+            _draw(analysis, stage)
+        names = sorted(p.name for p in stage.iterdir())
+        if db is not None:
+            append(analysis, db)
+    for stale in _PICTURES - set(names):  # of an earlier analysis into the same folder
+        (out / stale).unlink(missing_ok=True)
+    return [out / name for name in names]
+
+
+def append(analysis: Analysis, db: Path) -> int:
+    """Add the runs to a results database; see `perfmodel.analysis.store.append`."""
+    from perfmodel.analysis import store  # brings a library that few calls need
+
+    return store.append(analysis, db)
+
+
+def csv_tables(analysis: Analysis) -> Iterator[tuple[str, Table]]:
+    """Name and table of every CSV file; with several runs, a first column names the run."""
+    for name in ("ranges", "rates", "copies", "collectives", "ranks", "findings"):
+        make = getattr(tables, name)
+        yield name, _stacked([(run.label, make(run)) for run in analysis.runs])
+    for name, of_skew in (("skew", collective_skew), ("stragglers", stragglers)):
+        yield name, _stacked([(run.label, of_skew(run)) for run in analysis.runs])
+    yield "points", tables.points(analysis)
+    yield "runs", tables.sweep(analysis)
+
+
+def _stacked(parts: list[tuple[str, Table]]) -> Table:
+    """One tidy table of the same table of several runs."""
+    first = parts[0][1]
+    rows = [(label, *row) for label, table in parts for row in table.rows]
+    levels = None
+    if first.levels is not None:
+        levels = [n for _, t in parts for n in t.levels or ()]
+    return Table(first.title, (Column("run", "Run"), *first.columns), rows, levels=levels)
+
+
+def _draw(analysis: Analysis, folder: Path) -> None:
+    from perfmodel.render import plot
+
+    roof = analysis.fitted.roofline
+    with warnings.catch_warnings():  # names may be in scripts that the font lacks
+        warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
+        warnings.filterwarnings("ignore", "constrained_layout not applied", UserWarning)  # too long
+        if roof is not None:
+            points = comparable(analysis)
+            kinds = list(dict.fromkeys(p.kind for p in points))
+            if len(points) > _CROWD and len(kinds) > 1:
+                plot.save(draw_roofline(analysis, kinds=kinds[:1]), folder, "roofline")
+                plot.save(draw_roofline(analysis, kinds=kinds[1:]), folder, "roofline_phases")
+            else:
+                plot.save(draw_roofline(analysis), folder, "roofline")
+            if _is_sweep(points):
+                plot.save(plot.sweep(points, roof), folder, "sweep")
+        elif machine_roof(analysis.fitted) is not None:
+            plot.save(draw_roofline(analysis), folder, "roofline")
+        if analysis.fitted.batch.median.value > 0:
+            plot.save(draw_breakdown(analysis), folder, "breakdown", formats=("png", "svg"))
+
+
+def draw_roofline(
+    analysis: Analysis, ax: Axes | None = None, kinds: Sequence[str] | None = None
+) -> Axes:
+    """Draw the fitted run's roofline with the points that it is over and the machine's peak.
+
+    Points of runs over other links or with other math are left out, and the title says how many
+    runs. A run that replays a CUDA graph has no roof of its own: alone, it is drawn below the
+    machine's peaks. `kinds` chooses what was timed, such as 'batch iteration'; all by default.
+
+    Raises
+    ------
+    ModelError
+        If no roofline could be fitted.
+    """
+    from perfmodel.render import plot
+
+    run = analysis.fitted
+    if run.roofline is None:
+        return _draw_below_machine(run, ax)
+    peak = run.machine.peak_flops_per_s.get(run.precision) if run.machine else None
+    others = sum(own_roof(run, other) is None for other in analysis.runs)
+    left = f"; {others} run{'s' * (others > 1)} with other links or math left out" if others else ""
+    return plot.roofline(
+        run.roofline,
+        [p for p in comparable(analysis) if kinds is None or p.kind in kinds],
+        ax=ax,
+        title=f"Roofline of {run.roofline.label}{left}",
+        ceiling_flops_per_s=peak,
+        ceiling_label=f"{run.machine.name} {run.precision} peak" if run.machine else None,
+    )
+
+
+def _draw_below_machine(run: RunAnalysis, ax: Axes | None) -> Axes:
+    from perfmodel.render import plot
+
+    roof = machine_roof(run)
+    if roof is None or not run.points:
+        raise ModelError(
+            f"{run.label}: no roofline to draw: P_flops and a link's throughput are needed; "
+            f"the warnings say what is missing"
+        )
+    return plot.roofline(roof, run.points, ax=ax, title=f"{run.label} below {roof.label}")
+
+
+def draw_breakdown(analysis: Analysis, ax: Axes | None = None) -> Axes:
+    """Draw where the fitted run's median batch goes."""
+    from perfmodel.render import plot
+
+    run = analysis.fitted
+    return plot.breakdown(
+        run.ranges,
+        ax=ax,
+        title=f"A median batch of {run.label}",
+        queued=run.batch.queued_s is not None,
+    )
+
+
+def _is_sweep(points: Sequence[Point]) -> bool:
+    """Whether the points differ in both H and B, so that lines over B make sense."""
+    symbols = [p.symbols or {} for p in points]
+    return all(len({s.get(name) for s in symbols} - {None}) > 1 for name in ("H", "B"))

@@ -1,0 +1,259 @@
+"""A timeline: bars by rank and lane over one axis of time, as a profiler's screen shows them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Patch
+
+from perfmodel.base.errors import ModelError
+from perfmodel.render.plot.style import (
+    GREY,
+    GRID,
+    INK,
+    PALETTE,
+    VALUE_PT,
+    axes_of,
+    finish,
+    plain,
+    put_title,
+    size_pt,
+    text_width_pt,
+)
+from perfmodel.timing.timeline_bars import Bar, Lane
+
+_COLORS: Final = {
+    "range": "#dfe5ea", "mpi": PALETTE[1], "api": "#b9a44c", "kernel": PALETTE[0],
+    "graph": INK, "nccl": PALETTE[3], "h2d": PALETTE[2], "d2h": PALETTE[4], "d2d": PALETTE[5],
+    "p2p": "#8c564b", "copy": GREY, "memset": "#a0a0a0",
+}  # fmt: skip
+_WORDS: Final = {
+    "range": "NVTX range", "mpi": "MPI call", "api": "CUDA API call", "kernel": "kernel",
+    "graph": "CUDA graph", "nccl": "NCCL kernel", "h2d": "copy host to device",
+    "d2h": "copy device to host", "d2d": "copy on a device", "p2p": "copy between devices",
+    "copy": "other copy", "memset": "set",
+}  # fmt: skip
+_PALE: Final = 0.3
+"""Opacity of what belongs to other batches."""
+
+_WIDE_IN: Final = 11.0
+_LANE_IN: Final = 0.17
+_MOST_LANES: Final = 500
+_LABEL_PT: Final = 6.0
+_PAD_PT: Final = 1.5
+_FULL: Final = 0.84  # of a lane's height is the bar's
+_SHORTEST: Final = 4  # letters of a shortened label that still say something
+_NUMBER: Final = re.compile(r" \d{1,2}$")
+_TICKS: Final = 9
+_HANDLE_PT: Final = 21.0  # a legend's patch and the space around it
+_BESIDE_PT: Final = 4.0
+_LONG_US: Final = 20_000.0
+
+
+def timeline(
+    lanes: Sequence[Lane],
+    start_ns: int,
+    end_ns: int,
+    *,
+    ax: Axes | None = None,
+    title: str | None = None,
+    since: str = "the start of the batch",
+) -> Axes:
+    """Draw the bars of a window, one row for every lane.
+
+    A label is written on its bar where it fits, else shortened, else left out: labels never
+    touch. What belongs to other batches is pale.
+
+    Parameters
+    ----------
+    lanes : sequence of Lane
+        Those of a rank in succession.
+    start_ns, end_ns : int
+        The window; time is counted from its start, and bars are cut at its borders.
+    since : str
+        What the window starts with.
+    """
+    if not lanes or end_ns <= start_ns:
+        raise ModelError("wanted bars to draw; found none in the window; choose another batch")
+    if len(lanes) > _MOST_LANES:
+        raise ModelError(
+            f"wanted at most {_MOST_LANES} lanes in a picture; found {len(lanes)}; choose fewer "
+            f"ranks with --ranks, or write a trace with --format perfetto"
+        )
+    rows = _rows(lanes)
+    height = max(rows) + 1.0
+    ax = axes_of(ax, _WIDE_IN, 1.3 + _LANE_IN * height)
+    ax.set_xlim(0.0, (end_ns - start_ns) * 1e-3)
+    ax.set_ylim(height + 0.2, -0.2)
+    _frame(ax, lanes, rows)
+    _time_axis(ax, since)
+    for kind in dict.fromkeys(lane.kind for lane in lanes):
+        mine = [(at, lane) for at, lane in zip(rows, lanes, strict=True) if lane.kind == kind]
+        _draw_bars(ax, kind, mine, start_ns, end_ns)
+    rows_above = _legend(ax, lanes)
+    put_title(ax, title, size_pt(ax)[0], 8 + 14 * rows_above)
+    width_pt = size_pt(ax)[0]
+    for at, lane in zip(rows, lanes, strict=True):
+        _write_labels(ax, at, lane, (start_ns, end_ns), width_pt)
+    return ax
+
+
+def _rows(lanes: Sequence[Lane]) -> list[float]:
+    """Return the place of every lane; a rank begins with a row for its name."""
+    rows: list[float] = []
+    at, before = 0.0, object()
+    for lane in lanes:
+        if lane.rank != before:
+            at += 1.0 if before is None or isinstance(before, int) else 0.75
+            before = lane.rank
+        rows.append(at)
+        at += 1.0
+    return rows
+
+
+def _frame(ax: Axes, lanes: Sequence[Lane], rows: Sequence[float]) -> None:
+    """Names of lanes and ranks, lines between ranks."""
+    ax.set_yticks([at + 0.5 for at in rows], [plain(lane.name) for lane in lanes])
+    before: Any = object()
+    for at, lane in zip(rows, lanes, strict=True):
+        if lane.rank == before:
+            continue
+        before = lane.rank
+        name = "no rank" if lane.rank is None else f"rank {lane.rank}"
+        ax.annotate(
+            name, (0.0, at), xycoords=("axes fraction", "data"), xytext=(0, 1),
+            textcoords="offset points", fontsize=VALUE_PT, fontweight="bold", color=INK,
+            va="bottom", ha="left", annotation_clip=False,
+        )  # fmt: skip
+        ax.axhline(at - 0.02, color=GREY, lw=0.6, zorder=1.5)
+
+
+def _time_axis(ax: Axes, since: str) -> None:
+    """Ticks in us, or in ms where the window is long."""
+    unit, scale = ("ms", 1e-3) if ax.get_xlim()[1] > _LONG_US else ("us", 1.0)
+    finish(ax, f"Time since {since} ({unit})", "")
+    ax.tick_params(axis="y", labelsize=VALUE_PT, length=0)
+    ax.locator_params(axis="x", nbins=_TICKS)
+    ax.xaxis.set_major_formatter(lambda value, _: f"{scale * value:,.10g}")
+    ax.grid(True, axis="x", color=GRID, lw=0.6)
+    ax.spines["left"].set_visible(False)
+
+
+def _draw_bars(
+    ax: Axes, kind: str, lanes: Sequence[tuple[float, Lane]], start_ns: int, end_ns: int
+) -> None:
+    """Draw all bars of a kind, cut at the window, those of other batches pale."""
+    for own in (False, True):
+        corners = [
+            _corners(at, bar, start_ns, end_ns)
+            for at, lane in lanes for bar in lane.bars if bar.own is own
+        ]  # fmt: skip
+        if corners:
+            ax.add_collection(
+                PolyCollection(
+                    corners, facecolor=_COLORS[kind], edgecolor=_edge(kind), lw=0.3,
+                    alpha=None if own else _PALE, zorder=2, gid=f"{kind}{'' if own else ' others'}",
+                ),
+                autolim=False,
+            )  # fmt: skip
+
+
+def _corners(at: float, bar: Bar, start_ns: int, end_ns: int) -> npt.NDArray[np.float64]:
+    left = (max(bar.start_ns, start_ns) - start_ns) * 1e-3
+    right = (min(bar.end_ns, end_ns) - start_ns) * 1e-3
+    top, low = at + (1 - _FULL) / 2, at + (1 + _FULL) / 2
+    return np.array([(left, top), (right, top), (right, low), (left, low)])
+
+
+def _edge(kind: str) -> tuple[float, float, float]:
+    red, green, blue = to_rgb(_COLORS[kind])
+    return 0.72 * red, 0.72 * green, 0.72 * blue
+
+
+def _legend(ax: Axes, lanes: Sequence[Lane]) -> int:
+    """Put the legend above the axes, in as many rows as it needs; return how many."""
+    seen = {lane.kind for lane in lanes}
+    handles = [Patch(facecolor=_COLORS[k], edgecolor=_edge(k), lw=0.3, label=_WORDS[k])
+               for k in _COLORS if k in seen]  # fmt: skip
+    if any(not bar.own for lane in lanes for bar in lane.bars):
+        handles.append(
+            Patch(facecolor=GREY, edgecolor=INK, lw=0.3, alpha=_PALE, label="other batches")
+        )
+    words = [str(handle.get_label()) for handle in handles]
+    space = size_pt(ax)[0] - _BESIDE_PT
+    columns = len(handles)
+    while columns > 1 and _legend_width(words, columns) > space:
+        columns = -(-len(handles) // (-(-len(handles) // columns) + 1))  # one row more
+    ax.legend(
+        handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns,
+        frameon=False, fontsize=VALUE_PT, labelcolor=INK, borderaxespad=0.2, columnspacing=1.2,
+        handlelength=1.2, handletextpad=0.4,
+    )  # fmt: skip
+    return -(-len(handles) // columns)
+
+
+def _legend_width(words: Sequence[str], columns: int) -> float:
+    """Width in points: a legend fills column by column, each as wide as its longest word."""
+    rows = -(-len(words) // columns)
+    groups = [words[i : i + rows] for i in range(0, len(words), rows)]
+    return sum(max(text_width_pt(w, VALUE_PT) for w in group) + _HANDLE_PT for group in groups)
+
+
+def _write_labels(
+    ax: Axes, at: float, lane: Lane, window: tuple[int, int], width_pt: float
+) -> None:
+    """Write on every bar of a lane what fits."""
+    start, end = window
+    scale = width_pt / (end - start)
+    ink = INK if _luminance(lane.kind) > 0.45 else "white"
+    for bar in lane.bars:
+        left, right = max(bar.start_ns, start), min(bar.end_ns, end)
+        text = fitting(bar.label, (right - left) * scale - 2 * _PAD_PT)
+        if text:
+            ax.text(
+                ((left + right) / 2 - start) * 1e-3, at + 0.5, text, fontsize=_LABEL_PT,
+                color=ink if bar.own else INK, ha="center", va="center_baseline", zorder=3,
+                gid=f"{lane.kind} label{'' if bar.own else ' others'}", in_layout=False,
+            )  # fmt: skip
+
+
+def fitting(label: str, width_pt: float) -> str:
+    """Return the label as matplotlib is to write it, shortened to the width; '' if too narrow.
+
+    A short number at the end stays, which tells 'forward GEMM 1' from 'forward GEMM 2'.
+    """
+    if width_pt < _LABEL_PT:
+        return ""
+    if len(label) <= _most(width_pt) and _width(label) <= width_pt:
+        return plain(label)
+    number = _NUMBER.search(label)
+    tail = "…" + (number[0] if number else "")
+    low, high = 0, min(len(label) - 1, _most(width_pt))
+    while low < high:  # the longest beginning that fits with its tail
+        middle = (low + high + 1) // 2
+        fits = _width(label[:middle] + tail) <= width_pt
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return plain(label[:low].rstrip() + tail) if low >= _SHORTEST else ""
+
+
+def _most(width_pt: float) -> int:
+    """More letters than fit, whatever they are: what is longer is not measured."""
+    return int(width_pt / (0.2 * _LABEL_PT)) + 1
+
+
+@lru_cache(maxsize=8192)
+def _width(text: str) -> float:
+    return text_width_pt(plain(text), _LABEL_PT) * 1.04  # hinting widens letters on the screen
+
+
+def _luminance(kind: str) -> float:
+    red, green, blue = to_rgb(_COLORS[kind])
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

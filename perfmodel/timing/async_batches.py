@@ -1,0 +1,87 @@
+"""Pace: whether the host waits for its batches or only queues them, and what they take then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from perfmodel.analysis.fit import Floats, Measured
+from perfmodel.base.units import si
+from perfmodel.timing.run import Run, batch_seconds
+
+_AHEAD: Final = 1.02
+"""The host queues a batch that takes so many times its own time. On H200s batches whose host waits
+take 1.000 to 1.001 times the host's time, others up to eight times."""
+
+_IDLE_HOST: Final = 2.0
+"""From so many times the host's time on the GPU alone sets the pace. On H200s replays of a CUDA
+graph take 4 to 8 times the host's time, batches of single launches at most 1.3 times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The batches of a run on two clocks: until the host leaves them, until all work is done.
+
+    Attributes
+    ----------
+    done : array, shape (ranks, batches)
+        Seconds by `perfmodel.timing.run.batch_seconds`.
+    queued_s, taken_s : float
+        Medians over the second half of the batches: of the host's time, and of `done`.
+    ratio : float
+        `taken_s` over `queued_s` of the rank where it is largest.
+    """
+
+    done: Floats
+    queued_s: float
+    taken_s: float
+    ratio: float
+
+    @property
+    def queues(self) -> bool:
+        """Whether the host leaves batches before they are done."""
+        return self.ratio > _AHEAD
+
+    @property
+    def by_gpu(self) -> bool:
+        """Whether the host is so far ahead that its own noise does not show."""
+        return self.ratio > _IDLE_HOST
+
+    def said(self) -> str:
+        """Say how batches of a host that queues are timed."""
+        return (
+            f"the host queues a batch in {si(self.queued_s, 's')} and does not wait until it is "
+            f"done, which takes {si(self.taken_s, 's')}: a batch is timed from the end of the one "
+            f"before it to the end of its own GPU work; host times of other ranges are those of "
+            f"queueing"
+        )
+
+
+def pace_of(run: Run, measured: tuple[Measured, ...]) -> Pace:
+    """Time the batches of a run on both clocks; `measured` are its ranges of all batches."""
+    host, done = head_of(run, measured).seconds["host"], batch_seconds(run)
+    late = slice(host.shape[1] // 2, None)
+    both = [(h, d) for h, d in zip(host[:, late], done[:, late], strict=True) if _any(h)]
+    ratios = [float(np.nanmedian(d)) / max(float(np.nanmedian(h)), 1e-9) for h, d in both]
+    queued, taken = (
+        float(np.nanmedian(t)) if both else 0.0 for t in (host[:, late], done[:, late])
+    )
+    return Pace(done, queued, taken, max(ratios, default=1.0))
+
+
+def head_of(run: Run, measured: tuple[Measured, ...]) -> Measured:
+    """Return the batch itself."""
+    return next(m for m in measured if m.label == run.batch_label)
+
+
+def until_done(run: Run, measured: tuple[Measured, ...], pace: Pace) -> tuple[Measured, ...]:
+    """Replace the host's time of the batch by that until all of its work is done."""
+    head = head_of(run, measured)
+    timed = replace(head, seconds={**head.seconds, "host": pace.done})
+    return tuple(timed if m is head else m for m in measured)
+
+
+def _any(seconds: Floats) -> bool:
+    return bool(np.isfinite(seconds).any())

@@ -1,0 +1,154 @@
+"""What moved in a batch: copies by direction and memory kind, synchronizations, devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfmodel.readers.trace import COPY_KINDS, MEMCPY, MEMORY_KINDS, Trace
+from perfmodel.timing.collective_calls import (
+    NCCL,
+    Batches,
+    Calls,
+    CollectiveGroup,
+    Waiting,
+    calls_by_rank,
+    is_nccl,
+    marked_by_nccl,
+    nccl_calls,
+    nccl_collectives,
+)
+from perfmodel.timing.matching import Matched, collectives, match
+from perfmodel.timing.range_times import Attribution, Spans, ranks_of
+
+__all__ = [
+    "NCCL",
+    "Calls",
+    "CollectiveGroup",
+    "CopyGroup",
+    "Matched",
+    "Waiting",
+    "calls_by_rank",
+    "collectives",
+    "copies",
+    "devices",
+    "is_nccl",
+    "marked_by_nccl",
+    "match",
+    "nccl_calls",
+    "nccl_collectives",
+    "synchronizations",
+    "tells_devices",
+    "unsized_copies",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyGroup:
+    """Copies of one direction and memory kind inside the batches, per rank and batch.
+
+    `bytes_per_s` is all bytes over all time on the GPU's copy engine.
+    """
+
+    direction: str
+    memory: str
+    count: float
+    bytes: float
+    seconds: float
+    bytes_per_s: float
+    largest_bytes: int
+
+
+def copies(
+    parts: Sequence[tuple[Trace, Attribution]], warmup: int, rank_batches: int
+) -> tuple[CopyGroup, ...]:
+    """Group the copies inside batches after the warm-up.
+
+    Parameters
+    ----------
+    parts : sequence of (Trace, Attribution)
+        One per report of the run.
+    warmup : int
+        Leading batches to leave out.
+    rank_batches : int
+        Number of (rank, batch) pairs that are left, to divide by.
+    """
+    columns = []
+    for trace, found in parts:
+        op = np.unique(found.op[found.op_batch >= warmup])
+        op = op[trace.ops.kind[op] == MEMCPY]
+        o = trace.ops
+        host = np.where(np.isin(o.copy_kind[op], [2, 4, 12]), o.dst_kind[op], o.src_kind[op])
+        columns.append(
+            np.column_stack(
+                [o.copy_kind[op], host, np.maximum(o.bytes[op], 0), o.end_ns[op] - o.start_ns[op]]
+            )
+        )
+    rows = np.concatenate(columns) if columns else np.empty((0, 4), np.int64)
+    groups = []
+    for kind, host in np.unique(rows[:, :2], axis=0):
+        mine = rows[(rows[:, 0] == kind) & (rows[:, 1] == host)]
+        total, seconds = int(mine[:, 2].sum()), float(mine[:, 3].sum()) * 1e-9
+        groups.append(
+            CopyGroup(
+                direction=COPY_KINDS.get(int(kind), "Unknown"),
+                memory=MEMORY_KINDS.get(int(host), "unknown"),
+                count=len(mine) / max(rank_batches, 1),
+                bytes=total / max(rank_batches, 1),
+                seconds=seconds / max(rank_batches, 1),
+                bytes_per_s=total / seconds if seconds > 0 else float("nan"),
+                largest_bytes=int(mine[:, 2].max()),
+            )
+        )
+    return tuple(sorted(groups, key=lambda g: -g.seconds))
+
+
+def unsized_copies(trace: Trace, found: Attribution) -> int:
+    """Count the copies inside ranges whose bytes the report does not tell, or tells below 0."""
+    op = np.unique(found.op)
+    return int(((trace.ops.kind[op] == MEMCPY) & (trace.ops.bytes[op] < 0)).sum())
+
+
+def synchronizations(
+    traces: Sequence[Trace], spans: Spans, batch_label: str, warmup: int
+) -> tuple[float, float]:
+    """Count the synchronizing CUDA calls per rank and batch, and the seconds inside them."""
+    count, spent, batches = 0, 0.0, 0
+    ran = Batches.of(spans, batch_label)
+    for trace in traces:
+        waits = np.array(["Synchronize" in n for n in trace.strings] + [False], np.bool_)
+        at = np.flatnonzero(waits[trace.api.name])
+        process = trace.thread_process[trace.api.thread[at]]
+        for index, rank in ranks_of(trace).items():
+            mine = at[process == index]
+            batch = ran.holding(rank, trace.api.start_ns[mine])
+            mine = mine[batch >= warmup]
+            count += len(mine)
+            spent += float((trace.api.end_ns[mine] - trace.api.start_ns[mine]).sum()) * 1e-9
+            batches += max(ran.count(rank) - warmup, 0)
+    return (count / batches, spent / batches) if batches else (0.0, 0.0)
+
+
+def tells_devices(traces: Sequence[Trace]) -> bool:
+    """Whether equal device numbers mean one GPU: in one report that maps them, or has one GPU.
+
+    Exports before 2025 number a process's devices as the process sees them, so that two ranks
+    with a GPU each (CUDA_VISIBLE_DEVICES) both run on device 0.
+    """
+    return len(traces) == 1 and (bool(traces[0].cuda_devices) or len(traces[0].gpus) < 2)
+
+
+def devices(trace: Trace) -> Mapping[int, int]:
+    """GPU id by rank: the device most of the rank's operations ran on."""
+    found: dict[int, int] = {}
+    for process, rank in ranks_of(trace).items():
+        used = trace.ops.device[trace.ops.process == process]
+        used = used[used >= 0]
+        if len(used):
+            ordinals, operations = np.unique(used, return_counts=True)
+            ordinal = int(ordinals[operations.argmax()])
+            pid = (int(trace.processes[process]) >> 24) & 0xFFFFFF
+            found[rank] = trace.cuda_devices.get((pid, ordinal), ordinal)
+    return found

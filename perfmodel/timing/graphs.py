@@ -1,0 +1,148 @@
+"""CUDA graphs: which batches only replay one, what of them can be seen, and their kernels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from perfmodel.analysis import rates as accounting
+from perfmodel.analysis.fit import Floats, Measured
+from perfmodel.analysis.result import RangeRow
+from perfmodel.readers.trace import GRAPH, KERNEL, OP_KINDS
+from perfmodel.timing.run import Run
+from perfmodel.workloads.work import Workload
+
+_TILED: Final = re.compile(r"^(\w*?gemm)_\w+?_([tn]{2}_[tn]_tilesize\w+?)_stage.*")
+"""cuBLAS's names of a hundred letters, of which the layout and the tile tell products apart."""
+
+
+def first_replay(everything: Sequence[Measured], replay: str, batch_label: str) -> int | None:
+    """Return the first batch in which every rank replays its graph and does nothing else.
+
+    `replay` is the label of the range that replays. Before that batch, others run as they are, or
+    are recorded: ranges are pushed while the graph is made, and no work is done in them. None if
+    there is no such batch.
+    """
+    head = next(m for m in everything if m.label == batch_label)
+    replays = np.zeros(head.instances.shape[1], np.bool_)
+    for m in everything:
+        if m.path[: len(head.path)] != head.path or m is head:
+            continue
+        if m.label == replay:
+            replays |= (m.instances > 0).all(axis=0)
+    for m in everything:
+        inside = m.path[: len(head.path)] == head.path and m is not head
+        if inside and replay not in m.path:
+            replays &= ~(m.instances > 0).any(axis=0)
+    return int(replays.argmax()) if replays.any() else None
+
+
+def traced_as_a_whole(run: Run) -> bool:
+    """Whether graphs are single operations in the report, their kernels unseen."""
+    return any((t.ops.kind[found.op] == GRAPH).any() for t, found in run.parts)
+
+
+def notes(run: Run, everything: Sequence[Measured], workload: Workload) -> Iterator[str]:
+    """Say what a replay hides, and how to see it."""
+    if not workload.replay:
+        return
+    if first_replay(everything, workload.replay, run.batch_label) is None:
+        yield (
+            f"{run.label}: no batch only replays a CUDA graph: each is recorded first, in the "
+            f"first epoch; profile two epochs or more"
+        )
+    hidden = "no range inside it is timed, so that throughputs cannot be fitted"
+    if traced_as_a_whole(run):
+        yield (
+            f"{run.label}: batches are replays of a CUDA graph, traced as one operation: its "
+            f"kernels are not in the report, and {hidden}; to see the kernels, profile with "
+            f"--cuda-graph-trace=node; to fit throughputs, give a report of a run without --graph"
+        )
+    else:
+        yield (
+            f"{run.label}: batches are replays of a CUDA graph: its kernels are listed, but "
+            f"{hidden}; give a report of a run without --graph, too"
+        )
+
+
+def kernel_rows(
+    run: Run, rows: Sequence[RangeRow], workload: Workload, warmup: int
+) -> list[RangeRow]:
+    """Insert the kernels of a replayed graph below its range, longest first.
+
+    Their `gpu_busy_s` is the median over ranks and batches of the time in all kernels of a name.
+    """
+    above = next((r for r in rows if workload.replay and r.label == workload.replay), None)
+    if above is None or traced_as_a_whole(run):
+        return list(rows)
+    found = []
+    for name, (seconds, counts) in kernel_seconds(run, warmup).items():
+        found.append(
+            replace(
+                above,
+                path=(*above.path, name),
+                count=int(counts.sum()),
+                per_batch=float(np.median(counts)),
+                gpu_ops=float(np.median(counts)),
+                gpu_busy_s=accounting.median(np.where(counts > 0, seconds, np.nan)),
+                **dict.fromkeys(_UNKNOWN),
+                rate_unit="",
+                ceiling="",
+            )
+        )
+    found.sort(key=lambda row: -(row.gpu_busy_s or 0.0))
+    at = rows.index(above) + 1
+    return [*rows[:at], *found, *rows[at:]]
+
+
+_UNKNOWN = (
+    "host_s", "gpu_projection_s", "share", "flops", "pci_bytes", "mpi_bytes", "peer_bytes",
+    "measured_copy_bytes", "measured_mpi_bytes", "rate", "of_ceiling",
+)  # fmt: skip
+
+
+def kernel_seconds(run: Run, warmup: int) -> dict[str, tuple[Floats, Floats]]:
+    """Return seconds and number of kernels (copies, sets) by name, each (ranks, batches)."""
+    batches = int(run.spans.batch.max()) + 1
+    shape = len(run.ranks), batches
+    found: dict[str, tuple[Floats, Floats]] = {}
+    for trace, attribution in run.parts:
+        op, at = np.unique(attribution.op, return_index=True)
+        rank = np.searchsorted(run.ranks, attribution.op_rank[at])
+        cell = rank * batches + attribution.op_batch[at]
+        o = trace.ops
+        codes = np.where(o.kind[op] == KERNEL, o.name[op], -1 - o.kind[op].astype(np.int64))
+        for code in np.unique(codes):
+            mine = codes == code
+            name = shortened(trace.strings[code]) if code >= 0 else OP_KINDS[-1 - code]
+            spent = (o.end_ns - o.start_ns)[op[mine]] * 1e-9
+            tables = [np.bincount(cell[mine], w, batches * len(run.ranks)) for w in (spent, None)]
+            before = found.get(name, (np.zeros(shape), np.zeros(shape)))
+            sums = [b + t.reshape(shape) for b, t in zip(before, tables, strict=True)]
+            found[name] = sums[0], sums[1]
+    late = {n: (s[:, warmup:], c[:, warmup:]) for n, (s, c) in found.items()}
+    return {n: (s, c) for n, (s, c) in late.items() if c.any()}
+
+
+def shortened(kernel: str) -> str:
+    """Return a demangled kernel's name without its type, template arguments and parameters.
+
+    Examples
+    --------
+    >>> shortened("std::enable_if<!(false), void>::type gemvx::kernel<int, (int)7>(P<int>)")
+    'gemvx::kernel'
+    """
+    plain, depth = "", 0
+    for letter in kernel.replace("(anonymous namespace)::", "").replace("->", ""):
+        depth += letter == "<"
+        if depth == 0 and letter == "(" and plain:
+            break
+        if depth == 0:
+            plain += letter
+        depth -= letter == ">" and depth > 0
+    name = plain.split()[-1] if plain.split() else kernel
+    return _TILED.sub(r"\1…\2", name)

@@ -1,0 +1,1 @@
+"""Summaries equal to those of `nsys stats`."""

@@ -1,0 +1,329 @@
+"""Spans: what every range took per rank and batch, on three clocks, with the bytes it moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+import numpy as np
+
+from perfmodel.base.errors import SchemaError
+from perfmodel.readers.codes import check_sum, sums
+from perfmodel.readers.nvtx import MPI_DOMAIN
+from perfmodel.readers.trace import MEMCPY, NULL, Int32, Int64, Trace, rows
+from perfmodel.timing.nesting import Nesting, enclosing, nest
+from perfmodel.timing.projection import Launches, all_pairs, attribute
+
+Path = tuple[str, ...]
+_PCI_COPIES: Final = (1, 2, 3, 4)  # host to device or array and back
+_DEEPEST, _MOST_LABELS = 1000, 50_000_000  # of a path, of all paths together
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """One row per range instance, in preorder of threads.
+
+    Attributes
+    ----------
+    paths : tuple of tuple of str
+        Labels from the outermost range inwards; `path` indexes it.
+    path, rank, batch : int32, shape (n,)
+        `batch` counts a rank's batches from 0; -1 outside batches.
+    start_ns : int64, shape (n,)
+        Host start.
+    host_ns : int64, shape (n,)
+        Host time; `NULL` where the range never ended.
+    projection_ns : int64, shape (n,)
+        First operation's start to last one's end on the GPU; `NULL` without operations.
+    busy_ns : int64, shape (n,)
+        Union of the operations' intervals; `NULL` without operations.
+    ops : int64, shape (n,)
+        GPU operations inside.
+    copy_bytes : int64, shape (n,)
+        Bytes of host-device copies inside (MEMCPY.bytes).
+    mpi_bytes : int64, shape (n,)
+        Bytes handed to MPI inside (MPI_*.size); `NULL` where the report records none.
+    mpi_ns : int64, shape (n,)
+        Host time of MPI calls inside.
+    """
+
+    paths: tuple[Path, ...]
+    path: Int32
+    rank: Int32
+    batch: Int32
+    start_ns: Int64
+    host_ns: Int64
+    projection_ns: Int64
+    busy_ns: Int64
+    ops: Int64
+    copy_bytes: Int64
+    mpi_bytes: Int64
+    mpi_ns: Int64
+
+    def __len__(self) -> int:
+        return len(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """Which GPU operations the ranges account for.
+
+    Attributes
+    ----------
+    total : int
+        GPU operations in the report.
+    unlaunched : int
+        Operations without an API call in the report (trimmed, or launched by the device).
+    outside : int
+        Operations launched outside every range of their thread.
+    strays : int
+        Those of them that were launched between the first batch's start and the last one's end
+        of their process, so that the batches lack them; the others are set-up and evaluation.
+    crossing : bool
+        Whether some ranges of a thread overlap without nesting.
+    by_time : int
+        Operations given to the range that was open in the batch's thread of their process.
+    op : int64
+        Rows of `GpuOps` inside batches.
+    op_batch, op_rank : int32
+        Their batch and rank.
+    """
+
+    total: int
+    unlaunched: int
+    outside: int
+    strays: int
+    crossing: bool
+    by_time: int
+    op: Int64
+    op_batch: Int32
+    op_rank: Int32
+
+
+def make_spans(
+    trace: Trace, batch_label: str, *, by_time: bool = False, rank_of: dict[int, int] | None = None
+) -> tuple[Spans, Attribution]:
+    """Measure every range of a trace.
+
+    Parameters
+    ----------
+    trace : Trace
+    batch_label : str
+        Label of the range that is one batch.
+    by_time : bool
+        Also attribute operations launched outside all ranges of their own thread, such as those
+        of PyTorch's autograd thread, to the ranges open at that time in the thread that runs the
+        batches of the same process.
+    rank_of : dict, optional
+        Rank by process index; `ranks_of(trace)` by default.
+    """
+    nesting = nest(trace.ranges, len(trace.threads), own_rows(trace))
+    paths, path = _paths(trace, nesting)
+    batch_of, batch, rank = _batches(trace, nesting, batch_label, rank_of or ranks_of(trace))
+    launches = attribute(trace, nesting, trace.ops)
+    moved = 0
+    if by_time:
+        launches, moved = _attribute_by_time(trace, nesting, launches, batch_of)
+    holder, op = _operations(nesting, launches)
+    projection, busy, ops = _gpu_clocks(trace, len(nesting), holder, op)
+    copied = np.isin(trace.ops.copy_kind[op], _PCI_COPIES) & (trace.ops.kind[op] == MEMCPY)
+    sizes = np.maximum(trace.ops.bytes[op[copied]], 0)
+    mpi_bytes, mpi_ns = _mpi_inside(trace, nesting)
+    open_end = trace.ranges.end_ns[nesting.row] == NULL
+    spans = Spans(
+        paths=paths,
+        path=path,
+        rank=rank,
+        batch=batch,
+        start_ns=nesting.start_ns,
+        host_ns=np.where(open_end, NULL, nesting.end_ns - nesting.start_ns),
+        projection_ns=projection,
+        busy_ns=busy,
+        ops=ops,
+        copy_bytes=sums(holder[copied], sizes, len(nesting)),
+        mpi_bytes=mpi_bytes,
+        mpi_ns=mpi_ns,
+    )
+    inside = launches.inner >= 0
+    launched = np.zeros(len(trace.ops), np.bool_)
+    launched[launches.op] = True
+    own_batch = np.full(len(launches.op), -1, np.int64)
+    own_batch[inside] = batch_of[launches.inner[inside]]
+    np.maximum.at(own_batch, launches.crossing_pair, batch_of[launches.crossing_range])
+    batched = own_batch >= 0
+    outside = _outside(launches)
+    return spans, Attribution(
+        total=len(trace.ops),
+        unlaunched=int((~launched).sum()),
+        outside=len(outside),
+        crossing=bool(nesting.crossing.any()),
+        strays=_strays(trace, nesting, launches.call[outside], batch_of),
+        by_time=moved,
+        op=launches.op[batched],
+        op_batch=batch[own_batch[batched]],
+        op_rank=rank[own_batch[batched]],
+    )
+
+
+def concatenate(parts: Sequence[Spans]) -> Spans:
+    """Join the spans of several reports of one run; paths are merged."""
+    known: dict[Path, int] = {}
+    codes = []
+    for part in parts:
+        recode = np.array([known.setdefault(p, len(known)) for p in part.paths], np.int32)
+        codes.append(recode[part.path] if len(part) else part.path)
+    rest = {
+        f.name: np.concatenate([getattr(p, f.name) for p in parts])
+        for f in fields(Spans)
+        if f.name not in ("paths", "path")
+    }
+    return Spans(paths=tuple(known), path=np.concatenate(codes), **rest)
+
+
+def ranks_of(trace: Trace) -> dict[int, int]:
+    """Rank by process index: as recorded, else processes with ranges counted by process id."""
+    if trace.ranks:
+        return dict(trace.ranks)
+    used = np.unique(trace.thread_process[trace.ranges.thread])
+    return {int(process): rank for rank, process in enumerate(used)}
+
+
+def own_rows(trace: Trace) -> Int64:
+    """Ranges of the program itself: on one thread, named, not the MPI ranges of 2022 exports."""
+    keep = np.array([d != MPI_DOMAIN for d in trace.range_domains] + [False], np.bool_)
+    return np.flatnonzero(~trace.ranges.other_thread & keep[trace.ranges.name])
+
+
+def _paths(trace: Trace, nesting: Nesting) -> tuple[tuple[Path, ...], Int32]:
+    """Path of every range, parents before children, one level at a time."""
+    label_of = {label: i for i, label in enumerate(dict.fromkeys(trace.range_labels))}
+    label_code = np.array([label_of[label] for label in trace.range_labels] + [0], np.int64)
+    labels = list(label_of)
+    mine = label_code[trace.ranges.name[nesting.row]]
+    paths: list[Path] = []
+    path, kept = np.zeros(len(nesting), np.int32), 0
+    for level, at in enumerate(nesting.by_level()):
+        above = path[nesting.parent[at]].astype(np.int64) if level else np.full(len(at), -1)
+        distinct, code = np.unique((above + 1) * len(labels) + mine[at], return_inverse=True)
+        path[at] = code + len(paths)
+        kept += len(distinct) * (level + 1)
+        if level >= _DEEPEST or kept > _MOST_LABELS:
+            raise SchemaError(
+                f"{trace.source}: wanted ranges at most {_DEEPEST} deep, found too many of them, "
+                f"{max(nesting.level) + 1} deep; pop every range that is pushed"
+            )
+        for key in distinct.tolist():
+            parent, label = divmod(key, len(labels))
+            paths.append((*(paths[parent - 1] if parent else ()), labels[label]))
+    return tuple(paths), path
+
+
+def _batches(
+    trace: Trace, nesting: Nesting, label: str, rank_of: dict[int, int]
+) -> tuple[Int64, Int32, Int32]:
+    """Enclosing batch range (position, -1 for none), batch number and rank of every range."""
+    is_batch = np.array([n == label for n in trace.range_labels] + [False], np.bool_)
+    batch_of = np.where(is_batch[trace.ranges.name[nesting.row]], np.arange(len(nesting)), -1)
+    for at in [*nesting.by_level()][1:]:
+        above = batch_of[nesting.parent[at]]
+        batch_of[at] = np.where(above >= 0, above, batch_of[at])
+    ranks = np.array([rank_of.get(p, -1) for p in range(len(trace.processes))] or [-1], np.int32)
+    rank = ranks[trace.thread_process[nesting.thread]] if len(nesting) else nesting.thread
+    heads = np.flatnonzero(batch_of == np.arange(len(nesting)))
+    number = np.full(len(nesting) + 1, -1, np.int32)
+    for r in np.unique(rank[heads]):
+        mine = heads[rank[heads] == r]
+        number[mine[np.argsort(nesting.start_ns[mine], kind="stable")]] = np.arange(len(mine))
+    return batch_of, number[batch_of], rank
+
+
+def _attribute_by_time(
+    trace: Trace, nesting: Nesting, launches: Launches, batch_of: Int64
+) -> tuple[Launches, int]:
+    """Give operations outside all ranges of their thread to the thread that runs the batches."""
+    heads = nesting.thread[batch_of == np.arange(len(nesting))]
+    main = np.full(len(trace.processes), -1, np.int32)
+    for thread, _ in sorted(
+        zip(*np.unique(heads, return_counts=True), strict=True), key=lambda pair: pair[1]
+    ):
+        main[trace.thread_process[thread]] = thread
+    lost = _outside(launches)
+    thread = main[trace.thread_process[trace.api.thread[launches.call[lost]]]]
+    lost, thread = lost[thread >= 0], thread[thread >= 0]
+    call = launches.call[lost]
+    found, holder, at = enclosing(nesting, thread, trace.api.start_ns[call], trace.api.end_ns[call])
+    inner = launches.inner.copy()
+    inner[lost] = found
+    moved = replace(
+        launches,
+        inner=inner,
+        crossing_range=np.append(launches.crossing_range, holder),
+        crossing_pair=np.append(launches.crossing_pair, lost[at]),
+    )
+    return moved, int((found >= 0).sum()) + len(np.unique(at))
+
+
+def _strays(trace: Trace, nesting: Nesting, call: Int64, batch_of: Int64) -> int:
+    """Count the API calls made while the batches of their process ran."""
+    heads = np.flatnonzero(batch_of == np.arange(len(nesting)))
+    process = trace.thread_process[nesting.thread[heads]]
+    first = np.full(len(trace.processes), np.iinfo(np.int64).max)
+    last = np.full(len(trace.processes), np.iinfo(np.int64).min)
+    np.minimum.at(first, process, nesting.start_ns[heads])
+    np.maximum.at(last, process, nesting.end_ns[heads])
+    whose, start = trace.thread_process[trace.api.thread[call]], trace.api.start_ns[call]
+    return int(((start >= first[whose]) & (start < last[whose])).sum())
+
+
+def _outside(launches: Launches) -> Int64:
+    """Launches that no range of their thread encloses."""
+    outside = launches.inner < 0
+    outside[launches.crossing_pair] = False
+    return np.flatnonzero(outside)
+
+
+def _operations(nesting: Nesting, launches: Launches) -> tuple[Int64, Int64]:
+    """All (range, operation) pairs; an operation counts once, however many calls share its id."""
+    holder, pair = launches.pairs(nesting)
+    op = launches.op[pair]
+    if launches.repeated_ids and len(op):
+        holder, op = np.unique(np.stack([holder, op]), axis=1)
+    return holder, op
+
+
+def _gpu_clocks(trace: Trace, count: int, holder: Int64, op: Int64) -> tuple[Int64, Int64, Int64]:
+    """GPU projection, GPU busy and number of operations of every range; NULL without any."""
+    projection, busy = np.full(count, NULL), np.full(count, NULL)
+    ops = np.bincount(holder, minlength=count).astype(np.int64)
+    if len(holder) == 0:
+        return projection, busy, ops
+    order = np.lexsort((trace.ops.start_ns[op], holder))
+    holder, op = holder[order], op[order]
+    heads = np.flatnonzero(np.concatenate([[True], holder[1:] != holder[:-1]]))
+    first = trace.ops.start_ns[op[heads]]
+    extent = np.maximum.reduceat(trace.ops.end_ns[op], heads) - first
+    check_sum(extent)
+    # one axis for all ranges, each behind the one before it, so that one pass covers them all
+    shift = np.concatenate([[0], np.cumsum(extent + 1)[:-1]]) - first
+    shift = np.repeat(shift, np.diff(np.append(heads, len(op))))
+    start, end = trace.ops.start_ns[op] + shift, trace.ops.end_ns[op] + shift
+    before = np.concatenate([start[:1], np.maximum.accumulate(end)[:-1]])
+    projection[holder[heads]] = extent
+    busy[holder[heads]] = np.add.reduceat(np.maximum(end - np.maximum(start, before), 0), heads)
+    return projection, busy, ops
+
+
+def _mpi_inside(trace: Trace, nesting: Nesting) -> tuple[Int64, Int64]:
+    """Bytes handed to MPI and host time of MPI calls inside every range."""
+    mpi = rows(trace.mpi, trace.mpi.end_ns != NULL)
+    inside = enclosing(nesting, mpi.thread, mpi.start_ns, mpi.end_ns)
+    holder, call = all_pairs(nesting, *inside)
+    total = sums(holder, np.maximum(mpi.size_bytes, 0)[call], len(nesting))
+    spent = sums(holder, (mpi.end_ns - mpi.start_ns)[call], len(nesting))
+    sized = sums(holder, (mpi.size_bytes != NULL)[call].astype(np.int64), len(nesting))
+    called = np.bincount(holder, minlength=len(nesting)) > 0
+    total[called & (sized == 0)] = NULL
+    if not (mpi.size_bytes != NULL).any():
+        total[:] = NULL
+    return total, spent

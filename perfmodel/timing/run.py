@@ -1,0 +1,158 @@
+"""Measures the reports of one run: spans of all ranks, which ranges are batches, by which rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.base.errors import SchemaError
+from perfmodel.readers.trace import NULL, Int64, Trace
+from perfmodel.timing.range_times import Attribution, Spans, concatenate, make_spans
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The reports of one run, measured but not yet interpreted.
+
+    `parts` has one entry per report; `ranks` is ascending.
+    """
+
+    label: str
+    parts: tuple[tuple[Trace, Attribution], ...]
+    spans: Spans
+    ranks: tuple[int, ...]
+    batch_label: str
+
+    @property
+    def traces(self) -> tuple[Trace, ...]:
+        """The reports."""
+        return tuple(trace for trace, _ in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One report with the spans of its ranges."""
+
+    trace: Trace
+    spans: Spans
+    attribution: Attribution
+
+
+def observe(trace: Trace, batch_label: str, *, by_time: bool = False) -> Observed:
+    """Measure the ranges of one report, which may hold no batch.
+
+    Raises
+    ------
+    ValueError
+        If the trace was thinned: rows that a measurement needs are gone.
+    """
+    if not trace.whole:
+        raise ValueError("wanted a whole trace, found a thinned one: analyze with whole=True")
+    return Observed(trace, *make_spans(trace, batch_label, by_time=by_time))
+
+
+def measure(traces: Sequence[Trace], batch_label: str, *, label: str, by_time: bool = False) -> Run:
+    """Measure the ranges of the reports of one run.
+
+    Raises
+    ------
+    SchemaError
+        If no report has NVTX ranges, or none is called `batch_label`.
+    """
+    members = [observe(t, batch_label, by_time=by_time) for t in traces]
+    return assemble(members, batch_label, label=label)
+
+
+def assemble(members: Sequence[Observed], batch_label: str, *, label: str) -> Run:
+    """Put the reports of one run together, as `measure` does."""
+    spans = concatenate([m.spans for m in members])
+    batches = [p for p in spans.paths if p[-1] == batch_label]
+    if not batches:
+        raise _no_batches([m.trace for m in members], batch_label)
+    inside = spans.batch >= 0
+    ranks = tuple(int(r) for r in np.unique(spans.rank[inside]))
+    parts = tuple((m.trace, m.attribution) for m in members)
+    return Run(label, parts, spans, ranks, batch_label)
+
+
+def batch_seconds(run: Run) -> npt.NDArray[np.float64]:
+    """Measure every batch until the host and the GPU are done with it.
+
+    Returns
+    -------
+    array, shape (ranks, batches)
+        Lengths of `batch_windows`; NaN where a batch never ended on the host.
+    """
+    since, done = batch_windows(run)
+    known = since != NULL
+    seconds = np.full(since.shape, np.nan)
+    seconds[known] = np.maximum(done[known] - since[known], 0) * 1e-9
+    return seconds
+
+
+def batch_windows(run: Run) -> tuple[Int64, Int64]:
+    """Find when every batch begins and when the host and the GPU are done with it.
+
+    A host that waits for nothing queues batch after batch, so that its own time tells nothing of
+    a batch. A batch is done when the host has left its range and the last of its GPU operations
+    has ended; its time is from its start, or from the end of the batch before it where that is
+    later, to its end. The times of successive batches do not overlap.
+
+    Returns
+    -------
+    begin_ns, done_ns : int64 arrays, shape (ranks, batches)
+        `NULL` where a batch never ended on the host.
+    """
+    head = np.array([p[-1] == run.batch_label for p in run.spans.paths], np.bool_)
+    at = np.flatnonzero(head[run.spans.path] & (run.spans.batch >= 0))
+    start = run.spans.start_ns[at]
+    shape = len(run.ranks), int(run.spans.batch.max()) + 1
+    begin, end = (np.full(shape, NULL) for _ in range(2))
+    cell = np.searchsorted(run.ranks, run.spans.rank[at]), run.spans.batch[at]
+    begin[cell] = start
+    timed = run.spans.host_ns[at] != NULL
+    end[tuple(c[timed] for c in cell)] = (start + run.spans.host_ns[at])[timed]
+    done = np.maximum(end, _last_operations(run, shape))
+    before = np.full(shape[0], NULL)
+    for batch in range(shape[1]):
+        known = end[:, batch] != NULL
+        begin[:, batch] = np.where(known, np.maximum(begin[:, batch], before), NULL)
+        before[known] = np.maximum(before, done[:, batch])[known]
+    return begin, np.where(begin == NULL, NULL, done)
+
+
+def _last_operations(run: Run, shape: tuple[int, int]) -> Int64:
+    """End of the last GPU operation of every rank and batch in ns, the least int64 without any."""
+    last = np.full(shape, np.iinfo(np.int64).min)
+    for trace, found in run.parts:
+        cell = np.searchsorted(run.ranks, found.op_rank), found.op_batch
+        np.maximum.at(last, cell, trace.ops.end_ns[found.op])
+    return last
+
+
+def _no_batches(traces: Sequence[Trace], batch_label: str) -> SchemaError:
+    names = dict.fromkeys(
+        label for t in traces for label in t.range_labels if not label.startswith("MPI_")
+    )
+    where = ", ".join(t.source.name for t in traces)
+    if not names:
+        said = [d.text for t in traces for d in t.diagnostics if "NVTX" in d.text]
+        hint = f" (Nsight Systems says: {said[0]!r})" if said else ""
+        return SchemaError(
+            f"{where}: no NVTX range was recorded{hint}; annotate the program and profile it with "
+            f"--trace=nvtx,cuda,mpi"
+        )
+    if batch_label in names:
+        return SchemaError(
+            f"{where}: ranges called {batch_label!r} were found, but each starts on one thread and "
+            f"ends on another, so that nothing lies inside them; push and pop them on one thread"
+        )
+    short = [n if len(n) <= 60 else f"{n[:59]}…" for n in list(names)[:8]]
+    shown = ", ".join(map(repr, short)) + (", ..." if len(names) > 8 else "")
+    return SchemaError(
+        f"{where}: wanted ranges called {batch_label!r}, one per batch; found {shown}; "
+        f"name the range that is one batch with --batch-range"
+    )

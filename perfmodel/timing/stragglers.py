@@ -1,0 +1,185 @@
+"""Skew: who comes last to the collectives, how often, how late, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfmodel.analysis.fit import Floats
+from perfmodel.readers.trace import NULL, Bool, Int64
+from perfmodel.timing.collective_calls import Calls, blocking
+from perfmodel.timing.matching import Matched
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveSkew:
+    """Arrivals at the collectives of one name and size, after the warm-up.
+
+    `p50_s`, `p95_s` and `max_s` are of the time from the first rank's arrival to the last one's;
+    `last_rank` is the one that most often came last, in `last_share` of the `count` instances.
+    """
+
+    name: str
+    bytes: int | None
+    count: int
+    p50_s: float
+    p95_s: float
+    max_s: float
+    last_rank: int
+    last_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankSkew:
+    """How late one rank came where it came last.
+
+    Lateness is the time from the middle rank's arrival (of two: the earlier one's) to its own:
+    what it makes a usual rank wait. `per_batch_s` adds it up. Percentiles are None for a rank that
+    never was last. `busy_s` is the median of its batches without its waiting in collectives.
+    """
+
+    rank: int
+    last: int
+    last_share: float
+    p50_s: float | None
+    p95_s: float | None
+    max_s: float | None
+    per_batch_s: float
+    busy_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """Arrivals at all collectives of a run.
+
+    Attributes
+    ----------
+    collectives : tuple
+        By name and size, longest skew of all instances together first.
+    ranks : tuple
+        All ranks, the one that costs most first.
+    count : int
+        Collectives that all ranks took part in.
+    imbalance_s : float or None
+        Median over batches of the slowest rank's time without waiting, less the mean of all.
+    imbalance : float or None
+        The same as a share: (max - mean) / max times p / (p - 1), which is 0 for equal ranks and 1
+        where one does everything. Source: DeRose, Homer, Johnson, "Detecting application load
+        imbalance on high end massively parallel systems", Euro-Par 2007.
+    clock_bound_s : float
+        Clocks of different reports are known to so much, either way.
+    """
+
+    collectives: tuple[CollectiveSkew, ...]
+    ranks: tuple[RankSkew, ...]
+    count: int
+    imbalance_s: float | None
+    imbalance: float | None
+    clock_bound_s: float
+
+
+def skew_of(matched: Matched, ranks: Sequence[int], batch_s: Floats, warmup: int) -> Skew | None:
+    """Measure the skew of matched collectives; None where ranks cannot be matched or aligned.
+
+    Parameters
+    ----------
+    matched : Matched
+    ranks : sequence of int
+    batch_s : array, shape (ranks, batches)
+        Host time of every batch after the warm-up.
+    warmup : int
+        Leading batches that are left out.
+    """
+    if not matched.comparable:
+        return None
+    calls = matched.calls
+    chosen = blocking(calls[0]) & np.all([c.batch >= warmup for c in calls], axis=0)
+    if not chosen.any():
+        return None
+    start = np.stack([c.start_ns[chosen] for c in calls])
+    last = start.argmax(axis=0)
+    come = np.sort(start, axis=0)
+    spread = (come[-1] - come[0]) * 1e-9
+    late = (come[-1] - come[(len(calls) - 1) // 2]) * 1e-9
+    busy = _busy(matched, batch_s, warmup)
+    imbalance = _imbalance(busy)
+    return Skew(
+        collectives=_by_collective(calls[0], chosen, spread, last, ranks),
+        ranks=_by_rank(ranks, last, late, busy),
+        count=int(chosen.sum()),
+        imbalance_s=imbalance[0],
+        imbalance=imbalance[1],
+        clock_bound_s=matched.clock_bound_ns * 1e-9,
+    )
+
+
+def _by_collective(
+    calls: Calls, chosen: Bool, spread: Floats, last: Int64, ranks: Sequence[int]
+) -> tuple[CollectiveSkew, ...]:
+    names = [calls.name[i] for i in np.flatnonzero(chosen)]
+    keys = list(zip(names, calls.size[chosen].tolist(), strict=True))
+    code_of = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    code = np.array([code_of[key] for key in keys])
+    found = []
+    for (name, size), i in code_of.items():
+        mine = code == i
+        often = np.bincount(last[mine])
+        p50, p95, largest = np.percentile(spread[mine], [50, 95, 100]).tolist()
+        row = CollectiveSkew(
+            name=name,
+            bytes=None if size == NULL else size,
+            count=int(mine.sum()),
+            p50_s=p50,
+            p95_s=p95,
+            max_s=largest,
+            last_rank=ranks[int(often.argmax())],
+            last_share=float(often.max() / mine.sum()),
+        )
+        found.append((float(spread[mine].sum()), row))
+    return tuple(row for _, row in sorted(found, key=lambda pair: -pair[0]))
+
+
+def _by_rank(ranks: Sequence[int], last: Int64, late: Floats, busy: Floats) -> tuple[RankSkew, ...]:
+    found = []
+    for i, rank in enumerate(ranks):
+        mine = late[last == i]
+        p50, p95, largest = (
+            np.percentile(mine, [50, 95, 100]).tolist() if len(mine) else (None, None, None)
+        )
+        known = busy[i][np.isfinite(busy[i])]
+        found.append(
+            RankSkew(
+                rank=rank,
+                last=len(mine),
+                last_share=len(mine) / len(last),
+                p50_s=p50,
+                p95_s=p95,
+                max_s=largest,
+                per_batch_s=float(mine.sum()) / busy.shape[1],
+                busy_s=float(np.median(known)) if len(known) else None,
+            )
+        )
+    return tuple(sorted(found, key=lambda row: (-row.per_batch_s, row.rank)))
+
+
+def _busy(matched: Matched, batch_s: Floats, warmup: int) -> Floats:
+    """Time of every batch without the waiting in its collectives, shape (ranks, batches)."""
+    waited = np.zeros(batch_s.shape)
+    come = np.max([c.start_ns for c in matched.calls], axis=0)
+    for i, c in enumerate(matched.calls):
+        inside = np.flatnonzero(blocking(c) & (c.batch >= warmup))
+        waiting = np.clip(come - c.start_ns, 0, c.end_ns - c.start_ns)[inside] * 1e-9
+        np.add.at(waited[i], c.batch[inside] - warmup, waiting)
+    return np.maximum(batch_s - waited, 0.0)
+
+
+def _imbalance(busy: Floats) -> tuple[float | None, float | None]:
+    whole = busy[:, np.isfinite(busy).all(axis=0)]
+    ranks = len(busy)
+    if whole.shape[1] == 0 or ranks < 2 or not (whole.max(axis=0) > 0).all():
+        return None, None
+    most, mean = whole.max(axis=0), whole.mean(axis=0)
+    share = (most - mean) / most * ranks / (ranks - 1)
+    return float(np.median(most - mean)), float(np.median(share))

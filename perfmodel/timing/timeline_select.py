@@ -1,0 +1,235 @@
+"""Selects the bars of a run that lie in a window, and sorts them into lanes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from perfmodel.readers.nvtx import MPI_DOMAIN
+from perfmodel.readers.trace import COPY_KINDS, KERNEL, MEMCPY, NULL, OP_KINDS, Bool, Int64, Trace
+from perfmodel.timing.collective_calls import is_nccl
+from perfmodel.timing.nesting import nest
+from perfmodel.timing.projection import join_launches
+from perfmodel.timing.range_times import own_rows, ranks_of
+from perfmodel.timing.run import Run
+from perfmodel.timing.timeline_bars import Bar, Lane, Track, lanes_of
+from perfmodel.timing.timeline_window import Window, clocks
+
+_DIRECTIONS: Final = {
+    1: "h2d", 3: "h2d", 11: "h2d", 2: "d2h", 4: "d2h", 12: "d2h", 5: "d2d", 6: "d2d", 7: "d2d",
+    8: "d2d", 13: "d2d", 10: "p2p",
+}  # fmt: skip
+_ACROSS: Final = -1
+"""Level of ranges that start on one thread and end on another."""
+
+_NO_NAME: Final = "(no name)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One report, its clock, and what was asked for."""
+
+    trace: Trace
+    clock_ns: int
+    first_process: int
+    rank_of: dict[int, int]
+    units: tuple[int, ...]
+    last_ns: int
+    window: Window | None
+
+    def inside(self, start_ns: Int64, end_ns: Int64) -> Bool:
+        """Mark what overlaps the window, or begins and ends at once in it."""
+        if self.window is None:
+            return np.ones(len(start_ns), np.bool_)
+        start, end = start_ns + self.clock_ns, end_ns + self.clock_ns
+        low, high = self.window.start_ns, self.window.end_ns
+        kept: Bool = (start < high) & ((end > low) | ((start == end) & (start >= low)))
+        return kept
+
+    def own(self, rank: int | None, start_ns: int, end_ns: int) -> bool:
+        """Whether what the host did then belongs to the batches: begun in them, or around them."""
+        if self.window is None:
+            return True
+        begin, end = self.window.host_ns.get(-1 if rank is None else rank, (0, -1))
+        return begin <= start_ns < end or start_ns <= begin <= end <= end_ns
+
+    def whose(self, thread: int) -> tuple[int, int | None]:
+        """Process, counted over all reports, and rank of a thread."""
+        process = int(self.trace.thread_process[thread])
+        return self.first_process + process, self.rank_of.get(process)
+
+
+def select(
+    run: Run, window: Window | None, *, ranks: Collection[int] | None = None, api: bool = True
+) -> tuple[Lane, ...]:
+    """Return all that ran in the window, by rank and lane.
+
+    Parameters
+    ----------
+    run : Run
+    window : Window or None
+        None for the whole report.
+    ranks : collection of int, optional
+        All by default, with what no rank did.
+    api : bool
+        With CUDA API calls.
+
+    Returns
+    -------
+    tuple of Lane
+        Every range, call and GPU operation that overlaps the window is in exactly one lane, as
+        long as it is; bars of a lane do not overlap.
+    """
+    tracks: dict[Track, list[Bar]] = defaultdict(list)
+    first = 0
+    for trace, clock in zip(run.traces, clocks(run), strict=True):
+        part = _Part(
+            trace, clock, first, ranks_of(trace), _units(trace, run.batch_label),
+            _last(trace), window,
+        )  # fmt: skip
+        for source in (_ranges, _mpi, _api, _operations) if api else (_ranges, _mpi, _operations):
+            for track, bar in source(part):
+                if ranks is None or track.rank in ranks:
+                    tracks[track].append(bar)
+        first += len(trace.processes)
+    return lanes_of(tracks)
+
+
+def _ranges(part: _Part) -> Iterator[tuple[Track, Bar]]:
+    trace = part.trace
+    nesting = nest(trace.ranges, len(trace.threads), own_rows(trace))
+    at = np.flatnonzero(part.inside(nesting.start_ns, nesting.end_ns))
+    nested = ~nesting.crossing[nesting.thread]
+    columns = (nesting.row, nesting.start_ns, nesting.end_ns, nesting.level, nested)
+    for row, start, end, level, inner in zip(*(c[at].tolist() for c in columns), strict=True):
+        yield _range(part, row, start, end, level, nested=inner)
+    outside = np.flatnonzero(trace.ranges.other_thread)
+    ends = np.where(trace.ranges.end_ns == NULL, part.last_ns, trace.ranges.end_ns)
+    for row in outside[part.inside(trace.ranges.start_ns[outside], ends[outside])].tolist():
+        domain = trace.range_domains[trace.ranges.name[row]] if trace.ranges.name[row] >= 0 else ""
+        if domain != MPI_DOMAIN:
+            yield _range(
+                part, row, int(trace.ranges.start_ns[row]), int(ends[row]), _ACROSS, nested=False
+            )
+
+
+def _range(
+    part: _Part, row: int, start: int, end: int, level: int, *, nested: bool
+) -> tuple[Track, Bar]:
+    ranges, name = part.trace.ranges, int(part.trace.ranges.name[row])
+    thread = int(ranges.thread[row])
+    process, rank = part.whose(thread)
+    start, end = start + part.clock_ns, end + part.clock_ns
+    label = part.trace.range_labels[name] if name >= 0 else _NO_NAME
+    track = Track(rank, "range", part.units[thread], level, nested and rank is not None)
+    return track, Bar("range", label, start, end, part.own(rank, start, end), process)
+
+
+def _mpi(part: _Part) -> Iterator[tuple[Track, Bar]]:
+    mpi = part.trace.mpi
+    ends = np.where(mpi.end_ns == NULL, part.last_ns, mpi.end_ns)
+    at = np.flatnonzero(part.inside(mpi.start_ns, ends))
+    columns = (mpi.thread, mpi.name, mpi.start_ns, ends, mpi.size_bytes)
+    for thread, name, start, end, size in zip(*(c[at].tolist() for c in columns), strict=True):
+        process, rank = part.whose(thread)
+        start, end = start + part.clock_ns, end + part.clock_ns
+        yield (
+            Track(rank, "mpi", part.units[thread]),
+            Bar("mpi", _string(part.trace, name), start, end, part.own(rank, start, end), process,
+                size_bytes=_known(size)),
+        )  # fmt: skip
+
+
+def _api(part: _Part) -> Iterator[tuple[Track, Bar]]:
+    api = part.trace.api
+    at = np.flatnonzero(part.inside(api.start_ns, api.end_ns))
+    columns = (api.thread, api.name, api.start_ns, api.end_ns, api.correlation)
+    for thread, name, start, end, same in zip(*(c[at].tolist() for c in columns), strict=True):
+        process, rank = part.whose(thread)
+        start, end = start + part.clock_ns, end + part.clock_ns
+        yield (
+            Track(rank, "api", part.units[thread]),
+            Bar("api", _string(part.trace, name), start, end, part.own(rank, start, end), process,
+                correlation=_known(same)),
+        )  # fmt: skip
+
+
+def _operations(part: _Part) -> Iterator[tuple[Track, Bar]]:
+    ops, own = part.trace.ops, _launched_in_time(part)
+    nccl = np.array([is_nccl(s) for s in part.trace.strings] + [False], np.bool_)[ops.name]
+    at = np.flatnonzero(part.inside(ops.start_ns, ops.end_ns))
+    columns = (
+        ops.kind, ops.copy_kind, nccl, own, ops.name, ops.start_ns, ops.end_ns, ops.process,
+        ops.correlation, ops.bytes, ops.stream, ops.device,
+    )  # fmt: skip
+    for kind, copy, collective, mine, name, start, end, process, same, size, stream, device in zip(
+        *(c[at].tolist() for c in columns), strict=True
+    ):
+        word = OP_KINDS[kind]
+        said = word if kind != MEMCPY else COPY_KINDS.get(copy, COPY_KINDS[0])
+        if kind == MEMCPY:
+            word = _DIRECTIONS.get(copy, "copy")
+        elif kind == KERNEL:
+            word, said = "nccl" if collective else word, _string(part.trace, name)
+        yield (
+            Track(part.rank_of.get(process), word, device),
+            Bar(word, said, start + part.clock_ns, end + part.clock_ns, mine,
+                part.first_process + process if process >= 0 else -1, _known(same), _known(size),
+                stream, device),
+        )  # fmt: skip
+
+
+def _launched_in_time(part: _Part) -> Bool:
+    """Mark operations that the host launched while in the batches, from any thread.
+
+    What no call in the report launched counts by its own start.
+    """
+    trace, api = part.trace, part.trace.api
+    op, call, _ = join_launches(trace, trace.ops, api)
+    begun = trace.ops.start_ns.copy()
+    begun[op] = api.start_ns[call]
+    if part.window is None:
+        return np.ones(len(begun), np.bool_)
+    low, high = np.zeros((2, len(trace.processes) + 1), np.int64)  # the last: no process
+    for process, rank in part.rank_of.items():
+        begin, end = part.window.host_ns.get(rank, (0, 0))
+        low[process], high[process] = begin - part.clock_ns, end - part.clock_ns
+    whose = trace.ops.process
+    own: Bool = (low[whose] <= begun) & (begun < high[whose])
+    return own
+
+
+def _units(trace: Trace, batch_label: str) -> tuple[int, ...]:
+    """Count the threads of every process from 0: the one of most batches, then by ranges."""
+    is_batch = np.array([n == batch_label for n in trace.range_labels] + [False], np.bool_)
+    size = len(trace.threads)
+    batches = np.bincount(trace.ranges.thread[is_batch[trace.ranges.name]], minlength=size)
+    ranges = np.bincount(trace.ranges.thread, minlength=size)
+    calls = np.bincount(trace.mpi.thread, minlength=size)
+    units = [0] * size
+    counted: dict[int, int] = defaultdict(int)
+    order = np.lexsort((np.arange(size), -calls, -ranges, -batches))
+    for thread in order.tolist():
+        process = int(trace.thread_process[thread])
+        units[thread] = counted[process]
+        counted[process] += 1
+    return tuple(units)
+
+
+def _last(trace: Trace) -> int:
+    """Return the last moment of a report, which stands for ends never written."""
+    times = [t for table in (trace.ranges, trace.mpi, trace.api, trace.ops)
+             for t in (table.start_ns, table.end_ns) if len(t)]  # fmt: skip
+    return max((int(t.max()) for t in times), default=0)
+
+
+def _string(trace: Trace, code: int) -> str:
+    return trace.strings[code] if code >= 0 else _NO_NAME
+
+
+def _known(value: int) -> int | None:
+    return None if value == NULL else value

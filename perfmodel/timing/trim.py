@@ -1,0 +1,126 @@
+"""Thins an observed report: keeps the rows that an analysis looks at, so that hundreds fit.
+
+An analysis of thinned reports equals that of whole ones. What stays is every range's span, every
+copy and collective inside the batches, and a witness of what else is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from perfmodel.programs.identify import read_mark
+from perfmodel.readers.trace import (
+    KERNEL,
+    MPI_SOURCES,
+    NO_NAME,
+    NULL,
+    Bool,
+    Int32,
+    Int64,
+    MpiCalls,
+    Ranges,
+    Trace,
+    rows,
+)
+from perfmodel.timing.collective_calls import is_nccl
+from perfmodel.timing.range_times import Attribution
+from perfmodel.timing.run import Observed
+
+_COLLECTIVE = MPI_SOURCES.index("collectives")
+
+
+def thin(observed: Observed, *, replays: bool = False) -> Observed:
+    """Drop the rows of a report that an analysis does not look at.
+
+    Every kernel is kept where batches replay a CUDA graph: the report's mark says so, or the
+    workload does (`replays`).
+    """
+    trace, found = observed.trace, observed.attribution
+    replays |= read_mark(trace).get("graph") is True
+    op = _operations(trace, found, replays=replays)
+    inside = op[found.op]
+    position = np.cumsum(op) - 1
+    waits = np.array(["Synchronize" in s for s in trace.strings] + [False], np.bool_)
+    thinned = replace(
+        trace,
+        whole=False,
+        ranges=rows(trace.ranges, _ranges(trace.ranges)),
+        ops=rows(trace.ops, op),
+        api=rows(trace.api, waits[trace.api.name]),
+        mpi=rows(trace.mpi, (trace.mpi.source == _COLLECTIVE) | _first_and_last(trace.mpi)),
+    )
+    attribution = replace(
+        found,
+        op=position[found.op[inside]],
+        op_batch=found.op_batch[inside],
+        op_rank=found.op_rank[inside],
+    )
+    return Observed(_without_unused_strings(thinned), observed.spans, attribution)
+
+
+def _operations(trace: Trace, found: Attribution, *, replays: bool) -> Bool:
+    """Copies, sets, graphs and NCCL's kernels in batches, and witnesses of everything else."""
+    ops = trace.ops
+    keep: Bool = ops.end_ns < ops.start_ns
+    inside = np.unique(found.op)
+    nccl = np.array([is_nccl(s) for s in trace.strings] + [False], np.bool_)
+    asked = (ops.kind[inside] != KERNEL) | nccl[ops.name[inside]] | replays
+    keep[inside[asked]] = True
+    keep[inside[np.unique(ops.name[inside], return_index=True)[1]]] = True
+    keep[found.op[_last(found, ops.end_ns[found.op])]] = True
+    for process in range(-1, len(trace.processes)):
+        mine = np.flatnonzero((ops.process == process) & (ops.device >= 0))
+        several = len(mine) and (ops.device[mine] != ops.device[mine[0]]).any()
+        keep[mine if several else mine[:1]] = True
+    keep[:1] = True
+    return keep
+
+
+def _last(found: Attribution, end_ns: Int64) -> Int64:
+    """Positions in `found.op` of the operation that ends last in every batch of every rank."""
+    order = np.lexsort((end_ns, found.op_batch, found.op_rank))
+    cell = np.stack([found.op_rank[order], found.op_batch[order]])
+    final = np.ones(len(order), np.bool_)
+    final[:-1] = (cell[:, 1:] != cell[:, :-1]).any(axis=0)
+    return order[final]
+
+
+def _ranges(ranges: Ranges) -> Bool:
+    """Ranges that never ended or end before they start, and of every thread one of each extreme."""
+    keep: Bool = (
+        (ranges.end_ns == NULL) | (ranges.end_ns < ranges.start_ns) | _first_and_last(ranges)
+    )
+    keep[np.unique(ranges.thread, return_index=True)[1]] = True
+    return keep
+
+
+def _first_and_last(table: Ranges | MpiCalls) -> Bool:
+    """Rows that hold a table's first start, last start and last end."""
+    keep = np.zeros(len(table), np.bool_)
+    if len(table):
+        for row in (table.start_ns.argmin(), table.start_ns.argmax(), table.end_ns.argmax()):
+            keep[row] = True
+    return keep
+
+
+def _without_unused_strings(trace: Trace) -> Trace:
+    columns: Sequence[Int32] = (trace.ops.name, trace.api.name, trace.mpi.name)
+    used = np.unique(np.concatenate(columns))
+    used = used[used != NO_NAME]
+    recode = np.full(len(trace.strings) + 1, NO_NAME, np.int32)
+    recode[used] = np.arange(len(used), dtype=np.int32)
+
+    def named(table: Any) -> Any:
+        return replace(table, name=recode[table.name])
+
+    return replace(
+        trace,
+        strings=tuple(trace.strings[i] for i in used.tolist()),
+        ops=named(trace.ops),
+        api=named(trace.api),
+        mpi=named(trace.mpi),
+    )

@@ -1,1 +1,0 @@
-"""Time to accuracy of repeated trainings: how long, how stable, how good, and against another."""

@@ -1,1 +1,0 @@
-"""Utilization: what NVML says of the GPUs while a command runs, beside what a report says."""
