@@ -1,7 +1,7 @@
 """The run records of notebooks/01_convergence: sweeps of the trainer on MNIST, on CPUs and GPUs.
 
-Each part is one command of trainer.studies that writes one CSV file; a part that fails is said and
-the others go on.
+Each part is one command of benchmarks.trainer_studies that writes one CSV file; a part that fails
+is reported and the others go on.
 
     MNIST_DIR=... python benchmarks/convergence.py --parts cpu     # an hour on two busy cores
     MNIST_DIR=... python benchmarks/convergence.py --parts gpu     # under three minutes on an H200
@@ -43,7 +43,7 @@ PARTS: dict[str, dict[str, tuple[int, list[str]]]] = {
                           "--hidden-sizes", "64", "512"]),
     },
 }  # fmt: skip
-"""Name of the file: ranks, and what trainer.studies is told."""
+"""Name of the file: ranks, and the arguments."""
 
 TINY = ["--data", "synthetic", "--train-size", "300", "--batch-size", "100", "--epochs", "2",
         "--hidden-sizes", "8", "16", "--backend", "numpy"]  # fmt: skip
@@ -52,7 +52,8 @@ TINY = ["--data", "synthetic", "--train-size", "300", "--batch-size", "100", "--
 def command(name: str, ranks: int, flags: list[str], out: Path, rehearse: bool) -> list[str]:
     """Return the command line of a part."""
     study, rest = flags[0], flags[1:]
-    line = [sys.executable, "-m", "trainer.studies", study, str(out / f"{name}.csv"), *rest]
+    program = [sys.executable, "-m", "benchmarks.trainer_studies"]
+    line = [*program, study, str(out / f"{name}.csv"), *rest]
     if rehearse:
         line += TINY
     if ranks == 1 and study != "parallel":

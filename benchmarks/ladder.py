@@ -272,10 +272,9 @@ def run(options: Options, comm: Any) -> None:
     from ladder_floor import Ceilings
     from ladder_rows import write
 
-    from trainer.backend import choose
-    from trainer.data import synthetic
+    from trainer.backends.choice import choose
+    from trainer.data import distribute, synthetic
     from trainer.mpi import library_version
-    from trainer.parallel import distribute
 
     clock = Clock(comm, options.patience_s)
     try:

@@ -18,7 +18,7 @@ from ladder_check import BOUNDS, Reference
 from ladder_floor import Sizes, terms
 from ladder_rows import best_peer, make_row
 
-from trainer.backend import choose
+from trainer.backends.choice import choose
 from trainer.errors import TrainerError
 from trainer.mpi import Communicator
 from trainer.train import Session

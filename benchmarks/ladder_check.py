@@ -9,13 +9,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from trainer.backend import NumpyBackend
+from trainer.backends.numpy import NumpyBackend
 from trainer.config import Config
 from trainer.data import Dataset, one_hot
 from trainer.errors import DeviceError
 from trainer.mpi import Communicator, set_threads
-from trainer.network import Network, Tensors
-from trainer.parallel import Split
+from trainer.networks.network import Network
+from trainer.parameters import Tensors
+from trainer.steps.batches import Split
 
 BOUNDS: Final = {"fp32": 3e-5, "tf32": 5e-3}
 """Of the error relative to the way gone: 21 batches of H = 512, B = 3000 err by 4e-6 in float32,
@@ -53,7 +54,7 @@ class Reference:
                 if comm.rank == 0:
                     final = _train(config, data, split, initial, steps)
             finally:
-                comm.rest_until_all_are_here()
+                comm.yielding_barrier()
         set_threads(comm, 0)
         return cls(config, steps, initial, final)
 
@@ -80,7 +81,7 @@ class Reference:
 def _train(
     config: Config, data: Dataset, split: Split, initial: np.ndarray, steps: int
 ) -> np.ndarray:
-    """Return the parameters after `steps` batches of `trainer.network` in float64."""
+    """Return the parameters after `steps` batches of `trainer.networks.network` in float64."""
     network: Any = Network(
         NumpyBackend(), config.input_size, config.hidden_size, config.num_classes, "float64",
         split.size(0),

@@ -14,7 +14,7 @@ from typing import Any
 
 from perfmodel.programs.mlp.footprint import footprint
 from perfmodel.programs.mlp.memory import TrainerCase, allocations
-from trainer.backend import choose
+from trainer.backends.choice import choose
 from trainer.config import Config
 from trainer.data import synthetic
 from trainer.mpi import Communicator

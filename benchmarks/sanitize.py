@@ -51,7 +51,7 @@ def launch() -> None:
 
 def steps(math: str) -> None:
     """Train a few steps of the fused network on one GPU."""
-    from trainer.backend import choose
+    from trainer.backends.choice import choose
     from trainer.config import Config
     from trainer.data import synthetic
     from trainer.mpi import Communicator

@@ -36,9 +36,9 @@ def problem(sizes: argparse.Namespace):
 
 def numpy_step(sizes: argparse.Namespace):
     sys.path.insert(0, str(ROOT))
-    from trainer.backend import NumpyBackend
+    from trainer.backends.numpy import NumpyBackend
     from trainer.data import one_hot
-    from trainer.network import Network
+    from trainer.networks.network import Network
 
     x, labels, w1, w2 = problem(sizes)
     backend = NumpyBackend()

@@ -1,6 +1,6 @@
 """What PyTorch experts would write for the trainer's step: DDP, compiled DDP, whole-step graphs.
 
-The mathematics is `trainer.network`'s: z1 = x W1^T + b1, a1 = sigmoid(z1), z2 = a1 W2^T + b2,
+The mathematics is `trainer.networks`': z1 = x W1^T + b1, a1 = sigmoid(z1), z2 = a1 W2^T + b2,
 softmax cross-entropy averaged over the global batch, p <- p - rate (g + decay p) with decay on W1
 and W2 only. The training set lies on the GPU and every step reads its own batch there; the loss of
 every batch is stored on the device. Ours does both.
@@ -31,7 +31,7 @@ from torch.nn import functional
 from trainer.config import Config
 from trainer.data import Dataset
 from trainer.mpi import Communicator
-from trainer.parallel import Split
+from trainer.steps.batches import Split
 
 WARM_UP: Final = 2  # bodies run per shape before a capture: libraries load, NCCL connects
 

@@ -27,7 +27,7 @@ ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
 from trainer import mpi  # noqa: E402
-from trainer.backend import choose  # noqa: E402
+from trainer.backends.choice import choose  # noqa: E402
 from trainer.config import Config  # noqa: E402
 from trainer.data import load  # noqa: E402
 from trainer.errors import TrainerError  # noqa: E402

@@ -29,10 +29,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from trainer import mpi  # noqa: E402
-from trainer.backend import choose  # noqa: E402
+from trainer.backends.choice import choose  # noqa: E402
 from trainer.config import Config  # noqa: E402
-from trainer.data import Dataset, synthetic  # noqa: E402
-from trainer.parallel import distribute  # noqa: E402
+from trainer.data import (  # noqa: E402
+    Dataset,
+    distribute,
+    synthetic,
+)
 from trainer.ranges import Ranges, make_ranges, mark_config, name_rank  # noqa: E402
 from trainer.record import Run, config_mark  # noqa: E402
 from trainer.train import Session  # noqa: E402

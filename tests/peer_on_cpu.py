@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from cuda_on_cpu import KERNELS, Emulator, Module, device_array
 
-from trainer import stepper
-from trainer.network import Tensors
+from trainer.kernels import peer as stepper
+from trainer.parameters import Tensors
 
 ATOMIC = r"""
 #include <sched.h>

@@ -14,9 +14,9 @@ import pytest
 
 from trainer.kernels.hierarchical import MATH, TILES
 from trainer.kernels.launch import Operand
+from trainer.kernels.peer import THREADS
 from trainer.kernels.source import FOLDER
 from trainer.kernels.thin import ThinGemm
-from trainer.stepper import THREADS
 
 Variant = tuple[str, dict[str, str | int], int]
 """A file, its macros, and the registers a thread may take."""

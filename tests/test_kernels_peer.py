@@ -17,9 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer_helpers import environment
 
-from trainer import stepper
-from trainer.network import Tensors
-from trainer.stepper import (
+from trainer.kernels import peer as stepper
+from trainer.kernels.peer import (
     MOST_BLOCKS,
     MOST_PACKET_BYTES,
     THREADS,
@@ -28,6 +27,7 @@ from trainer.stepper import (
     inbox_bytes,
     sends_packets,
 )
+from trainer.parameters import Tensors
 
 REAL = {"float32": "float", "float64": "double"}
 Build = Callable[[str, int], Path]

@@ -10,11 +10,11 @@ import pytest
 from trainer_helpers import small
 
 from perfmodel.programs.mlp.mlp import as_it_ran, mlp
-from trainer.assembly import Assembly
-from trainer.backend import NumpyBackend
+from trainer.backends.numpy import NumpyBackend
 from trainer.data import synthetic
 from trainer.mpi import Communicator
 from trainer.ranges import PARENT
+from trainer.steps.assembly import Assembly
 
 
 class Recorded(Mapping[str, AbstractContextManager[Any]]):

@@ -12,13 +12,13 @@ from perfmodel.models.allocators import device_block
 from perfmodel.programs.mlp.case import SETTINGS as CHOICES
 from perfmodel.programs.mlp.memory import SETTINGS, Allocation, TrainerCase, allocations
 from trainer import config
-from trainer.assembly import Assembly
-from trainer.backend import NumpyBackend
+from trainer.backends.numpy import NumpyBackend
 from trainer.config import Config
 from trainer.data import synthetic
 from trainer.mpi import Communicator
-from trainer.parallel import Batches, Split
 from trainer.ranges import SILENT
+from trainer.steps.assembly import Assembly
+from trainer.steps.batches import Batches, Split
 
 
 class CountingModule:
@@ -158,9 +158,10 @@ def test_the_fused_network_holds_its_images_twice() -> None:
 
 
 def test_the_settings_are_those_of_the_trainer() -> None:
+    assert sorted(CHOICES["transport"]) == list(config.TRANSPORTS)
     assert {name: CHOICES[name] for name in SETTINGS} == {
         "data_on": config.DATA_ON,
-        "transport": config.TRANSPORTS,
+        "transport": CHOICES["transport"],
         "gemm": config.GEMMS,
         "math": config.MATHS,
         "parallel": config.PARALLEL,

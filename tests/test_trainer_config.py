@@ -4,9 +4,10 @@ import sys
 import pytest
 from trainer_helpers import ROOT, flags, small
 
-from trainer.config import DATA_ON, GEMMS, MATHS, TRANSPORTS, Config
+from trainer.config import DATA_ON, GEMMS, MATHS, Config
 from trainer.errors import ConfigError
 from trainer.flags import configure, parser
+from trainer.transports import TRANSPORTS
 
 
 def test_defaults_are_the_documents_profiled_run():
@@ -94,6 +95,6 @@ def test_importing_the_trainer_needs_no_gpu_mpi_or_profiler():
         "import sys\n"
         "for name in ('cupy', 'cupyx', 'mpi4py', 'nvtx', 'rich', 'pooch', 'perfmodel'):\n"
         "    sys.modules[name] = None\n"
-        "import trainer.__main__, trainer.studies\n"
+        "import trainer.__main__, benchmarks.trainer_studies\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from cuda_on_cpu import Emulator, device_array
 
-from trainer import network_fused, stepper
-from trainer.backend import NumpyBackend
+from trainer.backends.numpy import NumpyBackend
 from trainer.errors import ConfigError
+from trainer.kernels import peer as stepper
 from trainer.kernels.hierarchical import HierarchicalGemm
-from trainer.network import Network
-from trainer.network_fused import MOST_CLASSES, FusedNetwork
+from trainer.networks import fused as network_fused
+from trainer.networks.fused import MOST_CLASSES, FusedNetwork
+from trainer.networks.network import Network
 
 INPUTS = 21
 

@@ -14,13 +14,13 @@ from test_trainer_ranges import Recorder
 from trainer_device import DelayedComm, DelayedDevice
 from trainer_helpers import flags, run_ranks, session, small
 
-from trainer import assembly
 from trainer import ranges as names
-from trainer.backend import NumpyBackend
+from trainer.backends.numpy import NumpyBackend
 from trainer.data import synthetic
-from trainer.graph import MOST_GRAPHS, GraphStep, why_not_captured
 from trainer.ranges import SILENT
-from trainer.transport import NoTransport
+from trainer.steps import assembly
+from trainer.steps.graph import MOST_GRAPHS, GraphStep, why_not_captured
+from trainer.transports.none import NoTransport
 
 
 class Capturing(DelayedDevice):
@@ -93,7 +93,7 @@ def test_all_ranks_capture_the_same_batches(
     images: int, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As NCCL demands: also where the second rank has two images of five and two of four."""
-    monkeypatch.setattr(assembly, "make_transport", lambda name, parties: NoTransport())
+    monkeypatch.setattr(assembly, "make_transport", lambda *_: NoTransport.__new__(NoTransport))
     config = small(data_on="device", graph=True, batch_size=batch, train_size=images)
     captured = []
     for rank in range(2):

@@ -15,8 +15,8 @@ from trainer_helpers import flags, run_ranks, run_script, session, small
 from trainer import checkpoint
 from trainer import ranges as names
 from trainer.checkpoint import State
-from trainer.network import Tensors
-from trainer.parallel_model import HiddenSlices, share_of_hidden
+from trainer.parameters import Tensors
+from trainer.steps.model_parallel import HiddenSlices, share_of_hidden
 from trainer.stop import StopRequest
 
 MODEL = {"parallel": "model", "dtype": "float64", "hidden_size": 11}

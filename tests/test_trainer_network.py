@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainer_helpers import images, session, small
 
-from trainer import backend as backend_module
-from trainer.backend import NumpyBackend
-from trainer.network import Network, Tensors
+from trainer.backends import numpy as backend_module
+from trainer.backends.numpy import NumpyBackend
+from trainer.networks.network import Network
+from trainer.parameters import Tensors
 
 
 def network(config, dtype=None, columns=50):

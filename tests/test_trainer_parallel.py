@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer_helpers import small
 
-from trainer.backend import NumpyBackend
+from benchmarks.trainer_studies import convergence, discrepancy, parallel, virtual_ranks, write_csv
+from trainer.backends.numpy import NumpyBackend
 from trainer.data import synthetic
 from trainer.mpi import Communicator
-from trainer.parallel import Split
-from trainer.studies import convergence, discrepancy, parallel, virtual_ranks, write_csv
+from trainer.steps.batches import Split
 from trainer.train import sequential
 from trainer.verify import relative_errors
 

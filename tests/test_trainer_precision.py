@@ -9,10 +9,10 @@ import os
 import pytest
 from trainer_helpers import mnist_dir, run_ranks
 
+from benchmarks.trainer_studies import discrepancy
 from trainer.config import Config
 from trainer.data import Dataset, load
 from trainer.mpi import Communicator, set_threads
-from trainer.studies import discrepancy
 from trainer.train import sequential
 
 long = pytest.mark.skipif(

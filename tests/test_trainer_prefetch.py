@@ -12,8 +12,8 @@ from trainer_helpers import session, small
 
 from trainer.config import DATA_ON
 from trainer.data import one_hot, synthetic
-from trainer.parallel import Batches, Split
 from trainer.ranges import SILENT
+from trainer.steps.batches import Batches, Split
 
 CONFIG = small(dtype="float64")  # 100 images in batches of 30, 30, 30, 10
 DATA = synthetic(CONFIG)

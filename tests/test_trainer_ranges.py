@@ -7,7 +7,7 @@ import pytest
 from trainer_helpers import session, small
 
 from trainer import ranges as names
-from trainer.backend import NumpyBackend
+from trainer.backends.numpy import NumpyBackend
 from trainer.mpi import Communicator
 from trainer.ranges import (
     PARENT,

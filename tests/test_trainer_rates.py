@@ -16,17 +16,16 @@ from test_trainer_graph import Capturing
 from test_trainer_train import StopAt
 from trainer_helpers import flags, run_alone, run_ranks, run_script, session, small
 
+from benchmarks.trainer_studies import virtual_ranks
 from trainer import checkpoint
-from trainer.backend import NumpyBackend
+from trainer.backends.numpy import NumpyBackend
 from trainer.checkpoint import State
-from trainer.config import Config
 from trainer.errors import ConfigError
 from trainer.mpi import Communicator
 from trainer.rates import LearningRate
 from trainer.record import Run, config_mark
 from trainer.stop import StopRequest
-from trainer.studies import virtual_ranks
-from trainer.transport_peer import PeerTransport
+from trainer.transports.peer import PeerTransport
 
 WARM: dict[str, Any] = {"warmup_epochs": 2, "scale_learning_rate": 10, "learning_rate": 0.1}
 
@@ -72,7 +71,7 @@ def test_without_rules_the_rate_is_the_rate() -> None:
 def test_rates_grow_to_the_peak_and_stay(
     peak: float, batches: int, warmup: int, epoch: int, batch: int
 ) -> None:
-    rate = LearningRate(Config(learning_rate=peak, warmup_epochs=warmup), batches)
+    rate = LearningRate(peak, batches, warmup)
     batch %= batches
     now, following = rate.at(epoch, batch), rate.at(epoch, batch + 1)
     assert 0 < now <= following <= peak
@@ -131,7 +130,7 @@ def test_ranks_in_the_mind_warm_up_as_well() -> None:
 def test_the_peer_transport_steps_at_the_rate_of_the_batch() -> None:
     """Its kernel needs a GPU; what it is handed does not."""
     config = small(**WARM)
-    rate, handed = LearningRate(config, 4), []
+    rate, handed = LearningRate(config.peak_learning_rate, 4, config.warmup_epochs), []
     transport: Any = PeerTransport.__new__(PeerTransport)
     transport._parties = SimpleNamespace(
         update=SimpleNamespace(rate=rate, regularization=1e-4), message=SimpleNamespace(flat=None),

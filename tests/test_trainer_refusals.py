@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from trainer_helpers import environment, flags, mpirun_command, run_alone, run_ranks, small
 
-from trainer import transport_device
-from trainer.backend import NumpyBackend, choose
-from trainer.config import DTYPES, GEMMS, MATHS, PARALLEL, TRANSPORTS
+from trainer.backends.choice import choose
+from trainer.backends.numpy import NumpyBackend
+from trainer.config import DTYPES, GEMMS, MATHS, PARALLEL
 from trainer.errors import ConfigError
 from trainer.kernels import MATHS as KERNEL_MATHS
-from trainer.transport_device import why_not_cuda_aware
+from trainer.transports import TRANSPORTS
+from trainer.transports import device as transport_device
+from trainer.transports.device import why_not_cuda_aware
 
 # --- combinations of flags
 
@@ -37,7 +39,7 @@ from trainer.transport_device import why_not_cuda_aware
         ({"gemm": "cutlass"}, "--gemm: wanted one of cublas, naive"),
         ({"data_on": "disk"}, "--data-on: wanted one of host, pinned"),
         ({"parallel": "pipeline"}, "--parallel: wanted one of data, model"),
-        ({"transport": "pigeon"}, "--transport: wanted one of host, pinned"),
+        ({"transport": "pigeon"}, "--transport: wanted one of chunked, cuda-aware"),
     ],
 )
 def test_what_does_not_go_together(changes: dict[str, Any], words: str) -> None:
@@ -116,7 +118,7 @@ def test_the_mpi_that_is_here_is_asked() -> None:
     """Its own `ompi_info`, where it has one, says the same; ranks agree."""
     code = (
         "from trainer.mpi import connect\n"
-        "from trainer.transport_device import why_not_cuda_aware\n"
+        "from trainer.transports.device import why_not_cuda_aware\n"
         "import os\n"
         "os.write(1, f'{why_not_cuda_aware(connect())};'.encode())\n"  # in one piece
     )

@@ -9,13 +9,13 @@ import pytest
 from trainer_device import DelayedComm, DelayedDevice
 from trainer_helpers import run_script, small
 
-from trainer.backend import NumpyBackend
-from trainer.config import TRANSPORTS
+from trainer.backends.numpy import NumpyBackend
 from trainer.errors import ConfigError
-from trainer.network import Tensors
+from trainer.parameters import Tensors
 from trainer.ranges import SILENT
-from trainer.transport import Message, Parties, make_transport
-from trainer.transport_host import CHUNKS, _cut
+from trainer.transports import TRANSPORTS, make_transport
+from trainer.transports.base import Message, Parties
+from trainer.transports.host import CHUNKS, _cut
 
 HOST = ("host", "pinned", "host-flat", "chunked")
 SIZES = (37, 3, 5)  # D, H, C
@@ -218,7 +218,7 @@ def test_what_has_no_two_parts_cannot_overlap(name: str) -> None:
         ("nccl", "wanted gradients on a GPU, found the backend numpy"),
         ("peer", "wanted gradients on a GPU, found the backend numpy"),
         ("cuda-aware", "wanted an MPI that takes GPU pointers"),
-        ("pigeon", "wanted one of host, pinned"),
+        ("pigeon", "wanted one of chunked, cuda-aware"),
     ],
 )
 def test_what_is_not_here_is_refused(name: str, words: str) -> None:
@@ -229,8 +229,10 @@ def test_what_is_not_here_is_refused(name: str, words: str) -> None:
 
 
 def test_only_what_leaves_the_host_out_can_be_captured() -> None:
-    from trainer import transport_device, transport_host, transport_peer
-    from trainer.transport import NoTransport
+    from trainer.transports import device as transport_device
+    from trainer.transports import host as transport_host
+    from trainer.transports import peer as transport_peer
+    from trainer.transports.none import NoTransport
 
     kinds = {
         "host": transport_host.HostTransport, "overlapped": transport_host.OverlappedTransport,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.backend import NumpyBackend
+from trainer.backends.numpy import NumpyBackend
 
 
 class DelayedDevice(NumpyBackend):

@@ -2,8 +2,8 @@
 
 import sys
 
-from trainer import transport_host
 from trainer.__main__ import main
+from trainer.transports import host as transport_host
 
 plain = transport_host.HostTransport.all_reduce
 calls = 0

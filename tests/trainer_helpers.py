@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from trainer.backend import NumpyBackend  # noqa: E402
+from trainer.backends.numpy import NumpyBackend  # noqa: E402
 from trainer.config import Config  # noqa: E402
 from trainer.data import synthetic  # noqa: E402
 from trainer.mpi import Communicator  # noqa: E402

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from trainer_helpers import small
 
-from trainer.backend import NumpyBackend
+from trainer.backends.numpy import NumpyBackend
 from trainer.data import synthetic
 from trainer.mpi import Communicator, connect, set_threads
 from trainer.train import Session, sequential

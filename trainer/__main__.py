@@ -15,21 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from trainer import checkpoint, mpi
-from trainer.backend import choose
+from trainer.backends.choice import choose
 from trainer.config import Config
 from trainer.data import Dataset, load
 from trainer.errors import EXIT_STOPPED, EXIT_VERIFY, ConfigError, TrainerError
 from trainer.flags import configure, parser
-from trainer.parallel import Split
 from trainer.ranges import make_ranges, mark_config, name_rank, profiler_warning
 from trainer.record import Run, config_mark, run_record
+from trainer.steps.batches import Split
 from trainer.stop import StopRequest
 from trainer.train import Result, Session
 from trainer.verify import verify
 
 
 class Terminal:
-    """Rank 0's voice: a line per epoch, and a progress bar where stderr is a terminal."""
+    """What rank 0 shows: a line per epoch, and a progress bar where stderr is a terminal."""
 
     def __init__(self, config: Config, batches: int) -> None:
         self._config, self._batches, self._shown = config, batches, 0.0
@@ -172,7 +172,7 @@ def _train(
     if comm.rank == 0 and dataset is not None:
         terminal = Terminal(config, len(Split(len(dataset.labels), config.batch_size)))
 
-    def tell(session: Session) -> None:
+    def mark(session: Session) -> None:
         if session.why_no_graph and comm.rank == 0:
             _complain(f"--graph: not captured: {session.why_no_graph}")
         mark_config(config_mark(run, graph=config.graph and session.why_no_graph is None))
@@ -185,7 +185,7 @@ def _train(
         return Session(
             config, comm, dataset, backend, ranges,
             observer=terminal, stop=stop, state=state, save=save if directory else None,
-            mark=tell,
+            mark=mark,
         ).run()  # fmt: skip
     finally:
         if terminal is not None:
@@ -206,7 +206,7 @@ def _finish(
             if comm.rank == 0:
                 code = _conclude(run, arguments, dataset, result, stop)
         finally:
-            comm.rest_until_all_are_here()  # reached by all, also after a failure
+            comm.yielding_barrier()  # reached by all, also after a failure
     return int(comm.broadcast_bytes(str(code).encode()))
 
 
@@ -219,7 +219,7 @@ def _conclude(
 ) -> int:
     config, verification, code = run.config, None, 0
     if result.stopped:
-        _tell_stopped(arguments, result, stop)
+        _report_stopped(arguments, result, stop)
         code = EXIT_STOPPED
     elif config.evaluate_every == 0:
         last = result.epochs[-1]
@@ -228,14 +228,14 @@ def _conclude(
         assert dataset is not None
         mpi.set_threads(mpi.Communicator(), config.threads)  # the other ranks rest
         verification = verify(config, dataset, result, stop=stop)
-        code = _tell_verification(verification)
+        code = _report_verification(verification)
     if arguments.record:
         content = json.dumps(run_record(run, result, verification), indent=1) + "\n"
         checkpoint.write_atomically(arguments.record, content.encode())
     return code
 
 
-def _tell_verification(report: dict[str, Any] | None) -> int:
+def _report_verification(report: dict[str, Any] | None) -> int:
     if report is None:
         _complain("stopped during --verify: nothing verified")
         return EXIT_STOPPED
@@ -247,7 +247,7 @@ def _tell_verification(report: dict[str, Any] | None) -> int:
     return EXIT_VERIFY
 
 
-def _tell_stopped(arguments: argparse.Namespace, result: Result, stop: StopRequest) -> None:
+def _report_stopped(arguments: argparse.Namespace, result: Result, stop: StopRequest) -> None:
     saved = (
         f"saved in {arguments.checkpoint}; continue with --resume"
         if arguments.checkpoint

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from trainer.errors import ConfigError
+from trainer.transports import TRANSPORTS, Kind
 
 DTYPES: Final = ("float32", "float64")
 BACKENDS: Final = ("auto", "numpy", "cupy")
@@ -22,9 +23,6 @@ _ABLE: Final = {  # which --gemm multiply so
     "tf32": ("cublas", "hierarchical", "thin", "fused"),
     "tf32x3": ("hierarchical", "fused"),
 }
-TRANSPORTS: Final = (
-    "host", "pinned", "host-flat", "chunked", "cuda-aware", "nccl", "peer", "none",
-)  # fmt: skip
 SYNTHETIC: Final = "synthetic"
 MNIST: Final = "mnist"
 VERIFY_BOUNDS: Final = {"float32": 1e-5, "float64": 1e-13, "tf32": 5e-3}
@@ -65,7 +63,7 @@ class Config:
     backend : str
         ``'auto'``, ``'numpy'`` or ``'cupy'``; auto is CuPy where a GPU answers, else NumPy.
     transport : str
-        How gradients are summed over ranks: a name in `trainer.transport.TRANSPORTS`.
+        How gradients are summed over ranks: a name in `trainer.transports.TRANSPORTS`.
     overlap : bool
         Start to sum the gradients of W2 and b2 while those of W1 and b1 are computed.
     gemm : str
@@ -167,7 +165,7 @@ class Config:
         _among("dtype", self.dtype, DTYPES)
         _among("backend", self.backend, BACKENDS)
         _among("parallel", self.parallel, PARALLEL)
-        _among("transport", self.transport, TRANSPORTS)
+        _among("transport", self.transport, tuple(TRANSPORTS))
         _among("gemm", self.gemm, GEMMS)
         _among("math", self.math, MATHS)
         if self.data_on is not None:
@@ -194,14 +192,18 @@ class Config:
             )
         if self.parallel == "model":
             for flag, found, instead in (
-                ("--gemm", self.gemm, {"fused": "hierarchical"}),
-                ("--transport", self.transport, {"peer": "nccl"}),
+                ("--gemm", self.gemm, "hierarchical" if self.gemm == "fused" else None),
+                ("--transport", self.transport, self._kind.model_parallel_instead),
             ):
-                if found in instead:
+                if instead:
                     raise ConfigError(
                         f"{flag} {found}: is made for --parallel data, found --parallel model; "
-                        f"use {flag} {instead[found]}"
+                        f"use {flag} {instead}"
                     )
+
+    @property
+    def _kind(self) -> Kind:
+        return TRANSPORTS[self.transport]
 
     @property
     def parameters(self) -> int:
@@ -212,7 +214,7 @@ class Config:
     @property
     def images_on(self) -> str:
         """Where batches come from: `data_on`, or what the transport suggests."""
-        return self.data_on or ("pinned" if self.transport == "pinned" else "host")
+        return self.data_on or self._kind.images_on
 
     @property
     def peak_learning_rate(self) -> float:

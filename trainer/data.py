@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from trainer.config import MNIST, SYNTHETIC, Config
 from trainer.errors import DataError
+from trainer.mpi import Communicator
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -37,6 +38,7 @@ MD5_GZ: Final = {  # of the packed files at `URL`
     "t10k-labels-idx1-ubyte": "ec29112dd5afa0611ce80d1b7f02629c",
 }
 URL: Final = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+_BROADCAST_BYTES: Final = 1 << 30  # MPI counts are 32-bit
 _MNIST_SHAPES: Final = ((60000, 28, 28), (60000,), (10000, 28, 28), (10000,))
 
 
@@ -234,3 +236,28 @@ def synthetic(config: Config) -> Dataset:
 def one_hot(labels: Bytes, classes: int, dtype: Any) -> npt.NDArray[Any]:
     """Return labels as columns of zeros with a one: shape (C, n), row-major."""
     return np.equal(np.arange(classes)[:, None], labels).astype(dtype)
+
+
+def distribute(comm: Communicator, dataset: Dataset | None) -> Dataset:
+    """Give every rank rank 0's data set (MPI_Bcast of bytes)."""
+    if comm.size == 1:
+        assert dataset is not None
+        return dataset
+    parts = (
+        ()
+        if dataset is None
+        else (dataset.images, dataset.labels, dataset.test_images, dataset.test_labels)
+    )
+    sizes = np.array([part.size for part in parts] or [0] * 4, np.int64)
+    comm.broadcast(sizes)
+    received = []
+    for index, size in enumerate(sizes):
+        flat = np.ascontiguousarray(parts[index]).ravel() if parts else np.empty(size, np.uint8)
+        for start in range(0, flat.size, _BROADCAST_BYTES):
+            comm.broadcast(flat[start : start + _BROADCAST_BYTES])
+        received.append(flat)
+    images, labels, test_images, test_labels = received
+    return Dataset(
+        images.reshape(len(labels), -1), labels,
+        test_images.reshape(len(test_labels), -1), test_labels,
+    )  # fmt: skip

@@ -15,11 +15,11 @@ from trainer.config import (
     MATHS,
     PARALLEL,
     PIXELS,
-    TRANSPORTS,
     VERIFY_BOUNDS,
     Config,
-)  # fmt: skip
+)
 from trainer.errors import ConfigError
+from trainer.transports import TRANSPORTS
 
 _DEFAULT_BOUND = -1.0
 
@@ -79,7 +79,7 @@ def _add_data(group: Any) -> None:
 def _add_machine(group: Any) -> None:
     add = group.add_argument
     add("--backend", choices=BACKENDS, help="%(default)s: cupy where a GPU answers, else numpy")
-    add("--transport", choices=TRANSPORTS, help="how gradients are summed (%(default)s)")
+    add("--transport", choices=tuple(TRANSPORTS), help="how gradients are summed (%(default)s)")
     add("--overlap", action="store_true", help="sum W2's gradient while W1's is computed")
     add("--parallel", choices=PARALLEL, help="what the ranks divide (%(default)s)")
     add("--data-on", choices=DATA_ON,

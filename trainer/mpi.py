@@ -100,8 +100,8 @@ class Communicator:
         self.raw.Allreduce(_mpi().IN_PLACE, answer, _mpi().MAX)
         return float(answer[0])
 
-    def rest_until_all_are_here(self, interval_s: float = 0.01) -> None:
-        """Be a barrier that sleeps: a rank that computes alone keeps the cores of the others."""
+    def yielding_barrier(self, interval_s: float = 0.01) -> None:
+        """Wait for all ranks, asleep: a rank that still computes may use the others' cores."""
         if self.raw is not None:
             request = self.raw.Ibarrier()
             while not request.Test():
@@ -118,7 +118,7 @@ class Communicator:
     def agreed(self) -> Iterator[None]:
         """Run a block without collectives; if it fails on any rank, raise that on all of them.
 
-        The lowest failing rank's words are raised everywhere, so one rank can print them.
+        The lowest failing rank's message is raised everywhere, so one rank can print it.
         """
         error: Exception | None = None
         try:
@@ -136,13 +136,13 @@ class Communicator:
             return
         code = np.array([getattr(error, "exit_code", 1)], np.int32)
         self.broadcast(code, failed)
-        words = self.broadcast_bytes(_words(error).encode(), failed).decode()
-        shared = TrainerError(words if self.size == 1 else f"rank {failed}: {words}")
+        message = self.broadcast_bytes(_message(error).encode(), failed).decode()
+        shared = TrainerError(message if self.size == 1 else f"rank {failed}: {message}")
         shared.exit_code = int(code[0])
         raise shared.on_all_ranks() from error
 
 
-def _words(error: Exception | None) -> str:
+def _message(error: Exception | None) -> str:
     if error is None or isinstance(error, TrainerError):
         return str(error)
     return f"{type(error).__name__}: {error}"
@@ -223,8 +223,8 @@ def set_threads(comm: Communicator, wanted: int) -> int:
     wanted : int
         Threads; 0 is what OMP_NUM_THREADS says, else this rank's cores.
     """
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    threads = wanted or (int(told) if told.isdigit() and int(told) > 0 else cores_of_rank(comm))
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    threads = wanted or (int(given) if given.isdigit() and int(given) > 0 else cores_of_rank(comm))
     try:
         import threadpoolctl
     except ImportError:

@@ -171,7 +171,7 @@ def profiler_warning(environment: Mapping[str, str] | None = None) -> str | None
 
     nvtx >= 0.2.13 asks through the payload extension whether a tool listens. Nsight Systems up
     to 2024.2 knows another number for that extension, says no, and nvtx returns a dummy domain
-    that records nothing, without a word.
+    that records nothing and says so nowhere.
     """
     env = os.environ if environment is None else environment
     if "NSYS_PROFILING_SESSION_ID" not in env:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from trainer.config import Config
-
 
 class LearningRate:
     """The rate of the batch under way, which the network's step and the peer transport read.
@@ -13,13 +11,16 @@ class LearningRate:
     (arXiv:1706.02677), section 2.2: "gradual warmup"; theirs starts from the rate before scaling,
     ours from nothing, so that it is a warm-up without scaling, too.
 
-    It follows from epoch and batch alone: a resumed run finds it without a word in the checkpoint.
+    It follows from epoch and batch alone: a checkpoint need not hold it.
 
     Parameters
     ----------
-    config : Config
+    peak : float
+        The rate behind the warm-up.
     batches : int
         Batches of an epoch.
+    warmup_epochs : int
+        Epochs of the warm-up; 0: none.
 
     Attributes
     ----------
@@ -27,9 +28,8 @@ class LearningRate:
         Of the batch under way.
     """
 
-    def __init__(self, config: Config, batches: int) -> None:
-        self._peak, self._batches = config.peak_learning_rate, batches
-        self._warmup = config.warmup_epochs * batches
+    def __init__(self, peak: float, batches: int, warmup_epochs: int = 0) -> None:
+        self._peak, self._batches, self._warmup = peak, batches, warmup_epochs * batches
         self.now = self.at(0, 0)
 
     def at(self, epoch: int, batch: int) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.backend import Backend
+from trainer.backends.base import Backend
 from trainer.config import Config
 from trainer.mpi import Communicator, library_version
 from trainer.train import Result

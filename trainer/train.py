@@ -11,15 +11,16 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from trainer import ranges as names
-from trainer.assembly import Assembly
-from trainer.backend import Backend, NumpyBackend
+from trainer.backends.base import Backend
+from trainer.backends.numpy import NumpyBackend
 from trainer.checkpoint import State
 from trainer.config import Config
-from trainer.data import Dataset
+from trainer.data import Dataset, distribute
 from trainer.errors import NonFiniteLossError
 from trainer.mpi import Communicator
-from trainer.parallel import Split, distribute
 from trainer.ranges import SILENT, Ranges
+from trainer.steps.assembly import Assembly
+from trainer.steps.batches import Split
 from trainer.stop import StopRequest
 
 _FIRST_CHECK: Final = 16
@@ -27,17 +28,17 @@ _CHECK_SECONDS: Final = 0.5
 
 
 class Observer(Protocol):
-    """Hears how training goes, on rank 0: a progress bar, or nothing."""
+    """Is called as training goes on, on rank 0: a progress bar, or nothing."""
 
     def on_batch(self, epoch: int, batch: int) -> None:
-        """Hear that a batch is done."""
+        """A batch is done."""
 
     def on_epoch(self, record: dict[str, Any]) -> None:
-        """Hear what an epoch reached."""
+        """An epoch is done; its record."""
 
 
 class Quiet:
-    """Hears nothing."""
+    """Ignores everything."""
 
     def on_batch(self, epoch: int, batch: int) -> None:
         """Ignore it."""

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from trainer.backend import NumpyBackend
+from trainer.backends.numpy import NumpyBackend
 from trainer.config import Config
 from trainer.data import Dataset
-from trainer.network import Network, Tensors
+from trainer.networks.network import Network
+from trainer.parameters import Tensors
 from trainer.stop import StopRequest
 from trainer.train import Result, sequential
 

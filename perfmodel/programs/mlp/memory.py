@@ -240,7 +240,7 @@ def _messages(case: TrainerCase) -> Iterator[Allocation]:
     if case.transport == "nccl":
         yield Allocation("NCCL's buffers", "messages", "device", None, "NCCL's own")
     elif case.transport == "peer":
-        yield Allocation("inbox and flags", "messages", "device", None, "see trainer/stepper.py")
+        yield Allocation("inbox and flags", "messages", "device", None, "see trainer/kernels/peer.py")
     elif case.parallel == "model" and case.transport in ("pinned", *_FLAT_PINNED):
         for share in case.shares(case.images):
             yield Allocation(f"z2 of {share}", "messages", "pinned", b * C * share, "b C B")

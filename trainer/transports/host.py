@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
 from trainer import ranges as names
-from trainer.backend import Array, Backend
-from trainer.transport import Parties
+from trainer.backends.base import Array, Backend
+from trainer.transports.base import Kind, Parties, Transport, register
 
 CHUNKS: Final = 6
 """Pieces of the pipeline: enough to hide two of its three stages, few enough for their latency."""
@@ -218,3 +219,14 @@ def _cut(device: Array, host: np.ndarray) -> list[tuple[Array, np.ndarray]]:
     count = max(1, min(CHUNKS, host.nbytes // _SMALLEST_CHUNK_BYTES))
     edges = [host.size * i // count for i in range(count + 1)]
     return [(device[a:b], host[a:b]) for a, b in pairwise(edges) if b > a]
+
+
+def _staged(parties: Parties, *, pinned: bool = False, flat: bool = False) -> Transport:
+    kind = OverlappedTransport if parties.overlap else HostTransport
+    return kind(parties, pinned=pinned, flat=flat)
+
+
+register(Kind("host", _staged, overlaps=True))
+register(Kind("pinned", partial(_staged, pinned=True), overlaps=True, images_on="pinned"))
+register(Kind("host-flat", partial(_staged, pinned=True, flat=True), overlaps=True))
+register(Kind("chunked", ChunkedTransport, overlaps=True))

@@ -8,11 +8,14 @@ from trainer import ranges as names
 from trainer.config import Config
 from trainer.data import Bytes
 from trainer.mpi import Communicator
-from trainer.network import Network, Tensors, Work
-from trainer.parallel import Batches, loss_buffer
+from trainer.networks.network import Network, Work
+from trainer.parameters import Tensors
 from trainer.ranges import SILENT, Ranges
 from trainer.rates import LearningRate
-from trainer.transport import Message, Parties, Transport, make_transport
+from trainer.steps.batches import Batches
+from trainer.steps.data_parallel import loss_buffer
+from trainer.transports import make_transport
+from trainer.transports.base import Message, Parties, Transport
 
 
 def share_of_hidden(hidden: int, ranks: int, rank: int) -> tuple[int, int]:

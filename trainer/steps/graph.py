@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from trainer import ranges as names
-from trainer.backend import Backend
+from trainer.backends.base import Backend
 from trainer.ranges import Ranges
 
 MOST_GRAPHS: Final = 512

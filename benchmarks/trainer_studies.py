@@ -1,8 +1,8 @@
 """Sweeps that answer the document's Problem 1: convergence and discrepancy, as tidy CSV.
 
-``python -m trainer.studies convergence OUT.csv --learning-rates 0.01 0.1 --hidden-sizes 64 512``
-``python -m trainer.studies discrepancy OUT.csv --learning-rates 0.01 0.1 --epochs 3``
-``mpirun -n 2 python -m trainer.studies parallel OUT.csv --backend cupy --hidden-sizes 64 512``
+python -m benchmarks.trainer_studies convergence OUT.csv --hidden-sizes 64 512
+python -m benchmarks.trainer_studies discrepancy OUT.csv --learning-rates 0.01 0.1 --epochs 3
+mpirun -n 2 python -m benchmarks.trainer_studies parallel OUT.csv --backend cupy
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from trainer.backend import Backend, NumpyBackend, choose
+from trainer.backends.base import Backend
+from trainer.backends.choice import choose
+from trainer.backends.numpy import NumpyBackend
 from trainer.checkpoint import State
 from trainer.config import DTYPES, MNIST, Config
 from trainer.data import Dataset, load
 from trainer.mpi import Communicator, connect, set_threads
-from trainer.network import Network
-from trainer.parallel import Batches, Split
+from trainer.networks.network import Network
 from trainer.ranges import SILENT
 from trainer.rates import LearningRate
+from trainer.steps.batches import Batches, Split
 from trainer.train import Session
 from trainer.verify import one_ulp_off, relative_errors
 
@@ -112,7 +114,7 @@ def parallel(
                     "sequential_precision_test": wanted.epochs[at]["precision_test"],
                     **relative_errors(state.parameters, reference.parameters, one),
                 }
-        comm.rest_until_all_are_here()
+        comm.yielding_barrier()
 
 
 def discrepancy(
@@ -178,7 +180,7 @@ def virtual_ranks(config: Config, dataset: Dataset, ranks: int) -> list[State]:
     )  # fmt: skip
     network.initialize(config.seed)
     total = np.empty_like(network.gradients.flat)
-    rate = LearningRate(config, len(splits[0]))
+    rate = LearningRate(config.peak_learning_rate, len(splits[0]), config.warmup_epochs)
     states = []
     for epoch in range(config.epochs):
         for index in range(len(splits[0])):
@@ -242,7 +244,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m trainer.studies", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.trainer_studies", description=__doc__
+    )
     add = parser.add_argument
     add("study", choices=("convergence", "discrepancy", "parallel"))
     add("out", type=Path)

@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from trainer.backend import Array
+from trainer.backends.base import Array
 from trainer.kernels.source import load
-from trainer.network import Tensors
+from trainer.parameters import Tensors
 
 THREADS: Final = 512
 MOST_PACKET_BYTES: Final = 4 << 20

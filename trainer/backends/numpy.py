@@ -1,96 +1,16 @@
-"""The NumPy backend: memory, matrix products and fused element-wise steps; and the choice of one.
-
-`trainer.backend_cupy` has the same methods for a GPU; `trainer.network` is written once over both.
-"""
+"""The NumPy backend: memory, matrix products and fused element-wise steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from trainer.config import Config
-from trainer.errors import ConfigError, DeviceError
-
-Array = Any
-"""A numpy.ndarray or a cupy.ndarray: whatever the backend allocates."""
+from trainer.backends.base import Queue
 
 _BLOCK_BYTES = 1 << 19
 """Element-wise chains walk matrices in blocks of rows that stay in a core's L2 cache."""
-
-
-class Queue(Protocol):
-    """An in-order queue of copies beside the computing one: a CUDA stream, or none.
-
-    Attributes
-    ----------
-    stream : cupy.cuda.Stream or None
-    """
-
-    stream: Any
-
-    def follow(self) -> None:
-        """Let what is queued from now on wait for what the device was told to compute so far."""
-
-    def to_host(self, source: Array, target: np.ndarray) -> None:
-        """Queue a copy to a page-locked host array."""
-
-    def to_device(self, source: np.ndarray, target: Array) -> None:
-        """Queue a copy from a page-locked host array."""
-
-    def record(self) -> Callable[[], bool]:
-        """Return a function that tells whether all that is queued by now is done."""
-
-    def join(self) -> None:
-        """Let what the device is told to compute from now on wait for this queue."""
-
-
-class Backend(Protocol):
-    """What the network needs of a device; every method works in place, without allocating."""
-
-    name: str
-    gemm_name: str
-    xp: Any
-    on_device: bool
-    multiply: Any
-    """Who multiplies large matrices: a `trainer.kernels.Gemm` on a GPU, else `gemm`."""
-
-    def gemm(self, a: Array, b: Array, out: Array) -> None:
-        """Out = a b, any of them transposed views of contiguous arrays."""
-
-    def bias_sigmoid(self, z: Array, bias: Array) -> None:
-        """Replace z (H, B') by sigmoid(z + bias), bias (H,)."""
-
-    def softmax_gradient(self, z: Array, bias: Array, y: Array, scale: float, loss: Array) -> None:
-        """Replace z (C, B') by scale (softmax(z + bias) - y); loss (B',) gets the cross-entropy."""
-
-    def sigmoid_gradient(self, d: Array, a: Array) -> None:
-        """Replace d by d a (1 - a), all (H, B')."""
-
-    def descend(self, p: Array, g: Array, rate: float, decay: float) -> None:
-        """Set p to p - rate (g + decay p); g may be overwritten."""
-
-    def to_host(self, source: Array, target: np.ndarray) -> None:
-        """Copy a device array into a host array and wait for it."""
-
-    def to_device(self, source: np.ndarray, target: Array) -> None:
-        """Copy a host array into a device array and wait for it."""
-
-    def synchronize(self) -> None:
-        """Wait for the device."""
-
-    def pinned_empty(self, shape: Any, dtype: Any) -> np.ndarray:
-        """Return a page-locked host array."""
-
-    def queue(self) -> Queue:
-        """Return a new queue of copies."""
-
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Record what `work` tells the device to do, without doing it; return its replay."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return names and versions for the run record."""
 
 
 class Immediate:
@@ -227,36 +147,3 @@ def _blocks(matrix: np.ndarray) -> Iterator[slice]:
 def _blas_name() -> str:
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return f"{blas['name']} {blas.get('version', '')}".strip()
-
-
-def choose(config: Config, local_rank: int) -> Backend:
-    """Return the backend that `config` names; ``'auto'`` is CuPy where a GPU answers, else NumPy.
-
-    Raises
-    ------
-    DeviceError
-        If CuPy is wanted but it, the driver or the GPU is missing.
-    ConfigError
-        If a GPU's way to multiply is wanted of NumPy.
-    """
-    if config.backend != "numpy":
-        try:
-            from trainer.backend_cupy import CupyBackend
-
-            return CupyBackend(local_rank, gemm=config.gemm, math=config.math)
-        except ImportError as error:
-            if config.backend != "auto":
-                raise DeviceError(
-                    f"--backend cupy: wanted the package cupy, found none ({error}); run "
-                    "pip install cupy-cuda13x (or cupy-cuda12x), or use --backend numpy"
-                ) from error
-        except DeviceError:
-            if config.backend != "auto":
-                raise
-    for flag, found, usual in (("gemm", config.gemm, "cublas"), ("math", config.math, "ieee")):
-        if found != usual:
-            raise ConfigError(
-                f"--{flag} {found}: wanted a CUDA GPU and --backend cupy, found the backend "
-                "numpy, which multiplies with its BLAS; leave it out"
-            )
-    return NumpyBackend()

@@ -8,9 +8,9 @@ import numpy as np
 
 from trainer import ranges as names
 from trainer.errors import ConfigError, DeviceError
+from trainer.kernels.peer import SumAndStep, blocks_of, inbox_bytes
 from trainer.mpi import Communicator
-from trainer.stepper import SumAndStep, blocks_of, inbox_bytes
-from trainer.transport import Parties
+from trainer.transports.base import Kind, Parties, register
 
 _HANDLE_BYTES: Final = 64  # cudaIpcMemHandle_t
 _BUS_BYTES: Final = 32  # longer than a PCI bus id
@@ -137,3 +137,6 @@ class SharedMemory:
             self._runtime.ipcCloseMemHandle(address)
         if self._own:
             self._runtime.free(self._own)
+
+
+register(Kind("peer", PeerTransport, model_parallel_instead="nccl"))

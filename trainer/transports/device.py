@@ -12,7 +12,7 @@ import numpy as np
 from trainer import ranges as names
 from trainer.errors import ConfigError, DeviceError
 from trainer.mpi import Communicator, library_version
-from trainer.transport import Parties
+from trainer.transports.base import Kind, Parties, register
 
 _NCCL_TYPES: Final = {"float32": "NCCL_FLOAT32", "float64": "NCCL_FLOAT64"}
 _COMMUNICATORS: WeakKeyDictionary[Communicator, Any] = WeakKeyDictionary()
@@ -151,3 +151,7 @@ def nccl_communicator(comm: Communicator) -> Any:
                 f"{error}; start fewer ranks, or use --transport pinned"
             ) from error
     return _COMMUNICATORS[comm]
+
+
+register(Kind("cuda-aware", CudaAwareTransport))
+register(Kind("nccl", NcclTransport, overlaps=True))

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from trainer import ranges as names
-from trainer.backend import Array, Backend
+from trainer.backends.base import Array, Backend
 from trainer.config import Config
-from trainer.data import Bytes, Dataset, one_hot
-from trainer.mpi import Communicator
-from trainer.network import Network
-from trainer.ranges import SILENT, Ranges
-from trainer.rates import LearningRate
-from trainer.transport import Transport
-
-_BROADCAST_BYTES: Final = 1 << 30  # MPI counts are 32-bit
+from trainer.data import Bytes, one_hot
+from trainer.ranges import Ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,96 +201,3 @@ def fill_pixels(target: np.ndarray, images: Bytes, pixels: str) -> None:
     np.copyto(target, images)
     if pixels == "unit":
         np.divide(target, 255, out=target)
-
-
-class DataParallelStep:
-    """One batch on this rank: load, forward, backward, all-reduce, step.
-
-    Attributes
-    ----------
-    losses : array, shape (batches, most B')
-        Cross-entropy of every image of this rank in the current epoch, on the device: reading
-        it costs the loop no synchronization.
-    uncapturable : str or None
-        Why a CUDA graph cannot hold it; None if one can.
-    """
-
-    def __init__(
-        self, network: Network, batches: Batches, transport: Transport, config: Config,
-        ranges: Ranges, rate: LearningRate,
-    ) -> None:  # fmt: skip
-        self._network, self._batches, self._transport = network, batches, transport
-        self._config, self._ranges, self._rate = config, ranges, rate
-        self.losses = loss_buffer(network, batches.split, config)
-        self.uncapturable = batches.uncapturable or transport.uncapturable
-
-    def __call__(self, index: int) -> None:
-        """Train on batch `index`."""
-        ranges, network, config = self._ranges, self._network, self._config
-        x, y, xt = self._batches.load(index, ranges)
-        with ranges[names.FORWARD]:
-            work = network.forward(x, ranges)
-            network.loss_gradient(
-                work, y, 1.0 / self._batches.split.size(index), self.losses[index, : len(x)]
-            )
-        with ranges[names.BACKWARD]:
-            network.backward_output(work, ranges)
-            self._transport.start()
-            network.backward_hidden(x, work, ranges, xt)
-            if not self._transport.steps:
-                self._transport.all_reduce()
-        if self._transport.steps:
-            self._transport.all_reduce()
-        else:
-            with ranges[names.STEP]:
-                network.step(self._rate.now, config.regularization)
-
-    def count_correct(self, batches: Batches, labels: Bytes) -> int:
-        """Count this rank's images of a data set whose most likely class is their label."""
-        xp, correct = self._network.backend.xp, 0
-        for index in range(len(batches.split)):
-            low, high = batches.split.bounds(index)
-            if low < high:
-                x = batches.load(index, SILENT).x
-                correct += int((self._network.predict(x) == xp.asarray(labels[low:high])).sum())
-        return correct
-
-
-def loss_buffer(network: Network, split: Split, config: Config) -> Array:
-    """Return zeros (batches, most B') on the device for the losses of an epoch."""
-    widest = max(split.share(index) for index in range(len(split)))
-    return network.backend.xp.zeros((len(split), widest), config.dtype)
-
-
-def take_losses(losses: Array, backend: Backend) -> np.ndarray:
-    """Return the sum of cross-entropies per batch (batches,) of this rank, and start anew."""
-    sums = losses.sum(axis=1, dtype=np.float64)
-    host = np.empty(len(sums))
-    backend.to_host(sums, host)
-    losses.fill(0)
-    return host
-
-
-def distribute(comm: Communicator, dataset: Dataset | None) -> Dataset:
-    """Give every rank rank 0's data set (MPI_Bcast of bytes)."""
-    if comm.size == 1:
-        assert dataset is not None
-        return dataset
-    parts = (
-        ()
-        if dataset is None
-        else (dataset.images, dataset.labels, dataset.test_images, dataset.test_labels)
-    )
-    sizes = np.array([part.size for part in parts] or [0] * 4, np.int64)
-    comm.broadcast(sizes)
-    received = []
-    for index, size in enumerate(sizes):
-        flat = np.ascontiguousarray(parts[index]).ravel() if parts else np.empty(size, np.uint8)
-        for start in range(0, flat.size, _BROADCAST_BYTES):
-            comm.broadcast(flat[start : start + _BROADCAST_BYTES])
-        received.append(flat)
-    images, labels, test_images, test_labels = received
-    return Dataset(
-        images.reshape(len(labels), -1), labels,
-        test_images.reshape(len(test_labels), -1), test_labels,
-    )  # fmt: skip

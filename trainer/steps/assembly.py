@@ -6,17 +6,19 @@ from collections.abc import Callable
 
 import numpy as np
 
-from trainer.backend import Backend
+from trainer.backends.base import Backend
 from trainer.config import Config
 from trainer.data import Dataset
-from trainer.graph import GraphStep, why_not_captured
 from trainer.mpi import Communicator
-from trainer.network import Network
-from trainer.parallel import Batches, DataParallelStep, Split, take_losses
-from trainer.parallel_model import HiddenSlices, ModelParallelStep
+from trainer.networks.network import Network
 from trainer.ranges import Ranges
 from trainer.rates import LearningRate
-from trainer.transport import Message, Parties, Update, make_transport
+from trainer.steps.batches import Batches, Split
+from trainer.steps.data_parallel import DataParallelStep, take_losses
+from trainer.steps.graph import GraphStep, why_not_captured
+from trainer.steps.model_parallel import HiddenSlices, ModelParallelStep
+from trainer.transports import make_transport
+from trainer.transports.base import Message, Parties, Update
 
 
 class Assembly:
@@ -46,19 +48,21 @@ class Assembly:
         self._slices = HiddenSlices(sizes, comm) if config.parallel == "model" else None
         ranks, rank = (comm.size, comm.rank) if self._slices is None else (1, 0)
         splits = [Split(len(labels), config.batch_size, ranks, rank) for labels in self._labels]
-        sets = ((data.images, data.labels), (data.test_images, data.test_labels))
+        train, test = (data.images, data.labels), (data.test_images, data.test_labels)
         with comm.agreed():  # allocates: may fail on one rank alone
             self.batches = Batches(
                 backend,
                 splits[0],
-                sets[0],
+                train,
                 config,
                 on=config.images_on,
                 by_pixels=config.gemm == "fused",
             )
-            self._tests = Batches(backend, splits[1], sets[1], config)
+            self._tests = Batches(backend, splits[1], test, config)
             self.network = self._make_network(max(split.share(0) for split in splits))
-        self.rate = LearningRate(config, len(self.batches.split))
+        self.rate = LearningRate(
+            config.peak_learning_rate, len(self.batches.split), config.warmup_epochs
+        )
         self._plain = self._make_step()
         self.why_no_graph: str | None = None
         self.step: Callable[[int], None] = self._plain
@@ -70,7 +74,7 @@ class Assembly:
         hidden = config.hidden_size if slices is None else slices.high - slices.low
         sizes = (config.input_size, hidden, config.num_classes)
         if config.gemm == "fused" and self._backend.on_device:
-            from trainer.network_fused import FusedNetwork
+            from trainer.networks.fused import FusedNetwork
 
             return FusedNetwork(
                 self._backend, *sizes, config.dtype, columns, exact_images=config.pixels == "raw"

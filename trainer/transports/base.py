@@ -1,4 +1,4 @@
-"""How gradients are summed over the ranks: small strategies, found by name."""
+"""What a transport is: its interface, what it is made of, and the table that each registers in."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from trainer.backend import Array, Backend
-from trainer.config import TRANSPORTS
+from trainer.backends.base import Array, Backend
 from trainer.errors import ConfigError
 from trainer.mpi import Communicator
-from trainer.network import Tensors
+from trainer.parameters import Tensors
 from trainer.ranges import Ranges
 from trainer.rates import LearningRate
 
@@ -83,7 +82,7 @@ class Transport(Protocol):
     uncapturable: str | None
 
     def start(self) -> None:
-        """Hear that the early part is computed (or queued): a non-blocking transport begins."""
+        """Begin to sum the early part, which is computed or queued, if it can be done meanwhile."""
 
     def all_reduce(self) -> None:
         """Replace the message by its sum over all ranks."""
@@ -102,82 +101,40 @@ class Parties:
     update: Update | None = None
 
 
-class NoTransport:
-    """Nothing to sum: one rank, whose gradients stay where they are."""
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is known of a transport before one is made.
 
-    steps: bool = False
-    uncapturable: str | None = None
+    Attributes
+    ----------
+    name : str
+        Of ``--transport``.
+    make : callable
+        Makes one for the parties of a run, its buffers allocated; raises ConfigError or DeviceError
+        on all ranks where it cannot work.
+    overlaps : bool
+        It can sum the early part of a message while the late part is computed.
+    images_on : str
+        ``--data-on`` where nothing else is asked for.
+    model_parallel_instead : str or None
+        It sums gradients only: the transport to use with ``--parallel model``.
+    """
 
-    def start(self) -> None:
-        """Leave them alone."""
-
-    def all_reduce(self) -> None:
-        """Leave them alone."""
-
-
-def _host(parties: Parties) -> Transport:
-    from trainer.transport_host import HostTransport, OverlappedTransport
-
-    return (OverlappedTransport if parties.overlap else HostTransport)(parties)
-
-
-def _pinned(parties: Parties) -> Transport:
-    from trainer.transport_host import HostTransport, OverlappedTransport
-
-    return (OverlappedTransport if parties.overlap else HostTransport)(parties, pinned=True)
-
-
-def _host_flat(parties: Parties) -> Transport:
-    from trainer.transport_host import HostTransport, OverlappedTransport
-
-    kind = OverlappedTransport if parties.overlap else HostTransport
-    return kind(parties, pinned=True, flat=True)
+    name: str
+    make: Callable[[Parties], Transport]
+    overlaps: bool = False
+    images_on: str = "host"
+    model_parallel_instead: str | None = None
 
 
-def _chunked(parties: Parties) -> Transport:
-    from trainer.transport_host import ChunkedTransport
-
-    return ChunkedTransport(parties)
+KINDS: Final[dict[str, Kind]] = {}
+"""By name; filled by the files of this package (`trainer.transports`)."""
 
 
-def _cuda_aware(parties: Parties) -> Transport:
-    from trainer.transport_device import CudaAwareTransport
-
-    return CudaAwareTransport(parties)
-
-
-def _nccl(parties: Parties) -> Transport:
-    from trainer.transport_device import NcclTransport
-
-    return NcclTransport(parties)
-
-
-def _peer(parties: Parties) -> Transport:
-    from trainer.transport_peer import PeerTransport
-
-    return PeerTransport(parties)
-
-
-def _none(parties: Parties) -> Transport:
-    if parties.comm.size > 1:
-        raise ConfigError(
-            f"--transport none: wanted one rank, found {parties.comm.size}, whose gradients must "
-            "be summed; use --transport host"
-        ).on_all_ranks()
-    return NoTransport()
-
-
-_MAKERS: Final[dict[str, Callable[[Parties], Transport]]] = {
-    "host": _host,
-    "pinned": _pinned,
-    "host-flat": _host_flat,
-    "chunked": _chunked,
-    "cuda-aware": _cuda_aware,
-    "nccl": _nccl,
-    "peer": _peer,
-    "none": _none,
-}
-assert tuple(_MAKERS) == TRANSPORTS
+def register(kind: Kind) -> None:
+    """Add a transport; called once by the file that defines it."""
+    assert kind.name not in KINDS, f"two transports are called {kind.name}"
+    KINDS[kind.name] = kind
 
 
 def make_transport(name: str, parties: Parties) -> Transport:
@@ -188,11 +145,13 @@ def make_transport(name: str, parties: Parties) -> Transport:
     ConfigError
         If there is no such transport, or not here.
     """
-    if name not in _MAKERS:
-        raise ConfigError(f"--transport: wanted one of {', '.join(TRANSPORTS)}; found {name!r}")
-    if parties.overlap and name in ("none", "cuda-aware", "peer"):
+    if name not in KINDS:
+        raise ConfigError(f"--transport: wanted one of {', '.join(sorted(KINDS))}; found {name!r}")
+    kind = KINDS[name]
+    if parties.overlap and not kind.overlaps:
+        able = sorted(other.name for other in KINDS.values() if other.overlaps)
         raise ConfigError(
-            f"--overlap: wanted a transport with a non-blocking form (host, pinned, host-flat, "
-            f"chunked, nccl), found {name}; leave out --overlap"
+            f"--overlap: wanted a transport with a non-blocking form ({', '.join(able)}), found "
+            f"{name}; leave out --overlap"
         ).on_all_ranks()
-    return _MAKERS[name](parties)
+    return kind.make(parties)

@@ -7,13 +7,13 @@ from typing import Any, Final
 import numpy as np
 
 from trainer import ranges as names
-from trainer.backend import Array, Backend
+from trainer.backends.base import Array, Backend
 from trainer.errors import ConfigError
 from trainer.kernels.hierarchical import HierarchicalGemm
+from trainer.kernels.peer import SumAndStep, real_name
 from trainer.kernels.source import load
-from trainer.network import Network, Work
+from trainer.networks.network import Network, Work
 from trainer.ranges import SILENT, Ranges
-from trainer.stepper import SumAndStep, real_name
 
 MOST_CLASSES: Final = {"float32": 32, "float64": 16}
 _COLUMNS: Final = 16  # of fused.cu: images a block of output_layer owns, and its threads
@@ -33,7 +33,7 @@ class FusedNetwork(Network):
     hierarchical                 dW1 = d1 x^T
     ===========================  ==================================================================
 
-    and one for the step, or for all-reduce and step together (`trainer.transport_peer`). With
+    and one for the step, or for all-reduce and step together (`trainer.transports.peer`). With
     ``--math tf32`` cuBLAS multiplies the large matrices, faster than we do, and the two kernels
     in the middle compute the sigmoid as they read z1.
 

@@ -1,0 +1,1 @@
+"""The network: forward, backward and step, on any backend or in kernels made for it."""

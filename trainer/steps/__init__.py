@@ -1,0 +1,1 @@
+"""One training step: its batches, how ranks divide it, and its CUDA graph."""
