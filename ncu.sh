@@ -37,30 +37,30 @@ flags=(--epochs 1 --train-size 9000 --test-size 500 --evaluate-every 0 --data-on
 # Slurm runs a copy of this script from its spool directory; the trainer is where sbatch was called.
 root=${SLURM_SUBMIT_DIR:-$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)}
 [ -f "$root/trainer/__main__.py" ] ||
-    die "wanted trainer/ in $root, found none; call sbatch in the repository's root"
+    die "expected trainer/ in $root; got none; call sbatch in the repository's root"
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 
 # ---- everything needed is there, or say what is not ----------------------------------
 ncu=$(command -v "${PERFMODEL_NCU:-ncu}") ||
-    die "wanted ${PERFMODEL_NCU:-ncu}, found none; load its module (module load nsight-compute)" \
+    die "expected ${PERFMODEL_NCU:-ncu}; got none; load its module (module load nsight-compute)" \
         "or set PERFMODEL_NCU=/path/to/ncu"
 python=$(command -v "${PYTHON:-python3}") ||
-    die "wanted ${PYTHON:-python3}, found none; activate the environment or set PYTHON"
+    die "expected ${PYTHON:-python3}; got none; activate the environment or set PYTHON"
 python=$("$python" -c 'import sys; print(sys.executable)')
 ranks=${RANKS:-${SLURM_NTASKS:-1}} counted=${NCU_RANK:-0}
-[[ $ranks =~ ^[1-9][0-9]*$ ]] || die "RANKS: wanted a number of ranks, found '$ranks'"
+[[ $ranks =~ ^[1-9][0-9]*$ ]] || die "RANKS: expected a number of ranks; got '$ranks'"
 [[ $counted =~ ^[0-9]+$ ]] && [ "$counted" -lt "$ranks" ] ||
-    die "NCU_RANK: wanted one of ranks 0 to $((ranks - 1)), found '$counted'"
-"$python" -c 'import perfmodel.counters' ||
-    die "wanted perfmodel's packages in $python (above: what is missing);" \
+    die "NCU_RANK: expected one of ranks 0 to $((ranks - 1)); got '$counted'"
+"$python" -c 'import perfmodel.analysis.metrics' ||
+    die "expected perfmodel's packages in $python (above: what is missing);" \
         "run: $python -m pip install $root"
 "$python" -c 'import nvtx' 2>/dev/null || [ -z "${NCU_RANGE-batch iteration}" ] ||
-    die "wanted the package nvtx in $python, without which there are no ranges;" \
+    die "expected the package nvtx in $python, without which there are no ranges;" \
         "run: $python -m pip install nvtx, or count all kernels: NCU_RANGE="
 launch=() rank=PERFMODEL_RANK
 if [ "$ranks" != 1 ]; then
     mpirun=$(command -v mpirun) ||
-        die "wanted mpirun, found none; load an MPI module, or install openmpi-bin"
+        die "expected mpirun; got none; load an MPI module, or install openmpi-bin"
     case $("$mpirun" --version 2>&1) in
         *"Open MPI"* | *OpenRTE*) rank=OMPI_COMM_WORLD_RANK launch=("$mpirun" --bind-to none) ;;
         *) rank=PMI_RANK launch=("$mpirun") ;;
@@ -91,7 +91,9 @@ train=("$python" -m trainer "${flags[@]}")
 choose='rank=$1 counted=$2 words=$3; shift 3
     if [ "${!rank:-0}" = "$counted" ]; then exec "$@"; fi
     shift "$words"; exec "$@"'
-metrics=$("$python" -c 'from perfmodel.counters import METRICS, DEVICE; print(",".join((*METRICS, DEVICE)))')
+metrics=$("$python" -c 'from perfmodel.analysis.metrics import METRICS
+from perfmodel.readers.ncu import DEVICE
+print(",".join((*METRICS, DEVICE)))')
 log=$base.log
 while :; do # a GPU does not know all metrics: leave out what ncu names
     words=("${profile[@]}" --metrics "$metrics")

@@ -37,34 +37,34 @@ flags=(--epochs 3 --evaluate-every 0 "$@")
 # Slurm runs a copy of this script from its spool directory; the trainer is where sbatch was called.
 root=${SLURM_SUBMIT_DIR:-$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)}
 [ -f "$root/trainer/__main__.py" ] ||
-    die "wanted trainer/ in $root, found none; call sbatch in the repository's root"
+    die "expected trainer/ in $root; got none; call sbatch in the repository's root"
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 
 # ---- everything needed is there, or say what is not ----------------------------------
 nsys=$(command -v "${PERFMODEL_NSYS:-nsys}") ||
-    die "wanted ${PERFMODEL_NSYS:-nsys}, found none; load its module (module load nsight-systems)" \
+    die "expected ${PERFMODEL_NSYS:-nsys}; got none; load its module (module load nsight-systems)" \
         "or set PERFMODEL_NSYS=/path/to/nsys"
 # mpirun of Debian puts /usr/bin first in the ranks' PATH: name python absolutely
 python=$(command -v "${PYTHON:-python3}") ||
-    die "wanted ${PYTHON:-python3}, found none; activate the environment or set PYTHON"
+    die "expected ${PYTHON:-python3}; got none; activate the environment or set PYTHON"
 python=$("$python" -c 'import sys; print(sys.executable)')
 mpirun=$(command -v mpirun) ||
-    die "wanted mpirun, found none; load an MPI module, or install openmpi-bin"
+    die "expected mpirun; got none; load an MPI module, or install openmpi-bin"
 case $("$mpirun" --version 2>&1) in
     *"Open MPI"* | *OpenRTE*) impl=openmpi rank=OMPI_COMM_WORLD_RANK options=(--bind-to none) ;;
     *) impl=mpich rank=PMI_RANK options=() ;;
 esac
 "$python" -c 'import numpy, mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI' ||
-    die "wanted numpy and mpi4py for this MPI in $python (above: what is missing);" \
+    die "expected numpy and mpi4py for this MPI in $python (above: what is missing);" \
         "run: $python -m pip install numpy mpi4py"
 "$python" -c 'import nvtx' 2>/dev/null ||
-    die "wanted the package nvtx in $python, without which reports hold no ranges;" \
+    die "expected the package nvtx in $python, without which reports hold no ranges;" \
         "run: $python -m pip install nvtx (nvtx==0.2.11 for Nsight Systems up to 2024.2)"
 case " ${flags[*]} " in
     *" --backend numpy "* | *" --backend=numpy "*) ;;
     *)
         "$python" -c 'import cupy; assert cupy.cuda.runtime.getDeviceCount()' ||
-            die "wanted CuPy and a GPU on $(hostname) (above: what is missing); ask Slurm for GPUs" \
+            die "expected CuPy and a GPU on $(hostname) (above: what is missing); ask Slurm for GPUs" \
                 "(--gpus), or profile on the CPU: nsys.sh -- --backend numpy"
         ;;
 esac

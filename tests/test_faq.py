@@ -162,6 +162,6 @@ def test_what_the_trainer_says_is_quoted(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("importlib.metadata.version", lambda _: "0.2.16")
     assert f"\n{profiler_warning({'NSYS_PROFILING_SESSION_ID': '1'})}\n" in FAQ
     script = (ROOT / "nsys.sh").read_text(encoding="utf-8")
-    quoted = re.findall(r"^nsys\.sh: wanted CuPy and a GPU on \w+ (.*)$", FAQ, re.MULTILINE)
+    quoted = re.findall(r"^nsys\.sh: expected CuPy and a GPU on \w+ (.*)$", FAQ, re.MULTILINE)
     assert quoted
     assert all(words in re.sub(r'" *\\\n *"', " ", script) for words in quoted)

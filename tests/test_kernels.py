@@ -151,7 +151,7 @@ def test_what_does_not_fit_is_refused(plain: PlannedGemm, shapes: Any, dtypes: s
     with pytest.raises(ConfigError) as error:
         plain(*arrays)
     assert says in str(error.value)
-    assert "found" in str(error.value)
+    assert "got" in str(error.value)
 
 
 def test_an_output_that_is_not_row_major_is_refused(plain: PlannedGemm) -> None:
@@ -164,10 +164,10 @@ def test_an_output_that_is_not_row_major_is_refused(plain: PlannedGemm) -> None:
 
 def test_a_gemm_is_found_by_name(emulator: Emulator) -> None:
     assert list(GEMMS) == ["naive", "tiled", "register", "hierarchical", "thin", "cublas"]
-    with pytest.raises(ConfigError, match=r"naive, tiled, .* found 'fast'"):
+    with pytest.raises(ConfigError, match=r"naive, tiled, .* got 'fast'"):
         make_gemm("fast")
     for name in (n for n in GEMMS if "tf32" not in MATHS[n]):
-        with pytest.raises(ConfigError, match=r"found only ieee; use hierarchical or cublas"):
+        with pytest.raises(ConfigError, match=r"got only ieee; use hierarchical or cublas"):
             make_gemm(name, math="tf32")
 
 

@@ -110,10 +110,10 @@ def test_metrics_that_the_gpu_does_not_know_are_left_out(tmp_path: Path):
 @pytest.mark.parametrize(
     ("env", "arguments", "words"),
     [
-        ({"PERFMODEL_NCU": "/nowhere/ncu"}, [], "wanted /nowhere/ncu, found none"),
-        ({"PYTHON": "/nowhere/python"}, [], "wanted /nowhere/python, found none"),
-        ({"RANKS": "two"}, [], "wanted a number of ranks, found 'two'"),
-        ({"NCU_RANK": "1"}, [], "wanted one of ranks 0 to 0, found '1'"),
+        ({"PERFMODEL_NCU": "/nowhere/ncu"}, [], "expected /nowhere/ncu; got none"),
+        ({"PYTHON": "/nowhere/python"}, [], "expected /nowhere/python; got none"),
+        ({"RANKS": "two"}, [], "expected a number of ranks; got 'two'"),
+        ({"NCU_RANK": "1"}, [], "expected one of ranks 0 to 0; got '1'"),
         ({"SLURM_SUBMIT_DIR": "/"}, [], "call sbatch in the repository's root"),
         ({"STUB_SAYS": "==ERROR== ERR_NVGPUCTRPERM"}, [], "NVreg_RestrictProfilingToAdminUsers=0"),
         ({"STUB_NOTHING": "1"}, FLAGS, "no kernel was launched inside 'batch iteration'"),

@@ -212,17 +212,17 @@ def test_a_trainers_error_ends_the_job_without_retries(nsys, tmp_path):
         PERFMODEL_NSYS=nsys, NSYS_OUT=str(tmp_path), NSYS_PER_RANK="1",
     )  # fmt: skip
     assert done.returncode != 0
-    assert done.stderr.count("wanted a finite number > 0") == 1
+    assert done.stderr.count("expected a finite number > 0") == 1
     assert "ended with code 2" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("env", "arguments", "words"),
     [
-        ({"PERFMODEL_NSYS": "/nowhere/nsys"}, [], "wanted /nowhere/nsys, found none"),
-        ({"PYTHON": "/nowhere/python"}, [], "wanted /nowhere/python, found none"),
-        ({"PATH": "without mpirun"}, [], "wanted mpirun, found none"),
-        ({}, ["--", "--backend", "cupy"], "wanted CuPy and a GPU"),
+        ({"PERFMODEL_NSYS": "/nowhere/nsys"}, [], "expected /nowhere/nsys; got none"),
+        ({"PYTHON": "/nowhere/python"}, [], "expected /nowhere/python; got none"),
+        ({"PATH": "without mpirun"}, [], "expected mpirun; got none"),
+        ({}, ["--", "--backend", "cupy"], "expected CuPy and a GPU"),
         ({"SLURM_SUBMIT_DIR": "/"}, [], "call sbatch in the repository's root"),
     ],
 )

@@ -68,9 +68,9 @@ def test_every_combination_is_refused_by_both_or_none(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--math", "tf32", "--gemm", "naive"), "wanted a --gemm that multiplies so"),
+        (("--math", "tf32", "--gemm", "naive"), "expected a --gemm that multiplies so"),
         (("--parallel", "model", "--gemm", "fused"), "use --gemm hierarchical"),
-        (("--gemm", "fused", "--num-classes", 40), "wanted --num-classes of at most 32"),
+        (("--gemm", "fused", "--num-classes", 40), "expected --num-classes of at most 32"),
     ],
 )
 def test_commands_refuse_in_the_trainer_s_words(flags: tuple[object, ...], said: str) -> None:

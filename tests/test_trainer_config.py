@@ -22,7 +22,7 @@ def test_defaults_are_the_documents_profiled_run():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"input_size": 0}, ["--input-size", "wanted a whole number >= 1", "pixels", "0"]),
+        ({"input_size": 0}, ["--input-size", "expected a whole number >= 1", "pixels", "0"]),
         ({"hidden_size": -3}, ["--hidden-size", "hidden neurons", "-3"]),
         ({"hidden_size": 2.5}, ["--hidden-size", "2.5"]),
         ({"num_classes": 1}, ["--num-classes", ">= 2"]),
@@ -49,13 +49,13 @@ def test_a_bad_value_is_refused_with_what_was_wanted_and_found(changes, words):
 
 
 def test_every_rank_needs_an_image():
-    with pytest.raises(ConfigError, match=r"4 ranks, found 3 images; the nearest valid size is 4"):
+    with pytest.raises(ConfigError, match=r"4 ranks; got 3 images; the nearest valid size is 4"):
         small(batch_size=3).check_ranks(4)
     small(batch_size=4).check_ranks(4)
 
 
 def test_every_rank_needs_a_hidden_neuron():
-    with pytest.raises(ConfigError, match=r"--hidden-size: .* 3 ranks, found 2 hidden neurons"):
+    with pytest.raises(ConfigError, match=r"--hidden-size: .* 3 ranks; got 2 hidden neurons"):
         small(parallel="model", hidden_size=2).check_ranks(3)
     small(parallel="model", hidden_size=3, batch_size=1).check_ranks(3)
 

@@ -39,12 +39,12 @@ def test_reads_plain_and_gzipped_files(directory):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "found nothing"),
+        (b"", "got nothing"),
         (b"\x1f\x8b\x08\x00rest", "another kind of file"),
         (idx(np.zeros((2, 3, 4)))[:9], "inside its 16-byte header"),
         (
             idx(np.zeros((2, 3, 4)))[:-1],
-            "truncated: wanted 40 bytes for 2 x 3 x 4 values, found 39",
+            "truncated: expected 40 bytes for 2 x 3 x 4 values; got 39",
         ),
         (idx(np.zeros((2, 3, 4))) + b"!", "too long"),
     ],
@@ -65,7 +65,7 @@ def test_a_truncated_gzip_is_refused(directory):
 
 def test_a_missing_file_is_named(directory):
     (directory / "t10k-images-idx3-ubyte").unlink()
-    with pytest.raises(DataError, match=r"wanted t10k-images-idx3-ubyte or .*\.gz, found neither"):
+    with pytest.raises(DataError, match=r"expected t10k-images-idx3-ubyte or .*\.gz; got neither"):
         data.read_directory(directory)
 
 
@@ -80,7 +80,7 @@ def test_labels_of_another_set_are_refused(directory):
     [
         ({"input_size": 13}, "say --input-size 12"),
         ({"num_classes": 3}, "say --num-classes 4"),
-        ({"train_size": 7}, "wanted 7 images"),
+        ({"train_size": 7}, "expected 7 images"),
     ],
 )
 def test_a_set_that_does_not_fit_is_refused(changes, words, directory):
@@ -100,7 +100,7 @@ def test_mnist_is_whole_and_an_altered_copy_is_refused(tmp_path):
     content = bytearray(gzip.decompress(altered.read_bytes()))
     content[100] ^= 1
     altered.write_bytes(gzip.compress(bytes(content)))
-    with pytest.raises(DataError, match="wanted MNIST"):
+    with pytest.raises(DataError, match="expected MNIST"):
         data.read_directory(tmp_path)
     data.read_directory(tmp_path, checksum=False)
 

@@ -180,5 +180,5 @@ def test_images_by_pixels_give_the_same_gradient(emulator: Emulator) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_more_classes_than_registers_are_refused(emulator: Emulator, dtype: str) -> None:
     most = MOST_CLASSES[dtype]
-    with pytest.raises(ConfigError, match=f"at most {most} in {dtype}, found {most + 1}; use"):
+    with pytest.raises(ConfigError, match=f"at most {most} in {dtype}; got {most + 1}; use"):
         FusedNetwork(Emulated(emulator, True), INPUTS, 8, most + 1, dtype, 4)

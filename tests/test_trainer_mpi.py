@@ -47,7 +47,7 @@ def test_verify_beyond_its_bound_explains_itself_and_fails():
     config = small(verify=1e-12, learning_rate=0.5, epochs=3)
     done = run_ranks(2, *flags(config))
     assert done.returncode == 7
-    assert "wanted <= 1e-12" in done.stderr
+    assert "expected <= 1e-12" in done.stderr
     assert "one unit in the last place" in done.stderr
     assert done.stderr.count("trainer:") == 1
 
@@ -124,12 +124,12 @@ def test_one_failing_rank_ends_all_with_one_message():
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--learning-rate", "-1"], 2, "wanted a finite number > 0"),
+        (["--learning-rate", "-1"], 2, "expected a finite number > 0"),
         (["--batch-size", "1"], 2, "nearest valid size is 2"),
-        (["--transport", "none"], 2, "wanted one rank, found 2"),
-        (["--data", "/nowhere"], 3, "wanted train-images-idx3-ubyte"),
+        (["--transport", "none"], 2, "expected one rank; got 2"),
+        (["--data", "/nowhere"], 3, "expected train-images-idx3-ubyte"),
         (["--learning-rate", "1e38", "--regularization", "0"], 5, "epoch 1, batch"),
-        (["--record", "/proc/no/run.json"], 2, "wanted a directory /proc/no"),
+        (["--record", "/proc/no/run.json"], 2, "expected a directory /proc/no"),
         (["--unknown"], 2, "unrecognized arguments"),
     ],
 )

@@ -187,9 +187,9 @@ def test_record_and_mark_tell_the_rules(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"warmup_epochs": -1}, "--warmup-epochs: wanted a whole number >= 0"),
-        ({"scale_learning_rate": 0}, "--scale-learning-rate: wanted a whole number >= 1"),
-        ({"scale_learning_rate": 1, "learning_rate": 400.0}, "found 1.2; lower one"),
+        ({"warmup_epochs": -1}, "--warmup-epochs: expected a whole number >= 0"),
+        ({"scale_learning_rate": 0}, "--scale-learning-rate: expected a whole number >= 1"),
+        ({"scale_learning_rate": 1, "learning_rate": 400.0}, "got 1.2; lower one"),
     ],
 )
 def test_rules_that_are_none_are_refused(changes: dict[str, Any], words: str) -> None:

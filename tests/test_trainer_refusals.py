@@ -26,27 +26,27 @@ from trainer.transports.device import why_not_cuda_aware
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"math": "tf32", "dtype": "float64"}, "--math tf32: wanted --dtype float32"),
-        ({"math": "tf32x3", "gemm": "cublas"}, "(hierarchical, fused), found cublas"),
-        ({"math": "tf32x3", "gemm": "thin"}, "(hierarchical, fused), found thin"),
-        ({"math": "tf32", "gemm": "naive"}, "(cublas, hierarchical, thin, fused), found naive"),
-        ({"math": "tf32", "gemm": "tiled"}, "found tiled"),
-        ({"math": "tf32", "gemm": "register"}, "found register"),
+        ({"math": "tf32", "dtype": "float64"}, "--math tf32: expected --dtype float32"),
+        ({"math": "tf32x3", "gemm": "cublas"}, "(hierarchical, fused); got cublas"),
+        ({"math": "tf32x3", "gemm": "thin"}, "(hierarchical, fused); got thin"),
+        ({"math": "tf32", "gemm": "naive"}, "(cublas, hierarchical, thin, fused); got naive"),
+        ({"math": "tf32", "gemm": "tiled"}, "got tiled"),
+        ({"math": "tf32", "gemm": "register"}, "got register"),
         ({"parallel": "model", "gemm": "fused"}, "use --gemm hierarchical"),
         ({"parallel": "model", "transport": "peer"}, "use --transport nccl"),
         ({"parallel": "model", "overlap": True}, "leave out --overlap"),
-        ({"math": "bf16"}, "--math: wanted one of ieee, tf32, tf32x3"),
-        ({"gemm": "cutlass"}, "--gemm: wanted one of cublas, naive"),
-        ({"data_on": "disk"}, "--data-on: wanted one of host, pinned"),
-        ({"parallel": "pipeline"}, "--parallel: wanted one of data, model"),
-        ({"transport": "pigeon"}, "--transport: wanted one of chunked, cuda-aware"),
+        ({"math": "bf16"}, "--math: expected one of ieee, tf32, tf32x3"),
+        ({"gemm": "cutlass"}, "--gemm: expected one of cublas, naive"),
+        ({"data_on": "disk"}, "--data-on: expected one of host, pinned"),
+        ({"parallel": "pipeline"}, "--parallel: expected one of data, model"),
+        ({"transport": "pigeon"}, "--transport: expected one of chunked, cuda-aware"),
     ],
 )
 def test_what_does_not_go_together(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         small(**changes)
     assert words in str(caught.value)
-    assert "found" in str(caught.value)
+    assert "got" in str(caught.value)
     assert caught.value.everywhere
 
 
@@ -71,9 +71,9 @@ def test_every_other_combination_is_a_config() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"gemm": "hierarchical"}, "--gemm hierarchical: wanted a CUDA GPU"),
-        ({"gemm": "fused"}, "--gemm fused: wanted a CUDA GPU"),
-        ({"math": "tf32"}, "--math tf32: wanted a CUDA GPU"),
+        ({"gemm": "hierarchical"}, "--gemm hierarchical: expected a CUDA GPU"),
+        ({"gemm": "fused"}, "--gemm fused: expected a CUDA GPU"),
+        ({"math": "tf32"}, "--math tf32: expected a CUDA GPU"),
     ],
 )
 def test_numpy_multiplies_with_its_blas_alone(changes: dict[str, Any], words: str) -> None:
@@ -86,12 +86,12 @@ def test_numpy_multiplies_with_its_blas_alone(changes: dict[str, Any], words: st
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--math", "tf32", "--dtype", "float64"], "wanted --dtype float32"),
-        (["--gemm", "hierarchical"], "wanted a CUDA GPU and --backend cupy, found the backend"),
-        (["--transport", "nccl"], "wanted gradients on a GPU, found the backend numpy"),
-        (["--transport", "cuda-aware"], "wanted an MPI that takes GPU pointers, found none"),
-        (["--transport", "peer", "--overlap"], "found peer; leave out --overlap"),
-        (["--transport", "none", "--parallel", "model"], "wanted one rank, found 2"),
+        (["--math", "tf32", "--dtype", "float64"], "expected --dtype float32"),
+        (["--gemm", "hierarchical"], "expected a CUDA GPU and --backend cupy; got the backend"),
+        (["--transport", "nccl"], "expected gradients on a GPU; got the backend numpy"),
+        (["--transport", "cuda-aware"], "expected an MPI that takes GPU pointers; got none"),
+        (["--transport", "peer", "--overlap"], "got peer; leave out --overlap"),
+        (["--transport", "none", "--parallel", "model"], "expected one rank; got 2"),
         (["--parallel", "model", "--hidden-size", "1"], "the nearest valid size is 2"),
         (["--parallel", "model", "--overlap"], "leave out --overlap"),
     ],

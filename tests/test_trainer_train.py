@@ -196,7 +196,7 @@ def test_the_record_holds_what_was_promised(tmp_path):
 def test_resuming_from_nothing_says_what_to_do(tmp_path):
     done = run_alone(*flags(small()), "--checkpoint", str(tmp_path), "--resume")
     assert done.returncode == 4
-    assert "found none; check --checkpoint, or start without --resume" in done.stderr
+    assert "got none; check --checkpoint, or start without --resume" in done.stderr
 
 
 def test_cupy_without_a_gpu_says_what_to_do():

@@ -206,7 +206,7 @@ def test_what_has_no_two_parts_cannot_overlap(name: str) -> None:
     overlapped = Parties(
         parties.backend, parties.comm, SILENT, parties.message, overlap=True, barrier=False
     )
-    with pytest.raises(ConfigError, match=f"--overlap: .* found {name}; leave out") as caught:
+    with pytest.raises(ConfigError, match=f"--overlap: .* got {name}; leave out") as caught:
         make_transport(name, overlapped)
     assert caught.value.everywhere
 
@@ -214,11 +214,11 @@ def test_what_has_no_two_parts_cannot_overlap(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("none", "wanted one rank, found 2"),
-        ("nccl", "wanted gradients on a GPU, found the backend numpy"),
-        ("peer", "wanted gradients on a GPU, found the backend numpy"),
-        ("cuda-aware", "wanted an MPI that takes GPU pointers"),
-        ("pigeon", "wanted one of chunked, cuda-aware"),
+        ("none", "expected one rank; got 2"),
+        ("nccl", "expected gradients on a GPU; got the backend numpy"),
+        ("peer", "expected gradients on a GPU; got the backend numpy"),
+        ("cuda-aware", "expected an MPI that takes GPU pointers"),
+        ("pigeon", "expected one of chunked, cuda-aware"),
     ],
 )
 def test_what_is_not_here_is_refused(name: str, words: str) -> None:

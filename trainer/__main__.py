@@ -135,7 +135,7 @@ def _read(
                     _make_directory(place)
             if arguments.record and arguments.record.exists() and not arguments.record.is_file():
                 raise ConfigError(
-                    f"--record: wanted a file to write, found {arguments.record}, which is none; "
+                    f"--record: expected a file to write; got {arguments.record}, which is none; "
                     "name one that is not there yet, or an ordinary file"
                 )
             dataset = load(config)
@@ -155,7 +155,7 @@ def _make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"--record, --checkpoint: wanted a directory {path}, found {error}; choose another"
+            f"--record, --checkpoint: expected a directory {path}; got {error}; choose another"
         ) from error
 
 

@@ -81,7 +81,7 @@ class State:
             )
         if differences:
             raise CheckpointError(
-                f"--resume: wanted the run of the checkpoint, found another: "
+                f"--resume: expected the run of the checkpoint; got another: "
                 f"{'; '.join(differences)}; repeat its flags, or start anew without --resume"
             )
 
@@ -208,7 +208,7 @@ def load(directory: Path) -> State:
     path = directory / FILE
     if not path.is_file():
         raise CheckpointError(
-            f"--resume: wanted {path}, found none; check --checkpoint, or start without --resume"
+            f"--resume: expected {path}; got none; check --checkpoint, or start without --resume"
         )
     for rest in directory.glob(f".{FILE}.*"):  # of a run that was killed while it wrote
         with contextlib.suppress(OSError):
@@ -217,6 +217,6 @@ def load(directory: Path) -> State:
         return unpack(path.read_bytes())
     except Exception as error:  # NumPy's and zipfile's are many: any bit may be wrong
         raise CheckpointError(
-            f"{path}: wanted a checkpoint of this trainer, found a damaged or foreign file "
+            f"{path}: expected a checkpoint of this trainer; got a damaged or foreign file "
             f"({error}); delete it and start anew, or restore a copy"
         ) from error

@@ -139,8 +139,8 @@ class Config:
         _whole("hidden_size", self.hidden_size, 1, "hidden neurons, such as 512")
         _whole("num_classes", self.num_classes, 2, "classes, such as 10")
         if self.num_classes > 256:
-            raise ConfigError(f"--num-classes: labels are bytes: wanted <= 256 classes, "
-                              f"found {self.num_classes}; merge classes")  # fmt: skip
+            raise ConfigError(f"--num-classes: labels are bytes: expected <= 256 classes; "
+                              f"got {self.num_classes}; merge classes")  # fmt: skip
         _whole("batch_size", self.batch_size, 1, "images per step over all ranks, such as 3000")
         _whole("epochs", self.epochs, 1, "passes over the training set")
         _whole("evaluate_every", self.evaluate_every, 0, "epochs between evaluations, 0 for none")
@@ -157,8 +157,8 @@ class Config:
             _whole("scale_learning_rate", self.scale_learning_rate, 1, what)
         if self.peak_learning_rate * self.regularization >= 1:
             raise ConfigError(
-                "--learning-rate times --regularization: wanted < 1 (a step shrinks each weight by "
-                f"that share), found {self.peak_learning_rate * self.regularization:g}; lower one"
+                "--learning-rate times --regularization: expected < 1 (a step shrinks each weight "
+                f"by that share); got {self.peak_learning_rate * self.regularization:g}; lower one"
             )
         if self.verify is not None:
             _number("verify", self.verify, above=True, hint="a relative error, such as 1e-5")
@@ -177,18 +177,18 @@ class Config:
         """Refuse what does not go together, whatever the machine."""
         if self.math != "ieee" and self.dtype != "float32":
             raise ConfigError(
-                f"--math {self.math}: wanted --dtype float32, whose factors it rounds or splits; "
-                f"found {self.dtype}; leave one of them out"
+                f"--math {self.math}: expected --dtype float32, whose factors it rounds or splits; "
+                f"got {self.dtype}; leave one of them out"
             )
         if self.math != "ieee" and self.gemm not in _ABLE[self.math]:
             raise ConfigError(
-                f"--math {self.math}: wanted a --gemm that multiplies so "
-                f"({', '.join(_ABLE[self.math])}), found {self.gemm}; take one of those"
+                f"--math {self.math}: expected a --gemm that multiplies so "
+                f"({', '.join(_ABLE[self.math])}); got {self.gemm}; take one of those"
             )
         if self.parallel == "model" and self.overlap:
             raise ConfigError(
-                "--overlap: hides one gradient's sum behind another's product: wanted --parallel "
-                "data, found model, whose only sum is needed at once; leave out --overlap"
+                "--overlap: hides one gradient's sum behind another's product: expected --parallel "
+                "data; got model, whose only sum is needed at once; leave out --overlap"
             )
         if self.parallel == "model":
             for flag, found, instead in (
@@ -197,7 +197,7 @@ class Config:
             ):
                 if instead:
                     raise ConfigError(
-                        f"{flag} {found}: is made for --parallel data, found --parallel model; "
+                        f"{flag} {found}: is made for --parallel data; got --parallel model; "
                         f"use {flag} {instead}"
                     )
 
@@ -235,7 +235,7 @@ class Config:
         )
         if whole < ranks:
             raise ConfigError(
-                f"{flag}: wanted at least one {what} for each of the {ranks} ranks, found "
+                f"{flag}: expected at least one {what} for each of the {ranks} ranks; got "
                 f"{whole} {what}s; the nearest valid size is {ranks}"
             )
 
@@ -266,8 +266,8 @@ class Config:
 def _whole(name: str, value: object, least: int, what: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(
-            f"--{name.replace('_', '-')}: wanted a whole number >= {least} ({what}), "
-            f"found {value!r}"
+            f"--{name.replace('_', '-')}: expected a whole number >= {least} ({what}); "
+            f"got {value!r}"
         )
 
 
@@ -280,11 +280,11 @@ def _number(name: str, value: object, *, above: bool, hint: str) -> None:
         or (above and value == 0)
     ):
         raise ConfigError(
-            f"--{name.replace('_', '-')}: wanted a finite number {'>' if above else '>='} 0 "
-            f"({hint}), found {value!r}"
+            f"--{name.replace('_', '-')}: expected a finite number {'>' if above else '>='} 0 "
+            f"({hint}); got {value!r}"
         )
 
 
 def _among(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
-        raise ConfigError(f"--{name}: wanted one of {', '.join(allowed)}; found {value!r}")
+        raise ConfigError(f"--{name}: expected one of {', '.join(allowed)}; got {value!r}")

@@ -94,7 +94,7 @@ def read_directory(directory: Path, *, checksum: bool = True) -> Dataset:
         found = hashlib.md5(content, usedforsecurity=False).hexdigest()
         if checksum and array.shape == shape and found != MD5[name]:
             raise DataError(
-                f"{directory / name}: wanted MNIST (md5 {MD5[name]}), found other bytes "
+                f"{directory / name}: expected MNIST (md5 {MD5[name]}); got other bytes "
                 f"(md5 {found}); fetch it again, or say --no-checksum for another data set of "
                 "the same size"
             )
@@ -102,7 +102,7 @@ def read_directory(directory: Path, *, checksum: bool = True) -> Dataset:
     for kind, some, of in (("train", images, labels), ("t10k", test_images, test_labels)):
         if some.ndim != 3 or of.ndim != 1 or len(some) != len(of):
             raise DataError(
-                f"{directory}: wanted as many {kind} labels as images (n x rows x columns), found "
+                f"{directory}: expected as many {kind} labels as images (n x rows x columns); got "
                 f"images {some.shape} and labels {of.shape}; the files do not belong together"
             )
     return Dataset(
@@ -120,13 +120,13 @@ def _content(directory: Path, name: str) -> bytes:
             return gzip.decompress(content) if path.suffix == ".gz" else content
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise DataError(
-                f"{path}: wanted a whole gzip file, found a damaged or truncated one ({error}); "
+                f"{path}: expected a whole gzip file; got a damaged or truncated one ({error}); "
                 "fetch it again"
             ) from error
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error}") from error
     raise DataError(
-        f"{directory}: wanted {name} or {name}.gz, found neither; point --data or $MNIST_DIR to "
+        f"{directory}: expected {name} or {name}.gz; got neither; point --data or $MNIST_DIR to "
         "a directory with MNIST's four IDX files, or say --data synthetic"
     )
 
@@ -139,7 +139,7 @@ def parse_idx(content: bytes, source: str) -> Bytes:
     """
     if len(content) < 4 or content[:3] != b"\x00\x00\x08" or not 1 <= content[3] <= 3:
         raise DataError(
-            f"{source}: wanted an IDX file of unsigned bytes (beginning 00 00 08), found "
+            f"{source}: expected an IDX file of unsigned bytes (beginning 00 00 08); got "
             f"{content[:4].hex(' ') or 'nothing'}; this is another kind of file"
         )
     dimensions = content[3]
@@ -151,8 +151,8 @@ def parse_idx(content: bytes, source: str) -> Bytes:
     if len(content) != wanted:
         state = "truncated" if len(content) < wanted else "too long"
         raise DataError(
-            f"{source}: {state}: wanted {wanted} bytes for {' x '.join(map(str, shape))} values, "
-            f"found {len(content)}; fetch it again"
+            f"{source}: {state}: expected {wanted} bytes for {' x '.join(map(str, shape))} values; "
+            f"got {len(content)}; fetch it again"
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
@@ -166,7 +166,7 @@ def download() -> Path:
         import pooch
     except ImportError:
         raise DataError(
-            "MNIST: wanted the package pooch to download it, found none; run pip install pooch, "
+            "MNIST: expected the package pooch to download it; got none; run pip install pooch, "
             "or point --data or $MNIST_DIR to its IDX files, or say --data synthetic"
         ) from None
     cache = Path(pooch.os_cache("perfmodel")) / "mnist"
@@ -189,13 +189,13 @@ def _fit(data: Dataset, config: Config, source: str) -> Dataset:
     pixels = data.images.shape[1]
     if not pixels == data.test_images.shape[1] == config.input_size:
         raise DataError(
-            f"{source}: wanted images of --input-size {config.input_size} pixels, found "
+            f"{source}: expected images of --input-size {config.input_size} pixels; got "
             f"{pixels} (train) and {data.test_images.shape[1]} (test); say --input-size {pixels}"
         )
     classes = int(max(data.labels.max(initial=0), data.test_labels.max(initial=0))) + 1
     if classes > config.num_classes:
         raise DataError(
-            f"{source}: wanted labels below --num-classes {config.num_classes}, found label "
+            f"{source}: expected labels below --num-classes {config.num_classes}; got label "
             f"{classes - 1}; say --num-classes {classes}"
         )
     train, test = config.train_size, config.test_size
@@ -205,7 +205,7 @@ def _fit(data: Dataset, config: Config, source: str) -> Dataset:
     ):
         if found == 0 or (wanted is not None and wanted > found):
             raise DataError(
-                f"{source}: wanted {wanted or 'some'} images (--{flag}-size), found {found}; "
+                f"{source}: expected {wanted or 'some'} images (--{flag}-size); got {found}; "
                 "ask for fewer"
             )
     return Dataset(

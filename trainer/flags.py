@@ -99,5 +99,5 @@ def configure(arguments: argparse.Namespace) -> Config:
     if values["verify"] == _DEFAULT_BOUND:
         values["verify"] = VERIFY_BOUNDS["tf32" if values["math"] == "tf32" else values["dtype"]]
     if arguments.resume and arguments.checkpoint is None:
-        raise ConfigError("--resume: wanted the --checkpoint DIR to continue from, found none")
+        raise ConfigError("--resume: expected the --checkpoint DIR to continue from; got none")
     return Config(**values)

@@ -178,7 +178,7 @@ def connect(environment: Mapping[str, str] | None = None) -> Communicator:
     if not any(name in env for name in _LAUNCHED):
         if tasks.isdigit() and int(tasks) > 1 and "SLURM_PROCID" in env:
             raise ConfigError(
-                f"srun started {tasks} tasks that cannot find each other: wanted PMIx, found "
+                f"srun started {tasks} tasks that cannot find each other: expected PMIx; got "
                 "none in the environment; use srun --mpi=pmix (Debian: package libpmix-dev)"
             )
         return Communicator()
@@ -186,7 +186,7 @@ def connect(environment: Mapping[str, str] | None = None) -> Communicator:
         return Communicator(_mpi().COMM_WORLD)
     except (ImportError, RuntimeError) as error:
         raise DeviceError(
-            f"started by an MPI launcher: wanted mpi4py, found {error}; run "
+            f"started by an MPI launcher: expected mpi4py; got {error}; run "
             "pip install mpi4py beside the MPI library whose mpirun you use"
         ) from error
 
@@ -230,7 +230,7 @@ def set_threads(comm: Communicator, wanted: int) -> int:
     except ImportError:
         if wanted:
             raise DeviceError(
-                f"--threads {wanted}: wanted the package threadpoolctl, found none; run "
+                f"--threads {wanted}: expected the package threadpoolctl; got none; run "
                 f"pip install threadpoolctl, or start with OMP_NUM_THREADS={wanted}"
             ) from None
         return threads

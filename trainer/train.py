@@ -261,7 +261,7 @@ class Session:
         if bad.size:
             raise NonFiniteLossError(
                 f"the loss became {self._losses[bad[0]]:g} in epoch {self._epoch + 1}, batch "
-                f"{bad[0] + 1} of {len(self._losses)}: wanted a finite one; lower "
+                f"{bad[0] + 1} of {len(self._losses)}: expected a finite one; lower "
                 f"--learning-rate (now {self._parts.rate.now:g}), or try --pixels unit"
             ).on_all_ranks()
 

@@ -95,9 +95,9 @@ def _explain(
 ) -> str:
     worst, chaos = max(errors.values()), max(apart.values())
     seen = (
-        f"parameters differ by {worst:.2g} from the sequential run (wanted <= {config.verify:g}); "
-        f"a sequential run started one unit in the last place away differs by {chaos:.2g} after "
-        f"the same {config.epochs} epochs. "
+        f"parameters differ by {worst:.2g} from the sequential run "
+        f"(expected <= {config.verify:g}); a sequential run started one unit in the last place "
+        f"away differs by {chaos:.2g} after the same {config.epochs} epochs. "
     )
     if worst <= 10 * chaos:
         return seen + (

@@ -26,7 +26,7 @@ def choose(config: Config, local_rank: int) -> Backend:
         except ImportError as error:
             if config.backend != "auto":
                 raise DeviceError(
-                    f"--backend cupy: wanted the package cupy, found none ({error}); run "
+                    f"--backend cupy: expected the package cupy; got none ({error}); run "
                     "pip install cupy-cuda13x (or cupy-cuda12x), or use --backend numpy"
                 ) from error
         except DeviceError:
@@ -35,7 +35,7 @@ def choose(config: Config, local_rank: int) -> Backend:
     for flag, found, usual in (("gemm", config.gemm, "cublas"), ("math", config.math, "ieee")):
         if found != usual:
             raise ConfigError(
-                f"--{flag} {found}: wanted a CUDA GPU and --backend cupy, found the backend "
+                f"--{flag} {found}: expected a CUDA GPU and --backend cupy; got the backend "
                 "numpy, which multiplies with its BLAS; leave it out"
             )
     return NumpyBackend()

@@ -122,12 +122,12 @@ class CupyBackend:
             count = cupy.cuda.runtime.getDeviceCount()
         except cupy.cuda.runtime.CUDARuntimeError as error:
             raise DeviceError(
-                f"--backend cupy: wanted a CUDA GPU, found none ({error}); check nvidia-smi and "
+                f"--backend cupy: expected a CUDA GPU; got none ({error}); check nvidia-smi and "
                 "CUDA_VISIBLE_DEVICES, or use --backend numpy"
             ) from error
         if count == 0:
             raise DeviceError(
-                "--backend cupy: wanted a CUDA GPU, found none; check CUDA_VISIBLE_DEVICES, or "
+                "--backend cupy: expected a CUDA GPU; got none; check CUDA_VISIBLE_DEVICES, or "
                 "use --backend numpy"
             )
         self.device = local_rank % count

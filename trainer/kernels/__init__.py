@@ -82,11 +82,11 @@ def make_gemm(name: str, *, math: str = "ieee") -> Gemm:
         If there is no such GEMM, or it does not multiply so.
     """
     if name not in GEMMS:
-        raise ConfigError(f"wanted a GEMM of {', '.join(GEMMS)}; found {name!r}")
+        raise ConfigError(f"expected a GEMM of {', '.join(GEMMS)}; got {name!r}")
     if math not in MATHS[name]:
         able = [other for other, maths in MATHS.items() if math in maths]
         raise ConfigError(
-            f"wanted {math} products of the GEMM {name!r}, found only {', '.join(MATHS[name])}; "
+            f"expected {math} products of the GEMM {name!r}; got only {', '.join(MATHS[name])}; "
             f"use {' or '.join(able) or 'ieee'}"
         )
     return GEMMS[name](**({"math": math} if len(MATHS[name]) > 1 else {}))

@@ -33,7 +33,7 @@ def _library() -> Any:
         return ctypes.CDLL(found[1] if found else "libcublas.so")
     except OSError as error:
         raise DeviceError(
-            f"--gemm cublas: wanted the cuBLAS library, found none ({error}); install the CUDA "
+            f"--gemm cublas: expected the cuBLAS library; got none ({error}); install the CUDA "
             "toolkit or pip install nvidia-cublas, or use --gemm hierarchical"
         ) from error
 
@@ -122,7 +122,7 @@ def _layout(matrix: Any) -> tuple[int, int]:
     if columns == 1:  # a column with any stride: rows of one element
         return _N, max(by_row, 1)
     raise OperandError(
-        f"--gemm cublas: wanted a row-major matrix or the transpose of one, found strides "
+        f"--gemm cublas: expected a row-major matrix or the transpose of one; got strides "
         f"{matrix.strides} for {matrix.shape}; copy it first"
     )
 

@@ -48,15 +48,15 @@ def check(a: Array, b: Array, out: Array) -> None:
     """Raise ConfigError unless a (m, k) times b (k, n) can be written into out (m, n)."""
     found = f"{a.shape} {a.dtype} x {b.shape} {b.dtype} -> {out.shape} {out.dtype}"
     if not (a.dtype == b.dtype == out.dtype and out.dtype.char in CTYPES):
-        raise OperandError(f"wanted matrices all of float32 or all of float64; found {found}")
+        raise OperandError(f"expected matrices all of float32 or all of float64; got {found}")
     if not (a.ndim == b.ndim == out.ndim == 2) or out.shape != (a.shape[0], b.shape[1]):
-        raise OperandError(f"wanted (m, k) x (k, n) -> (m, n); found {found}")
+        raise OperandError(f"expected (m, k) x (k, n) -> (m, n); got {found}")
     if a.shape[1] != b.shape[0]:
-        raise OperandError(f"wanted (m, k) x (k, n), k the same; found {found}")
+        raise OperandError(f"expected (m, k) x (k, n), k the same; got {found}")
     to = operand(out)
     if (to.columns > 1 and to.column != 1) or (to.rows > 1 and to.row < to.columns):
         raise OperandError(
-            f"wanted a row-major output, rows of neighbouring elements that do not overlap; found "
+            f"expected a row-major output, rows of neighbouring elements that do not overlap; got "
             f"strides of {out.strides} bytes for {out.shape} {out.dtype}; give it transposed"
         )
 

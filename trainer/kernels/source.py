@@ -44,7 +44,7 @@ def load(name: str, **macros: str | int) -> Any:
             _ = module.module  # compiles now, so that no batch waits for it
         except cupy.cuda.compiler.CompileException as error:
             raise DeviceError(
-                f"wanted {name}.cu compiled for this GPU ({' '.join(options)}), found NVRTC's\n"
+                f"expected {name}.cu compiled for this GPU ({' '.join(options)}); got NVRTC's\n"
                 f"{error}\ncheck that the package cupy fits the CUDA driver (nvidia-smi)"
             ) from error
         _modules[key] = module

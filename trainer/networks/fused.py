@@ -51,8 +51,8 @@ class FusedNetwork(Network):
         most = MOST_CLASSES[np.dtype(dtype).name]
         if classes > most:
             raise ConfigError(
-                f"--gemm fused: keeps an image's classes in registers: wanted --num-classes of at "
-                f"most {most} in {np.dtype(dtype).name}, found {classes}; use --gemm hierarchical"
+                f"--gemm fused: keeps an image's classes in registers: expected --num-classes of "
+                f"at most {most} in {np.dtype(dtype).name}; got {classes}; use --gemm hierarchical"
             )
         super().__init__(backend, inputs, hidden, classes, dtype, columns)
         self._gemm = backend.multiply

@@ -146,12 +146,12 @@ def make_transport(name: str, parties: Parties) -> Transport:
         If there is no such transport, or not here.
     """
     if name not in KINDS:
-        raise ConfigError(f"--transport: wanted one of {', '.join(sorted(KINDS))}; found {name!r}")
+        raise ConfigError(f"--transport: expected one of {', '.join(sorted(KINDS))}; got {name!r}")
     kind = KINDS[name]
     if parties.overlap and not kind.overlaps:
         able = sorted(other.name for other in KINDS.values() if other.overlaps)
         raise ConfigError(
-            f"--overlap: wanted a transport with a non-blocking form ({', '.join(able)}), found "
+            f"--overlap: expected a transport with a non-blocking form ({', '.join(able)}); got "
             f"{name}; leave out --overlap"
         ).on_all_ranks()
     return kind.make(parties)

@@ -51,7 +51,7 @@ class CudaAwareTransport:
             reason = "the gradients are in host memory (backend numpy)"
         if reason:
             raise ConfigError(
-                "--transport cuda-aware: wanted an MPI that takes GPU pointers, found none: "
+                "--transport cuda-aware: expected an MPI that takes GPU pointers; got none: "
                 f"{reason}; load a CUDA-aware MPI (ompi_info --parsable | grep cuda), or use "
                 "--transport nccl"
             ).on_all_ranks()
@@ -83,7 +83,7 @@ class NcclTransport:
         self._parties = parties
         if not parties.backend.on_device:
             raise ConfigError(
-                "--transport nccl: wanted gradients on a GPU, found the backend numpy; use "
+                "--transport nccl: expected gradients on a GPU; got the backend numpy; use "
                 "--transport host"
             ).on_all_ranks()
         self._nccl = nccl_communicator(parties.comm)
@@ -134,7 +134,7 @@ def nccl_communicator(comm: Communicator) -> Any:
             identity = nccl.get_unique_id()
         except (ImportError, AttributeError) as error:
             raise DeviceError(
-                f"--transport nccl: wanted NCCL, found none ({error}); run "
+                f"--transport nccl: expected NCCL; got none ({error}); run "
                 "pip install nvidia-nccl-cu13 (or -cu12) beside CuPy, or use --transport pinned"
             ) from error
     if isinstance(identity, bytes):  # CuPy 14
@@ -147,7 +147,7 @@ def nccl_communicator(comm: Communicator) -> Any:
             _COMMUNICATORS[comm] = nccl.NcclCommunicator(comm.size, identity, comm.rank)
         except nccl.NcclError as error:
             raise DeviceError(
-                f"--transport nccl: wanted a GPU for each of {comm.size} ranks, but NCCL says: "
+                f"--transport nccl: expected a GPU for each of {comm.size} ranks, but NCCL says: "
                 f"{error}; start fewer ranks, or use --transport pinned"
             ) from error
     return _COMMUNICATORS[comm]

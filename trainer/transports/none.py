@@ -21,7 +21,7 @@ class NoTransport:
     def __init__(self, parties: Parties) -> None:
         if parties.comm.size > 1:
             raise ConfigError(
-                f"--transport none: wanted one rank, found {parties.comm.size}, whose gradients "
+                f"--transport none: expected one rank; got {parties.comm.size}, whose gradients "
                 "must be summed; use --transport host"
             ).on_all_ranks()
 

@@ -35,14 +35,14 @@ class PeerTransport:
         update, comm = parties.update, parties.comm
         if not parties.backend.on_device:
             raise ConfigError(
-                "--transport peer: wanted gradients on a GPU, found the backend numpy; use "
+                "--transport peer: expected gradients on a GPU; got the backend numpy; use "
                 "--transport host"
             ).on_all_ranks()
         assert update is not None
         with comm.agreed():
             if comm.local_size != comm.size:
                 raise ConfigError(
-                    f"--transport peer: wanted all {comm.size} ranks on one host, found "
+                    f"--transport peer: expected all {comm.size} ranks on one host; got "
                     f"{comm.local_size} here; use --transport nccl"
                 )
         check_own_gpus(parties)
@@ -86,7 +86,7 @@ def check_own_gpus(parties: Parties) -> None:
     different = len({row.tobytes() for row in places})
     if different < comm.size:
         raise DeviceError(
-            f"--transport peer: wanted a GPU for each of {comm.size} ranks, found {different}; "
+            f"--transport peer: expected a GPU for each of {comm.size} ranks; got {different}; "
             "start fewer ranks, or use --transport pinned"
         ).on_all_ranks()
 
@@ -126,8 +126,8 @@ class SharedMemory:
             address = int(self._runtime.ipcOpenMemHandle(handle.tobytes()))
         except self._runtime.CUDARuntimeError as error:
             raise DeviceError(
-                f"--transport peer: wanted GPUs that can reach each other's memory, but CUDA says: "
-                f"{error}; see nvidia-smi topo -p2p r, or use --transport nccl"
+                f"--transport peer: expected GPUs that can reach each other's memory, but CUDA "
+                f"says {error}; see nvidia-smi topo -p2p r, or use --transport nccl"
             ) from error
         self._opened.append(address)
         return address

@@ -56,24 +56,24 @@ def refusals(settings: Mapping[str, str], item_bytes: int, classes: int) -> Iter
     math, gemm, dtype = s["math"], s["gemm"], _DTYPES.get(item_bytes, f"{item_bytes} bytes")
     if math != "ieee" and dtype != "float32":
         yield (
-            f"--math {math}: wanted --dtype float32, whose factors it rounds or splits; "
-            f"found {dtype}; leave one of them out"
+            f"--math {math}: expected --dtype float32, whose factors it rounds or splits; "
+            f"got {dtype}; leave one of them out"
         )
     if math != "ieee" and gemm not in ABLE[math]:
         yield (
-            f"--math {math}: wanted a --gemm that multiplies so "
-            f"({', '.join(ABLE[math])}), found {gemm}; take one of those"
+            f"--math {math}: expected a --gemm that multiplies so "
+            f"({', '.join(ABLE[math])}); got {gemm}; take one of those"
         )
     if s["parallel"] == "model" and s.get("overlap") == "yes":
         yield (
-            "--overlap: hides one gradient's sum behind another's product: wanted --parallel "
-            "data, found model, whose only sum is needed at once; leave out --overlap"
+            "--overlap: hides one gradient's sum behind another's product: expected --parallel "
+            "data; got model, whose only sum is needed at once; leave out --overlap"
         )
     if s["parallel"] == "model":
         for flag, instead in INSTEAD.items():
             if s[flag] in instead:
                 yield (
-                    f"--{flag} {s[flag]}: is made for --parallel data, found --parallel model; "
+                    f"--{flag} {s[flag]}: is made for --parallel data; got --parallel model; "
                     f"use --{flag} {instead[s[flag]]}"
                 )
     yield from _of_a_run(s, dtype, MOST_CLASSES.get(item_bytes, classes), classes)
@@ -83,13 +83,13 @@ def _of_a_run(s: Mapping[str, str], dtype: str, most: int, classes: int) -> Iter
     """What the trainer finds when it makes the network, its transport and its graphs."""
     if s["gemm"] == "fused" and classes > most:
         yield (
-            f"--gemm fused: keeps an image's classes in registers: wanted --num-classes of at "
-            f"most {most} in {dtype}, found {classes}; use --gemm hierarchical"
+            f"--gemm fused: keeps an image's classes in registers: expected --num-classes of at "
+            f"most {most} in {dtype}; got {classes}; use --gemm hierarchical"
         )
     if s.get("overlap") == "yes" and s["transport"] not in OVERLAPPING:
         yield (
-            f"--overlap: wanted a transport with a non-blocking form (host, pinned, host-flat, "
-            f"chunked, nccl), found {s['transport']}; leave out --overlap"
+            f"--overlap: expected a transport with a non-blocking form (host, pinned, host-flat, "
+            f"chunked, nccl); got {s['transport']}; leave out --overlap"
         )
     if s.get("graph") != "yes":
         return
