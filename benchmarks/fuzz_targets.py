@@ -28,6 +28,7 @@ from damaged_reports import numbers  # noqa: E402
 from perfmodel.analysis.runs import Options, analyze_traces  # noqa: E402
 from perfmodel.base import escape, units  # noqa: E402
 from perfmodel.base.errors import PerfmodelError  # noqa: E402
+from perfmodel.machines.gpu_samples import read_series  # noqa: E402
 from perfmodel.machines.measure import measurement_file  # noqa: E402
 from perfmodel.models import model_file  # noqa: E402
 from perfmodel.readers import ncu, nsys  # noqa: E402
@@ -35,7 +36,6 @@ from perfmodel.readers.run_records import launch_of_record  # noqa: E402
 from perfmodel.readers.training_records import read_trainings  # noqa: E402
 from perfmodel.render import summary  # noqa: E402
 from perfmodel.render.analysis_json import analysis_document  # noqa: E402
-from perfmodel.timing.gpu_samples import read_series  # noqa: E402
 from perfmodel.timing.nsys_stats.stats import REPORTS, to_csv  # noqa: E402
 from perfmodel.timing.nsys_stats.streamed import collect  # noqa: E402
 from perfmodel.timing.nsys_stats.summaries import to_statistic  # noqa: E402

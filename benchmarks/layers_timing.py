@@ -95,7 +95,7 @@ class Bench:
         return {"total_s": statistics.median(device), "host_s": statistics.median(host)}
 
     def _whole(self, images: torch.Tensor, repeats: int) -> dict[str, Any]:
-        return self.spans(lambda: self.module(images), repeats)
+        return self.range_times(lambda: self.module(images), repeats)
 
     def _graph(self, images: torch.Tensor, repeats: int) -> dict[str, Any]:
         if self.device.type != "cuda":
@@ -104,7 +104,7 @@ class Bench:
         with torch.cuda.graph(graph):
             self.module(images)
         graph.replay()
-        return self.spans(graph.replay, repeats)
+        return self.range_times(graph.replay, repeats)
 
     def _events(self, images: torch.Tensor, repeats: int) -> dict[str, Any]:
         rounds = []
@@ -145,14 +145,14 @@ class Bench:
         def run(_: int, layer: nn.Module, inputs: Any) -> Any:
             output = layer(*inputs)  # an activation in place may be repeated, too
             self.synchronize()
-            once = self.spans(lambda: layer(*inputs), 2)["total_s"]
+            once = self.range_times(lambda: layer(*inputs), 2)["total_s"]
             count = max(1, min(30, int(BURST_S / max(once, 1e-6))))
 
             def burst() -> None:
                 for _ in range(count):
                     layer(*inputs)
 
-            taken.append(self.spans(burst, 3)["total_s"] / count)
+            taken.append(self.range_times(burst, 3)["total_s"] / count)
             return output
 
         self.module(images, run)

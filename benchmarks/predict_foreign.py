@@ -14,7 +14,7 @@ from perfmodel.models.calibrate import calibrate
 from perfmodel.programs.mlp.observe import Observation
 from perfmodel.programs.own import observe_own
 from perfmodel.readers import read
-from perfmodel.timing.run import measure
+from perfmodel.timing.run import time_run
 from perfmodel.workloads import load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,7 +30,7 @@ def observations() -> list[Observation]:
     found = []
     for row in json.loads((REPORTS / "index.json").read_text(encoding="utf-8")):
         trace = read(REPORTS / row["file"])
-        run = measure([trace], workload.batch_range, label=row["file"], by_time=True)
+        run = time_run([trace], workload.batch_range, label=row["file"], by_time=True)
         found.append(observe_own(run, workload, {}))
     return found
 

@@ -19,7 +19,7 @@ from perfmodel.models.model import Model
 from perfmodel.programs.mlp.case import Case, mlp_case
 from perfmodel.programs.mlp.observe import Observation, observe
 from perfmodel.readers import read
-from perfmodel.timing.run import measure
+from perfmodel.timing.run import time_run
 
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCHES = ROOT / "profiles" / "launches" / "launches.json"
@@ -57,7 +57,7 @@ class Launches:
     untraced : dict
         The median of those by source, for what recording adds.
     alone : Alone or None
-        cuBLAS's products as `perfmodel machine measure` timed them.
+        cuBLAS's products as `perfmodel machine time_run` timed them.
     micro : tuple of Evidence
         Copies, all-reduces and launches as it timed them.
     """
@@ -106,7 +106,7 @@ def reports(index: Path) -> list[Observation]:
     """Observations of the reports of an index; what cannot be observed is said and left out."""
     found = []
     for row in json.loads(index.read_text(encoding="utf-8")):
-        run = measure([read(index.parent / row["file"])], "batch iteration", label=row["file"])
+        run = time_run([read(index.parent / row["file"])], "batch iteration", label=row["file"])
         try:
             found.append(observe(run))
         except ModelError as error:

@@ -32,9 +32,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "profiles")]
 
+from perfmodel.machines.gpu_samples import COUNTERS, Series, to_csv  # noqa: E402
 from perfmodel.machines.record import Recorder  # noqa: E402
 from perfmodel.machines.sampler import NvmlSampler, Reading, Sampler  # noqa: E402
-from perfmodel.timing.gpu_samples import COUNTERS, Series, to_csv  # noqa: E402
 
 RUNGS = {
     "document": ["--transport", "host"],

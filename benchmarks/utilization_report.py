@@ -22,9 +22,9 @@ from utilization import RUNGS  # noqa: E402
 from utilization_ladder import Busy, busy_of  # noqa: E402
 
 from perfmodel.base.units import si  # noqa: E402
+from perfmodel.machines.gpu_samples import read_series  # noqa: E402
 from perfmodel.render.plot.output import save  # noqa: E402
 from perfmodel.render.plot.style import GRID, INK, PALETTE, TEXT_PT, TITLE_PT, finish  # noqa: E402
-from perfmodel.timing.gpu_samples import read_series  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "utilization.json"
 SERIES = ROOT / "benchmarks" / "results" / "utilization"

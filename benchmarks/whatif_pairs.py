@@ -13,7 +13,7 @@ from perfmodel.analysis.runs import Options, analyze_traces
 from perfmodel.programs.mlp.case import Case
 from perfmodel.programs.mlp.observe import Observation, observe
 from perfmodel.readers import read
-from perfmodel.timing.run import Run, measure
+from perfmodel.timing.run import Run, time_run
 
 ROOT = Path(__file__).resolve().parent.parent
 LADDER: Final = ROOT / "profiles" / "ladder"
@@ -58,7 +58,7 @@ class Pair:
 def launch(path: Path, rung: str, number: int) -> Launch:
     """Measure one report."""
     trace = read(path)
-    run = measure([trace], "batch iteration", label=path.name)
+    run = time_run([trace], "batch iteration", label=path.name)
     analysis = analyze_traces([trace], Options({})).runs[0]
     seen = observe(run)
     return Launch(path.name, rung, number, path.parent.name, run, seen, evidence(seen, analysis))

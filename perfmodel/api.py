@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.analysis import store
 from perfmodel.analysis.compare.compare import LEAST, CompareOptions, compare_traces
 from perfmodel.analysis.compare.effects import LAUNCH_NOISE
 from perfmodel.analysis.compare.result import Comparison
@@ -22,7 +21,7 @@ from perfmodel.readers import read as read_trace
 from perfmodel.readers.trace import Trace
 from perfmodel.render import compare as comparison_report
 from perfmodel.render import compare_tables as comparison_tables
-from perfmodel.render import outputs, tables
+from perfmodel.render import outputs, store, tables
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.timing.nsys_stats import stats
 from perfmodel.workloads.work import Workload
@@ -308,5 +307,5 @@ class Results:
         return Path(path)
 
     def append_to(self, database: str | Path) -> int:
-        """Add the results to a database; see `perfmodel.analysis.store.append`."""
+        """Add the results to a database; see `perfmodel.render.store.append`."""
         return store.append(self.analysis, Path(database))

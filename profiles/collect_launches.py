@@ -69,10 +69,10 @@ def observed(report: Path) -> dict[str, Any]:
     from perfmodel.base.errors import PerfmodelError
     from perfmodel.programs.mlp.observe import observe
     from perfmodel.readers import read
-    from perfmodel.timing.run import measure
+    from perfmodel.timing.run import time_run
 
     try:
-        found = observe(measure([read(report)], "batch iteration", label=report.name))
+        found = observe(time_run([read(report)], "batch iteration", label=report.name))
     except PerfmodelError as error:
         return {"refused": str(error)}
     return {

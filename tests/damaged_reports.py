@@ -13,7 +13,7 @@ from perfmodel.base.errors import PerfmodelError
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.nsys_stats.stats import REPORTS, to_csv
-from perfmodel.timing.range_times import make_spans
+from perfmodel.timing.range_times import time_ranges
 
 KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
 COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -29,9 +29,9 @@ def numbers(trace: Trace) -> list[Any]:
             found.append(to_csv(report(trace)))
         except PerfmodelError as error:
             found.append(str(error).partition(":")[2])
-    spans, _ = make_spans(trace, "batch iteration", by_time=True)
-    columns = [getattr(spans, name) for name in ("host_ns", "busy_ns", "copy_bytes", "mpi_ns")]
-    return [*found, spans.paths, *(c.tolist() for c in columns), trace.ranks, trace.gpus]
+    times, _ = time_ranges(trace, "batch iteration", by_time=True)
+    columns = [getattr(times, name) for name in ("host_ns", "busy_ns", "copy_bytes", "mpi_ns")]
+    return [*found, times.paths, *(c.tolist() for c in columns), trace.ranks, trace.gpus]
 
 
 def refusal(path: Path, **options: Any) -> PerfmodelError:

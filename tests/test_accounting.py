@@ -12,11 +12,20 @@ from document_report import document_report
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.analysis import rates as accounting
-from perfmodel.analysis.fit import CLOCKS, Clock, Measured, Rate
+from perfmodel.analysis import rows as rows_of
+from perfmodel.analysis.rates import (
+    Rate,
+    counted,
+    fit_rates,
+    fit_roofline,
+    is_product,
+    leaves,
+    product_rates,
+)
 from perfmodel.analysis.result import RangeRow, RunAnalysis
 from perfmodel.models.roofline import Point
 from perfmodel.programs.mlp.mlp import mlp
+from perfmodel.timing.samples import CLOCKS, Clock, PathTimes
 from perfmodel.workloads.spec import load
 from perfmodel.workloads.work import Counts
 
@@ -27,7 +36,7 @@ BATCH = "batch iteration"
 FIELDS = ("flops", "pci_bytes", "mpi_bytes")
 
 
-def times(path: tuple[str, ...], seconds: float, **clocks: float) -> Measured:
+def times(path: tuple[str, ...], seconds: float, **clocks: float) -> PathTimes:
     """Measure a range that took `seconds` on the host in three batches of one rank."""
 
     def table(value: float) -> np.ndarray:
@@ -35,7 +44,7 @@ def times(path: tuple[str, ...], seconds: float, **clocks: float) -> Measured:
 
     given: dict[Clock, np.ndarray] = {c: table(clocks.get(c, np.nan)) for c in CLOCKS}
     given["host"] = table(seconds)
-    return Measured(path, given, table(1.0), table(0.0), table(np.nan), table(0.0))
+    return PathTimes(path, given, table(1.0), table(0.0), table(np.nan), table(0.0))
 
 
 def children(run: RunAnalysis, parent: RangeRow) -> list[RangeRow]:
@@ -123,8 +132,8 @@ def test_of_a_label_at_several_places_the_longest_counts() -> None:
     counts = {"gemm": Counts(flops=100)}
     head = times((BATCH,), 10.0)
     measured = [head, times((BATCH, "a", "gemm"), 1.0), times((BATCH, "b", "gemm"), 4.0)]
-    assert accounting.counted(measured, counts)["gemm"].path == (BATCH, "b", "gemm")
-    rows = accounting.range_rows(measured, counts, head, None, "float32")
+    assert counted(measured, counts)["gemm"].path == (BATCH, "b", "gemm")
+    rows = rows_of.range_rows(measured, counts, head, None, "float32")
     assert [r.flops for r in rows] == [100, None, 100]
 
 
@@ -133,20 +142,20 @@ def test_leaves_are_the_innermost_ranges_with_work() -> None:
     measured = [
         times(("outer",), 3.0), times(("outer", "inner"), 2.0), times(("outer", "copy"), 1.0),
     ]  # fmt: skip
-    assert list(accounting.leaves(measured, counts, "flops")) == ["inner"]
-    assert list(accounting.leaves(measured, counts, "pci_bytes")) == ["copy"]
-    assert accounting.leaves(measured, counts, "mpi_bytes") == {}
+    assert list(leaves(measured, counts, "flops")) == ["inner"]
+    assert list(leaves(measured, counts, "pci_bytes")) == ["copy"]
+    assert leaves(measured, counts, "mpi_bytes") == {}
 
 
 def test_elementwise_work_and_reductions_are_no_products() -> None:
-    assert accounting.is_product(Counts(flops=100, dram_bytes=100))
-    assert not accounting.is_product(Counts(flops=99, dram_bytes=100))
-    assert not accounting.is_product(Counts(flops=100, mpi_bytes=1))
+    assert is_product(Counts(flops=100, dram_bytes=100))
+    assert not is_product(Counts(flops=99, dram_bytes=100))
+    assert not is_product(Counts(flops=100, mpi_bytes=1))
 
 
 def test_without_gpu_operations_products_are_timed_on_the_host() -> None:
     measured = [times((BATCH,), 10.0), times((BATCH, "gemm"), 4.0)]
-    rates, by_clock = accounting.fit_rates(measured, {"gemm": Counts(flops=100)})
+    rates, by_clock = fit_rates(measured, {"gemm": Counts(flops=100)})
     assert rates["P_flops"] is not None
     assert (rates["P_flops"].value, rates["P_flops"].clock) == (25.0, "host")
     assert by_clock["P_flops"]["gpu_projection"] is None
@@ -160,7 +169,7 @@ def test_products_are_timed_on_the_gpu_where_they_ran_there() -> None:
         times((BATCH, "on the host"), 5.0),
     ]
     counts = {"gemm": Counts(flops=100), "on the host": Counts(flops=10)}
-    found = {label: rate for label, _, rate in accounting.product_rates(measured, counts)}
+    found = {label: rate for label, _, rate in product_rates(measured, counts)}
     assert (found["gemm"].value, found["gemm"].clock) == (50.0, "gpu_projection")
     assert (found["on the host"].value, found["on the host"].clock) == (2.0, "host")
 
@@ -175,25 +184,25 @@ def fitted(value: float, unit: str = "B/s") -> Rate:
 def test_the_roof_needs_computing_and_one_link() -> None:
     totals = Counts(flops=100, pci_bytes=30, mpi_bytes=10)
     rates = {"P_flops": fitted(5.0), "P_pci": fitted(2.0), "P_mpi": fitted(1.0)}
-    roof = accounting.fit_roofline("r", rates, totals)
+    roof = fit_roofline("r", rates, totals)
     assert roof is not None
     assert roof.shares == {"pci": 0.75, "mpi": 0.25}
-    one = accounting.fit_roofline("r", rates | {"P_mpi": None}, Counts(flops=100, pci_bytes=30))
+    one = fit_roofline("r", rates | {"P_mpi": None}, Counts(flops=100, pci_bytes=30))
     assert one is not None
     assert one.links_bytes_per_s == {"pci": 2.0}
-    assert accounting.fit_roofline("r", rates | {"P_flops": None}, totals) is None
-    assert accounting.fit_roofline("r", rates | {"P_pci": None, "P_mpi": None}, totals) is None
-    assert accounting.fit_roofline("r", rates, Counts(flops=100)) is None
+    assert fit_roofline("r", rates | {"P_flops": None}, totals) is None
+    assert fit_roofline("r", rates | {"P_pci": None, "P_mpi": None}, totals) is None
+    assert fit_roofline("r", rates, Counts(flops=100)) is None
 
 
 def test_the_model_needs_the_rate_of_all_work() -> None:
     point = Point("p", BATCH, "p", 1.0, 10.0)
     totals = Counts(flops=100, pci_bytes=30)
     rates = {"P_flops": fitted(5.0), "P_pci": fitted(2.0), "P_mpi": None}
-    (check,) = accounting.check_model([point], totals, rates)
+    (check,) = rows_of.check_model([point], totals, rates)
     assert (check.predicted_s, check.measured_s) == (100 / 5 + 30 / 2, 10.0)
     assert check.relative_error == 2.5
-    assert accounting.check_model([point], totals, rates | {"P_pci": None}) == ()
+    assert rows_of.check_model([point], totals, rates | {"P_pci": None}) == ()
 
 
 @given(st.floats(1e-6, 1e3), st.floats(0.0, 3.0))
@@ -201,20 +210,20 @@ def test_the_model_needs_the_rate_of_all_work() -> None:
 def test_bytes_that_differ_by_more_than_one_percent_are_said(size: float, factor: float) -> None:
     path = (BATCH, "copy")
     table = np.full((1, 3), size * factor)
-    measured = Measured(path, {"host": table}, table, table, table * np.nan, table)
+    measured = PathTimes(path, {"host": table}, table, table, table * np.nan, table)
     counts = {"copy": Counts(pci_message_bytes=size)}
-    said = list(accounting.check_bytes([measured], counts))
+    said = list(rows_of.check_bytes([measured], counts))
     assert len(said) == (abs(factor - 1) > 0.01)
 
 
 def test_bytes_are_not_checked_where_the_workload_or_the_report_says_nothing() -> None:
     table = np.full((1, 3), 5.0)
-    unmeasured = Measured(
+    unmeasured = PathTimes(
         (BATCH, "a"), {"host": table}, table, table * np.nan, table * np.nan, table
     )
-    assert not [*accounting.check_bytes([unmeasured], {"a": Counts(pci_message_bytes=9)})]
-    measured = Measured((BATCH, "a"), {"host": table}, table, table, table, table)
-    assert not [*accounting.check_bytes([measured], {"a": Counts(flops=1)})]
+    assert not [*rows_of.check_bytes([unmeasured], {"a": Counts(pci_message_bytes=9)})]
+    measured = PathTimes((BATCH, "a"), {"host": table}, table, table, table, table)
+    assert not [*rows_of.check_bytes([measured], {"a": Counts(flops=1)})]
 
 
 # --- one rank, and workloads of the user's own

@@ -9,7 +9,7 @@ from build_report import VERSIONS
 from build_training import analyzed
 from document_report import document_report
 
-from perfmodel.analysis.fit import Rate
+from perfmodel.analysis.rates import Rate
 from perfmodel.analysis.result import Analysis, RunAnalysis
 
 ROOT = Path(__file__).parents[1]

@@ -12,15 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import ModelError
-from perfmodel.models.collectives import (
-    Cost,
-    Link,
-    algorithms,
-    bus_bytes_per_s,
-    cheapest,
-    cost,
-    fit_link,
-)
+from perfmodel.machines.link import Link, bus_bytes_per_s
+from perfmodel.models.collectives import Cost, algorithms, cheapest, cost, fit_link
 
 Arrays = list[npt.NDArray[np.int64]]
 

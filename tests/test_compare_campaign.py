@@ -14,7 +14,7 @@ from perfmodel.analysis.compare.compare import compare_traces
 from perfmodel.analysis.compare.effects import LAUNCH_NOISE, SCALES
 from perfmodel.analysis.compare.series import Key, Launch, Series, launch_of
 from perfmodel.readers import read
-from perfmodel.timing.run import measure
+from perfmodel.timing.run import time_run
 
 PROFILES: Final = Path(__file__).parents[1] / "profiles"
 SIZES: Final = ("H512_B3000", "H512_B12000", "H2048_B3000", "H2048_B12000")
@@ -28,7 +28,7 @@ def launches() -> dict[str, Launch]:
     names = {path: path.name.split(".sqlite")[0] for path in sorted(paths)}
     assert len(names) == 48
     return {
-        name: launch_of(measure([read(path)], "batch iteration", label=name))
+        name: launch_of(time_run([read(path)], "batch iteration", label=name))
         for path, name in names.items()
     }
 

@@ -20,7 +20,7 @@ from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 from perfmodel.render.compare import document, text
 from perfmodel.render.compare_tables import text as table
-from perfmodel.timing.run import measure
+from perfmodel.timing.run import time_run
 
 LADDER: Final = Path(__file__).parents[1] / "profiles" / "ladder"
 RUNGS: Final = {
@@ -48,7 +48,7 @@ def launches(traces: dict[str, list[Trace]]) -> dict[str, list[Launch]]:
     """The same, each batch timed until all of its work is done."""
     return {
         name: [
-            launch_of(measure([t], "batch iteration", label=f"{name}_{i}"), done=True)
+            launch_of(time_run([t], "batch iteration", label=f"{name}_{i}"), done=True)
             for i, t in enumerate(of)
         ]
         for name, of in traces.items()

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.analysis.findings import Facts, Finding, GemmTime, find
-from perfmodel.analysis.fit import Estimate
 from perfmodel.machines.machine import Machine
-from perfmodel.timing.copies import CollectiveGroup, CopyGroup, Waiting
+from perfmodel.timing.collectives import CollectiveGroup, Waiting
+from perfmodel.timing.copies import CopyGroup
+from perfmodel.timing.samples import Estimate
 
 DOCS = Path(__file__).parents[1] / "docs" / "findings.md"
 LINKS = {"pcie": 64e9, "nvlink": 900e9, "hbm": 4.8e12}

@@ -13,18 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from perfmodel.analysis.fit import (
+from perfmodel.analysis.rates import fit_rate
+from perfmodel.base.arrays import Floats
+from perfmodel.readers import read
+from perfmodel.timing.run import time_run
+from perfmodel.timing.samples import (
     CLOCKS,
-    Floats,
-    Measured,
+    PathTimes,
     bootstrap_medians,
     count_warmup,
     estimate,
-    fit_rate,
     tabulate,
 )
-from perfmodel.readers import read
-from perfmodel.timing.run import measure
 
 PROFILES = sorted((Path(__file__).parents[1] / "profiles").glob("*.sqlite"))
 BATCH = "batch iteration"
@@ -37,9 +37,9 @@ tables = hnp.arrays(
 )
 
 
-def measured(path: Path, label: str = BATCH) -> dict[str, Measured]:
-    run = measure([read(path)], label, label="run")
-    return {m.label: m for m in tabulate(run.spans, run.ranks, label)}
+def measured(path: Path, label: str = BATCH) -> dict[str, PathTimes]:
+    run = time_run([read(path)], label, label="run")
+    return {m.label: m for m in tabulate(run.range_times, run.ranks, label)}
 
 
 @settings(derandomize=True, max_examples=60, deadline=None)
@@ -214,8 +214,8 @@ def test_times_are_arranged_by_rank_and_batch(tmp_path: Path) -> None:
 
 
 def test_parents_come_before_children_in_order_of_time(tmp_path: Path) -> None:
-    run = measure([read(training_report(tmp_path / "r.sqlite"))], BATCH, label="run")
-    labels = [m.label for m in tabulate(run.spans, run.ranks, BATCH)]
+    run = time_run([read(training_report(tmp_path / "r.sqlite"))], BATCH, label="run")
+    labels = [m.label for m in tabulate(run.range_times, run.ranks, BATCH)]
     assert labels == [
         "batch iteration", "copying images host -> device", "forward", "forward GEMM 1",
         "forward GEMM 2", "backward", "backward GEMM 1", "backward GEMM 2", "backward GEMM 3",

@@ -31,8 +31,8 @@ from perfmodel.render.html import page
 from perfmodel.timing.nsys_stats.statistic import to_csv
 from perfmodel.timing.nsys_stats.streamed import summarize_reports
 from perfmodel.timing.nsys_stats.summaries import Counted, to_statistic
-from perfmodel.timing.run import measure, observe
-from perfmodel.timing.trim import thin
+from perfmodel.timing.run import time_report, time_run
+from perfmodel.timing.trim import trim
 
 ROOT = Path(__file__).parents[1]
 REPORTS = sorted(
@@ -98,22 +98,22 @@ def test_awkward_reports_are_thinned_without_loss(case: str, by_time: bool, tmp_
 
 
 def test_thinning_keeps_few_rows() -> None:
-    observed = observe(read(SOURCE), "batch iteration")
-    thinned = thin(observed)
+    observed = time_report(read(SOURCE), "batch iteration")
+    thinned = trim(observed)
     kept = [len(getattr(thinned.trace, t)) for t in ("ops", "api", "ranges")]
     had = [len(getattr(observed.trace, t)) for t in ("ops", "api", "ranges")]
     assert all(3 * k < h for k, h in zip(kept, had, strict=True))
     assert len(thinned.trace.strings) < len(observed.trace.strings)
-    for field, values in asdict(thinned.spans).items():
-        assert np.array_equal(values, getattr(observed.spans, field)) or field == "paths"
+    for field, values in asdict(thinned.range_times).items():
+        assert np.array_equal(values, getattr(observed.range_times, field)) or field == "paths"
 
 
 def test_a_thinned_report_is_not_measured_again() -> None:
     run = analyze_reports([SOURCE], Options({})).fitted
     with pytest.raises(ValueError, match="wanted a whole trace"):
-        measure(run.traces, run.batch.label, label=run.label)
+        time_run(run.traces, run.batch.label, label=run.label)
     run = analyze_reports([SOURCE], Options({}), whole=True).fitted
-    assert measure(run.traces, run.batch.label, label=run.label).ranks == (0, 1)
+    assert time_run(run.traces, run.batch.label, label=run.label).ranks == (0, 1)
 
 
 def test_the_page_of_the_command_is_that_of_whole_reports(tmp_path: Path) -> None:

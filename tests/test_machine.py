@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from perfmodel.base.errors import PerfmodelError
+from perfmodel.base.gpu import Gpu
 from perfmodel.machines.machine import SECTIONS, datasheet, find, known, named, shipped
 from perfmodel.readers import read
-from perfmodel.readers.trace import Gpu
 
 PROFILES = sorted((Path(__file__).parents[1] / "profiles").glob("*.sqlite"))
 UNKNOWN = Gpu(0, "NVIDIA Imaginary", 100, 1_500_000_000, 10**12, None, None, (8, 0), None)

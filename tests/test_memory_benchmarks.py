@@ -19,8 +19,8 @@ import memory_report  # noqa: E402
 import utilization  # noqa: E402
 import utilization_report  # noqa: E402
 
+from perfmodel.machines.gpu_samples import series_of  # noqa: E402
 from perfmodel.machines.sampler import Reading  # noqa: E402
-from perfmodel.timing.gpu_samples import series_of  # noqa: E402
 
 REPORTS = (memory_report, utilization_report)
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import ModelError
+from perfmodel.machines.link import Link
 from perfmodel.machines.machine import named
-from perfmodel.models.collectives import Link
 from perfmodel.models.paleo import Platform, Times, fit_ppp, layer_times, platform, step
 from perfmodel.models.paleo_exchange import SCHEMES, exchange, exchanges
 from perfmodel.workloads.cnn import total

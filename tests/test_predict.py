@@ -28,7 +28,7 @@ from perfmodel.programs.mlp.observe import Observation, observe
 from perfmodel.programs.mlp.parts import mlp_parts
 from perfmodel.readers import read
 from perfmodel.render.predict import identified, measured_points, open_questions
-from perfmodel.timing.run import measure
+from perfmodel.timing.run import time_run
 
 PROFILES = Path(__file__).parents[1] / "profiles"
 CAMPAIGN = PROFILES / "campaign"
@@ -40,7 +40,7 @@ USED = (
 
 
 def observed(path: Path) -> Observation:
-    return observe(measure([read(path)], "batch iteration", label=path.name))
+    return observe(time_run([read(path)], "batch iteration", label=path.name))
 
 
 def campaign(stem: str) -> Observation:
@@ -385,7 +385,7 @@ def test_the_committed_launches_are_what_was_scored(monkeypatch: pytest.MonkeyPa
             content = (predict_launches.LAUNCHES.parent / row["file"]).read_bytes()
             assert hashlib.sha256(content).hexdigest() == row["sha256"]
     kept = predict_launches.LAUNCHES.parent / "p2_host_H512_B1500.sqlite.xz"
-    again = observe(measure([read(kept)], "batch iteration", label=kept.name))
+    again = observe(time_run([read(kept)], "batch iteration", label=kept.name))
     assert again.batch_s == pytest.approx(seconds["p2_host_H512_B1500#1"], rel=1e-5)
 
 

@@ -18,7 +18,7 @@ from perfmodel.programs.mlp.case import mlp_case
 from perfmodel.programs.mlp.observe import Observation, observe
 from perfmodel.programs.mlp.parts import mlp_parts
 from perfmodel.readers import read
-from perfmodel.timing.run import measure
+from perfmodel.timing.run import time_run
 
 ROOT = Path(__file__).resolve().parent.parent
 MACHINE = ROOT / "benchmarks" / "results" / "machine_h200x4.toml"
@@ -42,7 +42,7 @@ def three() -> list[Observation]:
         "p4_nccl_device_H512_B3000",
     )
     paths = [LAUNCHES / f"{name}.sqlite.xz" for name in names]
-    return [observe(measure([read(p)], "batch iteration", label=p.name)) for p in paths]
+    return [observe(time_run([read(p)], "batch iteration", label=p.name)) for p in paths]
 
 
 def test_measured_shapes_are_returned_as_they_are(alone: Alone) -> None:

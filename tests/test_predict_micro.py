@@ -166,10 +166,10 @@ def test_the_slowest_of_many_is_slower() -> None:
 def test_kernels_of_a_replay_are_told_by_their_names() -> None:
     """H=128, B=3000, 2 ranks, us: five kernels and what lies between them."""
     from perfmodel.readers import read
-    from perfmodel.timing.run import measure
+    from perfmodel.timing.run import time_run
 
     path = ROOT / "profiles" / "launches" / "p2_nccl_device_fused_tf32x3_graph_H128_B3000.sqlite.xz"
-    found = observe(measure([read(path)], "batch iteration", label=path.name))
+    found = observe(time_run([read(path)], "batch iteration", label=path.name))
     us = {key: round(1e6 * s, 1) for key, s in found.parts.items()}
     assert us["wide products [fused tf32x3 32 bit]"] == 30.6
     assert us["fused steps [32 bit]"] == 7.8

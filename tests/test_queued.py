@@ -18,8 +18,8 @@ from perfmodel.readers import read
 from perfmodel.render import run_tables, summary
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.outputs import draw_breakdown, draw_roofline, write
-from perfmodel.timing.graphs import shortened
-from perfmodel.timing.run import batch_seconds, measure
+from perfmodel.timing.cuda_graphs import shortened
+from perfmodel.timing.run import batch_seconds, time_run
 
 N_BYTES = 1_628_200
 FLOPS = 2_439_168_000
@@ -74,7 +74,7 @@ def test_successive_batches_do_not_overlap(tmp_path: Path) -> None:
     """They add up to all the time but 1 us, after the batch that compiled: the host's own."""
     training = QueuedTraining(skew_us=3)
     trace = read(queued_report(tmp_path / "r.sqlite", training))
-    seconds = batch_seconds(measure([trace], "batch iteration", label="r"))
+    seconds = batch_seconds(time_run([trace], "batch iteration", label="r"))
     assert seconds.shape == (2, 12)
     spent = 1e-9 * (trace.ops.end_ns.max() - trace.ranges.start_ns.min()) - 1e-6
     assert seconds.sum(axis=1) == pytest.approx(spent)
@@ -82,7 +82,7 @@ def test_successive_batches_do_not_overlap(tmp_path: Path) -> None:
 
 def test_batches_without_gpu_work_take_what_the_host_takes(tmp_path: Path) -> None:
     trace = read(training_report(tmp_path / "r.sqlite", Training(gpu=False)))
-    seconds = batch_seconds(measure([trace], "batch iteration", label="r"))
+    seconds = batch_seconds(time_run([trace], "batch iteration", label="r"))
     assert np.allclose(seconds, [[8e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3]] * 2)
 
 

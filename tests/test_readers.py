@@ -19,7 +19,7 @@ from nsys_cases import CASES
 from perfmodel.readers import read
 from perfmodel.readers.nsys import ALL_PARTS, read_sqlite
 from perfmodel.readers.trace import NULL, STYLES, Diagnostic, Trace
-from perfmodel.timing.range_times import Spans, make_spans
+from perfmodel.timing.range_times import RangeTimes, time_ranges
 
 TESTS = Path(__file__).parent
 REPORTS = sorted([*TESTS.parent.glob("profiles/*.sqlite"), *TESTS.glob("reports/*.sqlite")])
@@ -67,12 +67,12 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Trace:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_schema_gives_the_same_spans(shape: str, reference: Trace, tmp_path: Path) -> None:
     trace = read(document(tmp_path, shape))
-    spans, found = make_spans(trace, "batch iteration")
-    wanted, as_found = make_spans(reference, "batch iteration")
-    for name in Spans.__slots__[2:]:
+    times, found = time_ranges(trace, "batch iteration")
+    wanted, as_found = time_ranges(reference, "batch iteration")
+    for name in RangeTimes.__slots__[2:]:
         if name != "mpi_bytes" or shape != "2022.4.2":
-            assert getattr(spans, name).tolist() == getattr(wanted, name).tolist(), name
-    assert [spans.paths[p] for p in spans.path] == [wanted.paths[p] for p in wanted.path]
+            assert getattr(times, name).tolist() == getattr(wanted, name).tolist(), name
+    assert [times.paths[p] for p in times.path] == [wanted.paths[p] for p in wanted.path]
     assert found.total == as_found.total
     assert trace.ranks == reference.ranks == {0: 0, 1: 1}
     assert trace.gpus == reference.gpus
@@ -129,8 +129,8 @@ def test_an_empty_report_of_all_tables(built: Callable[..., Trace]) -> None:
         assert len(trace.ranges) == len(trace.ops) == len(trace.api) == len(trace.mpi) == 0
         assert (trace.marks, trace.ranks, trace.world_size) == ((), {}, None)
         assert trace.nvtx_last_ns is None
-        spans, found = make_spans(trace, "batch iteration")
-        assert len(spans) == found.total == 0
+        times, found = time_ranges(trace, "batch iteration")
+        assert len(times) == found.total == 0
 
 
 def test_parts_that_are_not_wanted_are_not_read(reference: Trace, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from test_findings import QUIET, STAGED, copy, only, reduce, titles
 
 from perfmodel.analysis.findings import DeviceReduce, Facts, GemmTime
 from perfmodel.programs.mlp.rungs import Rungs
-from perfmodel.timing.copies import Waiting
+from perfmodel.timing.collectives import Waiting
 
 TRAINER = {
     "transport": "host", "overlap": False, "graph": False, "data_on": "host", "gemm": "cublas",

@@ -21,7 +21,7 @@ from perfmodel.machines.measure.measurement_file import load
 from perfmodel.models.scaling_laws import amdahl, fit, gustafson, karp_flatt, weak_fraction
 from perfmodel.readers import read
 from perfmodel.readers.run_records import launch_of_record
-from perfmodel.timing.copies import CollectiveGroup
+from perfmodel.timing.collectives import CollectiveGroup
 
 ROOT = Path(__file__).resolve().parent.parent
 CAMPAIGN = ROOT / "profiles" / "campaign"

@@ -14,9 +14,8 @@ from perfmodel.analysis.fleet import analyze_reports
 from perfmodel.analysis.result import Analysis
 from perfmodel.analysis.runs import Options
 from perfmodel.render import summary
-from perfmodel.timing.clocks import align
-from perfmodel.timing.collective_calls import Calls
-from perfmodel.timing.matching import Matched
+from perfmodel.timing.clock_sync import align
+from perfmodel.timing.collectives import Calls, Matched
 from perfmodel.timing.stragglers import Skew, skew_of
 
 ROOT = Path(__file__).parents[1]

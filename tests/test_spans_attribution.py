@@ -13,7 +13,7 @@ from document_report import BATCHES, GRADIENTS, HOST, RANKS, document_report
 
 from perfmodel.readers import read
 from perfmodel.readers.trace import NULL, Trace
-from perfmodel.timing.range_times import Spans, concatenate, make_spans, ranks_of
+from perfmodel.timing.range_times import RangeTimes, concatenate, ranks_of, time_ranges
 
 BATCH = "batch iteration"
 REPORTS = Path(__file__).parent / "reports"
@@ -32,11 +32,11 @@ def built(tmp_path: Path) -> Callable[[Fill], Trace]:
     return build
 
 
-def column(spans: Spans, name: str) -> dict[str, list[int]]:
+def column(times: RangeTimes, name: str) -> dict[str, list[int]]:
     """Values of one column by label, in time order."""
     found: dict[str, list[int]] = {}
-    for i in spans.start_ns.argsort(kind="stable"):
-        found.setdefault(spans.paths[spans.path[i]][-1], []).append(int(getattr(spans, name)[i]))
+    for i in times.start_ns.argsort(kind="stable"):
+        found.setdefault(times.paths[times.path[i]][-1], []).append(int(getattr(times, name)[i]))
     return found
 
 
@@ -61,20 +61,20 @@ def autograd(report: ReportBuilder, t: Thread) -> None:
 
 
 def test_work_of_other_threads_belongs_to_nothing(built: Callable[[Fill], Trace]) -> None:
-    spans, found = make_spans(built(autograd), BATCH)
-    assert column(spans, "ops") == {BATCH: [1], "forward": [1], "backward": [0]}
-    assert column(spans, "projection_ns")["backward"] == [NULL]
+    times, found = time_ranges(built(autograd), BATCH)
+    assert column(times, "ops") == {BATCH: [1], "forward": [1], "backward": [0]}
+    assert column(times, "projection_ns")["backward"] == [NULL]
     assert (found.total, found.unlaunched, found.outside, found.by_time) == (7, 1, 5, 0)
 
 
 def test_work_of_other_threads_by_time(built: Callable[[Fill], Trace]) -> None:
-    spans, found = make_spans(built(autograd), BATCH, by_time=True)
-    assert column(spans, "ops") == {BATCH: [4], "forward": [1], "backward": [2]}
+    times, found = time_ranges(built(autograd), BATCH, by_time=True)
+    assert column(times, "ops") == {BATCH: [4], "forward": [1], "backward": [2]}
     # The kernel in [500, 550] and the copy in [600, 620].
-    assert column(spans, "projection_ns")["backward"] == [120]
-    assert column(spans, "busy_ns")["backward"] == [70]
-    assert column(spans, "copy_bytes")["backward"] == [64]
-    assert column(spans, "busy_ns")[BATCH] == [50 + 50 + 20 + 10]
+    assert column(times, "projection_ns")["backward"] == [120]
+    assert column(times, "busy_ns")["backward"] == [70]
+    assert column(times, "copy_bytes")["backward"] == [64]
+    assert column(times, "busy_ns")[BATCH] == [50 + 50 + 20 + 10]
     assert (found.total, found.unlaunched, found.outside, found.by_time) == (7, 1, 2, 3)
     assert sorted(found.op_batch.tolist()) == [0, 0, 0, 0]
 
@@ -86,8 +86,13 @@ def test_a_range_of_its_own_thread_comes_first(built: Callable[[Fill], Trace]) -
         worker.range("engine", 440, 500)
         worker.kernel("k", (450, 460), (500, 550))
 
-    spans, found = make_spans(built(fill), BATCH, by_time=True)
-    assert column(spans, "ops") == {BATCH: [0], "forward": [0], "backward": [0], "engine": [1]}
+    times, found = time_ranges(built(fill), BATCH, by_time=True)
+    assert column(times, "ops") == {
+        BATCH: [0],
+        "forward": [0],
+        "backward": [0],
+        "engine": [1],
+    }
     assert (found.by_time, found.outside, len(found.op)) == (0, 0, 0)
 
 
@@ -102,8 +107,8 @@ def test_by_time_where_ranges_cross(built: Callable[[Fill], Trace]) -> None:
         worker.kernel("in both", (400, 410), (2000, 2010))
         worker.kernel("in one", (600, 610), (2020, 2050))
 
-    spans, found = make_spans(built(fill), BATCH, by_time=True)
-    assert column(spans, "ops") == {BATCH: [2], "early": [1], "late": [2]}
+    times, found = time_ranges(built(fill), BATCH, by_time=True)
+    assert column(times, "ops") == {BATCH: [2], "early": [1], "late": [2]}
     assert (found.by_time, found.outside) == (2, 0)
     assert len(found.op) == 2
 
@@ -117,9 +122,9 @@ def test_mpi_where_ranges_cross(built: Callable[[Fill], Trace]) -> None:
         t.range("inner", 150, 160)
         t.mpi("MPI_Send", 200, 300, 8, source="p2p")
 
-    spans, _ = make_spans(built(fill), BATCH)
-    assert column(spans, "mpi_ns") == {"tight": [0], "early": [100], "inner": [0]}
-    assert column(spans, "mpi_bytes") == {"tight": [0], "early": [8], "inner": [0]}
+    times, _ = time_ranges(built(fill), BATCH)
+    assert column(times, "mpi_ns") == {"tight": [0], "early": [100], "inner": [0]}
+    assert column(times, "mpi_bytes") == {"tight": [0], "early": [8], "inner": [0]}
 
 
 @pytest.mark.parametrize("own_thread", [True, False])
@@ -133,10 +138,14 @@ def test_cuda_graphs(built: Callable[[Fill], Trace], own_thread: bool) -> None:
         launcher.graph_launch((110, 120), kernels=nodes)
         launcher.graph_launch((450, 460), (600, 700))
 
-    spans, found = make_spans(built(fill), BATCH, by_time=not own_thread)
-    assert column(spans, "ops") == {BATCH: [4], "forward": [3], "backward": [1]}
-    assert column(spans, "busy_ns") == {BATCH: [140], "forward": [40], "backward": [100]}
-    assert column(spans, "projection_ns") == {BATCH: [200], "forward": [50], "backward": [100]}
+    times, found = time_ranges(built(fill), BATCH, by_time=not own_thread)
+    assert column(times, "ops") == {BATCH: [4], "forward": [3], "backward": [1]}
+    assert column(times, "busy_ns") == {BATCH: [140], "forward": [40], "backward": [100]}
+    assert column(times, "projection_ns") == {
+        BATCH: [200],
+        "forward": [50],
+        "backward": [100],
+    }
     assert found.by_time == (0 if own_thread else 4)
     assert (found.outside, found.unlaunched) == (0, 0)
 
@@ -149,9 +158,9 @@ def test_calls_that_share_an_id_count_an_operation_once(built: Callable[[Fill], 
         outer = t.memcpy("h2d", 4000, (110, 150), (200, 210))
         t.api("cuMemcpyHtoDAsync_v2", 115, 140, correlation=outer)
 
-    spans, found = make_spans(built(fill), BATCH)
-    assert column(spans, "ops")["forward"] == [1]
-    assert column(spans, "copy_bytes") == {BATCH: [4000], "forward": [4000], "backward": [0]}
+    times, found = time_ranges(built(fill), BATCH)
+    assert column(times, "ops")["forward"] == [1]
+    assert column(times, "copy_bytes") == {BATCH: [4000], "forward": [4000], "backward": [0]}
     assert (found.outside, found.unlaunched) == (0, 0)
 
 
@@ -166,10 +175,10 @@ def test_ranges_that_never_ended(built: Callable[[Fill], Trace]) -> None:
         t.range("last", 300, 400)
 
     trace = built(fill)
-    spans, found = make_spans(trace, BATCH)
-    assert column(spans, "host_ns") == {BATCH: [100, NULL], "forward": [NULL], "last": [100]}
-    assert column(spans, "batch") == {BATCH: [0, 1], "forward": [1], "last": [1]}
-    assert column(spans, "busy_ns") == {BATCH: [NULL, 20], "forward": [20], "last": [NULL]}
+    times, found = time_ranges(trace, BATCH)
+    assert column(times, "host_ns") == {BATCH: [100, NULL], "forward": [NULL], "last": [100]}
+    assert column(times, "batch") == {BATCH: [0, 1], "forward": [1], "last": [1]}
+    assert column(times, "busy_ns") == {BATCH: [NULL, 20], "forward": [20], "last": [NULL]}
     assert found.op_batch.tolist() == [1]
 
 
@@ -179,8 +188,8 @@ def test_a_batch_inside_a_batch_is_part_of_it(built: Callable[[Fill], Trace]) ->
         t.range(BATCH, 10, 20)
         t.range(BATCH, 200, 300)
 
-    spans, _ = make_spans(built(fill), BATCH)
-    assert column(spans, "batch")[BATCH] == [0, 0, 1]
+    times, _ = time_ranges(built(fill), BATCH)
+    assert column(times, "batch")[BATCH] == [0, 0, 1]
 
 
 def test_unnamed_ranges_and_those_of_two_threads_are_left_out(
@@ -192,9 +201,9 @@ def test_unnamed_ranges_and_those_of_two_threads_are_left_out(
         t.range("async", 120, 280, style="startend", ended_by=report.thread(tid=101))
         t.range("inside both", 130, 270)
 
-    spans, _ = make_spans(built(fill), BATCH)
-    assert (BATCH, "forward", "inside both") in spans.paths
-    assert {label for path in spans.paths for label in path} == {
+    times, _ = time_ranges(built(fill), BATCH)
+    assert (BATCH, "forward", "inside both") in times.paths
+    assert {label for path in times.paths for label in path} == {
         BATCH, "forward", "backward", "inside both",
     }  # fmt: skip
 
@@ -214,16 +223,16 @@ def test_one_file_per_rank_is_one_file_for_all(tmp_path: Path) -> None:
     whole = ReportBuilder()
     for rank in range(3):
         rank_part(whole, rank)
-    spans, all_of_them = make_spans(read(whole.write(tmp_path / "all.sqlite")), BATCH)
+    times, all_of_them = time_ranges(read(whole.write(tmp_path / "all.sqlite")), BATCH)
     parts = []
     for rank in range(3):
         one = ReportBuilder(world_size=3)
         rank_part(one, rank)
-        parts.append(make_spans(read(one.write(tmp_path / f"{rank}.sqlite")), BATCH))
+        parts.append(time_ranges(read(one.write(tmp_path / f"{rank}.sqlite")), BATCH))
     joined = concatenate([part for part, _ in parts])
-    assert joined.paths == spans.paths
-    for name in Spans.__slots__[1:]:
-        assert getattr(joined, name).tolist() == getattr(spans, name).tolist(), name
+    assert joined.paths == times.paths
+    for name in RangeTimes.__slots__[1:]:
+        assert getattr(joined, name).tolist() == getattr(times, name).tolist(), name
     assert sum(found.total for _, found in parts) == all_of_them.total
 
 
@@ -235,16 +244,16 @@ def test_ranks_without_a_name_are_counted_by_process(built: Callable[[Fill], Tra
 
     trace = built(fill)
     assert ranks_of(trace) == {0: 0, 2: 1}
-    spans, _ = make_spans(trace, BATCH)
-    assert spans.rank.tolist() == [0, 1]
-    spans, _ = make_spans(trace, BATCH, rank_of={0: 7})
-    assert spans.rank.tolist() == [7, -1]
+    times, _ = time_ranges(trace, BATCH)
+    assert times.rank.tolist() == [0, 1]
+    times, _ = time_ranges(trace, BATCH, rank_of={0: 7})
+    assert times.rank.tolist() == [7, -1]
 
 
 def measured(path: Path) -> dict[str, Any]:
     trace = read(path)
-    spans, _ = make_spans(trace, BATCH)
-    return {"trace": trace, "spans": spans, "mpi_ns": column(spans, "mpi_ns")}
+    times, _ = time_ranges(trace, BATCH)
+    return {"trace": trace, "spans": times, "mpi_ns": column(times, "mpi_ns")}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from partitioned_mlp import Simulation, problem, sequential
 
 from perfmodel.base.errors import ModelError, WorkloadError
-from perfmodel.models.collectives import Link
+from perfmodel.machines.link import Link
 from perfmodel.programs.mlp.answer import answer, document, grids_table, sentences
 from perfmodel.programs.mlp.grids import Grid, Sizes, grids, split
 from perfmodel.programs.mlp.measured import override, sizes_of

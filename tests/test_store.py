@@ -14,10 +14,9 @@ import pytest
 import sqlite_utils
 from build_training import Training, analyzed, training_report
 
-from perfmodel.analysis import store
 from perfmodel.analysis.result import Analysis
 from perfmodel.base.errors import PerfmodelError
-from perfmodel.render import tables
+from perfmodel.render import store, tables
 
 SMALL = Training(D=9, H=6, C=2, B=20, pace=(3, 1, 1))
 VALUES = {"D": 9, "H": 6, "C": 2, "B": 20}

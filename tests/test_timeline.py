@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from matplotlib.text import Text
 
-from perfmodel.analysis.fit import count_warmup
 from perfmodel.base.errors import ModelError, SchemaError
 from perfmodel.readers import read
 from perfmodel.readers.trace import NULL
 from perfmodel.render.plot.timeline import fitting
 from perfmodel.render.plot.timeline import timeline as draw
-from perfmodel.timing.run import Run, batch_seconds, measure
+from perfmodel.timing.run import Run, batch_seconds, time_run
+from perfmodel.timing.samples import count_warmup
 from perfmodel.timing.timeline_bars import GPU, Bar, Lane, apart
 from perfmodel.timing.timeline_select import select
 from perfmodel.timing.timeline_window import Window, clocks_differ, median_batch, window_of
@@ -39,7 +39,7 @@ REPORTS = (
 
 
 def run_of(*paths: Path) -> Run:
-    return measure([read(p) for p in paths], "batch iteration", label=paths[0].stem, by_time=True)
+    return time_run([read(p) for p in paths], "batch iteration", label=paths[0].stem, by_time=True)
 
 
 @pytest.fixture(scope="module", params=REPORTS)

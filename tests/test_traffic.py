@@ -12,9 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.readers import read
-from perfmodel.timing import copies as traffic
-from perfmodel.timing.copies import CollectiveGroup, Waiting
-from perfmodel.timing.run import Run, measure
+from perfmodel.timing.collectives import (
+    CollectiveGroup,
+    Waiting,
+    match_collectives,
+    mpi_collectives,
+)
+from perfmodel.timing.run import Run, time_run
 
 BATCH = "batch iteration"
 UTC = 1_700_000_000_000_000_000
@@ -41,15 +45,15 @@ def timeline(
 
 
 def measured(*paths: Path) -> Run:
-    return measure([read(p) for p in paths], BATCH, label="run")
+    return time_run([read(p) for p in paths], BATCH, label="run")
 
 
 def collectives(
     run: Run, warmup: int = 0
 ) -> tuple[tuple[CollectiveGroup, ...], Waiting | None, tuple[str, ...]]:
-    matched = traffic.match(run.traces, run.spans, BATCH, run.ranks)
-    batches = int(run.spans.batch.max()) + 1
-    return *traffic.collectives(matched, batches, warmup), matched.warnings
+    matched = match_collectives(run.traces, run.range_times, BATCH, run.ranks)
+    batches = int(run.range_times.batch.max()) + 1
+    return *mpi_collectives(matched, batches, warmup), matched.warnings
 
 
 # Rank 1 arrives 300 us after rank 0; both leave 100 us later.

@@ -13,19 +13,18 @@ from hypothesis import strategies as st
 
 from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
-from perfmodel.timing import copies as traffic
-from perfmodel.timing.copies import CopyGroup
-from perfmodel.timing.run import Run, measure
+from perfmodel.timing.copies import CopyGroup, devices, group_copies, synchronizations
+from perfmodel.timing.run import Run, time_run
 
 BATCH = "batch iteration"
 
 
 def measured(*paths: Path) -> Run:
-    return measure([read(p) for p in paths], BATCH, label="run")
+    return time_run([read(p) for p in paths], BATCH, label="run")
 
 
 def copies(run: Run, warmup: int, rank_batches: int) -> tuple[CopyGroup, ...]:
-    return traffic.copies(run.parts, warmup, rank_batches)
+    return group_copies(run.parts, warmup, rank_batches)
 
 
 def test_copies_are_grouped_by_direction_and_memory(tmp_path: Path) -> None:
@@ -123,14 +122,14 @@ def test_synchronizations_inside_batches_are_counted(tmp_path: Path) -> None:
             thread.api("cudaMalloc_v3020", start + 4_000, start + 4_100)
             thread.kernel("cudaDeviceSynchronize lookalike", (start, start + 5), (start, start + 9))
     run = measured(report.write(tmp_path / "r.sqlite"))
-    count, spent = traffic.synchronizations(run.traces, run.spans, BATCH, 1)
+    count, spent = synchronizations(run.traces, run.range_times, BATCH, 1)
     assert count == 2.0
     assert spent == pytest.approx(2_000e-9)
 
 
 def test_no_batch_after_the_warm_up_has_no_synchronization(tmp_path: Path) -> None:
     run = measured(training_report(tmp_path / "r.sqlite", Training(pace=(1,))))
-    assert traffic.synchronizations(run.traces, run.spans, BATCH, 5) == (0.0, 0.0)
+    assert synchronizations(run.traces, run.range_times, BATCH, 5) == (0.0, 0.0)
 
 
 def on_device_zero(path: Path, version: str, ordinals: dict[int, int]) -> Trace:
@@ -149,9 +148,9 @@ def on_device_zero(path: Path, version: str, ordinals: dict[int, int]) -> Trace:
 
 def test_cuda_visible_devices_is_seen_through(tmp_path: Path) -> None:
     trace = on_device_zero(tmp_path / "r.sqlite", "2025.3.2", {0: 0, 1: 1})
-    assert traffic.devices(trace) == {0: 0, 1: 1}
+    assert devices(trace) == {0: 0, 1: 1}
     shared = on_device_zero(tmp_path / "s.sqlite", "2025.3.2", {0: 3, 1: 3})
-    assert traffic.devices(shared) == {0: 3, 1: 3}
+    assert devices(shared) == {0: 3, 1: 3}
 
 
 @pytest.mark.parametrize(("version", "gpus", "certain"), [
@@ -175,7 +174,7 @@ def test_ranks_share_a_gpu_only_where_the_report_can_tell(
 
 def test_without_a_device_table_the_ordinal_stands(tmp_path: Path) -> None:
     trace = on_device_zero(tmp_path / "r.sqlite", "2023.4.4", {0: 0, 1: 1})
-    assert traffic.devices(trace) == {0: 0, 1: 0}
+    assert devices(trace) == {0: 0, 1: 0}
 
 
 def test_a_rank_is_on_the_device_it_uses_most(tmp_path: Path) -> None:
@@ -183,4 +182,4 @@ def test_a_rank_is_on_the_device_it_uses_most(tmp_path: Path) -> None:
     thread = report.thread(rank=0)
     for i, device in enumerate((1, 7, 7, 2**31 - 1)):
         thread.kernel("k", (10 * i, 10 * i + 5), (10 * i, 10 * i + 5), device=device)
-    assert traffic.devices(read(report.write(tmp_path / "r.sqlite"))) == {0: 7}
+    assert devices(read(report.write(tmp_path / "r.sqlite"))) == {0: 7}

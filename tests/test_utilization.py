@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 
 from perfmodel.analysis.runs import Options, analyze_traces
 from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError
+from perfmodel.machines.gpu_samples import COUNTERS, read_series, series_of, to_csv
 from perfmodel.machines.record import Recorder, record_command
 from perfmodel.machines.sampler import NvmlSampler, Reading
 from perfmodel.readers import read
 from perfmodel.readers.metrics import read_metrics
-from perfmodel.timing.gpu_samples import COUNTERS, read_series, series_of, to_csv
 from perfmodel.timing.idle import BETWEEN, BusyTime, Idle, advice, cause_of, idle_of
 
 ROOT = Path(__file__).resolve().parent.parent

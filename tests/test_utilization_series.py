@@ -16,10 +16,10 @@ from cli_helpers import fails, perfmodel, succeeds
 from test_utilization import BASE, Steady
 
 from perfmodel.base.errors import SchemaError
+from perfmodel.machines.gpu_samples import COUNTERS, read_series, series_of, to_csv
 from perfmodel.machines.record import record_command
 from perfmodel.machines.sampler import Reading
 from perfmodel.render.plot.utilization import broken
-from perfmodel.timing.gpu_samples import COUNTERS, read_series, series_of, to_csv
 
 HEADER = ",".join(("time_s", "gpu", *COUNTERS))
 

@@ -32,7 +32,7 @@ from perfmodel.programs.mlp.floors import least
 from perfmodel.programs.mlp.observe import Observation, observe
 from perfmodel.programs.mlp.paper import on_paper
 from perfmodel.readers import read
-from perfmodel.timing.run import Run, measure
+from perfmodel.timing.run import Run, time_run
 
 ROOT = Path(__file__).parents[1]
 LADDER = ROOT / "profiles" / "ladder"
@@ -47,7 +47,7 @@ NAMED = {change.name: change for change in CHANGES}
 @cache
 def launch(rung: str, number: int = 1) -> tuple[Run, Observation, Evidence]:
     trace = read(LADDER / f"{rung}_{number}.sqlite.xz")
-    run = measure([trace], "batch iteration", label=rung)
+    run = time_run([trace], "batch iteration", label=rung)
     seen = observe(run)
     return run, seen, evidence(seen, analyze_traces([trace], Options({})).runs[0])
 

@@ -13,7 +13,7 @@ from perfmodel.base.errors import ModelError
 from perfmodel.models.calibrate import calibrate
 from perfmodel.models.model import Model
 from perfmodel.programs.mlp.observe import observe
-from perfmodel.timing.run import measure
+from perfmodel.timing.run import time_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +100,7 @@ def calibrated_model(
     seen = {}
     for one in runs:
         label = one.trace.source.name.split(".sqlite")[0]
-        seen[label] = observe(measure([one.trace], BATCH, label=label))
+        seen[label] = observe(time_run([one.trace], BATCH, label=label))
     missing = [name for name in known if name not in seen]
     if missing or not known:
         raise ModelError(

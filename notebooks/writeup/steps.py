@@ -25,7 +25,7 @@ from perfmodel.programs.mlp.changes import Change
 from perfmodel.programs.mlp.observe import observe
 from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
-from perfmodel.timing.run import measure
+from perfmodel.timing.run import time_run
 from writeup.ladder import CHAIN, Ladder
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def draw_savings(said: WhatIf, ax: Axes) -> Axes:
 def _step(before: Profiled, after: Profiled, model: Model | None) -> Step:
     batch = compare_traces(before.traces, after.traces).batch
     first = before.traces[0]
-    seen = observe(measure([first], BATCH_RANGE, label=before.rung))
+    seen = observe(time_run([first], BATCH_RANGE, label=before.rung))
     case = mlp_case(seen.case.sizes, after.settings)
     judge = Judge(evidence(seen, analyze_traces([first], Options({})).runs[0]), (), model)
     told, untold = _or_why(judge.predicted, case)

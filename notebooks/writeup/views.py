@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers import read
-from perfmodel.timing.run import Run, measure
+from perfmodel.timing.run import Run, time_run
 from perfmodel.timing.timeline_bars import Bar, Lane
 from perfmodel.timing.timeline_select import select
 from perfmodel.timing.timeline_window import Window, median_batch, window_of
@@ -124,7 +124,7 @@ def whole_view(report: Path | str, *, ranks: Collection[int] | None = None) -> V
 
 def _run(report: Path | str) -> Run:
     trace = read(report)
-    return measure([trace], BATCH, label=trace.source.name.split(".")[0], by_time=True)
+    return time_run([trace], BATCH, label=trace.source.name.split(".")[0], by_time=True)
 
 
 def _lanes(run: Run, window: Window, ranks: Collection[int] | None) -> tuple[Lane, ...]:

@@ -9,22 +9,32 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.analysis import rates as accounting
 from perfmodel.analysis import warnings as cautions
 from perfmodel.analysis.findings import DeviceReduce, Facts, GemmTime
 from perfmodel.analysis.findings import find as find_losses
-from perfmodel.analysis.fit import Measured, count_warmup, estimate, tabulate
+from perfmodel.analysis.rates import counted, fit_rates, fit_roofline, product_rates
 from perfmodel.analysis.result import BatchSummary, RangeRow, RankRow, RunAnalysis
+from perfmodel.analysis.rows import check_bytes, check_model, kernel_rows, points, range_rows
 from perfmodel.base.errors import SchemaError
 from perfmodel.machines import machine as machines
 from perfmodel.machines.machine import Machine
 from perfmodel.programs.identify import Identity, precision, precision_of
 from perfmodel.programs.mlp.mlp import as_it_ran
-from perfmodel.timing import copies as traffic
-from perfmodel.timing import graphs as replay
-from perfmodel.timing.async_batches import pace_of, until_done
-from perfmodel.timing.copies import NCCL, CollectiveGroup, Waiting
+from perfmodel.timing.async_batches import time_async, until_done
+from perfmodel.timing.collectives import (
+    NCCL,
+    CollectiveGroup,
+    Waiting,
+    marked_by_nccl,
+    match_collectives,
+    mpi_collectives,
+    nccl_collectives,
+)
+from perfmodel.timing.copies import devices, group_copies, synchronizations, tells_devices
+from perfmodel.timing.cuda_graphs import first_replay
+from perfmodel.timing.cuda_graphs import notes as graph_notes
 from perfmodel.timing.run import Run
+from perfmodel.timing.samples import PathTimes, count_warmup, estimate, median, tabulate
 from perfmodel.timing.stragglers import Skew, skew_of
 from perfmodel.workloads.work import Counts, Workload
 
@@ -49,7 +59,7 @@ def analyze_run(
     identity : Identity
         Values of the workload's symbols.
     warmup : int, optional
-        Leading batches to exclude; detected by default (`perfmodel.analysis.fit.count_warmup`).
+        Leading batches to exclude; detected by default (`perfmodel.timing.samples.count_warmup`).
     warnings : sequence of str
         Warnings so far, kept first.
 
@@ -63,30 +73,28 @@ def analyze_run(
     workload = as_it_ran(workload, identity.config)
     symbols = {s: v for s, v in identity.values.items() if s in workload.symbols}
     counts = workload.evaluate(symbols)
-    everything = tabulate(run.spans, run.ranks, run.batch_label)
-    pace = pace_of(run, everything)
+    everything = tabulate(run.range_times, run.ranks, run.batch_label)
+    pace = time_async(run, everything)
     everything = until_done(run, everything, pace) if pace.queues else everything
     excluded = _excluded(run, everything, warmup, workload)
-    late = (_after(m, excluded) for m in everything if not traffic.marked_by_nccl(m.path))
+    late = (_after(m, excluded) for m in everything if not marked_by_nccl(m.path))
     measured = tuple(m for m in late if m.instances.any())
     head = next(m for m in measured if m.label == run.batch_label)
-    totals = sum((counts[label] for label in accounting.counted(measured, counts)), Counts())
+    totals = sum((counts[label] for label in counted(measured, counts)), Counts())
     collected = _collectives(run, everything, excluded, totals)
     machine, peak = _machine(run), _precision(run, identity)
-    rates, by_clock = accounting.fit_rates(measured, {} if workload.replay else counts)
-    points = accounting.points(
-        run.label, measured, head, workload, totals, symbols, waits=not pace.queues
-    )
-    said = (*accounting.check_bytes(measured, counts, head), *collected.warnings)
+    rates, by_clock = fit_rates(measured, {} if workload.replay else counts)
+    found = points(run.label, measured, head, workload, totals, symbols, waits=not pace.queues)
+    said = (*check_bytes(measured, counts, head), *collected.warnings)
     notes = (
         *warnings,
         *cautions.check_collection(run),
         *cautions.check_ranges(run, measured, counts, rates, totals, replay=workload.replay),
-        *replay.notes(run, everything, workload),
+        *graph_notes(run, everything, workload),
         *([f"{run.label}: {pace.said()}"] if pace.queues else []),
         *(f"{run.label}: {w}" for w in said),
     )
-    rows = accounting.range_rows(
+    rows = range_rows(
         measured, counts, head, machine, peak,
         {label: precision_of(label, peak, identity.config) for label in counts}, workload.replay,
     )  # fmt: skip
@@ -103,16 +111,16 @@ def analyze_run(
         batch=_batch_summary(
             run, everything, excluded, head, pace.queued_s if pace.queues else None
         ),
-        ranges=tuple(replay.kernel_rows(run, rows, workload, excluded)),
+        ranges=tuple(kernel_rows(run, rows, workload, excluded)),
         rates=rates,
         rates_by_clock=by_clock,
-        products=() if workload.replay else accounting.product_rates(measured, counts),
-        copies=traffic.copies(run.parts, excluded, int(np.isfinite(head.seconds["host"]).sum())),
+        products=() if workload.replay else product_rates(measured, counts),
+        copies=group_copies(run.parts, excluded, int(np.isfinite(head.seconds["host"]).sum())),
         collectives=collected.groups,
         unattributed=cautions.unattributed(run),
-        roofline=accounting.fit_roofline(run.label, rates, totals),
-        points=points,
-        model=accounting.check_model(points, totals, rates),
+        roofline=fit_roofline(run.label, rates, totals),
+        points=found,
+        model=check_model(found, totals, rates),
         findings=(),
         warnings=tuple(dict.fromkeys(notes)),
         skew=collected.skew,
@@ -132,12 +140,12 @@ class _Collected:
 
 
 def _collectives(
-    run: Run, everything: Sequence[Measured], excluded: int, totals: Counts
+    run: Run, everything: Sequence[PathTimes], excluded: int, totals: Counts
 ) -> _Collected:
     batch_s = next(m for m in everything if m.label == run.batch_label).seconds["host"]
-    matched = traffic.match(run.traces, run.spans, run.batch_label, run.ranks)
-    groups, waiting = traffic.collectives(matched, batch_s.shape[1], excluded)
-    on_gpu, gpu_waiting = traffic.nccl_collectives(
+    matched = match_collectives(run.traces, run.range_times, run.batch_label, run.ranks)
+    groups, waiting = mpi_collectives(matched, batch_s.shape[1], excluded)
+    on_gpu, gpu_waiting = nccl_collectives(
         run.parts, run.ranks, excluded, float(totals.peer_message_bytes)
     )
     return _Collected(
@@ -150,13 +158,13 @@ def _collectives(
 
 
 def _excluded(
-    run: Run, everything: Sequence[Measured], warmup: int | None, workload: Workload
+    run: Run, everything: Sequence[PathTimes], warmup: int | None, workload: Workload
 ) -> int:
     """Number of batches to exclude, refusing to exclude them all."""
     batch_s = next(m for m in everything if m.label == run.batch_label).seconds["host"]
     excluded = count_warmup(batch_s) if warmup is None else warmup
     if workload.replay and warmup is None:
-        first = replay.first_replay(everything, workload.replay, run.batch_label) or 0
+        first = first_replay(everything, workload.replay, run.batch_label) or 0
         excluded = max(excluded, first)
     if np.isnan(batch_s[:, excluded:]).all():
         raise SchemaError(
@@ -167,9 +175,9 @@ def _excluded(
     return excluded
 
 
-def _after(measured: Measured, excluded: int) -> Measured:
+def _after(measured: PathTimes, excluded: int) -> PathTimes:
     """Leave out the first `excluded` batches."""
-    return Measured(
+    return PathTimes(
         measured.path,
         {clock: values[:, excluded:] for clock, values in measured.seconds.items()},
         measured.instances[:, excluded:],
@@ -181,9 +189,9 @@ def _after(measured: Measured, excluded: int) -> Measured:
 
 def _batch_summary(
     run: Run,
-    everything: Sequence[Measured],
+    everything: Sequence[PathTimes],
     excluded: int,
-    head: Measured,
+    head: PathTimes,
     queued_s: float | None,
 ) -> BatchSummary:
     whole = next(m for m in everything if m.label == run.batch_label).seconds["host"]
@@ -204,7 +212,7 @@ def _batch_summary(
 def _machine(run: Run) -> Machine | None:
     """Ceilings of the GPU that the ranks ran on; None without a GPU."""
     for trace in run.traces:
-        used = set(traffic.devices(trace).values())
+        used = set(devices(trace).values())
         for gpu in trace.gpus:
             if gpu.id in used or (used and len(trace.gpus) == 1):
                 return machines.find(gpu)
@@ -224,7 +232,7 @@ def _precision(run: Run, identity: Identity) -> str:
     return precision(identity.values.get("b", 4), identity.config, seen_tf32=seen)
 
 
-def _rank_rows(run: Run, head: Measured, waiting: Waiting | None) -> tuple[RankRow, ...]:
+def _rank_rows(run: Run, head: PathTimes, waiting: Waiting | None) -> tuple[RankRow, ...]:
     gpus = cautions.gpu_of_rank(run)
     rows = []
     for i, rank in enumerate(run.ranks):
@@ -234,8 +242,8 @@ def _rank_rows(run: Run, head: Measured, waiting: Waiting | None) -> tuple[RankR
                 rank=rank,
                 gpu=gpus.get(rank),
                 batches=int(np.isfinite(host).sum()),
-                batch_s=accounting.median(host),
-                gpu_busy_s=accounting.median(head.seconds["gpu_busy"][i]),
+                batch_s=median(host),
+                gpu_busy_s=median(head.seconds["gpu_busy"][i]),
                 collectives_s=waiting.seconds[i] if waiting else None,
                 waiting_s=waiting.waiting_s[i] if waiting and waiting.waiting_s else None,
             )
@@ -248,8 +256,8 @@ def _facts(
 ) -> Facts:
     """Gather what the findings are drawn from."""
     head = next(row for row in analysis.ranges if row.label == run.batch_label)
-    calls, seconds = traffic.synchronizations(
-        run.traces, run.spans, run.batch_label, analysis.batch.warmup
+    calls, seconds = synchronizations(
+        run.traces, run.range_times, run.batch_label, analysis.batch.warmup
     )
     return Facts(
         batch=analysis.batch.median,
@@ -264,7 +272,7 @@ def _facts(
         gpu_waiting=collected.gpu_waiting,
         reduced=_reduced(analysis),
         gemms=tuple(_gemm_times(analysis, counts)),
-        shared_gpus=cautions.same_devices(run) if traffic.tells_devices(run.traces) else {},
+        shared_gpus=cautions.same_devices(run) if tells_devices(run.traces) else {},
         machine=analysis.machine,
         ranks=len(run.ranks),
         config=analysis.identity.config,

@@ -16,7 +16,7 @@ from perfmodel.programs.mlp.observe import observe
 from perfmodel.programs.mlp.paper import on_paper
 from perfmodel.programs.mlp.question import answer
 from perfmodel.readers.trace import Trace
-from perfmodel.timing.run import measure
+from perfmodel.timing.run import time_run
 
 BATCH_RANGE = "batch iteration"
 
@@ -49,7 +49,7 @@ def ask(traces: Sequence[Trace], model: Model | None = None) -> WhatIf:
             f"{model.workload!r}; calibrate on reports of the trainer, or leave --model out"
         )
     label, members = found[0]
-    run = measure(members, BATCH_RANGE, label=label)
+    run = time_run(members, BATCH_RANGE, label=label)
     observed = observe(run)
     analysis, full = (
         analyze_traces(members, Options({}, counting=counting)).runs[0]

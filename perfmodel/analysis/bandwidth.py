@@ -10,9 +10,10 @@ import numpy as np
 
 from perfmodel.analysis.measure import Launch
 from perfmodel.base.errors import ModelError
+from perfmodel.machines.link import Link, bus_bytes_per_s
 from perfmodel.machines.measure.measurement import MachineMeasurement
-from perfmodel.models.collectives import Link, bus_bytes_per_s, cost, fit_link
-from perfmodel.timing.copies import NCCL
+from perfmodel.models.collectives import cost, fit_link
+from perfmodel.timing.collectives import NCCL
 
 _KINDS: Final = {"mpi_allreduce": "MPI", "nccl_allreduce": "NCCL"}
 

@@ -8,14 +8,15 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.analysis.fit import Floats, bootstrap_medians, tabulate
 from perfmodel.analysis.result import RunAnalysis
+from perfmodel.base.arrays import Floats
 from perfmodel.machines.machine import Machine
 from perfmodel.models.part import BETWEEN, D2H, H2D, REDUCE, Part, route
 from perfmodel.programs.mlp.case import Case
 from perfmodel.programs.mlp.observe import Observation
 from perfmodel.programs.mlp.parts import parts_of
 from perfmodel.timing.run import Run, batch_seconds
+from perfmodel.timing.samples import bootstrap_medians, tabulate
 
 GRAPH: Final = "kernels of the graph"
 """What a replayed batch's kernels take that no other name tells."""
@@ -173,7 +174,7 @@ def _on_host(name: str, parts: Mapping[str, Part]) -> bool:
 
 def _tables(run: Run, batches: int) -> dict[str, Floats]:
     """Seconds of the last batches by phase, each (ranks, batches)."""
-    everything = tabulate(run.spans, run.ranks, run.batch_label)
+    everything = tabulate(run.range_times, run.ranks, run.batch_label)
     head = next(m for m in everything if m.label == run.batch_label)
     found = {
         m.path[-1]: m.seconds["host"][:, -batches:] for m in everything

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from perfmodel.analysis.fit import Estimate
 from perfmodel.base.units import si
 from perfmodel.machines.machine import Machine
 from perfmodel.programs.mlp.rungs import Rungs
-from perfmodel.timing.copies import CollectiveGroup, CopyGroup, Waiting
+from perfmodel.timing.collectives import CollectiveGroup, Waiting
+from perfmodel.timing.copies import CopyGroup
+from perfmodel.timing.samples import Estimate
 
 _WORTH: Final = 0.01
 """Savings below this share of a batch are not worth a line."""

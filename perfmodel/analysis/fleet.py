@@ -11,8 +11,8 @@ from perfmodel.analysis.runs import Options, analyze_observed
 from perfmodel.base.parallel import Engine, over_reports
 from perfmodel.readers import opened
 from perfmodel.readers.nsys import read_sqlite
-from perfmodel.timing.run import Observed, observe
-from perfmodel.timing.trim import thin
+from perfmodel.timing.run import TimedReport, time_report
+from perfmodel.timing.trim import trim
 
 
 def analyze_reports(
@@ -56,8 +56,8 @@ def analyze_reports(
 
 def _observe(
     path: Path, source: Path, *, batch_range: str, by_time: bool, replays: bool, whole: bool
-) -> Observed:
+) -> TimedReport:
     with opened(path) as file:
         trace = read_sqlite(file, source=source)
-    observed = observe(trace, batch_range, by_time=by_time)
-    return observed if whole else thin(observed, replays=replays)
+    observed = time_report(trace, batch_range, by_time=by_time)
+    return observed if whole else trim(observed, replays=replays)

@@ -9,17 +9,17 @@ from typing import Any, Final
 import numpy as np
 
 from perfmodel.analysis import warnings as cautions
-from perfmodel.analysis.fit import Floats, tabulate
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.analysis.runs import Options, analyze_traces, identify
+from perfmodel.base.arrays import Floats
 from perfmodel.programs.mlp.case import SETTINGS
 from perfmodel.readers.trace import GRAPH, KERNEL, NULL, Bool, Int64, Trace
 from perfmodel.timing.async_batches import head_of
-from perfmodel.timing.collective_calls import is_nccl
-from perfmodel.timing.copies import NCCL, CollectiveGroup
+from perfmodel.timing.collectives import NCCL, CollectiveGroup, is_nccl
 from perfmodel.timing.idle import BusyTime
 from perfmodel.timing.range_times import ranks_of
-from perfmodel.timing.run import Run, batch_seconds, batch_windows, measure
+from perfmodel.timing.run import Run, batch_seconds, batch_windows, time_run
+from perfmodel.timing.samples import tabulate
 
 Progress = Callable[[str], object]
 _ALL_REDUCES: Final = ("MPI_Allreduce", f"{NCCL}AllReduce")
@@ -123,9 +123,9 @@ def launches_of(
 
 
 def _launch(found: RunAnalysis, by_time: bool) -> Launch:
-    run = measure(found.traces, found.batch.label, label=found.label, by_time=by_time)
+    run = time_run(found.traces, found.batch.label, label=found.label, by_time=by_time)
     if found.batch.queued_s is None:
-        head = head_of(run, tabulate(run.spans, run.ranks, run.batch_label))
+        head = head_of(run, tabulate(run.range_times, run.ranks, run.batch_label))
         seconds = head.seconds["host"]
     else:
         seconds = batch_seconds(run)

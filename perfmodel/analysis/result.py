@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from perfmodel.analysis.findings import Finding
-from perfmodel.analysis.fit import Estimate, Rate
+from perfmodel.analysis.rates import Rate
+from perfmodel.base.gpu import Gpu
 from perfmodel.machines.machine import Machine
 from perfmodel.models.roofline import Point, Roofline
 from perfmodel.programs.identify import Identity
-from perfmodel.readers.trace import Gpu, Trace
-from perfmodel.timing.copies import CollectiveGroup, CopyGroup
+from perfmodel.readers.trace import Trace
+from perfmodel.timing.collectives import CollectiveGroup
+from perfmodel.timing.copies import CopyGroup
 from perfmodel.timing.range_times import Path
+from perfmodel.timing.samples import Estimate
 from perfmodel.timing.stragglers import Skew
 from perfmodel.workloads.work import Counts, Workload
 

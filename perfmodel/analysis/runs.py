@@ -15,7 +15,7 @@ from perfmodel.base.errors import ModelError, ReportError, WorkloadError
 from perfmodel.programs.identify import MARK_SYMBOLS, Identity, from_mark, from_messages, read_mark
 from perfmodel.programs.mlp.mlp import Counting, mlp
 from perfmodel.readers.trace import MEMCPY, MPI_SOURCES, NULL, Trace
-from perfmodel.timing.run import Observed, Run, assemble, observe
+from perfmodel.timing.run import Run, TimedReport, assemble, time_report
 from perfmodel.workloads.work import Symbol, Workload
 
 _H2D, _D2H = 1, 2
@@ -68,17 +68,17 @@ def analyze_traces(
         If there is no report, a run has no batches, its symbols are unknown or impossible, or the
         run that is to fit the roofline cannot.
     """
-    members = [observe(t, options.batch_range, by_time=options.by_time) for t in traces]
+    members = [time_report(t, options.batch_range, by_time=options.by_time) for t in traces]
     return analyze_observed(members, options, progress)
 
 
 def analyze_observed(
-    observed: Sequence[Observed],
+    observed: Sequence[TimedReport],
     options: Options,
     progress: Callable[[str], object] = lambda _: None,
 ) -> Analysis:
     """Analyze reports whose ranges were measured before, as `analyze_traces` does."""
-    distinct: dict[Path, Observed] = {}
+    distinct: dict[Path, TimedReport] = {}
     for one in observed:
         distinct.setdefault(one.trace.source.resolve(), one)
     if not distinct:

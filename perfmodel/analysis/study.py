@@ -8,11 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.analysis.fit import Floats, bootstrap_medians
 from perfmodel.analysis.measure import Launch, Split
 from perfmodel.analysis.predict_scaling import Scaling
+from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
 from perfmodel.models.scaling_laws import INTERVAL, Fit, Law, fit, karp_flatt, weak_fraction
+from perfmodel.timing.samples import bootstrap_medians
 
 _RESAMPLES: Final = 1000
 _SEED: Final = 4

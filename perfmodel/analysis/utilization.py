@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from perfmodel.analysis.runs import Options, analyze_traces
 from perfmodel.base.table import Column, Table
+from perfmodel.machines.gpu_samples import COUNTERS, Series
 from perfmodel.readers import read
 from perfmodel.readers.metrics import GpuMetric, read_metrics
-from perfmodel.timing.gpu_samples import COUNTERS, Series
 from perfmodel.timing.idle import Idle, advice, idle_of
 
 LOW: Final = 0.9

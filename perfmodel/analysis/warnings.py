@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from perfmodel.analysis import rates as accounting
-from perfmodel.analysis.fit import Measured
+from perfmodel.analysis.rates import amounts, counted
 from perfmodel.programs.identify import read_mark
 from perfmodel.readers.trace import MPI_SOURCES, NULL, Trace
-from perfmodel.timing import copies as traffic
+from perfmodel.timing.copies import devices, tells_devices, unsized_copies
 from perfmodel.timing.run import Run
+from perfmodel.timing.samples import PathTimes
 from perfmodel.workloads.work import Counts
 
 _WITHOUT_MPI: Final = ("nccl", "peer", "none")
@@ -19,7 +19,7 @@ _WITHOUT_MPI: Final = ("nccl", "peer", "none")
 
 def gpu_of_rank(run: Run) -> dict[int, int]:
     """GPU id by rank."""
-    return {rank: gpu for t in run.traces for rank, gpu in traffic.devices(t).items()}
+    return {rank: gpu for t in run.traces for rank, gpu in devices(t).items()}
 
 
 def same_devices(run: Run) -> dict[int, tuple[int, ...]]:
@@ -57,12 +57,12 @@ def check_collection(run: Run) -> Iterator[str]:
     for trace in run.traces:
         yield from _uncollected(trace, len(run.ranks))
     for trace, found in run.parts:
-        if unsized := traffic.unsized_copies(trace, found):
+        if unsized := unsized_copies(trace, found):
             yield (
                 f"{trace.source.name}: {unsized} copies have no size, or one below 0, and count as "
                 f"0 bytes: the amounts and rates of copies are too small; export the report again"
             )
-    if not traffic.tells_devices(run.traces):
+    if not tells_devices(run.traces):
         for device, ranks in same_devices(run).items():
             yield (
                 f"{run.label}: ranks {', '.join(map(str, ranks))} each ran on their device "
@@ -138,7 +138,7 @@ def _untraced_messages(trace: Trace) -> Iterator[str]:
 
 def check_ranges(
     run: Run,
-    measured: Sequence[Measured],
+    measured: Sequence[PathTimes],
     counts: Mapping[str, Counts],
     rates: Mapping[str, object],
     totals: Counts,
@@ -147,15 +147,15 @@ def check_ranges(
 ) -> Iterator[str]:
     """Warn of ranges that the workload counts and the report lacks, and of missing rates.
 
-    A CUDA graph (`replay`) has no rates of its own: `perfmodel.timing.graphs.notes` says why.
+    A CUDA graph (`replay`) has no rates of its own: `perfmodel.timing.cuda_graphs.notes` says why.
     """
-    present = accounting.counted(measured, counts)
+    present = counted(measured, counts)
     absent = [n for n, c in counts.items() if n not in present and c.flops + c.moved_bytes]
     if absent:
         yield (
             f"{run.label}: the workload counts ranges that the batches do not have: "
             f"{', '.join(repr(n) for n in absent)}; their work is left out of rates and intensity"
         )
-    work = {} if replay else accounting.amounts(totals)
+    work = {} if replay else amounts(totals)
     for name in (n for n, rate in rates.items() if rate is None and work.get(n, 0) > 0):
         yield f"{run.label}: {name} cannot be fitted: a range with that work is missing or untimed"

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from perfmodel.base.errors import PerfmodelError
+from perfmodel.base.errors import PerfmodelError, ReportError
 
 _ADVICE = {
     errno.EACCES: "change its permissions or write elsewhere",
@@ -212,3 +212,22 @@ def _mode(path: Path) -> int | None:
 
 def _temporary_name() -> str:
     return f".perfmodel-{secrets.token_hex(6)}.tmp"
+
+
+def check_path(path: Path) -> None:
+    """Refuse what is not there or is no file.
+
+    Raises
+    ------
+    ReportError
+        If `path` is missing, a folder, a pipe or a device.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:  # a NUL in a path is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        raise ReportError(f"{path}: cannot be read ({reason}); check the path") from error
+    if stat.S_ISDIR(mode):
+        raise ReportError(f"{path}: wanted a report, found a folder; name the files inside it")
+    if not stat.S_ISREG(mode):
+        raise ReportError(f"{path}: wanted a file, found a pipe or device; copy it to a file first")

@@ -30,7 +30,7 @@ from perfmodel.commands.terminal import Progress, terminal, warn
 @click.option(
     "--microbenchmarks",
     type=TOML,
-    help="What perfmodel machine measure wrote on this machine: products, copies, all-reduces.",
+    help="What perfmodel machine time_run wrote on this machine: products, copies, all-reduces.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 def calibrate(reports: tuple[Path, ...], out: Path, **options: Any) -> None:
@@ -74,7 +74,7 @@ def _observed(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[list[
     from perfmodel.programs.mlp.observe import observe
     from perfmodel.programs.own import observe_own
     from perfmodel.readers import read
-    from perfmodel.timing.run import measure
+    from perfmodel.timing.run import time_run
 
     workload = None
     if options["workload"]:
@@ -90,7 +90,7 @@ def _observed(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[list[
     gpus = sorted({gpu.name for trace in traces for gpu in trace.gpus})
     found = []
     for name, members in group(traces):
-        run = measure(members, label, label=name, by_time=options["attribute"] == "time")
+        run = time_run(members, label, label=name, by_time=options["attribute"] == "time")
         if workload is None:
             found.append(observe(run))
         else:
@@ -128,14 +128,14 @@ def _microbenchmarks(file: Path | None, machine: str) -> tuple[Any, Any]:
     if names != machine:
         raise ModelError(
             f"{file}: wanted microbenchmarks of the reports' GPU, {machine or 'none'}; found those "
-            f"of {names or 'a CPU'}; measure on the machine that ran the reports"
+            f"of {names or 'a CPU'}; time_run on the machine that ran the reports"
         )
     products = alone.from_measurement(found, file.name)
     evidence = micro.from_measurement(found, file.name)
     if products is None and not evidence:
         raise ModelError(
             f"{file}: wanted the trainer's products, copies, all-reduces or an empty kernel's "
-            "time; found none; run perfmodel machine measure again, with more --seconds"
+            "time; found none; run perfmodel machine time_run again, with more --seconds"
         )
     return products, evidence
 

@@ -72,12 +72,12 @@ def timeline(reports: tuple[Path, ...], **options: Any) -> None:
 def _run(reports: tuple[Path, ...], batch_label: str | None) -> Run:
     from perfmodel.analysis.runs import group
     from perfmodel.readers import read
-    from perfmodel.timing.run import measure
+    from perfmodel.timing.run import time_run
 
     label, traces = (groups := group([read(path) for path in dict.fromkeys(reports)]))[0]
     if len(groups) > 1:
         warn(f"the reports are of {len(groups)} runs: only {label} is shown")
-    return measure(traces, batch_label or "batch iteration", label=label, by_time=True)
+    return time_run(traces, batch_label or "batch iteration", label=label, by_time=True)
 
 
 def _batches(text: str | None) -> range | None:

@@ -88,16 +88,16 @@ def _samples(
 ) -> tuple[Any, int]:
     """Read the series, or run the command and save its own; return it and the exit code."""
     if path is not None:
-        from perfmodel.timing.gpu_samples import read_series
+        from perfmodel.machines.gpu_samples import read_series
 
         series = read_series(path)
         return (series.only(options["gpus"]) if options["gpus"] else series), 0
     if not command:
         return None, 0
     from perfmodel.base.files import write_text
+    from perfmodel.machines.gpu_samples import to_csv
     from perfmodel.machines.record import record_command
     from perfmodel.machines.sampler import NvmlSampler
-    from perfmodel.timing.gpu_samples import to_csv
 
     sampler = NvmlSampler(options["gpus"] or None)
     series, code = record_command(command, sampler, options["period"])

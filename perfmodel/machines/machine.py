@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.escape import printable
-from perfmodel.readers.trace import Gpu
+from perfmodel.base.gpu import Gpu
 
 _CORES_PER_SM: Final = {
     (3, 7): 192, (5, 0): 128, (5, 2): 128, (6, 0): 64, (6, 1): 128, (7, 0): 64, (7, 5): 64,

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from perfmodel.base.errors import PerfmodelError
+from perfmodel.machines.gpu_samples import Series, series_of
 from perfmodel.machines.sampler import Reading, Sampler
-from perfmodel.timing.gpu_samples import Series, series_of
 
 _OF_SIGNALS: Final = 128
 """A shell's exit code of what a signal ended, less the signal's number."""

@@ -8,43 +8,14 @@ Distrib. Comput. 69, 117-124, 2009; [N] NVIDIA, *nccl-tests*, doc/PERFORMANCE.md
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
 import numpy as np
 
 from perfmodel.base.errors import ModelError
-
-Collective = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast"]
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """The alpha-beta-gamma model of a message: alpha + n beta, and n gamma to reduce n bytes.
-
-    Attributes
-    ----------
-    alpha_s : float
-        Latency of one message in seconds.
-    beta_s_per_byte : float
-        Transfer time per byte; one over the bandwidth of one direction.
-    gamma_s_per_byte : float
-        Time to reduce one byte; 0 where it is part of beta, as in a fit to measured times.
-    """
-
-    alpha_s: float
-    beta_s_per_byte: float
-    gamma_s_per_byte: float = 0.0
-
-    def __post_init__(self) -> None:
-        values = (self.alpha_s, self.beta_s_per_byte, self.gamma_s_per_byte)
-        if not all(math.isfinite(v) and v >= 0 for v in values):
-            raise ModelError(
-                f"wanted alpha, beta and gamma finite and at least 0; found {values}; give seconds "
-                "and seconds per byte"
-            )
+from perfmodel.machines.link import Collective, Link
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,19 +138,6 @@ def cheapest(
         name: cost(collective, size_bytes, ranks, name).seconds(link) for name in _of(collective)
     }
     return min(times.items(), key=lambda item: item[1])
-
-
-def bus_bytes_per_s(collective: Collective, size_bytes: float, seconds: float, ranks: int) -> float:
-    """Return the bus bandwidth: the rate of the busiest link if no byte is sent in vain.
-
-    Source: [N]. n/t times 2 (p-1)/p for all-reduce, (p-1)/p for reduce-scatter and all-gather,
-    1 for broadcast; comparable between numbers of ranks and with the hardware's rate.
-    """
-    if not seconds > 0:
-        raise ModelError(f"wanted a time above 0 s; found {seconds}; leave unmeasured ones out")
-    _of(collective)
-    scale = {"all-reduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0}
-    return size_bytes / seconds * scale.get(collective, (ranks - 1) / ranks)
 
 
 def fit_link(

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from perfmodel.base.errors import ModelError
-from perfmodel.models.collectives import Cost, Link, cost
+from perfmodel.machines.link import Link
+from perfmodel.models.collectives import Cost, cost
 
 
 def _one_to_all(size_bytes: float, ranks: int) -> Cost:

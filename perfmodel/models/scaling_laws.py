@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from perfmodel.analysis.fit import Floats
+from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
 
 Law = Literal["Amdahl", "Gustafson"]

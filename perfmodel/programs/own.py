@@ -7,14 +7,15 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.analysis.fit import Clock, Floats, Measured, count_warmup, tabulate
 from perfmodel.analysis.runs import identify
+from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
 from perfmodel.models.part import BETWEEN
 from perfmodel.programs.mlp.case import own_case
 from perfmodel.programs.mlp.observe import AHEAD, Observation
 from perfmodel.programs.mlp.parts import own_parts
 from perfmodel.timing.run import Run, batch_seconds
+from perfmodel.timing.samples import Clock, PathTimes, count_warmup, tabulate
 from perfmodel.workloads.work import Workload
 
 _CLOCKS: Final[dict[str, Clock]] = {"host": "host", "gpu": "gpu_busy"}
@@ -40,7 +41,7 @@ def observe_own(run: Run, workload: Workload, given: Mapping[str, int]) -> Obser
     identity, _ = identify(run, {k: v for k, v in given.items() if k in workload.symbols})
     values = {name: identity.values[name] for name in workload.symbols if name in identity.values}
     case = own_case(workload, {**values, **given})
-    everything = tabulate(run.spans, run.ranks, run.batch_label)
+    everything = tabulate(run.range_times, run.ranks, run.batch_label)
     head = next(m for m in everything if m.label == run.batch_label)
     warmup = count_warmup(head.seconds["host"])
     batches = batch_seconds(run)[:, warmup:]
@@ -72,10 +73,10 @@ def observe_own(run: Run, workload: Workload, given: Mapping[str, int]) -> Obser
     )
 
 
-def _own(mine: Measured, known: list[Measured], clock: Clock, warmup: int) -> float:
+def _own(mine: PathTimes, known: list[PathTimes], clock: Clock, warmup: int) -> float:
     """Median time of a range without the known ranges directly inside it; 0 without any."""
 
-    def seconds(m: Measured) -> Floats:
+    def seconds(m: PathTimes) -> Floats:
         return np.nan_to_num(m.seconds[clock][:, warmup:])
 
     below = [m for m in known if len(m.path) > len(mine.path)

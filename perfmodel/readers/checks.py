@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from perfmodel.base.errors import PerfmodelError, ReportError
+from perfmodel.base.files import check_path
 
 EXPORT: Final = "nsys export -q true -t sqlite REPORT.nsys-rep"
 """The command that makes what perfmodel reads."""
@@ -18,24 +19,6 @@ _LONGEST_PATH: Final = 504
 """Bytes of a path that SQLite opens (MAX_PATHNAME of its os_unix.c, less its own suffixes)."""
 
 _MAGIC: Final = b"SQLite format 3\x00"
-
-
-def check_path(path: Path) -> None:
-    """Refuse what is not there or is no file.
-
-    Raises
-    ------
-    ReportError
-        If `path` is missing, a folder, a pipe or a device.
-    """
-    try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError) as error:  # a NUL in a path is a ValueError
-        raise _unreadable(path, error) from error
-    if stat.S_ISDIR(mode):
-        raise ReportError(f"{path}: wanted a report, found a folder; name the files inside it")
-    if not stat.S_ISREG(mode):
-        raise ReportError(f"{path}: wanted a file, found a pipe or device; copy it to a file first")
 
 
 def stamp(file: Path) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from perfmodel.base.errors import ReportError
-from perfmodel.readers.checks import check_path
+from perfmodel.base.files import check_path
 
 _EXPORT_SECONDS: Final = 600
 

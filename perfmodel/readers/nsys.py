@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from perfmodel.base.errors import SchemaError
+from perfmodel.base.gpu import Gpu
 from perfmodel.readers import mpi as mpi_tables
 from perfmodel.readers.codes import Ids, factorize
 from perfmodel.readers.nvtx import PROCESS_BITS, Nvtx, read_nvtx
@@ -24,7 +25,6 @@ from perfmodel.readers.trace import (
     NULL,
     ApiCalls,
     Diagnostic,
-    Gpu,
     GpuOps,
     Int32,
     Int64,

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from perfmodel.base.errors import ReportError
-from perfmodel.readers.checks import check_path, stated_bytes
+from perfmodel.base.files import check_path
+from perfmodel.readers.checks import stated_bytes
 
 RAW_SUFFIXES: Final = (".nsys-rep", ".qdrep")
 _EXPORT_SECONDS: Final = 3600

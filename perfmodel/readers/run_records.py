@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.analysis.fit import Floats
 from perfmodel.analysis.measure import Launch, settings_of
+from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ReportError
 from perfmodel.base.escape import printable
 from perfmodel.programs.identify import DTYPE_BYTES, MARK_SYMBOLS

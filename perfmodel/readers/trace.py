@@ -9,6 +9,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from perfmodel.base.gpu import Gpu
+
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 Int8 = npt.NDArray[np.int8]
@@ -190,21 +192,6 @@ class MpiCalls:
 
     def __len__(self) -> int:
         return len(self.start_ns)
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One GPU as the report describes it; None where the report does not say."""
-
-    id: int
-    name: str
-    sm_count: int | None
-    clock_hz: int | None
-    memory_bandwidth_bytes_per_s: int | None
-    l2_bytes: int | None
-    memory_bytes: int | None
-    compute_capability: tuple[int, int] | None
-    uuid: str | None
 
 
 @dataclass(frozen=True, slots=True)

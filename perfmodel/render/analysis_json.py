@@ -10,7 +10,7 @@ from typing import Any, Final
 import perfmodel
 from perfmodel.analysis import sweeps
 from perfmodel.analysis.comparable import own_roof
-from perfmodel.analysis.fit import Rate
+from perfmodel.analysis.rates import Rate
 from perfmodel.analysis.result import Analysis, RunAnalysis
 from perfmodel.machines.machine import Machine
 from perfmodel.models.roofline import Point

@@ -10,6 +10,7 @@ from typing import Any
 
 from perfmodel.analysis.runs import Options, analyze_traces
 from perfmodel.base.errors import PerfmodelError, WorkloadError
+from perfmodel.base.gpu import Gpu
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
 from perfmodel.programs.identify import from_mark, read_mark
@@ -23,7 +24,7 @@ from perfmodel.programs.mlp.memory import (
 )
 from perfmodel.readers import read
 from perfmodel.readers.memory import COLLECT, TABLE, read_memory
-from perfmodel.readers.trace import Gpu, Trace
+from perfmodel.readers.trace import Trace
 from perfmodel.timing.memory_live import Timeline, timelines
 
 

@@ -64,8 +64,8 @@ def write(
 
 
 def append(analysis: Analysis, db: Path) -> int:
-    """Add the runs to a results database; see `perfmodel.analysis.store.append`."""
-    from perfmodel.analysis import store  # brings a library that few calls need
+    """Add the runs to a results database; see `perfmodel.render.store.append`."""
+    from perfmodel.render import store  # brings a library that few calls need
 
     return store.append(analysis, db)
 

@@ -8,7 +8,7 @@ from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
 from perfmodel.render.run_tables import points, points_text, sweep, sweep_text
 from perfmodel.render.skew_tables import SHOWN, shortened
-from perfmodel.timing.copies import NCCL
+from perfmodel.timing.collectives import NCCL
 
 __all__ = [
     "collectives",

@@ -7,9 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.analysis.fit import Floats, Measured
+from perfmodel.base.arrays import Floats
 from perfmodel.base.units import si
 from perfmodel.timing.run import Run, batch_seconds
+from perfmodel.timing.samples import PathTimes
 
 _AHEAD: Final = 1.02
 """The host queues a batch that takes so many times its own time. On H200s batches whose host waits
@@ -21,7 +22,7 @@ graph take 4 to 8 times the host's time, batches of single launches at most 1.3 
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class AsyncBatches:
     """The batches of a run on two clocks: until the host leaves them, until all work is done.
 
     Attributes
@@ -59,7 +60,7 @@ class Pace:
         )
 
 
-def pace_of(run: Run, measured: tuple[Measured, ...]) -> Pace:
+def time_async(run: Run, measured: tuple[PathTimes, ...]) -> AsyncBatches:
     """Time the batches of a run on both clocks; `measured` are its ranges of all batches."""
     host, done = head_of(run, measured).seconds["host"], batch_seconds(run)
     late = slice(host.shape[1] // 2, None)
@@ -68,15 +69,17 @@ def pace_of(run: Run, measured: tuple[Measured, ...]) -> Pace:
     queued, taken = (
         float(np.nanmedian(t)) if both else 0.0 for t in (host[:, late], done[:, late])
     )
-    return Pace(done, queued, taken, max(ratios, default=1.0))
+    return AsyncBatches(done, queued, taken, max(ratios, default=1.0))
 
 
-def head_of(run: Run, measured: tuple[Measured, ...]) -> Measured:
+def head_of(run: Run, measured: tuple[PathTimes, ...]) -> PathTimes:
     """Return the batch itself."""
     return next(m for m in measured if m.label == run.batch_label)
 
 
-def until_done(run: Run, measured: tuple[Measured, ...], pace: Pace) -> tuple[Measured, ...]:
+def until_done(
+    run: Run, measured: tuple[PathTimes, ...], pace: AsyncBatches
+) -> tuple[PathTimes, ...]:
     """Replace the host's time of the batch by that until all of its work is done."""
     head = head_of(run, measured)
     timed = replace(head, seconds={**head.seconds, "host": pace.done})

@@ -8,41 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfmodel.readers.trace import COPY_KINDS, MEMCPY, MEMORY_KINDS, Trace
-from perfmodel.timing.collective_calls import (
-    NCCL,
-    Batches,
-    Calls,
-    CollectiveGroup,
-    Waiting,
-    calls_by_rank,
-    is_nccl,
-    marked_by_nccl,
-    nccl_calls,
-    nccl_collectives,
-)
-from perfmodel.timing.matching import Matched, collectives, match
-from perfmodel.timing.range_times import Attribution, Spans, ranks_of
-
-__all__ = [
-    "NCCL",
-    "Calls",
-    "CollectiveGroup",
-    "CopyGroup",
-    "Matched",
-    "Waiting",
-    "calls_by_rank",
-    "collectives",
-    "copies",
-    "devices",
-    "is_nccl",
-    "marked_by_nccl",
-    "match",
-    "nccl_calls",
-    "nccl_collectives",
-    "synchronizations",
-    "tells_devices",
-    "unsized_copies",
-]
+from perfmodel.timing.collectives import Batches
+from perfmodel.timing.range_times import Attribution, RangeTimes, ranks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +28,7 @@ class CopyGroup:
     largest_bytes: int
 
 
-def copies(
+def group_copies(
     parts: Sequence[tuple[Trace, Attribution]], warmup: int, rank_batches: int
 ) -> tuple[CopyGroup, ...]:
     """Group the copies inside batches after the warm-up.
@@ -112,11 +79,11 @@ def unsized_copies(trace: Trace, found: Attribution) -> int:
 
 
 def synchronizations(
-    traces: Sequence[Trace], spans: Spans, batch_label: str, warmup: int
+    traces: Sequence[Trace], times: RangeTimes, batch_label: str, warmup: int
 ) -> tuple[float, float]:
     """Count the synchronizing CUDA calls per rank and batch, and the seconds inside them."""
     count, spent, batches = 0, 0.0, 0
-    ran = Batches.of(spans, batch_label)
+    ran = Batches.of(times, batch_label)
     for trace in traces:
         waits = np.array(["Synchronize" in n for n in trace.strings] + [False], np.bool_)
         at = np.flatnonzero(waits[trace.api.name])

@@ -12,7 +12,7 @@ from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.errors import SchemaError
 from perfmodel.programs.mlp.rungs import Rungs
 from perfmodel.readers.trace import NULL, Int64
-from perfmodel.timing.range_times import Path, Spans, make_spans, ranks_of
+from perfmodel.timing.range_times import Path, RangeTimes, ranks_of, time_ranges
 
 BETWEEN: Final = "between batches"
 LAUNCHES: Final = "host launches"
@@ -112,13 +112,13 @@ def idle_of(run: RunAnalysis) -> Idle:
     ranks: list[RankBusy] = []
     idle: dict[Path, int] = {}
     for trace in run.traces:
-        spans, _ = make_spans(trace, run.batch.label)
+        times, _ = time_ranges(trace, run.batch.label)
         for process, rank in ranks_of(trace).items():
             mine = trace.ops.process == process
             if not mine.any():
                 continue
             busy = BusyTime(trace.ops.start_ns[mine], trace.ops.end_ns[mine])
-            found = _of_rank(spans, rank, run.batch.label, run.batch.warmup, busy)
+            found = _of_rank(times, rank, run.batch.label, run.batch.warmup, busy)
             if found is not None:
                 ranks.append(found[0])
                 for path, ns in found[1].items():
@@ -193,20 +193,20 @@ def advice(idle: Idle, config: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _of_rank(
-    spans: Spans, rank: int, label: str, warmup: int, busy: BusyTime
+    times: RangeTimes, rank: int, label: str, warmup: int, busy: BusyTime
 ) -> tuple[RankBusy, dict[Path, int]] | None:
     """Window of a rank, and idle nanoseconds by path, inner ranges left out."""
-    mine = np.flatnonzero((spans.rank == rank) & (spans.batch >= warmup) & (spans.host_ns != NULL))
-    heads = np.array([path[-1] == label for path in spans.paths], np.bool_)
-    batches = mine[heads[spans.path[mine]]]
+    mine = np.flatnonzero((times.rank == rank) & (times.batch >= warmup) & (times.host_ns != NULL))
+    heads = np.array([path[-1] == label for path in times.paths], np.bool_)
+    batches = mine[heads[times.path[mine]]]
     if len(batches) == 0:
         return None
-    start = spans.start_ns[mine]
-    idle = spans.host_ns[mine] - (busy.until(start + spans.host_ns[mine]) - busy.until(start))
-    by_path = np.bincount(spans.path[mine], idle, minlength=len(spans.paths)).astype(np.int64)
-    found = _own(spans.paths, by_path, label)
-    begins = np.sort(spans.start_ns[batches])
-    ends = np.sort(spans.start_ns[batches] + spans.host_ns[batches])
+    start = times.start_ns[mine]
+    idle = times.host_ns[mine] - (busy.until(start + times.host_ns[mine]) - busy.until(start))
+    by_path = np.bincount(times.path[mine], idle, minlength=len(times.paths)).astype(np.int64)
+    found = _own(times.paths, by_path, label)
+    begins = np.sort(times.start_ns[batches])
+    ends = np.sort(times.start_ns[batches] + times.host_ns[batches])
     end = max(int(ends[-1]), busy.last_end(int(ends[-1])))
     gaps = begins[1:] - ends[:-1]
     worked_in_gaps = busy.until(begins[1:]) - busy.until(ends[:-1])

@@ -21,7 +21,7 @@ _DEEPEST, _MOST_LABELS = 1000, 50_000_000  # of a path, of all paths together
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
+class RangeTimes:
     """One row per range instance, in preorder of threads.
 
     Attributes
@@ -101,9 +101,9 @@ class Attribution:
     op_rank: Int32
 
 
-def make_spans(
+def time_ranges(
     trace: Trace, batch_label: str, *, by_time: bool = False, rank_of: dict[int, int] | None = None
-) -> tuple[Spans, Attribution]:
+) -> tuple[RangeTimes, Attribution]:
     """Measure every range of a trace.
 
     Parameters
@@ -131,7 +131,7 @@ def make_spans(
     sizes = np.maximum(trace.ops.bytes[op[copied]], 0)
     mpi_bytes, mpi_ns = _mpi_inside(trace, nesting)
     open_end = trace.ranges.end_ns[nesting.row] == NULL
-    spans = Spans(
+    times = RangeTimes(
         paths=paths,
         path=path,
         rank=rank,
@@ -153,7 +153,7 @@ def make_spans(
     np.maximum.at(own_batch, launches.crossing_pair, batch_of[launches.crossing_range])
     batched = own_batch >= 0
     outside = _outside(launches)
-    return spans, Attribution(
+    return times, Attribution(
         total=len(trace.ops),
         unlaunched=int((~launched).sum()),
         outside=len(outside),
@@ -166,8 +166,8 @@ def make_spans(
     )
 
 
-def concatenate(parts: Sequence[Spans]) -> Spans:
-    """Join the spans of several reports of one run; paths are merged."""
+def concatenate(parts: Sequence[RangeTimes]) -> RangeTimes:
+    """Join the times of several reports of one run; paths are merged."""
     known: dict[Path, int] = {}
     codes = []
     for part in parts:
@@ -175,10 +175,10 @@ def concatenate(parts: Sequence[Spans]) -> Spans:
         codes.append(recode[part.path] if len(part) else part.path)
     rest = {
         f.name: np.concatenate([getattr(p, f.name) for p in parts])
-        for f in fields(Spans)
+        for f in fields(RangeTimes)
         if f.name not in ("paths", "path")
     }
-    return Spans(paths=tuple(known), path=np.concatenate(codes), **rest)
+    return RangeTimes(paths=tuple(known), path=np.concatenate(codes), **rest)
 
 
 def ranks_of(trace: Trace) -> dict[int, int]:

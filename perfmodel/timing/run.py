@@ -1,4 +1,4 @@
-"""Measures the reports of one run: spans of all ranks, which ranges are batches, by which rank."""
+"""Measures the reports of one run: times of all ranks, which ranges are batches, by which rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers.trace import NULL, Int64, Trace
-from perfmodel.timing.range_times import Attribution, Spans, concatenate, make_spans
+from perfmodel.timing.range_times import Attribution, RangeTimes, concatenate, time_ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Run:
 
     label: str
     parts: tuple[tuple[Trace, Attribution], ...]
-    spans: Spans
+    range_times: RangeTimes
     ranks: tuple[int, ...]
     batch_label: str
 
@@ -33,15 +33,15 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
-    """One report with the spans of its ranges."""
+class TimedReport:
+    """One report with the times of its ranges."""
 
     trace: Trace
-    spans: Spans
+    range_times: RangeTimes
     attribution: Attribution
 
 
-def observe(trace: Trace, batch_label: str, *, by_time: bool = False) -> Observed:
+def time_report(trace: Trace, batch_label: str, *, by_time: bool = False) -> TimedReport:
     """Measure the ranges of one report, which may hold no batch.
 
     Raises
@@ -51,10 +51,12 @@ def observe(trace: Trace, batch_label: str, *, by_time: bool = False) -> Observe
     """
     if not trace.whole:
         raise ValueError("wanted a whole trace, found a thinned one: analyze with whole=True")
-    return Observed(trace, *make_spans(trace, batch_label, by_time=by_time))
+    return TimedReport(trace, *time_ranges(trace, batch_label, by_time=by_time))
 
 
-def measure(traces: Sequence[Trace], batch_label: str, *, label: str, by_time: bool = False) -> Run:
+def time_run(
+    traces: Sequence[Trace], batch_label: str, *, label: str, by_time: bool = False
+) -> Run:
     """Measure the ranges of the reports of one run.
 
     Raises
@@ -62,20 +64,20 @@ def measure(traces: Sequence[Trace], batch_label: str, *, label: str, by_time: b
     SchemaError
         If no report has NVTX ranges, or none is called `batch_label`.
     """
-    members = [observe(t, batch_label, by_time=by_time) for t in traces]
+    members = [time_report(t, batch_label, by_time=by_time) for t in traces]
     return assemble(members, batch_label, label=label)
 
 
-def assemble(members: Sequence[Observed], batch_label: str, *, label: str) -> Run:
-    """Put the reports of one run together, as `measure` does."""
-    spans = concatenate([m.spans for m in members])
-    batches = [p for p in spans.paths if p[-1] == batch_label]
+def assemble(members: Sequence[TimedReport], batch_label: str, *, label: str) -> Run:
+    """Put the reports of one run together, as `time_run` does."""
+    times = concatenate([m.range_times for m in members])
+    batches = [p for p in times.paths if p[-1] == batch_label]
     if not batches:
         raise _no_batches([m.trace for m in members], batch_label)
-    inside = spans.batch >= 0
-    ranks = tuple(int(r) for r in np.unique(spans.rank[inside]))
+    inside = times.batch >= 0
+    ranks = tuple(int(r) for r in np.unique(times.rank[inside]))
     parts = tuple((m.trace, m.attribution) for m in members)
-    return Run(label, parts, spans, ranks, batch_label)
+    return Run(label, parts, times, ranks, batch_label)
 
 
 def batch_seconds(run: Run) -> npt.NDArray[np.float64]:
@@ -106,15 +108,15 @@ def batch_windows(run: Run) -> tuple[Int64, Int64]:
     begin_ns, done_ns : int64 arrays, shape (ranks, batches)
         `NULL` where a batch never ended on the host.
     """
-    head = np.array([p[-1] == run.batch_label for p in run.spans.paths], np.bool_)
-    at = np.flatnonzero(head[run.spans.path] & (run.spans.batch >= 0))
-    start = run.spans.start_ns[at]
-    shape = len(run.ranks), int(run.spans.batch.max()) + 1
+    head = np.array([p[-1] == run.batch_label for p in run.range_times.paths], np.bool_)
+    at = np.flatnonzero(head[run.range_times.path] & (run.range_times.batch >= 0))
+    start = run.range_times.start_ns[at]
+    shape = len(run.ranks), int(run.range_times.batch.max()) + 1
     begin, end = (np.full(shape, NULL) for _ in range(2))
-    cell = np.searchsorted(run.ranks, run.spans.rank[at]), run.spans.batch[at]
+    cell = np.searchsorted(run.ranks, run.range_times.rank[at]), run.range_times.batch[at]
     begin[cell] = start
-    timed = run.spans.host_ns[at] != NULL
-    end[tuple(c[timed] for c in cell)] = (start + run.spans.host_ns[at])[timed]
+    timed = run.range_times.host_ns[at] != NULL
+    end[tuple(c[timed] for c in cell)] = (start + run.range_times.host_ns[at])[timed]
     done = np.maximum(end, _last_operations(run, shape))
     before = np.full(shape[0], NULL)
     for batch in range(shape[1]):

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfmodel.analysis.fit import Floats
+from perfmodel.base.arrays import Floats
 from perfmodel.readers.trace import NULL, Bool, Int64
-from perfmodel.timing.collective_calls import Calls, blocking
-from perfmodel.timing.matching import Matched
+from perfmodel.timing.collectives import Calls, Matched, blocking
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 from perfmodel.base.units import si
-from perfmodel.timing.graphs import shortened
+from perfmodel.timing.cuda_graphs import shortened
 from perfmodel.timing.nsys_stats.stats import API_VERSION
 
 HOST: Final = ("range", "mpi", "api")

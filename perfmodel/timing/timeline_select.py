@@ -11,7 +11,7 @@ import numpy as np
 
 from perfmodel.readers.nvtx import MPI_DOMAIN
 from perfmodel.readers.trace import COPY_KINDS, KERNEL, MEMCPY, NULL, OP_KINDS, Bool, Int64, Trace
-from perfmodel.timing.collective_calls import is_nccl
+from perfmodel.timing.collectives import is_nccl
 from perfmodel.timing.nesting import nest
 from perfmodel.timing.projection import join_launches
 from perfmodel.timing.range_times import own_rows, ranks_of

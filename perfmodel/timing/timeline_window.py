@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfmodel.analysis.fit import count_warmup
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers.trace import NULL
 from perfmodel.timing.range_times import ranks_of
 from perfmodel.timing.run import Run, batch_seconds, batch_windows
+from perfmodel.timing.samples import count_warmup
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def window_of(run: Run, batches: range) -> Window:
     SchemaError
         If the run has no such batch, or the batches never ended.
     """
-    count = int(run.spans.batch.max()) + 1
+    count = int(run.range_times.batch.max()) + 1
     if not batches or batches[0] < 0 or batches[-1] >= count:
         asked = f"{batches[0]} to {batches[-1]}" if len(batches) > 1 else str(batches.start)
         raise SchemaError(
@@ -84,18 +84,21 @@ def window_of(run: Run, batches: range) -> Window:
         for trace, clock in zip(run.traces, clocks(run), strict=True)
         for rank in ranks_of(trace).values()
     }
-    spans = run.spans
-    head = np.array([path[-1] == run.batch_label for path in spans.paths], np.bool_)
-    asked_for = (spans.batch >= batches.start) & (spans.batch < batches.stop)
-    at = np.flatnonzero(head[spans.path] & asked_for & (spans.host_ns != NULL))
+    times = run.range_times
+    head = np.array([path[-1] == run.batch_label for path in times.paths], np.bool_)
+    asked_for = (times.batch >= batches.start) & (times.batch < batches.stop)
+    at = np.flatnonzero(head[times.path] & asked_for & (times.host_ns != NULL))
     _, done = batch_windows(run)
     host: dict[int, tuple[int, int]] = {}
     ends = []
     for row, rank in enumerate(run.ranks):
-        mine = at[spans.rank[at] == rank]
+        mine = at[times.rank[at] == rank]
         if len(mine) == 0:
             continue
-        begin, end = spans.start_ns[mine], spans.start_ns[mine] + spans.host_ns[mine]
+        begin, end = (
+            times.start_ns[mine],
+            times.start_ns[mine] + times.host_ns[mine],
+        )
         host[rank] = int(begin.min()) + offset[rank], int(end.max()) + offset[rank]
         ends.append(int(done[row, batches.start : batches.stop].max()) + offset[rank])
     if not host:

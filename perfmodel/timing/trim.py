@@ -26,14 +26,14 @@ from perfmodel.readers.trace import (
     Trace,
     rows,
 )
-from perfmodel.timing.collective_calls import is_nccl
+from perfmodel.timing.collectives import is_nccl
 from perfmodel.timing.range_times import Attribution
-from perfmodel.timing.run import Observed
+from perfmodel.timing.run import TimedReport
 
 _COLLECTIVE = MPI_SOURCES.index("collectives")
 
 
-def thin(observed: Observed, *, replays: bool = False) -> Observed:
+def trim(observed: TimedReport, *, replays: bool = False) -> TimedReport:
     """Drop the rows of a report that an analysis does not look at.
 
     Every kernel is kept where batches replay a CUDA graph: the report's mark says so, or the
@@ -59,7 +59,7 @@ def thin(observed: Observed, *, replays: bool = False) -> Observed:
         op_batch=found.op_batch[inside],
         op_rank=found.op_rank[inside],
     )
-    return Observed(_without_unused_strings(thinned), observed.spans, attribution)
+    return TimedReport(_without_unused_strings(thinned), observed.range_times, attribution)
 
 
 def _operations(trace: Trace, found: Attribution, *, replays: bool) -> Bool:

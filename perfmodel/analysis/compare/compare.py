@@ -25,12 +25,12 @@ from perfmodel.analysis.compare.links import GPU_BUSY, GPU_IDLE, Key
 from perfmodel.analysis.compare.matching import align, order, without_repeats
 from perfmodel.analysis.compare.result import Comparison, Row, Side, Verdict
 from perfmodel.analysis.compare.series import Launch, launch_of
-from perfmodel.analysis.fit import tabulate
 from perfmodel.analysis.runs import group, identify
 from perfmodel.base.errors import ReportError, WorkloadError
 from perfmodel.readers.trace import Trace
-from perfmodel.timing.async_batches import Pace, pace_of
-from perfmodel.timing.run import Run, measure
+from perfmodel.timing.async_batches import AsyncBatches, time_async
+from perfmodel.timing.run import Run, time_run
+from perfmodel.timing.samples import tabulate
 
 ALPHA: Final = 0.05
 LEAST: Final = 0.01
@@ -150,7 +150,7 @@ def _measure(
     traces: Sequence[Trace],
     options: CompareOptions,
     progress: Callable[[str], object],
-) -> list[tuple[Run, Pace]]:
+) -> list[tuple[Run, AsyncBatches]]:
     """Measure the launches of one side."""
     distinct = list({copies.content(t): t for t in traces}.values())
     if not distinct:
@@ -158,13 +158,13 @@ def _measure(
     found = []
     for label, members in group(distinct):
         progress(label)
-        run = measure(members, options.batch_label, label=label, by_time=options.by_time)
-        found.append((run, pace_of(run, tabulate(run.spans, run.ranks, run.batch_label))))
+        run = time_run(members, options.batch_label, label=label, by_time=options.by_time)
+        found.append((run, time_async(run, tabulate(run.range_times, run.ranks, run.batch_label))))
     return found
 
 
 def _side(
-    name: str, runs: Sequence[tuple[Run, Pace]], warmup: int | None, *, done: bool
+    name: str, runs: Sequence[tuple[Run, AsyncBatches]], warmup: int | None, *, done: bool
 ) -> tuple[Side, list[str]]:
     """Take the series of one side's launches; `done` as of `launch_of`."""
     warnings, launches, told = [], [], []

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.analysis.fit import Floats
+from perfmodel.base.arrays import Floats
 from perfmodel.models.student import quantile, two_sided
 
 ENOUGH: Final = 3

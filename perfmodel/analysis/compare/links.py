@@ -8,10 +8,11 @@ from typing import Final, Literal
 
 import numpy as np
 
-from perfmodel.analysis.fit import Floats, Measured
+from perfmodel.base.arrays import Floats
 from perfmodel.readers.trace import COPY_KINDS, GRAPH, KERNEL, MEMCPY, MEMORY_KINDS, Int64, Trace
-from perfmodel.timing import copies as traffic
+from perfmodel.timing.collectives import Calls, calls_by_rank, is_nccl, nccl_calls
 from perfmodel.timing.run import Run
+from perfmodel.timing.samples import PathTimes
 
 Group = Literal["range", "link", "kernel"]
 GROUPS: Final[tuple[Group, ...]] = ("range", "link", "kernel")
@@ -26,7 +27,6 @@ WAITING: Final = "collectives, waiting"
 UNSPLIT: Final = "collectives, not split"
 COLLECTIVES: Final = (TRANSFER, WAITING, UNSPLIT)
 KERNELS: Final = "kernels"
-NCCL: Final = traffic.NCCL
 GRAPHS: Final = "whole CUDA graphs"
 _TO_HOST: Final = (2, 4, 12)  # copies whose host memory is the destination
 
@@ -43,13 +43,13 @@ class _Ops:
     keys: tuple[Key | None, ...]
 
 
-def links(run: Run, head: Measured) -> Iterator[tuple[Key, Floats]]:
+def links(run: Run, head: PathTimes) -> Iterator[tuple[Key, Floats]]:
     """Tabulate what was copied, reduced and computed inside the batches.
 
     Parameters
     ----------
     run : Run
-    head : Measured
+    head : PathTimes
         The batch itself.
 
     Yields
@@ -75,10 +75,10 @@ def links(run: Run, head: Measured) -> Iterator[tuple[Key, Floats]]:
             tables[key] = np.add(tables.get(key, np.zeros(shape)), total)
     for key in sorted(tables, key=lambda k: (k[0], k[1][0], -tables[k].sum())):
         yield key, np.where(tables[key] > 0, tables[key], np.nan)
-    calls, _ = traffic.calls_by_rank(run.traces, run.spans, run.batch_label, run.ranks)
+    calls, _ = calls_by_rank(run.traces, run.range_times, run.batch_label, run.ranks)
     aligned = len(run.traces) == 1 or all(t.utc_start_ns is not None for t in run.traces)
     yield from _collectives(calls, aligned, shape)
-    yield from _collectives(traffic.nccl_calls(run.parts, run.ranks), aligned, shape)
+    yield from _collectives(nccl_calls(run.parts, run.ranks), aligned, shape)
 
 
 def _operations(run: Run, index: int) -> _Ops:
@@ -105,13 +105,13 @@ def _key(trace: Trace, kind: int, direction: int, memory: int, name: int) -> Key
         return "link", (copies, MEMORY_KINDS.get(memory, "unknown"))
     if kind == GRAPH:
         return "kernel", (GRAPHS,)
-    if kind != KERNEL or (name >= 0 and traffic.is_nccl(trace.strings[name])):
+    if kind != KERNEL or (name >= 0 and is_nccl(trace.strings[name])):
         return None
     return "kernel", (KERNELS, trace.strings[name] if name >= 0 else "unnamed")
 
 
 def _collectives(
-    calls: Sequence[traffic.Calls], aligned: bool, shape: tuple[int, ...]
+    calls: Sequence[Calls], aligned: bool, shape: tuple[int, ...]
 ) -> Iterator[tuple[Key, Floats]]:
     """Seconds in collectives by name, split where the last rank arrives if the ranks match."""
     matched = len({c.name for c in calls}) == 1 and (aligned or len(calls) == 1)

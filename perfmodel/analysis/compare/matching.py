@@ -11,10 +11,10 @@ from perfmodel.analysis.compare.links import (
     GPU_IDLE,
     GRAPHS,
     GROUPS,
-    NCCL,
     Key,
 )
 from perfmodel.analysis.compare.series import Launch
+from perfmodel.timing.collectives import NCCL
 from perfmodel.timing.range_times import Path
 
 Launches = Sequence[Launch]

@@ -9,15 +9,16 @@ from typing import Literal
 import numpy as np
 
 from perfmodel.analysis.compare.links import GPU_BUSY, GPU_IDLE, WAITING, Key, links
-from perfmodel.analysis.fit import Floats, Measured, count_warmup, tabulate
+from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import SchemaError
 from perfmodel.programs.mlp.mlp_ranges import GRAPH as GRAPH_RANGE
 from perfmodel.readers.trace import GRAPH
-from perfmodel.timing import copies as traffic
-from perfmodel.timing import graphs as replay
-from perfmodel.timing.async_batches import Pace, head_of, pace_of, until_done
+from perfmodel.timing.async_batches import AsyncBatches, head_of, time_async, until_done
+from perfmodel.timing.collectives import marked_by_nccl
+from perfmodel.timing.cuda_graphs import first_replay
 from perfmodel.timing.range_times import Path
 from perfmodel.timing.run import Run
+from perfmodel.timing.samples import PathTimes, count_warmup, tabulate
 
 Noise = Literal["host", "collective", "waiting", "kernel"]
 
@@ -63,7 +64,11 @@ class Launch:
 
 
 def launch_of(
-    run: Run, warmup: int | None = None, *, pace: Pace | None = None, done: bool | None = None
+    run: Run,
+    warmup: int | None = None,
+    *,
+    pace: AsyncBatches | None = None,
+    done: bool | None = None,
 ) -> Launch:
     """Take the series of one measured run.
 
@@ -71,9 +76,9 @@ def launch_of(
     ----------
     run : Run
     warmup : int, optional
-        Leading batches to leave out; detected by default (`perfmodel.analysis.fit.count_warmup`),
+        Leading batches to leave out; detected by default (`perfmodel.timing.samples.count_warmup`),
         and up to the first that only replays a CUDA graph, if one does.
-    pace : Pace, optional
+    pace : AsyncBatches, optional
         Of the run, if it is known already.
     done : bool, optional
         Whether batches are timed until the GPU is done with them, too; by default only where the
@@ -84,8 +89,8 @@ def launch_of(
     SchemaError
         If fewer than two finished batches are left.
     """
-    measured = tabulate(run.spans, run.ranks, run.batch_label)
-    pace = pace or pace_of(run, measured)
+    measured = tabulate(run.range_times, run.ranks, run.batch_label)
+    pace = pace or time_async(run, measured)
     if pace.queues if done is None else done:
         measured = until_done(run, measured, pace)
     head = head_of(run, measured)
@@ -100,7 +105,7 @@ def launch_of(
     found: dict[Key, Series] = {}
     collective = _in_collectives(run)
     for m in measured:
-        if run.batch_label in m.path and not traffic.marked_by_nccl(m.path):
+        if run.batch_label in m.path and not marked_by_nccl(m.path):
             path = m.path[m.path.index(run.batch_label) :]
             noise = collective.get(path, "host")
             if m is head and pace.by_gpu:
@@ -114,12 +119,12 @@ def launch_of(
     return Launch(run.label, first, len(run.ranks), gpus, recorded, kept, pace.queues)
 
 
-def _warmup(run: Run, measured: tuple[Measured, ...]) -> int:
-    replays = replay.first_replay(measured, GRAPH_RANGE, run.batch_label)
+def _warmup(run: Run, measured: tuple[PathTimes, ...]) -> int:
+    replays = first_replay(measured, GRAPH_RANGE, run.batch_label)
     return max(count_warmup(head_of(run, measured).seconds["host"]), replays or 0)
 
 
-def _noise(key: Key, pace: Pace) -> Noise:
+def _noise(key: Key, pace: AsyncBatches) -> Noise:
     """What makes launches differ in a link or kernel: the GPU alone, or the host, too."""
     group, path = key
     if path[0] == WAITING:
@@ -145,12 +150,12 @@ def _slowest(table: Floats) -> Floats:
 
 def _in_collectives(run: Run) -> dict[Path, Noise]:
     """Ranges that spend most of their time in MPI: they hold the waiting for other ranks."""
-    spans, size = run.spans, len(run.spans.paths)
-    spent = np.bincount(spans.path, weights=spans.mpi_ns, minlength=size)
-    lasted = np.bincount(spans.path, weights=np.maximum(spans.host_ns, 0), minlength=size)
+    times, size = run.range_times, len(run.range_times.paths)
+    spent = np.bincount(times.path, weights=times.mpi_ns, minlength=size)
+    lasted = np.bincount(times.path, weights=np.maximum(times.host_ns, 0), minlength=size)
     return {
         path[path.index(run.batch_label) :]: "collective"
-        for path, mpi, host in zip(spans.paths, spent, lasted, strict=True)
+        for path, mpi, host in zip(times.paths, spent, lasted, strict=True)
         if run.batch_label in path and mpi > 0.5 * host
     }
 

@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
+from perfmodel.machines.link import Link
 from perfmodel.machines.machine import Figure, Machine
-from perfmodel.models.collectives import Link
 
 KINDS: Final = ("copy", "mpi_allreduce", "nccl_allreduce")
 MEMORIES: Final = ("pinned", "pageable", "host", "device")

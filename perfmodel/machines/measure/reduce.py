@@ -8,11 +8,11 @@ from typing import Any, Final
 import numpy as np
 
 from perfmodel.base.errors import PerfmodelError
+from perfmodel.machines.link import bus_bytes_per_s
 from perfmodel.machines.machine import Figure
 from perfmodel.machines.measure.device import Device
 from perfmodel.machines.measure.measurement import Found, Series, Spread
 from perfmodel.machines.measure.ranks import Ranks
-from perfmodel.models.collectives import bus_bytes_per_s
 
 _SMALL_BYTES: Final = 1 << 18
 _CALLS: Final = 10

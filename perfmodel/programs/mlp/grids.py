@@ -12,7 +12,8 @@ from math import prod
 from typing import Final
 
 from perfmodel.base.errors import WorkloadError
-from perfmodel.models.collectives import Collective, cost
+from perfmodel.machines.link import Collective
+from perfmodel.models.collectives import cost
 from perfmodel.workloads.work import Symbol
 
 LAYER_1: Final = ("forward GEMM 1", "backward GEMM 3")

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 from perfmodel.analysis.result import RangeRow, RunAnalysis
 from perfmodel.base.errors import ModelError, WorkloadError
-from perfmodel.models.collectives import Link, cost, fit_link
+from perfmodel.machines.link import Link
+from perfmodel.models.collectives import cost, fit_link
 from perfmodel.programs.mlp.grids import Grid, Sizes, split
 from perfmodel.programs.mlp.model import Rates, Through
-from perfmodel.timing.copies import NCCL, CollectiveGroup
+from perfmodel.timing.collectives import NCCL, CollectiveGroup
 
 _IMAGES = ("copying images host -> device",)
 _STAGING = ("cudaMemcpyDeviceToHost", "cudaMemcpyHostToDevice")

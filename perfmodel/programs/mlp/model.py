@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from perfmodel.models.collectives import Link, cost
+from perfmodel.machines.link import Link
+from perfmodel.models.collectives import cost
 from perfmodel.programs.mlp.grids import FLOPS_PER_OUTPUT, Grid, Sizes, Split, grids, split
 
 Side = Literal["below", "above", "always", "never"]

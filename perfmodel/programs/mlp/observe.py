@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.analysis.fit import Floats, count_warmup, tabulate
 from perfmodel.analysis.runs import identify
+from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
 from perfmodel.base.escape import printable
 from perfmodel.models.part import BETWEEN, D2H, DERIVED, H2D, REDUCE, route
@@ -20,6 +20,7 @@ from perfmodel.programs.mlp.observe_replay import replayed_parts
 from perfmodel.programs.mlp.parts import mlp_parts
 from perfmodel.readers.trace import KERNEL, MEMCPY, NULL, Int64
 from perfmodel.timing.run import Run, batch_seconds
+from perfmodel.timing.samples import count_warmup, tabulate
 
 _WIDE: Final = ("forward GEMM 1", "backward GEMM 3")
 _THIN: Final = ("forward GEMM 2", "backward GEMM 1", "backward GEMM 2")
@@ -108,7 +109,7 @@ class _Clocks:
 
     @classmethod
     def of(cls, run: Run, replayed: bool) -> _Clocks:
-        everything = tabulate(run.spans, run.ranks, run.batch_label)
+        everything = tabulate(run.range_times, run.ranks, run.batch_label)
         head = next(m for m in everything if m.label == run.batch_label)
         done = batch_seconds(run)
         warmup = count_warmup(head.seconds["host"])
@@ -249,12 +250,12 @@ def _queued(run: Run, case: Case, clocks: _Clocks) -> tuple[dict[str, float], di
 
 def _last_to_arrive(run: Run, clocks: _Clocks) -> Int64:
     """Rank (its row) that starts the sum of every batch last: nobody has to wait for the others."""
-    spans, shape = run.spans, next(iter(clocks.host.values())).shape
+    times, shape = run.range_times, next(iter(clocks.host.values())).shape
     starts = np.full((shape[0], shape[1] + clocks.warmup), -1, np.int64)
-    mine = np.array([path[-1] == REDUCE for path in spans.paths], np.bool_)
-    at = np.flatnonzero(mine[spans.path] & (spans.batch >= 0))
-    cell = np.searchsorted(run.ranks, spans.rank[at]), spans.batch[at]
-    np.maximum.at(starts, cell, spans.start_ns[at])
+    mine = np.array([path[-1] == REDUCE for path in times.paths], np.bool_)
+    at = np.flatnonzero(mine[times.path] & (times.batch >= 0))
+    cell = np.searchsorted(run.ranks, times.rank[at]), times.batch[at]
+    np.maximum.at(starts, cell, times.start_ns[at])
     late: Int64 = starts[:, clocks.warmup :].argmax(axis=0)
     return late
 
@@ -263,11 +264,11 @@ def _behind(run: Run, clocks: _Clocks) -> Floats:
     """Seconds that the GPU still computes when the host begins to copy gradients out, by rank."""
     shape = next(iter(clocks.host.values())).shape
     whole = shape[0], shape[1] + clocks.warmup
-    spans = run.spans
-    mine = np.array([path[-1] == D2H for path in spans.paths], np.bool_)
-    at = np.flatnonzero(mine[spans.path] & (spans.batch >= 0))
+    times = run.range_times
+    mine = np.array([path[-1] == D2H for path in times.paths], np.bool_)
+    at = np.flatnonzero(mine[times.path] & (times.batch >= 0))
     begun = np.full(whole, NULL)
-    begun[np.searchsorted(run.ranks, spans.rank[at]), spans.batch[at]] = spans.start_ns[at]
+    begun[np.searchsorted(run.ranks, times.rank[at]), times.batch[at]] = times.start_ns[at]
     first_copy = np.full(whole, np.iinfo(np.int64).max)
     last_kernel = np.full(whole, NULL)
     for trace, found in run.parts:

@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.analysis.fit import Floats
+from perfmodel.base.arrays import Floats
 from perfmodel.programs.mlp.case import Case
 from perfmodel.programs.mlp.parts import mlp_parts
-from perfmodel.timing.graphs import kernel_seconds, traced_as_a_whole
+from perfmodel.timing.cuda_graphs import kernel_seconds, traced_as_a_whole
 from perfmodel.timing.run import Run
 
 _SUMS: Final = "nccl"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from perfmodel.analysis.compare.links import KERNELS, links
-from perfmodel.analysis.fit import tabulate
-from perfmodel.analysis.rates import median
 from perfmodel.base.table import Column, Table
 from perfmodel.timing.run import Run
+from perfmodel.timing.samples import median, tabulate
 
 _MOST: Final = 15
 
@@ -16,7 +15,9 @@ _MOST: Final = 15
 def kernels(run: Run, warmup: int, batch_s: float) -> Table | None:
     """Return the kernels that take longest, per rank and batch; None without any."""
     head = next(
-        m for m in tabulate(run.spans, run.ranks, run.batch_label) if m.label == run.batch_label
+        m
+        for m in tabulate(run.range_times, run.ranks, run.batch_label)
+        if m.label == run.batch_label
     )
     found = []
     for (group, path), table in links(run, head):

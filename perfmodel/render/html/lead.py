@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from perfmodel.analysis.comparable import machine_roof
-from perfmodel.analysis.fit import Rate
+from perfmodel.analysis.rates import Rate
 from perfmodel.analysis.result import RangeRow, RunAnalysis
 from perfmodel.analysis.warnings import lacking
 from perfmodel.analysis.whatif_result import WhatIf

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from perfmodel.analysis import rates as accounting
-from perfmodel.analysis.fit import Floats, Measured
-from perfmodel.analysis.result import RangeRow
+from perfmodel.base.arrays import Floats
 from perfmodel.readers.trace import GRAPH, KERNEL, OP_KINDS
 from perfmodel.timing.run import Run
+from perfmodel.timing.samples import PathTimes
 from perfmodel.workloads.work import Workload
 
 _TILED: Final = re.compile(r"^(\w*?gemm)_\w+?_([tn]{2}_[tn]_tilesize\w+?)_stage.*")
 """cuBLAS's names of a hundred letters, of which the layout and the tile tell products apart."""
 
 
-def first_replay(everything: Sequence[Measured], replay: str, batch_label: str) -> int | None:
+def first_replay(everything: Sequence[PathTimes], replay: str, batch_label: str) -> int | None:
     """Return the first batch in which every rank replays its graph and does nothing else.
 
     `replay` is the label of the range that replays. Before that batch, others run as they are, or
@@ -46,7 +44,7 @@ def traced_as_a_whole(run: Run) -> bool:
     return any((t.ops.kind[found.op] == GRAPH).any() for t, found in run.parts)
 
 
-def notes(run: Run, everything: Sequence[Measured], workload: Workload) -> Iterator[str]:
+def notes(run: Run, everything: Sequence[PathTimes], workload: Workload) -> Iterator[str]:
     """Say what a replay hides, and how to see it."""
     if not workload.replay:
         return
@@ -69,45 +67,9 @@ def notes(run: Run, everything: Sequence[Measured], workload: Workload) -> Itera
         )
 
 
-def kernel_rows(
-    run: Run, rows: Sequence[RangeRow], workload: Workload, warmup: int
-) -> list[RangeRow]:
-    """Insert the kernels of a replayed graph below its range, longest first.
-
-    Their `gpu_busy_s` is the median over ranks and batches of the time in all kernels of a name.
-    """
-    above = next((r for r in rows if workload.replay and r.label == workload.replay), None)
-    if above is None or traced_as_a_whole(run):
-        return list(rows)
-    found = []
-    for name, (seconds, counts) in kernel_seconds(run, warmup).items():
-        found.append(
-            replace(
-                above,
-                path=(*above.path, name),
-                count=int(counts.sum()),
-                per_batch=float(np.median(counts)),
-                gpu_ops=float(np.median(counts)),
-                gpu_busy_s=accounting.median(np.where(counts > 0, seconds, np.nan)),
-                **dict.fromkeys(_UNKNOWN),
-                rate_unit="",
-                ceiling="",
-            )
-        )
-    found.sort(key=lambda row: -(row.gpu_busy_s or 0.0))
-    at = rows.index(above) + 1
-    return [*rows[:at], *found, *rows[at:]]
-
-
-_UNKNOWN = (
-    "host_s", "gpu_projection_s", "share", "flops", "pci_bytes", "mpi_bytes", "peer_bytes",
-    "measured_copy_bytes", "measured_mpi_bytes", "rate", "of_ceiling",
-)  # fmt: skip
-
-
 def kernel_seconds(run: Run, warmup: int) -> dict[str, tuple[Floats, Floats]]:
     """Return seconds and number of kernels (copies, sets) by name, each (ranks, batches)."""
-    batches = int(run.spans.batch.max()) + 1
+    batches = int(run.range_times.batch.max()) + 1
     shape = len(run.ranks), batches
     found: dict[str, tuple[Floats, Floats]] = {}
     for trace, attribution in run.parts:

@@ -1,22 +1,20 @@
-"""Fits: spans -> times per batch -> medians and effective throughputs with intervals."""
+"""Times per batch of every range, their medians with bootstrap intervals, and the warm-up."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from perfmodel.base.arrays import Floats
 from perfmodel.readers.trace import NULL, Int32, Int64
-from perfmodel.timing.range_times import Path, Spans
+from perfmodel.timing.range_times import Path, RangeTimes
 
 Clock = Literal["host", "gpu_projection", "gpu_busy"]
 CLOCKS: Final[tuple[Clock, ...]] = ("host", "gpu_projection", "gpu_busy")
-Floats = npt.NDArray[np.float64]
 
 _SLOW: Final = 1.25
 _RESAMPLES: Final = 1000
@@ -29,7 +27,7 @@ _SEED: Final = 213
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PathTimes:
     """What one path took and moved in every batch of every rank.
 
     Each array has shape (ranks, batches); repeated ranges of one batch are added up. NaN where a
@@ -59,52 +57,43 @@ class Estimate:
     instances: int
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """An effective throughput: work over the sum of its ranges' median times."""
-
-    value: float
-    low: float
-    high: float
-    unit: str
-    instances: int
-    clock: Clock
-    ranges: tuple[str, ...]
-
-
-def tabulate(spans: Spans, ranks: Sequence[int], batch_label: str) -> tuple[Measured, ...]:
-    """Arrange the spans inside batches by path, rank and batch, parents before children."""
-    inside = np.flatnonzero(spans.batch >= 0)
+def tabulate(
+    range_times: RangeTimes, ranks: Sequence[int], batch_label: str
+) -> tuple[PathTimes, ...]:
+    """Arrange the ranges inside batches by path, rank and batch, parents before children."""
+    inside = np.flatnonzero(range_times.batch >= 0)
     if len(inside) == 0:
         return ()
-    spans = _from_the_batch(spans, inside, batch_label)
-    shape = len(ranks), int(spans.batch[inside].max()) + 1
-    inside = inside[np.argsort(spans.path[inside], kind="stable")]
-    path = spans.path[inside]
+    range_times = _from_the_batch(range_times, inside, batch_label)
+    shape = len(ranks), int(range_times.batch[inside].max()) + 1
+    inside = inside[np.argsort(range_times.path[inside], kind="stable")]
+    path = range_times.path[inside]
     cuts = np.flatnonzero(np.concatenate([[True], path[1:] != path[:-1], [True]]))
     found = []
     for lo, hi in pairwise(cuts):
         at = inside[lo:hi]
-        cell = np.searchsorted(ranks, spans.rank[at]) * shape[1] + spans.batch[at]
-        found.append(_measured(spans, at, cell, shape))
-    first = np.full(len(spans.paths), np.iinfo(np.int64).max)
-    np.minimum.at(first, spans.path, spans.start_ns)
-    starts = dict(zip(spans.paths, first.tolist(), strict=True))
+        cell = np.searchsorted(ranks, range_times.rank[at]) * shape[1] + range_times.batch[at]
+        found.append(_measured(range_times, at, cell, shape))
+    first = np.full(len(range_times.paths), np.iinfo(np.int64).max)
+    np.minimum.at(first, range_times.path, range_times.start_ns)
+    starts = dict(zip(range_times.paths, first.tolist(), strict=True))
     return tuple(sorted(found, key=lambda m: [starts[m.path[: d + 1]] for d in range(len(m.path))]))
 
 
-def _from_the_batch(spans: Spans, inside: Int64, batch_label: str) -> Spans:
+def _from_the_batch(range_times: RangeTimes, inside: Int64, batch_label: str) -> RangeTimes:
     """Let paths begin at the batch where batches lie in ranges of several names (epochs)."""
-    batched = {spans.paths[i] for i in np.unique(spans.path[inside])}
+    batched = {range_times.paths[i] for i in np.unique(range_times.path[inside])}
     if len({p[: p.index(batch_label)] for p in batched}) < 2:
-        return spans
-    short = [p[p.index(batch_label) :] if p in batched else p for p in spans.paths]
+        return range_times
+    short = [p[p.index(batch_label) :] if p in batched else p for p in range_times.paths]
     code = {p: i for i, p in enumerate(dict.fromkeys(short))}
     recode = np.array([code[p] for p in short], np.int32)
-    return replace(spans, paths=tuple(code), path=recode[spans.path])
+    return replace(range_times, paths=tuple(code), path=recode[range_times.path])
 
 
-def _measured(spans: Spans, at: Int64, cell: Int64 | Int32, shape: tuple[int, int]) -> Measured:
+def _measured(
+    range_times: RangeTimes, at: Int64, cell: Int64 | Int32, shape: tuple[int, int]
+) -> PathTimes:
     size = shape[0] * shape[1]
     times = np.bincount(cell, minlength=size).astype(np.float64)
 
@@ -115,17 +104,17 @@ def _measured(spans: Spans, at: Int64, cell: Int64 | Int32, shape: tuple[int, in
         enough = known == times if all_known else known > 0
         return np.where((times > 0) & enough, added, np.nan).reshape(shape)
 
-    return Measured(
-        path=spans.paths[spans.path[at[0]]],
+    return PathTimes(
+        path=range_times.paths[range_times.path[at[0]]],
         seconds={
-            "host": total(spans.host_ns[at], 1e-9, all_known=True),
-            "gpu_projection": total(spans.projection_ns[at], 1e-9),
-            "gpu_busy": total(spans.busy_ns[at], 1e-9),
+            "host": total(range_times.host_ns[at], 1e-9, all_known=True),
+            "gpu_projection": total(range_times.projection_ns[at], 1e-9),
+            "gpu_busy": total(range_times.busy_ns[at], 1e-9),
         },
         instances=times.reshape(shape),
-        copy_bytes=total(spans.copy_bytes[at]),
-        mpi_bytes=total(spans.mpi_bytes[at]),
-        gpu_ops=total(spans.ops[at]),
+        copy_bytes=total(range_times.copy_bytes[at]),
+        mpi_bytes=total(range_times.mpi_bytes[at]),
+        gpu_ops=total(range_times.ops[at]),
     )
 
 
@@ -256,31 +245,6 @@ def estimate(table: Floats) -> Estimate | None:
     return Estimate(float(np.nanmedian(table)), float(low), float(high), usable)
 
 
-def fit_rate(work: float, tables: Mapping[str, Floats], unit: str, clock: Clock) -> Rate | None:
-    """Fit an effective throughput: `work` over the sum of the ranges' median times.
-
-    Source: the document's Question 2.4, P = work / sum of median times, here with the bootstrap
-    95 % interval of the same expression.
-
-    Parameters
-    ----------
-    work : float
-        FLOPs or bytes of all the ranges together, per rank and batch.
-    tables : mapping of label to array, shape (ranks, batches)
-        Seconds on `clock`.
-
-    Returns
-    -------
-    Rate or None
-        None if there is no work, or a range has no time on this clock.
-    """
-    arrays = list(tables.values())
-    if work <= 0 or not arrays or any(np.isnan(a).all() for a in arrays):
-        return None
-    seconds = sum(float(np.nanmedian(a)) for a in arrays)
-    if seconds <= 0:
-        return None
-    fast, slow = np.nanpercentile(bootstrap_medians(arrays).sum(axis=1), [2.5, 97.5])
-    low, high = work / float(slow), work / float(fast) if fast > 0 else math.inf
-    instances = min(int(np.count_nonzero(~np.isnan(a))) for a in arrays)
-    return Rate(work / seconds, low, high, unit, instances, clock, tuple(tables))
+def median(values: Floats) -> float | None:
+    """Median over ranks and batches; None (missing) where nothing was measured."""
+    return None if np.isnan(values).all() else float(np.nanmedian(values))

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.base.errors import ReportError, SchemaError
+from perfmodel.base.files import check_path
 from perfmodel.machines.sampler import Reading
-from perfmodel.readers.checks import check_path
 from perfmodel.readers.trace import Int64
 
 Floats = npt.NDArray[np.float64]

@@ -9,13 +9,12 @@ from itertools import compress
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from perfmodel.programs.mlp.mlp_ranges import NCCL as NCCL_RANGE
+from perfmodel.base.arrays import Floats
+from perfmodel.base.units import si
 from perfmodel.readers.trace import KERNEL, MPI_SOURCES, NULL, Bool, Int32, Int64, Trace
-from perfmodel.timing.range_times import Attribution, Path, Spans, ranks_of
-
-Floats = npt.NDArray[np.float64]
+from perfmodel.timing.clock_sync import align
+from perfmodel.timing.range_times import Attribution, Path, RangeTimes, ranks_of
 
 NCCL: Final = "NCCL "
 """What the names of NCCL's collectives begin with here."""
@@ -24,6 +23,10 @@ _COLLECTIVE: Final = MPI_SOURCES.index("collectives")
 _NCCL_KERNEL: Final = re.compile(r"nccl(?:Dev)?Kernel_?([A-Za-z]+)")
 _ALL_REDUCES: Final = ("MPI_Allreduce", f"{NCCL}AllReduce")
 _NON_BLOCKING: Final = "MPI_I"
+_FOR_ALL: Final = re.compile(
+    r"MPI_(Allreduce|Barrier|Allgatherv?|Alltoall[vw]?|Reduce_scatter(_block)?)(_c)?"
+)
+"""Collectives that let nobody go before everybody has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +127,12 @@ def _collective(
 
 
 def calls_by_rank(
-    traces: Sequence[Trace], spans: Spans, batch_label: str, ranks: Sequence[int]
+    traces: Sequence[Trace], times: RangeTimes, batch_label: str, ranks: Sequence[int]
 ) -> tuple[list[Calls], tuple[str, ...]]:
     """Return every rank's MPI collectives that returned, in time order, and warnings."""
     by_rank: dict[int, Calls] = {}
     warnings: list[str] = []
-    batches = Batches.of(spans, batch_label)
+    batches = Batches.of(times, batch_label)
     base = min((t.utc_start_ns for t in traces if t.utc_start_ns is not None), default=0)
     for trace in traces:
         shift = (trace.utc_start_ns or base) - base if len(traces) > 1 else 0
@@ -213,7 +216,7 @@ def is_nccl(kernel: str) -> bool:
 
 def marked_by_nccl(path: Path) -> bool:
     """Whether a range is the one that NCCL pushes itself inside the trainer's of the same name."""
-    return path[-2:] == (NCCL_RANGE, NCCL_RANGE)
+    return path[-2:] == ("ncclAllReduce", "ncclAllReduce")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,14 +229,14 @@ class Batches:
     number: Int32
 
     @classmethod
-    def of(cls, spans: Spans, label: str) -> Batches:
+    def of(cls, times: RangeTimes, label: str) -> Batches:
         """Find the ranges that are batches."""
-        is_batch = np.array([p[-1] == label for p in spans.paths] + [False], np.bool_)
-        head = np.flatnonzero(is_batch[spans.path] & (spans.batch >= 0))
-        head = head[np.lexsort((spans.start_ns[head], spans.rank[head]))]
-        start = spans.start_ns[head]
-        end = start + np.maximum(spans.host_ns[head], 0)
-        return cls(spans.rank[head], start, end, spans.batch[head])
+        is_batch = np.array([p[-1] == label for p in times.paths] + [False], np.bool_)
+        head = np.flatnonzero(is_batch[times.path] & (times.batch >= 0))
+        head = head[np.lexsort((times.start_ns[head], times.rank[head]))]
+        start = times.start_ns[head]
+        end = start + np.maximum(times.host_ns[head], 0)
+        return cls(times.rank[head], start, end, times.batch[head])
 
     def count(self, rank: int) -> int:
         """Return the number of batches of a rank."""
@@ -248,3 +251,106 @@ class Batches:
         at = np.searchsorted(self.start_ns[lo:hi], start_ns, side="right") - 1
         inside = (at >= 0) & (start_ns < self.end_ns[lo:hi][at])
         return np.where(inside, self.number[lo:hi][at], -1).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Every rank's collectives, and whether the n-th of each are one and the same.
+
+    Attributes
+    ----------
+    calls : tuple of Calls
+        By rank.
+    comparable : bool
+        Whether they are matched, and on one clock.
+    clock_bound_ns : int
+        Clocks of different reports are known to so much, either way.
+    warnings : tuple of str
+    """
+
+    calls: tuple[Calls, ...]
+    comparable: bool
+    clock_bound_ns: int
+    warnings: tuple[str, ...]
+
+
+def match_collectives(
+    traces: Sequence[Trace], times: RangeTimes, batch_label: str, ranks: Sequence[int]
+) -> Matched:
+    """Match MPI's n-th collective of every rank, on one clock.
+
+    Reports are aligned by their UTC start, and where that contradicts the collectives by these
+    (`perfmodel.timing.clock_sync`).
+    """
+    calls, warnings = calls_by_rank(traces, times, batch_label, ranks)
+    if not any(len(c.name) for c in calls):
+        return Matched(tuple(calls), False, 0, warnings)
+    same = len({c.name for c in calls}) == 1 and len(ranks) > 1
+    utc = len(traces) == 1 or all(t.utc_start_ns is not None for t in traces)
+    if len(ranks) > 1 and not same:
+        warnings = (
+            *warnings,
+            "the ranks' collectives differ in number or order: waiting cannot be told from "
+            "transfer; profile all ranks over the same interval",
+        )
+    if same and not utc:
+        warnings = (
+            *warnings,
+            "the reports have no UTC start time: ranks cannot be aligned, so waiting cannot be "
+            "told from transfer; profile the whole mpirun in one report",
+        )
+    if not (same and utc) or len(traces) == 1:
+        return Matched(tuple(calls), same and utc, 0, warnings)
+    aligned, bound, said = _aligned(calls, _report_of(traces, ranks))
+    return Matched(aligned, True, bound, (*warnings, *said))
+
+
+def _report_of(traces: Sequence[Trace], ranks: Sequence[int]) -> Int64:
+    """Index of the report that holds each rank."""
+    at = {rank: i for i, trace in enumerate(traces) for rank in ranks_of(trace).values()}
+    return np.array([at.get(rank, 0) for rank in ranks], np.int64)
+
+
+def _aligned(
+    calls: Sequence[Calls], report: Int64
+) -> tuple[tuple[Calls, ...], int, tuple[str, ...]]:
+    """Shift the calls onto the first report's clock; return what is known of it, and warnings."""
+    waits = np.array([bool(_FOR_ALL.fullmatch(name)) for name in calls[0].name], np.bool_)
+    if not waits.any():
+        return tuple(calls), 0, ()
+    start, end = (np.stack([t[waits] for t in ts]) for ts in (
+        [c.start_ns for c in calls], [c.end_ns for c in calls]))  # fmt: skip
+    found = align(start, end, report)
+    shifts = found.shift_ns[report].tolist()
+    said = []
+    if len(found.moved):
+        most = float(np.abs(found.shift_ns).max()) * 1e-9
+        said.append(
+            f"the clocks of {len(found.moved)} of {len(found.shift_ns)} reports contradict the "
+            f"order of the collectives by up to {si(most, 's')}: they are aligned by these, to "
+            f"{si(float(found.bound_ns.max()) * 1e-9, 's')} either way"
+        )
+    if len(found.drifting):
+        said.append(
+            f"the clocks of {len(found.drifting)} of {len(found.shift_ns)} reports drift: no one "
+            f"shift puts their collectives in order, so that waiting is wrong by up to "
+            f"{si(float(found.bound_ns[found.drifting].max()) * 1e-9, 's')}; profile for a shorter "
+            f"time"
+        )
+    moved = tuple(
+        c if by == 0 else replace(c, start_ns=c.start_ns + by, end_ns=c.end_ns + by)
+        for c, by in zip(calls, shifts, strict=True)
+    )
+    return moved, int(found.bound_ns.max()), tuple(said)
+
+
+def mpi_collectives(
+    matched: Matched, batches: int, warmup: int
+) -> tuple[tuple[CollectiveGroup, ...], Waiting | None]:
+    """Split the time in MPI's collectives into waiting and transfer.
+
+    Returns the groups by total time, and the time per rank; `batches` counts the warm-up, too.
+    """
+    if not any(len(c.name) for c in matched.calls):
+        return (), None
+    return grouped(matched.calls, matched.comparable, warmup, max(batches - warmup, 1))

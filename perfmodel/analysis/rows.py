@@ -1,0 +1,235 @@
+"""Measured times joined with a workload's counts: rows of ranges, roofline points, checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from perfmodel.analysis.rates import Rate, amounts, counted
+from perfmodel.analysis.result import ModelCheck, RangeRow
+from perfmodel.base.units import si
+from perfmodel.machines.machine import Machine
+from perfmodel.models.roofline import Point
+from perfmodel.timing.cuda_graphs import kernel_seconds, traced_as_a_whole
+from perfmodel.timing.run import Run
+from perfmodel.timing.samples import PathTimes, estimate, median
+from perfmodel.workloads.work import Counts, Workload
+
+BYTES_TOLERANCE: Final = 0.01
+"""Formula and measured bytes may differ by this share before a warning says so."""
+
+_UNKNOWN = (
+    "host_s", "gpu_projection_s", "share", "flops", "pci_bytes", "mpi_bytes", "peer_bytes",
+    "measured_copy_bytes", "measured_mpi_bytes", "rate", "of_ceiling",
+)  # fmt: skip
+
+
+def range_rows(
+    measured: Sequence[PathTimes],
+    counts: Mapping[str, Counts],
+    head: PathTimes,
+    machine: Machine | None,
+    precision: str,
+    precisions: Mapping[str, str] | None = None,
+    replay: str = "",
+) -> tuple[RangeRow, ...]:
+    """One row per range of a median batch, parents before children.
+
+    `precisions` names the peaks of ranges that run against another one than `precision`, `replay`
+    the range that holds a whole batch.
+    """
+    own = {m.path: counts[label] for label, m in counted(measured, counts).items()}
+    batch_s = median(head.seconds["host"])
+    rows = []
+    for m in measured:
+        inside = [c for path, c in own.items() if path[: len(m.path)] == m.path]
+        work = sum(inside, Counts()) if inside else None
+        host, projection = median(m.seconds["host"]), median(m.seconds["gpu_projection"])
+        rate, unit, of_ceiling, ceiling = _achieved(
+            work or Counts(),
+            projection,
+            host,
+            machine,
+            (precisions or {}).get(m.label, precision),
+            leaf=len(inside) == 1 and (m is not head or m.path in own),
+            reduces=m.label != replay,
+        )
+        rows.append(
+            RangeRow(
+                path=m.path,
+                count=int(np.nansum(m.instances[np.isfinite(m.seconds["host"])])),
+                per_batch=float(np.nanmedian(m.instances)),
+                host_s=host,
+                gpu_projection_s=projection,
+                gpu_busy_s=median(m.seconds["gpu_busy"]),
+                share=host / batch_s if host is not None and batch_s else None,
+                flops=work.flops if work else None,
+                pci_bytes=work.pci_bytes if work else None,
+                mpi_bytes=work.mpi_bytes if work else None,
+                measured_copy_bytes=median(m.copy_bytes),
+                measured_mpi_bytes=median(m.mpi_bytes),
+                gpu_ops=median(m.gpu_ops),
+                rate=rate,
+                rate_unit=unit,
+                of_ceiling=of_ceiling,
+                ceiling=ceiling,
+                peer_bytes=work.peer_bytes if work else None,
+            )
+        )
+    return tuple(rows)
+
+
+def _achieved(
+    work: Counts,
+    projection: float | None,
+    host: float | None,
+    machine: Machine | None,
+    precision: str,
+    *,
+    leaf: bool,
+    reduces: bool,
+) -> tuple[float | None, str, float | None, str]:
+    """Achieved rate of a range, its unit, its share of the machine's ceiling and which that is.
+
+    What the host only queues takes as long as the GPU does.
+    """
+    seconds = projection if leaf and projection is not None else host
+    if not leaf and host is not None:
+        seconds = max(host, projection or 0.0)
+    reduced = reduces and (work.mpi_bytes or work.peer_bytes)
+    if reduced and leaf:  # the adding inside a collective is no measure of it
+        seconds = host if work.mpi_bytes else seconds
+        return (reduced / seconds if seconds else None), "B/s", None, ""
+    if work.flops:
+        name, peak = precision, machine.peak_flops_per_s.get(precision) if machine else None
+        rate = work.flops / seconds if seconds else None
+        unit = "FLOP/s"
+    elif work.pci_bytes and leaf:
+        name, peak = "pcie", machine.bandwidth_bytes_per_s.get("pcie") if machine else None
+        rate = work.pci_bytes / seconds if seconds else None
+        unit = "B/s"
+    else:
+        return None, "", None, ""
+    if rate is None or not peak:
+        return rate, unit, None, ""
+    return rate, unit, rate / peak, name
+
+
+def kernel_rows(
+    run: Run, rows: Sequence[RangeRow], workload: Workload, warmup: int
+) -> list[RangeRow]:
+    """Insert the kernels of a replayed graph below its range, longest first.
+
+    Their `gpu_busy_s` is the median over ranks and batches of the time in all kernels of a name.
+    """
+    above = next((r for r in rows if workload.replay and r.label == workload.replay), None)
+    if above is None or traced_as_a_whole(run):
+        return list(rows)
+    found = []
+    for name, (seconds, counts) in kernel_seconds(run, warmup).items():
+        found.append(
+            replace(
+                above,
+                path=(*above.path, name),
+                count=int(counts.sum()),
+                per_batch=float(np.median(counts)),
+                gpu_ops=float(np.median(counts)),
+                gpu_busy_s=median(np.where(counts > 0, seconds, np.nan)),
+                **dict.fromkeys(_UNKNOWN),
+                rate_unit="",
+                ceiling="",
+            )
+        )
+    found.sort(key=lambda row: -(row.gpu_busy_s or 0.0))
+    at = rows.index(above) + 1
+    return [*rows[:at], *found, *rows[at:]]
+
+
+def points(
+    label: str,
+    measured: Sequence[PathTimes],
+    head: PathTimes,
+    workload: Workload,
+    totals: Counts,
+    values: Mapping[str, int],
+    *,
+    waits: bool = True,
+) -> tuple[Point, ...]:
+    """Measured points: the whole batch, and the phases that the workload's formulas cover.
+
+    Source: the document's Question 2.6 and Figures 13 and 14; both on the host's clock, because
+    a batch includes its waiting. A host that `waits` for nothing leaves the phases untimed.
+    """
+    moved = totals.moved_bytes
+    if totals.flops <= 0 or moved <= 0:
+        return ()
+    timed = {head.label: head.seconds["host"]}
+    phases = [m for m in measured if m.path[:-1] == head.path and m.label in workload.phases]
+    if waits and len(phases) == len(workload.phases) > 0:
+        timed[" + ".join(workload.phases)] = np.sum([m.seconds["host"] for m in phases], axis=0)
+    found = []
+    for kind, seconds in timed.items():
+        value = estimate(seconds)
+        if value is not None and value.value > 0:
+            found.append(
+                Point(
+                    label=f"{label}: {kind}",
+                    kind=kind,
+                    group=label,
+                    intensity_flops_per_byte=totals.flops / moved,
+                    flops_per_s=totals.flops / value.value,
+                    low_flops_per_s=totals.flops / value.high,
+                    high_flops_per_s=totals.flops / value.low if value.low > 0 else None,
+                    symbols=dict(values),
+                )
+            )
+    return tuple(found)
+
+
+def check_model(
+    found: Sequence[Point], totals: Counts, rates: Mapping[str, Rate | None]
+) -> tuple[ModelCheck, ...]:
+    """The document's model, F/P_flops + sum n_k/P_k, against each point's measured time."""
+    predicted = 0.0
+    for name, amount in amounts(totals).items():
+        rate = rates.get(name)
+        if amount > 0 and rate is None:
+            return ()
+        predicted += amount / rate.value if rate is not None else 0.0
+    return tuple(
+        ModelCheck(point.kind, predicted, totals.flops / point.flops_per_s) for point in found
+    )
+
+
+def check_bytes(
+    measured: Sequence[PathTimes], counts: Mapping[str, Counts], head: PathTimes | None = None
+) -> Iterator[str]:
+    """Warn where the formula's bytes and the measured ones differ by more than one percent.
+
+    MPI's bytes may be in their range or anywhere in the batch (`head`): MPI_Iallreduce begins
+    where the host gets to.
+    """
+    found = counted(measured, counts)
+    handed = sum(counts[label].mpi_message_bytes for label in found)
+    everywhere = head is not None and _agree(median(head.mpi_bytes), handed)
+    for label, m in found.items():
+        for what, formula, table in (
+            ("host-device copies", counts[label].pci_message_bytes, m.copy_bytes),
+            ("MPI", 0 if everywhere else counts[label].mpi_message_bytes, m.mpi_bytes),
+        ):
+            bytes_found = median(table)
+            if bytes_found is None or not formula:
+                continue  # the workload says nothing of this range's bytes
+            if not _agree(bytes_found, formula):
+                yield (
+                    f"{label}: the formula gives {si(formula, 'B', 4)} of {what} per rank and "
+                    f"batch, the report measured {si(bytes_found, 'B', 4)}: check D, H, C, B, the "
+                    f"number of ranks and the data type"
+                )
+
+
+def _agree(found: float | None, formula: float) -> bool:
+    return found is not None and abs(found - formula) <= BYTES_TOLERANCE * formula
