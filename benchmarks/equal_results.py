@@ -1,0 +1,319 @@
+"""Show that two checkouts of perfmodel give the same results: run both on the same reports.
+
+    python benchmarks/equal_results.py BEFORE AFTER [--quick] [--only REGEX] [--cache FOLDER]
+
+Each case is a line of equal_cases.txt: perfmodel commands, run by equal_run.py with both checkouts
+on the reports of BEFORE. Exit codes, text, CSV, JSON and every file written must be equal; numbers
+exactly, unless TOLERANCES says otherwise. Intended changes are listed below: RENAMED, REWORDED,
+ARGUMENTS, EXPECTED. A difference is one line: case, file and path in it, before -> after. The exit
+code is 1 if there is any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import difflib
+import hashlib
+import io
+import json
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+RENAMED: Final[dict[str, str]] = {}
+"""Keys of JSON and columns of tables: before -> after."""
+
+REWORDED: Final[dict[str, str]] = {
+    "trainer/stepper.py": "trainer/kernels/peer.py",
+}
+"""Words and phrases of text and of strings: before -> after."""
+
+ARGUMENTS: Final[dict[str, str]] = {}
+"""Arguments of the command line: before -> after."""
+
+TOLERANCES: Final[dict[str, float]] = {}
+"""Regular expression found in `case/file path` -> relative tolerance of the numbers there, such as
+1e-9 where another library computes them."""
+
+EXPECTED: Final[dict[str, str]] = {}
+"""Regular expression found in `case/file path` -> why a difference there is intended."""
+
+Case = list[list[str]]  # its commands, each a list of arguments
+
+ABSENT: Final = "(absent)"
+COUNTED: Final = ("cases", "files", "numbers", "differences", "expected")
+CASES: Final = Path(__file__).with_name("equal_cases.txt")
+RUNNER: Final = Path(__file__).with_name("equal_run.py")
+QUICK: Final = r"ranks_base|document_1|peer-x3_1|ddp_p2_H512_B3000|rank0of2|p4_host_float32_H512_B3"
+"""Reports of --quick."""
+
+
+class Rules(NamedTuple):
+    """What may differ between two results."""
+
+    renamed: Mapping[str, str] = {}
+    reworded: Mapping[str, str] = {}
+    tolerances: Mapping[str, float] = {}
+    only_numbers: bool = False  # of text, words are not compared
+
+    def key(self, key: str) -> str:
+        """How a key or a column is called after."""
+        return self.renamed.get(key, key)
+
+    def text(self, text: str, *, headers: bool = False) -> str:
+        """How a text reads after; headers of tables in it are columns."""
+        changes = {**self.reworded, **(self.renamed if headers else {})}
+        return _phrases(tuple(changes)).sub(lambda m: changes[m[0]], text) if changes else text
+
+    def same(self, before: Any, after: Any, path: str) -> bool:
+        """Whether two numbers, strings, booleans or None are equal."""
+        if isinstance(before, bool) is not isinstance(after, bool):
+            return False
+        if before == after or (before != before and after != after):  # not a number
+            return True
+        relative = [t for pattern, t in self.tolerances.items() if re.search(pattern, path)]
+        try:
+            return bool(relative) and math.isclose(
+                float(before), float(after), rel_tol=max(relative)
+            )
+        except (TypeError, ValueError):
+            return False
+
+
+@cache
+def _phrases(phrases: tuple[str, ...]) -> re.Pattern[str]:
+    longest_first = sorted(phrases, key=len, reverse=True)
+    return re.compile(rf"(?:\b|(?=\W))(?:{'|'.join(map(re.escape, longest_first))})(?!\w)")
+
+
+class Difference(NamedTuple):
+    """One place where two results differ."""
+
+    path: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        return f"{self.path}: {_short(self.before)} -> {_short(self.after)}"
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 90 else f"{text[:80]}... ({len(text)} characters)"
+
+
+def compare(before: Any, after: Any, rules: Rules, path: str = "") -> Iterator[Difference]:
+    """Differences of two JSON values, depth first; keys of an object in any order."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        renamed = {rules.key(key): value for key, value in before.items()}
+        for key in dict.fromkeys((*renamed, *after)):
+            values = renamed.get(key, ABSENT), after.get(key, ABSENT)
+            yield from compare(*values, rules, f"{path}.{key}")
+    elif isinstance(before, list) and isinstance(after, list):
+        if len(before) != len(after):
+            yield Difference(f"{path} length", len(before), len(after))
+        for i, (old, new) in enumerate(zip(before, after, strict=False)):
+            yield from compare(old, new, rules, f"{path}[{i}]")
+    else:
+        old = rules.text(before) if isinstance(before, str) else before
+        if not rules.same(old, after, path):
+            yield Difference(path, before, after)
+
+
+def compare_text(before: str, after: str, rules: Rules, path: str = "") -> Iterator[Difference]:
+    """Differences of two texts by words: neither padding, nor wrapping, nor rules count."""
+    old, new = (
+        [word for word in text.split() if not re.fullmatch(r"\W*[-=─━]{3,}\W*", word)]
+        for text in (rules.text(before, headers=True), after)
+    )
+    if rules.only_numbers:
+        old, new = ([word for word in words if re.search(r"\d", word)] for words in (old, new))
+    if _same_words(old, new, rules, path):
+        return
+    for _, i, i_end, j, j_end in difflib.SequenceMatcher(None, old, new).get_opcodes():
+        if not _same_words(old[i:i_end], new[j:j_end], rules, path):
+            behind = f"{path} behind '{' '.join(old[max(i - 3, 0) : i])}'"
+            texts = (" ".join(words) for words in (old[i:i_end], new[j:j_end]))
+            yield Difference(behind, *(text or ABSENT for text in texts))
+
+
+def _same_words(before: Sequence[str], after: Sequence[str], rules: Rules, path: str) -> bool:
+    return len(before) == len(after) and all(
+        rules.same(old, new, path) for old, new in zip(before, after, strict=True)
+    )
+
+
+def compare_files(name: str, before: str, after: str, rules: Rules) -> Iterator[Difference]:
+    """Differences of two files, by what the name says they hold."""
+    if before == after:
+        return
+    try:
+        values = [_parsed(name, text) for text in (before, after)]
+    except ValueError:
+        yield from compare_text(before, after, rules, name)
+        return
+    if name.endswith(".csv"):
+        values[0] = [
+            [rules.key(cell) for cell in row] if isinstance(row, list) else row for row in values[0]
+        ]
+    yield from compare(values[0], values[1], rules, name)
+
+
+def _parsed(name: str, text: str) -> Any:
+    """A file as a JSON value; a table is its columns, and then its rows by column."""
+    if name.endswith(".json"):
+        return json.loads(text)
+    if name.endswith(".jsonl"):
+        return [json.loads(line) for line in text.splitlines()]
+    if not name.endswith(".csv"):
+        raise ValueError("expected JSON or CSV; got text")
+    rows = list(csv.reader(io.StringIO(text)))
+    if len({len(row) for row in rows}) != 1 or len(set(rows[0])) < len(rows[0]):
+        return rows  # several tables
+    return [rows[0], *(dict(zip(rows[0], row, strict=True)) for row in rows[1:])]
+
+
+def read_cases(text: str, inputs: Path, *, quick: bool = False) -> Iterator[Case]:
+    """Commands of every case; equal_cases.txt says how it is written."""
+    section: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("["):
+            section = line.strip("[]").split()
+        elif not line or line.startswith("#"):
+            continue
+        elif section == ["once"]:
+            if line.startswith("+ ") or not quick:
+                yield _commands(line.removeprefix("+ "), inputs)
+        elif section[0] == "formats":
+            for form in section[1:2] if quick else section[1:]:
+                yield _commands(f"{line} --format {form}", inputs)
+        else:
+            for report in sorted(path for glob in section for path in inputs.glob(glob)):
+                if re.search(QUICK, report.name) or not quick:
+                    sizes = dict(re.findall(r"_([HB])(\d+)", report.name))
+                    sizes["report"] = str(report.relative_to(inputs))
+                    filled = re.sub(r"\{(\w+)\}", lambda m: sizes.get(m[1], m[0]), line)  # noqa: B023
+                    yield _commands(filled, inputs)
+
+
+def _commands(line: str, inputs: Path) -> Case:
+    """Commands of one line as lists of arguments, with patterns of files expanded."""
+
+    def expanded(word: str) -> list[str]:
+        paths = sorted(inputs.glob(word)) if "*" in word else []
+        return [str(path.relative_to(inputs)) for path in paths] or [word]
+
+    commands = line.split(" && ")
+    return [[a for word in shlex.split(c) for a in expanded(word)] for c in commands]
+
+
+def case_name(commands: Case) -> str:
+    """Name of a case and of its folder: its commands, or their start and a digest."""
+    text = " && ".join(" ".join(command) for command in commands)
+    short = re.sub(r" -o \{out\}\S*|profiles/|\.sqlite|\.xz", "", text)
+    name = re.sub(r"[^\w.=:*-]+", "_", short)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return name if len(name) <= 120 else f"{name[:110]}_{digest}"
+
+
+def run(checkout: Path, python: str, inputs: Path, cases: Mapping[str, Case], results: Path,
+        jobs: int) -> None:  # fmt: skip
+    """Run those cases that the results do not hold yet."""
+
+    def done(name: str) -> Any:
+        path = results / name / "commands.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    missing = {name: commands for name, commands in cases.items() if done(name) != commands}
+    if not missing:
+        return
+    results.mkdir(parents=True, exist_ok=True)
+    job = {"checkout": str(checkout), "results": str(results.resolve()), "jobs": jobs}
+    settings = {"PYTHONPATH": str(checkout), "OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+    subprocess.run(
+        [python, "-P", str(RUNNER.resolve())], input=json.dumps({**job, "cases": missing}),
+        text=True, cwd=inputs, check=True, env={**os.environ, **settings, "SOURCE_DATE_EPOCH": "0"},
+    )  # fmt: skip
+
+
+def compare_cases(
+    names: Sequence[str], before: Path, after: Path, rules: Rules, shown: int
+) -> Counter[str]:
+    """Print how the cases' files differ, `shown` times for each kind; counts of what was seen."""
+    counts = Counter(cases=len(names))
+    kinds: Counter[str] = Counter()
+    for name in names:
+        roots = before / name, after / name
+        paths = {p.relative_to(root) for root in roots for p in root.rglob("*") if p.is_file()}
+        for path in sorted(paths - {Path("commands.json")}):
+            old, new = (r / path for r in roots)
+            counts.update(files=1, numbers=len(re.findall(r"(?<![\w.])\d+", _read(old))))
+            for found in compare_files(str(path), _read(old), _read(new), rules):
+                if any(re.search(pattern, f"{name}/{found.path}") for pattern in EXPECTED):
+                    counts.update(expected=1)
+                    continue
+                counts.update(differences=1)
+                kind = re.sub(r"\d+", "#", f"{name.split('_')[0]} {found.path}")
+                kinds[kind] += 1
+                if kinds[kind] <= shown:
+                    print(f"{name}/{found}")
+    for kind, count in kinds.most_common():
+        if count > shown:
+            print(f"{count - shown} more like {kind}")
+    return counts
+
+
+def _read(path: Path) -> str:
+    return path.read_text("utf-8") if path.exists() else ABSENT
+
+
+def main() -> int:
+    """Run what is missing, compare, and say how much was equal."""
+    parser = argparse.ArgumentParser(description="Do two checkouts give the same results?")
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path)
+    parser.add_argument("--quick", action="store_true", help="a few reports, one format")
+    parser.add_argument("--only", default="", metavar="REGEX", help="cases whose name has it")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases")
+    parser.add_argument("--cache", type=Path, metavar="FOLDER", help="keeps the results of BEFORE")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the results of AFTER")
+    parser.add_argument("--numbers-only", action="store_true", help="ignore words of text")
+    parser.add_argument("--shown", type=int, default=2, help="differences of a kind to print")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--python-before", default=sys.executable)
+    parser.add_argument("--python-after", default=sys.executable)
+    given = parser.parse_args()
+    inputs = given.before.resolve()
+    every = read_cases(CASES.read_text("utf-8"), inputs, quick=given.quick)
+    named = {case_name(commands): commands for commands in every}
+    cases = {name: named[name] for name in named if re.search(given.only, name)}
+    if given.list:
+        print("\n".join(cases))
+        return 0
+    changed = {n: [[ARGUMENTS.get(a, a) for a in c] for c in cases[n]] for n in cases}
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        before = given.cache or Path(scratch, "before")
+        after = Path(tempfile.mkdtemp(dir=given.keep)) if given.keep else Path(scratch, "after")
+        run(inputs, given.python_before, inputs, cases, before, given.jobs)
+        run(given.after.resolve(), given.python_after, inputs, changed, after, given.jobs)
+        rules = Rules(RENAMED, REWORDED, TOLERANCES, given.numbers_only)
+        counts = compare_cases(list(cases), before, after, rules, given.shown)
+    seconds = time.monotonic() - started
+    print(", ".join(f"{counts[what]} {what}" for what in COUNTED) + f"; {seconds:.0f} s")
+    return 1 if counts["differences"] or not cases else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
