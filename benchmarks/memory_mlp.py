@@ -105,7 +105,7 @@ def run(settings: dict[str, Any], pool: Pool, dataset: Any, backend: Any) -> dic
     session.prepare()
     session.run_batches(2)
     session.synchronize()
-    session._parts.precisions()
+    session._parts.accuracies()
     session.synchronize()
     return {**settings, **theory(settings), **pool.measured(), "nvml_bytes": pool.nvml_bytes()}
 

@@ -54,14 +54,14 @@ class Terminal:
 
     def on_epoch(self, record: dict[str, Any]) -> None:
         """Print what the epoch reached."""
-        precision = ", ".join(
+        accuracy = ", ".join(
             f"{record[key]:.4f} {name}"
             for name, key in (("train", "precision_train"), ("test", "precision_test"))
             if record[key] is not None
         )
         print(
             f"epoch {record['epoch']}/{self._config.epochs}  loss {record['loss']:.4f}  "
-            f"{f'precision {precision}  ' if precision else ''}{record['seconds']:.3f} s",
+            f"{f'accuracy {accuracy}  ' if accuracy else ''}{record['seconds']:.3f} s",
             flush=True,
         )
 
@@ -223,7 +223,7 @@ def _conclude(
         code = EXIT_STOPPED
     elif config.evaluate_every == 0:
         last = result.epochs[-1]
-        print(f"precision {last['precision_train']:.4f} train, {last['precision_test']:.4f} test")
+        print(f"accuracy {last['precision_train']:.4f} train, {last['precision_test']:.4f} test")
     if config.verify is not None and not result.stopped:
         assert dataset is not None
         mpi.set_threads(mpi.Communicator(), config.threads)  # the other ranks rest

@@ -40,7 +40,7 @@ _ROUNDS: Final = ("parallel", "transport", "overlap", "gemm", "math")
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Hyperparameters and machinery of one run; the defaults are the document's profiled run.
+    """Hyperparameters and machinery of one run; by default, the CME 213 assignment's profiled run.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Config:
     epochs : int
         Passes over the training set, in total (a resumed run counts what it did before).
     learning_rate : float
-        alpha of ``p <- p - alpha grad J`` (eq. 2 of the document).
+        alpha of ``p <- p - alpha grad J`` (eq. 2 of the assignment).
     warmup_epochs : int
         Epochs in which the rate grows to its peak, batch by batch (`trainer.rates`); 0: none.
     scale_learning_rate : int or None
@@ -71,7 +71,7 @@ class Config:
         kernels for this network, with the element-wise steps inside.
     math : str
         How a GPU multiplies float32: ``'ieee'``, as it is; ``'tf32'``, factors rounded to TF32
-        (10 bits of mantissa) for tensor cores; ``'tf32x3'``, three such products of split
+        (10 bits of mantissa) for tensor cores; ``'tf32x3'``, three such GEMMs of split
         factors, with float32's accuracy.
     graph : bool
         Capture the whole step as a CUDA graph and replay it.
@@ -86,18 +86,18 @@ class Config:
         ``'mnist'`` ($MNIST_DIR, else a downloaded cache), ``'synthetic'``, or a directory of
         IDX files.
     pixels : str
-        ``'raw'`` 0..255 as in the document, or ``'unit'`` 0..1.
+        ``'raw'`` 0..255 as in the assignment, or ``'unit'`` 0..1.
     train_size, test_size : int or None
         Use the first so many images; None is all of them (60000 and 10000 synthetic ones).
     seed : int
         Of the initial weights and of synthetic data.
     evaluate_every : int
-        Precision is computed after every so many epochs and after the last; 0: after the last
+        Accuracy is computed after every so many epochs and after the last; 0: after the last
         only, outside the range 'GPU parallel train'.
     verify : float or None
         Compare with a sequential NumPy run; the largest relative error allowed.
     sync_ranges : bool
-        The document's MPI_Barrier and cudaDeviceSynchronize calls, so that ranges show the
+        The assignment's MPI_Barrier and cudaDeviceSynchronize calls, so that ranges show the
         work they name.
     checksum : bool
         Refuse MNIST-sized data whose MD5 is not MNIST's.
@@ -187,7 +187,7 @@ class Config:
             )
         if self.parallel == "model" and self.overlap:
             raise ConfigError(
-                "--overlap: hides one gradient's sum behind another's product: expected --parallel "
+                "--overlap: hides one gradient's sum behind another's GEMM: expected --parallel "
                 "data; got model, whose only sum is needed at once; leave out --overlap"
             )
         if self.parallel == "model":

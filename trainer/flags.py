@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     _add_data(made.add_argument_group("data"))
     _add_machine(made.add_argument_group("machine"))
     add = made.add_argument_group("results").add_argument
-    add("--evaluate-every", type=int, metavar="K", help="epochs between precisions; 0: at the end")
+    add("--evaluate-every", type=int, metavar="K", help="epochs between accuracies; 0: at the end")
     add("--verify", type=float, nargs="?", const=_DEFAULT_BOUND, metavar="BOUND",
         help="compare with a sequential NumPy run; a relative error beyond BOUND "
         "(1e-5 float32, 5e-3 tf32, 1e-13 float64) exits with 7")  # fmt: skip
@@ -69,7 +69,7 @@ def _add_mathematics(group: Any) -> None:
 def _add_data(group: Any) -> None:
     add = group.add_argument
     add("--data", metavar="DIR|synthetic", help="IDX files ($MNIST_DIR, else a downloaded cache)")
-    add("--pixels", choices=PIXELS, help="0..255 as in the document, or 0..1 (%(default)s)")
+    add("--pixels", choices=PIXELS, help="0..255 as in the assignment, or 0..1 (%(default)s)")
     add("--train-size", type=int, metavar="N", help="only the first N training images")
     add("--test-size", type=int, metavar="N", help="only the first N test images")
     add("--no-checksum", dest="checksum", action="store_false",
@@ -86,11 +86,11 @@ def _add_machine(group: Any) -> None:
         help="where batches come from (host; pinned with the pinned transport)")  # fmt: skip
     add("--gemm", choices=GEMMS, help="who multiplies matrices on a GPU (%(default)s)")
     add("--math", choices=MATHS,
-        help="float32 products as they are, or on tensor cores (%(default)s)")  # fmt: skip
+        help="float32 GEMMs as they are, or on tensor cores (%(default)s)")  # fmt: skip
     add("--graph", action="store_true", help="capture the step as a CUDA graph and replay it")
     add("--threads", type=int, help="BLAS threads per rank (%(default)s: this rank's cores)")
     add("--sync-ranges", action="store_true",
-        help="the document's barriers and synchronizations around ranges")  # fmt: skip
+        help="the assignment's barriers and synchronizations around ranges")  # fmt: skip
 
 
 def configure(arguments: argparse.Namespace) -> Config:

@@ -54,7 +54,7 @@ PARENT: Final[dict[str, str | None]] = {
 """Every range and the range that encloses it."""
 
 SYNCHRONIZED: Final = (COPY_IMAGES, FORWARD, BACKWARD, STEP)
-"""The ranges that wait for the GPU before they end under --sync-ranges, as in the document."""
+"""The ranges that wait for the GPU before they end under --sync-ranges, as in the assignment."""
 
 MARK_KEY: Final = "perfmodel_config"
 

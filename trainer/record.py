@@ -100,7 +100,7 @@ def _rates(config: Config) -> dict[str, Any]:
 
 
 def _tf32_products(config: Config) -> int | None:
-    """Return how many TF32 products one float32 product takes; None without tensor cores."""
+    """Return how many TF32 GEMMs one float32 GEMM takes; None without tensor cores."""
     if config.math == "tf32x3":
         return 2 if config.gemm == "fused" and config.pixels == "raw" else 3
     return 1 if config.math == "tf32" else None

@@ -266,9 +266,9 @@ class Session:
             ).on_all_ranks()
 
     def _evaluate(self) -> None:
-        """Compute the precision on both sets for the last epoch's record."""
+        """Compute the accuracy on both data sets for the last epoch's record."""
         started = time.perf_counter()
-        train, test = self._parts.precisions()
+        train, test = self._parts.accuracies()
         self._history[-1] |= {"precision_train": train, "precision_test": test}
         self._seconds["evaluate"] += time.perf_counter() - started
 

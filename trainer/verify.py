@@ -82,7 +82,7 @@ def verify(
 
 
 def one_ulp_off(config: Config) -> np.ndarray:
-    """Return the initial parameters, each moved to the next larger number of its precision."""
+    """Return the initial parameters, each moved to the next larger number of its dtype."""
     sizes = (config.input_size, config.hidden_size, config.num_classes)
     network = Network(NumpyBackend(), *sizes, config.dtype, 1)
     network.initialize(config.seed)
@@ -91,7 +91,7 @@ def one_ulp_off(config: Config) -> np.ndarray:
 
 
 def _explain(
-    config: Config, errors: dict[str, float], apart: dict[str, float], precision: dict[str, float]
+    config: Config, errors: dict[str, float], apart: dict[str, float], accuracy: dict[str, float]
 ) -> str:
     worst, chaos = max(errors.values()), max(apart.values())
     seen = (
@@ -103,8 +103,8 @@ def _explain(
         return seen + (
             "Training is chaotic at this learning rate: gradients summed in another order, and "
             "fused multiply-adds on a GPU, start such differences, and each step multiplies them. "
-            f"The precision of both runs says whether it matters: {precision['parallel']:.4f} "
-            f"parallel, {precision['sequential']:.4f} sequential. To compare parameters, lower "
+            f"The accuracy of both runs says whether it matters: {accuracy['parallel']:.4f} "
+            f"parallel, {accuracy['sequential']:.4f} sequential. To compare parameters, lower "
             "--learning-rate or --epochs, or give --verify a wider BOUND."
         )
     return seen + (

@@ -14,7 +14,7 @@ from trainer.errors import DeviceError
 from trainer.kernels import make_gemm
 
 MOST_THIN: Final = 32
-"""A product whose smallest size is at most this is thin."""
+"""A GEMM whose smallest size is at most this is thin."""
 
 _BIAS_SIGMOID = cupy.ElementwiseKernel(
     "T z_in, T bias", "T z", "z = T(1) / (T(1) + exp(-(z_in + bias)))", "trainer_bias_sigmoid"
@@ -98,7 +98,7 @@ class CopyQueue:
 
 
 class CupyBackend:
-    """One GPU: device arrays, products by cuBLAS or our kernels, all on one stream.
+    """One GPU: device arrays, GEMMs by cuBLAS or our kernels, all on one stream.
 
     The stream is not CUDA's default one, which cannot be captured, but a blocking one: a
     cudaMemcpy, which works on the default stream, waits for it.

@@ -1,4 +1,4 @@
-"""The NumPy backend: memory, matrix products and fused element-wise steps."""
+"""The NumPy backend: memory, GEMMs and fused element-wise steps."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Immediate:
 class NumpyBackend:
     """NumPy with its BLAS; element-wise chains in cache-sized blocks.
 
-    Matrix products run on the BLAS's threads, the rest on one: threads of our own would have to
-    take the cores from BLAS threads that spin for the next product (2.0 ms for bias and sigmoid
+    GEMMs run on the BLAS's threads, the rest on one: threads of our own would have to
+    take the cores from BLAS threads that spin for the next GEMM (2.0 ms for bias and sigmoid
     on two threads, 1.6 on one, at H = 512, B = 3000 on two cores).
     """
 

@@ -1,4 +1,4 @@
-"""Matrix products by name: every GEMM the trainer can use, made on demand.
+"""GEMMs by name: every one that the trainer can use, made on demand.
 
 A kernel is a .cu file that reads on its own and a class that launches it. To add one, write both
 and give it a line in `GEMMS`.
@@ -17,7 +17,7 @@ Array = Any
 
 
 class Gemm(Protocol):
-    """A matrix product on the device that was current when it was made."""
+    """A matrix multiplication on the device that was current when it was made."""
 
     name: str
 
@@ -70,7 +70,7 @@ MATHS: Final = {
     "cublas": ("ieee", "tf32"),
 }
 """How each can multiply float32: as it is ('ieee'), rounded to TF32 (10 bits of mantissa) for
-tensor cores, or there in three products of TF32 halves, with float32's accuracy."""
+tensor cores, or there in three GEMMs of TF32 halves, with float32's accuracy."""
 
 
 def make_gemm(name: str, *, math: str = "ieee") -> Gemm:
@@ -86,7 +86,7 @@ def make_gemm(name: str, *, math: str = "ieee") -> Gemm:
     if math not in MATHS[name]:
         able = [other for other, maths in MATHS.items() if math in maths]
         raise ConfigError(
-            f"expected {math} products of the GEMM {name!r}; got only {', '.join(MATHS[name])}; "
-            f"use {' or '.join(able) or 'ieee'}"
+            f"expected a GEMM that multiplies in {math}; got {name!r} with only "
+            f"{', '.join(MATHS[name])}; use {' or '.join(able) or 'ieee'}"
         )
     return GEMMS[name](**({"math": math} if len(MATHS[name]) > 1 else {}))

@@ -44,7 +44,7 @@ class CublasGemm:
     Parameters
     ----------
     math : {'ieee', 'tf32'}
-        Whether factors of float32 products are rounded to TF32 for tensor cores.
+        Whether factors of float32 GEMMs are rounded to TF32 for tensor cores.
     """
 
     name = "cublas"

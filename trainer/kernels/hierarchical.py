@@ -1,4 +1,4 @@
-"""The hierarchical GEMM: which tile and how many splits a product gets, and its launch."""
+"""The hierarchical GEMM: which tile and how many splits a GEMM gets, and its launch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WAVES_ENOUGH: Final = 4  # of tiles: the multiprocessors are busy without split
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A block's share of a product, and how long a multiprocessor takes for a slab of it.
+    """A block's share of a GEMM, and how long a multiprocessor takes for a slab of it.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Tile:
         Slabs in shared memory at a time.
     alone_us, each_us : float
         A slab takes max(alone_us, blocks each_us) on a multiprocessor with so many blocks: the
-        latency of one, or the throughput of all. Fitted to products measured on an H200
+        latency of one, or the throughput of all. Fitted to GEMMs measured on an H200
         (docs/ladder.md), for choosing between tiles only.
     """
 
@@ -128,7 +128,7 @@ def choose(m: int, n: int, k: int, kind: tuple[str, str], processors: int) -> Pl
 
 
 def predicted_us(m: int, n: int, k: int, plan: Plan, tiles: Tiles, processors: int) -> float:
-    """Predict the time of a product in microseconds: launch + slabs + partial sums.
+    """Predict the time of a GEMM in microseconds: launch + slabs + partial sums.
 
     Blocks are dealt to the multiprocessors in waves, and the busiest one decides (wave
     quantization); beyond four waves the dealing evens out to half a wave.
@@ -164,7 +164,7 @@ class HierarchicalGemm:
         How float32 is multiplied: exactly as it is, rounded to TF32 on tensor cores, or split
         into two TF32 numbers there, which keeps float32's accuracy.
     plan : Plan, optional
-        Use this for every product instead of `choose`.
+        Use this for every GEMM instead of `choose`.
     device : Device, optional
         By default the current GPU.
     """
@@ -214,7 +214,7 @@ class HierarchicalGemm:
     def _prepare(
         self, a: Any, b: Any, out: Any, alpha: float, beta: float, bias: Any, b_exact: bool
     ) -> tuple[Any, ...]:
-        """Choose, compile and make the workspace of a product."""
+        """Choose, compile and make the workspace of a GEMM."""
         dtype, (m, n), k = out.dtype.name, out.shape, a.shape[1]
         math = self._math if dtype == "float32" else "ieee"
         kind = ("tf32x2" if b_exact and math == "tf32x3" else math, dtype)

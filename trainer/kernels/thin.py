@@ -1,4 +1,4 @@
-"""Products with one short dimension: thin.cu for few rows or columns, thin_outer.cu for a short k.
+"""GEMMs with one short dimension: thin.cu for few rows or columns, thin_outer.cu for a short k.
 
 Of C = 10 classes these are W2 a1 and dz2 a1^T (few rows), W2^T dz2 (short k), and sums of rows (one
 column of ones). Other shapes come out right, a few rows at a time, and slowly: use them for nothing
@@ -44,7 +44,7 @@ class Shape:
 
 
 class ThinGemm(PlannedGemm):
-    """A product that streams its one large matrix once, in one launch, deterministically."""
+    """A GEMM that streams its one large matrix once, in one launch, deterministically."""
 
     name = "thin"
 

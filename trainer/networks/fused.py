@@ -1,4 +1,4 @@
-"""The network over kernels written for it: four launches a batch where products were alone."""
+"""The network over kernels written for it: four launches a batch where GEMMs were alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BACKWARD_THREADS: Final = 256
 
 
 class FusedNetwork(Network):
-    """`Network` on a GPU with its element-wise steps inside the products.
+    """`Network` on a GPU with its element-wise steps inside the GEMMs.
 
     ===========================  ==================================================================
     kernel                       computes
@@ -41,7 +41,7 @@ class FusedNetwork(Network):
     ----------
     exact_images : bool
         All pixels are whole numbers up to 2048: TF32 holds them, so that ``--math tf32x3`` takes
-        two products for its three.
+        two GEMMs for its three.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The two-layer network: parameters, forward, backward and step, once for NumPy and CuPy.
 
-Layout, as in the document: a batch is a matrix whose columns are images. In memory an image is
+Layout, as in the assignment: a batch is a matrix whose columns are images. In memory an image is
 contiguous, so x is held as (B', D) and used as its transpose; all other matrices are row-major.
 
 ===========  ==========  =========================================================
@@ -73,7 +73,7 @@ class Network:
 
     @staticmethod
     def initial(seed: int, inputs: int, hidden: int, classes: int) -> np.ndarray:
-        """Return W = 0.01 randn and b = 0, as the document has them, flat, in float64."""
+        """Return W = 0.01 randn and b = 0, as the assignment has them, flat, in float64."""
         flat = np.zeros(hidden * inputs + hidden + classes * hidden + classes)
         host = Tensors.split(flat, inputs, hidden, classes)
         rng = np.random.default_rng(seed)

@@ -134,8 +134,8 @@ class Assembly:
             self._comm.sum_in_place(own)
         return float(own[0])
 
-    def precisions(self) -> tuple[float, float]:
-        """Return the precision on the training and on the test set (collective)."""
+    def accuracies(self) -> tuple[float, float]:
+        """Return the accuracy on the training and on the test set (collective)."""
         sets = zip((self.batches, self._tests), self._labels, strict=True)
         correct = np.array([self._plain.count_correct(*each) for each in sets], np.int64)
         self._comm.sum_in_place(correct)

@@ -73,7 +73,7 @@ class NcclTransport:
     """NCCL's all-reduce of GPU memory, queued on a stream: the host waits for nothing.
 
     One flat message; with `Parties.overlap` two, the early gradients' on a stream of their own
-    beside the product that computes W1's.
+    beside the GEMM that computes W1's.
     """
 
     steps: bool = False

@@ -19,7 +19,7 @@ _SMALLEST_CHUNK_BYTES: Final = 64 << 10
 
 
 class HostTransport:
-    """The document's baseline: device to host, MPI_Allreduce, host to device.
+    """The assignment's baseline: device to host, MPI_Allreduce, host to device.
 
     Per rank and batch it moves n b bytes each way over PCIe (n = HD + H + CH + C elements of b
     bytes) and all-reduces n b bytes. With NumPy the gradients are on the host already and only
@@ -52,7 +52,7 @@ class HostTransport:
         """Do nothing: everything is summed at the end."""
 
     def all_reduce(self) -> None:
-        """Copy out, sum, copy back; each part under the document's range."""
+        """Copy out, sum, copy back; each part under the assignment's range."""
         p, on_device = self._parties, self._parties.backend.on_device
         if on_device:
             with p.ranges[names.DEVICE_TO_HOST]:

@@ -240,7 +240,8 @@ def _messages(case: TrainerCase) -> Iterator[Allocation]:
     if case.transport == "nccl":
         yield Allocation("NCCL's buffers", "messages", "device", None, "NCCL's own")
     elif case.transport == "peer":
-        yield Allocation("inbox and flags", "messages", "device", None, "see trainer/kernels/peer.py")
+        why = "see trainer/kernels/peer.py"
+        yield Allocation("inbox and flags", "messages", "device", None, why)
     elif case.parallel == "model" and case.transport in ("pinned", *_FLAT_PINNED):
         for share in case.shares(case.images):
             yield Allocation(f"z2 of {share}", "messages", "pinned", b * C * share, "b C B")

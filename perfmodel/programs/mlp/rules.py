@@ -66,7 +66,7 @@ def refusals(settings: Mapping[str, str], item_bytes: int, classes: int) -> Iter
         )
     if s["parallel"] == "model" and s.get("overlap") == "yes":
         yield (
-            "--overlap: hides one gradient's sum behind another's product: expected --parallel "
+            "--overlap: hides one gradient's sum behind another's GEMM: expected --parallel "
             "data; got model, whose only sum is needed at once; leave out --overlap"
         )
     if s["parallel"] == "model":
