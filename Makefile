@@ -52,8 +52,8 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
 	@echo "installing perfmodel and what its tests need into $(VENV) ..."
-	@if command -v uv >/dev/null; then uv pip install -q --python $(BIN)/python -e ".[dev,trainer]"; \
-	else $(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev,trainer]"; fi
+	@if command -v uv >/dev/null; then uv pip install -q --python $(BIN)/python -e ".[dev]"; \
+	else $(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev]"; fi
 	@touch $(VENV)/.installed $@
 
 clean:

@@ -7,7 +7,7 @@ is reported and the others go on.
     MNIST_DIR=... python benchmarks/convergence.py --parts gpu     # under three minutes on an H200
     python benchmarks/convergence.py --rehearse --output /tmp/try  # all, tiny, without a GPU
 
-Needs the packages of the extra "trainer", and CuPy for the parts of the GPU.
+Needs the packages of the extra "mpi", pooch or $MNIST_DIR, and CuPy for the parts of the GPU.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -124,6 +125,22 @@ def test_nothing_is_compiled_and_all_data_is_inside(wheel: Path) -> None:
         for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
     }
     assert inside <= names
+
+
+def test_extras_bring_what_they_are_named_for(wheel: Path) -> None:
+    """No extra promises the trainer, which no wheel holds; every extra that is advised exists."""
+    with zipfile.ZipFile(wheel) as packed:
+        about = packed.read("perfmodel-0.3.0.dist-info/METADATA").decode()
+    extras = set(re.findall(r"^Provides-Extra: (.+)$", about, re.MULTILINE))
+    assert "trainer" not in extras
+    advised = [
+        extra
+        for folder, pattern in (("docs", "*.md"), ("perfmodel", "*.py"), ("benchmarks", "*.py"))
+        for path in (ROOT / folder).rglob(pattern)
+        for names in re.findall(r"(?:perfmodel|['\" ]\.)\[([a-z0-9,-]+)\]", path.read_text("utf-8"))
+        for extra in names.split(",")
+    ]
+    assert {"gpu", "mpi", "nvml"} <= set(advised) <= extras
 
 
 def test_the_wheel_works_where_there_is_no_repository(wheel: Path, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def nvtx(place: Place) -> Probe:
     version = parse(answer.text) if answer.ok else None
     if version is None:
         absent = "No module named 'nvtx'" in answer.text
-        advice = "run: pip install nvtx==0.2.11 (any Nsight Systems), or perfmodel[trainer]"
+        advice = "run: pip install nvtx==0.2.11 (any Nsight Systems), or perfmodel[mpi]"
         return Probe("absent" if absent else "broken", f"nvtx: {answer.last_line}", advice)
     where = place.which("nsys")
     tool = parse(place.ask(where, "--version").text) if where else None
