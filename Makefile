@@ -22,7 +22,7 @@ figures: $(VENV)/.installed-dev
 	$(BIN)/jupyter execute notebooks/*.ipynb
 
 report: figures
-	$(BIN)/perfmodel writeup
+	$(BIN)/python -m writeup
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -21,7 +21,7 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS: Final = (
     "analyze", "report", "compare", "calibrate", "predict", "whatif", "stats", "formulas", "layers",
     "splits", "scaling", "machine", "counters", "memory", "utilization", "timeline", "tta",
-    "completion", "doctor", "writeup",
+    "completion", "doctor",
 )  # fmt: skip
 """One file in commands/ each, with a command of its name."""
 
