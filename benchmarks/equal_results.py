@@ -6,7 +6,8 @@ Each case is a line of equal_cases.txt: perfmodel commands, run by equal_run.py 
 on the reports of BEFORE. Exit codes, text, CSV, JSON and every file written must be equal; numbers
 exactly, unless TOLERANCES says otherwise. Intended changes are listed below: RENAMED, REWORDED,
 ARGUMENTS, EXPECTED. A difference is one line: case, file and path in it, before -> after. The exit
-code is 1 if there is any.
+code is 1 if there is any. REGEX is found in the name of a case, which is its commands (--list):
+--only '^(stats|compare)', --only ddp.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 RENAMED: Final[dict[str, str]] = {}
-"""Keys of JSON and columns of tables: before -> after."""
+"""Keys of JSON, columns of tables and names of files: before -> after."""
 
 REWORDED: Final[dict[str, str]] = {
+    "wanted": "expected",
+    "found": "got",
     "trainer/stepper.py": "trainer/kernels/peer.py",
 }
-"""Words and phrases of text and of strings: before -> after."""
+"""Words and phrases of text and of strings: before -> after; replaced in both, as some stay."""
 
 ARGUMENTS: Final[dict[str, str]] = {}
 """Arguments of the command line: before -> after."""
@@ -72,7 +75,7 @@ class Rules(NamedTuple):
         return self.renamed.get(key, key)
 
     def text(self, text: str, *, headers: bool = False) -> str:
-        """How a text reads after; headers of tables in it are columns."""
+        """A text with listed phrases replaced; headers of tables in it are columns."""
         changes = {**self.reworded, **(self.renamed if headers else {})}
         return _phrases(tuple(changes)).sub(lambda m: changes[m[0]], text) if changes else text
 
@@ -105,12 +108,15 @@ class Difference(NamedTuple):
     after: Any
 
     def __str__(self) -> str:
-        return f"{self.path}: {_short(self.before)} -> {_short(self.after)}"
+        texts = [v if isinstance(v, str) else json.dumps(v) for v in (self.before, self.after)]
+        equal = len(os.path.commonprefix(texts)) - 20  # noqa: RUF071
+        return f"{self.path}: " + " -> ".join(_short(text, equal) for text in texts)
 
 
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 90 else f"{text[:80]}... ({len(text)} characters)"
+def _short(text: str, start: int) -> str:
+    if start > 20:
+        text = f"...{text[start:]}"
+    return text if len(text) <= 90 else f"{text[:87]}..."
 
 
 def compare(before: Any, after: Any, rules: Rules, path: str = "") -> Iterator[Difference]:
@@ -126,8 +132,8 @@ def compare(before: Any, after: Any, rules: Rules, path: str = "") -> Iterator[D
         for i, (old, new) in enumerate(zip(before, after, strict=False)):
             yield from compare(old, new, rules, f"{path}[{i}]")
     else:
-        old = rules.text(before) if isinstance(before, str) else before
-        if not rules.same(old, after, path):
+        old, new = (rules.text(v) if isinstance(v, str) else v for v in (before, after))
+        if not rules.same(old, new, path):
             yield Difference(path, before, after)
 
 
@@ -135,7 +141,7 @@ def compare_text(before: str, after: str, rules: Rules, path: str = "") -> Itera
     """Differences of two texts by words: neither padding, nor wrapping, nor rules count."""
     old, new = (
         [word for word in text.split() if not re.fullmatch(r"\W*[-=─━]{3,}\W*", word)]
-        for text in (rules.text(before, headers=True), after)
+        for text in (rules.text(before, headers=True), rules.text(after))
     )
     if rules.only_numbers:
         old, new = ([word for word in words if re.search(r"\d", word)] for words in (old, new))
@@ -254,12 +260,11 @@ def compare_cases(
     counts = Counter(cases=len(names))
     kinds: Counter[str] = Counter()
     for name in names:
-        roots = before / name, after / name
-        paths = {p.relative_to(root) for root in roots for p in root.rglob("*") if p.is_file()}
-        for path in sorted(paths - {Path("commands.json")}):
-            old, new = (r / path for r in roots)
-            counts.update(files=1, numbers=len(re.findall(r"(?<![\w.])\d+", _read(old))))
-            for found in compare_files(str(path), _read(old), _read(new), rules):
+        old, new = (_files(root / name, rules) for root in (before, after))
+        for file in sorted({*old, *new}):
+            texts = old.get(file, ABSENT), new.get(file, ABSENT)
+            counts.update(files=1, numbers=len(re.findall(r"(?<![\w.])\d+", texts[0])))
+            for found in compare_files(file, *texts, rules):
                 if any(re.search(pattern, f"{name}/{found.path}") for pattern in EXPECTED):
                     counts.update(expected=1)
                     continue
@@ -274,8 +279,12 @@ def compare_cases(
     return counts
 
 
-def _read(path: Path) -> str:
-    return path.read_text("utf-8") if path.exists() else ABSENT
+def _files(folder: Path, rules: Rules) -> dict[str, str]:
+    """What a case printed and wrote, by how the file is called after."""
+    files = (path for path in folder.rglob("*.*") if path.is_file())
+    found = {path.relative_to(folder): path.read_text("utf-8") for path in files}
+    found.pop(Path("commands.json"), None)
+    return {str(path.with_name(rules.key(path.name))): text for path, text in found.items()}
 
 
 def main() -> int:
