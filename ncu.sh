@@ -51,7 +51,7 @@ ranks=${RANKS:-${SLURM_NTASKS:-1}} counted=${NCU_RANK:-0}
 [[ $ranks =~ ^[1-9][0-9]*$ ]] || die "RANKS: expected a number of ranks; got '$ranks'"
 [[ $counted =~ ^[0-9]+$ ]] && [ "$counted" -lt "$ranks" ] ||
     die "NCU_RANK: expected one of ranks 0 to $((ranks - 1)); got '$counted'"
-"$python" -c 'import perfmodel.analysis.metrics' ||
+"$python" -c 'import perfmodel.analysis.counters' ||
     die "expected perfmodel's packages in $python (above: what is missing);" \
         "run: $python -m pip install $root"
 "$python" -c 'import nvtx' 2>/dev/null || [ -z "${NCU_RANGE-batch iteration}" ] ||
@@ -91,7 +91,7 @@ train=("$python" -m trainer "${flags[@]}")
 choose='rank=$1 counted=$2 words=$3; shift 3
     if [ "${!rank:-0}" = "$counted" ]; then exec "$@"; fi
     shift "$words"; exec "$@"'
-metrics=$("$python" -c 'from perfmodel.analysis.metrics import METRICS
+metrics=$("$python" -c 'from perfmodel.analysis.counters import METRICS
 from perfmodel.readers.ncu import DEVICE
 print(",".join((*METRICS, DEVICE)))')
 log=$base.log

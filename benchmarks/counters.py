@@ -21,10 +21,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
 from ncu_run import Failed, collect  # noqa: E402
 
-from perfmodel.analysis.metrics import (  # noqa: E402
-    METRICS,
-    SECTORS,
-)
+from perfmodel.analysis.counters import METRICS, SECTORS  # noqa: E402
 from perfmodel.base.errors import PerfmodelError  # noqa: E402
 from perfmodel.readers.ncu import (  # noqa: E402
     DEVICE,

@@ -29,7 +29,7 @@ from perfmodel.analysis.runs import Options, analyze_traces  # noqa: E402
 from perfmodel.base import escape, units  # noqa: E402
 from perfmodel.base.errors import PerfmodelError  # noqa: E402
 from perfmodel.machines.gpu_samples import read_series  # noqa: E402
-from perfmodel.machines.measure import measurement_file  # noqa: E402
+from perfmodel.machines.measure import measurement  # noqa: E402
 from perfmodel.models import model_file  # noqa: E402
 from perfmodel.readers import ncu, nsys  # noqa: E402
 from perfmodel.readers.run_records import launch_of_record  # noqa: E402
@@ -174,7 +174,7 @@ def model_json(data: bytes) -> None:
 
 def machine_toml(data: bytes) -> None:
     """Read a machine."""
-    measurement_file.choose(str(_file(data, ".toml")))
+    measurement.choose(str(_file(data, ".toml")))
 
 
 def records(data: bytes) -> None:

@@ -25,9 +25,11 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 from gemm_problems import Problem, network, squares, worth_measuring  # noqa: E402
 from ncu_run import Failed, collect  # noqa: E402
 
-from perfmodel.analysis import metrics  # noqa: E402
-from perfmodel.analysis.counted import Counted  # noqa: E402
-from perfmodel.analysis.metrics import METRICS  # noqa: E402
+from perfmodel.analysis import counters  # noqa: E402
+from perfmodel.analysis.counters import (  # noqa: E402
+    METRICS,
+    Counted,
+)
 from perfmodel.readers.ncu import Launch, parse  # noqa: E402
 from trainer.kernels import GEMMS, MATHS  # noqa: E402
 
@@ -35,7 +37,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "gemm_counters.json"
 PICTURE = ROOT / "docs" / "images" / "gemm_roofline.png"
 MARKER = "marker"
 METRICS = METRICS
-SCALAR_UNITS, TENSOR_UNITS = tuple(metrics.SCALAR), tuple(metrics.TENSOR)
+SCALAR_UNITS, TENSOR_UNITS = tuple(counters.SCALAR), tuple(counters.TENSOR)
 
 
 def products(launches: Iterable[Launch]) -> list[list[Launch]]:

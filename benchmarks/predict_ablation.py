@@ -21,7 +21,7 @@ from predict_launches import MACHINE, Launches
 from predict_report import PAGE, percent, table
 from predict_score import predict_rows
 
-from perfmodel.machines.measure.measurement_file import load
+from perfmodel.machines.measure.measurement import load
 from perfmodel.models import micro
 from perfmodel.programs.mlp.observe import Observation
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from perfmodel.base.errors import ModelError
-from perfmodel.machines.measure.measurement_file import load
+from perfmodel.machines.measure.measurement import load
 from perfmodel.models import micro
 from perfmodel.models.alone import Alone, from_measurement
 from perfmodel.models.calibrate import calibrate

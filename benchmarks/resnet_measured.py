@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from perfmodel.base.table import Column, Table, render
 from perfmodel.machines.machine import Machine
-from perfmodel.workloads.cnn import Cost, total, training_bytes
-from perfmodel.workloads.resnets import resnet
+from perfmodel.workloads.layers import Cost, total, training_bytes
+from perfmodel.workloads.networks import resnet
 
 PEAKS: Final = {
     "fp32": "float32", "tf32": "tf32_tensor", "bf16": "float16_tensor", "fp16": "float16_tensor",

@@ -20,8 +20,8 @@ from studies.resnet_errata import errata  # noqa: E402
 
 from perfmodel.base.table import Column, Table, render  # noqa: E402
 from perfmodel.machines.machine import Machine, known  # noqa: E402
-from perfmodel.workloads.cnn import Cost, costs, total, training_bytes  # noqa: E402
-from perfmodel.workloads.resnets import resnet  # noqa: E402
+from perfmodel.workloads.layers import Cost, costs, total, training_bytes  # noqa: E402
+from perfmodel.workloads.networks import resnet  # noqa: E402
 
 PAGE: Final = ROOT / "docs" / "resnet.md"
 SCRIPT: Final = "benchmarks/resnet.py --document"

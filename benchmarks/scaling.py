@@ -28,7 +28,7 @@ from perfmodel.analysis.bandwidth import Bandwidth, of_launches, of_machine  # n
 from perfmodel.analysis.measure import Launch, launches_of  # noqa: E402
 from perfmodel.analysis.study import Series, Study, study  # noqa: E402
 from perfmodel.base.table import Column, Table, render  # noqa: E402
-from perfmodel.machines.measure.measurement_file import load  # noqa: E402
+from perfmodel.machines.measure.measurement import load  # noqa: E402
 from perfmodel.models.scaling_laws import fit, karp_flatt, weak_fraction  # noqa: E402
 from perfmodel.readers import read  # noqa: E402
 from perfmodel.render.plot import save  # noqa: E402

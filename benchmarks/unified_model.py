@@ -11,7 +11,7 @@ import numpy as np
 
 from perfmodel.base.errors import ModelError
 from perfmodel.models.allocators import UNIT_BYTES
-from perfmodel.models.student import quantile
+from perfmodel.models.spread import t_quantile
 
 _LEVEL: Final = 0.05
 
@@ -47,7 +47,7 @@ class MemoryModel:
         """
         mean, spread, n = _moments(self.at)
         noise = self.residual_bytes * math.sqrt(1 + 1 / n + (x - mean) ** 2 / spread)
-        half = max(quantile(_LEVEL, n - 2) * noise, UNIT_BYTES)  # nobody hands out less
+        half = max(t_quantile(_LEVEL, n - 2) * noise, UNIT_BYTES)  # nobody hands out less
         value = self.constant_bytes + self.slope_bytes * x
         return value, value - half, value + half
 
@@ -102,7 +102,7 @@ def fit_memory(x: Sequence[float], measured_bytes: Sequence[float]) -> MemoryMod
     slope = float(((at - mean) * (y - y.mean())).sum() / spread)
     constant = float(y.mean() - slope * mean)
     residual = math.sqrt(float(((y - constant - slope * at) ** 2).sum()) / (n - 2))
-    t = quantile(_LEVEL, n - 2)
+    t = t_quantile(_LEVEL, n - 2)
     return MemoryModel(
         constant,
         slope,

@@ -17,7 +17,7 @@ from vecadd_model import predicted  # noqa: E402
 from perfmodel.base.table import Column, Table, render  # noqa: E402
 from perfmodel.base.units import si  # noqa: E402
 from perfmodel.machines.machine import Machine, datasheet, named  # noqa: E402
-from perfmodel.machines.measure.measurement_file import load  # noqa: E402
+from perfmodel.machines.measure.measurement import load  # noqa: E402
 from perfmodel.render.plot.output import save  # noqa: E402
 from perfmodel.render.plot.timings import Timing, timings  # noqa: E402
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.analysis.compare.compare import LEAST, CompareOptions, compare_traces
+from perfmodel.analysis.compare.compare import LEAST, CompareOptions, Comparison, compare_traces
 from perfmodel.analysis.compare.effects import LAUNCH_NOISE
-from perfmodel.analysis.compare.result import Comparison
 from perfmodel.analysis.result import Analysis, RunAnalysis
 from perfmodel.analysis.runs import Options, analyze_traces
 from perfmodel.base.errors import WorkloadError

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from perfmodel.analysis.compare.compare import CompareOptions, compare_sides
-from perfmodel.analysis.compare.result import Comparison, Side
+from perfmodel.analysis.compare.compare import CompareOptions, Comparison, Side, compare_sides
 from perfmodel.analysis.compare.series import Launch, Series
 
 PATHS = [("batch",), *(("batch", f"range {i}") for i in range(1, 12))]

@@ -21,15 +21,19 @@ from perfmodel.machines.machine import Figure, Machine, named
 from perfmodel.machines.measure import host
 from perfmodel.machines.measure.measure import measure
 from perfmodel.machines.measure.measurement import (
+    FULL,
+    QUICK,
     Found,
     MachineMeasurement,
     Products,
     Series,
     Spread,
+    best_product,
+    load,
+    products_of_the_trainer,
+    save,
 )
-from perfmodel.machines.measure.measurement_file import load, save
 from perfmodel.machines.measure.ranks import Ranks, connect
-from perfmodel.machines.measure.shapes import FULL, QUICK, best_product, products_of_the_trainer
 from perfmodel.render import machines as report
 
 SIZES = (4096, 65536, 1048576, 16777216)

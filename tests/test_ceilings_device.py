@@ -14,8 +14,8 @@ from cuda_on_cpu import Emulator, device_array
 from trainer_helpers import environment, mpirun_command
 
 from perfmodel.machines.machine import datasheet
-from perfmodel.machines.measure import device, device_arithmetic, device_memory
-from perfmodel.machines.measure.measurement_file import load
+from perfmodel.machines.measure import device
+from perfmodel.machines.measure.measurement import load
 
 STUB = Path(__file__).with_name("cupy_stub")
 CUBLAS = """
@@ -49,7 +49,7 @@ def emulator(gxx: str, tmp_path_factory: pytest.TempPathFactory) -> Emulator:
 @pytest.mark.parametrize(("dtype", "macro"), [("float32", "SINGLE"), ("float64", "DOUBLE")])
 def test_the_multiply_adds_are_all_done(emulator: Emulator, dtype: str, macro: str) -> None:
     """An odd number of steps takes x to b - x; rounds times 4 is even: x stays."""
-    kernel = emulator.compile(device_arithmetic.SOURCE, "fma", **MACROS, **{macro: 1})
+    kernel = emulator.compile(device.ARITHMETIC_SOURCE, "fma", **MACROS, **{macro: 1})
     start = device_array(np.random.default_rng(1).integers(-9, 9, 1026).astype(dtype))
     start[0] = -1
     out = device_array(np.zeros(2 * 32, dtype))
@@ -64,7 +64,7 @@ def test_the_multiply_adds_are_all_done(emulator: Emulator, dtype: str, macro: s
 
 @pytest.mark.parametrize("count", [1, 63, 64, 300, 1000])
 def test_the_copies_touch_every_element(emulator: Emulator, count: int) -> None:
-    module = emulator.compile(emulated(device_memory.SOURCE), "memory")
+    module = emulator.compile(emulated(device.MEMORY_SOURCE), "memory")
     random = np.random.default_rng(1)
     a, b = (device_array(random.random(4 * count).astype(np.float32)) for _ in range(2))
     out, size = device_array(np.zeros(4 * count, np.float32)), np.int64(count)
@@ -90,10 +90,10 @@ def test_random_numbers_are_random(emulator: Emulator) -> None:
 
 
 SOURCES = [
-    ("fma float16", device_arithmetic.SOURCE, ["-DHALF"]),
-    ("fma float32", device_arithmetic.SOURCE, ["-DSINGLE"]),
-    ("fma float64", device_arithmetic.SOURCE, ["-DDOUBLE"]),
-    ("memory", device_memory.SOURCE, []),
+    ("fma float16", device.ARITHMETIC_SOURCE, ["-DHALF"]),
+    ("fma float32", device.ARITHMETIC_SOURCE, ["-DSINGLE"]),
+    ("fma float64", device.ARITHMETIC_SOURCE, ["-DDOUBLE"]),
+    ("memory", device.MEMORY_SOURCE, []),
     ("device", device.SOURCE, []),
 ]
 

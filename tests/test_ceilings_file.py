@@ -27,8 +27,11 @@ from perfmodel.machines.measure.measurement import (
     Products,
     Series,
     Spread,
+    choose,
+    load,
+    parse,
+    save,
 )
-from perfmodel.machines.measure.measurement_file import choose, load, parse, save
 from perfmodel.render.machines import rows
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"

@@ -10,8 +10,7 @@ from build_report import ReportBuilder
 from build_thread import Thread
 from build_training import Training, training_report
 
-from perfmodel.analysis.compare.compare import CompareOptions, compare_traces
-from perfmodel.analysis.compare.result import Comparison, Row
+from perfmodel.analysis.compare.compare import CompareOptions, Comparison, Row, compare_traces
 from perfmodel.base.errors import ReportError, SchemaError, WorkloadError
 from perfmodel.readers import read
 from perfmodel.render.compare import document, text

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from compare_helpers import certain, compared
 
-from perfmodel.analysis.compare.compare import compare_traces
+from perfmodel.analysis.compare.compare import Comparison, compare_traces
 from perfmodel.analysis.compare.effects import LAUNCH_NOISE, SCALES
-from perfmodel.analysis.compare.result import Comparison
 from perfmodel.analysis.compare.series import Key, Launch, Series, launch_of
 from perfmodel.readers import read
 from perfmodel.readers.trace import Trace

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.analysis.compare.effects import Effect, Median, effect, holm, median
-from perfmodel.models.student import quantile, two_sided
+from perfmodel.models.spread import t_quantile, t_two_sided
 
 # --- Student's t
 
@@ -22,22 +22,22 @@ from perfmodel.models.student import quantile, two_sided
      (0.001, 3, 12.92398), (0.05, 1e6, 1.95997)],
 )  # fmt: skip
 def test_quantiles_of_published_tables(p: float, df: float, t: float) -> None:
-    assert quantile(p, df) == pytest.approx(t, rel=1e-5)
-    assert two_sided(t, df) == pytest.approx(p, rel=1e-4)
+    assert t_quantile(p, df) == pytest.approx(t, rel=1e-5)
+    assert t_two_sided(t, df) == pytest.approx(p, rel=1e-4)
 
 
 def test_tails_in_closed_form() -> None:
     """One degree of freedom is Cauchy's distribution; two have a closed form, too."""
     for t in (1e-6, 0.3, 1.0, 7.0, 1e4):
-        assert two_sided(t, 1) == pytest.approx(1 - 2 / math.pi * math.atan(t), rel=1e-6)
-        assert two_sided(t, 2) == pytest.approx(1 - t / math.sqrt(2 + t * t), rel=1e-6, abs=1e-15)
-    assert two_sided(0.0, 3) == 1.0
-    assert two_sided(math.inf, 3) == 0.0
+        assert t_two_sided(t, 1) == pytest.approx(1 - 2 / math.pi * math.atan(t), rel=1e-6)
+        assert t_two_sided(t, 2) == pytest.approx(1 - t / math.sqrt(2 + t * t), rel=1e-6, abs=1e-15)
+    assert t_two_sided(0.0, 3) == 1.0
+    assert t_two_sided(math.inf, 3) == 0.0
 
 
 @given(st.floats(1e-7, 0.99), st.floats(1, 200))
 def test_quantile_and_tail_are_inverse(p: float, df: float) -> None:
-    assert two_sided(quantile(p, df), df) == pytest.approx(p, rel=1e-6)
+    assert t_two_sided(t_quantile(p, df), df) == pytest.approx(p, rel=1e-6)
 
 
 # --- Holm

@@ -12,12 +12,19 @@ from build_ncu import FADD, FFMA, L1, L2, READ, TF32, TIME, WRITE, Kernel, wide
 from cli_helpers import EVIL, fails, harmless, perfmodel, succeeds
 from test_ceilings_file import MEASURED
 
-from perfmodel.analysis.against import device_of, place
-from perfmodel.analysis.counted import Counted, by_kernel, by_range, inside
-from perfmodel.analysis.metrics import METRICS, command
+from perfmodel.analysis.counters import (
+    METRICS,
+    Counted,
+    by_kernel,
+    by_range,
+    command,
+    device_of,
+    inside,
+    place,
+)
 from perfmodel.base.errors import SchemaError
 from perfmodel.machines.machine import Machine, named
-from perfmodel.machines.measure.measurement_file import save
+from perfmodel.machines.measure.measurement import save
 from perfmodel.readers.ncu import Launch, parse
 
 GOLDEN = Path(__file__).parent / "golden" / "ncu" / "h200_forward_gemm_1.csv"

@@ -11,9 +11,15 @@ from cli_helpers import perfmodel, succeeds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfmodel.analysis.counted import by_range
-from perfmodel.analysis.metrics import METRICS
-from perfmodel.analysis.theory import as_counted, batches_of, compare, explain, warnings
+from perfmodel.analysis.counters import (
+    METRICS,
+    as_counted,
+    batches_of,
+    by_range,
+    compare,
+    explain,
+    warnings,
+)
 from perfmodel.base.errors import WorkloadError
 from perfmodel.programs.mlp.mlp import mlp
 from perfmodel.readers.ncu import Launch

@@ -19,17 +19,23 @@ from trainer_helpers import need_mpi
 
 from perfmodel.base.table import render
 from perfmodel.commands.doctor import doctor
-from perfmodel.machines.doctor import gpu, nsight, packages, ranks
-from perfmodel.machines.doctor.check import PURPOSES, Check, Probe, Question, State, judge, make
-from perfmodel.machines.doctor.diagnose import QUESTIONS, diagnose
-from perfmodel.machines.doctor.place import Place
-from perfmodel.machines.doctor.versions import (
+from perfmodel.machines.doctor import gpu, host
+from perfmodel.machines.doctor.check import (
+    PURPOSES,
     SHIPPED_WITH,
+    Check,
+    Place,
+    Probe,
+    Question,
+    State,
     driver_with_nsys,
+    judge,
+    make,
     newest_cuda,
     nvtx_with_nsys,
     parse,
 )
+from perfmodel.machines.doctor.diagnose import QUESTIONS, diagnose
 from perfmodel.render.doctor import document, sentences, table
 
 ROOT = Path(__file__).parents[1]
@@ -154,7 +160,7 @@ def test_what_hangs_is_ended_with_all_it_started(place: Fake, tmp_path: Path) ->
     here = place({"nsys": f"sleep 300 & echo $! > {tmp_path}/child; echo thinking; sleep 300"})
     here = Place(here.environment, here.root, patience=0.05)
     began = time.monotonic()
-    probe = make(Question("nsys", frozenset(), nsight.nsys), here)
+    probe = make(Question("nsys", frozenset(), gpu.nsys), here)
     assert time.monotonic() - began < 20
     assert probe.state == "broken"
     assert "no answer within 0.5 s" in probe.found
@@ -169,29 +175,29 @@ def test_what_hangs_is_ended_with_all_it_started(place: Fake, tmp_path: Path) ->
 
 
 def test_nsight_systems_is_tried(place: Fake) -> None:
-    assert nsight.nsys(place()).state == "absent"
-    assert nsight.nsys_exports(place()).state == "absent"
+    assert gpu.nsys(place()).state == "absent"
+    assert gpu.nsys_exports(place()).state == "absent"
     good = place({"nsys": NSYS.format("2024.2.3.38") + RECORDS})
-    assert nsight.nsys(good).state == "good"
-    assert nsight.nsys_exports(good).state == "good"
+    assert gpu.nsys(good).state == "good"
+    assert gpu.nsys_exports(good).state == "good"
     old = place({"nsys": NSYS.format("2021.1.1")})
-    assert nsight.nsys(old).state == "doubtful"
+    assert gpu.nsys(old).state == "doubtful"
     for script in ("exit 3", "echo Importation failed; exit 1", "kill -SEGV $$"):
         broken = place({"nsys": script})
-        assert nsight.nsys(broken).state == "broken"
-        assert nsight.nsys_exports(broken).state == "broken"
+        assert gpu.nsys(broken).state == "broken"
+        assert gpu.nsys_exports(broken).state == "broken"
     assert (
         "Importation failed"
-        in nsight.nsys_exports(place({"nsys": "echo Importation failed; exit 1"})).found
+        in gpu.nsys_exports(place({"nsys": "echo Importation failed; exit 1"})).found
     )
 
 
 @pytest.mark.nsys
 def test_the_real_nsight_systems(nsys: str) -> None:
     here = Place({**os.environ, "PATH": f"{Path(nsys).parent}{os.pathsep}{os.environ['PATH']}"})
-    assert nsight.nsys(here).state == "good"
-    assert nsight.nsys_exports(here).state == "good"
-    assert nsight.driver_known(here).state in ("absent", "good", "doubtful")
+    assert gpu.nsys(here).state == "good"
+    assert gpu.nsys_exports(here).state == "good"
+    assert gpu.driver_known(here).state in ("absent", "good", "doubtful")
 
 
 def test_ranges_of_nvtx(place: Fake, module: Callable[[str, str], None]) -> None:
@@ -201,11 +207,11 @@ def test_ranges_of_nvtx(place: Fake, module: Callable[[str, str], None]) -> None
     info = Path(fake) / "nvtx-0.2.13.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nvtx\nVersion: 0.2.13\n")
-    assert nsight.nvtx(place()).found == "nvtx 0.2.13; no nsys to go with it"
-    assert nsight.nvtx(place({"nsys": NSYS.format("2024.2.3.38")})).state == "broken"
-    assert nsight.nvtx(place({"nsys": NSYS.format("2025.3.2.1")})).state == "good"
+    assert gpu.nvtx(place()).found == "nvtx 0.2.13; no nsys to go with it"
+    assert gpu.nvtx(place({"nsys": NSYS.format("2024.2.3.38")})).state == "broken"
+    assert gpu.nvtx(place({"nsys": NSYS.format("2025.3.2.1")})).state == "good"
     module("nvtx", "raise ImportError('libnvtx.so: wrong ELF class')")
-    assert "wrong ELF class" in nsight.nvtx(place()).found
+    assert "wrong ELF class" in gpu.nvtx(place()).found
 
 
 SMI = """
@@ -219,7 +225,7 @@ def test_the_driver(place: Fake) -> None:
     assert gpu.driver(place()).state == "absent"
     here = place({"nvidia-smi": SMI, "nsys": NSYS.format("2024.2.3.38")})
     assert gpu.driver(here).found == "2 x NVIDIA H200, driver 580.65.06 (CUDA 13.0)"
-    assert nsight.driver_known(here).state == "doubtful"
+    assert gpu.driver_known(here).state == "doubtful"
     failing = place({"nvidia-smi": "echo NVIDIA-SMI has failed; exit 9"})
     assert gpu.driver(failing).found == "nvidia-smi: NVIDIA-SMI has failed"
     assert gpu.driver(place({"nvidia-smi": "exit 0"})).found == "nvidia-smi lists no GPU"
@@ -227,28 +233,28 @@ def test_the_driver(place: Fake) -> None:
 
 def test_permission_to_count(place: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     key = "proc__driver__nvidia__params"
-    assert nsight.counters(place()).state == "absent"
+    assert gpu.counters(place()).state == "absent"
     free = place(None, **{key: "ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 0\n"})
-    assert nsight.counters(free).state == "good"
+    assert gpu.counters(free).state == "good"
     admin = place(None, **{key: "RmProfilingAdminOnly: 1\n"})
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    probe = nsight.counters(admin)
+    probe = gpu.counters(admin)
     assert probe.state == "broken"
     assert "ERR_NVGPUCTRPERM" in probe.found
     assert "NVreg_RestrictProfilingToAdminUsers=0" in probe.advice
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert nsight.counters(admin).state == "good"
-    assert nsight.counters(place(None, **{key: "Other: 1\n"})).state == "doubtful"
+    assert gpu.counters(admin).state == "good"
+    assert gpu.counters(place(None, **{key: "Other: 1\n"})).state == "doubtful"
 
 
 def test_nsight_compute_and_cpu_sampling(place: Fake) -> None:
-    assert nsight.ncu(place()).state == "absent"
+    assert gpu.ncu(place()).state == "absent"
     here = place({"ncu": "echo 'NVIDIA (R) Nsight Compute'; echo 'Version 2025.3.1.0 (build 3)'"})
-    assert nsight.ncu(here).found.startswith("2025.3.1.0, ")
-    assert nsight.ncu(place({"ncu": "exit 1"})).state == "broken"
+    assert gpu.ncu(here).found.startswith("2025.3.1.0, ")
+    assert gpu.ncu(place({"ncu": "exit 1"})).state == "broken"
     for value, state in (("2", "good"), ("-1", "good"), ("4", "doubtful"), ("what", "absent")):
         key = {"proc__sys__kernel__perf_event_paranoid": f"{value}\n"}
-        assert nsight.cpu_sampling(place(None, **key)).state == state
+        assert gpu.cpu_sampling(place(None, **key)).state == state
 
 
 # --- ranks
@@ -262,22 +268,22 @@ def test_mpirun_of_another_mpi_than_mpi4py(place: Fake) -> None:
     fake = place({"mpirun": ALONE})
     path = f"{fake.environment['PATH']}{os.pathsep}{os.environ['PATH']}"
     here = Place({**os.environ, "PATH": path})
-    assert ranks.mpirun(here).found.startswith("mpirun (Fake MPI) 1, ")
-    probe = ranks.two_ranks(here)
+    assert host.mpirun(here).found.startswith("mpirun (Fake MPI) 1, ")
+    probe = host.two_ranks(here)
     assert probe.state == "broken"
     assert "each believes that it is alone" in probe.found
 
 
 def test_ranks_that_do_not_start(place: Fake, module: Callable[[str, str], None]) -> None:
-    assert ranks.mpirun(place()).state == "absent"
-    assert ranks.two_ranks(place()).state == "absent"
-    assert ranks.cuda_aware(place()).state == "absent"
+    assert host.mpirun(place()).state == "absent"
+    assert host.two_ranks(place()).state == "absent"
+    assert host.cuda_aware(place()).state == "absent"
     root = "echo 'mpirun has detected an attempt to run as root.'; exit 1"
-    assert "OMPI_ALLOW_RUN_AS_ROOT=1" in ranks.two_ranks(place({"mpirun": root})).advice
+    assert "OMPI_ALLOW_RUN_AS_ROOT=1" in host.two_ranks(place({"mpirun": root})).advice
     orted = "echo 'ORTE was unable to start'; exit 213"
-    assert "ORTE was unable to start" in ranks.two_ranks(place({"mpirun": orted})).found
+    assert "ORTE was unable to start" in host.two_ranks(place({"mpirun": orted})).found
     module("mpi4py", "raise ImportError('libmpi.so.40: cannot open shared object file')")
-    probe = ranks.mpi4py(place())
+    probe = host.mpi4py(place())
     assert probe.state == "broken"
     assert "libmpi.so.40: cannot open" in probe.found
 
@@ -287,7 +293,7 @@ def test_ranks_that_do_not_start(place: Fake, module: Callable[[str, str], None]
 )
 def test_gpu_pointers(place: Fake, said: str, state: str) -> None:
     answer = f'echo \'{{"size": 2, "sum": 3, "cuda_aware": {said}}}\''
-    assert ranks.cuda_aware(place({"mpirun": answer})).state == state
+    assert host.cuda_aware(place({"mpirun": answer})).state == state
 
 
 @pytest.mark.mpi
@@ -295,17 +301,17 @@ def test_real_ranks() -> None:
     need_mpi()
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     here = Place({**os.environ, **root})
-    assert ranks.mpi4py(here).state == "good"
-    assert ranks.two_ranks(here).state == "good"
+    assert host.mpi4py(here).state == "good"
+    assert host.two_ranks(here).state == "good"
 
 
 def test_slurm(place: Fake) -> None:
-    assert ranks.slurm(place()).state == "absent"
-    assert ranks.slurm(place({"srun": "echo MPI plugin types are...; echo pmix"})).state == "good"
-    none = ranks.slurm(place({"srun": "echo MPI plugin types are...; echo none; echo pmi2"}))
+    assert host.slurm(place()).state == "absent"
+    assert host.slurm(place({"srun": "echo MPI plugin types are...; echo pmix"})).state == "good"
+    none = host.slurm(place({"srun": "echo MPI plugin types are...; echo none; echo pmi2"}))
     assert none.state == "doubtful"
     assert "libpmix" in none.advice
-    lost = ranks.slurm(place({"srun": "echo 'srun: fatal: no configuration' >&2; exit 1"}))
+    lost = host.slurm(place({"srun": "echo 'srun: fatal: no configuration' >&2; exit 1"}))
     assert lost.found == "srun: fatal: no configuration"
 
 
@@ -313,9 +319,9 @@ def test_slurm(place: Fake) -> None:
 
 
 def test_packages_that_are_broken(place: Fake, module: Callable[[str, str], None]) -> None:
-    assert packages.python(place()).state == "good"
+    assert host.python(place()).state == "good"
     module("sympy", "raise ImportError('half an installation')")
-    probe = packages.packages(place())
+    probe = host.packages(place())
     assert probe.state == "broken"
     assert probe.found == "sympy: ImportError: half an installation"
     assert probe.advice == "run: pip install --upgrade sympy"
@@ -323,13 +329,13 @@ def test_packages_that_are_broken(place: Fake, module: Callable[[str, str], None
 
 def test_what_is_needed_is_what_the_package_says() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert tuple(project["dependencies"]) == packages._WITHOUT_METADATA
-    assert set(packages.required()) == {re.split("[>=]", d)[0] for d in project["dependencies"]}
+    assert tuple(project["dependencies"]) == host._WITHOUT_METADATA
+    assert set(host.required()) == {re.split("[>=]", d)[0] for d in project["dependencies"]}
 
 
 def test_pictures_that_cannot_be_drawn(place: Fake, module: Callable[[str, str], None]) -> None:
     module("matplotlib", "raise ImportError('no freetype')")
-    assert packages.pictures(place()).found == "matplotlib: ImportError: no freetype"
+    assert host.pictures(place()).found == "matplotlib: ImportError: no freetype"
 
 
 CUPY = """
@@ -410,4 +416,4 @@ def test_purposes_are_those_of_the_command() -> None:
     assert isinstance(option.type, click.Choice)
     assert list(option.type.choices) == list(PURPOSES)
     assert set().union(*(q.needed_for for q in QUESTIONS)) == set(PURPOSES)
-    assert sys.version_info[:2] >= packages._LEAST_PYTHON
+    assert sys.version_info[:2] >= host._LEAST_PYTHON

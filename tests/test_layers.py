@@ -11,8 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from perfmodel.cli import main
-from perfmodel.workloads.cnn import total
-from perfmodel.workloads.layers import place
+from perfmodel.workloads.layers import place, total
 from perfmodel.workloads.networks import NETWORKS, network
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

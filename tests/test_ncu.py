@@ -24,7 +24,7 @@ from build_ncu import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.analysis.counted import by_kernel
+from perfmodel.analysis.counters import by_kernel
 from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError
 from perfmodel.readers import ncu_cells
 from perfmodel.readers.ncu import merge, parse, read_counters

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfmodel.analysis.against import place
-from perfmodel.analysis.counted import by_kernel, by_range
-from perfmodel.analysis.theory import as_counted, batches_of, compare
+from perfmodel.analysis.counters import as_counted, batches_of, by_kernel, by_range, compare, place
 from perfmodel.machines.machine import named
 from perfmodel.readers.ncu import read_counters
 

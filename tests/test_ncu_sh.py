@@ -12,7 +12,7 @@ from build_ncu import FFMA, TIME, Kernel, wide
 from cli_helpers import succeeds
 from trainer_helpers import ROOT, environment, need_mpi
 
-from perfmodel.analysis.metrics import METRICS
+from perfmodel.analysis.counters import METRICS
 from perfmodel.readers.ncu import DEVICE
 
 FLAGS = [

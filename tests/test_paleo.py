@@ -11,8 +11,7 @@ from perfmodel.machines.link import Link
 from perfmodel.machines.machine import named
 from perfmodel.models.paleo import Platform, Times, fit_ppp, layer_times, platform, step
 from perfmodel.models.paleo_exchange import SCHEMES, exchange, exchanges
-from perfmodel.workloads.cnn import total
-from perfmodel.workloads.layers import IMAGE, Conv, Net, Node, Relu, Shape
+from perfmodel.workloads.layers import IMAGE, Conv, Net, Node, Relu, Shape, total
 from perfmodel.workloads.networks import NETWORKS, network
 
 SLOW = Platform("made", "float32", peak_flops_per_s=1000.0, bandwidth_bytes_per_s=100.0)

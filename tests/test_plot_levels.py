@@ -10,9 +10,7 @@ from build_ncu import FFMA, L1, L2, READ, TF32, TIME, WRITE, Kernel, wide
 from cli_helpers import perfmodel
 from matplotlib.axes import Axes
 
-from perfmodel.analysis.against import Placed, place
-from perfmodel.analysis.counted import by_kernel
-from perfmodel.analysis.metrics import METRICS
+from perfmodel.analysis.counters import METRICS, Placed, by_kernel, place
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.machine import Machine
 from perfmodel.readers.ncu import Launch

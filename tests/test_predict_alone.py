@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from perfmodel.analysis.predict import predict
 from perfmodel.base.errors import ModelError
-from perfmodel.machines.measure.measurement_file import load as load_machine
+from perfmodel.machines.measure.measurement import load as load_machine
 from perfmodel.models.alone import Alone, from_measurement, interpolate
 from perfmodel.models.calibrate import calibrate
 from perfmodel.models.model_file import load, save

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.analysis.predict import predict
-from perfmodel.machines.measure.measurement_file import load as load_machine
+from perfmodel.machines.measure.measurement import load as load_machine
 from perfmodel.models import micro
 from perfmodel.models.model_file import load
 from perfmodel.models.noise import median_error, median_sd, shrunk

@@ -20,8 +20,8 @@ import resnet_report  # noqa: E402
 from resnet_measured import measured, with_times  # noqa: E402
 
 from perfmodel.machines.machine import known  # noqa: E402
-from perfmodel.workloads.cnn import total, training_bytes  # noqa: E402
-from perfmodel.workloads.resnets import resnet as network  # noqa: E402
+from perfmodel.workloads.layers import total, training_bytes  # noqa: E402
+from perfmodel.workloads.networks import resnet as network  # noqa: E402
 
 H200 = next(m for m in known() if "H200" in m.name)
 SASS = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"

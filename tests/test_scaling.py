@@ -17,7 +17,7 @@ from perfmodel.analysis.bandwidth import links, of_launches, of_machine
 from perfmodel.analysis.measure import Launch, launches_of
 from perfmodel.analysis.study import study
 from perfmodel.base.errors import ModelError, ReportError
-from perfmodel.machines.measure.measurement_file import load
+from perfmodel.machines.measure.measurement import load
 from perfmodel.models.scaling_laws import amdahl, fit, gustafson, karp_flatt, weak_fraction
 from perfmodel.readers import read
 from perfmodel.readers.run_records import launch_of_record

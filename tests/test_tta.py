@@ -15,13 +15,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from trainer_helpers import flags, run_alone, small
 
-from perfmodel.analysis.tta import answer
-from perfmodel.analysis.tta_against import Moment, permutation, ratio, welch
-from perfmodel.analysis.tta_reaching import reach
+from perfmodel.analysis.tta import Moment, answer, permutation, ratio, reach, welch
 from perfmodel.base.errors import ModelError, ReportError, SchemaError
-from perfmodel.models.chisquare import below, quantile
-from perfmodel.models.spread import cv_interval, spread
-from perfmodel.models.student import quantile as t_quantile
+from perfmodel.models.spread import chi2_below, chi2_quantile, cv_interval, spread, t_quantile
 from perfmodel.readers.training_records import Epoch, Training, read_trainings
 from perfmodel.render.plot.tta import PrecisionCurve, time_to_accuracy
 from perfmodel.render.tta import document
@@ -107,12 +103,12 @@ def test_interpolation_lies_in_the_epoch(precisions: list[float], target: float)
 )  # fmt: skip
 def test_chi_square_is_that_of_the_tables(p: float, df: int, wanted: float) -> None:
     """Abramowitz & Stegun, table 26.8."""
-    assert quantile(p, df) == pytest.approx(wanted, rel=1e-5)
+    assert chi2_quantile(p, df) == pytest.approx(wanted, rel=1e-5)
 
 
 @given(st.floats(0.001, 60))
 def test_chi_square_with_four_degrees_of_freedom_has_a_closed_form(x: float) -> None:
-    assert below(x, 4) == pytest.approx(1 - math.exp(-x / 2) * (1 + x / 2), abs=1e-12)
+    assert chi2_below(x, 4) == pytest.approx(1 - math.exp(-x / 2) * (1 + x / 2), abs=1e-12)
 
 
 def test_mean_and_variation_of_five_runs() -> None:

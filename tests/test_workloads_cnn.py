@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import WorkloadError
-from perfmodel.workloads.cnn import Cost, costs, total, training_bytes
 from perfmodel.workloads.layers import (
     IMAGE,
     Add,
     Conv,
+    Cost,
     Layer,
     Linear,
     Net,
@@ -22,9 +22,12 @@ from perfmodel.workloads.layers import (
     Pool,
     Relu,
     Shape,
+    costs,
     place,
+    total,
+    training_bytes,
 )
-from perfmodel.workloads.resnets import resnet
+from perfmodel.workloads.networks import resnet
 
 GOLDEN = {
     "resnet18": (11_689_512, 1_813_561_344, 512_000, 0.9997),

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import WorkloadError
-from perfmodel.workloads.cnn import Cost, costs, total, training_bytes
 from perfmodel.workloads.layers import (
     IMAGE,
     Concat,
     Conv,
+    Cost,
     Dropout,
     LocalNorm,
     Net,
@@ -24,7 +24,10 @@ from perfmodel.workloads.layers import (
     Pool,
     Relu,
     Shape,
+    costs,
     place,
+    total,
+    training_bytes,
 )
 from perfmodel.workloads.networks import NETWORKS, network
 

@@ -11,7 +11,7 @@ import pytest
 from cli_helpers import perfmodel
 
 from perfmodel.base.errors import WorkloadError
-from perfmodel.workloads.cnn import total
+from perfmodel.workloads.foreign import from_onnx
 from perfmodel.workloads.layers import (
     IMAGE,
     Add,
@@ -25,9 +25,9 @@ from perfmodel.workloads.layers import (
     Pool,
     Relu,
     place,
+    total,
 )
 from perfmodel.workloads.networks import network
-from perfmodel.workloads.onnx_model import from_onnx
 
 onnx = pytest.importorskip("onnx", reason="reads ONNX files: pip install onnx")
 

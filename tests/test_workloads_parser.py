@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perfmodel.base.errors import WorkloadError
 from perfmodel.workloads import Expression
-from perfmodel.workloads.parser import DEEPEST, LONGEST, MOST_NODES
+from perfmodel.workloads.expression import DEEPEST, LONGEST, MOST_NODES
 
 VALUES = {"D": 784, "H": 512, "p": 3}
 NAMES = tuple(VALUES)

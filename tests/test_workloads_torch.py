@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 from perfmodel.base.errors import WorkloadError
 from perfmodel.cli import main
-from perfmodel.workloads.cnn import total
+from perfmodel.workloads.foreign import from_torch
+from perfmodel.workloads.layers import total
 from perfmodel.workloads.networks import network
-from perfmodel.workloads.torch_model import from_torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 HAS_TORCH = importlib.util.find_spec("torch") is not None

@@ -33,7 +33,7 @@ from perfmodel.render.plot.dots import dots
 from perfmodel.render.plot.expected import Told, agreement, changes
 from perfmodel.render.plot.rungs import Bar, Panel, rungs
 from perfmodel.render.plot.shares import shares
-from perfmodel.workloads.cnn import total
+from perfmodel.workloads.layers import total
 from perfmodel.workloads.networks import network
 
 ROW: dict[str, Any] = {

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfmodel.analysis import theory
-from perfmodel.analysis.against import Placed, place
-from perfmodel.analysis.counted import by_range, inside
+from perfmodel.analysis import counters
+from perfmodel.analysis.counters import Placed, by_range, inside, place
 from perfmodel.base.table import Table
 from perfmodel.machines.machine import Machine
 from perfmodel.readers.ncu import read_counters
@@ -37,9 +36,9 @@ def against_formulas(path: Path, sizes: Mapping[str, int]) -> Table:
     """Return FLOPs and bytes of every range of the trainer, counted and by the formulas."""
     launches = read_counters([path]).launches
     ranges = by_range(launches)
-    workload = theory.as_counted(None, ranges)
-    batches = theory.batches_of(launches, workload.batch_range)
-    return theory.table(theory.compare(ranges, workload, dict(sizes), batches))
+    workload = counters.as_counted(None, ranges)
+    batches = counters.batches_of(launches, workload.batch_range)
+    return counters.table(counters.compare(ranges, workload, dict(sizes), batches))
 
 
 def draw_levels(placed: Sequence[Placed], ax: Axes) -> Axes:

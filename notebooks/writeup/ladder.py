@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from perfmodel.base.errors import ReportError
 from perfmodel.base.escape import printable
 from perfmodel.base.table import Column, Table
-from perfmodel.models.student import quantile
+from perfmodel.models.spread import t_quantile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -165,7 +165,7 @@ def gain(before: Timed | None, after: Timed | None) -> Gain:
         return Gain(before, after, None, None, None)
     ratio = before.median_s / after.median_s
     spread = math.hypot(_relative(before), _relative(after))
-    t = quantile(0.05, max(min(before.rounds, after.rounds) - 1, 1))
+    t = t_quantile(0.05, max(min(before.rounds, after.rounds) - 1, 1))
     low, high = ratio * math.exp(-t * spread), ratio * math.exp(t * spread)
     return Gain(before, after, ratio, low, high)
 

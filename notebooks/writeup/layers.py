@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from perfmodel.analysis.judged import Judged
 from perfmodel.base.table import Column, Table
-from perfmodel.workloads.cnn import Cost, costs, total
-from perfmodel.workloads.layers import Conv, Linear
+from perfmodel.workloads.layers import Conv, Cost, Linear, costs, total
 from perfmodel.workloads.networks import network
 from writeup.results import Part, read_part
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from studies import resnet as published
 
-from perfmodel.analysis.against import Placed, place
-from perfmodel.analysis.counted import Counted
+from perfmodel.analysis.counters import Counted, Placed, place
 from perfmodel.analysis.judged import Measured
 from perfmodel.analysis.marked import PHASES, between
 from perfmodel.base.table import Column, Table
@@ -19,8 +18,8 @@ from perfmodel.machines.machine import Machine
 from perfmodel.models.paleo import DTYPES
 from perfmodel.models.roofline import Point, Roofline
 from perfmodel.readers.ncu import parse
-from perfmodel.workloads.cnn import Cost, total
-from perfmodel.workloads.resnets import resnet
+from perfmodel.workloads.layers import Cost, total
+from perfmodel.workloads.networks import resnet
 from writeup.results import Part, read_part
 
 if TYPE_CHECKING:

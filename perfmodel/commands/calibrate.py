@@ -118,7 +118,7 @@ def _distinct(found: list[Any]) -> list[Any]:
 def _microbenchmarks(file: Path | None, machine: str) -> tuple[Any, Any]:
     """What a machine's measurement tells: products by shape, and evidence of other parts."""
     from perfmodel.base.errors import ModelError
-    from perfmodel.machines.measure.measurement_file import load
+    from perfmodel.machines.measure.measurement import load
     from perfmodel.models import alone, micro
 
     if file is None:

@@ -67,7 +67,7 @@ def counters(files: tuple[str, ...], **options: Any) -> None:
     if options["collect"]:
         import shlex
 
-        from perfmodel.analysis.metrics import command
+        from perfmodel.analysis.counters import command
 
         words = command(files, ranges=options["ranges"], sectors=options["sectors"])
         click.echo(shlex.join(words))
@@ -81,28 +81,28 @@ def counters(files: tuple[str, ...], **options: Any) -> None:
 def _report(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
     import json
 
-    from perfmodel.analysis import against, theory
-    from perfmodel.analysis.counted import by_kernel, by_range, inside
+    from perfmodel.analysis import counters
+    from perfmodel.analysis.counters import by_kernel, by_range, inside
     from perfmodel.base.escape import escape_json
-    from perfmodel.machines.measure.measurement_file import choose
+    from perfmodel.machines.measure.measurement import choose
     from perfmodel.readers.ncu import read_counters
     from perfmodel.render import counters as report
 
     read = read_counters(paths)
     launches = inside(read.launches, options["ranges"])
     chosen = options["machine"]
-    machine, measured = choose(chosen) if chosen else (against.device_of(launches), None)
+    machine, measured = choose(chosen) if chosen else (counters.device_of(launches), None)
     ranged = options["by"] == "range" or (not options["by"] and any(x.ranges for x in launches))
     counted = (by_range if ranged else by_kernel)(launches)
-    placed = [against.place(one, machine) for one in counted]
+    placed = [counters.place(one, machine) for one in counted]
     said = [*read.warnings, *report.warnings(counted)]
     if machine:
-        said += against.elsewhere(launches, machine, measured.gpus if measured else None)
-        said += against.unknown(placed, machine)
+        said += counters.elsewhere(launches, machine, measured.gpus if measured else None)
+        said += counters.unknown(placed, machine)
     if ranged and not any(one.ranges for one in launches):
         said.append("no launch has an NVTX range: collect with ncu --nvtx, or take --by kernel")
     compared = _compared(launches, options)
-    said += theory.warnings(compared)
+    said += counters.warnings(compared)
     for sentence in said:
         warn(sentence)
     if options["roofline"]:
@@ -112,7 +112,7 @@ def _report(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
         click.echo(escape_json(json.dumps(found, indent=1, allow_nan=False)))
         return
     tables = [report.work_table(placed), report.roof_table(placed, machine)]
-    show(tables + ([theory.table(compared)] if compared else []), fmt=options["fmt"])
+    show(tables + ([counters.table(compared)] if compared else []), fmt=options["fmt"])
 
 
 def _compared(launches: Any, options: dict[str, Any]) -> list[Any]:
@@ -120,8 +120,8 @@ def _compared(launches: Any, options: dict[str, Any]) -> list[Any]:
     values = symbol_values(options)
     if not values and not options["workload"]:
         return []
-    from perfmodel.analysis import theory
-    from perfmodel.analysis.counted import by_range
+    from perfmodel.analysis import counters
+    from perfmodel.analysis.counters import by_range
     from perfmodel.workloads import load
 
     given = load(options["workload"]) if options["workload"] else None
@@ -130,9 +130,9 @@ def _compared(launches: Any, options: dict[str, Any]) -> list[Any]:
     found: list[Any] = []
     for source in dict.fromkeys(one.source for one in ranges):
         run = [one for one in launches if source in ("", one.source)]
-        workload = theory.as_counted(given, own := [r for r in ranges if r.source == source])
-        batches = options["batches"] or theory.batches_of(run, workload.batch_range)
-        found += theory.compare(own, workload, values, batches)
+        workload = counters.as_counted(given, own := [r for r in ranges if r.source == source])
+        batches = options["batches"] or counters.batches_of(run, workload.batch_range)
+        found += counters.compare(own, workload, values, batches)
     return found
 
 

@@ -111,11 +111,11 @@ def _network(name: str, pixels: int | None) -> Any:
     from perfmodel.workloads.networks import network
 
     if ":" in name:
-        from perfmodel.workloads.torch_model import from_torch
+        from perfmodel.workloads.foreign import from_torch
 
         return from_torch(name, pixels or 224)
     if name.endswith(".onnx"):
-        from perfmodel.workloads.onnx_model import from_onnx
+        from perfmodel.workloads.foreign import from_onnx
 
         if pixels is not None:
             raise click.UsageError("--pixels is for torch models; an ONNX file tells its own size")
@@ -152,7 +152,7 @@ def _with_exchange(said: Any, machine: Any, options: dict[str, Any]) -> Any:
 
 def _machine(word: str) -> Any:
     from perfmodel.machines.machine import named
-    from perfmodel.machines.measure.measurement_file import load
+    from perfmodel.machines.measure.measurement import load
 
     return load(word).machine if word.endswith(".toml") else named(word)
 

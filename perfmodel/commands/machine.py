@@ -44,7 +44,7 @@ def show_(name: str, fmt: Any, as_json: bool) -> None:
     """
     import json
 
-    from perfmodel.machines.measure.measurement_file import choose
+    from perfmodel.machines.measure.measurement import choose
     from perfmodel.render import machines as report
 
     chosen, measurement = choose(name)
@@ -86,9 +86,8 @@ def measure_(out: Path, device: str, quick: bool, seconds: float) -> None:
     """
     from perfmodel.base.errors import PerfmodelError
     from perfmodel.machines.measure.measure import measure
-    from perfmodel.machines.measure.measurement_file import as_text, save
+    from perfmodel.machines.measure.measurement import FULL, QUICK, as_text, save
     from perfmodel.machines.measure.ranks import connect
-    from perfmodel.machines.measure.shapes import FULL, QUICK
 
     ranks = connect()
     first = ranks.rank == 0

@@ -42,7 +42,7 @@ def scaling(runs: tuple[Path, ...], machine: Path | None, **options: Any) -> Non
     found = study(_launches(runs, options))
     rows = of_launches(found.launches)
     if machine is not None:
-        from perfmodel.machines.measure.measurement_file import load
+        from perfmodel.machines.measure.measurement import load
 
         rows += of_machine(load(machine))
     for warning in found.warnings:

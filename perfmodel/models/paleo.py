@@ -20,8 +20,7 @@ from typing import Final
 
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.machine import Machine
-from perfmodel.workloads.cnn import Cost, costs
-from perfmodel.workloads.layers import Net, Placed
+from perfmodel.workloads.layers import Cost, Net, Placed, costs
 
 DTYPES: Final[Mapping[str, tuple[int, tuple[str, ...]]]] = {
     "float64": (8, ("float64",)),

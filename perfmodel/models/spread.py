@@ -7,8 +7,58 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from perfmodel.models.chisquare import quantile
-from perfmodel.models.student import quantile as t_quantile
+
+def t_two_sided(t: float, df: float) -> float:
+    """Return the probability that |T| exceeds `t` for `df` degrees of freedom of Student's T.
+
+    Examples
+    --------
+    >>> round(t_two_sided(2.228, 10), 4)
+    0.05
+    """
+    from scipy.special import stdtr
+
+    return 2 * float(stdtr(df, -t)) if t > 0 else 1.0
+
+
+def t_quantile(p: float, df: float) -> float:
+    """Return t with P(|T| > t) = `p`.
+
+    Examples
+    --------
+    >>> round(t_quantile(0.05, 4), 3)
+    2.776
+    """
+    from scipy.special import stdtrit
+
+    return -float(stdtrit(df, p / 2))
+
+
+def chi2_below(x: float, df: float) -> float:
+    """Return the probability that chi-square with `df` degrees of freedom is at most `x`.
+
+    Examples
+    --------
+    >>> round(chi2_below(9.488, 4), 4)
+    0.95
+    """
+    from scipy.special import chdtr
+
+    return float(chdtr(df, x)) if x > 0 else 0.0
+
+
+def chi2_quantile(p: float, df: float) -> float:
+    """Return x that chi-square is at most with probability `p`.
+
+    Examples
+    --------
+    >>> round(chi2_quantile(0.95, 4), 3)
+    9.488
+    """
+    from scipy.special import chdtri
+
+    return float(chdtri(df, 1 - p))
+
 
 LEVEL: Final = 0.95
 LARGEST_CV: Final = 0.33
@@ -83,7 +133,7 @@ def cv_interval(cv: float, n: int, level: float = LEVEL) -> tuple[float, float |
     tail = (1 - level) / 2
     limits = []
     for p in (1 - tail, tail):
-        u = quantile(p, n - 1)
+        u = chi2_quantile(p, n - 1)
         square = ((u + 2) / n - 1) * cv**2 + u / (n - 1)
         limits.append(cv / math.sqrt(square) if square > 0 else None)
     low, high = limits

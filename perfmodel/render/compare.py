@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any, Final
 
 import perfmodel
-from perfmodel.analysis.compare.links import GPU_IDLE, GROUPS
-from perfmodel.analysis.compare.result import Comparison, Row, Side
+from perfmodel.analysis.compare.compare import Comparison, Row, Side
+from perfmodel.analysis.compare.series import GPU_IDLE, GROUPS
 from perfmodel.base.escape import printable
 from perfmodel.base.table import render
 from perfmodel.base.units import si

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from perfmodel.analysis.compare.links import GROUPS, Group
-from perfmodel.analysis.compare.result import Comparison, Row
+from perfmodel.analysis.compare.compare import Comparison, Row
+from perfmodel.analysis.compare.series import GROUPS, Group
 from perfmodel.base.table import Column, Table
 
 _TITLES: Final[dict[Group, str]] = {

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from perfmodel.analysis.against import CAUSES, Placed
-from perfmodel.analysis.counted import Counted
-from perfmodel.analysis.metrics import LEVELS, TENSOR
-from perfmodel.analysis.theory import Compared, explain
+from perfmodel.analysis.counters import CAUSES, LEVELS, TENSOR, Compared, Counted, Placed, explain
 from perfmodel.base.table import Column, Table
 from perfmodel.machines.machine import Machine
 

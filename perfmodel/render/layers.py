@@ -9,8 +9,7 @@ from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
 from perfmodel.models.paleo import LayerTime, Platform, Times
 from perfmodel.models.paleo_exchange import Exchange
-from perfmodel.workloads.cnn import Cost, costs, training_bytes
-from perfmodel.workloads.layers import Conv, Linear, Net, Placed
+from perfmodel.workloads.layers import Conv, Cost, Linear, Net, Placed, costs, training_bytes
 
 CONVENTION: Final = {
     "macs": "multiply-accumulates of convolutions and fully connected layers, without bias; "

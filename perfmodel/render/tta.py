@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Final
 
-from perfmodel.analysis.tta import MOMENTS, Answer, Compared, Side
-from perfmodel.analysis.tta_against import LEAST_RUNS
+from perfmodel.analysis.tta import LEAST_RUNS, MOMENTS, Answer, Compared, Side
 from perfmodel.base.table import Column, Table
 from perfmodel.models.spread import LEVEL, Spread
 

@@ -1,15 +1,31 @@
-"""What readers of other libraries' models share: imports, and refusals in the same words."""
+"""Networks of other libraries: PyTorch modules and ONNX files, read layer by layer."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
 
 from perfmodel.base.errors import WorkloadError
 from perfmodel.base.escape import printable
-from perfmodel.workloads.cnn import total
-from perfmodel.workloads.layers import Net
+from perfmodel.workloads.layers import (
+    IMAGE,
+    Add,
+    Concat,
+    Conv,
+    Dropout,
+    Layer,
+    Linear,
+    LocalNorm,
+    Net,
+    Node,
+    Norm,
+    Pool,
+    Relu,
+    Shape,
+    total,
+)
 
 
 def imported(name: str, advice: str) -> Any:
@@ -46,3 +62,298 @@ def check_parameters(net: Net, wanted: int) -> None:
             f"{found:,}: layers used twice, layers that do not run "
             f"(auxiliary classifiers), and parameters outside of layers are not known"
         )
+
+
+_CALLED: Final[Mapping[str, Layer]] = {
+    "add": Add(), "iadd": Add(), "add_": Add(), "relu": Relu(), "relu_": Relu(),
+    "cat": Concat(), "dropout": Dropout(),
+}  # fmt: skip
+_TORCH_SAME: Final = ("flatten", "view", "reshape", "contiguous", "size", "getattr")
+"""What neither computes nor moves anything."""
+
+
+def from_torch(word: str, size: int = 224) -> Net:
+    """Return the network that `MODULE:FUNCTION` makes, for images of (3, size, size).
+
+    The function is imported and called without arguments, on torch's meta device: no weights are
+    made. Convolutions, fully connected layers, normalizations, pools, sums, concatenations, ReLU
+    and dropout are known.
+
+    Raises
+    ------
+    WorkloadError
+        If torch or the function is missing, a layer is not known or not square, or parameters are
+        left over.
+    """
+    torch = imported("torch", "install torch, or name one of perfmodel's own networks")
+    model = _made(torch, word)
+    images = torch.empty(1, 3, size, size, device="meta")
+    try:
+        traced = importlib.import_module("torch.fx").symbolic_trace(model)
+        propagate = importlib.import_module("torch.fx.passes.shape_prop").ShapeProp
+        propagate(traced).propagate(images)
+    except Exception as problem:  # torch.fx raises what the model's own code raises
+        raise WorkloadError(
+            f"wanted a model that torch.fx can trace on images of 3 x {size} x {size}; found: "
+            f"{printable(str(problem))}: a model whose forward pass branches on values cannot be"
+        ) from problem
+    net = Net(word, Shape(3, size, size), _nodes(traced, dict(traced.named_modules())))
+    check_parameters(net, sum(p.numel() for p in model.parameters()))
+    return net
+
+
+def _made(torch: Any, word: str) -> Any:
+    """Call the function; return its model in evaluation mode."""
+    name, _, function = word.partition(":")
+    make = getattr(imported(name, "put it on PYTHONPATH"), function, None)
+    if not callable(make):
+        raise WorkloadError(
+            f"wanted a function of {printable(name)} that makes a model; found no "
+            f"{printable(function)!r} to call: give MODULE:FUNCTION"
+        )
+    try:
+        with torch.device("meta"):
+            model = make()
+    except Exception as problem:  # whatever the model's own code raises
+        raise WorkloadError(
+            f"wanted {printable(word)}() to make a model; it raised {printable(repr(problem))}: "
+            f"give a function that needs no arguments and no data"
+        ) from problem
+    if not isinstance(model, torch.nn.Module):
+        raise WorkloadError(
+            f"wanted a torch.nn.Module from {printable(word)}(); found {type(model).__name__}: "
+            f"return the model"
+        )
+    return model.train(False)
+
+
+def _nodes(traced: Any, modules: Mapping[str, Any]) -> tuple[Node, ...]:
+    names: dict[Any, str] = {}
+    nodes: list[Node] = []
+    for op in traced.graph.nodes:
+        if op.op == "placeholder":
+            names[op] = IMAGE
+        if op.op == "get_attr":
+            raise unknown("a tensor outside of layers", op.name)
+        if op.op not in ("call_module", "call_function", "call_method"):
+            continue
+        module = op.op == "call_module"
+        layer = _of_module(modules[op.target], op) if module else _of_call(op)
+        inputs = tuple(names[x] for x in op.all_input_nodes)
+        if layer is None:
+            names[op] = inputs[0]
+            continue
+        once = module and str(op.target) not in names.values()  # one ReLU may run many times
+        names[op] = str(op.target) if once else op.name
+        nodes.append(Node(names[op], layer, inputs))
+    return tuple(nodes)
+
+
+def _of_module(module: Any, op: Any) -> Layer | None:
+    kind = type(module).__name__
+    match kind:
+        case "Conv2d":
+            if set(module.dilation) != {1}:
+                raise unknown(f"a dilation of {module.dilation}", op.name)
+            sizes = (module.kernel_size, module.stride, module.padding)
+            kernel, stride, padding = (square(x, op.name) for x in sizes)
+            bias = module.bias is not None
+            return Conv(module.out_channels, kernel, stride, padding, module.groups, bias)
+        case "Linear":
+            return Linear(module.out_features, module.bias is not None)
+        case "BatchNorm2d":
+            return Norm()
+        case "ReLU":
+            return Relu()
+        case "Dropout":
+            return Dropout(module.p)
+        case "LocalResponseNorm":
+            return LocalNorm(module.size)
+        case "MaxPool2d" | "AvgPool2d":
+            sizes = (module.kernel_size, module.stride, module.padding)
+            kernel, stride, padding = (square(x, op.name) for x in sizes)
+            what: Literal["max", "mean"] = "max" if kind == "MaxPool2d" else "mean"
+            return Pool(what, kernel, stride, padding, module.ceil_mode)
+        case "AdaptiveAvgPool2d":
+            return _adaptive(op)
+        case "Flatten" | "Identity":
+            return None
+    raise unknown(kind, op.name)
+
+
+def _of_call(op: Any) -> Layer | None:
+    name = op.target if isinstance(op.target, str) else op.target.__name__
+    if name in _TORCH_SAME:
+        return None
+    if name == "adaptive_avg_pool2d":
+        return _adaptive(op)
+    if name not in _CALLED:
+        raise unknown(name, op.name)
+    return _CALLED[name]
+
+
+def _adaptive(op: Any) -> Pool:
+    """Return the pool that makes the traced output of the traced input."""
+    (before, after) = (x.meta["tensor_meta"].shape for x in (op.all_input_nodes[0], op))
+    if tuple(after[2:]) == (1, 1):
+        return Pool("mean")
+    kernel = square(tuple(n // m for n, m in zip(before[2:], after[2:], strict=True)), op.name)
+    if kernel * after[2] != before[2]:
+        raise unknown(f"a pool from {tuple(before[2:])} to {tuple(after[2:])}", op.name)
+    return Pool("mean", kernel, kernel)
+
+
+_PLAIN: Final[Mapping[str, Layer]] = {
+    "BatchNormalization": Norm(), "Relu": Relu(), "Add": Add(), "Sum": Add(), "Concat": Concat(),
+    "GlobalAveragePool": Pool("mean"),
+}  # fmt: skip
+_ONNX_SAME: Final = ("Flatten", "Reshape", "Identity", "Squeeze", "Unsqueeze")
+"""What neither computes nor moves anything."""
+
+_TRAINED: Final = ("Conv", "Gemm", "MatMul", "BatchNormalization")
+_STATISTICS: Final = 3  # inputs of a BatchNormalization before its running mean and variance
+
+
+def from_onnx(path: Path) -> Net:
+    """Return the network of an ONNX file with one input of images, (N, C, S, S).
+
+    Convolutions, fully connected layers (Gemm, or MatMul and the Add of its bias), normalizations,
+    pools, sums, concatenations, ReLU and dropout are known; what is computed from constants only
+    (shapes) is left out.
+
+    Raises
+    ------
+    WorkloadError
+        If onnx is missing, the file is none, the images' size is not told, or a layer is not known
+        or not square.
+    """
+    onnx = imported("onnx", "install onnx, or name one of perfmodel's own networks")
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except Exception as problem:  # protobuf's and the system's own
+        raise WorkloadError(
+            f"wanted an ONNX file; found {printable(str(path))}, which cannot be read: "
+            f"{printable(str(problem))[:200]}"
+        ) from problem
+    sizes = {w.name: tuple(w.dims) for w in model.graph.initializer}
+    images = [x for x in model.graph.input if x.name not in sizes]
+    if len(images) != 1:
+        raise WorkloadError(
+            f"wanted one input of images; found {', '.join(printable(x.name) for x in images)}"
+        )
+    nodes, parameters = _Graph(onnx, sizes, images[0].name).nodes(model.graph.node)
+    net = Net(path.name, _shape(images[0]), nodes)
+    check_parameters(net, parameters)
+    return net
+
+
+def _shape(images: Any) -> Shape:
+    dims = [d.dim_value for d in images.type.tensor_type.shape.dim]
+    if len(dims) != 4 or min(dims[1:]) < 1:
+        raise WorkloadError(
+            f"wanted images of (N, C, H, W) with numbers for C, H and W; found "
+            f"{dims or 'no shape'}: export the model with a fixed size of images"
+        )
+    return Shape(*dims[1:])
+
+
+class _Graph:
+    """Walks the nodes of a graph in their order, which ONNX wants to be that of computation."""
+
+    def __init__(self, onnx: Any, sizes: Mapping[str, tuple[int, ...]], images: str) -> None:
+        self._onnx, self._sizes = onnx, sizes
+        self._names = {images: IMAGE}
+        self._made: list[Node] = []
+        self._parameters = 0
+
+    def nodes(self, graph: Any) -> tuple[tuple[Node, ...], int]:
+        """Return the layers, and how many parameters they take from the file."""
+        for op in graph:
+            inputs = [self._names[x] for x in op.input if x in self._names]
+            if not inputs:
+                continue  # computed from constants
+            layer = self._layer(op)
+            if layer is None:
+                self._names[op.output[0]] = inputs[0]
+                continue
+            name = op.name or op.output[0]
+            self._names[op.output[0]] = name
+            self._made.append(Node(name, layer, tuple(inputs)))
+        return tuple(self._made), self._parameters
+
+    def _layer(self, op: Any) -> Layer | None:
+        """Return what an operation is; None if it does nothing, or is the layer before's bias."""
+        values = {a.name: self._onnx.helper.get_attribute_value(a) for a in op.attribute}
+        where = op.name or op.output[0]
+        weights = [self._sizes[x] for x in op.input if x in self._sizes]
+        if op.op_type in _TRAINED:
+            for dims in weights[: _STATISTICS - 1]:
+                self._parameters += _product(dims)
+        if op.op_type in _ONNX_SAME or (op.op_type == "Add" and self._is_bias(op, weights)):
+            return None
+        match op.op_type:
+            case "Conv" if weights:
+                return _convolution(weights, values, where)
+            case "Gemm" if weights:
+                return Linear(weights[0][0 if values.get("transB") else 1], len(weights) > 1)
+            case "MatMul" if weights:
+                return Linear(weights[0][1], False)
+            case "MaxPool" | "AveragePool":
+                return _pool(op.op_type, values, where)
+            case "ReduceMean" if _over_pixels(values):
+                return Pool("mean")
+            case "Dropout":
+                return Dropout(float(values.get("ratio", 0.5)))
+            case "LRN":
+                return LocalNorm(int(values["size"]))
+        if op.op_type not in _PLAIN or (weights and op.op_type != "BatchNormalization"):
+            raise unknown(op.op_type, where)
+        return _PLAIN[op.op_type]
+
+    def _is_bias(self, op: Any, weights: list[tuple[int, ...]]) -> bool:
+        """Whether an Add adds constants to what a MatMul made; its Linear then has a bias."""
+        if len(weights) != 1 or not self._made:
+            return False
+        before = self._made[-1]
+        if not isinstance(before.layer, Linear) or before.name not in {
+            self._names.get(x) for x in op.input
+        }:
+            return False
+        self._parameters += _product(weights[0])
+        self._made[-1] = Node(before.name, Linear(before.layer.channels, True), before.inputs)
+        return True
+
+
+def _convolution(weights: list[tuple[int, ...]], values: Mapping[str, Any], where: str) -> Conv:
+    if set(values.get("dilations", (1,))) != {1}:
+        raise unknown(f"a dilation of {tuple(values['dilations'])}", where)
+    kernel, stride, padding = _window(weights[0][2:], values, where)
+    return Conv(
+        weights[0][0], kernel, stride, padding, int(values.get("group", 1)), len(weights) > 1
+    )
+
+
+def _pool(kind: str, values: Mapping[str, Any], where: str) -> Pool:
+    kernel, stride, padding = _window(values["kernel_shape"], values, where)
+    what: Literal["max", "mean"] = "max" if kind == "MaxPool" else "mean"
+    return Pool(what, kernel, stride, padding, bool(values.get("ceil_mode", 0)))
+
+
+def _window(kernel: Any, values: Mapping[str, Any], where: str) -> tuple[int, int, int]:
+    """Return kernel, stride and padding."""
+    if values.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
+        raise unknown(f"auto_pad {values['auto_pad'].decode(errors='replace')}", where)
+    sizes = kernel, values.get("strides", (1,)), values.get("pads", (0,))
+    side, stride, padding = (square(tuple(x), where) for x in sizes)
+    return side, stride, padding
+
+
+def _over_pixels(values: Mapping[str, Any]) -> bool:
+    return sorted(a % 4 for a in values.get("axes", ())) == [2, 3]
+
+
+def _product(dims: tuple[int, ...]) -> int:
+    found = 1
+    for n in dims:
+        found *= n
+    return found

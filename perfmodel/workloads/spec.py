@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from perfmodel.base.errors import WorkloadError
 from perfmodel.base.escape import printable
-from perfmodel.workloads.expression import Expression
-from perfmodel.workloads.parser import FUNCTIONS
+from perfmodel.workloads.expression import FUNCTIONS, Expression
 from perfmodel.workloads.work import KEYS, Symbol, Work, Workload
 
 MOST_RANGES: Final = 1000

@@ -1,16 +1,16 @@
-"""Compares two sets of reports: the function behind `perfmodel compare`."""
+"""Compares two sets of reports, launch by launch: the function behind `perfmodel compare`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 import numpy as np
 
-from perfmodel.analysis.compare import copies
-from perfmodel.analysis.compare.configuration import differences, mixed, settings
 from perfmodel.analysis.compare.effects import (
     ENOUGH,
     LAUNCH_NOISE,
@@ -21,16 +21,332 @@ from perfmodel.analysis.compare.effects import (
     holm,
     median,
 )
-from perfmodel.analysis.compare.links import GPU_BUSY, GPU_IDLE, Key
-from perfmodel.analysis.compare.matching import align, order, without_repeats
-from perfmodel.analysis.compare.result import Comparison, Row, Side, Verdict
-from perfmodel.analysis.compare.series import Launch, launch_of
+from perfmodel.analysis.compare.series import (
+    COLLECTIVES,
+    GPU_BUSY,
+    GPU_IDLE,
+    GRAPHS,
+    GROUPS,
+    Group,
+    Key,
+    Launch,
+    launch_of,
+)
 from perfmodel.analysis.runs import group, identify
 from perfmodel.base.errors import ReportError, WorkloadError
+from perfmodel.programs.identify import MARK_KEY, MARK_SYMBOLS, Identity
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.async_batches import AsyncBatches, time_async
+from perfmodel.timing.collectives import NCCL
+from perfmodel.timing.range_times import Path
 from perfmodel.timing.run import Run, time_run
 from perfmodel.timing.samples import tabulate
+
+Verdict = Literal["faster", "slower", "within noise", "only before", "only after"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One range, link or kernel on both sides; seconds per batch, None on a side without it.
+
+    Attributes
+    ----------
+    path : tuple of str
+        A range's labels from the batch inwards; a link's or kernel's kind and name.
+    part : bool
+        A link or kernel that is part of a total among the rows.
+    before_s, after_s : float or None
+        Median batch of the slowest rank; of several launches, the geometric mean of their medians.
+    ratio, low, high : float or None
+        After over before, with the interval that decides the verdict.
+    level : float or None
+        Probability that the interval was allowed to miss the truth with.
+    share_before : float or None
+        Of the batch before.
+    launches : tuple of (int, int)
+        Launches that have it.
+    """
+
+    group: Group
+    path: tuple[str, ...]
+    part: bool
+    before_s: float | None
+    after_s: float | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    level: float | None
+    verdict: Verdict
+    share_before: float | None
+    launches: tuple[int, int]
+
+    @property
+    def name(self) -> str:
+        """What a reader calls it: the innermost label, with its kind where no total has it."""
+        if self.group == "range" or self.part or len(self.path) == 1:
+            return self.path[-1]
+        return ": ".join(self.path) if self.group == "link" else self.path[-1]
+
+    @property
+    def depth(self) -> int:
+        """Depth in the tree of its group."""
+        return len(self.path) - 1 if self.group == "range" else int(self.part)
+
+    @property
+    def difference_s(self) -> float:
+        """After less before, per batch; what is missing on a side took no time there."""
+        return (self.after_s or 0.0) - (self.before_s or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The launches of one side, and what they say of themselves."""
+
+    launches: tuple[Launch, ...]
+    settings: tuple[Mapping[str, str], ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the runs."""
+        return tuple(launch.label for launch in self.launches)
+
+    @property
+    def queues(self) -> bool:
+        """Whether the host of any launch leaves batches before they are done."""
+        return any(launch.queues for launch in self.launches)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Everything perfmodel says about two sides.
+
+    Attributes
+    ----------
+    rows : tuple of Row
+        The batch first, then ranges, links and kernels.
+    tested : int
+        Rows on both sides, which share the chance of a wrong verdict.
+    alpha : float
+        That chance, over all of them together.
+    least : float
+        Relative change that a verdict must exceed.
+    noise : float or None
+        Assumed relative standard deviation between launches; None if launches told it.
+    detectable : float
+        Smallest relative change of the batch that could have passed.
+    addressed : tuple of Row
+        The range and the link that lost the most time, of those that lost any for certain.
+    """
+
+    before: Side
+    after: Side
+    rows: tuple[Row, ...]
+    differences: tuple[Difference, ...]
+    tested: int
+    alpha: float
+    least: float
+    noise: float | None
+    machines: bool
+    detectable: float
+    addressed: tuple[Row, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def batch(self) -> Row:
+        """The whole batch."""
+        return self.rows[0]
+
+    def group(self, name: Group) -> tuple[Row, ...]:
+        """Rows of one group."""
+        return tuple(row for row in self.rows if row.group == name)
+
+
+Launches = Sequence[Launch]
+
+
+def align(before: Launches, after: Launches) -> tuple[Launches, Launches]:
+    """Make the sides' keys comparable.
+
+    A range that moved to another parent takes its path before, if its label is unique on both
+    sides. What one side's collection did not record is left out on the other: missing is not
+    zero.
+    """
+    old, new = _paths(before), _paths(after)
+    moved = {}
+    for path in new:
+        at = [p for p in old if p[-1] == path[-1]]
+        alone = len(at) == 1 and [p[-1] for p in new].count(path[-1]) == 1
+        if alone and path not in old and at[0] not in new:
+            moved[path] = at[0]
+    after = [
+        replace(one, series={_moved(k, moved): s for k, s in one.series.items()}) for one in after
+    ]
+    recorded = [frozenset.intersection(*(launch.recorded for launch in s)) for s in (before, after)]
+    one_sided = recorded[0] ^ recorded[1]
+    return [_without(x, one_sided) for x in before], [_without(x, one_sided) for x in after]
+
+
+def _paths(launches: Launches) -> dict[Path, None]:
+    return dict.fromkeys(p for one in launches for g, p in one.series if g == "range")
+
+
+def _moved(key: Key, moved: dict[Path, Path]) -> Key:
+    group, path = key
+    return (group, moved.get(path, path)) if group == "range" else key
+
+
+def _without(launch: Launch, sources: frozenset[str]) -> Launch:
+    """Leave out what comes from sources that one of the sides did not record."""
+    kept = {k: s for k, s in launch.series.items() if _source(k) not in sources}
+    return replace(launch, series=kept)
+
+
+def _source(key: Key) -> str:
+    group, path = key
+    if group == "range":
+        return "nvtx"
+    if path[0] in COLLECTIVES:
+        return "nodes" if path[-1].startswith(NCCL) else "mpi"
+    return "gpu" if path[0] in (GPU_BUSY, GPU_IDLE, GRAPHS) else "nodes"
+
+
+def order(before: Launches, after: Launches) -> list[Key]:
+    """All keys as trees: those before in their order, those only after behind their siblings."""
+    found = list(dict.fromkeys(k for launch in before for k in launch.series))
+    found.sort(key=lambda k: GROUPS.index(k[0]))  # launches may have added some at the end
+    for kind in GROUPS:
+        known = [k for k in found if k[0] == kind]
+        rest = [k for k in found if k[0] != kind]
+        for key in dict.fromkeys(k for one in after for k in one.series if k[0] == kind):
+            if key not in known:
+                siblings = [i for i, k in enumerate(known) if _inside(k, key)]
+                known.insert(siblings[-1] + 1 if siblings else len(known), key)
+        found = rest + known
+    return found
+
+
+def _inside(key: Key, other: Key) -> bool:
+    """Whether `key` is the range that `other` lies in, or lies in that range, too."""
+    parent = other[1][:-1]
+    return key[1][: len(parent)] == parent and (bool(parent) or key[1] == other[1][:1])
+
+
+def without_repeats(keys: Sequence[Key]) -> list[Key]:
+    """Leave out totals of a single part: they would say the same twice."""
+    parts: dict[Key, int] = {}
+    for kind, path in keys:
+        if kind != "range" and len(path) > 1:
+            parts[kind, path[:1]] = parts.get((kind, path[:1]), 0) + 1
+    return [key for key in keys if parts.get(key, 0) != 1]
+
+
+_WORKLOAD: Final = {**{v: k for k, v in MARK_SYMBOLS.items()}, "dtype": "b"}
+_NO_SETTINGS: Final = {MARK_KEY, "rank", "run_id", "versions", *MARK_SYMBOLS.values()}
+_VERSIONS: Final = "versions."
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One setting with its values on either side; `workload` if it changes what is computed."""
+
+    name: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    workload: bool
+
+    def __str__(self) -> str:
+        sides = [" and ".join(s) if s else "not told" for s in (self.before, self.after)]
+        return f"{self.name}: {sides[0]} -> {sides[1]}"
+
+
+def settings(identity: Identity, traces: Sequence[Trace]) -> dict[str, str]:
+    """Everything a run tells of itself, by name."""
+    config = identity.config
+    told = {f"{n} ({s})": str(identity.values[s]) for n, s in _symbols(identity)}
+    told |= {k: _text(v) for k, v in config.items() if k not in _NO_SETTINGS}
+    versions = config.get("versions")
+    if isinstance(versions, Mapping):
+        told |= {f"{_VERSIONS}{k}": _text(v) for k, v in versions.items()}
+    gpus = Counter(name for _, name in {(g.id, g.name) for t in traces for g in t.gpus})
+    told |= {"GPUs": ", ".join(f"{n} x {name}" for name, n in sorted(gpus.items()))} if gpus else {}
+    return told | {"Nsight Systems": traces[0].product_version}
+
+
+def _symbols(identity: Identity) -> Iterator[tuple[str, str]]:
+    """Names of the workload's symbols that are known; bytes per element stand for the type."""
+    for name, symbol in _WORKLOAD.items():
+        if symbol in identity.values and name != "dtype":
+            yield name, symbol
+    if "dtype" not in identity.config and "b" in identity.values:
+        yield "bytes per element", "b"
+
+
+def differences(
+    before: Iterable[Mapping[str, str]], after: Iterable[Mapping[str, str]]
+) -> tuple[Difference, ...]:
+    """Settings that are not the same on both sides; the workload's first."""
+    sides = [list(before), list(after)]
+    names = dict.fromkeys(name for side in sides for run in side for name in run)
+    found = []
+    for name in names:
+        first, second = (
+            tuple(dict.fromkeys(run[name] for run in side if name in run)) for side in sides
+        )
+        if set(first) != set(second):
+            found.append(Difference(name, first, second, _changes_workload(name)))
+    return tuple(sorted(found, key=lambda d: not d.workload))
+
+
+def mixed(runs: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+    """Settings in which the launches of one side differ, as text."""
+    names = dict.fromkeys(name for run in runs for name in run)
+    said = []
+    for name in names:
+        values = tuple(dict.fromkeys(run.get(name, "not told") for run in runs))
+        if len(values) > 1 and name != "seed" and not name.startswith(_VERSIONS):
+            said.append(f"{name}: {' and '.join(values)}")
+    return tuple(said)
+
+
+def _changes_workload(name: str) -> bool:
+    """Whether a setting decides what is computed: D, H, C, B, p, the type."""
+    plain = name.partition(" (")[0]
+    return plain in (*_WORKLOAD, "bytes per element", "workload")
+
+
+def _text(value: Any) -> str:
+    return (
+        {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    )
+
+
+def copied(before: Sequence[Trace], after: Sequence[Trace]) -> list[str]:
+    """Warn of reports that are there twice: copies are no launches of their own."""
+    sides = [{content(t): t.source.name for t in traces} for traces in (before, after)]
+    said = [
+        f"{sides[0][key]} is on both sides: no difference can show"
+        for key in sides[0]
+        if key in sides[1]
+    ]
+    for name, traces, distinct in zip(("before", "after"), (before, after), sides, strict=True):
+        if len(distinct) < len(traces):
+            said.append(
+                f"{len(traces) - len(distinct)} of the {len(traces)} reports {name} are copies of "
+                f"others: each launch counts once"
+            )
+    return said
+
+
+def content(trace: Trace) -> tuple[Any, ...]:
+    """Return what tells one recording from another, whatever its file is called."""
+    columns = (
+        trace.ranges.start_ns, trace.ranges.end_ns, trace.ops.start_ns, trace.ops.end_ns,
+        trace.mpi.start_ns, trace.threads,
+    )  # fmt: skip
+    sums = tuple(zlib.crc32(np.ascontiguousarray(column).data) for column in columns)
+    return trace.utc_start_ns, trace.marks, *sums, *map(len, columns)
+
 
 ALPHA: Final = 0.05
 LEAST: Final = 0.01
@@ -103,7 +419,7 @@ def compare_traces(
         side, said = _side(name, runs, options.warmup, done=done)
         sides.append(side)
         warnings += said
-    return compare_sides(sides[0], sides[1], options, [*warnings, *copies.found(before, after)])
+    return compare_sides(sides[0], sides[1], options, [*warnings, *copied(before, after)])
 
 
 def compare_sides(
@@ -152,7 +468,7 @@ def _measure(
     progress: Callable[[str], object],
 ) -> list[tuple[Run, AsyncBatches]]:
     """Measure the launches of one side."""
-    distinct = list({copies.content(t): t for t in traces}.values())
+    distinct = list({content(t): t for t in traces}.values())
     if not distinct:
         raise ReportError(f"wanted at least one report {name}; found none; name one")
     found = []

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Floats
-from perfmodel.models.student import quantile, two_sided
+from perfmodel.models.spread import t_quantile, t_two_sided
 
 ENOUGH: Final = 3
 """Launches a side from which launches themselves say how much they differ."""
@@ -58,16 +58,16 @@ class Effect:
     def p(self, least: float) -> float:
         """Probability of so large an effect if the true one were at most 1 + `least`."""
         beyond = abs(self.value) - math.log1p(least)
-        return two_sided(beyond / self.error, self.df) if beyond > 0 else 1.0
+        return t_two_sided(beyond / self.error, self.df) if beyond > 0 else 1.0
 
     def ratio(self, level: float) -> tuple[float, float, float]:
         """After over before, with the limits that it leaves with probability `level`."""
-        width = quantile(level, self.df) * self.error
+        width = t_quantile(level, self.df) * self.error
         return _exp(self.value), _exp(self.value - width), _exp(self.value + width)
 
     def detectable(self, level: float, least: float) -> float:
         """Smallest relative change that would pass at `level`, upwards: 0.25 is +25 %."""
-        return _exp(quantile(level, self.df) * self.error + math.log1p(least)) - 1.0
+        return _exp(t_quantile(level, self.df) * self.error + math.log1p(least)) - 1.0
 
 
 def median(seconds: Floats, noise: str = "host") -> Median:

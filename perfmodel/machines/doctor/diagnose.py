@@ -6,31 +6,30 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from perfmodel.machines.doctor import gpu, nsight, packages, ranks
-from perfmodel.machines.doctor.check import Check, Question, judge, make
-from perfmodel.machines.doctor.place import Place
+from perfmodel.machines.doctor import gpu, host
+from perfmodel.machines.doctor.check import Check, Place, Question, judge, make
 
 _EVERYTHING: Final = frozenset({"analyze", "collect", "mpi", "gpu", "count"})
 QUESTIONS: Final = (
-    Question("Python", _EVERYTHING, packages.python),
-    Question("packages", frozenset({"analyze"}), packages.packages),
-    Question("pictures", frozenset({"analyze"}), packages.pictures),
-    Question("Nsight Systems", frozenset({"collect"}), nsight.nsys),
-    Question("nsys records and exports", frozenset({"collect"}), nsight.nsys_exports),
-    Question("NVTX ranges", frozenset({"collect"}), nsight.nvtx),
-    Question("driver known to nsys", frozenset(), nsight.driver_known),
-    Question("CPU sampling", frozenset(), nsight.cpu_sampling),
-    Question("mpirun", frozenset({"mpi"}), ranks.mpirun),
-    Question("mpi4py", frozenset({"mpi"}), ranks.mpi4py),
-    Question("two ranks", frozenset({"mpi"}), ranks.two_ranks),
-    Question("CUDA-aware MPI", frozenset(), ranks.cuda_aware),
-    Question("Slurm", frozenset(), ranks.slurm),
+    Question("Python", _EVERYTHING, host.python),
+    Question("packages", frozenset({"analyze"}), host.packages),
+    Question("pictures", frozenset({"analyze"}), host.pictures),
+    Question("Nsight Systems", frozenset({"collect"}), gpu.nsys),
+    Question("nsys records and exports", frozenset({"collect"}), gpu.nsys_exports),
+    Question("NVTX ranges", frozenset({"collect"}), gpu.nvtx),
+    Question("driver known to nsys", frozenset(), gpu.driver_known),
+    Question("CPU sampling", frozenset(), gpu.cpu_sampling),
+    Question("mpirun", frozenset({"mpi"}), host.mpirun),
+    Question("mpi4py", frozenset({"mpi"}), host.mpi4py),
+    Question("two ranks", frozenset({"mpi"}), host.two_ranks),
+    Question("CUDA-aware MPI", frozenset(), host.cuda_aware),
+    Question("Slurm", frozenset(), host.slurm),
     Question("GPU and driver", frozenset({"gpu", "count"}), gpu.driver),
     Question("CuPy", frozenset({"gpu"}), gpu.cupy),
     Question("NCCL", frozenset(), gpu.nccl),
     Question("NVML", frozenset(), gpu.nvml),
-    Question("Nsight Compute", frozenset({"count"}), nsight.ncu),
-    Question("permission to count", frozenset({"count"}), nsight.counters),
+    Question("Nsight Compute", frozenset({"count"}), gpu.ncu),
+    Question("permission to count", frozenset({"count"}), gpu.counters),
 )
 _AT_ONCE: Final = 4
 

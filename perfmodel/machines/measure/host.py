@@ -17,8 +17,15 @@ from typing import Any, Final
 import numpy as np
 
 from perfmodel.base.errors import PerfmodelError
-from perfmodel.machines.measure.measurement import Found, Products, Spread
-from perfmodel.machines.measure.shapes import Effort, Shape, best_product, products_of_the_trainer
+from perfmodel.machines.measure.measurement import (
+    Effort,
+    Found,
+    Products,
+    Shape,
+    Spread,
+    best_product,
+    products_of_the_trainer,
+)
 
 _CACHE_BYTES: Final = 1 << 18
 _BLOCK: Final = 1 << 14

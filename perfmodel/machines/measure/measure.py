@@ -14,19 +14,19 @@ import numpy as np
 
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.machines.machine import Machine
-from perfmodel.machines.measure import host, reduce
-from perfmodel.machines.measure.device import Device
-from perfmodel.machines.measure.device_arithmetic import arithmetic
-from perfmodel.machines.measure.device_memory import (
+from perfmodel.machines.measure import host
+from perfmodel.machines.measure.device import (
+    Device,
+    arithmetic,
     copies,
     device_memory,
     launches,
     second_level_cache,
+    squares,
+    trainer_products,
 )
-from perfmodel.machines.measure.device_products import squares, trainer_products
-from perfmodel.machines.measure.measurement import DTYPES, Found, MachineMeasurement
-from perfmodel.machines.measure.ranks import Ranks
-from perfmodel.machines.measure.shapes import Effort
+from perfmodel.machines.measure.measurement import DTYPES, Effort, Found, MachineMeasurement
+from perfmodel.machines.measure.ranks import Ranks, over_mpi, over_nccl
 
 SOURCE: Final = "measured by perfmodel machine measure"
 
@@ -106,10 +106,10 @@ def _device_parts(device: Device, ranks: Ranks, effort: Effort) -> Iterator[Part
     for dtype in ("float32", "tf32"):
         yield Part(f"trainer's products {dtype}", partial(trainer_products, device, dtype, effort))
     yield Part("copies of all ranks", partial(copies, device, ranks, effort.copy_bytes), True)
-    over_mpi = partial(reduce.over_mpi, ranks, effort.reduce_bytes, effort.repeats)
-    yield Part("MPI all-reduce", over_mpi, True)
-    over_nccl = partial(reduce.over_nccl, device, ranks, effort.reduce_bytes)
-    yield Part("NCCL all-reduce", over_nccl, True)
+    by_mpi = partial(over_mpi, ranks, effort.reduce_bytes, effort.repeats)
+    yield Part("MPI all-reduce", by_mpi, True)
+    by_nccl = partial(over_nccl, device, ranks, effort.reduce_bytes)
+    yield Part("NCCL all-reduce", by_nccl, True)
 
 
 def _host_parts(ranks: Ranks, effort: Effort) -> Iterator[Part]:
@@ -117,8 +117,8 @@ def _host_parts(ranks: Ranks, effort: Effort) -> Iterator[Part]:
     for dtype in ("float32", "float64"):
         yield Part(f"products {dtype}", partial(host.squares, dtype, effort))
     yield Part("trainer's products float32", partial(host.trainer_products, "float32", effort))
-    over_mpi = partial(reduce.over_mpi, ranks, effort.reduce_bytes, effort.repeats)
-    yield Part("MPI all-reduce", over_mpi, True)
+    by_mpi = partial(over_mpi, ranks, effort.reduce_bytes, effort.repeats)
+    yield Part("MPI all-reduce", by_mpi, True)
 
 
 def _with(

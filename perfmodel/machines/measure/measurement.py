@@ -1,15 +1,22 @@
-"""What was measured of a machine: ceilings with their spread, and series by size and by shape."""
+"""A machine's measurement: figures with spread, series by size and shape, and its TOML file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+import json
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
+from perfmodel.base.errors import ModelError
+from perfmodel.base.escape import printable
+from perfmodel.base.files import write_text
 from perfmodel.machines.link import Link
-from perfmodel.machines.machine import Figure, Machine
+from perfmodel.machines.machine import SECTIONS, Figure, Machine, named
 
 KINDS: Final = ("copy", "mpi_allreduce", "nccl_allreduce")
 MEMORIES: Final = ("pinned", "pageable", "host", "device")
@@ -216,3 +223,444 @@ class MachineMeasurement:
     products: tuple[Products, ...] = ()
     elapsed_s: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+
+Shape = tuple[int, int, int]
+"""m, n, k"""
+_INPUTS, _CLASSES = 784, 10
+PEAK_OF_PRODUCT: Final = {
+    "float64": "float64_tensor", "tf32": "tf32_tensor", "float16": "float16_tensor",
+    "bfloat16": "bfloat16_tensor",
+}  # fmt: skip
+"""Products of these data types run on the tensor cores of a GPU that has them for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured.
+
+    Attributes
+    ----------
+    repeats : int
+    squares, host_squares : tuple of int
+        Sizes n of products (n, n) x (n, n), of a GPU and of a CPU.
+    hidden, batches, host_hidden, host_batches : tuple of int
+        H and B' of the trainer's products, of a GPU and of a CPU: two cores would take minutes for
+        a GPU's.
+    dram_bytes, host_bytes : int
+        One array of the copies in a GPU's memory and in a CPU's.
+    copy_bytes, reduce_bytes : tuple of int
+        Sizes of copies between host and device, and of all-reduces.
+    """
+
+    repeats: int
+    squares: tuple[int, ...]
+    host_squares: tuple[int, ...]
+    hidden: tuple[int, ...]
+    batches: tuple[int, ...]
+    host_hidden: tuple[int, ...]
+    host_batches: tuple[int, ...]
+    dram_bytes: int
+    host_bytes: int
+    copy_bytes: tuple[int, ...]
+    reduce_bytes: tuple[int, ...]
+
+
+FULL: Final = Effort(
+    repeats=11,
+    squares=(4096, 8192),
+    host_squares=(1024, 2048),
+    hidden=(64, 128, 256, 512, 1024, 2048, 4096),
+    batches=(750, 1500, 3000, 6000, 12000),
+    host_hidden=(64, 256, 1024),
+    host_batches=(750, 3000),
+    dram_bytes=1 << 30,
+    host_bytes=256 << 20,
+    copy_bytes=tuple(4**i for i in range(6, 14)),
+    reduce_bytes=(40, 256, *(4**i for i in range(5, 14))),
+)
+QUICK: Final = Effort(
+    repeats=3,
+    squares=(1024,),
+    host_squares=(256,),
+    hidden=(64,),
+    batches=(750, 3000),
+    host_hidden=(64,),
+    host_batches=(750,),
+    dram_bytes=256 << 20,
+    host_bytes=32 << 20,
+    copy_bytes=(4096, 65536, 1 << 20),
+    reduce_bytes=(40, 4096, 65536, 1 << 20),
+)
+
+
+def products_of_the_trainer(
+    hidden: Sequence[int], batches: Sequence[int]
+) -> Iterator[tuple[str, str, list[Shape]]]:
+    """Yield name, layout and shapes of the five products of a step of the MLP.
+
+    With x (B', D), W1 (H, D) and W2 (C, H): z1 = W1 x^T, z2 = W2 a1, d1 = W2^T dz, dW2 = dz a1^T,
+    dW1 = d1 x (docs/trainer.md).
+    """
+    sizes = [(h, b) for h in hidden for b in batches]
+    yield "forward 1", "nt", [(h, b, _INPUTS) for h, b in sizes]
+    yield "forward 2", "nn", [(_CLASSES, b, h) for h, b in sizes]
+    yield "backward 1", "tn", [(h, b, _CLASSES) for h, b in sizes]
+    yield "backward 2", "nt", [(_CLASSES, h, b) for h, b in sizes]
+    yield "backward 3", "nn", [(h, _INPUTS, b) for h, b in sizes]
+
+
+def best_product(found: Products, library: str, *, tensor: bool = True) -> Found:
+    """Return products with the rate of the best of them as the data type's ceiling."""
+    rates = found.flops_per_s
+    i = max(range(len(rates)), key=rates.__getitem__)
+    flops = 2 * found.m[i] * found.n[i] * found.k[i]
+    how = f"{library}, {found.m[i]} x {found.n[i]} x {found.k[i]}"
+    best = Figure(rates[i], how, flops / found.q3_s[i], flops / found.q1_s[i], found.repeats)
+    figures = {("gemm_flops_per_s", found.dtype): best}
+    if tensor and found.dtype in PEAK_OF_PRODUCT:
+        figures["peak_flops_per_s", PEAK_OF_PRODUCT[found.dtype]] = best
+    return Found(figures, products=(found,))
+
+
+class Entries:
+    """Takes keys of a table; a value that is not as wanted is refused by name.
+
+    Raises
+    ------
+    ModelError
+        By every method: names the file, the key, what was wanted and what was found.
+    """
+
+    def __init__(self, data: Any, where: str) -> None:
+        self._where = where
+        if not isinstance(data, Mapping):
+            raise ModelError(f"{where}: wanted a table; found {_shown(data)}; measure again")
+        self._data = data
+
+    def get(self, key: str) -> Any:
+        """Return the value as it is; None if there is none."""
+        return self._data.get(key)
+
+    def __iter__(self) -> Iterator[str]:
+        """Give the keys there are."""
+        return iter(self._data)
+
+    def wrong(self, key: str, wanted: object) -> ModelError:
+        """Return the error that says what was wanted of a key."""
+        found = _shown(self.get(key)) if key in self._data else "no such key"
+        return ModelError(
+            f"{self._where}: key {printable(key)!r}: wanted {wanted}; found {found}; measure "
+            "again: the file was changed or damaged, or another version of perfmodel wrote it"
+        )
+
+    def only(self, keys: Iterable[str]) -> None:
+        """Refuse a key that is not among these."""
+        known = list(keys)
+        for key in self._data:
+            if key not in known:
+                raise self.wrong(key, f"only the keys {', '.join(known)}")
+
+    def table(self, key: str) -> Entries:
+        """Return a table within."""
+        return Entries(self.get(key), f"{self._where}: {printable(key)}")
+
+    def tables(self, key: str) -> list[Entries]:
+        """Return the tables of an array; none if the key is absent."""
+        found = self.get(key)
+        if found is None:
+            return []
+        if not isinstance(found, list):
+            raise self.wrong(key, "an array of tables")
+        return [Entries(e, f"{self._where}: {key} {i + 1}") for i, e in enumerate(found)]
+
+    def text(self, key: str) -> str:
+        """Return a text."""
+        value = self.get(key)
+        if not isinstance(value, str):
+            raise self.wrong(key, "a text")
+        return value
+
+    def choice(self, key: str, allowed: Sequence[str]) -> str:
+        """Return one of some texts."""
+        value = self.get(key)
+        if not isinstance(value, str) or value not in allowed:
+            raise self.wrong(key, f"one of {', '.join(allowed)}")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """Return a list of texts."""
+        value = self.get(key)
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            raise self.wrong(key, "a list of texts")
+        return tuple(value)
+
+    def number(self, key: str, *, least: float | None = None) -> float:
+        """Return a finite number above 0, or of at least `least`."""
+        value = self.get(key)
+        if not _is_number(value) or (value <= 0 if least is None else value < least):
+            wanted = "above 0" if least is None else f"of at least {least:g}"
+            raise self.wrong(key, f"a finite number {wanted}")
+        return float(value)
+
+    def whole(self, key: str) -> int:
+        """Return a whole number above 0."""
+        value = self.get(key)
+        if type(value) is not int or value <= 0:
+            raise self.wrong(key, "a whole number above 0")
+        return value
+
+    def numbers(self, key: str, count: int) -> tuple[float, ...]:
+        """Return so many finite numbers above 0."""
+        return tuple(float(v) for v in self._several(key, count, lambda v: _is_number(v) and v > 0))
+
+    def wholes(self, key: str, count: int | None = None) -> tuple[int, ...]:
+        """Return whole numbers above 0, so many or any number of them."""
+        return tuple(self._several(key, count, lambda v: type(v) is int and v > 0))
+
+    def _several(self, key: str, count: int | None, fits: Callable[[Any], bool]) -> list[Any]:
+        value = self.get(key)
+        right = isinstance(value, list) and value and len(value) == (count or len(value))
+        if not right or not all(fits(v) for v in value):
+            raise self.wrong(key, f"{count or 'some'} numbers above 0")
+        return list(value)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
+def _shown(value: Any) -> str:
+    shown = printable(repr(value))
+    return shown if len(shown) <= 80 else shown[:79] + "…"
+
+
+FORMAT: Final = "perfmodel machine"
+VERSION: Final = 1
+_MOST_BYTES: Final = 20_000_000
+_KEYS: Final = ("name", "gpus", "cpus", "source", *SECTIONS)
+_MEASURED_KEYS: Final = ("format", "version", *_KEYS, "measured", "series", "products")
+
+
+def choose(word: str) -> tuple[Machine, MachineMeasurement | None]:
+    """Return the machine of a short name or of a file; with its measurement, if it is one.
+
+    Parameters
+    ----------
+    word : str
+        A name that `perfmodel.machines.machine.named` knows; or the path of a TOML file, of
+        `perfmodel machine measure` or of the form of the shipped ones.
+
+    Raises
+    ------
+    PerfmodelError
+        If no machine has this name.
+    ModelError
+        If the file is none; see `load`.
+    """
+    path = Path(word)
+    if path.suffix != ".toml" and not path.is_file():
+        return named(word), None
+    where, data = _content(path)
+    if {"format", "measured"} & data.keys():
+        measurement = parse(data, where)
+        return measurement.machine, measurement
+    return _published(data, where), None
+
+
+def load(path: Path | str) -> MachineMeasurement:
+    """Read a machine that `perfmodel machine measure` wrote.
+
+    Raises
+    ------
+    ModelError
+        If the file cannot be read, is of another version, or a number in it makes no sense: names
+        the key, what was wanted and what was found.
+    """
+    where, data = _content(path)
+    return parse(data, where)
+
+
+def _content(path: Path | str) -> tuple[str, dict[str, Any]]:
+    """Return the file's name as it is shown, and what it holds."""
+    where = printable(str(path))
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise ValueError(f"more than {_MOST_BYTES} bytes")
+        return where, tomllib.loads(content.decode())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(
+            f"{where}: wanted a TOML file that perfmodel machine measure wrote; found none that "
+            f"can be read ({printable(str(error))[:100]}); measure again"
+        ) from None
+
+
+def parse(data: Mapping[str, Any], where: str) -> MachineMeasurement:
+    """Return the measurement that a file's content is, checked; see `load`."""
+    top = Entries(data, where)
+    if not {"format", "measured"} & set(data) and any(section in data for section in SECTIONS):
+        raise ModelError(
+            f"{where}: wanted what perfmodel machine measure wrote; found a datasheet, which "
+            f"measured nothing; run perfmodel machine measure on such a machine"
+        )
+    if top.get("format") != FORMAT:
+        raise top.wrong("format", repr(FORMAT))
+    if top.get("version") != VERSION:
+        raise top.wrong("version", VERSION)
+    top.only(_MEASURED_KEYS)
+    measured = top.table("measured")
+    source = top.text("source")
+    versions = measured.table("versions")
+    elapsed = measured.table("elapsed_s")
+    return MachineMeasurement(
+        machine=Machine.of(top.text("name"), source, _figures(top, source)),
+        gpus=top.texts("gpus"),
+        cpus=top.texts("cpus"),
+        date=measured.text("date"),
+        command=measured.text("command"),
+        ranks=measured.whole("ranks"),
+        cores=measured.whole("cores"),
+        versions={key: versions.text(key) for key in versions},
+        series=tuple(_series(entry) for entry in top.tables("series")),
+        products=tuple(_products(entry) for entry in top.tables("products")),
+        elapsed_s={key: elapsed.number(key, least=0.0) for key in elapsed},
+        warnings=measured.texts("warnings"),
+    )
+
+
+def _published(data: Mapping[str, Any], where: str) -> Machine:
+    """Return the machine of a file that has figures and sources, and no measurement."""
+    top = Entries(data, where)
+    top.only((*_KEYS, "note"))
+    source = top.text("source")
+    note = top.text("note") if "note" in data else ""
+    return Machine.of(top.text("name"), source, _figures(top, source), note)
+
+
+def _figures(top: Entries, source: str) -> dict[tuple[str, str], Figure]:
+    """Return the figures of every section that there is."""
+    return {
+        (section, key): _figure(table, key, source)
+        for section in SECTIONS
+        if section in top
+        for table in (top.table(section),)
+        for key in table
+    }
+
+
+def _figure(section: Entries, key: str, source: str) -> Figure:
+    if not isinstance(section.get(key), Mapping):
+        return Figure(section.number(key), source)
+    given = section.table(key)
+    given.only([one.name for one in fields(Figure)])
+    value = given.number("value")
+    q1, q3 = (given.number(q) if given.get(q) is not None else None for q in ("q1", "q3"))
+    if not (value if q1 is None else q1) <= value <= (value if q3 is None else q3):
+        raise given.wrong("value", "a value between its quartiles q1 and q3")
+    repeats = given.whole("repeats") if given.get("repeats") is not None else None
+    said = given.text("source") if given.get("source") is not None else source
+    return Figure(value, said, q1, q3, repeats)
+
+
+def _series(entry: Entries) -> Series:
+    entry.only([one.name for one in fields(Series)])
+    sizes = entry.wholes("bytes")
+    if sorted(set(sizes)) != list(sizes):
+        raise entry.wrong("bytes", "sizes that rise")
+    return Series(
+        entry.choice("kind", KINDS),
+        entry.choice("memory", MEMORIES),
+        entry.choice("direction", DIRECTIONS),
+        entry.choice("clock", CLOCKS),
+        entry.whole("ranks"),
+        sizes,
+        *_spread(entry, len(sizes)),
+        entry.whole("repeats"),
+    )
+
+
+def _products(entry: Entries) -> Products:
+    entry.only([one.name for one in fields(Products)])
+    m = entry.wholes("m")
+    n, k = (entry.wholes(key, len(m)) for key in ("n", "k"))
+    return Products(
+        entry.text("name"),
+        entry.choice("dtype", DTYPES),
+        entry.choice("layout", LAYOUTS),
+        m,
+        n,
+        k,
+        *_spread(entry, len(m)),
+        entry.whole("repeats"),
+    )
+
+
+def _spread(
+    entry: Entries, count: int
+) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
+    """Return median, first and third quartile in seconds."""
+    median, q1, q3 = (entry.numbers(key, count) for key in ("median_s", "q1_s", "q3_s"))
+    if not all(low <= t <= high for low, t, high in zip(q1, median, q3, strict=True)):
+        raise entry.wrong("median_s", "medians between the quartiles q1_s and q3_s")
+    return median, q1, q3
+
+
+def as_text(measurement: MachineMeasurement) -> str:
+    """Return what a measurement's file holds; the same one gives the same bytes."""
+    return "\n".join(_lines(measurement)) + "\n"
+
+
+def save(measurement: MachineMeasurement, path: Path) -> None:
+    """Write a measurement."""
+    write_text(path, as_text(measurement))
+
+
+def _lines(found: MachineMeasurement) -> Iterator[str]:
+    yield f"format = {_value(FORMAT)}"
+    yield f"version = {VERSION}"
+    yield f"name = {_value(found.machine.name)}"
+    yield f"gpus = {_value(found.gpus)}"
+    yield f"cpus = {_value(found.cpus)}"
+    yield f"source = {_value(found.machine.source)}"
+    yield from _table("measured", {
+        "date": found.date, "command": found.command, "ranks": found.ranks,
+        "cores": found.cores, "warnings": found.warnings,
+    })  # fmt: skip
+    yield from _table("measured.versions", found.versions)
+    yield from _table("measured.elapsed_s", found.elapsed_s)
+    for section in SECTIONS:
+        kept = {key: f for (of, key), f in found.machine.figures.items() if of == section}
+        if kept:
+            yield from _table(section, kept)
+    for name, entries in (("series", found.series), ("products", found.products)):
+        for entry in entries:
+            yield f"\n[[{name}]]"
+            for one in fields(entry):
+                yield f"{one.name} = {_value(getattr(entry, one.name))}"
+
+
+def _table(name: str, values: Mapping[str, Any]) -> Iterator[str]:
+    yield f"\n[{name}]"
+    for key, value in values.items():
+        yield f"{_key(key)} = {_value(value)}"
+
+
+def _key(key: str) -> str:
+    bare = key and key.isascii() and key.replace("_", "").replace("-", "").isalnum()
+    return key if bare else _value(key)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str):
+        # JSON's strings are TOML's, but for DEL; surrogates cannot be written
+        text = value.encode("utf-8", "replace").decode()
+        return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Figure):
+        given = {f.name: getattr(value, f.name) for f in fields(value)}
+        kept = ", ".join(f"{k} = {_value(v)}" for k, v in given.items() if v is not None)
+        return f"{{ {kept} }}"
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(_value, value))}]"
+    return repr(value)

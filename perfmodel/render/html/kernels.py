@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from perfmodel.analysis.compare.links import KERNELS, links
+from perfmodel.analysis.compare.series import KERNELS, links
 from perfmodel.base.table import Column, Table
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import median, tabulate

@@ -9,8 +9,7 @@ from typing import Any, Final
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from perfmodel.analysis.against import Placed
-from perfmodel.analysis.metrics import UNITS
+from perfmodel.analysis.counters import UNITS, Placed
 from perfmodel.base.errors import ModelError
 from perfmodel.base.units import si
 from perfmodel.render.plot.keys import ordered_colors
