@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
+from types import ModuleType
 from typing import Any, Final
 
 import click
@@ -35,7 +37,7 @@ def run_job(checkout: Path, results: Path, jobs: int, cases: Mapping[str, Case])
     if not Path(str(perfmodel.__file__)).is_relative_to(checkout):
         sys.exit(f"expected perfmodel in {checkout}; got {perfmodel.__file__}")
     main = import_module("perfmodel.cli").main
-    import_what_most_need(main)
+    import_all(perfmodel)
     own = own_files(checkout)
     hidden = {str(checkout): "HERE", str(Path.cwd()): "HERE", perfmodel.__version__: "VERSION"}
     for started, (name, commands) in enumerate(cases.items()):
@@ -50,15 +52,16 @@ def run_job(checkout: Path, results: Path, jobs: int, cases: Mapping[str, Case])
             os.wait()
 
 
-def import_what_most_need(main: click.Group) -> None:
-    """Import libraries and commands once, not in every fork; a command that fails says so there."""
-    for module in ("pandas", "scipy.stats", "sympy"):
-        with suppress(ImportError):
-            import_module(module)
-    context = click.Context(main)
-    for command in main.list_commands(context):
-        with suppress(Exception):
-            main.get_command(context, command)
+def import_all(package: ModuleType) -> None:
+    """Import once, not in every fork; where a module fails, the command that needs it says so."""
+    modules = (
+        module.name
+        for module in walk_packages(package.__path__, f"{package.__name__}.", lambda _: None)
+    )
+    for module in ("pandas", "scipy.stats", "sympy", *modules):
+        if not module.endswith("__main__"):
+            with suppress(Exception):
+                import_module(module)
     gc.freeze()
 
 
