@@ -14,7 +14,7 @@ from trainer.config import Config
 from trainer.data import Dataset, one_hot
 from trainer.errors import DeviceError
 from trainer.mpi import Communicator, set_threads
-from trainer.networks.network import Network
+from trainer.networks.base import Network
 from trainer.parameters import Tensors
 from trainer.steps.batches import Split
 
@@ -81,7 +81,7 @@ class Reference:
 def _train(
     config: Config, data: Dataset, split: Split, initial: np.ndarray, steps: int
 ) -> np.ndarray:
-    """Return the parameters after `steps` batches of `trainer.networks.network` in float64."""
+    """Return the parameters after `steps` batches of `trainer.networks.base` in float64."""
     network: Any = Network(
         NumpyBackend(), config.input_size, config.hidden_size, config.num_classes, "float64",
         split.size(0),

@@ -38,7 +38,7 @@ def numpy_step(sizes: argparse.Namespace):
     sys.path.insert(0, str(ROOT))
     from trainer.backends.numpy import NumpyBackend
     from trainer.data import one_hot
-    from trainer.networks.network import Network
+    from trainer.networks.base import Network
 
     x, labels, w1, w2 = problem(sizes)
     backend = NumpyBackend()

@@ -23,7 +23,7 @@ from trainer.checkpoint import State
 from trainer.config import DTYPES, MNIST, Config
 from trainer.data import Dataset, load
 from trainer.mpi import Communicator, connect, set_threads
-from trainer.networks.network import Network
+from trainer.networks.base import Network
 from trainer.ranges import SILENT
 from trainer.rates import LearningRate
 from trainer.steps.batches import Batches, Split

@@ -14,8 +14,8 @@ from trainer.errors import ConfigError
 from trainer.kernels import peer as stepper
 from trainer.kernels.hierarchical import HierarchicalGemm
 from trainer.networks import fused as network_fused
+from trainer.networks.base import Network
 from trainer.networks.fused import MOST_CLASSES, FusedNetwork
-from trainer.networks.network import Network
 
 INPUTS = 21
 

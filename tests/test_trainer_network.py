@@ -8,7 +8,7 @@ from trainer_helpers import images, session, small
 
 from trainer.backends import numpy as backend_module
 from trainer.backends.numpy import NumpyBackend
-from trainer.networks.network import Network
+from trainer.networks.base import Network
 from trainer.parameters import Tensors
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from trainer import kernels
 from trainer.errors import ConfigError
 from trainer.transports import TRANSPORTS, Kind
 
@@ -15,13 +16,12 @@ BACKENDS: Final = ("auto", "numpy", "cupy")
 PARALLEL: Final = ("data", "model")
 PIXELS: Final = ("raw", "unit")
 DATA_ON: Final = ("host", "pinned", "prefetch", "device")
-GEMMS: Final = (
-    "cublas", "naive", "tiled", "register", "hierarchical", "thin", "fused",
-)  # fmt: skip
+GEMMS: Final = ("cublas", *(name for name in kernels.GEMMS if name != "cublas"), "fused")
 MATHS: Final = ("ieee", "tf32", "tf32x3")
 _ABLE: Final = {  # which --gemm multiply so
-    "tf32": ("cublas", "hierarchical", "thin", "fused"),
-    "tf32x3": ("hierarchical", "fused"),
+    how: tuple(n for n in GEMMS if how in kernels.MATHS[kernels.large_gemm(n, how)])
+    for how in MATHS
+    if how != "ieee"
 }
 SYNTHETIC: Final = "synthetic"
 MNIST: Final = "mnist"

@@ -9,7 +9,7 @@ import numpy as np
 from trainer.backends.numpy import NumpyBackend
 from trainer.config import Config
 from trainer.data import Dataset
-from trainer.networks.network import Network
+from trainer.networks.base import Network
 from trainer.parameters import Tensors
 from trainer.stop import StopRequest
 from trainer.train import Result, sequential

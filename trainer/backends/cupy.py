@@ -11,7 +11,7 @@ import cupyx
 import numpy as np
 
 from trainer.errors import DeviceError
-from trainer.kernels import make_gemm
+from trainer.kernels import large_gemm, make_gemm
 
 MOST_THIN: Final = 32
 """A GEMM whose smallest size is at most this is thin."""
@@ -135,9 +135,7 @@ class CupyBackend:
         self.stream = cupy.cuda.Stream()
         self.stream.use()
         self.gemm_name, self.math = gemm, math
-        # thin and fused leave what they are not made for to the fastest there is
-        large = {"thin": "cublas", "fused": "cublas" if math == "tf32" else "hierarchical"}
-        self.multiply = make_gemm(large.get(gemm, gemm), math=math)
+        self.multiply = make_gemm(large_gemm(gemm, math), math=math)
         self._thin = make_gemm("thin") if gemm == "thin" else None
 
     def gemm(self, a: Any, b: Any, out: Any) -> None:

@@ -73,6 +73,18 @@ MATHS: Final = {
 tensor cores, or there in three GEMMs of TF32 halves, with float32's accuracy."""
 
 
+def large_gemm(name: str, math: str) -> str:
+    """Return the GEMM that multiplies large matrices with ``--gemm NAME``.
+
+    thin and fused multiply what they are made for, and leave the rest to the fastest there is.
+    """
+    if name == "thin":
+        return "cublas"
+    if name == "fused":
+        return "cublas" if math == "tf32" else "hierarchical"
+    return name
+
+
 def make_gemm(name: str, *, math: str = "ieee") -> Gemm:
     """Return the GEMM called `name` for the current device.
 

@@ -12,7 +12,7 @@ from trainer.errors import ConfigError
 from trainer.kernels.hierarchical import HierarchicalGemm
 from trainer.kernels.peer import SumAndStep, real_name
 from trainer.kernels.source import load
-from trainer.networks.network import Network, Work
+from trainer.networks.base import Network, Work
 from trainer.ranges import SILENT, Ranges
 
 MOST_CLASSES: Final = {"float32": 32, "float64": 16}

@@ -10,7 +10,7 @@ from trainer.backends.base import Backend
 from trainer.config import Config
 from trainer.data import Dataset
 from trainer.mpi import Communicator
-from trainer.networks.network import Network
+from trainer.networks.base import Network
 from trainer.ranges import Ranges
 from trainer.rates import LearningRate
 from trainer.steps.batches import Batches, Split

@@ -8,7 +8,7 @@ from trainer import ranges as names
 from trainer.backends.base import Array, Backend
 from trainer.config import Config
 from trainer.data import Bytes
-from trainer.networks.network import Network
+from trainer.networks.base import Network
 from trainer.ranges import SILENT, Ranges
 from trainer.rates import LearningRate
 from trainer.steps.batches import Batches, Split

@@ -8,7 +8,7 @@ from trainer import ranges as names
 from trainer.config import Config
 from trainer.data import Bytes
 from trainer.mpi import Communicator
-from trainer.networks.network import Network, Work
+from trainer.networks.base import Network, Work
 from trainer.parameters import Tensors
 from trainer.ranges import SILENT, Ranges
 from trainer.rates import LearningRate
