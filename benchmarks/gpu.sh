@@ -40,26 +40,26 @@ part() {
 one=${PART_S:-150}
 if [ "$ranks" = 1 ]; then
     part tests "$one" "$python" -m pytest -q -m gpu tests -p no:cacheprovider
-    part products "$one" "$python" benchmarks/gemm.py
-    part counters "$one" "$python" benchmarks/gemm_ncu.py
-    part trainer-counters "$one" "$python" benchmarks/counters.py
-    part sanitizer "$one" "$python" benchmarks/sanitize.py
-    part layers 110 "$python" benchmarks/layers.py --part time
-    part vecadd 140 "$python" benchmarks/vecadd.py --part time profile
-    part memory 90 "$python" benchmarks/memory.py
-    part tta 90 "$python" benchmarks/tta.py --backend cupy --budget 55
+    part products "$one" "$python" -m benchmarks.gemm
+    part counters "$one" "$python" -m benchmarks.gemm.counters
+    part trainer-counters "$one" "$python" -m benchmarks.gemm.trainer_counters
+    part sanitizer "$one" "$python" -m benchmarks.gemm.sanitize
+    part layers 110 "$python" -m benchmarks.layers --part time
+    part vecadd 140 "$python" -m benchmarks.vecadd --part time profile
+    part memory 90 "$python" -m benchmarks.memory
+    part tta 90 "$python" -m benchmarks.tta --backend cupy --budget 55
     part machine 90 "$python" -m perfmodel machine measure -o benchmarks/results/machine_h200x1.toml
-    part resnet-time "$one" "$python" benchmarks/resnet.py --part time
-    part resnet-counters 390 "$python" benchmarks/resnet.py --part counters
-    part resnet-tuned 100 "$python" benchmarks/resnet.py --part tuned
+    part resnet-time "$one" "$python" -m benchmarks.resnet --part time
+    part resnet-counters 390 "$python" -m benchmarks.resnet --part counters
+    part resnet-tuned 100 "$python" -m benchmarks.resnet --part tuned
 fi
 if [ "$ranks" != 1 ]; then
-    part resnet-ddp "$one" "$python" benchmarks/resnet.py --part "ddp$ranks"
+    part resnet-ddp "$one" "$python" -m benchmarks.resnet --part "ddp$ranks"
 fi
 if [ "$ranks" = 2 ]; then
-    part utilization 90 "$python" benchmarks/utilization.py --ranks 2
+    part utilization 90 "$python" -m benchmarks.utilization --ranks 2
 fi
-part ladder "${LADDER_S:-240}" mpirun --bind-to none -n "$ranks" "$python" benchmarks/ladder.py
+part ladder "${LADDER_S:-240}" mpirun --bind-to none -n "$ranks" "$python" -m benchmarks.ladder
 if [ "$ranks" != 1 ]; then
     part profiles "${PROFILES_S:-330}" "$python" profiles/collect_ladder.py profiles/ladder \
         --ranks "$ranks" --machine "h200x$ranks" \

@@ -1,6 +1,6 @@
 """Collects profiles of the trainer over a grid: one Nsight Systems report per configuration.
 
-    python profiles/collect.py OUT --ranks 2 --hidden 512 2048 --batch 3000 12000 --transport host
+    python -m profiles.collect OUT --ranks 2 --hidden 512 2048 --batch 3000 12000 --transport host
 
 For every configuration it profiles `mpirun -n P python -m trainer` on synthetic data, then exports,
 trims (profiles/trim.py) and compresses the reports to OUT/NAME.sqlite.xz, which perfmodel opens as
@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trim import trim
+from profiles.trim import trim
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = 60_000

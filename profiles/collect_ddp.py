@@ -1,4 +1,4 @@
-"""Collects reports of a PyTorch DDP program, one per size: python profiles/collect_ddp.py OUT.
+"""Collects reports of a PyTorch DDP program, one per size: python -m profiles.collect_ddp OUT.
 
 Runs ddp.py once under Nsight Systems, cuts the report by part.py and compresses the parts to
 OUT/ddp_pP_HH_BB.sqlite.xz with OUT/index.json.
@@ -14,8 +14,8 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from collect import ROOT
-from collect_launches import cut, shrink
+from profiles.collect import ROOT
+from profiles.collect_launches import cut, shrink
 
 TRACE = ("--trace=nvtx,cuda", "--sample=none", "--cpuctxsw=none")
 

@@ -1,8 +1,8 @@
 """Collects profiles of the ladder's rungs, several launches of each, for `perfmodel compare`.
 
-    python profiles/collect_ladder.py OUT --ranks 2 --rungs document pinned --launches 3
+    python -m profiles.collect_ladder OUT --ranks 2 --rungs document pinned --launches 3
 
-The rungs are those of benchmarks/ladder.py. Launches take turns, so that what drifts on the machine
+The rungs are those of benchmarks.ladder. Launches take turns, so that what drifts on the machine
 drifts for all alike. Reports are exported, trimmed and compressed as by collect.py, to
 OUT/RUNG_LAUNCH.sqlite.xz, or OUT/MACHINE_RUNG_LAUNCH.sqlite.xz unless there are two ranks, with
 OUT/index.json. A report that is collected again takes the place of the one before.
@@ -23,10 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from collect import IMAGES, ROOT, TRACE, keep, versions
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-from ladder import RUNGS
+from benchmarks.ladder.configurations import RUNGS
+from profiles.collect import IMAGES, ROOT, TRACE, keep, versions
 
 SWITCHES = ("overlap", "graph")
 

@@ -1,4 +1,4 @@
-"""Collects launches of many configurations: python profiles/collect_launches.py OUT --ranks 2.
+"""Collects launches of many configurations: python -m profiles.collect_launches OUT --ranks 2.
 
 Every launch is one process group that visits all configurations of a plan (plans.py) for so many
 ranks, in another order (visit.py): some launches under Nsight Systems, cut into a report per
@@ -29,17 +29,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from collect import ROOT, TRACE, versions
-from part import part
-from plans import LAUNCHES, PLANS, configurations
-
-sys.path.insert(0, str(ROOT))
+from profiles.collect import ROOT, TRACE, versions
+from profiles.part import part
+from profiles.plans import LAUNCHES, PLANS, configurations
 
 
 def launch(c: argparse.Namespace, plan: Path, number: int, record: Path, raw: Path | None) -> str:
     """Start the ranks once, recorded by Nsight Systems into `raw` or not; return the command."""
     train = [
-        sys.executable, str(ROOT / "profiles" / "visit.py"), str(plan), "--launch", str(number),
+        sys.executable, "-m", "profiles.visit", str(plan), "--launch", str(number),
         "--batches", str(c.batches), "--record", str(record), *(["--timed"] if raw is None else []),
     ]  # fmt: skip
     command = ["mpirun", "--bind-to", "none", "-n", str(c.ranks), *train]

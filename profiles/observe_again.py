@@ -1,4 +1,4 @@
-"""Observes the kept reports of a collection again: python profiles/observe_again.py launches.json.
+"""Observes the kept reports of a collection again: python -m profiles.observe_again launches.json.
 
 Rows of launches.json hold what perfmodel observed when they were collected. Where the report is
 kept, a newer perfmodel may tell more of it, such as the kernels of a CUDA graph.
@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from collect_launches import observed
+from profiles.collect_launches import observed
 
 
 def again(file: Path) -> int:

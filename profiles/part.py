@@ -1,4 +1,4 @@
-"""Cuts the report of a launch into one per visit: python profiles/part.py IN OUT.
+"""Cuts the report of a launch into one per visit: python -m profiles.part IN OUT.
 
 A visit of `visit.py` is what lies between the start of its range `GPU parallel train` and the
 start of the next one, on the rank that begins first: ranks wait for each other between visits, so
@@ -11,19 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 import sqlite3
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from trim import DROPPED, trim
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from trainer.ranges import MARK_KEY, TRAIN  # noqa: E402
+from profiles.trim import DROPPED, trim
+from trainer.ranges import MARK_KEY, TRAIN
 
 _TEXT = "COALESCE(n.text, (SELECT value FROM s.StringIds WHERE id = n.textId))"
 

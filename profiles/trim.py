@@ -1,4 +1,4 @@
-"""Trims Nsight Systems exports to the tables an analysis needs: python profiles/trim.py IN OUT.
+"""Trims Nsight Systems exports to the tables an analysis needs: python -m profiles.trim IN OUT.
 
 Drops operating-system calls, call chains, scheduling, overheads, other processes' names, the
 attached log files, and what names paths, hosts and users, then compacts the file. Ranges, GPU

@@ -1,6 +1,6 @@
 """One launch that visits many configurations of the trainer, one after the other.
 
-    mpirun -n 2 python profiles/visit.py PLAN.json --launch 1 --record TIMES.json
+    mpirun -n 2 python -m profiles.visit PLAN.json --launch 1 --record TIMES.json
 
 PLAN.json lists configurations: {"name": ..., and fields of trainer.config.Config}. Every visit
 trains as `python -m trainer` does, with its ranges and its mark, so that `part.py` can cut a report
@@ -19,26 +19,22 @@ import math
 import os
 import random
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from trainer import mpi  # noqa: E402
-from trainer.backends.choice import choose  # noqa: E402
-from trainer.config import Config  # noqa: E402
-from trainer.data import (  # noqa: E402
+from trainer import mpi
+from trainer.backends.choice import choose
+from trainer.config import Config
+from trainer.data import (
     Dataset,
     distribute,
     synthetic,
 )
-from trainer.ranges import Ranges, make_ranges, mark_config, name_rank  # noqa: E402
-from trainer.record import Run, config_mark  # noqa: E402
-from trainer.train import Session  # noqa: E402
+from trainer.ranges import Ranges, make_ranges, mark_config, name_rank
+from trainer.record import Run, config_mark
+from trainer.train import Session
 
 IMAGES = 60_000
 CHUNKS = 5

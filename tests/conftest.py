@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from build_training import Training, training_report
 from cuda_on_cpu import compiler
-from damaged_reports import numbers
 from document_report import document_report
 
+from benchmarks.robustness.reading import numbers
 from perfmodel.readers import read
 
 NSYS_VERSION = "2024.2.3"

@@ -11,27 +11,11 @@ import pytest
 
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.readers.nsys import read_sqlite
-from perfmodel.readers.trace import Trace
-from perfmodel.timing.nsys_stats.stats import REPORTS, to_csv
-from perfmodel.timing.range_times import time_ranges
 
 KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
 COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
 CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 EVENTS: Final = ("NVTX_EVENTS", KERNELS, COPIES, CALLS, "MPI_COLLECTIVES_EVENTS")
-
-
-def numbers(trace: Trace) -> list[Any]:
-    """Everything that is shown of a report."""
-    found: list[Any] = []
-    for report, _ in REPORTS.values():
-        try:
-            found.append(to_csv(report(trace)))
-        except PerfmodelError as error:
-            found.append(str(error).partition(":")[2])
-    times, _ = time_ranges(trace, "batch iteration", by_time=True)
-    columns = [getattr(times, name) for name in ("host_ns", "busy_ns", "copy_bytes", "mpi_ns")]
-    return [*found, times.paths, *(c.tolist() for c in columns), trace.ranks, trace.gpus]
 
 
 def refusal(path: Path, **options: Any) -> PerfmodelError:

@@ -1,4 +1,4 @@
-"""benchmarks/counters.py with a stand-in for ncu: what it runs, writes, survives."""
+"""benchmarks.gemm.trainer_counters with a stand-in for ncu: what it runs, writes, survives."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
+from benchmarks.common.ncu import Failed, collect
 
-from ncu_run import Failed, collect  # noqa: E402
+ROOT = Path(__file__).resolve().parent.parent
 
 STUB = r"""#!/usr/bin/env bash
 while [ $# -gt 0 ]; do
@@ -30,7 +29,7 @@ esac
 case "$*" in *hierarchical*) echo "no such kernel"; exit 1 ;; esac
 "$@" || exit 1
 case "$*" in
-    *"trainer.py $BLIND "*) echo "==WARNING== No kernels were profiled." >"$log"; exit ;;
+    *"profiled_trainer $BLIND "*) echo "==WARNING== No kernels were profiled." >"$log"; exit ;;
 esac
 { echo "==PROF== Connected to process 5 (/somewhere/python3)"; cat "$TABLE"; } >"$log"
 """
@@ -45,8 +44,8 @@ def run(tmp_path: Path, *names: str, blind: str = "") -> subprocess.CompletedPro
     stub.write_text(STUB)
     stub.chmod(0o755)
     return subprocess.run(
-        [sys.executable, "benchmarks/counters.py", "--ncu", str(stub), "--out", str(tmp_path),
-         "--only", *names, "--trainer", *SMALL],
+        [sys.executable, "-m", "benchmarks.gemm.trainer_counters", "--ncu", str(stub),
+         "--out", str(tmp_path), "--only", *names, "--trainer", *SMALL],
         cwd=ROOT, capture_output=True, text=True, timeout=60,
         env={"PATH": "/usr/bin:/bin", "TABLE": str(TABLE), "BLIND": blind},
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A seeded part of benchmarks/faults.py: no crash, no wrong number, no half file."""
+"""A seeded part of benchmarks.robustness: no crash, no wrong number, no half file."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
+from benchmarks.common.pages import section
+from benchmarks.robustness.__main__ import PAGE, UNKNOWABLE, tables
+from benchmarks.robustness.reading import READING, read_faults
+from benchmarks.robustness.writing import WRITING, Place, prepare, write_faults
 
-from faults import PAGE, UNKNOWABLE, tables  # noqa: E402
-from faults_reading import READING, read_faults  # noqa: E402
-from faults_writing import WRITING, Place, prepare, write_faults  # noqa: E402
-from made import section  # noqa: E402
+ROOT = Path(__file__).resolve().parent.parent
 
 REPORT = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="limits and signals of Linux")
@@ -49,7 +48,7 @@ def test_writing(name: str, place: Place) -> None:
 def test_every_fault_is_in_the_table() -> None:
     made = tables()
     for name, text in made.items():
-        assert section(PAGE, "benchmarks/faults.py", name) == text
+        assert section(PAGE, "benchmarks.robustness", name) == text
     for title, _ in READING.values():
         assert f"| {title} |" in made["reading"]
     for title, _ in WRITING.values():

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from btrees import endless, root_of
-from damaged_reports import CALLS, KERNELS, numbers, refusal, sql
+from damaged_reports import CALLS, KERNELS, refusal, sql
 
+from benchmarks.robustness.reading import numbers
 from perfmodel.base.errors import PerfmodelError, ReportError
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.readers.sqlite import Database

@@ -20,6 +20,7 @@ import pytest
 from cli_helpers import perfmodel as run_cli
 from nsys_cases import CASES, STATISTICS
 
+from benchmarks.scale.grow_ranks import grow_ranks
 from perfmodel.analysis.fleet import analyze_reports
 from perfmodel.analysis.runs import Options, analyze_traces
 from perfmodel.base import parallel as engines
@@ -46,13 +47,10 @@ REPORTS = sorted(
     ]
 )
 SOURCE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
-sys.path.insert(0, str(ROOT / "benchmarks"))
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    from grow_ranks import grow_ranks
-
     return grow_ranks(SOURCE, tmp_path_factory.mktemp("job"), 10)
 
 

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
+from benchmarks.robustness.fuzz import mutated
+from benchmarks.robustness.fuzz_targets import TARGETS, run, seeds
 
-from fuzz import mutated  # noqa: E402
-from fuzz_targets import TARGETS, run, seeds  # noqa: E402
+ROOT = Path(__file__).resolve().parent.parent
 
 FOUND = sorted((ROOT / "tests" / "fuzz").glob("*-*"))
 ROUNDS = {"cells": 8, "sqlite_bytes": 12, "ncu_csv": 15}
@@ -37,7 +36,7 @@ def test_mutated_seeds(name: str) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="no atheris")
 @pytest.mark.parametrize("name", ["formula", "model_json", "cells"])
 def test_atheris(name: str, tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "fuzz.py"), "--target", name]
+    command = [sys.executable, "-m", "benchmarks.robustness.fuzz", "--target", name]
     command += ["--seconds", "3", "--corpus", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout[-3000:]

@@ -15,9 +15,10 @@ import pytest
 from build_report import ReportBuilder
 from build_training import Training, analyzed, training_report
 from cli_helpers import fails, perfmodel, succeeds
-from damaged_reports import KERNELS, numbers, refusal, sql
+from damaged_reports import KERNELS, refusal, sql
 from matplotlib.text import Text
 
+from benchmarks.robustness.reading import numbers
 from perfmodel.base.errors import ReportError
 from perfmodel.readers import read
 from perfmodel.readers.nsys import read_sqlite

@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gemm import counters as gemm_ncu
+from benchmarks.gemm.problems import Problem, everything, floor_s, network, worth_measuring
+from perfmodel.readers.ncu import Launch, parse
+from trainer.kernels import GEMMS
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import gemm_ncu  # noqa: E402
-from gemm_problems import Problem, everything, floor_s, network, worth_measuring  # noqa: E402
-
-from perfmodel.readers.ncu import Launch, parse  # noqa: E402
-from trainer.kernels import GEMMS  # noqa: E402
 
 WIDE = """==PROF== Connected to process 77
 something the program says
@@ -82,7 +80,7 @@ def test_everything_is_measured_by_its_kernels() -> None:
 
 def test_a_rehearsal_writes_a_row_for_every_kernel(tmp_path: Path) -> None:
     out = tmp_path / "gemm.json"
-    command = [sys.executable, "benchmarks/gemm.py", "--dry-run", "--out", str(out)]
+    command = [sys.executable, "-m", "benchmarks.gemm", "--dry-run", "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text())
@@ -100,7 +98,7 @@ def test_a_rehearsal_writes_a_row_for_every_kernel(tmp_path: Path) -> None:
 
 
 def test_a_picture_is_drawn_from_counters(tmp_path: Path) -> None:
-    import gemm_picture
+    from benchmarks.gemm import picture as gemm_picture
 
     rows = [
         {"kernel": name, "what": "square", "m": 4096, "H": None, "dtype": "float32",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,21 +12,20 @@ import numpy as np
 import pytest
 from trainer_helpers import environment, mpirun_command
 
+from benchmarks.ladder import __main__ as main
+from benchmarks.ladder import configurations as ladder
+from benchmarks.ladder import floor as ladder_floor
+from benchmarks.ladder import notes as ladder_notes
+from benchmarks.ladder import reference as ladder_check
+from benchmarks.ladder import report as ladder_report
+from benchmarks.ladder import rows as ladder_rows
+from benchmarks.ladder import targets as ladder_targets
+from benchmarks.ladder.cell import batches_of_visit
 from trainer.data import synthetic
 from trainer.mpi import Communicator
 from trainer.train import sequential
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import ladder  # noqa: E402
-import ladder_check  # noqa: E402
-import ladder_floor  # noqa: E402
-import ladder_notes  # noqa: E402
-import ladder_report  # noqa: E402
-import ladder_rows  # noqa: E402
-import ladder_targets  # noqa: E402
-from ladder_cell import batches_of_visit  # noqa: E402
 
 RUN = {
     "date": "2026-01-02T03:04:05+00:00", "ranks": 2, "command": "mpirun -n 2 python ladder.py",
@@ -197,7 +195,7 @@ def test_rungs_are_settings_the_trainer_knows(rung: ladder.Rung) -> None:
 
 
 def test_the_command_line_names_cells_and_leaves_out() -> None:
-    found = ladder.parse(["--sizes", "64:3200", "512:3000", "--leave-out", "document", "graph"])
+    found = main.parse(["--sizes", "64:3200", "512:3000", "--leave-out", "document", "graph"])
     assert [str(cell) for cell in found.cells] == [
         "H=64 B=3200 fp32", "H=64 B=3200 tf32", "H=512 B=3000 fp32", "H=512 B=3000 tf32",
     ]  # fmt: skip
@@ -205,8 +203,8 @@ def test_the_command_line_names_cells_and_leaves_out() -> None:
     assert "graph" not in found.peers
     assert "naive gemm" not in [rung.name for _, rung in found.cells[0].rungs]
     assert "naive gemm" in [rung.name for _, rung in found.cells[2].rungs]
-    assert ladder.command(2, ["--out", "x/y.json", "--rungs", "naive gemm"]) == (
-        "mpirun -n 2 python benchmarks/ladder.py --rungs 'naive gemm'"
+    assert main.command(2, ["--out", "x/y.json", "--rungs", "naive gemm"]) == (
+        "mpirun -n 2 python -m benchmarks.ladder --rungs 'naive gemm'"
     )
 
 
@@ -306,7 +304,7 @@ def test_the_bounds_see_forgotten_regularization() -> None:
 )
 def test_peers_compute_what_the_trainer_does(name: str) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    import torch_peers
+    from benchmarks.ladder import torch_peers
 
     torch.set_num_threads(1)
     config = SMALL.config({"test_size": 10})
@@ -333,7 +331,7 @@ def test_two_ranks_time_what_they_can_and_say_why_not_the_rest(tmp_path: Path) -
              "--rungs", "document", "resident", "cuda-aware", "fused alone",
              "model host"]  # fmt: skip
     done = subprocess.run(
-        mpirun_command(2, str(ROOT / "benchmarks" / "ladder.py"), *flags),
+        mpirun_command(2, "-m", "benchmarks.ladder", *flags),
         capture_output=True, text=True, timeout=120, env=environment(),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -451,7 +449,7 @@ def test_a_difference_is_claimed_only_beyond_the_interval() -> None:
 
 def test_text_and_picture_are_about_two_ranks_if_they_can(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    import ladder_picture
+    from benchmarks.ladder import picture as ladder_picture
 
     found = ladder_report.cells(record())
     assert ladder_report.main_ranks(found) == 2
@@ -470,7 +468,7 @@ def test_docs_show_the_committed_results() -> None:
     compared = ladder_report.profiles(ROOT / "profiles" / "ladder")
     gemm, tiles = (ladder_report.read_beside(results, f"{n}.json") for n in ("gemm", "thin_sweep"))
     made = ladder_report.markdown(committed, gemm, compared, tiles)
-    assert document == made, "run: python benchmarks/ladder_report.py"
+    assert document == made, "run: python -m benchmarks.ladder.report"
     assert (ROOT / "docs" / "images" / "ladder.png").exists()
     for found in committed["rows"]:
         assert found["median_s"] is not None or found["reason"], found["rung"]

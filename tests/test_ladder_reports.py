@@ -5,17 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 from build_training import analyzed
 
 from perfmodel.analysis.result import RunAnalysis
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "profiles"))
-
-import collect_ladder
+from profiles import collect_ladder
 
 LADDER = Path(__file__).parents[1] / "profiles" / "ladder"
 REPORTS = sorted(LADDER.glob("*_1.sqlite.xz"))

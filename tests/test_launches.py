@@ -6,7 +6,6 @@ import json
 import os
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer_helpers import environment, mpirun_command
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "profiles"))
+from profiles.part import part
+from profiles.plans import FRESH, LAUNCHES, PLANS, USUAL, configurations
+from profiles.visit import configuration, own_cores, settle
 
-from part import part  # noqa: E402
-from plans import FRESH, LAUNCHES, PLANS, USUAL, configurations  # noqa: E402
-from visit import configuration, own_cores, settle  # noqa: E402
+ROOT = Path(__file__).resolve().parent.parent
 
 VISITS = [
     {"name": "one", "hidden_size": 16, "batch_size": 6000, "transport": "host"},
@@ -76,7 +74,7 @@ def launched(folder: Path, *before: str) -> list[dict[str, Any]]:
     """Visit all with two ranks of NumPy; return what rank 0 wrote."""
     plan, record = folder / "plan.json", folder / "times.json"
     plan.write_text(json.dumps([{**visit, "backend": "numpy"} for visit in VISITS]))
-    train = [str(ROOT / "profiles" / "visit.py"), str(plan), "--launch", "2",
+    train = ["-m", "profiles.visit", str(plan), "--launch", "2",
              "--batches", str(BATCHES), "--record", str(record)]  # fmt: skip
     done = subprocess.run(
         [*before, *mpirun_command(2, *train)], env=environment(), capture_output=True, text=True,

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.common import pages as made
+from benchmarks.layers import __main__ as benchmark
+from benchmarks.layers import report as layers_report
 from perfmodel.cli import main
 from perfmodel.workloads.layers import place, total
 from perfmodel.workloads.networks import NETWORKS, network
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import layers as benchmark  # noqa: E402
-import layers_report  # noqa: E402
-import made  # noqa: E402
 
 
 def run(*words: str, code: int = 0) -> str:
@@ -113,7 +107,7 @@ def test_refusals(words: tuple[str, ...], code: int, says: str) -> None:
 def test_the_page_shows_what_is_made() -> None:
     for name, part in layers_report.parts(benchmark.RESULTS).items():
         shown = made.section(layers_report.PAGE, layers_report.SCRIPT, name)
-        assert shown == part.strip(), "run: python benchmarks/layers.py --document"
+        assert shown == part.strip(), "run: python -m benchmarks.layers --document"
 
 
 def test_paleo_on_measured_steps() -> None:
@@ -185,7 +179,7 @@ def test_a_part_keeps_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_torch_modules_have_the_layers_shapes() -> None:
     torch = pytest.importorskip("torch")
-    from layers_nets import Network
+    from benchmarks.layers.nets import Network
 
     with torch.device("meta"):
         made = Network(network("googlenet"))

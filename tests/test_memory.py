@@ -17,7 +17,7 @@ from cli_helpers import fails, perfmodel, succeeds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.unified_model import fit_memory, held_out
+from benchmarks.memory.model import fit_memory, held_out
 from perfmodel.base.errors import ModelError, SchemaError
 from perfmodel.models.allocators import DevicePool, device_block, pinned_block
 from perfmodel.programs.mlp.footprint import footprint

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import made  # noqa: E402
-import memory  # noqa: E402
-import memory_mlp  # noqa: E402
-import memory_report  # noqa: E402
-import utilization  # noqa: E402
-import utilization_report  # noqa: E402
-
-from perfmodel.machines.gpu_samples import series_of  # noqa: E402
-from perfmodel.machines.sampler import Reading  # noqa: E402
+from benchmarks.common import pages as made
+from benchmarks.memory import __main__ as memory
+from benchmarks.memory import mlp as memory_mlp
+from benchmarks.memory import report as memory_report
+from benchmarks.utilization import __main__ as utilization
+from benchmarks.utilization import report as utilization_report
+from perfmodel.machines.gpu_samples import series_of
+from perfmodel.machines.sampler import Reading
 
 REPORTS = (memory_report, utilization_report)
 

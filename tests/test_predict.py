@@ -16,6 +16,8 @@ from cli_helpers import fails, succeeds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.common.pages import section
+from benchmarks.predict import launches as predict_launches
 from perfmodel.analysis import predict_scaling as scales
 from perfmodel.analysis.predict import predict
 from perfmodel.base.errors import ModelError, WorkloadError
@@ -369,11 +371,8 @@ def test_results_are_one_row_per_unseen_configuration() -> None:
     assert mean == pytest.approx(sum(told) / len(told))
 
 
-def test_the_committed_launches_are_what_was_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_committed_launches_are_what_was_scored() -> None:
     """Every row's launches are those of profiles/launches; a kept report is one of them."""
-    monkeypatch.syspath_prepend(str(RESULTS.parent))
-    import predict_launches
-
     launches = predict_launches.Launches(machine=None)
     seconds = {o.source: o.batch_s for o in launches.observations}
     found = json.loads((RESULTS / "predict.json").read_text(encoding="utf-8"))
@@ -389,14 +388,11 @@ def test_the_committed_launches_are_what_was_scored(monkeypatch: pytest.MonkeyPa
     assert again.batch_s == pytest.approx(seconds["p2_host_H512_B1500#1"], rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["predict_report", "predict_fresh", "predict_ablation"])
-def test_the_page_shows_the_results(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(RESULTS.parent))
-    import made
-
-    module = importlib.import_module(name)
-    file = RESULTS / f"{name.removesuffix('_report')}.json"
-    shown = made.section(module.PAGE, module.SCRIPT)
+@pytest.mark.parametrize("name", ["report", "fresh", "ablation"])
+def test_the_page_shows_the_results(name: str) -> None:
+    module = importlib.import_module(f"benchmarks.predict.{name}")
+    file = RESULTS / ("predict.json" if name == "report" else f"predict_{name}.json")
+    shown = section(module.PAGE, module.SCRIPT)
     said = module.made(json.loads(file.read_text(encoding="utf-8")))
     assert shown == said.strip(), f"run: {module.SCRIPT}"
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from damaged_reports import EVENTS, KERNELS, numbers, refusal, sql
+from damaged_reports import EVENTS, KERNELS, refusal, sql
 
+from benchmarks.robustness.reading import numbers
 from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError
 from perfmodel.readers import read
 from perfmodel.readers.nsys import read_sqlite

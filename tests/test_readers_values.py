@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from build_report import ReportBuilder
-from damaged_reports import CALLS, COPIES, EVENTS, KERNELS, numbers, refusal, replaced, sql
+from damaged_reports import CALLS, COPIES, EVENTS, KERNELS, refusal, replaced, sql
 
+from benchmarks.robustness.reading import numbers
 from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError
 from perfmodel.readers import read
 from perfmodel.readers.nsys import read_sqlite

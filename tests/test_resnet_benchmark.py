@@ -10,18 +10,14 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import made  # noqa: E402
-import resnet  # noqa: E402
-import resnet_counts  # noqa: E402
-import resnet_report  # noqa: E402
-from resnet_measured import measured, with_times  # noqa: E402
-
-from perfmodel.machines.machine import known  # noqa: E402
-from perfmodel.workloads.layers import total, training_bytes  # noqa: E402
-from perfmodel.workloads.networks import resnet as network  # noqa: E402
+from benchmarks.common import pages as made
+from benchmarks.resnet import __main__ as resnet
+from benchmarks.resnet import counts as resnet_counts
+from benchmarks.resnet import report as resnet_report
+from benchmarks.resnet.measured import measured, with_times
+from perfmodel.machines.machine import known
+from perfmodel.workloads.layers import total, training_bytes
+from perfmodel.workloads.networks import resnet as network
 
 H200 = next(m for m in known() if "H200" in m.name)
 SASS = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
@@ -141,7 +137,7 @@ def test_why_a_part_ended_early_is_said(result: dict[str, Any], tmp_path: Path) 
 def test_what_is_not_measured_says_how() -> None:
     page = measured({}, [], None)
     assert page.count("Not measured yet") == 5
-    assert "`python benchmarks/resnet.py --part ddp2`" in page
+    assert "`python -m benchmarks.resnet --part ddp2`" in page
 
 
 def test_metrics_that_ncu_does_not_know_are_left_out(tmp_path: Path) -> None:
@@ -190,4 +186,4 @@ def test_torch_counted_what_the_layers_say() -> None:
 def test_the_page_is_what_the_results_make_it() -> None:
     for name, part in resnet_report.parts(resnet.RESULTS).items():
         shown = made.section(resnet_report.PAGE, resnet_report.SCRIPT, name)
-        assert shown == part.strip(), "run: python benchmarks/resnet.py --document"
+        assert shown == part.strip(), "run: python -m benchmarks.resnet --document"

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.common import pages as made
+from benchmarks.scale import __main__ as scale_report
+
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
 RESULTS = ROOT / "benchmarks" / "results"
 
 
 def test_the_page_shows_the_results() -> None:
-    import made
-    import scale_report
-
     for name, text in scale_report.parts().items():
         shown = made.section(scale_report.PAGE, scale_report.SCRIPT, name)
-        assert shown == text.strip(), "run: python benchmarks/scale_report.py"
+        assert shown == text.strip(), "run: python -m benchmarks.scale"
 
 
 def test_all_ways_gave_the_same_numbers() -> None:

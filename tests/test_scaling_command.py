@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,12 @@ import pytest
 from build_training import Training, training_report
 from cli_helpers import fails, harmless, perfmodel, succeeds
 
+from benchmarks.common import pages as made
+from benchmarks.scaling import __main__ as benchmark
 from perfmodel.base.errors import ModelError
 from perfmodel.render.plot.scaling import scaling as draw
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import made  # noqa: E402
-import scaling as benchmark  # noqa: E402
 
 CAMPAIGN = ROOT / "profiles" / "campaign"
 MACHINE = ROOT / "benchmarks" / "results" / "machine_h200x4.toml"
@@ -109,7 +106,7 @@ def test_files_that_are_neither_record_nor_report_are_refused(tmp_path: Path) ->
 def test_the_page_holds_what_is_committed() -> None:
     for name, part in benchmark.parts(benchmark.of_campaign()).items():
         shown = made.section(benchmark.PAGE, benchmark.SCRIPT, name)
-        assert shown == part.strip(), f"{name}: run python benchmarks/scaling.py"
+        assert shown == part.strip(), f"{name}: run python -m benchmarks.scaling"
 
 
 def test_speedups_of_the_ladder_by_hand() -> None:

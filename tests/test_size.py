@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 from build_training import training_report
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+from benchmarks.common.pages import section
+from benchmarks.scale import size
 
-import size  # noqa: E402
-from made import section  # noqa: E402
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +53,7 @@ def test_dependencies_are_counted_with_what_they_need() -> None:
 
 def test_the_page_shows_the_results() -> None:
     found = json.loads(size.RESULTS.read_text(encoding="utf-8"))
-    assert section(size.PAGE, "benchmarks/size.py") == size.table(found).strip()
+    assert section(size.PAGE, "benchmarks.scale.size") == size.table(found).strip()
     assert found["wheel_bytes"] < 1_000_000
     times = {name: said["median_s"] for name, said in found["processor"].items()}
     assert times["perfmodel --version"] < times["perfmodel --help"] < times["perfmodel analyze"]

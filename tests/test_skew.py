@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.scale.grow_ranks import grow_ranks
 from perfmodel.analysis.fleet import analyze_reports
 from perfmodel.analysis.result import Analysis
 from perfmodel.analysis.runs import Options
@@ -20,7 +20,6 @@ from perfmodel.timing.stragglers import Skew, skew_of
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
-sys.path.insert(0, str(ROOT / "benchmarks"))
 
 
 def calls(starts: list[int], ends: list[int], batches: list[int]) -> Calls:
@@ -134,8 +133,6 @@ def test_aligned_collectives_are_in_order(ranks: int, count: int, data: st.DataO
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     """18 ranks on three hosts whose clocks disagree, a report each; rank 8 is a straggler."""
-    from grow_ranks import grow_ranks
-
     paths = grow_ranks(SOURCE, tmp_path_factory.mktemp("job"), 18)
     return analyze_reports(paths, Options({}))
 

@@ -95,6 +95,6 @@ def test_importing_the_trainer_needs_no_gpu_mpi_or_profiler():
         "import sys\n"
         "for name in ('cupy', 'cupyx', 'mpi4py', 'nvtx', 'rich', 'pooch', 'perfmodel'):\n"
         "    sys.modules[name] = None\n"
-        "import trainer.__main__, benchmarks.trainer_studies\n"
+        "import trainer.__main__, benchmarks.convergence.sweeps\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

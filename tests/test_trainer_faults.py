@@ -20,15 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer_helpers import environment, flags, need_mpi, run_alone, run_ranks, session, small
 
+from benchmarks.robustness import soak
 from trainer import checkpoint
 from trainer.checkpoint import State
 from trainer.data import FILES
 from trainer.errors import CheckpointError
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import soak  # noqa: E402
 
 
 @pytest.fixture(scope="module")

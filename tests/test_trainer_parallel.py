@@ -4,7 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer_helpers import small
 
-from benchmarks.trainer_studies import convergence, discrepancy, parallel, virtual_ranks, write_csv
+from benchmarks.convergence.sweeps import (
+    convergence,
+    discrepancy,
+    parallel,
+    virtual_ranks,
+    write_csv,
+)
 from trainer.backends.numpy import NumpyBackend
 from trainer.data import synthetic
 from trainer.mpi import Communicator

@@ -9,7 +9,7 @@ import os
 import pytest
 from trainer_helpers import mnist_dir, run_ranks
 
-from benchmarks.trainer_studies import discrepancy
+from benchmarks.convergence.sweeps import discrepancy
 from trainer.config import Config
 from trainer.data import Dataset, load
 from trainer.mpi import Communicator, set_threads

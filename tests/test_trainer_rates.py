@@ -16,7 +16,7 @@ from test_trainer_graph import Capturing
 from test_trainer_train import StopAt
 from trainer_helpers import flags, run_alone, run_ranks, run_script, session, small
 
-from benchmarks.trainer_studies import virtual_ranks
+from benchmarks.convergence.sweeps import virtual_ranks
 from trainer import checkpoint
 from trainer.backends.numpy import NumpyBackend
 from trainer.checkpoint import State

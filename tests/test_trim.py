@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from build_report import VERSIONS
-from damaged_reports import numbers, sql
+from damaged_reports import sql
 from document_report import document_report
 
+from benchmarks.robustness.reading import numbers
 from perfmodel.readers import read
+from profiles.trim import trim
 
 ROOT = Path(__file__).parents[1]
-SCRIPT = ROOT / "profiles" / "trim.py"
 SHIPPED = sorted([*ROOT.glob("profiles/*.sqlite"), *ROOT.glob("tests/reports/*.sqlite")])
 LARGE = (
     "CREATE TABLE OSRT_API (start INTEGER, nameId INTEGER, note TEXT)",
@@ -33,24 +32,13 @@ LARGE = (
 )
 
 
-@pytest.fixture(scope="module")
-def trim() -> Callable[[Path, Path], None]:
-    spec = importlib.util.spec_from_file_location("trim", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    trim: Callable[[Path, Path], None] = module.trim
-    return trim
-
-
 def tables(path: Path) -> set[str]:
     with closing(sqlite3.connect(path)) as db:
         return {n for (n,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_built_report(version: str, trim: Callable[[Path, Path], None], tmp_path: Path) -> None:
+def test_a_built_report(version: str, tmp_path: Path) -> None:
     report = sql(document_report(tmp_path / "whole.sqlite", version), *LARGE)
     before = report.read_bytes()
     small = tmp_path / "small.sqlite"
@@ -67,9 +55,7 @@ def test_a_built_report(version: str, trim: Callable[[Path, Path], None], tmp_pa
 
 
 @pytest.mark.parametrize("report", SHIPPED, ids=lambda path: path.stem)
-def test_shipped_reports_are_trimmed(
-    report: Path, trim: Callable[[Path, Path], None], tmp_path: Path
-) -> None:
+def test_shipped_reports_are_trimmed(report: Path, tmp_path: Path) -> None:
     again = tmp_path / "again.sqlite"
     trim(report, again)
     assert tables(again) == tables(report)
@@ -79,15 +65,13 @@ def test_shipped_reports_are_trimmed(
 def test_the_command(tmp_path: Path) -> None:
     report = sql(document_report(tmp_path / "whole.sqlite"), *LARGE)
     small = tmp_path / "small.sqlite"
-    command = [sys.executable, str(SCRIPT), str(report), str(small)]
+    command = [sys.executable, "-m", "profiles.trim", str(report), str(small)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.startswith(f"{small}: {small.stat().st_size:,} bytes, ")
     assert numbers(read(small)) == numbers(read(report))
 
 
-def test_what_is_no_report_leaves_no_target(
-    trim: Callable[[Path, Path], None], tmp_path: Path
-) -> None:
+def test_what_is_no_report_leaves_no_target(tmp_path: Path) -> None:
     source, target = tmp_path / "text.sqlite", tmp_path / "small.sqlite"
     source.write_text("no report")
     with pytest.raises(sqlite3.DatabaseError):

@@ -8,14 +8,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-import made  # noqa: E402
-import tta  # noqa: E402
-import tta_report  # noqa: E402
-
-from perfmodel.analysis.tta import side  # noqa: E402
+from benchmarks.common import pages as made
+from benchmarks.tta import __main__ as tta
+from benchmarks.tta import report as tta_report
+from perfmodel.analysis.tta import side
 
 RESULTS = sorted(tta_report.RESULTS.glob("tta*/*.json"))
 

@@ -19,6 +19,12 @@ import pytest
 from build_report import ReportBuilder
 from cuda_on_cpu import Emulator, KernelError, device_array
 
+from benchmarks.common import pages as made
+from benchmarks.vecadd import __main__ as vecadd
+from benchmarks.vecadd import model as vecadd_model
+from benchmarks.vecadd import profile as vecadd_profile
+from benchmarks.vecadd import report as vecadd_report
+from benchmarks.vecadd import ways as vecadd_ways
 from perfmodel.base.errors import ModelError, SchemaError
 from perfmodel.machines.machine import Machine, named
 from perfmodel.readers.unified import (
@@ -31,14 +37,6 @@ from perfmodel.readers.unified import (
 from perfmodel.render.plot.timings import Timing, timings
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import made  # noqa: E402
-import vecadd  # noqa: E402
-import vecadd_model  # noqa: E402
-import vecadd_profile  # noqa: E402
-import vecadd_report  # noqa: E402
-import vecadd_ways  # noqa: E402
 
 
 class EmulatedGpu:
@@ -156,7 +154,7 @@ def test_loops_of_the_host_add(folder: Path) -> None:
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("rehearsal") / "vecadd.json"
     words = ["--part", "time", "profile", "--device", "cpu", "--millions", "0.02", "0.01"]
-    command = [sys.executable, str(ROOT / "benchmarks" / "vecadd.py"), *words, "--out", str(out)]
+    command = [sys.executable, "-m", "benchmarks.vecadd", *words, "--out", str(out)]
     subprocess.run(command, check=True, capture_output=True, text=True)
     read: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     return read
@@ -346,7 +344,7 @@ def made_up(tmp_path: Path) -> dict[str, Any]:
                 seconds["total_s"] = 1e-4 * k * 10**i * max(1, len(names))
                 rows.append({"memory": memory, "way": way, "millions": k, "repeats": 3,
                              "correct": True, "seconds": seconds})  # fmt: skip
-    time = {"date": "2026-01-01", "command": "python benchmarks/vecadd.py --part time",
+    time = {"date": "2026-01-01", "command": "python -m benchmarks.vecadd --part time",
             "seconds": 1.0, "problems": [], "rows": rows,
             "about": {"device": "NVIDIA H200", "latency_s": WAITS}}  # fmt: skip
     evidence = vecadd_profile.evidence(um_report(tmp_path / "um.sqlite"))

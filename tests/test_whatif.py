@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.ladder import configurations as ladder
 from perfmodel.analysis.ask import ask
 from perfmodel.analysis.effect import effect, gradient
 from perfmodel.analysis.evidence import Evidence, draws, evidence
@@ -135,11 +136,8 @@ def test_a_change_that_is_applied_is_made(found: Case) -> None:
         assert offer.change.doubles or offer.change.made(offer.case)
 
 
-def test_changes_are_the_rungs_of_the_ladder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The words are those of benchmarks/ladder.py wherever a change has a rung of its name."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import ladder
-
+def test_changes_are_the_rungs_of_the_ladder() -> None:
+    """The words are those of benchmarks.ladder wherever a change has a rung of its name."""
     said = {rung.name: rung.removes for rung in ladder.RUNGS} | {"tf32x3": "", "overlap": ""}
     said["tf32x3"] = said["fused x3"]
     said["overlap"] = said["nccl overlap"]

@@ -10,6 +10,8 @@ import pytest
 from build_report import ReportBuilder
 from cli_helpers import fails, perfmodel, succeeds
 
+from benchmarks.common import pages as made
+from benchmarks.whatif import report as whatif_report
 from perfmodel.base.errors import ModelError
 from perfmodel.render.plot.savings import Bar, savings
 
@@ -134,11 +136,7 @@ def test_a_model_of_another_workload_is_refused(tmp_path: Path) -> None:
 # --- what the benchmark found
 
 
-def test_the_page_shows_the_benchmark_s_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import made
-    import whatif_report
-
+def test_the_page_shows_the_benchmark_s_results() -> None:
     result = json.loads((ROOT / "benchmarks" / "results" / "whatif.json").read_text("utf-8"))
     shown = made.section(whatif_report.PAGE, whatif_report.SCRIPT)
     assert shown == whatif_report.made(result).strip()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from itertools import product
 from pathlib import Path
 
@@ -166,8 +165,7 @@ def check(name: str, found: dict[str, int]) -> None:
 def test_torch_counts_the_same(name: str) -> None:
     """FlopCounterMode runs the network on the meta device: its shapes, its formulas."""
     pytest.importorskip("torch")
-    sys.path.insert(0, str(BENCHMARKS))
-    from layers_nets import counted
+    from benchmarks.layers.nets import counted
 
     check(name, counted(network(name)))
 

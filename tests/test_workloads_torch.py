@@ -6,7 +6,6 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +18,6 @@ from perfmodel.workloads.foreign import from_torch
 from perfmodel.workloads.layers import total
 from perfmodel.workloads.networks import network
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 with_torch = pytest.mark.skipif(not HAS_TORCH, reason="needs torch")
 
@@ -42,7 +40,7 @@ def put(monkeypatch: pytest.MonkeyPatch) -> Put:
 @with_torch
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
 def test_a_traced_model_costs_what_the_layers_by_hand_cost(name: str, put: Put) -> None:
-    import resnet_nets
+    from benchmarks.resnet import nets as resnet_nets
 
     found = from_torch(put(lambda: resnet_nets.make(name)))
     assert len(found.nodes) == len(network(name).nodes)
@@ -78,7 +76,7 @@ def test_functions_of_torch_are_layers_too(put: Put) -> None:
 
 @with_torch
 def test_the_command_takes_a_model(put: Put) -> None:
-    import resnet_nets
+    from benchmarks.resnet import nets as resnet_nets
 
     word = put(lambda: resnet_nets.make("resnet18"))
     done = CliRunner().invoke(main, ["layers", word, "--pixels", "64", "--json"])

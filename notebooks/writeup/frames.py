@@ -37,7 +37,7 @@ def records(pattern: str) -> pd.DataFrame:
     if not found:
         raise PerfmodelError(
             f"wanted run records {pattern!r} in the repository; found none; write them with "
-            f"python benchmarks/convergence.py"
+            f"python -m benchmarks.convergence"
         )
     frames = [pd.read_csv(path).assign(file=path.stem) for path in found]
     return pd.concat(frames, ignore_index=True)
@@ -98,7 +98,7 @@ def batch_parts(host_s: Mapping[str, float]) -> dict[str, float]:
 
 
 def verified(name: str = "benchmarks/results/verify_gpu.json") -> pd.DataFrame:
-    """Read how runs on GPUs differ from the sequential one, as benchmarks/verify_gpu.py wrote it.
+    """Read how runs on GPUs differ from the sequential one, as benchmarks.convergence.verify_gpu wrote it.
 
     Returns
     -------
@@ -127,7 +127,7 @@ def verified(name: str = "benchmarks/results/verify_gpu.json") -> pd.DataFrame:
     if not rows:
         raise PerfmodelError(
             f"wanted runs that were verified in {name!r}; found none; write them with "
-            f"python benchmarks/verify_gpu.py on a machine with GPUs"
+            f"python -m benchmarks.convergence.verify_gpu on a machine with GPUs"
         )
     return pd.DataFrame(rows)
 

@@ -131,7 +131,7 @@ class Ladder:
         if not found:
             raise ReportError(
                 f"wanted rungs at p={ranks} H={hidden} B={batch} {dtype}; found none timed; run "
-                f"mpirun -n {ranks} python benchmarks/ladder.py"
+                f"mpirun -n {ranks} python -m benchmarks.ladder"
             )
         return min(found, key=lambda r: r.median_s or math.inf)
 
@@ -141,7 +141,7 @@ class Ladder:
 
 
 def read_ladder(path: Path) -> Ladder:
-    """Read what benchmarks/ladder.py wrote.
+    """Read what benchmarks.ladder wrote.
 
     Raises
     ------
@@ -154,7 +154,7 @@ def read_ladder(path: Path) -> Ladder:
         return Ladder(tuple(_timed(row, read.get("notes", ())) for row in rows))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReportError(
-            f"{printable(path.name)}: wanted the results of benchmarks/ladder.py; found a file "
+            f"{printable(path.name)}: wanted the results of benchmarks.ladder; found a file "
             f"without them ({type(error).__name__}: {printable(str(error))[:80]}); run it again"
         ) from None
 

@@ -22,7 +22,7 @@ WAYS: Final = {
     "events": "events between layers",
     "synchronized": "waiting after every layer",
 }
-"""How benchmarks/layers.py times a forward pass, besides whole."""
+"""How benchmarks.layers times a forward pass, besides whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ def counts_table(names: Sequence[str]) -> Table:
 
 
 def read_forwards(path: Path) -> tuple[tuple[Forward, ...], Part]:
-    """Read the forward passes that benchmarks/layers.py timed."""
-    found = read_part(path, "time", "python benchmarks/layers.py --part time")
+    """Read the forward passes that benchmarks.layers timed."""
+    found = read_part(path, "time", "python -m benchmarks.layers --part time")
     cells: dict[tuple[str, int, str], dict[str, float]] = {}
     for r in found.rows:
         cells.setdefault((r["net"], r["batch"], r["math"]), {})[r["mode"]] = r["total_s"]

@@ -25,7 +25,7 @@ from writeup.results import Part, read_part
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SCRIPT: Final = "python benchmarks/resnet.py --part"
+SCRIPT: Final = "python -m benchmarks.resnet --part"
 MATHS: Final = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "float16"}
 """What the benchmark calls a data type of `perfmodel.paleo.DTYPES`."""
 
@@ -77,7 +77,7 @@ class Phase:
 
 
 def read_steps(path: Path, part: str = "time") -> tuple[tuple[Step, ...], Part]:
-    """Read the timed steps of benchmarks/resnet.py, those on one GPU."""
+    """Read the timed steps of benchmarks.resnet, those on one GPU."""
     found = read_part(path, part, f"{SCRIPT} {part}")
     image = found.data.get("about", {}).get("image", 224)
     steps = tuple(
@@ -205,7 +205,7 @@ def ddp_table(parts: Mapping[int, Sequence[Mapping[str, Any]]]) -> Table:
     Parameters
     ----------
     parts : mapping of int to sequence of mapping
-        By number of GPUs, the rows of the parts 'ddp2', 'ddp4' of benchmarks/resnet.py, or none.
+        By number of GPUs, the rows of the parts 'ddp2', 'ddp4' of benchmarks.resnet, or none.
     """
     columns = (
         Column("gpus", "GPUs", "int"), Column("net", "network"), Column("math", "math"),

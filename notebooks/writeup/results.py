@@ -39,7 +39,7 @@ class Part:
 
 
 def read_part(path: Path, name: str, command: str) -> Part:
-    """Read one part of what benchmarks/layers.py, resnet.py or vecadd.py wrote.
+    """Read one part of what benchmarks.layers, resnet.py or vecadd.py wrote.
 
     Parameters
     ----------

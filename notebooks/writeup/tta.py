@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def read_sides(folder: Path, names: Sequence[str], target: float) -> dict[str, Side]:
-    """Read the runs of benchmarks/tta.py by configuration; those that were not run are left out.
+    """Read the runs of benchmarks.tta by configuration; those that were not run are left out.
 
     Raises
     ------

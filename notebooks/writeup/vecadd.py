@@ -48,8 +48,8 @@ class Program:
 
 
 def read_programs(path: Path) -> tuple[tuple[Program, ...], Part]:
-    """Read what benchmarks/vecadd.py timed."""
-    found = read_part(path, "time", "python benchmarks/vecadd.py --part time")
+    """Read what benchmarks.vecadd timed."""
+    found = read_part(path, "time", "python -m benchmarks.vecadd --part time")
     programs = tuple(
         Program(r["memory"], r["way"], round(1e6 * r["millions"]), r["seconds"]["total_s"],
                 r["seconds"].get("kernel_s"))

@@ -8,7 +8,7 @@ from typing import Final
 from perfmodel.readers.ncu import Launch
 
 MARKER: Final = "spin_kernel"
-"""`torch.cuda._sleep`: benchmarks/resnet.py launches it before every phase, and behind the last."""
+"""`torch.cuda._sleep`: benchmarks.resnet launches it before every phase, and behind the last."""
 PHASES: Final = ("forward", "backward", "step")
 
 

@@ -36,7 +36,7 @@ def tta(runs: tuple[Path, ...], against: tuple[Path, ...], **options: Any) -> No
     """Say how long repeated trainings take to a test precision, how stable that is, and how good.
 
     RUNS are records of one configuration with several seeds: files of python -m trainer --record,
-    or of benchmarks/tta.py. Times are of training alone: neither set-up nor evaluation counts.
+    or of benchmarks.tta. Times are of training alone: neither set-up nor evaluation counts.
     """
     import json
 

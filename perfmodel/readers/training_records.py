@@ -12,7 +12,7 @@ from typing import Any, Final
 from perfmodel.base.errors import ReportError, SchemaError
 
 _NOT_SETTINGS: Final = ("seed", "verify", "evaluate_every", "threads")
-_HOW: Final = "give the files that python -m trainer --record wrote, or benchmarks/tta.py"
+_HOW: Final = "give the files that python -m trainer --record wrote, or benchmarks.tta"
 
 
 @dataclass(frozen=True, slots=True)

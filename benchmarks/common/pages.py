@@ -1,0 +1,77 @@
+"""Pages: what a benchmark puts between two markers of a document, and how it writes numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from perfmodel.base.table import Column, Table, render
+
+
+def put(page: Path, script: str, made: str, name: str = "") -> None:
+    """Replace what stands between the markers of `script`, or of its part `name`, in a page.
+
+    Raises
+    ------
+    SystemExit
+        If the page has no such markers.
+    """
+    begin, end = markers(script, name)
+    text = page.read_text(encoding="utf-8")
+    if begin not in text or end not in text:
+        raise SystemExit(f"{page}: expected the lines {begin} and {end}; got none; put them back")
+    before, _, rest = text.partition(begin)
+    after = rest.partition(end)[2]
+    page.write_text(f"{before}{begin}\n\n{made.strip()}\n\n{end}{after}", encoding="utf-8")
+
+
+def put_parts(page: Path, script: str, parts: Mapping[str, str]) -> None:
+    """Replace every part of a page by its name, and print which."""
+    for name, made in parts.items():
+        put(page, script, made, name)
+    print(f"docs/{page.name}: {', '.join(parts)}")
+
+
+def section(page: Path, script: str, name: str = "") -> str:
+    """Return what stands between the markers."""
+    begin, end = markers(script, name)
+    return page.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0].strip()
+
+
+def markers(script: str, name: str = "") -> tuple[str, str]:
+    """Return the lines before and behind what a script makes."""
+    if name:
+        return f"<!-- made by {script}: {name} -->", f"<!-- end of {name} -->"
+    return f"<!-- made by {script}: do not edit -->", f"<!-- end of what {script} made -->"
+
+
+def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table of text; empty without lines."""
+    body = [f"| {' | '.join(line)} |" for line in lines]
+    if not body:
+        return ""
+    return "\n".join([f"| {' | '.join(head)} |", "|" + "---|" * len(head), *body]) + "\n"
+
+
+def markdown(columns: Iterable[Column], rows: Iterable[tuple[Any, ...]]) -> str:
+    """Return a Markdown table of numbers with units."""
+    return render(Table("", tuple(columns), tuple(rows)), "markdown").strip()
+
+
+def percent(value: float | None, digits: int = 1, *, signed: bool = False) -> str:
+    """Write a fraction as a percentage."""
+    return "–" if value is None else f"{100 * value:{'+' if signed else ''}.{digits}f} %"
+
+
+def short(value: float | None) -> str:
+    """Write a positive number with three significant digits, but whole numbers in full."""
+    if value is None:
+        return ""
+    digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:.{digits}f}"
+
+
+def microseconds(seconds: float | None) -> str:
+    """Write seconds as microseconds, with three significant digits."""
+    return short(None if seconds is None else seconds * 1e6)

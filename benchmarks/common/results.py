@@ -1,0 +1,117 @@
+"""Results of a benchmark as JSON: read, put beside others, written; when, where and how made."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+import perfmodel
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return what a file holds; nothing where there is no file."""
+    found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return found
+
+
+def write(path: Path, result: Any, digits: int | None = None) -> None:
+    """Write a file, whole or not at all; floats with `digits` significant ones, all by default."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".partial")
+    text = json.dumps(rounded(result, digits), indent=1, allow_nan=False)
+    temporary.write_text(text + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def rounded(value: Any, digits: int | None = 6) -> Any:
+    """Return JSON types, floats with so many significant digits; what is not finite is None."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        return value if digits is None else float(f"{value:.{digits}g}")
+    if isinstance(value, Mapping):
+        return {key: rounded(inner, digits) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(inner, digits) for inner in value]
+    return value
+
+
+def run_parts(parts: Sequence[str], out: Path, run: Callable[[str], dict[str, Any]]) -> None:
+    """Run parts by name into a file of results; one that fails is named, and the next begins.
+
+    Parameters
+    ----------
+    run : callable
+        Returns a part's result: `rows`, `seconds` and `problems` at least.
+    """
+    for part in parts:
+        try:
+            done = run(part)
+        except Exception as problem:  # the next part may still work
+            print(f"{part} failed: {problem!r}", flush=True)
+            continue
+        store(out, part, done)
+        print(f"{part}: {len(done['rows'])} rows in {done['seconds']} s -> {out}", flush=True)
+        for problem in done["problems"]:
+            print(f"  {problem}", flush=True)
+
+
+def store(out: Path, part: str, done: dict[str, Any]) -> None:
+    """Write a part beside the others; one without rows does not replace what was measured."""
+    result = read(out)
+    if done["rows"] or part not in result:
+        result[part] = done
+    write(out, result)
+
+
+def now() -> str:
+    """Return date and time, UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def today() -> str:
+    """Return the date, UTC."""
+    return datetime.now(UTC).date().isoformat()
+
+
+def command(module: str, words: Sequence[str] = ()) -> str:
+    """Return how to do this again: the command line, without where results go."""
+    kept = list(words)
+    if "--out" in kept:
+        at = kept.index("--out")
+        del kept[at : at + 2]
+    return " ".join([f"python -m benchmarks.{module}", *kept])
+
+
+def called(recorded: str) -> str:
+    """Return a recorded command as it is called today: scripts have become modules."""
+    return re.sub(r"\bbenchmarks/(\w+)\.py", r"-m benchmarks.\1", recorded)
+
+
+def about(**versions: str) -> dict[str, Any]:
+    """Return when, where and with which versions a benchmark ran."""
+    return {
+        "date": today(),
+        "machine": {"processor": processor(), "cores": os.cpu_count()},
+        "versions": {
+            "perfmodel": perfmodel.__version__, "python": platform.python_version(),
+            "numpy": numpy.__version__, **versions,
+        },
+    }  # fmt: skip
+
+
+def processor() -> str:
+    """Return the name of the processor, where the system tells it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,168 @@
+"""Every GEMM of the trainer against cuBLAS, on squares and on the trainer's own products.
+
+    python -m benchmarks.gemm                # on a GPU; writes benchmarks/results/gemm.json
+    python -m benchmarks.gemm --dry-run      # NumPy in place of the kernels, tiny sizes, no file
+
+A product is launched many times in one CUDA graph, as in the trainer's, so that no launch gap of
+the host counts, and graphs of all kernels take turns, round after round. Data up to half of L2 stay
+there from one product to the next; larger ones rotate through buffers of three times its size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import folders
+from benchmarks.gemm.bench import ROUNDS, Gpu, Rehearsal
+from benchmarks.gemm.problems import (
+    CEILINGS,
+    INPUTS,
+    ITEM_BYTES,
+    Problem,
+    everything,
+    floor_s,
+    network,
+    squares,
+    worth_measuring,
+)
+from trainer.kernels import GEMMS, MATHS
+
+DTYPES = ("float32", "tf32", "tf32x3", "float64")
+LONG_ROUNDS, LONG_S = 5, 5e-3
+
+
+def kernels(problem: Problem, dtype: str, chosen: list[str]) -> list[str]:
+    """Return the kernels to measure on a problem; cuBLAS is always one, the peer of the others."""
+    able = [n for n in GEMMS if not dtype.startswith("tf32") or dtype in MATHS[n] or n == "cublas"]
+    return [n for n in able if n == "cublas" or (n in chosen and worth_measuring(n, problem))]
+
+
+def measure(
+    bench: Gpu | Rehearsal, gemms: dict[Any, Any], problem: Problem, dtype: str, names: list[str],
+    ceilings: dict[str, float], seed: int,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Time all kernels on one problem in turns; one row each."""
+    sets = bench.operands(problem, dtype, seed)
+    errors = {name: bench.error(gemms[name, dtype], sets[0]) for name in names}
+    starts = {name: bench.repeated(gemms[name, dtype], sets) for name in names}
+    first = {name: starts[name]()() for name in names}
+    rounds = LONG_ROUNDS if max(first.values()) > LONG_S else ROUNDS
+    waits = [{name: starts[name]() for name in names} for _ in range(rounds)]
+    seconds = {name: sorted(wait[name]() for wait in waits) for name in names}
+    floor = floor_s(problem, dtype, ceilings.get("l2_bytes_per_s"))
+    rows = []
+    for name in names:
+        median = statistics.median(seconds[name])
+        low, _, high = statistics.quantiles(seconds[name], n=4)
+        peer = statistics.median(seconds["cublas"])
+        rows.append({
+            "kernel": name, "what": problem.what, "m": problem.m, "n": problem.n, "k": problem.k,
+            "transposes": problem.transposes, "dtype": dtype,
+            "H": problem.hidden, "B_per_rank": problem.columns,
+            "median_s": median, "spread": (high - low) / median, "repeats": rounds,
+            "peer_median_s": peer, "share_of_cublas": peer / median,
+            "flops_per_s": problem.flops / median,
+            "floor_s": floor, "share_of_floor": floor / median,
+            "error": errors[name], "in_l2": problem.hot(dtype),
+        })  # fmt: skip
+    return rows
+
+
+def warm(bench: Gpu | Rehearsal, todo: list[tuple[Problem, str, list[str]]]) -> dict[Any, Any]:
+    """Make every GEMM and let it compile for its problems, each on a thread of its own."""
+    pairs = dict.fromkeys((name, dtype) for _, dtype, names in todo for name in names)
+    gemms = {pair: bench.gemm(*pair) for pair in pairs}
+    if isinstance(bench, Rehearsal):
+        return gemms
+
+    def compile_all(pair: tuple[str, str]) -> None:
+        name, dtype = pair
+        bench.stream.use()  # CuPy's current stream is a thread's own
+        for problem, other, names in todo:
+            if other == dtype and name in names and problem.size_bytes(dtype) < 256 << 20:
+                gemms[pair](*bench.operands(problem, dtype, 0)[0])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(compile_all, pairs))
+    bench.stream.synchronize()
+    return gemms
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    for r in rows:
+        size = f"{r['m']}x{r['n']}x{r['k']} {r['transposes']}"
+        print(
+            f"{r['dtype']:8} {r['what']:15} {size:22} {r['kernel']:12} "
+            f"{1e6 * r['median_s']:10.2f} us +-{50 * r['spread']:4.1f} %  "
+            f"{r['flops_per_s'] / 1e12:7.2f} TFLOP/s  {r['share_of_cublas']:6.2f} x cuBLAS  "
+            f"{100 * r['share_of_floor']:5.1f} % of the floor  error {r['error']:.1e}",
+            flush=True,
+        )
+
+
+def _words(given: list[str]) -> list[str]:
+    """Return the command line without where the results go."""
+    if "--out" not in given:
+        return given
+    at = given.index("--out")
+    return given[:at] + given[at + 2 :]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--dry-run", action="store_true", help="NumPy, tiny sizes, writes only where --out says")
+    add("--kernels", nargs="+", choices=list(GEMMS), default=list(GEMMS))
+    add("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
+    add("--what", choices=("all", "squares", "network"), default="all")
+    add("--out", type=Path)
+    args = parser.parse_args()
+    began = time.perf_counter()
+    bench = Rehearsal() if args.dry_run else Gpu()
+    problems = [*squares((16, 32)), *network(24, 40)] if args.dry_run else everything()
+    wanted = [
+        p
+        for p in problems
+        if args.what == "all" or (p.what == "square") == (args.what == "squares")
+    ]
+    todo = [(p, dtype, kernels(p, dtype, args.kernels)) for dtype in args.dtypes for p in wanted]
+    gemms = warm(bench, todo)
+    compiled = time.perf_counter() - began
+    ceilings = bench.ceilings()
+    rows = []
+    for seed, (problem, dtype, names) in enumerate(todo):
+        rows += measure(bench, gemms, problem, dtype, names, ceilings, seed)
+        show(rows[-len(names) :])
+    small = Problem("host", 10, 64, 32)
+    result = {
+        "command": " ".join(["python -m benchmarks.gemm", *_words(sys.argv[1:])]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        **bench.describe(),
+        "ceilings": CEILINGS,
+        "measured": ceilings,
+        "inputs": INPUTS,
+        "item_bytes": ITEM_BYTES,
+        "host_s_per_launch": {
+            name: bench.host_s(gemm, bench.operands(small, dtype, 0)[0])
+            for (name, dtype), gemm in gemms.items() if dtype == "float32"
+        },
+        "compile_s": compiled,
+        "run_s": time.perf_counter() - began,
+        "rows": rows,
+    }  # fmt: skip
+    out = args.out or (None if args.dry_run else folders.RESULTS / "gemm.json")
+    if out:
+        out.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"{len(rows)} rows in {result['run_s']:.0f} s ({compiled:.0f} s to compile)")
+
+
+if __name__ == "__main__":
+    main()

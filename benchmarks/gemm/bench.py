@@ -1,0 +1,184 @@
+"""Where benchmarks.gemm multiplies: a GPU timed by graphs, or a rehearsal with NumPy."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gemm.problems import L2_BYTES, Problem
+from trainer.kernels import MATHS, make_gemm
+
+GRAPH_S = 500e-6  # so long a graph of short products takes
+MOST_LAUNCHES = 100
+ROUNDS = 15
+RANDOM = """
+unsigned long long z = (i + (seed << 32) + 1) * 0x9E3779B97F4A7C15ull;  // splitmix64
+z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+x = T((double)((z ^ (z >> 31)) >> 11) * 0x1p-52 - 1.0);
+"""
+"""Uniform in [-1, 1)."""
+
+
+Operands = tuple[Any, Any, Any]
+Sets = Sequence[tuple[Any, ...]]
+"""Arguments of a call, one set after the other."""
+
+
+class Gpu:
+    """CuPy arrays, and times by CUDA events around graphs."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        self.cupy = cupy
+        self.random = cupy.ElementwiseKernel(
+            "uint64 seed",
+            "T x",
+            RANDOM,
+            "benchmark_random",  # CuPy's own needs cuRAND
+        )
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.stream.use()
+
+    def gemm(self, name: str, dtype: str) -> Any:
+        # split products are compared with cuBLAS's plain float32
+        return make_gemm(name, math=dtype if dtype in MATHS[name] else "ieee")
+
+    def operands(self, problem: Problem, dtype: str, seed: int) -> list[Operands]:
+        """Fresh random matrices; more sets of them than L2 holds, if one would not stay there."""
+        cupy, real = self.cupy, "float64" if dtype == "float64" else "float32"
+        seeds = itertools.count(1000 * seed)
+
+        def uniform(rows: int, columns: int, transposed: bool) -> Any:
+            values = cupy.empty((columns, rows) if transposed else (rows, columns), real)
+            self.random(next(seeds), values)
+            return values.T if transposed else values
+
+        size = problem.size_bytes(dtype)
+        count = 1 if problem.hot(dtype) else max(1, -(-3 * L2_BYTES // size))
+        m, n, k, (a, b) = problem.m, problem.n, problem.k, problem.transposes
+        return [
+            (uniform(m, k, a == "T"), uniform(k, n, b == "T"), cupy.full((m, n), np.nan, real))
+            for _ in range(count)
+        ]
+
+    def error(self, gemm: Any, operands: Operands) -> float:
+        """|| out - a b || / || a b || in the Frobenius norm, a b in float64."""
+        a, b, out = operands
+        out.fill(np.nan)
+        gemm(a, b, out)
+        exact = a.astype("float64") @ b.astype("float64")
+        norm = self.cupy.linalg.norm
+        return float(norm(out.astype("float64") - exact) / norm(exact))
+
+    def repeated(self, gemm: Any, sets: Sets) -> Callable[[], Callable[[], float]]:
+        """Return a function that starts a round; what it returns waits and gives seconds."""
+        for operands in sets:
+            gemm(*operands)
+        once = self._timed(lambda: gemm(*sets[0]), 1)()
+        launches = int(min(MOST_LAUNCHES, max(1, GRAPH_S / max(1e-6, once))))
+        launches = -(-launches // len(sets)) * len(sets)
+        self.stream.begin_capture()
+        for i in range(launches):
+            gemm(*sets[i % len(sets)])
+        graph = self.stream.end_capture()
+        graph.launch(self.stream)
+        return lambda: self._timed(lambda: graph.launch(self.stream), launches)
+
+    def _timed(self, call: Callable[[], None], launches: int) -> Callable[[], float]:
+        events = self.cupy.cuda.Event(), self.cupy.cuda.Event()
+        events[0].record(self.stream)
+        call()
+        events[1].record(self.stream)
+
+        def wait() -> float:
+            events[1].synchronize()
+            return float(self.cupy.cuda.get_elapsed_time(*events)) / 1e3 / launches
+
+        return wait
+
+    def ceilings(self) -> dict[str, float]:
+        """Measure L2's bandwidth (reads and writes of a copy) and an empty kernel in a graph."""
+        cupy = self.cupy
+        half = cupy.zeros(8 << 20, "uint8"), cupy.zeros(8 << 20, "uint8")
+        empty = cupy.RawKernel('extern "C" __global__ void empty() {}', "empty")
+        copy = cupy.ElementwiseKernel("T x", "T y", "y = x", "benchmark_copy")
+        words = [x.view("complex128") for x in half]
+
+        def median(call: Callable[..., None]) -> float:
+            start = self.repeated(call, [()])
+            return statistics.median(start()() for _ in range(ROUNDS))
+
+        launch = median(lambda: empty((1,), (1,), ()))
+        moved = 2 * half[0].nbytes / (median(lambda: copy(*words)) - launch)
+        return {"l2_bytes_per_s": moved, "launch_s": launch}
+
+    def host_s(self, gemm: Any, operands: Operands) -> float:
+        """Host seconds of one launch outside of graphs."""
+        best = float("inf")
+        for _ in range(10):
+            self.stream.synchronize()
+            start = time.perf_counter()
+            for _ in range(100):
+                gemm(*operands)
+            best = min(best, (time.perf_counter() - start) / 100)
+        return best
+
+    def describe(self) -> dict[str, Any]:
+        from cupy_backends.cuda.libs import cublas
+
+        runtime, handle = self.cupy.cuda.runtime, cublas.create()
+        return {
+            "device": runtime.getDeviceProperties(0)["name"].decode(),
+            "versions": {
+                "cupy": self.cupy.__version__,
+                "cuda_runtime": runtime.runtimeGetVersion(),
+                "cuda_driver": runtime.driverGetVersion(),
+                "cublas": cublas.getVersion(handle),
+            },
+        }  # fmt: skip
+
+
+class Rehearsal:
+    """The same on a CPU, NumPy for every kernel: it checks this script, not the kernels."""
+
+    def gemm(self, name: str, dtype: str) -> Any:
+        return lambda a, b, out: np.matmul(a, b, out=out)
+
+    def operands(self, problem: Problem, dtype: str, seed: int) -> list[Operands]:
+        random = np.random.default_rng(seed)
+        real = "float64" if dtype == "float64" else "float32"
+        m, n, k, (a, b) = problem.m, problem.n, problem.k, problem.transposes
+        x = random.standard_normal((k, m) if a == "T" else (m, k)).astype(real)
+        y = random.standard_normal((n, k) if b == "T" else (k, n)).astype(real)
+        return [(x.T if a == "T" else x, y.T if b == "T" else y, np.full((m, n), np.nan, real))]
+
+    def error(self, gemm: Any, operands: Operands) -> float:
+        a, b, out = operands
+        gemm(a, b, out)
+        exact = a.astype("float64") @ b.astype("float64")
+        return float(np.linalg.norm(out - exact) / np.linalg.norm(exact))
+
+    def repeated(self, gemm: Any, sets: Sets) -> Callable[[], Callable[[], float]]:
+        def start() -> Callable[[], float]:
+            began = time.perf_counter()
+            gemm(*sets[0])
+            took = time.perf_counter() - began
+            return lambda: took
+
+        return start
+
+    def ceilings(self) -> dict[str, float]:
+        return {}
+
+    def host_s(self, gemm: Any, operands: Operands) -> float:
+        return self.repeated(gemm, [operands])()()
+
+    def describe(self) -> dict[str, Any]:
+        return {"device": "none: a rehearsal with NumPy", "versions": {"numpy": np.__version__}}

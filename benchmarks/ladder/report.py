@@ -1,0 +1,324 @@
+"""docs/ladder.md and its picture, wholly made of benchmarks/results/ladder.json.
+
+    python -m benchmarks.ladder.report
+
+A test fails when docs/ladder.md is not what this makes of the committed results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.common import folders
+from benchmarks.common.pages import microseconds, short, table
+from benchmarks.common.results import called
+from benchmarks.ladder.configurations import RUNGS, Rung
+from benchmarks.ladder.gemms import products
+from benchmarks.ladder.notes import notes
+from benchmarks.ladder.profiles import profiles
+from benchmarks.ladder.targets import sweep, targets
+
+Row = dict[str, Any]
+Cells = dict[tuple[int, int, int, str], dict[str, Row]]
+"""Rows by name, by (p, H, B, dtype)."""
+SPLIT: Final = {rung.name for rung in RUNGS if rung.settings.get("math") == "tf32x3"}
+"""Rungs of split products, which cuBLAS does not have."""
+
+TERMS: Final = {
+    "gemm_s": "products", "elementwise_s": "element-wise", "allreduce_s": "all-reduce",
+    "launch_s": "launches",
+}  # fmt: skip
+INTRODUCTION: Final = """# The optimization ladder
+
+<!-- made by benchmarks.ladder.report of benchmarks/results/ladder.json: do not edit -->
+
+From the document's program up: each rung is one small change of the trainer's settings, timed
+against the rung it changes, against the best whole-graph PyTorch, and against the floor that the
+machine's measured ceilings leave. D = 784, C = 10, 60000 images, resident or not as the rung says.
+"""
+METHOD: Final = """## How it was measured
+
+```text
+mpirun --bind-to none -n 2 "$(command -v python)" -m benchmarks.ladder
+python -m benchmarks.ladder.report
+```
+
+- One process group holds all implementations of a size and data type and visits them in turns, in
+  another order every round. A visit: some untimed batches, a barrier, batches for about 30 ms (at
+  least 20, unless they take over 250 ms), a device synchronization. Time per batch is the slowest
+  rank's; numbers are medians over rounds, brackets the interval of the median from order
+  statistics of the rounds' ratios (95 %, or what the rounds allow).
+- *PyTorch* is the fastest of several whole-step CUDA graphs (autograd; written by hand on flat
+  buffers with one all-reduce; with parallel branches; with compiled element-wise chains; with the
+  all-reduce in two parts), chosen per size after the fact, in its favor; and so is ours, in ours.
+  PyTorch's data is on the GPU.
+- A ratio is ours / PyTorch's: below 1 is faster.
+- Every implementation trains an epoch and a batch from the same weights, and its parameters are
+  compared with a float64 reference: |found - wanted| / |wanted - initial|, the worst of W1, b1, W2
+  and b2, within 3e-5 in fp32 and 5e-3 in TF32. What fails is marked invalid and has no ratio.
+- The floor adds: the FLOPs of the five products at the best measured rate of a large cuBLAS
+  product (of split products, *x3*, at half of TF32's rate: each is three TF32 products, or two
+  where a factor is exact in TF32, as images are); one pass of each element-wise step at the
+  bandwidth of a device copy (fusing it into a product can go below); the all-reduce as far as the
+  last product cannot hide it, at least an empty one; and five kernel launches inside a graph.
+"""
+
+
+def cells(record: dict[str, Any]) -> Cells:
+    """Group rows by p, H, B and dtype, in the order of the file."""
+    found: Cells = {}
+    for row in record["rows"]:
+        found.setdefault((row["p"], row["H"], row["B"], row["dtype"]), {})[row["rung"]] = row
+    return found
+
+
+def main_ranks(found: Cells) -> int:
+    """Return the p that text and picture are about: 2, or else the fewest of several, or 1."""
+    several = sorted({p for p, *_ in found if p > 1})
+    return 2 if 2 in several else several[0] if several else 1
+
+
+def ratio(row: Row) -> str:
+    """Write the ratio to PyTorch with its interval."""
+    if row["ratio"] is None:
+        return ""
+    return f"{row['ratio']:.2f} [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}]"
+
+
+def over_floor(row: Row) -> float | None:
+    """Return the measured time in floors."""
+    if row["median_s"] is None or not row["floor_s"]:
+        return None
+    return row["median_s"] / row["floor_s"]
+
+
+def signed(seconds: float | None) -> str:
+    """Write microseconds with their sign."""
+    return "" if seconds is None else f"{seconds * 1e6:+.1f}"
+
+
+def name_of(key: tuple[int, int, int, str]) -> tuple[str, str, str]:
+    """Return H, B and dtype as table fields."""
+    return str(key[1]), str(key[2]), key[3]
+
+
+def sound(row: Row | None) -> bool:
+    """Whether a row was timed and computed the right thing."""
+    return row is not None and row["median_s"] is not None and row["valid"]
+
+
+def best(rows: dict[str, Row]) -> Row | None:
+    """Return the fastest sound rung of ours."""
+    ours = [r for r in rows.values() if r["kind"] == "rung" and sound(r)]
+    return min(ours, key=lambda r: r["median_s"], default=None)
+
+
+def verdict(row: Row) -> str:
+    """Say what the interval of the ratio allows to say."""
+    if row["ratio"] is None:
+        return "not compared"
+    if row["ratio_high"] < 1:
+        return "faster"
+    return "slower" if row["ratio_low"] > 1 else "no difference seen"
+
+
+def headline(found: Cells) -> str:
+    """Return the best rung of every cell beside the document's program, PyTorch and the floor."""
+    lines, verdicts = [], []
+    for key, rows in found.items():
+        ours = best(rows)
+        if ours is None:
+            continue
+        document = rows.get("document")
+        verdicts.append(verdict(ours))
+        lines.append((
+            str(key[0]), *name_of(key), microseconds(document["median_s"] if document else None),
+            f"{ours['rung']} {microseconds(ours['median_s'])}",
+            f"{(ours['peer'] or '').removeprefix('torch ')} {microseconds(ours['peer_median_s'])}",
+            ratio(ours), verdicts[-1], microseconds(ours["floor_s"]), short(over_floor(ours)),
+        ))  # fmt: skip
+    counts = ", ".join(
+        f"{verdicts.count(v)} {v}"
+        for v in ("faster", "no difference seen", "slower", "not compared")
+        if v in verdicts
+    )
+    head = ("p", "H", "B", "dtype", "document", "our best", "PyTorch's best", "ratio",
+            "our best is", "floor", "/ floor")  # fmt: skip
+    return (
+        "## Where it ends\n\nMicroseconds per batch. Our best rung against the best whole-graph "
+        f"PyTorch: {counts}.\n\n{table(head, lines)}"
+    )
+
+
+def earlier(rung: Rung, rows: dict[str, Row]) -> Row | None:
+    """Return the row of the rung that this one changes, or of the nearest one below it."""
+    below = {r.name: r.after for r in RUNGS}
+    name = rung.after
+    while name is not None and not sound(rows.get(name)):
+        name = below[name]
+    return None if name is None else rows[name]
+
+
+def rung_section(rung: Rung, found: Cells, ranks: int) -> str:
+    """Return what a rung changes and removes, and its numbers."""
+    lines, reasons = [], dict[str, list[str]]()
+    for key, rows in found.items():
+        row = rows.get(rung.name)
+        if key[0] != ranks or row is None:
+            continue
+        if not sound(row):
+            state = "not timed" if row["median_s"] is None else "invalid"
+            reasons.setdefault(f"{state}: {row['reason']}", []).append(
+                f"H = {key[1]}, B = {key[2]}, {key[3]}"
+            )
+            continue
+        before = earlier(rung, rows)
+        gain, shown = None, ""
+        if before is not None:
+            gain = before["median_s"] / row["median_s"]
+            other = "" if before["rung"] == rung.after else f"{before['rung']} "
+            shown = other + microseconds(before["median_s"])
+        lines.append((
+            *name_of(key), shown,
+            microseconds(row["median_s"]), short(gain), ratio(row), short(over_floor(row)),
+            signed(row["median_s"] - row["floor_s"] if row["floor_s"] else None),
+        ))  # fmt: skip
+    if not lines and not reasons:
+        return ""
+    first = (
+        rung.change if rung.change.startswith("z2") else rung.change[0].upper() + rung.change[1:]
+    )
+    text = f"### {rung.name}\n\n{first}."
+    text += f" Removes {rung.removes}." if rung.removes else ""
+    text += f" Before: {rung.after}." if rung.after else ""
+    flags = ", ".join(f"{k} = {v}" for k, v in rung.settings.items())
+    text += f" Settings: {flags}.\n\n"
+    head = ("H", "B", "dtype", "before, µs", "after, µs", "gain", "/ PyTorch", "/ floor",
+            "above it, µs")  # fmt: skip
+    text += table(head, lines)
+    bullets = "".join(f"- {why} ({'; '.join(where)})\n" for why, where in reasons.items())
+    return text + ("\n" if lines and reasons else "") + bullets + "\n"
+
+
+def floors(found: Cells) -> str:
+    """Return the floor of every cell by terms, and what our best rung takes above it."""
+    lines = []
+    for key, rows in found.items():
+        ours = best(rows)
+        if ours is None or not ours["floor"]:
+            continue
+        products = None if ours["rung"] in SPLIT else ours.get("gemms_at_shapes_s")
+        shapes = sum(products.values()) - ours["floor"]["gemm_s"] if products else None
+        above = ours["median_s"] - ours["floor_s"]
+        lines.append((
+            str(key[0]), *name_of(key), *(microseconds(ours["floor"][t]) for t in TERMS),
+            microseconds(ours["floor_s"]), f"{ours['rung']} {microseconds(ours['median_s'])}",
+            signed(above), signed(shapes), signed(None if shapes is None else above - shapes),
+        ))  # fmt: skip
+    head = ("p", "H", "B", "dtype", *TERMS.values(), "floor", "our best", "above the floor",
+            "of that: cuBLAS at these shapes", "the rest")  # fmt: skip
+    return (
+        "## The floor, term by term\n\nMicroseconds per batch. What is above the floor has two "
+        "parts: the five products take longer in\ncuBLAS at their real shapes, measured alone in "
+        "the same run, than their FLOPs at the best rate; the\nrest is element-wise passes, waits "
+        "and gaps. A negative rest says that our own products, or what is\nfused into them, beat "
+        "cuBLAS at these shapes. Both parts\nare empty where our best is of split products (x3), "
+        f"which cuBLAS does not have.\n\n{table(head, lines)}"
+    )
+
+
+def everything(found: Cells) -> str:
+    """Return all rows."""
+    parts = ["## All numbers\n"]
+    for key, rows in found.items():
+        parts.append(f"### p = {key[0]}, H = {key[1]}, B = {key[2]}, {key[3]}\n")
+        lines = []
+        for row in rows.values():
+            quartiles = ""
+            if row["median_s"] is not None:
+                quartiles = f"{microseconds(row['q1_s'])} to {microseconds(row['q3_s'])}"
+            error = "" if row["error"] is None else f"{row['error']:.1e}"
+            state = "" if sound(row) else ("**invalid**" if row["median_s"] is not None else "no")
+            lines.append((
+                row["rung"], microseconds(row["median_s"]), quartiles, ratio(row),
+                short(over_floor(row)), error, state,
+            ))  # fmt: skip
+        parts.append(
+            table(("", "median, µs", "quartiles", "/ PyTorch", "/ floor", "error", ""), lines)
+        )
+    return "\n".join(parts)
+
+
+def runs(record: dict[str, Any]) -> str:
+    """Return where and with what the rows were measured."""
+    lines = []
+    for name, run in record["runs"].items():
+        versions = ", ".join(f"{k} {v}" for k, v in run["versions"].items() if v is not None)
+        ceilings, rates = run.get("ceilings"), ""
+        if ceilings:
+            flops = ", ".join(
+                f"{m} {r / 1e12:.1f} TFLOP/s" for m, r in ceilings["gemm_flops"].items()
+            )
+            rates = f"{flops}, copy {ceilings['copy_bytes_per_s'] / 1e12:.2f} TB/s"
+        lines.append((name, f"`{called(run['command'])}`", versions, rates))
+    return "\n" + table(("run", "command", "machine and versions", "ceilings"), lines)
+
+
+def markdown(
+    record: dict[str, Any],
+    gemm: dict[str, Any] | None = None,
+    compared: str = "",
+    tiles: dict[str, Any] | None = None,
+) -> str:
+    """Return the whole document.
+
+    `gemm` and `tiles` are what gemm.py and thin_sweep.py measured, if they did; `compared` the
+    section on profiles.
+    """
+    found = cells(record)
+    ours = {key: row for key, rows in found.items() if (row := best(rows))}
+    ranks = main_ranks(found)
+    sections = [rung_section(rung, found, ranks) for rung in RUNGS]
+    return "\n".join([
+        INTRODUCTION,
+        f"![Microseconds per batch by rung, {ranks} ranks](images/ladder.png)\n",
+        headline(found),
+        *filter(None, [targets(ours, gemm)]),
+        METHOD + runs(record) + notes(record),
+        f"## Rung by rung, p = {ranks}\n\n" + "".join(sections).rstrip() + "\n",
+        floors(found),
+        *filter(None, [compared, products(gemm), sweep(tiles)]),
+        everything(found),
+    ])  # fmt: skip
+
+
+def read_beside(results: Path, name: str) -> dict[str, Any] | None:
+    """Read a file of results beside the ladder's; None if there is none."""
+    path = results.parent / name
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def main() -> None:
+    """Write the document and its picture."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--results", type=Path, default=folders.RESULTS / "ladder.json")
+    add("--out", type=Path, default=folders.DOCS / "ladder.md")
+    add("--picture", type=Path, default=folders.IMAGES / "ladder.png")
+    args = parser.parse_args()
+    record = json.loads(args.results.read_text(encoding="utf-8"))
+    compared = profiles(folders.PROFILES / "ladder")
+    gemm, tiles = (read_beside(args.results, f) for f in ("gemm.json", "thin_sweep.json"))
+    args.out.write_text(markdown(record, gemm, compared, tiles), encoding="utf-8")
+    from benchmarks.ladder.picture import draw
+
+    found = cells(record)
+    draw(found, main_ranks(found), args.picture)
+    print(f"{args.out}\n{args.picture}")
+
+
+if __name__ == "__main__":
+    main()

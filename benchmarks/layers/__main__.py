@@ -1,0 +1,135 @@
+"""Times networks layer by layer, beside the whole: where a sum of layers is not the network.
+
+    python -m benchmarks.layers --part time       # one GPU, at most 90 s
+    python -m benchmarks.layers --part theory     # torch, no GPU
+    python -m benchmarks.layers --document        # the made parts of docs/layers.md
+
+Every part replaces only its own part of benchmarks/results/layers.json; one network that fails, or
+does not fit into the time, is named there and leaves the others. Networks are perfmodel's lists of
+layers as torch modules (`layers_nets.py`), NCHW, cudnn.benchmark off, synthetic images on the GPU.
+
+    theory     parameters and FLOPs as torch counts them, on the meta device
+    time       medians of repeats without a profiler:
+      whole         the forward pass between two events
+      events        with an event between every two layers, nothing waits
+      synchronized  the host's clock around every layer, and the host waits for each
+      alone         every layer many times by itself between two events, over their number
+      graph         the forward pass as a CUDA graph: no launches by the host
+      training      forward, backward and update of a training step (SGD with momentum)
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.common import folders
+from benchmarks.common.results import run_parts
+from perfmodel.workloads.networks import NETWORKS, network
+
+RESULTS: Final = folders.RESULTS / "layers.json"
+TIMED: Final = ("alexnet", "vgg16", "googlenet", "resnet50", "vgg19", "resnet18")
+FORWARD: Final = ("whole", "events", "synchronized", "alone", "graph")
+
+
+def theory(args: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> None:
+    """Count every network."""
+    from benchmarks.layers.nets import counted
+
+    for name in NETWORKS:
+        keep({"net": name, **counted(network(name))})
+
+
+def cells(tiny: bool) -> Iterator[tuple[str, int, str, tuple[str, ...]]]:
+    """Yield network, images, math and what is timed, the most wanted first."""
+    if tiny:
+        yield "resnet18", 2, "fp32", ("training",)
+        yield "alexnet-caffe", 1, "fp32", FORWARD
+        return
+    for batch in (1, 32):
+        for name in TIMED:
+            yield name, batch, "fp32", FORWARD
+    for math in ("fp32", "tf32"):
+        for name in TIMED:
+            for batch in (128, 32):
+                yield name, batch, math, ("training",)
+    for name in TIMED:
+        yield name, 32, "tf32", FORWARD
+
+
+def timed(args: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> None:
+    """Time every cell that begins within the seconds given."""
+    from benchmarks.layers.timing import Bench
+
+    end = time.monotonic() + args.seconds
+    bench: Any = None
+    for name, batch, math, modes in cells(args.tiny):
+        cell = {"net": name, "batch": batch, "math": math}
+        if time.monotonic() > end:
+            keep({**cell, "problem": f"not begun within {args.seconds:g} s"})
+            continue
+        if bench is None or bench.net.name != name:
+            bench = None  # give its memory back first
+            bench = Bench(network(name))
+        for mode in modes:
+            try:
+                keep({**cell, "mode": mode, **bench.time(mode, batch, math, 3 if args.tiny else 9)})
+            except Exception as problem:  # the next one may still work
+                keep({**cell, "mode": mode, "problem": repr(problem)[:300]})
+
+
+PARTS: Final = {"theory": theory, "time": timed}
+
+
+def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Run a part; return its rows, what went wrong, and what it ran with."""
+    from benchmarks.layers.timing import about
+
+    began, rows, problems = time.monotonic(), [], []
+
+    def keep(row: dict[str, Any]) -> None:
+        said = " ".join(str(row[k]) for k in ("net", "batch", "math", "mode") if k in row)
+        if "problem" in row:
+            problems.append(f"{said}: {row['problem']}")
+        else:
+            rows.append(row)
+        total = row.get("total_s")
+        told = row.get("problem") or (f"{1e3 * total:.3f} ms" if total else "counted")
+        print(f"{time.monotonic() - began:6.1f} s  {said}: {told}", flush=True)
+
+    try:
+        PARTS[part](args, keep)
+    except Exception as problem:  # what was measured until then is kept
+        problems.append(f"ended by {problem!r}"[:300])
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": f"python -m benchmarks.layers --part {part}",
+        "seconds": round(time.monotonic() - began, 1), "problems": problems, "about": about(),
+        "rows": rows,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    add = parser.add_argument
+    add("--part", nargs="+", default=(), choices=tuple(PARTS))
+    add("--document", action="store_true", help="write the made parts of docs/layers.md")
+    add("--tiny", action="store_true", help="rehearse on any machine")
+    add("--seconds", type=float, default=75.0, help="within which cells may begin")
+    add("--out", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    run_parts(args.part, args.out, lambda part: part_of(part, args))
+    if args.document:
+        from benchmarks.layers import report as layers_report
+
+        layers_report.write(args.out)
+
+
+if __name__ == "__main__":
+    main()

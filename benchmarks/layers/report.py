@@ -1,0 +1,281 @@
+"""Writes what perfmodel counts of the networks, and what was measured, into docs/layers.md."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.common import folders
+from benchmarks.common.pages import put_parts
+from benchmarks.common.results import called
+from perfmodel.analysis.judged import Measured, judge
+from perfmodel.base.table import Column, Table, render
+from perfmodel.machines.machine import Machine, known, named
+from perfmodel.models.paleo import DTYPES, platform, step
+from perfmodel.render.layers import Layers, kind, totals
+from perfmodel.workloads.layers import place
+from perfmodel.workloads.networks import NETWORKS, network
+
+PAGE: Final = folders.DOCS / "layers.md"
+RESNETS: Final = folders.RESULTS / "resnet.json"
+SCRIPT: Final = "benchmarks.layers --document"
+MATHS: Final = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "float16"}
+FITTED: Final = 128
+"""Images of the step that fits the percent of peak."""
+WAYS: Final = ("graph", "alone", "whole", "events", "synchronized")
+
+
+def write(results: Path) -> None:
+    """Replace what lies between the marks."""
+    put_parts(PAGE, SCRIPT, parts(results))
+
+
+def parts(results: Path) -> dict[str, str]:
+    """Return the generated parts of the page by name."""
+    read = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
+    resnets = json.loads(RESNETS.read_text(encoding="utf-8"))
+    return {
+        "counts": counts(), "k80": k80(), "paleo": paleo(resnets["time"]), "torch": torch(read),
+        "measured": measured(read),
+    }  # fmt: skip
+
+
+def counts() -> str:
+    """Return the golden table, of one image."""
+    columns = (
+        Column("net", "network"), Column("params", "parameters", "int"),
+        Column("conv_macs", "conv MACs", "int"), Column("fc_macs", "FC MACs", "int"),
+        Column("share", "conv share", "percent", digits=2),
+        Column("forward", "forward", "si", "FLOP"), Column("training", "training", "si", "FLOP"),
+        Column("activations", "activations", "int"),
+        Column("held", "held by a step", "si", "B"),
+        Column("intensity", "FLOP/byte, forward", "float", digits=1),
+        Column("thirty_two", "of 32 images", "float", digits=1),
+    )  # fmt: skip
+    rows = []
+    for name in NETWORKS:
+        t, many = (totals(Layers(network(name), n, "float32", 4)) for n in (1, 32))
+        rows.append(
+            (name, t["params"], t["conv_macs"], t["fc_macs"], t["conv_share"], t["forward_flops"],
+             t["training_flops"], t["activations"], t["held_bytes"], t["forward_flops_per_byte"],
+             many["forward_flops_per_byte"])
+        )  # fmt: skip
+    return _markdown(columns, rows)
+
+
+def k80() -> str:
+    """Return the time of one image's forward pass on a K80, in both precisions."""
+    columns = (
+        Column("net", "network"), Column("flops", "forward", "si", "FLOP"),
+        Column("single", "fp32: FLOP / peak", "si", "s"),
+        Column("single_one", "one of its GPUs", "si", "s"),
+        Column("single_paleo", "and bytes, one GPU", "si", "s"),
+        Column("double", "fp64: FLOP / peak", "si", "s"),
+        Column("double_one", "one of its GPUs", "si", "s"),
+        Column("double_paleo", "and bytes, one GPU", "si", "s"),
+    )  # fmt: skip
+    machine, rows = named("k80"), []
+    for name in ("alexnet", "vgg16", "vgg19", "googlenet", "resnet50"):
+        net, row = network(name), []
+        flops = totals(Layers(net, 1, "float32", 4))["forward_flops"]
+        for dtype in ("float32", "float64"):
+            board = platform(machine, dtype)
+            half = platform(machine, dtype, 0.5)  # half of the board's peak and bandwidth
+            paleo_s = step(net, half, 1, DTYPES[dtype][0]).forward_s
+            row += [board.compute_s(flops), half.compute_s(flops), paleo_s]
+        rows.append((name, flops, *row))
+    return _markdown(columns, rows)
+
+
+def paleo(result: dict[str, Any]) -> str:
+    """Fit the percent of peak to one batch and say how far off the others are."""
+    errors = paleo_errors(result)
+    batches = sorted({e["batch"] for e in errors} - {FITTED})
+    columns = (
+        Column("net", "network"), Column("math", "math"), Column("ppp", "PPP", "percent"),
+        *(Column(f"b{b}", f"{b} images", "percent", digits=0) for b in batches),
+        Column("cross", f"{FITTED} images, the other's PPP", "percent", digits=0),
+    )  # fmt: skip
+    rows = []
+    for net, math in dict.fromkeys((e["net"], e["math"]) for e in errors):
+        mine = {e["batch"]: e for e in errors if (e["net"], e["math"]) == (net, math)}
+        rows.append(
+            (net, math, mine[FITTED]["ppp"], *(mine[b]["error"] for b in batches),
+             mine[FITTED]["cross"])
+        )  # fmt: skip
+    large, small = (
+        statistics.median(abs(e["error"]) for e in errors if e["batch"] in some)
+        for some in ((256,), (2, 10))
+    )
+    least = statistics.median(
+        abs(e["error"]) for e in paleo_errors(result, overlapped=True) if e["batch"] == 256
+    )
+    about = result["about"]
+    said = (
+        f"{about['device']}, torch {about['torch']}, {result['date'][:10]}. Median error without "
+        f"its sign: {large:.1%} at 256 images ({least:.1%} if bytes overlap operations), "
+        f"{small:.0%} at 2 and 10. Not Paleo's: with the step of 2 images as a floor, the host's "
+        f"launches, the median at 10 and 32 is {_with_floor(errors):.0%} instead of "
+        f"{statistics.median(abs(e['error']) for e in errors if e['batch'] in (10, 32)):.0%}."
+    )
+    return f"{_markdown(columns, rows)}\n\n{said}"
+
+
+def paleo_errors(result: dict[str, Any], overlapped: bool = False) -> list[dict[str, Any]]:
+    """Return predicted over measured less one, by network, math and batch.
+
+    PPP is fitted to the step of `FITTED` images of each network and math; `cross` is the error at
+    that batch with the other network's PPP.
+    """
+    maths = {dtype: math for math, dtype in MATHS.items()}
+    steps = [
+        Measured(r["net"], MATHS[r["math"]], r["batch"], r["total_s"])
+        for r in result["rows"] if r.get("total_s")
+    ]  # fmt: skip
+    return [
+        {
+            "net": j.measured.net, "math": maths[j.measured.dtype], "batch": j.measured.batch,
+            "ppp": j.ppp, "measured_s": j.measured.seconds, "error": j.error,
+            "cross": j.other_error,
+        }
+        for j in judge(steps, _machine(result), FITTED, overlapped=overlapped)
+    ]  # fmt: skip
+
+
+def _with_floor(errors: list[dict[str, Any]]) -> float:
+    """Return the median error at 10 and 32 images if no step is shorter than that of 2."""
+    floors = {(e["net"], e["math"]): e["measured_s"] for e in errors if e["batch"] == 2}
+    return statistics.median(
+        abs(max((1 + e["error"]) * e["measured_s"], floors[e["net"], e["math"]]) / e["measured_s"]
+            - 1)
+        for e in errors if e["batch"] in (10, 32)
+    )  # fmt: skip
+
+
+def torch(read: dict[str, Any]) -> str:
+    """Say what torch counts, and how often it says the same."""
+    if "theory" not in read:
+        return _missing(read, "theory")
+    about, same, other = read["theory"]["about"], [], []
+    for row in read["theory"]["rows"]:
+        t = totals(Layers(network(row["net"]), 1, "float32", 4))
+        ours = (t["params"], t["forward_flops"], t["backward_flops"])
+        theirs = (row["parameters"], row["forward_flops"], row["backward_flops"])
+        (same if ours == theirs else other).append(row["net"])
+    said = f"torch {about['torch']} counts the same parameters and FLOP, forward and backward, of "
+    said += f"{', '.join(same)}."
+    for row in read["theory"]["rows"]:
+        if row["net"] in other:
+            t = totals(Layers(network(row["net"]), 1, "float32", 4))
+            forward = "the same" if row["forward_flops"] == t["forward_flops"] else "other"
+            said += (
+                f" Of {row['net']} it counts {forward} FLOP forward, but "
+                f"{row['backward_flops']:,} backward where there are {t['backward_flops']:,}: the "
+                f"weight gradients of a grouped convolution once per group."
+            )
+    return said
+
+
+def measured(read: dict[str, Any]) -> str:
+    """Return the times of the whole pass in every way, and the layers that take most."""
+    rows = read.get("time", {}).get("rows", [])
+    if not rows:
+        return _missing(read, "time")
+    about = read["time"]["about"]
+    problems = "".join(f" Not measured: {p}." for p in read["time"]["problems"])
+    said = (
+        f"{about['device']}, torch {about['torch']}, cuDNN {about['cudnn']}, "
+        f"{read['time']['date'][:10]}; `{called(read['time']['command'])}`.{problems}"
+    )
+    return "\n\n".join(b for b in (said, _ways(rows), _slowest(rows), _steps(read["time"])) if b)
+
+
+def _ways(rows: list[dict[str, Any]]) -> str:
+    cells: dict[tuple[Any, ...], dict[str, float]] = {}
+    for r in rows:
+        if r["mode"] in WAYS:
+            cells.setdefault((r["net"], r["batch"], r["math"]), {})[r["mode"]] = r["total_s"]
+    columns = (
+        Column("net", "network"), Column("batch", "images", "int"), Column("math", "math"),
+        *(Column(way, way, "si", "s") for way in WAYS),
+        Column("over", "synchronized / whole", "float", digits=2),
+    )  # fmt: skip
+    table = []
+    for key, c in cells.items():
+        both = "whole" in c and "synchronized" in c
+        over = c["synchronized"] / c["whole"] if both else None
+        table.append((*key, *(c.get(way) for way in WAYS), over))
+    return _markdown(columns, table) if table else ""
+
+
+def _slowest(rows: list[dict[str, Any]]) -> str:
+    """One row per cell: the kinds' shares of the time of layers alone, and the longest layer."""
+    columns = (
+        Column("net", "network"), Column("batch", "images", "int"), Column("math", "math"),
+        Column("conv", "convolutions", "percent"), Column("fc", "FC", "percent"),
+        Column("rest", "the rest", "percent"), Column("layer", "longest layer"),
+        Column("longest", "of all", "percent"),
+    )  # fmt: skip
+    table = []
+    for r in rows:
+        if r["mode"] != "alone":
+            continue
+        placed, times = place(network(r["net"])), r["layers_s"]
+        sums = {"conv": 0.0, "fc": 0.0, "rest": 0.0}
+        for x, seconds in zip(placed, times, strict=True):
+            sums[kind(x) if kind(x) in sums else "rest"] += seconds
+        slowest = max(range(len(times)), key=times.__getitem__)
+        total = sum(times)
+        table.append(
+            (r["net"], r["batch"], r["math"], *(s / total for s in sums.values()),
+             placed[slowest].name, times[slowest] / total)
+        )  # fmt: skip
+    return (
+        f"Shares of the layers' time, each alone.\n\n{_markdown(columns, table)}" if table else ""
+    )
+
+
+def _steps(result: dict[str, Any]) -> str:
+    rows = [r for r in result["rows"] if r["mode"] == "training"]
+    if not rows:
+        return ""
+    columns = (
+        Column("net", "network"), Column("math", "math"), Column("batch", "images", "int"),
+        Column("total", "step", "si", "s"), Column("forward", "forward", "si", "s"),
+        Column("backward", "backward", "si", "s"), Column("update", "update", "si", "s"),
+        Column("ppp", f"PPP, of {FITTED} images", "percent"),
+        Column("error", "predicted with it", "percent", digits=0),
+    )  # fmt: skip
+    errors = {(e["net"], e["math"], e["batch"]): e for e in paleo_errors({**result, "rows": rows})}
+    table = []
+    for r in rows:
+        e = errors.get((r["net"], r["math"], r["batch"]), {})
+        error = None if r["batch"] == FITTED else e.get("error")
+        table.append(
+            (r["net"], r["math"], r["batch"], r["total_s"], r["forward_s"], r["backward_s"],
+             r["update_s"], e.get("ppp"), error)
+        )  # fmt: skip
+    return f"Training steps, and Paleo's error on them.\n\n{_markdown(columns, table)}"
+
+
+def _machine(result: dict[str, Any]) -> Machine:
+    """Return the ceilings of the GPU that results are of; those of an H200 for a rehearsal."""
+    device = result["about"].get("device", "")
+    return next((m for m in known() if device and m.name.startswith(device)), named("h200"))
+
+
+def _missing(read: dict[str, Any], part: str) -> str:
+    why = "; ".join(read.get(part, {}).get("problems", ()))
+    tried = f" (tried: {why})" if why else ""
+    where = "with torch" if part == "theory" else "with a GPU"
+    return (
+        f"Not measured yet{tried}. On a machine {where}: `python -m benchmarks.layers --part "
+        f"{part}`."
+    )
+
+
+def _markdown(columns: Sequence[Column], rows: Sequence[tuple[Any, ...]]) -> str:
+    return render(Table("", tuple(columns), tuple(rows)), "markdown").strip()

@@ -1,0 +1,203 @@
+"""Memory, theory against measurement, on one GPU: the trainer, ResNet-18 and ResNet-50.
+
+    python -m benchmarks.memory
+
+Three parts, each a process of its own, so that one that fails does not take the others along:
+
+    report   the trainer under nsys --cuda-memory-usage=true, two settings -> profiles/memory/
+    mlp      benchmarks.memory.mlp: CuPy's pool and NVML over H, B and where the images are
+    resnet   benchmarks.memory.resnet: PyTorch's allocator and NVML over batches
+
+Then fits constant + slope x on some of the sizes and predicts the others
+(unified_model). Results go to benchmarks/results/memory.json; docs/memory.md is written
+from it by benchmarks.memory.report. `--device cpu` rehearses without a GPU and measures nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import folders
+from benchmarks.memory.model import fit_memory, held_out
+from perfmodel.base.errors import PerfmodelError
+
+BUDGET_S = {"report": 20, "mlp": 14, "resnet": 24}
+REPORTS = {
+    "document": ["--transport", "host"],
+    "prefetch": ["--transport", "pinned", "--data-on", "prefetch"],
+}
+FITTED_BATCHES = (2, 8, 32, 128)
+FITTED_HIDDEN, FITTED_SIZES = (128, 2048), (1500, 24000)
+
+
+def worker(part: str, device: str) -> list[dict[str, Any]]:
+    """Run a worker; return its lines."""
+    backend = {"mlp": {"cuda": "cupy", "cpu": "numpy"}}.get(part, {}).get(device, device)
+    module = f"benchmarks.memory.{part}"
+    command = [sys.executable, "-m", module, str(BUDGET_S[part]), backend]
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(command, cwd=folders.ROOT, stdout=out, stderr=err)
+        try:
+            code: int | str = process.wait(BUDGET_S[part] + 20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            code = "out of time"
+        out.seek(0)
+        err.seek(0)
+        lines, words = out.read().splitlines(), err.read()
+    found = [json.loads(line) for line in lines if line.startswith("{")]
+    if code:
+        print(f"{part} ended with {code}:\n{words[-1500:]}", file=sys.stderr)
+        found.append({"error": f"ended with {code}: {words.strip().splitlines()[-1:]}"})
+    return found
+
+
+def collect_reports(folder: Path, device: str) -> list[dict[str, Any]]:
+    """Profile the trainer with memory events; return what was written."""
+    from profiles.collect import keep
+
+    found: list[dict[str, Any]] = []
+    nsys = shutil.which("nsys")
+    if nsys is None:
+        return [{"error": "no nsys on the PATH"}]
+    for name, flags in REPORTS.items():
+        train = ["-m", "trainer", "--data", "synthetic", "--train-size", "24000", "--test-size",
+                 "5000", "--evaluate-every", "0", "--epochs", "2", *flags]  # fmt: skip
+        train += ["--backend", "cupy" if device == "cuda" else "numpy"]
+        profile = ["nsys", "profile", "--trace=cuda,nvtx", "--cuda-memory-usage=true",
+                   "--sample=none", "--cpuctxsw=none"]  # fmt: skip
+        target = folder / f"{name}.sqlite.xz"
+        with tempfile.TemporaryDirectory() as scratch:
+            raw = Path(scratch) / "report"
+            command = [*profile, "-f", "true", "-o", str(raw), sys.executable, *train]
+            try:
+                subprocess.run(command, cwd=folders.ROOT, check=True, capture_output=True,
+                               text=True, timeout=60)  # fmt: skip
+                folder.mkdir(parents=True, exist_ok=True)
+                keep(raw, target)
+            except (subprocess.SubprocessError, OSError) as error:
+                words = getattr(error, "stderr", None) or str(error)
+                print(f"report {name}: {words[-1500:]}", file=sys.stderr)
+                found.append({"name": name, "error": words[-300:]})
+                continue
+        said = " ".join([*profile, "python3", *train])
+        found.append({"name": name, "file": target.name, "command": said})
+    return found
+
+
+def fitted(
+    rows: list[dict[str, Any]], x: str, y: str, chosen: Any, **labels: Any
+) -> dict[str, Any] | None:
+    """Fit y over x on the chosen rows and predict the others; None without measurements."""
+    known = [r for r in rows if r.get(y) is not None and r.get(x) is not None]
+    here, there = [r for r in known if chosen(r)], [r for r in known if not chosen(r)]
+    try:
+        model = fit_memory([r[x] for r in here], [r[y] for r in here])
+    except PerfmodelError as error:
+        print(f"no fit of {y} over {x} {labels}: {error}", file=sys.stderr)
+        return None
+    tested = held_out(model, [r[x] for r in there], [r[y] for r in there])
+    return {
+        **labels, "x": x, "y": y, "fitted_on": len(here),
+        "constant_bytes": model.constant_bytes, "constant_half_bytes": model.constant_half,
+        "slope": model.slope_bytes, "slope_half": model.slope_half,
+        "residual_bytes": model.residual_bytes,
+        "held_out": [
+            {"x": t.x, "measured_bytes": t.measured_bytes, "predicted_bytes": t.predicted_bytes,
+             "low_bytes": t.low_bytes, "high_bytes": t.high_bytes,
+             "relative_error": t.relative_error, "covered": t.covered}
+            for t in tested
+        ],
+    }  # fmt: skip
+
+
+def fits_of_mlp(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Fit what is held, reserved and used over what theory says."""
+
+    def chosen(row: dict[str, Any]) -> bool:
+        return row["hidden_size"] in FITTED_HIDDEN and row["batch_size"] in FITTED_SIZES
+
+    pairs = (
+        ("theory_held_bytes", "held_bytes"),
+        ("theory_peak_bytes", "peak_bytes"),
+        ("theory_reserved_bytes", "reserved_bytes"),
+        ("theory_reserved_bytes", "nvml_bytes"),
+    )
+    found = [fitted(rows, x, y, chosen) for x, y in pairs]
+    return [f for f in found if f]
+
+
+def fits_of_resnet(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Fit the allocator's peaks and NVML over the batch, by net and precision."""
+    found = []
+    for key in dict.fromkeys((r["net"], r["autocast"]) for r in lines if "net" in r):
+        rows = [r for r in lines if (r.get("net"), r.get("autocast")) == key and "batch" in r]
+        for y in ("allocated_bytes", "reserved_bytes", "nvml_bytes"):
+            found.append(
+                fitted(rows, "batch", y, lambda r: r["batch"] in FITTED_BATCHES,
+                       net=key[0], autocast=key[1])
+            )  # fmt: skip
+    return [f for f in found if f]
+
+
+def with_fits(results: dict[str, Any]) -> dict[str, Any]:
+    """Return results with the fits made anew."""
+    mlp = [r for r in results.get("mlp", []) if "hidden_size" in r]
+    return {
+        **results,
+        "mlp_fits": fits_of_mlp(mlp[1:]),  # the first case comes twice: it loads libraries
+        "resnet_fits": fits_of_resnet(results.get("resnet", [])),
+    }
+
+
+def gpu_name() -> str | None:
+    """Name of the GPU, as NVML has it."""
+    from perfmodel.machines.sampler import NvmlSampler
+
+    try:
+        return NvmlSampler([0]).names()[0]
+    except PerfmodelError as error:
+        print(error, file=sys.stderr)
+        return None
+
+
+def main() -> None:
+    """Run the parts, fit, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--parts", nargs="*", choices=sorted(BUDGET_S), default=["mlp", "report", "resnet"],
+        help="none: fit again")  # fmt: skip
+    add("--device", choices=("cuda", "cpu"), default="cuda")
+    add("--out", type=Path, default=folders.RESULTS / "memory.json")
+    add("--reports", type=Path, default=folders.PROFILES / "memory", help="where reports go")
+    c = parser.parse_args()
+    results = json.loads(c.out.read_text()) if c.out.exists() else {}
+    began = time.perf_counter()
+    for part in c.parts:
+        print(f"[{time.perf_counter() - began:5.1f} s] {part} ...", flush=True)
+        try:
+            results[part] = (
+                collect_reports(c.reports, c.device) if part == "report" else worker(part, c.device)
+            )
+        except Exception as error:  # what was measured so far is worth keeping
+            print(f"{part}: {type(error).__name__}: {error}", file=sys.stderr)
+        results |= {"date": datetime.now(UTC).date().isoformat(), "gpu": gpu_name(),
+                    "command": "python -m benchmarks.memory"}  # fmt: skip
+        c.out.parent.mkdir(parents=True, exist_ok=True)
+        c.out.write_text(json.dumps(results, indent=1) + "\n")
+    c.out.write_text(json.dumps(with_fits(results), indent=1) + "\n")
+    print(f"[{time.perf_counter() - began:5.1f} s] {c.out}")
+
+
+if __name__ == "__main__":
+    main()

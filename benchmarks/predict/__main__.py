@@ -1,0 +1,106 @@
+"""Validates the calibrated model: freezes it on a quarter of the campaign, predicts the rest.
+
+    python -m benchmarks.predict --freeze     # fit the design's runs, write the frozen model
+    python -m benchmarks.predict              # predict every other run, leave-one-out studies
+    python -m benchmarks.predict --document   # the tables of docs/predict.md
+
+The campaign is profiles/launches: 114 configurations in 3 to 5 recorded launches each, and bare
+ones beside them. What the frozen model says of two older collections, made on other machines and
+with ranks that moved from core to core (profiles/campaign, profiles/ladder), is told apart. Commit
+the frozen model before predicting: results name its commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import folders
+from benchmarks.predict.foreign import foreign
+from benchmarks.predict.launches import Launches, reports
+from benchmarks.predict.score import noise_floor, overhead, predict_rows, quiet, ranking, summary
+from benchmarks.predict.studies import other_designs, studies
+from perfmodel.models.model_file import load, save
+
+RESULTS = folders.RESULTS
+FROZEN = RESULTS / "predict_model.json"
+TARGETS = {
+    "mean": 0.025, "mean_high": 0.03, "p90": 0.05, "max": 0.08, "phase": 0.05, "beyond": 0.05,
+    "ranking": 0.95, "coverage": (0.85, 0.95),
+}  # fmt: skip
+
+
+def commit_of(path: Path) -> str | None:
+    """The commit that last changed a file, None if it is not committed as it is."""
+    git = ["git", "-C", str(folders.ROOT)]
+    clean = subprocess.run(
+        [*git, "status", "--porcelain", "--", str(path)], capture_output=True, text=True
+    )
+    if clean.returncode or clean.stdout.strip():
+        return None
+    said = subprocess.run(
+        [*git, "log", "-1", "--format=%H", "--", str(path)], capture_output=True, text=True
+    )
+    return said.stdout.strip() or None
+
+
+def main() -> None:
+    """Freeze, validate or document."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--freeze", action="store_true")
+    parser.add_argument("--document", action="store_true")
+    parser.add_argument("--out", type=Path, default=RESULTS / "predict.json")
+    args = parser.parse_args()
+    if args.document:
+        from benchmarks.predict import report as predict_report
+
+        predict_report.write(json.loads(args.out.read_text(encoding="utf-8")))
+        return
+    launches = Launches()
+    designed = launches.designed()
+    if args.freeze:
+        save(launches.calibrated(designed), FROZEN)
+        print(f"frozen on {len(designed)} launches: {FROZEN}")
+        return
+    model = load(FROZEN)
+    used = {str(run["source"]) for run in model.runs}
+    training = [o for o in launches.observations if o.source in used]
+    seen = {o.case.key for o in training}
+    rows = predict_rows(
+        model, training, [o for o in launches.observations if o.case.key not in seen]
+    )
+    floor = noise_floor(launches.observations)
+    sd = floor["launch_sd"]
+    result = {
+        "frozen": {
+            "model": FROZEN.name, "commit": commit_of(FROZEN), "runs": sorted(used),
+            "configurations": len(seen), "of": len({o.case.key for o in launches.observations}),
+        },
+        "targets": TARGETS, "noise_floor": floor, "overhead": overhead(launches),
+        "summary": summary(rows, sd), "quiet": summary(quiet(rows), sd),
+        "ranking": ranking(rows), "other_designs": other_designs(launches, sd),
+        "rows": rows, "older": older(model, training, sd), "foreign": foreign(),
+        "studies": studies(launches, sd),
+    }  # fmt: skip
+    args.out.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    shown = ("noise_floor", "summary", "quiet", "ranking", "overhead")
+    print(json.dumps({k: result[k] for k in shown}, indent=1))
+
+
+def older(model: Any, training: list[Any], sd: dict[str, float]) -> dict[str, Any]:
+    """What the frozen model says of collections of another day and other machines."""
+    found = {}
+    for name in ("campaign", "ladder"):
+        observed = reports(folders.PROFILES / name / "index.json")
+        rows = predict_rows(model, training, observed)
+        found[name] = {"summary": summary(rows, sd), "rows": rows}
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""What each group of microbenchmarks does to predictions: with it alone, and with all but it.
+
+    python -m benchmarks.predict.ablation              # writes predict_ablation.json
+    python -m benchmarks.predict.ablation --document   # the table of docs/predict.md
+
+Twice: calibrated on the design, predicting what it does not have; and calibrated on its runs with
+one and two ranks only, predicting four.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from copy import copy
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import folders
+from benchmarks.common.pages import put
+from benchmarks.predict.launches import MACHINE, Launches
+from benchmarks.predict.report import PAGE, percent, table
+from benchmarks.predict.score import predict_rows
+from perfmodel.machines.measure.measurement import load
+from perfmodel.models import micro
+from perfmodel.programs.mlp.observe import Observation
+
+RESULT = folders.RESULTS / "predict_ablation.json"
+SCRIPT = "benchmarks.predict.ablation --document"
+PRODUCTS = "products"
+GROUPS = (PRODUCTS, *micro.GROUPS)
+PHASES = {
+    "all-reduce": "NCCL", "MPI_Allreduce": "MPI", "cudaMemcpyDeviceToHost": "copy out",
+    "cudaMemcpyHostToDevice": "copy back", "copying images host -> device": "images",
+}  # fmt: skip
+
+
+def variants() -> dict[str, tuple[str, ...]]:
+    """Which groups are used, by name."""
+    found: dict[str, tuple[str, ...]] = {"none": ()}
+    found |= {group: (group,) for group in GROUPS}
+    found |= {f"all but {group}": tuple(g for g in GROUPS if g != group) for group in GROUPS}
+    return found | {"all": GROUPS}
+
+
+def errors(
+    launches: Launches, groups: tuple[str, ...], training: list[Observation],
+    unseen: list[Observation],
+) -> dict[str, Any]:  # fmt: skip
+    """Mean absolute errors by route and of the phases that microbenchmarks speak of."""
+    chosen = copy(launches)
+    chosen.alone = launches.alone if PRODUCTS in groups else None
+    chosen.micro = micro.from_measurement(load(MACHINE), MACHINE.name, groups)
+    rows = predict_rows(chosen.calibrated(training, resamples=0, left_out=0), training, unseen)
+    told = [row for row in rows if row["predicted_s"] is not None]
+    routes: dict[str, list[float]] = {}
+    phases: dict[str, list[float]] = {}
+    for row in told:
+        routes.setdefault(row["route"], []).append(abs(row["error"]))
+        for name, phase in row["phases"].items():
+            if name in PHASES:
+                error = abs(phase["predicted_s"] / phase["measured_s"] - 1)
+                phases.setdefault(PHASES[name], []).append(error)
+    return {
+        "told": len(told), "refused": len(rows) - len(told),
+        "mean": float(np.mean([abs(row["error"]) for row in told])),
+        "routes": {name: float(np.mean(found)) for name, found in routes.items()},
+        "phases": {name: float(np.mean(found)) for name, found in phases.items()},
+        "cases": {row["case"]: row["error"] for row in told},
+    }  # fmt: skip
+
+
+def common(found: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Mean errors over what every variant tells, so that they can be compared."""
+    shared = set.intersection(*({*each["cases"]} for each in found.values()))
+    return {
+        name: float(np.mean([abs(each["cases"][case]) for case in shared]))
+        for name, each in found.items()
+    }
+
+
+def main() -> None:
+    """Measure or document."""
+    if sys.argv[1:] == ["--document"]:
+        put(PAGE, SCRIPT, made(json.loads(RESULT.read_text(encoding="utf-8"))))
+        return
+    launches = Launches()
+    designed = launches.designed()
+    used = {o.case.key for o in designed}
+    unseen = [o for o in launches.observations if o.case.key not in used]
+    few = [o for o in designed if o.case.sizes["p"] <= 2]
+    four = [o for o in launches.observations if o.case.sizes["p"] == 4]
+    result: dict[str, Any] = {}
+    for study, training, predicted in (
+        ("unseen", designed, unseen), ("four ranks from one and two", few, four),
+    ):  # fmt: skip
+        found = {
+            name: errors(launches, groups, training, predicted)
+            for name, groups in variants().items()
+        }
+        for name, mean in common(found).items():
+            found[name]["mean_of_common"] = mean
+        result[study] = found
+    RESULT.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def made(result: dict[str, Any]) -> str:
+    """Return the table."""
+    routes, phases = ("replayed", "blocking", "queued"), ("NCCL", "MPI", "copy out", "copy back")
+    blocks = []
+    for study, found in result.items():
+        head = [f"{study}: microbenchmarks", "told", "mean", "of what all tell", *routes, *phases]
+        lines = []
+        for name, each in found.items():
+            cells = [name, str(each["told"]), percent(each["mean"])]
+            cells += [percent(each["mean_of_common"])]
+            cells += [percent(each["routes"].get(route)) for route in routes]
+            cells += [percent(each["phases"].get(phase)) for phase in phases]
+            lines.append(cells)
+        blocks.append(table(head, lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+if __name__ == "__main__":
+    main()

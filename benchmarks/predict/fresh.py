@@ -1,0 +1,151 @@
+"""Scores the frozen model on configurations that were collected after it: fresh_campaign.md.
+
+    python -m benchmarks.predict.fresh               # writes results/predict_fresh.json
+    python -m benchmarks.predict.fresh --document    # the tables of docs/predict.md
+
+What was visited before is not scored: it tells how much faster or slower these hosts are.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import folders
+from benchmarks.common.pages import put
+from benchmarks.predict.launches import MACHINE, Launches, grouped
+from benchmarks.predict.report import PAGE, percent, table
+from benchmarks.predict.score import QUIET, noise_floor, predict_rows, quiet, ranking, summary
+from perfmodel.models.model_file import load
+from perfmodel.programs.mlp.observe import Observation
+
+FRESH = folders.PROFILES / "fresh" / "launches.json"
+RESULTS = folders.RESULTS
+FROZEN = RESULTS / "predict_model.json"
+OUT = RESULTS / "predict_fresh.json"
+SCRIPT = "benchmarks.predict.fresh --document"
+
+
+def known_before(
+    fresh: list[Observation], before: list[Observation], bare: tuple[dict[Any, Any], dict[Any, Any]]
+) -> list[dict[str, Any]]:
+    """Compare the configurations that both collections have, recorded and bare."""
+    old = {group[0].case.key: group for group in grouped(before)}
+    found = []
+    for group in grouped(fresh):
+        key, case = group[0].case.key, group[0].case
+        if key not in old:
+            continue
+        now, then = (float(np.median([o.batch_s for o in g])) for g in (group, old[key]))
+        row = {"case": case.label, "measured_s": now, "before_s": then, "ratio": now / then}
+        if key in bare[0] and key in bare[1]:
+            now, then = (float(np.median(times[key])) for times in bare)
+            row |= {"bare_s": now, "bare_before_s": then}
+        found.append(row)
+    return found
+
+
+def score() -> dict[str, Any]:
+    """Predict every fresh configuration with the frozen model."""
+    model = load(FROZEN)
+    before, fresh = Launches(machine=MACHINE), Launches(FRESH, None)
+    used = {str(run["source"]) for run in model.runs}
+    training = [o for o in before.observations if o.source in used]
+    visited = {o.case.key for o in before.observations}
+    rows = predict_rows(
+        model, training, [o for o in fresh.observations if o.case.key not in visited]
+    )
+    sd = noise_floor(fresh.observations)["launch_sd"]
+    routes = {}
+    for route in sd:
+        routes[route] = summary([row for row in rows if row["route"] == route], sd)
+    for gemm in ("cublas", "fused"):
+        mine = [r for r in rows if (r["route"], r["settings"]["gemm"]) == ("replayed", gemm)]
+        routes[f"replayed, {gemm}"] = summary(mine, sd)
+    beyond = [row for row in rows if row.get("extrapolated")]
+    collected = json.loads(FRESH.read_text(encoding="utf-8"))
+    return {
+        "collected": collected["collected"], "versions": collected["versions"],
+        "noise_floor": noise_floor(fresh.observations), "summary": summary(rows, sd),
+        "quiet": summary(quiet(rows), sd), "routes": routes, "beyond": summary(beyond, sd),
+        "ranking": ranking(rows),
+        "known_before": known_before(
+            fresh.observations, before.observations, (fresh.bare, before.bare)
+        ),
+        "rows": rows,
+    }  # fmt: skip
+
+
+def made(result: dict[str, Any]) -> str:
+    """Return the fresh campaign's part of the page."""
+    s, floor = result["summary"], result["noise_floor"]["launch_sd"]
+    host = {row["case"]: row["ratio"] - 1 for row in result["known_before"]}
+    known = ", ".join(f"{case} {100 * ratio:+.1f} %" for case, ratio in host.items())
+    said = (
+        f"Frozen by commit {result['frozen']['commit']}, {s['configurations']} configurations, "
+        f"{s['refused']} refused. These hosts are not the calibration's: what both collections "
+        f"have took longer by {known} (the median launch). Nothing was corrected for that."
+    )
+    lines = []
+    for name, each in [*result["routes"].items(), ("quiet", result["quiet"]), ("all", s)]:
+        best = min(each["rivals"].items(), key=lambda item: item[1]["mean"])
+        shown = f"launches agree to {100 * QUIET:.0f} %" if name == "quiet" else name
+        differ = floor.get(name.partition(",")[0])
+        lines.append(
+            [shown, str(each["configurations"]), percent(each["mean"]),
+             f"{100 * each['bias']:+.1f} %", percent(each["p90"]), percent(each["max"]),
+             f"{each['times_floor']:.1f}", percent(each["coverage"]), percent(differ),
+             f"{best[0]} {percent(best[1]['mean'])}"]
+        )  # fmt: skip
+    head = ["fresh, by how a batch runs", "configurations", "mean", "bias", "90th percentile",
+            "max", "times the floor", "inside 90 %", "launches differ by",
+            "best rival"]  # fmt: skip
+    ranks = result["ranking"]
+    order = (
+        f"Of {ranks['pairs']} pairs of settings at one size the faster one is named in "
+        f"{ranks['right']}."
+    )
+    return "\n\n".join([said, table(head, lines), order, _every(result["rows"])]) + "\n"
+
+
+def _every(rows: list[dict[str, Any]]) -> str:
+    lines = []
+    for row in rows:
+        if row["predicted_s"] is None:
+            continue
+        us = [f"{1e6 * row[k]:.0f}" for k in ("predicted_s", "low_s", "high_s", "measured_s")]
+        beyond = ", ".join(row["extrapolated"])
+        lines.append(
+            [row["case"], us[0], f"{us[1]} to {us[2]}", us[3], f"{100 * row['error']:+.1f} %",
+             percent(row["launch_sd"]), beyond]
+        )  # fmt: skip
+    head = ["configuration", "predicted, µs", "90 %", "measured, µs", "error", "launches differ by",
+            "beyond the grid in"]  # fmt: skip
+    return table(head, lines)
+
+
+def main() -> None:
+    """Score, write, and print; or document."""
+    if sys.argv[1:] == ["--document"]:
+        put(PAGE, SCRIPT, made(json.loads(OUT.read_text(encoding="utf-8"))))
+        return
+    from benchmarks.predict.__main__ import commit_of
+
+    result = {"frozen": {"model": FROZEN.name, "commit": commit_of(FROZEN)}, **score()}
+    text = json.dumps(result, indent=1, allow_nan=False)
+    OUT.write_text(text + "\n", encoding="utf-8")
+    for row in result["rows"]:
+        said = row.get("error")
+        shown = "refused" if said is None else f"{100 * said:+6.1f} %"
+        spread = row["launch_sd"] if row["launch_sd"] is not None else math.nan
+        print(f"{shown:>9}  launches differ by {100 * spread:5.1f} %  {row['case']}")
+    for row in result["known_before"]:
+        print(f"{100 * (row['ratio'] - 1):+6.1f} % against the calibration's host: {row['case']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""The launches that predictions are fitted to and judged by, and the design of the frozen ones."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import folders
+from perfmodel.base.errors import ModelError
+from perfmodel.machines.measure.measurement import load
+from perfmodel.models import micro
+from perfmodel.models.alone import Alone, from_measurement
+from perfmodel.models.calibrate import calibrate
+from perfmodel.models.model import Model
+from perfmodel.programs.mlp.case import Case, mlp_case
+from perfmodel.programs.mlp.observe import Observation, observe
+from perfmodel.readers import read
+from perfmodel.timing.run import time_run
+
+LAUNCHES = folders.PROFILES / "launches" / "launches.json"
+MACHINE = folders.RESULTS / "machine_h200x4.toml"
+
+DESIGN = (
+    "p2_host_H128_B12000", "p2_host_H512_B1500", "p2_host_H1024_B6000", "p2_host_H4096_B3000",
+    "p2_pinned_H128_B3000", "p2_pinned_H2048_B12000", "p2_host-flat_pinned_H512_B12000",
+    "p2_host-flat_device_H2048_B12000", "p2_host-flat_prefetch_H512_B3000",
+    "p2_chunked_device_H512_B3000", "p2_chunked_device_H2048_B12000",
+    "p2_nccl_device_H128_B3000", "p2_nccl_device_H4096_B12000", "p2_nccl_device_graph_H512_B3000",
+    "p2_nccl_device_fused_tf32x3_graph_H128_B3000",
+    "p2_nccl_device_fused_tf32x3_graph_H512_B12000",
+    "p2_nccl_device_fused_tf32x3_graph_H2048_B12000",
+    "p2_peer_device_fused_tf32x3_graph_H512_B3000",
+    "p2_peer_device_fused_tf32x3_graph_H2048_B3000",
+    "p4_host_H2048_B3000", "p4_nccl_device_H512_B3000",
+    "p4_nccl_device_fused_tf32x3_graph_H2048_B3000",
+    "p4_peer_device_fused_tf32x3_graph_H512_B12000",
+    "p1_host_H512_B12000", "p1_host_H2048_B3000", "p1_pinned_H512_B3000",
+    "p1_none_device_H2048_B12000", "p1_none_device_fused_tf32x3_graph_H512_B3000",
+)  # fmt: skip
+"""28 of the 114 configurations of profiles/launches: all of their launches, and no others."""
+
+
+class Launches:
+    """All launches: observations of recorded ones, times of bare ones, and microbenchmarks.
+
+    Attributes
+    ----------
+    observations : list of Observation
+        One per recorded launch; `source` is NAME#LAUNCH.
+    bare : dict
+        Seconds per batch without Nsight Systems by case: the median chunk of every such launch.
+    untraced : dict
+        The median of those by source, for what recording adds.
+    alone : Alone or None
+        cuBLAS's products as `perfmodel machine time_run` timed them.
+    micro : tuple of Evidence
+        Copies, all-reduces and launches as it timed them.
+    """
+
+    def __init__(self, file: Path = LAUNCHES, machine: Path | None = MACHINE) -> None:
+        rows = json.loads(file.read_text(encoding="utf-8"))["launches"]
+        self.observations: list[Observation] = []
+        self.bare: dict[object, list[float]] = {}
+        self.alone: Alone | None = None
+        self.micro: tuple[micro.Evidence, ...] = ()
+        if machine is not None:
+            found = load(machine)
+            self.alone = from_measurement(found, machine.name)
+            self.micro = micro.from_measurement(found, machine.name)
+        cases: dict[str, Case] = {}
+        for row in rows:
+            if row["recorded"] and "parts" in row:
+                case = cases.setdefault(row["name"], mlp_case(row["sizes"], row["settings"]))
+                self.observations.append(
+                    Observation(f"{row['name']}#{row['launch']}", case, row["batch_s"],
+                                row["parts"], row["phases"], row["batches"])
+                )  # fmt: skip
+        for row in rows:
+            if not row["recorded"] and row["name"] in cases:
+                key = cases[row["name"]].key
+                self.bare.setdefault(key, []).append(float(np.median(row["batch_s"])))
+        self.untraced = {
+            o.source: float(np.median(self.bare[o.case.key]))
+            for o in self.observations
+            if o.case.key in self.bare
+        }
+
+    def calibrated(self, training: Sequence[Observation], **effort: int) -> Model:
+        """Calibrate on some of the launches, with the microbenchmarks."""
+        return calibrate(
+            training, machine="NVIDIA H200", untraced=self.untraced, alone=self.alone,
+            micro=self.micro, **effort,
+        )  # fmt: skip
+
+    def designed(self) -> list[Observation]:
+        """All launches of the configurations that the model is frozen on."""
+        return [o for o in self.observations if o.source.split("#")[0] in DESIGN]
+
+
+def reports(index: Path) -> list[Observation]:
+    """Observations of the reports of an index; what cannot be observed is said and left out."""
+    found = []
+    for row in json.loads(index.read_text(encoding="utf-8")):
+        run = time_run([read(index.parent / row["file"])], "batch iteration", label=row["file"])
+        try:
+            found.append(observe(run))
+        except ModelError as error:
+            print(f"{row['file']}: left out: {error}", file=sys.stderr)
+    return found
+
+
+def grouped(observations: Sequence[Observation]) -> list[list[Observation]]:
+    """Launches by configuration."""
+    groups: dict[object, list[Observation]] = {}
+    for o in observations:
+        groups.setdefault(o.case.key, []).append(o)
+    return list(groups.values())
+
+
+def measured(group: Sequence[Observation]) -> list[dict[str, Any]]:
+    """Every recorded launch of one configuration, in seconds."""
+    return [{"report": o.source, "batch_s": o.batch_s} for o in group]

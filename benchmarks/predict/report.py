@@ -1,0 +1,278 @@
+"""Writes the results of benchmarks.predict into docs/predict.md, between its marks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import folders
+from benchmarks.common.pages import put
+from benchmarks.predict.score import QUIET
+from perfmodel.models.noise import median_error
+
+PAGE = folders.DOCS / "predict.md"
+SCRIPT = "benchmarks.predict --document"
+CLOSE = 0.3
+"""Pairs of settings that differ by less are hard to rank."""
+
+
+def write(result: dict[str, Any]) -> None:
+    """Replace what lies between the marks."""
+    put(PAGE, SCRIPT, made(result))
+
+
+def made(result: dict[str, Any]) -> str:
+    """Return the generated part of the page."""
+    blocks = [
+        _frozen(result), _designs(result), _targets(result), _ranking(result), _routes(result),
+        _rivals(result), _overhead(result),
+        _older(result), _foreign(result), _studies(result), _rows(result),
+    ]  # fmt: skip
+    return "\n\n".join(blocks) + "\n"
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def _frozen(r: dict[str, Any]) -> str:
+    s, floor, frozen, q = r["summary"], r["noise_floor"], r["frozen"], r["quiet"]
+    told = s["configurations"] - s["refused"]
+    sd = ", ".join(f"{name} {percent(value)}" for name, value in floor["launch_sd"].items())
+    return (
+        f"Frozen on {frozen['configurations']} of {frozen['of']} configurations (commit "
+        f"{frozen['commit'] or 'not yet made'}); {told} unseen ones predicted, {s['refused']} "
+        f"refused because no run of the calibration tells one of their terms. Launches of one "
+        f"configuration differ ({sd}; one standard deviation, {floor['launches']} launches): a "
+        f"model that knew every true median would still miss these measurements by "
+        f"{percent(s['floor_mean'])} on average. Ours misses them by {percent(s['mean'])} (95 % "
+        f"interval {percent(s['mean_low'])} to {percent(s['mean_high'])}), "
+        f"{s['times_floor']:.2f} times that floor. Where launches agree to {percent(QUIET)} "
+        f"({q['configurations'] - q['refused']} configurations, most of them paced by the GPU) it "
+        f"misses by {percent(q['mean'])} ({percent(q['mean_low'])} to "
+        f"{percent(q['mean_high'])}), {percent(q['max'])} at most: noise explains little of "
+        f"that, it is {q['mean'] / _quiet_floor(r):.0f} times what those launches' own spread "
+        f"leaves."
+    )
+
+
+def _told(r: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row for row in r["rows"] if row["predicted_s"] is not None]
+
+
+def _quiet_floor(r: dict[str, Any]) -> float:
+    """What the launches of the quiet rows leave by their own spread: they were chosen by it."""
+    rows = [row for row in _told(r) if (row["launch_sd"] or 1.0) < QUIET]
+    left = [row["launch_sd"] * median_error(len(row["measured"])) for row in rows]
+    return float(np.mean(left))
+
+
+def _designs(r: dict[str, Any]) -> str:
+    d, mean = r["other_designs"], r["summary"]["mean"]
+    low, middle, high = (percent(d["quantiles"][q]) for q in ("0.05", "0.5", "0.95"))
+    better = float(np.mean([mean < found["mean"] for found in d["drawn"]]))
+    refused = [found["refused"] for found in d["drawn"]]
+    return (
+        f"That is one choice of runs. The terms were chosen with the whole campaign in sight: only "
+        f"the coefficients have not seen the runs that are predicted. {d['designs']} other "
+        f"designs, drawn at random with as many configurations of every setting and number of "
+        f"ranks, miss by {middle} in the median ({low} to {high}, 5th to 95th percentile) and "
+        f"refuse {min(refused)} to {max(refused)}; ours does better than {100 * better:.0f} % of "
+        f"them. {percent(d['coverage'])} of launches lie inside their 90 % intervals, their "
+        f"largest errors are {percent(d['max'])} on average, and the best rival misses by "
+        f"{percent(d['best_rival'])}."
+    )
+
+
+def _overhead(r: dict[str, Any]) -> str:
+    rows = []
+    for name, found in r["overhead"].items():
+        low, high = found["share_q1_q3"]
+        rows.append(
+            [name, str(found["configurations"]), f"{1e6 * found['added_s']:.1f} µs",
+             percent(found["share"]), f"{percent(low)} to {percent(high)}"]
+        )  # fmt: skip
+    head = ["a batch under Nsight Systems", "configurations", "longer by", "", "half of them"]
+    return table(head, rows)
+
+
+def _older(r: dict[str, Any]) -> str:
+    rows = []
+    for name, found in r["older"].items():
+        s = found["summary"]
+        rows.append(
+            [f"profiles/{name}", str(s["configurations"] - s["refused"]), str(s["refused"]),
+             percent(s["mean"]), percent(s["max"]), f"{100 * s['bias']:+.1f} %",
+             percent(s["coverage"])]
+        )  # fmt: skip
+    head = ["the same model on older collections", "told", "refused", "mean", "max", "bias",
+            "inside 90 %"]  # fmt: skip
+    return table(head, rows)
+
+
+def _foreign(r: dict[str, Any]) -> str:
+    f = r["foreign"]
+    rows = [
+        [f"H={row['H']} B={row['B']}", f"{1e6 * row['predicted_s']:.0f}",
+         f"{1e6 * row['low_s']:.0f} to {1e6 * row['high_s']:.0f}", f"{1e6 * row['measured_s']:.0f}",
+         f"{100 * row['error']:+.1f} %"]
+        for row in f["rows"] if row["error"] is not None
+    ]  # fmt: skip
+    head = ["PyTorch DDP, half of its sizes unseen", "predicted, µs", "90 %", "measured, µs",
+            "error"]  # fmt: skip
+    said = (
+        f"Mean {percent(f['mean'])}; with every size left out once "
+        f"{percent(f['leave_one_out_mean'])}. One launch each."
+    )
+    return f"{table(head, rows)}\n\n{said}"
+
+
+def _targets(r: dict[str, Any]) -> str:
+    s, t = r["summary"], r["targets"]
+    worst = max(s["phases"].items(), key=lambda item: item[1])
+    q = r["quiet"]
+    beyond = r["studies"]["one step beyond"]["all"]["summary"]
+    rows = [
+        ("mean absolute error", s["mean"], t["mean"]),
+        ("its upper 95 % bound", s["mean_high"], t["mean_high"]),
+        ("90th percentile", s["p90"], t["p90"]),
+        ("largest error", s["max"], t["max"]),
+        (f"worst phase ({worst[0]})", worst[1], t["phase"]),
+        ("one step beyond the grid, mean", beyond["mean"], t["beyond"]),
+    ]
+    # the floor is one of means: only means are multiples of it
+    floors = {0: s["floor_mean"], 1: s["floor_mean"], 5: beyond["floor_mean"]}
+    lines = [
+        [name, percent(found), f"≤ {percent(wanted)}", "yes" if found <= wanted else "no",
+         f"{found / floors[i]:.1f}" if i in floors else ""]
+        for i, (name, found, wanted) in enumerate(rows)
+    ]  # fmt: skip
+    low, high = t["coverage"]
+    inside = "yes" if low <= s["coverage"] <= high else "no"
+    lines.append(["launches inside 90 % intervals", percent(s["coverage"]),
+                  f"{percent(low)} to {percent(high)}", inside, ""])  # fmt: skip
+    share = r["ranking"]["share"]
+    right = "yes" if share is not None and share >= t["ranking"] else "no"
+    lines.append([f"faster of two settings named ({r['ranking']['pairs']} pairs, both unseen)",
+                  percent(share), f"≥ {percent(t['ranking'])}", right, ""])  # fmt: skip
+    for name, key, target in (("mean", "mean", "mean"), ("90th percentile", "p90", "p90"),
+                              ("largest error", "max", "max")):  # fmt: skip
+        met = "yes" if q[key] <= t[target] else "no"
+        times = f"{q[key] / _quiet_floor(r):.1f}" if key == "mean" else ""
+        where = f"{name}, where launches agree to {percent(QUIET)}"
+        lines.append([where, percent(q[key]), f"≤ {percent(t[target])}", met, times])
+    return table(["on unseen configurations", "found", "target", "met", "times the floor"], lines)
+
+
+def _ranking(r: dict[str, Any]) -> str:
+    """How hard the pairs are: how many are close, and what a rival makes of the same pairs."""
+    rows = _told(r)
+    pairs = [
+        (a, b) for i, a in enumerate(rows) for b in rows[i + 1 :]
+        if a["sizes"] == b["sizes"] and a["settings"] != b["settings"]
+    ]  # fmt: skip
+    close = [
+        (a, b) for a, b in pairs
+        if abs(math.log(a["measured_s"] / b["measured_s"])) < math.log(1 + CLOSE)
+    ]  # fmt: skip
+    ours, near = _right(pairs, "predicted_s"), _right(close, "predicted_s")
+    others = {name: _right(pairs, name) for name in rows[0]["rivals_s"]}
+    best = max(others, key=lambda name: others[name])
+    return (
+        f"Most pairs are easy: of the {len(pairs)}, {len(close)} differ by less than "
+        f"{100 * CLOSE:.0f} %, and of those {near} are named right. Of all pairs {ours} are right; "
+        f"{best}, the best rival at this, has {others[best]}."
+    )
+
+
+def _right(pairs: list[tuple[dict[str, Any], dict[str, Any]]], by: str) -> int:
+    """Count the pairs whose order a model, or a rival of that name, predicts."""
+
+    def said(row: dict[str, Any]) -> float:
+        return float(row[by] if by in row else row["rivals_s"][by])
+
+    return sum(
+        (said(a) < said(b)) == (a["measured_s"] < b["measured_s"]) for a, b in pairs
+    )  # fmt: skip
+
+
+def _routes(r: dict[str, Any]) -> str:
+    """The averages above hide that three kinds of batches are predicted differently well."""
+    lines = []
+    for name, sd in r["noise_floor"]["launch_sd"].items():
+        rows = [row for row in _told(r) if row["route"] == name]
+        errors = np.array([row["error"] for row in rows])
+        floor = np.mean([sd * median_error(len(row["measured"])) for row in rows])
+        inside = [
+            row["low_s"] <= m["batch_s"] <= row["high_s"] for row in rows for m in row["measured"]
+        ]
+        rivals = {
+            other: float(np.mean([abs(w["rivals_s"][other] / w["measured_s"] - 1) for w in rows]))
+            for other in rows[0]["rivals_s"]
+        }
+        best = min(rivals, key=lambda other: rivals[other])
+        lines.append(
+            [name, str(len(rows)), percent(float(np.abs(errors).mean())),
+             f"{100 * errors.mean():+.1f} %", f"{np.abs(errors).mean() / floor:.1f}",
+             percent(float(np.mean(inside))), f"{best} {percent(rivals[best])}"]
+        )  # fmt: skip
+    head = ["unseen, by how a batch runs", "told", "mean", "bias", "times the floor",
+            "inside 90 %", "best rival"]  # fmt: skip
+    return table(head, lines)
+
+
+def _rivals(r: dict[str, Any]) -> str:
+    s = r["summary"]
+    names = {
+        "document": "the document's three rates, fitted at one run",
+        "paleo": "PALEO: datasheet peaks times one scalar",
+        "roofline": "hard roofline at the best rates reached",
+        "boosted trees": "boosted trees on log times",
+    }
+    rows = [["this model", percent(s["mean"]), percent(s["max"])]]
+    rows += [
+        [names[name], percent(found["mean"]), percent(found["max"])]
+        for name, found in s["rivals"].items()
+    ]
+    return table(["on the same points, calibrated on the same runs", "mean", "max"], rows)
+
+
+def _studies(r: dict[str, Any]) -> str:
+    rows = []
+    for name, parts in r["studies"].items():
+        for part, found in parts.items():
+            s = found["summary"]
+            shown = "all" if part == "all" else part
+            if "mean" not in s:
+                rows.append([name, shown, str(s["configurations"]), str(s["refused"]), *["–"] * 5])
+                continue
+            best = min(s["rivals"].items(), key=lambda item: item[1]["mean"])
+            rows.append(
+                [name, shown, str(s["configurations"]), str(s["refused"]), percent(s["mean"]),
+                 percent(s["max"]), f"{s['times_floor']:.1f}", percent(s["coverage"]),
+                 f"{best[0]} {percent(best[1]['mean'])}"]
+            )  # fmt: skip
+    head = ["study", "left out", "configurations", "refused", "mean", "max", "times the floor",
+            "inside 90 %", "best rival"]  # fmt: skip
+    return table(head, rows)
+
+
+def _rows(r: dict[str, Any]) -> str:
+    rows = []
+    for row in r["rows"]:
+        if row["predicted_s"] is None:
+            continue
+        us = [f"{1e6 * row[k]:.0f}" for k in ("predicted_s", "low_s", "high_s", "measured_s")]
+        rows.append(
+            [row["case"], us[0], f"{us[1]} to {us[2]}", us[3], str(len(row["measured"])),
+             f"{100 * row['error']:+.1f} %"]
+        )  # fmt: skip
+    head = ["configuration", "predicted, µs", "90 %", "measured, µs", "launches", "error"]
+    return table(head, rows)

@@ -1,0 +1,164 @@
+"""How far predictions miss: rows per configuration, the noise below them, and their summary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.predict.launches import Launches, grouped, measured
+from benchmarks.predict.rivals import rivals
+from perfmodel.analysis.predict import predict
+from perfmodel.base.errors import ModelError
+from perfmodel.models.model import Model
+from perfmodel.models.noise import median_error
+from perfmodel.models.part import BETWEEN, route
+from perfmodel.programs.mlp.observe import Observation
+
+QUIET = 0.03
+"""Launches that differ by less (one standard deviation): the GPU sets the pace, not the host."""
+
+
+def predict_rows(
+    model: Model, training: Sequence[Observation], unseen: Sequence[Observation]
+) -> list[dict[str, Any]]:
+    """One row per unseen configuration: predicted, measured, every rival."""
+    others = rivals(training)
+    rows = []
+    for group in grouped(unseen):
+        case = group[0].case
+        launches = measured(group)
+        median = float(np.median([m["batch_s"] for m in launches]))
+        row: dict[str, Any] = {
+            "case": case.label, "sizes": dict(case.sizes), "settings": dict(case.settings),
+            "route": route(case), "measured": launches, "measured_s": median,
+            "launch_sd": spread_of(group),
+            "rivals_s": {name: rival(case) for name, rival in others.items()},
+        }  # fmt: skip
+        try:
+            said = predict(model, case)
+        except ModelError as error:
+            rows.append(row | {"predicted_s": None, "refused": str(error)})
+            continue
+        phases = {}
+        for phase in said.phases:
+            times = [o.phases[phase.name] for o in group if o.phases.get(phase.name)]
+            if times and phase.name != BETWEEN:
+                phases[phase.name] = {
+                    "predicted_s": phase.seconds, "measured_s": float(np.median(times)),
+                    "low_s": phase.low_s, "high_s": phase.high_s,
+                }  # fmt: skip
+        rows.append(
+            row | {
+                "predicted_s": said.batch_s, "low_s": said.low_s, "high_s": said.high_s,
+                "error": said.batch_s / median - 1, "phases": phases,
+                "extrapolated": list(said.extrapolated),
+            }
+        )  # fmt: skip
+    return rows
+
+
+def spread_of(group: Sequence[Observation]) -> float | None:
+    """Standard deviation of log times between launches of one configuration; None for one."""
+    logs = np.log([o.batch_s for o in group])
+    return float(logs.std(ddof=1)) if len(logs) > 1 else None
+
+
+def noise_floor(observations: Sequence[Observation]) -> dict[str, Any]:
+    """Standard deviation between launches of one configuration, pooled by how a batch runs."""
+    pooled: dict[str, list[tuple[float, int]]] = {}
+    for group in grouped(observations):
+        sd = spread_of(group)
+        if sd is not None:
+            pooled.setdefault(route(group[0].case), []).append((sd, len(group) - 1))
+    return {
+        "meaning": "relative standard deviation of a batch's median between launches, by route",
+        "launch_sd": {
+            name: math.sqrt(sum(n * sd**2 for sd, n in found) / sum(n for _, n in found))
+            for name, found in pooled.items()
+        },
+        "configurations": {name: len(found) for name, found in pooled.items()},
+        "launches": len(observations),
+    }
+
+
+def summary(rows: Sequence[dict[str, Any]], floor_sd: dict[str, float]) -> dict[str, Any]:
+    """Errors over rows that were predicted, with what noise alone would leave."""
+    told = [r for r in rows if r["predicted_s"] is not None]
+    out: dict[str, Any] = {"configurations": len(rows), "refused": len(rows) - len(told)}
+    if not told:
+        return out
+    errors = np.abs([r["error"] for r in told])
+    generator = np.random.default_rng(213)
+    means = errors[generator.integers(0, len(errors), (2000, len(errors)))].mean(axis=1)
+    # a model that knew every true median would still miss the median of k launches
+    floor = [floor_sd[r["route"]] * median_error(len(r["measured"])) for r in told]
+    inside = [r["low_s"] <= m["batch_s"] <= r["high_s"] for r in told for m in r["measured"]]
+    phases: dict[str, list[float]] = {}
+    for r in told:
+        for name, p in r["phases"].items():
+            phases.setdefault(name, []).append(abs(p["predicted_s"] / p["measured_s"] - 1))
+    return out | {
+        "mean": float(errors.mean()), "mean_low": float(np.quantile(means, 0.025)),
+        "mean_high": float(np.quantile(means, 0.975)), "median": float(np.median(errors)),
+        "p90": float(np.quantile(errors, 0.9)), "max": float(errors.max()),
+        "bias": float(np.mean([r["error"] for r in told])), "coverage": float(np.mean(inside)),
+        "floor_mean": float(np.mean(floor)), "times_floor": float(errors.mean() / np.mean(floor)),
+        "phases": {name: float(np.mean(found)) for name, found in phases.items()},
+        "rivals": {name: _rival(told, name) for name in told[0]["rivals_s"]},
+    }  # fmt: skip
+
+
+def quiet(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows whose launches agree: noise hides little of the model's own error there."""
+    return [r for r in rows if r["launch_sd"] is not None and r["launch_sd"] < QUIET]
+
+
+def _rival(rows: Sequence[dict[str, Any]], name: str) -> dict[str, float]:
+    errors = [abs(r["rivals_s"][name] / r["measured_s"] - 1) for r in rows]
+    return {"mean": float(np.mean(errors)), "max": float(max(errors))}
+
+
+def ranking(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Pairs of settings at one size, both unseen: is the faster one predicted to be faster?
+
+    `clear` counts the pairs whose medians differ by more than two standard deviations of launches.
+    """
+    told = [r for r in rows if r["predicted_s"] is not None]
+    found = []
+    for i, a in enumerate(told):
+        for b in told[i + 1 :]:
+            if a["sizes"] == b["sizes"] and a["settings"] != b["settings"]:
+                right = (a["predicted_s"] < b["predicted_s"]) == (a["measured_s"] < b["measured_s"])
+                noise = math.hypot(a["launch_sd"] or 0.0, b["launch_sd"] or 0.0)
+                apart = abs(math.log(a["measured_s"] / b["measured_s"])) > 2 * noise
+                found.append((right, apart))
+    right, clear = sum(r for r, _ in found), [r for r, apart in found if apart]
+    return {
+        "pairs": len(found), "right": right, "share": right / len(found) if found else None,
+        "clear_pairs": len(clear), "clear_right": sum(clear),
+        "clear_share": sum(clear) / len(clear) if clear else None,
+    }  # fmt: skip
+
+
+def overhead(launches: Launches) -> dict[str, Any]:
+    """What recording by Nsight Systems adds to a batch, by how a batch runs."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for group in grouped(launches.observations):
+        bare = launches.bare.get(group[0].case.key)
+        if bare:
+            pair = float(np.median([o.batch_s for o in group])), float(np.median(bare))
+            found.setdefault(route(group[0].case), []).append(pair)
+    return {
+        name: {
+            "configurations": len(pairs),
+            "added_s": float(np.median([traced - bare for traced, bare in pairs])),
+            "share": float(np.median([traced / bare - 1 for traced, bare in pairs])),
+            "share_q1_q3": [
+                float(np.quantile([t / b - 1 for t, b in pairs], q)) for q in (0.25, 0.75)
+            ],
+        }
+        for name, pairs in found.items()
+    }

@@ -1,0 +1,277 @@
+"""Trains ResNets for benchmarks.resnet, which starts it: what is measured goes to --rows.
+
+A step is forward, backward and SGD with momentum on synthetic images that lie on the GPU. Its
+phases are NVTX ranges; between them stand CUDA events (time, ddp) or a kernel called `spin_kernel`
+(counters), so that the rows of Nsight Compute's table between two of them are one phase.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from benchmarks.resnet.nets import make
+from benchmarks.resnet.step import PHASES, Cell, Clock, Training, named, nothing
+
+WARM_UP: Final = 3
+SMALL: Final = 32  # images up to which a step is short, so that a sample is more of them
+BEGAN: Final = time.monotonic()
+
+
+# --- timing
+
+
+def sample(training: Training, cell: Cell) -> dict[str, Any]:
+    """Time some steps in a row: seconds per step, and each phase's mean."""
+    count = 5 if cell.batch <= SMALL else 2
+    clock = Clock(training.device)
+    training.synchronize()
+    begin = time.perf_counter()
+    for _ in range(count):
+        with named("batch iteration", training.device):
+            training.step(cell.batch, cell.math, clock)
+    host = time.perf_counter() - begin
+    training.synchronize()
+    steps = clock.steps()
+    phases = {f"{p}_s": sum(s[i] for s in steps) / count for i, p in enumerate(PHASES)}
+    return {"total_s": clock.whole() / count, **phases, "host_s": host / count, "steps": count}
+
+
+def measure(cells: dict[Cell, Training], args: argparse.Namespace, emit: Callable) -> None:
+    """Warm every cell up, then time them in turn, round by round, until the time is over."""
+    alive = []
+    for cell, training in cells.items():
+        cuda = training.device.type == "cuda"
+        if cuda:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        try:
+            training.synchronize()
+            begin = time.perf_counter()
+            training.step(cell.batch, cell.math, nothing)
+            training.synchronize()
+            first = time.perf_counter() - begin
+            for _ in range(WARM_UP - 1):
+                training.step(cell.batch, cell.math, nothing)
+            training.synchronize()
+        except torch.OutOfMemoryError as problem:
+            emit({**asdict(cell), "failed": str(problem).splitlines()[0]})
+            continue
+        memory = {}
+        if cuda:
+            free, total = torch.cuda.mem_get_info()
+            memory = {
+                "allocated_bytes": torch.cuda.max_memory_allocated(),
+                "reserved_bytes": torch.cuda.max_memory_reserved(),
+                "device_bytes": total - free,  # with CUDA's context: what nvidia-smi shows
+            }
+        emit({**asdict(cell), "round": -1, "first_step_s": first, **memory})
+        alive.append(cell)
+    for number in range(args.rounds):
+        for cell in alive:
+            if over(args):
+                print(f"time is over in round {number} at {cell}", flush=True)
+                return
+            emit({**asdict(cell), "round": number, **sample(cells[cell], cell)})
+
+
+def over(args: argparse.Namespace) -> bool:
+    """Whether no new measurement may begin; the same on all ranks."""
+    late = time.monotonic() - BEGAN > args.seconds
+    if not torch.distributed.is_initialized():
+        return late
+    flag = torch.tensor([float(late)], device="cuda" if torch.cuda.is_available() else "cpu")
+    torch.distributed.all_reduce(flag)
+    return bool(flag.item() > 0)
+
+
+# --- what the parts do
+
+
+def network(args: argparse.Namespace, name: str, device: torch.device) -> nn.Module:
+    torch.manual_seed(0)
+    layout = torch.channels_last if args.channels_last else torch.contiguous_format
+    return make(name).to(device).to(memory_format=layout).train()
+
+
+def part_time(args: argparse.Namespace, device: torch.device, emit: Callable) -> None:
+    """One network: every batch and math; the first step of all is the process's cold one."""
+    training = Training(network(args, args.net, device), max(args.batches), args.image, device)
+    cells = [Cell(args.net, b, m) for b in args.batches for m in args.maths]
+    measure(dict.fromkeys(cells, training), args, emit)
+
+
+def part_counters(args: argparse.Namespace, device: torch.device, emit: Callable) -> None:
+    """One step of every cell between cudaProfilerStart and Stop, phases parted by spin kernels.
+
+    ncu prints its table when this process ends, and nothing if ncu itself is killed: so a thread
+    ends this process when the time is over, amid a step, too. Whole phases of it count.
+    """
+    training = Training(network(args, args.net, device), max(args.batches), args.image, device)
+    cuda = device.type == "cuda"
+    under_way: list[Cell] = []
+
+    def mark() -> None:
+        if cuda:
+            torch.cuda._sleep(1000)
+
+    def give_up() -> None:
+        for cell in under_way:
+            emit({**asdict(cell), "profiled_step_s": None})
+            print(f"time is over: {cell} is counted in part", flush=True)
+        os._exit(0)
+
+    limit = threading.Timer(max(0.0, args.seconds - (time.monotonic() - BEGAN)), give_up)
+    limit.daemon = True
+    limit.start()
+    for batch in args.batches:
+        for math in args.maths:
+            cell = Cell(args.net, batch, math)
+            for _ in range(WARM_UP):
+                training.step(batch, math, nothing)
+            training.synchronize()
+            if cuda:
+                torch.cuda.empty_cache()  # ncu saves all memory that a kernel may write
+                torch.cuda.profiler.start()
+            under_way.append(cell)
+            begin = time.perf_counter()
+            training.step(batch, math, mark)
+            training.synchronize()
+            spent = time.perf_counter() - begin
+            under_way.remove(cell)
+            if cuda:
+                torch.cuda.profiler.stop()
+            emit({**asdict(cell), "profiled_step_s": spent})
+            print(f"{cell}: {spent:.1f} s under the profiler", flush=True)
+    limit.cancel()
+
+
+def part_ddp(args: argparse.Namespace, device: torch.device, emit: Callable) -> None:
+    """Both networks, alone on each GPU and under DistributedDataParallel, in turn."""
+    import torch.distributed as dist
+
+    cuda = device.type == "cuda"
+    dist.init_process_group(
+        "nccl" if cuda else "gloo", timeout=timedelta(seconds=45),
+        device_id=device if cuda else None,
+    )  # fmt: skip
+    most = max(args.batches)
+    cells: dict[Cell, Training] = {}
+    for name in args.net.split(","):
+        net = network(args, name, device)
+        parallel = nn.parallel.DistributedDataParallel(
+            copy.deepcopy(net), device_ids=[device.index] if cuda else None,
+            gradient_as_bucket_view=True,
+        )  # fmt: skip
+        modes = {
+            "alone": Training(net, most, args.image, device),
+            "ddp": Training(parallel, most, args.image, device),
+        }
+        cells |= {
+            Cell(name, b, m, mode): training
+            for b in args.batches for m in args.maths for mode, training in modes.items()
+        }  # fmt: skip
+    measure(cells, args, emit if dist.get_rank() == 0 else lambda row: None)
+    dist.destroy_process_group()
+
+
+def part_theory(args: argparse.Namespace, device: torch.device, emit: Callable) -> None:
+    """Operations of one image as torch counts them: 2 per multiply-accumulate, no bias, no BN."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    for name in args.net.split(","):
+        net = make(name).to("meta").train()
+        images = torch.randn(1, 3, args.image, args.image, device="meta")
+        with FlopCounterMode(display=False) as forward:
+            logits = net(images)
+        with FlopCounterMode(display=False) as backward:
+            logits.sum().backward()
+        emit(
+            {
+                "net": name, "image": args.image, "torch": torch.__version__,
+                "parameters": sum(p.numel() for p in net.parameters()),
+                "forward_flops": forward.get_total_flops(),
+                "backward_flops": backward.get_total_flops(),
+                "saved_bytes": saved(name, args.image),
+            }
+        )  # fmt: skip
+
+
+def saved(name: str, image: int) -> int:
+    """Return the bytes that torch saves for the backward pass of one image, parameters apart."""
+    net = make(name).train()
+    own = {t.untyped_storage().data_ptr() for t in (*net.parameters(), *net.buffers())}
+    kept: list[torch.Tensor] = []  # alive, so that no two have one address
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor.detach())
+        return kept[-1]  # a node that kept its own result would keep itself
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        net(torch.randn(1, 3, image, image)).sum()
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in kept}
+    return sum(size for place, size in storages.items() if place not in own)
+
+
+PARTS: Final = {
+    "time": part_time, "tuned": part_time, "counters": part_counters, "ddp": part_ddp,
+    "theory": part_theory,
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--part", choices=PARTS, required=True)
+    add("--net", required=True, help="resnet18, resnet50, or both with a comma (ddp, theory)")
+    add("--batches", type=int, nargs="+", default=[2])
+    add("--maths", nargs="+", choices=("fp32", "tf32", "bf16", "fp16"), default=["fp32"])
+    add("--image", type=int, default=224)
+    add("--rounds", type=int, default=7)
+    add("--seconds", type=float, default=60.0, help="no measurement begins after that long")
+    add("--autotune", action="store_true", help="cudnn.benchmark: try every algorithm")
+    add("--channels-last", action="store_true", help="NHWC instead of NCHW")
+    add("--rows", type=Path, required=True, help="file to which rows are appended, a line each")
+    args = parser.parse_args()
+    rank = int(os.environ.get("LOCAL_RANK", "0"))
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", rank)
+        torch.cuda.set_device(device)
+    torch.backends.cudnn.benchmark = args.autotune
+    with args.rows.open("a", encoding="utf-8") as file:
+
+        def emit(row: dict[str, Any]) -> None:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+
+        emit({"about": about(device, args)})
+        PARTS[args.part](args, device, emit)
+
+
+def about(device: torch.device, args: argparse.Namespace) -> dict[str, Any]:
+    """Return what the rows were measured with."""
+    cuda = device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(device) if cuda else "CPU",
+        "torch": torch.__version__, "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version() if cuda else None,
+        "cudnn_benchmark": args.autotune, "channels_last": args.channels_last,
+        "image": args.image,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

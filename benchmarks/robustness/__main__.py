@@ -1,0 +1,111 @@
+"""Counts what becomes of faults: of reports that are read, and of outputs that are written.
+
+    python -m benchmarks.robustness --reading 500 --writing 40  # some 40 minutes of one core
+    python -m benchmarks.robustness --part cut --reading 100    # one fault, beside the others
+    python -m benchmarks.robustness --table                     # docs/robustness.md
+
+Needs Linux; full disks and read-only ones need root (tmpfs is mounted), failing and slow reads
+strace. What a fault and a verdict are: benchmarks.robustness.reading and faults_writing.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import folders
+from benchmarks.common.pages import put_parts
+from benchmarks.robustness.reading import READING, read_faults
+from benchmarks.robustness.writing import WRITING, prepare, write_faults
+
+REPORT = folders.PROFILES / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
+RESULTS = folders.RESULTS / "faults.json"
+FUZZ = folders.RESULTS / "fuzz.json"
+PAGE = folders.DOCS / "robustness.md"
+UNKNOWABLE = ("plain", "moved")
+"""Faults that no reader always sees: no number is wrong where a sum lies beside the file."""
+
+
+def run_part(name: str, count: int, folder: Path, seed: int, plots: bool) -> dict[str, Any]:
+    """Try one fault many times."""
+    begin = time.monotonic()
+    if name in READING:
+        found = read_faults(name, count, REPORT, folder, seed)
+    else:
+        found = write_faults(name, count, prepare(REPORT, folder, plots=plots), seed)
+    row = {"tried": sum(found.values()), **dict(sorted(found.items()))}
+    return row | {"seed": seed, "seconds": round(time.monotonic() - begin, 1)}
+
+
+def tables() -> dict[str, str]:
+    """Return the page's parts: faults by kind, and what was fuzzed."""
+    found = json.loads(RESULTS.read_text(encoding="utf-8"))
+    parts = {}
+    for part, faults, third in (
+        ("reading", READING, ("Warned", "warned")),
+        ("writing", WRITING, ("Killed, nothing half", "killed")),
+    ):
+        lines = [
+            f"| Fault | Tried | Clean error | Right answer | {third[0]} | Wrong | Crash |",
+            "| :-- | --: | --: | --: | --: | --: | --: |",
+        ]
+        for name, (title, _) in faults.items():
+            row = found.get(name)
+            if row is None:
+                continue
+            counts = [row.get(k, 0) for k in ("error", "correct", third[1], "wrong", "broken")]
+            shown = [
+                f"{n} ¹" if name in UNKNOWABLE and i == 3 else f"{n}" for i, n in enumerate(counts)
+            ]
+            lines.append(f"| {title} | {row['tried']} | {' | '.join(shown)} |")
+        parts[part] = "\n".join(lines)
+    return parts | ({"fuzzing": _fuzzed()} if FUZZ.exists() else {})
+
+
+def _fuzzed() -> str:
+    lines = [
+        "| Target | Engine | Hours of one core | Executions | Inputs kept | Crashes found |",
+        "| :-- | :-- | --: | --: | --: | --: |",
+    ]
+    for target, engines in json.loads(FUZZ.read_text(encoding="utf-8")).items():
+        for engine, row in engines.items():
+            lines.append(
+                f"| `{target}` | {engine} | {row['seconds'] / 3600:.2f} | {row['executions']:,} | "
+                f"{row['corpus'] or '–'} | {row['crashes']} |"
+            )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Try the faults; exit with 1 if an answer was wrong, or none of ours."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--part", action="append", choices=[*READING, *WRITING])
+    parser.add_argument("--reading", type=int, default=500, help="Faults of each kind.")
+    parser.add_argument("--writing", type=int, default=40, help="Faults of each kind.")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--plots", action="store_true", help="Draw, too; slower.")
+    parser.add_argument("--table", action="store_true", help="Write the page only.")
+    options = parser.parse_args()
+    bad = 0
+    for name in [] if options.table else options.part or [*READING, *WRITING]:
+        count = options.reading if name in READING else options.writing
+        with tempfile.TemporaryDirectory() as folder:
+            row = run_part(name, count, Path(folder), options.seed, options.plots)
+        print(f"{name}: {row}", flush=True)
+        found = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+        found[name] = row
+        RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        bad += row.get("broken", 0) + (row.get("wrong", 0) if name not in UNKNOWABLE else 0)
+    if PAGE.exists():
+        put_parts(PAGE, "benchmarks.robustness", tables())
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""What the fuzzers drive: a function for each thing that perfmodel reads, and its first inputs.
+
+A target takes bytes and returns nothing. `PerfmodelError` is a right answer to any input; whatever
+else is raised is a bug, and so is a disagreement of two ways to read one report.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import io
+import json
+import lzma
+import sqlite3
+import warnings
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.common import folders
+from benchmarks.robustness.reading import numbers
+from perfmodel.analysis.runs import Options, analyze_traces
+from perfmodel.base import escape, units
+from perfmodel.base.errors import PerfmodelError
+from perfmodel.machines.gpu_samples import read_series
+from perfmodel.machines.measure import measurement
+from perfmodel.models import model_file
+from perfmodel.readers import ncu, nsys
+from perfmodel.readers.run_records import launch_of_record
+from perfmodel.readers.training_records import read_trainings
+from perfmodel.render import summary
+from perfmodel.render.analysis_json import analysis_document
+from perfmodel.timing.nsys_stats.stats import REPORTS, to_csv
+from perfmodel.timing.nsys_stats.streamed import collect
+from perfmodel.timing.nsys_stats.summaries import to_statistic
+from perfmodel.workloads import spec
+from perfmodel.workloads.expression import Expression
+
+Target = Callable[[bytes], None]
+WORK: Final = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path("/tmp")
+ODD: Final = (
+    None, 0, 1, -1, 2, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**62 - 1, 2**62, 2**63 - 1, -(2**63),
+    -(2**62) + 1, 0.5, -1e300, float("inf"), "", "x", "\0", "\x1b[31m", "{" * 3000, "9" * 400,
+    b"", b"\xff\xfe", "MPI_Allreduce", "batch iteration", "MPI Rank 3", "[" * 100_000,
+)  # fmt: skip
+"""Values that a cell of a report gets, whatever its column."""
+
+_FILE: Final = WORK / f"perfmodel-fuzz-{id(ODD):x}"
+
+
+def _file(data: bytes, suffix: str) -> Path:
+    path = _FILE.with_suffix(suffix)
+    path.write_bytes(data)
+    return path
+
+
+@functools.cache
+def small_report() -> bytes:
+    """Return a built report of one training (D=9, H=6, C=2, B=20): few rows, pages of 512 bytes."""
+    return lzma.decompress(Path(__file__).with_name("small_report.sqlite.xz").read_bytes())
+
+
+def sqlite_bytes(data: bytes) -> None:
+    """Patch bytes of a report: three bytes say where, one by what it is xored."""
+    report = bytearray(small_report())
+    for i in range(0, len(data) - 3, 4):
+        report[int.from_bytes(data[i : i + 3], "big") % len(report)] ^= data[i + 3]
+    path = _file(report, ".sqlite")
+    said = [_said(path, fast=fast) for fast in (True, False)]
+    if None not in said and said[0] != said[1]:
+        raise AssertionError("both ways of reading gave numbers, and not the same")
+    found = collect(path, list(REPORTS))
+    for name, whole in zip(REPORTS, said[0] or (), strict=False):
+        counted = found[name]
+        if not isinstance(counted, PerfmodelError) and to_csv(to_statistic(name, counted)) != whole:
+            raise AssertionError(f"{name}: streamed and whole are not the same")
+
+
+def _said(path: Path, *, fast: bool) -> list[Any] | None:
+    try:
+        return numbers(nsys.read_sqlite(path, fast=fast))
+    except PerfmodelError:
+        return None
+
+
+@functools.cache
+def _loose_tables() -> tuple[bytes, tuple[tuple[str, str, int], ...]]:
+    """Return a report whose columns take anything, and its cells: table, column, rows."""
+    path = _file(small_report(), ".loose")
+    with closing(sqlite3.connect(path)) as db:
+        names = [n for (n,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        cells = []
+        for name in names:
+            for n in (f"CREATE TABLE t AS SELECT * FROM {name}", f"DROP TABLE {name}"):
+                db.execute(n)
+            columns = [f'"{row[1]}"' for row in db.execute("PRAGMA table_info(t)")]
+            db.execute(f"CREATE TABLE {name} ({', '.join(columns)})")
+            db.execute(f"INSERT INTO {name} SELECT * FROM t")
+            db.execute("DROP TABLE t")
+            (rows,) = db.execute(f"SELECT count(*) FROM {name}").fetchone()
+            cells += [(name, column, rows) for column in columns if rows and "ENUM" not in name]
+        db.commit()
+    return path.read_bytes(), tuple(cells)
+
+
+def cells(data: bytes) -> None:
+    """Put odd values into cells of a report, then do all that `analyze` and `stats` do."""
+    report, found = _loose_tables()
+    path = _file(report, ".sqlite")
+    with closing(sqlite3.connect(path)) as db:
+        for i in range(0, len(data) - 4, 5):
+            table, column, rows = found[int.from_bytes(data[i : i + 2], "big") % len(found)]
+            value, row = ODD[data[i + 2] % len(ODD)], data[i + 3] * rows // 256 + 1
+            where = "" if data[i + 4] % 4 == 0 else f" WHERE rowid = {row}"
+            db.execute(f"UPDATE {table} SET {column} = ?{where}", [value])
+        db.commit()
+    trace = nsys.read_sqlite(path)
+    for statistic, _ in REPORTS.values():
+        try:
+            to_csv(statistic(trace)).encode()
+        except PerfmodelError:
+            continue
+    analysis = analyze_traces([trace], Options(values={"D": 9, "H": 6}))
+    json.dumps(analysis_document(analysis), allow_nan=False)
+    if not summary.text(analysis, width=120).replace("\n", "").isprintable():
+        raise AssertionError("the summary holds what a terminal obeys")
+
+
+def ncu_csv(data: bytes) -> None:
+    """Read what ncu may have printed."""
+    ncu.parse(data.decode("utf-8", "replace"))
+
+
+def workload_toml(data: bytes) -> None:
+    """Read a workload, and compute every formula of it."""
+    workload = spec.load(_file(data, ".toml"))
+    values = dict.fromkeys(workload.symbols, 7)
+    for work in workload.ranges.values():
+        for expression in (getattr(work, field.name) for field in dataclasses.fields(work)):
+            try:
+                expression.evaluate(values)
+            except PerfmodelError:
+                continue
+
+
+def formula(data: bytes) -> None:
+    """Check one formula, compute it, and take its canonical spelling back."""
+    symbols = ("B", "D", "H", "p")
+    parsed = Expression.parse(data.decode("utf-8", "replace"), symbols)
+    values = {"B": 3000, "D": 784, "H": 512, "p": 2}
+    again = Expression.parse(parsed.text, symbols)
+    if again.evaluate(values) != parsed.evaluate(values):
+        raise AssertionError("the canonical spelling means another formula")
+
+
+def model_json(data: bytes) -> None:
+    """Read a calibrated model."""
+    model_file.load(_file(data, ".json"))
+
+
+def machine_toml(data: bytes) -> None:
+    """Read a machine."""
+    measurement.choose(str(_file(data, ".toml")))
+
+
+def records(data: bytes) -> None:
+    """Read the trainer's records and a series of samples, and text on its way out."""
+    path = _file(data, ".json")
+    for read in (launch_of_record, lambda p: read_trainings([p]), read_series):
+        try:
+            read(path)
+        except PerfmodelError:
+            continue
+    text = data.decode("utf-8", "surrogateescape")
+    shown = escape.printable(text)
+    if not shown.isprintable() or not escape.escape_markdown(text).isprintable():
+        raise AssertionError("a control character came through")
+    escape.escape_latex(text)
+    next(csv.reader(io.StringIO(shown)), None)
+    with suppress(PerfmodelError):
+        units.parse_si(text, "B/s")
+
+
+TARGETS: Final[dict[str, Target]] = {
+    t.__name__: t
+    for t in (sqlite_bytes, cells, ncu_csv, workload_toml, formula, model_json, machine_toml,
+              records)
+}  # fmt: skip
+
+
+def run(name: str, data: bytes) -> None:
+    """Give one input to a target; only perfmodel's own errors are passed over."""
+    with warnings.catch_warnings():
+        for kind in (RuntimeWarning, SyntaxWarning):  # a user would see it on the terminal
+            warnings.simplefilter("error", kind)
+        try:
+            TARGETS[name](data)
+        except PerfmodelError as error:
+            message = str(error)
+            if not message or len(message) > 5000:
+                raise AssertionError(f"an error of {len(message)} characters") from error
+
+
+def seeds(name: str) -> list[bytes]:
+    """Return what a fuzzer starts from: real files, and what has been found with it."""
+    results, golden = folders.RESULTS, folders.ROOT / "tests" / "golden"
+    files: dict[str, list[Path]] = {
+        "ncu_csv": sorted((golden / "ncu").glob("*.csv")),
+        "workload_toml": sorted((folders.ROOT / "perfmodel/workloads/examples").glob("*.toml")),
+        "machine_toml": [*sorted((folders.ROOT / "perfmodel/machines").glob("*.toml"))],
+        "model_json": [results / "predict_model.json"],
+        "records": [results / "tta" / "base.json", results / "utilization" / "document.csv"],
+    }
+    found = [path.read_bytes()[:60_000] for path in files.get(name, [])]
+    found += {
+        "formula": [b"2*D*H*ceil(B/p)", b"max(B, D)**3 // -min(H, 2) + sqrt(log2(B)) * 1e-3"],
+        "model_json": [_small_model()],
+        "sqlite_bytes": [bytes(8), b"\0\0\x12\x05", bytes(range(64))],
+        "cells": [bytes(10), bytes(range(100))],
+    }.get(name, [])
+    return found + sorted(
+        path.read_bytes() for path in (folders.ROOT / "tests" / "fuzz").glob(f"{name}-*")
+    )
+
+
+def _small_model() -> bytes:
+    """Return the shipped model with one term and one run, so that most bytes matter."""
+    model = json.loads((folders.RESULTS / "predict_model.json").read_text())
+    key = min(model["terms"], key=lambda k: len(json.dumps(model["terms"][k])))
+    model |= {"terms": {key: model["terms"][key]}, "runs": model["runs"][:1]}
+    model["products_alone"] = None
+    return json.dumps(model).encode()

@@ -1,0 +1,290 @@
+"""Makes the tables and pictures of docs/scaling.md from the published study and committed results.
+
+    python -m benchmarks.scaling
+
+Needs no GPU: it reads profiles/campaign, profiles/launches, and of benchmarks/results/ the files
+ladder.json, resnet.json and machine_h200x4.toml.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from studies import ddp
+from studies.ddp_errata import errata
+
+from benchmarks.common import folders
+from benchmarks.common.pages import put_parts
+from benchmarks.scaling import resnet as scaling_resnet
+from perfmodel.analysis.bandwidth import Bandwidth, of_launches, of_machine
+from perfmodel.analysis.measure import Launch, launches_of
+from perfmodel.analysis.study import Series, Study, study
+from perfmodel.base.table import Column, Table, render
+from perfmodel.machines.measure.measurement import load
+from perfmodel.models.scaling_laws import fit, karp_flatt, weak_fraction
+from perfmodel.readers import read
+from perfmodel.render.plot import save
+from perfmodel.render.plot.scaling import Curve
+from perfmodel.render.plot.scaling import scaling as draw
+from perfmodel.render.scaling import bandwidth_table, split_table
+from perfmodel.render.scaling_picture import picture
+
+PAGE: Final = folders.DOCS / "scaling.md"
+IMAGES: Final = folders.IMAGES
+RESULTS: Final = folders.RESULTS
+LAUNCHES: Final = folders.PROFILES / "launches"
+SCRIPT: Final = "benchmarks.scaling"
+RUNGS: Final = (
+    "document", "pinned", "resident", "chunked", "nccl", "graph", "fused x3", "peer x3",
+    "model graph", "torch ddp_eager", "torch graph_branches",
+)  # fmt: skip
+ALONE: Final = {"peer x3": "fused x3"}
+"""Rungs that one GPU does not have, and the one that stands for them there."""
+
+SIZES: Final = ((64, 3200), (512, 3000), (2048, 12000))
+_NCCL: Final = (
+    "p2_nccl_device_H128_B3000", "p2_nccl_device_graph_H512_B3000",
+    "p2_nccl_device_H4096_B12000", "p4_nccl_device_H512_B3000",
+    "p4_nccl_device_fused_tf32x3_graph_H2048_B3000",
+)  # fmt: skip
+
+
+def main() -> None:
+    """Draw the pictures; replace what lies between the marks."""
+    campaign = of_campaign()
+    rungs = ladder(2048, 12000)
+    save(picture(campaign, all_reduces(campaign)), IMAGES, "scaling_campaign", ("png",))
+    save(draw(list(_rung_curves(rungs))), IMAGES, "scaling_ladder", ("png",))
+    put_parts(PAGE, SCRIPT, parts(campaign))
+
+
+def parts(campaign: Study) -> dict[str, str]:
+    """Return the generated parts of the page by name."""
+    launches = of_visits()
+    reduced = all_reduces(campaign)
+    return {
+        "published": published(),
+        "resnet": scaling_resnet.section(RESULTS, reduced),
+        "campaign": f"{summary(campaign, 'strong')}\n{summary(campaign, 'weak')}",
+        "split": _markdown(split_table(campaign)),
+        "launches": f"{summary(launches, 'strong')}\n{summary(launches, 'weak')}",
+        "ladder": ladder_table(),
+        "bandwidth": _markdown(bandwidth_table(reduced)),
+    }
+
+
+def of_campaign() -> Study:
+    """Read the campaign's reports of 1, 2 and 4 ranks on one host."""
+    paths = sorted((folders.PROFILES / "campaign").glob("h200x4_p[124]_host_float32_*.sqlite.xz"))
+    return study(launches_of([read(path) for path in paths]))
+
+
+def of_visits() -> Study:
+    """Take the recorded launches of configurations that more than one number of ranks has."""
+    read_in = json.loads((LAUNCHES / "launches.json").read_text(encoding="utf-8"))
+    found = []
+    for row in read_in["launches"]:
+        if row["recorded"] and "settings" in row:
+            sizes = {k: v for k, v in row["sizes"].items() if k != "p"}
+            found.append(
+                Launch(
+                    label=f"{row['name']}, launch {row['launch']}",
+                    source="report",
+                    ranks=row["sizes"]["p"],
+                    sizes=sizes,
+                    settings=row["settings"],
+                    seconds=np.array([[row["batch_s"]]]),
+                )
+            )
+    return study(found)
+
+
+def ladder(hidden: int, batch: int) -> dict[str, dict[int, float]]:
+    """Return the float32 seconds of a batch by rung and number of GPUs at one size."""
+    rows = json.loads((RESULTS / "ladder.json").read_text(encoding="utf-8"))["rows"]
+    found: dict[str, dict[int, float]] = {name: {} for name in RUNGS}
+    for row in rows:
+        if (row["H"], row["B"], row["dtype"]) != (hidden, batch, "fp32"):
+            continue
+        if row["rung"] in found and row["valid"] and row["median_s"]:
+            found[row["rung"]][row["p"]] = row["median_s"]
+    for name, other in ALONE.items():
+        found[name] = {1: found[other][1], **found[name]}
+    return found
+
+
+def published() -> str:
+    """Return the study's tables recomputed, and its errors."""
+    runs = Table(
+        "",
+        (
+            Column("b", "batch per GPU", "int"),
+            Column("gpus", "GPUs", "int"),
+            Column("time_s", "time", "float", "s", digits=2),
+            Column("printed", "speed-up as printed", "float", digits=3),
+            Column("smaller", "time at the smaller batch / this", "float", digits=3),
+            Column("speedup", "T1 / Tp", "float", digits=3),
+            Column("efficiency", "efficiency", "percent"),
+            Column("serial", "serial fraction", "float", digits=3),
+        ),
+        [
+            (r.batch_per_gpu, r.gpus, r.time_s, r.speedup, ddp.against_smaller_batch(r),
+             ddp.speedup(r), ddp.speedup(r) / r.gpus,
+             weak_fraction(ddp.speedup(r), r.gpus) if r.gpus > 1 else None)
+            for r in ddp.study().runs
+        ],
+    )  # fmt: skip
+    strong = Table(
+        "",
+        (
+            Column("B", "batch of all GPUs", "int"),
+            Column("gpus", "GPUs", "int"),
+            Column("one_s", "one GPU", "float", "s", digits=2),
+            Column("time_s", "these", "float", "s", digits=2),
+            Column("speedup", "strong speed-up", "float", digits=3),
+            Column("serial", "Karp-Flatt", "float", digits=3),
+        ),
+        [
+            (b.batch, b.gpus, a.time_s, b.time_s, s, karp_flatt(s, b.gpus))
+            for a, b, s in ddp.strong()
+        ],
+    )
+    said = Table(
+        "", (Column("claim", "the study says"), Column("finding", "its numbers say")),
+        [(e.claim, e.finding) for e in errata()],
+    )  # fmt: skip
+    blocks = [_markdown(runs), strong_text(), _markdown(strong), _markdown(_bandwidth_cells())]
+    return "\n".join([*blocks, _markdown(said)])
+
+
+def strong_text() -> str:
+    """Say what Gustafson's law makes of each batch."""
+    told = []
+    for size in ddp.study().batches_per_gpu:
+        found = fit("Gustafson", [2, 4], [ddp.speedup(ddp.run(size, p)) for p in (2, 4)], None)
+        assert found.misfit is not None
+        told.append(
+            f"{found.serial:.3f} (batch {size}; misses by up to {100 * found.misfit:.0f} %)"
+        )
+    return (
+        f"Gustafson's law fitted to both: s = {', '.join(told)}. With the batch of all GPUs held, "
+        "which the tables allow twice:\n"
+    )
+
+
+def _bandwidth_cells() -> Table:
+    gigabytes = ddp.study().dataset_gigabytes
+    return Table(
+        "",
+        (
+            Column("b", "batch per GPU", "int"),
+            Column("gpus", "GPUs", "int"),
+            Column("compute_s", "compute", "float", "s", digits=3),
+            Column("communication_s", '"communication"', "float", "s", digits=4),
+            Column("neither", "neither, of the run", "percent"),
+            Column("printed", "GB/s as printed", "float", digits=4),
+            Column("gigabytes", "which are", "float", "GB", digits=4),
+            Column("stated", f"GB/s of {gigabytes} GB", "float", digits=4),
+            Column("bus", "bus GB/s of that", "float", digits=4),
+        ),
+        [
+            (c.batch_per_gpu, c.gpus, c.compute_s, c.communication_s, c.neither_s / c.run.time_s,
+             c.bandwidth_gigabytes_per_s, c.data_bytes / 1e9, gigabytes / c.communication_s,
+             c.bus_bytes_per_s(gigabytes * 1e9) / 1e9)
+            for c in ddp.study().communication
+        ],
+    )  # fmt: skip
+
+
+def summary(found: Study, kind: str) -> str:
+    """Return a line for every series that has a run of one rank, by settings and sizes."""
+    mine = [s for s in found.series if s.kind == kind and s.fit is not None]
+    mine.sort(key=lambda s: (sorted(s.settings.items()), sorted(s.sizes.items())))
+    strong = kind == "strong"
+    columns = (
+        Column("label", f"{kind} scaling"),
+        *(Column(f"t{p}", f"p={p}", "si", "s") for p in (1, 2, 4)),
+        *(Column(f"s{p}", f"speed-up, {p}") for p in (2, 4)),
+        Column("efficiency", "efficiency, most", "percent", digits=0),
+        *(
+            Column(f"e{p}", f"{'Karp-Flatt' if strong else 'serial share'}, {p}", "float", digits=2)
+            for p in (2, 4)
+        ),
+        Column("law", f"{'Amdahl' if strong else 'Gustafson'}'s s, 95 %"),
+        Column("misfit", "misses by", "percent", digits=0),
+    )
+    return _markdown(Table("", columns, [_row(s) for s in mine]))
+
+
+def _row(series: Series) -> tuple[object, ...]:
+    at = {p.ranks: p for p in series.points}
+    law = series.fit
+    assert law is not None
+    return (
+        series.label,
+        *(at[p].batch_s if p in at else None for p in (1, 2, 4)),
+        *(_with_interval(at[p]) if p in at else None for p in (2, 4)),
+        series.points[-1].efficiency,
+        *(at[p].serial if p in at else None for p in (2, 4)),
+        f"{law.serial:.2f} ({law.low:.2f} to {law.high:.2f})",
+        law.misfit,
+    )
+
+
+def _with_interval(point: Any) -> str:
+    if point.speedup_low is None:
+        return f"{point.speedup:.2f}"
+    return f"{point.speedup:.2f} ({point.speedup_low:.2f} to {point.speedup_high:.2f})"
+
+
+def ladder_table() -> str:
+    """Return speed-ups of the rungs at three sizes on 2 and 4 GPUs, and Amdahl's s at the last."""
+    columns = [Column("rung", "rung")]
+    by_size = []
+    for h, b in SIZES:
+        columns += [Column(f"{h}_{p}", f"H={h} B={b}, {p} GPUs", "float", digits=2) for p in (2, 4)]
+        by_size.append(ladder(h, b))
+    columns += [
+        Column("serial", "Amdahl's s, last size", "float", digits=3),
+        Column("e2", "Karp-Flatt, 2", "float", digits=3),
+        Column("e4", "4", "float", digits=3),
+    ]
+    rows = []
+    for name in RUNGS:
+        speedups = [[at[name][1] / at[name][p] for p in (2, 4)] for at in by_size]
+        last = speedups[-1]
+        law = fit("Amdahl", (2, 4), last, None)
+        told = [karp_flatt(s, p) for s, p in zip(last, (2, 4), strict=True)]
+        rows.append((name, *(s for pair in speedups for s in pair), law.serial, *told))
+    return _markdown(Table("", tuple(columns), rows))
+
+
+def all_reduces(campaign: Study) -> tuple[Bandwidth, ...]:
+    """Return all-reduces by size, in training and by the machine's measurement."""
+    reports = launches_of([read(LAUNCHES / f"{name}.sqlite.xz") for name in _NCCL])
+    in_training = of_launches([*campaign.launches, *reports])
+    return in_training + of_machine(load(RESULTS / "machine_h200x4.toml"))
+
+
+def _rung_curves(rungs: dict[str, dict[int, float]]) -> Iterator[Curve]:
+    for name in ("document", "pinned", "graph", "fused x3", "model graph", "torch ddp_eager"):
+        ranks = tuple(sorted(rungs[name]))
+        speedups = tuple(rungs[name][1] / rungs[name][p] for p in ranks)
+        yield Curve(
+            name,
+            "strong",
+            ranks,
+            speedups,
+            tuple(s / p for s, p in zip(speedups, ranks, strict=True)),
+        )
+
+
+def _markdown(table: Table) -> str:
+    return render(table, "markdown")
+
+
+if __name__ == "__main__":
+    main()

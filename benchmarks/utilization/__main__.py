@@ -1,0 +1,228 @@
+"""GPU utilization of the trainer before and after: NVML's time series, and GPU busy by nsys.
+
+    python -m benchmarks.utilization --ranks 2
+
+The settings of `RUNGS` train one after the other for --seconds each under perfmodel's NVML
+recorder, without a profiler; the window is from the end of the first epoch, which compiles, to the
+request to stop. Then each is profiled shortly, while the time lasts (--budget), for how busy the
+GPU was; the page takes the ladder's reports of the same flags where there is none
+(benchmarks.utilization.busy). Results go to benchmarks/results/utilization.json, series and
+reports to benchmarks/results/utilization/ and profiles/utilization/. `--fake` rehearses with the
+backend numpy and a sampler that knows no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import folders
+from perfmodel.machines.gpu_samples import COUNTERS, Series, to_csv
+from perfmodel.machines.record import Recorder
+from perfmodel.machines.sampler import NvmlSampler, Reading, Sampler
+
+RUNGS = {
+    "document": ["--transport", "host"],
+    "resident": ["--data-on", "device", "--transport", "nccl"],
+    "graph": ["--data-on", "device", "--transport", "nccl", "--graph"],
+    "fused": ["--data-on", "device", "--transport", "nccl", "--graph", "--gemm", "fused",
+              "--math", "tf32x3"],
+}  # fmt: skip
+IMAGES = 120_000  # 40 batches an epoch: what happens between epochs is rare
+BATCH = 3000
+START_S = 15.0
+STOP_S = 5.0
+PROFILE_S = 8.0  # what a short profile takes, with its start and its export
+SETTLED_S = 0.7  # NVML looks back up to a second
+
+
+class Nothing:
+    """A sampler without a GPU."""
+
+    def sample(self) -> Sequence[Reading]:
+        """Return one GPU that tells nothing."""
+        return [Reading(0)]
+
+
+class Epochs:
+    """Reads the trainer's lines in a thread and notes when each epoch ended."""
+
+    def __init__(self, process: subprocess.Popen[str], recorder: Recorder) -> None:
+        self.at: list[float] = []
+        self.first = threading.Event()
+        self.lines: list[str] = []
+        self._process, self._recorder = process, recorder
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("epoch "):
+                self.at.append(self._recorder.elapsed_s)
+                self.first.set()
+            else:
+                self.lines = [*self.lines[-20:], line]
+        self.first.set()
+
+
+def command(c: argparse.Namespace, flags: list[str], epochs: int, images: int) -> list[str]:
+    """Return the trainer's command line."""
+    if c.ranks == 1:
+        flags = ["none" if flag in ("nccl", "host") else flag for flag in flags]
+    train = [
+        "-m", "trainer", "--data", "synthetic", "--train-size", str(images), "--batch-size",
+        str(BATCH), "--epochs", str(epochs), "--evaluate-every", "0", "--backend",
+        "numpy" if c.fake else "cupy", *flags,
+    ]  # fmt: skip
+    launch = ["mpirun", "--bind-to", "none", "-n", str(c.ranks)] if c.ranks > 1 else []
+    return [*launch, sys.executable, *train]
+
+
+def sampled(c: argparse.Namespace, name: str, flags: list[str], sampler: Sampler) -> dict[str, Any]:
+    """Train under the recorder; return means over the window, by GPU."""
+    words = command(c, flags, 1_000_000, 12_000 if c.fake else IMAGES)
+    with Recorder(sampler, c.period) as recorder:
+        process = subprocess.Popen(
+            words, cwd=folders.ROOT, env=environment(), stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        epochs = Epochs(process, recorder)
+        epochs.first.wait(START_S)
+        began = recorder.elapsed_s + SETTLED_S
+        time.sleep(c.seconds + SETTLED_S if epochs.at else 0)
+        ended = recorder.elapsed_s
+        end(process)
+    if not epochs.at:
+        return {"name": name, "error": "".join(epochs.lines)[-600:]}
+    series = recorder.series()
+    c.series.mkdir(parents=True, exist_ok=True)
+    (c.series / f"{name}.csv").write_text(to_csv(series))
+    inside = [t for t in epochs.at if began <= t < ended]
+    batches = (len(inside) - 1) * (12_000 if c.fake else IMAGES) // BATCH
+    return {
+        "name": name, "flags": flags, "ranks": c.ranks, "window_s": [began, ended],
+        "batch_s": (inside[-1] - inside[0]) / batches if batches > 0 else None,
+        "samples": len(series), "gpus": means(series.window(began, ended)),
+    }  # fmt: skip
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """End the trainer at once: nothing of its result is needed.
+
+    On SIGTERM mpirun kills its ranks a second later. SIGUSR1, after which they would end by
+    themselves, did not reach the ranks of Open MPI 4.1.6 on the H200s: each setting took 15 s more.
+    """
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        process.send_signal(number)
+        try:
+            process.wait(STOP_S)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def means(series: Series) -> list[dict[str, Any]]:
+    """Return the means of all counters, a row per GPU."""
+    return [
+        {"gpu": gpu, **{name: series.of(gpu).mean(name) for name in COUNTERS}}
+        for gpu in series.gpus
+    ]
+
+
+def profiled(c: argparse.Namespace, name: str, flags: list[str]) -> dict[str, Any]:
+    """Profile a short run; the page's maker reads how busy the GPU was."""
+    from profiles.collect import TRACE, keep
+
+    words = command(c, flags, 2, 60_000)
+    profile = ["nsys", "profile", *TRACE, "--cuda-graph-trace=node"]
+    profile += ["--gpu-metrics-devices=all", "--gpu-metrics-frequency=1000"] * c.gpu_metrics
+    target = c.reports / f"{name}.sqlite.xz"
+    with tempfile.TemporaryDirectory() as scratch:
+        raw = Path(scratch) / "report"
+        done = subprocess.run(
+            [*profile, "-f", "true", "-o", str(raw), *words], cwd=folders.ROOT, env=environment(),
+            capture_output=True, text=True, timeout=30,
+        )  # fmt: skip
+        if done.returncode:
+            return {"profile_error": (done.stdout + done.stderr)[-600:]}
+        c.reports.mkdir(parents=True, exist_ok=True)
+        keep(raw, target)
+    shown = ["python3" if word == sys.executable else word for word in words]
+    return {"report": target.name, "profile_command": " ".join([*profile, *shown])}
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of the ranks."""
+    return os.environ | {"PYTHONPATH": f"{folders.ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+
+
+def attempt(action: Any) -> dict[str, Any]:
+    """Run something; its failure is a row, too."""
+    try:
+        found: dict[str, Any] = action()
+    except Exception as error:  # the other settings go on
+        found = {"error": f"{type(error).__name__}: {error}"}
+    return found
+
+
+def main() -> None:
+    """Sample, profile, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--ranks", type=int, default=2)
+    add("--seconds", type=float, default=2.5, help="of training in every window")
+    add(
+        "--budget", type=float, default=58.0, help="seconds: no profile begins that would end later"
+    )
+    add("--period", type=float, default=0.1, help="seconds between samples")
+    add("--rungs", nargs="+", choices=list(RUNGS), default=list(RUNGS))
+    add("--parts", nargs="+", choices=("sample", "profile"), default=["sample", "profile"])
+    add("--gpu-metrics", action="store_true", help="let nsys sample GPU metrics, too")
+    add("--fake", action="store_true", help="rehearse without a GPU")
+    add("--out", type=Path, default=folders.RESULTS / "utilization.json")
+    add("--series", type=Path, default=folders.RESULTS / "utilization")
+    add("--reports", type=Path, default=folders.PROFILES / "utilization")
+    c = parser.parse_args()
+    sampler: Any = Nothing() if c.fake else NvmlSampler(range(c.ranks))
+    gpu = None if c.fake else sampler.names()[0]
+    told = json.loads(c.out.read_text()) if c.out.exists() else {"rows": []}
+    rows: dict[str, dict[str, Any]] = {row["name"]: row for row in told["rows"]}
+    began = time.perf_counter()
+    for kind in c.parts:
+        for name in c.rungs:
+            print(f"[{time.perf_counter() - began:5.1f} s] {kind} {name}", flush=True)
+            flags = RUNGS[name]
+            if kind == "sample":
+                rows[name] = attempt(lambda n=name, f=flags: sampled(c, n, f, sampler))
+                rows[name]["name"] = name
+            elif c.budget - (time.perf_counter() - began) < PROFILE_S:
+                print("   no time left: the ladder's reports stand in", flush=True)
+            elif shutil.which("nsys"):
+                rows.setdefault(name, {"name": name})
+                rows[name] |= attempt(lambda n=name, f=flags: profiled(c, n, f))
+            if "error" in rows.get(name, {}):
+                print(rows[name]["error"], file=sys.stderr, flush=True)
+            document = {
+                "command": f"python -m benchmarks.utilization --ranks {c.ranks}",
+                "date": datetime.now(UTC).date().isoformat(), "gpu": gpu,
+                "rows": [rows[rung] for rung in RUNGS if rung in rows],
+            }  # fmt: skip
+            c.out.parent.mkdir(parents=True, exist_ok=True)
+            c.out.write_text(json.dumps(document, indent=1) + "\n")
+    print(f"[{time.perf_counter() - began:5.1f} s] {c.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Writes the tables and the picture of docs/utilization.md from benchmarks/results/utilization*.
+
+python -m benchmarks.utilization.report
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from benchmarks.common import folders
+from benchmarks.common.pages import put, table
+from benchmarks.common.results import called
+from benchmarks.utilization.__main__ import RUNGS
+from benchmarks.utilization.busy import Busy, busy_of
+from perfmodel.base.units import si
+from perfmodel.machines.gpu_samples import read_series
+from perfmodel.render.plot.output import save
+from perfmodel.render.plot.style import GRID, INK, PALETTE, TEXT_PT, TITLE_PT, finish
+
+RESULTS = folders.RESULTS / "utilization.json"
+SERIES = folders.RESULTS / "utilization"
+PAGE = folders.DOCS / "utilization.md"
+SCRIPT = "benchmarks.utilization.report"
+
+
+def mean(row: dict[str, Any], counter: str) -> float | None:
+    """Mean of a counter over the GPUs."""
+    told = [g[counter] for g in row.get("gpus", []) if g[counter] is not None]
+    return sum(told) / len(told) if told else None
+
+
+def number(value: float | None, unit: str) -> str:
+    """Write a number with its unit."""
+    return si(value, unit)
+
+
+def percent(value: float | None) -> str:
+    """Write a percentage."""
+    return "–" if value is None else f"{value:.0f} %"
+
+
+Reports = dict[str, Busy]
+"""What reports say, by setting."""
+
+
+def reports(results: dict[str, Any]) -> Reports:
+    """Read the reports of the same settings."""
+    good = [r for r in results["rows"] if "gpus" in r]
+    found = {r["name"]: busy_of(r["name"], r["flags"], r["ranks"]) for r in good}
+    return {name: busy for name, busy in found.items() if busy}
+
+
+def rows(results: dict[str, Any], found: Reports) -> str:
+    """Write the before and after."""
+    lines = []
+    for row in (r for r in results["rows"] if "gpus" in r):
+        busy = found.get(row["name"])
+        shares = (busy.kernels_share, busy.within_share) if busy else (None, None)
+        each = [g["gpu_percent"] for g in row["gpus"] if g["gpu_percent"] is not None]
+        lines.append(
+            [row["name"], f"`{' '.join(row['flags'])}`", number(row["batch_s"], "s"),
+             f"{percent(mean(row, 'gpu_percent'))} ({', '.join(map(percent, each))})",
+             *(percent(None if share is None else 100 * share) for share in shares),
+             percent(mean(row, "memory_percent")), number(mean(row, "memory_used_bytes"), "B"),
+             number(mean(row, "power_w"), "W"), number(mean(row, "pcie_rx_bytes_per_s"), "B/s")]
+        )  # fmt: skip
+    head = ["setting", "flags", "batch", "NVML utilization (by GPU)", "kernels, by nsys",
+            "GPU busy, by nsys", "memory busy", "memory used", "power", "PCIe in"]  # fmt: skip
+    return table(head, lines)
+
+
+def causes(found: Reports) -> str:
+    """Write what the GPU idles in, setting by setting, and which reports say so."""
+    idle = {name: busy.first.causes for name, busy in found.items()}
+    names = list(dict.fromkeys(cause for one in idle.values() for cause in one))
+    lines = [
+        [name, *(percent(100 * one.get(n, 0.0)) for n in names), ", ".join(found[name].files)]
+        for name, one in idle.items()
+    ]
+    return table(["setting", *(f"idle: {n}" for n in names), "reports"], lines)
+
+
+def missing(results: dict[str, Any]) -> str:
+    """Say which settings have no result."""
+    good = {r["name"] for r in results["rows"] if "gpus" in r}
+    names = [name for name in RUNGS if name not in good]
+    if not names:
+        return ""
+    return (
+        f"\nNot measured by NVML yet: {', '.join(f'`{name}`' for name in names)} (the run was cut "
+        f"off before): `{called(results['command'])} --rungs {' '.join(names)}`.\n"
+    )
+
+
+def answers(results: dict[str, Any], found: Reports) -> str:
+    """Answer the lab's two questions from the first and the last setting."""
+    good = [r for r in results["rows"] if mean(r, "gpu_percent") is not None]
+    if len(good) < 2:
+        return ""
+    first, last = good[0], good[-1]
+    before, after = mean(first, "gpu_percent") or 0.0, mean(last, "gpu_percent") or 0.0
+    close = ["is close to" if share >= 95 else "is not close to" for share in (before, after)]
+    text = (
+        f"\n**Question 3.** Averaged over {first['window_s'][1] - first['window_s'][0]:.1f} s of "
+        f"training, NVML's GPU utilization is {percent(before)} and memory utilization "
+        f"{percent(mean(first, 'memory_percent'))} in the setting `{first['name']}`: it {close[0]} "
+        f"100 %.\n\n**Question 4.** In the setting `{last['name']}` it is {percent(after)}, which "
+        f"{close[1]} 100 %, and a batch takes {number(last['batch_s'], 's')} instead of "
+        f"{number(first['batch_s'], 's')}."
+    )
+    both = [found.get(row["name"]) for row in (first, last)]
+    if both[0] and both[1]:
+        text += (
+            f" Reports of these settings say that kernels ran in "
+            f"{percent(100 * both[0].kernels_share)} of a batch before and in "
+            f"{percent(100 * both[1].kernels_share)} after, and with copies the GPU was busy "
+            f"{percent(100 * both[0].within_share)} and {percent(100 * both[1].within_share)}."
+        )
+    return text + "\n"
+
+
+def drawn(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the settings that have a series."""
+    return [r for r in results["rows"] if "gpus" in r and (SERIES / f"{r['name']}.csv").exists()]
+
+
+def draw(results: dict[str, Any], found: Reports, folder: Path) -> None:
+    """Draw the series of all settings, one above the other, if there are any."""
+    good = drawn(results)
+    if not good:
+        return
+    figure = Figure(figsize=(7.0, 1.9 * len(good)), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    for i, row in enumerate(good):
+        ax = figure.add_subplot(len(good), 1, i + 1)
+        series = read_series(SERIES / f"{row['name']}.csv")
+        ax.axvspan(*row["window_s"], color=GRID, alpha=0.7, lw=0)
+        for gpu in series.gpus:
+            mine = series.of(gpu)
+            ax.plot(mine.time_s, mine.values["gpu_percent"], color=PALETTE[gpu % len(PALETTE)],
+                    lw=1.3, label=f"GPU {gpu}, NVML")  # fmt: skip
+        if row["name"] in found:
+            ax.axhline(100 * found[row["name"]].within_share, color=INK, lw=0.9, ls=(0, (4, 2)),
+                       label="GPU busy inside batches, by nsys")  # fmt: skip
+        last = i == len(good) - 1
+        finish(ax, "Time since the start (s); shaded: the window" if last else "", "Share (%)")
+        ax.set_ylim(-3, 105)
+        ax.set_title(row["name"], fontsize=TITLE_PT, loc="left")
+        if i == 0:
+            ax.legend(frameon=False, fontsize=TEXT_PT, loc="upper right")
+    save(figure, folder, "utilization", ("png",))
+
+
+def text(results: dict[str, Any], given: Reports | None = None) -> str:
+    """Return what the page shows of the results, and of reports, by default those there are."""
+    found = reports(results) if given is None else given
+    said = f"{results['gpu']}, {results['date']}: `{called(results['command'])}`.\n\n"
+    said += rows(results, found) + missing(results)
+    if found:
+        said += (
+            "\nBy nsys: share of the time inside batches, medians of the launches named below, of "
+            "the same flags, H, B and ranks; their epochs have 20 batches, those under NVML 40. "
+            "NCCL's kernel counts as one that runs while it waits for the other GPU: on the "
+            "GPU that is ready first NVML is higher. Where there are many copies NVML's figure "
+            "lies between that of kernels alone and that with copies.\n"
+        )
+    said += answers(results, found)
+    if drawn(results):
+        said += "\n![NVML utilization over time, setting by setting](images/utilization.png)\n"
+    if found:
+        said += "\nWhat the GPU idles in, share of the whole time by the first report:\n\n"
+        said += causes(found)
+    return said.strip()
+
+
+def main() -> None:
+    """Write the page's tables and its picture."""
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    found = reports(results)
+    draw(results, found, folders.IMAGES)
+    put(PAGE, SCRIPT, text(results, found))
+
+
+if __name__ == "__main__":
+    main()

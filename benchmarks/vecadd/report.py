@@ -1,0 +1,272 @@
+"""Writes the results of benchmarks.vecadd into docs/vecadd.md, with the lab's two charts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.common import folders
+from benchmarks.common.pages import put
+from benchmarks.common.results import called
+from benchmarks.vecadd.model import predicted
+from perfmodel.base.table import Column, Table, render
+from perfmodel.base.units import si
+from perfmodel.machines.machine import Machine, datasheet, named
+from perfmodel.machines.measure.measurement import load
+from perfmodel.render.plot.output import save
+from perfmodel.render.plot.timings import Timing, timings
+
+PAGE: Final = folders.DOCS / "vecadd.md"
+IMAGES: Final = folders.IMAGES
+MEASURED: Final = folders.RESULTS / "machine_h200x4.toml"
+SCRIPT: Final = "benchmarks.vecadd --document"
+NAMES: Final = {
+    "python": "loop in Python", "loop": "loop in C++", "numpy": "NumPy",
+    "thread": "one thread", "block": "one block", "grid": "full grid",
+}  # fmt: skip
+PARTS: Final = {
+    "explicit": ("allocate_s", "copy_in_s", "kernel_s", "launch_s", "copy_out_s", "free_s"),
+    "unified": ("allocate_s", "first_touch_s", "kernel_s", "launch_s", "read_back_s", "free_s",
+                "second_kernel_s"),
+}  # fmt: skip
+TITLES: Final = {"explicit": "without unified memory", "unified": "with unified memory"}
+COMMAND: Final = "python -m benchmarks.vecadd --part time profile --document"
+NOT_YET: Final = f"Not measured yet. On a machine with a GPU: `{COMMAND}`."
+
+Rows = list[dict[str, Any]]
+
+
+def write(results: Path) -> None:
+    """Replace what lies between the marks, and draw the charts if a GPU was measured."""
+    read = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
+    if on_gpu(read.get("time", {})):
+        draw(read["time"]["rows"], IMAGES)
+    put(PAGE, SCRIPT, made(read))
+    print(f"{PAGE.relative_to(folders.ROOT)} from {results}")
+
+
+def on_gpu(part: dict[str, Any]) -> bool:
+    """Whether a GPU was measured: a rehearsal is not for the page."""
+    return any(row["memory"] != "host" for row in part.get("rows", ()))
+
+
+def made(read: dict[str, Any]) -> str:
+    """Return the generated part of the page."""
+    part = read.get("time", {})
+    if not on_gpu(part):
+        return NOT_YET
+    rows: Rows = part["rows"]
+    blocks = [
+        f"{part['about']['device']}, {part['date']}: `{called(part['command'])}`, "
+        f"{part['seconds']:.0f} s; medians of up to {max(row['repeats'] for row in rows)} "
+        f"runs. {_verdict(rows)}",
+        "### Time of the whole program\n\n" + totals(rows),
+        *(f"![Time against K, {title}](images/vecadd_{memory}.png)"
+          for memory, title in TITLES.items()),
+        "### Where the time goes\n\n" + findings(rows),
+        *(parts(rows, memory) for memory in PARTS),
+        "### Predicted and measured\n\n" + against(part),
+        "### What the profile shows\n\n" + profile(read.get("profile", {})),
+    ]  # fmt: skip
+    if part["problems"]:
+        blocks.append("Left out: " + "; ".join(part["problems"]) + ".")
+    return "\n\n".join(blocks)
+
+
+def totals(rows: Rows) -> str:
+    """Return the time of every program by size."""
+    sizes = sorted({row["millions"] for row in rows})
+    columns = (
+        Column("memory", "memory"), Column("way", "way"),
+        *(Column(f"k{k:g}", f"K = {k:g}", "si", "s") for k in sizes),
+    )  # fmt: skip
+    by = {(row["memory"], row["way"], row["millions"]): row["seconds"]["total_s"] for row in rows}
+    order = [(m, w) for m in ("host", *PARTS) for w in NAMES]
+    table = [
+        (memory, NAMES[way], *(by.get((memory, way, k)) for k in sizes))
+        for memory, way in order
+        if any((memory, way, k) in by for k in sizes)
+    ]
+    return _markdown(columns, table)
+
+
+def parts(rows: Rows, memory: str) -> str:
+    """Return the parts of the largest programs of a kind of memory."""
+    mine = [row for row in rows if row["memory"] == memory]
+    if not mine:
+        return f"Nothing was measured {TITLES[memory]}."
+    names = PARTS[memory]
+    columns = (
+        Column("way", f"{TITLES[memory]}"), Column("k", "K", "float", digits=0),
+        *(Column(name, name.removesuffix("_s").replace("_", " "), "si", "s") for name in names),
+        Column("most", "most of it"),
+    )  # fmt: skip
+    table = []
+    for way in NAMES:
+        largest = max((r for r in mine if r["way"] == way), key=_millions, default=None)
+        if largest is None:
+            continue
+        seconds = largest["seconds"]
+        most = max((n for n in names if n != "second_kernel_s"), key=lambda n: seconds[n])
+        share = seconds[most] / seconds["total_s"]
+        told = f"{most.removesuffix('_s').replace('_', ' ')} {share:.0%}"
+        values = (seconds[name] for name in names)
+        table.append((NAMES[way], largest["millions"], *values, told))
+    return _markdown(columns, table)
+
+
+def findings(rows: Rows) -> str:
+    """Say what the full grid gains on the host's loop at the largest size, and what eats it."""
+    by = {(row["memory"], row["way"], row["millions"]): row["seconds"] for row in rows}
+    sizes = {k for memory, way, k in by if (memory, way) == ("explicit", "grid")}
+    if not sizes:
+        return "The full grid was not measured."
+    k = max(sizes)
+    grid, loop = by["explicit", "grid", k], by.get(("host", "loop", k))
+    rate = si(12e6 * k / grid["kernel_s"], "B/s")
+    copied = (grid["copy_in_s"] + grid["copy_out_s"]) / grid["total_s"]
+    said = [
+        f"At K = {k:g} the full grid's kernel moves {rate}; {copied:.0%} of its program copies."
+    ]
+    if loop is not None:
+        said.append(
+            f"The kernel alone is {loop['total_s'] / grid['kernel_s']:,.0f} times as fast as the "
+            f"loop in C++, the program {loop['total_s'] / grid['total_s']:.2g} times."
+        )
+    if (unified := by.get(("unified", "grid", k))) is not None:
+        times = unified["kernel_s"] / unified["second_kernel_s"]
+        whole = unified["total_s"] / grid["total_s"]
+        said.append(
+            f"In unified memory the first kernel takes {times:,.0f} times as long as the second, "
+            f"and the program {whole:.2g} times as long as with copies."
+        )
+    return " ".join(said)
+
+
+def against(part: dict[str, Any]) -> str:
+    """Return prediction and measurement of what a bandwidth or latency bounds."""
+    sheet, found = ceilings(part["about"].get("device", ""))
+    latency = part["about"].get("latency_s")
+    columns = (
+        Column("memory", "memory"), Column("way", "way"), Column("k", "K", "float", digits=0),
+        Column("part", "part"), Column("sheet", "by the datasheet", "si", "s"),
+        Column("ceiling", "by measured ceilings", "si", "s"), Column("took", "measured", "si", "s"),
+        Column("times", "measured / predicted", "float", digits=2),
+    )  # fmt: skip
+    table = []
+    for row in ends(part["rows"]):
+        n = int(1e6 * row["millions"])
+        asked = (row["memory"], row["way"], n, latency)
+        by_sheet = predicted(sheet, *asked)
+        best = predicted(found, *asked) if found else dict.fromkeys(by_sheet)
+        for name, bound in by_sheet.items():
+            if name.startswith("copy") and row["way"] != "grid":
+                continue  # the copies of all three are the same
+            took, told = row["seconds"][name], best[name] or bound
+            table.append(
+                (row["memory"], NAMES[row["way"]], row["millions"],
+                 name.removesuffix("_s").replace("_", " "), bound, best[name], took,
+                 took / told if told else None)
+            )  # fmt: skip
+    said = "The latencies of a load were not measured: no prediction for few threads."
+    if latency:
+        said = (
+            f"A load that waits for memory takes {si(latency['memory_s'], 's')} here, from L1 "
+            f"{si(latency['l1_s'], 's')} (a chain of loads, 32 bytes apart)."
+        )
+    return f"{said}\n\n{_markdown(columns, table)}"
+
+
+def ends(rows: Rows) -> Rows:
+    """Return the smallest and the largest program of every way on the GPU."""
+    found = []
+    for memory, way in [(memory, way) for memory in PARTS for way in NAMES]:
+        mine = sorted((r for r in rows if (r["memory"], r["way"]) == (memory, way)), key=_millions)
+        found += [mine[0], mine[-1]] if len(mine) > 1 else mine
+    return found
+
+
+def ceilings(device: str) -> tuple[Machine, Machine | None]:
+    """Return the datasheet of a GPU (an H200's if it has none here), and its measured ceilings."""
+    measured = load(MEASURED)
+    found = measured.machine if device in measured.gpus else None
+    return datasheet((device,)) or named("h200"), found
+
+
+def profile(part: dict[str, Any]) -> str:
+    """Return what the report says of pages."""
+    row = next(iter(part.get("rows", ())), None)
+    if row is None:
+        tried = "; ".join(part.get("problems", ()))
+        why = f" (tried: {tried})" if tried else ""
+        return f"Not profiled yet{why}: `python -m benchmarks.vecadd --part profile`."
+    columns = (
+        Column("kernel", f"full grid, K = {row['millions']:g}"),
+        Column("took", "kernel", "si", "s"),
+        Column("faults", "GPU page faults inside", "int"),
+        Column("count", "migrations to the GPU", "int"), Column("bytes", "bytes", "si", "B"),
+        Column("moving", "their time", "si", "s"),
+    )  # fmt: skip
+    table = [
+        (k["kernel"], k["seconds"], k["gpu_faults"], k["migrations"], k["bytes"], k["migration_s"])
+        for k in row["kernels"]
+    ]
+    said = [
+        f"Nsight Systems {row['nsys']}: `{called(row['command'])}`. Times under it are longer "
+        "than without."
+    ]
+    for name in ("to_device", "to_host"):
+        m = row[name]
+        where = name.replace("_", " the ").replace("device", "GPU")
+        said.append(
+            f"{m['migrations']:,} migrations {where}: {si(m['bytes'], 'B')} in "
+            f"{si(m['migration_s'], 's')}."
+        )
+    for name, where in (("cpu_faults", "CPU"), ("gpu_faults", "GPU")):
+        if row[name] is not None:
+            said.append(f"{row[name]:,} page faults of the {where}.")
+    if row["causes"]:
+        why = ", ".join(f"{name} {si(size, 'B')}" for name, size in row["causes"].items())
+        said.append(f"Why they moved: {why}.")
+    if row["absent_tables"]:
+        said.append(
+            f"The report has no {' and no '.join(row['absent_tables'])}: page faults were not "
+            f"recorded there, or there were none."
+        )
+    return " ".join(said) + "\n\n" + _markdown(columns, table)
+
+
+def draw(rows: Rows, folder: Path) -> None:
+    """Draw time against K for every way, on the host and with one kind of memory."""
+    for memory, title in TITLES.items():
+        lines = []
+        for where, way in [(memory, w) for w in ("thread", "block", "grid")] + [
+            ("host", w) for w in ("python", "loop", "numpy")
+        ]:
+            mine = sorted(
+                (r for r in rows if (r["memory"], r["way"]) == (where, way)), key=_millions
+            )
+            if mine:
+                label = ("CPU: " if where == "host" else "GPU: ") + NAMES[way]
+                seconds = [r["seconds"]["total_s"] for r in mine]
+                lines.append(Timing(label, [r["millions"] for r in mine], seconds))
+        ax = timings(lines, label="K (million floats)", title=f"Vector addition {title}")
+        save(ax, folder, f"vecadd_{memory}", ("png",))
+
+
+def _verdict(rows: Rows) -> str:
+    wrong = [r for r in rows if not r["correct"]]
+    if not wrong:
+        return "Every sum equals NumPy's to the bit."
+    named_ = ", ".join(f"{r['memory']} {r['way']} K = {r['millions']:g}" for r in wrong)
+    return f"**Wrong sums: {named_}.**"
+
+
+def _millions(row: dict[str, Any]) -> float:
+    return float(row["millions"])
+
+
+def _markdown(columns: Sequence[Column], rows: Sequence[tuple[Any, ...]]) -> str:
+    return render(Table("", tuple(columns), tuple(rows)), "markdown").strip()

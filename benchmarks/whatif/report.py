@@ -1,0 +1,116 @@
+"""Writes the results of benchmarks.whatif into docs/whatif.md, between its marks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.common import folders
+from benchmarks.common.pages import put
+
+PAGE = folders.DOCS / "whatif.md"
+SCRIPT = "benchmarks.whatif --document"
+MODELS = ("frozen", "held out", "other launches")
+
+
+def write(result: dict[str, Any]) -> None:
+    """Replace what lies between the marks."""
+    put(PAGE, SCRIPT, made(result))
+
+
+def made(result: dict[str, Any]) -> str:
+    """Return the generated part of the page."""
+    ladder, campaign = result["ladder"], result["campaign"]
+    return "\n\n".join(
+        [
+            _bounds(result),
+            _models(result),
+            _table(
+                ["change", "before, µs", "after", "saved", "at most", *MODELS],
+                [_row(r, MODELS) for r in ladder],
+            ),
+            "On the campaign, per as many images; calibration: whether the frozen model has seen "
+            "one of the two configurations.",
+            _table(
+                ["change", "before, µs", "after", "saved", "at most", "frozen", "calibration"],
+                [[*_row(r, ("frozen",)), "one of them" if r["seen"] else "none"] for r in campaign],
+            ),
+        ]
+    ) + "\n"  # fmt: skip
+
+
+def _us(seconds: float) -> str:
+    return f"{1e6 * seconds:.0f}"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def _row(r: dict[str, Any], models: tuple[str, ...]) -> list[str]:
+    at_most = _us(r["at_most_s"])
+    if r["exceeds_s"] > 0:
+        said = "noise" if r["holds"] else "wrong"
+        at_most += f" ({said}: exceeded by {_us(r['exceeds_s'])})"
+    return [
+        r["pair"], _us(r["before_s"]), _us(r["after_s"]), _us(r["measured_s"]), at_most,
+        *(_prediction(r["models"][m]) for m in models),
+    ]  # fmt: skip
+
+
+def _prediction(m: dict[str, Any]) -> str:
+    if "refused" in m:
+        return "refused"
+    span = f"{_us(m['next_low_s'])} to {_us(m['next_high_s'])}"
+    return f"{_us(m['saving_s'])} ({span}; after {100 * m['error']:+.0f} %)"
+
+
+def _bounds(r: dict[str, Any]) -> str:
+    b, noise = r["summary"]["bounds"], r["launch_noise"]
+    rows = [*r["ladder"], *r["campaign"]]
+    gains = [x["measured_s"] / x["at_most_s"] for x in rows if x["measured_s"] > 0]
+    return (
+        f"**Bounds** ({b['pairs']} pairs): {b['hold']} hold within the noise of launches, "
+        f"{b['strictly']} strictly; where something was saved it was "
+        f"{_percent(sorted(gains)[len(gains) // 2])} of the bound in the median. Launches of one "
+        f"configuration differ by {_percent(noise['blocking'])} where the host waits, "
+        f"{_percent(noise['queued'])} where it queues, {_percent(noise['replayed'])} where it "
+        f"replays (standard deviations); noise is 1.645 of them."
+    )
+
+
+def _models(r: dict[str, Any]) -> str:
+    s = r["summary"]
+    kinds = [
+        ("frozen", s["ladder"]["frozen"],
+         "the ladder: of another machine and collection than the calibration"),
+        ("held out", s["ladder"]["held out"],
+         "the ladder, all other rungs in the calibration, the rung after the change not"),
+        ("other launches", s["ladder"]["other launches"],
+         "the ladder, other launches of both rungs in the calibration"),
+        ("frozen", s["campaign"],
+         "the campaign: of other machines and an older collection than the calibration"),
+    ]  # fmt: skip
+    lines = [
+        [name, where, f"{k['told']} of {k['pairs']}", _percent(k["mean_error"]),
+         _percent(k["largest_error"]), _percent(k["mean_alone"]), _percent(k["mean_gap"]),
+         f"{k['right_sign']} of {k['told']}", _percent(k["inside"])]
+        for name, k, where in kinds
+    ]  # fmt: skip
+    return (
+        "**Predictions.** Error: of the batch after the change, as the relative change applied to "
+        "the report before; alone: of the model's own prediction of it, which takes nothing from "
+        "that report; of the saving: as a share of the batch before; inside: pairs of launches "
+        "whose saving is in the 90 % interval of the next launch.\n\n"
+        + _table(
+            ["model", "judged on", "told", "mean error", "largest", "alone",
+             "mean error of the saving", "right sign", "inside"],
+            lines,
+        )
+        + "\n\nMedians over launches; in brackets the 90 % interval of another launch's saving, "
+        "and by how much the batch after the change is missed."
+    )  # fmt: skip
