@@ -20,8 +20,7 @@ from perfmodel.base.errors import ModelError, PerfmodelError
 from perfmodel.models.roofline import Point, Roofline
 from perfmodel.render.plot import BreakdownRow, breakdown, output, roofline, save, sweep
 from perfmodel.render.plot.bars import CLOCKS
-from perfmodel.render.plot.keys import ordered_colors
-from perfmodel.render.plot.labels import LabelLayer, Scene, place
+from perfmodel.render.plot.labels import LabelLayer, Scene, ordered_colors, place
 from perfmodel.render.plot.style import wrap
 
 HALVES = {"pci": 0.5, "mpi": 0.5}
@@ -304,7 +303,7 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(ModelError, match="at least one roofline"):
         roofline([], [])
     for x, y in ((0.0, 1e12), (10.0, float("nan")), (float("inf"), 1e12)):
-        with pytest.raises(ModelError, match="positive, finite points; found 'bad'"):
+        with pytest.raises(ModelError, match="positive, finite points; got 'bad'"):
             roofline(DOCUMENT, [Point("bad", BATCH, "g", x, y)])
     with pytest.raises(ModelError, match="ceiling must be positive"):
         roofline(DOCUMENT, ceiling_flops_per_s=0.0)
@@ -450,7 +449,7 @@ def test_sweep(width: float | None, kinds: int) -> None:
     found = boxes(ax)
     assert collisions(found) == []
     assert clipped(ax, found) == []
-    assert legend_texts(ax)[-1] == "smooth roof (predicted)"
+    assert legend_texts(ax)[-1] == "no-overlap model (predicted)"
 
 
 def test_sweep_needs_symbols() -> None:
@@ -497,7 +496,7 @@ def test_saved_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_save_refuses_what_it_cannot_write(tmp_path: Path) -> None:
     figure = Figure()
-    with pytest.raises(PerfmodelError, match="png, svg, pdf; found 'gif'"):
+    with pytest.raises(PerfmodelError, match="png, svg, pdf; got 'gif'"):
         save(figure, tmp_path, "a", ("png", "gif"))
     with pytest.raises(PerfmodelError, match="without folders"):
         save(figure, tmp_path, "../a")

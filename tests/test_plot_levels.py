@@ -14,7 +14,7 @@ from perfmodel.analysis.counters import METRICS, Placed, by_kernel, place
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.machine import Machine
 from perfmodel.readers.ncu import Launch
-from perfmodel.render.plot.levels import MOST, levels, short
+from perfmodel.render.plot.roofline import MOST, levels, short
 
 TOY = Machine("toy", "by hand", {"float32": 1e12, "tf32_tensor": 1e13},
               {"hbm": 1e11, "l2": 1e12, "l1": 4e12})  # fmt: skip
@@ -90,7 +90,7 @@ def test_what_is_above_a_ceiling_is_marked():
 def test_the_rest_is_left_out_and_nothing_at_all_is_refused():
     many = {f"k{i}": SCALAR for i in range(MOST + 3)}
     assert len(points(levels(placed(**many)))) == 3 * MOST
-    with pytest.raises(ModelError, match="found none that has all"):
+    with pytest.raises(ModelError, match="got none that has all"):
         levels(placed(idle={TIME: 1.0}))
 
 

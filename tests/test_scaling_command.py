@@ -13,7 +13,7 @@ from cli_helpers import fails, harmless, perfmodel, succeeds
 from benchmarks.common import pages as made
 from benchmarks.scaling import __main__ as benchmark
 from perfmodel.base.errors import ModelError
-from perfmodel.render.plot.scaling import scaling as draw
+from perfmodel.render.plot.studies import scaling as draw
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -83,7 +83,7 @@ def test_a_picture_of_reports_is_drawn(pair: tuple[Path, Path], tmp_path: Path) 
     assert result.exit_code == 0, result.output
     assert out.read_bytes().startswith(b"\x89PNG")
     assert perfmodel("scaling", *pair, "-o", tmp_path / "scaling.jpg").exit_code == 2
-    with pytest.raises(ModelError, match="wanted series over ranks to draw"):
+    with pytest.raises(ModelError, match="expected series over ranks to draw"):
         draw([])
 
 

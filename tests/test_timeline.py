@@ -24,8 +24,7 @@ from perfmodel.render.plot.timeline import fitting
 from perfmodel.render.plot.timeline import timeline as draw
 from perfmodel.timing.run import Run, batch_seconds, time_run
 from perfmodel.timing.samples import count_warmup
-from perfmodel.timing.timeline_bars import GPU, Bar, Lane, apart
-from perfmodel.timing.timeline_select import select
+from perfmodel.timing.timeline import GPU, Bar, Lane, apart, select
 from perfmodel.timing.timeline_window import Window, clocks_differ, median_batch, window_of
 
 PROFILES = Path(__file__).parents[1] / "profiles"
@@ -270,9 +269,9 @@ def on_a_bar(
 
 def test_what_no_picture_can_hold_is_an_error() -> None:
     lane = Lane(0, "range", 0, 0, 0, True, "NVTX 1", (Bar("range", "a", 0, 9, True, 0),))
-    with pytest.raises(ModelError, match="found none in the window"):
+    with pytest.raises(ModelError, match="got none in the window"):
         draw((), 0, 9)
-    with pytest.raises(ModelError, match="at most 500 lanes in a picture; found 501"):
+    with pytest.raises(ModelError, match="at most 500 lanes in a picture; got 501"):
         draw([lane] * 501, 0, 9)
 
 

@@ -19,7 +19,7 @@ from perfmodel.analysis.tta import Moment, answer, permutation, ratio, reach, we
 from perfmodel.base.errors import ModelError, ReportError, SchemaError
 from perfmodel.models.spread import chi2_below, chi2_quantile, cv_interval, spread, t_quantile
 from perfmodel.readers.training_records import Epoch, Training, read_trainings
-from perfmodel.render.plot.tta import PrecisionCurve, time_to_accuracy
+from perfmodel.render.plot.studies import AccuracyCurve, time_to_accuracy
 from perfmodel.render.tta import document
 
 CONFIG = {"batch_size": 100, "learning_rate": 0.1, "hidden_size": 8}
@@ -385,15 +385,17 @@ def file_of_text(path: Path, text: str) -> Path:
 
 def test_the_picture_marks_runs_that_ended_without() -> None:
     curves = [
-        PrecisionCurve("a", [1, 2], [0.5, 0.97], 1.9, True),
-        PrecisionCurve("b", [1, 2], [0.5, 0.6], 2.0, False),
+        AccuracyCurve("a", [1, 2], [0.5, 0.97], 1.9, True),
+        AccuracyCurve("b", [1, 2], [0.5, 0.6], 2.0, False),
     ]
     figure = time_to_accuracy(curves, 0.95)
     above, strip = figure.axes
-    hollow = [line.get_markerfacecolor() == "white" for line in strip.lines]
-    assert hollow == [False, True]
+    dots = [
+        line for line in strip.lines if line.get_linestyle() == "None" and len(line.get_xdata())
+    ]
+    assert [line.get_markerfacecolor() == "white" for line in dots] == [False, True]
     assert [t.get_text() for t in strip.get_yticklabels()] == ["a", "b"]
     labels = [t.get_text() for t in above.get_legend().get_texts()]
-    assert labels == ["a", "b", "target 0.95", "ended without"]
+    assert labels == ["a", "b", "target 0.95", "ended without it"]
     with pytest.raises(ModelError, match="train first"):
         time_to_accuracy([], 0.95)

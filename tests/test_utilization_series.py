@@ -19,7 +19,7 @@ from perfmodel.base.errors import SchemaError
 from perfmodel.machines.gpu_samples import COUNTERS, read_series, series_of, to_csv
 from perfmodel.machines.record import record_command
 from perfmodel.machines.sampler import Reading
-from perfmodel.render.plot.utilization import broken
+from perfmodel.render.plot.lines import broken
 
 HEADER = ",".join(("time_s", "gpu", *COUNTERS))
 

@@ -25,7 +25,7 @@ from benchmarks.vecadd import model as vecadd_model
 from benchmarks.vecadd import profile as vecadd_profile
 from benchmarks.vecadd import report as vecadd_report
 from benchmarks.vecadd import ways as vecadd_ways
-from perfmodel.base.errors import ModelError, SchemaError
+from perfmodel.base.errors import SchemaError
 from perfmodel.machines.machine import Machine, named
 from perfmodel.readers.unified import (
     CPU_FAULTS,
@@ -34,7 +34,6 @@ from perfmodel.readers.unified import (
     TO_HOST,
     read_unified,
 )
-from perfmodel.render.plot.timings import Timing, timings
 
 ROOT = Path(__file__).parents[1]
 
@@ -376,16 +375,6 @@ def test_the_charts(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.glob("*.png")) == [
         "vecadd_explicit.png", "vecadd_unified.png"
     ]  # fmt: skip
-
-
-def test_lines_of_a_chart_are_logarithmic_and_positive() -> None:
-    ax = timings([Timing("a", [1, 10], [1e-3, 1e-2]), Timing("a", [1, 10], [2e-3, 2e-2], True)],
-                 label="K")  # fmt: skip
-    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
-    assert ax.lines[0].get_color() == ax.lines[1].get_color()
-    for seconds in ([], [0.0]):
-        with pytest.raises(ModelError, match="above 0"):
-            timings([Timing("a", seconds, seconds)], label="K")
 
 
 def test_the_page_is_what_the_results_say() -> None:

@@ -13,7 +13,7 @@ from cli_helpers import fails, perfmodel, succeeds
 from benchmarks.common import pages as made
 from benchmarks.whatif import report as whatif_report
 from perfmodel.base.errors import ModelError
-from perfmodel.render.plot.savings import Bar, savings
+from perfmodel.render.plot.bars import SavingBar, savings
 
 ROOT = Path(__file__).parents[1]
 LADDER = ROOT / "profiles" / "ladder"
@@ -97,14 +97,17 @@ def test_the_figure_is_written(tmp_path: Path) -> None:
 
 
 def test_the_figure_shows_every_bar() -> None:
-    bars = [Bar("a", 2e-4, -1e-4, 4e-4, bound=False), Bar("b", 5e-4, 4e-4, 6e-4, bound=True)]
+    bars = [
+        SavingBar("a", 2e-4, -1e-4, 4e-4, bound=False),
+        SavingBar("b", 5e-4, 4e-4, 6e-4, bound=True),
+    ]
     axes = savings(bars, 1e-3, title="t")
     assert [t.get_text() for t in axes.get_yticklabels()] == ["a", "b"]
     low, high = axes.get_xlim()
     assert low < -1e-4
     assert high > 6e-4
     assert [t.get_text() for t in axes.texts] == ["200 µs  20 %", "≤ 500 µs  50 %"]
-    with pytest.raises(ModelError, match="found none"):
+    with pytest.raises(ModelError, match="got none"):
         savings([], 1e-3)
 
 

@@ -23,14 +23,15 @@ from writeup import (
     whole_view,
     work_table,
 )
+from writeup.parity import Pair, pairs_of, parity
 
 import perfmodel
 from perfmodel.base.errors import ModelError, PerfmodelError, SchemaError
 from perfmodel.programs.mlp.mlp import mlp
 from perfmodel.render.plot import panels
-from perfmodel.render.plot.lines import Measure, Series, lines
-from perfmodel.render.plot.parity import parity
-from perfmodel.render.plot.stacks import stacks
+from perfmodel.render.plot.bars import Dot, dots, stacks
+from perfmodel.render.plot.lines import Series, lines
+from perfmodel.render.plot.scales import Measure
 
 SYNC = "profiles/campaign/h200x2_p2_host_float32_H512_B3000_sync.sqlite.xz"
 
@@ -202,7 +203,7 @@ def test_a_reference_is_named_where_lines_are_far() -> None:
 
 
 def test_lines_are_refused() -> None:
-    with pytest.raises(ModelError, match="found none"):
+    with pytest.raises(ModelError, match="got none"):
         lines({}, Measure("epoch"), Measure("loss"))
     with pytest.raises(ModelError, match="'loss'"):
         lines({"a": Series([1], [0.0])}, Measure("epoch"), Measure("loss", scale="log"))
@@ -219,8 +220,57 @@ def test_stacks_fill_the_whole() -> None:
 
 
 def test_parity_has_equal_axes() -> None:
-    ax = parity({"ours": [(1e-3, 1.1e-3)], "theirs": [(2e-3, 1e-3)]})
+    ax = parity(pairs_of({"ours": [(1e-3, 1.1e-3)], "theirs": [(2e-3, 1e-3)]}))
     assert ax.get_xlim() == ax.get_ylim()
-    assert {text.get_text() for text in ax.get_legend().get_texts()} == {"ours", "theirs"}
+    shown = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert shown == ["ours", "theirs", "a factor of 2", "within 10 %"]
     with pytest.raises(ModelError, match="positive"):
-        parity({"ours": [(0.0, 1.0)]})
+        parity(pairs_of({"ours": [(0.0, 1.0)]}))
+
+
+def test_looks_follow_shape_and_hue() -> None:
+    pairs = [Pair("1 GPU", "H = 1", 1e-3, 1.1e-3, 1e-3, 2e-3), Pair("2 GPUs", "H = 1", 2e-3, 2e-3)]
+    ax = parity(pairs, within=(1.25,), ordered=True)
+    shown = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert shown == ["1 GPU", "2 GPUs", "H = 1", "within 25 %"]
+    drawn = [line for line in ax.lines if len(line.get_xdata()) == 1]
+    assert [line.get_marker() for line in drawn] == ["o", "s"]
+    assert len({line.get_color() for line in drawn}) == 1
+
+
+def test_a_series_may_look_like_another() -> None:
+    """One colour and one marker for what was measured and what was predicted of it."""
+    timed = {"a": Series([1, 10], [1e-3, 1e-2]), "b": Series([1, 10], [1e-2, 1e-1])}
+    timed["a, predicted"] = Series([1, 10], [2e-3, 2e-2], like="a", dash=":", hollow=True)
+    ax = lines(timed, Measure("K", scale="log"), Measure("Time", "s", "log"))
+    first, second, predicted = ax.lines
+    assert first.get_color() == predicted.get_color() != second.get_color()
+    assert first.get_marker() == predicted.get_marker() != second.get_marker()
+    assert predicted.get_markerfacecolor() == "white"
+
+
+def test_dots_stand_in_the_rows_given() -> None:
+    seconds = Measure("Time of a batch", "s", "log")
+    axes = [
+        dots([Dot(row, "time", value)], seconds, names=["x", "y"], written="time",
+             limits=("floor", {row: 1e-4}), levels={"rival": 2e-3})
+        for row, value in (("x", 1e-3), ("y", 1e-2))
+    ]  # fmt: skip
+    assert [label.get_text() for label in axes[0].get_yticklabels()] == ["x", "y"]
+    assert axes[0].get_ylim() == axes[1].get_ylim()
+    assert [ax.texts[0].get_text() for ax in axes] == ["1.00 ms", "10.0 ms"]
+    shown = [text.get_text() for text in axes[0].get_legend().get_texts()]
+    assert shown == ["time", "floor", "rival"]
+    with pytest.raises(ModelError, match="expected values to draw"):
+        dots([], seconds)
+
+
+def test_hollow_dots_are_explained() -> None:
+    found = [
+        Dot("a to b", "measured", 3.0, 1.0, 5.0),
+        Dot("b to c", "measured", 1.0, -1.0, 2.0, True),
+    ]
+    ax = dots(found, Measure("Saved (%)"), hollow="within noise")
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["measured", "within noise"]
+    faces = [line.get_markerfacecolor() for line in ax.lines if line.get_marker() == "o"]
+    assert [face == "white" for face in faces] == [False, True, False, True]

@@ -27,12 +27,6 @@ from perfmodel.machines.machine import named
 from perfmodel.models.model_file import load
 from perfmodel.models.paleo import platform, step
 from perfmodel.readers.ncu import Launch
-from perfmodel.render.plot import panels
-from perfmodel.render.plot.curves import Curve, curves
-from perfmodel.render.plot.dots import dots
-from perfmodel.render.plot.expected import Told, agreement, changes
-from perfmodel.render.plot.rungs import Bar, Panel, rungs
-from perfmodel.render.plot.shares import shares
 from perfmodel.workloads.layers import total
 from perfmodel.workloads.networks import network
 
@@ -270,39 +264,6 @@ def test_programs_of_vector_addition_move_their_bytes() -> None:
 
 
 # --- pictures and tables
-
-
-def test_pictures_without_anything_to_draw_are_refused() -> None:
-    (ax,) = panels("single")
-    for draw in (
-        lambda: rungs([], []), lambda: rungs([Panel("p", (Bar("a", 1.0, None),), None)], []),
-        lambda: changes([]), lambda: agreement([]), lambda: dots([], x_label="x"),
-        lambda: curves([], x_label="x", y_label="y"), lambda: shares({}, ("a",), x_label="x"),
-        lambda: curves([Curve("a", [0.0], [1.0])], x_label="x", y_label="y", ax=ax),
-        lambda: shares({"r": [0.0]}, ("a",), x_label="x", ax=ax),
-    ):  # fmt: skip
-        with pytest.raises(ModelError, match="wanted"):
-            draw()
-
-
-def test_looks_follow_shape_and_hue() -> None:
-    (ax,) = panels("double")
-    rows = [Told("1 GPU", "H = 1", 1e-3, 1.1e-3, 1e-3, 2e-3), Told("2 GPUs", "H = 1", 2e-3, 2e-3,
-            1e-3, 3e-3)]  # fmt: skip
-    agreement(rows, ax=ax)
-    legend = ax.get_legend()
-    assert legend is not None
-    said = [text.get_text() for text in legend.get_texts()]
-    assert said == ["1 GPU", "2 GPUs", "H = 1", "equal", "25 % off"]
-
-
-def test_rows_of_panels_are_the_same() -> None:
-    axes = panels("double", columns=2)
-    two = [Panel("a", (Bar("x", 1e-3, 1e-4),), 2e-3), Panel("b", (Bar("y", 1e-2, None),), None)]
-    drawn = rungs(two, axes)
-    assert [label.get_text() for label in drawn[0].get_yticklabels()] == ["x", "y"]
-    assert drawn[0].get_ylim() == drawn[1].get_ylim()
-    assert drawn[0].get_xlim() == drawn[1].get_xlim()
 
 
 def test_a_table_shows_itself_in_a_notebook() -> None:

@@ -27,8 +27,8 @@ from perfmodel.machines.measure.measurement import load
 from perfmodel.models.scaling_laws import fit, karp_flatt, weak_fraction
 from perfmodel.readers import read
 from perfmodel.render.plot import save
-from perfmodel.render.plot.scaling import Curve
-from perfmodel.render.plot.scaling import scaling as draw
+from perfmodel.render.plot.studies import Scaling
+from perfmodel.render.plot.studies import scaling as draw
 from perfmodel.render.scaling import bandwidth_table, split_table
 from perfmodel.render.scaling_picture import picture
 
@@ -269,11 +269,11 @@ def all_reduces(campaign: Study) -> tuple[Bandwidth, ...]:
     return in_training + of_machine(load(RESULTS / "machine_h200x4.toml"))
 
 
-def _rung_curves(rungs: dict[str, dict[int, float]]) -> Iterator[Curve]:
+def _rung_curves(rungs: dict[str, dict[int, float]]) -> Iterator[Scaling]:
     for name in ("document", "pinned", "graph", "fused x3", "model graph", "torch ddp_eager"):
         ranks = tuple(sorted(rungs[name]))
         speedups = tuple(rungs[name][1] / rungs[name][p] for p in ranks)
-        yield Curve(
+        yield Scaling(
             name,
             "strong",
             ranks,

@@ -16,7 +16,7 @@ from benchmarks.tta.__main__ import CONFIGURATIONS
 from perfmodel.analysis.tta import Compared, Side, compare, side
 from perfmodel.models.spread import Spread
 from perfmodel.render.plot.output import save
-from perfmodel.render.plot.tta import PrecisionCurve, time_to_accuracy
+from perfmodel.render.plot.studies import AccuracyCurve, time_to_accuracy
 
 RESULTS = folders.RESULTS
 PAGE = folders.DOCS / "tta.md"
@@ -146,7 +146,7 @@ def machine(folder: Path, title: str) -> str:
 def picture(sides: dict[str, Side]) -> Any:
     """Draw the configurations with pixels 0..1 over epochs, which no other program slows down."""
     curves = [
-        PrecisionCurve(
+        AccuracyCurve(
             name, [e.epoch for e in run.training.evaluated],
             [e.precision for e in run.training.evaluated if e.precision is not None],
             run.moment.epochs_between, run.moment.reached,

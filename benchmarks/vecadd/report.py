@@ -15,8 +15,9 @@ from perfmodel.base.table import Column, Table, render
 from perfmodel.base.units import si
 from perfmodel.machines.machine import Machine, datasheet, named
 from perfmodel.machines.measure.measurement import load
+from perfmodel.render.plot.lines import Series, lines
 from perfmodel.render.plot.output import save
-from perfmodel.render.plot.timings import Timing, timings
+from perfmodel.render.plot.scales import Measure
 
 PAGE: Final = folders.DOCS / "vecadd.md"
 IMAGES: Final = folders.IMAGES
@@ -241,7 +242,7 @@ def profile(part: dict[str, Any]) -> str:
 def draw(rows: Rows, folder: Path) -> None:
     """Draw time against K for every way, on the host and with one kind of memory."""
     for memory, title in TITLES.items():
-        lines = []
+        series = {}
         for where, way in [(memory, w) for w in ("thread", "block", "grid")] + [
             ("host", w) for w in ("python", "loop", "numpy")
         ]:
@@ -251,8 +252,10 @@ def draw(rows: Rows, folder: Path) -> None:
             if mine:
                 label = ("CPU: " if where == "host" else "GPU: ") + NAMES[way]
                 seconds = [r["seconds"]["total_s"] for r in mine]
-                lines.append(Timing(label, [r["millions"] for r in mine], seconds))
-        ax = timings(lines, label="K (million floats)", title=f"Vector addition {title}")
+                series[label] = Series([r["millions"] for r in mine], seconds)
+        millions, time = Measure("K (million floats)", scale="log"), Measure("Time", "s", "log")
+        ax = lines(series, millions, time, ticked=True, title=f"Vector addition {title}",
+                   size_in=(5.2, 3.8))  # fmt: skip
         save(ax, folder, f"vecadd_{memory}", ("png",))
 
 

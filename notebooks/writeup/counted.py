@@ -42,7 +42,7 @@ def against_formulas(path: Path, sizes: Mapping[str, int]) -> Table:
 
 
 def draw_levels(placed: Sequence[Placed], ax: Axes) -> Axes:
-    """Draw the hierarchical roofline; see `perfmodel.render.plot.levels.levels`."""
-    from perfmodel.render.plot.levels import levels
+    """Draw the hierarchical roofline; see `perfmodel.render.plot.roofline.levels`."""
+    from perfmodel.render.plot.roofline import levels
 
     return levels(placed, ax=ax)

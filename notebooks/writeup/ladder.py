@@ -211,16 +211,27 @@ def draw_ladder(
     ranks: Sequence[int] = (1, 2, 4), dtype: str = "fp32", rungs: Sequence[str] = (),
 ) -> tuple[Axes, ...]:  # fmt: skip
     """Draw the rungs of one size, an axes for every number of GPUs; all of them by default."""
-    from perfmodel.render.plot.rungs import Bar, Panel
-    from perfmodel.render.plot.rungs import rungs as draw
+    from perfmodel.render.plot.bars import Dot, dots
+    from perfmodel.render.plot.scales import Measure
+    from perfmodel.render.plot.style import legend_over
 
-    made = []
-    for p in ranks:
-        timed = [r for r in found.rungs(p, hidden, batch, dtype) if not rungs or r.name in rungs]
-        bars = tuple(Bar(r.name, r.median_s or 0.0, r.floor_s) for r in timed)
-        rival_s = next((r.peer_s for r in timed if r.peer_s), None)
-        made.append(Panel(f"{p} GPU{'s' * (p > 1)}", bars, rival_s))
-    return draw(made, axes, rival="best whole-graph PyTorch")
+    timed = {
+        p: [r for r in found.rungs(p, hidden, batch, dtype) if not rungs or r.name in rungs]
+        for p in ranks
+    }
+    names = list(dict.fromkeys(r.name for rows in timed.values() for r in rows))
+    time, kind = Measure("Time of a batch", "s", "log"), "time of a batch"
+    for i, (ax, (p, rows)) in enumerate(zip(axes, timed.items(), strict=True)):
+        floors = {r.name: r.floor_s for r in rows if r.floor_s}
+        peer_s = next((r.peer_s for r in rows if r.peer_s), None)
+        dots([Dot(r.name, kind, r.median_s or 0.0) for r in rows], time, names=names, written=kind,
+             limits=("floor by measured ceilings", floors), levels={"best whole-graph PyTorch": peer_s} if peer_s else {}, named=i == 0,
+             legend=False, ax=ax, title=f"{p} GPU{'s' * (p > 1)}")  # fmt: skip
+    ends = [end for ax in axes for end in ax.get_xlim()]
+    for ax in axes:
+        ax.set_xlim(min(ends), max(ends))
+    legend_over(axes)
+    return tuple(axes)
 
 
 def _said(found: Gain) -> str | None:

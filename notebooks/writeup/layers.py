@@ -122,7 +122,8 @@ def judged_table(judged: Sequence[Judged]) -> Table:
 
 def draw_parts(names: Sequence[str], axes: Sequence[Axes]) -> tuple[Axes, ...]:
     """Draw shares of parameters, FLOPs of training, and bytes that one image's pass moves."""
-    from perfmodel.render.plot.shares import legend_above, shares
+    from perfmodel.render.plot.bars import stacks
+    from perfmodel.render.plot.style import legend_over
 
     kinds = ("convolutions", "fully connected", "the rest")
     all_of = {name: parts_of(name) for name in names}
@@ -132,28 +133,33 @@ def draw_parts(names: Sequence[str], axes: Sequence[Axes]) -> tuple[Axes, ...]:
         "Bytes moved, forward (%)": {n: [c.forward_bytes for c in cs] for n, cs in all_of.items()},
     }
     for i, (ax, (label, rows)) in enumerate(zip(axes, said.items(), strict=True)):
-        shares(rows, kinds, x_label=label, ax=ax, names=i == 0)
-    legend_above(axes[0])
+        bars = {name: dict(zip(kinds, values, strict=True)) for name, values in rows.items()}
+        stacks(bars, rest=kinds[-1], label=label, named=i == 0, legend=False, ax=ax)
+    legend_over(axes[:1])
     return tuple(axes)
 
 
 def draw_errors(judged: Sequence[Judged], axes: Sequence[Axes]) -> tuple[Axes, ...]:
     """Draw predicted over measured by images, a line per data type, an axes per network."""
-    from perfmodel.render.plot.curves import Curve, curves
+    from perfmodel.render.plot.lines import Series, lines
+    from perfmodel.render.plot.scales import Measure
+    from perfmodel.render.plot.style import legend_over
 
     nets = list(dict.fromkeys(j.measured.net for j in judged))
     for ax, net in zip(axes, nets, strict=True):
-        lines: dict[str, list[tuple[int, float]]] = {}
+        points: dict[str, list[tuple[int, float]]] = {}
         for j in judged:
             if j.measured.net == net:
                 point = (j.measured.batch, 1 + j.error)
-                lines.setdefault(j.measured.dtype, []).append(point)
-        found = []
-        for dtype, mine in lines.items():
-            x, y = zip(*sorted(mine), strict=True)
-            found.append(Curve(dtype, x, y))
-        curves(found, ax=ax, x_label=f"Images per step, {net}", y_label="Predicted / measured",
-               level=("equal", 1.0), legend="lower right")  # fmt: skip
+                points.setdefault(j.measured.dtype, []).append(point)
+        series = {
+            t: Series([b for b, _ in sorted(mine)], [r for _, r in sorted(mine)])
+            for t, mine in points.items()
+        }
+        images = Measure(f"Images per step, {net}", scale="log")
+        ratio = Measure("Predicted / measured", scale="log")
+        lines(series, images, ratio, references={"equal": 1.0}, legend=None, ticked=True, ax=ax)
+    legend_over(axes)
     return tuple(axes)
 
 
@@ -161,8 +167,9 @@ def draw_ways(
     passes: Sequence[Forward], axes: Sequence[Axes], cells: Sequence[tuple[int, str]]
 ) -> tuple[Axes, ...]:
     """Draw times of all ways over the whole pass, an axes for every batch and math of `cells`."""
-    from perfmodel.render.plot.dots import Dot, dots
-    from perfmodel.render.plot.shares import legend_above
+    from perfmodel.render.plot.bars import Dot, dots
+    from perfmodel.render.plot.scales import Measure
+    from perfmodel.render.plot.style import legend_over
 
     for ax, (batch, math) in zip(axes, cells, strict=True):
         mine = [f for f in passes if (f.batch, f.math) == (batch, math)]
@@ -172,6 +179,7 @@ def draw_ways(
             if (ratio := f.over_whole(way)) is not None
         ]  # fmt: skip
         images = f"{batch} image{'s' * (batch > 1)}"
-        dots(found, x_label=f"Time / whole pass, {images}, {math}", ax=ax, level=1.0)
-    legend_above(axes[0])
+        over = Measure(f"Time / whole pass, {images}, {math}")
+        dots(found, over, levels={"equal": 1.0}, legend=False, ax=ax)
+    legend_over(axes)
     return tuple(axes)

@@ -242,19 +242,22 @@ def draw_published(axes: Sequence[Axes]) -> tuple[Axes, ...]:
 
 def draw_rates(steps: Sequence[Step], machine: Machine, axes: Sequence[Axes]) -> tuple[Axes, ...]:
     """Draw FLOP/s over images, a line per math, an axes per network."""
-    from perfmodel.render.plot.curves import Curve, curves
+    from perfmodel.render.plot.lines import Series, lines
+    from perfmodel.render.plot.scales import Measure
+    from perfmodel.render.plot.style import legend_over
 
     nets = list(dict.fromkeys(s.net for s in steps))
     maths = list(dict.fromkeys(s.math for s in steps))
     for ax, net in zip(axes, nets, strict=True):
-        lines = []
+        series = {}
         for math in maths:
             mine = sorted((s for s in steps if (s.net, s.math) == (net, math)), key=_images)
-            lines.append(Curve(math, [s.batch for s in mine], [s.flops_per_s for s in mine]))
+            series[math] = Series([s.batch for s in mine], [s.flops_per_s for s in mine])
         peak = roofs(machine, ["fp32"])[0].flops_per_s
-        curves(lines, ax=ax, x_label=f"Images per step, {net}", y_label="FLOP/s of the layers",
-               y_unit="FLOP/s", level=("peak of fp32", peak),
-               legend="lower right")  # fmt: skip
+        images = Measure(f"Images per step, {net}", scale="log")
+        lines(series, images, Measure("FLOP/s of the layers", "FLOP/s", "log"), legend=None,
+              references={"peak of fp32": peak}, ticked=True, ax=ax)  # fmt: skip
+    legend_over(axes)
     return tuple(axes)
 
 

@@ -97,19 +97,16 @@ def draw_speedups(
     speedups: Mapping[str, Mapping[int, float]], axes: Sequence[Axes]
 ) -> tuple[Axes, ...]:
     """Draw speed-ups and efficiencies over GPUs."""
-    from perfmodel.render.plot.curves import Curve, curves
+    from perfmodel.render.plot.studies import Scaling, draw_scaling
+    from perfmodel.render.plot.style import legend_over
 
-    several = {name: sorted(found.items()) for name, found in speedups.items()}
-    left = [Curve(name, *zip(*found, strict=True)) for name, found in several.items()]
-    right = [
-        Curve(name, [p for p, _ in found], [100 * s / p for p, s in found])
-        for name, found in several.items()
-    ]
-    curves(left, ax=axes[0], x_label="GPUs", y_label="Speed-up T1 / Tp", legend="upper left",
-           reference=Curve("ideal", RANKS, RANKS))  # fmt: skip
-    curves(right, ax=axes[1], x_label="GPUs", y_label="Efficiency (%)", log_y=False,
-           reference=Curve("ideal", RANKS, [100.0] * len(RANKS)), legend=None)  # fmt: skip
-    axes[1].set_ylim(bottom=0)
+    curves = [
+        Scaling(name, "strong", tuple(sorted(found)), tuple(found[p] for p in sorted(found)),
+                tuple(found[p] / p for p in sorted(found)))
+        for name, found in speedups.items()
+    ]  # fmt: skip
+    draw_scaling(curves, axes, over="GPUs", speedup="Speed-up T1 / Tp")
+    legend_over(axes[:1])
     return tuple(axes)
 
 
@@ -137,22 +134,25 @@ def efficiencies(steps: Table, gpus: int) -> dict[str, dict[int, float]]:
 
 def draw_efficiencies(steps: Table, axes: Sequence[Axes]) -> tuple[Axes, ...]:
     """Draw efficiencies over images per GPU, an axes for 2 GPUs and one for 4."""
-    from perfmodel.render.plot.curves import Curve, curves
+    from perfmodel.render.plot.lines import Series, lines
+    from perfmodel.render.plot.scales import Measure
+    from perfmodel.render.plot.style import legend_over
 
     for ax, gpus in zip(axes, RANKS[1:], strict=True):
-        found = []
-        for name, mine in efficiencies(steps, gpus).items():
-            sizes = sorted(mine)
-            found.append(Curve(name, sizes, [100 * mine[n] for n in sizes]))
-        curves(found, ax=ax, x_label=f"Images per GPU, {gpus} GPUs", y_label="Efficiency (%)",
-               log_y=False, legend="lower right" if gpus == RANKS[1] else None)  # fmt: skip
+        series = {
+            name: Series(sorted(mine), [100 * mine[n] for n in sorted(mine)])
+            for name, mine in efficiencies(steps, gpus).items()
+        }
+        images = Measure(f"Images per GPU, {gpus} GPUs", scale="log")
+        lines(series, images, Measure("Efficiency (%)"), legend=None, ticked=True, ax=ax)
         ax.set_ylim(0, 105)
+    legend_over(axes)
     return tuple(axes)
 
 
 def draw_all_reduces(rows: Sequence[Bandwidth], ax: Axes) -> Axes:
     """Draw bus bandwidth over the size of the message, a line per library, ranks and source."""
-    from perfmodel.render.plot.scaling import Message, bandwidths
+    from perfmodel.render.plot.studies import Message, bandwidths
 
     messages = [
         Message(f"{r.through}, p={r.ranks}, {r.source}", r.bytes, r.bus_bytes_per_s) for r in rows

@@ -27,6 +27,7 @@ from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.run import time_run
 from writeup.ladder import CHAIN, Ladder
+from writeup.parity import Pair, parity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -217,43 +218,43 @@ def steps_table(found: Sequence[Step]) -> Table:
 
 def draw_steps(found: Sequence[Step], ax: Axes) -> Axes:
     """Draw savings as shares of the batch before: measured, predicted, and at most."""
-    from perfmodel.render.plot.expected import Change as Row
-    from perfmodel.render.plot.expected import changes
+    from perfmodel.render.plot.bars import Dot, dots
+    from perfmodel.render.plot.scales import Measure
 
-    rows = []
+    made, most = [], {}
     for s in found:
-        whole = s.before_s
-        low, high = s.predicted_low_s, s.predicted_high_s
-        rows.append(
-            Row(
-                f"{s.before} to {s.after}", s.saved_s / whole, 1 - s.high, 1 - s.low,
-                s.verdict in ("faster", "slower"),
-                None if s.predicted_s is None else s.predicted_s / whole,
-                None if low is None else low / whole, None if high is None else high / whole,
-                None if s.at_most_s is None else s.at_most_s / whole,
-            )
-        )  # fmt: skip
-    return changes(rows, ax=ax)
+        name, percent = f"{s.before} to {s.after}", 100 / s.before_s
+        hollow = s.verdict not in ("faster", "slower")
+        made.append(Dot(name, "measured, 95 %", percent * s.saved_s, 100 * (1 - s.high),
+                        100 * (1 - s.low), hollow))  # fmt: skip
+        if s.predicted_s is not None:
+            low, high = s.predicted_low_s, s.predicted_high_s
+            made.append(Dot(name, "predicted, 90 %", percent * s.predicted_s,
+                            low and percent * low, high and percent * high))  # fmt: skip
+        if s.at_most_s is not None:
+            most[name] = percent * s.at_most_s
+    share = Measure("Saved share of the batch before (%)")
+    limits = ("at most, by the report before", most)
+    return dots(made, share, limits=limits, hollow="within noise", ax=ax)
 
 
 def draw_agreements(rows: Sequence[Agreement], ax: Axes) -> Axes:
     """Draw predicted over measured batches, marked by number of GPUs, coloured by size."""
-    from perfmodel.render.plot.expected import Told, agreement
-
-    told = []
+    pairs = []
     for r in sorted(rows, key=lambda r: (r.case.sizes["H"], r.case.sizes["p"])):
         p, hidden, batch = (r.case.sizes[name] for name in ("p", "H", "B"))
         gpus, size = f"{p} GPU{'s' * (p > 1)}", f"H = {hidden}, B = {batch}"
-        told.append(Told(gpus, size, r.measured_s, r.predicted_s, r.low_s, r.high_s))
-    return agreement(told, ax=ax)
+        pairs.append(Pair(gpus, size, r.measured_s, r.predicted_s, r.low_s, r.high_s))
+    return parity(pairs, within=(1.25,), ordered=True, ax=ax)
 
 
 def draw_savings(said: WhatIf, ax: Axes) -> Axes:
     """Draw what every change would save of one report's batch; see `perfmodel whatif`."""
-    from perfmodel.render.plot.savings import Bar, savings
+    from perfmodel.render.plot.bars import SavingBar, savings
 
     bars = [
-        Bar(c.name, c.saving_s, c.low_s, c.high_s, bound=c.source == "bound") for c in said.changes
+        SavingBar(c.name, c.saving_s, c.low_s, c.high_s, bound=c.source == "bound")
+        for c in said.changes
     ]
     return savings(bars, said.batch_s, ax=ax)
 

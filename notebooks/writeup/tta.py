@@ -92,7 +92,7 @@ def draw_sides(
     sides: Mapping[str, Side], names: Sequence[str], target: float, *, over: str = "epochs"
 ) -> Figure:
     """Draw test precision over epochs or time ('time'), a line for every run, 7.2 inches wide."""
-    from perfmodel.render.plot.tta import PrecisionCurve, time_to_accuracy
+    from perfmodel.render.plot.studies import AccuracyCurve, time_to_accuracy
 
     lines = []
     for name in names:
@@ -102,7 +102,7 @@ def draw_sides(
             moment = run.moment.epochs_between if by_epoch else run.moment.time_between_s
             at = [float(e.epoch) if by_epoch else e.time_s for e in seen]
             precisions = [e.precision for e in seen if e.precision is not None]
-            lines.append(PrecisionCurve(name, at, precisions, moment, run.moment.reached))
+            lines.append(AccuracyCurve(name, at, precisions, moment, run.moment.reached))
     label = "Epochs" if over == "epochs" else "Training time (s)"
     return time_to_accuracy(lines, target, label=label, width_in=7.2)
 

@@ -81,9 +81,10 @@ def programs_table(programs: Sequence[Program], floats: int) -> Table:
 
 def draw_programs(programs: Sequence[Program], bytes_per_s: float, ax: Axes) -> Axes:
     """Draw times over the size, beside the time of the bytes at a bandwidth."""
-    from perfmodel.render.plot.timings import Timing, timings
+    from perfmodel.render.plot.lines import Series, lines, reference
+    from perfmodel.render.plot.scales import Measure
 
-    lines = []
+    series = {}
     for memory, way, part in SHOWN:
         mine = sorted(
             (p.floats, getattr(p, part)) for p in programs if (p.memory, p.way) == (memory, way)
@@ -91,8 +92,9 @@ def draw_programs(programs: Sequence[Program], bytes_per_s: float, ax: Axes) -> 
         if mine:
             what = ", kernel" if part == "kernel_s" else ""
             label = f"{MEMORIES[memory]}: {WAYS[way]}{what}"
-            lines.append(Timing(label, [n / 1e6 for n, _ in mine], [s for _, s in mine]))
+            series[label] = Series([n / 1e6 for n, _ in mine], [s for _, s in mine])
     sizes = sorted({p.floats for p in programs})
     bound = [BYTES * n / bytes_per_s for n in sizes]
-    lines.append(Timing("12 n bytes at peak", [n / 1e6 for n in sizes], bound, predicted=True))
-    return timings(lines, label="Millions of floats", ax=ax)
+    series["12 n bytes at peak"] = reference([n / 1e6 for n in sizes], bound)
+    millions = Measure("Millions of floats", scale="log")
+    return lines(series, millions, Measure("Time", "s", "log"), ticked=True, ax=ax)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers import read
 from perfmodel.timing.run import Run, time_run
-from perfmodel.timing.timeline_bars import Bar, Lane
-from perfmodel.timing.timeline_select import select
+from perfmodel.timing.timeline import Bar, Lane, select
 from perfmodel.timing.timeline_window import Window, median_batch, window_of
 
 if TYPE_CHECKING:

@@ -139,7 +139,7 @@ def _compared(launches: Any, options: dict[str, Any]) -> list[Any]:
 def _draw(placed: list[Any], machine: Any, out: Path) -> None:
     """Write the picture, and say what it cannot show."""
     from perfmodel.commands.pictures import write_picture
-    from perfmodel.render.plot.levels import MOST, drawable, levels
+    from perfmodel.render.plot.roofline import MOST, drawable, levels
 
     if machine is None:
         raise click.UsageError("--roofline draws ceilings: give --machine NAME or FILE.toml, too")

@@ -64,7 +64,7 @@ def memory(report: Path | None, **options: Any) -> None:
 
 
 def _draw(found: Any, out: Path) -> None:
-    from perfmodel.render.plot.memory import LiveBytes, memory
+    from perfmodel.render.plot.studies import LiveBytes, memory
 
     parts: dict[str, int] = {}
     for one in found.listed:

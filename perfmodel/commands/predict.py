@@ -191,9 +191,9 @@ def _values(text: str) -> tuple[str, tuple[int, ...]]:
 def _draw(model: Any, found: list[Any], symbol: str, out: Path) -> None:
     from perfmodel.render import predict as report
     from perfmodel.render.plot import save
-    from perfmodel.render.plot.predictions import Curve, predictions
+    from perfmodel.render.plot.lines import Prediction, predictions
 
-    curve = Curve(
+    curve = Prediction(
         at=[p.case.sizes[symbol] for p in found],
         seconds=[p.batch_s for p in found],
         low_s=[p.low_s for p in found],
@@ -203,6 +203,6 @@ def _draw(model: Any, found: list[Any], symbol: str, out: Path) -> None:
     )
     label = found[0].case.settings.get("transport", model.workload)
     words = [w for w in found[0].case.label.split() if not w.startswith(f"{symbol}=")]
-    axes = predictions({f"predicted, {label}": curve}, symbol, title=" ".join(words))
+    axes = predictions(f"predicted, {label}", curve, symbol, title=" ".join(words))
     for written in save(axes, out, f"predict_{symbol}"):
         click.echo(f"Written: {written}", err=True)

@@ -61,10 +61,10 @@ def tta(runs: tuple[Path, ...], against: tuple[Path, ...], **options: Any) -> No
 
 
 def _draw(found: Any, out: Path) -> None:
-    from perfmodel.render.plot.tta import PrecisionCurve, time_to_accuracy
+    from perfmodel.render.plot.studies import AccuracyCurve, time_to_accuracy
 
     curves = [
-        PrecisionCurve(
+        AccuracyCurve(
             side.name, [e.time_s for e in seen], [e.precision for e in seen],
             run.moment.time_between_s, run.moment.reached,
         )

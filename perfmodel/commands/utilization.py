@@ -125,8 +125,8 @@ def _window(text: str | None) -> tuple[float, float] | None:
 
 
 def _draw(series: Any, found: Any, out: Path) -> None:
-    from perfmodel.render.plot.utilization import Percentages, broken
-    from perfmodel.render.plot.utilization import utilization as draw
+    from perfmodel.render.plot.lines import Percentages, broken
+    from perfmodel.render.plot.lines import utilization as draw
 
     curves = []
     for gpu in series.gpus if series is not None else ():
@@ -136,11 +136,11 @@ def _draw(series: Any, found: Any, out: Path) -> None:
                 Percentages(
                     gpu, f"GPU {gpu}, NVML {word}",
                     *broken(mine.time_s, mine.values[counter], mine.gaps(gpu)),
-                    thin=counter == "memory_percent",
+                    minor=counter == "memory_percent",
                 )
             )  # fmt: skip
-    share = None if found.idle is None else found.idle.busy_share
+    busy = {} if found.idle is None else {"GPU busy by the report": found.idle.busy_share}
     window = found.window_s
     if window is not None and series is not None:
         window = (window[0], min(window[1], float(series.time_s[-1])))
-    write_picture(draw(curves, window_s=window, busy_share=share), out)
+    write_picture(draw(curves, window_s=window, busy=busy), out)

@@ -64,10 +64,11 @@ def whatif(
 
 def _draw(said: Any, out: Path) -> None:
     from perfmodel.render.plot import save
-    from perfmodel.render.plot.savings import Bar, savings
+    from perfmodel.render.plot.bars import SavingBar, savings
 
     bars = [
-        Bar(c.name, c.saving_s, c.low_s, c.high_s, bound=c.source == "bound") for c in said.changes
+        SavingBar(c.name, c.saving_s, c.low_s, c.high_s, bound=c.source == "bound")
+        for c in said.changes
     ]
     axes = savings(bars, said.batch_s, title=f"{said.label}: {said.case.label}")
     for written in save(axes, out, "whatif"):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from perfmodel.base.escape import escape_json, printable
-from perfmodel.timing.timeline_bars import COPIES, GPU, NAMES, Bar, Lane
+from perfmodel.timing.timeline import COPIES, GPU, NAMES, Bar, Lane
 
 _NO_RANK: Final = 2**31 - 1
 _Row = tuple[int, int]

@@ -18,10 +18,10 @@ def picture(found: Study, rows: Sequence[Bandwidth]) -> Figure:
     Bars are of strong scaling, or of weak scaling where there is nothing else, and only of series
     that tell communication on more ranks than one.
     """
-    from perfmodel.render.plot.scaling import Curve, Message, Stack, scaling
+    from perfmodel.render.plot.studies import Message, Scaling, Stack, scaling
 
     curves = [
-        Curve(
+        Scaling(
             f"{s.kind}: {s.label}", s.kind, tuple(p.ranks for p in s.points),
             tuple(p.speedup for p in s.points), tuple(p.efficiency for p in s.points),
         )
@@ -31,7 +31,10 @@ def picture(found: Study, rows: Sequence[Bandwidth]) -> Figure:
     stacks = [
         Stack(
             s.label, p.ranks,
-            (p.split.compute_s, p.split.exposed_s, p.split.copies_s, p.split.idle_s),
+            {
+                "kernels": p.split.compute_s, "exposed communication": p.split.exposed_s,
+                "copies only": p.split.copies_s, "neither: the host": p.split.idle_s,
+            },
         )
         for s in found.series
         if s.kind == kind and any(p.split for p in s.points if p.ranks > 1)

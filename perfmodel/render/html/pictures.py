@@ -16,8 +16,7 @@ from perfmodel.render import outputs
 from perfmodel.render.html.blocks import Block, Notice, Picture, cut, grid
 from perfmodel.render.html.svg import inline
 from perfmodel.timing.run import Run
-from perfmodel.timing.timeline_bars import Bar, Lane
-from perfmodel.timing.timeline_select import select
+from perfmodel.timing.timeline import Bar, Lane, select
 from perfmodel.timing.timeline_window import Window, clocks_differ, median_batch, window_of
 
 _MOST_BARS: Final = 3000
@@ -126,7 +125,7 @@ def roofline(analysis: Analysis) -> Iterator[Block]:
         yield Notice("No roofline can be drawn.", " ".join(_roofless(run)))
         return
     from perfmodel.render.plot import svg_text
-    from perfmodel.render.plot.roofs import FEW, LISTED
+    from perfmodel.render.plot.roofline import FEW, LISTED
 
     points = comparable(analysis) or run.points
     kinds = list(dict.fromkeys(p.kind for p in points))

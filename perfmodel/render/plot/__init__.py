@@ -1,10 +1,9 @@
 """Figures for print and screen: the only package that imports matplotlib."""
 
 from perfmodel.render.plot.bars import BreakdownRow, breakdown
-from perfmodel.render.plot.output import figure_of, save, svg_text
-from perfmodel.render.plot.page import panels
-from perfmodel.render.plot.roofs import roofline
-from perfmodel.render.plot.sweeps import sweep
+from perfmodel.render.plot.lines import sweep
+from perfmodel.render.plot.output import figure_of, panels, save, svg_text
+from perfmodel.render.plot.roofline import roofline
 
 __all__ = [
     "BreakdownRow",

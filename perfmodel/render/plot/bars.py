@@ -1,30 +1,36 @@
-"""Where a median batch goes: three clocks for every range, as bars with values and shares."""
+"""Horizontal bars and dots, one row for each thing: times, shares of a whole, savings."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from perfmodel.base.errors import ModelError
-from perfmodel.base.units import si
+from perfmodel.render.plot.scales import Measure, room_at_end, rows, ticks
 from perfmodel.render.plot.style import (
+    BLUE,
+    DARK_BLUE,
+    DASHED,
+    FILLS,
     GRID,
     INK,
     LABEL_PT,
-    TEXT_PT,
+    MARKERS,
+    PALE_BLUE,
+    PALE_GREY,
+    PALETTE,
     VALUE_PT,
+    amount,
     axes_of,
+    entry,
     finish,
+    legend_above,
     plain,
-    put_title,
     shortened,
-    si_tick,
     size_pt,
     text_width_pt,
 )
@@ -32,13 +38,20 @@ from perfmodel.render.plot.style import (
 Clock = tuple[str, str, str]
 
 CLOCKS: Final[tuple[Clock, ...]] = (
-    ("host_s", "host time", "#a6cee3"),
-    ("gpu_projection_s", "GPU projection", "#3a87c0"),
-    ("gpu_busy_s", "GPU busy", "#08306b"),
+    ("host_s", "host time", PALE_BLUE),
+    ("gpu_projection_s", "GPU projection", BLUE),
+    ("gpu_busy_s", "GPU busy", DARK_BLUE),
 )
 _QUEUED: Final = "batch: until done; ranges: host, queueing"
 _LONGEST: Final = 40  # letters of a range's name
 _MOST_ROWS: Final = 80
+_PLATE: Final[dict[str, Any]] = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none"}
+"""What a number stands on, so that hatching and lines do not cross it."""
+
+_BOUND: Final[dict[str, Any]] = {"facecolor": "white", "edgecolor": BLUE, "hatch": "////"}
+_PREDICTED: Final[dict[str, Any]] = {"facecolor": BLUE, "edgecolor": INK}
+_APART: Final = 0.17
+"""From a row's middle to the values of two kinds that have intervals, in rows."""
 
 
 class Row(Protocol):
@@ -72,7 +85,7 @@ class BreakdownRow:
 
 
 def breakdown(
-    rows: Sequence[Row],
+    ranges: Sequence[Row],
     *,
     ax: Axes | None = None,
     title: str | None = None,
@@ -85,7 +98,7 @@ def breakdown(
 
     Parameters
     ----------
-    rows : sequence
+    ranges : sequence
         Ranges in the order of the tree, the batch first: `BreakdownRow` or anything with its
         attributes. Of more than 80, the batch and the longest; the title says so.
     ax : matplotlib Axes, optional
@@ -100,95 +113,313 @@ def breakdown(
     ModelError
         If there is no time to draw.
     """
-    if len(rows) > _MOST_ROWS:
-        title = f"{title or 'A median batch'}: the {_MOST_ROWS} longest of {len(rows)} ranges"
-        rows = _longest(rows)
+    if len(ranges) > _MOST_ROWS:
+        title = f"{title or 'A median batch'}: the {_MOST_ROWS} longest of {len(ranges)} ranges"
+        ranges = _longest(ranges)
     known = [
         [(clock, t) for clock in CLOCKS if (t := getattr(row, clock[0])) is not None]
-        for row in rows
+        for row in ranges
     ]
     if not known or not known[0] or not known[0][0][1] > 0:
-        raise ModelError("a breakdown needs the time of the batch in its first row; found none")
+        raise ModelError("a breakdown needs the time of the batch in its first row; got none")
     used = [clock for clock in CLOCKS if any(clock == c for line in known for c, _ in line)]
     foreign = ax is not None
-    ax = axes_of(ax, 6.2, 1.0 + len(rows) * (0.115 * len(used) + 0.07))
-    _tree(ax, rows)
-    ax.grid(True, axis="x", color=GRID, lw=0.6)
-    finish(ax, "Median time, and its share of the batch", "")
+    ax = axes_of(ax, 6.2, 1.0 + len(ranges) * (0.115 * len(used) + 0.07))
+    _tree(ax, ranges)
+    finish(ax, "Median time, and its share of the batch", "", "x")
     width = size_pt(ax, foreign)[0]
-    _bars(ax, known, 0.9 / len(used), width)
-    _legend(ax, [_named(clock, queued) for clock in used], title, width)
+    _clocks(ax, known, 0.9 / len(used), width)
+    handles = [Patch(facecolor=color, edgecolor=INK, lw=0.3) for _, _, color in used]
+    names = [_QUEUED if queued and key == "host_s" else name for key, name, _ in used]
+    legend_above(ax, handles, names, title=title, foreign=foreign)
     if text_width_pt(ax.get_xlabel(), LABEL_PT) > width:
         ax.set_xlabel("Median time")
     ax.spines["bottom"].set_visible(False)
-    ax.tick_params(axis="both", length=0)
+    ax.tick_params(axis="x", length=0)
     return ax
 
 
-def _longest(rows: Sequence[Row]) -> list[Row]:
+def _longest(ranges: Sequence[Row]) -> list[Row]:
     """Return the first row and the longest others, in their order."""
-    by_time = sorted(range(1, len(rows)), key=lambda i: -(rows[i].host_s or 0.0))
-    return [rows[i] for i in sorted([0, *by_time[: _MOST_ROWS - 1]])]
+    by_time = sorted(range(1, len(ranges)), key=lambda i: -(ranges[i].host_s or 0.0))
+    return [ranges[i] for i in sorted([0, *by_time[: _MOST_ROWS - 1]])]
 
 
-def _bars(
+def _clocks(
     ax: Axes, known: Sequence[Sequence[tuple[Clock, float]]], height: float, width: float
 ) -> None:
     """Draw the bars of every row, centred on it, and write their values beside them."""
-    whole = known[0][0][1]
-    widest = 0.0
+    whole, texts = known[0][0][1], []
     for i, line in enumerate(known):
         for j, ((_, _, color), seconds) in enumerate(line):
             y = i + (j - (len(line) - 1) / 2) * height
             ax.barh(y, seconds, height * 0.82, color=color, edgecolor=INK, lw=0.3, zorder=2)
-            text = si(seconds, "s").replace(" us", " µs") + f"  {_percent(seconds, whole)}"
-            widest = max(widest, text_width_pt(text, VALUE_PT))
-            ax.annotate(
-                text, (seconds, y), (3, 0), textcoords="offset points", va="center_baseline",
-                fontsize=VALUE_PT, color=INK, zorder=4,
-            )  # fmt: skip
-    longest = max(seconds for line in known for _, seconds in line)
-    ax.set_xlim(0, longest / (1 - min(0.7, (widest + 9.0) / width)))
-    ax.set_ylim(len(known) - 0.45, -0.55)
-    ax.xaxis.set_major_locator(MaxNLocator(max(2, int(width / 50)), steps=[1, 2, 5, 10]))
-    ax.xaxis.set_major_formatter(FuncFormatter(_time_tick))
+            share = 100 * seconds / whole
+            texts.append(f"{amount(seconds, 's')}  {share:.{0 if share >= 9.95 else 1}f} %")
+            _write(ax, texts[-1], seconds, y)
+    ax.set_xlim(left=0)
+    room_at_end(ax, max(seconds for line in known for _, seconds in line), texts, width)
+    ticks(ax.xaxis, "s", max(2, int(width / 50)))
 
 
-def _legend(ax: Axes, used: Sequence[Clock], title: str | None, width: float) -> None:
-    """Put the legend between the bars and the title."""
-    fits = sum(text_width_pt(name) + 28 for _, name, _ in used) < width
-    rows = 1 if fits else len(used)
-    ax.legend(
-        [Patch(facecolor=color, edgecolor=INK, lw=0.3) for _, _, color in used],
-        [name for _, name, _ in used],
-        loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=len(used) if fits else 1,
-        fontsize=TEXT_PT, handlelength=1.2, handleheight=0.8, borderaxespad=0.2, labelcolor=INK,
-        columnspacing=1.2, borderpad=0.2, frameon=False,
-    )  # fmt: skip
-    put_title(ax, title, width, 7 + 13 * rows)
-
-
-def _named(clock: Clock, queued: bool) -> Clock:
-    """Name the host's clock for what it shows."""
-    key, name, color = clock
-    return (key, _QUEUED if queued and key == "host_s" else name, color)
-
-
-def _time_tick(seconds: float, _: float) -> str:
-    return si_tick(seconds, "s").replace("us", "µs") if seconds else "0"
-
-
-def _percent(seconds: float, whole: float) -> str:
-    share = 100 * seconds / whole
-    return f"{share:.0f} %" if share >= 9.95 else f"{share:.1f} %"
-
-
-def _tree(ax: Axes, rows: Sequence[Row]) -> None:
+def _tree(ax: Axes, ranges: Sequence[Row]) -> None:
     """Label the rows on the left, flush left, indented by their depth."""
-    root = min(len(row.path) for row in rows)
-    names = ["\u2003" * (len(row.path) - root) + shortened(row.path[-1], _LONGEST) for row in rows]
-    widest = max(text_width_pt(plain(n)) for n in names)
-    ax.set_yticks(np.arange(len(rows)), [plain(name) for name in names])
-    ax.tick_params(axis="y", pad=widest + 6)
+    root = min(len(row.path) for row in ranges)
+    names = [
+        "\u2003" * (len(row.path) - root) + shortened(row.path[-1], _LONGEST) for row in ranges
+    ]
+    rows(ax, names)
+    ax.tick_params(axis="y", pad=max(text_width_pt(plain(n)) for n in names) + 6)
     for label in ax.get_yticklabels():
         label.set_horizontalalignment("left")
+
+
+@dataclass(frozen=True, slots=True)
+class SavingBar:
+    """One change: seconds saved with their 90 % interval, predicted or at most."""
+
+    label: str
+    saving_s: float
+    low_s: float
+    high_s: float
+    bound: bool
+
+
+def savings(
+    found: Sequence[SavingBar], batch_s: float, *, ax: Axes | None = None, title: str | None = None
+) -> Axes:
+    """Draw savings, in the order given, from the top; bounds are hollow.
+
+    Parameters
+    ----------
+    found : sequence of SavingBar
+    batch_s : float
+        The batch that they are savings of.
+    ax : matplotlib Axes, optional
+    title : str, optional
+
+    Raises
+    ------
+    ModelError
+        If there is no change to draw.
+    """
+    if not found:
+        raise ModelError("expected changes to draw; got none: the run has made them all")
+    foreign = ax is not None
+    ax = axes_of(ax, 6.2, 1.3 + 0.24 * len(found))
+    rows(ax, [one.label for one in found])
+    texts = []
+    for i, one in enumerate(found):
+        ax.barh(i, one.saving_s, 0.62, lw=0.6, zorder=2, **(_BOUND if one.bound else _PREDICTED))
+        _interval(ax, i, one.low_s, one.high_s, INK)
+        share = 100 * one.saving_s / batch_s
+        texts.append(f"{'≤ ' * one.bound}{amount(one.saving_s, 's')}  {share:.0f} %")
+        _write(ax, texts[-1], max(one.saving_s, one.high_s, 0.0), i)
+    ax.axvline(0, color=INK, lw=0.6)
+    finish(ax, f"Saved of {amount(batch_s, 's')} a batch; lines: 90 % intervals", "", "x")
+    ax.set_xlim(left=1.05 * min(0.0, *(one.low_s for one in found)))
+    longest = max(1e-9, *(max(one.saving_s, one.high_s) for one in found))
+    room_at_end(ax, longest, texts, size_pt(ax, foreign)[0])
+    ticks(ax.xaxis, "s")
+    looks = {
+        "at most, by the report alone" if one.bound else "predicted by the model":
+            Patch(lw=0.6, **(_BOUND if one.bound else _PREDICTED))
+        for one in found
+    }  # fmt: skip
+    legend_above(ax, list(looks.values()), list(looks), title=title, foreign=foreign)
+    return ax
+
+
+def stacks(
+    bars: Mapping[str, Mapping[str, float]],
+    *,
+    unit: str = "",
+    total: str = "",
+    rest: str = "",
+    label: str = "Share of the time (%)",
+    named: bool = True,
+    legend: bool = True,
+    ax: Axes | None = None,
+    title: str | None = None,
+    width_in: float = 7.2,
+) -> Axes:
+    """Draw every bar as its parts, in a row: shares of the whole in per cent, or amounts.
+
+    Parameters
+    ----------
+    bars : mapping of str to mapping of str to float
+        By the bar's name, amounts by part; bars share the names of parts.
+    unit : str
+        Draw amounts in this unit; shares without one.
+    total : str
+        The unit of the wholes, which are written below the names of rows.
+    rest : str
+        The part that is what is left, which is light grey.
+    label : str
+        Of the horizontal axis.
+    named, legend : bool
+        Whether rows are named and parts explained here; not in panels beside another.
+
+    Raises
+    ------
+    ModelError
+        If there is no bar, or one whose parts are not all at least 0 or add up to nothing.
+    """
+    if not bars or not all(
+        p and sum(p.values()) > 0 and min(p.values()) >= 0 for p in bars.values()
+    ):
+        raise ModelError("expected bars with parts of at least 0; got none, or others")
+    parts = list(dict.fromkeys(part for bar in bars.values() for part in bar))
+    foreign = ax is not None
+    ax = axes_of(ax, width_in, 1.0 + (0.34 if total else 0.3) * len(bars))
+    rows(ax, list(bars), named)
+    finish(ax, label, "", "x")
+    wholes = [sum(bar.values()) for bar in bars.values()]
+    if total:
+        said = zip(bars, wholes, strict=True)
+        ax.set_yticklabels([f"{plain(name)}\n{amount(whole, total)}" for name, whole in said])
+    ax.set_xlim(0, 1.02 * max(wholes) if unit else 100)
+    ticks(ax.xaxis, unit, 5)
+    width = size_pt(ax, foreign)[0]
+    looks = {part: part_look(i) for i, part in enumerate(p for p in parts if p != rest)}
+    looks[rest] = {"facecolor": PALE_GREY, "edgecolor": "white", "lw": 0.5}
+    for row, (bar, whole) in enumerate(zip(bars.values(), wholes, strict=True)):
+        left = 0.0
+        for part, value in bar.items():
+            size = value if unit else 100 * value / whole
+            ax.barh(row, size, 0.68, left=left, zorder=2, **looks[part])
+            text = f"{100 * value / whole:.0f}"
+            if not unit and text_width_pt(text, VALUE_PT) + 4 < size / 100 * width:
+                ax.text(left + size / 2, row, text, fontsize=VALUE_PT, ha="center",
+                        va="center_baseline", color=INK, zorder=3, bbox=_PLATE)  # fmt: skip
+            left += size
+    if legend:
+        handles = [Patch(**looks[part]) for part in parts]
+        legend_above(ax, handles, parts, title=title, foreign=foreign)
+    else:
+        for part in parts:
+            ax.barh(0, 0, label=entry(plain(part)), **looks[part])
+    return ax
+
+
+def part_look(i: int) -> dict[str, Any]:
+    """Filling of the i-th part of a bar."""
+    color, hatch = FILLS[i % len(FILLS)]
+    return {"facecolor": color, "hatch": hatch, "edgecolor": "white", "lw": 0.5}
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """One value of one kind in one row, perhaps with an interval, perhaps hollow."""
+
+    row: str
+    kind: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    hollow: bool = False
+
+
+def dots(
+    found: Sequence[Dot],
+    x: Measure,
+    *,
+    names: Sequence[str] = (),
+    limits: tuple[str, Mapping[str, float]] | None = None,
+    levels: Mapping[str, float] | None = None,
+    written: str = "",
+    hollow: str = "",
+    named: bool = True,
+    legend: bool = True,
+    ax: Axes | None = None,
+    title: str | None = None,
+) -> Axes:
+    """Draw rows in the order they come, a marker and colour for every kind.
+
+    Kinds that have intervals stand below each other in their row.
+
+    Parameters
+    ----------
+    found : sequence of Dot
+    x : Measure
+    names : sequence of str
+        The rows, where they are more than those of `found`, as in panels that share them.
+    limits : (str, mapping of str to float), optional
+        What it is, and by row where: a short line that cannot be passed, such as the time at a
+        machine's peaks.
+    levels : mapping of str to float, optional
+        Dashed lines through all rows, such as another program's time, by what they are.
+    written : str
+        The kind whose values are also written in numbers.
+    hollow : str
+        What hollow dots are.
+    named, legend : bool
+        Whether rows are named and kinds explained here; not in panels beside another.
+
+    Raises
+    ------
+    ModelError
+        If there is nothing to draw.
+    """
+    if not found:
+        raise ModelError("expected values to draw; got none; measure some")
+    names = list(names) or list(dict.fromkeys(d.row for d in found))
+    kinds = list(dict.fromkeys(d.kind for d in found))
+    foreign = ax is not None
+    ax = axes_of(ax, 3.5, 0.9 + 0.24 * len(names))
+    ax.set_xscale(x.scale)
+    rows(ax, names, named)
+    finish(ax, x.label, "", "x")
+    spread = any(d.low is not None for d in found)
+    for i, name in enumerate(names):
+        mine = [d.value for d in found if d.row == name]
+        if mine and not spread:
+            ax.plot([min(mine), max(mine)], [i, i], color=GRID, lw=2.5, zorder=1)
+    for k, kind in enumerate(kinds):
+        color, marker = PALETTE[k % len(PALETTE)], MARKERS[k % len(MARKERS)]
+        for d in (d for d in found if d.kind == kind):
+            y = names.index(d.row) + (_APART * (2 * k - len(kinds) + 1) if spread else 0.0)
+            if d.low is not None and d.high is not None:
+                _interval(ax, y, d.low, d.high, color)
+            _dot(ax, [d.value], [y], marker, color, hollow=d.hollow)
+            if kind == written:
+                _write(ax, amount(d.value, x.unit), d.value, y, bbox=_PLATE | {"alpha": 0.8})
+        _dot(ax, [], [], marker, color, label=kind)
+    if hollow and any(d.hollow for d in found):
+        _dot(ax, [], [], "o", INK, label=hollow, hollow=True)
+    what, places = limits or ("", {})
+    for name, place in places.items():
+        at = names.index(name)
+        ax.plot([place, place], [at - 0.4, at + 0.4], color=INK, lw=1.8, zorder=3)
+    if places:
+        ax.plot([], [], color=INK, ls="", marker="|", ms=9, mew=1.8, label=entry(plain(what)))
+    for name, level in (levels or {}).items():
+        ax.axvline(level, color=INK, lw=1.0, ls=DASHED, zorder=2, label=entry(plain(name)))
+    ticks(ax.xaxis, x.unit)
+    handles, texts = ax.get_legend_handles_labels() if legend else ([], [])
+    legend_above(ax, handles, texts, title=title, foreign=foreign)
+    return ax
+
+
+def _dot(
+    ax: Axes, x: Sequence[float], y: Sequence[float], marker: str, color: str, *,
+    hollow: bool = False, label: str = "",
+) -> None:  # fmt: skip
+    ax.plot(
+        x, y, ls="", marker=marker, ms=5.5, color=color, mew=1.2, zorder=4, clip_on=not len(x),
+        mfc="white" if hollow else color, label=entry(plain(label)) if label else None,
+    )  # fmt: skip
+
+
+def _interval(ax: Axes, y: float, low: float, high: float, color: str) -> None:
+    """Draw an interval with ends."""
+    ends, heights = [low] * 3 + [high] * 3, [y - 0.12, y + 0.12, y, y, y - 0.12, y + 0.12]
+    ax.plot(ends, heights, color=color, lw=1.1, zorder=3)
+
+
+def _write(ax: Axes, text: str, x: float, y: float, **more: Any) -> None:
+    """Write a value behind the end of its bar."""
+    ax.annotate(
+        text, (x, y), (4, 0), textcoords="offset points", va="center_baseline", fontsize=VALUE_PT,
+        color=INK, zorder=5, **more,
+    )  # fmt: skip

@@ -1,62 +1,85 @@
-"""Lines with markers, told apart in grey: losses over epochs, precisions and rates over sizes."""
+"""Lines with markers, told apart in grey: anything over sizes, epochs, ranks or time."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.lines import Line2D
 
 from perfmodel.base.errors import ModelError
-from perfmodel.render.plot.keys import ordered_colors
+from perfmodel.models.roofline import Point, Roofline
+from perfmodel.render.plot.labels import Label, LabelLayer, Obstacles, ordered_colors
+from perfmodel.render.plot.scales import Measure, apply, label_share, ticks, ticks_at, with_room
 from perfmodel.render.plot.style import (
+    DASHED,
     GREY,
     GRID,
     INK,
+    MARKER_PT,
     MARKERS,
     PALETTE,
-    TEXT_PT,
     VALUE_PT,
     axes_of,
     entry,
     finish,
+    legend_above,
     plain,
-    put_title,
-    si_tick,
     size_pt,
-    text_width_pt,
 )
 
-Scale = Literal["linear", "log"]
+Floats = npt.NDArray[np.float64]
+Values = Sequence[float] | npt.NDArray[Any]
+
 _DASHES: Final[tuple[Any, ...]] = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (5, 1.5, 1, 1.5)))
 _MANY: Final = 14
 """Points of a line above which only some carry the marker."""
 
 _FEW: Final = 10
-_APART_PT: Final = 8.0
+"""Up to so many places of points are the ticks of a logarithmic axis."""
+
+_NAMES: Final = {"B": "Global batch size B", "H": "Hidden size H", "p": "Ranks p"}
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line: values over places, and where they end up to a chance (`low`, `high`)."""
+    """One line.
 
-    x: Sequence[float]
-    y: Sequence[float]
-    low: Sequence[float] | None = None
-    high: Sequence[float] | None = None
+    Attributes
+    ----------
+    x, y : sequences of float
+    low, high : sequences of float, optional
+        A band around the line, such as an interval.
+    like : str
+        The series whose colour and marker this one has; others have the next ones.
+    dash : str or (int, tuple), optional
+        matplotlib's line style; by default the next one that tells lines apart in grey.
+    marked, hollow, steps : bool
+        With markers; with hollow ones; constant from each point to the next.
+    color : str
+        Other than the next one.
+    """
+
+    x: Values
+    y: Values
+    low: Values | None = None
+    high: Values | None = None
+    like: str = ""
+    dash: Any = None
+    marked: bool = True
+    hollow: bool = False
+    steps: bool = False
+    color: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """What an axis shows: its words, its unit for SI ticks ('' for plain numbers), its scale."""
-
-    label: str
-    unit: str = ""
-    scale: Scale = "linear"
+def reference(x: Sequence[float], y: Sequence[float], color: str = GREY) -> Series:
+    """Return a dashed line without markers, such as the ideal."""
+    return Series(x, y, dash=DASHED, marked=False, color=color)
 
 
 def lines(
@@ -66,9 +89,11 @@ def lines(
     *,
     ordered: bool = False,
     references: Mapping[str, float] | None = None,
-    legend: str = "",
+    legend: str | None = "",
+    ticked: bool = False,
     ax: Axes | None = None,
     title: str | None = None,
+    size_in: tuple[float, float] = (3.5, 2.8),
 ) -> Axes:
     """Draw every series as a line with a marker, a colour and a dash of its own.
 
@@ -80,9 +105,13 @@ def lines(
     ordered : bool
         The series follow a quantity: colours go from dark to light.
     references : mapping of str to float, optional
-        Horizontal lines, such as a document's value, named at the end where the series are farther.
-    legend : str
-        What the legend's entries are values of.
+        Horizontal lines, such as a peak, named at the end where the series are farther.
+    legend : str, optional
+        What the legend's entries are values of; None for no legend, as in a panel beside another.
+    ticked : bool
+        Ticks are where the series have points; also done on logarithmic axes with few points.
+    size_in : (float, float)
+        Width and height of a figure of its own.
 
     Raises
     ------
@@ -91,42 +120,64 @@ def lines(
     """
     _check(series, x, y)
     foreign = ax is not None
-    ax = axes_of(ax, 3.5, 2.8)
+    ax = axes_of(ax, *size_in)
     ax.set_xscale(x.scale)
     ax.set_yscale(y.scale)
-    colors = ordered_colors(len(series)) if ordered else PALETTE
-    for i, (label, one) in enumerate(series.items()):
-        color = colors[i % len(colors)]
-        ax.plot(
-            one.x, one.y, color=color, ls=_DASHES[i % len(_DASHES)], lw=1.2,
-            label=entry(plain(label)),
-            marker=MARKERS[i % len(MARKERS)], ms=4.2, mec=color, zorder=3,
-            mfc="white" if i % 2 else color, markevery=max(1, len(one.x) // _MANY),
-        )  # fmt: skip
+    for label, (one, look) in _looks(series, ordered=ordered).items():
+        draw: Any = ax.step if one.steps else ax.plot
+        where = {"where": "post"} if one.steps else {}
+        draw(one.x, one.y, label=entry(plain(label)), **look, **where)
         if one.low is not None and one.high is not None:
-            ax.fill_between(one.x, one.low, one.high, color=color, alpha=0.15, lw=0)
+            ax.fill_between(one.x, one.low, one.high, color=look["color"], alpha=0.15, lw=0)
     for name, value in (references or {}).items():
-        ax.axhline(value, color=GREY, lw=0.9, ls=(0, (6, 2, 1, 2)), zorder=1.8)
-        right = _nearest(series, y, value, -1) >= _nearest(series, y, value, 0)
-        ax.annotate(
-            plain(name), (1.0 if right else 0.0, value), (-2 if right else 2, 2),
-            xycoords=("axes fraction", "data"), textcoords="offset points", va="bottom",
-            ha="right" if right else "left", fontsize=VALUE_PT, color=INK,
-        )  # fmt: skip
-    for axis, measure in ((ax.xaxis, x), (ax.yaxis, y)):
-        _ticks(axis, measure)
-    _places(ax, x, sorted({v for one in series.values() for v in one.x}), size_pt(ax, foreign)[0])
-    ax.grid(True, which="major", color=GRID, lw=0.6)
+        _draw_reference(ax, name, value, series, y)
     finish(ax, x.label, y.label)
-    width = size_pt(ax, foreign)[0]
-    rows = _legend(ax, list(series), legend, width)
-    put_title(ax, title, width, 6 + 11 * rows)
+    ticks(ax.xaxis, x.unit)
+    ticks(ax.yaxis, y.unit)
+    places = sorted({v for one in series.values() for v in one.x})
+    if ticked or (x.scale == "log" and 1 < len(places) <= _FEW):
+        ticks_at(ax, places, size_pt(ax, foreign)[0], x.unit)
+    shown = legend is not None and (len(series) > 1 or bool(legend))
+    handles, texts = ax.get_legend_handles_labels() if shown else ([], [])
+    legend_above(ax, handles, texts, title=title, heading=legend or "", foreign=foreign)
     return ax
+
+
+def _looks(
+    series: Mapping[str, Series], *, ordered: bool
+) -> dict[str, tuple[Series, dict[str, Any]]]:
+    """Colour, marker and dash of every line."""
+    own = [label for label, one in series.items() if not (one.like or one.color)]
+    colors = ordered_colors(len(own)) if ordered and own else PALETTE
+    found = {}
+    for label, one in series.items():
+        key = one.like or label
+        i = own.index(key) if key in own else 0
+        color = one.color or colors[i % len(colors)]
+        found[label] = one, {
+            "color": color, "ls": _DASHES[i % len(_DASHES)] if one.dash is None else one.dash,
+            "lw": 1.3 if one.marked else 1.1, "zorder": 3 if one.marked else 2,
+            "marker": MARKERS[i % len(MARKERS)] if one.marked else "", "ms": 4.5,
+            "mfc": "white" if one.hollow else color, "markevery": max(1, len(one.x) // _MANY),
+        }  # fmt: skip
+    return found
+
+
+def _draw_reference(
+    ax: Axes, name: str, value: float, series: Mapping[str, Series], y: Measure
+) -> None:
+    ax.axhline(value, color=GREY, lw=0.9, ls=(0, (6, 2, 1, 2)), zorder=1.8)
+    right = _nearest(series, y, value, -1) >= _nearest(series, y, value, 0)
+    ax.annotate(
+        plain(name), (1.0 if right else 0.0, value), (-2 if right else 2, 2), va="bottom",
+        xycoords=("axes fraction", "data"), textcoords="offset points",
+        ha="right" if right else "left", fontsize=VALUE_PT, color=INK,
+    )  # fmt: skip
 
 
 def _nearest(series: Mapping[str, Series], y: Measure, value: float, end: int) -> float:
     """How near the first (0) or last (-1) points of the lines come to a value, on the axis."""
-    values = [one.y[end] for one in series.values()]
+    values = [float(one.y[end]) for one in series.values()]
     if y.scale == "log":
         return min(abs(math.log(v / value)) for v in values)
     return min(abs(v - value) for v in values)
@@ -134,64 +185,188 @@ def _nearest(series: Mapping[str, Series], y: Measure, value: float, end: int) -
 
 def _check(series: Mapping[str, Series], x: Measure, y: Measure) -> None:
     if not series or not all(len(one.x) for one in series.values()):
-        raise ModelError("wanted lines to draw; found none, or one without points; leave it out")
+        raise ModelError("expected lines to draw; got none, or one without points; leave it out")
     for label, one in series.items():
         for measure, values in ((x, one.x), (y, one.y)):
             if measure.scale == "log" and not all(v > 0 for v in values):
                 raise ModelError(
-                    f"wanted positive numbers on the logarithmic axis {measure.label!r}; found "
+                    f"expected positive numbers on the logarithmic axis {measure.label!r}; got "
                     f"others in {label!r}; leave them out, or make the axis linear"
                 )
 
 
-def _ticks(axis: Axis, measure: Measure) -> None:
-    if measure.unit:
-        unit = measure.unit
-        axis.set_major_formatter(FuncFormatter(lambda v, _: si_tick(v, unit) if v else "0"))
-    if measure.scale == "linear":
-        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-        return
-    low, high = axis.get_view_interval()
-    subs = (1.0, 2.0, 5.0) if math.log10(high / low) < 1.6 else (1.0,)
-    axis.set_major_locator(LogLocator(subs=subs, numticks=8))
-    axis.set_minor_formatter(NullFormatter())
-    if not measure.unit and low > 1e-4 and high < 1e5:
-        axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.10g}"))
+def sweep(
+    points: Sequence[Point],
+    roofline: Roofline | None = None,
+    *,
+    over: str = "B",
+    by: str = "H",
+    ax: Axes | None = None,
+    title: str | None = None,
+) -> Axes:
+    """Draw FLOP/s over the symbol `over`, one line for every value of the symbol `by`.
+
+    Parameters
+    ----------
+    points
+        Their `symbols` hold `over` and `by`. The first kind is filled, others are hollow.
+    roofline
+        Its no-overlap model at the points' intensities is predicted: dashed lines.
+    ax
+        Where to draw; by default a figure of its own, 5 inches wide.
+
+    Raises
+    ------
+    ModelError
+        If there are no points, or one lacks a symbol.
+    """
+    if not points or any(not {over, by} <= set(p.symbols or {}) for p in points):
+        raise ModelError(f"a sweep needs points with values of {over} and {by}")
+    kinds = list(dict.fromkeys(p.kind for p in points))
+    series: dict[str, Series] = {}
+    labels: list[Label] = []
+    for value in sorted({_value(p, by) for p in points}):
+        mine = sorted((p for p in points if _value(p, by) == value), key=lambda p: _value(p, over))
+        name = f"{by} = {value:,}"
+        for i, kind in enumerate(kinds):
+            at = [(_value(p, over), p.flops_per_s) for p in mine if p.kind == kind]
+            if at:
+                like = name if name in series else ""
+                x, y = zip(*at, strict=True)
+                key = f"{name}, {kind}" if like else name
+                series[key] = Series(x, y, like=like, dash=":" if i else "-", hollow=i > 0)
+        first = [p for p in mine if p.kind == mine[0].kind]
+        labels.append(Label(plain(name), _value(first[-1], over), first[-1].flops_per_s))
+        if roofline is not None:
+            smooth = [float(roofline.smooth(p.intensity_flops_per_byte)) for p in first]
+            series[f"{name}, predicted"] = reference([_value(p, over) for p in first], smooth, INK)
+    x_axis = Measure(_NAMES.get(over, over), scale="log")
+    y_axis = Measure("Performance (FLOP/s)", "FLOP/s", "log")
+    foreign = ax is not None
+    ax = lines(series, x_axis, y_axis, ordered=True, legend=None, ax=ax, size_in=(5.0, 3.6))
+    entries = [Line2D([], [], color=INK, marker="o", ms=4.5, lw=1.3, ls=":" if i else "-",
+                      mfc="white" if i else INK) for i in range(len(kinds))]  # fmt: skip
+    texts = list(kinds)
+    if roofline is not None:
+        entries.append(Line2D([], [], color=INK, lw=1.1, ls=DASHED))
+        texts.append("no-overlap model (predicted)")
+    legend_above(ax, entries, texts, title=title, foreign=foreign)
+    values = sorted({_value(p, over) for p in points})
+    width, low = size_pt(ax, foreign)[0], values[0] / 1.15
+    share = label_share([label.text for label in labels], width)
+    high = with_room(low, values[-1], values[-1] * 1.15, share)
+    apply(ax, (low, high, *ax.get_ylim()))
+    ticks_at(ax, values, width)
+    obstacles = Obstacles(lines=[(one.x, one.y) for one in series.values()])
+    obstacles.markers += [(_value(p, over), p.flops_per_s) for p in points]
+    LabelLayer(ax, labels, obstacles, MARKER_PT)
+    return ax
 
 
-def _places(ax: Axes, x: Measure, places: Sequence[float], width_pt: float) -> None:
-    """Put the ticks of a logarithmic axis where the lines have points, if these are few."""
-    if x.scale == "linear" or not 1 < len(places) <= _FEW:
-        return
-    low, high = ax.get_xlim()
-    per_log = width_pt / math.log(high / low)
-    widths = {v: text_width_pt(_text(v, x.unit)) for v in places}
-    shown: list[float] = []
-    for value in reversed(places):  # leave out labels that would touch the next one
-        space = per_log * math.log(shown[-1] / value) if shown else math.inf
-        if not shown or space > (widths[value] + widths[shown[-1]]) / 2 + _APART_PT:
-            shown.append(value)
-    ax.xaxis.set_major_locator(FixedLocator(shown))
-    ax.xaxis.set_minor_locator(FixedLocator([v for v in places if v not in shown]))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: _text(v, x.unit)))
+def _value(point: Point, symbol: str) -> int:
+    return (point.symbols or {})[symbol]
 
 
-def _text(value: float, unit: str) -> str:
-    return si_tick(value, unit) if unit else f"{value:,.10g}"
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Predicted seconds over one symbol, with what was measured.
+
+    Attributes
+    ----------
+    at : sequence of int
+        Values of the symbol, ascending.
+    seconds, low_s, high_s : sequences of float, as long as `at`
+    measured : sequence of (int, float)
+        Value of the symbol and seconds of every measured run.
+    extrapolated : sequence of bool
+        Which points lie beyond the calibration: dotted.
+    """
+
+    at: Sequence[int]
+    seconds: Sequence[float]
+    low_s: Sequence[float]
+    high_s: Sequence[float]
+    measured: Sequence[tuple[int, float]]
+    extrapolated: Sequence[bool]
 
 
-def _legend(ax: Axes, labels: Sequence[str], words: str, width_pt: float) -> int:
-    """Put the legend above the axes in as many rows as it needs; return how many."""
-    if len(labels) < 2 and not words:
-        return 0
-    widest = max(text_width_pt(plain(label)) for label in labels) + 32.0
-    columns = max(1, min(len(labels), int(width_pt / widest)))
-    rows = math.ceil(len(labels) / columns)
-    columns = math.ceil(len(labels) / rows)
-    ax.legend(
-        title=plain(words) or None, title_fontsize=TEXT_PT, loc="lower left",
-        bbox_to_anchor=(0.0, 1.0), ncols=columns, frameon=False, fontsize=TEXT_PT, labelcolor=INK,
-        borderaxespad=0.2, borderpad=0.2, columnspacing=0.9, handlelength=2.2, handletextpad=0.4,
-        labelspacing=0.25, alignment="left",
-    )  # fmt: skip
-    return rows + bool(words)
+def predictions(label: str, one: Prediction, symbol: str, *, title: str | None = None) -> Axes:
+    """Draw predicted times per batch over `symbol` with their 90 % band, and measured ones.
+
+    Raises
+    ------
+    ModelError
+        If there is no point.
+    """
+    inside = [i for i, beyond in enumerate(one.extrapolated) if not beyond]
+    beyond = Series(one.at, one.seconds, one.low_s, one.high_s, dash=":", marked=False,
+                    color=PALETTE[0])  # fmt: skip
+    found = {"extrapolated" if inside else f"{label}, extrapolated": beyond}
+    if len(inside) == len(one.at):
+        found = {label: replace(beyond, dash="-")}
+    elif inside:
+        x, y = [one.at[i] for i in inside], [one.seconds[i] for i in inside]
+        found = {label: Series(x, y, dash="-", marked=False, color=PALETTE[0]), **found}
+    if one.measured:
+        places, times = zip(*one.measured, strict=True)
+        found["measured"] = Series(places, times, dash="none", hollow=True, color=PALETTE[0])
+    axis = Measure(_NAMES.get(symbol, symbol), scale="log")
+    time = Measure("Time per batch; 90 % band", "s", "log")
+    legend = "" if len(found) > 1 else None
+    return lines(found, axis, time, legend=legend, ticked=True, title=title, size_in=(5.0, 3.6))
+
+
+@dataclass(frozen=True, slots=True)
+class Percentages:
+    """One counter of one GPU in percent over time; NaN where it is unknown."""
+
+    gpu: int
+    label: str
+    time_s: Floats
+    percent: Floats
+    minor: bool = False
+
+
+def broken(
+    time_s: Floats, percent: Floats, gaps: Sequence[tuple[float, float]]
+) -> tuple[Floats, Floats]:
+    """Return a curve with NaN in its gaps, so that no line crosses them."""
+    at = np.searchsorted(time_s, [start for start, _ in gaps], side="right")
+    return np.insert(time_s, at, [start for start, _ in gaps]), np.insert(percent, at, math.nan)
+
+
+def utilization(
+    curves: Sequence[Percentages],
+    *,
+    window_s: tuple[float, float] | None = None,
+    busy: Mapping[str, float] | None = None,
+    ax: Axes | None = None,
+    title: str | None = None,
+    legend: str | None = "",
+) -> Axes:
+    """Draw percentages over time, a colour for every GPU, minor ones dotted.
+
+    Parameters
+    ----------
+    curves : sequence of Percentages
+    window_s : (float, float), optional
+        Shaded.
+    busy : mapping of str to float, optional
+        Shares of time in which a report saw the GPU busy, by what the picture calls them.
+    """
+    gpus = list(dict.fromkeys(curve.gpu for curve in curves))
+    series = {
+        c.label: Series(
+            c.time_s, c.percent, dash=":" if c.minor else "-", marked=len(c.time_s) == 1,
+            color=PALETTE[gpus.index(c.gpu) % len(PALETTE)],
+        )
+        for c in curves
+    }  # fmt: skip
+    shares = {f"{name}, {share:.0%}": 100 * share for name, share in (busy or {}).items()}
+    time = Measure("Time since the command was started (s)")
+    ax = lines(series, time, Measure("Share of time (%)"), references=shares, legend=legend, ax=ax,
+               title=title, size_in=(6.0, 3.0))  # fmt: skip
+    if window_s is not None:
+        ax.axvspan(*window_s, color=GRID, alpha=0.6, lw=0, zorder=0)
+    ax.set_ylim(-2, 108)
+    return ax

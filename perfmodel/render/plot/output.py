@@ -1,4 +1,4 @@
-"""Save figures: PNG, SVG and PDF together, the same bytes for the same figure."""
+"""Figures as files (PNG, SVG and PDF, the same bytes for the same figure) and as wide as a page."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from perfmodel.base.errors import PerfmodelError
+from perfmodel.base.errors import ModelError, PerfmodelError
 from perfmodel.base.files import staged_folder
+from perfmodel.render.plot.style import INK, LABEL_PT, new_figure
 
 DPI: Final = 200
+WIDTHS_IN: Final = {"single": 3.5, "double": 7.2}
+"""Inches: one column, or both, of a two-column page of US letter or A4."""
+
 _METADATA: Final[dict[str, dict[str, Any]]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None},
@@ -23,6 +27,48 @@ _METADATA: Final[dict[str, dict[str, Any]]] = {
 }
 _SETTINGS: Final[Any] = {"svg.hashsalt": "perfmodel", "pdf.fonttype": 42, "path.simplify": True}
 _IN_A_PAGE: Final[Any] = {"svg.fonttype": "none"}
+
+
+def panels(
+    width: str = "single",
+    height_in: float = 2.8,
+    *,
+    columns: int = 1,
+    rows: int = 1,
+    letters: bool = True,
+) -> tuple[Axes, ...]:
+    """Give empty axes of one figure, row by row, to draw in with `ax=`.
+
+    Parameters
+    ----------
+    width : {'single', 'double'}
+        3.5 or 7.2 inches.
+    height_in : float
+        Height of the whole figure in inches.
+    columns, rows : int
+    letters : bool
+        Whether several panels are marked (a), (b), ..., which captions refer to.
+
+    Returns
+    -------
+    tuple of Axes
+        All have one figure, ``axes[0].figure``.
+
+    Raises
+    ------
+    ModelError
+        If there is no such width, or no panel.
+    """
+    if width not in WIDTHS_IN:
+        raise ModelError(f"expected a width of {' or '.join(WIDTHS_IN)}; got {width!r}")
+    if columns < 1 or rows < 1:
+        raise ModelError(f"expected at least one panel; got {rows} x {columns}")
+    figure = new_figure(WIDTHS_IN[width], height_in)
+    axes = tuple(figure.subplots(rows, columns, squeeze=False).ravel())
+    if letters and len(axes) > 1:
+        for i, ax in enumerate(axes):
+            ax.set_title(f"({chr(ord('a') + i)})", loc="right", fontsize=LABEL_PT, color=INK)
+    return axes
 
 
 def save(
@@ -43,9 +89,9 @@ def save(
     """
     unknown = [f for f in formats if f not in _METADATA]
     if unknown:
-        raise PerfmodelError(f"wanted figures as {', '.join(_METADATA)}; found {unknown[0]!r}")
+        raise PerfmodelError(f"expected figures as {', '.join(_METADATA)}; got {unknown[0]!r}")
     if Path(stem).name != stem:
-        raise PerfmodelError(f"wanted a file name without folders; found {stem!r}")
+        raise PerfmodelError(f"expected a file name without folders; got {stem!r}")
     figure = figure_of(picture)
     folder = Path(folder)
     names = [f"{stem}.{fmt}" for fmt in formats]

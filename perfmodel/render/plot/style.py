@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.textpath import TextPath
 
 from perfmodel.base.escape import printable
@@ -19,6 +23,19 @@ GREY: Final = "#808080"
 GRID: Final = "#e3e3e3"
 PALETTE: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 """Okabe and Ito (2008), without yellow (too light for lines) and black (the ink)."""
+
+BLUE: Final = "#3a87c0"
+PALE_BLUE: Final = "#a6cee3"
+DARK_BLUE: Final = "#08306b"
+PALE_GREY: Final = "#e8e8e8"
+FILLS: Final = (
+    (BLUE, ""), (PALETTE[1], "///"), (PALE_BLUE, ""), (PALETTE[2], "..."), (PALETTE[5], ""),
+    (PALETTE[3], "\\\\\\"), (DARK_BLUE, ""), (GREY, "xxx"),
+)  # fmt: skip
+"""Colour and hatch of the parts of a bar, told apart in grey as well."""
+
+DASHED: Final = (0, (4, 2))
+"""What is predicted, ideal or a limit; solid is measured."""
 
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 TITLE_PT: Final = 10.0
@@ -36,11 +53,14 @@ NARROW_PT: Final = 216.0
 
 def axes_of(ax: Axes | None, width_in: float, height_in: float) -> Axes:
     """Give `ax`, or new axes that fill a figure of their own, unknown to pyplot."""
-    if ax is not None:
-        return ax
+    return new_figure(width_in, height_in).add_subplot() if ax is None else ax
+
+
+def new_figure(width_in: float, height_in: float) -> Figure:
+    """Return an empty figure, unknown to pyplot."""
     figure = Figure(figsize=(width_in, height_in), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    return figure.add_subplot()
+    return figure
 
 
 def size_pt(ax: Axes, foreign: bool = False) -> tuple[float, float]:
@@ -69,8 +89,9 @@ def put_title(ax: Axes, title: str | None, width_pt: float, pad_pt: float = 6.0)
         ax.set_title(text, fontsize=TITLE_PT, color=INK, loc="left", pad=pad_pt)
 
 
-def finish(ax: Axes, x_label: str, y_label: str) -> None:
+def finish(ax: Axes, x_label: str, y_label: str, grid: Literal["both", "x", "y"] = "both") -> None:
     """Set labels, fonts, grid and spines."""
+    ax.grid(True, axis=grid, color=GRID, lw=0.6)
     ax.set_xlabel(plain(x_label), fontsize=LABEL_PT, color=INK)
     ax.set_ylabel(plain(y_label), fontsize=LABEL_PT, color=INK)
     ax.tick_params(labelsize=TEXT_PT, color=GREY, labelcolor=INK)
@@ -78,6 +99,84 @@ def finish(ax: Axes, x_label: str, y_label: str) -> None:
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(GREY)
+
+
+def legend_above(
+    ax: Axes,
+    handles: Sequence[Any] | None = None,
+    texts: Sequence[str] | None = None,
+    *,
+    title: str | None = None,
+    heading: str = "",
+    foreign: bool = False,
+    size: float = TEXT_PT,
+) -> None:
+    """Put the legend above the axes in as many columns as fit, and the title above the legend.
+
+    Parameters
+    ----------
+    ax : Axes
+    handles, texts : sequences, optional
+        What the axes drew with a label, by default; of none only the title is written.
+    title, heading : str, optional
+        Of the axes, and of the legend.
+    foreign : bool
+        The axes are a caller's; see `size_pt`.
+    size : float
+        Of the letters, in points.
+    """
+    if handles is None or texts is None:
+        handles, texts = ax.get_legend_handles_labels()
+    width = size_pt(ax, foreign)[0]
+    if not texts:
+        return put_title(ax, title, width)
+    letter = text_width_pt(ax.get_title("right"), LABEL_PT) + size  # (a) stands to the right
+    columns = _columns([plain(t) for t in texts], handles, width - letter, size)
+    ax.legend(
+        handles, [entry(plain(t)) for t in texts], loc="lower left", bbox_to_anchor=(0.0, 1.0),
+        ncols=columns, title=plain(heading) or None, borderaxespad=0.2,
+        **legend_look(size, handles),
+    )  # fmt: skip
+    rows = -(-len(texts) // columns) + bool(heading)
+    put_title(ax, title, width, 7.0 + 1.45 * size * rows)
+
+
+def legend_over(axes: Sequence[Axes]) -> None:
+    """Put one legend, of all that these axes drew with a label, above their figure."""
+    figure = axes[0].figure
+    found = {t: h for ax in axes for h, t in zip(*ax.get_legend_handles_labels(), strict=True)}
+    handles, width = list(found.values()), 72 * figure.canvas.figure.get_figwidth() - 10
+    columns = _columns(list(found), handles, width, TEXT_PT)
+    figure.legend(
+        handles, [entry(t) for t in found], loc="outside upper left", ncols=columns,
+        **legend_look(TEXT_PT, handles),
+    )  # fmt: skip
+
+
+def legend_look(size: float = TEXT_PT, handles: Sequence[Any] = ()) -> dict[str, Any]:
+    """How every legend is set: no frame, small, close."""
+    return {
+        "fontsize": size, "title_fontsize": size, "alignment": "left", "frameon": False,
+        "labelcolor": INK, "borderpad": 0.2, "columnspacing": 1.2, "handlelength": _handle(handles),
+        "handletextpad": 0.5, "labelspacing": 0.3,
+    }  # fmt: skip
+
+
+def _handle(handles: Sequence[Any]) -> float:
+    """Length of a legend's samples in letters: short ones do for patches."""
+    return 1.2 if handles and all(isinstance(h, Patch | BarContainer) for h in handles) else 2.0
+
+
+def _columns(texts: Sequence[str], handles: Sequence[Any], width: float, size: float) -> int:
+    """Most columns that fit: a legend fills column by column, each as wide as its longest text."""
+    count = len(texts)
+    widths = [text_width_pt(t, size) + (_handle(handles) + 1.7) * size for t in texts]
+    for rows in range(1, count + 1):
+        columns = math.ceil(count / rows)
+        filled = np.array_split(np.array(widths), columns)  # the first ones have one more
+        if sum(float(np.max(one)) for one in filled) <= width:
+            return columns
+    return 1
 
 
 def plain(text: str) -> str:
@@ -110,7 +209,12 @@ def wrap(text: str, columns: int) -> str:
     return "\n".join(plain(line.rstrip()) for line in lines)
 
 
+def amount(value: float, unit: str, digits: int = 3) -> str:
+    """Number with an SI prefix: '410 µs', '1.63 TFLOP/s'."""
+    return si(value, unit, digits).replace(" u", " µ")
+
+
 def si_tick(value: float, unit: str) -> str:
     """SI number without the trailing zeros of three digits: '200 GFLOP/s', '1 TFLOP/s'."""
-    number, _, suffix = si(value, unit).partition(" ")
+    number, _, suffix = amount(value, unit).partition(" ")
     return f"{float(number):g} {suffix}" if suffix else number

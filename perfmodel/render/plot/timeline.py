@@ -17,18 +17,17 @@ from matplotlib.patches import Patch
 from perfmodel.base.errors import ModelError
 from perfmodel.render.plot.style import (
     GREY,
-    GRID,
     INK,
     PALETTE,
     VALUE_PT,
     axes_of,
     finish,
+    legend_above,
     plain,
-    put_title,
     size_pt,
     text_width_pt,
 )
-from perfmodel.timing.timeline_bars import Bar, Lane
+from perfmodel.timing.timeline import Bar, Lane
 
 _COLORS: Final = {
     "range": "#dfe5ea", "mpi": PALETTE[1], "api": "#b9a44c", "kernel": PALETTE[0],
@@ -39,7 +38,7 @@ _WORDS: Final = {
     "range": "NVTX range", "mpi": "MPI call", "api": "CUDA API call", "kernel": "kernel",
     "graph": "CUDA graph", "nccl": "NCCL kernel", "h2d": "copy host to device",
     "d2h": "copy device to host", "d2d": "copy on a device", "p2p": "copy between devices",
-    "copy": "other copy", "memset": "set",
+    "copy": "other copy", "memset": "memset",
 }  # fmt: skip
 _PALE: Final = 0.3
 """Opacity of what belongs to other batches."""
@@ -53,8 +52,6 @@ _FULL: Final = 0.84  # of a lane's height is the bar's
 _SHORTEST: Final = 4  # letters of a shortened label that still say something
 _NUMBER: Final = re.compile(r" \d{1,2}$")
 _TICKS: Final = 9
-_HANDLE_PT: Final = 21.0  # a legend's patch and the space around it
-_BESIDE_PT: Final = 4.0
 _LONG_US: Final = 20_000.0
 
 
@@ -82,10 +79,10 @@ def timeline(
         What the window starts with.
     """
     if not lanes or end_ns <= start_ns:
-        raise ModelError("wanted bars to draw; found none in the window; choose another batch")
+        raise ModelError("expected bars to draw; got none in the window; choose another batch")
     if len(lanes) > _MOST_LANES:
         raise ModelError(
-            f"wanted at most {_MOST_LANES} lanes in a picture; found {len(lanes)}; choose fewer "
+            f"expected at most {_MOST_LANES} lanes in a picture; got {len(lanes)}; choose fewer "
             f"ranks with --ranks, or write a trace with --format perfetto"
         )
     rows = _rows(lanes)
@@ -98,8 +95,7 @@ def timeline(
     for kind in dict.fromkeys(lane.kind for lane in lanes):
         mine = [(at, lane) for at, lane in zip(rows, lanes, strict=True) if lane.kind == kind]
         _draw_bars(ax, kind, mine, start_ns, end_ns)
-    rows_above = _legend(ax, lanes)
-    put_title(ax, title, size_pt(ax)[0], 8 + 14 * rows_above)
+    _legend(ax, lanes, title)
     width_pt = size_pt(ax)[0]
     for at, lane in zip(rows, lanes, strict=True):
         _write_labels(ax, at, lane, (start_ns, end_ns), width_pt)
@@ -137,13 +133,12 @@ def _frame(ax: Axes, lanes: Sequence[Lane], rows: Sequence[float]) -> None:
 
 
 def _time_axis(ax: Axes, since: str) -> None:
-    """Ticks in us, or in ms where the window is long."""
-    unit, scale = ("ms", 1e-3) if ax.get_xlim()[1] > _LONG_US else ("us", 1.0)
-    finish(ax, f"Time since {since} ({unit})", "")
+    """Ticks in µs, or in ms where the window is long."""
+    unit, scale = ("ms", 1e-3) if ax.get_xlim()[1] > _LONG_US else ("µs", 1.0)
+    finish(ax, f"Time since {since} ({unit})", "", "x")
     ax.tick_params(axis="y", labelsize=VALUE_PT, length=0)
     ax.locator_params(axis="x", nbins=_TICKS)
     ax.xaxis.set_major_formatter(lambda value, _: f"{scale * value:,.10g}")
-    ax.grid(True, axis="x", color=GRID, lw=0.6)
     ax.spines["left"].set_visible(False)
 
 
@@ -178,8 +173,8 @@ def _edge(kind: str) -> tuple[float, float, float]:
     return 0.72 * red, 0.72 * green, 0.72 * blue
 
 
-def _legend(ax: Axes, lanes: Sequence[Lane]) -> int:
-    """Put the legend above the axes, in as many rows as it needs; return how many."""
+def _legend(ax: Axes, lanes: Sequence[Lane], title: str | None) -> None:
+    """Explain the colours that there are."""
     seen = {lane.kind for lane in lanes}
     handles = [Patch(facecolor=_COLORS[k], edgecolor=_edge(k), lw=0.3, label=_WORDS[k])
                for k in _COLORS if k in seen]  # fmt: skip
@@ -187,24 +182,8 @@ def _legend(ax: Axes, lanes: Sequence[Lane]) -> int:
         handles.append(
             Patch(facecolor=GREY, edgecolor=INK, lw=0.3, alpha=_PALE, label="other batches")
         )
-    words = [str(handle.get_label()) for handle in handles]
-    space = size_pt(ax)[0] - _BESIDE_PT
-    columns = len(handles)
-    while columns > 1 and _legend_width(words, columns) > space:
-        columns = -(-len(handles) // (-(-len(handles) // columns) + 1))  # one row more
-    ax.legend(
-        handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns,
-        frameon=False, fontsize=VALUE_PT, labelcolor=INK, borderaxespad=0.2, columnspacing=1.2,
-        handlelength=1.2, handletextpad=0.4,
-    )  # fmt: skip
-    return -(-len(handles) // columns)
-
-
-def _legend_width(words: Sequence[str], columns: int) -> float:
-    """Width in points: a legend fills column by column, each as wide as its longest word."""
-    rows = -(-len(words) // columns)
-    groups = [words[i : i + rows] for i in range(0, len(words), rows)]
-    return sum(max(text_width_pt(w, VALUE_PT) for w in group) + _HANDLE_PT for group in groups)
+    texts = [str(handle.get_label()) for handle in handles]
+    legend_above(ax, handles, texts, title=title, size=VALUE_PT)
 
 
 def _write_labels(

@@ -1,8 +1,9 @@
-"""The roofline figure: smooth and hard roofs, ridge points, ceilings and measured points."""
+"""Rooflines: of links (smooth and hard roof, ridge point), and of every level of memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,11 +14,17 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.transforms import ScaledTranslation
 
+from perfmodel.analysis.counters import UNITS, Placed
 from perfmodel.base.errors import ModelError
-from perfmodel.base.units import si
 from perfmodel.models.roofline import Point, Roofline
-from perfmodel.render.plot.keys import Keys, choose
-from perfmodel.render.plot.labels import Label, LabelLayer, Obstacles
+from perfmodel.render.plot.labels import (
+    Keys,
+    Label,
+    LabelLayer,
+    Obstacles,
+    choose,
+    ordered_colors,
+)
 from perfmodel.render.plot.scales import (
     ROOM,
     Limits,
@@ -28,17 +35,21 @@ from perfmodel.render.plot.scales import (
     limits,
 )
 from perfmodel.render.plot.style import (
+    DASHED,
     GREY,
     INK,
     MARKER_PT,
+    MARKERS,
     NARROW_COLUMNS,
     NARROW_PT,
     PALETTE,
     TEXT_PT,
     WIDE_COLUMNS,
+    amount,
     axes_of,
     entry,
     finish,
+    legend_look,
     plain,
     put_title,
     shortened,
@@ -56,6 +67,17 @@ told apart by their symbols or reports."""
 
 _BESIDE_PT: Final = 190.0  # width of axes that may have a legend beside them
 _HEIGHT: Final = 0.09  # share of the axes' height that the label of a point takes
+
+MOST: Final = 12
+"""So many kernels or ranges are drawn, those that take the most time."""
+
+_FILLS: Final[dict[str, Any]] = {"dram": "full", "l2": "left", "l1": "none"}
+_LINES: Final[dict[str, Any]] = {"dram": "-", "l2": (0, (5, 2)), "l1": (0, (1, 1.5))}
+_NAMES: Final = {"dram": "DRAM", "l2": "L2", "l1": "L1"}
+_LETTERS, _LONGEST = 34, 56  # in a line of the legend, and of a name
+_LINE_IN: Final = 0.152  # height of a line of the legend
+_LABEL: Final = (0.36, 0.085)  # width and height of a peak's name, of the axes
+_LEAST_PT, _MORE_PT = 4.0, 9.0  # size of a point: without any time, and what all the time adds
 
 
 def roofline(
@@ -103,7 +125,10 @@ def roofline(
     if len(points) <= FEW:
         _draw_gaps(frame.ax, roofs, points, obstacles)
     if frame.direct:
-        labels += map(_label, points, frame.texts)
+        labels += [
+            Label(text, p.intensity_flops_per_byte, p.flops_per_s)
+            for text, p in zip(frame.texts, points, strict=True)
+        ]
     else:
         _point_legends(legend, keys, frame)
     LabelLayer(frame.ax, labels, obstacles, MARKER_PT)
@@ -159,22 +184,18 @@ def _frame(
     return _Frame(axes, texts, direct, width, headroom)
 
 
-def _label(point: Point, text: str) -> Label:
-    return Label(text, point.intensity_flops_per_byte, point.flops_per_s)
-
-
 def _check(roofs: Sequence[Roofline], points: Sequence[Point], ceiling: float | None) -> None:
     if not roofs:
-        raise ModelError("a roofline figure needs at least one roofline, found none")
+        raise ModelError("a roofline figure needs at least one roofline; got none")
     for point in points:
         pair = (point.intensity_flops_per_byte, point.flops_per_s)
         if not all(np.isfinite(v) and v > 0 for v in pair):
             raise ModelError(
-                f"a roofline figure needs positive, finite points; found {point.label!r} at "
+                f"a roofline figure needs positive, finite points; got {point.label!r} at "
                 f"{pair[0]!r} FLOP/byte and {pair[1]!r} FLOP/s; leave it out"
             )
     if ceiling is not None and not (np.isfinite(ceiling) and ceiling > 0):
-        raise ModelError(f"a ceiling must be positive and finite, found {ceiling!r} FLOP/s")
+        raise ModelError(f"a ceiling must be positive and finite; got {ceiling!r} FLOP/s")
 
 
 def _roof_colors(roofs: Sequence[Roofline]) -> dict[str, str]:
@@ -195,11 +216,11 @@ def _draw_roof(ax: Axes, roof: Roofline, colors: dict[str, str], obstacles: Obst
     smooth_x: npt.NDArray[np.float64] = np.geomspace(low, high, 256)
     hard_x = np.array([low, ridge, high])
     ax.plot(smooth_x, roof.smooth(smooth_x), color=color, lw=1.6, zorder=3)
-    ax.plot(hard_x, roof.hard(hard_x), color=color, lw=1.1, ls=(0, (4, 2)), zorder=3)
+    ax.plot(hard_x, roof.hard(hard_x), color=color, lw=1.1, ls=DASHED, zorder=3)
     ax.plot([ridge], [roof.flops_per_s], "o", color=color, ms=4.5, zorder=5)
     obstacles.lines += [(smooth_x, roof.smooth(smooth_x)), (hard_x, roof.hard(hard_x))]
     obstacles.markers.append((ridge, roof.flops_per_s))
-    text = f"ridge {_number(ridge)} FLOP/byte\n{si(roof.flops_per_s, 'FLOP/s')}"
+    text = f"ridge {_number(ridge)} FLOP/byte\n{amount(roof.flops_per_s, 'FLOP/s')}"
     return Label(text, ridge, roof.flops_per_s, 100.0, color)
 
 
@@ -209,7 +230,7 @@ def _number(value: float) -> str:
 
 def _draw_ceiling(frame: _Frame, ceiling: float, name: str | None, obstacles: Obstacles) -> None:
     """Draw the machine's peak and its name, which is cut to the width of the axes."""
-    ax, rate = frame.ax, si(ceiling, "FLOP/s")
+    ax, rate = frame.ax, amount(ceiling, "FLOP/s")
     ax.axhline(ceiling, color=GREY, lw=1.1, ls=(0, (6, 2, 1, 2)), zorder=2)
     obstacles.lines.append((ax.get_xlim(), (ceiling, ceiling)))
     whole = f"{name}, {rate}" if name else rate
@@ -268,16 +289,12 @@ def _texts(roofs: Sequence[Roofline], points: Sequence[Point], columns: int) -> 
 
 
 def _roof_legend(ax: Axes, roofs: Sequence[Roofline], colors: dict[str, str]) -> Legend:
-    lines = [Line2D([], [], color=INK, lw=1.6), Line2D([], [], color=INK, lw=1.1, ls=(0, (4, 2)))]
-    texts = ["smooth roof: no overlap", "hard roof: perfect overlap"]
+    lines = [Line2D([], [], color=INK, lw=1.6), Line2D([], [], color=INK, lw=1.1, ls=DASHED)]
+    texts = ["no-overlap model", "roofline: perfect overlap"]
     if len(roofs) > 1:
         lines += [Line2D([], [], color=colors[r.label], lw=4.0) for r in roofs]
         texts += [entry(wrap(r.label, 30)) for r in roofs]
-    legend = ax.legend(
-        lines, texts, loc="upper left", fontsize=TEXT_PT, frameon=False, borderaxespad=0.2,
-        handlelength=2.2, labelspacing=0.3, labelcolor=INK,
-    )  # fmt: skip
-    return legend
+    return ax.legend(lines, texts, loc="upper left", borderaxespad=0.2, **legend_look())
 
 
 def _point_legends(roofs: Legend, keys: Keys, frame: _Frame) -> None:
@@ -293,10 +310,7 @@ def _point_legends(roofs: Legend, keys: Keys, frame: _Frame) -> None:
     ax = frame.ax
     ax.add_artist(roofs)  # the next legend would replace this one
     widest = max(text_width_pt(text) for text in texts) + 22
-    common: dict[str, Any] = {
-        "loc": "upper left", "fontsize": TEXT_PT, "frameon": False, "borderaxespad": 0.0,
-        "handletextpad": 0.3, "labelspacing": 0.35, "labelcolor": INK,
-    }  # fmt: skip
+    common: dict[str, Any] = {"loc": "upper left", "borderaxespad": 0.0, **legend_look()}
     if frame.width - widest > _BESIDE_PT:
         ax.legend(entries, texts, bbox_to_anchor=(1.01, 1.0), **common)
         return
@@ -306,3 +320,171 @@ def _point_legends(roofs: Legend, keys: Keys, frame: _Frame) -> None:
         entries, texts, bbox_to_anchor=(0.0, 0.0), bbox_transform=below, ncols=columns, **common
     )
     apply(ax, frame.headroom(size_pt(ax)[1]))  # the legend has made the axes lower
+
+
+def drawable(placed: Placed) -> bool:
+    """Whether there is a point: operations, time, and bytes of one level at least."""
+    rate = placed.counted.flops_per_s
+    return bool(rate) and bool(intensities(placed))
+
+
+def intensities(placed: Placed) -> dict[str, float]:
+    """By level, where its point stands; none at L1 if the kernel's copies pass its counter by."""
+    one = placed.counted
+    found = {level: one.intensity(level) for level in _FILLS if level != "l1" or not one.past_l1}
+    return {level: x for level, x in found.items() if x}
+
+
+def levels(placed: Sequence[Placed], *, ax: Axes | None = None, title: str | None = None) -> Axes:
+    """Draw a point per level of memory for every kernel or range, and the ceilings above them.
+
+    The points of one kernel stand at one height, FLOP/s, at the intensity of every level: full for
+    DRAM, half for L2, hollow for L1. Their marker is that of the unit that does most of the
+    operations, whose peak is the ceiling with the same name; their size tells the share of the
+    time. What is above a ceiling has a ring, and a sentence below the legend.
+
+    Parameters
+    ----------
+    placed : sequence of Placed
+        At most `MOST` are drawn, those that take the most time.
+    ax : Axes, optional
+        By default a figure of its own, 8 by 4.6 inches.
+
+    Raises
+    ------
+    ModelError
+        If there is no point to draw.
+    """
+    shown = sorted(filter(drawable, placed), key=lambda p: -(p.counted.time_s or 0.0))[:MOST]
+    if not shown:
+        raise ModelError(
+            "a roofline needs kernels with operations, bytes and time; got none that has all "
+            "three; collect what perfmodel counters --command prints"
+        )
+    peaks = {p.unit: p.peak_flops_per_s for p in shown if p.unit and p.peak_flops_per_s}
+    links = shown[0].bandwidths_bytes_per_s
+    total = sum(p.counted.time_s or 0.0 for p in placed)
+    hues = list(PALETTE) if len(shown) <= len(PALETTE) else ordered_colors(len(shown))
+    entries = _entries(shown, hues, links, total)
+    lines = sum(text.count("\n") + 1 for text, _ in entries)
+    axes = axes_of(ax, 8.0, max(4.6, 0.3 + _LINE_IN * lines))
+    frame = _limits_of(shown, peaks, links)
+    apply(axes, frame)
+    finish(axes, "Arithmetic intensity of a level of memory (FLOP/byte)", "Performance (FLOP/s)")
+    _draw_ceilings(axes, peaks, links, frame)
+    _name_peaks(axes, peaks, shown, frame)
+    for p, hue in zip(shown, hues, strict=False):
+        _draw_point(axes, p, hue, (p.counted.time_s or 0.0) / total)
+    axes.legend(
+        [Line2D([], [], **{"linestyle": "", "markersize": 6.0, **look}) for _, look in entries],
+        [entry(text) for text, _ in entries], loc="upper left", bbox_to_anchor=(1.01, 1.0),
+        borderaxespad=0.0, **legend_look(),
+    )  # fmt: skip
+    put_title(axes, title, size_pt(axes, foreign=ax is not None)[0])
+    return axes
+
+
+def _limits_of(
+    shown: Sequence[Placed], peaks: Mapping[str, float], links: Mapping[str, float]
+) -> Limits:
+    """Limits around all points, ridges and peaks."""
+    at = [x for p in shown for x in intensities(p).values()]
+    ridges = [peak / bandwidth for peak in peaks.values() for bandwidth in links.values()]
+    rates = [p.counted.flops_per_s or 1.0 for p in shown]
+    top = max([*rates, *peaks.values()])
+    return min(at) / 4, max([*at, *ridges]) * 4, min(rates) / 4, top * 3
+
+
+def _draw_ceilings(
+    ax: Axes, peaks: Mapping[str, float], links: Mapping[str, float], frame: Limits
+) -> None:
+    """Bandwidths as diagonals up to the highest peak, peaks from the steepest diagonal on."""
+    x_low, x_high, _, y_high = frame
+    top = max(peaks.values(), default=y_high)
+    for level, bandwidth in links.items():
+        end = min(x_high, top / bandwidth)
+        ax.plot(
+            [x_low, end], [bandwidth * x_low, bandwidth * end],
+            color=GREY, lw=1.2, ls=_LINES[level], zorder=2,
+        )  # fmt: skip
+    steepest = max(links.values(), default=math.inf)
+    for peak in peaks.values():
+        ax.plot([max(x_low, peak / steepest), x_high], [peak, peak], color=INK, lw=1.2, zorder=2)
+
+
+def _name_peaks(
+    ax: Axes, peaks: Mapping[str, float], shown: Sequence[Placed], frame: Limits
+) -> None:
+    """Name every peak at its right end: above the line, or below it where only there is room."""
+    for unit, peak in peaks.items():
+        others = [rate for rate in peaks.values() if rate != peak]
+        rates = [p.counted.flops_per_s or 1.0 for p in shown if _at_label(p, frame)] + others
+        heights = [math.log(rate / peak) / math.log(frame[3] / frame[2]) for rate in rates]
+        above = any(0 < h < _LABEL[1] for h in heights)
+        below = any(0 < -h < _LABEL[1] for h in heights)
+        up = below or not above
+        ax.annotate(
+            f"{unit}, {amount(peak, 'FLOP/s')}", (1, peak), (-2, 2 if up else -2),
+            va="bottom" if up else "top", ha="right", xycoords=("axes fraction", "data"),
+            textcoords="offset points", fontsize=TEXT_PT, color=INK,
+        )  # fmt: skip
+
+
+def _at_label(p: Placed, frame: Limits) -> bool:
+    """Whether a kernel's line comes as far to the right as the names of peaks begin."""
+    x_low, x_high, *_ = frame
+    most = max(intensities(p).values())
+    return math.log(most / x_low) / math.log(x_high / x_low) > 1 - _LABEL[0]
+
+
+def _draw_point(ax: Axes, p: Placed, hue: str, share: float) -> None:
+    rate = p.counted.flops_per_s or math.nan
+    found = intensities(p)
+    ax.plot(list(found.values()), [rate] * len(found), color=hue, lw=0.8, zorder=3)
+    size = _LEAST_PT + _MORE_PT * math.sqrt(share)
+    for level, x in found.items():
+        ax.plot([x], [rate], linestyle="", zorder=4, markersize=size, **_look(p, hue, level))
+        if p.above:
+            ax.plot([x], [rate], linestyle="", marker="o", fillstyle="none", color=INK,
+                    markersize=size + 6, markeredgewidth=1.6, zorder=5)  # fmt: skip
+
+
+def _look(p: Placed, hue: str, level: str) -> dict[str, Any]:
+    return {"marker": _marker(p.unit), "color": hue, "fillstyle": _FILLS[level],
+            "markerfacecoloralt": "white", "markeredgewidth": 1.2}  # fmt: skip
+
+
+def _marker(unit: str | None) -> str:
+    return MARKERS[list(UNITS).index(unit)] if unit in UNITS else "x"
+
+
+def _entries(
+    shown: Sequence[Placed], hues: Sequence[str], links: Mapping[str, float], total: float
+) -> list[tuple[str, dict[str, Any]]]:
+    """The legend's texts and looks: hues, fillings and markers, each below a heading."""
+    found: list[tuple[str, dict[str, Any]]] = [("$\\bf{Share\\ of\\ time}$", {})]
+    for p, hue in zip(shown, hues, strict=False):
+        share = f", {(p.counted.time_s or 0.0) / total:.0%}{', mixed' * p.mixed}"
+        found.append((wrap(short(p.counted.label) + share, _LETTERS), _look(p, hue, "dram")))
+    found += [("", {}), ("$\\bf{Level}$", {})]
+    for level, name in _NAMES.items():
+        known = level in links
+        look = {"marker": "o", "color": GREY, "fillstyle": _FILLS[level]}
+        look |= {"markerfacecoloralt": "white", "linestyle": _LINES[level] if known else ""}
+        rate = amount(links[level], "B/s") if known else "bandwidth unknown"
+        found.append((f"{name}, {rate}", look))
+    found += [("", {}), ("$\\bf{Unit}$", {})]
+    for unit in dict.fromkeys(p.unit for p in shown):
+        found.append((unit or "none", {"marker": _marker(unit), "color": INK}))
+    if any(p.above for p in shown):
+        ring = {"marker": "o", "fillstyle": "none", "color": INK, "markersize": 9}
+        found.append(("above a ceiling: cannot be", ring))
+    return found
+
+
+def short(kernel: str) -> str:
+    """A kernel's name without its return type and parameters, not longer than two lines."""
+    name = plain(kernel).replace("void ", "").partition("(")[0] or kernel
+    if name.count("<") > name.count(">"):  # cut inside its template arguments
+        name = name.partition("<")[0]
+    return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
