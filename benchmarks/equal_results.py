@@ -45,9 +45,14 @@ REWORDED: Final[dict[str, str]] = {
 ARGUMENTS: Final[dict[str, str]] = {}
 """Arguments of the command line: before -> after."""
 
-TOLERANCES: Final[dict[str, float]] = {}
-"""Regular expression found in `case/file path` -> relative tolerance of the numbers there, such as
-1e-9 where another library computes them."""
+TOLERANCES: Final[dict[str, float]] = {
+    r"^compare.*\.(p|ratio_low|ratio_high|detectable_slower|detectable_faster)$": 1e-9,
+    r"^tta.*\.(p|low|high|cv_low|cv_high)$": 1e-9,
+}
+"""Regular expression found in `case/file path` -> relative tolerance of the numbers there.
+
+Student's t and chi-square are SciPy's after, and were perfmodel's own before.
+"""
 
 EXPECTED: Final[dict[str, str]] = {}
 """Regular expression found in `case/file path` -> why a difference there is intended."""
@@ -264,15 +269,16 @@ def compare_cases(
         for file in sorted({*old, *new}):
             texts = old.get(file, ABSENT), new.get(file, ABSENT)
             counts.update(files=1, numbers=len(re.findall(r"(?<![\w.])\d+", texts[0])))
-            for found in compare_files(file, *texts, rules):
-                if any(re.search(pattern, f"{name}/{found.path}") for pattern in EXPECTED):
+            for found in compare_files(f"{name}/{file}", *texts, rules):
+                if any(re.search(pattern, found.path) for pattern in EXPECTED):
                     counts.update(expected=1)
                     continue
                 counts.update(differences=1)
-                kind = re.sub(r"\d+", "#", f"{name.split('_')[0]} {found.path}")
+                command, place = name.split("_")[0], found.path.removeprefix(f"{name}/")
+                kind = re.sub(r"\d+", "#", f"{command} {place}")
                 kinds[kind] += 1
                 if kinds[kind] <= shown:
-                    print(f"{name}/{found}")
+                    print(found)
     for kind, count in kinds.most_common():
         if count > shown:
             print(f"{count - shown} more like {kind}")
