@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perfmodel.analysis.analyze import analyze as analyze_traces
 from perfmodel.analysis.compare.compare import LEAST, CompareOptions, Comparison, compare_traces
 from perfmodel.analysis.compare.effects import LAUNCH_NOISE
 from perfmodel.analysis.result import Analysis, RunAnalysis
-from perfmodel.analysis.runs import Options, analyze_traces
 from perfmodel.base.errors import WorkloadError
 from perfmodel.base.files import write_text
 from perfmodel.base.table import to_frame
 from perfmodel.programs.mlp.mlp import Counting
+from perfmodel.programs.program import Options
 from perfmodel.readers import read as read_trace
 from perfmodel.readers.trace import Trace
 from perfmodel.render import compare as comparison_report

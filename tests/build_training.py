@@ -10,8 +10,9 @@ from typing import Any, Final
 from build_report import ReportBuilder
 from build_thread import Thread
 
+from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.result import Analysis
-from perfmodel.analysis.runs import Options, analyze_traces
+from perfmodel.programs.program import Options
 from perfmodel.readers import read
 
 BATCH_US: Final = 1_000
@@ -174,4 +175,4 @@ def training_report(
 
 def analyzed(*reports: Path, **options: Any) -> Analysis:
     """Analyze reports; `values` and the other fields of `analysis.runs.Options` are options."""
-    return analyze_traces([read(path) for path in reports], Options(**{"values": {}} | options))
+    return analyze([read(path) for path in reports], Options(**{"values": {}} | options))

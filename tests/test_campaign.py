@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.result import RunAnalysis
-from perfmodel.analysis.runs import Options, analyze_traces
+from perfmodel.programs.program import Options
 from perfmodel.readers import read
 
 FOLDER = Path(__file__).resolve().parent.parent / "profiles" / "campaign"
@@ -25,7 +26,7 @@ GRID = [
 
 
 def analyzed(entry: dict[str, Any]) -> RunAnalysis:
-    return analyze_traces([read(FOLDER / entry["file"])], Options(values={})).fitted
+    return analyze([read(FOLDER / entry["file"])], Options(values={})).fitted
 
 
 def test_the_index_names_what_is_there() -> None:

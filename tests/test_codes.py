@@ -7,9 +7,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from perfmodel.base.arrays import Int64
 from perfmodel.base.errors import ReportError
 from perfmodel.readers.codes import Ids, factorize, sums
-from perfmodel.readers.trace import NO_NAME, NULL, Int64
+from perfmodel.readers.trace import NO_NAME, NULL
 
 bounded = settings(max_examples=150, deadline=None, derandomize=True)
 integer = st.integers(0, 6) | st.integers(-3, 5000) | st.integers(-(2**63), 2**63 - 1)

@@ -10,9 +10,9 @@ import pytest
 from build_report import ReportBuilder
 from build_training import Training, training_report
 
-from perfmodel.analysis.fleet import analyze_reports
-from perfmodel.analysis.runs import Options, analyze_traces
+from perfmodel.analysis.analyze import analyze, analyze_reports
 from perfmodel.models.roofline import Roofline
+from perfmodel.programs.program import Options
 from perfmodel.readers import read
 
 MLP = {"D": 10, "H": 10, "C": 5, "B": 20, "b": 4}
@@ -38,7 +38,7 @@ def without_copies(path: Path, last_open: bool = False) -> Path:
 
 def test_missing_copies_are_missing_in_intensity_roof_and_model(tmp_path: Path) -> None:
     path = without_copies(tmp_path / "r.sqlite")
-    run = analyze_traces([read(path)], Options(values=MLP)).fitted
+    run = analyze([read(path)], Options(values=MLP)).fitted
     batch, point = run.ranges[0], run.points[0]
     assert batch.pci_bytes == 0
     assert batch.flops is not None
@@ -54,7 +54,7 @@ def test_missing_copies_are_missing_in_intensity_roof_and_model(tmp_path: Path) 
 
 def test_batches_that_never_ended_are_not_counted(tmp_path: Path) -> None:
     path = without_copies(tmp_path / "r.sqlite", last_open=True)
-    run = analyze_traces([read(path)], Options(values=MLP, warmup=0)).fitted
+    run = analyze([read(path)], Options(values=MLP, warmup=0)).fitted
     assert run.batch.count == 12
     assert run.ranges[0].count == 24
     assert any("never ended" in w for w in run.warnings)
@@ -63,7 +63,7 @@ def test_batches_that_never_ended_are_not_counted(tmp_path: Path) -> None:
 def test_given_ranks_that_the_report_contradicts_are_warned_of() -> None:
     root = Path(__file__).resolve().parent.parent
     path = root / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
-    run = analyze_traces([read(path)], Options(values={"p": 1})).fitted
+    run = analyze([read(path)], Options(values={"p": 1})).fitted
     assert any("p = 1 was given and overrides the 2 ranks" in w for w in run.warnings)
 
 
@@ -82,7 +82,7 @@ def test_crossing_and_backward_ranges_are_warned_of(tmp_path: Path) -> None:
         t.range("batch iteration", s, s + 800_000)
         t.range("forward", s + 600_000, s + 900_000)
     t.range("late", 7_000_000, 6_900_000)
-    run = analyze_traces([read(report.write(tmp_path / "r.sqlite"))], Options(values={})).fitted
+    run = analyze([read(report.write(tmp_path / "r.sqlite"))], Options(values={})).fitted
     assert any("overlap without nesting" in w for w in run.warnings)
     assert any("1 ranges or GPU operations end before they start" in w for w in run.warnings)
 
@@ -95,5 +95,5 @@ def test_copies_without_a_size_are_warned_of(tmp_path: Path) -> None:
     said = f"r.sqlite: {changed} copies have no size, or one below 0, and count as 0 bytes"
     options = Options(values={"D": 784, "H": 512, "C": 10, "B": 3000})
     assert changed > 0
-    for run in (analyze_traces([read(path)], options), analyze_reports([path], options)):
+    for run in (analyze([read(path)], options), analyze_reports([path], options)):
         assert any(said in w for w in run.fitted.warnings)

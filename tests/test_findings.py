@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.analysis.findings import Facts, Finding, GemmTime, find
 from perfmodel.machines.machine import Machine
+from perfmodel.programs.findings import Facts, Finding, GemmTime, ranked
+from perfmodel.programs.mlp.advice import advise
 from perfmodel.timing.collectives import CollectiveGroup, Waiting
 from perfmodel.timing.copies import CopyGroup
 from perfmodel.timing.samples import Estimate
@@ -51,6 +52,10 @@ def copy(direction: str = "Device-to-Host", memory: str = "pageable", **changes:
 def reduce(size: int | None = 1_600_000, **changes: Any) -> CollectiveGroup:
     group = CollectiveGroup("MPI_Allreduce", size, 1.0, 300e-6, 280e-6, 20e-6, 5e9)
     return replace(group, **changes)
+
+
+def find(facts: Facts) -> tuple[Finding, ...]:
+    return ranked(facts, advise(facts))
 
 
 def only(facts: Facts, title: str) -> Finding:

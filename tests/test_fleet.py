@@ -21,11 +21,11 @@ from cli_helpers import perfmodel as run_cli
 from nsys_cases import CASES, STATISTICS
 
 from benchmarks.scale.grow_ranks import grow_ranks
-from perfmodel.analysis.fleet import analyze_reports
-from perfmodel.analysis.runs import Options, analyze_traces
+from perfmodel.analysis.analyze import analyze, analyze_reports
 from perfmodel.base import parallel as engines
 from perfmodel.base.errors import PerfmodelError, ReportError
 from perfmodel.base.parallel import Engine, over_reports
+from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.html import page
@@ -73,7 +73,7 @@ def csvs(paths: list[Path], engine: Engine | None = None) -> dict[str, str]:
 def test_a_thinned_report_is_analyzed_like_a_whole_one(path: Path) -> None:
     whole: Any
     try:
-        whole = analysis_document(analyze_traces([read(path)], Options({})))
+        whole = analysis_document(analyze([read(path)], Options({})))
     except PerfmodelError as error:
         with pytest.raises(type(error), match=r"wanted|found|no "):
             analyze_reports([path], Options({}))
@@ -87,7 +87,7 @@ def test_awkward_reports_are_thinned_without_loss(case: str, by_time: bool, tmp_
     path = CASES[case](tmp_path / "r.sqlite")
     options = Options({}, batch_label=next(iter(read(path).range_labels), None), by_time=by_time)
     try:
-        whole = analysis_document(analyze_traces([read(path)], options))
+        whole = analysis_document(analyze([read(path)], options))
     except PerfmodelError as error:
         with pytest.raises(type(error)):
             analyze_reports([path], options)
@@ -118,7 +118,7 @@ def test_the_page_of_the_command_is_that_of_whole_reports(tmp_path: Path) -> Non
     out = tmp_path / "r.html"
     assert run_cli("report", str(SOURCE), "-o", str(out), "-q").exit_code == 0
     text = out.read_text(encoding="utf-8")
-    wanted = page(analyze_traces([read(SOURCE)], Options({})))
+    wanted = page(analyze([read(SOURCE)], Options({})))
     pictures = re.compile(r"<svg.*?</svg>", re.DOTALL)
     assert len(pictures.findall(text)) == len(pictures.findall(wanted))
     assert len(text) == pytest.approx(len(wanted), rel=0.01)
@@ -263,11 +263,11 @@ def dally(path: Path, source: Path) -> int:
 def slow(job: list[Path], tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """`perfmodel analyze` with two workers that take very long, at work."""
     code = (
-        "import sys; sys.path.insert(0, 'tests'); import perfmodel.analysis.fleet as f, "
+        "import sys; sys.path.insert(0, 'tests'); import perfmodel.analysis.analyze as f, "
         "test_fleet, "
         "perfmodel.cli as c\n"
         "if __name__ == '__main__':\n"
-        "    f._observe = test_fleet.dally_as_observer\n"
+        "    f._read = test_fleet.dally_as_observer\n"
         "    c.main(prog_name='perfmodel')\n"
     )
     script = tmp_path / "slow.py"
@@ -275,6 +275,7 @@ def slow(job: list[Path], tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, str(script), "analyze", *map(str, job), "-j", "2"],
         stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # not ignored
         cwd=ROOT, env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"},
     )  # fmt: skip
     for _ in range(400):

@@ -13,7 +13,8 @@ import click
 import pytest
 
 from perfmodel.cli import main
-from perfmodel.programs.identify import MARK_KEY, MARK_SYMBOLS
+from perfmodel.programs.identify import MARK_KEY
+from perfmodel.programs.mlp.identify import MARK_SYMBOLS
 from perfmodel.programs.mlp.mlp import as_it_ran, mlp
 from perfmodel.workloads import Workload
 
@@ -52,17 +53,11 @@ BACK_EDGES: Final[set[tuple[str, str]]] = {
     ("models/terms.py", "programs"),
     ("programs/mlp/floors.py", "analysis"),
     ("programs/mlp/measured.py", "analysis"),
-    ("programs/mlp/observe.py", "analysis"),
     ("programs/mlp/paper.py", "analysis"),
     ("programs/mlp/question.py", "analysis"),
     ("programs/mlp/words.py", "analysis"),
-    ("programs/own.py", "analysis"),
     ("readers/run_records.py", "analysis"),
     ("readers/run_records.py", "programs"),
-    ("timing/cuda_graphs.py", "workloads"),
-    ("timing/idle.py", "analysis"),
-    ("timing/idle.py", "programs"),
-    ("timing/trim.py", "programs"),
 }
 """Imports that point back, file and room: to be removed."""
 

@@ -11,7 +11,8 @@ import pytest
 from browser import Browser, chromium
 from html_pages import hostile_report
 
-from perfmodel.analysis.runs import Options, analyze_traces
+from perfmodel.analysis.analyze import analyze
+from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.render.html import page
 
@@ -38,7 +39,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     reports = {"base": BASE, "hostile": hostile_report(folder)}
     for name, report in reports.items():
-        made = page(analyze_traces([read(report)], Options({})))
+        made = page(analyze([read(report)], Options({})))
         (folder / f"{name}.html").write_text(made, encoding="utf-8")
     return {name: folder / f"{name}.html" for name in reports}
 

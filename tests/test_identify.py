@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.errors import WorkloadError
-from perfmodel.programs.identify import from_mark, from_messages, precision, read_mark
+from perfmodel.programs.identify import read_mark
+from perfmodel.programs.mlp.identify import from_mark, from_messages, precision
 from perfmodel.readers import read
 
 CONFIG: dict[str, Any] = {

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from test_findings import QUIET, STAGED, copy, only, reduce, titles
 
-from perfmodel.analysis.findings import DeviceReduce, Facts, GemmTime
-from perfmodel.programs.mlp.rungs import Rungs
+from perfmodel.programs.findings import DeviceReduce, Facts, GemmTime
+from perfmodel.programs.mlp.advice import actions_of
 from perfmodel.timing.collectives import Waiting
 
 TRAINER = {
@@ -154,14 +154,14 @@ def test_products(gemm: str, math: str, advised: list[str], not_advised: list[st
 
 
 def test_an_older_mark_says_tf32_by_a_flag() -> None:
-    assert "tensor cores" not in Rungs({"transport": "host", "tf32": True}).multiply()
-    assert "tensor cores" in Rungs({"transport": "host", "tf32": False}).multiply()
+    assert "tensor cores" not in actions_of({"transport": "host", "tf32": True}).multiply()
+    assert "tensor cores" in actions_of({"transport": "host", "tf32": False}).multiply()
 
 
 def test_other_programs_hear_of_no_flags() -> None:
     for said in (
-        Rungs({}).launch_less(synchronizes=True), Rungs({}).pin("Host-to-Device"),
-        Rungs({}).keep_inputs(), Rungs({}).balance(), Rungs({}).multiply(),
+        actions_of({}).launch_less(synchronizes=True), actions_of({}).pin("Host-to-Device"),
+        actions_of({}).keep_inputs(), actions_of({}).balance(), actions_of({}).multiply(),
     ):  # fmt: skip
         assert said
         assert "--" not in said
@@ -177,7 +177,7 @@ def test_flags_that_are_advised_exist() -> None:
             ("Host-to-Device", "Device-to-Host"),
         )
         for rungs in [
-            Rungs({"data_on": data_on, "transport": transport, "gemm": gemm, "math": math})
+            actions_of({"data_on": data_on, "transport": transport, "gemm": gemm, "math": math})
         ]
         for text in (
             rungs.launch_less(synchronizes=True), rungs.pin(direction), rungs.keep_inputs(),

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from build_training import Training, analyzed, training_report
 
-from perfmodel.analysis.runs import Options, analyze_traces, group
+from perfmodel.analysis.analyze import analyze
+from perfmodel.analysis.runs import group
 from perfmodel.base.errors import ModelError, ReportError, WorkloadError
+from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 
@@ -159,7 +161,7 @@ def test_a_report_given_twice_counts_once(tmp_path: Path) -> None:
 
 def test_no_report_is_an_error() -> None:
     with pytest.raises(ReportError, match="at least one report"):
-        analyze_traces([], Options({}))
+        analyze([], Options({}))
 
 
 # --- which run fits
@@ -194,7 +196,7 @@ def test_the_first_run_that_can_fits_the_roofline(three: list[Path], tmp_path: P
     assert analyzed(cannot, *three).fitted.label == "h64"
     assert analyzed(cannot).fitted.label == "cannot"
     for fit in (0, "cannot"):
-        with pytest.raises(ModelError, match="found no P_flops and no P_pci and no P_mpi there"):
+        with pytest.raises(ModelError, match="got no P_flops and no P_pci and no P_mpi there"):
             analyzed(cannot, *three, fit=fit)
 
 
@@ -207,5 +209,5 @@ def test_labels_go_before_numbers(tmp_path: Path) -> None:
 
 def test_progress_is_told_before_every_run(three: list[Path]) -> None:
     seen: list[str] = []
-    analyze_traces([read(p) for p in three], Options({}), seen.append)
+    analyze([read(p) for p in three], Options({}), seen.append)
     assert seen == ["h64", "h128", "h256"]

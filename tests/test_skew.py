@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.scale.grow_ranks import grow_ranks
-from perfmodel.analysis.fleet import analyze_reports
+from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import Analysis
-from perfmodel.analysis.runs import Options
+from perfmodel.programs.program import Options
 from perfmodel.render import summary
 from perfmodel.timing.clock_sync import align
 from perfmodel.timing.collectives import Calls, Matched

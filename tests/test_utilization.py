@@ -19,14 +19,17 @@ from cli_helpers import fails, perfmodel, succeeds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.analysis.runs import Options, analyze_traces
+from perfmodel.analysis.analyze import analyze
 from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError
 from perfmodel.machines.gpu_samples import COUNTERS, read_series, series_of, to_csv
 from perfmodel.machines.record import Recorder, record_command
 from perfmodel.machines.sampler import NvmlSampler, Reading
+from perfmodel.programs.findings import idle_advice
+from perfmodel.programs.mlp.advice import IDLE_CAUSES, actions_of
+from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.readers.metrics import read_metrics
-from perfmodel.timing.idle import BETWEEN, BusyTime, Idle, advice, cause_of, idle_of
+from perfmodel.timing.idle import BETWEEN, BusyTime, Idle, cause_of, idle_of
 
 ROOT = Path(__file__).resolve().parent.parent
 BASE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
@@ -207,7 +210,8 @@ def test_busy_time_is_that_of_the_union(pieces: list[tuple[int, int]], times: li
 
 
 def idle(path: Path) -> Idle:
-    return idle_of(analyze_traces([read(path)], Options(values={})).fitted)
+    run = analyze([read(path)], Options()).fitted
+    return idle_of(run.measured, run.batch.warmup, run.program.idle_causes)
 
 
 def test_idle_time_by_hand(tmp_path: Path) -> None:
@@ -279,14 +283,16 @@ def test_long_gaps_that_are_usual_are_idle_time(tmp_path: Path) -> None:
 
 
 def test_causes_and_what_removes_them() -> None:
-    assert cause_of(("batch iteration", "backward", "MPI_Allreduce")).startswith("summing")
-    assert cause_of(("batch iteration", "forward")) == "host launches"
-    assert cause_of((BETWEEN,)) == BETWEEN
+    assert cause_of(("batch iteration", "backward", "MPI_Allreduce"), {}).startswith("summing")
+    assert cause_of(("batch iteration", "forward"), IDLE_CAUSES) == "host launches"
+    assert cause_of((BETWEEN,), IDLE_CAUSES) == BETWEEN
     trainer = {"transport": "host", "data_on": "host", "gemm": "cublas", "graph": False}
-    said = " ".join(advice(idle(BASE), trainer))
+    said = " ".join(idle_advice(idle(BASE), actions_of(trainer), synchronizes=False))
     for flag in ("--data-on device", "--transport nccl", "--graph", "--gemm fused"):
         assert flag in said
-    assert "--" not in " ".join(advice(idle(BASE), {}))  # another program has other flags
+    assert "--" not in " ".join(
+        idle_advice(idle(BASE), actions_of({}), synchronizes=False)
+    )  # another program has other flags
 
 
 def test_a_report_without_gpu_work_is_refused(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.ladder import configurations as ladder
+from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.ask import ask
 from perfmodel.analysis.effect import effect, gradient
 from perfmodel.analysis.evidence import Evidence, draws, evidence
 from perfmodel.analysis.predict import predict
-from perfmodel.analysis.runs import Options, analyze_traces
 from perfmodel.analysis.savings import Judge
 from perfmodel.base.errors import ModelError, WorkloadError
 from perfmodel.machines.machine import Machine
@@ -32,6 +32,7 @@ from perfmodel.programs.mlp.changes import CHANGES, offers
 from perfmodel.programs.mlp.floors import least
 from perfmodel.programs.mlp.observe import Observation, observe
 from perfmodel.programs.mlp.paper import on_paper
+from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.timing.run import Run, time_run
 
@@ -50,7 +51,7 @@ def launch(rung: str, number: int = 1) -> tuple[Run, Observation, Evidence]:
     trace = read(LADDER / f"{rung}_{number}.sqlite.xz")
     run = time_run([trace], "batch iteration", label=rung)
     seen = observe(run)
-    return run, seen, evidence(seen, analyze_traces([trace], Options({})).runs[0])
+    return run, seen, evidence(seen, analyze([trace], Options({})).runs[0])
 
 
 @cache
@@ -379,7 +380,7 @@ def test_the_document_s_question_for_its_own_program() -> None:
 
 def test_model_parallelism_on_paper_and_calibrated() -> None:
     found = launch("nccl")[2]
-    full = analyze_traces([read(LADDER / "nccl_1.sqlite.xz")], Options({}, counting="full")).runs[0]
+    full = analyze([read(LADDER / "nccl_1.sqlite.xz")], Options({}, counting="full")).runs[0]
     said = on_paper(full, found.case, of_the_ladder())
     assert said is not None
     assert (said.data_bytes, said.model_bytes) == (1_628_200, 120_000)
@@ -399,9 +400,7 @@ def test_the_calibrated_crossing_is_where_two_predictions_meet() -> None:
         key = f"{name} [cublas, blocking, model parallel]"
         terms[key] = replace(terms[f"{name} [cublas, blocking]"], key=key)
     model = replace(frozen(), terms=terms)
-    full = analyze_traces(
-        [read(LADDER / "document_1.sqlite.xz")], Options({}, counting="full")
-    ).runs[0]
+    full = analyze([read(LADDER / "document_1.sqlite.xz")], Options({}, counting="full")).runs[0]
     said = on_paper(full, case(), model)
     assert said is not None
     assert said.calibrated is not None

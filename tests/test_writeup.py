@@ -104,7 +104,7 @@ def test_records_of_several_files_are_one_frame(
     found = records("*.csv")
     assert found["loss"].tolist() == [0.75, 0.25, 0.5]
     assert found["file"].tolist() == ["a", "a", "b"]
-    with pytest.raises(PerfmodelError, match="benchmarks.convergence"):
+    with pytest.raises(PerfmodelError, match=r"benchmarks\.convergence"):
         records("c*.csv")
 
 

@@ -21,12 +21,13 @@ from typing import Any, Final
 
 from benchmarks.common import folders
 from benchmarks.robustness.reading import numbers
-from perfmodel.analysis.runs import Options, analyze_traces
+from perfmodel.analysis.analyze import analyze
 from perfmodel.base import escape, units
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.machines.gpu_samples import read_series
 from perfmodel.machines.measure import measurement
 from perfmodel.models import model_file
+from perfmodel.programs.program import Options
 from perfmodel.readers import ncu, nsys
 from perfmodel.readers.run_records import launch_of_record
 from perfmodel.readers.training_records import read_trainings
@@ -122,7 +123,7 @@ def cells(data: bytes) -> None:
             to_csv(statistic(trace)).encode()
         except PerfmodelError:
             continue
-    analysis = analyze_traces([trace], Options(values={"D": 9, "H": 6}))
+    analysis = analyze([trace], Options(values={"D": 9, "H": 6}))
     json.dumps(analysis_document(analysis), allow_nan=False)
     if not summary.text(analysis, width=120).replace("\n", "").isprintable():
         raise AssertionError("the summary holds what a terminal obeys")

@@ -23,8 +23,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from perfmodel.analysis.runs import Options, analyze_traces
+from perfmodel.analysis.analyze import analyze
 from perfmodel.base.errors import PerfmodelError
+from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 from perfmodel.render.analysis_json import analysis_document
@@ -59,7 +60,7 @@ def analyzed(path: Path) -> Answer:
     """Return what `perfmodel analyze` says."""
     trace = read(path)
     said = repr(numbers(trace))
-    analysis = analyze_traces([trace], Options(values={}))
+    analysis = analyze([trace], Options(values={}))
     document = analysis_document(analysis)
     alerts = document.pop("warnings")
     document["reports"][0].pop("path")  # the only thing that may differ

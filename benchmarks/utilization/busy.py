@@ -9,7 +9,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.common import folders
-from perfmodel.analysis.runs import Options, analyze_traces
+from perfmodel.analysis.analyze import analyze
+from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.readers.trace import KERNEL, rows
 from perfmodel.timing.idle import BETWEEN, Idle, idle_of
@@ -76,9 +77,13 @@ def busy_of(name: str, flags: list[str], ranks: int) -> Busy | None:
 
 
 def _read(path: Path) -> tuple[Idle, Idle]:
-    run = analyze_traces([read(path)], Options(values={})).fitted
-    traces = [replace(t, ops=rows(t.ops, t.ops.kind == KERNEL)) for t in run.traces]
-    return idle_of(run), idle_of(replace(run, traces=traces))
+    run = analyze([read(path)], Options(values={})).fitted
+    parts = tuple(
+        (replace(t, ops=rows(t.ops, t.ops.kind == KERNEL)), a) for t, a in run.measured.parts
+    )
+    kernels = replace(run.measured, parts=parts)
+    warmup, causes = run.batch.warmup, run.program.idle_causes
+    return idle_of(run.measured, warmup, causes), idle_of(kernels, warmup, causes)
 
 
 def _within(one: Idle) -> float:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.common import folders
+from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.evidence import Evidence, evidence
-from perfmodel.analysis.runs import Options, analyze_traces
 from perfmodel.programs.mlp.case import Case
 from perfmodel.programs.mlp.observe import Observation, observe
+from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.timing.run import Run, time_run
 
@@ -59,7 +60,7 @@ def launch(path: Path, rung: str, number: int) -> Launch:
     """Measure one report."""
     trace = read(path)
     run = time_run([trace], "batch iteration", label=path.name)
-    analysis = analyze_traces([trace], Options({})).runs[0]
+    analysis = analyze([trace], Options({})).runs[0]
     seen = observe(run)
     return Launch(path.name, rung, number, path.parent.name, run, seen, evidence(seen, analysis))
 

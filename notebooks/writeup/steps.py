@@ -9,11 +9,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.ask import BATCH_RANGE
 from perfmodel.analysis.compare.compare import compare_traces
 from perfmodel.analysis.evidence import evidence
 from perfmodel.analysis.predict import predict
-from perfmodel.analysis.runs import Options, analyze_traces
 from perfmodel.analysis.savings import Judge
 from perfmodel.analysis.whatif_result import Saving, WhatIf
 from perfmodel.base.errors import ModelError, ReportError
@@ -23,6 +23,7 @@ from perfmodel.models.model import Model
 from perfmodel.programs.mlp.case import Case, mlp_case
 from perfmodel.programs.mlp.changes import Change
 from perfmodel.programs.mlp.observe import observe
+from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.run import time_run
@@ -264,7 +265,7 @@ def _step(before: Profiled, after: Profiled, model: Model | None) -> Step:
     first = before.traces[0]
     seen = observe(time_run([first], BATCH_RANGE, label=before.rung))
     case = mlp_case(seen.case.sizes, after.settings)
-    judge = Judge(evidence(seen, analyze_traces([first], Options({})).runs[0]), (), model)
+    judge = Judge(evidence(seen, analyze([first], Options({})).runs[0]), (), model)
     told, untold = _or_why(judge.predicted, case)
     most, _ = _or_why(judge.bound, case)
     if batch.before_s is None or batch.after_s is None or batch.low is None or batch.high is None:

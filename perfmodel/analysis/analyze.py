@@ -1,25 +1,39 @@
-"""Interprets one run, Trace + Workload -> RunAnalysis: the function behind `perfmodel analyze`."""
+"""Analyzes reports: joins times, work and ceilings to what `perfmodel analyze` says of a run."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from perfmodel.analysis import warnings as cautions
-from perfmodel.analysis.findings import DeviceReduce, Facts, GemmTime
-from perfmodel.analysis.findings import find as find_losses
 from perfmodel.analysis.rates import counted, fit_rates, fit_roofline, product_rates
-from perfmodel.analysis.result import BatchSummary, RangeRow, RankRow, RunAnalysis
+from perfmodel.analysis.result import Analysis, BatchSummary, RangeRow, RankRow, RunAnalysis
 from perfmodel.analysis.rows import check_bytes, check_model, kernel_rows, points, range_rows
-from perfmodel.base.errors import SchemaError
+from perfmodel.analysis.runs import distinct_reports, runs_of, time_one
+from perfmodel.analysis.warnings import (
+    check_collection,
+    check_ranges,
+    gpu_of_rank,
+    lacking,
+    same_devices,
+    unattributed,
+)
+from perfmodel.base.errors import ModelError, SchemaError, WorkloadError
+from perfmodel.base.parallel import Engine, over_reports
 from perfmodel.machines import machine as machines
 from perfmodel.machines.machine import Machine
-from perfmodel.programs.identify import Identity, precision, precision_of
-from perfmodel.programs.mlp.mlp import as_it_ran
+from perfmodel.programs import program_of
+from perfmodel.programs.findings import DeviceReduce, Facts, GemmTime, ranked
+from perfmodel.programs.identify import Identity
+from perfmodel.programs.program import Options, Program
+from perfmodel.readers import opened
+from perfmodel.readers.nsys import read_sqlite
+from perfmodel.readers.trace import Trace
 from perfmodel.timing.async_batches import time_async, until_done
 from perfmodel.timing.collectives import (
     NCCL,
@@ -33,35 +47,115 @@ from perfmodel.timing.collectives import (
 from perfmodel.timing.copies import devices, group_copies, synchronizations, tells_devices
 from perfmodel.timing.cuda_graphs import first_replay
 from perfmodel.timing.cuda_graphs import notes as graph_notes
-from perfmodel.timing.run import Run
+from perfmodel.timing.run import Run, TimedReport
 from perfmodel.timing.samples import PathTimes, count_warmup, estimate, median, tabulate
 from perfmodel.timing.stragglers import Skew, skew_of
-from perfmodel.workloads.work import Counts, Workload
+from perfmodel.timing.trim import trim
+from perfmodel.workloads.work import Counts, Symbol, Workload
 
 _TF32: Final = re.compile(r"tf32|s1688", re.IGNORECASE)
 
 
-def analyze_run(
-    run: Run,
-    workload: Workload,
-    identity: Identity,
+def analyze(
+    traces: Sequence[Trace],
+    options: Options,
+    progress: Callable[[str], object] = lambda _: None,
+) -> Analysis:
+    """Analyze the reports of one or more runs.
+
+    Parameters
+    ----------
+    traces : sequence of Trace
+    options : Options
+    progress : callable, optional
+        Called with a run's label before it is analyzed.
+
+    Raises
+    ------
+    ReportError, SchemaError, WorkloadError, ModelError
+        If there is no report, a run has no batches, its symbols are unknown or impossible, or the
+        run that is to fit the roofline cannot.
+    """
+    distinct = distinct_reports(traces)
+    timed = [time_one(trace, options) for trace in distinct]
+    return _analyze(timed, options, progress, repeated=len(traces) - len(distinct))
+
+
+def analyze_reports(
+    paths: Sequence[Path],
+    options: Options,
+    engine: Engine | None = None,
+    progress: Callable[[str], object] = lambda _: None,
     *,
-    warmup: int | None = None,
-    warnings: Sequence[str] = (),
-) -> RunAnalysis:
-    """Interpret one run with a workload model.
+    whole: bool = False,
+) -> Analysis:
+    """Read and analyze reports; of each one is kept what the analysis looks at.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+    options : Options
+    engine : Engine, optional
+        Where the reports are read: in this process by default. The analysis does not depend on it.
+    progress : callable, optional
+        Called with a line about what is done, once per report and once per run.
+    whole : bool
+        Keep all of every report, for who will look further into `RunAnalysis.traces`.
+
+    Raises
+    ------
+    PerfmodelError
+        As `analyze` and `perfmodel.base.parallel.over_reports`.
+    """
+    look = partial(_read, options=options, whole=whole)
+    timed = over_reports(
+        look, paths, engine or Engine(1), lambda path: progress(f"read {path.name}")
+    )
+    distinct: dict[Path, TimedReport] = {}
+    for one in timed:
+        distinct.setdefault(one.trace.source.resolve(), one)
+    return _analyze(
+        [*distinct.values()],
+        options,
+        lambda label: progress(f"analyzing {label}"),
+        repeated=len(timed) - len(distinct),
+    )
+
+
+def _read(path: Path, source: Path, *, options: Options, whole: bool) -> TimedReport:
+    """Read and measure one report, in whatever process."""
+    with opened(path) as file:
+        timed = time_one(read_sqlite(file, source=source), options)
+    replays = bool(options.workload and options.workload.replay)
+    return timed if whole else trim(timed, replays=replays)
+
+
+def _analyze(
+    timed: Sequence[TimedReport],
+    options: Options,
+    progress: Callable[[str], object],
+    *,
+    repeated: int,
+) -> Analysis:
+    """Analyze measured reports, each once, of which `repeated` more were given."""
+    distinct_reports([one.trace for one in timed])
+    notes = [f"{repeated} of the reports were given before and are left out"] if repeated else []
+    runs: list[RunAnalysis] = []
+    for run in runs_of(timed, options, progress):
+        runs.append(analyze_run(run, options, () if runs else notes))
+    return Analysis(tuple(runs), _chosen(runs, options.fit))
+
+
+def analyze_run(run: Run, options: Options, notes: Sequence[str] = ()) -> RunAnalysis:
+    """Analyze a run that was measured before.
 
     Parameters
     ----------
     run : Run
-    workload : Workload
-        The MLP is taken as the run's configuration mark describes it (`mlp.as_it_ran`).
-    identity : Identity
-        Values of the workload's symbols.
-    warmup : int, optional
-        Leading batches to exclude; detected by default (`perfmodel.timing.samples.count_warmup`).
-    warnings : sequence of str
-        Warnings so far, kept first.
+    options : Options
+        All but `batch_label`, `by_time` and `fit`, by which the run was measured and is chosen.
+    notes : sequence of str
+        Warnings to put before those of the run's symbols.
 
     Raises
     ------
@@ -70,54 +164,87 @@ def analyze_run(
     SchemaError
         If no batch is left after the warm-up.
     """
-    workload = as_it_ran(workload, identity.config)
+    given = {name: Symbol(name).check(value) for name, value in options.values.items()}
+    program = program_of(run.traces, options)
+    identity, warnings = program.identify(run, given)
+    warnings += notes
+    workload = program.workload(identity, options)
+    if workload is not None:
+        unknown = [name for name in given if name not in workload.symbols]
+        if unknown:
+            raise WorkloadError(
+                f"workload '{workload.name}' has no symbol {unknown[0]!r}; it has "
+                f"{', '.join(workload.symbols) or 'none'}; leave it out"
+            )
+        defaults = {n: s.default for n, s in workload.symbols.items() if s.default is not None}
+        identity = replace(identity, values={**defaults, **identity.values})
+        missing = [name for name in workload.symbols if name not in identity.values]
+        if missing:
+            problem = program.missing(run.label, missing, marked=bool(identity.config))
+            if given or options.workload:
+                raise WorkloadError(problem)
+            warnings.append(f"{problem} (FLOPs, rates and the roofline are missing until then)")
+            workload = None
+    if workload is None:
+        workload = Workload("unknown", "no", "", run.batch_label, {}, {})
+    return _join(run, program, workload, identity, options.warmup, warnings)
+
+
+def _join(
+    run: Run,
+    program: Program,
+    workload: Workload,
+    identity: Identity,
+    warmup: int | None,
+    warnings: Sequence[str],
+) -> RunAnalysis:
+    """Join what a run took with what its workload counts."""
     symbols = {s: v for s, v in identity.values.items() if s in workload.symbols}
     counts = workload.evaluate(symbols)
     everything = tabulate(run.range_times, run.ranks, run.batch_label)
-    pace = time_async(run, everything)
-    everything = until_done(run, everything, pace) if pace.queues else everything
+    host = time_async(run, everything)
+    everything = until_done(run, everything, host) if host.queues else everything
     excluded = _excluded(run, everything, warmup, workload)
     late = (_after(m, excluded) for m in everything if not marked_by_nccl(m.path))
     measured = tuple(m for m in late if m.instances.any())
     head = next(m for m in measured if m.label == run.batch_label)
     totals = sum((counts[label] for label in counted(measured, counts)), Counts())
     collected = _collectives(run, everything, excluded, totals)
-    machine, peak = _machine(run), _precision(run, identity)
+    machine, tf32 = _machine(run), _seen_tf32(run)
+    peaks = {label: program.peak(label, identity, seen_tf32=tf32) for label in ("", *counts)}
     rates, by_clock = fit_rates(measured, {} if workload.replay else counts)
-    found = points(run.label, measured, head, workload, totals, symbols, waits=not pace.queues)
+    found = points(run.label, measured, head, workload, totals, symbols, waits=not host.queues)
     said = (*check_bytes(measured, counts, head), *collected.warnings)
     notes = (
         *warnings,
-        *cautions.check_collection(run),
-        *cautions.check_ranges(run, measured, counts, rates, totals, replay=workload.replay),
-        *graph_notes(run, everything, workload),
-        *([f"{run.label}: {pace.said()}"] if pace.queues else []),
+        *check_collection(run, identity),
+        *check_ranges(run, measured, counts, rates, totals, replay=workload.replay),
+        *graph_notes(run, everything, workload.replay),
+        *([f"{run.label}: {host.note()}"] if host.queues else []),
         *(f"{run.label}: {w}" for w in said),
     )
-    rows = range_rows(
-        measured, counts, head, machine, peak,
-        {label: precision_of(label, peak, identity.config) for label in counts}, workload.replay,
-    )  # fmt: skip
+    rows = range_rows(measured, counts, head, machine, peaks[""], peaks, workload.replay)
     analysis = RunAnalysis(
         label=run.label,
-        traces=run.traces,
+        measured=run,
+        program=program,
         identity=identity,
         workload=workload,
         totals=totals,
         machine=machine,
-        precision=peak,
+        precision=peaks[""],
         gpus=tuple({(g.id, g.name): g for t in run.traces for g in t.gpus}.values()),
         ranks=_rank_rows(run, head, collected.waiting or collected.gpu_waiting),
         batch=_batch_summary(
-            run, everything, excluded, head, pace.queued_s if pace.queues else None
+            run, everything, excluded, head, host.queued_s if host.queues else None
         ),
-        ranges=tuple(kernel_rows(run, rows, workload, excluded)),
+        ranges=tuple(kernel_rows(run, rows, workload.replay, excluded)),
         rates=rates,
         rates_by_clock=by_clock,
         products=() if workload.replay else product_rates(measured, counts),
         copies=group_copies(run.parts, excluded, int(np.isfinite(head.seconds["host"]).sum())),
         collectives=collected.groups,
-        unattributed=cautions.unattributed(run),
+        unattributed=unattributed(run),
         roofline=fit_roofline(run.label, rates, totals),
         points=found,
         model=check_model(found, totals, rates),
@@ -125,7 +252,8 @@ def analyze_run(
         warnings=tuple(dict.fromkeys(notes)),
         skew=collected.skew,
     )
-    return replace(analysis, findings=find_losses(_facts(run, analysis, counts, collected)))
+    facts = _facts(analysis, counts, collected, peaks)
+    return replace(analysis, findings=ranked(facts, program.advice(facts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,21 +347,20 @@ def _machine(run: Run) -> Machine | None:
     return None
 
 
-def _precision(run: Run, identity: Identity) -> str:
-    """Which of the machine's peaks the products run against.
+def _seen_tf32(run: Run) -> bool:
+    """Whether kernels' names tell of single precision on tensor cores (TF32).
 
-    Single precision on tensor cores (TF32) is told by the mark, and by the kernels' names: cuBLAS
-    writes 'tf32' or the instruction's shape, 's1688', into them.
+    cuBLAS writes 'tf32' or the instruction's shape, 's1688', into them.
     """
     seen = False
     for trace, found in run.parts:
         kernels = np.unique(trace.ops.name[found.op])
         seen |= any(_TF32.search(trace.strings[k]) for k in kernels if k >= 0)
-    return precision(identity.values.get("b", 4), identity.config, seen_tf32=seen)
+    return seen
 
 
 def _rank_rows(run: Run, head: PathTimes, waiting: Waiting | None) -> tuple[RankRow, ...]:
-    gpus = cautions.gpu_of_rank(run)
+    gpus = gpu_of_rank(run)
     rows = []
     for i, rank in enumerate(run.ranks):
         host = head.seconds["host"][i]
@@ -252,9 +379,13 @@ def _rank_rows(run: Run, head: PathTimes, waiting: Waiting | None) -> tuple[Rank
 
 
 def _facts(
-    run: Run, analysis: RunAnalysis, counts: Mapping[str, Counts], collected: _Collected
+    analysis: RunAnalysis,
+    counts: Mapping[str, Counts],
+    collected: _Collected,
+    peaks: Mapping[str, str],
 ) -> Facts:
     """Gather what the findings are drawn from."""
+    run = analysis.measured
     head = next(row for row in analysis.ranges if row.label == run.batch_label)
     calls, seconds = synchronizations(
         run.traces, run.range_times, run.batch_label, analysis.batch.warmup
@@ -271,12 +402,12 @@ def _facts(
         waiting=collected.waiting,
         gpu_waiting=collected.gpu_waiting,
         reduced=_reduced(analysis),
-        gemms=tuple(_gemm_times(analysis, counts)),
-        shared_gpus=cautions.same_devices(run) if tells_devices(run.traces) else {},
+        gemms=tuple(_gemm_times(analysis, counts, peaks)),
+        shared_gpus=same_devices(run) if tells_devices(run.traces) else {},
         machine=analysis.machine,
         ranks=len(run.ranks),
         config=analysis.identity.config,
-        lacking=cautions.lacking(analysis.unattributed),
+        lacking=lacking(analysis.unattributed),
     )
 
 
@@ -298,14 +429,38 @@ def _host_seconds(rows: Sequence[RangeRow]) -> dict[str, float]:
     return spent
 
 
-def _gemm_times(analysis: RunAnalysis, counts: Mapping[str, Counts]) -> Iterator[GemmTime]:
+def _gemm_times(
+    analysis: RunAnalysis, counts: Mapping[str, Counts], peaks: Mapping[str, str]
+) -> Iterator[GemmTime]:
     """Products with the time that peak FLOP/s and memory bandwidth allow."""
     machine = analysis.machine
     bandwidth = machine.bandwidth_bytes_per_s.get("hbm") if machine else None
     for label, flops, rate in analysis.products:
         bound = None
-        name = precision_of(label, analysis.precision, analysis.identity.config)
-        peak = machine.peak_flops_per_s.get(name) if machine else None
+        peak = machine.peak_flops_per_s.get(peaks[label]) if machine else None
         if peak and bandwidth and rate.clock != "host":
             bound = max(flops / peak, counts[label].dram_bytes / bandwidth)
         yield GemmTime(label, flops / rate.value, flops, bound)
+
+
+def _chosen(runs: Sequence[RunAnalysis], fit: str | int | None) -> int:
+    """Index of the run that fits the roofline."""
+    labels = [run.label for run in runs]
+    if fit is None:
+        return next((i for i, run in enumerate(runs) if run.roofline is not None), 0)
+    if isinstance(fit, str) and fit in labels:
+        chosen = labels.index(fit)
+    elif str(fit).isdecimal() and len(str(fit)) < 10 and int(fit) < len(labels):
+        chosen = int(fit)
+    else:
+        raise WorkloadError(
+            f"expected --fit to name one of the runs {', '.join(labels)} (or its number from 0); "
+            f"got {fit!r}"
+        )
+    if runs[chosen].roofline is None:
+        lacking = [name for name, rate in runs[chosen].rates.items() if rate is None]
+        raise ModelError(
+            f"expected a roofline fitted on {labels[chosen]}; got no {' and no '.join(lacking)} "
+            f"there; leave --fit out to see why, or take another run"
+        )
+    return chosen

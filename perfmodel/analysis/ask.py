@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perfmodel.analysis.analyze import analyze_run
 from perfmodel.analysis.evidence import Evidence, draws, evidence, percentiles
 from perfmodel.analysis.predict import predict
-from perfmodel.analysis.runs import Options, analyze_traces, group
+from perfmodel.analysis.runs import group, time_runs
 from perfmodel.analysis.savings import Judge
 from perfmodel.analysis.whatif_result import WhatIf
 from perfmodel.base.errors import ModelError
@@ -15,10 +16,8 @@ from perfmodel.models.model import Model
 from perfmodel.programs.mlp.observe import observe
 from perfmodel.programs.mlp.paper import on_paper
 from perfmodel.programs.mlp.question import answer
+from perfmodel.programs.program import Options
 from perfmodel.readers.trace import Trace
-from perfmodel.timing.run import time_run
-
-BATCH_RANGE = "batch iteration"
 
 
 def ask(traces: Sequence[Trace], model: Model | None = None) -> WhatIf:
@@ -49,11 +48,10 @@ def ask(traces: Sequence[Trace], model: Model | None = None) -> WhatIf:
             f"{model.workload!r}; calibrate on reports of the trainer, or leave --model out"
         )
     label, members = found[0]
-    run = time_run(members, BATCH_RANGE, label=label)
+    (run,) = time_runs(members, Options())
     observed = observe(run)
     analysis, full = (
-        analyze_traces(members, Options({}, counting=counting)).runs[0]
-        for counting in ("document", "full")
+        analyze_run(run, Options(counting=counting)) for counting in ("document", "full")
     )
     mine = evidence(observed, analysis)
     judge = Judge(mine, draws(run, mine, observed), model)

@@ -8,17 +8,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.analysis import warnings as cautions
+from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.result import RunAnalysis
-from perfmodel.analysis.runs import Options, analyze_traces, identify
-from perfmodel.base.arrays import Floats
+from perfmodel.analysis.warnings import check_collection
+from perfmodel.base.arrays import Bool, Floats, Int64
 from perfmodel.programs.mlp.case import SETTINGS
-from perfmodel.readers.trace import GRAPH, KERNEL, NULL, Bool, Int64, Trace
+from perfmodel.programs.program import Options
+from perfmodel.readers.trace import GRAPH, KERNEL, NULL, Trace
 from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.collectives import NCCL, CollectiveGroup, is_nccl
 from perfmodel.timing.idle import BusyTime
 from perfmodel.timing.range_times import ranks_of
-from perfmodel.timing.run import Run, batch_seconds, batch_windows, time_run
+from perfmodel.timing.run import Run, batch_seconds, batch_windows
 from perfmodel.timing.samples import tabulate
 
 Progress = Callable[[str], object]
@@ -114,16 +115,16 @@ def launches_of(
     Raises
     ------
     ReportError, SchemaError, WorkloadError
-        As `perfmodel.analysis.runs.analyze_traces`.
+        As `perfmodel.analysis.analyze.analyze`.
     """
     if not traces:
         return ()
     chosen = Options({}, "full", batch_label=batch_label, warmup=warmup, by_time=by_time)
-    return tuple(_launch(run, by_time) for run in analyze_traces(traces, chosen, progress).runs)
+    return tuple(_launch(run) for run in analyze(traces, chosen, progress).runs)
 
 
-def _launch(found: RunAnalysis, by_time: bool) -> Launch:
-    run = time_run(found.traces, found.batch.label, label=found.label, by_time=by_time)
+def _launch(found: RunAnalysis) -> Launch:
+    run = found.measured
     if found.batch.queued_s is None:
         head = head_of(run, tabulate(run.range_times, run.ranks, run.batch_label))
         seconds = head.seconds["host"]
@@ -132,7 +133,7 @@ def _launch(found: RunAnalysis, by_time: bool) -> Launch:
     values = dict(found.identity.values)
     ranks = values.pop("p")
     settings = settings_of(found.identity.config)
-    warnings = [*identify(run, {})[1], *cautions.check_collection(run)]
+    warnings = [*found.program.identify(run, {})[1], *check_collection(run, found.identity)]
     split = None
     if why := _untold(run, ranks, settings):
         warnings.append(f"{found.label}: communication and computing are not told apart: {why}")

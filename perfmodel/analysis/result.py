@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from perfmodel.analysis.findings import Finding
 from perfmodel.analysis.rates import Rate
 from perfmodel.base.gpu import Gpu
 from perfmodel.machines.machine import Machine
 from perfmodel.models.roofline import Point, Roofline
+from perfmodel.programs.findings import Finding
 from perfmodel.programs.identify import Identity
+from perfmodel.programs.program import Program
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.collectives import CollectiveGroup
 from perfmodel.timing.copies import CopyGroup
 from perfmodel.timing.range_times import Path
+from perfmodel.timing.run import Run
 from perfmodel.timing.samples import Estimate
 from perfmodel.timing.stragglers import Skew
 from perfmodel.workloads.work import Counts, Workload
@@ -100,10 +102,11 @@ class ModelCheck:
 
 @dataclass(frozen=True, slots=True)
 class RunAnalysis:
-    """Everything perfmodel says about one run."""
+    """Everything perfmodel says about one run; `measured` is the run with all its range times."""
 
     label: str
-    traces: tuple[Trace, ...]
+    measured: Run
+    program: Program
     identity: Identity
     workload: Workload
     totals: Counts
@@ -125,6 +128,11 @@ class RunAnalysis:
     findings: tuple[Finding, ...]
     warnings: tuple[str, ...]
     skew: Skew | None = None
+
+    @property
+    def traces(self) -> tuple[Trace, ...]:
+        """The reports of the run."""
+        return self.measured.traces
 
 
 @dataclass(frozen=True, slots=True)

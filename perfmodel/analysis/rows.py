@@ -118,14 +118,12 @@ def _achieved(
     return rate, unit, rate / peak, name
 
 
-def kernel_rows(
-    run: Run, rows: Sequence[RangeRow], workload: Workload, warmup: int
-) -> list[RangeRow]:
+def kernel_rows(run: Run, rows: Sequence[RangeRow], replay: str, warmup: int) -> list[RangeRow]:
     """Insert the kernels of a replayed graph below its range, longest first.
 
     Their `gpu_busy_s` is the median over ranks and batches of the time in all kernels of a name.
     """
-    above = next((r for r in rows if workload.replay and r.label == workload.replay), None)
+    above = next((r for r in rows if replay and r.label == replay), None)
     if above is None or traced_as_a_whole(run):
         return list(rows)
     found = []

@@ -10,11 +10,6 @@ from perfmodel.base.errors import WorkloadError
 from perfmodel.workloads.work import Counts, Workload
 
 _FLAT = 0.05
-_SETTINGS = (
-    *("transport", "backend", "gemm", "math", "tf32", "overlap", "graph", "data_on"),
-    "sync_ranges",
-)
-"""Keys of the configuration mark that change how a batch runs, but not what it computes."""
 
 
 def elasticity(
@@ -82,8 +77,8 @@ def _setting(run: RunAnalysis) -> tuple[object, ...]:
     gpus = {r.gpu for r in run.ranks}
     kinds = frozenset((c.direction, c.memory) for c in run.copies)
     machine = run.machine.name if run.machine else None
-    config = tuple(str(run.identity.config.get(key)) for key in _SETTINGS)
-    return machine, len(run.ranks) / len(gpus), kinds, config
+    settings = tuple(run.identity.settings.items())
+    return machine, len(run.ranks) / len(gpus), kinds, settings
 
 
 def _sentence(symbol: str, swept: Sequence[Sequence[RunAnalysis]]) -> str:

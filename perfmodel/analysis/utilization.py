@@ -7,12 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from perfmodel.analysis.runs import Options, analyze_traces
+from perfmodel.analysis.analyze import analyze
 from perfmodel.base.table import Column, Table
 from perfmodel.machines.gpu_samples import COUNTERS, Series
+from perfmodel.programs.findings import idle_advice
+from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.readers.metrics import GpuMetric, read_metrics
-from perfmodel.timing.idle import Idle, advice, idle_of
+from perfmodel.timing.idle import Idle, idle_of
 
 LOW: Final = 0.9
 """Below this share a GPU is not well used, and what it idles in is worth a look."""
@@ -70,13 +72,17 @@ def answer(
         said = ("the GPU idles; give --report REPORT of the same program to see in which phase",)
         return Answer(cut, window_s, None, (), said if low else (), tuple(warnings))
     options = Options(values={}, batch_label=batch_label, warmup=warmup)
-    analysis = analyze_traces([read(path) for path in reports], options)
+    analysis = analyze([read(path) for path in reports], options)
     run = analysis.fitted
     if len(analysis.runs) > 1:
         warnings.append(f"the reports are of {len(analysis.runs)} runs: only {run.label} is shown")
-    idle = idle_of(run)
+    idle = idle_of(run.measured, run.batch.warmup, run.program.idle_causes)
     metrics = tuple(metric for path in reports for metric in read_metrics(path))
-    steps = advice(idle, run.identity.config) if idle.busy_share < LOW else ()
+    steps: tuple[str, ...] = ()
+    if idle.busy_share < LOW:
+        actions = run.program.actions(run.identity)
+        synchronizes = run.identity.settings.get("sync_ranges") == "True"
+        steps = idle_advice(idle, actions, synchronizes=synchronizes)
     return Answer(cut, window_s, idle, metrics, steps, tuple(warnings))
 
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 
 from perfmodel.analysis.rates import amounts, counted
-from perfmodel.programs.identify import read_mark
+from perfmodel.programs.identify import Identity
 from perfmodel.readers.trace import MPI_SOURCES, NULL, Trace
 from perfmodel.timing.copies import devices, tells_devices, unsized_copies
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import PathTimes
 from perfmodel.workloads.work import Counts
-
-_WITHOUT_MPI: Final = ("nccl", "peer", "none")
-"""Transports whose batches call no MPI."""
 
 
 def gpu_of_rank(run: Run) -> dict[int, int]:
@@ -52,10 +48,10 @@ def lacking(counts: Mapping[str, int]) -> int:
     return lost if lost > 0.01 * max(counts["gpu_ops"], 1) else 0
 
 
-def check_collection(run: Run) -> Iterator[str]:
+def check_collection(run: Run, identity: Identity) -> Iterator[str]:
     """Warn of what was not collected, and of GPU work that no range explains."""
     for trace in run.traces:
-        yield from _uncollected(trace, len(run.ranks))
+        yield from _uncollected(trace, len(run.ranks), identity)
     for trace, found in run.parts:
         if unsized := unsized_copies(trace, found):
             yield (
@@ -85,10 +81,9 @@ def check_collection(run: Run) -> Iterator[str]:
         )
 
 
-def _uncollected(trace: Trace, ranks: int) -> Iterator[str]:
+def _uncollected(trace: Trace, ranks: int, identity: Identity) -> Iterator[str]:
     """What one report of a run of so many ranks lacks, or holds amiss."""
-    config = read_mark(trace)
-    if len(trace.ops) == 0 and config.get("backend") != "numpy":
+    if len(trace.ops) == 0 and identity.uses_gpu:
         yield (
             f"{trace.source.name}: no GPU operation was recorded, so GPU times are missing; if "
             f"the program uses a GPU, profile it with --trace=nvtx,cuda,mpi"
@@ -98,7 +93,7 @@ def _uncollected(trace: Trace, ranks: int) -> Iterator[str]:
             f"{trace.source.name}: Nsight Systems {trace.product_version} records MPI calls "
             f"without sizes; 2023.4 and later record them"
         )
-    elif ranks > 1 and config.get("transport") not in _WITHOUT_MPI:
+    elif ranks > 1 and identity.uses_mpi:
         yield from _untraced_messages(trace)
     if len(set(trace.ranks.values())) < len(trace.ranks):
         yield (

@@ -77,8 +77,8 @@ def analyzed(
 
     Without an engine all of every report is kept, for who looks further into it.
     """
-    from perfmodel.analysis.fleet import analyze_reports
-    from perfmodel.analysis.runs import Options
+    from perfmodel.analysis.analyze import analyze_reports
+    from perfmodel.programs.program import Options
 
     workload = None
     if options["workload"]:

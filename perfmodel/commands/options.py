@@ -139,7 +139,7 @@ def engine_of(options: dict[str, Any]) -> Engine:
 
 def symbol_values(options: dict[str, Any]) -> dict[str, int]:
     """Symbols given on the command line."""
-    from perfmodel.programs.identify import DTYPE_BYTES
+    from perfmodel.base.units import DTYPE_BYTES
 
     values = {s: options[name] for name, s in _SYMBOLS.items() if options[name] is not None}
     if options["dtype"]:

@@ -82,7 +82,8 @@ def splits(reports: tuple[Path, ...], **options: Any) -> None:
 
 def _analyzed(reports: tuple[Path, ...]) -> list[Any]:
     """Analyze the reports, each by its own configuration, counting everything."""
-    from perfmodel.analysis.runs import Options, analyze_traces
+    from perfmodel.analysis.analyze import analyze
+    from perfmodel.programs.program import Options
     from perfmodel.readers import read
 
     if not reports:
@@ -93,7 +94,7 @@ def _analyzed(reports: tuple[Path, ...]) -> list[Any]:
             advance(f"reading {path.name}")
             traces.append(read(path))
         chosen = Options(values={}, counting="full")
-        analysis = analyze_traces(traces, chosen, lambda label: advance(f"analyzing {label}"))
+        analysis = analyze(traces, chosen, lambda label: advance(f"analyzing {label}"))
     for run in analysis.runs:
         for warning in run.warnings:
             warn(warning)

@@ -108,7 +108,7 @@ def _ranks(text: str | None, known: tuple[int, ...]) -> frozenset[int] | None:
 
 
 def _title(run: Run, batches: range | None, *, median: bool) -> str:
-    from perfmodel.analysis.runs import identify
+    from perfmodel.programs.mlp.identify import identify
 
     identity, problems = identify(run, {})
     for problem in problems:

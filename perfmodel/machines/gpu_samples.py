@@ -13,10 +13,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from perfmodel.base.arrays import Int64
 from perfmodel.base.errors import ReportError, SchemaError
 from perfmodel.base.files import check_path
 from perfmodel.machines.sampler import Reading
-from perfmodel.readers.trace import Int64
 
 Floats = npt.NDArray[np.float64]
 

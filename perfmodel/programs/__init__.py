@@ -1,1 +1,22 @@
-"""Programs: what is known of one kind of program."""
+"""Programs: what is known of one kind of program; the first that recognizes a report is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from perfmodel.programs.mlp.program import MLP_PROGRAM
+from perfmodel.programs.own import OWN_PROGRAM
+from perfmodel.programs.program import Options, Program
+from perfmodel.readers.trace import Trace
+
+PROGRAMS: Final[tuple[Program, ...]] = (MLP_PROGRAM, OWN_PROGRAM)
+"""In the order in which they are asked; the first is taken where none recognizes a report."""
+
+
+def program_of(traces: Sequence[Trace], options: Options) -> Program:
+    """Return the program that recognizes a report of a run."""
+    for program in PROGRAMS:
+        if any(program.recognizes(trace, options) for trace in traces):
+            return program
+    return PROGRAMS[0]

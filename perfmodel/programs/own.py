@@ -1,24 +1,71 @@
-"""Observations of a user's own workload: every range's own time on the host and on the GPU."""
+"""A program of the user's own, whose work a TOML file of formulas counts, range by range."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
-from perfmodel.analysis.runs import identify
 from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
 from perfmodel.models.part import BETWEEN
+from perfmodel.programs.findings import Actions, Facts, Finding, general
+from perfmodel.programs.identify import Identity
 from perfmodel.programs.mlp.case import own_case
+from perfmodel.programs.mlp.identify import identify, missing_values, precision
 from perfmodel.programs.mlp.observe import AHEAD, Observation
 from perfmodel.programs.mlp.parts import own_parts
+from perfmodel.programs.program import Options
+from perfmodel.readers.trace import Trace
 from perfmodel.timing.run import Run, batch_seconds
 from perfmodel.timing.samples import Clock, PathTimes, count_warmup, tabulate
 from perfmodel.workloads.work import Workload
 
 _CLOCKS: Final[dict[str, Clock]] = {"host": "host", "gpu": "gpu_busy"}
+
+
+class OwnProgram:
+    """See `perfmodel.programs.program.Program`."""
+
+    name: str = "own"
+    idle_causes: Mapping[str, str] = {}
+
+    def recognizes(self, trace: Trace, options: Options) -> bool:
+        """Whether the user gave formulas."""
+        return options.workload is not None
+
+    def steps(self, trace: Trace, options: Options) -> str:
+        """Return the range that the user, or the file, names."""
+        assert options.workload is not None  # `recognizes`
+        return options.batch_label or options.workload.batch_range
+
+    def identify(self, run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
+        """Take given values; p is what the report records, and sizes of messages may say more."""
+        return identify(run, given)
+
+    def workload(self, identity: Identity, options: Options) -> Workload | None:
+        """Return the user's formulas."""
+        return options.workload
+
+    def missing(self, label: str, symbols: Sequence[str], *, marked: bool) -> str:
+        """Name the flags that give them."""
+        return missing_values(label, symbols, marked=marked)
+
+    def peak(self, label: str, identity: Identity, *, seen_tf32: bool) -> str:
+        """Return the peak for elements of b bytes."""
+        return precision(identity.values.get("b", 4), {}, seen_tf32=seen_tf32)
+
+    def actions(self, identity: Identity) -> Actions:
+        """Return everything: the program says nothing of what it does."""
+        return Actions()
+
+    def advice(self, facts: Facts) -> Iterable[Finding]:
+        """Find what any program may lose."""
+        return general(facts, Actions())
+
+
+OWN_PROGRAM: Final = OwnProgram()
 
 
 def observe_own(run: Run, workload: Workload, given: Mapping[str, int]) -> Observation:

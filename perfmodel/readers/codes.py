@@ -6,8 +6,9 @@ from typing import Final
 
 import numpy as np
 
+from perfmodel.base.arrays import Int32, Int64
 from perfmodel.base.errors import ReportError
-from perfmodel.readers.trace import NO_NAME, Int32, Int64
+from perfmodel.readers.trace import NO_NAME
 
 _SAMPLE: Final = 997
 _DENSE: Final = 4

@@ -8,10 +8,11 @@ from typing import Final
 
 import numpy as np
 
+from perfmodel.base.arrays import Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers.rep import as_sqlite
 from perfmodel.readers.sqlite import Database
-from perfmodel.readers.trace import NULL, Int64
+from perfmodel.readers.trace import NULL
 
 TABLE: Final = "GPU_METRICS"
 NAMES: Final = "TARGET_INFO_GPU_METRICS"

@@ -7,10 +7,11 @@ from typing import Final
 
 import numpy as np
 
+from perfmodel.base.arrays import Int8, Int32, Int64
 from perfmodel.readers.codes import Ids, factorize
 from perfmodel.readers.nvtx import MPI_DOMAIN, PROCESS_BITS, Nvtx
 from perfmodel.readers.sqlite import Database
-from perfmodel.readers.trace import MPI_SOURCES, NULL, Int8, Int32, Int64, MpiCalls
+from perfmodel.readers.trace import MPI_SOURCES, NULL, MpiCalls
 
 TABLES: Final = (
     "MPI_P2P_EVENTS",

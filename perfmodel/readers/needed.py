@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from perfmodel.base.arrays import Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers.checks import EXPORT
 from perfmodel.readers.sqlite import Database
-from perfmodel.readers.trace import NULL, Int64
+from perfmodel.readers.trace import NULL
 
 
 def needed_columns(

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from perfmodel.base.arrays import Int32, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.gpu import Gpu
 from perfmodel.readers import mpi as mpi_tables
@@ -26,8 +27,6 @@ from perfmodel.readers.trace import (
     ApiCalls,
     Diagnostic,
     GpuOps,
-    Int32,
-    Int64,
     Ranges,
     Trace,
 )

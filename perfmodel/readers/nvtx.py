@@ -8,9 +8,10 @@ from typing import Final
 
 import numpy as np
 
+from perfmodel.base.arrays import Bool, Int8, Int32, Int64
 from perfmodel.readers.codes import Ids, factorize
 from perfmodel.readers.sqlite import Database
-from perfmodel.readers.trace import NO_NAME, NULL, Bool, Int8, Int32, Int64
+from perfmodel.readers.trace import NO_NAME, NULL
 
 MPI_DOMAIN: Final = "MPI"
 PROCESS_BITS: Final = ~0xFFFFFF

@@ -16,6 +16,7 @@ from typing import Final, Self
 
 import numpy as np
 
+from perfmodel.base.arrays import Bool, Int32, Int64
 from perfmodel.readers.header import check_header
 from perfmodel.readers.records import (
     ANY_HEADER,
@@ -31,7 +32,6 @@ from perfmodel.readers.records import (
     refuse,
     words,
 )
-from perfmodel.readers.trace import Bool, Int32, Int64
 
 __all__ = ["Damaged", "PageFile", "Unsupported"]
 

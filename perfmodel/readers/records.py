@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.readers.trace import NULL, Bool, Int32, Int64
+from perfmodel.base.arrays import Bool, Int32, Int64
+from perfmodel.readers.trace import NULL
 
 Bytes = npt.NDArray[np.uint8]
 

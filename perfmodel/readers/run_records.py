@@ -14,7 +14,8 @@ from perfmodel.analysis.measure import Launch, settings_of
 from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ReportError
 from perfmodel.base.escape import printable
-from perfmodel.programs.identify import DTYPE_BYTES, MARK_SYMBOLS
+from perfmodel.base.units import DTYPE_BYTES
+from perfmodel.programs.mlp.identify import MARK_SYMBOLS
 
 _QUEUE: Final = ("nccl", "peer", "none")
 """Transports whose batches a host on a GPU only queues: their host times tell nothing."""

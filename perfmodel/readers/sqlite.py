@@ -14,12 +14,13 @@ from urllib.parse import quote
 
 import numpy as np
 
+from perfmodel.base.arrays import Int32, Int64
 from perfmodel.base.errors import PerfmodelError, SchemaError
 from perfmodel.readers.checks import EXPORT, broken, changed, check_file, stamp
 from perfmodel.readers.pages import Damaged, PageFile, Unsupported
 from perfmodel.readers.records import as_text, decode
 from perfmodel.readers.schema import quoted, read_schema
-from perfmodel.readers.trace import NULL, Int32, Int64
+from perfmodel.readers.trace import NULL
 
 _ROWS = 1 << 18  # read at a time where SQLite reads them
 _HEADLINE = "*** in database main ***\n"  # of what quick_check finds in a b-tree

@@ -8,9 +8,10 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from perfmodel.base.arrays import Int8, Int32, Int64
 from perfmodel.readers.nsys import API_TABLE, OP_TABLES, check_export, narrow, read_strings
 from perfmodel.readers.sqlite import Database
-from perfmodel.readers.trace import NO_NAME, NULL, Int8, Int32, Int64
+from perfmodel.readers.trace import NO_NAME, NULL
 
 Progress = Callable[[int], object]
 """Called with the bytes of the file that were read since the call before."""

@@ -7,14 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from perfmodel.base.arrays import Bool, Int8, Int32, Int64
 from perfmodel.base.gpu import Gpu
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
-Int8 = npt.NDArray[np.int8]
-Bool = npt.NDArray[np.bool_]
 
 NULL: Final = int(np.iinfo(np.int64).min)
 """Stands for SQL NULL in an int64 column: an end never written, a size not recorded."""

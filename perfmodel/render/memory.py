@@ -8,13 +8,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from perfmodel.analysis.runs import Options, analyze_traces
+from perfmodel.analysis.analyze import analyze
 from perfmodel.base.errors import PerfmodelError, WorkloadError
 from perfmodel.base.gpu import Gpu
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
-from perfmodel.programs.identify import from_mark, read_mark
+from perfmodel.programs.identify import read_mark
 from perfmodel.programs.mlp.footprint import Footprint, footprint
+from perfmodel.programs.mlp.identify import from_mark
 from perfmodel.programs.mlp.memory import (
     SETTINGS,
     Allocation,
@@ -22,6 +23,7 @@ from perfmodel.programs.mlp.memory import (
     allocations,
     trainer_case,
 )
+from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.readers.memory import COLLECT, TABLE, read_memory
 from perfmodel.readers.trace import Trace
@@ -120,7 +122,7 @@ def answer(
 def _told(trace: Trace, given: Mapping[str, int]) -> dict[str, int]:
     """Symbols that a report without a whole mark tells by its messages' sizes."""
     try:
-        run = analyze_traces([trace], Options(values=given)).fitted
+        run = analyze([trace], Options(values=given)).fitted
     except PerfmodelError:
         return {}
     return dict(run.identity.values)

@@ -50,7 +50,7 @@ class AsyncBatches:
         """Whether the host is so far ahead that its own noise does not show."""
         return self.ratio > _IDLE_HOST
 
-    def said(self) -> str:
+    def note(self) -> str:
         """Say how batches of a host that queues are timed."""
         return (
             f"the host queues a batch in {si(self.queued_s, 's')} and does not wait until it is "

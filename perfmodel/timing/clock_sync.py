@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfmodel.readers.trace import Int64
+from perfmodel.base.arrays import Int64
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Floats
+from perfmodel.base.arrays import Bool, Floats, Int32, Int64
 from perfmodel.base.units import si
-from perfmodel.readers.trace import KERNEL, MPI_SOURCES, NULL, Bool, Int32, Int64, Trace
+from perfmodel.readers.trace import KERNEL, MPI_SOURCES, NULL, Trace
 from perfmodel.timing.clock_sync import align
 from perfmodel.timing.range_times import Attribution, Path, RangeTimes, ranks_of
 

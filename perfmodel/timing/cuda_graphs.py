@@ -12,7 +12,6 @@ from perfmodel.base.arrays import Floats
 from perfmodel.readers.trace import GRAPH, KERNEL, OP_KINDS
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import PathTimes
-from perfmodel.workloads.work import Workload
 
 _TILED: Final = re.compile(r"^(\w*?gemm)_\w+?_([tn]{2}_[tn]_tilesize\w+?)_stage.*")
 """cuBLAS's names of a hundred letters, of which the layout and the tile tell products apart."""
@@ -44,11 +43,11 @@ def traced_as_a_whole(run: Run) -> bool:
     return any((t.ops.kind[found.op] == GRAPH).any() for t, found in run.parts)
 
 
-def notes(run: Run, everything: Sequence[PathTimes], workload: Workload) -> Iterator[str]:
+def notes(run: Run, everything: Sequence[PathTimes], replay: str) -> Iterator[str]:
     """Say what a replay hides, and how to see it."""
-    if not workload.replay:
+    if not replay:
         return
-    if first_replay(everything, workload.replay, run.batch_label) is None:
+    if first_replay(everything, replay, run.batch_label) is None:
         yield (
             f"{run.label}: no batch only replays a CUDA graph: each is recorded first, in the "
             f"first epoch; profile two epochs or more"

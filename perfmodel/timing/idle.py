@@ -8,27 +8,20 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.analysis.result import RunAnalysis
+from perfmodel.base.arrays import Int64
 from perfmodel.base.errors import SchemaError
-from perfmodel.programs.mlp.rungs import Rungs
-from perfmodel.readers.trace import NULL, Int64
-from perfmodel.timing.range_times import Path, RangeTimes, ranks_of, time_ranges
+from perfmodel.readers.trace import NULL
+from perfmodel.timing.range_times import Path, RangeTimes, ranks_of
+from perfmodel.timing.run import Run
 
 BETWEEN: Final = "between batches"
 LAUNCHES: Final = "host launches"
-_CAUSES: Final = {
-    "copying images host -> device": "copying images",
-    "cudaMemcpyDeviceToHost": "summing gradients through the host",
-    "MPI_Allreduce": "summing gradients through the host",
-    "cudaMemcpyHostToDevice": "summing gradients through the host",
-}
+INPUTS: Final = "copying images"
+REDUCTIONS: Final = "summing gradients through the host"
 PAUSE_S: Final = 0.1
 _RARE: Final = 10
 """An idle stretch of `PAUSE_S` between two batches, and so many times the usual one, is no part of
 training: it is left out and said."""
-
-_WORTH: Final = 0.02
-"""Causes below this share of the window are not worth advice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +94,16 @@ class Idle:
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def idle_of(run: RunAnalysis) -> Idle:
+def idle_of(run: Run, warmup: int, causes: Mapping[str, str] | None = None) -> Idle:
     """Split the time in which the GPUs of a run idled by what the host did meanwhile.
+
+    Parameters
+    ----------
+    run : Run
+    warmup : int
+        Leading batches to leave out.
+    causes : mapping of str to str, optional
+        Cause by the label of the range in which the host is.
 
     Raises
     ------
@@ -112,25 +113,24 @@ def idle_of(run: RunAnalysis) -> Idle:
     ranks: list[RankBusy] = []
     idle: dict[Path, int] = {}
     for trace in run.traces:
-        times, _ = time_ranges(trace, run.batch.label)
         for process, rank in ranks_of(trace).items():
             mine = trace.ops.process == process
             if not mine.any():
                 continue
             busy = BusyTime(trace.ops.start_ns[mine], trace.ops.end_ns[mine])
-            found = _of_rank(times, rank, run.batch.label, run.batch.warmup, busy)
+            found = _of_rank(run.range_times, rank, run.batch_label, warmup, busy)
             if found is not None:
                 ranks.append(found[0])
                 for path, ns in found[1].items():
                     idle[path] = idle.get(path, 0) + ns
     if not ranks:
         raise SchemaError(
-            f"{run.label}: wanted GPU work of batches behind the warm-up; found none; profile more "
+            f"{run.label}: expected GPU work of batches behind the warm-up; got none; profile more "
             f"batches with --trace=cuda,nvtx"
         )
     batches, window = sum(r.batches for r in ranks), sum(r.window_s for r in ranks)
     phases = [
-        IdlePhase(path, cause_of(path), ns * 1e-9 / batches, ns * 1e-9 / window)
+        IdlePhase(path, cause_of(path, causes or {}), ns * 1e-9 / batches, ns * 1e-9 / window)
         for path, ns in idle.items()
     ]
     return Idle(tuple(ranks), tuple(sorted(phases, key=lambda p: -p.idle_s)))
@@ -166,30 +166,13 @@ class BusyTime:
         return int(self._end[at - 1]) if at else until_ns
 
 
-def cause_of(path: Path) -> str:
-    """Return why the GPU idles in a range, as the trainer names its ranges."""
+def cause_of(path: Path, causes: Mapping[str, str]) -> str:
+    """Return why the GPU idles in a range: by the innermost label that names a cause."""
     if path == (BETWEEN,):
         return BETWEEN
-    named = next((_CAUSES[label] for label in reversed(path) if label in _CAUSES), LAUNCHES)
-    return "summing gradients through the host" if path[-1].startswith("MPI_") else named
-
-
-def advice(idle: Idle, config: Mapping[str, object]) -> tuple[str, ...]:
-    """Say what removes the largest causes, with the trainer's flags where the mark is its own."""
-    rungs = Rungs(config)
-    known = {
-        "copying images": rungs.keep_inputs(),
-        "summing gradients through the host": (
-            f"reduce on the GPUs: NCCL{rungs.flag('--transport nccl')}, or CUDA-aware MPI"
-        ),
-        LAUNCHES: rungs.launch_less(synchronizes=config.get("sync_ranges") is True),
-        BETWEEN: f"evaluate less often{rungs.flag('--evaluate-every 0')}, or train longer epochs",
-    }
-    return tuple(
-        f"{cause}: the GPU idles {share:.0%} of the time; {known[cause]}"
-        for cause, share in idle.causes.items()
-        if share >= _WORTH
-    )
+    if path[-1].startswith("MPI_"):
+        return REDUCTIONS
+    return next((causes[label] for label in reversed(path) if label in causes), LAUNCHES)
 
 
 def _of_rank(

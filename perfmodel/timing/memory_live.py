@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfmodel.base.arrays import Int64
 from perfmodel.readers.memory import MemoryEvents
-from perfmodel.readers.trace import MEMORY_KINDS, NULL, Int64, Trace
+from perfmodel.readers.trace import MEMORY_KINDS, NULL, Trace
 from perfmodel.timing.range_times import ranks_of
 
 

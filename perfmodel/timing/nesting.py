@@ -8,7 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.readers.trace import NULL, Bool, Int32, Int64, Ranges
+from perfmodel.base.arrays import Bool, Int32, Int64
+from perfmodel.readers.trace import NULL, Ranges
 
 _PEELS: Final = 64
 _SAFE: Final = 2**62

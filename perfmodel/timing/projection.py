@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfmodel.readers.trace import NULL, ApiCalls, GpuOps, Int32, Int64, Trace
+from perfmodel.base.arrays import Int32, Int64
+from perfmodel.readers.trace import NULL, ApiCalls, GpuOps, Trace
 from perfmodel.timing.nesting import Nesting, enclosing
 
 

@@ -11,9 +11,10 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arena import Arena
+from perfmodel.base.arrays import Bool, Int32, Int64
 from perfmodel.readers.codes import factorize
 from perfmodel.readers.nvtx import PROCESS_BITS
-from perfmodel.readers.trace import NULL, Bool, Int32, Int64
+from perfmodel.readers.trace import NULL
 from perfmodel.timing.nesting import Nesting, innermost, start_keys
 from perfmodel.timing.projection import Projection
 

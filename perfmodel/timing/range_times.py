@@ -8,10 +8,11 @@ from typing import Final
 
 import numpy as np
 
+from perfmodel.base.arrays import Int32, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers.codes import check_sum, sums
 from perfmodel.readers.nvtx import MPI_DOMAIN
-from perfmodel.readers.trace import MEMCPY, NULL, Int32, Int64, Trace, rows
+from perfmodel.readers.trace import MEMCPY, NULL, Trace, rows
 from perfmodel.timing.nesting import Nesting, enclosing, nest
 from perfmodel.timing.projection import Launches, all_pairs, attribute
 

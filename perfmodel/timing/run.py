@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from perfmodel.base.arrays import Int64
 from perfmodel.base.errors import SchemaError
-from perfmodel.readers.trace import NULL, Int64, Trace
+from perfmodel.readers.trace import NULL, Trace
 from perfmodel.timing.range_times import Attribution, RangeTimes, concatenate, time_ranges
 
 

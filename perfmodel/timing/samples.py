@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 import numpy as np
 
-from perfmodel.base.arrays import Floats
-from perfmodel.readers.trace import NULL, Int32, Int64
+from perfmodel.base.arrays import Floats, Int32, Int64
+from perfmodel.readers.trace import NULL
 from perfmodel.timing.range_times import Path, RangeTimes
 
 Clock = Literal["host", "gpu_projection", "gpu_busy"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfmodel.base.arrays import Floats
-from perfmodel.readers.trace import NULL, Bool, Int64
+from perfmodel.base.arrays import Bool, Floats, Int64
+from perfmodel.readers.trace import NULL
 from perfmodel.timing.collectives import Calls, Matched, blocking
 
 

@@ -12,9 +12,10 @@ from typing import Final
 
 import numpy as np
 
+from perfmodel.base.arrays import Bool, Int64
 from perfmodel.base.units import si
 from perfmodel.readers.nvtx import MPI_DOMAIN
-from perfmodel.readers.trace import COPY_KINDS, KERNEL, MEMCPY, NULL, OP_KINDS, Bool, Int64, Trace
+from perfmodel.readers.trace import COPY_KINDS, KERNEL, MEMCPY, NULL, OP_KINDS, Trace
 from perfmodel.timing.collectives import is_nccl
 from perfmodel.timing.cuda_graphs import shortened
 from perfmodel.timing.nesting import nest

@@ -12,15 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.programs.identify import read_mark
+from perfmodel.base.arrays import Bool, Int32, Int64
 from perfmodel.readers.trace import (
     KERNEL,
     MPI_SOURCES,
     NO_NAME,
     NULL,
-    Bool,
-    Int32,
-    Int64,
     MpiCalls,
     Ranges,
     Trace,
@@ -31,16 +28,17 @@ from perfmodel.timing.range_times import Attribution
 from perfmodel.timing.run import TimedReport
 
 _COLLECTIVE = MPI_SOURCES.index("collectives")
+_GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 
 
 def trim(observed: TimedReport, *, replays: bool = False) -> TimedReport:
     """Drop the rows of a report that an analysis does not look at.
 
-    Every kernel is kept where batches replay a CUDA graph: the report's mark says so, or the
-    workload does (`replays`).
+    Every kernel is kept where batches replay a CUDA graph: the report has such launches, or the
+    workload says so (`replays`).
     """
     trace, found = observed.trace, observed.attribution
-    replays |= read_mark(trace).get("graph") is True
+    replays |= any(name.startswith(_GRAPH_LAUNCHES) for name in trace.strings)
     op = _operations(trace, found, replays=replays)
     inside = op[found.op]
     position = np.cumsum(op) - 1

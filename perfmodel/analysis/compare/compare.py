@@ -32,9 +32,10 @@ from perfmodel.analysis.compare.series import (
     Launch,
     launch_of,
 )
-from perfmodel.analysis.runs import group, identify
+from perfmodel.analysis.runs import group
 from perfmodel.base.errors import ReportError, WorkloadError
-from perfmodel.programs.identify import MARK_KEY, MARK_SYMBOLS, Identity
+from perfmodel.programs.identify import MARK_KEY, Identity
+from perfmodel.programs.mlp.identify import MARK_SYMBOLS, identify
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.async_batches import AsyncBatches, time_async
 from perfmodel.timing.collectives import NCCL

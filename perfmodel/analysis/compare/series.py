@@ -8,10 +8,10 @@ from typing import Final, Literal
 
 import numpy as np
 
-from perfmodel.base.arrays import Floats
+from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.programs.mlp.mlp_ranges import GRAPH as GRAPH_RANGE
-from perfmodel.readers.trace import COPY_KINDS, GRAPH, KERNEL, MEMCPY, MEMORY_KINDS, Int64, Trace
+from perfmodel.readers.trace import COPY_KINDS, GRAPH, KERNEL, MEMCPY, MEMORY_KINDS, Trace
 from perfmodel.timing.async_batches import AsyncBatches, head_of, time_async, until_done
 from perfmodel.timing.collectives import Calls, calls_by_rank, is_nccl, marked_by_nccl, nccl_calls
 from perfmodel.timing.cuda_graphs import first_replay

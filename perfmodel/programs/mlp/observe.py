@@ -8,17 +8,17 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.analysis.runs import identify
-from perfmodel.base.arrays import Floats
+from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import ModelError
 from perfmodel.base.escape import printable
 from perfmodel.models.part import BETWEEN, D2H, DERIVED, H2D, REDUCE, route
 from perfmodel.programs.identify import read_mark
 from perfmodel.programs.mlp.case import MLP, Case, from_mark
+from perfmodel.programs.mlp.identify import identify
 from perfmodel.programs.mlp.mlp_ranges import COPY, NCCL, PEER
 from perfmodel.programs.mlp.observe_replay import replayed_parts
 from perfmodel.programs.mlp.parts import mlp_parts
-from perfmodel.readers.trace import KERNEL, MEMCPY, NULL, Int64
+from perfmodel.readers.trace import KERNEL, MEMCPY, NULL
 from perfmodel.timing.run import Run, batch_seconds
 from perfmodel.timing.samples import count_warmup, tabulate
 

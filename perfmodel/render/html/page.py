@@ -29,7 +29,6 @@ from perfmodel.render.html.lead import lead
 from perfmodel.render.html.model import model as model_blocks
 from perfmodel.render.html.origin import machine, provenance
 from perfmodel.render.summary import what_ran
-from perfmodel.timing.run import time_run
 
 _NO_MODEL: Final = (
     "give what perfmodel calibrate wrote with --model; without it savings are bounds, not "
@@ -131,7 +130,7 @@ def _facts(run: RunAnalysis) -> Iterator[tuple[str, str]]:
 
 def _sections(analysis: Analysis, asked: Asked) -> Iterator[Section]:
     run = analysis.fitted
-    measured = time_run(run.traces, run.batch.label, label=run.label, by_time=True)
+    measured = run.measured
 
     def section(key: str, title: str, intro: str, blocks: Iterator[Block]) -> Section:
         return Section(key, title, intro, tuple(blocks))

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.base.arena import Arena
+from perfmodel.base.arrays import Bool, Int32, Int64
 from perfmodel.readers.codes import check_magnitude, magnitude
-from perfmodel.readers.trace import Bool, Int32, Int64
 
 _FINE: Final = 15
 _SIGNIFICANT: Final = 16

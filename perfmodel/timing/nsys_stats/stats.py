@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from perfmodel.base.arrays import Bool, Int8, Int64
 from perfmodel.base.errors import PerfmodelError, SchemaError
 from perfmodel.readers.codes import factorize
 from perfmodel.readers.trace import (
@@ -22,9 +23,6 @@ from perfmodel.readers.trace import (
     NULL,
     PUSH_POP,
     STYLES,
-    Bool,
-    Int8,
-    Int64,
     Trace,
     rows,
 )

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from perfmodel.base.arrays import Bool, Int32, Int64
 from perfmodel.readers.codes import sums
-from perfmodel.readers.trace import MPI_SOURCES, NO_NAME, Bool, Int32, Int64
+from perfmodel.readers.trace import MPI_SOURCES, NO_NAME
 from perfmodel.timing.nsys_stats.figures import Groups, Tally, round_half_up
 from perfmodel.timing.nsys_stats.statistic import Statistic
 

@@ -1,0 +1,368 @@
+"""Findings: what a batch loses, ranked by potential saving, and what to change."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from perfmodel.base.units import si
+from perfmodel.machines.machine import Machine
+from perfmodel.timing.collectives import CollectiveGroup, Waiting
+from perfmodel.timing.copies import CopyGroup
+from perfmodel.timing.idle import BETWEEN, INPUTS, LAUNCHES, REDUCTIONS, Idle
+from perfmodel.timing.samples import Estimate
+
+_WORTH: Final = 0.01
+"""Savings below this share of a batch are not worth a line."""
+
+_WORTH_IDLE: Final = 0.02
+"""Causes of idling below this share of the time are not worth advice."""
+
+_OF_PCIE: Final = 0.8
+"""Share of PCIe's datasheet rate that large pinned copies reach (52.7 of 64 GB/s on an H200)."""
+
+_PEERS: Final = 8
+"""So many GPUs of one host reach each other's memory directly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One loss, with the evidence for it and what to change.
+
+    `saving_s` is an upper bound per batch, None where it cannot be told. Savings overlap: they
+    do not add up.
+    """
+
+    title: str
+    saving_s: float | None
+    evidence: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class GemmTime:
+    """One range's products: achieved rate against the time its ceilings allow."""
+
+    label: str
+    seconds: float
+    flops: float
+    bound_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReduce:
+    """NCCL's all-reduce of `bytes` a rank and batch: its kernels' time, less waiting if known."""
+
+    seconds: float
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the findings are drawn from; all times are medians per rank and batch.
+
+    `waiting` is about MPI, on the host; `gpu_waiting` about NCCL's kernels, which count as busy.
+    `config` is the run's configuration mark: what it already does is not advised. `lacking` are GPU
+    operations of the whole run that no batch has: with some, `busy_s` is a lower bound. `host_s` is
+    host time by range; a program that knows its ranges says which of it completes reductions that
+    began before (`polled_s`) and which is spent in copies, by direction (`copying_s`).
+    """
+
+    batch: Estimate
+    busy_s: float | None
+    gpu_ops: float
+    synchronizations: float
+    synchronize_s: float
+    host_s: Mapping[str, float]
+    copies: Sequence[CopyGroup]
+    collectives: Sequence[CollectiveGroup]
+    waiting: Waiting | None
+    gemms: Sequence[GemmTime]
+    shared_gpus: Mapping[int, tuple[int, ...]]
+    machine: Machine | None
+    ranks: int
+    gpu_waiting: Waiting | None = None
+    reduced: DeviceReduce | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    lacking: int = 0
+    polled_s: float = 0.0
+    copying_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Actions:
+    """What to advise: everything by default, less what a program says that it does.
+
+    Attributes
+    ----------
+    known : bool
+        Whether the program said how it runs.
+    done : set of str
+        What it does already, of 'fused' (small kernels), 'graph' (a CUDA graph a step), 'prefetch'
+        (inputs), 'overlapped' (nothing is left to overlap), 'own kernels', 'tf32', 'tf32x3', 'peer'
+        (no kernel could sum over the GPUs' memory).
+    flags : mapping of str to str
+        The program's own flags, by what they do.
+    """
+
+    known: bool = False
+    done: Set[str] = frozenset()
+    flags: Mapping[str, str] = field(default_factory=dict)
+
+    def flag(self, what: str) -> str:
+        """Return the program's flag for something in parentheses; empty if it has none."""
+        return f" ({self.flags[what]})" if what in self.flags else ""
+
+    def launch_less(self, *, synchronizes: bool) -> str:
+        """What shortens the time in which the GPU waits for the host."""
+        steps = []
+        if "fused" not in self.done:
+            steps.append(f"fuse elementwise kernels{self.flag('fuse')}")
+        if synchronizes or not self.known:
+            steps.append("drop synchronizations between ranges")
+        if "graph" not in self.done:
+            steps.append(f"capture the step in a CUDA graph{self.flag('graph')}")
+        if not steps:
+            return "give the GPU more work per launch: a larger batch, or fewer ranks"
+        return f"launch less: {', '.join(steps)}"
+
+    def pin(self, direction: str) -> str:
+        """How to take host buffers from page-locked memory."""
+        said = "allocate the host buffers with cudaMallocHost (CuPy: cupyx.empty_pinned)"
+        flags = self.flags.get("pin out" if direction == "Device-to-Host" else "pin in")
+        return f"{said[:-1]}; {flags})" if flags else said
+
+    def keep_inputs(self) -> str:
+        """How not to wait for inputs."""
+        keep = f"keep the training set on the GPU{self.flag('keep')}"
+        if "prefetch" in self.done:
+            return keep
+        return (
+            f"{keep}, or copy the next batch on a stream of its own while this one computes"
+            f"{self.flag('prefetch')}"
+        )
+
+    def balance(self) -> str:
+        """How ranks wait less for each other."""
+        said = "balance the ranks' work before the collective"
+        if "overlapped" in self.done:
+            return said
+        return f"{said}, or overlap it with computing{self.flag('overlap')}"
+
+    def multiply(self) -> str:
+        """What a product may still gain from."""
+        steps = []
+        if "own kernels" not in self.done:
+            steps.append(f"a kernel tiled for this shape{self.flag('tile')}")
+        if not self.done & {"tf32", "tf32x3"}:
+            steps.append(f"tensor cores{self.flag('tf32') or ' (TF32)'}")
+        if "tf32x3" in self.done:
+            steps.append(f"one product of TF32 numbers for three, less exact{self.flag('one')}")
+        if "fused" not in self.done:
+            steps.append(f"fusing it with its neighbours{self.flag('fuse')}")
+        if not steps:
+            return "larger matrices: a larger batch, or fewer ranks"
+        return ", ".join(steps[:-1]) + (", or " if len(steps) > 1 else "") + steps[-1]
+
+    def reduce_on_gpus(self) -> str:
+        """How gradients need not pass through the host."""
+        return f"reduce on the GPUs: NCCL{self.flag('nccl')}, or CUDA-aware MPI"
+
+    def reduce_faster(self, ranks: int) -> str:
+        """What is left where an all-reduce over NVLink is mostly latency."""
+        steps = []
+        if "peer" not in self.done and ranks <= _PEERS:
+            steps.append(
+                f"one kernel that reads the other GPUs' gradients and takes the step"
+                f"{self.flag('peer')}"
+            )
+        if "overlapped" not in self.done:
+            steps.append(f"sum what is computed first beside the rest{self.flag('overlap')}")
+        return ", or ".join(steps) or "fewer ranks, which have more to compute for every message"
+
+    def evaluate_less(self) -> str:
+        """How to idle less between batches."""
+        return f"evaluate less often{self.flag('evaluate')}, or train longer epochs"
+
+
+def general(facts: Facts, actions: Actions) -> Iterator[Finding]:
+    """Find what any program may lose, by the times of its GPU, its copies and its collectives."""
+    yield from shared_gpus(facts)
+    for find in (
+        idle_gpu, nccl_latency, pageable_copies, waiting_ranks, many_reductions, slow_products,
+    ):  # fmt: skip
+        yield from find(facts, actions)
+
+
+def ranked(facts: Facts, found: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the findings worth at least one percent of a batch, largest saving first.
+
+    A saving is between nothing and the whole batch; those that cannot be told come last.
+    """
+    if facts.batch.value <= 0:
+        return ()
+    worth = [
+        f if f.saving_s is None else replace(f, saving_s=min(f.saving_s, facts.batch.value))
+        for f in found
+        if f.saving_s is None or f.saving_s >= _WORTH * facts.batch.value
+    ]
+    return tuple(sorted(worth, key=lambda f: (f.saving_s is None, -(f.saving_s or 0.0))))
+
+
+def shared_gpus(facts: Facts) -> Iterator[Finding]:
+    """Ranks that run on one device."""
+    for gpu, ranks in facts.shared_gpus.items():
+        who = " and ".join(str(r) for r in ranks)
+        yield Finding(
+            f"ranks {who} share GPU {gpu}",
+            None,
+            f"the operations of ranks {who} ran on one device, so their GPU times include each "
+            f"other",
+            "give every rank a GPU of its own (CUDA_VISIBLE_DEVICES by local rank)",
+        )
+
+
+def idle_gpu(facts: Facts, actions: Actions) -> Iterator[Finding]:
+    """Time in which neither the GPU nor a collective works: launches, synchronizations, Python."""
+    if facts.busy_s is None:
+        return
+    mpi = statistics.median(facts.waiting.seconds) if facts.waiting else 0.0
+    mpi = max(mpi, facts.polled_s)
+    idle = facts.batch.value - facts.busy_s - mpi
+    if idle <= 0:
+        return
+    mpi_said = f", collectives take {si(mpi, 's')}" if facts.waiting or mpi else ""
+    evidence = (
+        f"the GPU is busy {'at least ' * bool(facts.lacking)}{share_of_batch(facts, facts.busy_s)}"
+        f"{mpi_said}; "
+        f"{facts.gpu_ops:.0f} GPU operation{'s' * (round(facts.gpu_ops) != 1)}"
+    )
+    if facts.synchronizations:
+        evidence += (
+            f" and {facts.synchronizations:.0f} synchronizing calls "
+            f"({si(facts.synchronize_s, 's')} inside them)"
+        )
+    evidence += " per batch"
+    action = actions.launch_less(synchronizes=facts.synchronizations > 0)
+    if facts.lacking:
+        evidence += f"; {facts.lacking} operations of the run are in no range, and not counted"
+        action = f"count these first, as the warning says (--attribute time); then {action}"
+    yield Finding("the GPU waits for the host", idle, evidence, action)
+
+
+def nccl_latency(facts: Facts, actions: Actions) -> Iterator[Finding]:
+    """NCCL's all-reduce against what the link needs for its bytes: the rest is latency."""
+    reduced = facts.reduced
+    direct = over_nvlink(facts, reduced.bytes) if reduced is not None else None
+    if reduced is None or direct is None or reduced.bytes <= 0:
+        return
+    yield Finding(
+        "NCCL's all-reduce is mostly latency",
+        reduced.seconds - direct,
+        f"its kernels transfer for {share_of_batch(facts, reduced.seconds)}; "
+        f"{si(reduced.bytes, 'B')} over NVLink needs {si(direct, 's')}",
+        actions.reduce_faster(facts.ranks),
+    )
+
+
+def pageable_copies(facts: Facts, actions: Actions) -> Iterator[Finding]:
+    """Copies from and to pageable memory, against pinned ones."""
+    for group in facts.copies:
+        if group.memory != "pageable":
+            continue
+        pinned = [g for g in facts.copies if g.memory == "pinned" and g.largest_bytes > 1e5]
+        if pinned:
+            rate = max(g.bytes_per_s for g in pinned)
+            source = f"pinned copies in this report reach {si(rate, 'B/s')}"
+        elif facts.machine and "pcie" in facts.machine.bandwidth_bytes_per_s:
+            rate = _OF_PCIE * facts.machine.bandwidth_bytes_per_s["pcie"]
+            source = f"pinned ones should reach about {si(rate, 'B/s')}"
+        else:
+            continue
+        spent = max(facts.copying_s.get(group.direction, 0.0), group.seconds)
+        yield Finding(
+            f"{group.direction} copies use pageable memory",
+            spent - group.bytes / rate,
+            f"{group.count:.0f} copies, {si(group.bytes, 'B')} per batch at "
+            f"{si(group.bytes_per_s, 'B/s')} on the copy engine, "
+            f"{share_of_batch(facts, spent)} on the host; {source}",
+            actions.pin(group.direction),
+        )
+
+
+def waiting_ranks(facts: Facts, actions: Actions) -> Iterator[Finding]:
+    """Time in collectives before the last rank has come."""
+    for waiting, where in (
+        (facts.waiting, "collectives"),
+        (facts.gpu_waiting, "NCCL's kernels, which keep its GPU busy meanwhile"),
+    ):
+        if waiting is None or waiting.waiting_s is None:
+            continue
+        worst = max(range(len(waiting.waiting_s)), key=waiting.waiting_s.__getitem__)
+        seconds = waiting.waiting_s[worst]
+        yield Finding(
+            "ranks wait for each other",
+            seconds,
+            f"rank {worst} waits longest in {where}: {share_of_batch(facts, seconds)}",
+            actions.balance(),
+        )
+
+
+def many_reductions(facts: Facts, actions: Actions) -> Iterator[Finding]:
+    """Several all-reduces of MPI a batch, most of them small."""
+    reduced = [g for g in facts.collectives if g.name == "MPI_Allreduce" and g.bytes]
+    count = sum(g.count for g in reduced)
+    if count < 1.5:
+        return
+    small = [g for g in reduced if g.bytes and g.bytes < 65536]
+    saved = sum(g.count * g.seconds for g in small)
+    yield Finding(
+        "the gradients are reduced in several messages",
+        saved,
+        f"{count:.0f} all-reduces per batch, {len(small)} of them under 64 KB, which together "
+        f"take {si(saved, 's')}",
+        f"keep the gradients in one flat buffer: one copy and one all-reduce{actions.flag('flat')}",
+    )
+
+
+def slow_products(facts: Facts, actions: Actions) -> Iterator[Finding]:
+    """Products against the ceilings of the machine."""
+    for gemm in facts.gemms:
+        if gemm.bound_s is None:
+            continue
+        yield Finding(
+            f"{gemm.label} runs at {gemm.bound_s / gemm.seconds:.0%} of its ceiling",
+            gemm.seconds - gemm.bound_s,
+            f"{si(gemm.flops, 'FLOP')} in {si(gemm.seconds, 's')} = "
+            f"{si(gemm.flops / gemm.seconds, 'FLOP/s')}; the machine's ceilings allow "
+            f"{si(gemm.bound_s, 's')}",
+            actions.multiply(),
+        )
+
+
+def share_of_batch(facts: Facts, seconds: float) -> str:
+    """Say so many seconds as a share of the batch."""
+    return f"{si(seconds, 's')} of {si(facts.batch.value, 's')}, {seconds / facts.batch.value:.0%}"
+
+
+def over_nvlink(facts: Facts, size: float) -> float | None:
+    """Seconds of a ring between the GPUs; half the data sheet's rate is one direction."""
+    link = facts.machine.bandwidth_bytes_per_s.get("nvlink") if facts.machine else None
+    return None if link is None else 2 * (facts.ranks - 1) / facts.ranks * size / (link / 2)
+
+
+def idle_advice(idle: Idle, actions: Actions, *, synchronizes: bool) -> tuple[str, ...]:
+    """Say what removes the largest causes of a GPU's idling."""
+    known = {
+        INPUTS: actions.keep_inputs(),
+        REDUCTIONS: actions.reduce_on_gpus(),
+        LAUNCHES: actions.launch_less(synchronizes=synchronizes),
+        BETWEEN: actions.evaluate_less(),
+    }
+    return tuple(
+        f"{cause}: the GPU idles {share:.0%} of the time; {known[cause]}"
+        for cause, share in idle.causes.items()
+        if share >= _WORTH_IDLE
+    )

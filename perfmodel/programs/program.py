@@ -1,0 +1,87 @@
+"""The interface between an analysis and what is known of one kind of program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from perfmodel.programs.findings import Actions, Facts, Finding
+from perfmodel.programs.identify import Identity
+from perfmodel.readers.trace import Trace
+from perfmodel.timing.run import Run
+from perfmodel.workloads.work import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user may choose; None lets the report decide.
+
+    Attributes
+    ----------
+    values : mapping of str to int
+        Given symbols (D, H, C, B, p, ...).
+    counting : {'document', 'full'}
+        How FLOPs and bytes are counted.
+    workload : Workload or None
+        The user's own formulas.
+    batch_label : str or None
+        Name of the range that is one batch.
+    warmup : int or None
+        Leading batches to leave out.
+    by_time : bool
+        Whether GPU work of other threads belongs to the range open at its launch.
+    fit : str, int or None
+        Index or label of the run that fits the roofline, the first that can by default.
+    """
+
+    values: Mapping[str, int] = field(default_factory=dict)
+    counting: str = "document"
+    workload: Workload | None = None
+    batch_label: str | None = None
+    warmup: int | None = None
+    by_time: bool = False
+    fit: str | int | None = None
+
+
+class Program(Protocol):
+    """One kind of program: how its reports are recognized, and what they mean.
+
+    Attributes
+    ----------
+    name : str
+        As `analysis.json` names it.
+    idle_causes : mapping of str to str
+        Why a GPU idles, by the label of the range in which the host is.
+    """
+
+    name: str
+    idle_causes: Mapping[str, str]
+
+    def recognizes(self, trace: Trace, options: Options) -> bool:
+        """Whether a report is of such a program."""
+
+    def steps(self, trace: Trace, options: Options) -> str:
+        """Return the name of the range that is one batch."""
+
+    def identify(self, run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
+        """Return the values of the workload's symbols, given ones first, and warnings."""
+
+    def workload(self, identity: Identity, options: Options) -> Workload | None:
+        """Return the formulas of the run's FLOPs and bytes; None if nothing is known of them."""
+
+    def missing(self, label: str, symbols: Sequence[str], *, marked: bool) -> str:
+        """Say how to give the values of symbols that a run's report does not tell."""
+
+    def peak(self, label: str, identity: Identity, *, seen_tf32: bool) -> str:
+        """Return which of a machine's peaks the products of a range run against.
+
+        `label` is empty for the run as a whole. `seen_tf32` says that kernels' names show tensor
+        cores for single precision.
+        """
+
+    def actions(self, identity: Identity) -> Actions:
+        """Return what to advise to such a run."""
+
+    def advice(self, facts: Facts) -> Iterable[Finding]:
+        """Find what a run loses."""
