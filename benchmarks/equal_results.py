@@ -37,6 +37,7 @@ RENAMED: Final[dict[str, str]] = {}
 
 REWORDED: Final[dict[str, str]] = {
     "wanted": "expected",
+    ", found": "; got",
     "found": "got",
     "trainer/stepper.py": "trainer/kernels/peer.py",
 }
