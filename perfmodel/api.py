@@ -19,8 +19,7 @@ from perfmodel.programs.mlp.mlp import Counting
 from perfmodel.programs.program import Options
 from perfmodel.readers import read as read_trace
 from perfmodel.readers.trace import Trace
-from perfmodel.render import compare as comparison_report
-from perfmodel.render import compare_tables as comparison_tables
+from perfmodel.render import compare as comparisons
 from perfmodel.render import outputs, store, tables
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.timing.nsys_stats import stats
@@ -170,9 +169,9 @@ def compare(
 
 def _check(attribute: str, warmup: int | None) -> None:
     if attribute not in ("thread", "time"):
-        raise WorkloadError(f"wanted attribute='thread' or 'time'; found {attribute!r}; take one")
+        raise WorkloadError(f"expected attribute='thread' or 'time'; got {attribute!r}; take one")
     if warmup is not None and warmup < 0:
-        raise WorkloadError(f"wanted warmup of at least 0 batches; found {warmup}; give more")
+        raise WorkloadError(f"expected warmup of at least 0 batches; got {warmup}; give more")
 
 
 @dataclass(frozen=True)
@@ -184,22 +183,22 @@ class Compared:
     @property
     def rows(self) -> pd.DataFrame:
         """Everything that was compared, a row each, with its verdict."""
-        return to_frame(comparison_tables.rows(self.comparison))
+        return to_frame(comparisons.rows(self.comparison))
 
     @property
     def ranges(self) -> pd.DataFrame:
         """Host time per batch of every range."""
-        return to_frame(comparison_tables.rows(self.comparison, "range"))
+        return to_frame(comparisons.rows(self.comparison, "range"))
 
     @property
     def links(self) -> pd.DataFrame:
         """Copies by direction and memory kind, collectives' transfer and waiting, the GPU."""
-        return to_frame(comparison_tables.rows(self.comparison, "link"))
+        return to_frame(comparisons.rows(self.comparison, "link"))
 
     @property
     def kernels(self) -> pd.DataFrame:
         """GPU time per batch of every kernel."""
-        return to_frame(comparison_tables.rows(self.comparison, "kernel"))
+        return to_frame(comparisons.rows(self.comparison, "kernel"))
 
     @property
     def differences(self) -> Sequence[str]:
@@ -213,10 +212,10 @@ class Compared:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `perfmodel compare --json` prints."""
-        return comparison_report.document(self.comparison)
+        return comparisons.document(self.comparison)
 
     def __str__(self) -> str:
-        return comparison_report.text(self.comparison)
+        return comparisons.result(self.comparison).render()
 
 
 @dataclass(frozen=True)
@@ -237,7 +236,7 @@ class Results:
 
     @property
     def rates(self) -> pd.DataFrame:
-        """P_flops, P_pci, P_mpi and every product's throughput, with 95 % intervals."""
+        """P_flops, P_pci, P_mpi and every GEMM's throughput, with 95 % intervals."""
         return to_frame(tables.rates(self.run))
 
     @property

@@ -14,7 +14,8 @@ import click
 
 from perfmodel import __version__
 from perfmodel.base.errors import PerfmodelError
-from perfmodel.commands.terminal import COMPLETING, one_line
+from perfmodel.commands._options import COMPLETING
+from perfmodel.commands._output import one_line
 
 __all__ = ["COMMANDS", "main"]
 

@@ -155,7 +155,7 @@ def test_what_is_above_the_datasheet_is_said() -> None:
         gpus=(), cpus=("AMD EPYC 9654 96-Core Processor",), date="", command="", ranks=1, cores=96,
         versions={},
     )  # fmt: skip
-    (table,) = report.tables(found.machine, found)
+    _, table = report.result(found.machine, found).text
     above, sheet = table.notes
     assert above.startswith("above the datasheet: float32: ")
     assert sheet == f"datasheet: AMD EPYC 9654 (socket): {named('epyc-9654').note}"

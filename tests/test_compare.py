@@ -13,7 +13,7 @@ from build_training import Training, training_report
 from perfmodel.analysis.compare.compare import CompareOptions, Comparison, Row, compare_traces
 from perfmodel.base.errors import ReportError, SchemaError, WorkloadError
 from perfmodel.readers import read
-from perfmodel.render.compare import document, text
+from perfmodel.render.compare import document, result
 
 BATCHES = 12
 
@@ -85,7 +85,7 @@ def test_a_report_is_no_different_from_itself(base: Path) -> None:
     assert {r.verdict for r in found.rows} == {"within noise"}
     assert "base.sqlite is on both sides: no difference can show" in found.warnings
     assert found.differences == ()
-    assert "changed  nothing that the reports tell" in text(found)
+    assert "changed  nothing that the reports tell" in result(found).render()
 
 
 def test_the_slowest_rank_counts(tmp_path: Path) -> None:
@@ -174,8 +174,9 @@ def test_new_ranges_stand_beside_their_siblings(tmp_path: Path) -> None:
         "only before", "only after", "only after",
     )  # fmt: skip
     assert [r.name for r in found.addressed] == ["x1"]
-    assert "x1, 99.0 us (10 % of the batch) before, gone after; it lost 99.0 us" in text(found)
-    assert "    new after: x2 (99.0 us), z (50.0 us)\n" in text(found)
+    text = result(found).render()
+    assert "x1, 99.0 us (10 % of the batch) before, gone after; it lost 99.0 us" in text
+    assert "    new after: x2 (99.0 us), z (50.0 us)\n" in text
 
 
 def graph_report(path: Path, *, whole: bool) -> Path:
@@ -340,7 +341,7 @@ def test_three_launches_a_side_tell_their_noise(tmp_path: Path) -> None:
     assert found.batch.ratio == pytest.approx((5 * 5 * 6 / 10 / 11 / 12) ** (1 / 3))
     assert found.batch.verdict == "faster"
     assert not any("do not show how much" in w for w in found.warnings)
-    assert "launches are the unit" in text(found)
+    assert "launches are the unit" in result(found).render()
 
 
 def test_a_copied_report_is_no_launch_of_its_own(tmp_path: Path) -> None:
@@ -403,13 +404,13 @@ def test_errors_say_what_to_do(base: Path, tmp_path: Path) -> None:
 
 def test_the_text_answers_the_question(base: Path, tmp_path: Path) -> None:
     slow = training_report(tmp_path / "slow.sqlite", Training(pace=(3,) * BATCHES))
-    said = text(compared(slow, base))
+    said = result(compared(slow, base)).render()
     assert "A batch takes 3.000 ms before, 1.000 ms after, ratio 0.333 [" in said
     assert (
         "Bottleneck addressed, by range: MPI_Allreduce, 420 us (14 % of the batch) before, 140 us "
         "after; it lost 280 us of the 2.00 ms that the batch lost"
     ) in said
-    unsure = text(compared(base, base))
+    unsure = result(compared(base, base)).render()
     assert "no difference that noise could not make" in unsure
     assert "a batch must get 3" in unsure
     assert "No range or link lost time for certain" in unsure

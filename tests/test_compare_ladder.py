@@ -17,8 +17,7 @@ from perfmodel.analysis.compare.effects import LAUNCH_NOISE, SCALES
 from perfmodel.analysis.compare.series import Key, Launch, Series, launch_of
 from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
-from perfmodel.render.compare import document, text
-from perfmodel.render.compare_tables import text as table
+from perfmodel.render.compare import document, group_table, result
 from perfmodel.timing.run import time_run
 
 LADDER: Final = Path(__file__).parents[1] / "profiles" / "ladder"
@@ -139,17 +138,17 @@ def test_times_of_queueing_address_no_bottleneck(traces: dict[str, list[Trace]])
     assert {r.group for r in found.addressed} == {"link"}
     (idle,) = found.addressed
     assert idle.before_s == pytest.approx(178e-6, rel=0.01)
-    said = text(found)
+    said = result(found).render()
     assert "Bottleneck addressed, by host: GPU idle, 178 us (54 % of the batch) before" in said
     assert "Of a batch, the GPU idles" not in said  # once is enough
-    shown = table(found, "range")
+    shown = group_table(found, "range")
     assert shown is not None
     assert "the batch until the GPU is done" in shown.title
     assert all(one["queues"] for one in document(found)["after"]["launches"])
 
 
 def test_more_may_be_lost_than_the_batch_lost(traces: dict[str, list[Trace]]) -> None:
-    said = text(rungs(traces, "fused-x3", "peer-x3"))
+    said = result(rungs(traces, "fused-x3", "peer-x3")).render()
     assert "gone after; it lost 18.1 us, the batch 15.8 us\n" in said
 
 

@@ -14,7 +14,7 @@ from cli_helpers import perfmodel, succeeds
 from click.testing import CliRunner
 
 from perfmodel.cli import main
-from perfmodel.commands.terminal import COMPLETING
+from perfmodel.commands._options import COMPLETING
 
 ROOT = Path(__file__).parents[1]
 

@@ -17,7 +17,6 @@ import pytest
 from cli_helpers import perfmodel
 from trainer_helpers import need_mpi
 
-from perfmodel.base.table import render
 from perfmodel.commands.doctor import doctor
 from perfmodel.machines.doctor import gpu, host
 from perfmodel.machines.doctor.check import (
@@ -36,7 +35,7 @@ from perfmodel.machines.doctor.check import (
     parse,
 )
 from perfmodel.machines.doctor.diagnose import QUESTIONS, diagnose
-from perfmodel.render.doctor import document, sentences, table
+from perfmodel.render.doctor import document, result, sentences
 
 ROOT = Path(__file__).parents[1]
 Fake = Callable[..., Place]
@@ -398,14 +397,14 @@ def test_what_is_broken_and_needed_is_an_exit_code(
 def test_what_is_said() -> None:
     checks = (
         Check("one", "ok", "fine", "", ("analyze",)),
-        Check("two", "warning", "odd", "mend it", ()),
+        Check("two", "warning", "odd", "fix it", ()),
         Check("three", "failed", "gone", "get it", ("mpi",)),
     )
     assert list(sentences(checks, ["mpi"])) == [
-        "failed: three: gone\n    -> get it", "warning: two: odd\n    -> mend it",
+        "failed: three: gone", "    -> get it", "warning: two: odd", "    -> fix it",
         "Not ready, 1 failed (mpi: run several ranks).",
     ]  # fmt: skip
-    assert render(table(checks), "csv").splitlines()[:2] == [
+    assert result(checks, ["mpi"]).render("csv").splitlines()[:2] == [
         "check,status,found,needed_for", "one,ok,fine,analyze",
     ]  # fmt: skip
     assert document(checks, ["mpi"])["ready"] is False

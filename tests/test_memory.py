@@ -18,13 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.memory.model import fit_memory, held_out
+from perfmodel.analysis.memory import answer
+from perfmodel.base.document import plain
 from perfmodel.base.errors import ModelError, SchemaError
 from perfmodel.models.allocators import DevicePool, device_block, pinned_block
 from perfmodel.programs.mlp.footprint import footprint
 from perfmodel.programs.mlp.memory import TrainerCase, allocations
 from perfmodel.readers import read
 from perfmodel.readers.memory import read_memory
-from perfmodel.render.memory import answer, document
+from perfmodel.render.memory import document
 from perfmodel.timing.memory_live import timelines
 
 SIZES = ("-D", 784, "-H", 512, "-C", 10, "-B", 3000)
@@ -301,7 +303,7 @@ def test_a_real_report_agrees_with_theory_to_the_byte(
     assert (peaks["device"], peaks["pinned"]) == (device, pinned)
     assert found.theory_bytes("device") == device
     assert found.theory_bytes("pinned") == pytest.approx(pinned, abs=6144)  # buffers for results
-    rows = document(found)["theory"]
+    rows = plain(document(found))["theory"]
     assert {r["name"] for r in rows if r["seen"] == "no"} == {"z2", "ones"}
     assert sum(r["seen"] == "yes" for r in rows) == found_blocks
 

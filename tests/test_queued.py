@@ -15,7 +15,7 @@ from build_training import Training, analyzed, training_report
 from perfmodel.analysis.comparable import comparable, machine_roof
 from perfmodel.analysis.result import RangeRow, RunAnalysis
 from perfmodel.readers import read
-from perfmodel.render import run_tables, summary
+from perfmodel.render import summary, tables
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.outputs import draw_breakdown, draw_roofline, write
 from perfmodel.timing.cuda_graphs import shortened
@@ -100,7 +100,7 @@ def test_nccl_is_timed_on_the_gpu_and_named_for_what_it_is(tmp_path: Path) -> No
     assert run.rates["P_pci"] is None
     assert (row(run, NCCL).rate, row(run, NCCL).rate_unit) == (rate.value, "B/s")
     assert run.workload.name == "MLP, data parallel, NCCL"
-    said = summary.text(analyzed(tmp_path / "r.sqlite"))
+    said = summary.result(analyzed(tmp_path / "r.sqlite")).render()
     assert "P_mpi" not in said
     assert "P_pci" not in said
     assert "P_peer: from GPU to GPU, over NVLink where there is one" in said
@@ -276,13 +276,13 @@ def test_a_roof_without_a_run_s_link_is_not_over_its_point(tmp_path: Path) -> No
     staged = training_report(tmp_path / "staged.sqlite")
     direct = queued_report(tmp_path / "direct.sqlite")
     analysis = analyzed(staged, direct)
-    table = run_tables.points(analysis)
+    table = tables.points(analysis)
     heights = {r[0]: r[4] for r in table.rows}
     assert heights["staged"] is not None
     assert heights["direct"] is None
     assert "the drawn roof is not over its points" in table.notes[0]
-    assert len(run_tables.points(analyzed(staged)).notes) == 1
-    sweep = run_tables.sweep(analysis)
+    assert len(tables.points(analyzed(staged)).notes) == 1
+    sweep = tables.sweep(analysis)
     assert sweep.columns[-1].key == "P_peer_bytes_per_s"
     assert [r[-1] for r in sweep.rows] == [None, pytest.approx(2 * N_BYTES / 26e-6)]
 

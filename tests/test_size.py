@@ -40,7 +40,7 @@ def test_version_imports_no_command() -> None:
     words = "import perfmodel.cli, sys; print(*sys.modules)"
     said = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, cwd=ROOT)
     loaded = {name for name in said.stdout.split() if name.startswith("perfmodel.commands.")}
-    assert loaded == {"perfmodel.commands.terminal"}
+    assert loaded == {"perfmodel.commands._options", "perfmodel.commands._output"}
 
 
 def test_dependencies_are_counted_with_what_they_need() -> None:

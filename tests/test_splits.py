@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitioned_mlp import Simulation, problem, sequential
 
+from perfmodel.base.document import plain
 from perfmodel.base.errors import ModelError, WorkloadError
 from perfmodel.machines.link import Link
-from perfmodel.programs.mlp.answer import answer, document, grids_table, sentences
+from perfmodel.programs.mlp.answer import answer
 from perfmodel.programs.mlp.grids import Grid, Sizes, grids, split
 from perfmodel.programs.mlp.measured import override, sizes_of
 from perfmodel.programs.mlp.mlp import mlp
@@ -26,6 +27,7 @@ from perfmodel.programs.mlp.model import (
     predict,
     rank_grids,
 )
+from perfmodel.render.splits import document, grids_table, sentences
 
 PAPER = Sizes(D=784, H=512, C=10, B=3000)
 SMALL = Sizes(D=3, H=4, C=2, B=6)
@@ -321,7 +323,7 @@ def test_the_answer_to_the_handout() -> None:
 
 def test_tables_and_json_say_the_same() -> None:
     found = answer(PAPER, 4, DOCUMENT, images=60_000)
-    table, written = grids_table(found), document(found)
+    table, written = grids_table(found), plain(document(found))
     assert [row[0] for row in table.rows] == [g["name"] for g in written["grids"]]
     assert [row[-1] for row in table.rows] == [g["batch_s"] for g in written["grids"]]
     assert written["grids"][0]["transfers"][0]["what"] == "z2, partial over H"

@@ -239,11 +239,16 @@ def test_no_rows_and_no_title() -> None:
         assert said.endswith("\n") or fmt == "jsonl"  # no row, no line
 
 
-def test_from_columns() -> None:
-    table = Table.from_columns(
-        "t", COLUMNS[:2], {"range": ["a", "b"], "host_s": np.array([1.0, np.nan])}
+def test_of_attributes_and_functions() -> None:
+    columns = (
+        Column("real", "Real", "float"),
+        Column("imaginary", "Imaginary", "float", of="imag"),
+        Column("type", "Type", of="__class__.__name__"),
+        Column("size", "Size", "float", of=abs),
     )
-    assert render(table, "csv") == "range,host_s\na,1.0\nb,\n"
+    table = Table.of("t", [3 + 4j, complex(np.nan, 0)], columns, ["a note"])
+    assert render(table, "csv") == "real,imaginary,type,size\n3.0,4.0,complex,5.0\n,0.0,complex,\n"
+    assert table.notes == ("a note",)
 
 
 def test_wrong_shapes_are_refused() -> None:

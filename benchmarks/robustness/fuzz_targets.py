@@ -125,7 +125,7 @@ def cells(data: bytes) -> None:
             continue
     analysis = analyze([trace], Options(values={"D": 9, "H": 6}))
     json.dumps(analysis_document(analysis), allow_nan=False)
-    if not summary.text(analysis, width=120).replace("\n", "").isprintable():
+    if not summary.result(analysis).render(width=120).replace("\n", "").isprintable():
         raise AssertionError("the summary holds what a terminal obeys")
 
 

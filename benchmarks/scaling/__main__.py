@@ -29,8 +29,7 @@ from perfmodel.readers import read
 from perfmodel.render.plot import save
 from perfmodel.render.plot.studies import Scaling
 from perfmodel.render.plot.studies import scaling as draw
-from perfmodel.render.scaling import bandwidth_table, split_table
-from perfmodel.render.scaling_picture import picture
+from perfmodel.render.scaling import bandwidth_table, picture, split_table
 
 PAGE: Final = folders.DOCS / "scaling.md"
 IMAGES: Final = folders.IMAGES

@@ -11,7 +11,7 @@ from perfmodel.analysis.bandwidth import Bandwidth
 from perfmodel.analysis.study import Study
 from perfmodel.base.table import Column, Table
 from perfmodel.models.scaling_laws import amdahl, fit, karp_flatt, weak_fraction
-from perfmodel.render.scaling_picture import picture
+from perfmodel.render.scaling import picture
 from writeup.ladder import Ladder
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from statistics import multimode
 from typing import Final, Literal
 
 from perfmodel.base.errors import SchemaError, WorkloadError
-from perfmodel.base.table import Column, Table
 from perfmodel.machines.machine import Machine, datasheet, known
 from perfmodel.programs.mlp.mlp import mlp
 from perfmodel.readers.ncu import Launch
@@ -447,29 +446,6 @@ def _unlike(compared: Sequence[Compared]) -> Iterator[Compared]:
         blind = _tensor(one) is None or one.split
         if ratio and not blind and not 1 - _CLOSE <= ratio <= _FAR:
             yield one
-
-
-def table(compared: Sequence[Compared]) -> Table:
-    """Formulas beside counters, per batch."""
-    columns = (
-        Column("name", "Range"),
-        Column("model_flops", "FLOPs, formulas", "si", "FLOP", digits=4),
-        Column("flops", "counted", "si", "FLOP", digits=4),
-        Column("flops_ratio", "ratio", "float", digits=4),
-        Column("model_dram_bytes", "DRAM, formulas", "si", "B"),
-        Column("dram_bytes", "counted", "si", "B"),
-        Column("dram_ratio", "ratio", "float", digits=2),
-        Column("l2_bytes", "L2, counted", "si", "B"),
-    )
-    rows = [
-        (c.counted.label, c.model_flops, c.flops, c.flops_ratio, c.model_dram_bytes,
-         c.bytes_of("dram"), c.dram_ratio, c.bytes_of("l2"))
-        for c in compared
-    ]  # fmt: skip
-    batches = {c.counted.source: c.batches for c in compared}
-    said = ", ".join(f"{n} of {file}" if file else str(n) for file, n in batches.items())
-    notes = tuple(f"{c.counted.label}: {word}" for c in compared for word in explain(c))
-    return Table(f"Formulas and counters, per batch (counted: {said})", columns, rows, notes)
 
 
 def _of_flops(one: Compared) -> tuple[str, ...]:

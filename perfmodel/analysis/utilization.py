@@ -1,15 +1,14 @@
-"""What perfmodel utilization says: NVML's means, GPU busy by a report, idle by phase, advice."""
+"""How well GPUs are used: NVML's samples, busy time by a report, idle time by phase, advice."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from perfmodel.analysis.analyze import analyze
-from perfmodel.base.table import Column, Table
-from perfmodel.machines.gpu_samples import COUNTERS, Series
+from perfmodel.machines.gpu_samples import Series
 from perfmodel.programs.findings import idle_advice
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
@@ -18,9 +17,6 @@ from perfmodel.timing.idle import Idle, idle_of
 
 LOW: Final = 0.9
 """Below this share a GPU is not well used, and what it idles in is worth a look."""
-
-_SHOWN_METRICS: Final = ("GR Active", "SM", "Tensor Active", "DRAM")
-_MOST_PHASES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +61,7 @@ def answer(
         If a report cannot be read.
     """
     cut = series.window(*window_s) if series is not None and window_s else series
-    warnings = [] if cut is None else [*_gaps(cut), *_untold(cut)]
+    warnings = [] if cut is None else [*_gaps(cut), *_silent(cut)]
     if not reports:
         percent = None if cut is None else cut.mean("gpu_percent")
         low = percent is not None and percent < 100 * LOW
@@ -96,138 +92,11 @@ def _gaps(series: Series) -> Iterator[str]:
             )
 
 
-def _untold(series: Series) -> Iterator[str]:
-    """Say which GPUs told no utilization: it is missing, not 0."""
+def _silent(series: Series) -> Iterator[str]:
+    """Say which GPUs reported no utilization: it is missing, not 0."""
     silent = [gpu for gpu in series.gpus if series.of(gpu).mean("gpu_percent") is None]
     if silent:
         yield (
-            f"no utilization of GPU {', '.join(map(str, silent))}: NVML does not tell it there (of "
-            f"MIG parts, or on old drivers); give --report REPORT, which tells busy time"
+            f"no utilization of GPU {', '.join(map(str, silent))}: NVML does not report it there "
+            f"(of MIG parts, or on old drivers); give --report REPORT, which has busy time"
         )
-
-
-def series_table(series: Series) -> Table:
-    """Return the means of all counters, a row per GPU."""
-    columns = (
-        Column("gpu", "GPU", "int"),
-        Column("seconds_s", "Window", "si", "s"),
-        Column("samples", "Samples", "int"),
-        Column("gpu_percent", "Utilization", "percent", "%"),
-        Column("memory_percent", "Memory busy", "percent", "%"),
-        Column("memory_used_bytes", "Memory used, most", "si", "B", digits=4),
-        Column("sm_clock_hz", "SM clock", "si", "Hz"),
-        Column("power_w", "Power", "si", "W"),
-        Column("pcie_tx_bytes_per_s", "PCIe out", "si", "B/s"),
-        Column("pcie_rx_bytes_per_s", "PCIe in", "si", "B/s"),
-    )
-    rows = []
-    for gpu in series.gpus:
-        mine = series.of(gpu)
-        counters = [
-            mine.largest(c.key) if c.key == "memory_used_bytes" else mine.mean(c.key)
-            for c in columns[3:]
-        ]
-        rows.append((gpu, float(mine.time_s[-1] - mine.time_s[0]), len(mine), *counters))
-    notes = (
-        "utilization: share of NVML's last sampling period (1/6 s to 1 s) in which any kernel ran, "
-        "however little of the GPU it used; means over time",
-    )
-    return Table("NVML, means over the window", columns, rows, notes)
-
-
-def busy_table(idle: Idle) -> Table:
-    """Return how busy the GPU of every rank was, by the report."""
-    columns = (
-        Column("rank", "Rank", "int"),
-        Column("batches", "Batches", "int"),
-        Column("window_s", "Window", "si", "s"),
-        Column("busy_s", "GPU busy", "si", "s"),
-        Column("busy_share", "Share", "percent"),
-        Column("paused_s", "Left out (pauses)", "si", "s"),
-    )
-    rows = [
-        (r.rank, r.batches, r.window_s, r.busy_s, r.busy_share, sum(r.pauses_s) or None)
-        for r in sorted(idle.ranks, key=lambda r: r.rank)
-    ]
-    return Table("GPU busy by the report: union of all GPU operations", columns, rows)
-
-
-def phases_table(idle: Idle) -> Table:
-    """Return what the host was in while the GPU idled."""
-    columns = (
-        Column("range", "Range (without those inside it)", wrap=False),
-        Column("cause", "Cause", wrap=False),
-        Column("idle_s", "GPU idle per batch", "si", "s"),
-        Column("share", "Of the time", "percent"),
-    )
-    rows = [(p.path[-1], p.cause, p.idle_s, p.share) for p in idle.phases[:_MOST_PHASES]]
-    rest = idle.phases[_MOST_PHASES:]
-    if rest:
-        rows.append(
-            (f"{len(rest)} others", "", sum(p.idle_s for p in rest), sum(p.share for p in rest))
-        )
-    return Table("Where the GPU idles, means over ranks and batches", columns, rows)
-
-
-def metrics_table(metrics: Sequence[GpuMetric]) -> Table:
-    """Return the means of Nsight Systems' sampled counters."""
-    columns = (
-        Column("gpu", "GPU", "int"),
-        Column("metric", "Nsight Systems' counter", wrap=False),
-        Column("mean", "Mean", "float", digits=1),
-    )
-    rows = [(m.gpu, m.name, m.mean) for m in metrics if m.name.startswith(_SHOWN_METRICS)]
-    return Table("GPU metrics of the report, over all of it", columns, rows)
-
-
-def tables(found: Answer) -> Sequence[Table]:
-    """Return all tables that there is something for."""
-    made = []
-    if found.series is not None:
-        made.append(series_table(found.series))
-    if found.idle is not None:
-        made += [busy_table(found.idle), phases_table(found.idle)]
-    if found.metrics:
-        made.append(metrics_table(found.metrics))
-    return made
-
-
-def sentences(found: Answer) -> Sequence[str]:
-    """Set NVML's number beside the report's, and say what to do."""
-    said = []
-    percent = None if found.series is None else found.series.mean("gpu_percent")
-    if percent is not None and found.idle is not None:
-        said.append(
-            f"NVML says {percent:.0f} %, the report {found.idle.busy_share:.0%}: NVML counts the "
-            f"time in which anything ran, the report what ran; profiled runs are a little slower"
-        )
-    return [*said, *(f"-> {step}" for step in found.advice)]
-
-
-def document(found: Answer) -> dict[str, Any]:
-    """Return the answer as JSON types."""
-    series = found.series
-    return {
-        "window_s": None if series is None else [float(series.time_s[0]), float(series.time_s[-1])],
-        "gpus": []
-        if series is None
-        else [
-            {
-                "gpu": gpu,
-                "samples": len(series.of(gpu)),
-                "means": {name: series.of(gpu).mean(name) for name in COUNTERS},
-            }
-            for gpu in series.gpus
-        ],
-        "report": None
-        if found.idle is None
-        else {
-            "busy_share": found.idle.busy_share,
-            "ranks": [{**asdict(r), "busy_share": r.busy_share} for r in found.idle.ranks],
-            "phases": [asdict(p) for p in found.idle.phases],
-            "causes": dict(found.idle.causes),
-        },
-        "gpu_metrics": [{"gpu": m.gpu, "name": m.name, "mean": m.mean} for m in found.metrics],
-        "advice": list(found.advice),
-        "warnings": list(found.warnings),
-    }

@@ -6,8 +6,9 @@ import csv
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from perfmodel.base.escape import escape_json, escape_latex, escape_markdown, printable
@@ -45,6 +46,9 @@ class Column:
         ``percent`` (1).
     wrap : bool
         Whether a text too long for the terminal continues on the next line or ends in '…'.
+    of : str or callable, optional
+        Where `Table.of` finds the value: an attribute, which may be dotted, or a function of the
+        row's object; the attribute called `key` by default.
     """
 
     key: str
@@ -54,6 +58,7 @@ class Column:
     align: Align | None = None
     digits: int | None = None
     wrap: bool = True
+    of: str | Callable[[Any], object] = ""
 
     @property
     def alignment(self) -> Align:
@@ -117,7 +122,7 @@ class Table:
             raise ValueError(f"a table needs columns with distinct keys, not {keys}")
         for row in self.rows:
             if len(row) != len(keys):
-                raise ValueError(f"a row of {len(keys)} values was wanted, found {list(row)!r}")
+                raise ValueError(f"expected a row of {len(keys)} values; got {list(row)!r}")
         if self.levels is not None and len(self.levels) != len(self.rows):
             raise ValueError(f"{len(self.levels)} levels for {len(self.rows)} rows")
 
@@ -126,17 +131,18 @@ class Table:
         return render(self, "markdown")
 
     @classmethod
-    def from_columns(
+    def of(
         cls,
         title: str,
-        columns: tuple[Column, ...],
-        data: Mapping[str, Sequence[object]],
-        notes: tuple[str, ...] = (),
+        items: Iterable[object],
+        columns: Sequence[Column],
+        notes: Iterable[str] = (),
         levels: Sequence[int] | None = None,
     ) -> Table:
-        """Build a table from one sequence of values per column key."""
-        rows = list(zip(*(data[c.key] for c in columns), strict=True))
-        return cls(title, columns, rows, notes, levels)
+        """Build a table of objects, a row each: every column says where its value is."""
+        found = [c.of if callable(c.of) else attrgetter(c.of or c.key) for c in columns]
+        rows = [[value(item) for value in found] for item in items]
+        return cls(title, tuple(columns), rows, tuple(notes), levels)
 
     def records(self) -> tuple[list[str], list[list[Any]]]:
         """Keys and raw rows in base units, as CSV, JSON and data frames hold them."""
@@ -145,6 +151,15 @@ class Table:
         if self.levels is None or "level" in keys:
             return keys, rows
         return ["level", *keys], [[int(n), *r] for n, r in zip(self.levels, rows, strict=True)]
+
+    def objects(self) -> list[dict[str, Any]]:
+        """Return the rows by key as JSON holds them: what is not finite is None."""
+        keys, rows = self.records()
+        return [dict(zip(keys, map(_finite, row), strict=True)) for row in rows]
+
+    def document(self) -> dict[str, Any]:
+        """Return title, rows and notes as JSON holds them."""
+        return {"title": self.title, "rows": self.objects(), "notes": list(self.notes)}
 
     @property
     def tree_column(self) -> int | None:
@@ -183,7 +198,7 @@ def render(
 
         return draw(table, width, color)
     if fmt not in FORMATS:
-        raise ValueError(f"wanted a format among {', '.join(FORMATS)}; found {fmt!r}")
+        raise ValueError(f"expected a format among {', '.join(FORMATS)}; got {fmt!r}")
     drawn = {
         "csv": _csv, "json": _json, "jsonl": _jsonl, "markdown": _markdown, "latex": _latex,
     }  # fmt: skip
@@ -215,6 +230,10 @@ def _plain(value: object) -> Any:
     return value
 
 
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isinf(value) else value
+
+
 def _csv(table: Table) -> str:
     lines: list[str] = []
 
@@ -229,27 +248,17 @@ def _csv(table: Table) -> str:
     return re.sub(r"[\ud800-\udfff]", "\ufffd", "".join(lines))
 
 
-def _objects(table: Table) -> list[dict[str, Any]]:
-    keys, rows = table.records()
-    return [
-        {k: None if isinstance(v, float) and math.isinf(v) else v
-         for k, v in zip(keys, row, strict=True)}
-        for row in rows
-    ]  # fmt: skip
+def _dump(value: object, indent: int | None = None) -> str:
+    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False, default=str)
+    return escape_json(text) + "\n"
 
 
 def _jsonl(table: Table) -> str:
-    lines = (
-        json.dumps({"table": table.title, **row}, ensure_ascii=False, allow_nan=False, default=str)
-        for row in _objects(table)
-    )
-    return "".join(escape_json(line) + "\n" for line in lines)
+    return "".join(_dump({"table": table.title, **row}) for row in table.objects())
 
 
 def _json(table: Table) -> str:
-    document = {"title": table.title, "rows": _objects(table), "notes": list(table.notes)}
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False, default=str)
-    return escape_json(text) + "\n"
+    return _dump(table.document(), indent=2)
 
 
 def _markdown(table: Table) -> str:

@@ -7,44 +7,58 @@ from typing import Any
 
 import click
 
-from perfmodel.commands.options import ATTRIBUTE, BATCH_RANGE, symbol_options, symbol_values
-from perfmodel.commands.paths import JSON, REPORT, STDOUT, TOML, write
-from perfmodel.commands.terminal import Progress, terminal, warn
+from perfmodel.commands._options import (
+    ATTRIBUTE,
+    BATCH_RANGE,
+    FILE,
+    JSON,
+    QUIET,
+    REPORT,
+    TOML,
+    WORKLOAD,
+    symbol_options,
+    symbol_values,
+)
+from perfmodel.commands._output import (
+    STDOUT,
+    Progress,
+    emit,
+    read_reports,
+    report_written,
+    warn,
+    write,
+)
 
 
 @click.command()
 @click.argument("reports", nargs=-1, required=True, type=REPORT)
 @click.option(
-    "--out", "-o", required=True, type=click.Path(path_type=Path),
-    help="Where model.json goes; - for standard output.",
-)  # fmt: skip
+    "--out", "-o", required=True, type=FILE, help="Where model.json goes; - for standard output."
+)
 @symbol_options
-@click.option("--workload", type=TOML, help="A TOML file of your own.")
+@WORKLOAD
 @BATCH_RANGE
 @ATTRIBUTE
 @click.option(
-    "--index",
-    type=JSON,
+    "--index", type=JSON,
     help="index.json with batch_median_s_without_nsys of the reports: what recording adds.",
-)
+)  # fmt: skip
 @click.option(
-    "--microbenchmarks",
-    type=TOML,
-    help="What perfmodel machine time_run wrote on this machine: products, copies, all-reduces.",
-)
-@click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
+    "--microbenchmarks", type=TOML,
+    help="What perfmodel machine measure wrote on this machine: GEMMs, copies, all-reduces.",
+)  # fmt: skip
+@QUIET
 def calibrate(reports: tuple[Path, ...], out: Path, **options: Any) -> None:
     """Fit a predictive model to REPORTS of a few configurations and write it to a file.
 
     Every term (launches, kernels, copies, sums) is fitted on all reports that have it; what they
-    cannot tell is said, with the run that would. Reports of the ranks of one run are put together;
-    every other report is a launch of its own.
+    cannot determine is said, with the run that would. Reports of the ranks of one run are put
+    together; every other report is a launch of its own.
     """
     from perfmodel.analysis.predict import predict as predicted
-    from perfmodel.base.table import render
     from perfmodel.models.calibrate import calibrate as calibrated
     from perfmodel.models.model_file import as_text
-    from perfmodel.render import predict as report
+    from perfmodel.render.predict import calibration
 
     observations, machine = _observed(reports, options)
     alone, micro = _microbenchmarks(options["microbenchmarks"], machine)
@@ -57,15 +71,9 @@ def calibrate(reports: tuple[Path, ...], out: Path, **options: Any) -> None:
     write(out, as_text(model))
     if options["quiet"]:
         return
-    width, color = terminal()
-    aside = out == STDOUT
-    for sentence in report.calibration_text(model):
-        click.echo(sentence, err=aside)
-    click.echo(render(report.terms_table(model), "table", width=width, color=color), err=aside)
-    for question in report.open_questions(model):
-        warn(question)
-    if not aside:
-        click.echo(f"Written: {out}")
+    emit(calibration(model), err=out == STDOUT)
+    if out != STDOUT:
+        report_written(out, err=False)
 
 
 def _observed(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[list[Any], str]:
@@ -73,7 +81,6 @@ def _observed(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[list[
     from perfmodel.analysis.runs import group
     from perfmodel.programs.mlp.observe import observe
     from perfmodel.programs.own import observe_own
-    from perfmodel.readers import read
     from perfmodel.timing.run import time_run
 
     workload = None
@@ -83,10 +90,7 @@ def _observed(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[list[
         workload = load(options["workload"])
     label = options["batch_range"] or (workload.batch_range if workload else "batch iteration")
     with Progress(len(reports), options["quiet"]) as advance:
-        traces = []
-        for path in reports:
-            advance(f"reading {path.name}")
-            traces.append(read(path))
+        traces = read_reports(reports, advance)
     gpus = sorted({gpu.name for trace in traces for gpu in trace.gpus})
     found = []
     for name, members in group(traces):
@@ -127,15 +131,15 @@ def _microbenchmarks(file: Path | None, machine: str) -> tuple[Any, Any]:
     names = ", ".join(sorted(set(found.gpus)))
     if names != machine:
         raise ModelError(
-            f"{file}: wanted microbenchmarks of the reports' GPU, {machine or 'none'}; found those "
-            f"of {names or 'a CPU'}; time_run on the machine that ran the reports"
+            f"{file}: expected microbenchmarks of the reports' GPU, {machine or 'none'}; got those "
+            f"of {names or 'a CPU'}; measure on the machine that ran the reports"
         )
     products = alone.from_measurement(found, file.name)
     evidence = micro.from_measurement(found, file.name)
     if products is None and not evidence:
         raise ModelError(
-            f"{file}: wanted the trainer's products, copies, all-reduces or an empty kernel's "
-            "time; found none; run perfmodel machine time_run again, with more --seconds"
+            f"{file}: expected the trainer's GEMMs, copies, all-reduces or an empty kernel's "
+            "time; got none; run perfmodel machine measure again, with more --seconds"
         )
     return products, evidence
 
@@ -157,6 +161,6 @@ def _untraced(index: Path | None) -> dict[str, float]:
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(
-            f"{index}: wanted an index of reports, as profiles/collect.py writes it; found none "
+            f"{index}: expected an index of reports, as profiles/collect.py writes it; got none "
             f"that can be read ({type(error).__name__}); check the path"
         ) from None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import click
 
-from perfmodel.commands.options import ATTRIBUTE, BATCH_RANGE, FORMATS, WARMUP, TakesAll
-from perfmodel.commands.paths import REPORT
-from perfmodel.commands.terminal import Progress, is_terminal, one_line, terminal, warn
+from perfmodel.commands._options import REPORT, TakesAll, batch_options, formats
+from perfmodel.commands._output import Progress, emit, read_reports
+
+_PERCENT = click.FloatRange(0, 900)
 
 
 class _Sides(TakesAll):
@@ -21,42 +23,23 @@ class _Sides(TakesAll):
 @click.command(cls=_Sides)
 @click.argument("reports", nargs=-1, required=True, type=REPORT)
 @click.option(
-    "--to",
-    "after",
-    multiple=True,
-    metavar="REPORT...",
-    type=REPORT,
+    "--to", "after", multiple=True, metavar="REPORT...", type=REPORT,
     help="All reports after the change, where a side has several.",
-)
-@BATCH_RANGE
-@WARMUP
-@ATTRIBUTE
+)  # fmt: skip
+@batch_options
 @click.option(
-    "--least",
-    type=click.FloatRange(0, 900),
-    default=1.0,
-    show_default=True,
-    metavar="PERCENT",
+    "--least", type=_PERCENT, default=1.0, show_default=True, metavar="PERCENT",
     help="Changes up to this one do not count.",
-)
+)  # fmt: skip
 @click.option(
-    "--launch-noise",
-    type=click.FloatRange(0, 900),
-    default=10.0,
-    show_default=True,
-    metavar="PERCENT",
+    "--launch-noise", type=_PERCENT, default=10.0, show_default=True, metavar="PERCENT",
     help="What host times of equal launches are assumed to differ by, below 3 launches a side.",
-)
-@click.option(
-    "--format",
-    "fmt",
-    type=click.Choice(["text", *FORMATS]),
-    default="text",
-    show_default=True,
-    help="The summary as text, or one table of all rows.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON document.")
-def compare(reports: tuple[Path, ...], after: tuple[Path, ...], fmt: Any, **options: Any) -> None:
+)  # fmt: skip
+@click.option("--all", "every", is_flag=True, help="List kernels within noise, too.")
+@formats
+def compare(
+    reports: tuple[Path, ...], after: tuple[Path, ...], every: bool, fmt: str, **options: Any
+) -> None:
     """Say which ranges, links and kernels a change made faster or slower, beyond noise.
 
     REPORTS are the report before and the one after; or, with --to, all reports before the change,
@@ -64,26 +47,18 @@ def compare(reports: tuple[Path, ...], after: tuple[Path, ...], fmt: Any, **opti
     other report is a launch of its own. Three launches a side or more show how much launches
     differ.
     """
-    import json
-    import math
-
     from perfmodel.analysis.compare.compare import CompareOptions, compare_traces
-    from perfmodel.base.table import render
-    from perfmodel.readers import read
-    from perfmodel.render import compare as report
-    from perfmodel.render import compare_tables as tables
+    from perfmodel.render.compare import result
 
-    if options["as_json"] and fmt != "text":
-        raise click.UsageError(f"wanted --json or --format {fmt}; found both; leave one out")
     for name in ("least", "launch_noise"):
         if math.isnan(options[name]):
             flag = f"--{name.replace('_', '-')}"
-            raise click.BadParameter(f"wanted a percentage from 0 to 900, found nan: {flag}")
+            raise click.BadParameter(f"expected a percentage from 0 to 900; got nan: {flag}")
     before = reports
     if not after:
         if len(reports) != 2:
             raise click.UsageError(
-                f"wanted the report before and the one after; found {len(reports)}; give sets of "
+                f"expected the report before and the one after; got {len(reports)}; give several "
                 f"reports as: perfmodel compare BEFORE... --to AFTER..."
             )
         before, after = reports[:1], reports[1:]
@@ -94,23 +69,7 @@ def compare(reports: tuple[Path, ...], after: tuple[Path, ...], fmt: Any, **opti
         least=options["least"] / 100,
         noise=options["launch_noise"] / 100,
     )
-    with Progress(2 * len(before + after), quiet=False) as advance:
-
-        def opened(path: Path) -> Any:
-            advance(f"reading {path.name}")
-            return read(path)
-
-        first, second = ([opened(path) for path in paths] for paths in (before, after))
+    with Progress(2 * len(before + after)) as advance:
+        first, second = (read_reports(paths, advance) for paths in (before, after))
         found = compare_traces(first, second, chosen, lambda label: advance(f"measuring {label}"))
-    for warning in found.warnings:
-        warn(warning)
-    width, color = terminal()
-    if options["as_json"]:
-        click.echo(json.dumps(report.document(found), indent=1, allow_nan=False))
-    elif fmt == "text":
-        click.echo(report.text(found, width=width, color=color), nl=False)
-    else:
-        said = render(tables.rows(found), fmt, width=width, color=color)
-        if fmt == "csv" and is_terminal():
-            said = "\n".join(map(one_line, said.split("\n")))
-        click.echo(said, nl=False)
+    emit(result(found, every=every), fmt)

@@ -13,7 +13,7 @@ from click.shell_completion import (
     get_completion_class,
 )
 
-from perfmodel.commands.terminal import COMPLETING
+from perfmodel.commands._options import COMPLETING
 
 _INSTALL: Final = {
     "bash": "perfmodel completion bash > ~/.local/share/bash-completion/completions/perfmodel",

@@ -7,57 +7,48 @@ from typing import Any
 
 import click
 
-from perfmodel.commands import candidates
-from perfmodel.commands.options import TABLES, symbol_options, symbol_values
-from perfmodel.commands.paths import COUNTERS, TOML
-from perfmodel.commands.terminal import show, warn
+from perfmodel.commands._options import (
+    COUNTERS,
+    FILE,
+    TOML,
+    formats,
+    machine_option,
+    symbol_options,
+    symbol_values,
+)
+from perfmodel.commands._output import emit, warn, write_picture
 
 
 @click.command()
 @click.argument("files", nargs=-1)
 @click.option(
-    "--command",
-    "collect",
-    is_flag=True,
+    "--command", "collect", is_flag=True,
     help="Print the ncu command that counts what is needed of the program behind --.",
-)
-@click.option(
-    "--range",
-    "ranges",
-    multiple=True,
-    metavar="NAME",
-    help="Only kernels launched inside this NVTX range; may be repeated.",
-)
-@click.option("--sectors", is_flag=True, help="With --command: count hits and misses of L2, too.")
-@click.option(
-    "--by",
-    type=click.Choice(["kernel", "range"]),
-    help="Sum by kernel or innermost NVTX range (where the file has ranges, by these).",
-)
-@click.option(
-    "--machine", metavar="NAME|FILE.toml", help="Whose ceilings, such as h200.",
-    shell_complete=candidates.machines,
 )  # fmt: skip
 @click.option(
-    "--roofline",
-    type=click.Path(path_type=Path),
-    metavar="OUT.png",
+    "--range", "ranges", multiple=True, metavar="NAME",
+    help="Only kernels launched inside this NVTX range; may be repeated.",
+)  # fmt: skip
+@click.option("--sectors", is_flag=True, help="With --command: count hits and misses of L2, too.")
+@click.option(
+    "--by", type=click.Choice(["kernel", "range"]),
+    help="Sum by kernel or innermost NVTX range (where the file has ranges, by these).",
+)  # fmt: skip
+@machine_option("Whose ceilings, such as h200.")
+@click.option(
+    "--roofline", type=FILE, metavar="OUT.png",
     help="Draw the hierarchical roofline: PNG, SVG or PDF.",
-)
+)  # fmt: skip
 @symbol_options
 @click.option(
-    "--workload",
-    type=TOML,
-    help="Compare with the formulas of this TOML file, not of the MLP.",
+    "--workload", type=TOML, help="Compare with the formulas of this TOML file, not of the MLP."
 )
 @click.option(
-    "--batches",
-    type=click.IntRange(1),
+    "--batches", type=click.IntRange(1),
     help="How many batches were counted; inferred from how often kernels ran by default.",
-)
-@TABLES
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-def counters(files: tuple[str, ...], **options: Any) -> None:
+)  # fmt: skip
+@formats
+def counters(files: tuple[str, ...], fmt: str, **options: Any) -> None:
     """Read Nsight Compute's counters: FLOPs by type, bytes at L1, L2 and DRAM, intensities.
 
     FILES are CSV files of ncu, in both its forms, or .ncu-rep reports (these need ncu). Passes of
@@ -73,17 +64,14 @@ def counters(files: tuple[str, ...], **options: Any) -> None:
         click.echo(shlex.join(words))
         return
     if not files:
-        raise click.UsageError("wanted FILES of ncu, or --command -- PROGRAM; found neither")
+        raise click.UsageError("expected FILES of ncu, or --command -- PROGRAM; got neither")
     context = click.get_current_context()
-    _report(tuple(COUNTERS.convert(name, None, context) for name in files), options)
+    emit(_read(tuple(COUNTERS.convert(name, None, context) for name in files), options), fmt)
 
 
-def _report(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
-    import json
-
+def _read(paths: tuple[Path, ...], options: dict[str, Any]) -> Any:
     from perfmodel.analysis import counters
     from perfmodel.analysis.counters import by_kernel, by_range, inside
-    from perfmodel.base.escape import escape_json
     from perfmodel.machines.measure.measurement import choose
     from perfmodel.readers.ncu import read_counters
     from perfmodel.render import counters as report
@@ -103,16 +91,9 @@ def _report(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
         said.append("no launch has an NVTX range: collect with ncu --nvtx, or take --by kernel")
     compared = _compared(launches, options)
     said += counters.warnings(compared)
-    for sentence in said:
-        warn(sentence)
     if options["roofline"]:
         _draw(placed, machine, options["roofline"])
-    if options["as_json"]:
-        found = report.document(placed, machine, said, compared)
-        click.echo(escape_json(json.dumps(found, indent=1, allow_nan=False)))
-        return
-    tables = [report.work_table(placed), report.roof_table(placed, machine)]
-    show(tables + ([counters.table(compared)] if compared else []), fmt=options["fmt"])
+    return report.result(placed, machine, said, compared)
 
 
 def _compared(launches: Any, options: dict[str, Any]) -> list[Any]:
@@ -138,7 +119,6 @@ def _compared(launches: Any, options: dict[str, Any]) -> list[Any]:
 
 def _draw(placed: list[Any], machine: Any, out: Path) -> None:
     """Write the picture, and say what it cannot show."""
-    from perfmodel.commands.pictures import write_picture
     from perfmodel.render.plot.roofline import MOST, drawable, levels
 
     if machine is None:

@@ -7,43 +7,28 @@ from typing import Any
 
 import click
 
-from perfmodel.commands.options import COUNTING, symbol_options, symbol_values
-from perfmodel.commands.paths import TOML
+from perfmodel.commands._options import COUNTING, WORKLOAD, symbol_options, symbol_values
 
 
 @click.command()
-@click.option("--workload", type=TOML, help="A TOML file of your own.")
+@WORKLOAD
 @COUNTING
 @click.option(
-    "--parallel",
-    type=click.Choice(["data", "model"]),
-    default="data",
-    show_default=True,
+    "--parallel", type=click.Choice(["data", "model"]), default="data", show_default=True,
     help="What the ranks of the built-in MLP share: the batch, or the hidden units.",
-)
+)  # fmt: skip
 @click.option(
-    "--transport",
-    type=click.Choice(["host", "mpi", "nccl", "peer", "none"]),
-    default="host",
+    "--transport", type=click.Choice(["host", "mpi", "nccl", "peer", "none"]), default="host",
     show_default=True,
     help="What sums over the ranks: MPI between copies, MPI alone, NCCL, one kernel, nothing.",
-)
+)  # fmt: skip
 @symbol_options
 @click.option(
-    "--format",
-    "fmt",
-    type=click.Choice(["text", "latex", "json"]),
-    default="text",
-    show_default=True,
-    help="How to print it.",
-)
+    "--format", "fmt", type=click.Choice(["text", "latex", "json"]), default="text",
+    show_default=True, help="How to print it.",
+)  # fmt: skip
 def formulas(
-    workload: Path | None,
-    counting: Any,
-    parallel: Any,
-    transport: Any,
-    fmt: Any,
-    **options: Any,
+    workload: Path | None, counting: Any, parallel: Any, transport: Any, fmt: Any, **options: Any
 ) -> None:
     """Print the workload's FLOPs and bytes per range, per rank and batch, as formulas.
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
-from perfmodel.commands import candidates
-from perfmodel.commands.options import FORMATS, TABLES
-from perfmodel.commands.paths import STDOUT, write
-from perfmodel.commands.terminal import one_line, show, terminal, warn
+from perfmodel.commands._options import FILE, formats, machines
+from perfmodel.commands._output import STDOUT, emit, one_line, report_written, warn, write
 
 
 @click.group()
@@ -21,64 +18,45 @@ def machine() -> None:
 
 
 @machine.command("list")
-@click.option("--format", "fmt", type=click.Choice(FORMATS), default="table", show_default=True)
-def list_(fmt: Any) -> None:
+@formats
+def list_(fmt: str) -> None:
     """List the machines that perfmodel knows, with their published ceilings."""
-    from perfmodel.base.table import render
     from perfmodel.machines.machine import shipped
-    from perfmodel.render import machines as report
+    from perfmodel.render.machines import listing
+    from perfmodel.render.result import Result
 
-    width, color = terminal()
-    click.echo(render(report.listing(shipped()), fmt, width=width, color=color), nl=False)
+    emit(Result([listing(shipped())]), fmt)
 
 
 @machine.command("show")
-@click.argument("name", shell_complete=candidates.machines)
-@TABLES
-@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON document.")
-def show_(name: str, fmt: Any, as_json: bool) -> None:
+@click.argument("name", shell_complete=machines)
+@formats
+def show_(name: str, fmt: str) -> None:
     """Show every figure of a machine with its source.
 
     NAME is a machine of the list, the system's name of its GPU, or a TOML file. Figures that
     `perfmodel machine measure` wrote are held against the datasheet where GPU or CPU are known.
     """
-    import json
-
     from perfmodel.machines.measure.measurement import choose
-    from perfmodel.render import machines as report
+    from perfmodel.render.machines import result
 
-    chosen, measurement = choose(name)
-    if as_json:
-        click.echo(json.dumps(report.document(chosen, measurement), indent=1, allow_nan=False))
-        return
-    if measurement:
-        for line in report.headline(measurement) if fmt == "text" else ():
-            click.echo(one_line(line))
-        for warning in measurement.warnings:
-            warn(warning)
-    show(report.tables(chosen, measurement), fmt=fmt)
+    emit(result(*choose(name)), fmt)
 
 
 @machine.command("measure")
 @click.option(
-    "--out", "-o", required=True, type=click.Path(path_type=Path),
+    "--out", "-o", required=True, type=FILE,
     help="Where the TOML file goes; - for standard output.",
 )  # fmt: skip
 @click.option(
-    "--device",
-    type=click.Choice(["auto", "gpu", "cpu"]),
-    default="auto",
-    show_default=True,
+    "--device", type=click.Choice(["auto", "gpu", "cpu"]), default="auto", show_default=True,
     help="What is measured; auto is the GPU where there is one.",
-)
+)  # fmt: skip
 @click.option("--quick", is_flag=True, help="Fewer and smaller sizes, for a first look.")
 @click.option(
-    "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
-    show_default=True,
+    "--seconds", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,
     help="Parts that have not begun by then are left out.",
-)
+)  # fmt: skip
 def measure_(out: Path, device: str, quick: bool, seconds: float) -> None:
     """Measure this machine's ceilings and write them to a TOML file.
 
@@ -118,4 +96,4 @@ def measure_(out: Path, device: str, quick: bool, seconds: float) -> None:
         if out == STDOUT:
             write(out, as_text(found))
         else:
-            click.echo(f"Written: {out}")
+            report_written(out, err=False)

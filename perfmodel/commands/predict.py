@@ -7,38 +7,30 @@ from typing import Any
 
 import click
 
-from perfmodel.commands.options import TABLES, symbol_options, symbol_values
-from perfmodel.commands.paths import FOLDER, JSON, TOML
-from perfmodel.commands.terminal import show, warn
+from perfmodel.commands._options import (
+    FIGURES,
+    JSON,
+    TRAINER_SETTINGS,
+    WORKLOAD,
+    formats,
+    symbol_options,
+    symbol_values,
+    trainer_options,
+    trainer_settings,
+)
+from perfmodel.commands._output import emit, report_written, warn
 
-_SETTINGS = ("transport", "data_on", "gemm", "math", "parallel")
 _SWITCHES = ("graph", "overlap", "sync")
 
 
-def _setting_options(command: Any) -> Any:
-    """Flags of the trainer that change what a batch costs."""
-    for option in (
-        click.option("--sync", is_flag=True, help="The document's barriers and synchronizations."),
-        click.option("--overlap", is_flag=True, help="Sum gradients while others are computed."),
-        click.option("--graph", is_flag=True, help="The step as a CUDA graph."),
-        click.option("--parallel", metavar="WHAT", help="data or model."),
-        click.option("--math", metavar="HOW", help="ieee, tf32 or tf32x3."),
-        click.option("--gemm", metavar="KERNEL", help="cublas, thin, fused, ..."),
-        click.option("--data-on", metavar="WHERE", help="host, pinned, prefetch or device."),
-        click.option("--transport", metavar="NAME", help="host, pinned, host-flat, nccl, peer ..."),
-    ):
-        command = option(command)
-    return command
-
-
 @click.command()
-@click.option(
-    "--model", "path", required=True, type=JSON,
-    help="What perfmodel calibrate wrote.",
-)  # fmt: skip
+@click.option("--model", "path", required=True, type=JSON, help="What perfmodel calibrate wrote.")
 @symbol_options
-@_setting_options
-@click.option("--workload", type=TOML, help="A TOML file of your own.")
+@trainer_options
+@click.option("--graph", is_flag=True, help="The step as a CUDA graph.")
+@click.option("--overlap", is_flag=True, help="Sum gradients while others are computed.")
+@click.option("--sync", is_flag=True, help="The assignment's barriers and synchronizations.")
+@WORKLOAD
 @click.option(
     "--sweep", metavar="SYMBOL=FROM:TO", help="Predict over a symbol, doubling, or at A,B,C."
 )
@@ -53,57 +45,33 @@ def _setting_options(command: Any) -> Any:
     "--images", type=click.IntRange(1), default=60_000, show_default=True,
     help="Images of an epoch.",
 )  # fmt: skip
-@click.option("--out", "-o", type=FOLDER, help="Folder for the figure.")
-@TABLES
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-def predict(path: Path, **options: Any) -> None:
+@FIGURES
+@formats
+def predict(path: Path, out: Path | None, fmt: str, **options: Any) -> None:
     """Predict time per batch and per phase, with 90 % intervals and what bounds each phase.
 
     Without --sweep and --scaling one configuration is predicted. What the calibration did not see
-    is refused, with the run that would tell it; sizes beyond it are marked as extrapolated.
+    is refused, with the run that would determine it; sizes beyond it are marked as extrapolated.
     """
-    import json
-
     from perfmodel.analysis.predict import predict as predict_case
-    from perfmodel.base.escape import escape_json
     from perfmodel.models.model_file import load
     from perfmodel.render import predict as report
 
     model = load(path)
     case = _case(model, options)
+    images = options["images"]
     if options["sweep"] or options["scaling"]:
         found, table, symbol = _over(model, case, options)
-        document: Any = [report.prediction_document(p, options["images"]) for p in found]
-        if options["out"]:
-            _draw(model, found, symbol, options["out"])
-        _warn_of_memory(model, [p.case for p in found], options["images"])
+        if out:
+            _draw(model, found, symbol, out)
+        result = report.several(found, table, images)
+    elif out:
+        raise click.UsageError("--out draws curves: give --sweep or --scaling, too")
     else:
-        one = predict_case(model, case)
-        document, table = (
-            report.prediction_document(one, options["images"]),
-            report.phases_table(one),
-        )
-        if options["out"]:
-            raise click.UsageError("--out draws curves: give --sweep or --scaling, too")
-        if one.extrapolated:
-            warn(f"extrapolated: {', '.join(one.extrapolated)} beyond the calibration's runs")
-        _warn_of_memory(model, [case], options["images"])
-    if options["as_json"]:
-        click.echo(escape_json(json.dumps(document, indent=1, allow_nan=False)))
-        return
-    show([table], fmt=options["fmt"])
-    if options["fmt"] == "text" and not (options["sweep"] or options["scaling"]):
-        from perfmodel.base.units import si
-
-        if document["epoch_s"] is not None:
-            click.echo(f"Epoch of {options['images']} images: {si(document['epoch_s'], 's')}")
-        elif document["images_per_s"] is not None:
-            warn(
-                f"no epoch: a batch of {case.sizes['B']} images is more than the "
-                f"{options['images']} there are; give --images"
-            )
-        if one.untraced_s is not None:
-            click.echo(f"Without Nsight Systems recording: {si(one.untraced_s, 's')} per batch")
+        found = [predict_case(model, case)]
+        result = report.one(found[0], images)
+    _warn_of_memory(model, [p.case for p in found], images)
+    emit(result, fmt)
 
 
 def _warn_of_memory(model: Any, cases: list[Any], images: int) -> None:
@@ -125,30 +93,29 @@ def _case(model: Any, options: dict[str, Any]) -> Any:
     if model.workload != "mlp":
         if not options["workload"]:
             raise WorkloadError(
-                f"wanted the workload that the model was calibrated with, {model.workload!r}; "
-                f"found none; give --workload FILE.toml"
+                f"expected the workload that the model was calibrated with, {model.workload!r}; "
+                f"got none; give --workload FILE.toml"
             )
         from perfmodel.workloads import load
 
         workload = load(options["workload"])
         if workload.name != model.workload:
             raise WorkloadError(
-                f"wanted the workload that the model was calibrated with, {model.workload!r}; "
-                f"found {workload.name!r}; give that one's file"
+                f"expected the workload that the model was calibrated with, {model.workload!r}; "
+                f"got {workload.name!r}; give that one's file"
             )
-        ignored = [n for n in (*_SETTINGS, *_SWITCHES) if options[n]]
+        ignored = [n for n in (*TRAINER_SETTINGS, *_SWITCHES) if options[n]]
         if ignored:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
             warn(f"{flags}: settings of the trainer's say nothing of {model.workload}")
         return own_case(workload, values)
     if options["workload"]:
         raise WorkloadError(
-            f"wanted a model of the workload {printable(str(options['workload']))}; found one of "
+            f"expected a model of the workload {printable(str(options['workload']))}; got one of "
             "the trainer's MLP; calibrate with --workload, too, or leave it out here"
         )
-    settings = {name: options[name] for name in _SETTINGS if options[name] is not None}
-    settings |= {name: "yes" for name in _SWITCHES if options[name]}
-    return mlp_case({"D": 784, "C": 10, "b": 4, **values}, settings)
+    switches = {name: "yes" for name in _SWITCHES if options[name]}
+    return mlp_case({"D": 784, "C": 10, "b": 4, **values}, trainer_settings(options) | switches)
 
 
 def _over(model: Any, case: Any, options: dict[str, Any]) -> tuple[list[Any], Any, str]:
@@ -181,10 +148,10 @@ def _values(text: str) -> tuple[str, tuple[int, ...]]:
     symbol, _, said = text.partition("=")
     words = said.split(":" if ":" in said else ",")
     if not symbol or not all(w.isascii() and w.isdigit() and 0 < len(w) < 10 for w in words):
-        raise click.BadParameter(f"wanted SYMBOL=FROM:TO or SYMBOL=A,B,C; found {text!r}")
+        raise click.BadParameter(f"expected SYMBOL=FROM:TO or SYMBOL=A,B,C; got {text!r}")
     numbers = tuple(int(w) for w in words)
     if min(numbers) < 1 or (":" in said and (len(numbers) != 2 or numbers[0] > numbers[1])):
-        raise click.BadParameter(f"wanted positive numbers, FROM at most TO; found {text!r}")
+        raise click.BadParameter(f"expected positive numbers, FROM at most TO; got {text!r}")
     return symbol, scaling.doublings(*numbers) if ":" in said else numbers
 
 
@@ -205,4 +172,4 @@ def _draw(model: Any, found: list[Any], symbol: str, out: Path) -> None:
     words = [w for w in found[0].case.label.split() if not w.startswith(f"{symbol}=")]
     axes = predictions(f"predicted, {label}", curve, symbol, title=" ".join(words))
     for written in save(axes, out, f"predict_{symbol}"):
-        click.echo(f"Written: {written}", err=True)
+        report_written(written)

@@ -11,26 +11,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfmodel.base.errors import PerfmodelError
-from perfmodel.commands.options import FORMATS, engine_of, engine_options
-from perfmodel.commands.paths import REPORT
-from perfmodel.commands.terminal import Progress, is_terminal, one_line, terminal, warn
+from perfmodel.commands._options import REPORT, engine_of, engine_options, formats
+from perfmodel.commands._output import Progress, emit, warn
 
 if TYPE_CHECKING:
-    from perfmodel.timing.nsys_stats.stats import Statistic
+    from perfmodel.base.table import Table
     from perfmodel.timing.nsys_stats.streamed import Found
 
 _SHOWN_BYTES = 50_000_000
 """Reports this large together take a second, and get a progress bar."""
 
 REPORTS = (
-    "nvtx_gpu_proj_sum",
-    "nvtx_pushpop_sum",
-    "cuda_gpu_kern_sum",
-    "cuda_gpu_mem_time_sum",
-    "cuda_gpu_mem_size_sum",
-    "cuda_api_sum",
-    "mpi_event_sum",
-)
+    "nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum",
+    "cuda_gpu_mem_size_sum", "cuda_api_sum", "mpi_event_sum",
+)  # fmt: skip
 
 _MOST_ROWS = 2000
 """Of a table for readers, which takes a millisecond each."""
@@ -39,21 +33,11 @@ _MOST_ROWS = 2000
 @click.command()
 @click.argument("reports", nargs=-1, required=True, type=REPORT)
 @click.option(
-    "--report",
-    "names",
-    multiple=True,
-    type=click.Choice(REPORTS),
+    "--report", "names", multiple=True, type=click.Choice(REPORTS),
     help="Summary to print; may be repeated. All that the report has data for by default.",
-)
-@click.option(
-    "--format",
-    "fmt",
-    type=click.Choice(FORMATS),
-    default="table",
-    show_default=True,
-    help="How to print it; csv is as nsys prints it.",
-)
+)  # fmt: skip
 @engine_options
+@formats
 def stats(reports: tuple[Path, ...], names: tuple[str, ...], fmt: str, **options: Any) -> None:
     """Print the summary reports of `nsys stats`, equal to the last digit.
 
@@ -61,29 +45,34 @@ def stats(reports: tuple[Path, ...], names: tuple[str, ...], fmt: str, **options
     equals that of Nsight Systems 2024.2.3; docs/statistics.md names the cases in which nsys is
     quirky and perfmodel is not.
     """
+    from perfmodel.render.result import Result
+    from perfmodel.timing.nsys_stats.stats import to_csv, to_table
     from perfmodel.timing.nsys_stats.summaries import to_statistic
 
     wanted = names or REPORTS
     found = _collected(reports, wanted, options)
-    printed, missing = 0, []
+    made, missing = [], []
     for name in wanted:
         try:
             counted = found[name]
             if isinstance(counted, PerfmodelError):
                 raise counted
-            statistic = to_statistic(name, counted)
+            made.append(to_statistic(name, counted))
         except PerfmodelError as error:
             missing.append(error)
-            continue
-        gap = "\n" if printed and fmt != "jsonl" else ""
-        text = gap + _rendered(statistic, fmt)
-        click.echo(text, nl=False, color=True)  # as it is: click would strip escapes of names
-        printed += 1
-    if names or not printed:
-        for problem in missing if printed else missing[:-1]:
+    if names or not made:
+        for problem in missing if made else missing[:-1]:
             warn(problem)
-        if not printed:
+        if not made:
             raise missing[-1]
+    emit(
+        Result(
+            text=(_shortened(to_table(one)) for one in made),
+            tables=map(to_table, made),
+            csv=map(to_csv, made),
+        ),
+        fmt,
+    )
 
 
 def _collected(reports: tuple[Path, ...], names: Sequence[str], options: dict[str, Any]) -> Found:
@@ -112,18 +101,9 @@ def _distinct(reports: tuple[Path, ...]) -> tuple[Path, ...]:
     return tuple(first.values())
 
 
-def _rendered(statistic: Statistic, fmt: Any) -> str:
-    from perfmodel.base.table import render
-    from perfmodel.timing.nsys_stats import stats as statistics
-
-    if fmt == "csv":
-        text = statistics.to_csv(statistic)
-        return "\n".join(map(one_line, text.split("\n"))) if is_terminal() else text
-    width, color = terminal()
-    table = statistics.to_table(statistic)
+def _shortened(table: Table) -> Table:
     more = len(table.rows) - _MOST_ROWS
-    if fmt == "table" and more > 0:
-        table = replace(
-            table, rows=table.rows[:_MOST_ROWS], notes=(f"{more} more rows: take --format csv",)
-        )
-    return render(table, fmt, width=width, color=color)
+    if more <= 0:
+        return table
+    note = f"{more} more rows: take --format csv"
+    return replace(table, rows=table.rows[:_MOST_ROWS], notes=(note,))

@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfmodel.commands.options import BATCH_RANGE, WARMUP
-from perfmodel.commands.paths import REPORT, STDOUT, write
-from perfmodel.commands.pictures import picture_bytes, write_picture
-from perfmodel.commands.terminal import warn
+from perfmodel.commands._options import BATCH_RANGE, FILE, REPORT, WARMUP
+from perfmodel.commands._output import (
+    STDOUT,
+    one_line,
+    picture_bytes,
+    report_written,
+    warn,
+    write,
+    write_picture,
+)
 
 if TYPE_CHECKING:
     from perfmodel.timing.run import Run
@@ -32,13 +38,10 @@ if TYPE_CHECKING:
     show_default=True, help="A picture, or a trace for Perfetto and chrome://tracing.",
 )  # fmt: skip
 @click.option(
-    "--out",
-    "-o",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
+    "--out", "-o", type=FILE, metavar="FILE",
     help="Where to: .png, .svg or .pdf, or .json; - for standard output (PNG or JSON).  "
     "[default: timeline.png or trace.json]",
-)
+)  # fmt: skip
 def timeline(reports: tuple[Path, ...], **options: Any) -> None:
     """Show when everything in a batch ran: ranges, MPI, kernels, copies, by rank.
 
@@ -66,7 +69,7 @@ def timeline(reports: tuple[Path, ...], **options: Any) -> None:
         _write_trace(lanes, title, options["out"] or Path("trace.json"))
     bars = sum(len(lane.bars) for lane in lanes)
     said = f"{title}: {bars} bars in {len(lanes)} lanes"
-    click.echo(said, err=options["out"] == STDOUT)
+    click.echo(one_line(said), err=options["out"] == STDOUT)
 
 
 def _run(reports: tuple[Path, ...], batch_label: str | None) -> Run:
@@ -89,7 +92,7 @@ def _batches(text: str | None) -> range | None:
     found = range(int(first or 0), int(last or 0) if colon else int(first or -1) + 1)
     if not found:
         raise click.BadParameter(
-            f"wanted a batch or FROM:TO, such as 7 or 2:5; found {text!r}", param_hint="--batch"
+            f"expected a batch or FROM:TO, such as 7 or 2:5; got {text!r}", param_hint="--batch"
         )
     return found
 
@@ -101,7 +104,7 @@ def _ranks(text: str | None, known: tuple[int, ...]) -> frozenset[int] | None:
     found = {int(w) for w in words if w.isascii() and w.isdigit() and len(w) < 10}
     if len(found) < len(words) or not found <= set(known):
         raise click.BadParameter(
-            f"wanted some of the ranks {', '.join(map(str, known))}; found {text!r}",
+            f"expected some of the ranks {', '.join(map(str, known))}; got {text!r}",
             param_hint="--ranks",
         )
     return frozenset(found)
@@ -128,7 +131,7 @@ def _draw(lanes: Any, window: Any, title: str, out: Path) -> None:
 
     if out.suffix == ".json":
         raise click.BadParameter(
-            f"wanted a file that ends in .png, .svg or .pdf; found {out.name!r}; for a trace add "
+            f"expected a file that ends in .png, .svg or .pdf; got {out.name!r}; for a trace add "
             f"--format perfetto",
             param_hint="--out",
         )
@@ -146,8 +149,8 @@ def _write_trace(lanes: Any, title: str, out: Path) -> None:
 
     if out.suffix != ".json" and out != STDOUT:
         raise click.BadParameter(
-            f"wanted a file that ends in .json; found {out.name!r}", param_hint="--out"
+            f"expected a file that ends in .json; got {out.name!r}", param_hint="--out"
         )
     write(out, to_json(lanes, title))
     if out != STDOUT:
-        click.echo(f"Written: {out}", err=True)
+        report_written(out)

@@ -7,10 +7,16 @@ from typing import Any
 
 import click
 
-from perfmodel.commands.options import BATCH_RANGE, TABLES, WARMUP
-from perfmodel.commands.paths import REPORT, SERIES
-from perfmodel.commands.pictures import PICTURE, write_picture
-from perfmodel.commands.terminal import show, warn
+from perfmodel.commands._options import (
+    BATCH_RANGE,
+    FILE,
+    PICTURE,
+    REPORT,
+    SERIES,
+    WARMUP,
+    formats,
+)
+from perfmodel.commands._output import emit, report_written, warn, write_picture
 
 _KEY = "command"
 
@@ -37,49 +43,40 @@ class _Samples(click.Command):
 )  # fmt: skip
 @click.option("--gpu", "gpus", multiple=True, type=click.IntRange(0), help="This GPU only.")
 @click.option(
-    "--save", type=click.Path(path_type=Path), default=Path("utilization.csv"), show_default=True,
+    "--save", type=FILE, default=Path("utilization.csv"), show_default=True,
     help="Where the samples of a command go.",
 )  # fmt: skip
 @BATCH_RANGE
 @WARMUP
 @PICTURE
-@TABLES
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@formats
 @click.pass_context
-def utilization(context: click.Context, /, series: Path | None, **options: Any) -> None:
+def utilization(context: click.Context, /, series: Path | None, fmt: str, **options: Any) -> None:
     """Say how well the GPUs are used over time, and in which phase they idle.
 
     With a command behind --, it is run and the GPUs are sampled by NVML meanwhile; the exit code is
     its own. With SERIES, a CSV sampled before is read. --report sets GPU busy time beside it and
     says what the GPU idles in.
     """
-    import json
-
-    from perfmodel.analysis import utilization as saying
-    from perfmodel.base.escape import escape_json
+    from perfmodel.analysis.utilization import answer
+    from perfmodel.render.utilization import picture, result
 
     command = context.meta[_KEY]
     if (series is not None) + bool(command) > 1 or not (series or command or options["reports"]):
         raise click.UsageError(
-            "wanted one of: SERIES.csv, -- COMMAND..., or --report REPORT alone; see --help"
+            "expected one of: SERIES.csv, -- COMMAND..., or --report REPORT alone; see --help"
         )
     window = _window(options["window"])
     if window and not (series or command):
         raise click.UsageError("--window is of a series: give SERIES.csv or -- COMMAND..., too")
     sampled, code = _samples(series, command, options)
-    found = saying.answer(
+    found = answer(
         sampled, options["reports"], window_s=window, batch_label=options["batch_range"],
         warmup=options["warmup"],
     )  # fmt: skip
-    for warning in found.warnings:
-        warn(warning)
     if options["out"]:
-        _draw(sampled, found, options["out"])
-    if options["as_json"]:
-        said = json.dumps(saying.document(found), indent=1, allow_nan=False)
-        click.echo(escape_json(said))
-    else:
-        show(saying.tables(found), saying.sentences(found), options["fmt"])
+        write_picture(picture(sampled, found), options["out"])
+    emit(result(found), fmt)
     context.exit(code)
 
 
@@ -102,7 +99,7 @@ def _samples(
     sampler = NvmlSampler(options["gpus"] or None)
     series, code = record_command(command, sampler, options["period"])
     write_text(options["save"], to_csv(series))
-    click.echo(f"Written: {options['save']}", err=True)
+    report_written(options["save"])
     if code:
         warn(f"the command ended with {code}; its samples are saved all the same")
     return series, code
@@ -119,28 +116,6 @@ def _window(text: str | None) -> tuple[float, float] | None:
         start, end = 0.0, -1.0
     if not colon or not 0 <= start < end:
         raise click.BadParameter(
-            f"wanted FROM:TO in seconds, such as 10:20; found {text!r}", param_hint="--window"
+            f"expected FROM:TO in seconds, such as 10:20; got {text!r}", param_hint="--window"
         )
     return start, end
-
-
-def _draw(series: Any, found: Any, out: Path) -> None:
-    from perfmodel.render.plot.lines import Percentages, broken
-    from perfmodel.render.plot.lines import utilization as draw
-
-    curves = []
-    for gpu in series.gpus if series is not None else ():
-        mine = series.of(gpu)
-        for counter, word in (("gpu_percent", "utilization"), ("memory_percent", "memory busy")):
-            curves.append(
-                Percentages(
-                    gpu, f"GPU {gpu}, NVML {word}",
-                    *broken(mine.time_s, mine.values[counter], mine.gaps(gpu)),
-                    minor=counter == "memory_percent",
-                )
-            )  # fmt: skip
-    busy = {} if found.idle is None else {"GPU busy by the report": found.idle.busy_share}
-    window = found.window_s
-    if window is not None and series is not None:
-        window = (window[0], min(window[1], float(series.time_s[-1])))
-    write_picture(draw(curves, window_s=window, busy=busy), out)

@@ -1,48 +1,134 @@
-"""The text and the JSON document of a comparison."""
+"""A comparison of two sides: its text, its tables and its JSON document."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any, Final
 
 import perfmodel
 from perfmodel.analysis.compare.compare import Comparison, Row, Side
-from perfmodel.analysis.compare.series import GPU_IDLE, GROUPS
-from perfmodel.base.escape import printable
-from perfmodel.base.table import render
+from perfmodel.analysis.compare.series import GPU_IDLE, GROUPS, Group
+from perfmodel.base.document import pick, plain
+from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
-from perfmodel.render import compare_tables as tables
+from perfmodel.render.result import Block, Result
 
 SCHEMA_VERSION: Final = 1
 """Grows by one when a key changes its meaning or goes away; new keys do not change it."""
 
+_TITLES: Final[dict[Group, str]] = {
+    "range": "Ranges (host time per batch, slowest rank)",
+    "link": "Links (per batch, slowest rank)",
+    "kernel": "Kernels (GPU time per batch, slowest rank)",
+}
+_QUEUED: Final = "Ranges (host time per batch, the batch until the GPU is done; slowest rank)"
 
-def text(comparison: Comparison, *, width: int | None = None, color: bool = False) -> str:
-    """Return the whole comparison as text."""
-    blocks = ["\n".join(_what(comparison)) + "\n", "\n".join(_answer(comparison)) + "\n"]
-    for group in GROUPS:
-        table = tables.text(comparison, group)
-        if table is not None:
-            blocks.append(render(table, "table", width=width, color=color))
-    return "\n".join(blocks) + "".join(f"note: {n}\n" for n in tables.notes(comparison))
+_TIMES: Final = (
+    Column("before_s", "Before", "si", "s"),
+    Column("after_s", "After", "si", "s"),
+    Column("difference_s", "Difference", "si", "s"),
+)
+_RATIO: Final = Column("ratio", "Ratio", "float", digits=3)
+_VERDICT: Final = Column("verdict", "Verdict")
+ROWS: Final = (
+    Column("name", "Name", wrap=False),
+    Column("group", "Group"),
+    Column("path", "Path", of=lambda r: "/".join(r.path)),
+    *_TIMES,
+    Column("share_before", "Of batch before", "percent", digits=0),
+    _RATIO,
+    Column("ratio_low", "Ratio low", "float", digits=3, of="low"),
+    Column("ratio_high", "Ratio high", "float", digits=3, of="high"),
+    Column("level", "Level", "float"),
+    _VERDICT,
+    Column("launches_before", "Launches before", "int", of=lambda r: r.launches[0]),
+    Column("launches_after", "Launches after", "int", of=lambda r: r.launches[1]),
+)
+ROWS_TEXT: Final = (
+    *_TIMES,
+    Column("share_before", "Share", "percent", digits=0),
+    _RATIO,
+    Column("interval", "Interval", align="right", of=lambda r: _interval(r)),
+    _VERDICT,
+)
+
+
+def _interval(row: Row) -> str | None:
+    if row.low is None or row.high is None:
+        return None
+    return f"{row.low:.3g} to {row.high:.3g}"
+
+
+def result(found: Comparison, *, every: bool = False) -> Result:
+    """Return a comparison in every format; `every` shows kernels within noise in the text, too."""
+    return Result(_blocks(found, every), lambda: document(found), [rows(found)], found.warnings)
+
+
+def _blocks(found: Comparison, every: bool) -> Iterator[Block]:
+    yield list(_what(found))
+    yield list(_answer(found))
+    yield from filter(None, (group_table(found, group, every=every) for group in GROUPS))
+    yield [f"note: {note}" for note in notes(found)]
+
+
+def rows(comparison: Comparison, group: Group | None = None) -> Table:
+    """Everything that was compared, a row each; of one group or all."""
+    chosen = [r for g in ([group] if group else GROUPS) for r in comparison.group(g)]
+    levels = [r.depth for r in chosen]
+    return Table.of("Before and after", chosen, ROWS, notes(comparison), levels)
+
+
+def group_table(comparison: Comparison, group: Group, *, every: bool = False) -> Table | None:
+    """One group for the terminal, None without rows; kernels within noise only as a number."""
+    found = comparison.group(group)
+    whole = every or group != "kernel"
+    shown = [r for r in found if whole or r.depth == 0 or r.verdict != "within noise"]
+    if not shown:
+        return None
+    left = len(found) - len(shown)
+    hidden = [f"{left} kernels within noise are not shown; --all shows them"] if left else []
+    queues = group == "range" and (comparison.before.queues or comparison.after.queues)
+    title = _QUEUED if queues else _TITLES[group]
+    columns = (Column("name", group.capitalize(), wrap=False), *ROWS_TEXT)
+    return Table.of(title, shown, columns, hidden, [r.depth for r in shown])
+
+
+def notes(comparison: Comparison) -> tuple[str, ...]:
+    """How the verdicts were reached."""
+    c = comparison
+    said = (
+        f"ratio: after / before; a verdict needs its interval to leave out -{_percent(c.least)} to "
+        f"+{_percent(c.least)}; the {c.tested} intervals all hold with {_percent(1 - c.alpha)} "
+        f"(Holm, half of the {_percent(c.alpha)} for the batch)"
+    )
+    if c.noise is None:
+        how = "launches are the unit (Welch, on the logarithms of their median batches)"
+    else:
+        how = (
+            f"launches of one configuration are assumed to differ by {_percent(c.noise)} "
+            f"(standard deviation of host times), batches within them by what they do"
+        )
+    return said, how
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g} %"
 
 
 def _what(c: Comparison) -> Iterator[str]:
     for name, side in (("before", c.before), ("after ", c.after)):
         for launch in side.launches:
             yield (
-                f"{name}   {printable(launch.label)}: {launch.batches} batches after "
+                f"{name}   {launch.label}: {launch.batches} batches after "
                 f"{launch.warmup} of warm-up, {launch.ranks} rank{'s' * (launch.ranks != 1)}"
             )
-    changed = [printable(str(d)) for d in c.differences]
+    changed = [str(d) for d in c.differences]
     yield f"changed  {'; '.join(changed) or 'nothing that the reports tell'}"
 
 
 def _answer(c: Comparison) -> Iterator[str]:
     batch = c.batch
-    yield f"A batch takes {_change(batch)}: {_said(batch)}"
+    yield f"A batch takes {_change(batch)}: {_verdict(batch)}"
     if batch.verdict == "within noise":
         down = 1 - 1 / (1 + c.detectable)
         yield (
@@ -51,7 +137,7 @@ def _answer(c: Comparison) -> Iterator[str]:
         )
     for row in c.addressed:
         yield (
-            f"Bottleneck addressed, by {_kind(row)}: {printable(row.name)}, "
+            f"Bottleneck addressed, by {_kind(row)}: {row.name}, "
             f"{_share(row)} before{_gain(row, batch)}"
         )
         if row.verdict == "only before" and (new := _new(c, row)):
@@ -60,7 +146,7 @@ def _answer(c: Comparison) -> Iterator[str]:
         yield "No range or link lost time for certain: no bottleneck was addressed beyond noise."
     idle = next((r for r in c.rows if r.path == (GPU_IDLE,)), None)
     if idle is not None and idle.ratio is not None and idle not in c.addressed:
-        yield f"Of a batch, the GPU idles {_change(idle)}: {_said(idle)}"
+        yield f"Of a batch, the GPU idles {_change(idle)}: {_verdict(idle)}"
 
 
 def _kind(row: Row) -> str:
@@ -74,7 +160,7 @@ def _new(c: Comparison, gone: Row) -> str:
     """What may do the work of a range or link that is gone: the largest that are new."""
     found = [r for r in c.group(gone.group) if r.verdict == "only after" and not r.part]
     found.sort(key=lambda r: -(r.after_s or 0.0))
-    return ", ".join(f"{printable(r.name)} ({si(r.after_s, 's')})" for r in found[:3])
+    return ", ".join(f"{r.name} ({si(r.after_s, 's')})" for r in found[:3])
 
 
 def _change(row: Row) -> str:
@@ -84,7 +170,7 @@ def _change(row: Row) -> str:
     return f"{si(row.before_s, 's', 4)} before, {si(row.after_s, 's', 4)} after{interval}"
 
 
-def _said(row: Row) -> str:
+def _verdict(row: Row) -> str:
     if row.verdict != "within noise":
         return row.verdict
     return "no difference that noise could not make"
@@ -108,12 +194,12 @@ def _gain(row: Row, batch: Row) -> str:
 def document(comparison: Comparison) -> dict[str, Any]:
     """Return the whole comparison as plain Python data in base units, missing as None."""
     c = comparison
-    found: dict[str, Any] = {
+    found: dict[str, Any] = plain({
         "schema_version": SCHEMA_VERSION,
         "perfmodel_version": perfmodel.__version__,
         "before": _side(c.before),
         "after": _side(c.after),
-        "differences": [asdict(d) for d in c.differences],
+        "differences": c.differences,
         "test": {
             "alpha": c.alpha,
             "intervals": c.tested,
@@ -128,49 +214,22 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "batch": _row(c.batch),
         "addressed": [_row(r) for r in c.addressed],
         "rows": [_row(r) for r in c.rows],
-        "warnings": list(c.warnings),
-    }
-    return {k: _finite(v) for k, v in found.items()}
+        "warnings": c.warnings,
+    })  # fmt: skip
+    return found
 
 
 def _side(side: Side) -> dict[str, Any]:
-    runs = [
-        {
-            "label": launch.label,
-            "batches": launch.batches,
-            "warmup": launch.warmup,
-            "ranks": launch.ranks,
-            "queues": launch.queues,
-            "settings": dict(told),
-        }
-        for launch, told in zip(side.launches, side.settings, strict=True)
-    ]
-    return {"launches": runs}
+    pairs = zip(side.launches, side.settings, strict=True)
+    keys = "label batches warmup ranks queues"
+    return {"launches": [{**pick(x, keys), "settings": dict(known)} for x, known in pairs]}
 
 
 def _row(row: Row) -> dict[str, Any]:
-    told = {
-        "group": row.group,
-        "name": row.name,
-        "path": list(row.path),
-        "before_s": row.before_s,
-        "after_s": row.after_s,
-        "difference_s": row.difference_s,
-        "share_before": row.share_before,
-        "ratio": row.ratio,
-        "ratio_low": row.low,
-        "ratio_high": row.high,
-        "p": row.p,
-        "level": row.level,
-        "verdict": row.verdict,
-        "launches_before": row.launches[0],
-        "launches_after": row.launches[1],
+    before, after = row.launches
+    return {
+        **pick(row, "group name path before_s after_s difference_s share_before ratio"),
+        **pick(row, "p level verdict", ratio_low="low", ratio_high="high"),
+        "launches_before": before,
+        "launches_after": after,
     }
-    return {k: _finite(v) for k, v in told.items()}
-
-
-def _finite(value: Any) -> Any:
-    """Replace infinity, where an interval has no bound, by None."""
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,16 +1,31 @@
-"""What `perfmodel counters` says of counters: two tables and a JSON document."""
+"""What Nsight Compute counted: two tables, the formulas beside it, and a JSON document."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from perfmodel.analysis.counters import CAUSES, LEVELS, TENSOR, Compared, Counted, Placed, explain
+from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.machines.machine import Machine
+from perfmodel.render.result import Result
 
 LEVEL_NAMES: Final = {"l1": "L1", "l2": "L2", "dram": "DRAM"}
 BOUNDS: Final = {"compute": "compute", **LEVEL_NAMES}
+
+
+def result(
+    placed: Sequence[Placed],
+    machine: Machine | None,
+    said: Sequence[str],
+    compared: Sequence[Compared] = (),
+) -> Result:
+    """Return counters in every format, with what is to be said of them as warnings."""
+    tables = [work_table(placed), roof_table(placed, machine)]
+    if compared:
+        tables.append(formulas_table(compared))
+    return Result(tables, lambda: document(placed, machine, said, compared), warnings=said)
 
 
 def warnings(counted: Sequence[Counted]) -> tuple[str, ...]:
@@ -42,55 +57,45 @@ def _short(names: Sequence[str]) -> list[str]:
 
 def work_table(placed: Sequence[Placed]) -> Table:
     """Time, operations and bytes of every kernel or range."""
-    total = sum(p.counted.time_s or 0.0 for p in placed)
+    total = _total_s(placed)
     columns = (
-        Column("name", _kind(placed).capitalize()),
-        Column("launches", "Launches", "int"),
-        Column("time_s", "Time", "si", "s"),
-        Column("time_share", "Share", "percent"),
-        Column("flops", "FLOPs", "si", "FLOP", digits=4),
-        Column("unit", "Mostly by"),
-        Column("flops_per_s", "Achieved", "si", "FLOP/s"),
-        *(Column(f"{v}_bytes", name, "si", "B") for v, name in LEVEL_NAMES.items()),
+        Column("name", _kind(placed).capitalize(), of="counted.label"),
+        Column("launches", "Launches", "int", of="counted.launches"),
+        Column("time_s", "Time", "si", "s", of="counted.time_s"),
+        Column("time_share", "Share", "percent", of=lambda p: _share(p, total)),
+        Column("flops", "FLOPs", "si", "FLOP", digits=4, of="counted.flops"),
+        Column("unit", "Mostly by", of=_unit),
+        Column("flops_per_s", "Achieved", "si", "FLOP/s", of="counted.flops_per_s"),
+        *(
+            Column(f"{v}_bytes", name, "si", "B", of=_at("bytes_of", v))
+            for v, name in LEVEL_NAMES.items()
+        ),
     )
-    rows = [
-        (
-            p.counted.label,
-            p.counted.launches,
-            p.counted.time_s,
-            _share(p, total),
-            p.counted.flops,
-            _unit(p),
-            p.counted.flops_per_s,
-            *(p.counted.bytes_of(level) for level in LEVEL_NAMES),
-        )
-        for p in placed
-    ]
-    return Table(f"What Nsight Compute counted, by {_kind(placed)}", columns, rows)
+    return Table.of(f"What Nsight Compute counted, by {_kind(placed)}", placed, columns)
+
+
+def _at(quantity: str, level: str) -> Callable[[Placed], object]:
+    return lambda p: getattr(p.counted, quantity)(level)
+
+
+_ROOF: Final = (
+    Column("roof_flops_per_s", "Roof", "si", "FLOP/s"),
+    Column("bound", "Bound by", of=lambda p: BOUNDS[p.bound] if p.bound else None),
+    Column("share_of_roof", "Of roof", "percent"),
+    Column("above", "Above", of=lambda p: "; ".join(p.above) or None),
+)
 
 
 def roof_table(placed: Sequence[Placed], machine: Machine | None) -> Table:
     """Arithmetic intensity at every level, and the roof of the unit that computes."""
-    columns: tuple[Column, ...] = (
-        Column("name", _kind(placed).capitalize()),
+    columns = (
+        Column("name", _kind(placed).capitalize(), of="counted.label"),
         *(
-            Column(f"{v}_flops_per_byte", f"AI {name}", "float", digits=2)
+            Column(f"{v}_flops_per_byte", f"AI {name}", "float", digits=2, of=_at("intensity", v))
             for v, name in LEVEL_NAMES.items()
         ),
+        *(_ROOF if machine is not None else ()),
     )
-    if machine is not None:
-        columns += (
-            Column("roof_flops_per_s", "Roof", "si", "FLOP/s"),
-            Column("bound", "Bound by"),
-            Column("share_of_roof", "Of roof", "percent"),
-            Column("above", "Above"),
-        )
-    rows = []
-    for p in placed:
-        row = [p.counted.label, *(p.counted.intensity(level) for level in LEVEL_NAMES)]
-        if machine is not None:
-            row += [p.roof_flops_per_s, _bound(p), p.share_of_roof, "; ".join(p.above) or None]
-        rows.append(row)
     title = "Arithmetic intensity, FLOP/byte"
     if machine is not None:
         title += f", and roofs of {machine.name} ({machine.source})"
@@ -103,7 +108,28 @@ def roof_table(placed: Sequence[Placed], machine: Machine | None) -> Table:
         )
     if any(p.above for p in placed):
         notes.append(f"what is above a ceiling cannot be; causes: {CAUSES}")
-    return Table(title, columns, rows, tuple(notes))
+    return Table.of(title, placed, columns, notes)
+
+
+FORMULAS: Final = (
+    Column("name", "Range", of="counted.label"),
+    Column("model_flops", "FLOPs, formulas", "si", "FLOP", digits=4),
+    Column("flops", "counted", "si", "FLOP", digits=4),
+    Column("flops_ratio", "ratio", "float", digits=4),
+    Column("model_dram_bytes", "DRAM, formulas", "si", "B"),
+    Column("dram_bytes", "counted", "si", "B", of=lambda c: c.bytes_of("dram")),
+    Column("dram_ratio", "ratio", "float", digits=2),
+    Column("l2_bytes", "L2, counted", "si", "B", of=lambda c: c.bytes_of("l2")),
+)
+
+
+def formulas_table(compared: Sequence[Compared]) -> Table:
+    """Formulas beside counters, per batch."""
+    batches = {c.counted.source: c.batches for c in compared}
+    said = ", ".join(f"{n} of {file}" if file else str(n) for file, n in batches.items())
+    notes = (f"{c.counted.label}: {word}" for c in compared for word in explain(c))
+    title = f"Formulas and counters, per batch (counted: {said})"
+    return Table.of(title, compared, FORMULAS, notes)
 
 
 def document(
@@ -113,15 +139,10 @@ def document(
     compared: Sequence[Compared] = (),
 ) -> dict[str, Any]:
     """Return all of it as JSON types; bytes, seconds, operations; None is missing."""
-    total = sum(p.counted.time_s or 0.0 for p in placed)
+    total = _total_s(placed)
     found: dict[str, Any] = {"by": _kind(placed), "warnings": list(said)}
     if machine is not None:
-        found["machine"] = {
-            "name": machine.name,
-            "source": machine.source,
-            "peak_flops_per_s": dict(machine.peak_flops_per_s),
-            "bandwidth_bytes_per_s": dict(machine.bandwidth_bytes_per_s),
-        }
+        found["machine"] = pick(machine, "name source peak_flops_per_s bandwidth_bytes_per_s")
     found[f"{_kind(placed)}s"] = [_entry(p, total) for p in placed]
     if compared:
         found["formulas"] = [_beside(one) for one in compared]
@@ -133,46 +154,39 @@ def _beside(one: Compared) -> dict[str, Any]:
         "name": one.counted.name,
         "source": one.counted.source or None,
         "batches": one.batches,
-        "flops": {"formulas": one.model_flops, "counted": one.flops, "ratio": one.flops_ratio},
+        "flops": pick(one, "", formulas="model_flops", counted="flops", ratio="flops_ratio"),
         "dram_bytes": {
             "formulas": one.model_dram_bytes,
             "counted": one.bytes_of("dram"),
             "ratio": one.dram_ratio,
         },
         "l2_bytes": one.bytes_of("l2"),
-        "because": list(explain(one)),
+        "because": explain(one),
     }
 
 
 def _entry(p: Placed, total: float) -> dict[str, Any]:
     one = p.counted
+    read, write = (one.counts.get(metric) for metric in LEVELS["dram"][:2])
     return {
-        "name": one.name,
+        **pick(
+            one, "name launches kernels time_s flops flops_per_s", flops_by_type="flops_by_unit"
+        ),
         "source": one.source or None,
-        "launches": one.launches,
-        "kernels": list(one.kernels),
-        "time_s": one.time_s,
         "time_share": _share(p, total),
-        "flops": one.flops,
-        "flops_by_type": one.flops_by_unit,
-        "flops_per_s": one.flops_per_s,
         "bytes": {level: one.bytes_of(level) for level in LEVELS},
-        "dram_read_bytes": one.counts.get(LEVELS["dram"][0]),
-        "dram_write_bytes": one.counts.get(LEVELS["dram"][1]),
+        "dram_read_bytes": read,
+        "dram_write_bytes": write,
         "bytes_per_s": {level: one.bytes_per_s(level) for level in LEVELS},
         "intensity_flops_per_byte": {level: one.intensity(level) for level in LEVELS},
-        "l2_hit_share": one.l2_hit_share,
-        "unit": p.unit,
-        "unit_share": p.unit_share,
-        "mixed": p.mixed,
-        "peak_flops_per_s": p.peak_flops_per_s,
-        "ceilings_flops_per_s": p.ceilings_flops_per_s,
-        "roof_flops_per_s": p.roof_flops_per_s,
-        "bound": p.bound,
-        "share_of_roof": p.share_of_roof,
-        "above": list(p.above),
-        "uncounted": list(one.uncounted),
+        **pick(one, "l2_hit_share uncounted"),
+        **pick(p, "unit unit_share mixed peak_flops_per_s ceilings_flops_per_s roof_flops_per_s"),
+        **pick(p, "bound share_of_roof above"),
     }
+
+
+def _total_s(placed: Sequence[Placed]) -> float:
+    return sum(p.counted.time_s or 0.0 for p in placed)
 
 
 def _kind(placed: Sequence[Placed]) -> str:
@@ -186,15 +200,11 @@ def _share(p: Placed, total: float) -> float | None:
 def _unit(p: Placed) -> str | None:
     if p.unit is None or p.unit_share is None:
         return None
-    return f"{p.unit} {p.unit_share:.0%}" if p.unit_share < 0.995 else p.unit
-
-
-def _bound(p: Placed) -> str | None:
-    return BOUNDS[p.bound] if p.bound else None
+    return f"{p.unit} {100 * p.unit_share:.0f} %" if p.unit_share < 0.995 else p.unit
 
 
 def _mix(one: Counted) -> str:
     found = {unit: n for unit, n in one.flops_by_unit.items() if n}
     total = sum(found.values())
     parts = sorted(found.items(), key=lambda item: -item[1])
-    return ", ".join(f"{n / total:.0%} {unit}" for unit, n in parts)
+    return ", ".join(f"{100 * n / total:.0f} % {unit}" for unit, n in parts)

@@ -1,25 +1,26 @@
-"""What the checks say: a table, what to do, a JSON document."""
+"""What the checks of a machine say: a table, what to do, a JSON document."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from perfmodel.base.table import Column, Table
 from perfmodel.machines.doctor.check import PURPOSES, Check
+from perfmodel.render.result import Result
+
+CHECKS: Final = (
+    Column("check", "Check", wrap=False, of="name"),
+    Column("status", "Status", wrap=False),
+    Column("found", "Found"),
+    Column("needed_for", "Needed to", wrap=False, of=lambda c: ", ".join(c.needed_for) or None),
+)
 
 
-def table(checks: Sequence[Check]) -> Table:
-    """Return the checks as a table."""
-    columns = (
-        Column("check", "Check", wrap=False),
-        Column("status", "Status", wrap=False),
-        Column("found", "Found"),
-        Column("needed_for", "Needed to", wrap=False),
-    )
-    rows = [(c.name, c.status, c.found, ", ".join(c.needed_for) or None) for c in checks]
-    return Table("What is here", columns, rows)
+def result(checks: Sequence[Check], purposes: Sequence[str]) -> Result:
+    """Return the checks in every format."""
+    found = Table.of("What is here", checks, CHECKS)
+    return Result([found, list(sentences(checks, purposes))], lambda: document(checks, purposes))
 
 
 def sentences(checks: Sequence[Check], purposes: Sequence[str]) -> Iterator[str]:
@@ -27,7 +28,8 @@ def sentences(checks: Sequence[Check], purposes: Sequence[str]) -> Iterator[str]
     for status in ("failed", "warning"):
         for check in checks:
             if check.status == status and check.advice:
-                yield f"{status}: {check.name}: {check.found}\n    -> {check.advice}"
+                yield f"{status}: {check.name}: {check.found}"
+                yield f"    -> {check.advice}"
     wanted = "; ".join(f"{name}: {PURPOSES[name]}" for name in purposes)
     failed = len(broken(checks))
     yield f"{f'Not ready, {failed} failed' if failed else 'Ready'} ({wanted})."
@@ -42,7 +44,7 @@ def document(checks: Sequence[Check], purposes: Sequence[str]) -> dict[str, Any]
     """Return the checks as what JSON holds."""
     return {
         "schema_version": 1,
-        "purposes": list(purposes),
+        "purposes": purposes,
         "ready": not broken(checks),
-        "checks": [asdict(check) for check in checks],
+        "checks": checks,
     }

@@ -5,11 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
 from perfmodel.models.paleo import LayerTime, Platform, Times
 from perfmodel.models.paleo_exchange import Exchange
-from perfmodel.workloads.layers import Conv, Cost, Linear, Net, Placed, costs, training_bytes
+from perfmodel.render.result import Result
+from perfmodel.workloads.layers import (
+    Conv,
+    Cost,
+    Linear,
+    Net,
+    Placed,
+    Shape,
+    costs,
+    training_bytes,
+)
 
 CONVENTION: Final = {
     "macs": "multiply-accumulates of convolutions and fully connected layers, without bias; "
@@ -90,6 +101,12 @@ def totals(said: Layers) -> dict[str, Any]:
     }
 
 
+def result(said: Layers, every: bool = False) -> Result:
+    """Return a network in every format; `every` lists layers without FLOPs one by one."""
+    tables = [table(said, every), *([exchange_table(said)] if said.ranks > 1 else [])]
+    return Result([*tables, sentences(said)], lambda: document(said))
+
+
 def table(said: Layers, every: bool = False) -> Table:
     """One row per layer with MACs (or per layer), those without summed up by kind, and all."""
     columns = (
@@ -144,24 +161,20 @@ def _rows(said: Layers, every: bool) -> list[tuple[object, ...]]:
 
 def exchange_table(said: Layers) -> Table:
     """One row per scheme of exchanging gradients over the ranks."""
+    step_s = said.times[0].training_s
     columns = (
         Column("scheme", "Scheme"),
-        Column("messages", "Messages", "int"),
-        Column("sent_bytes", "Busiest rank sends", "si", "B"),
+        Column("messages", "Messages", "int", of="cost.messages"),
+        Column("sent_bytes", "Busiest rank sends", "si", "B", of="cost.sent_bytes"),
         Column("seconds", "Exchange", "si", "s"),
-        Column("step_s", "Step and exchange", "si", "s"),
+        Column("step_s", "Step and exchange", "si", "s", of=lambda x: step_s + x.seconds),
         Column("efficiency", "Efficiency", "percent"),
     )
-    step_s = said.times[0].training_s
-    rows = [
-        (x.scheme, x.cost.messages, x.cost.sent_bytes, x.seconds, step_s + x.seconds, x.efficiency)
-        for x in said.exchanges
-    ]
-    notes = (
+    note = (
         f"each of {said.ranks} ranks trains on {said.batch} images, then all gradients are "
-        f"exchanged: nothing overlaps; OneToAll, tree and butterfly are Paleo's",
+        f"exchanged: nothing overlaps; OneToAll, tree and butterfly are Paleo's"
     )
-    return Table(f"Gradients over {said.ranks} ranks", columns, rows, notes)
+    return Table.of(f"Gradients over {said.ranks} ranks", said.exchanges, columns, [note])
 
 
 def sentences(said: Layers) -> list[str]:
@@ -174,7 +187,9 @@ def sentences(said: Layers) -> list[str]:
         f"momenta, and what the backward pass needs), without workspaces.",
     ]
     if t["conv_share"] is not None:
-        lines.insert(0, f"Convolutions are {t['conv_share']:.2%} of the multiply-accumulates.")
+        lines.insert(
+            0, f"Convolutions are {100 * t['conv_share']:.2f} % of the multiply-accumulates."
+        )
     if said.where is not None:
         paleo, least = said.times
         lines += [
@@ -192,65 +207,57 @@ def sentences(said: Layers) -> list[str]:
 def document(said: Layers) -> dict[str, Any]:
     """Return everything as JSON: counts with their convention, times, exchange."""
     seconds = {x.layer.name: x for x in said.timed}
-    layers = [{**_entry(x, c, said.batch), **_seconds(seconds.get(x.name))} for x, c in said.layers]
-    paleo, least = said.times
     return {
         "network": said.net.name,
-        "image": [said.net.image.channels, said.net.image.height, said.net.image.width],
+        "image": _sizes(said.net.image),
         "batch": said.batch,
         "dtype": said.dtype,
         "convention": CONVENTION,
         "totals": totals(said),
-        "paleo": None if said.where is None else {
-            "machine": said.where.name,
-            "peak": said.where.peak,
-            "peak_flops_per_s": said.where.peak_flops_per_s,
-            "bandwidth_bytes_per_s": said.where.bandwidth_bytes_per_s,
-            "ppp": said.where.ppp,
-            "forward_s": paleo.forward_s,
-            "backward_s": paleo.backward_s,
-            "update_s": paleo.update_s,
-            "training_s": paleo.training_s,
-            "overlapped_forward_s": least.forward_s,
-            "overlapped_training_s": least.training_s,
-        },
+        "paleo": None if said.where is None else _paleo(said, said.where),
         "exchange": [
-            {"scheme": x.scheme, "ranks": said.ranks, "messages": x.cost.messages,
-             "sent_bytes": x.cost.sent_bytes, "seconds": x.seconds, "efficiency": x.efficiency}
+            {
+                **pick(x, "scheme seconds efficiency"),
+                **pick(x.cost, "messages sent_bytes"),
+                "ranks": said.ranks,
+            }
             for x in said.exchanges
         ],
-        "layers": layers,
-    }  # fmt: skip
+        "layers": [
+            {**_entry(x, c, said.batch), **_seconds(seconds.get(x.name))} for x, c in said.layers
+        ],
+    }
+
+
+def _paleo(said: Layers, where: Platform) -> dict[str, Any]:
+    paleo, least = said.times
+    return {
+        **pick(where, "peak peak_flops_per_s bandwidth_bytes_per_s ppp", machine="name"),
+        **pick(paleo, "forward_s backward_s update_s training_s"),
+        "overlapped_forward_s": least.forward_s,
+        "overlapped_training_s": least.training_s,
+    }
+
+
+def _sizes(shape: Shape) -> list[int]:
+    return [shape.channels, shape.height, shape.width]
 
 
 def _entry(x: Placed, c: Cost, batch: int) -> dict[str, Any]:
-    moved = c.forward_bytes + c.backward_bytes
     return {
         "name": x.name,
         "kind": kind(x),
-        "inputs": list(x.inputs),
-        "output": [x.shape.channels, x.shape.height, x.shape.width],
-        "params": c.parameters,
-        "macs": c.macs,
-        "forward_flops": c.forward_flops,
-        "backward_flops": c.backward_flops,
+        "inputs": x.inputs,
+        "output": _sizes(x.shape),
+        **pick(c, "macs forward_flops backward_flops", params="parameters"),
         "activations": batch * x.shape.elements,
-        "forward_bytes": c.forward_bytes,
-        "backward_bytes": c.backward_bytes,
-        "update_bytes": c.update_bytes,
-        "flops_per_byte": c.flops / moved,
+        **pick(c, "forward_bytes backward_bytes update_bytes"),
+        "flops_per_byte": c.flops / (c.forward_bytes + c.backward_bytes),
     }
 
 
 def _seconds(x: LayerTime | None) -> dict[str, Any]:
-    if x is None:
-        return {}
-    return {
-        "forward_s": x.times.forward_s,
-        "backward_s": x.times.backward_s,
-        "update_s": x.times.update_s,
-        "bound": x.bound,
-    }
+    return {} if x is None else {**pick(x.times, "forward_s backward_s update_s"), "bound": x.bound}
 
 
 def _counts(c: Cost, t: Times) -> tuple[object, ...]:

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.machines.machine import SECTIONS, Figure, Machine, datasheet
 from perfmodel.machines.measure.measurement import MachineMeasurement
+from perfmodel.render.result import Block, Result
 
 _LISTED: Final = (
     ("peak_flops_per_s", "float64", "fp64"),
@@ -23,7 +25,7 @@ _LISTED: Final = (
 )
 _TITLES: Final = {
     "peak_flops_per_s": "peak",
-    "gemm_flops_per_s": "product",
+    "gemm_flops_per_s": "GEMM",
     "bandwidth_bytes_per_s": "bandwidth",
     "capacity_bytes": "capacity",
     "latency_s": "latency",
@@ -172,44 +174,32 @@ def _spread(figure: Figure) -> float | None:
     return (figure.q3 - figure.q1) / figure.value
 
 
-def series_table(measurement: MachineMeasurement) -> Table:
-    """Return the series by size: ends, best rate, and the line t = alpha + n / bandwidth."""
-    columns = (
-        Column("kind", "kind"), Column("memory", "memory"), Column("direction", "direction"),
-        Column("clock", "clock"), Column("ranks", "ranks", "int"),
-        Column("least_bytes", "from", "si", "B"), Column("least_s", "time", "si", "s"),
-        Column("most_bytes", "to", "si", "B"), Column("most_s", "time", "si", "s"),
-        Column("best_bytes_per_s", "best rate", "si", "B/s"),
-        Column("alpha_s", "alpha", "si", "s"),
-        Column("line_bytes_per_s", "1/beta", "si", "B/s"),
-    )  # fmt: skip
-    lines = []
-    for one in measurement.series:
-        line = one.line()
-        lines.append((
-            one.kind, one.memory, one.direction, one.clock, one.ranks, one.bytes[0],
-            one.median_s[0], one.bytes[-1], one.median_s[-1], one.best_bytes_per_s,
-            line.alpha_s if line else None, 1 / line.beta_s_per_byte if line else None,
-        ))  # fmt: skip
-    notes = ("The line is fitted to relative errors, so that every size counts alike.",)
-    return Table("By size", columns, lines, notes)
+SERIES: Final = (
+    Column("kind", "kind"),
+    Column("memory", "memory"),
+    Column("direction", "direction"),
+    Column("clock", "clock"),
+    Column("ranks", "ranks", "int"),
+    Column("least_bytes", "from", "si", "B", of=lambda s: s.bytes[0]),
+    Column("least_s", "time", "si", "s", of=lambda s: s.median_s[0]),
+    Column("most_bytes", "to", "si", "B", of=lambda s: s.bytes[-1]),
+    Column("most_s", "time", "si", "s", of=lambda s: s.median_s[-1]),
+    Column("best_bytes_per_s", "best rate", "si", "B/s"),
+    Column("alpha_s", "alpha", "si", "s", of=lambda s: (at := s.line()) and at.alpha_s),
+    Column("line_bytes_per_s", "1/beta", "si", "B/s",
+           of=lambda s: (at := s.line()) and 1 / at.beta_s_per_byte),
+)  # fmt: skip
 
-
-def products_table(measurement: MachineMeasurement) -> Table:
-    """Return the products by name and data type: how many shapes, and their rates."""
-    columns = (
-        Column("name", "product"), Column("dtype", "type"), Column("layout", "layout"),
-        Column("shapes", "shapes", "int"), Column("least_s", "shortest", "si", "s"),
-        Column("most_s", "longest", "si", "s"),
-        Column("least_flops_per_s", "slowest", "si", "FLOP/s"),
-        Column("best_flops_per_s", "fastest", "si", "FLOP/s"),
-    )  # fmt: skip
-    lines = [
-        (p.name, p.dtype, p.layout, len(p.m), min(p.median_s), max(p.median_s),
-         min(p.flops_per_s), max(p.flops_per_s))
-        for p in measurement.products
-    ]  # fmt: skip
-    return Table("Products", columns, lines)
+GEMMS: Final = (
+    Column("name", "GEMM"),
+    Column("dtype", "type"),
+    Column("layout", "layout"),
+    Column("shapes", "shapes", "int", of=lambda p: len(p.m)),
+    Column("least_s", "shortest", "si", "s", of=lambda p: min(p.median_s)),
+    Column("most_s", "longest", "si", "s", of=lambda p: max(p.median_s)),
+    Column("least_flops_per_s", "slowest", "si", "FLOP/s", of=lambda p: min(p.flops_per_s)),
+    Column("best_flops_per_s", "fastest", "si", "FLOP/s", of=lambda p: max(p.flops_per_s)),
+)
 
 
 def headline(measurement: MachineMeasurement) -> Iterator[str]:
@@ -220,14 +210,26 @@ def headline(measurement: MachineMeasurement) -> Iterator[str]:
     yield f"On {devices}; {measurement.ranks} rank(s), {measurement.cores} core(s); {versions}"
 
 
-def tables(machine: Machine, measurement: MachineMeasurement | None) -> Iterator[Table]:
+def result(machine: Machine, measurement: MachineMeasurement | None) -> Result:
+    """Return a shipped or measured machine in every format."""
+    return Result(
+        _blocks(machine, measurement),
+        lambda: document(machine, measurement),
+        warnings=measurement.warnings if measurement else (),
+    )
+
+
+def _blocks(machine: Machine, measurement: MachineMeasurement | None) -> Iterator[Block]:
     """Yield what there is to show of a shipped or measured machine."""
+    if measurement:
+        yield list(headline(measurement))
     published = _sheet(measurement)
     yield figures_table(machine, rows(machine, published), published)
     if measurement and measurement.series:
-        yield series_table(measurement)
+        note = "The line is fitted to relative errors, so that every size counts alike."
+        yield Table.of("By size", measurement.series, SERIES, [note])
     if measurement and measurement.products:
-        yield products_table(measurement)
+        yield Table.of("GEMMs", measurement.products, GEMMS)
 
 
 def document(machine: Machine, measurement: MachineMeasurement | None) -> dict[str, Any]:
@@ -239,18 +241,15 @@ def document(machine: Machine, measurement: MachineMeasurement | None) -> dict[s
         "note": machine.note or None,
         "datasheet": published.name if published else None,
         "figures": [
-            {**{k: v for k, v in asdict(row).items() if k != "figure"}, **asdict(row.figure)}
+            {**pick(row, "section key unit datasheet ratio ridge_flops_per_byte"),
+             **asdict(row.figure)}
             for row in rows(machine, published)
         ],
         "measured": None,
-    }
+    }  # fmt: skip
     if measurement:
-        kept = ("date", "command", "ranks", "cores", "gpus", "cpus", "versions", "elapsed_s",
-                "warnings")  # fmt: skip
-        whole = asdict(measurement)
-        found["measured"] = {key: whole[key] for key in kept}
-        found["measured"]["series"] = whole["series"]
-        found["measured"]["products"] = whole["products"]
+        kept = "date command ranks cores gpus cpus versions elapsed_s warnings series products"
+        found["measured"] = pick(measurement, kept)
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from perfmodel.analysis.comparable import comparable, machine_roof, own_roof
 from perfmodel.analysis.result import Analysis, RunAnalysis
+from perfmodel.base.document import to_json
 from perfmodel.base.errors import ModelError
 from perfmodel.base.files import staged_folder
 from perfmodel.base.table import Column, Table, render
 from perfmodel.models.roofline import Point
 from perfmodel.render import tables
 from perfmodel.render.analysis_json import analysis_document
-from perfmodel.render.skew_tables import collective_skew, stragglers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,11 +30,7 @@ _CROWD: Final = 8
 
 
 def write(
-    analysis: Analysis,
-    out: Path,
-    *,
-    plots: bool = True,
-    db: Path | None = None,
+    analysis: Analysis, out: Path, *, plots: bool = True, db: Path | None = None
 ) -> list[Path]:
     """Write all outputs and return their paths.
 
@@ -48,8 +43,8 @@ def write(
         If the folder cannot be written.
     """
     with staged_folder(out) as stage:
-        text = json.dumps(analysis_document(analysis), indent=1, allow_nan=False)
-        (stage / "analysis.json").write_text(text + "\n", encoding="utf-8")
+        text = to_json(analysis_document(analysis)) + "\n"
+        (stage / "analysis.json").write_text(text, encoding="utf-8")
         for name, table in csv_tables(analysis):
             content = render(table, "csv")
             (stage / f"{name}.csv").write_text(content, encoding="utf-8", newline="")
@@ -72,11 +67,13 @@ def append(analysis: Analysis, db: Path) -> int:
 
 def csv_tables(analysis: Analysis) -> Iterator[tuple[str, Table]]:
     """Name and table of every CSV file; with several runs, a first column names the run."""
-    for name in ("ranges", "rates", "copies", "collectives", "ranks", "findings"):
-        make = getattr(tables, name)
+    of_run = {
+        "ranges": tables.ranges, "rates": tables.rates, "copies": tables.copies,
+        "collectives": tables.collectives, "ranks": tables.ranks, "findings": tables.findings,
+        "skew": tables.collective_skew, "stragglers": tables.stragglers,
+    }  # fmt: skip
+    for name, make in of_run.items():
         yield name, _stacked([(run.label, make(run)) for run in analysis.runs])
-    for name, of_skew in (("skew", collective_skew), ("stragglers", stragglers)):
-        yield name, _stacked([(run.label, of_skew(run)) for run in analysis.runs])
     yield "points", tables.points(analysis)
     yield "runs", tables.sweep(analysis)
 

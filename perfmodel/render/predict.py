@@ -8,13 +8,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.analysis.predict import Prediction
+from perfmodel.analysis.predict import Phase, Prediction
 from perfmodel.analysis.predict_scaling import Scaled, epoch_s
+from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
 from perfmodel.models.model import USUAL_NOISE, Z90, Model, Term
 from perfmodel.models.part import BOUNDS, UNITS
 from perfmodel.programs.mlp.case import MLP
+from perfmodel.render.result import Result
 
 _RATES: Final = ("bytes", "moved", "flops")
 """Amounts whose coefficients are shown as what happens in a second."""
@@ -22,17 +24,34 @@ _SIZES: Final = {
     "copy images": "B", "copy out": "H", "copy back": "H", "pipeline": "H", "step kernels": "H",
     "all-reduce": "H and number of ranks", "peer all-reduce and step": "H",
 }  # fmt: skip
-"""Sizes that change the amounts of a term: another such value tells them apart; else H and B."""
+"""Sizes that change the amounts of a term: another such value separates them; else H and B."""
 _WAYS: Final = {
     "NCCL sums": "on one rank or without NCCL",
     "paged": "with images that are not pageable (--data-on pinned)",
     "spilled": "at another H",
 }
-"""Runs that tell these amounts from a constant."""
+"""Runs that separate these amounts from a constant."""
 _PROPORTION: Final = (
-    "a report at sizes that change their proportions would tell; if by the workload's formulas no "
-    "sizes do, nothing is missing"
+    "a report at sizes that change their proportions would separate them; if by the workload's "
+    "formulas no sizes do, nothing is missing"
 )
+
+
+TERMS: Final = (
+    Column("term", "Term", wrap=False),
+    Column("amount", "Per", wrap=False),
+    Column("value", "Value"),
+    Column("from", "90 % from"),
+    Column("to", "to"),
+    Column("bound", "Bound"),
+    Column("runs", "Runs", "int"),
+    Column("noise", "Noise", "percent"),
+)
+
+
+def calibration(model: Model) -> Result:
+    """Return what a calibration found; what its runs leave open are warnings."""
+    return Result([calibration_text(model), terms_table(model)], warnings=open_questions(model))
 
 
 def terms_table(model: Model) -> Table:
@@ -47,30 +66,17 @@ def terms_table(model: Model) -> Table:
                 ends.reverse()
             shown = [rate(name, c) if sure[i] else None for c in (value, *ends)]
             rows.append((term.key, name, *shown, BOUNDS[name], len(term.runs), term.noise))
-    return Table(
-        "Calibrated terms",
-        (
-            Column("term", "Term", wrap=False),
-            Column("amount", "Per", wrap=False),
-            Column("value", "Value"),
-            Column("from", "90 % from"),
-            Column("to", "to"),
-            Column("bound", "Bound"),
-            Column("runs", "Runs", "int"),
-            Column("noise", "Noise", "percent"),
-        ),
-        rows,
-        notes=(
-            "a dash: the runs do not tell this one apart from the term's others",
-            "noise: standard deviation of log(measured / fitted) between launches",
-        ),
+    notes = (
+        "a dash: the runs do not separate this one from the term's others",
+        "noise: standard deviation of log(measured / fitted) between launches",
     )
+    return Table("Calibrated terms", TERMS, rows, notes)
 
 
 def rate(amount: str, seconds_per_unit: float) -> str:
     """Show a coefficient as people know it: latency in s, bandwidth in B/s, rate in FLOP/s.
 
-    Times of products are factors of what they take alone.
+    Times of GEMMs are factors of what they take alone.
     """
     if amount in _RATES:
         unit = "FLOP/s" if amount == "flops" else "B/s"
@@ -83,20 +89,20 @@ def rate(amount: str, seconds_per_unit: float) -> str:
 
 
 def identified(term: Term) -> list[bool]:
-    """Whether the runs tell each coefficient apart from the others of its term."""
+    """Whether the runs separate each coefficient from the others of its term."""
     count = len(term.amounts)
     left = np.eye(count) - term.space.T @ term.space
     return [bool(np.linalg.norm(left[:, i]) < 1e-6) for i in range(count)]
 
 
 def open_questions(model: Model) -> list[str]:
-    """Say which coefficients the runs leave open, and which run would tell them."""
+    """Say which coefficients the runs leave open, and which run would determine them."""
     found = []
     for term in model.terms.values():
         unsure = [n for n, sure in zip(term.amounts, identified(term), strict=True) if not sure]
         if unsure:
             found.append(
-                f"{term.key}: {len(term.runs)} run{'s' * (len(term.runs) != 1)} cannot tell "
+                f"{term.key}: {len(term.runs)} run{'s' * (len(term.runs) != 1)} cannot separate "
                 f"{' from '.join(unsure)}: only such runs are predicted; "
                 + (_telling(term, unsure) if model.workload == MLP else _PROPORTION)
             )
@@ -110,7 +116,7 @@ def _telling(term: Term, unsure: Sequence[str]) -> str:
     if len(ways) < missing and not set(unsure) <= {"batches", *_WAYS}:
         ways.append(f"at another {_SIZES.get(term.key.partition(' [')[0], 'H and B')}")
     reports = "a report" if missing == 1 else f"{missing} reports"
-    return f"{reports} of such a run {', and '.join(ways)} would tell"
+    return f"{reports} of such a run {', and '.join(ways)} would separate them"
 
 
 def calibration_text(model: Model) -> list[str]:
@@ -139,73 +145,75 @@ def calibration_text(model: Model) -> list[str]:
 
 
 def _noise(model: Model) -> str:
-    """Noise by what sets the pace, or the one that is assumed."""
+    """Noise by what limits a batch, or the one that is assumed."""
     if not model.batch_noise:
         return f"an assumed {100 * USUAL_NOISE:.0f} %"
     return ", ".join(f"{100 * sd:.1f} % ({pace})" for pace, sd in model.batch_noise.items())
 
 
+def one(p: Prediction, images: int) -> Result:
+    """Return the prediction of one configuration."""
+    warnings, said, epoch = [], [], epoch_s(p, images)
+    if p.extrapolated:
+        warnings.append(f"extrapolated: {', '.join(p.extrapolated)} beyond the calibration's runs")
+    if epoch is not None:
+        said.append(f"Epoch of {images} images: {si(epoch, 's')}")
+    elif "B" in p.case.sizes:
+        warnings.append(
+            f"no epoch: a batch of {p.case.sizes['B']} images is more than the {images} there are; "
+            f"give --images"
+        )
+    if p.untraced_s is not None:
+        said.append(f"Without Nsight Systems recording: {si(p.untraced_s, 's')} per batch")
+    document = prediction_document(p, images)
+    return Result([phases_table(p), said], lambda: document, warnings=warnings)
+
+
+def several(found: Sequence[Prediction], table: Table, images: int) -> Result:
+    """Return predictions over one symbol or over ranks."""
+    return Result([table], lambda: [prediction_document(p, images) for p in found])
+
+
 def prediction_document(p: Prediction, images: int) -> dict[str, Any]:
     """Return what `predict --json` prints; times in seconds."""
     return {
-        "batch_s": p.batch_s,
-        "low_s": p.low_s,
-        "high_s": p.high_s,
+        **pick(p, "batch_s low_s high_s untraced_s extrapolated"),
         "interval": 0.9,
-        "untraced_s": p.untraced_s,
         "epoch_s": epoch_s(p, images),
         "images_per_s": p.case.sizes["B"] / p.batch_s if "B" in p.case.sizes else None,
-        "extrapolated": list(p.extrapolated),
-        "sizes": dict(p.case.sizes),
-        "settings": dict(p.case.settings),
-        "phases": [
-            {"name": f.name, "seconds": f.seconds, "low_s": f.low_s, "high_s": f.high_s,
-             "bound": f.bound}
-            for f in p.phases
-        ],
-    }  # fmt: skip
+        **pick(p.case, "sizes settings"),
+        "phases": p.phases,
+    }
+
+
+_SECONDS: Final = Column("batch_s", "Batch", "si", "s")
+_LOW: Final = Column("low_s", "90 % from", "si", "s")
+_HIGH: Final = Column("high_s", "to", "si", "s")
+_LONGEST: Final = Column("bound", "Longest phase", of=lambda p: _longest(p))
+_BEYOND: Final = Column("extrapolated", "Extrapolated", of=lambda p: ", ".join(p.extrapolated))
 
 
 def phases_table(p: Prediction) -> Table:
     """Return the phases of one prediction, with their bounds."""
-    rows: list[tuple[object, ...]] = [
-        (f.name, f.seconds, f.low_s, f.high_s, f.seconds / p.batch_s, f.bound) for f in p.phases
-    ]
-    rows.append(("batch", p.batch_s, p.low_s, p.high_s, 1.0, ""))
-    beyond = [f"extrapolated: {', '.join(p.extrapolated)} beyond the calibration's runs"]
-    return Table(
-        f"Predicted batch: {p.case.label}",
-        (
-            Column("phase", "Phase"),
-            Column("seconds", "Time", "si", "s"),
-            Column("low_s", "90 % from", "si", "s"),
-            Column("high_s", "to", "si", "s"),
-            Column("share", "Share", "percent"),
-            Column("bound", "Bound"),
-        ),
-        rows,
-        notes=tuple(beyond if p.extrapolated else ()),
+    columns = (
+        Column("phase", "Phase", of="name"),
+        Column("seconds", "Time", "si", "s"),
+        _LOW,
+        _HIGH,
+        Column("share", "Share", "percent", of=lambda f: f.seconds / p.batch_s),
+        Column("bound", "Bound"),
     )
+    whole = Phase("batch", p.batch_s, p.low_s, p.high_s, "")
+    beyond = [f"extrapolated: {', '.join(p.extrapolated)} beyond the calibration's runs"]
+    title = f"Predicted batch: {p.case.label}"
+    return Table.of(title, [*p.phases, whole], columns, beyond if p.extrapolated else ())
 
 
 def sweep_table(points: Sequence[Prediction], symbol: str) -> Table:
     """Return predictions over one symbol."""
-    return Table(
-        f"Predictions over {symbol}",
-        (
-            Column(symbol, symbol, "int"),
-            Column("batch_s", "Batch", "si", "s"),
-            Column("low_s", "90 % from", "si", "s"),
-            Column("high_s", "to", "si", "s"),
-            Column("bound", "Longest phase"),
-            Column("extrapolated", "Extrapolated"),
-        ),
-        [
-            (p.case.sizes[symbol], p.batch_s, p.low_s, p.high_s, _longest(p),
-             ", ".join(p.extrapolated))
-            for p in points
-        ],
-    )  # fmt: skip
+    at = Column(symbol, symbol, "int", of=lambda p: p.case.sizes[symbol])
+    columns = (at, _SECONDS, _LOW, _HIGH, _LONGEST, _BEYOND)
+    return Table.of(f"Predictions over {symbol}", points, columns)
 
 
 def _longest(p: Prediction) -> str:
@@ -215,29 +223,19 @@ def _longest(p: Prediction) -> str:
 
 def scaling_table(points: Sequence[Scaled], kind: str) -> Table:
     """Return strong or weak scaling."""
-    return Table(
-        f"{kind.capitalize()} scaling",
-        (
-            Column("p", "Ranks", "int"),
-            Column("B", "B", "int"),
-            Column("batch_s", "Batch", "si", "s"),
-            Column("low_s", "90 % from", "si", "s"),
-            Column("high_s", "to", "si", "s"),
-            Column("speedup", "Speed-up", "float", digits=2),
-            Column("efficiency", "Efficiency", "percent"),
-            Column("bound", "Longest phase"),
-            Column("extrapolated", "Extrapolated"),
-        ),
-        [
-            (
-                s.prediction.case.sizes["p"], s.prediction.case.sizes["B"], s.prediction.batch_s,
-                s.prediction.low_s, s.prediction.high_s, s.speedup, s.efficiency,
-                _longest(s.prediction), ", ".join(s.prediction.extrapolated),
-            )
-            for s in points
-        ],
-        notes=("extrapolated rows are the model's on paper: no run of that size was measured",),
-    )  # fmt: skip
+    columns = (
+        Column("p", "Ranks", "int", of=lambda s: s.prediction.case.sizes["p"]),
+        Column("B", "B", "int", of=lambda s: s.prediction.case.sizes["B"]),
+        Column("batch_s", "Batch", "si", "s", of="prediction.batch_s"),
+        Column("low_s", "90 % from", "si", "s", of="prediction.low_s"),
+        Column("high_s", "to", "si", "s", of="prediction.high_s"),
+        Column("speedup", "Speed-up", "float", digits=2),
+        Column("efficiency", "Efficiency", "percent"),
+        Column("bound", "Longest phase", of=lambda s: _longest(s.prediction)),
+        Column("extrapolated", "Extrapolated", of=lambda s: ", ".join(s.prediction.extrapolated)),
+    )
+    note = "extrapolated rows are the model's alone: no run of that size was measured"
+    return Table.of(f"{kind.capitalize()} scaling", points, columns, [note])
 
 
 def measured_points(

@@ -1,123 +1,121 @@
-"""Tables, sentences and JSON of a scaling study."""
+"""A scaling study as tables, sentences, a picture and JSON."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from itertools import pairwise
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import perfmodel
 from perfmodel.analysis.bandwidth import Bandwidth, links
 from perfmodel.analysis.measure import Split
 from perfmodel.analysis.study import Series, Study
+from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
 from perfmodel.models.scaling_laws import Fit
+from perfmodel.render.result import Block, Result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SCHEMA_VERSION: Final = 1
 _UNFIT: Final = 0.1
 """Above this misfit a law does not describe the points."""
 
 
-def tables(found: Study, rows: Sequence[Bandwidth]) -> Iterator[Table]:
+def result(found: Study, rows: Sequence[Bandwidth]) -> Result:
+    """Return a study and its all-reduces in every format."""
+    return Result(_blocks(found, rows), lambda: document(found, rows), warnings=found.warnings)
+
+
+def _blocks(found: Study, rows: Sequence[Bandwidth]) -> Iterator[Block]:
     """Yield a table for every series, then communication against computing, then bandwidths."""
-    for series in found.series:
-        yield series_table(series)
+    yield from map(series_table, found.series)
     if any(p.split for s in found.series for p in s.points):
         yield split_table(found)
     if rows:
         yield bandwidth_table(rows)
+    yield list(sentences(found))
 
 
 def series_table(series: Series) -> Table:
-    """Return one series: times, speed-ups, efficiency and what every point tells of the law."""
-    strong = series.kind == "strong"
-    return Table(
-        f"{series.kind.capitalize()} scaling: {series.label}",
-        (
-            Column("p", "Ranks", "int"),
-            Column("B", "B", "int"),
-            Column("launches", "Launches", "int"),
-            Column("batch_s", "Batch", "si", "s"),
-            Column("low_s", "95 % from", "si", "s"),
-            Column("high_s", "to", "si", "s"),
-            Column("speedup", "Speed-up", "float", digits=2),
-            Column("speedup_low", "95 % from", "float", digits=2),
-            Column("speedup_high", "to", "float", digits=2),
-            Column("efficiency", "Efficiency", "percent"),
-            Column("serial", "Karp-Flatt" if strong else "Serial", "float", digits=3),
-        ),
-        [
-            (p.ranks, p.batch, len(p.launches), p.batch_s, p.low_s, p.high_s, p.speedup,
-             p.speedup_low, p.speedup_high, p.efficiency, p.serial)
-            for p in series.points
-        ],
-        notes=tuple(_fitted(series)),
-    )  # fmt: skip
+    """Return one series: times, speed-ups, efficiency and the serial fraction of every point."""
+    columns = (
+        Column("p", "Ranks", "int", of="ranks"),
+        Column("B", "B", "int", of="batch"),
+        Column("launches", "Launches", "int", of=lambda p: len(p.launches)),
+        Column("batch_s", "Batch", "si", "s"),
+        Column("low_s", "95 % from", "si", "s"),
+        Column("high_s", "to", "si", "s"),
+        Column("speedup", "Speed-up", "float", digits=2),
+        Column("speedup_low", "95 % from", "float", digits=2),
+        Column("speedup_high", "to", "float", digits=2),
+        Column("efficiency", "Efficiency", "percent"),
+        Column("serial", "Karp-Flatt" if series.kind == "strong" else "Serial", "float", digits=3),
+    )
+    title = f"{series.kind.capitalize()} scaling: {series.label}"
+    return Table.of(title, series.points, columns, _fitted(series))
+
+
+SPLITS: Final = (
+    Column("run", "Run", wrap=False),
+    Column("p", "Ranks", "int"),
+    Column("batch_s", "Batch", "si", "s"),
+    Column("compute_s", "Kernels", "si", "s"),
+    Column("exposed_s", "Exposed comm.", "si", "s"),
+    Column("overlapped_s", "Overlapped", "si", "s"),
+    Column("copies_s", "Copies only", "si", "s"),
+    Column("idle_s", "Neither", "si", "s"),
+    Column("share", "Comm. share", "percent"),
+)
 
 
 def split_table(found: Study) -> Table:
     """Return what goes on in a batch, by launch."""
-    told: dict[int, tuple[str, int, Split]] = {}
+    by_launch: dict[int, tuple[str, int, Split]] = {}
     for s in found.series:  # strong scaling comes first: its label names the batch
         for p in s.points:
             if p.split:
-                told.setdefault(id(p.split), (s.label, p.ranks, p.split))
-    return Table(
-        "Computing against communication, per rank and batch",
-        (
-            Column("run", "Run", wrap=False),
-            Column("p", "Ranks", "int"),
-            Column("batch_s", "Batch", "si", "s"),
-            Column("compute_s", "Kernels", "si", "s"),
-            Column("exposed_s", "Exposed comm.", "si", "s"),
-            Column("overlapped_s", "Overlapped", "si", "s"),
-            Column("copies_s", "Copies only", "si", "s"),
-            Column("idle_s", "Neither", "si", "s"),
-            Column("share", "Comm. share", "percent"),
-        ),
-        [
-            (label, ranks, split.batch_s, split.compute_s, split.exposed_s, split.overlapped_s,
-             split.copies_s, split.idle_s, split.exposed_s / split.batch_s)
-            for label, ranks, split in told.values()
-        ],
-        notes=(
-            "means over the middle half of the batches; a moment counts for the first of kernels, "
-            "communication (MPI calls and NCCL's kernels, waiting included) and copies; overlapped "
-            "communication is under kernels; the share is of exposed communication",
-        ),
-    )  # fmt: skip
+                by_launch.setdefault(id(p.split), (s.label, p.ranks, p.split))
+    rows = [
+        (label, ranks, *(getattr(split, c.key) for c in SPLITS[2:-1]),
+         split.exposed_s / split.batch_s)
+        for label, ranks, split in by_launch.values()
+    ]  # fmt: skip
+    note = (
+        "means over the middle half of the batches; a moment counts for the first of kernels, "
+        "communication (MPI calls and NCCL's kernels, waiting included) and copies; overlapped "
+        "communication is under kernels; the share is of exposed communication"
+    )
+    return Table("Computing against communication, per rank and batch", SPLITS, rows, (note,))
+
+
+ALL_REDUCES: Final = (
+    Column("source", "Measured in", wrap=False),
+    Column("through", "Through"),
+    Column("p", "Ranks", "int", of="ranks"),
+    Column("bytes", "Size", "si", "B"),
+    Column("seconds", "Time", "si", "s"),
+    Column("sent_bytes", "Ring sends", "si", "B"),
+    Column("algorithm_bytes_per_s", "Algorithm bandwidth", "si", "B/s"),
+    Column("bus_bytes_per_s", "Bus bandwidth", "si", "B/s"),
+)
 
 
 def bandwidth_table(rows: Sequence[Bandwidth]) -> Table:
     """Return all-reduces by size: time, what a ring sends, algorithm and bus bandwidth."""
-    return Table(
-        "All-reduce by message size",
-        (
-            Column("source", "Measured in", wrap=False),
-            Column("through", "Through"),
-            Column("p", "Ranks", "int"),
-            Column("bytes", "Size", "si", "B"),
-            Column("seconds", "Time", "si", "s"),
-            Column("sent_bytes", "Ring sends", "si", "B"),
-            Column("algorithm_bytes_per_s", "Algorithm bandwidth", "si", "B/s"),
-            Column("bus_bytes_per_s", "Bus bandwidth", "si", "B/s"),
-        ),
-        [tuple(asdict(row).values()) for row in rows],
-        notes=(
-            "a ring sends 2 (p - 1)/p n bytes of n; algorithm bandwidth n/t, bus bandwidth 2 (p - "
-            "1)/p n/t",
-            *(
+    notes = [
+        "a ring sends 2 (p - 1)/p n bytes of n; algorithm bandwidth n/t, bus bandwidth 2 (p - "
+        "1)/p n/t"
+    ]
+    for (source, through, ranks), link in links(rows).items():
+        if link is not None:
+            notes.append(
                 f"{through} over {ranks} ranks ({source}), fitted as a ring: alpha "
-                f"{si(link.alpha_s, 's')}, "
-                f"{si(1 / link.beta_s_per_byte, 'B/s')} sent one way"
-                for (source, through, ranks), link in links(rows).items()
-                if link is not None
-            ),
-        ),
-    )
+                f"{si(link.alpha_s, 's')}, {si(1 / link.beta_s_per_byte, 'B/s')} sent one way"
+            )
+    return Table.of("All-reduce by message size", rows, ALL_REDUCES, notes)
 
 
 def sentences(found: Study) -> Iterator[str]:
@@ -161,15 +159,49 @@ def _rises(series: Series) -> str:
 
     Overhead that grows with the ranks, by Karp and Flatt.
     """
-    told = [p.serial for p in series.points if p.serial is not None]
-    if series.kind == "weak" or len(told) < 2:
+    serial = [p.serial for p in series.points if p.serial is not None]
+    if series.kind == "weak" or len(serial) < 2:
         return ""
-    if all(b > a for a, b in pairwise(told)):
+    if all(b > a for a, b in pairwise(serial)):
         return (
-            f"; the Karp-Flatt fraction grows from {told[0]:.2f} to {told[-1]:.2f}: the loss is "
-            "overhead that grows with the ranks, not a serial share"
+            f"; the Karp-Flatt fraction grows from {serial[0]:.2f} to {serial[-1]:.2f}: the loss "
+            "is overhead that grows with the ranks, not a serial share"
         )
     return ""
+
+
+def picture(found: Study, rows: Sequence[Bandwidth]) -> Figure:
+    """Draw speed-up and efficiency, what batches hold, and bus bandwidth by size.
+
+    Bars are of strong scaling, or of weak scaling where there is nothing else, and only of series
+    that show communication on more ranks than one.
+    """
+    from perfmodel.render.plot.studies import Message, Scaling, Stack, scaling
+
+    curves = [
+        Scaling(
+            f"{s.kind}: {s.label}", s.kind, tuple(p.ranks for p in s.points),
+            tuple(p.speedup for p in s.points), tuple(p.efficiency for p in s.points),
+        )
+        for s in found.series
+    ]  # fmt: skip
+    kind = found.series[0].kind
+    stacks = [
+        Stack(
+            s.label, p.ranks,
+            {
+                "kernels": p.split.compute_s, "exposed communication": p.split.exposed_s,
+                "copies only": p.split.copies_s, "neither: the host": p.split.idle_s,
+            },
+        )
+        for s in found.series
+        if s.kind == kind and any(p.split for p in s.points if p.ranks > 1)
+        for p in s.points if p.split
+    ]  # fmt: skip
+    messages = [
+        Message(f"{r.through}, p={r.ranks}, {r.source}", r.bytes, r.bus_bytes_per_s) for r in rows
+    ]
+    return scaling(curves, stacks, messages)
 
 
 def document(found: Study, rows: Sequence[Bandwidth]) -> dict[str, Any]:
@@ -178,48 +210,28 @@ def document(found: Study, rows: Sequence[Bandwidth]) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "perfmodel_version": perfmodel.__version__,
         "series": [_series(s) for s in found.series],
-        "all_reduces": [asdict(row) for row in rows],
+        "all_reduces": rows,
         "links": [
             {
-                "source": source,
-                "through": through,
-                "ranks": ranks,
-                "algorithm": "ring",
-                "alpha_s": link.alpha_s if link else None,
-                "beta_s_per_byte": link.beta_s_per_byte if link else None,
+                "source": source, "through": through, "ranks": ranks, "algorithm": "ring",
+                "alpha_s": link and link.alpha_s, "beta_s_per_byte": link and link.beta_s_per_byte,
             }
             for (source, through, ranks), link in links(rows).items()
         ],
-        "warnings": list(found.warnings),
-    }
+        "warnings": found.warnings,
+    }  # fmt: skip
 
 
 def _series(series: Series) -> dict[str, Any]:
-    law = asdict(series.fit) if series.fit else None
-    if law is not None and law["misfit"] is not None and not math.isfinite(law["misfit"]):
-        law["misfit"] = None
+    times = "ranks batch batch_s low_s high_s speedup speedup_low speedup_high efficiency split"
     return {
-        "kind": series.kind,
-        "sizes": dict(series.sizes),
-        "settings": dict(series.settings),
-        "batch_per_rank": series.per_rank,
+        **pick(series, "kind sizes settings fit", batch_per_rank="per_rank"),
         "interval": 0.95,
         "resampled": "launches" if series.by_launches else "batches",
-        "fit": law,
         "points": [
             {
-                "ranks": p.ranks,
-                "batch": p.batch,
-                "launches": [x.label for x in p.launches],
-                "batch_s": p.batch_s,
-                "low_s": p.low_s,
-                "high_s": p.high_s,
-                "speedup": p.speedup,
-                "speedup_low": p.speedup_low,
-                "speedup_high": p.speedup_high,
-                "efficiency": p.efficiency,
-                "serial_fraction": p.serial,
-                "split": asdict(p.split) if p.split else None,
+                **pick(p, times, serial_fraction="serial"),
+                "launches": [launch.label for launch in p.launches],
             }
             for p in series.points
         ],

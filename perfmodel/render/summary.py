@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from perfmodel.analysis import sweeps
 from perfmodel.analysis.result import Analysis, RunAnalysis
-from perfmodel.base.escape import printable
-from perfmodel.base.table import Table, render
 from perfmodel.base.units import si
 from perfmodel.programs.identify import read_mark
 from perfmodel.readers.trace import Trace
-from perfmodel.render import skew_tables, tables
+from perfmodel.render import tables
+from perfmodel.render.analysis_json import analysis_document
+from perfmodel.render.outputs import csv_tables
+from perfmodel.render.result import Block, Result
 from perfmodel.timing.copies import tells_devices
 
 
-def text(analysis: Analysis, *, width: int | None = None, color: bool = False) -> str:
-    """Return the whole summary as text."""
-    blocks = []
+def result(analysis: Analysis) -> Result:
+    """Return an analysis in every format."""
+    return Result(
+        text=_blocks(analysis),
+        document=lambda: analysis_document(analysis),
+        tables=(replace(table, title=name) for name, table in csv_tables(analysis)),
+    )
+
+
+def _blocks(analysis: Analysis) -> Iterator[Block]:
+    run = analysis.fitted
     if len(analysis.runs) > 1:
-        blocks.append(render(tables.sweep_text(analysis), "table", width=width, color=color))
-        blocks += [f"{line}\n" for line in sweeps.trends(analysis.runs)]
-        blocks.append(f"Details of {analysis.fitted.label}, which fits the roofline:\n")
-    for block in _run_blocks(analysis.fitted):
-        blocks.append(
-            render(block, "table", width=width, color=color) if isinstance(block, Table) else block
-        )
-    if analysis.points:
-        blocks.append(render(tables.points_text(analysis), "table", width=width, color=color))
-    blocks.append(_findings(analysis.fitted))
-    return "\n".join(blocks)
-
-
-def _run_blocks(run: RunAnalysis) -> Iterator[Table | str]:
-    yield "\n".join(what_ran(run)) + "\n"
+        yield tables.sweep_text(analysis)
+        yield from sweeps.trends(analysis.runs)
+        yield f"Details of {run.label}, which fits the roofline:"
+    yield list(what_ran(run))
     yield tables.ranges_text(run)
     if any(run.rates.values()):
         yield tables.rates_text(run)
@@ -44,20 +43,23 @@ def _run_blocks(run: RunAnalysis) -> Iterator[Table | str]:
     if len(run.ranks) > 1:
         yield tables.ranks_text(run)
     if len(run.ranks) > 2 and run.skew:  # of two ranks the table of ranks says it all
-        yield skew_tables.collective_skew(run)
-        yield skew_tables.stragglers_text(run)
+        yield tables.collective_skew(run)
+        yield tables.stragglers_text(run)
+    if analysis.points:
+        yield tables.points_text(analysis)
+    yield list(_findings(run))
 
 
 def what_ran(run: RunAnalysis) -> Iterator[str]:
     """Say what ran, where, how many batches, and what no range explains, a line each."""
     values = run.identity.values
-    named = [printable(t.source.name) for t in run.traces]
-    left = len(named) - skew_tables.SHOWN
+    named = [t.source.name for t in run.traces]
+    left = len(named) - tables.SHOWN
     names = " + ".join(named if left <= 0 else [*named[:2], f"{len(named) - 2} more"])
-    yield f"{names}  (Nsight Systems {printable(run.traces[0].product_version)})"
+    yield f"{names}  (Nsight Systems {run.traces[0].product_version})"
     numbers = [r.gpu for r in run.ranks if r.gpu is not None]
     used = set(numbers)
-    gpus = sorted({printable(g.name) for g in run.gpus if g.id in used or len(run.gpus) == 1})
+    gpus = sorted({g.name for g in run.gpus if g.id in used or len(run.gpus) == 1})
     apart = len(run.traces) == 1 and len(used) == len(numbers)
     count = f"{len(used)} x " if apart or tells_devices(run.traces) else ""
     where = f"{count}{', '.join(gpus)}" if used and gpus else "no GPU in the report"
@@ -87,10 +89,10 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
         strays = lost["without_launch"] + lost["outside_ranges_during_batches"]
         yield (
             f"GPU work   {lost['gpu_ops']} operations, {outside} of them "
-            f"({outside / lost['gpu_ops']:.1%}) in no range, {strays} while the batches ran"
+            f"({100 * outside / lost['gpu_ops']:.1f} %) in no range, {strays} while the batches ran"
         )
     for said in dict.fromkeys(d for t in run.traces for d in complaints(t)):
-        yield f"nsys says  {printable(said)}"
+        yield f"nsys says  {said}"
 
 
 def complaints(trace: Trace) -> list[str]:
@@ -112,16 +114,14 @@ def _on_the_cpu(trace: Trace) -> bool:
     return read_mark(trace).get("backend") == "numpy" and len(trace.ops) == 0
 
 
-def _findings(run: RunAnalysis) -> str:
+def _findings(run: RunAnalysis) -> Iterator[str]:
     if not run.findings:
-        return "Findings: nothing worth one percent of a batch.\n"
-    lines = ["Findings, by what mending them would save per batch (savings overlap):"]
+        yield "Findings: nothing worth one percent of a batch."
+        return
+    yield "Findings, ranked by potential saving per step (savings overlap):"
     for i, f in enumerate(run.findings, 1):
-        saving = (
-            ""
-            if f.saving_s is None
-            else (f" — up to {si(f.saving_s, 's')} ({f.saving_s / run.batch.median.value:.0%})")
-        )
-        lines += [f" {i}. {printable(f.title)}{saving}", f"    {printable(f.evidence)}"]
-        lines += [f"    -> {f.action}"]
-    return "\n".join(lines) + "\n"
+        share = 0 if f.saving_s is None else 100 * f.saving_s / run.batch.median.value
+        saving = "" if f.saving_s is None else f" — up to {si(f.saving_s, 's')} ({share:.0f} %)"
+        yield f" {i}. {f.title}{saving}"
+        yield f"    {f.evidence}"
+        yield f"    -> {f.action}"

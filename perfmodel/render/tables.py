@@ -2,116 +2,105 @@
 
 from __future__ import annotations
 
-from perfmodel.analysis.rates import amounts
-from perfmodel.analysis.result import RunAnalysis
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from perfmodel.analysis.comparable import own_roof
+from perfmodel.analysis.rates import Rate, amounts
+from perfmodel.analysis.result import Analysis, RangeRow, RunAnalysis
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
-from perfmodel.render.run_tables import points, points_text, sweep, sweep_text
-from perfmodel.render.skew_tables import SHOWN, shortened
 from perfmodel.timing.collectives import NCCL
+from perfmodel.timing.stragglers import Skew
 
-__all__ = [
-    "collectives",
-    "copies",
-    "findings",
-    "points",
-    "points_text",
-    "ranges",
-    "ranges_text",
-    "ranks",
-    "ranks_text",
-    "rates",
-    "rates_text",
-    "sweep",
-    "sweep_text",
-]
+SHOWN: Final = 10
+"""Ranks that the terminal lists; files and JSON have them all."""
+
+_RANGE: Final = Column("range", "Range", wrap=False, of="label")
+_HOST: Final = Column("host_s", "Host", "si", "s")
+_BUSY: Final = Column("gpu_busy_s", "GPU busy", "si", "s")
+_SHARE: Final = Column("share", "Share", "percent", digits=0)
+
+RANGES: Final = (
+    _RANGE,
+    Column("path", "Path", of=lambda r: "/".join(r.path)),
+    Column("count", "Count", "int"),
+    _HOST,
+    Column("gpu_projection_s", "GPU projection", "si", "s"),
+    _BUSY,
+    _SHARE,
+    Column("flops", "FLOPs", "si", "FLOP"),
+    Column("pci_bytes", "PCIe", "si", "B"),
+    Column("mpi_bytes", "MPI", "si", "B"),
+    Column("rate", "Achieved", "si"),
+    Column("rate_unit", "Rate unit"),
+    Column("of_ceiling", "Of ceiling", "percent", digits=0),
+    Column("ceiling", "Ceiling"),
+    Column("measured_copy_bytes", "Copied", "si", "B"),
+    Column("measured_mpi_bytes", "To MPI", "si", "B"),
+    Column("gpu_ops", "GPU ops", "int"),
+    Column("peer_bytes", "GPU to GPU", "si", "B"),
+)
+
+RANGES_TEXT: Final = (
+    _RANGE,
+    _HOST,
+    Column("gpu_projection_s", "GPU proj", "si", "s"),
+    _BUSY,
+    _SHARE,
+    Column("flops", "FLOPs", "si", of=lambda r: r.flops or None),
+    Column("bytes", "Bytes", "si", "B",
+           of=lambda r: _sum(r.pci_bytes, r.mpi_bytes, r.peer_bytes)),
+    Column("measured", "Moved", "si", "B",
+           of=lambda r: _sum(r.measured_copy_bytes, r.measured_mpi_bytes)),
+    Column("rate", "Achieved", align="right",
+           of=lambda r: si(r.rate, r.rate_unit) if r.rate else None),
+    Column("of_ceiling", "Ceiling", "percent", digits=0),
+)  # fmt: skip
+
+
+def _sum(*amounts: float | None) -> float | None:
+    return sum(amount or 0 for amount in amounts) or None
 
 
 def ranges(run: RunAnalysis) -> Table:
     """Where a median batch goes: the tree of ranges on three clocks."""
-    columns = (
-        Column("range", "Range", wrap=False),
-        Column("path", "Path"),
-        Column("count", "Count", "int"),
-        Column("host_s", "Host", "si", "s"),
-        Column("gpu_projection_s", "GPU projection", "si", "s"),
-        Column("gpu_busy_s", "GPU busy", "si", "s"),
-        Column("share", "Share", "percent", digits=0),
-        Column("flops", "FLOPs", "si", "FLOP"),
-        Column("pci_bytes", "PCIe", "si", "B"),
-        Column("mpi_bytes", "MPI", "si", "B"),
-        Column("rate", "Achieved", "si"),
-        Column("rate_unit", "Rate unit"),
-        Column("of_ceiling", "Of ceiling", "percent", digits=0),
-        Column("ceiling", "Ceiling"),
-        Column("measured_copy_bytes", "Copied", "si", "B"),
-        Column("measured_mpi_bytes", "To MPI", "si", "B"),
-        Column("gpu_ops", "GPU ops", "int"),
-        Column("peer_bytes", "GPU to GPU", "si", "B"),
-    )
-    rows = [
-        (
-            r.label, "/".join(r.path), r.count, r.host_s, r.gpu_projection_s, r.gpu_busy_s, r.share,
-            r.flops, r.pci_bytes, r.mpi_bytes, r.rate, r.rate_unit, r.of_ceiling, r.ceiling,
-            r.measured_copy_bytes, r.measured_mpi_bytes, r.gpu_ops, r.peer_bytes,
-        )
-        for r in run.ranges
-    ]  # fmt: skip
-    top = min((len(r.path) for r in run.ranges), default=0)
-    levels = [len(r.path) - top for r in run.ranges]
-    plural = ["es" * (run.batch.count != 1), "s" * (len(run.ranks) != 1)]
-    size = f"{run.batch.count} batch{plural[0]}, {len(run.ranks)} rank{plural[1]}"
-    title = f"Where a median batch goes ({size})"
-    return Table(title, columns, rows, levels=levels)
+    return _tree(run, RANGES)
 
 
 def ranges_text(run: RunAnalysis) -> Table:
     """The same tree with the columns a terminal has room for, each with its unit in the cell."""
-    columns = (
-        Column("range", "Range", wrap=False),
-        Column("host_s", "Host", "si", "s"),
-        Column("gpu_projection_s", "GPU proj", "si", "s"),
-        Column("gpu_busy_s", "GPU busy", "si", "s"),
-        Column("share", "Share", "percent", digits=0),
-        Column("flops", "FLOPs", "si"),
-        Column("bytes", "Bytes", "si", "B"),
-        Column("measured", "Moved", "si", "B"),
-        Column("rate", "Achieved", align="right"),
-        Column("of_ceiling", "Ceiling", "percent", digits=0),
-    )
-    rows = []
-    for r in run.ranges:
-        formula = (r.pci_bytes or 0) + (r.mpi_bytes or 0) + (r.peer_bytes or 0)
-        moved = (r.measured_copy_bytes or 0) + (r.measured_mpi_bytes or 0)
-        rows.append(
-            (
-                r.label, r.host_s, r.gpu_projection_s, r.gpu_busy_s, r.share, r.flops or None,
-                formula or None, moved or None, si(r.rate, r.rate_unit) if r.rate else None,
-                r.of_ceiling,
-            )
-        )  # fmt: skip
-    full = ranges(run)
-    above = {r.path[:-1] for r in run.ranges}
-    parents = [r for r in run.ranges if r.path in above]
-    notes: tuple[str, ...] = (
-        "FLOPs and bytes by the formulas, moved as recorded (copied, handed to MPI); achieved: "
-        "products and copies by their GPU projection, the rest by host time",
-    )
+    return _tree(run, RANGES_TEXT, _range_notes(run.ranges))
+
+
+def _tree(run: RunAnalysis, columns: Sequence[Column], notes: Sequence[str] = ()) -> Table:
+    top = min((len(r.path) for r in run.ranges), default=0)
+    plural = ["es" * (run.batch.count != 1), "s" * (len(run.ranks) != 1)]
+    size = f"{run.batch.count} batch{plural[0]}, {len(run.ranks)} rank{plural[1]}"
+    title = f"Where a median batch goes ({size})"
+    return Table.of(title, run.ranges, columns, notes, [len(r.path) - top for r in run.ranges])
+
+
+def _range_notes(found: Sequence[RangeRow]) -> list[str]:
+    notes = [
+        "FLOPs and bytes: by formula. Moved: recorded bytes (copied, handed to MPI). Achieved: "
+        "GEMMs and copies over GPU-projected time, the rest over host time"
+    ]
+    above = {r.path[:-1] for r in found}
     if any(
-        (r.gpu_projection_s or 0) > (r.host_s or 0) and r.rate_unit == "FLOP/s" for r in parents
-    ):
-        notes = (*notes, "ranges that the host only queues: by their GPU projection, too")
-    if any(r.peer_bytes for r in run.ranges):
-        notes = (
-            *notes,
-            "bytes from GPU to GPU leave no record in a report: by the formulas alone, and "
-            "achieved by GPU projection",
+        (r.gpu_projection_s or 0) > (r.host_s or 0) and r.rate_unit == "FLOP/s"
+        for r in found if r.path in above
+    ):  # fmt: skip
+        notes.append("ranges that the host only queues: over GPU-projected time, too")
+    if any(r.peer_bytes for r in found):
+        notes.append(
+            "bytes from GPU to GPU leave no record in a report: by formula, over GPU-projected time"
         )
-    return Table(full.title, columns, rows, notes, levels=full.levels)
+    return notes
 
 
 def rates(run: RunAnalysis) -> Table:
-    """Effective throughputs by the document's definition, with their bootstrap intervals."""
+    """Effective throughputs by the assignment's definition, with their bootstrap intervals."""
     columns = (
         Column("name", "Rate"),
         Column("value", "Value", "si", digits=4),
@@ -122,19 +111,12 @@ def rates(run: RunAnalysis) -> Table:
         Column("clock", "Clock"),
         Column("ranges", "Over", wrap=False),
     )
-    rows: list[tuple[object, ...]] = []
-    for name, rate in run.rates.items():
-        if rate is None:
-            rows.append((name, None, None, None, None, None, None, None))
-        else:
-            over = ", ".join(rate.ranges)
-            rows.append(
-                (name, rate.value, rate.low, rate.high, rate.unit, rate.instances, rate.clock, over)
-            )
-    for label, _, rate in run.products:
-        rows.append(
-            (label, rate.value, rate.low, rate.high, rate.unit, rate.instances, rate.clock, label)
-        )
+    named = [(name, rate, ", ".join(rate.ranges) if rate else None)
+             for name, rate in run.rates.items()]  # fmt: skip
+    rows = [
+        (name, *(getattr(rate, c.key, None) for c in columns[1:-1]), over)
+        for name, rate, over in (*named, *((label, rate, label) for label, _, rate in run.products))
+    ]
     return Table("Effective throughputs", columns, rows)
 
 
@@ -148,126 +130,291 @@ def rates_text(run: RunAnalysis) -> Table:
         Column("clock", "Clock"),
         Column("other", "On the other clocks"),
     )
-    rows: list[tuple[object, ...]] = []
-    for name, rate in run.rates.items():
-        if rate is None and not amounts(run.totals).get(name):
-            continue  # the run does none of it
+
+    def row(name: str, rate: Rate | None, others: str | None) -> tuple[object, ...]:
         if rate is None:
-            rows.append((name, None, None, None, None, None))
-            continue
-        others = (
-            f"{clock.removeprefix('gpu_')} {si(other.value, other.unit)}"
-            for clock, other in run.rates_by_clock[name].items()
-            if other is not None and clock != rate.clock
-        )
-        interval = f"{si(rate.low, rate.unit)} to {si(rate.high, rate.unit)}"
+            return (name, None, None, None, None, None)
         value = si(rate.value, rate.unit, 4)
-        rows.append((name, value, interval, rate.instances, rate.clock, ", ".join(others)))
-    for label, _, rate in run.products:
-        interval = f"{si(rate.low, rate.unit)} to {si(rate.high, rate.unit)}"
-        value = si(rate.value, rate.unit, 4)
-        rows.append((f"  {label}", value, interval, rate.instances, rate.clock, None))
-    return Table("Effective throughputs (work / median time)", columns, rows, _said_of_rates(run))
+        return (name, value, interval(rate), rate.instances, rate.clock, others)
+
+    done = amounts(run.totals)
+    rows = [
+        row(name, rate, _other_clocks(run, name, rate))
+        for name, rate in run.rates.items()
+        if rate is not None or done.get(name)  # else the run does none of it
+    ] + [row(f"  {label}", rate, None) for label, _, rate in run.products]
+    return Table("Effective throughputs (work / median time)", columns, rows, _rate_notes(run))
 
 
-def _said_of_rates(run: RunAnalysis) -> tuple[str, ...]:
+def interval(rate: Rate) -> str:
+    """The interval of a rate for a reader."""
+    return f"{si(rate.low, rate.unit)} to {si(rate.high, rate.unit)}"
+
+
+def _other_clocks(run: RunAnalysis, name: str, rate: Rate | None) -> str:
+    return ", ".join(
+        f"{clock.removeprefix('gpu_')} {si(other.value, other.unit)}"
+        for clock, other in run.rates_by_clock[name].items()
+        if rate is not None and other is not None and clock != rate.clock
+    )
+
+
+def _rate_notes(run: RunAnalysis) -> tuple[str, ...]:
     notes = []
     if run.rates.get("P_peer") is not None:
         notes.append("P_peer: from GPU to GPU, over NVLink where there is one; it includes waiting")
     config = run.identity.config
     if run.rates.get("P_mpi") and (config.get("overlap") or config.get("transport") == "chunked"):
         notes.append(
-            "P_mpi: the all-reduce goes on beside other work, and its range times what is left to "
-            "wait for: copies or products, too"
+            "P_mpi: the all-reduce overlaps other work, and its range times the wait that is left: "
+            "copies or GEMMs, too"
         )
     return tuple(notes)
 
 
+COPIES: Final = (
+    Column("direction", "Copies"),
+    Column("memory", "Host memory"),
+    Column("count", "Per batch", "float", digits=1),
+    Column("bytes", "Bytes", "si", "B"),
+    Column("seconds", "On the engine", "si", "s"),
+    Column("bytes_per_s", "Rate", "si", "B/s"),
+    Column("largest_bytes", "Largest", "si", "B"),
+)
+
+
 def copies(run: RunAnalysis) -> Table:
     """Copies per rank and batch by direction and memory kind."""
-    columns = (
-        Column("direction", "Copies"),
-        Column("memory", "Host memory"),
-        Column("count", "Per batch", "float", digits=1),
-        Column("bytes", "Bytes", "si", "B"),
-        Column("seconds", "On the engine", "si", "s"),
-        Column("bytes_per_s", "Rate", "si", "B/s"),
-        Column("largest_bytes", "Largest", "si", "B"),
-    )
-    rows = [
-        (c.direction, c.memory, c.count, c.bytes, c.seconds, c.bytes_per_s, c.largest_bytes)
-        for c in run.copies
-    ]
-    return Table("Copies per rank and batch", columns, rows)
+    return Table.of("Copies per rank and batch", run.copies, COPIES)
+
+
+COLLECTIVES: Final = (
+    Column("name", "Collective"),
+    Column("bytes", "Size", "si", "B"),
+    Column("count", "Per batch", "float", digits=1),
+    Column("seconds", "Median", "si", "s"),
+    Column("transfer_s", "Transfer", "si", "s"),
+    Column("waiting_s", "Waiting", "si", "s"),
+    Column("bus_bytes_per_s", "Bus bandwidth", "si", "B/s"),
+)
 
 
 def collectives(run: RunAnalysis) -> Table:
     """Collectives per rank and batch, split at the last rank's arrival."""
-    columns = (
-        Column("name", "Collective"),
-        Column("bytes", "Size", "si", "B"),
-        Column("count", "Per batch", "float", digits=1),
-        Column("seconds", "Median", "si", "s"),
-        Column("transfer_s", "Transfer", "si", "s"),
-        Column("waiting_s", "Waiting", "si", "s"),
-        Column("bus_bytes_per_s", "Bus bandwidth", "si", "B/s"),
-    )
-    rows = [
-        (c.name, c.bytes, c.count, c.seconds, c.transfer_s, c.waiting_s, c.bus_bytes_per_s)
-        for c in run.collectives
-    ]
-    names = {c.name for c in run.collectives}
-    whose = "Collectives" if any(n.startswith(NCCL) for n in names) else "MPI collectives"
-    notes = []
-    if any(n.startswith(NCCL) for n in names):
-        notes.append("NCCL's are kernels: their time is the GPU's")
-    if any(n.startswith("MPI_I") for n in names):
+    nccl = any(c.name.startswith(NCCL) for c in run.collectives)
+    notes = ["NCCL's are kernels: their time is the GPU's"] if nccl else []
+    if any(c.name.startswith("MPI_I") for c in run.collectives):
         notes.append("MPI_I... returns at once: its time is the call's, not the transfer's")
-    title = f"{whose} (transfer starts when the last rank arrives)"
-    return Table(title, columns, rows, tuple(notes))
+    what = "Collectives" if nccl else "MPI collectives"
+    title = f"{what} (transfer starts when the last rank arrives)"
+    return Table.of(title, run.collectives, COLLECTIVES, notes)
+
+
+RANKS: Final = (
+    Column("rank", "Rank", "int"),
+    Column("gpu", "GPU", "int"),
+    Column("batches", "Batches", "int"),
+    Column("batch_s", "Median batch", "si", "s", digits=4),
+    Column("gpu_busy_s", "GPU busy", "si", "s"),
+    Column("collectives_s", "In collectives", "si", "s"),
+    Column("waiting_s", "of it waiting", "si", "s"),
+)
 
 
 def ranks(run: RunAnalysis) -> Table:
     """Every rank's median batch and its time in collectives."""
-    columns = (
-        Column("rank", "Rank", "int"),
-        Column("gpu", "GPU", "int"),
-        Column("batches", "Batches", "int"),
-        Column("batch_s", "Median batch", "si", "s", digits=4),
-        Column("gpu_busy_s", "GPU busy", "si", "s"),
-        Column("collectives_s", "In collectives", "si", "s"),
-        Column("waiting_s", "of it waiting", "si", "s"),
-    )
-    rows = [
-        (r.rank, r.gpu, r.batches, r.batch_s, r.gpu_busy_s, r.collectives_s, r.waiting_s)
-        for r in run.ranks
-    ]
-    return Table("Ranks (medians over batches)", columns, rows)
+    return Table.of("Ranks (medians over batches)", run.ranks, RANKS)
 
 
 def ranks_text(run: RunAnalysis) -> Table:
     """The same for the terminal: of many ranks the slowest."""
-    whole = ranks(run)
-    if len(whole.rows) <= SHOWN:
-        return whole
-    slowest = sorted(whole.rows, key=lambda row: -float(str(row[3] or 0.0)))[:SHOWN]
+    if len(run.ranks) <= SHOWN:
+        return ranks(run)
+    slowest = sorted(run.ranks, key=lambda rank: -(rank.batch_s or 0.0))[:SHOWN]
     title = "The slowest ranks (medians over batches)"
-    return Table(title, whole.columns, slowest, shortened(len(whole.rows)))
+    return Table.of(title, slowest, RANKS, _shortened(len(run.ranks)))
+
+
+def _shortened(rows: int) -> list[str]:
+    """Say where the rows are that the terminal does not show."""
+    return [f"{SHOWN} of {rows} ranks; all of them with --out or --json"] if rows > SHOWN else []
 
 
 def findings(run: RunAnalysis) -> Table:
     """Findings, largest saving first."""
+    batch_s = run.batch.median.value
     columns = (
         Column("saving_s", "Saves up to", "si", "s"),
-        Column("share", "of batch", "percent", digits=0),
+        Column("share", "of batch", "percent", digits=0,
+               of=lambda f: f.saving_s / batch_s if f.saving_s is not None else None),
         Column("title", "Finding"),
         Column("evidence", "Evidence"),
         Column("action", "What to do"),
+    )  # fmt: skip
+    return Table.of("Findings (savings overlap; they do not add up)", run.findings, columns)
+
+
+COLLECTIVE_SKEW: Final = (
+    Column("name", "Collective"),
+    Column("bytes", "Size", "si", "B"),
+    Column("count", "Count", "int"),
+    Column("p50_s", "Skew p50", "si", "s"),
+    Column("p95_s", "p95", "si", "s"),
+    Column("max_s", "Largest", "si", "s"),
+    Column("last_rank", "Mostly last", "int"),
+    Column("last_share", "in", "percent", digits=0),
+)
+
+
+def collective_skew(run: RunAnalysis) -> Table:
+    """Collectives by name and size: from the first rank's arrival to the last one's."""
+    found = run.skew.collectives if run.skew else ()
+    return Table.of("Skew of collectives (first to last rank's arrival)", found, COLLECTIVE_SKEW)
+
+
+STRAGGLERS: Final = (
+    Column("rank", "Rank", "int"),
+    Column("last", "Last in", "int"),
+    Column("last_share", "of all", "percent", digits=0),
+    Column("p50_s", "Late by p50", "si", "s"),
+    Column("p95_s", "p95", "si", "s"),
+    Column("max_s", "Largest", "si", "s"),
+    Column("per_batch_s", "Per batch", "si", "s"),
+    Column("busy_s", "Batch without waiting", "si", "s"),
+)
+
+
+def stragglers(run: RunAnalysis) -> Table:
+    """Ranks by what their coming last costs, with how often and how late."""
+    return Table.of("Who comes last", run.skew.ranks if run.skew else (), STRAGGLERS)
+
+
+def stragglers_text(run: RunAnalysis) -> Table:
+    """The same for the terminal: those that cost most, and what to know of them all."""
+    found = run.skew.ranks if run.skew else ()
+    title = f"Who comes last to {run.skew.count if run.skew else 0} collectives"
+    notes = _shortened(len(found))
+    if run.skew is not None:
+        notes += _skew_notes(run.skew, len(run.traces))
+    return Table.of(title, [rank for rank in found if rank.last][:SHOWN], STRAGGLERS, notes)
+
+
+def _skew_notes(skew: Skew, reports: int) -> Iterator[str]:
+    yield "late by: after the middle rank, when it was the last; per batch: all of that together"
+    if skew.imbalance is not None and skew.imbalance_s is not None:
+        yield (
+            f"imbalance: without waiting the slowest rank takes {si(skew.imbalance_s, 's')} longer "
+            f"than the mean, {100 * skew.imbalance:.1f} % (0 %: equal ranks, 100 %: one does "
+            f"everything)"
+        )
+    if reports > 1 and skew.clock_bound_s > 0:
+        yield f"the reports' clocks are known to {si(skew.clock_bound_s, 's')} either way"
+
+
+POINTS: Final = (
+    Column("run", "Run"),
+    Column("kind", "Timed"),
+    Column("intensity_flops_per_byte", "Intensity", "si", "FLOP/B", digits=4),
+    Column("flops_per_s", "Measured", "si", "FLOP/s"),
+    Column("roof_flops_per_s", "Smooth roof", "si", "FLOP/s"),
+    Column("of_roof", "Of roof", "percent", digits=0),
+    Column("predicted_s", "Model", "si", "s", digits=4),
+    Column("measured_s", "Measured time", "si", "s", digits=4),
+    Column("model_error", "Model's error", "percent", digits=0),
+)
+
+
+def points(analysis: Analysis) -> Table:
+    """The measured points with the roof above them and the smooth roofline model beside them."""
+    rows: list[tuple[object, ...]] = []
+    for run in analysis.runs:
+        own = own_roof(analysis.fitted, run)
+        checks = {c.label: c for c in run.model}
+        for p in run.points:
+            roof = float(own.smooth(p.intensity_flops_per_byte)) if own else None
+            check = checks.get(p.kind)
+            rows.append((
+                run.label, p.kind, p.intensity_flops_per_byte, p.flops_per_s, roof,
+                p.flops_per_s / roof if roof else None, check and check.predicted_s,
+                check and check.measured_s, check and check.relative_error,
+            ))  # fmt: skip
+    if analysis.fitted.roofline is None:
+        return Table("Measured points (no throughputs to make a roof of)", POINTS, rows)
+    notes = ["model: F / P_flops + bytes / P of the links, with every run's own rates"]
+    if any(row[4] is None for row in rows):
+        notes.insert(
+            0,
+            f"no roof: the run moves bytes over other links than {analysis.fitted.label}, or "
+            f"multiplies with other math: the drawn roof is not over its points, and pictures "
+            f"leave them out",
+        )
+    return Table(f"Roofline fitted on {analysis.fitted.label}", POINTS, rows, tuple(notes))
+
+
+def points_text(analysis: Analysis) -> Table:
+    """The same for the terminal: short names of runs, and no column of them where there is one."""
+    table = points(analysis)
+    if len(analysis.runs) > 1:
+        labels = [run.label for run in analysis.runs]
+        short = dict(zip(labels, _distinct_parts(labels), strict=True))
+        rows = [(short[str(row[0])], *row[1:]) for row in table.rows]
+        return Table(table.title, table.columns, rows, table.notes)
+    return Table(table.title, table.columns[1:], [row[1:] for row in table.rows], table.notes)
+
+
+def sweep(analysis: Analysis) -> Table:
+    """All runs side by side: symbols, intensity, batch time, rates."""
+    symbols = list(dict.fromkeys(s for run in analysis.runs for s in run.workload.symbols))
+    peer = any("P_peer" in run.rates for run in analysis.runs)
+    units = {"P_flops": "FLOP/s", "P_pci": "B/s", "P_mpi": "B/s"} | (
+        {"P_peer": "B/s"} if peer else {}
     )
-    batch_s = run.batch.median.value
-    rows = [
-        (f.saving_s, f.saving_s / batch_s if f.saving_s is not None else None, f.title, f.evidence,
-         f.action)
-        for f in run.findings
-    ]  # fmt: skip
-    return Table("Findings (savings overlap; they do not add up)", columns, rows)
+    keys = {"FLOP/s": "flops_per_s", "B/s": "bytes_per_s"}
+    columns = (
+        Column("run", "Run"),
+        *(Column(s, s, "int") for s in symbols),
+        Column("batch_s", "Batch", "si", "s", digits=4),
+        Column("intensity_flops_per_byte", "Intensity", "si", "FLOP/B", digits=4),
+        Column("flops_per_s", "Achieved", "si", "FLOP/s"),
+        *(Column(f"{name}_{keys[unit]}", name, "si", unit) for name, unit in units.items()),
+    )
+    rows = []
+    for run in analysis.runs:
+        point = run.points[0] if run.points else None
+        rows.append((
+            run.label, *(run.identity.values.get(s) for s in symbols), run.batch.median.value,
+            point and point.intensity_flops_per_byte, point and point.flops_per_s,
+            *(rate.value if (rate := run.rates.get(name)) else None for name in units),
+        ))  # fmt: skip
+    return Table("Runs", columns, rows)
+
+
+def sweep_text(analysis: Analysis) -> Table:
+    """The same for the terminal: symbols that are equal in all runs move into the title."""
+    table = sweep(analysis)
+    shared = {
+        i: {row[i] for row in table.rows}
+        for i, column in enumerate(table.columns)
+        if len(column.key) == 1
+    }
+    dropped = [i for i, values in shared.items() if len(values) == 1 and len(table.rows) > 1]
+    kept = [i for i in range(len(table.columns)) if i not in dropped]
+    said = "  ".join(f"{table.columns[i].key}={table.rows[0][i]}" for i in dropped)
+    names = _distinct_parts([str(row[0]) for row in table.rows])
+    rows = [[name, *row[1:]] for name, row in zip(names, table.rows, strict=True)]
+    return Table(
+        f"{table.title}  {said}",
+        tuple(table.columns[i] for i in kept),
+        [[row[i] for i in kept] for row in rows],
+    )
+
+
+def _distinct_parts(labels: list[str]) -> list[str]:
+    """The words in which labels differ, without those that all begin and end with."""
+    words = [label.split("_") for label in labels]
+    if len(words) < 2 or len(set(labels)) < len(labels):
+        return labels
+    shortest = min(map(len, words))
+    first = next((i for i in range(shortest) if len({w[i] for w in words}) > 1), shortest - 1)
+    last = next((i for i in range(shortest - first) if len({w[-1 - i] for w in words}) > 1), 0)
+    return ["_".join(w[first : len(w) - last]) for w in words]

@@ -1,47 +1,66 @@
-"""How the time to accuracy is said: tables, sentences and JSON."""
+"""The time to accuracy as tables, sentences, a picture and JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from perfmodel.analysis.tta import LEAST_RUNS, MOMENTS, Answer, Compared, Side
+from perfmodel.analysis.tta import LEAST_RUNS, MOMENTS, Answer, Compared, Run, Side
+from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.models.spread import LEVEL, Spread
+from perfmodel.render.result import Block, Result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _NAMES: Final = {
     "time_s": "time (s)",
     "time_between_s": "time, interpolated (s)",
     "epoch": "epochs",
     "epochs_between": "epochs, interpolated",
-    "precision_final": "test precision, last",
-    "precision_best": "test precision, best",
+    "precision_final": "test accuracy, last",
+    "precision_best": "test accuracy, best",
     "precision_gap": "train less test",
 }
 _DIGITS: Final = {"time_s": 3, "time_between_s": 3, "epoch": 1, "epochs_between": 2}
 _ALMOST_NO: Final = 1e-4
 
 
+RUNS: Final = (
+    Column("run", "Run", of="training.label"),
+    Column("seed", "Seed", "int", of="training.seed"),
+    Column("epoch", "Epoch reached", "int", of=lambda r: _if_reached(r, "epoch")),
+    Column("time_s", "Time", "float", "s", digits=3, of=lambda r: _if_reached(r, "time_s")),
+    Column("epochs_between", "Epochs, interpolated", "float", digits=2,
+           of=lambda r: _if_reached(r, "epochs_between")),
+    Column("precision_final", "Test, last", "float", digits=4),
+    Column("precision_best", "Best", "float", digits=4),
+    Column("ended", "Censored after epoch", "int",
+           of=lambda r: None if r.moment.reached else r.moment.epoch),
+)  # fmt: skip
+
+
+def _if_reached(run: Run, name: str) -> float | None:
+    return getattr(run.moment, name) if run.moment.reached else None
+
+
+def result(found: Answer) -> Result:
+    """Return the sides and what differs between them in every format."""
+    return Result(_blocks(found), lambda: document(found), warnings=found.warnings)
+
+
+def _blocks(found: Answer) -> Iterator[Block]:
+    for side in found.sides:
+        yield runs_table(side, found.target)
+        yield spread_table(side)
+    yield sentences(found)
+
+
 def runs_table(side: Side, target: float) -> Table:
     """Return every run of a side."""
-    columns = (
-        Column("run", "Run"),
-        Column("seed", "Seed", "int"),
-        Column("epoch", "Epoch reached", "int"),
-        Column("time_s", "Time", "float", "s", digits=3),
-        Column("epochs_between", "Epochs, interpolated", "float", digits=2),
-        Column("precision_final", "Test, last", "float", digits=4),
-        Column("precision_best", "Best", "float", digits=4),
-        Column("ended", "Censored after epoch", "int"),
-    )
-    rows = []
-    for run in side.runs:
-        m = run.moment
-        seen = (m.epoch, m.time_s, m.epochs_between) if m.reached else (None, None, None)
-        ended = None if m.reached else m.epoch
-        rows.append((run.training.label, run.training.seed, *seen, run.precision_final,
-                     run.precision_best, ended))  # fmt: skip
-    return Table(f"{side.name}: runs to a test precision of {target:g}", columns, rows)
+    return Table.of(f"{side.name}: runs to a test accuracy of {target:g}", side.runs, RUNS)
 
 
 def spread_table(side: Side) -> Table:
@@ -50,10 +69,10 @@ def spread_table(side: Side) -> Table:
         Column("quantity", "Quantity", wrap=False),
         Column("n", "Runs", "int"),
         Column("mean", "Mean", align="right"),
-        Column("interval", f"{LEVEL:.0%} interval", align="right"),
+        Column("interval", f"{100 * LEVEL:.0f} % interval", align="right"),
         Column("std", "Std. deviation", align="right"),
         Column("cv", "CV", "percent"),
-        Column("cv_interval", f"{LEVEL:.0%} interval of CV", align="right"),
+        Column("cv_interval", f"{100 * LEVEL:.0f} % interval of CV", align="right"),
         Column("range", "Least to most", align="right"),
     )
     rows = [_row(name, found) for name, found in side.spreads.items() if found is not None]
@@ -75,7 +94,9 @@ def _row(name: str, s: Spread) -> tuple[Any, ...]:
 def _percents(low: float | None, high: float | None) -> str | None:
     if low is None:
         return None
-    return f"{100 * low:.1f} to {100 * high:.1f} %" if high is not None else f"above {low:.1%}"
+    return (
+        f"{100 * low:.1f} to {100 * high:.1f} %" if high is not None else f"above {100 * low:.1f} %"
+    )
 
 
 def _span(low: float | None, high: float | None, form: str) -> str | None:
@@ -113,32 +134,42 @@ def _p(p: float) -> str:
     return f"{p:.2g}" if p >= _ALMOST_NO else f"below {_ALMOST_NO:g}"
 
 
+def picture(found: Answer) -> Figure:
+    """Draw accuracy over time, run by run."""
+    from perfmodel.render.plot.studies import AccuracyCurve, time_to_accuracy
+
+    curves = [
+        AccuracyCurve(
+            side.name, [e.time_s for e in seen],
+            [e.precision for e in seen if e.precision is not None],
+            run.moment.time_between_s, run.moment.reached,
+        )
+        for side in found.sides
+        for run in side.runs
+        for seen in [run.training.evaluated]
+    ]  # fmt: skip
+    return time_to_accuracy(curves, found.target)
+
+
 def document(found: Answer) -> dict[str, Any]:
     """Return everything as JSON types; docs/tta.md lists the keys."""
     return {
-        "target": found.target,
+        **pick(found, "target differences compared warnings"),
         "level": LEVEL,
         "sides": [_side(side) for side in found.sides],
-        "differences": {k: list(pair) for k, pair in found.differences.items()},
-        "compared": [asdict(one) for one in found.compared],
-        "warnings": list(found.warnings),
     }
 
 
 def _side(side: Side) -> dict[str, Any]:
-    runs = [
-        {
-            "run": run.training.label, "seed": run.training.seed, **asdict(run.moment),
-            "precision_final": run.precision_final, "precision_best": run.precision_best,
-            "precision_gap": run.precision_gap,
-            "curve": [asdict(epoch) for epoch in run.training.epochs],
-        }
-        for run in side.runs
-    ]  # fmt: skip
     return {
-        "name": side.name,
+        **pick(side, "name censored spreads"),
         "settings": side.runs[0].training.settings,
-        "censored": side.censored,
-        "runs": runs,
-        "spreads": {k: None if v is None else asdict(v) for k, v in side.spreads.items()},
+        "runs": [
+            {
+                **pick(run.training, "seed", run="label", curve="epochs"),
+                **asdict(run.moment),
+                **pick(run, "precision_final precision_best precision_gap"),
+            }
+            for run in side.runs
+        ],
     }

@@ -1,0 +1,148 @@
+"""Memory: what the trainer allocates by its formulas, and what a report recorded of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfmodel.analysis.analyze import analyze
+from perfmodel.base.errors import PerfmodelError, WorkloadError
+from perfmodel.base.gpu import Gpu
+from perfmodel.programs.identify import read_mark
+from perfmodel.programs.mlp.footprint import Footprint, footprint
+from perfmodel.programs.mlp.identify import from_mark
+from perfmodel.programs.mlp.memory import Allocation, TrainerCase, allocations, trainer_case
+from perfmodel.programs.program import Options
+from perfmodel.readers import read
+from perfmodel.readers.memory import COLLECT, TABLE, read_memory
+from perfmodel.readers.trace import Trace
+from perfmodel.timing.memory_live import Timeline, timelines
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Theory and measurement; None where one of them is missing, and `warnings` say why.
+
+    `measured` has an entry per process and kind of memory, the largest peak first.
+    """
+
+    case: TrainerCase | None
+    listed: tuple[Allocation, ...]
+    sums: Footprint | None
+    measured: tuple[Timeline, ...] | None
+    gpu: Gpu | None
+    warnings: tuple[str, ...]
+
+    def first(self, kind: str) -> Timeline | None:
+        """The timeline of rank 0, or of the process with the largest peak."""
+        mine = [t for t in self.measured or () if t.kind == kind]
+        return next((t for t in mine if t.rank == 0), mine[0] if mine else None)
+
+    @property
+    def peaks_bytes(self) -> dict[str, int]:
+        """Sum of the processes' peaks by kind of memory."""
+        sums: dict[str, int] = {}
+        for t in self.measured or ():
+            sums[t.kind] = sums.get(t.kind, 0) + t.peak_bytes
+        return sums
+
+    @property
+    def seen(self) -> list[str | None]:
+        """Whether blocks of an allocation's size were live at the peak, largest first."""
+        first = self.first("device"), self.first("pinned")
+        blocks = {t.kind: Counter(t.blocks.tolist()) for t in first if t is not None}
+        marks: list[str | None] = [None] * len(self.listed)
+        for i in sorted(range(len(marks)), key=lambda i: -(self.listed[i].held_bytes or 0)):
+            one = self.listed[i]
+            if not one.held_bytes or one.memory not in blocks or not one.stays:
+                continue
+            size, have = one.held_bytes // one.count, blocks[one.memory]
+            hits = min(one.count, have[size])
+            have[size] -= hits
+            marks[i] = "yes" if hits == one.count else f"{hits} of {one.count}" if hits else "no"
+        return marks
+
+    def theory_bytes(self, kind: str) -> int | None:
+        """Bytes that the allocators should ask CUDA for; None where no formula says."""
+        if self.sums is None:
+            return None
+        return {
+            "device": self.sums.reserved_bytes + self.sums.apart_bytes,
+            "pinned": self.sums.held_bytes["pinned"],
+        }.get(kind)
+
+
+def answer(
+    path: Path | None,
+    given: Mapping[str, int],
+    settings: Mapping[str, str],
+    *,
+    images: int,
+    test_images: int,
+) -> MemoryUse:
+    """Count and read.
+
+    Parameters
+    ----------
+    path : Path or None
+        A report; without one the sizes must be given and nothing is measured.
+    given, settings : mapping
+        Symbols and flags of the trainer that override what the report says.
+    images, test_images : int
+        Of the sets, where the report does not say.
+
+    Raises
+    ------
+    ReportError, SchemaError
+        If the report cannot be read.
+    WorkloadError
+        If there is neither a report with memory events nor the sizes of an MLP.
+    """
+    warnings: list[str] = []
+    trace = None if path is None else read(path)
+    config = {} if trace is None else read_mark(trace)
+    values = {**from_mark(config), **given}
+    if trace is not None and not {"D", "H", "C", "B"} <= values.keys():
+        values = {**_inferred(trace, given), **values}
+    measured = None
+    if path is not None and trace is not None:
+        events = read_memory(path)
+        measured = None if events is None else timelines(events, trace)
+        if measured is None:
+            warnings.append(
+                f"{path.name} has no table {TABLE}: memory was not recorded; collect with {COLLECT}"
+            )
+    case = None
+    try:
+        case = trainer_case(values, {**config, **settings}, images=images, test_images=test_images)
+    except WorkloadError as error:
+        if measured is None:
+            raise
+        warnings.append(str(error))
+    if case is not None and config.get("backend") == "numpy":
+        raise WorkloadError(
+            f"{path}: expected a run on a GPU; got one on the CPU (numpy), which allocates "
+            f"nothing there; profile with --backend cupy"
+        )
+    if trace is not None and case is not None and "transport" not in config:
+        warnings.append(
+            "the report has no configuration mark of the trainer: theory is that of the trainer's "
+            "defaults, and other programs allocate otherwise"
+        )
+    listed = () if case is None else allocations(case)
+    gpus = () if trace is None else trace.gpus
+    return MemoryUse(
+        case, listed, footprint(listed) if listed else None, measured,
+        gpus[0] if gpus else None, tuple(warnings),
+    )  # fmt: skip
+
+
+def _inferred(trace: Trace, given: Mapping[str, int]) -> dict[str, int]:
+    """Symbols that a report without a whole mark shows by its messages' sizes."""
+    try:
+        run = analyze([trace], Options(values=given)).fitted
+    except PerfmodelError:
+        return {}
+    return dict(run.identity.values)
