@@ -189,7 +189,7 @@ def test_a_measured_machine_is_shown_with_ratios_and_series(tmp_path: Path) -> N
     assert "89.6 %" in text  # 60 of 67 TFLOP/s
     assert "83.3 %" in text  # 4 of 4.8 TB/s
     assert "By size" in text
-    assert "Products" in text
+    assert "GEMMs" in text
     content = json.loads(succeeds("machine", "show", path, "--json"))
     assert content["datasheet"] == "NVIDIA H200 SXM"
     assert content["measured"]["series"][0]["bytes"] == [4096, 65536, 1048576]

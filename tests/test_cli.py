@@ -31,7 +31,7 @@ def test_analyze_says_what_ran_and_where_time_goes(report: Path) -> None:
         "5 per rank, median 1.000 ms", "1 warm-up batch (8.00 ms) excluded",
         "Where a median batch goes (5 batches, 2 ranks)", "  forward GEMM 1 ", "P_flops",
         "gpu_projection", "Copies per rank and batch", "MPI collectives", "Smooth roof",
-        "Findings, by what mending them would save per batch (savings overlap):",
+        "Findings, ranked by potential saving per step (savings overlap):",
     ):  # fmt: skip
         assert said in text
     assert "\x1b" not in text
@@ -73,7 +73,7 @@ def test_outputs_are_listed(report: Path, tmp_path: Path) -> None:
         (["--counting", "full"], "full counting"),
         (["--warmup", "0"], "6 per rank, median 1.000 ms"),
         (["--warmup", "3"], "3 per rank"),
-        (["--attribute", "time"], "0 of them (0.0%) in no range"),
+        (["--attribute", "time"], "0 of them (0.0 %) in no range"),
         (["--fit", "r"], "Roofline fitted on r"),
         (["--fit", "0"], "Roofline fitted on r"),
         (["--dtype", "float32"], "b=4"),
@@ -154,7 +154,7 @@ def test_stats_prints_all_that_the_report_has(report: Path, bare: Path) -> None:
 
 @pytest.mark.parametrize(
     ("fmt", "start"),
-    [("table", "cuda_gpu_kern_sum\n"), ("csv", "Time (%),"), ("json", "{"), ("markdown", "**"),
+    [("text", "cuda_gpu_kern_sum\n"), ("csv", "Time (%),"), ("json", "{"), ("markdown", "**"),
      ("latex", "% needs")],
 )  # fmt: skip
 def test_formats_of_stats(report: Path, fmt: str, start: str) -> None:

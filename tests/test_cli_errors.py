@@ -114,7 +114,7 @@ def test_an_error_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("fmt", ["table", "json", "markdown", "latex"])
+@pytest.mark.parametrize("fmt", ["text", "json", "markdown", "latex"])
 def test_hostile_names_are_harmless_in_statistics(evil: Path, fmt: str) -> None:
     result = perfmodel("stats", evil, "--format", fmt)
     assert result.exit_code == 0

@@ -165,7 +165,7 @@ def test_hostile_names_are_harmless_on_a_terminal(tmp_path: Path) -> None:
     report = ReportBuilder()
     report.thread().range("\x1b[31mred\rname\x9b2J", 0, 10)
     path = report.write(tmp_path / "r.sqlite")
-    for fmt in ("csv", "table"):
+    for fmt in ("csv", "text"):
         shown = on_terminal("stats", path, "--format", fmt, env={"NO_COLOR": "1"})
         assert r"\x1b[31mred" in shown
         assert "\x1b" not in shown

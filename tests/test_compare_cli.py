@@ -67,7 +67,7 @@ def test_wrong_usage(reports: dict[str, Path], words: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["--json", "--format", "csv"], "leave one out"), (["--least", "nan"], "found nan: --least")],
+    [(["--json", "--format", "csv"], "leave one out"), (["--least", "nan"], "got nan: --least")],
 )
 def test_options_that_say_nothing_are_refused(
     reports: dict[str, Path], words: list[str], said: str
@@ -103,15 +103,16 @@ def test_one_table_of_all_rows(reports: dict[str, Path]) -> None:
     assert float(rows[0]["before_s"]) == pytest.approx(6e-3)
     assert rows[0]["verdict"] == "faster"
     assert {r["group"] for r in rows} == {"range", "link", "kernel"}
-    table = json.loads(succeeds("compare", *pair, "--format", "json"))
-    assert len(table["rows"]) == len(rows)
-    for fmt in ("table", "markdown", "latex"):
+    document = json.loads(succeeds("compare", *pair, "--format", "json"))
+    assert len(document["rows"]) == len(rows)
+    assert document == json.loads(succeeds("compare", *pair, "--json"))
+    for fmt in ("markdown", "latex"):
         assert "batch iteration" in succeeds("compare", *pair, "--format", fmt)
 
 
 def test_hostile_names_are_harmless(tmp_path: Path, reports: dict[str, Path]) -> None:
     evil = evil_report(tmp_path / "evil.sqlite")
-    for options in ([], ["--format", "table"], ["--format", "json"], ["--json"]):
+    for options in ([], ["--all"], ["--format", "json"], ["--json"]):
         result = perfmodel("compare", evil, evil, *options)
         assert result.exit_code == 0
         assert harmless(result.stdout)

@@ -40,7 +40,7 @@ def test_json_of_every_network(name: str) -> None:
 
 def test_the_text_names_its_convention_and_the_share_of_convolutions() -> None:
     said = run("vgg19")
-    assert "Convolutions are 99.37% of the multiply-accumulates." in said
+    assert "Convolutions are 99.37 % of the multiply-accumulates." in said
     assert "without bias" in said
     assert "143,667,240  19,632,062,464" in said
     assert "18 layers  relu" in said
@@ -88,7 +88,7 @@ def test_warnings_say_what_was_assumed() -> None:
         (("vgg16", "--pixels", "64"), 2, "--pixels is for torch models"),
         (("model.onnx",), 5, "which cannot be read"),
         (("vgg16", "--ppp", "0.5"), 2, "give --machine NAME"),
-        (("vgg16", "--machine", "h200", "--ppp", "0.5", "--measured", "1s"), 2, "found both"),
+        (("vgg16", "--machine", "h200", "--ppp", "0.5", "--measured", "1s"), 2, "got both"),
         (("vgg16", "--machine", "h200", "--link", "1GB/s"), 2, "give --ranks"),
         (("vgg16", "--machine", "h200", "--measured", "fast"), 2, "wanted a number in s"),
         (("vgg16", "--machine", "h200", "--measured", "0s"), 2, "more than 0 s"),

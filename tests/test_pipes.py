@@ -59,7 +59,7 @@ def test_what_no_pipe_can_give(report: Path) -> None:
     content = report.read_bytes()
     twice = piped(content, "compare", "-", "-")
     assert (twice.exit_code, twice.stdout) == (2, "")
-    assert "wanted - once, found it again" in twice.stderr
+    assert "expected - once; got it again" in twice.stderr
     empty = piped(b"", "analyze", "-")
     assert (empty.exit_code, empty.stdout) == (2, "")
     assert "the command before it wrote nothing" in empty.stderr
@@ -118,7 +118,7 @@ def test_a_model_goes_from_one_command_to_the_next() -> None:
 def test_a_folder_does_not_fit_into_a_pipe(report: Path) -> None:
     result = perfmodel("analyze", report, "-o", "-")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "wanted a folder, found -; for standard output take --json" in result.stderr
+    assert "expected a folder; got -; for standard output take --json" in result.stderr
 
 
 # --- JSON lines and columns

@@ -334,7 +334,7 @@ def test_tables_and_json_say_the_same() -> None:
 
 def test_one_rank_and_too_many() -> None:
     assert len(sentences(answer(PAPER, 1, DOCUMENT))) == 1
-    with pytest.raises(WorkloadError, match="over 5 ranks; found none"):
+    with pytest.raises(WorkloadError, match="over 5 ranks; got none"):
         answer(Sizes(1, 1, 1, 1), 5, DOCUMENT)
     assert any("impossible" in n for n in grids_table(answer(SMALL, 6, DOCUMENT)).notes)
 

@@ -61,7 +61,12 @@ def _interval(row: Row) -> str | None:
 
 def result(found: Comparison, *, every: bool = False) -> Result:
     """Return a comparison in every format; `every` shows kernels within noise in the text, too."""
-    return Result(_blocks(found, every), lambda: document(found), [rows(found)], found.warnings)
+    return Result(
+        _blocks(found, every),
+        lambda: document(found),
+        tables=[rows(found)],
+        warnings=found.warnings,
+    )
 
 
 def _blocks(found: Comparison, every: bool) -> Iterator[Block]:
