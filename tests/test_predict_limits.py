@@ -58,7 +58,7 @@ def test_a_gap_s_interval_is_no_nonsense(tmp_path: Path) -> None:
                LAUNCHES / "p4_nccl_device_H512_B3000.sqlite.xz"]  # fmt: skip
     path = tmp_path / "model.json"
     said = perfmodel("calibrate", *reports, "-o", path, "--microbenchmarks", MACHINE)
-    assert "a report of such a run on one rank or without NCCL would tell" in said.stderr
+    assert "a report of such a run on one rank or without NCCL would separate them" in said.stderr
     model = load(path)
     sizes = {"D": 784, "H": 1024, "C": 10, "B": 6000, "p": 2, "b": 4}
     told = predict(model, mlp_case(sizes, NCCL))
@@ -204,7 +204,7 @@ def test_a_foreign_model_and_its_workload_belong_together(tmp_path: Path) -> Non
     answer = json.loads(succeeds(*asked, WORKLOAD, *sizes, "--json"))
     assert answer["low_s"] < 2255e-6 < answer["high_s"]  # measured
     other.write_text(WORKLOAD.read_text(encoding="utf-8").replace("PyTorch DDP MLP", "Mine"))
-    assert "found 'Mine'" in fails(5, *asked, other, *sizes)
+    assert "got 'Mine'" in fails(5, *asked, other, *sizes)
     frozen = RESULTS / "predict_model.json"
     assert "the trainer's MLP" in fails(
         5, "predict", "--model", frozen, "--workload", WORKLOAD, *sizes

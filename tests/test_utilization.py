@@ -330,7 +330,7 @@ def test_a_series_beside_a_report(tmp_path: Path) -> None:
     text = succeeds(
         "utilization", path, "--report", BASE, "--window", "2:", "-o", tmp_path / "u.png"
     )
-    assert "NVML says 85 %, the report 14%" in text
+    assert "NVML says 85 %, the report 14 %" in text
     assert "-> copying images" in text
     assert (tmp_path / "u.png").read_bytes().startswith(b"\x89PNG")
     found = json.loads(succeeds("utilization", path, "--report", BASE, "--window", "1:3", "--json"))

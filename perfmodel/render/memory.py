@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from perfmodel.analysis.memory import MemoryUse
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
@@ -116,7 +118,9 @@ def picture(found: MemoryUse) -> Figure:
             parts[one.use] = parts.get(one.use, 0) + one.held_bytes
     curves = [
         LiveBytes(
-            t.kind if t.rank is None else f"rank {t.rank}, {t.kind}", t.time_ns * 1e-9, t.live_bytes
+            t.kind if t.rank is None else f"rank {t.rank}, {t.kind}",
+            np.asarray(t.time_ns * 1e-9, float),
+            t.live_bytes,
         )
         for t in (found.measured or ())[:_MOST_CURVES]
     ]
