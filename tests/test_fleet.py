@@ -20,7 +20,7 @@ import pytest
 from cli_helpers import perfmodel as run_cli
 from nsys_cases import CASES, STATISTICS
 
-from benchmarks.scale.grow_ranks import grow_ranks
+from benchmarks.scale.grow import grow_ranks
 from perfmodel.analysis.analyze import analyze, analyze_reports
 from perfmodel.base import parallel as engines
 from perfmodel.base.errors import PerfmodelError, ReportError

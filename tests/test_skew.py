@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.scale.grow_ranks import grow_ranks
+from benchmarks.scale.grow import grow_ranks
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import Analysis
 from perfmodel.programs.program import Options

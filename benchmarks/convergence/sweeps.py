@@ -118,10 +118,7 @@ def parallel(
 
 
 def discrepancy(
-    config: Config,
-    dataset: Dataset,
-    learning_rates: Iterable[float],
-    ranks: Sequence[int] = (2, 4),
+    config: Config, dataset: Dataset, learning_rates: Iterable[float], ranks: Sequence[int] = (2, 4)
 ) -> Iterator[Row]:
     """Yield how far runs drift from the sequential one after every epoch (document's Figure 2).
 

@@ -274,10 +274,7 @@ def soak(
         said = f"{found.cycles}: {fault}, {epoch_of(disturbed)} of {epochs} epochs"
         print(said, file=sys.stderr, flush=True)
     more = ["--resume"] if (disturbed / checkpoint.FILE).exists() else []
-    for words in (
-        command(ranks, epochs, disturbed, *more),
-        command(ranks, epochs, calm),
-    ):
+    for words in (command(ranks, epochs, disturbed, *more), command(ranks, epochs, calm)):
         subprocess.run(words, stdout=subprocess.DEVNULL, env=environment(), check=True)
     a, b = checkpoint.load(disturbed), checkpoint.load(calm)
     found.finished = a.epoch == b.epoch == epochs

@@ -1,9 +1,21 @@
-"""Grows a real Nsight Systems export: more batches, more ranks, the same schema."""
+"""Grows a real Nsight Systems export of two ranks: more batches and ranks, or a report per rank.
+
+    python -m benchmarks.scale.grow SOURCE TARGET.sqlite --rows 1000000 --ranks 8
+    python -m benchmarks.scale.grow SOURCE FOLDER --ranks 64
+
+As reports of a large job, one per rank, every rank is a copy of one of the two, with a process, a
+start and a clock of its own. Ranks sit eight to a host, and the hosts' clocks disagree by
+milliseconds. Ranks come late to collectives by chance, one in sixteen of them (the stragglers) by
+more; nobody leaves one before the last is there.
+"""
 
 from __future__ import annotations
 
 import argparse
+import random
+import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 EVENT_TABLES = (
@@ -17,6 +29,11 @@ EVENT_TABLES = (
 )
 TIMES = ("start", "end")
 IDS = ("globalTid", "globalPid", "endGlobalTid")
+MORE_TABLES = ("MPI_RANKS", "MPI_OTHER_EVENTS", "CUPTI_ACTIVITY_KIND_CUDA_EVENT")
+PER_HOST = 8
+CLOCK_ERROR_NS = 5_000_000
+STRAGGLERS = 16
+PID = ((1 << 24) - 1) << 24
 
 
 def count_events(connection: sqlite3.Connection) -> int:
@@ -96,11 +113,88 @@ def _tables(connection: sqlite3.Connection) -> set[str]:
     return {r[0] for r in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+def grow_ranks(source: Path, folder: Path, ranks: int, seed: int = 9) -> list[Path]:
+    """Write the reports of `ranks` ranks into `folder`; return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(seed)
+    alone = [_one_rank(source, folder / f"only{i}.part", i) for i in (0, 1)]
+    errors = [rng.randrange(-CLOCK_ERROR_NS, CLOCK_ERROR_NS) for _ in range(0, ranks, PER_HOST)]
+    paths = []
+    for rank in range(ranks):
+        path = folder / f"rank{rank:04d}.sqlite"
+        shutil.copy(alone[rank % 2], path)
+        late = 0.6 if is_straggler(rank) else 0.2
+        _become(path, rank, ranks, rng.randrange(130_000_000), errors[rank // PER_HOST],
+                random.Random(rng.random()), late)  # fmt: skip
+        paths.append(path)
+    for path in alone:
+        path.unlink()
+    return paths
+
+
+def is_straggler(rank: int) -> bool:
+    """Whether a rank comes later to collectives than others."""
+    return rank % STRAGGLERS == STRAGGLERS // 2
+
+
+def _one_rank(source: Path, target: Path, rank: int) -> Path:
+    """Copy a report without the other ranks' events."""
+    shutil.copy(source, target)
+    with closing(sqlite3.connect(target)) as db:
+        (tid,) = db.execute("SELECT globalTid FROM MPI_RANKS WHERE rank = ?", [rank]).fetchone()
+        for table, columns in _tables_of_ranks(db):
+            column = next(c for c in ("globalTid", "globalPid") if c in columns)
+            db.execute(f"DELETE FROM {table} WHERE {column} & {PID} != ?", [tid & PID])
+        db.execute("DELETE FROM MPI_COMMUNICATORS WHERE rank != ?", [rank])
+        db.commit()
+        db.execute("VACUUM")
+    return target
+
+
+def _become(
+    path: Path, rank: int, ranks: int, began_ns: int, error_ns: int, rng: random.Random, late: float
+) -> None:
+    """Give a copy a rank, a process, a start and a clock of its own, and make it late."""
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA journal_mode=OFF")
+        db.execute("PRAGMA synchronous=OFF")
+        db.create_function("late", 0, lambda: late * rng.random())
+        (tid,) = db.execute("SELECT globalTid FROM MPI_RANKS").fetchone()
+        process = (1000 + rank - ((tid >> 24) & 0xFFFFFF)) << 24
+        db.execute("UPDATE MPI_COLLECTIVES_EVENTS SET start = start + "
+                   "CAST((end - start) * late() AS INTEGER)")  # fmt: skip
+        for table, columns in _tables_of_ranks(db):
+            changed = [f"{c} = {c} - {began_ns}" for c in TIMES if c in columns]
+            changed += [f"{c} = {c} + {process}" for c in IDS if c in columns]
+            db.execute(f"UPDATE {table} SET {', '.join(changed)}")
+        db.execute("UPDATE MPI_RANKS SET rank = ?", [rank])
+        db.execute("UPDATE MPI_COMMUNICATORS SET rank = ?, size = ?", [rank, ranks])
+        db.execute("UPDATE MPI_COLLECTIVES_EVENTS SET size = size * ?, recvSize = recvSize * ?",
+                   [ranks - 1, ranks - 1])  # fmt: skip
+        db.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + ?",
+                   [began_ns + error_ns])  # fmt: skip
+        db.commit()
+
+
+def _tables_of_ranks(db: sqlite3.Connection) -> list[tuple[str, list[str]]]:
+    """Return the tables with events or ranks, and their columns."""
+    chosen = [t for t in (*EVENT_TABLES, *MORE_TABLES) if t in _tables(db)]
+    return [(t, [r[1] for r in db.execute(f"PRAGMA table_info({t})")]) for t in chosen]
+
+
+def main() -> None:
+    """Grow one report, or a folder of them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("source", type=Path)
-    parser.add_argument("target", type=Path)
-    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("target", type=Path, help="a report (.sqlite), else a folder")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of one report")
     parser.add_argument("--ranks", type=int, default=2)
     args = parser.parse_args()
-    print(grow(args.source, args.target, args.rows, args.ranks), "event rows")
+    if args.target.suffix == ".sqlite":
+        print(grow(args.source, args.target, args.rows, args.ranks), "event rows")
+    else:
+        print(len(grow_ranks(args.source, args.target, args.ranks)), "reports")
+
+
+if __name__ == "__main__":
+    main()

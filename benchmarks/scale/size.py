@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
 import os
 import platform
 import re
-import resource
 import shutil
 import statistics
 import subprocess
@@ -24,8 +22,9 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.common import folders
-from benchmarks.common.pages import put
+from benchmarks.common import folders, results
+from benchmarks.common.pages import put, table
+from benchmarks.common.processes import in_turn, timed, version_of
 
 RESULTS: Final = folders.RESULTS / "size.json"
 PAGE: Final = folders.DOCS / "size.md"
@@ -46,7 +45,7 @@ print("\\n" + " ".join(sys.modules), file=sys.stderr)
 def commands(out: Path, nsys: str | None) -> dict[str, list[str]]:
     """Return what is timed, by name."""
     perfmodel = [sys.executable, "-m", "perfmodel"]
-    timed = {
+    found = {
         "python -c pass": [sys.executable, "-c", "pass"],
         "import numpy": [sys.executable, "-c", "import numpy"],
         "import perfmodel": [sys.executable, "-c", "import perfmodel"],
@@ -60,33 +59,20 @@ def commands(out: Path, nsys: str | None) -> dict[str, list[str]]:
         "perfmodel analyze -o": [*perfmodel, "analyze", REPORT, "-o", str(out)],
     }  # fmt: skip
     if nsys:
-        timed["nsys stats"] = [nsys, "stats", "-q", REPORT]
-    return timed
+        found["nsys stats"] = [nsys, "stats", "-q", REPORT]
+    return found
 
 
-def processor_seconds(command: list[str]) -> float:
-    """Return user and system time of a process and all that it waited for."""
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    environment["PYTHONPATH"] = str(folders.ROOT)
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, cwd=folders.ROOT, env=environment, capture_output=True, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def timed(rounds: int, nsys: str | None) -> dict[str, dict[str, float]]:
+def processor_times(rounds: int, nsys: str | None) -> dict[str, dict[str, float]]:
     """Time all commands in turns; the first round warms caches and does not count."""
     with tempfile.TemporaryDirectory() as folder:
         asked = commands(Path(folder) / "out", nsys)
-        found: dict[str, list[float]] = {name: [] for name in asked}
-        for number in range(rounds + 1):
-            for name, command in asked.items():
-                seconds = processor_seconds(command)
-                if number:
-                    found[name].append(seconds)
+        runs = in_turn(
+            {name: lambda c=c: timed(c)[0]["cpu_s"] for name, c in asked.items()}, rounds, untimed=1
+        )
     return {
         name: {"median_s": round(statistics.median(s), 4), "least_s": round(min(s), 4)}
-        for name, s in found.items()
+        for name, s in runs.items()
     }
 
 
@@ -135,13 +121,12 @@ def wheel_bytes() -> int | None:
 
 def measure(rounds: int, nsys: str | None) -> dict[str, Any]:
     """Return all results."""
-    version = subprocess.run([nsys, "--version"], capture_output=True, text=True) if nsys else None
     return {
         "python": platform.python_version(),
-        "nsys": version.stdout.strip() if version else None,
+        "nsys": version_of(nsys) if nsys else None,
         "report": REPORT,
         "rounds": rounds,
-        "processor": timed(rounds, nsys),
+        "processor": processor_times(rounds, nsys),
         "imports": {
             "--version": imported("--version"),
             "--help": imported("--help"),
@@ -153,28 +138,28 @@ def measure(rounds: int, nsys: str | None) -> dict[str, Any]:
     }
 
 
-def table(found: dict[str, Any]) -> str:
+def tables(found: dict[str, Any]) -> str:
     """Return the results as the page shows them."""
     nsys = found["processor"].get("nsys stats", {}).get("median_s")
-    lines = ["| command | processor time | of `nsys stats` |", "|---|---|---|"]
-    for name, times in found["processor"].items():
-        ratio = f"{times['median_s'] / nsys:.1f}" if nsys else "–"
-        lines.append(f"| `{name}` | {1e3 * times['median_s']:.0f} ms | {ratio} |")
-    lines += ["", "| | modules | of these |", "|---|---|---|"]
-    for name, said in found["imports"].items():
-        lines.append(f"| `{name}` | {said['modules']} | {', '.join(said['heavy']) or 'none'} |")
-    needs = found["dependencies"]
-    largest = list(needs["bytes_of"].items())[:5]
-    wheel = found["wheel_bytes"]
-    lines += [
-        "",
-        f"The wheel has {wheel / 1e6:.2f} MB." if wheel else "The wheel was not built.",
-        f"perfmodel needs {needs['direct']} packages, which with what they need are "
-        f"{needs['all']}, {needs['bytes'] / 1e6:.0f} MB on disk: "
-        + ", ".join(f"{name} {size / 1e6:.0f}" for name, size in largest)
-        + " MB and smaller ones.",
+    times = [
+        (f"`{name}`", f"{1e3 * one['median_s']:.0f} ms",
+         f"{one['median_s'] / nsys:.1f}" if nsys else "–")
+        for name, one in found["processor"].items()
+    ]  # fmt: skip
+    modules = [
+        (f"`{name}`", str(said["modules"]), ", ".join(said["heavy"]) or "none")
+        for name, said in found["imports"].items()
     ]
-    return "\n".join(lines) + "\n"
+    needs, wheel = found["dependencies"], found["wheel_bytes"]
+    largest = [f"{name} {size / 1e6:.0f}" for name, size in list(needs["bytes_of"].items())[:5]]
+    said = f"The wheel has {wheel / 1e6:.2f} MB." if wheel else "The wheel was not built."
+    return (
+        f"{table(('command', 'processor time', 'of `nsys stats`'), times)}\n"
+        f"{table(('', 'modules', 'of these'), modules)}\n{said}\n"
+        f"perfmodel needs {needs['direct']} packages, which with what they need are "
+        f"{needs['all']}, {needs['bytes'] / 1e6:.0f} MB on disk: {', '.join(largest)} MB and "
+        f"smaller ones.\n"
+    )
 
 
 def main() -> None:
@@ -187,11 +172,11 @@ def main() -> None:
     if not asked.page:
         nsys = os.environ.get("PERFMODEL_NSYS") or shutil.which("nsys")
         found = measure(asked.rounds, nsys)
-        print(table(found))
+        print(tables(found))
         if asked.out:
-            asked.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            results.write(asked.out, found)
         return
-    put(PAGE, "benchmarks.scale.size", table(json.loads(RESULTS.read_text(encoding="utf-8"))))
+    put(PAGE, "benchmarks.scale.size", tables(results.read(RESULTS)))
 
 
 if __name__ == "__main__":
