@@ -87,7 +87,7 @@ PARTS: Final = {"theory": theory, "time": timed}
 
 def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:
     """Run a part; return its rows, what went wrong, and what it ran with."""
-    from benchmarks.layers.timing import about
+    from benchmarks.common.torch_device import Device
 
     began, rows, problems = time.monotonic(), [], []
 
@@ -108,7 +108,8 @@ def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": f"python -m benchmarks.layers --part {part}",
-        "seconds": round(time.monotonic() - began, 1), "problems": problems, "about": about(),
+        "seconds": round(time.monotonic() - began, 1), "problems": problems,
+        "about": Device().about(cudnn_benchmark=False, channels_last=False),
         "rows": rows,
     }  # fmt: skip
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from benchmarks.common.torch_device import Device, set_tf32
 from benchmarks.layers.nets import Network
 from perfmodel.workloads.layers import Net
 
@@ -18,24 +19,12 @@ BURST_S: Final = 2e-3
 """A layer is repeated until about this long is timed."""
 
 
-def about() -> dict[str, Any]:
-    """Return what the measurements ran on."""
-    cuda = torch.cuda.is_available()
-    return {
-        "device": torch.cuda.get_device_name() if cuda else "CPU",
-        "torch": torch.__version__,
-        "cudnn": torch.backends.cudnn.version() if cuda else None,
-        "cudnn_benchmark": False,
-        "channels_last": False,
-    }
-
-
-class Bench:
+class Bench(Device):
     """A network with images on the GPU, or on the CPU where there is none."""
 
     def __init__(self, net: Net) -> None:
+        super().__init__()
         self.net = net
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         with self.device:
             self.module = Network(net)
         self.optimizer = torch.optim.SGD(self.module.parameters(), 1e-4, momentum=0.9)
@@ -47,8 +36,7 @@ class Bench:
         `layers_s` has one number per layer, in the network's order; `total_s` is then what the
         whole pass took while they were taken, but for 'alone' the sum.
         """
-        torch.backends.cuda.matmul.allow_tf32 = math == "tf32"
-        torch.backends.cudnn.allow_tf32 = math == "tf32"
+        set_tf32(math == "tf32")
         shape = (batch, self.net.image.channels, self.net.image.height, self.net.image.width)
         images = torch.randn(shape, device=self.device)
         if mode == "training":
@@ -64,24 +52,7 @@ class Bench:
             }  # fmt: skip
             return ways[mode](images, repeats)
 
-    def synchronize(self) -> None:
-        """Wait for the device."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-
-    def mark(self) -> Any:
-        """Note now in the order of the device's work."""
-        if self.device.type != "cuda":
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def between(self, a: Any, b: Any) -> float:
-        """Return the seconds between two marks; the device must be idle."""
-        return a.elapsed_time(b) / 1e3 if self.device.type == "cuda" else b - a
-
-    def spans(self, run: Callable[[], Any], repeats: int) -> dict[str, Any]:
+    def repeated(self, run: Callable[[], Any], repeats: int) -> dict[str, Any]:
         """Return the median device time of `run`, and of the host until it has launched it."""
         device, host = [], []
         for _ in range(repeats):
@@ -98,7 +69,7 @@ class Bench:
         return self.range_times(lambda: self.module(images), repeats)
 
     def _graph(self, images: torch.Tensor, repeats: int) -> dict[str, Any]:
-        if self.device.type != "cuda":
+        if not self.cuda:
             return self._whole(images, repeats)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

@@ -17,7 +17,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torchvision
+
+from benchmarks.common.torch_device import saved
+from benchmarks.resnet.nets import make
 
 NETS = ("resnet18", "resnet50")
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -26,20 +28,13 @@ SIDE = 224
 CLASSES = 1000
 
 
-def bytes_of(tensors: Any) -> int:
-    """Return the bytes of some tensors' storages, each storage once."""
-    storages = {t.untyped_storage()._cdata: t.untyped_storage() for t in tensors}
-    return sum(s.nbytes() for s in storages.values())
-
-
 class Training:
     """One network with its optimizer on a device; gradients stay allocated between steps."""
 
     def __init__(self, net: str, autocast: bool, device: torch.device) -> None:
         self.device, self.autocast = device, autocast
-        self.net = getattr(torchvision.models, net)(weights=None).to(device)
+        self.net = make(net).to(device)
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3, momentum=0.9)
-        self.loss = torch.nn.CrossEntropyLoss()
 
     def data(self, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return images and labels."""
@@ -48,9 +43,8 @@ class Training:
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Return the loss."""
-        cast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast)
-        with cast:
-            return self.loss(self.net(x), y)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+            return torch.nn.functional.cross_entropy(self.net(x), y)
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> None:
         """Train on a batch."""
@@ -59,35 +53,21 @@ class Training:
         self.optimizer.step()
 
     def saved_bytes(self, batch: int) -> int:
-        """Count what autograd keeps of a forward pass, but for parameters and buffers."""
-        own = [*self.net.parameters(), *self.net.buffers()]
-        mine = {t.untyped_storage()._cdata for t in own}
-        kept: list[torch.Tensor] = []
-
-        def keep(tensor: torch.Tensor) -> torch.Tensor:
-            """A node that kept its own result would keep itself, and the graph, for ever."""
-            found = tensor.detach()
-            if tensor.untyped_storage()._cdata not in mine:
-                kept.append(found)
-            return found
-
+        """Count what autograd keeps of a forward pass, and the images."""
         x, y = self.data(batch)
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            loss = self.forward(x, y)
-        counted = bytes_of([*kept, x])
-        del loss
-        return counted
+        images = x.untyped_storage()
+        kept = {**saved(self.net, lambda: self.forward(x, y)), images._cdata: images}
+        return sum(storage.nbytes() for storage in kept.values())
 
     def counts(self) -> dict[str, Any]:
         """Return the theory's terms, in bytes."""
-        parameters = bytes_of(self.net.parameters())
+        parameters = sum(p.nbytes for p in self.net.parameters())
         small, large = (self.saved_bytes(batch) for batch in COUNTED)
         per_sample = (large - small) / (COUNTED[1] - COUNTED[0])
+        same = ("parameters_bytes", "gradients_bytes", "optimizer_bytes")
         return {
-            "parameters_bytes": parameters,
-            "gradients_bytes": parameters,
-            "optimizer_bytes": parameters,
-            "buffers_bytes": bytes_of(self.net.buffers()),
+            **dict.fromkeys(same, parameters),
+            "buffers_bytes": sum(b.nbytes for b in self.net.buffers()),
             "saved_constant_bytes": small - COUNTED[0] * per_sample,
             "saved_per_sample_bytes": per_sample,
         }
@@ -124,8 +104,7 @@ def main() -> None:
         torch.zeros(1, device=device)
         context = nvml.sample()[0].memory_used_bytes
         print(json.dumps({"nvml_before_bytes": before, "nvml_context_bytes": context}), flush=True)
-    versions = {"torch": torch.__version__, "torchvision": torchvision.__version__}
-    print(json.dumps({"versions": versions}), flush=True)
+    print(json.dumps({"versions": {"torch": torch.__version__}}), flush=True)
     for net, autocast in itertools.product(NETS, (False, True)):
         case = {"net": net, "autocast": autocast}
         try:

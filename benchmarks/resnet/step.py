@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import torch
 from torch import nn
+
+from benchmarks.common.torch_device import Device, set_tf32
 
 PHASES: Final = ("forward", "backward", "step")
 HALF: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -35,14 +37,14 @@ class Training:
         with a gradient scaler, as usual.
     """
 
-    def __init__(self, net: nn.Module, most: int, image: int, device: torch.device) -> None:
-        self.net, self.device = net, device
+    def __init__(self, net: nn.Module, most: int, image: int, device: Device) -> None:
+        self.net, self.on, self.device = net, device, device.device
         self.optimizer = torch.optim.SGD(net.parameters(), 1e-3, momentum=0.9, weight_decay=1e-4)
-        generator = torch.Generator(device).manual_seed(0)
+        generator = torch.Generator(self.device).manual_seed(0)
         shape = (most, 3, image, image)
-        self.images = torch.randn(shape, device=device, generator=generator)
-        self.labels = torch.randint(1000, (most,), device=device, generator=generator)
-        self.scaler = torch.amp.GradScaler(device.type, init_scale=256.0)
+        self.images = torch.randn(shape, device=self.device, generator=generator)
+        self.labels = torch.randint(1000, (most,), device=self.device, generator=generator)
+        self.scaler = torch.amp.GradScaler(self.device.type, init_scale=256.0)
 
     def step(self, batch: int, math: str, mark: Callable[[], None]) -> None:
         """Train on the first `batch` images; `mark` is called before, between and after phases."""
@@ -75,11 +77,6 @@ class Training:
         first = next(self.net.parameters())
         return not first.is_contiguous()
 
-    def synchronize(self) -> None:
-        """Wait for the device."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
 
 @contextlib.contextmanager
 def named(name: str, device: torch.device) -> Iterator[None]:
@@ -91,42 +88,26 @@ def named(name: str, device: torch.device) -> Iterator[None]:
         yield
 
 
-def set_tf32(allowed: bool) -> None:
-    """Let fp32 products of convolutions and of the FC layer be TF32's, or not."""
-    torch.backends.cuda.matmul.allow_tf32 = allowed
-    torch.backends.cudnn.allow_tf32 = allowed
-
-
 def nothing() -> None:
     """Mark of a step that is not measured."""
 
 
 class Clock:
-    """Marks in time: CUDA events, or the host's clock where there is no GPU."""
+    """Marks of steps, one before, between and after their phases."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._cuda, self._marks = device.type == "cuda", []
+    def __init__(self, device: Device) -> None:
+        self._device, self._marks = device, list[Any]()
 
     def __call__(self) -> None:
-        """Note now, in the order of the device's work."""
-        if not self._cuda:
-            self._marks.append(time.perf_counter())
-            return
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        self._marks.append(event)
+        """Note now."""
+        self._marks.append(self._device.mark())
 
     def steps(self) -> list[list[float]]:
         """Return the seconds of every phase of every step; the device must be idle."""
         every = len(PHASES) + 1
-        return [
-            [self._between(m[i], m[i + 1]) for i in range(len(PHASES))]
-            for m in (self._marks[j : j + every] for j in range(0, len(self._marks), every))
-        ]
+        steps = [self._marks[at : at + every] for at in range(0, len(self._marks), every)]
+        return [[self._device.between(a, b) for a, b in pairwise(marks)] for marks in steps]
 
     def whole(self) -> float:
         """Return the seconds from the first mark to the last."""
-        return self._between(self._marks[0], self._marks[-1])
-
-    def _between(self, a: Any, b: Any) -> float:
-        return a.elapsed_time(b) / 1e3 if self._cuda else b - a
+        return self._device.between(self._marks[0], self._marks[-1])

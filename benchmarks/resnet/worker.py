@@ -22,6 +22,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from benchmarks.common.torch_device import Device, saved
 from benchmarks.resnet.nets import make
 from benchmarks.resnet.step import PHASES, Cell, Clock, Training, named, nothing
 
@@ -36,14 +37,14 @@ BEGAN: Final = time.monotonic()
 def sample(training: Training, cell: Cell) -> dict[str, Any]:
     """Time some steps in a row: seconds per step, and each phase's mean."""
     count = 5 if cell.batch <= SMALL else 2
-    clock = Clock(training.device)
-    training.synchronize()
+    clock = Clock(training.on)
+    training.on.synchronize()
     begin = time.perf_counter()
     for _ in range(count):
         with named("batch iteration", training.device):
             training.step(cell.batch, cell.math, clock)
     host = time.perf_counter() - begin
-    training.synchronize()
+    training.on.synchronize()
     steps = clock.steps()
     phases = {f"{p}_s": sum(s[i] for s in steps) / count for i, p in enumerate(PHASES)}
     return {"total_s": clock.whole() / count, **phases, "host_s": host / count, "steps": count}
@@ -53,19 +54,19 @@ def measure(cells: dict[Cell, Training], args: argparse.Namespace, emit: Callabl
     """Warm every cell up, then time them in turn, round by round, until the time is over."""
     alive = []
     for cell, training in cells.items():
-        cuda = training.device.type == "cuda"
+        cuda = training.on.cuda
         if cuda:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         try:
-            training.synchronize()
+            training.on.synchronize()
             begin = time.perf_counter()
             training.step(cell.batch, cell.math, nothing)
-            training.synchronize()
+            training.on.synchronize()
             first = time.perf_counter() - begin
             for _ in range(WARM_UP - 1):
                 training.step(cell.batch, cell.math, nothing)
-            training.synchronize()
+            training.on.synchronize()
         except torch.OutOfMemoryError as problem:
             emit({**asdict(cell), "failed": str(problem).splitlines()[0]})
             continue
@@ -100,27 +101,27 @@ def over(args: argparse.Namespace) -> bool:
 # --- what the parts do
 
 
-def network(args: argparse.Namespace, name: str, device: torch.device) -> nn.Module:
+def network(args: argparse.Namespace, name: str, device: Device) -> nn.Module:
     torch.manual_seed(0)
     layout = torch.channels_last if args.channels_last else torch.contiguous_format
-    return make(name).to(device).to(memory_format=layout).train()
+    return make(name).to(device.device).to(memory_format=layout).train()
 
 
-def part_time(args: argparse.Namespace, device: torch.device, emit: Callable) -> None:
+def part_time(args: argparse.Namespace, device: Device, emit: Callable) -> None:
     """One network: every batch and math; the first step of all is the process's cold one."""
     training = Training(network(args, args.net, device), max(args.batches), args.image, device)
     cells = [Cell(args.net, b, m) for b in args.batches for m in args.maths]
     measure(dict.fromkeys(cells, training), args, emit)
 
 
-def part_counters(args: argparse.Namespace, device: torch.device, emit: Callable) -> None:
+def part_counters(args: argparse.Namespace, device: Device, emit: Callable) -> None:
     """One step of every cell between cudaProfilerStart and Stop, phases parted by spin kernels.
 
     ncu prints its table when this process ends, and nothing if ncu itself is killed: so a thread
     ends this process when the time is over, amid a step, too. Whole phases of it count.
     """
     training = Training(network(args, args.net, device), max(args.batches), args.image, device)
-    cuda = device.type == "cuda"
+    cuda = device.cuda
     under_way: list[Cell] = []
 
     def mark() -> None:
@@ -141,14 +142,14 @@ def part_counters(args: argparse.Namespace, device: torch.device, emit: Callable
             cell = Cell(args.net, batch, math)
             for _ in range(WARM_UP):
                 training.step(batch, math, nothing)
-            training.synchronize()
+            training.on.synchronize()
             if cuda:
                 torch.cuda.empty_cache()  # ncu saves all memory that a kernel may write
                 torch.cuda.profiler.start()
             under_way.append(cell)
             begin = time.perf_counter()
             training.step(batch, math, mark)
-            training.synchronize()
+            training.on.synchronize()
             spent = time.perf_counter() - begin
             under_way.remove(cell)
             if cuda:
@@ -158,21 +159,21 @@ def part_counters(args: argparse.Namespace, device: torch.device, emit: Callable
     limit.cancel()
 
 
-def part_ddp(args: argparse.Namespace, device: torch.device, emit: Callable) -> None:
+def part_ddp(args: argparse.Namespace, device: Device, emit: Callable) -> None:
     """Both networks, alone on each GPU and under DistributedDataParallel, in turn."""
     import torch.distributed as dist
 
-    cuda = device.type == "cuda"
+    cuda = device.cuda
     dist.init_process_group(
         "nccl" if cuda else "gloo", timeout=timedelta(seconds=45),
-        device_id=device if cuda else None,
+        device_id=device.device if cuda else None,
     )  # fmt: skip
     most = max(args.batches)
     cells: dict[Cell, Training] = {}
     for name in args.net.split(","):
         net = network(args, name, device)
         parallel = nn.parallel.DistributedDataParallel(
-            copy.deepcopy(net), device_ids=[device.index] if cuda else None,
+            copy.deepcopy(net), device_ids=[device.device.index] if cuda else None,
             gradient_as_bucket_view=True,
         )  # fmt: skip
         modes = {
@@ -187,7 +188,7 @@ def part_ddp(args: argparse.Namespace, device: torch.device, emit: Callable) -> 
     dist.destroy_process_group()
 
 
-def part_theory(args: argparse.Namespace, device: torch.device, emit: Callable) -> None:
+def part_theory(args: argparse.Namespace, device: Device, emit: Callable) -> None:
     """Operations of one image as torch counts them: 2 per multiply-accumulate, no bias, no BN."""
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -204,25 +205,16 @@ def part_theory(args: argparse.Namespace, device: torch.device, emit: Callable) 
                 "parameters": sum(p.numel() for p in net.parameters()),
                 "forward_flops": forward.get_total_flops(),
                 "backward_flops": backward.get_total_flops(),
-                "saved_bytes": saved(name, args.image),
+                "saved_bytes": saved_bytes(name, args.image),
             }
         )  # fmt: skip
 
 
-def saved(name: str, image: int) -> int:
+def saved_bytes(name: str, image: int) -> int:
     """Return the bytes that torch saves for the backward pass of one image, parameters apart."""
     net = make(name).train()
-    own = {t.untyped_storage().data_ptr() for t in (*net.parameters(), *net.buffers())}
-    kept: list[torch.Tensor] = []  # alive, so that no two have one address
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        kept.append(tensor.detach())
-        return kept[-1]  # a node that kept its own result would keep itself
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        net(torch.randn(1, 3, image, image)).sum()
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in kept}
-    return sum(size for place, size in storages.items() if place not in own)
+    kept = saved(net, lambda: net(torch.randn(1, 3, image, image)).sum())
+    return sum(storage.nbytes() for storage in kept.values())
 
 
 PARTS: Final = {
@@ -245,11 +237,9 @@ def main() -> None:
     add("--channels-last", action="store_true", help="NHWC instead of NCHW")
     add("--rows", type=Path, required=True, help="file to which rows are appended, a line each")
     args = parser.parse_args()
-    rank = int(os.environ.get("LOCAL_RANK", "0"))
-    device = torch.device("cpu")
-    if torch.cuda.is_available():
-        device = torch.device("cuda", rank)
-        torch.cuda.set_device(device)
+    device = Device(int(os.environ.get("LOCAL_RANK", "0")))
+    if device.cuda:
+        torch.cuda.set_device(device.device)
     torch.backends.cudnn.benchmark = args.autotune
     with args.rows.open("a", encoding="utf-8") as file:
 
@@ -257,20 +247,12 @@ def main() -> None:
             file.write(json.dumps(row) + "\n")
             file.flush()
 
-        emit({"about": about(device, args)})
+        about = device.about(
+            cuda=torch.version.cuda, cudnn_benchmark=args.autotune,
+            channels_last=args.channels_last, image=args.image,
+        )  # fmt: skip
+        emit({"about": about})
         PARTS[args.part](args, device, emit)
-
-
-def about(device: torch.device, args: argparse.Namespace) -> dict[str, Any]:
-    """Return what the rows were measured with."""
-    cuda = device.type == "cuda"
-    return {
-        "device": torch.cuda.get_device_name(device) if cuda else "CPU",
-        "torch": torch.__version__, "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version() if cuda else None,
-        "cudnn_benchmark": args.autotune, "channels_last": args.channels_last,
-        "image": args.image,
-    }  # fmt: skip
 
 
 if __name__ == "__main__":
