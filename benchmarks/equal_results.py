@@ -39,6 +39,7 @@ REWORDED: Final[dict[str, str]] = {
     "wanted": "expected",
     ", found": "; got",
     "found": "got",
+    "sets": "memsets",
     "trainer/stepper.py": "trainer/kernels/peer.py",
 }
 """Words and phrases of text and of strings: before -> after; replaced in both, as some stay."""
