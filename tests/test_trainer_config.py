@@ -65,7 +65,7 @@ def test_flags_make_the_config_they_say():
     assert configure(parser().parse_args(flags(wanted))) == wanted
 
 
-def test_verify_without_a_number_takes_the_bound_of_the_precision():
+def test_verify_without_a_number_takes_the_bound_of_the_dtype():
     assert configure(parser().parse_args(["--verify"])).verify == 1e-5
     assert configure(parser().parse_args(["--verify", "--dtype", "float64"])).verify == 1e-13
     assert configure(parser().parse_args([])).verify is None

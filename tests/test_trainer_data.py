@@ -150,7 +150,7 @@ def server(directory, tmp_path_factory, monkeypatch):
     httpd.shutdown()
 
 
-def test_downloads_once_checks_and_mends(server, monkeypatch):
+def test_downloads_once_checks_and_fetches_damaged_files_again(server, monkeypatch):
     config = small(data="mnist", train_size=6, test_size=4)
     first = data.load(config)
     cached = data.download() / "train-images-idx3-ubyte.gz"

@@ -23,7 +23,7 @@ def test_learns_the_synthetic_set():
     assert not result.stopped
 
 
-def test_loss_and_precision_are_those_of_the_formulas():
+def test_loss_and_accuracy_are_those_of_the_formulas():
     """One batch, one epoch: the loss is J (eq. 1) at the initial weights, penalty afterwards."""
     config = small(batch_size=100, epochs=1, dtype="float64", learning_rate=1e-9)
     data = synthetic(config)

@@ -1,4 +1,4 @@
-"""The document's precision, from its inputs: raw pixels, W = 0.01 randn, b = 0, no shuffling.
+"""The assignment's accuracy, from its inputs: raw pixels, W = 0.01 randn, b = 0, no shuffling.
 
 The short runs are always checked where MNIST is; the long ones (ten minutes in all) with
 TRAINER_LONG=1. docs/trainer.md holds what they gave.
@@ -29,7 +29,7 @@ def mnist() -> Dataset:
 
 
 def check(mnist: Dataset, ranges: dict[int, tuple[float, float]], **changes) -> None:
-    """Train to the last epoch named; assert that each epoch's precision lies in its range."""
+    """Train to the last epoch named; assert that each epoch's accuracy lies in its range."""
     config = Config(backend="numpy", epochs=max(ranges), **changes)
     result = sequential(config, mnist)
     reached = {e: result.epochs[e - 1]["precision_test"] for e in ranges}
