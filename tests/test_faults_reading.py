@@ -15,10 +15,10 @@ from btrees import endless, root_of
 from damaged_reports import CALLS, KERNELS, refusal, sql
 
 from benchmarks.robustness.reading import numbers
+from benchmarks.vecadd.unified import read_unified
 from perfmodel.base.errors import PerfmodelError, ReportError
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.readers.sqlite import Database
-from perfmodel.readers.unified import read_unified
 
 PAGE = 4096
 

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from perfmodel.analysis.counters import by_kernel
 from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError
-from perfmodel.readers import ncu_cells
+from perfmodel.readers import ncu
 from perfmodel.readers.ncu import merge, parse, read_counters
 
 GEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_tn, 0>(Params)"
@@ -85,12 +85,12 @@ def test_what_is_written_is_read(kernels, notation):
     ],
 )  # fmt: skip
 def test_the_decimal_mark_is_told_by_the_table(cells, mark):
-    assert ncu_cells.decimal_mark(cells, "t") == mark
+    assert ncu.decimal_mark(cells, "t") == mark
 
 
 def test_two_notations_in_one_table_are_refused():
     with pytest.raises(ReportError, match=r"found '1.5' and '2,5'; export again with LC_ALL=C"):
-        ncu_cells.decimal_mark(["1.5", "2,5"], "t.csv")
+        ncu.decimal_mark(["1.5", "2,5"], "t.csv")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_two_notations_in_one_table_are_refused():
     ],
 )  # fmt: skip
 def test_units(unit, factor):
-    assert ncu_cells.scale(unit) == factor
+    assert ncu.scale(unit) == factor
 
 
 def test_prefixes_of_units_are_of_every_column_or_row():
@@ -147,7 +147,7 @@ def test_what_ncu_could_not_count_is_none_not_zero():
     ],
 )  # fmt: skip
 def test_names_of_ranges(cell, names):
-    assert ncu_cells.ranges(cell) == names
+    assert ncu.nvtx_ranges(cell) == names
 
 
 def test_renamed_kernels_are_inside_their_range():

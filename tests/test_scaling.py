@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from trainer_helpers import flags, run_alone, small
 
 from perfmodel.analysis.bandwidth import links, of_launches, of_machine
-from perfmodel.analysis.measure import Launch, launches_of
+from perfmodel.analysis.measure import Launch, launch_of_record, launches_of
 from perfmodel.analysis.study import study
 from perfmodel.base.errors import ModelError, ReportError
 from perfmodel.machines.measure.measurement import load
 from perfmodel.models.scaling_laws import amdahl, fit, gustafson, karp_flatt, weak_fraction
 from perfmodel.readers import read
-from perfmodel.readers.run_records import launch_of_record
 from perfmodel.timing.collectives import CollectiveGroup
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -268,7 +267,7 @@ def test_records_of_hosts_that_only_queue_are_timed_by_epochs(tmp_path: Path) ->
     """30 batches in three epochs; the first compiles."""
     found = launch_of_record(record(tmp_path / "a.json", config={"transport": "nccl"}))
     assert found.seconds.tolist() == [[0.2, 0.4]]
-    with pytest.raises(ReportError, match="wanted times of two epochs or more; found none"):
+    with pytest.raises(ReportError, match="expected times of two epochs or more; got none"):
         launch_of_record(
             record(tmp_path / "b.json", config={"transport": "none"}, epochs=[{"seconds": 1.0}])
         )
@@ -277,10 +276,10 @@ def test_records_of_hosts_that_only_queue_are_timed_by_epochs(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("{", "found none that can be read"),
-        ("[]", "found no 'config' in it"),
-        ('{"config": {}}', "found no 'timings' in it"),
-        ('{"config": {}, "timings": {}}', "a positive whole number as 'input_size'; found None"),
+        ("{", "got none that can be read"),
+        ("[]", "got no 'config' in it"),
+        ('{"config": {}}', "got no 'timings' in it"),
+        ('{"config": {}, "timings": {}}', "a positive whole number as 'input_size'; got None"),
     ],
 )
 def test_what_is_no_record_is_refused(tmp_path: Path, content: str, said: str) -> None:

@@ -19,7 +19,7 @@ from perfmodel.analysis.tta import Moment, answer, permutation, ratio, reach, we
 from perfmodel.base.document import plain
 from perfmodel.base.errors import ModelError, ReportError, SchemaError
 from perfmodel.models.spread import chi2_below, chi2_quantile, cv_interval, spread, t_quantile
-from perfmodel.readers.training_records import Epoch, Training, read_trainings
+from perfmodel.readers.run_records import Epoch, Training, read_trainings
 from perfmodel.render.plot.studies import AccuracyCurve, time_to_accuracy
 from perfmodel.render.tta import document
 
@@ -260,12 +260,12 @@ def test_mixed_configurations_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "error", "words"),
     [
-        ("{", ReportError, "wanted JSON"),
+        ("{", ReportError, "expected JSON"),
         ('{"runs": [{"config": {"learning_rate": NaN}}]}', ReportError, "the number NaN"),
         ('{"runs": [{"config": {"learning_rate": 1e999}}]}', ReportError, "the number 1e999"),
-        ("[]", SchemaError, "wanted a run record"),
-        ('{"runs": []}', SchemaError, "found none in a.json"),
-        ('{"runs": 3}', SchemaError, "wanted a list of run records"),
+        ("[]", SchemaError, "expected a run record"),
+        ('{"runs": []}', SchemaError, "got none in a.json"),
+        ('{"runs": 3}', SchemaError, "expected a list of run records"),
         (json.dumps(record([None, None])), SchemaError, "--evaluate-every 1"),
         (json.dumps(record([1.5])), SchemaError, "a precision of 1.5"),
         (json.dumps(record([0.5], -1.0)), SchemaError, "with -1 s"),
@@ -376,7 +376,7 @@ def test_wrong_usage(tmp_path: Path) -> None:
     path = repeated(tmp_path / "a.json", [1.0])
     assert "--against" in perfmodel("tta", path, "--against").output
     assert perfmodel("tta", path, "--target", "0").exit_code == 2
-    assert "wanted JSON" in fails(3, "tta", file_of_text(tmp_path / "b.json", "no"))
+    assert "expected JSON" in fails(3, "tta", file_of_text(tmp_path / "b.json", "no"))
 
 
 def file_of_text(path: Path, text: str) -> Path:

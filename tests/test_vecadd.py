@@ -25,15 +25,9 @@ from benchmarks.vecadd import model as vecadd_model
 from benchmarks.vecadd import profile as vecadd_profile
 from benchmarks.vecadd import report as vecadd_report
 from benchmarks.vecadd import ways as vecadd_ways
+from benchmarks.vecadd.unified import CPU_FAULTS, GPU_FAULTS, TO_DEVICE, TO_HOST, read_unified
 from perfmodel.base.errors import SchemaError
 from perfmodel.machines.machine import Machine, named
-from perfmodel.readers.unified import (
-    CPU_FAULTS,
-    GPU_FAULTS,
-    TO_DEVICE,
-    TO_HOST,
-    read_unified,
-)
 
 ROOT = Path(__file__).parents[1]
 

@@ -22,6 +22,7 @@ from typing import Any, Final
 from benchmarks.common import folders
 from benchmarks.robustness.reading import numbers
 from perfmodel.analysis.analyze import analyze
+from perfmodel.analysis.measure import launch_of_record
 from perfmodel.base import escape, units
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.machines.gpu_samples import read_series
@@ -29,8 +30,7 @@ from perfmodel.machines.measure import measurement
 from perfmodel.models import model_file
 from perfmodel.programs.program import Options
 from perfmodel.readers import ncu, nsys
-from perfmodel.readers.run_records import launch_of_record
-from perfmodel.readers.training_records import read_trainings
+from perfmodel.readers.run_records import read_trainings
 from perfmodel.render import summary
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.timing.nsys_stats.stats import REPORTS, to_csv

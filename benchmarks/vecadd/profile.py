@@ -7,9 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.readers import read
-from perfmodel.readers.trace import COPY_KINDS, KERNEL, MEMCPY, NULL
-from perfmodel.readers.unified import (
+from benchmarks.vecadd.unified import (
     CAUSES,
     CPU_FAULTS,
     GPU_FAULTS,
@@ -19,6 +17,8 @@ from perfmodel.readers.unified import (
     Migrations,
     read_unified,
 )
+from perfmodel.readers import read
+from perfmodel.readers.trace import COPY_KINDS, KERNEL, MEMCPY, NULL
 
 KERNELS: Final = ("explicit", "unified first", "unified second")
 """The last kernels of the program, in their order."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -12,8 +13,13 @@ from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.analysis.warnings import check_collection
 from perfmodel.base.arrays import Bool, Floats, Int64
-from perfmodel.programs.mlp.case import SETTINGS
+from perfmodel.base.errors import ReportError
+from perfmodel.base.escape import printable
+from perfmodel.base.units import DTYPE_BYTES
+from perfmodel.programs.identify import Identity
+from perfmodel.programs.mlp.identify import MARK_SYMBOLS, only_queues, settings_of
 from perfmodel.programs.program import Options
+from perfmodel.readers.run_records import read_record, whole_number
 from perfmodel.readers.trace import GRAPH, KERNEL, NULL, Trace
 from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.collectives import NCCL, CollectiveGroup, is_nccl
@@ -132,10 +138,9 @@ def _launch(found: RunAnalysis) -> Launch:
         seconds = batch_seconds(run)
     values = dict(found.identity.values)
     ranks = values.pop("p")
-    settings = settings_of(found.identity.config)
     warnings = [*found.program.identify(run, {})[1], *check_collection(run, found.identity)]
     split = None
-    if why := _untold(run, ranks, settings):
+    if why := _untold(run, ranks, found.identity):
         warnings.append(f"{found.label}: communication and computing are not told apart: {why}")
     else:
         split = split_of(run, found.batch.warmup)
@@ -144,7 +149,7 @@ def _launch(found: RunAnalysis) -> Launch:
         source="report",
         ranks=ranks,
         sizes=values,
-        settings=settings,
+        settings=settings_of(found.identity.config),
         seconds=seconds[:, found.batch.warmup :],
         split=split,
         reduced=tuple(g for g in found.collectives if g.name in _ALL_REDUCES and g.bytes),
@@ -152,18 +157,40 @@ def _launch(found: RunAnalysis) -> Launch:
     )
 
 
-def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that a configuration tells, switches as 'yes' and 'no'."""
-    found = {}
-    for name in SETTINGS:
-        said = config.get("sync_ranges" if name == "sync" else name)
-        if name == "gemm" and config.get("backend") == "numpy":
-            continue  # the BLAS that NumPy has
-        if isinstance(said, bool):
-            found[name] = "yes" if said else "no"
-        elif isinstance(said, str):
-            found[name] = said
-    return found
+def launch_of_record(path: Path) -> Launch:
+    """Read a run record as a launch.
+
+    A batch is the record's median where the host waits for each, else the mean of every epoch but
+    the first, which ends when the GPU is done.
+
+    Raises
+    ------
+    ReportError
+        If the file cannot be read, is no record, or times no batch behind the first.
+    """
+    record = read_record(path)
+    sizes = {
+        symbol: whole_number(record.config.get(name), name, path.name)
+        for symbol, name in MARK_SYMBOLS.items()
+        if symbol != "p"
+    }
+    sizes["b"] = DTYPE_BYTES.get(str(record.config.get("dtype")), 4)
+    queues = only_queues(record.config)
+    median = record.batch_median_s
+    seconds = record.epoch_batch_s if queues else () if median is None else (median,)
+    if not seconds:
+        expected = "two epochs or more" if queues else "batches behind the first"
+        raise ReportError(
+            f"{printable(path.name)}: expected times of {expected}; got none; train for more epochs"
+        )
+    return Launch(
+        label=record.label,
+        source="record",
+        ranks=record.ranks,
+        sizes=sizes,
+        settings=settings_of(record.config),
+        seconds=np.array([seconds]),
+    )
 
 
 def split_of(run: Run, warmup: int) -> Split:
@@ -221,14 +248,14 @@ def _of_process(trace: Trace, process: int, first: Int64, last: Int64) -> Floats
     ], float)  # fmt: skip
 
 
-def _untold(run: Run, ranks: int, settings: Mapping[str, str]) -> str:
+def _untold(run: Run, ranks: int, identity: Identity) -> str:
     """Why a report does not tell communication from computing; empty if it does."""
     if not any(len(t.ops) for t in run.traces):
         return "no GPU work was recorded; profile with --trace=cuda,nvtx,mpi"
     if ranks == 1:
         return ""
-    if settings.get("transport") == "peer":
-        return "the kernel that sums also updates the weights (--transport peer)"
+    if identity.inseparable:
+        return identity.inseparable
     if any((t.ops.kind == GRAPH).any() for t in run.traces):
         return "CUDA graphs were traced whole; profile with --cuda-graph-trace=node"
     return ""

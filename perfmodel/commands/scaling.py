@@ -43,8 +43,7 @@ def scaling(
 
 def _launches(paths: tuple[Path, ...], options: dict[str, Any]) -> list[Any]:
     """Read records (.json) and reports, in the order of reading: records first."""
-    from perfmodel.analysis.measure import launches_of
-    from perfmodel.readers.run_records import launch_of_record
+    from perfmodel.analysis.measure import launch_of_record, launches_of
 
     records = [path for path in paths if path.suffix == ".json"]
     reports = [path for path in paths if path.suffix != ".json"]

@@ -32,6 +32,8 @@ class Identity:
     uses_gpu, uses_mpi : bool
         False where the program says that its batches use none; a report without GPU operations, or
         without MPI calls, then lacks nothing.
+    inseparable : str
+        Why communication and computing cannot be told apart; empty where they can.
     """
 
     values: Mapping[str, int]
@@ -40,6 +42,7 @@ class Identity:
     settings: Mapping[str, str] = field(default_factory=dict)
     uses_gpu: bool = True
     uses_mpi: bool = True
+    inseparable: str = ""
 
 
 def read_mark(trace: Trace) -> dict[str, Any]:

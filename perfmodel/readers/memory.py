@@ -10,9 +10,8 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int32, Int64
 from perfmodel.base.errors import SchemaError
-from perfmodel.readers.needed import needed_columns
 from perfmodel.readers.rep import as_sqlite
-from perfmodel.readers.sqlite import Database
+from perfmodel.readers.sqlite import Database, needed_columns
 from perfmodel.readers.trace import MEMORY_KINDS
 
 TABLE: Final = "CUDA_GPU_MEMORY_USAGE_EVENTS"

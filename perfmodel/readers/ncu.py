@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from perfmodel.base.errors import ReportError, SchemaError
-from perfmodel.readers import ncu_cells
-from perfmodel.readers.ncu_files import names, read_text
+from perfmodel.base.files import check_path
 
 TIME: Final = "gpu__time_duration.sum"
 DEVICE: Final = "device__attribute_display_name"
@@ -77,7 +79,9 @@ def read_counters(paths: Sequence[str | Path]) -> Counters:
         If it holds no launch.
     """
     given = [Path(path) for path in paths]
-    return merge([parse(read_text(p), name) for p, name in zip(given, names(given), strict=True)])
+    return merge(
+        [parse(read_text(p), name) for p, name in zip(given, names_of(given), strict=True)]
+    )
 
 
 def merge(parts: Sequence[Counters]) -> Counters:
@@ -199,7 +203,7 @@ def _wide(header: list[str], rows: Rows, source: str, warnings: list[str]) -> It
     metrics = [i for i, name in enumerate(header) if "__" in name]
     units = next((row for row in rows if not row[0].strip()), [""] * len(header))
     counted = [row for row in rows if row[0].strip()]
-    mark = ncu_cells.decimal_mark((row[i] for row in counted for i in metrics), source)
+    mark = decimal_mark((row[i] for row in counted for i in metrics), source)
     scales = {i: _scale(header[i], units[i], source, warnings) for i in metrics}
     for row in counted:
         values = {header[i]: _value(row[i], mark, scales[i]) for i in metrics}
@@ -211,7 +215,7 @@ def _long(header: list[str], rows: Rows, source: str, warnings: list[str]) -> It
     """A row a metric; rows of a rule have no metric."""
     name, unit, value = (header.index(word) for word in _LONG)
     of_process = header.index("Process ID") if "Process ID" in header else 0
-    mark = ncu_cells.decimal_mark((row[value] for row in rows if row[name]), source)
+    mark = decimal_mark((row[value] for row in rows if row[name]), source)
     launches: dict[tuple[str, str], list[list[str]]] = {}
     for row in rows:
         launches.setdefault((row[of_process], row[0]), []).append(row)
@@ -225,7 +229,7 @@ def _long(header: list[str], rows: Rows, source: str, warnings: list[str]) -> It
 
 def _scale(metric: str, unit: str, source: str, warnings: list[str]) -> float | None:
     has_one = metric == TIME or "bytes" in metric
-    found = None if has_one and not unit.strip() else ncu_cells.scale(unit)
+    found = None if has_one and not unit.strip() else scale(unit)
     if found is None and metric.endswith(".sum"):
         warnings.append(
             f"{source}: the unit {unit!r} of {metric} is unknown: left out; collect it with "
@@ -235,7 +239,7 @@ def _scale(metric: str, unit: str, source: str, warnings: list[str]) -> float | 
 
 
 def _value(cell: str, mark: str, factor: float | None) -> float | None:
-    value = ncu_cells.number(cell, mark)
+    value = number(cell, mark)
     return None if value is None or factor is None else value * factor
 
 
@@ -247,7 +251,7 @@ def _launch(
 ) -> Launch:
     cells = [cell for column, cell in record.items() if "Push/Pop_Range" in column]
     cells += [cell for column, cell in record.items() if "Start/Stop_Range" in column]
-    stacks = [found for cell in cells if (found := ncu_cells.ranges(cell))]
+    stacks = [found for cell in cells if (found := nvtx_ranges(cell))]
     kernel, ranges = record.get("Kernel Name", ""), stacks[0] if stacks else ()
     renamed = _RENAMED.match(kernel)
     if renamed:
@@ -274,3 +278,175 @@ def _counted(launches: Sequence[Launch]) -> set[str]:
     """Names of the metrics, but for those that every pass brings."""
     names = {name for one in launches for name in one.metrics}
     return {n for n in names if n != TIME and not n.startswith(("device__", "launch__"))}
+
+
+_EXPORT_SECONDS: Final = 600
+
+
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """Name files by their last parts, as many as tell them apart: runs of one name are not one."""
+    whole = [path.resolve().parts for path in paths]
+    for path, parts in zip(paths, whole, strict=True):
+        if whole.count(parts) > 1:
+            raise ReportError(f"{path}: wanted every file once, found it twice; leave one out")
+    tails = (["/".join(parts[-n:]) for parts in whole] for n in range(1, max(map(len, whole)) + 1))
+    return next((names for names in tails if len(set(names)) == len(names)), [])
+
+
+def read_text(path: Path) -> str:
+    """Return what ncu printed, or prints of a report; bytes that are no text become marks."""
+    check_path(path)
+    if path.suffix == ".ncu-rep":
+        return _import(path)
+    data = path.read_bytes()
+    wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")  # redirected by PowerShell
+    return data.decode("utf-16" if wide else "utf-8-sig", errors="replace")
+
+
+def _import(path: Path) -> str:
+    """Let ncu print a report; the report holds all metrics that were collected."""
+    command = ["ncu", "--import", str(path.resolve()), "--csv", "--page", "raw"]
+    command += ["--print-units", "base"]
+    ncu = shutil.which("ncu")
+    if ncu is None:
+        raise ReportError(
+            f"{path}: a raw report needs ncu to be exported, and ncu is not on the PATH; where ncu "
+            f"is, run: ncu --import {path.name} --csv --page raw > {path.stem}.csv  and read that"
+        )
+    try:
+        done = subprocess.run(
+            [ncu, *command[1:]], capture_output=True, text=True, errors="replace",
+            stdin=subprocess.DEVNULL, timeout=_EXPORT_SECONDS, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ReportError(f"{path}: {' '.join(command)} did not finish: {error}") from error
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
+        raise ReportError(
+            f"{path}: ncu --import failed ({said[-1].strip()}); an ncu at least as new as the one "
+            f"that made the report is needed"
+        )
+    return done.stdout
+
+
+_BASES: Final = frozenset(("inst", "byte", "B", "second", "s", "hz", "Hz", "op", "ops", "%"))
+_PREFIXES: Final = {
+    "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
+    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40,
+}  # fmt: skip
+"""Nsight Compute's Kbyte is 1000 bytes; a binary prefix says that it is one."""
+
+_BLANKS: Final = re.compile(r"[\s'’]")
+_NUMBER: Final = re.compile(r"[-+]?[\d.,]*\d[\d.,]*(?:[eE][-+]?\d+)?")
+_ENTRY: Final = re.compile(r'"(.*?)"(?=\s|$)')
+_ATTRIBUTES: Final = 6  # PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg
+
+
+def decimal_mark(cells: Iterable[str], source: str) -> str:
+    """Return what separates decimals in a table: Nsight Compute writes numbers by the locale.
+
+    ``1,208.5`` and ``1.208,5`` tell; so do two separators alike and a part behind the separator
+    that is not three digits long. A table whose cells tell nothing has a point.
+
+    Raises
+    ------
+    ReportError
+        If some cells tell a point and others a comma.
+    """
+    told: dict[str, str] = {}
+    for cell in cells:
+        if cell.isdecimal():  # as most are: it tells nothing
+            continue
+        text = _bare(cell)
+        if text is not None:
+            mark = _mark_of(text)
+            if mark:
+                told.setdefault(mark, cell)
+    if len(told) > 1:
+        raise ReportError(
+            f"{source}: wanted numbers in one notation, found {told['.']!r} and {told[',']!r}; "
+            f"export again with LC_ALL=C ncu --import REPORT --csv --page raw"
+        )
+    return next(iter(told), ".")
+
+
+def number(cell: str, mark: str) -> float | None:
+    """Read ``'1,208,975'`` or ``'5,3'``; None for n/a, nan and what is no number."""
+    text = cell if cell.isdecimal() else _bare(cell)  # most cells are plain
+    if text is None:
+        return None
+    other = "," if mark == "." else "."
+    try:
+        value = float(text.replace(other, "").replace(mark, "."))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def scale(unit: str) -> float | None:
+    """Return what a value in `unit` is multiplied by to be in bytes, seconds, operations.
+
+    None if the unit is not known; a word in small letters is a unit without prefix. Rates keep
+    their denominator.
+
+    Examples
+    --------
+    >>> scale("Mbyte"), scale("us"), scale("nsecond"), scale("")
+    (1000000.0, 1e-06, 1e-09, 1.0)
+    """
+    name = unit.strip().partition("/")[0]
+    if not name or name in _BASES:
+        return 1.0
+    for length in (2, 1):
+        if name[:length] in _PREFIXES and name[length:] in _BASES:
+            return _PREFIXES[name[:length]]
+    return 1.0 if name.isalpha() and name.islower() else None  # 'cycle'
+
+
+def nvtx_ranges(cell: str) -> tuple[str, ...]:
+    r"""Return the names in a cell of NVTX ranges, the outermost first, without their domains.
+
+    ``--nvtx`` adds columns ``thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:
+    Msg_Type:Msg``, whose cells hold a thread and then an entry in quotes for every open range.
+
+    Examples
+    --------
+    >>> nvtx_ranges('77  "<default domain>:forward:none:none:none:none:none:none" ')
+    ('forward',)
+    """
+    return tuple(name for entry in _ENTRY.findall(cell) if (name := _range_name(entry)))
+
+
+def _range_name(entry: str) -> str:
+    fields = entry.split(":")
+    if fields[0].strip().isdigit():  # the Id of a Start/Stop range
+        fields = fields[1:]
+    fields = fields[1:]  # the domain
+    if len(fields) <= _ATTRIBUTES:
+        return ":".join(fields[:1])
+    half = (len(fields) - _ATTRIBUTES + 1) // 2  # the message repeats the name, colons and all
+    if fields[:half] == fields[-half:]:
+        return ":".join(fields[:half])
+    name = ":".join(fields[:-_ATTRIBUTES])
+    return name or (fields[-1] if fields[-1] != "none" else "")
+
+
+def _bare(cell: str) -> str | None:
+    """The number of a cell without blanks and the values of instances; None if it is none."""
+    text = _BLANKS.sub("", cell.partition("(")[0])
+    return text if _NUMBER.fullmatch(text) else None
+
+
+def _mark_of(text: str) -> str | None:
+    digits = re.split(r"[eE]", text.lstrip("+-"))[0]
+    points, commas = digits.count("."), digits.count(",")
+    if points and commas:
+        return "." if digits.rindex(".") > digits.rindex(",") else ","
+    if not points and not commas:
+        return None
+    found, other = (".", ",") if points else (",", ".")
+    if points + commas > 1:
+        return other
+    before, _, behind = digits.partition(found)
+    grouped = len(behind) == 3 and 1 <= len(before) <= 3 and before != "0"
+    return None if grouped else found

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 from urllib.parse import quote
 
 import numpy as np
@@ -18,8 +20,7 @@ from perfmodel.base.arrays import Int32, Int64
 from perfmodel.base.errors import PerfmodelError, SchemaError
 from perfmodel.readers.checks import EXPORT, broken, changed, check_file, stamp
 from perfmodel.readers.pages import Damaged, PageFile, Unsupported
-from perfmodel.readers.records import as_text, decode
-from perfmodel.readers.schema import quoted, read_schema
+from perfmodel.readers.records import COUNT_BYTES, as_text, decode
 from perfmodel.readers.trace import NULL
 
 _ROWS = 1 << 18  # read at a time where SQLite reads them
@@ -313,3 +314,90 @@ class Database:
                 f"again with: {EXPORT}"
             )
         return value
+
+
+_REAL: Final = re.compile("REAL|FLOA|DOUB", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An ordinary table: root page (0: read it with SQL), columns, rowid alias, REAL columns.
+
+    `header_bytes` are the least and the most that the header of a row's record can have.
+    """
+
+    root: int
+    columns: list[str]
+    alias: int | None
+    real: set[str]
+    header_bytes: tuple[int, int]
+
+
+def read_schema(connection: sqlite3.Connection) -> dict[str, Stored]:
+    """Return the ordinary tables by name; views and virtual tables are none of them.
+
+    Raises
+    ------
+    sqlite3.Error
+        If SQLite cannot read the schema.
+    """
+    schema: dict[str, Stored] = {}
+    statement = "SELECT name, rootpage FROM sqlite_master WHERE type = 'table'"
+    for name, root in connection.execute(statement).fetchall():
+        if not isinstance(name, str) or not isinstance(root, int) or root <= 0:
+            continue  # virtual tables have no root page
+        info = connection.execute(f"PRAGMA table_xinfo({quoted(name)})").fetchall()
+        stored = [column for _, column, _, _, _, _, hidden in info if not hidden]
+        indexes = connection.execute(f"PRAGMA index_list({quoted(name)})").fetchall()
+        keys = [i for i, row in enumerate(info) if row[5]]
+        alias = keys[0] if len(keys) == 1 and not any(i[3] == "pk" for i in indexes) else None
+        if alias is not None and str(info[alias][2]).upper() != "INTEGER":
+            alias = None
+        generated = any(row[6] for row in info)
+        real = {column for _, column, kind, *_ in info if _REAL.search(str(kind))}
+        whole = sum(str(row[2]).upper() in ("INTEGER", "INT") for row in info)
+        long = COUNT_BYTES * (len(info) - whole)  # the type of a whole number takes one byte
+        header = (1 + len(stored), 2 + whole + long)
+        schema[name] = Stored(0 if generated else root, stored, alias, real, header)
+    return schema
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL writes it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def needed_columns(
+    db: Database, path: Path, table: str, needed: Sequence[str], more: Sequence[str] = ()
+) -> dict[str, Int64]:
+    """Return columns of a table by its column `start`; empty ones if the table is absent.
+
+    Parameters
+    ----------
+    path : Path
+        What errors call the report.
+    needed : sequence of str
+        Columns that must be there, without NULL; `start` is one of them.
+    more : sequence of str
+        Columns that may be absent or NULL, which is `perfmodel.readers.trace.NULL`.
+
+    Raises
+    ------
+    SchemaError
+        If a needed column is absent or holds NULL.
+    """
+    absent = sorted(set(needed).difference(db.columns(table)))
+    if table in db.tables and absent:
+        raise SchemaError(
+            f"{path}: {table} has no column {', '.join(absent)}; make the export again, with "
+            f"Nsight Systems 2023 or later: {EXPORT}"
+        )
+    found = db.read(table, [*needed, *more])
+    for name in needed:
+        if (found[name] == NULL).any():
+            raise SchemaError(
+                f"{path}: {table}.{name}: wanted numbers, found NULL; make the export again with: "
+                f"{EXPORT}"
+            )
+    order = np.argsort(found["start"], kind="stable")
+    return {name: column[order] for name, column in found.items()}

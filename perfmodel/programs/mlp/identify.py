@@ -10,6 +10,7 @@ import numpy as np
 
 from perfmodel.base.units import DTYPE_BYTES
 from perfmodel.programs.identify import Identity, read_mark
+from perfmodel.programs.mlp.case import SETTINGS
 from perfmodel.readers.trace import MEMCPY, MPI_SOURCES, NULL
 from perfmodel.timing.run import Run
 from perfmodel.workloads.work import LARGEST
@@ -28,6 +29,8 @@ COMPARED_SETTINGS: Final = (
     "sync_ranges",
 )
 """Keys of the configuration mark that change how a batch runs, but not what it computes."""
+
+_FUSED_STEP: Final = "the kernel that sums also updates the weights (--transport peer)"
 
 WITHOUT_MPI: Final = ("nccl", "peer", "none")
 """Transports whose batches call no MPI."""
@@ -86,6 +89,7 @@ def identify(run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
         settings={name: str(config.get(name)) for name in COMPARED_SETTINGS},
         uses_gpu=config.get("backend") != "numpy",
         uses_mpi=config.get("transport") not in WITHOUT_MPI,
+        inseparable=_FUSED_STEP if config.get("transport") == "peer" else "",
     ), warnings
 
 
@@ -220,3 +224,22 @@ def missing_values(label: str, missing: Sequence[str], *, marked: bool) -> str:
         f"{' without' if marked else ', and the sizes of its messages do not tell'} "
         f"{', '.join(missing)}; give: {flags}"
     )
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that a configuration tells, switches as 'yes' and 'no'."""
+    found = {}
+    for name in SETTINGS:
+        said = config.get("sync_ranges" if name == "sync" else name)
+        if name == "gemm" and config.get("backend") == "numpy":
+            continue  # the BLAS that NumPy has
+        if isinstance(said, bool):
+            found[name] = "yes" if said else "no"
+        elif isinstance(said, str):
+            found[name] = said
+    return found
+
+
+def only_queues(config: Mapping[str, Any]) -> bool:
+    """Whether the host only queues batches on the GPU, so that its own times tell nothing."""
+    return config.get("transport") in WITHOUT_MPI and config.get("backend") != "numpy"

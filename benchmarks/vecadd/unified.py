@@ -9,9 +9,8 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Int64
-from perfmodel.readers.needed import needed_columns
 from perfmodel.readers.rep import as_sqlite
-from perfmodel.readers.sqlite import Database
+from perfmodel.readers.sqlite import Database, needed_columns
 
 COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
 CPU_FAULTS: Final = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
