@@ -160,7 +160,7 @@ def test_roofline_is_logarithmic_and_shows_everything(name: str) -> None:
     ax = picture(name)
     assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
     assert ax.get_xlabel() == "Arithmetic intensity (FLOP/byte)"
-    assert ax.get_ylabel() == "Performance (FLOP/s)"
+    assert ax.get_ylabel() == "Performance per GPU (FLOP/s)"
     (x0, x1), (y0, y1) = ax.get_xlim(), ax.get_ylim()
     for point in points:
         low = point.low_flops_per_s or point.flops_per_s
@@ -255,7 +255,7 @@ def test_many_points_are_keyed_by_their_symbols() -> None:
     ]  # fmt: skip
     assert texts[-2:] == [BATCH, STEP]
     marks = [li for li in ax.lines if li.get_ls() == "None"][-48:]
-    looks = {(li.get_marker(), li.get_markeredgecolor(), li.get_markerfacecolor() == "white")
+    looks = {(li.get_marker(), li.get_color(), li.get_markerfacecolor() == "white")
              for li in marks}  # fmt: skip
     assert len(looks) == 48
 
@@ -265,7 +265,7 @@ def test_many_points_without_symbols_are_listed() -> None:
     ax = roofline(DOCUMENT, points)
     assert legend_texts(ax)[-12:] == [p.label for p in points]
     marks = [li for li in ax.lines if li.get_ls() == "None"][-12:]
-    assert len({(li.get_marker(), li.get_markeredgecolor()) for li in marks}) == 12
+    assert len({(li.get_marker(), li.get_color()) for li in marks}) == 12
 
 
 def test_roof_of_the_same_name_is_the_one_compared_with() -> None:
@@ -449,7 +449,7 @@ def test_sweep(width: float | None, kinds: int) -> None:
     found = boxes(ax)
     assert collisions(found) == []
     assert clipped(ax, found) == []
-    assert legend_texts(ax)[-1] == "no-overlap model (predicted)"
+    assert legend_texts(ax)[-1] == "smooth roof (predicted)"
 
 
 def test_sweep_needs_symbols() -> None:

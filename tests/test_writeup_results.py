@@ -83,7 +83,7 @@ def test_what_is_no_ladder_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     for text in ("", "[]", '{"rows": [{}]}', "{}"):
         path.write_text(text)
-        with pytest.raises(ReportError, match=r"x\.json: wanted the results of benchmarks.ladder"):
+        with pytest.raises(ReportError, match=r"x\.json: wanted the results of benchmarks\.ladder"):
             read_ladder(path)
 
 

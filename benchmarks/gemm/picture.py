@@ -7,12 +7,22 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmarks.gemm.problems import HBM_BYTES_PER_S, PEAK_FLOPS_PER_S
-from perfmodel.render.plot.style import GREY, GRID, INK, MARKERS, PALETTE, TEXT_PT, TITLE_PT
+from perfmodel.render.plot import panels, save
+from perfmodel.render.plot.scales import apply
+from perfmodel.render.plot.style import (
+    GREY,
+    INK,
+    MARKERS,
+    PALETTE,
+    TEXT_PT,
+    finish,
+    legend_look,
+    put_title,
+    size_pt,
+)
 
 L1_BYTES_PER_S = 132 * 128 * 1.98e9
 """132 multiprocessors, 128 bytes a clock each (Hopper tuning guide), at the boost clock."""
@@ -23,44 +33,41 @@ LEVELS = {"dram_bytes": "full", "l2_bytes": "left", "l1_bytes": "none"}
 NAMES = {"dram_bytes": "HBM", "l2_bytes": "L2", "l1_bytes": "L1"}
 ORDER = ("naive", "tiled", "register", "hierarchical", "thin", "cublas")
 PANELS = (
-    ("4096 x 4096 x 4096, fp32", lambda r: r["what"] == "square" and r["m"] == 4096),
-    ("The network's products, H = 512, B' = 1500, fp32", lambda r: r["H"] == 512),
+    ("4096³, fp32", lambda r: r["what"] == "square" and r["m"] == 4096),
+    ("GEMMs of H = 512, B' = 1500, fp32", lambda r: r["H"] == 512),
 )
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Draw FLOP/s over FLOP/byte of each memory level: a panel of squares, one of the network."""
-    figure = Figure(figsize=(9.6, 4.2), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
-    for i, (title, belongs) in enumerate(PANELS):
-        ax = figure.add_subplot(1, 2, i + 1)
+    axes = panels("double", 3.6, columns=2, letters=False)
+    for ax, (title, belongs) in zip(axes, PANELS, strict=True):
         shown = [r for r in rows if r["dtype"] == "float32" and belongs(r)]
-        _roofs(ax)
+        apply(ax, (0.1, 3e3, 5e10, 1.6e14))
+        finish(ax, "Arithmetic intensity of a level (FLOP/byte)", "Performance (FLOP/s)")
         for row in shown:
             _points(ax, row)
-        ax.set_title(title, fontsize=TITLE_PT)
-        ax.set_xlabel("FLOP per byte of this memory level", fontsize=TEXT_PT)
-        ax.set_ylabel("FLOP/s", fontsize=TEXT_PT)
-    figure.legend(handles=_legend(rows), loc="outside lower center", ncols=9, fontsize=TEXT_PT,
-                  frameon=False)  # fmt: skip
-    figure.savefig(path, dpi=160, metadata={"Software": None})
+        put_title(ax, title, size_pt(ax)[0])
+    handles = _legend(rows)
+    axes[0].figure.legend(handles=handles, loc="outside lower center", ncols=9,
+                          **legend_look(handles=handles))  # fmt: skip
+    for ax in axes:
+        _roofs(ax)
+    save(axes[0], path.parent, path.stem, ("png",))
 
 
 def _roofs(ax: Axes) -> None:
-    peak = PEAK_FLOPS_PER_S["float32"]
-    x = np.geomspace(0.03, 3e3, 200)
+    peak, x = PEAK_FLOPS_PER_S["float32"], np.geomspace(0.1, 3e3, 200)
     for name, bandwidth in (("HBM 4.8 TB/s", HBM_BYTES_PER_S), ("L1 33 TB/s", L1_BYTES_PER_S)):
-        ax.plot(x, np.minimum(peak, bandwidth * x), color=GREY, linewidth=1)
-        ax.text(0.05, 0.055 * bandwidth, name, rotation=50, rotation_mode="anchor",
-                fontsize=TEXT_PT, color=GREY)  # fmt: skip
-    ax.annotate("fp32 67 TFLOP/s", (x[-1], peak), ha="right", fontsize=TEXT_PT, color=GREY,
-                xytext=(0, 3), textcoords="offset points")  # fmt: skip
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.set_ylim(5e10, 1.6e14)
-    ax.grid(color=GRID, linewidth=0.6)
-    ax.set_axisbelow(True)
-    ax.tick_params(labelsize=TEXT_PT)
+        ax.plot(x, np.minimum(peak, bandwidth * x), color=GREY, lw=1.1)
+        size_pt(ax)  # lays out: the angle of the line depends on the size of the axes
+        low, high = ax.transData.transform([(1.0, bandwidth), (10.0, 10 * bandwidth)])
+        angle = np.degrees(np.arctan2(*(high - low)[::-1]))
+        ax.annotate(name, (0.12, 0.12 * bandwidth), (-2, 2), textcoords="offset points",
+                    rotation=angle, rotation_mode="anchor", fontsize=TEXT_PT, color=INK,
+                    in_layout=False)  # fmt: skip
+    ax.annotate("fp32 67 TFLOP/s", (x[-1], peak), (-2, 2), textcoords="offset points", ha="right",
+                fontsize=TEXT_PT, color=INK)  # fmt: skip
 
 
 def _points(ax: Axes, row: dict[str, Any]) -> None:

@@ -14,8 +14,9 @@ from benchmarks.common import folders
 from benchmarks.common.pages import put, table
 from benchmarks.common.results import called
 from perfmodel.base.units import si
+from perfmodel.render.plot.lines import Series, lines
 from perfmodel.render.plot.output import save
-from perfmodel.render.plot.style import INK, MARKERS, PALETTE, TEXT_PT, axes_of, finish, si_tick
+from perfmodel.render.plot.scales import Measure
 
 RESULTS = folders.RESULTS / "memory.json"
 PAGE = folders.DOCS / "memory.md"
@@ -152,26 +153,24 @@ def resnet(results: dict[str, Any]) -> str:
 
 def draw(results: dict[str, Any], folder: Path) -> None:
     """Draw measured peaks over the batch, with what is counted as lines, if there are any."""
-    lines = [r for r in results.get("resnet", []) if r.get("allocated_bytes")]
+    measured = [r for r in results.get("resnet", []) if r.get("allocated_bytes")]
     counts = [r for r in results.get("resnet", []) if "saved_per_sample_bytes" in r]
-    if not lines:
+    if not measured:
         return
-    ax = axes_of(None, 6.0, 3.8)
-    ax.set_xscale("log", base=2)
-    ax.set_yscale("log")
-    for i, terms in enumerate(counts):
+    series = {}
+    for terms in counts:
         key = terms["net"], terms["autocast"]
-        mine = [r for r in lines if (r["net"], r["autocast"]) == key]
-        at = [r["batch"] for r in mine]
-        color = PALETTE[i % len(PALETTE)]
-        ax.plot(at, [theory_at(terms, b) for b in at], color=color, lw=1.2)
-        ax.plot(at, [r["allocated_bytes"] for r in mine], MARKERS[i], color=color, ms=5,
-                label=name(terms))  # fmt: skip
-    ax.plot([], [], color=INK, lw=1.2, label="counted")
-    finish(ax, "Batch", "Peak allocated by PyTorch")
-    ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    ax.yaxis.set_major_formatter(lambda value, _: si_tick(value, "B"))
-    ax.legend(frameon=False, fontsize=TEXT_PT, labelcolor=INK)
+        mine = [r for r in measured if (r["net"], r["autocast"]) == key]
+        at, said = [r["batch"] for r in mine], name(terms)
+        series[said] = Series(at, [r["allocated_bytes"] for r in mine], dash="none")
+        counted = [theory_at(terms, batch) for batch in at]
+        series[f"{said}, counted"] = Series(
+            at, counted, like=said, dash="-", marked=False, listed=False
+        )
+    peak = Measure("Peak allocated by PyTorch", "B", "log")
+    batch = Measure("Batch", scale="log")
+    ax = lines(series, batch, peak, legend="Points: measured. Lines: counted.", ticked=True,
+               size_in=(6.0, 3.8))  # fmt: skip
     save(ax, folder, "memory", ("png",))
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from studies.resnet import machine_of, point, roof, study
 
 from perfmodel.machines.machine import Machine
 from perfmodel.models.roofline import Point
-from perfmodel.render.plot import roofline, save
+from perfmodel.render.plot import panels, roofline, save
 
 PEAKS: Final = {"fp32": "float32", "tf32": "tf32_tensor"}
 """The ceiling of each math that is counted."""
@@ -19,22 +17,22 @@ PEAKS: Final = {"fp32": "float32", "tf32": "tf32_tensor"}
 
 def published(folder: Path) -> None:
     """Draw a panel per machine: its fp32 roof and the study's two points."""
-    figure, axes = _panels(2)
+    axes = panels("double", 3.4, columns=2, letters=False)
     for ax, first in zip(axes, study().trials[::2], strict=True):
         machine = machine_of(first)
         points = [point(t) for t in study().trials if t.machine == machine.name]
         roofline(roof(machine), points, ax=ax, title=f"{machine.name}, fp32, as published")
-    save(figure, folder, "resnet_published", ("png",))
+    save(axes[0], folder, "resnet_published", ("png",))
 
 
 def measured(rows: list[dict[str, Any]], machine: Machine, folder: Path) -> None:
     """Draw a panel per math: counted FLOPs over DRAM bytes and over the unprofiled step's time."""
-    panels = {m: [r for r in rows if r["math"] == m and drawable(r)] for m in PEAKS}
-    panels = {m: found for m, found in panels.items() if found}
-    if not panels:
+    by_math = {m: [r for r in rows if r["math"] == m and drawable(r)] for m in PEAKS}
+    by_math = {m: found for m, found in by_math.items() if found}
+    if not by_math:
         return
-    figure, axes = _panels(len(panels), 4.4)  # with a legend below
-    for ax, (math, found) in zip(axes, panels.items(), strict=True):
+    axes = panels("double", 4.4, columns=len(by_math), letters=False)  # with a legend below
+    for ax, (math, found) in zip(axes, by_math.items(), strict=True):
         points = [
             Point(
                 f"{r['net']}: {r['batch']} images", r["net"], machine.name,
@@ -44,15 +42,9 @@ def measured(rows: list[dict[str, Any]], machine: Machine, folder: Path) -> None
         ]  # fmt: skip
         title = f"{machine.name}, {math}: training steps"
         roofline(roof(machine, PEAKS[math]), points, ax=ax, title=title)
-    save(figure, folder, "resnet_measured", ("png",))
+    save(axes[0], folder, "resnet_measured", ("png",))
 
 
 def drawable(row: dict[str, Any]) -> bool:
     """Whether a row has all that a point needs, and a panel to lie in."""
     return row["math"] in PEAKS and all(row.get(k) for k in ("flops", "dram_bytes", "total_s"))
-
-
-def _panels(count: int, height: float = 4.0) -> tuple[Figure, list[Any]]:
-    figure = Figure(figsize=(5.0 * count, height), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
-    return figure, [figure.add_subplot(1, count, i + 1) for i in range(count)]

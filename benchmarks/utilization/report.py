@@ -9,9 +9,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
 from benchmarks.common import folders
 from benchmarks.common.pages import put, table
 from benchmarks.common.results import called
@@ -19,8 +16,8 @@ from benchmarks.utilization.__main__ import RUNGS
 from benchmarks.utilization.busy import Busy, busy_of
 from perfmodel.base.units import si
 from perfmodel.machines.gpu_samples import read_series
-from perfmodel.render.plot.output import save
-from perfmodel.render.plot.style import GRID, INK, PALETTE, TEXT_PT, TITLE_PT, finish
+from perfmodel.render.plot import panels, save
+from perfmodel.render.plot.lines import Percentages, utilization
 
 RESULTS = folders.RESULTS / "utilization.json"
 SERIES = folders.RESULTS / "utilization"
@@ -134,26 +131,20 @@ def draw(results: dict[str, Any], found: Reports, folder: Path) -> None:
     good = drawn(results)
     if not good:
         return
-    figure = Figure(figsize=(7.0, 1.9 * len(good)), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
-    for i, row in enumerate(good):
-        ax = figure.add_subplot(len(good), 1, i + 1)
+    axes = panels("double", 1.7 * len(good) + 0.2, rows=len(good), letters=False)
+    for row, ax in zip(good, axes, strict=True):
         series = read_series(SERIES / f"{row['name']}.csv")
-        ax.axvspan(*row["window_s"], color=GRID, alpha=0.7, lw=0)
-        for gpu in series.gpus:
-            mine = series.of(gpu)
-            ax.plot(mine.time_s, mine.values["gpu_percent"], color=PALETTE[gpu % len(PALETTE)],
-                    lw=1.3, label=f"GPU {gpu}, NVML")  # fmt: skip
-        if row["name"] in found:
-            ax.axhline(100 * found[row["name"]].within_share, color=INK, lw=0.9, ls=(0, (4, 2)),
-                       label="GPU busy inside batches, by nsys")  # fmt: skip
-        last = i == len(good) - 1
-        finish(ax, "Time since the start (s); shaded: the window" if last else "", "Share (%)")
-        ax.set_ylim(-3, 105)
-        ax.set_title(row["name"], fontsize=TITLE_PT, loc="left")
-        if i == 0:
-            ax.legend(frameon=False, fontsize=TEXT_PT, loc="upper right")
-    save(figure, folder, "utilization", ("png",))
+        curves = [
+            Percentages(gpu, f"GPU {gpu}, NVML", mine.time_s, mine.values["gpu_percent"])
+            for gpu in series.gpus
+            for mine in [series.of(gpu)]
+        ]
+        seen = found.get(row["name"])
+        busy = {"GPU busy inside batches, by nsys": seen.within_share} if seen else {}
+        utilization(curves, window_s=row["window_s"], busy=busy, ax=ax, title=row["name"],
+                    legend="" if ax is axes[0] else None)  # fmt: skip
+        ax.set_xlabel("Time since the start (s); grey: the window" if ax is axes[-1] else "")
+    save(axes[0], folder, "utilization", ("png",))
 
 
 def text(results: dict[str, Any], given: Reports | None = None) -> str:

@@ -132,12 +132,17 @@ def draw_roofline(
         return _draw_below_machine(run, ax)
     peak = run.machine.peak_flops_per_s.get(run.precision) if run.machine else None
     others = sum(own_roof(run, other) is None for other in analysis.runs)
-    left = f"; {others} run{'s' * (others > 1)} with other links or math left out" if others else ""
+    count = len(analysis.runs) - others
+    title = f"Roofline of {run.roofline.label}"
+    if count > 1:
+        title = f"{count} runs, roof fitted on {run.roofline.label}"
+    if others:
+        title += f"; {others} run{'s' * (others > 1)} with other links or math left out"
     return plot.roofline(
         run.roofline,
         [p for p in comparable(analysis) if kinds is None or p.kind in kinds],
         ax=ax,
-        title=f"Roofline of {run.roofline.label}{left}",
+        title=title,
         ceiling_flops_per_s=peak,
         ceiling_label=f"{run.machine.name} {run.precision} peak" if run.machine else None,
     )

@@ -393,8 +393,10 @@ def dots(
         ax.plot([place, place], [at - 0.4, at + 0.4], color=INK, lw=1.8, zorder=3)
     if places:
         ax.plot([], [], color=INK, ls="", marker="|", ms=9, mew=1.8, label=entry(plain(what)))
-    for name, level in (levels or {}).items():
-        ax.axvline(level, color=INK, lw=1.0, ls=DASHED, zorder=2, label=entry(plain(name)))
+    for color, (name, level) in zip((INK, *PALETTE[:0:-1]), (levels or {}).items(), strict=False):
+        ax.axvline(level, color=color, lw=1.1, ls=DASHED, zorder=2, label=entry(plain(name)))
+    if numbers := {amount(d.value, x.unit): d.value for d in found if d.kind == written}:
+        room_at_end(ax, max(numbers.values()), list(numbers), size_pt(ax, foreign)[0])
     ticks(ax.xaxis, x.unit)
     handles, texts = ax.get_legend_handles_labels() if legend else ([], [])
     legend_above(ax, handles, texts, title=title, foreign=foreign)

@@ -281,11 +281,15 @@ class Look:
     hollow: bool
 
     def line(self, **more: Any) -> Line2D:
-        """One marker without a line, as drawn and as shown in a legend."""
+        """One marker without a line, as drawn and as shown in a legend.
+
+        A filled one has a white rim, so that one of two at a place does not hide the other.
+        """
         return Line2D(
             [], [], linestyle="none", marker=self.marker, markersize=MARKER_PT,
             markerfacecolor="white" if self.hollow else self.color,
-            markeredgecolor=self.color, markeredgewidth=1.4, **more,
+            markeredgecolor=self.color if self.hollow else "white", color=self.color,
+            markeredgewidth=1.4 if self.hollow else 0.6, **more,
         )  # fmt: skip
 
 

@@ -59,8 +59,8 @@ class Series:
         The series whose colour and marker this one has; others have the next ones.
     dash : str or (int, tuple), optional
         matplotlib's line style; by default the next one that tells lines apart in grey.
-    marked, hollow, steps : bool
-        With markers; with hollow ones; constant from each point to the next.
+    marked, hollow, steps, listed : bool
+        With markers; with hollow ones; constant from each point to the next; in the legend.
     color : str
         Other than the next one.
     """
@@ -74,6 +74,7 @@ class Series:
     marked: bool = True
     hollow: bool = False
     steps: bool = False
+    listed: bool = True
     color: str = ""
 
 
@@ -126,7 +127,7 @@ def lines(
     for label, (one, look) in _looks(series, ordered=ordered).items():
         draw: Any = ax.step if one.steps else ax.plot
         where = {"where": "post"} if one.steps else {}
-        draw(one.x, one.y, label=entry(plain(label)), **look, **where)
+        draw(one.x, one.y, label=entry(plain(label)) if one.listed else None, **look, **where)
         if one.low is not None and one.high is not None:
             ax.fill_between(one.x, one.low, one.high, color=look["color"], alpha=0.15, lw=0)
     for name, value in (references or {}).items():
@@ -172,6 +173,7 @@ def _draw_reference(
         plain(name), (1.0 if right else 0.0, value), (-2 if right else 2, 2), va="bottom",
         xycoords=("axes fraction", "data"), textcoords="offset points",
         ha="right" if right else "left", fontsize=VALUE_PT, color=INK,
+        bbox={"fc": "white", "ec": "none", "alpha": 0.7, "pad": 0.4},
     )  # fmt: skip
 
 
@@ -241,7 +243,7 @@ def sweep(
             smooth = [float(roofline.smooth(p.intensity_flops_per_byte)) for p in first]
             series[f"{name}, predicted"] = reference([_value(p, over) for p in first], smooth, INK)
     x_axis = Measure(_NAMES.get(over, over), scale="log")
-    y_axis = Measure("Performance (FLOP/s)", "FLOP/s", "log")
+    y_axis = Measure("Performance per GPU (FLOP/s)", "FLOP/s", "log")
     foreign = ax is not None
     ax = lines(series, x_axis, y_axis, ordered=True, legend=None, ax=ax, size_in=(5.0, 3.6))
     entries = [Line2D([], [], color=INK, marker="o", ms=4.5, lw=1.3, ls=":" if i else "-",
@@ -249,7 +251,7 @@ def sweep(
     texts = list(kinds)
     if roofline is not None:
         entries.append(Line2D([], [], color=INK, lw=1.1, ls=DASHED))
-        texts.append("no-overlap model (predicted)")
+        texts.append("smooth roof (predicted)")
     legend_above(ax, entries, texts, title=title, foreign=foreign)
     values = sorted({_value(p, over) for p in points})
     width, low = size_pt(ax, foreign)[0], values[0] / 1.15
@@ -362,7 +364,7 @@ def utilization(
         )
         for c in curves
     }  # fmt: skip
-    shares = {f"{name}, {share:.0%}": 100 * share for name, share in (busy or {}).items()}
+    shares = {f"{name}, {100 * share:.0f} %": 100 * share for name, share in (busy or {}).items()}
     time = Measure("Time since the command was started (s)")
     ax = lines(series, time, Measure("Share of time (%)"), references=shares, legend=legend, ax=ax,
                title=title, size_in=(6.0, 3.0))  # fmt: skip

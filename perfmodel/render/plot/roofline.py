@@ -89,7 +89,7 @@ def roofline(
     ceiling_flops_per_s: float | None = None,
     ceiling_label: str | None = None,
 ) -> Axes:
-    """Draw rooflines and measured points (the document's Figures 12 to 14).
+    """Draw rooflines and measured points (Figures 12 to 14 of the CME 213 assignment).
 
     Solid is the smooth roof (compute, then move), dashed the hard one (perfect overlap). Up to
     eight points are named in place if they lie apart, up to four in a legend if they do not; up to
@@ -158,7 +158,7 @@ def _frame(
     def prepare(width_in: float) -> tuple[Axes, float, float]:
         axes = axes_of(ax, width_in, 3.7)
         apply(axes, limits(roofs, points, ceiling))
-        finish(axes, "Arithmetic intensity (FLOP/byte)", "Performance (FLOP/s)")
+        finish(axes, "Arithmetic intensity (FLOP/byte)", "Performance per GPU (FLOP/s)")
         width, height = size_pt(axes, foreign=ax is not None)
         put_title(axes, title, width)
         return axes, width, height
@@ -290,7 +290,7 @@ def _texts(roofs: Sequence[Roofline], points: Sequence[Point], columns: int) -> 
 
 def _roof_legend(ax: Axes, roofs: Sequence[Roofline], colors: dict[str, str]) -> Legend:
     lines = [Line2D([], [], color=INK, lw=1.6), Line2D([], [], color=INK, lw=1.1, ls=DASHED)]
-    texts = ["no-overlap model", "roofline: perfect overlap"]
+    texts = ["smooth roof: no-overlap model", "hard roof: perfect overlap"]
     if len(roofs) > 1:
         lines += [Line2D([], [], color=colors[r.label], lw=4.0) for r in roofs]
         texts += [entry(wrap(r.label, 30)) for r in roofs]
