@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.measure.measurement import MachineMeasurement
 from perfmodel.models.part import Part
-from perfmodel.programs.mlp.case import Case
+
+if TYPE_CHECKING:
+    from perfmodel.programs.mlp.case import Case
 
 _WIDE: Final = ("forward 1", "backward 3")
 _THIN: Final = ("forward 2", "backward 1", "backward 2")
