@@ -53,7 +53,7 @@ def test_the_document_s_ridge() -> None:
 def test_parts_of_the_document_s_batch_add_up() -> None:
     parts = batch_parts(cme213.study().host_s)
     assert sum(parts.values()) == pytest.approx(4.958e-3, rel=1e-12)
-    assert parts["backward, products"] == pytest.approx(1.464611e-3, rel=1e-6)  # 2156 - 691.389 µs
+    assert parts["backward, products"] == pytest.approx(1.464611e-3, rel=1e-6)  # 2156 - 691.389 us
     assert min(parts.values()) >= 0
 
 

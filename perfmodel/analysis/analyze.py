@@ -15,6 +15,7 @@ from perfmodel.analysis.rates import counted, fit_rates, fit_roofline, product_r
 from perfmodel.analysis.result import Analysis, BatchSummary, RangeRow, RankRow, RunAnalysis
 from perfmodel.analysis.rows import check_bytes, check_model, kernel_rows, points, range_rows
 from perfmodel.analysis.runs import distinct_reports, runs_of, time_one
+from perfmodel.analysis.steps import RankStep, StepBreakdown, break_down
 from perfmodel.analysis.warnings import (
     check_collection,
     check_ranges,
@@ -34,7 +35,7 @@ from perfmodel.programs.program import Options, Program
 from perfmodel.readers import opened
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.readers.trace import Trace
-from perfmodel.timing.async_batches import time_async, until_done
+from perfmodel.timing.async_batches import AsyncBatches, time_async, until_done
 from perfmodel.timing.collectives import (
     NCCL,
     CollectiveGroup,
@@ -201,26 +202,24 @@ def _join(
     """Join what a run took with what its workload counts."""
     symbols = {s: v for s, v in identity.values.items() if s in workload.symbols}
     counts = workload.evaluate(symbols)
-    everything = tabulate(run.range_times, run.ranks, run.batch_label)
-    host = time_async(run, everything)
-    everything = until_done(run, everything, host) if host.queues else everything
-    excluded = _excluded(run, everything, warmup, workload)
+    everything, excluded, steps, host = _times(run, program, workload, warmup)
+    by_gpu, queues = program.step_clock == "gpu", host is not None
     late = (_after(m, excluded) for m in everything if not marked_by_nccl(m.path))
     measured = tuple(m for m in late if m.instances.any())
     head = next(m for m in measured if m.label == run.batch_label)
     totals = sum((counts[label] for label in counted(measured, counts)), Counts())
-    collected = _collectives(run, everything, excluded, totals)
+    collected = _collectives(run, everything, excluded, totals, steps if by_gpu else None)
     machine, tf32 = _machine(run), _seen_tf32(run)
     peaks = {label: program.peak(label, identity, seen_tf32=tf32) for label in ("", *counts)}
     rates, by_clock = fit_rates(measured, {} if workload.replay else counts)
-    found = points(run.label, measured, head, workload, totals, symbols, waits=not host.queues)
+    found = points(run.label, measured, head, workload, totals, symbols, waits=not queues)
     said = (*check_bytes(measured, counts, head), *collected.warnings)
     notes = (
         *warnings,
         *check_collection(run, identity),
         *check_ranges(run, measured, counts, rates, totals, replay=workload.replay),
         *graph_notes(run, everything, workload.replay),
-        *([f"{run.label}: {host.note()}"] if host.queues else []),
+        *([f"{run.label}: {host.note()}"] if host else []),
         *(f"{run.label}: {w}" for w in said),
     )
     rows = range_rows(measured, counts, head, machine, peaks[""], peaks, workload.replay)
@@ -234,10 +233,8 @@ def _join(
         machine=machine,
         precision=peaks[""],
         gpus=tuple({(g.id, g.name): g for t in run.traces for g in t.gpus}.values()),
-        ranks=_rank_rows(run, head, collected.waiting or collected.gpu_waiting),
-        batch=_batch_summary(
-            run, everything, excluded, head, host.queued_s if host.queues else None
-        ),
+        ranks=_rank_rows(run, head, collected.waiting or collected.gpu_waiting, steps, by_gpu),
+        batch=_batch_summary(run, everything, excluded, head, host.queued_s if host else None),
         ranges=tuple(kernel_rows(run, rows, workload.replay, excluded)),
         rates=rates,
         rates_by_clock=by_clock,
@@ -251,9 +248,28 @@ def _join(
         findings=(),
         warnings=tuple(dict.fromkeys(notes)),
         skew=collected.skew,
+        steps=steps,
     )
     facts = _facts(analysis, counts, collected, peaks)
     return replace(analysis, findings=ranked(facts, program.advice(facts)))
+
+
+def _times(
+    run: Run, program: Program, workload: Workload, warmup: int | None
+) -> tuple[tuple[PathTimes, ...], int, StepBreakdown | None, AsyncBatches | None]:
+    """Times of all ranges, the batches to exclude, the steps, and the host's own time.
+
+    The last is None unless the batches are timed on the host, and the host only queues them.
+    """
+    everything = tabulate(run.range_times, run.ranks, run.batch_label)
+    steps = break_down(run.steps, warmup=warmup) if run.steps else None
+    if program.step_clock == "gpu" and steps is not None:
+        return on_step_clock(everything, run, steps), steps.warmup, steps, None
+    host = time_async(run, everything)
+    if host.queues:
+        everything = until_done(run, everything, host)
+    excluded = _excluded(run, everything, warmup, workload)
+    return everything, excluded, steps, host if host.queues else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,14 +284,21 @@ class _Collected:
 
 
 def _collectives(
-    run: Run, everything: Sequence[PathTimes], excluded: int, totals: Counts
+    run: Run,
+    everything: Sequence[PathTimes],
+    excluded: int,
+    totals: Counts,
+    steps: StepBreakdown | None,
 ) -> _Collected:
     batch_s = next(m for m in everything if m.label == run.batch_label).seconds["host"]
     matched = match_collectives(run.traces, run.range_times, run.batch_label, run.ranks)
     groups, waiting = mpi_collectives(matched, batch_s.shape[1], excluded)
-    on_gpu, gpu_waiting = nccl_collectives(
-        run.parts, run.ranks, excluded, float(totals.peer_message_bytes)
-    )
+    if steps is None:
+        on_gpu, gpu_waiting = nccl_collectives(
+            run.parts, run.ranks, excluded, float(totals.peer_message_bytes)
+        )
+    else:
+        on_gpu, gpu_waiting = steps.collectives, _nccl_waiting(steps)
     return _Collected(
         (*groups, *on_gpu),
         waiting if groups else None,
@@ -283,6 +306,34 @@ def _collectives(
         skew_of(matched, run.ranks, batch_s[:, excluded:], excluded),
         matched.warnings,
     )
+
+
+def _nccl_waiting(steps: StepBreakdown) -> Waiting | None:
+    """What every rank spends in NCCL's kernels per step, and waits there."""
+    if not steps.collectives:
+        return None
+    waits = [r.waiting_s for r in steps.ranks if r.waiting_s is not None]
+    seconds = [r.communication_s for r in steps.ranks]
+    return Waiting(seconds, waits if len(waits) == len(seconds) else None)
+
+
+def on_step_clock(
+    everything: Sequence[PathTimes], run: Run, steps: StepBreakdown
+) -> tuple[PathTimes, ...]:
+    """Time the batches from their first GPU operation to the next one's, where there is a GPU."""
+    row_of = {rank.rank: i for i, rank in reversed([*enumerate(steps.ranks)])}
+    found = []
+    for one in everything:
+        if one.label != run.batch_label:
+            found.append(one)
+            continue
+        seconds = np.full_like(one.seconds["host"], np.nan)
+        width = min(seconds.shape[1], steps.seconds.shape[1])
+        for i, rank in enumerate(run.ranks):
+            if rank in row_of:
+                seconds[i, :width] = steps.seconds[row_of[rank], :width]
+        found.append(replace(one, seconds={**one.seconds, "host": seconds}))
+    return tuple(found)
 
 
 def _excluded(
@@ -359,9 +410,30 @@ def _seen_tf32(run: Run) -> bool:
     return seen
 
 
-def _rank_rows(run: Run, head: PathTimes, waiting: Waiting | None) -> tuple[RankRow, ...]:
+def _rank_rows(
+    run: Run,
+    head: PathTimes,
+    waiting: Waiting | None,
+    steps: StepBreakdown | None,
+    by_gpu: bool,
+) -> tuple[RankRow, ...]:
     gpus = gpu_of_rank(run)
     rows = []
+    parts = {r.rank: _parts(r) for r in reversed(steps.ranks)} if steps else {}
+    if by_gpu and steps:
+        return tuple(
+            RankRow(
+                rank=r.rank,
+                gpu=gpus.get(r.rank, r.gpu),
+                batches=r.batches,
+                batch_s=r.batch_s,
+                gpu_busy_s=r.gpu_busy_s,
+                collectives_s=r.communication_s if steps.collectives else None,
+                waiting_s=r.waiting_s,
+                **_parts(r),
+            )
+            for r in steps.ranks
+        )
     for i, rank in enumerate(run.ranks):
         host = head.seconds["host"][i]
         rows.append(
@@ -373,9 +445,16 @@ def _rank_rows(run: Run, head: PathTimes, waiting: Waiting | None) -> tuple[Rank
                 gpu_busy_s=median(head.seconds["gpu_busy"][i]),
                 collectives_s=waiting.seconds[i] if waiting else None,
                 waiting_s=waiting.waiting_s[i] if waiting and waiting.waiting_s else None,
+                **parts.get(rank, {}),
             )
         )
     return tuple(rows)
+
+
+def _parts(step: RankStep) -> dict[str, float | None]:
+    """What a rank's step consists of, by the names of `RankRow`."""
+    names = ("compute_s", "communication_s", "exposed_communication_s", "copy_s", "idle_s")
+    return {name: getattr(step, name) for name in names}
 
 
 def _facts(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from perfmodel.analysis.rates import Rate
+from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.base.gpu import Gpu
 from perfmodel.machines.machine import Machine
 from perfmodel.models.roofline import Point, Roofline
@@ -75,7 +76,11 @@ class BatchSummary:
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One rank: its GPU, its median batch, its time in collectives per batch."""
+    """One rank: its GPU, its median batch and what that consists of, its time in collectives.
+
+    `compute_s`, `communication_s`, its exposed part, `copy_s` and `idle_s` are those of
+    `perfmodel.timing.step_times.StepTimes`; `idle_s` is None without a GPU.
+    """
 
     rank: int
     gpu: int | None
@@ -84,6 +89,11 @@ class RankRow:
     gpu_busy_s: float | None
     collectives_s: float | None
     waiting_s: float | None
+    compute_s: float | None = None
+    communication_s: float | None = None
+    exposed_communication_s: float | None = None
+    copy_s: float | None = None
+    idle_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +138,7 @@ class RunAnalysis:
     findings: tuple[Finding, ...]
     warnings: tuple[str, ...]
     skew: Skew | None = None
+    steps: StepBreakdown | None = None
 
     @property
     def traces(self) -> tuple[Trace, ...]:

@@ -10,9 +10,11 @@ from typing import Final
 from perfmodel.base.errors import ReportError
 from perfmodel.programs import program_of
 from perfmodel.programs.identify import read_mark
+from perfmodel.programs.kernels import categorize
 from perfmodel.programs.program import Options
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.run import Run, TimedReport, assemble, time_report
+from perfmodel.timing.step_report import report_steps
 
 _SLACK_NS: Final = 10**9
 """Reports of one run overlap in time, but for what the clocks of its hosts differ by."""
@@ -20,12 +22,11 @@ _SLACK_NS: Final = 10**9
 
 def time_one(trace: Trace, options: Options) -> TimedReport:
     """Measure the ranges of one report, whose batches are those of its program."""
-    return time_report(trace, steps_of(trace, options), by_time=options.by_time)
-
-
-def steps_of(trace: Trace, options: Options) -> str:
-    """Return the name of the range that is one batch of a report's program."""
-    return program_of([trace], options).steps(trace, options)
+    program = program_of([trace], options)
+    shown, steps = program.steps(trace, options)
+    by_time = options.by_time or program.step_clock == "gpu"
+    report = report_steps(trace, steps, categorize) if len(steps) else None
+    return time_report(shown, steps.label, by_time=by_time, steps=report)
 
 
 def time_runs(
@@ -54,7 +55,7 @@ def runs_of(
     for label, traces in group([one.trace for one in timed]):
         progress(label)
         members = [by_source[trace.source.resolve()] for trace in traces]
-        runs.append(assemble(members, steps_of(traces[0], options), label=label))
+        runs.append(assemble(members, label=label))
     return runs
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.measure.measurement import MachineMeasurement
 from perfmodel.models.part import Part
-
-if TYPE_CHECKING:
-    from perfmodel.programs.mlp.case import Case
+from perfmodel.programs.mlp.case import Case
 
 _WIDE: Final = ("forward 1", "backward 3")
 _THIN: Final = ("forward 2", "backward 1", "backward 2")

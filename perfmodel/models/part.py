@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
-if TYPE_CHECKING:
-    from perfmodel.programs.mlp.case import Case
-
+from perfmodel.programs.mlp.case import Case
 
 Clock = Literal["host", "gpu"]
 Route = Literal["blocking", "queued", "replayed"]

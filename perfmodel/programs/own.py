@@ -16,10 +16,11 @@ from perfmodel.programs.mlp.case import own_case
 from perfmodel.programs.mlp.identify import identify, missing_values, precision
 from perfmodel.programs.mlp.observe import AHEAD, Observation
 from perfmodel.programs.mlp.parts import own_parts
-from perfmodel.programs.program import Options
+from perfmodel.programs.program import Options, StepClock
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.run import Run, batch_seconds
 from perfmodel.timing.samples import Clock, PathTimes, count_warmup, tabulate
+from perfmodel.timing.steps import Steps, named_steps
 from perfmodel.workloads.work import Workload
 
 _CLOCKS: Final[dict[str, Clock]] = {"host": "host", "gpu": "gpu_busy"}
@@ -29,16 +30,18 @@ class OwnProgram:
     """See `perfmodel.programs.program.Program`."""
 
     name: str = "own"
+    step_clock: StepClock = "host"
     idle_causes: Mapping[str, str] = {}
 
     def recognizes(self, trace: Trace, options: Options) -> bool:
         """Whether the user gave formulas."""
         return options.workload is not None
 
-    def steps(self, trace: Trace, options: Options) -> str:
-        """Return the range that the user, or the file, names."""
+    def steps(self, trace: Trace, options: Options) -> tuple[Trace, Steps]:
+        """Take the range that the user, or the file, names."""
         assert options.workload is not None  # `recognizes`
-        return options.batch_label or options.workload.batch_range
+        label = options.batch_label or options.workload.batch_range
+        return trace, named_steps(trace, label, "range")
 
     def identify(self, run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
         """Take given values; p is what the report records, and sizes of messages may say more."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from perfmodel.programs.findings import Actions, Facts, Finding
 from perfmodel.programs.identify import Identity
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.run import Run
+from perfmodel.timing.steps import Steps
 from perfmodel.workloads.work import Workload
+
+StepClock = Literal["host", "gpu"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class Options:
     workload : Workload or None
         The user's own formulas.
     batch_label : str or None
-        Name of the range that is one batch.
+        Ranges that are one step each: a name, a glob, or a regular expression between slashes.
     warmup : int or None
         Leading batches to leave out.
     by_time : bool
@@ -51,18 +54,24 @@ class Program(Protocol):
     ----------
     name : str
         As `analysis.json` names it.
+    step_clock : {'host', 'gpu'}
+        What times a step: its range on the host, or from its first GPU operation to the next's.
     idle_causes : mapping of str to str
         Why a GPU idles, by the label of the range in which the host is.
     """
 
     name: str
+    step_clock: StepClock
     idle_causes: Mapping[str, str]
 
     def recognizes(self, trace: Trace, options: Options) -> bool:
         """Whether a report is of such a program."""
 
-    def steps(self, trace: Trace, options: Options) -> str:
-        """Return the name of the range that is one batch."""
+    def steps(self, trace: Trace, options: Options) -> tuple[Trace, Steps]:
+        """Return the trace with the ranges to show, and its steps.
+
+        Every step is a range of that trace, called `Steps.label`.
+        """
 
     def identify(self, run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
         """Return the values of the workload's symbols, given ones first, and warnings."""

@@ -14,6 +14,7 @@ from perfmodel.base.errors import SchemaError
 from perfmodel.base.gpu import Gpu
 from perfmodel.readers import mpi as mpi_tables
 from perfmodel.readers.codes import Ids, factorize
+from perfmodel.readers.nccl import Payloads
 from perfmodel.readers.nvtx import PROCESS_BITS, Nvtx, read_nvtx
 from perfmodel.readers.records import as_text
 from perfmodel.readers.sqlite import Database
@@ -27,6 +28,7 @@ from perfmodel.readers.trace import (
     ApiCalls,
     Diagnostic,
     GpuOps,
+    NcclRanges,
     Ranges,
     Trace,
 )
@@ -207,6 +209,7 @@ def _assemble(
             api["nameId"],
         ),
         mpi=mpi.calls(axis.thread_codes(mpi.tids)),
+        nccl=_nccl(nvtx, axis),
         marks=tuple((t, int(np.searchsorted(threads, tid)), text) for t, tid, text in marks),
         gpus=tuple(_gpus(db)),
         cuda_devices=_cuda_devices(db),
@@ -225,6 +228,12 @@ def _ranges(nvtx: Nvtx | None, thread: Int32) -> Ranges:
         small = np.empty(0, np.int32)
         return Ranges(empty, empty, small, small, small.astype(np.int8), small.astype(np.bool_))
     return Ranges(nvtx.start_ns, nvtx.end_ns, thread, nvtx.name, nvtx.style, nvtx.other_thread)
+
+
+def _nccl(nvtx: Nvtx | None, axis: _Axis) -> NcclRanges:
+    none = np.empty(0, np.int64)
+    found = nvtx.payloads if nvtx else Payloads(none, none, none, none)
+    return found.ranges(np.searchsorted(axis.threads, found.tid).astype(np.int32))
 
 
 def _gpu_ops(ops: dict[str, Any], process: Int32) -> GpuOps:

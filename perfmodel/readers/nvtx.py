@@ -10,6 +10,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64
 from perfmodel.readers.codes import Ids, factorize
+from perfmodel.readers.nccl import Payloads, read_payloads
 from perfmodel.readers.sqlite import Database
 from perfmodel.readers.trace import NO_NAME, NULL
 
@@ -40,6 +41,7 @@ class Nvtx:
     marks: tuple[tuple[int, int, str], ...]
     ranks: dict[int, int]
     last_ns: int | None
+    payloads: Payloads
 
 
 def read_nvtx(db: Database, strings: tuple[str, ...], ids: Ids) -> Nvtx:
@@ -82,6 +84,7 @@ def read_nvtx(db: Database, strings: tuple[str, ...], ids: Ids) -> Nvtx:
         marks=_marks(kind[few], start[few], tid[few], text[few], texts),
         ranks=_ranks(kind[few], tid[few], text[few], texts),
         last_ns=last,
+        payloads=read_payloads(db, ids, strings, start, tid),
     )
 
 

@@ -190,6 +190,31 @@ class MpiCalls:
 
 
 @dataclass(frozen=True, slots=True)
+class NcclRanges:
+    """Payloads of the NVTX ranges that NCCL pushes, by thread and start.
+
+    Attributes
+    ----------
+    start_ns : int64, shape (n,)
+        Start of the range, host time.
+    thread : int32, shape (n,)
+        Index into `Trace.threads`.
+    communicator : int64, shape (n,)
+        NCCL's id of the communicator, equal on all its ranks (a signed number); `NULL` if none.
+    bytes : int64, shape (n,)
+        Message size of this rank; `NULL` if none.
+    """
+
+    start_ns: Int64
+    thread: Int32
+    communicator: Int64
+    bytes: Int64
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnostic:
     """One message Nsight Systems left in the report about its own collection."""
 
@@ -225,6 +250,8 @@ class Trace:
         Size of the largest communicator, as recorded.
     nvtx_last_ns : int or None
         Last timestamp of any NVTX event, the end that open push/pop ranges are given.
+    nccl : NcclRanges
+        Empty where the export has no payloads (``--include-json true`` keeps them).
     marks : tuple of (int, int, str)
         NVTX marks that hold JSON objects: time in ns, thread index, text.
     utc_start_ns : int or None
@@ -252,6 +279,7 @@ class Trace:
     ops: GpuOps
     api: ApiCalls
     mpi: MpiCalls
+    nccl: NcclRanges
     marks: tuple[tuple[int, int, str], ...]
     gpus: tuple[Gpu, ...]
     cuda_devices: dict[tuple[int, int], int]

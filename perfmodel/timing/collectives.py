@@ -20,7 +20,7 @@ NCCL: Final = "NCCL "
 """What the names of NCCL's collectives begin with here."""
 
 _COLLECTIVE: Final = MPI_SOURCES.index("collectives")
-_NCCL_KERNEL: Final = re.compile(r"nccl(?:Dev)?Kernel_?([A-Za-z]+)")
+NCCL_KERNEL: Final = re.compile(r"nccl(?:Dev)?Kernel_?([A-Za-z]+)")
 _ALL_REDUCES: Final = ("MPI_Allreduce", f"{NCCL}AllReduce")
 _NON_BLOCKING: Final = "MPI_I"
 _FOR_ALL: Final = re.compile(
@@ -37,6 +37,11 @@ class CollectiveGroup:
     its part before the last rank arrived, `transfer_s` the part after: None for non-blocking
     calls, which return before either. `bus_bytes_per_s` applies the all-reduce factor 2 (p - 1) /
     p to bytes over transfer time (NCCL tests' bus bandwidth).
+
+    What `perfmodel.timing.nccl` makes has means instead, so that transfer and waiting add up to the
+    kernels' time, and says more: the communicator's id, its `ranks`, the `algorithm` with its
+    protocol, the part of a kernel that no computing kernel covers (`exposed_s`), and `by_rank`:
+    rank, mean kernel time and mean waiting.
     """
 
     name: str
@@ -46,6 +51,12 @@ class CollectiveGroup:
     transfer_s: float | None
     waiting_s: float | None
     bus_bytes_per_s: float | None
+    library: str = "mpi"
+    communicator: int | None = None
+    ranks: int | None = None
+    algorithm: str | None = None
+    exposed_s: float | None = None
+    by_rank: tuple[tuple[int, float, float | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +134,7 @@ def _collective(
         transfer_s=moved,
         waiting_s=float(np.median(waiting[split])) if split.any() else None,
         bus_bytes_per_s=bus,
+        library="nccl" if name.startswith(NCCL) else "mpi",
     )
 
 
@@ -194,7 +206,7 @@ def nccl_calls(parts: Sequence[tuple[Trace, Attribution]], ranks: Sequence[int])
     for trace, found in parts:
         op, at = np.unique(found.op, return_index=True)
         shift = (trace.utc_start_ns or base) - base if len(parts) > 1 else 0
-        ours = {i: m[1] for i, s in enumerate(trace.strings) if (m := _NCCL_KERNEL.match(s))}
+        ours = {i: m[1] for i, s in enumerate(trace.strings) if (m := NCCL_KERNEL.match(s))}
         name = np.where(trace.ops.kind[op] == KERNEL, trace.ops.name[op], -1)
         for i in np.flatnonzero(np.isin(name, list(ours))).tolist():
             start, end = (int(t[op[i]]) + shift for t in (trace.ops.start_ns, trace.ops.end_ns))
@@ -211,7 +223,7 @@ def nccl_calls(parts: Sequence[tuple[Trace, Attribution]], ranks: Sequence[int])
 
 def is_nccl(kernel: str) -> bool:
     """Whether a kernel of this name is one of NCCL's collectives."""
-    return _NCCL_KERNEL.match(kernel) is not None
+    return NCCL_KERNEL.match(kernel) is not None
 
 
 def marked_by_nccl(path: Path) -> bool:

@@ -113,8 +113,8 @@ def time_ranges(
     batch_label : str
         Label of the range that is one batch.
     by_time : bool
-        Also attribute operations launched outside all ranges of their own thread, such as those
-        of PyTorch's autograd thread, to the ranges open at that time in the thread that runs the
+        Also attribute operations that the ranges of their own thread put into no batch, such as
+        those of an autograd thread, to the ranges open at that time in the thread that runs the
         batches of the same process.
     rank_of : dict, optional
         Rank by process index; `ranks_of(trace)` by default.
@@ -242,14 +242,14 @@ def _batches(
 def _attribute_by_time(
     trace: Trace, nesting: Nesting, launches: Launches, batch_of: Int64
 ) -> tuple[Launches, int]:
-    """Give operations outside all ranges of their thread to the thread that runs the batches."""
+    """Give operations that their own thread's ranges put into no batch to the batches' thread."""
     heads = nesting.thread[batch_of == np.arange(len(nesting))]
     main = np.full(len(trace.processes), -1, np.int32)
     for thread, _ in sorted(
         zip(*np.unique(heads, return_counts=True), strict=True), key=lambda pair: pair[1]
     ):
         main[trace.thread_process[thread]] = thread
-    lost = _outside(launches)
+    lost = _in_no_batch(launches, batch_of)
     thread = main[trace.thread_process[trace.api.thread[launches.call[lost]]]]
     lost, thread = lost[thread >= 0], thread[thread >= 0]
     call = launches.call[lost]
@@ -275,6 +275,15 @@ def _strays(trace: Trace, nesting: Nesting, call: Int64, batch_of: Int64) -> int
     np.maximum.at(last, process, nesting.end_ns[heads])
     whose, start = trace.thread_process[trace.api.thread[call]], trace.api.start_ns[call]
     return int(((start >= first[whose]) & (start < last[whose])).sum())
+
+
+def _in_no_batch(launches: Launches, batch_of: Int64) -> Int64:
+    """Launches whose ranges of their own thread are in no batch."""
+    without = np.ones(len(launches.inner), np.bool_)
+    inside = launches.inner >= 0
+    without[inside] = batch_of[launches.inner[inside]] < 0
+    without[launches.crossing_pair[batch_of[launches.crossing_range] >= 0]] = False
+    return np.flatnonzero(without)
 
 
 def _outside(launches: Launches) -> Int64:

@@ -12,13 +12,15 @@ from perfmodel.base.arrays import Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers.trace import NULL, Trace
 from perfmodel.timing.range_times import Attribution, RangeTimes, concatenate, time_ranges
+from perfmodel.timing.step_report import StepReport
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """The reports of one run, measured but not yet interpreted.
 
-    `parts` has one entry per report; `ranks` is ascending.
+    `parts` has one entry per report, and `steps` too, of those whose steps were measured; `ranks`
+    is ascending.
     """
 
     label: str
@@ -26,6 +28,7 @@ class Run:
     range_times: RangeTimes
     ranks: tuple[int, ...]
     batch_label: str
+    steps: tuple[StepReport, ...] = ()
 
     @property
     def traces(self) -> tuple[Trace, ...]:
@@ -35,15 +38,33 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class TimedReport:
-    """One report with the times of its ranges."""
+    """One report with the times of its ranges, and of its steps if it has any."""
 
     trace: Trace
     range_times: RangeTimes
     attribution: Attribution
+    batch_label: str
+    steps: StepReport | None = None
 
 
-def time_report(trace: Trace, batch_label: str, *, by_time: bool = False) -> TimedReport:
+def time_report(
+    trace: Trace,
+    batch_label: str,
+    *,
+    by_time: bool = False,
+    steps: StepReport | None = None,
+) -> TimedReport:
     """Measure the ranges of one report, which may hold no batch.
+
+    Parameters
+    ----------
+    trace : Trace
+    batch_label : str
+        Label of the range that is one batch.
+    by_time : bool
+        As `range_times.time_ranges`.
+    steps : StepReport, optional
+        The steps of the same report, whose ranks the ranges are given.
 
     Raises
     ------
@@ -52,7 +73,9 @@ def time_report(trace: Trace, batch_label: str, *, by_time: bool = False) -> Tim
     """
     if not trace.whole:
         raise ValueError("wanted a whole trace, found a thinned one: analyze with whole=True")
-    return TimedReport(trace, *time_ranges(trace, batch_label, by_time=by_time))
+    rank_of = steps.rank_of if steps else None
+    times = time_ranges(trace, batch_label, by_time=by_time, rank_of=rank_of)
+    return TimedReport(trace, *times, batch_label, steps)
 
 
 def time_run(
@@ -65,12 +88,12 @@ def time_run(
     SchemaError
         If no report has NVTX ranges, or none is called `batch_label`.
     """
-    members = [time_report(t, batch_label, by_time=by_time) for t in traces]
-    return assemble(members, batch_label, label=label)
+    return assemble([time_report(t, batch_label, by_time=by_time) for t in traces], label=label)
 
 
-def assemble(members: Sequence[TimedReport], batch_label: str, *, label: str) -> Run:
+def assemble(members: Sequence[TimedReport], *, label: str) -> Run:
     """Put the reports of one run together, as `time_run` does."""
+    batch_label = members[0].batch_label
     times = concatenate([m.range_times for m in members])
     batches = [p for p in times.paths if p[-1] == batch_label]
     if not batches:
@@ -78,7 +101,8 @@ def assemble(members: Sequence[TimedReport], batch_label: str, *, label: str) ->
     inside = times.batch >= 0
     ranks = tuple(int(r) for r in np.unique(times.rank[inside]))
     parts = tuple((m.trace, m.attribution) for m in members)
-    return Run(label, parts, times, ranks, batch_label)
+    steps = tuple(m.steps for m in members if m.steps is not None)
+    return Run(label, parts, times, ranks, batch_label, steps)
 
 
 def batch_seconds(run: Run) -> npt.NDArray[np.float64]:

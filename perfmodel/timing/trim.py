@@ -57,7 +57,7 @@ def trim(observed: TimedReport, *, replays: bool = False) -> TimedReport:
         op_batch=found.op_batch[inside],
         op_rank=found.op_rank[inside],
     )
-    return TimedReport(_without_unused_strings(thinned), observed.range_times, attribution)
+    return replace(observed, trace=_without_unused_strings(thinned), attribution=attribution)
 
 
 def _operations(trace: Trace, found: Attribution, *, replays: bool) -> Bool:

@@ -16,9 +16,10 @@ from perfmodel.programs.mlp.identify import (
     precision_of,
 )
 from perfmodel.programs.mlp.mlp import BATCH_RANGE, Counting, as_it_ran, mlp
-from perfmodel.programs.program import Options
+from perfmodel.programs.program import Options, StepClock
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.run import Run
+from perfmodel.timing.steps import Steps, named_steps
 from perfmodel.workloads.work import Workload
 
 
@@ -26,6 +27,7 @@ class MlpProgram:
     """See `perfmodel.programs.program.Program`."""
 
     name: str = "mlp"
+    step_clock: StepClock = "host"
     idle_causes: Mapping[str, str] = IDLE_CAUSES
 
     def recognizes(self, trace: Trace, options: Options) -> bool:
@@ -35,10 +37,11 @@ class MlpProgram:
         asked = bool(options.values.keys() & (MARK_SYMBOLS.keys() - {"p"}))
         return options.workload is None and (asked or BATCH_RANGE in trace.range_labels)
 
-    def steps(self, trace: Trace, options: Options) -> str:
-        """Return the trainer's range, or the one that the user or the user's workload names."""
+    def steps(self, trace: Trace, options: Options) -> tuple[Trace, Steps]:
+        """Take the trainer's range, or the one that the user or the user's workload names."""
         of_workload = options.workload.batch_range if options.workload else None
-        return options.batch_label or of_workload or BATCH_RANGE
+        label = options.batch_label or of_workload or BATCH_RANGE
+        return trace, named_steps(trace, label, "mark" if read_mark(trace) else "range")
 
     def identify(self, run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
         """Take given values first, then the mark's, then what the sizes of messages tell."""

@@ -1,0 +1,292 @@
+"""Where a step's time goes on every rank: its parts, kernels by what they do, collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from perfmodel.base.arrays import Floats, Int64
+from perfmodel.readers.trace import NULL
+from perfmodel.timing.collectives import CollectiveGroup
+from perfmodel.timing.nccl import match_kernels, nccl_groups
+from perfmodel.timing.step_report import StepReport
+from perfmodel.timing.step_times import StepTimes
+from perfmodel.timing.steps import FoundBy
+
+_SLOW: Final = 1.5
+"""A leading step is warm-up if it takes longer than this many times the median of later ones."""
+_TOP_KERNELS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RankStep:
+    """Medians over the steps of one rank's GPU; None where the report cannot say.
+
+    `batch_s` runs from the first GPU operation of a step to the first of the next (the host's time
+    of the step where there is no GPU); the parts are those of `timing.step_times.StepTimes`.
+    `waiting_s` is the part of `communication_s` before the last rank arrived.
+    """
+
+    rank: int
+    gpu: int | None
+    batches: int
+    batch_s: float
+    gpu_busy_s: float | None
+    compute_s: float
+    communication_s: float
+    waiting_s: float | None
+    exposed_communication_s: float
+    copy_s: float | None
+    idle_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryTime:
+    """GPU time of one category of kernels per step, the mean over ranks.
+
+    `seconds` is the category's part of the busy time: where several operations run at once the
+    time counts once, for computing kernels before copies before communication, so that the
+    categories add up to the busy time. `kernel_s` is the sum of the operations' own times.
+    """
+
+    category: str
+    seconds: float
+    share: float
+    kernel_s: float
+    count: float
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """One kernel by name: launches per step and rank, median time, share of all kernel time."""
+
+    name: str
+    category: str
+    count: float
+    median_s: float
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepBreakdown:
+    """Where the time of a run's steps goes.
+
+    Attributes
+    ----------
+    label : str
+        Name of the steps' ranges, '' where nothing names them.
+    found_by : str
+        How the steps were found, see `timing.steps.Steps`.
+    confidence : float
+        Share of the GPU's work inside steps, warm-up included.
+    count, warmup : int
+        Steps of a rank that count, and leading ones left out.
+    seconds : float64, shape (ranks, steps)
+        Time of every step, NaN for those that do not count; rows are `ranks`.
+    median_s : float
+        Largest of the ranks' medians: a step ends when the slowest rank is done.
+    unattributed : float
+        Share of the GPU time between the first and the last step that no step holds.
+    """
+
+    label: str
+    found_by: FoundBy
+    confidence: float
+    count: int
+    warmup: int
+    warmup_s: float
+    seconds: Floats
+    median_s: float
+    ranks: tuple[RankStep, ...]
+    categories: tuple[CategoryTime, ...]
+    kernels: tuple[KernelTime, ...]
+    collectives: tuple[CollectiveGroup, ...]
+    unattributed: float
+
+
+def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> StepBreakdown:
+    """Sum the steps of a run up.
+
+    Parameters
+    ----------
+    reports : sequence of StepReport
+        One per report of the run.
+    warmup : int, optional
+        Leading steps to leave out; `warmup_steps` by default.
+    """
+    lanes = [len(r.times.process) for r in reports]
+    matched = match_kernels([r.nccl for r in reports], lanes, [r.utc_start_ns for r in reports])
+    steps = max(r.times.step_ns.shape[1] for r in reports)
+    window = _window(reports, steps, warmup)
+    waiting = matched.waiting_by_step(sum(lanes), steps)
+    rows: list[RankStep] = []
+    seconds: list[Floats] = []
+    numbered = lane_ranks(reports)
+    for report, numbers in zip(reports, numbered, strict=True):
+        for lane, rank in enumerate(numbers):
+            waited = None if waiting is None else waiting[len(rows), window]
+            rows.append(_rank(report.times, lane, rank, window, waited, len(matched.kernels) > 0))
+            seconds.append(_seconds(report.times.step_ns[lane], window, steps))
+    order = sorted(range(len(rows)), key=lambda i: (rows[i].rank, rows[i].gpu or 0))
+    launched = sum(r.launched_ns for r in reports)
+    return StepBreakdown(
+        label=reports[0].steps.label,
+        found_by=reports[0].steps.found_by,
+        confidence=min(r.steps.confidence for r in reports),
+        count=window.stop - window.start,
+        warmup=window.start,
+        warmup_s=_warmup_seconds(reports, window.start),
+        seconds=np.stack([seconds[i] for i in order]),
+        median_s=max(row.batch_s for row in rows),
+        ranks=tuple(rows[i] for i in order),
+        categories=_categories(reports, window),
+        kernels=_kernels(reports, window),
+        collectives=nccl_groups(matched, window, [r for ranks in numbered for r in ranks]),
+        unattributed=sum(r.lost_ns for r in reports) / launched if launched else 0.0,
+    )
+
+
+def _window(reports: Sequence[StepReport], steps: int, warmup: int | None) -> slice:
+    """The steps that count: without warm-up, and without the last one, whose end nothing marks."""
+    on_gpu = any((r.times.device >= 0).any() for r in reports)
+    first = warmup_steps(reports) if warmup is None else max(0, min(warmup, steps - 1))
+    return slice(first, steps - 1 if on_gpu and steps - first >= 2 else steps)
+
+
+def warmup_steps(reports: Sequence[StepReport]) -> int:
+    """Leading steps that hold what later ones do not: allocation, compilation, autotuning.
+
+    One where there are three or more, and those that take longer than 1.5 times the median of the
+    later half on any rank.
+    """
+    most = 0
+    for step_ns in (lane[lane >= 0] for r in reports for lane in r.times.step_ns):
+        if len(step_ns) < 2:
+            continue
+        slow = step_ns > _SLOW * np.median(step_ns[len(step_ns) // 2 :])
+        leading = int(np.argmin(slow)) if not slow.all() else 0
+        most = max(most, 1, min(leading, len(step_ns) // 2))
+    return most
+
+
+def lane_ranks(reports: Sequence[StepReport]) -> list[list[int]]:
+    """Rank of every lane: its process's, or counted where a process drives several GPUs."""
+    known = [[r.rank_of.get(int(p), NULL) for p in r.times.process] for r in reports]
+    flat = [rank for ranks in known for rank in ranks]
+    if NULL not in flat and len(set(flat)) == len(flat):
+        return known
+    lanes = sorted(
+        (i, int(r.times.device[j]), int(r.times.process[j]), j)
+        for i, r in enumerate(reports)
+        for j in range(len(r.times.process))
+    )
+    number = {(i, j): n for n, (i, _, _, j) in enumerate(lanes)}
+    return [[number[i, j] for j in range(len(r.times.process))] for i, r in enumerate(reports)]
+
+
+def _median_s(values: Int64) -> float | None:
+    known = values[values >= 0]
+    return float(np.median(known)) * 1e-9 if len(known) else None
+
+
+def _rank(
+    times: StepTimes, lane: int, rank: int, window: slice, waited: Int64 | None, nccl: bool
+) -> RankStep:
+    on_gpu = bool(times.device[lane] >= 0)
+    present = times.busy_ns[lane, window] >= 0
+
+    def median(column: Int64) -> float:
+        return _median_s(column[lane, window]) or 0.0
+
+    waiting = None if nccl else 0.0
+    if waited is not None:
+        shown = waited[: len(present)][present]
+        waiting = float(np.median(shown)) * 1e-9 if len(shown) else 0.0
+    return RankStep(
+        rank=rank,
+        gpu=int(times.device[lane]) if on_gpu else None,
+        batches=int(present.sum()),
+        batch_s=median(times.step_ns),
+        gpu_busy_s=median(times.busy_ns) if on_gpu else None,
+        compute_s=median(times.compute_ns),
+        communication_s=median(times.communication_ns),
+        waiting_s=waiting,
+        exposed_communication_s=median(times.exposed_ns),
+        copy_s=median(times.copy_ns) if on_gpu else None,
+        idle_s=median(times.idle_ns) if on_gpu else None,
+    )
+
+
+def _seconds(step_ns: Int64, window: slice, steps: int) -> Floats:
+    seconds = np.full(steps, np.nan)
+    inside = np.arange(len(step_ns))
+    counts = (step_ns >= 0) & (inside >= window.start) & (inside < window.stop)
+    seconds[: len(step_ns)][counts] = step_ns[counts] * 1e-9
+    return seconds
+
+
+def _warmup_seconds(reports: Sequence[StepReport], first: int) -> float:
+    early = [np.maximum(r.times.step_ns[:, :first], 0).sum(axis=1).max(initial=0) for r in reports]
+    return float(max(early, default=0)) * 1e-9
+
+
+def _categories(reports: Sequence[StepReport], window: slice) -> tuple[CategoryTime, ...]:
+    """Split every rank's median busy time by category, and average over the ranks with a GPU."""
+    names = reports[0].categories
+    seconds, own, count = (np.zeros(len(names)) for _ in range(3))
+    lanes = 0
+    for report in reports:
+        times = report.times
+        for lane in np.flatnonzero(times.device >= 0).tolist():
+            busy = times.busy_ns[lane, window]
+            held = report.exclusive_ns[lane, window].sum(axis=0).astype(np.float64)
+            seconds += (_median_s(busy) or 0.0) * held / max(held.sum(), 1.0)
+            steps = max(int((busy >= 0).sum()), 1)
+            own += report.kernel_ns[lane, window].sum(axis=0) * 1e-9 / steps
+            count += report.count[lane, window].sum(axis=0) / steps
+            lanes += 1
+    total = float(seconds.sum()) or 1.0
+    lanes = max(lanes, 1)
+    found = [
+        CategoryTime(
+            category=name,
+            seconds=float(seconds[i]) / lanes,
+            share=float(seconds[i]) / total,
+            kernel_s=float(own[i]) / lanes,
+            count=float(count[i]) / lanes,
+        )
+        for i, name in enumerate(names)
+        if count[i]
+    ]
+    return tuple(sorted(found, key=lambda c: -c.seconds))
+
+
+def _kernels(reports: Sequence[StepReport], window: slice) -> tuple[KernelTime, ...]:
+    """The kernels with most GPU time, by name, over all ranks."""
+    durations: dict[tuple[str, str], list[Int64]] = {}
+    total, cells = 0, 0
+    for report in reports:
+        kernels = report.kernels
+        cells += len(report.times.process) * (window.stop - window.start)
+        total += int(kernels.total_ns[window].sum())
+        inside = (kernels.step >= window.start) & (kernels.step < window.stop)
+        name, spent = kernels.name[inside], kernels.duration_ns[inside]
+        for i, key in enumerate(zip(kernels.names, kernels.categories, strict=True)):
+            durations.setdefault(key, []).append(spent[name == i])
+    joined = {key: np.concatenate(times) for key, times in durations.items()}
+    top = sorted((k for k in joined if len(joined[k])), key=lambda key: -int(joined[key].sum()))
+    return tuple(
+        KernelTime(
+            name=name,
+            category=category,
+            count=len(joined[name, category]) / cells,
+            median_s=float(np.median(joined[name, category])) * 1e-9,
+            seconds=float(joined[name, category].sum()) * 1e-9 / cells,
+            share=float(joined[name, category].sum()) / max(total, 1),
+        )
+        for name, category in top[:_TOP_KERNELS]
+    )

@@ -1,0 +1,58 @@
+"""PyTorch's NVTX ranges: which are the program's own, which are operators of the framework."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from perfmodel.readers.trace import Trace
+from perfmodel.timing.steps import relabel
+
+_SAID: Final = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = ")
+_OPERATOR: Final = re.compile(
+    r"(?:aten|prims?|c10d|c10d_functional|_c10d_functional|torchvision|fbgemm|inductor|record_param_comms)"
+    r"(?:::|$)|autograd::|torch::autograd::|\w*Backward\d*$|## Call |triton_\w+$|TorchDynamo|"
+    r"CompiledFunction|AccumulateGrad|nccl:"
+)
+_LIBRARIES: Final = frozenset({"NCCL", "CCCL", "cuBLAS", "cuDNN", "cuSPARSE", "cuSOLVER", "NVTX"})
+_KERNELS: Final = (
+    "at::native",
+    "at_cuda_detail",
+    "c10::",
+    "triton_poi_",
+    "triton_red_",
+    "triton_per_",
+)
+
+
+def is_pytorch(trace: Trace) -> bool:
+    """Whether a report is of a PyTorch program: by its operators' ranges or ATen's kernels."""
+    return any(label.startswith("aten::") for label in trace.range_labels) or any(
+        name.startswith(_KERNELS) or " at::native::" in name[:80] for name in trace.strings
+    )
+
+
+def name_of(label: str) -> str:
+    """Name of an operator or function, without what `emit_nvtx` says of it.
+
+    >>> name_of("aten::mm, op_id = 37, sizes = [[96, 32], [32, 32]]")
+    'aten::mm'
+    """
+    said = _SAID.search(label)
+    return label[: said.start()] if said else label
+
+
+def own_ranges(trace: Trace) -> Trace:
+    """The trace with the program's own ranges only: steps, phases, modules, named functions.
+
+    Operators of the framework and ranges that libraries push do not say what a program is doing;
+    they are thousands a step.
+    """
+
+    def label(domain: str, text: str) -> str | None:
+        if domain in _LIBRARIES:
+            return None
+        name = name_of(text)
+        return None if _OPERATOR.match(name) or ", sizes = " in text else name
+
+    return relabel(trace, label)

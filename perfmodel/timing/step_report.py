@@ -1,0 +1,209 @@
+"""What one report says of its steps: times, categories and kernels by step, NCCL's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from perfmodel.base.arrays import Int8, Int64
+from perfmodel.readers.trace import KERNEL, NO_NAME, GpuOps, Trace
+from perfmodel.timing.intervals import union
+from perfmodel.timing.nccl import NcclKernels, communicating, nccl_kernels
+from perfmodel.timing.step_times import StepTimes, step_times
+from perfmodel.timing.steps import Launched, Steps, launched
+
+_MOST_KERNELS: Final = 40
+"""Kernels of one report that are kept by name, those with most GPU time."""
+
+Categorize = Callable[[GpuOps, Sequence[str]], tuple[Int8, tuple[str, ...]]]
+"""Category of every GPU operation, as a position in the categories' names, and these names."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTimes:
+    """Launches of the kernels with most GPU time inside steps.
+
+    Attributes
+    ----------
+    names : tuple of str
+    categories : tuple of str
+        Of every name.
+    name, step, duration_ns : int64, shape (n,)
+        One row per launch; `step` is the step's number.
+    total_ns : int64, shape (steps,)
+        GPU time of all kernels by step, of those that are not kept by name, too.
+    """
+
+    names: tuple[str, ...]
+    categories: tuple[str, ...]
+    name: Int64
+    step: Int64
+    duration_ns: Int64
+    total_ns: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """The steps of one report, measured.
+
+    Attributes
+    ----------
+    steps : Steps
+    times : StepTimes
+    categories : tuple of str
+    exclusive_ns, kernel_ns, count : int64, shape (lanes, steps, categories)
+        A category's part of the busy time, where overlapping time counts once (computing kernels
+        before copies before communication); the sum of its operations' own times; and their
+        number.
+    kernels : KernelTimes
+    nccl : NcclKernels
+    lost_ns, launched_ns : int
+        GPU time launched between the first and the last step of its process: in no step, and all.
+    rank_of : dict of int to int
+        Rank by process index: as MPI names it, else processes counted by GPU and process id.
+    utc_start_ns : int or None
+    """
+
+    steps: Steps
+    times: StepTimes
+    categories: tuple[str, ...]
+    exclusive_ns: Int64
+    kernel_ns: Int64
+    count: Int64
+    kernels: KernelTimes
+    nccl: NcclKernels
+    lost_ns: int
+    launched_ns: int
+    rank_of: dict[int, int]
+    utc_start_ns: int | None
+
+
+def report_steps(trace: Trace, steps: Steps, categorize: Categorize) -> StepReport:
+    """Measure the steps of one report on every GPU.
+
+    Parameters
+    ----------
+    trace : Trace
+        With all its operations; its ranges need not be those that the steps were found by.
+    steps : Steps
+    categorize : callable
+    """
+    found = launched(trace)
+    times = step_times(trace, steps, found, communicating(trace))
+    code, names = categorize(trace.ops, trace.strings)
+    exclusive, own, count = _by_category(trace, steps, times, code, names)
+    lost, everything = _lost(trace, steps, found)
+    return StepReport(
+        steps=steps,
+        times=times,
+        categories=names,
+        exclusive_ns=exclusive,
+        kernel_ns=own,
+        count=count,
+        kernels=_kernels(trace, steps, times, code, names),
+        nccl=nccl_kernels(trace, steps, found, times),
+        lost_ns=lost,
+        launched_ns=everything,
+        rank_of=dict(trace.ranks) or _numbered(times),
+        utc_start_ns=trace.utc_start_ns,
+    )
+
+
+def _numbered(times: StepTimes) -> dict[int, int]:
+    """Processes by the GPU that they use: local ranks choose their GPUs in this order."""
+    first: dict[int, int] = {}
+    for device, process in sorted(zip(times.device.tolist(), times.process.tolist(), strict=True)):
+        first.setdefault(process, device)
+    return {process: rank for rank, process in enumerate(first)}
+
+
+def _by_category(
+    trace: Trace, steps: Steps, times: StepTimes, code: Int8, names: tuple[str, ...]
+) -> tuple[Int64, Int64, Int64]:
+    shape = (*times.busy_ns.shape, len(names))
+    op = times.ops.op
+    step = steps.number[times.ops.step].astype(np.int64)
+    cell = times.ops.lane * shape[1] + step
+    category = code[op].astype(np.int64)
+    start, end = trace.ops.start_ns[op], trace.ops.end_ns[op]
+    later = {"copy": 1, "memset": 1, "communication": 2}
+    order = np.array([later.get(name, 0) for name in names], np.int64)
+    held = exclusive(cell, start, end, order[category])
+    where = cell * len(names) + category
+    totals = []
+    for values in (held, end - start, np.ones(len(op), np.int64)):
+        total = np.zeros(shape[0] * shape[1] * shape[2], np.int64)
+        np.add.at(total, where, values)
+        totals.append(total.reshape(shape))
+    return totals[0], totals[1], totals[2]
+
+
+def exclusive(group: Int64, start_ns: Int64, end_ns: Int64, priority: Int64) -> Int64:
+    """Time of each interval that no interval before it in priority covers, shape (n,).
+
+    Within one priority overlapping intervals share their union in proportion to their lengths, so
+    that the results of a group add up to the length of its union, but for rounding.
+
+    Parameters
+    ----------
+    group, start_ns, end_ns : int64, shape (n,)
+    priority : int64, shape (n,)
+        0 counts first.
+    """
+    held = np.zeros(len(group), np.int64)
+    groups = int(group.max(initial=-1)) + 1
+    before = np.zeros(groups, np.float64)
+    for level in np.unique(priority):
+        upto = priority <= level
+        which, first, last = union(group[upto], start_ns[upto], end_ns[upto])
+        total = np.bincount(which, (last - first).astype(np.float64), groups)
+        mine = np.flatnonzero(priority == level)
+        length = (end_ns - start_ns)[mine].astype(np.float64)
+        own = np.bincount(group[mine], length, groups)
+        factor = np.divide(total - before, own, out=np.zeros(groups), where=own > 0)
+        held[mine] = np.round(length * factor[group[mine]]).astype(np.int64)
+        before = total.astype(np.float64)
+    return held
+
+
+def _kernels(
+    trace: Trace, steps: Steps, times: StepTimes, code: Int8, names: tuple[str, ...]
+) -> KernelTimes:
+    op = times.ops.op
+    step = steps.number[times.ops.step].astype(np.int64)
+    kernel = (trace.ops.kind[op] == KERNEL) & (trace.ops.name[op] != NO_NAME)
+    op, step = op[kernel], step[kernel]
+    duration = (trace.ops.end_ns - trace.ops.start_ns)[op]
+    total = np.zeros(times.busy_ns.shape[1], np.int64)
+    np.add.at(total, step, duration)
+    distinct, first, name = np.unique(trace.ops.name[op], return_index=True, return_inverse=True)
+    spent = np.zeros(len(distinct), np.int64)
+    np.add.at(spent, name, duration)
+    top = np.argsort(-spent, kind="stable")[:_MOST_KERNELS]
+    place = np.full(len(distinct), -1, np.int64)
+    place[top] = np.arange(len(top))
+    kept = place[name] >= 0
+    return KernelTimes(
+        names=tuple(trace.strings[c] for c in distinct[top].tolist()),
+        categories=tuple(names[c] for c in code[op[first[top]]].tolist()),
+        name=place[name][kept],
+        step=step[kept],
+        duration_ns=duration[kept],
+        total_ns=total,
+    )
+
+
+def _lost(trace: Trace, steps: Steps, found: Launched) -> tuple[int, int]:
+    """GPU time that a process launched between its first and last step: in none, and all."""
+    inside = steps.holding(found.process, found.at_ns) >= 0
+    first = np.full(len(trace.processes), np.iinfo(np.int64).max)
+    last = np.full(len(trace.processes), np.iinfo(np.int64).min)
+    np.minimum.at(first, steps.process, steps.start_ns)
+    np.maximum.at(last, steps.process, steps.end_ns)
+    at, whose = found.at_ns, found.process
+    between = (at >= first[whose]) & (at <= last[whose])
+    spent = (trace.ops.end_ns - trace.ops.start_ns)[found.op]
+    return int(spent[between & ~inside].sum()), int(spent[between].sum())

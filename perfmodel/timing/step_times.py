@@ -1,0 +1,179 @@
+"""Times of a step on every rank: busy, compute, communication and its exposed part, idle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfmodel.base.arrays import Bool, Int32, Int64
+from perfmodel.readers.trace import MEMCPY, MEMSET, Trace
+from perfmodel.timing.intervals import lengths
+from perfmodel.timing.steps import Launched, Steps
+
+
+@dataclass(frozen=True, slots=True)
+class StepOps:
+    """GPU operations inside steps.
+
+    Attributes
+    ----------
+    op : int64, shape (k,)
+        Rows of `GpuOps`.
+    step : int64, shape (k,)
+        Index into `Steps`.
+    lane : int64, shape (k,)
+        Index into `StepTimes.process` and `StepTimes.device`.
+    """
+
+    op: Int64
+    step: Int64
+    lane: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Times of the steps of every lane, which is one GPU of one process.
+
+    A rank that drives one GPU is one lane; a process that drives several has one for each.
+    Arrays of times are int64 ns, shape (lanes, steps); steps that a lane lacks hold -1.
+
+    Attributes
+    ----------
+    process, device : int32, shape (lanes,)
+        `device` is -1 for a process without GPU operations.
+    step_ns : int64
+        From a step's first GPU operation to the first of the next; -1 for the last step, whose
+        end no operation marks, unless it is the only one. Without a GPU the step's host time.
+    busy_ns : int64
+        Union of the GPU operations, of all streams.
+    compute_ns : int64
+        Union of the kernels that do not communicate. Without a GPU: host time outside MPI calls.
+    communication_ns : int64
+        Union of the kernels that communicate and of the MPI calls of the process.
+    exposed_ns : int64
+        The part of `communication_ns` in which no computing kernel ran.
+    copy_ns : int64
+        Union of copies and memsets.
+    idle_ns : int64
+        `step_ns` less `busy_ns`, at least 0; -1 where `step_ns` is.
+    """
+
+    process: Int32
+    device: Int32
+    step_ns: Int64
+    busy_ns: Int64
+    compute_ns: Int64
+    communication_ns: Int64
+    exposed_ns: Int64
+    copy_ns: Int64
+    idle_ns: Int64
+    ops: StepOps
+
+    def lane_of(self, process: Int32, device: Int32) -> Int64:
+        """Return the lane of a GPU of a process, -1 where there is none."""
+        lane = np.full(len(process), -1, np.int64)
+        for i, (p, d) in enumerate(zip(self.process, self.device, strict=True)):
+            lane[(process == p) & (device == d)] = i
+        return lane
+
+
+def step_times(trace: Trace, steps: Steps, found: Launched, communicates: Bool) -> StepTimes:
+    """Measure the steps of every GPU of every process.
+
+    Each operation counts in the step in which its process launched it.
+
+    Parameters
+    ----------
+    trace : Trace
+    steps : Steps
+    found : Launched
+    communicates : bool, shape (operations,)
+        Which GPU operations are communication, such as NCCL's kernels.
+    """
+    step = steps.holding(found.process, found.at_ns)
+    op, step = found.op[step >= 0], step[step >= 0]
+    used = np.column_stack([steps.process[step], trace.ops.device[op]])
+    hosts = np.setdiff1d(np.unique(steps.process), np.unique(used[:, 0]))
+    without = np.column_stack([hosts, np.full(len(hosts), -1)])
+    lanes, lane = np.unique(np.concatenate([used, without]), axis=0, return_inverse=True)
+    ops = StepOps(op, step, lane.ravel()[: len(op)].astype(np.int64))
+    return _measure(trace, steps, lanes.astype(np.int32), ops, communicates)
+
+
+def _measure(
+    trace: Trace, steps: Steps, lanes: Int32, ops: StepOps, communicates: Bool
+) -> StepTimes:
+    count = int(steps.number.max(initial=-1)) + 1
+    shape = (len(lanes), count)
+    cells = len(lanes) * count
+    cell = ops.lane * count + steps.number[ops.step]
+    start, end = trace.ops.start_ns[ops.op], trace.ops.end_ns[ops.op]
+    kind, sends = trace.ops.kind[ops.op], communicates[ops.op]
+    computing = ~sends & (kind != MEMCPY) & (kind != MEMSET)
+    copying = (kind == MEMCPY) | (kind == MEMSET)
+    m_cell, m_start, m_end = _mpi(trace, steps, lanes, count)
+
+    def total(chosen: Bool, *, mpi: bool = False) -> Int64:
+        parts = [(cell[chosen], start[chosen], end[chosen])]
+        if mpi:
+            parts.append((m_cell, m_start, m_end))
+        g, s, e = (np.concatenate(c) for c in zip(*parts, strict=True))
+        return lengths(g, s, e, cells).reshape(shape)
+
+    everything = np.ones(len(cell), np.bool_)
+    busy, compute, copies = total(everything), total(computing), total(copying)
+    communication = total(sends, mpi=True)
+    exposed = total(sends | computing, mpi=True) - compute
+    present = np.zeros(cells, np.bool_)
+    for i, (process, _) in enumerate(lanes):
+        present[i * count + steps.number[steps.process == process]] = True
+    present = present.reshape(shape)
+    first = np.full(cells, np.iinfo(np.int64).max)
+    np.minimum.at(first, cell, start)
+    last = np.full(cells, np.iinfo(np.int64).min)
+    np.maximum.at(last, cell, end)
+    step_ns = _extents(first.reshape(shape), last.reshape(shape), steps, lanes)
+    host = lanes[:, 1] < 0
+    compute[host] = np.maximum(step_ns[host] - communication[host], 0)
+    idle = np.where(step_ns >= 0, np.maximum(step_ns - busy, 0), -1)
+    return StepTimes(
+        process=lanes[:, 0],
+        device=lanes[:, 1],
+        step_ns=step_ns,
+        busy_ns=np.where(present, busy, -1),
+        compute_ns=np.where(present, compute, -1),
+        communication_ns=np.where(present, communication, -1),
+        exposed_ns=np.where(present, exposed, -1),
+        copy_ns=np.where(present, copies, -1),
+        idle_ns=idle,
+        ops=ops,
+    )
+
+
+def _extents(first: Int64, last: Int64, steps: Steps, lanes: Int32) -> Int64:
+    """From the first operation of a step to the first of the next one; host time without any."""
+    extent = np.full(first.shape, -1, np.int64)
+    for i, (process, device) in enumerate(lanes):
+        mine = np.flatnonzero(steps.process == process)
+        if device < 0:
+            extent[i, steps.number[mine]] = steps.end_ns[mine] - steps.start_ns[mine]
+            continue
+        used = np.flatnonzero(last[i] > np.iinfo(np.int64).min)
+        extent[i, used[:-1]] = np.diff(first[i, used])
+        if len(used) == 1:
+            extent[i, used] = last[i, used] - first[i, used]
+    return extent
+
+
+def _mpi(trace: Trace, steps: Steps, lanes: Int32, count: int) -> tuple[Int64, Int64, Int64]:
+    """MPI calls inside steps: cell of the process's first lane, start and end."""
+    process = trace.thread_process[trace.mpi.thread]
+    done = trace.mpi.end_ns >= trace.mpi.start_ns
+    step = np.where(done, steps.holding(process, trace.mpi.start_ns), -1)
+    at = np.flatnonzero(step >= 0)
+    lane_of = np.full(len(trace.processes) + 1, -1, np.int64)
+    for i in range(len(lanes) - 1, -1, -1):
+        lane_of[lanes[i, 0]] = i
+    cell = lane_of[process[at]] * count + steps.number[step[at]]
+    return cell, trace.mpi.start_ns[at], trace.mpi.end_ns[at]

@@ -1,0 +1,615 @@
+"""Steps: which intervals of a program are its repeated unit of work, found without being told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.base.arrays import Int32, Int64
+from perfmodel.base.errors import SchemaError
+from perfmodel.readers.trace import NO_NAME, NULL, PUSH_POP, GpuOps, Ranges, Trace
+from perfmodel.readers.trace import rows as select
+from perfmodel.timing.projection import join_launches
+
+FoundBy = Literal["mark", "range", "kernels", "whole"]
+
+_DIGITS: Final = re.compile(r"\d+")
+_STEP_NAME: Final = re.compile(
+    r"(?:^|[^a-z])(?:train_?|training_?)?(?:step|iter|iteration|batch)", re.I
+)
+_PART_NAME: Final = re.compile(r"micro|optimizer|epoch|\.step\b|forward|backward", re.I)
+_MOST: Final = 0.5
+"""A step's ranges hold at least this share of the GPU's work (or of the host's recorded time)."""
+_NEARLY: Final = 0.9
+"""Candidates that hold this share of the best one's work are as good, and their names decide."""
+_MOST_NAMES: Final = 2000
+"""Range names looked at, those of the longest ranges: a step's range holds most others."""
+_LEAST_REPEATS: Final = 3
+"""A sequence of kernels is periodic if it repeats at least so often."""
+_MOST_PERIOD: Final = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """GPU operations with the host time and thread of the API call that launched each.
+
+    Attributes
+    ----------
+    op : int64, shape (k,)
+        Rows of `GpuOps`, each once, ascending.
+    process : int32, shape (k,)
+        Index into `Trace.processes`.
+    thread : int32, shape (k,)
+        Index into `Trace.threads` of the launching thread.
+    at_ns : int64, shape (k,)
+        Start of the launching call.
+    """
+
+    op: Int64
+    process: Int32
+    thread: Int32
+    at_ns: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of every process: intervals of host time.
+
+    An operation belongs to the step in which its process launched it, whatever the thread.
+
+    Attributes
+    ----------
+    label : str
+        What one step is called, digits that differ as `*`; empty where nothing names it.
+    found_by : str
+        `mark` (the program's configuration mark names the range), `range` (ranges of one name),
+        `kernels` (the period of the sequence of kernels) or `whole` (the whole recording).
+    confidence : float
+        Share of the GPU's work (of the host's recorded time where there is no GPU) inside steps,
+        from 0 to 1.
+    process, thread : int32, shape (n,)
+        Indices into `Trace.processes` and `Trace.threads` (-1 where no thread is known).
+    number : int32, shape (n,)
+        Counted from 0 in every process, in time order.
+    start_ns, end_ns : int64, shape (n,)
+        Host time.
+    row : int64, shape (n,)
+        Row of `Trace.ranges`, -1 for steps that are no ranges.
+    """
+
+    label: str
+    found_by: FoundBy
+    confidence: float
+    process: Int32
+    thread: Int32
+    number: Int32
+    start_ns: Int64
+    end_ns: Int64
+    row: Int64
+
+    def __len__(self) -> int:
+        return len(self.process)
+
+    def holding(self, process: Int32, at_ns: Int64) -> Int64:
+        """Return the index of the step of a process that holds each moment, -1 for none."""
+        found = np.full(len(at_ns), -1, np.int64)
+        for p in np.unique(self.process):
+            mine = np.flatnonzero(self.process == p)
+            mine = mine[np.argsort(self.start_ns[mine], kind="stable")]
+            asked = np.flatnonzero(process == p)
+            at = np.searchsorted(self.start_ns[mine], at_ns[asked], side="right") - 1
+            inside = (at >= 0) & (at_ns[asked] <= self.end_ns[mine][at])
+            found[asked[inside]] = mine[at[inside]]
+        return found
+
+
+def launched(trace: Trace) -> Launched:
+    """Join every GPU operation to the call that launched it; those without one are left out.
+
+    The nodes of a CUDA graph are launched by the call that launched the graph.
+    """
+    op, call, _ = join_launches(trace, trace.ops, trace.api)
+    op, first = np.unique(op, return_index=True)
+    call = call[first]
+    thread = trace.api.thread[call]
+    return Launched(op, trace.thread_process[thread], thread, trace.api.start_ns[call])
+
+
+def find_steps(trace: Trace, asked: str | None = None) -> Steps:
+    """Find the steps of a program.
+
+    In this order: the ranges that `asked` names; ranges whose names are equal or differ in digits
+    only, that repeat on one thread without nesting in each other and hold most of the GPU's work
+    (the host's recorded time where there is no GPU); the period of the sequence of operations;
+    the whole recording.
+
+    Parameters
+    ----------
+    trace : Trace
+    asked : str, optional
+        A range's name, a glob such as `step *`, or a regular expression between slashes.
+
+    Raises
+    ------
+    SchemaError
+        If `asked` names no range, or ranges that hold most of no GPU work, with a better name;
+        or if the report has neither GPU operations nor ranges nor MPI calls.
+    """
+    found = launched(trace)
+    if asked is not None:
+        return _asked(trace, found, asked)
+    best = _best(_candidates(trace, found))
+    if best is not None and best.share >= _MOST:
+        return best.steps(trace, "range")
+    by_kernels = _periodic(trace, found)
+    if by_kernels is not None:
+        return by_kernels
+    return _whole(trace, found)
+
+
+def relabel(trace: Trace, label: Callable[[str, str], str | None]) -> Trace:
+    """Return the trace with other labels of its ranges, and without some of them.
+
+    Parameters
+    ----------
+    trace : Trace
+    label : callable
+        Turns a domain and a label into the new label; None leaves its ranges out.
+    """
+    codes: dict[tuple[str, str], int] = {}
+    recode = np.full(len(trace.range_labels) + 1, NO_NAME, np.int32)
+    for i, (domain, text) in enumerate(zip(trace.range_domains, trace.range_labels, strict=True)):
+        new = label(domain, text)
+        if new is not None:
+            recode[i] = codes.setdefault((domain, new), len(codes))
+    name = recode[trace.ranges.name]
+    kept = select(trace.ranges, name >= 0)
+    return replace(
+        trace,
+        range_names=tuple(f"{domain}:{text}" if domain else text for domain, text in codes),
+        range_labels=tuple(text for _, text in codes),
+        range_domains=tuple(domain for domain, _ in codes),
+        ranges=replace(kept, name=name[name >= 0]),
+    )
+
+
+def with_steps(trace: Trace, steps: Steps, unnamed: str) -> tuple[Trace, Steps]:
+    """Return the trace with a range of one name for every step, and the steps called so.
+
+    Ranges that are steps are renamed; steps that are no ranges become ranges of their thread,
+    called `unnamed`.
+    """
+    label = steps.label or unnamed
+    names = (*trace.range_names, label)
+    code = len(trace.range_names)
+    name = trace.ranges.name.copy()
+    name[steps.row[steps.row >= 0]] = code
+    ranges = replace(trace.ranges, name=name)
+    made = np.flatnonzero((steps.row < 0) & (steps.thread >= 0))
+    if len(made):
+        count = len(made)
+        ranges = Ranges(
+            np.concatenate([ranges.start_ns, steps.start_ns[made]]),
+            np.concatenate([ranges.end_ns, steps.end_ns[made]]),
+            np.concatenate([ranges.thread, steps.thread[made]]),
+            np.concatenate([name, np.full(count, code, np.int32)]),
+            np.concatenate([ranges.style, np.full(count, PUSH_POP, np.int8)]),
+            np.concatenate([ranges.other_thread, np.zeros(count, np.bool_)]),
+        )
+    shown = replace(
+        trace,
+        range_names=names,
+        range_labels=(*trace.range_labels, label),
+        range_domains=(*trace.range_domains, ""),
+        ranges=ranges,
+    )
+    return shown, replace(steps, label=label)
+
+
+def named_steps(trace: Trace, label: str, found_by: FoundBy) -> Steps:
+    """Return the steps that are the ranges of one label; none if no range has it."""
+    codes = [i for i, text in enumerate(trace.range_labels) if text == label]
+    chosen = np.isin(trace.ranges.name, codes) & ~trace.ranges.other_thread
+    rows = _on_one_thread(trace, np.flatnonzero(chosen))
+    if len(rows):
+        ends = _closed_ends(trace)[rows]
+        rows = _outermost(trace.ranges.thread[rows], trace.ranges.start_ns[rows], ends, rows)
+    return Candidate(label, rows, 1.0).steps(trace, found_by)
+
+
+# --- ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Ranges of one name that may be the steps."""
+
+    label: str
+    rows: Int64
+    share: float
+
+    @property
+    def named_as_step(self) -> bool:
+        """Whether the name says that it is a step."""
+        return bool(_STEP_NAME.search(self.label)) and not _PART_NAME.search(self.label)
+
+    def steps(self, trace: Trace, found_by: FoundBy) -> Steps:
+        """Number the ranges in every process."""
+        ranges = trace.ranges
+        thread = ranges.thread[self.rows]
+        process = trace.thread_process[thread]
+        order = np.lexsort((ranges.start_ns[self.rows], process))
+        rows, process, thread = self.rows[order], process[order], thread[order]
+        first = np.concatenate([[True], process[1:] != process[:-1]])
+        at = np.arange(len(rows))
+        number = at - np.maximum.accumulate(np.where(first, at, 0))
+        return Steps(
+            self.label, found_by, self.share, process, thread, number.astype(np.int32),
+            ranges.start_ns[rows], _closed_ends(trace)[rows], rows,
+        )  # fmt: skip
+
+
+def pattern_of(name: str) -> str:
+    """A range's name with every run of digits as `*`: what the names of steps have in common."""
+    return _DIGITS.sub("*", name)
+
+
+def _closed_ends(trace: Trace) -> Int64:
+    """Ends of all ranges; one that never ended is given the table's last moment."""
+    ranges = trace.ranges
+    last = max(ranges.start_ns.max(initial=0), ranges.end_ns.max(initial=0))
+    return np.where(ranges.end_ns == NULL, last, ranges.end_ns)
+
+
+def _candidates(trace: Trace, found: Launched) -> list[Candidate]:
+    """Ranges that repeat under one name, with the share of the work that they hold."""
+    ranges = trace.ranges
+    if len(ranges) == 0:
+        return []
+    ends = _closed_ends(trace)
+    groups: dict[str, list[int]] = {}
+    counts = np.bincount(ranges.name[ranges.name >= 0], minlength=len(trace.range_names))
+    for code in _longest(trace, counts, ends).tolist():
+        groups.setdefault(pattern_of(trace.range_labels[code]), []).append(code)
+    for codes in [c for c in groups.values() if len(c) > 1]:  # equal names repeat in a pattern
+        groups.update({trace.range_labels[c]: [c] for c in codes if counts[c] >= _LEAST_REPEATS})
+    work = _Work.of(trace, found)
+    made = []
+    for label, codes in groups.items():
+        rows = np.flatnonzero(np.isin(ranges.name, codes) & ~ranges.other_thread)
+        rows = _on_one_thread(trace, rows)
+        if not _repeat(trace, rows) or _overlapping(
+            ranges.thread[rows], ranges.start_ns[rows], ends[rows]
+        ):
+            continue
+        share = work.inside(
+            trace.thread_process[ranges.thread[rows]], ranges.start_ns[rows], ends[rows]
+        )
+        made.append(Candidate(label, rows, share))
+    return made
+
+
+def _longest(trace: Trace, counts: Int64, ends: Int64) -> Int64:
+    """Names whose ranges are the longest on average: a step's range holds most others."""
+    ranges = trace.ranges
+    named = ranges.name >= 0
+    spent = np.bincount(
+        ranges.name[named], (ends - ranges.start_ns)[named].astype(np.float64), len(counts)
+    )
+    mean = np.where(counts > 0, spent / np.maximum(counts, 1), -1.0)
+    longest = np.argsort(-mean, kind="stable")[:_MOST_NAMES]
+    return longest[mean[longest] >= 0]
+
+
+def _repeat(trace: Trace, rows: Int64) -> bool:
+    """Whether a process has several of the ranges."""
+    process = trace.thread_process[trace.ranges.thread[rows]]
+    return bool(len(rows)) and int(np.bincount(process).max()) >= 2
+
+
+def _on_one_thread(trace: Trace, rows: Int64) -> Int64:
+    """Of every process, the rows of the thread that has most of them."""
+    thread = trace.ranges.thread[rows]
+    keep = []
+    for process in np.unique(trace.thread_process[thread]):
+        mine = rows[trace.thread_process[thread] == process]
+        values, counts = np.unique(trace.ranges.thread[mine], return_counts=True)
+        keep.append(mine[trace.ranges.thread[mine] == values[np.argmax(counts)]])
+    return np.concatenate(keep) if keep else rows
+
+
+def _overlapping(thread: Int32, start: Int64, end: Int64) -> bool:
+    """Whether any two ranges of a thread overlap or nest."""
+    order = np.lexsort((start, thread))
+    thread, start, end = thread[order], start[order], end[order]
+    return bool(((thread[1:] == thread[:-1]) & (start[1:] < end[:-1])).any())
+
+
+def _best(candidates: Sequence[Candidate]) -> Candidate | None:
+    """The candidate that is a step: of those with nearly the most work, a step's name decides.
+
+    Without such a name the outermost, which has the fewest ranges: its parts repeat as well.
+    """
+    if not candidates:
+        return None
+    most = max(c.share for c in candidates)
+    good = [c for c in candidates if c.share >= _NEARLY * most and c.share > 0]
+    named = [c for c in good if c.named_as_step]
+    pool = named or [c for c in good if "epoch" not in c.label.lower()] or good
+    return min(pool, key=lambda c: (len(c.rows), -c.share, c.label), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The work of every process by launch time, summed up, so that intervals are differences."""
+
+    process: tuple[int, ...]
+    at_ns: tuple[Int64, ...]
+    total: tuple[npt.NDArray[np.float64], ...]
+
+    @classmethod
+    def of(cls, trace: Trace, found: Launched) -> _Work:
+        """GPU time by launch; where there is no GPU, MPI and ranges stand for the host's work."""
+        if len(found.op):
+            process, at = found.process, found.at_ns
+            weight = (trace.ops.end_ns - trace.ops.start_ns)[found.op].astype(np.float64)
+        else:
+            ranges = trace.ranges
+            process = trace.thread_process[ranges.thread]
+            at = ranges.start_ns
+            weight = _self_times(trace)
+        parts = []
+        for p in np.unique(process):
+            mine = np.flatnonzero(process == p)
+            mine = mine[np.argsort(at[mine], kind="stable")]
+            parts.append((int(p), at[mine], np.concatenate([[0.0], np.cumsum(weight[mine])])))
+        return (
+            cls(*(tuple(column) for column in zip(*parts, strict=True)))
+            if parts
+            else cls((), (), ())
+        )
+
+    def inside(self, process: Int32, start: Int64, end: Int64) -> float:
+        """Share of all work that lies in the intervals, each of one process."""
+        everything = sum(float(t[-1]) for t in self.total)
+        held = 0.0
+        for p, at, total in zip(self.process, self.at_ns, self.total, strict=True):
+            mine = process == p
+            lo = np.searchsorted(at, start[mine], side="left")
+            hi = np.searchsorted(at, end[mine], side="right")
+            held += float((total[hi] - total[lo]).sum())
+        return held / everything if everything else 0.0
+
+
+def _self_times(trace: Trace) -> npt.NDArray[np.float64]:
+    """Length of every outermost range of its thread, 0 for inner ones: the host's recorded time."""
+    ranges, ends = trace.ranges, _closed_ends(trace)
+    order = np.lexsort((-ends, ranges.start_ns, ranges.thread))
+    thread, end = ranges.thread[order].astype(np.int64), ends[order]
+    first = np.concatenate([[True], thread[1:] != thread[:-1]])
+    reached = np.full(len(order), np.iinfo(np.int64).min)
+    for lo, hi in zip(
+        np.flatnonzero(first), np.append(np.flatnonzero(first)[1:], len(order)), strict=True
+    ):
+        reached[lo + 1 : hi] = (
+            np.maximum.accumulate(end[lo : hi - 1]) if hi - lo > 1 else reached[lo + 1 : hi]
+        )
+    start = ranges.start_ns[order]
+    weight = np.zeros(len(order))
+    weight[order] = np.maximum(end - np.maximum(start, reached), 0)
+    return weight
+
+
+# --- asked for
+
+
+def _asked(trace: Trace, found: Launched, asked: str) -> Steps:
+    matches = matcher(asked)
+    codes = [
+        i
+        for i, (name, label) in enumerate(zip(trace.range_names, trace.range_labels, strict=True))
+        if matches(name) or matches(label)
+    ]
+    where = trace.source.name
+    best = _best(_candidates(trace, found))
+    better = (
+        f"; most of the work is in ranges called {best.label!r}"
+        if best is not None and best.share >= _MOST
+        else ""
+    )
+    rows = np.flatnonzero(np.isin(trace.ranges.name, codes) & ~trace.ranges.other_thread)
+    rows = _on_one_thread(trace, rows)
+    if len(rows) == 0:
+        names = ", ".join(repr(n[:60]) for n in dict.fromkeys(trace.range_labels[:8])) or "none"
+        raise SchemaError(
+            f"{where}: expected ranges called {asked!r}, one per step; got {names}{better}; name "
+            f"the range that is one step with --batch-range, or leave it out to have it found"
+        )
+    ends = _closed_ends(trace)
+    thread = trace.ranges.thread[rows]
+    if _overlapping(thread, trace.ranges.start_ns[rows], ends[rows]):
+        rows = _outermost(thread, trace.ranges.start_ns[rows], ends[rows], rows)
+    share = _Work.of(trace, found).inside(
+        trace.thread_process[trace.ranges.thread[rows]], trace.ranges.start_ns[rows], ends[rows]
+    )
+    if len(found.op) and share < 0.1 and better:
+        raise SchemaError(
+            f"{where}: expected ranges called {asked!r} to hold the work of a step; got "
+            f"{share:.1%} of the GPU time{better}; name these with --batch-range, or leave it out"
+        )
+    return Candidate(asked, rows, share).steps(trace, "range")
+
+
+def matcher(asked: str) -> Callable[[str], bool]:
+    """Turn a name, a glob or a regular expression between slashes into a test of names.
+
+    A name that stands in the report matches itself, even if it holds `*`, `?` or `[`.
+
+    Raises
+    ------
+    SchemaError
+        If the regular expression is none.
+    """
+    if len(asked) > 2 and asked[0] == asked[-1] == "/":
+        try:
+            pattern = re.compile(asked[1:-1])
+        except re.error as error:
+            raise SchemaError(
+                f"--batch-range: expected a regular expression between slashes; got {asked!r} "
+                f"({error}); give a name, a glob or a valid expression"
+            ) from None
+        return lambda name: pattern.search(name) is not None
+    if any(c in asked for c in "*?["):
+        return lambda name: name == asked or fnmatchcase(name, asked)
+    return lambda name: name == asked
+
+
+def _outermost(thread: Int32, start: Int64, end: Int64, rows: Int64) -> Int64:
+    """Of ranges that nest in each other, those that no other one holds."""
+    order = np.lexsort((-end, start, thread))
+    kept, last = [], (-1, np.iinfo(np.int64).min)
+    for i in order.tolist():
+        if (int(thread[i]) != last[0]) or start[i] >= last[1]:
+            kept.append(i)
+            last = (int(thread[i]), int(end[i]))
+    return rows[np.array(kept, np.int64)]
+
+
+# --- without ranges
+
+
+def _periodic(trace: Trace, found: Launched) -> Steps | None:
+    """Steps from the sequence of operations that every process launches, if it repeats."""
+    parts = []
+    for process in np.unique(found.process):
+        mine = np.flatnonzero(found.process == process)
+        mine = mine[np.lexsort((trace.ops.start_ns[found.op[mine]], found.at_ns[mine]))]
+        cut = period_of(operation_codes(trace.ops, found.op[mine]))
+        if cut is None:
+            return None
+        first, period, repeats = cut
+        heads = mine[first : first + period * repeats : period]
+        start = found.at_ns[heads]
+        last = first + period * repeats
+        after = found.at_ns[mine[last]] - 1 if last < len(mine) else _last_call(trace, int(process))
+        end = np.append(start[1:] - 1, max(after, int(start[-1])))
+        threads, counts = np.unique(found.thread[mine], return_counts=True)
+        thread = np.full(repeats, threads[np.argmax(counts)], np.int32)
+        parts.append(
+            (
+                np.full(repeats, process, np.int32),
+                thread,
+                np.arange(repeats, dtype=np.int32),
+                start,
+                end,
+            )
+        )
+    if not parts:
+        return None
+    process, thread, number, start, end = (np.concatenate(c) for c in zip(*parts, strict=True))
+    share = _Work.of(trace, found).inside(process, start, end)
+    if share < _MOST:
+        return None
+    row = np.full(len(process), -1, np.int64)
+    return Steps("", "kernels", share, process, thread, number, start, end, row)
+
+
+def operation_codes(ops: GpuOps, rows: Int64) -> Int64:
+    """A code for every operation that is equal for equal operations of different steps."""
+    kind, name = ops.kind[rows].astype(np.int64), ops.name[rows].astype(np.int64)
+    return (
+        (kind * 16 + np.maximum(ops.copy_kind[rows], 0)) * (int(name.max(initial=0)) + 2) + name + 1
+    )
+
+
+def period_of(codes: Int64) -> tuple[int, int, int] | None:
+    """Find the period of a sequence: where it begins, its length, and how often it repeats.
+
+    The beginning may differ (set-up, warm-up). Distances between occurrences of each of the
+    rarest codes propose periods; the one that explains most of the sequence is taken, at least
+    half of it.
+    """
+    count = len(codes)
+    if count < _LEAST_REPEATS:
+        return None
+    _, inverse, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    proposed: dict[int, int] = {}
+    for code in np.argsort(counts, kind="stable")[:400]:
+        if counts[code] < _LEAST_REPEATS:
+            continue
+        gaps = np.diff(np.flatnonzero(inverse == code))
+        size, times = np.unique(gaps, return_counts=True)
+        for gap, n in zip(size.tolist(), times.tolist(), strict=True):
+            if n >= 2 and gap <= _MOST_PERIOD:
+                proposed[gap] = proposed.get(gap, 0) + n * gap
+    best: tuple[int, int, int] | None = None
+    covered = 0
+    for period in sorted(proposed, key=lambda g: -proposed[g])[:40]:
+        same = inverse[period:] == inverse[:-period]
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], same.view(np.int8), [0]])))
+        starts, stops = edges[::2], edges[1::2]
+        if len(starts) == 0:
+            continue
+        longest = int(np.argmax(stops - starts))
+        first, length = int(starts[longest]), int(stops[longest] - starts[longest]) + period
+        repeats = length // period
+        if repeats >= _LEAST_REPEATS and repeats * period > covered * 1.02:
+            # end with the recording, so that what is left over is set-up
+            first += length - repeats * period if first + length == count else 0
+            best, covered = (first, period, repeats), repeats * period
+    return best if best is not None and covered >= count / 2 else None
+
+
+def _last_call(trace: Trace, process: int) -> int:
+    mine = trace.thread_process[trace.api.thread] == process
+    return int(trace.api.end_ns[mine].max(initial=np.iinfo(np.int64).min))
+
+
+def _whole(trace: Trace, found: Launched) -> Steps:
+    """One step per process: all that was recorded of it."""
+    times: dict[int, list[int]] = {}
+    tables = (
+        (trace.ranges, trace.ranges.thread),
+        (trace.api, trace.api.thread),
+        (trace.mpi, trace.mpi.thread),
+    )
+    for table, thread in tables:
+        process = trace.thread_process[thread]
+        for p in np.unique(process).tolist():
+            mine = process == p
+            last = max(int(table.end_ns[mine].max()), int(table.start_ns[mine].max()))
+            times.setdefault(p, []).extend((int(table.start_ns[mine].min()), last))
+    if not times:
+        raise SchemaError(
+            f"{trace.source.name}: expected GPU operations, MPI calls or NVTX ranges; got none; "
+            f"profile with --trace=cuda,nvtx,mpi"
+        )
+    process = np.array(sorted(times), np.int32)
+    start = np.array([min(times[p]) for p in process.tolist()], np.int64)
+    end = np.array([max(times[p]) for p in process.tolist()], np.int64)
+    none = np.full(len(process), -1, np.int64)
+    busiest = [_busiest_thread(trace, p) for p in process.tolist()]
+    return Steps(
+        "",
+        "whole",
+        1.0,
+        process,
+        np.array(busiest, np.int32),
+        np.zeros(len(process), np.int32),
+        start,
+        end,
+        none,
+    )
+
+
+def _busiest_thread(trace: Trace, process: int) -> int:
+    """Thread of a process with most calls and ranges."""
+    every = np.concatenate([trace.api.thread, trace.ranges.thread, trace.mpi.thread])
+    threads, counts = np.unique(every[trace.thread_process[every] == process], return_counts=True)
+    return int(threads[np.argmax(counts)])

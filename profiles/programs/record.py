@@ -1,0 +1,126 @@
+"""Records reports of PyTorch programs: `python profiles/programs/record.py OUT NAME [NAME ...]`.
+
+Each NAME is a recording of `RECORDINGS` or a group of them. A report is exported with NCCL's
+payloads, compressed to OUT/NAME.sqlite.xz, and OUT/NAME.truth.json says what it is of.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+HERE = Path(__file__).parent
+NSYS = ("nsys", "profile", "-t", "cuda,nvtx", "-s", "none", "--cpuctxsw=none",
+        "--cuda-graph-trace=node", "--capture-range=cudaProfilerApi",
+        "--capture-range-end=stop", "-f", "true")  # fmt: skip
+EXPORT = ("nsys", "export", "-q", "true", "-t", "sqlite", "-f", "true",
+          "--include-json", "true", "--include-blobs", "true")  # fmt: skip
+METRICS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "gpu__time_duration.sum",
+           "lts__t_bytes.sum", "sm__inst_executed_pipe_tensor.sum")  # fmt: skip
+
+FAULTS = ("healthy", "item", "pageable", "loop_optimizer", "dataloader", "empty_cache")
+RANKED = ("healthy", "straggler", "late_allreduce")
+RECORDINGS: dict[str, tuple[int, list[str]]] = {
+    **{
+        f"{fault}_b{batch}": (1, ["gpt", "--fault", fault, "--batch", str(batch)])
+        for fault in FAULTS
+        for batch in (32, 160)
+    },
+    **{
+        f"{fault}_p2_b{batch}": (2, ["gpt", "--fault", fault, "--batch", str(batch)])
+        for fault in RANKED
+        for batch in (32, 160)
+    },
+    "gpt_ddp": (2, ["gpt", "--width", "768", "--layers", "8", "--heads", "12", "--length", "512",
+                    "--batch", "16", "--vocabulary", "16384", "--name", "train batch %d"]),
+    "gpt_shapes": (1, ["gpt", "--width", "640", "--layers", "5", "--heads", "10", "--length",
+                       "384", "--batch", "12", "--vocabulary", "12000", "--steps", "4",
+                       "--shapes"]),
+    "llama_shapes": (1, ["llama", "--width", "768", "--layers", "4", "--heads", "12", "--kv-heads",
+                         "4", "--length", "512", "--batch", "8", "--vocabulary", "16000",
+                         "--steps", "4", "--shapes"]),
+    "llama_heads_shapes": (1, ["llama", "--width", "768", "--layers", "4", "--heads", "12",
+                               "--length", "512", "--batch", "8", "--vocabulary", "16000",
+                               "--steps", "4", "--shapes"]),
+    "bert_shapes": (1, ["bert", "--width", "512", "--layers", "4", "--heads", "8", "--length",
+                        "256", "--batch", "24", "--vocabulary", "10000", "--steps", "4",
+                        "--shapes"]),
+    "resnet34_shapes": (1, ["resnet34", "--length", "160", "--batch", "48", "--steps", "4",
+                            "--shapes"]),
+    "convnext_shapes": (1, ["convnext_tiny", "--length", "128", "--batch", "32", "--steps", "4",
+                            "--shapes"]),
+    "gpt_unnamed": (1, ["gpt", "--batch", "16", "--name", "none", "--layers", "4"]),
+}  # fmt: skip
+COUNTED = {
+    "resnet50_ncu": ["resnet50", "--length", "224", "--batch", "32", "--steps", "1", "--shapes"],
+    "llama_ncu": ["llama", "--width", "768", "--layers", "2", "--heads", "12", "--kv-heads", "4",
+                  "--length", "512", "--batch", "8", "--vocabulary", "16000", "--steps", "1",
+                  "--shapes"],
+}  # fmt: skip
+GROUPS = {
+    "pairs": [n for n in RECORDINGS if n.split("_b")[0] in FAULTS],
+    "ranked": [n for n in RECORDINGS if "_p2_" in n],
+    "shapes": [n for n in RECORDINGS if n.endswith("_shapes")],
+    "counters": [*COUNTED],
+}
+
+
+def run(command: Sequence[str], **kwargs: object) -> subprocess.CompletedProcess[str]:
+    """Run a command; its output is shown where it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **kwargs)  # type: ignore[call-overload]
+    if done.returncode:
+        print(done.stdout[-1500:], done.stderr[-3000:], file=sys.stderr)
+    return done
+
+
+def program(ranks: int, words: Sequence[str]) -> list[str]:
+    """The command of a training program."""
+    launcher = ["-m", "torch.distributed.run", f"--nproc_per_node={ranks}"] if ranks > 1 else []
+    return [sys.executable, *launcher, str(HERE / "train.py"), *words]
+
+
+def record(name: str, out: Path) -> None:
+    """Record, export and compress one report."""
+    ranks, words = RECORDINGS[name]
+    truth = out / f"{name}.truth.json"
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / name
+        train = program(ranks, [*words, "--truth", str(truth)])
+        run([*NSYS, "-o", str(report), *train])
+        run([*EXPORT, "-o", f"{report}.sqlite", f"{report}.nsys-rep"])
+        packed = lzma.compress(Path(f"{report}.sqlite").read_bytes(), preset=4)
+        (out / f"{name}.sqlite.xz").write_bytes(packed)
+    shown = " ".join(["python", "profiles/programs/train.py", *words])
+    said = {"command": shown, "ranks": ranks, "date": datetime.now(UTC).isoformat()[:19]}
+    truth.write_text(json.dumps(json.loads(truth.read_text()) | said, indent=1) + "\n")
+
+
+def count(name: str, out: Path) -> None:
+    """Count one step's kernels with Nsight Compute."""
+    train = program(1, COUNTED[name])
+    done = run(["ncu", "--nvtx", "--profile-from-start", "off", "--clock-control", "none",
+                "--target-processes", "all", "--csv", "--metrics", ",".join(METRICS), *train])  # fmt: skip
+    (out / f"{name}.csv.xz").write_bytes(lzma.compress(done.stdout.encode(), preset=4))
+
+
+def main() -> None:
+    out = Path(sys.argv[1])
+    out.mkdir(parents=True, exist_ok=True)
+    for word in sys.argv[2:]:
+        for name in GROUPS.get(word, [word]):
+            start = datetime.now(UTC)
+            try:
+                (count if name in COUNTED else record)(name, out)
+            except (OSError, ValueError) as error:
+                print(f"{name}: {error}", file=sys.stderr)
+            print(f"{name}: {(datetime.now(UTC) - start).total_seconds():.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
