@@ -78,6 +78,16 @@ def test_text_is_compared_by_words_whatever_their_padding_and_wrapping() -> None
     assert list(compare_files("a.txt", before, words_only, Rules(only_numbers=True))) == []
 
 
+def test_of_a_picture_only_its_text_counts() -> None:
+    before = (
+        '<style>a {b: 1}</style><g x="1"><!-- 4.70 MB --><path d="M 1 2"/></g><text>p = 2</text>'
+    )
+    moved = before.replace('"1"', '"3"').replace("M 1 2", "M 1 7").replace("b: 1", "b: 2")
+    assert list(compare_files("a.svg", before, moved, EXACT)) == []
+    found = [str(d) for d in compare_files("a.html", before, moved.replace("4.70", "4.71"), EXACT)]
+    assert found == ["a.html behind '': 4.70 -> 4.71"]
+
+
 def test_every_case_has_a_name_of_its_own_and_quick_ones_are_among_all() -> None:
     text = CASES.read_text("utf-8")
     every, quick = (
