@@ -22,10 +22,16 @@ from cuda_on_cpu import Emulator, KernelError, device_array
 from benchmarks.common import pages as made
 from benchmarks.vecadd import __main__ as vecadd
 from benchmarks.vecadd import model as vecadd_model
-from benchmarks.vecadd import profile as vecadd_profile
 from benchmarks.vecadd import report as vecadd_report
+from benchmarks.vecadd import unified as vecadd_profile
 from benchmarks.vecadd import ways as vecadd_ways
-from benchmarks.vecadd.unified import CPU_FAULTS, GPU_FAULTS, TO_DEVICE, TO_HOST, read_unified
+from benchmarks.vecadd.unified import (
+    CPU_FAULTS,
+    GPU_FAULTS,
+    TO_DEVICE,
+    TO_HOST,
+    read_unified,
+)
 from perfmodel.base.errors import SchemaError
 from perfmodel.machines.machine import Machine, named
 

@@ -54,9 +54,28 @@ def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "\n".join([f"| {' | '.join(head)} |", "|" + "---|" * len(head), *body]) + "\n"
 
 
-def markdown(columns: Iterable[Column], rows: Iterable[tuple[Any, ...]]) -> str:
-    """Return a Markdown table of numbers with units."""
-    return render(Table("", tuple(columns), tuple(rows)), "markdown").strip()
+def markdown(columns: str | Iterable[str], rows: Iterable[tuple[Any, ...]]) -> str:
+    """Return a Markdown table of numbers with units.
+
+    Parameters
+    ----------
+    columns : str or iterable of str
+        Titles, in one text separated by semicolons. Behind a title's last `=` stands what is below
+        it: `int`, `float.2` and `percent.0` with digits, else a unit; nothing behind it is text.
+    """
+    titles = columns.split("; ") if isinstance(columns, str) else columns
+    return render(Table("", tuple(map(_column, titles)), tuple(rows)), "markdown").strip()
+
+
+def _column(said: str) -> Column:
+    title, equals, what = said.rpartition("=")
+    kind, _, digits = what.partition(".")
+    more = {"digits": int(digits)} if digits else {}
+    if not equals:
+        return Column(said, said)
+    if kind in ("int", "float", "percent", "text"):
+        return Column(title, title, kind, **more)
+    return Column(title, title, "si", kind, **more)
 
 
 def percent(value: float | None, digits: int = 1, *, signed: bool = False) -> str:

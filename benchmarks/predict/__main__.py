@@ -14,37 +14,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import folders
+from benchmarks.common import folders, results
 from benchmarks.predict.foreign import foreign
-from benchmarks.predict.launches import Launches, reports
+from benchmarks.predict.launches import FROZEN, Launches, commit_of, reports
 from benchmarks.predict.score import noise_floor, overhead, predict_rows, quiet, ranking, summary
 from benchmarks.predict.studies import other_designs, studies
 from perfmodel.models.model_file import load, save
 
-RESULTS = folders.RESULTS
-FROZEN = RESULTS / "predict_model.json"
 TARGETS = {
     "mean": 0.025, "mean_high": 0.03, "p90": 0.05, "max": 0.08, "phase": 0.05, "beyond": 0.05,
     "ranking": 0.95, "coverage": (0.85, 0.95),
 }  # fmt: skip
-
-
-def commit_of(path: Path) -> str | None:
-    """The commit that last changed a file, None if it is not committed as it is."""
-    git = ["git", "-C", str(folders.ROOT)]
-    clean = subprocess.run(
-        [*git, "status", "--porcelain", "--", str(path)], capture_output=True, text=True
-    )
-    if clean.returncode or clean.stdout.strip():
-        return None
-    said = subprocess.run(
-        [*git, "log", "-1", "--format=%H", "--", str(path)], capture_output=True, text=True
-    )
-    return said.stdout.strip() or None
 
 
 def main() -> None:
@@ -54,12 +37,12 @@ def main() -> None:
     )
     parser.add_argument("--freeze", action="store_true")
     parser.add_argument("--document", action="store_true")
-    parser.add_argument("--out", type=Path, default=RESULTS / "predict.json")
+    parser.add_argument("--out", type=Path, default=folders.RESULTS / "predict.json")
     args = parser.parse_args()
     if args.document:
         from benchmarks.predict import report as predict_report
 
-        predict_report.write(json.loads(args.out.read_text(encoding="utf-8")))
+        predict_report.write(results.read(args.out))
         return
     launches = Launches()
     designed = launches.designed()
@@ -87,7 +70,7 @@ def main() -> None:
         "rows": rows, "older": older(model, training, sd), "foreign": foreign(),
         "studies": studies(launches, sd),
     }  # fmt: skip
-    args.out.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    results.write(args.out, result)
     shown = ("noise_floor", "summary", "quiet", "ranking", "overhead")
     print(json.dumps({k: result[k] for k in shown}, indent=1))
 

@@ -9,17 +9,16 @@ one and two ranks only, predicting four.
 
 from __future__ import annotations
 
-import json
 import sys
 from copy import copy
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common import folders
-from benchmarks.common.pages import put
+from benchmarks.common import folders, results
+from benchmarks.common.pages import percent, put, table
 from benchmarks.predict.launches import MACHINE, Launches
-from benchmarks.predict.report import PAGE, percent, table
+from benchmarks.predict.report import PAGE
 from benchmarks.predict.score import predict_rows
 from perfmodel.machines.measure.measurement import load
 from perfmodel.models import micro
@@ -82,7 +81,7 @@ def common(found: dict[str, dict[str, Any]]) -> dict[str, float]:
 def main() -> None:
     """Measure or document."""
     if sys.argv[1:] == ["--document"]:
-        put(PAGE, SCRIPT, made(json.loads(RESULT.read_text(encoding="utf-8"))))
+        put(PAGE, SCRIPT, made(results.read(RESULT)))
         return
     launches = Launches()
     designed = launches.designed()
@@ -101,7 +100,7 @@ def main() -> None:
         for name, mean in common(found).items():
             found[name]["mean_of_common"] = mean
         result[study] = found
-    RESULT.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    results.write(RESULT, result)
 
 
 def made(result: dict[str, Any]) -> str:
@@ -112,13 +111,11 @@ def made(result: dict[str, Any]) -> str:
         head = [f"{study}: microbenchmarks", "told", "mean", "of what all tell", *routes, *phases]
         lines = []
         for name, each in found.items():
-            cells = [name, str(each["told"]), percent(each["mean"])]
-            cells += [percent(each["mean_of_common"])]
-            cells += [percent(each["routes"].get(route)) for route in routes]
-            cells += [percent(each["phases"].get(phase)) for phase in phases]
-            lines.append(cells)
+            shown = [each["mean"], each["mean_of_common"], *map(each["routes"].get, routes)]
+            shown += map(each["phases"].get, phases)
+            lines.append([name, str(each["told"]), *map(percent, shown)])
         blocks.append(table(head, lines))
-    return "\n\n".join(blocks) + "\n"
+    return "\n".join(blocks)
 
 
 if __name__ == "__main__":

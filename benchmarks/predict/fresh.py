@@ -15,18 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import folders
-from benchmarks.common.pages import put
-from benchmarks.predict.launches import MACHINE, Launches, grouped
-from benchmarks.predict.report import PAGE, percent, table
+from benchmarks.common import folders, results
+from benchmarks.common.pages import percent, put, table
+from benchmarks.predict.launches import FROZEN, MACHINE, Launches, commit_of, grouped
+from benchmarks.predict.report import PAGE, every_row
 from benchmarks.predict.score import QUIET, noise_floor, predict_rows, quiet, ranking, summary
 from perfmodel.models.model_file import load
 from perfmodel.programs.mlp.observe import Observation
 
 FRESH = folders.PROFILES / "fresh" / "launches.json"
-RESULTS = folders.RESULTS
-FROZEN = RESULTS / "predict_model.json"
-OUT = RESULTS / "predict_fresh.json"
+OUT = folders.RESULTS / "predict_fresh.json"
 SCRIPT = "benchmarks.predict.fresh --document"
 
 
@@ -97,7 +95,7 @@ def made(result: dict[str, Any]) -> str:
         differ = floor.get(name.partition(",")[0])
         lines.append(
             [shown, str(each["configurations"]), percent(each["mean"]),
-             f"{100 * each['bias']:+.1f} %", percent(each["p90"]), percent(each["max"]),
+             percent(each["bias"], signed=True), percent(each["p90"]), percent(each["max"]),
              f"{each['times_floor']:.1f}", percent(each["coverage"]), percent(differ),
              f"{best[0]} {percent(best[1]['mean'])}"]
         )  # fmt: skip
@@ -109,35 +107,23 @@ def made(result: dict[str, Any]) -> str:
         f"Of {ranks['pairs']} pairs of settings at one size the faster one is named in "
         f"{ranks['right']}."
     )
-    return "\n\n".join([said, table(head, lines), order, _every(result["rows"])]) + "\n"
-
-
-def _every(rows: list[dict[str, Any]]) -> str:
-    lines = []
-    for row in rows:
-        if row["predicted_s"] is None:
-            continue
-        us = [f"{1e6 * row[k]:.0f}" for k in ("predicted_s", "low_s", "high_s", "measured_s")]
-        beyond = ", ".join(row["extrapolated"])
-        lines.append(
-            [row["case"], us[0], f"{us[1]} to {us[2]}", us[3], f"{100 * row['error']:+.1f} %",
-             percent(row["launch_sd"]), beyond]
-        )  # fmt: skip
-    head = ["configuration", "predicted, µs", "90 %", "measured, µs", "error", "launches differ by",
-            "beyond the grid in"]  # fmt: skip
-    return table(head, lines)
+    every = every_row(
+        result["rows"], ["error", "launches differ by", "beyond the grid in"],
+        lambda row: [percent(row["error"], signed=True), percent(row["launch_sd"]),
+                     ", ".join(row["extrapolated"])],
+    )  # fmt: skip
+    blocks = (said, table(head, lines), order, every)
+    return "\n\n".join(block.strip() for block in blocks) + "\n"
 
 
 def main() -> None:
     """Score, write, and print; or document."""
     if sys.argv[1:] == ["--document"]:
-        put(PAGE, SCRIPT, made(json.loads(OUT.read_text(encoding="utf-8"))))
+        put(PAGE, SCRIPT, made(results.read(OUT)))
         return
-    from benchmarks.predict.__main__ import commit_of
 
     result = {"frozen": {"model": FROZEN.name, "commit": commit_of(FROZEN)}, **score()}
-    text = json.dumps(result, indent=1, allow_nan=False)
-    OUT.write_text(text + "\n", encoding="utf-8")
+    results.write(OUT, result)
     for row in result["rows"]:
         said = row.get("error")
         shown = "refused" if said is None else f"{100 * said:+6.1f} %"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from perfmodel.timing.run import time_run
 
 LAUNCHES = folders.PROFILES / "launches" / "launches.json"
 MACHINE = folders.RESULTS / "machine_h200x4.toml"
+FROZEN = folders.RESULTS / "predict_model.json"
 
 DESIGN = (
     "p2_host_H128_B12000", "p2_host_H512_B1500", "p2_host_H1024_B6000", "p2_host_H4096_B3000",
@@ -125,3 +127,17 @@ def grouped(observations: Sequence[Observation]) -> list[list[Observation]]:
 def measured(group: Sequence[Observation]) -> list[dict[str, Any]]:
     """Every recorded launch of one configuration, in seconds."""
     return [{"report": o.source, "batch_s": o.batch_s} for o in group]
+
+
+def commit_of(path: Path) -> str | None:
+    """The commit that last changed a file, None if it is not committed as it is."""
+    git = ["git", "-C", str(folders.ROOT)]
+    clean = subprocess.run(
+        [*git, "status", "--porcelain", "--", str(path)], capture_output=True, text=True
+    )
+    if clean.returncode or clean.stdout.strip():
+        return None
+    said = subprocess.run(
+        [*git, "log", "-1", "--format=%H", "--", str(path)], capture_output=True, text=True
+    )
+    return said.stdout.strip() or None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from benchmarks.common import folders
-from benchmarks.common.pages import put
+from benchmarks.common.pages import percent, put, table
 from benchmarks.predict.score import QUIET
 from perfmodel.models.noise import median_error
 
@@ -30,16 +31,7 @@ def made(result: dict[str, Any]) -> str:
         _rivals(result), _overhead(result),
         _older(result), _foreign(result), _studies(result), _rows(result),
     ]  # fmt: skip
-    return "\n\n".join(blocks) + "\n"
-
-
-def percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f} %"
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+    return "\n\n".join(block.strip() for block in blocks) + "\n"
 
 
 def _frozen(r: dict[str, Any]) -> str:
@@ -109,7 +101,7 @@ def _older(r: dict[str, Any]) -> str:
         s = found["summary"]
         rows.append(
             [f"profiles/{name}", str(s["configurations"] - s["refused"]), str(s["refused"]),
-             percent(s["mean"]), percent(s["max"]), f"{100 * s['bias']:+.1f} %",
+             percent(s["mean"]), percent(s["max"]), percent(s["bias"], signed=True),
              percent(s["coverage"])]
         )  # fmt: skip
     head = ["the same model on older collections", "told", "refused", "mean", "max", "bias",
@@ -122,7 +114,7 @@ def _foreign(r: dict[str, Any]) -> str:
     rows = [
         [f"H={row['H']} B={row['B']}", f"{1e6 * row['predicted_s']:.0f}",
          f"{1e6 * row['low_s']:.0f} to {1e6 * row['high_s']:.0f}", f"{1e6 * row['measured_s']:.0f}",
-         f"{100 * row['error']:+.1f} %"]
+         percent(row["error"], signed=True)]
         for row in f["rows"] if row["error"] is not None
     ]  # fmt: skip
     head = ["PyTorch DDP, half of its sizes unseen", "predicted, µs", "90 %", "measured, µs",
@@ -131,7 +123,7 @@ def _foreign(r: dict[str, Any]) -> str:
         f"Mean {percent(f['mean'])}; with every size left out once "
         f"{percent(f['leave_one_out_mean'])}. One launch each."
     )
-    return f"{table(head, rows)}\n\n{said}"
+    return f"{table(head, rows)}\n{said}"
 
 
 def _targets(r: dict[str, Any]) -> str:
@@ -265,14 +257,19 @@ def _studies(r: dict[str, Any]) -> str:
 
 
 def _rows(r: dict[str, Any]) -> str:
-    rows = []
-    for row in r["rows"]:
-        if row["predicted_s"] is None:
-            continue
-        us = [f"{1e6 * row[k]:.0f}" for k in ("predicted_s", "low_s", "high_s", "measured_s")]
-        rows.append(
-            [row["case"], us[0], f"{us[1]} to {us[2]}", us[3], str(len(row["measured"])),
-             f"{100 * row['error']:+.1f} %"]
-        )  # fmt: skip
-    head = ["configuration", "predicted, µs", "90 %", "measured, µs", "launches", "error"]
-    return table(head, rows)
+    return every_row(
+        r["rows"], ["launches", "error"],
+        lambda row: [str(len(row["measured"])), percent(row["error"], signed=True)],
+    )  # fmt: skip
+
+
+def every_row(
+    rows: list[dict[str, Any]], head: list[str], more: Callable[[dict[str, Any]], list[str]]
+) -> str:
+    """Return a line for every configuration that was predicted, with more columns."""
+    lines = []
+    for row in rows:
+        if row["predicted_s"] is not None:
+            us = [f"{1e6 * row[k]:.0f}" for k in ("predicted_s", "low_s", "high_s", "measured_s")]
+            lines.append([row["case"], us[0], f"{us[1]} to {us[2]}", us[3], *more(row)])
+    return table(["configuration", "predicted, µs", "90 %", "measured, µs", *head], lines)

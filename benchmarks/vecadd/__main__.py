@@ -193,7 +193,7 @@ def program(args: argparse.Namespace) -> None:
 
 def profiled(args: argparse.Namespace, keep: Keep, about: dict[str, Any]) -> None:
     """Profile the program; keep what the report says of pages."""
-    from benchmarks.vecadd.profile import evidence
+    from benchmarks.vecadd.unified import evidence
 
     nsys = shutil.which(os.environ.get("PERFMODEL_NSYS", "nsys"))
     if args.device == "cpu" or nsys is None:

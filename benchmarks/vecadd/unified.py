@@ -1,16 +1,19 @@
-"""Reads what unified memory did: migrations and page faults of a report."""
+"""Reads what unified memory did: migrations and page faults of a report, also by kernel."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from perfmodel.base.arrays import Int64
+from perfmodel.readers import read
+from perfmodel.readers.needed import needed_columns
 from perfmodel.readers.rep import as_sqlite
-from perfmodel.readers.sqlite import Database, needed_columns
+from perfmodel.readers.sqlite import Database
+from perfmodel.readers.trace import COPY_KINDS, KERNEL, MEMCPY, NULL
 
 COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
 CPU_FAULTS: Final = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
@@ -28,6 +31,10 @@ CAUSES: Final = {
     5: "access counters",
 }  # fmt: skip
 """CUPTI's `CUpti_ActivityUnifiedMemoryMigrationCause`."""
+
+
+KERNELS: Final = ("explicit", "unified first", "unified second")
+"""The last kernels of the program, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,21 +107,96 @@ def read_unified(path: Path) -> UnifiedMemory:
         If a table lacks a column, or holds no number where one must be.
     """
     with as_sqlite(path) as file, Database(file, shown=path) as db:
+
+        def faults(table: str, *counts: str) -> Faults | None:
+            if table not in db.tables:
+                return None
+            found = needed_columns(db, path, table, ("start", *counts))
+            count = found[counts[0]] if counts else np.ones_like(found["start"])
+            return Faults(found["start"], count)
+
         copies = needed_columns(
             db, path, COPIES, ("start", "end", "bytes", "copyKind"), ("migrationCause",)
         )
-        cpu = needed_columns(db, path, CPU_FAULTS, ("start",)) if CPU_FAULTS in db.tables else None
-        gpu = (
-            needed_columns(db, path, GPU_FAULTS, ("start", "numberOfPageFaults"))
-            if GPU_FAULTS in db.tables
-            else None
+        mine = np.isin(copies["copyKind"], (TO_DEVICE, TO_HOST, BETWEEN_DEVICES))
+        names = ("start", "end", "bytes", "copyKind", "migrationCause")
+        moved = Migrations(*(copies[name][mine] for name in names))
+        return UnifiedMemory(moved, faults(CPU_FAULTS), faults(GPU_FAULTS, "numberOfPageFaults"))
+
+
+def evidence(report: Path) -> dict[str, Any]:
+    """Return copies, migrations and faults of a report, whole and inside each kernel.
+
+    Raises
+    ------
+    ValueError
+        If the report has fewer kernels than the program launches.
+    """
+    trace, unified = read(report), read_unified(report)
+    at = np.flatnonzero(trace.ops.kind == KERNEL)
+    at = at[np.argsort(trace.ops.start_ns[at])][-len(KERNELS) :]
+    if len(at) < len(KERNELS):
+        raise ValueError(f"wanted {len(KERNELS)} kernels, found {len(at)}; profile it again")
+    inside = []
+    for name, op in zip(KERNELS, at.tolist(), strict=True):
+        span = int(trace.ops.start_ns[op]), int(trace.ops.end_ns[op])
+        inside.append(
+            {"kernel": name, "seconds": (span[1] - span[0]) / 1e9,
+             "gpu_faults": count_faults(unified.gpu_faults, span),
+             **moved(unified.migrations, span, TO_DEVICE)}
+        )  # fmt: skip
+    return {
+        "kernels": inside, "copies": copies(trace.ops),
+        "to_device": moved(unified.migrations, None, TO_DEVICE),
+        "to_host": moved(unified.migrations, None, TO_HOST), "causes": causes(unified.migrations),
+        "cpu_faults": count_faults(unified.cpu_faults, None),
+        "gpu_faults": count_faults(unified.gpu_faults, None),
+        "absent_tables": [
+            table
+            for table, found in ((CPU_FAULTS, unified.cpu_faults), (GPU_FAULTS, unified.gpu_faults))
+            if found is None
+        ],
+    }  # fmt: skip
+
+
+def count_faults(found: Faults | None, span_ns: tuple[int, int] | None) -> int | None:
+    """Count faults that began in a span, or all; None if none were recorded."""
+    if found is None:
+        return None
+    return int(found.count[_within(found.start_ns, span_ns)].sum())
+
+
+def moved(found: Migrations, span_ns: tuple[int, int] | None, kind: int) -> dict[str, Any]:
+    """Add up the migrations of a kind that began in a span, or all."""
+    mine = _within(found.start_ns, span_ns) & (found.kind == kind)
+    size = int(found.bytes[mine].sum())
+    taken = int((found.end_ns - found.start_ns)[mine].sum())
+    return {"migrations": int(mine.sum()), "bytes": size, "migration_s": taken / 1e9}
+
+
+def causes(found: Migrations) -> dict[str, int]:
+    """Add up the bytes that moved, by why they did."""
+    return {
+        CAUSES.get(int(c), "unknown") if c != NULL else "not told": int(
+            found.bytes[found.cause == c].sum()
         )
-    mine = np.isin(copies["copyKind"], (TO_DEVICE, TO_HOST, BETWEEN_DEVICES))
-    moved = {name: column[mine] for name, column in copies.items()}
-    return UnifiedMemory(
-        migrations=Migrations(
-            moved["start"], moved["end"], moved["bytes"], moved["copyKind"], moved["migrationCause"]
-        ),
-        cpu_faults=Faults(cpu["start"], np.ones_like(cpu["start"])) if cpu else None,
-        gpu_faults=Faults(gpu["start"], gpu["numberOfPageFaults"]) if gpu else None,
-    )
+        for c in np.unique(found.cause)
+    }
+
+
+def copies(ops: Any) -> dict[str, dict[str, Any]]:
+    """Add up the copies of every kind."""
+    result = {}
+    for kind in np.unique(ops.copy_kind[ops.kind == MEMCPY]).tolist():
+        mine = (ops.kind == MEMCPY) & (ops.copy_kind == kind)
+        result[COPY_KINDS.get(kind, "Unknown")] = {
+            "count": int(mine.sum()), "bytes": int(ops.bytes[mine].sum()),
+            "seconds": float((ops.end_ns - ops.start_ns)[mine].sum()) / 1e9,
+        }  # fmt: skip
+    return result
+
+
+def _within(start_ns: Any, span_ns: tuple[int, int] | None) -> Any:
+    if span_ns is None:
+        return np.ones(len(start_ns), np.bool_)
+    return (start_ns >= span_ns[0]) & (start_ns <= span_ns[1])

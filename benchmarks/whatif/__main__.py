@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import folders
+from benchmarks.common import folders, results
 from benchmarks.whatif.pairs import Launch, Pair, campaign, campaign_pairs, ladder, ladder_pairs
 from perfmodel.analysis.predict import predict
 from perfmodel.analysis.savings import Judge
@@ -31,8 +31,7 @@ from perfmodel.models.model_file import load
 from perfmodel.models.part import route
 from perfmodel.programs.mlp.changes import Change
 
-RESULTS = folders.RESULTS
-FROZEN = RESULTS / "predict_model.json"
+FROZEN = folders.RESULTS / "predict_model.json"
 Z95 = 1.645
 EFFORT = {"resamples": 40, "left_out": 16}
 """Of a calibration, of which there are many here."""
@@ -207,15 +206,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--document", action="store_true")
-    parser.add_argument("--out", type=Path, default=RESULTS / "whatif.json")
+    parser.add_argument("--out", type=Path, default=folders.RESULTS / "whatif.json")
     args = parser.parse_args()
     if args.document:
         from benchmarks.whatif import report as whatif_report
 
-        whatif_report.write(json.loads(args.out.read_text(encoding="utf-8")))
+        whatif_report.write(results.read(args.out))
         return
     found = judge()
-    args.out.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    results.write(args.out, found)
     print(json.dumps(found["summary"], indent=1))
 
 

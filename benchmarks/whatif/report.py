@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.common import folders
-from benchmarks.common.pages import put
+from benchmarks.common.pages import percent, put, table
 
 PAGE = folders.DOCS / "whatif.md"
 SCRIPT = "benchmarks.whatif --document"
@@ -20,35 +20,21 @@ def write(result: dict[str, Any]) -> None:
 def made(result: dict[str, Any]) -> str:
     """Return the generated part of the page."""
     ladder, campaign = result["ladder"], result["campaign"]
-    return "\n\n".join(
-        [
-            _bounds(result),
-            _models(result),
-            _table(
-                ["change", "before, µs", "after", "saved", "at most", *MODELS],
-                [_row(r, MODELS) for r in ladder],
-            ),
-            "On the campaign, per as many images; calibration: whether the frozen model has seen "
-            "one of the two configurations.",
-            _table(
-                ["change", "before, µs", "after", "saved", "at most", "frozen", "calibration"],
-                [[*_row(r, ("frozen",)), "one of them" if r["seen"] else "none"] for r in campaign],
-            ),
-        ]
-    ) + "\n"  # fmt: skip
+    blocks = (
+        _bounds(result),
+        _models(result),
+        table(["change", "before, µs", "after", "saved", "at most", *MODELS],
+              [_row(r, MODELS) for r in ladder]),
+        "On the campaign, per as many images; calibration: whether the frozen model has seen one "
+        "of the two configurations.",
+        table(["change", "before, µs", "after", "saved", "at most", "frozen", "calibration"],
+              [[*_row(r, ("frozen",)), "one of them" if r["seen"] else "none"] for r in campaign]),
+    )  # fmt: skip
+    return "\n\n".join(block.strip() for block in blocks) + "\n"
 
 
 def _us(seconds: float) -> str:
     return f"{1e6 * seconds:.0f}"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
 def _row(r: dict[str, Any], models: tuple[str, ...]) -> list[str]:
@@ -76,9 +62,9 @@ def _bounds(r: dict[str, Any]) -> str:
     return (
         f"**Bounds** ({b['pairs']} pairs): {b['hold']} hold within the noise of launches, "
         f"{b['strictly']} strictly; where something was saved it was "
-        f"{_percent(sorted(gains)[len(gains) // 2])} of the bound in the median. Launches of one "
-        f"configuration differ by {_percent(noise['blocking'])} where the host waits, "
-        f"{_percent(noise['queued'])} where it queues, {_percent(noise['replayed'])} where it "
+        f"{percent(sorted(gains)[len(gains) // 2])} of the bound in the median. Launches of one "
+        f"configuration differ by {percent(noise['blocking'])} where the host waits, "
+        f"{percent(noise['queued'])} where it queues, {percent(noise['replayed'])} where it "
         f"replays (standard deviations); noise is 1.645 of them."
     )
 
@@ -96,9 +82,9 @@ def _models(r: dict[str, Any]) -> str:
          "the campaign: of other machines and an older collection than the calibration"),
     ]  # fmt: skip
     lines = [
-        [name, where, f"{k['told']} of {k['pairs']}", _percent(k["mean_error"]),
-         _percent(k["largest_error"]), _percent(k["mean_alone"]), _percent(k["mean_gap"]),
-         f"{k['right_sign']} of {k['told']}", _percent(k["inside"])]
+        [name, where, f"{k['told']} of {k['pairs']}", percent(k["mean_error"]),
+         percent(k["largest_error"]), percent(k["mean_alone"]), percent(k["mean_gap"]),
+         f"{k['right_sign']} of {k['told']}", percent(k["inside"])]
         for name, k, where in kinds
     ]  # fmt: skip
     return (
@@ -106,11 +92,11 @@ def _models(r: dict[str, Any]) -> str:
         "the report before; alone: of the model's own prediction of it, which takes nothing from "
         "that report; of the saving: as a share of the batch before; inside: pairs of launches "
         "whose saving is in the 90 % interval of the next launch.\n\n"
-        + _table(
+        + table(
             ["model", "judged on", "told", "mean error", "largest", "alone",
              "mean error of the saving", "right sign", "inside"],
             lines,
         )
-        + "\n\nMedians over launches; in brackets the 90 % interval of another launch's saving, "
+        + "\nMedians over launches; in brackets the 90 % interval of another launch's saving, "
         "and by how much the batch after the change is missed."
     )  # fmt: skip
