@@ -29,7 +29,7 @@ esac
 case "$*" in *hierarchical*) echo "no such kernel"; exit 1 ;; esac
 "$@" || exit 1
 case "$*" in
-    *"profiled_trainer $BLIND "*) echo "==WARNING== No kernels were profiled." >"$log"; exit ;;
+    *"--trainer-with $BLIND "*) echo "==WARNING== No kernels were profiled." >"$log"; exit ;;
 esac
 { echo "==PROF== Connected to process 5 (/somewhere/python3)"; cat "$TABLE"; } >"$log"
 """

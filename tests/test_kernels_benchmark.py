@@ -98,7 +98,7 @@ def test_a_rehearsal_writes_a_row_for_every_kernel(tmp_path: Path) -> None:
 
 
 def test_a_picture_is_drawn_from_counters(tmp_path: Path) -> None:
-    from benchmarks.gemm import picture as gemm_picture
+    from benchmarks.gemm import counters as gemm_picture
 
     rows = [
         {"kernel": name, "what": "square", "m": 4096, "H": None, "dtype": "float32",

@@ -15,11 +15,11 @@ from trainer_helpers import environment, mpirun_command
 from benchmarks.ladder import __main__ as main
 from benchmarks.ladder import configurations as ladder
 from benchmarks.ladder import floor as ladder_floor
-from benchmarks.ladder import notes as ladder_notes
 from benchmarks.ladder import reference as ladder_check
 from benchmarks.ladder import report as ladder_report
 from benchmarks.ladder import rows as ladder_rows
-from benchmarks.ladder import targets as ladder_targets
+from benchmarks.ladder import sections as ladder_notes
+from benchmarks.ladder import sections as ladder_targets
 from benchmarks.ladder.cell import batches_of_visit
 from trainer.data import synthetic
 from trainer.mpi import Communicator

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from perfmodel.base.table import Column, Table, render
+from perfmodel.base.table import Column, Kind, Table, render
 
 
 def put(page: Path, script: str, made: str, name: str = "") -> None:
@@ -64,18 +64,18 @@ def markdown(columns: str | Iterable[str], rows: Iterable[tuple[Any, ...]]) -> s
         it: `int`, `float.2` and `percent.0` with digits, else a unit; nothing behind it is text.
     """
     titles = columns.split("; ") if isinstance(columns, str) else columns
-    return render(Table("", tuple(map(_column, titles)), tuple(rows)), "markdown").strip()
+    found = tuple(_column(str(i), title) for i, title in enumerate(titles))
+    return render(Table("", found, tuple(rows)), "markdown").strip()
 
 
-def _column(said: str) -> Column:
+def _column(key: str, said: str) -> Column:
     title, equals, what = said.rpartition("=")
     kind, _, digits = what.partition(".")
-    more = {"digits": int(digits)} if digits else {}
     if not equals:
-        return Column(said, said)
-    if kind in ("int", "float", "percent", "text"):
-        return Column(title, title, kind, **more)
-    return Column(title, title, "si", kind, **more)
+        return Column(key, said)
+    kinds: dict[str, Kind] = {"int": "int", "float": "float", "percent": "percent", "text": "text"}
+    unit = "" if kind in kinds else kind
+    return Column(key, title, kinds.get(kind, "si"), unit, digits=int(digits) if digits else None)
 
 
 def percent(value: float | None, digits: int = 1, *, signed: bool = False) -> str:

@@ -55,14 +55,10 @@ def convergence(
                 if thin and not _milestone(record["epoch"], config.epochs):
                     continue
                 yield {
-                    "backend": (backend or NumpyBackend()).name,
-                    "hidden_size": hidden,
-                    "batch_size": config.batch_size,
-                    "learning_rate": rate,
-                    "dtype": config.dtype,
-                    "seed": config.seed,
-                    **record,
-                }
+                    "backend": (backend or NumpyBackend()).name, "hidden_size": hidden,
+                    "batch_size": config.batch_size, "learning_rate": rate,
+                    "dtype": config.dtype, "seed": config.seed, **record,
+                }  # fmt: skip
 
 
 def _milestone(epoch: int, last: int) -> bool:
@@ -100,20 +96,14 @@ def parallel(
             ).run()
             for at, (state, reference) in enumerate(zip(states, wanted_states, strict=True)):
                 yield {
-                    "backend": backend.name,
-                    "ranks": comm.size,
-                    "dtype": config.dtype,
-                    "batch_size": config.batch_size,
-                    "seed": config.seed,
-                    "hidden_size": hidden,
-                    "learning_rate": rate,
-                    "epoch": at + 1,
-                    "loss": found.epochs[at]["loss"],
+                    "backend": backend.name, "ranks": comm.size, "dtype": config.dtype,
+                    "batch_size": config.batch_size, "seed": config.seed, "hidden_size": hidden,
+                    "learning_rate": rate, "epoch": at + 1, "loss": found.epochs[at]["loss"],
                     "precision_test": found.epochs[at]["precision_test"],
                     "sequential_loss": wanted.epochs[at]["loss"],
                     "sequential_precision_test": wanted.epochs[at]["precision_test"],
                     **relative_errors(state.parameters, reference.parameters, one),
-                }
+                }  # fmt: skip
         comm.yielding_barrier()
 
 
@@ -140,15 +130,11 @@ def discrepancy(
                 errors = relative_errors(state.parameters, reference.parameters, base)
                 for parameter, error in errors.items():
                     yield {
-                        "learning_rate": rate,
-                        "hidden_size": base.hidden_size,
-                        "batch_size": base.batch_size,
-                        "dtype": base.dtype,
-                        "variant": variant,
-                        "epoch": reference.epoch,
-                        "parameter": parameter,
+                        "learning_rate": rate, "hidden_size": base.hidden_size,
+                        "batch_size": base.batch_size, "dtype": base.dtype, "variant": variant,
+                        "epoch": reference.epoch, "parameter": parameter,
                         "max_relative_error": error,
-                    }
+                    }  # fmt: skip
 
 
 def _snapshots(config: Config, dataset: Dataset, start: State | None = None) -> list[State]:

@@ -11,16 +11,16 @@ benchmarks/results/verify_gpu.json.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import folders
+from benchmarks.common import folders, results
 
 DOCUMENT = ["--hidden-size", "512", "--batch-size", "3000", "--backend", "cupy"]
 
@@ -46,46 +46,28 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--output", type=Path, default=folders.RESULTS / "verify_gpu.json")
     args = parser.parse_args()
-    rows = json.loads(args.output.read_text())["rows"] if args.output.exists() else []
+    rows = results.read(args.output).get("rows", [])
     record: dict[str, Any] = {}
-    for ranks in args.ranks:
-        for dtype in ("float32", "float64"):
-            record = train(ranks, "--dtype", dtype, "--learning-rate", "0.01", "--verify")
-            verify = record["verify"]
-            rows.append(
-                {
-                    "ranks": ranks,
-                    "dtype": dtype,
-                    "learning_rate": 0.01,
-                    "epochs": 1,
-                    "max_relative_error": verify["max_relative_error"],
-                    "bound": verify["bound"],
-                    "passed": verify["passed"],
-                    "precision_test": verify["precision_test"],
-                }
-            )
-            print(json.dumps(rows[-1]), flush=True)
+    for ranks, dtype in itertools.product(args.ranks, ("float32", "float64")):
+        record = train(ranks, "--dtype", dtype, "--learning-rate", "0.01", "--verify")
+        kept = ("max_relative_error", "bound", "passed", "precision_test")
+        setting = {"ranks": ranks, "dtype": dtype, "learning_rate": 0.01, "epochs": 1}
+        rows.append({**setting, **{name: record["verify"][name] for name in kept}})
+        print(json.dumps(rows[-1]), flush=True)
     long = train(args.ranks[-1], "--learning-rate", "0.2", "--epochs", "40")
-    rows.append(
-        {
-            "ranks": args.ranks[-1],
-            "dtype": "float32",
-            "learning_rate": 0.2,
-            "epochs": 40,
-            "precision_test": long["epochs"][-1]["precision_test"],
-            "precision_train": long["epochs"][-1]["precision_train"],
-            "train_s": long["timings"]["train"],
-        }
-    )
+    last = long["epochs"][-1]
+    rows.append({
+        "ranks": args.ranks[-1], "dtype": "float32", "learning_rate": 0.2, "epochs": 40,
+        "precision_test": last["precision_test"], "precision_train": last["precision_train"],
+        "train_s": long["timings"]["train"],
+    })  # fmt: skip
     print(json.dumps(rows[-1]), flush=True)
-    result = {
-        "command": "python -m benchmarks.convergence.verify_gpu --ranks ...",
-        "date": datetime.now(UTC).date().isoformat(),
+    results.write(args.output, {
+        "command": results.command("convergence.verify_gpu", ["--ranks", "..."]),
+        "date": results.today(),
         "machine": {"gpu": record["versions"]["gpu"], "cores": os.cpu_count()},
-        "versions": record["versions"],
-        "rows": rows,
-    }
-    args.output.write_text(json.dumps(result, indent=1) + "\n")
+        "versions": record["versions"], "rows": rows,
+    })  # fmt: skip
 
 
 if __name__ == "__main__":

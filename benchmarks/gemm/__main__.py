@@ -11,16 +11,14 @@ there from one product to the next; larger ones rotate through buffers of three 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import folders
+from benchmarks.common import folders, results
 from benchmarks.gemm.bench import ROUNDS, Gpu, Rehearsal
 from benchmarks.gemm.problems import (
     CEILINGS,
@@ -108,14 +106,6 @@ def show(rows: list[dict[str, Any]]) -> None:
         )
 
 
-def _words(given: list[str]) -> list[str]:
-    """Return the command line without where the results go."""
-    if "--out" not in given:
-        return given
-    at = given.index("--out")
-    return given[:at] + given[at + 2 :]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
@@ -128,11 +118,8 @@ def main() -> None:
     began = time.perf_counter()
     bench = Rehearsal() if args.dry_run else Gpu()
     problems = [*squares((16, 32)), *network(24, 40)] if args.dry_run else everything()
-    wanted = [
-        p
-        for p in problems
-        if args.what == "all" or (p.what == "square") == (args.what == "squares")
-    ]
+    kinds = {"all": (True, False), "squares": (True,), "network": (False,)}[args.what]
+    wanted = [p for p in problems if (p.what == "square") in kinds]
     todo = [(p, dtype, kernels(p, dtype, args.kernels)) for dtype in args.dtypes for p in wanted]
     gemms = warm(bench, todo)
     compiled = time.perf_counter() - began
@@ -143,24 +130,18 @@ def main() -> None:
         show(rows[-len(names) :])
     small = Problem("host", 10, 64, 32)
     result = {
-        "command": " ".join(["python -m benchmarks.gemm", *_words(sys.argv[1:])]),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        **bench.describe(),
-        "ceilings": CEILINGS,
-        "measured": ceilings,
-        "inputs": INPUTS,
-        "item_bytes": ITEM_BYTES,
+        "command": results.command("gemm", sys.argv[1:]), "date": results.now(),
+        **bench.describe(), "ceilings": CEILINGS, "measured": ceilings,
+        "inputs": INPUTS, "item_bytes": ITEM_BYTES,
         "host_s_per_launch": {
             name: bench.host_s(gemm, bench.operands(small, dtype, 0)[0])
             for (name, dtype), gemm in gemms.items() if dtype == "float32"
         },
-        "compile_s": compiled,
-        "run_s": time.perf_counter() - began,
-        "rows": rows,
+        "compile_s": compiled, "run_s": time.perf_counter() - began, "rows": rows,
     }  # fmt: skip
     out = args.out or (None if args.dry_run else folders.RESULTS / "gemm.json")
     if out:
-        out.write_text(json.dumps(result, indent=1) + "\n")
+        results.write(out, result)
     print(f"{len(rows)} rows in {result['run_s']:.0f} s ({compiled:.0f} s to compile)")
 
 

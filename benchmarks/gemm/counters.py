@@ -11,25 +11,59 @@ Counters: benchmarks/results/gemm_counters.json; picture: docs/images/gemm_roofl
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
-import sys
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import folders
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from benchmarks.common import folders, results
 from benchmarks.common.ncu import Failed, collect
-from benchmarks.gemm.problems import Problem, network, squares, worth_measuring
+from benchmarks.common.processes import module
+from benchmarks.gemm.problems import (
+    HBM_BYTES_PER_S,
+    PEAK_FLOPS_PER_S,
+    Problem,
+    network,
+    squares,
+    worth_measuring,
+)
 from perfmodel.analysis.counters import METRICS, SCALAR, TENSOR, Counted
 from perfmodel.readers.ncu import Launch, parse
+from perfmodel.render.plot import panels, save
+from perfmodel.render.plot.scales import apply
+from perfmodel.render.plot.style import (
+    GREY,
+    INK,
+    MARKERS,
+    PALETTE,
+    TEXT_PT,
+    finish,
+    legend_look,
+    put_title,
+    size_pt,
+)
 from trainer.kernels import GEMMS, MATHS
 
 RESULTS = folders.RESULTS / "gemm_counters.json"
 PICTURE = folders.IMAGES / "gemm_roofline.png"
 MARKER = "marker"
 SCALAR_UNITS, TENSOR_UNITS = tuple(SCALAR), tuple(TENSOR)
+L1_BYTES_PER_S = 132 * 128 * 1.98e9
+"""132 multiprocessors, 128 bytes a clock each (Hopper tuning guide), at the boost clock."""
+
+LEVELS = {"dram_bytes": "full", "l2_bytes": "left", "l1_bytes": "none"}
+"""How much of a marker is filled."""
+
+NAMES = {"dram_bytes": "HBM", "l2_bytes": "L2", "l1_bytes": "L1"}
+ORDER = ("naive", "tiled", "register", "hierarchical", "thin", "cublas")
+PANELS = (
+    ("4096³, fp32", lambda r: r["what"] == "square" and r["m"] == 4096),
+    ("GEMMs of H = 512, B' = 1500, fp32", lambda r: r["H"] == 512),
+)
 
 
 def products(launches: Iterable[Launch]) -> list[list[Launch]]:
@@ -104,7 +138,7 @@ def profile(ncu: str) -> str:
         ncu, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
         "--profile-from-start", "off",
     ]  # fmt: skip
-    program = [sys.executable, "-m", "benchmarks.gemm.counters", "--launch"]
+    program = module("gemm.counters", "--launch")
     try:
         return collect(words, program, METRICS, None)[0]
     except Failed as error:
@@ -126,6 +160,67 @@ def rows(text: str, planned: list[tuple[str, str, Problem]]) -> list[dict[str, A
     ]  # fmt: skip
 
 
+# --- drawing
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Draw FLOP/s over FLOP/byte of each memory level: a panel of squares, one of the network."""
+    axes = panels("double", 3.6, columns=2, letters=False)
+    for ax, (title, belongs) in zip(axes, PANELS, strict=True):
+        shown = [r for r in rows if r["dtype"] == "float32" and belongs(r)]
+        apply(ax, (0.1, 3e3, 5e10, 1.6e14))
+        finish(ax, "Arithmetic intensity of a level (FLOP/byte)", "Performance (FLOP/s)")
+        for row in shown:
+            _points(ax, row)
+        put_title(ax, title, size_pt(ax)[0])
+    handles = _legend(rows)
+    axes[0].figure.legend(handles=handles, loc="outside lower center", ncols=9,
+                          **legend_look(handles=handles))  # fmt: skip
+    for ax in axes:
+        _roofs(ax)
+    save(axes[0], path.parent, path.stem, ("png",))
+
+
+def _roofs(ax: Axes) -> None:
+    peak, x = PEAK_FLOPS_PER_S["float32"], np.geomspace(0.1, 3e3, 200)
+    for name, bandwidth in (("HBM 4.8 TB/s", HBM_BYTES_PER_S), ("L1 33 TB/s", L1_BYTES_PER_S)):
+        ax.plot(x, np.minimum(peak, bandwidth * x), color=GREY, lw=1.1)
+        size_pt(ax)  # lays out: the angle of the line depends on the size of the axes
+        low, high = ax.transData.transform([(1.0, bandwidth), (10.0, 10 * bandwidth)])
+        angle = np.degrees(np.arctan2(*(high - low)[::-1]))
+        ax.annotate(name, (0.12, 0.12 * bandwidth), (-2, 2), textcoords="offset points",
+                    rotation=angle, rotation_mode="anchor", fontsize=TEXT_PT, color=INK,
+                    in_layout=False)  # fmt: skip
+    ax.annotate("fp32 67 TFLOP/s", (x[-1], peak), (-2, 2), textcoords="offset points", ha="right",
+                fontsize=TEXT_PT, color=INK)  # fmt: skip
+
+
+def _points(ax: Axes, row: dict[str, Any]) -> None:
+    """Three points at one height, joined: the kernel's intensity at each level."""
+    if not row["time_s"] or not row["flops"]:
+        return
+    place = ORDER.index(row["kernel"])
+    style = {"color": PALETTE[place], "marker": MARKERS[place], "markersize": 6}
+    rate = row["flops"] / row["time_s"]
+    found = [(level, row["flops"] / row[level]) for level in LEVELS if row[level]]
+    ax.plot([x for _, x in found], [rate] * len(found), color=style["color"], linewidth=0.8)
+    for level, x in found:
+        ax.plot([x], [rate], linestyle="", fillstyle=LEVELS[level], **style)
+
+
+def _legend(rows: list[dict[str, Any]]) -> list[Line2D]:
+    there = {r["kernel"] for r in rows if r["dtype"] == "float32"}
+    kernels = [
+        Line2D([], [], linestyle="", marker=MARKERS[i], color=PALETTE[i], label=name)
+        for i, name in enumerate(ORDER) if name in there
+    ]  # fmt: skip
+    levels = [
+        Line2D([], [], linestyle="", marker="o", color=INK, fillstyle=fill, label=NAMES[level])
+        for level, fill in LEVELS.items()
+    ]
+    return kernels + levels
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
@@ -140,17 +235,15 @@ def main() -> None:
     if not args.draw:
         text = args.csv.read_text() if args.csv else profile(args.ncu)
         result = {
-            "command": "python -m benchmarks.gemm.counters",
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": results.command("gemm.counters"),
+            "date": results.now(),
             "metrics": METRICS,
             "clocks": "not locked (--clock-control none); each kernel alone, caches flushed before",
             "rows": rows(text, plan()),
         }
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+        results.write(RESULTS, result)
         print(f"{RESULTS.relative_to(folders.ROOT)}: {len(result['rows'])} products")
-    from benchmarks.gemm.picture import draw
-
-    draw(json.loads(RESULTS.read_text())["rows"], PICTURE)
+    draw(results.read(RESULTS)["rows"], PICTURE)
     print(PICTURE.relative_to(folders.ROOT))
 
 

@@ -9,16 +9,14 @@ ones: the tools slow a kernel down a hundredfold. Writes benchmarks/results/sani
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import shutil
 import subprocess
-import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import folders
+from benchmarks.common import folders, results
+from benchmarks.common.processes import module
 
 RESULTS = folders.RESULTS / "sanitize.json"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -70,15 +68,7 @@ def steps(math: str) -> None:
 
 def check(sanitizer: str, tool: str) -> dict[str, Any]:
     """Run one tool; return its summary."""
-    command = [
-        sanitizer,
-        "--tool",
-        tool,
-        sys.executable,
-        "-m",
-        "benchmarks.gemm.sanitize",
-        "--launch",
-    ]
+    command = [sanitizer, "--tool", tool, *module("gemm.sanitize", "--launch")]
     done = subprocess.run(command, cwd=folders.ROOT, capture_output=True, text=True)
     said = done.stdout + done.stderr
     found = re.search(r"(?:ERROR SUMMARY|RACECHECK SUMMARY): (\d+)", said)
@@ -111,14 +101,10 @@ def main() -> None:
         import cupy
 
         device = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
-        result = {
-            "command": "python -m benchmarks.gemm.sanitize",
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "device": device,
-            "versions": {"cupy": cupy.__version__},
-            "rows": rows,
-        }
-        args.out.write_text(json.dumps(result, indent=1) + "\n")
+        results.write(args.out, {
+            "command": results.command("gemm.sanitize"), "date": results.now(), "device": device,
+            "versions": {"cupy": cupy.__version__}, "rows": rows,
+        })  # fmt: skip
 
 
 if __name__ == "__main__":

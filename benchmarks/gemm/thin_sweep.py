@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import folders
+from benchmarks.common import folders, results
 from benchmarks.gemm.bench import Gpu
 from benchmarks.gemm.problems import Problem, network
 from trainer.errors import DeviceError
@@ -161,11 +159,10 @@ def main() -> None:
             speedup = peer / r["median_s"]
             print(f"  {1e6 * r['median_s']:8.2f} us {speedup:6.2f} x cuBLAS  {r['kernel']}")
         rows += found
-    args.out.write_text(json.dumps({
-        "command": "python -m benchmarks.gemm.thin_sweep",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    results.write(args.out, {
+        "command": results.command("gemm.thin_sweep"), "date": results.now(),
         **bench.describe(), "seconds": time.perf_counter() - began, "rows": rows,
-    }, indent=1) + "\n", encoding="utf-8")  # fmt: skip
+    })  # fmt: skip
 
 
 if __name__ == "__main__":

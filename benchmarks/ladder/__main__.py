@@ -19,11 +19,10 @@ import shlex
 import sys
 import traceback
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import folders
+from benchmarks.common import folders, results
 from benchmarks.ladder.configurations import PEERS, RUNGS, SIZES, Cell
 
 RESULTS = folders.RESULTS / "ladder.json"
@@ -91,11 +90,8 @@ def versions(backend: Any) -> dict[str, Any]:
 
 def command(ranks: int, words: list[str]) -> str:
     """Return how to do this again; where results go is left out."""
-    kept = list(words)
-    if "--out" in kept:
-        at = kept.index("--out")
-        del kept[at : at + 2]
-    return shlex.join(["mpirun", "-n", str(ranks), "python", "-m", "benchmarks.ladder", *kept])
+    called = results.command("ladder", [shlex.quote(word) for word in words])
+    return f"mpirun -n {ranks} {called}"
 
 
 def main() -> None:
@@ -147,7 +143,7 @@ def run(options: Options, comm: Any) -> None:
     clock.say(f"ceilings: {ceilings}")
     options.run = {
         "command": command(comm.size, sys.argv[1:]),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": results.now(),
         "ranks": comm.size,
         "cores": os.cpu_count(),
         "environment": {k: v for k, v in os.environ.items() if k.startswith("NCCL_")},

@@ -16,10 +16,7 @@ from benchmarks.common import folders
 from benchmarks.common.pages import microseconds, short, table
 from benchmarks.common.results import called
 from benchmarks.ladder.configurations import RUNGS, Rung
-from benchmarks.ladder.gemms import products
-from benchmarks.ladder.notes import notes
-from benchmarks.ladder.profiles import profiles
-from benchmarks.ladder.targets import sweep, targets
+from benchmarks.ladder.sections import notes, products, profiles, sweep, targets
 
 Row = dict[str, Any]
 Cells = dict[tuple[int, int, int, str], dict[str, Row]]

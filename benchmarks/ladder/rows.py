@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.ladder.notes import noted
+from benchmarks.common import results
 
+Row = dict[str, Any]
 KEY: Final = ("rung", "H", "B", "p", "dtype")
 """What a row is about: a later run replaces the rows it repeats."""
 
@@ -92,6 +92,22 @@ def make_row(
     return row
 
 
+def noted(note: dict[str, Any], rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that a note is about: those of its runs that were not measured again.
+
+    Notes say what is to be known of rows, such as a kernel that was fixed afterwards. They are
+    written into ladder.json by hand: `text`, `runs` (their names), `rungs`, and `H` and `dtype` if
+    only some are meant. A note leaves the file with the last of its rows.
+    """
+    return [
+        row
+        for row in rows
+        if row["run"] in note["runs"]
+        and row["rung"] in note["rungs"]
+        and all(row[key] in note.get(key, [row[key]]) for key in ("H", "dtype"))
+    ]
+
+
 def merge(
     record: dict[str, Any], run: dict[str, Any], rows: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
@@ -115,21 +131,5 @@ def _order(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def write(path: Path, run: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
-    """Merge rows into the file at `path`, whole or not at all."""
-    record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    merged = merge(record, run, rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".partial")
-    temporary.write_text(json.dumps(rounded(merged), indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)
-
-
-def rounded(value: Any) -> Any:
-    """Return JSON types with floats of six significant digits: the rest is noise."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: rounded(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [rounded(inner) for inner in value]
-    return value
+    """Merge rows into the file at `path`; of floats six significant digits: the rest is noise."""
+    results.write(path, merge(results.read(path), run, rows), digits=6)

@@ -10,7 +10,6 @@ that others slow down slows both.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import platform
@@ -22,7 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common import folders
+from benchmarks.common import folders, results
+from benchmarks.common.processes import module
 
 RATE, REGULARIZATION = 0.01, 1e-4
 
@@ -149,7 +149,7 @@ def measure(name: str, arguments: list[str], threads: int, patience_s: float) ->
         pass
     env = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.ladder.step_cpu", "--worker", name, *arguments],
+        module("ladder.step_cpu", "--worker", name, *arguments),
         cwd=folders.ROOT, capture_output=True, text=True, check=True, env=env,
     )  # fmt: skip
     return {**json.loads(done.stdout), "busy_before": busy}
@@ -210,23 +210,17 @@ def main() -> None:
         print(f"{name:15} {1e3 * rows[-1]['seconds_median']:8.2f} ms   "
               f"numpy / this {rows[-1]['numpy_over_this_median']:.3f}")  # fmt: skip
     record = {
-        "command": " ".join(["python -m benchmarks.ladder.step_cpu", *sys.argv[1:]]),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": results.command("ladder.step_cpu", sys.argv[1:]),
+        "date": results.now(),
         "machine": {
-            "processor": processor(), "cores": len(os.sched_getaffinity(0)),
+            "processor": results.processor(), "cores": len(os.sched_getaffinity(0)),
             "system": platform.platform(),
         },
         "versions": versions(),
         "busiest_before_a_process": max(r[n]["busy_before"] for r in rounds for n in STEPS),
         "rows": rows,
     }  # fmt: skip
-    sizes.out.parent.mkdir(parents=True, exist_ok=True)
-    sizes.out.write_text(json.dumps(record, indent=1) + "\n")
-
-
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), "unknown")
+    results.write(sizes.out, record)
 
 
 if __name__ == "__main__":

@@ -23,11 +23,10 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.common import folders
+from benchmarks.common import folders, results
 from benchmarks.common.results import run_parts
 from perfmodel.workloads.networks import NETWORKS, network
 
@@ -106,8 +105,8 @@ def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:
     except Exception as problem:  # what was measured until then is kept
         problems.append(f"ended by {problem!r}"[:300])
     return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": f"python -m benchmarks.layers --part {part}",
+        "date": results.now(),
+        "command": results.command("layers", ["--part", part]),
         "seconds": round(time.monotonic() - began, 1), "problems": problems,
         "about": Device().about(cudnn_benchmark=False, channels_last=False),
         "rows": rows,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.common import folders
-from benchmarks.common.pages import put_parts
+from benchmarks.common.pages import markdown, put_parts
 from benchmarks.common.results import called
 from perfmodel.analysis.judged import Measured, judge
-from perfmodel.base.table import Column, Table, render
 from perfmodel.machines.machine import Machine, known, named
 from perfmodel.models.paleo import DTYPES, platform, step
 from perfmodel.render.layers import Layers, kind, totals
@@ -46,14 +44,9 @@ def parts(results: Path) -> dict[str, str]:
 def counts() -> str:
     """Return the golden table, of one image."""
     columns = (
-        Column("net", "network"), Column("params", "parameters", "int"),
-        Column("conv_macs", "conv MACs", "int"), Column("fc_macs", "FC MACs", "int"),
-        Column("share", "conv share", "percent", digits=2),
-        Column("forward", "forward", "si", "FLOP"), Column("training", "training", "si", "FLOP"),
-        Column("activations", "activations", "int"),
-        Column("held", "held by a step", "si", "B"),
-        Column("intensity", "FLOP/byte, forward", "float", digits=1),
-        Column("thirty_two", "of 32 images", "float", digits=1),
+        "network; parameters=int; conv MACs=int; FC MACs=int; conv share=percent.2; "
+        "forward=FLOP; training=FLOP; activations=int; held by a step=B; "
+        "FLOP/byte, forward=float.1; of 32 images=float.1"
     )  # fmt: skip
     rows = []
     for name in NETWORKS:
@@ -63,19 +56,14 @@ def counts() -> str:
              t["training_flops"], t["activations"], t["held_bytes"], t["forward_flops_per_byte"],
              many["forward_flops_per_byte"])
         )  # fmt: skip
-    return _markdown(columns, rows)
+    return markdown(columns, rows)
 
 
 def k80() -> str:
     """Return the time of one image's forward pass on a K80, in both precisions."""
     columns = (
-        Column("net", "network"), Column("flops", "forward", "si", "FLOP"),
-        Column("single", "fp32: FLOP / peak", "si", "s"),
-        Column("single_one", "one of its GPUs", "si", "s"),
-        Column("single_paleo", "and bytes, one GPU", "si", "s"),
-        Column("double", "fp64: FLOP / peak", "si", "s"),
-        Column("double_one", "one of its GPUs", "si", "s"),
-        Column("double_paleo", "and bytes, one GPU", "si", "s"),
+        "network; forward=FLOP; fp32: FLOP / peak=s; one of its GPUs=s; and bytes, one GPU=s; "
+        "fp64: FLOP / peak=s; one of its GPUs=s; and bytes, one GPU=s"
     )  # fmt: skip
     machine, rows = named("k80"), []
     for name in ("alexnet", "vgg16", "vgg19", "googlenet", "resnet50"):
@@ -87,7 +75,7 @@ def k80() -> str:
             paleo_s = step(net, half, 1, DTYPES[dtype][0]).forward_s
             row += [board.compute_s(flops), half.compute_s(flops), paleo_s]
         rows.append((name, flops, *row))
-    return _markdown(columns, rows)
+    return markdown(columns, rows)
 
 
 def paleo(result: dict[str, Any]) -> str:
@@ -95,9 +83,8 @@ def paleo(result: dict[str, Any]) -> str:
     errors = paleo_errors(result)
     batches = sorted({e["batch"] for e in errors} - {FITTED})
     columns = (
-        Column("net", "network"), Column("math", "math"), Column("ppp", "PPP", "percent"),
-        *(Column(f"b{b}", f"{b} images", "percent", digits=0) for b in batches),
-        Column("cross", f"{FITTED} images, the other's PPP", "percent", digits=0),
+        "network", "math", "PPP=percent", *(f"{b} images=percent.0" for b in batches),
+        f"{FITTED} images, the other's PPP=percent.0",
     )  # fmt: skip
     rows = []
     for net, math in dict.fromkeys((e["net"], e["math"]) for e in errors):
@@ -121,7 +108,7 @@ def paleo(result: dict[str, Any]) -> str:
         f"launches, the median at 10 and 32 is {_with_floor(errors):.0%} instead of "
         f"{statistics.median(abs(e['error']) for e in errors if e['batch'] in (10, 32)):.0%}."
     )
-    return f"{_markdown(columns, rows)}\n\n{said}"
+    return f"{markdown(columns, rows)}\n\n{said}"
 
 
 def paleo_errors(result: dict[str, Any], overlapped: bool = False) -> list[dict[str, Any]]:
@@ -199,25 +186,22 @@ def _ways(rows: list[dict[str, Any]]) -> str:
         if r["mode"] in WAYS:
             cells.setdefault((r["net"], r["batch"], r["math"]), {})[r["mode"]] = r["total_s"]
     columns = (
-        Column("net", "network"), Column("batch", "images", "int"), Column("math", "math"),
-        *(Column(way, way, "si", "s") for way in WAYS),
-        Column("over", "synchronized / whole", "float", digits=2),
+        "network", "images=int", "math", *(f"{way}=s" for way in WAYS),
+        "synchronized / whole=float.2",
     )  # fmt: skip
     table = []
     for key, c in cells.items():
         both = "whole" in c and "synchronized" in c
         over = c["synchronized"] / c["whole"] if both else None
         table.append((*key, *(c.get(way) for way in WAYS), over))
-    return _markdown(columns, table) if table else ""
+    return markdown(columns, table) if table else ""
 
 
 def _slowest(rows: list[dict[str, Any]]) -> str:
     """One row per cell: the kinds' shares of the time of layers alone, and the longest layer."""
     columns = (
-        Column("net", "network"), Column("batch", "images", "int"), Column("math", "math"),
-        Column("conv", "convolutions", "percent"), Column("fc", "FC", "percent"),
-        Column("rest", "the rest", "percent"), Column("layer", "longest layer"),
-        Column("longest", "of all", "percent"),
+        "network; images=int; math; convolutions=percent; FC=percent; the rest=percent; "
+        "longest layer; of all=percent"
     )  # fmt: skip
     table = []
     for r in rows:
@@ -233,9 +217,7 @@ def _slowest(rows: list[dict[str, Any]]) -> str:
             (r["net"], r["batch"], r["math"], *(s / total for s in sums.values()),
              placed[slowest].name, times[slowest] / total)
         )  # fmt: skip
-    return (
-        f"Shares of the layers' time, each alone.\n\n{_markdown(columns, table)}" if table else ""
-    )
+    return f"Shares of the layers' time, each alone.\n\n{markdown(columns, table)}" if table else ""
 
 
 def _steps(result: dict[str, Any]) -> str:
@@ -243,11 +225,8 @@ def _steps(result: dict[str, Any]) -> str:
     if not rows:
         return ""
     columns = (
-        Column("net", "network"), Column("math", "math"), Column("batch", "images", "int"),
-        Column("total", "step", "si", "s"), Column("forward", "forward", "si", "s"),
-        Column("backward", "backward", "si", "s"), Column("update", "update", "si", "s"),
-        Column("ppp", f"PPP, of {FITTED} images", "percent"),
-        Column("error", "predicted with it", "percent", digits=0),
+        "network", "math", "images=int", "step=s", "forward=s", "backward=s", "update=s",
+        f"PPP, of {FITTED} images=percent", "predicted with it=percent.0",
     )  # fmt: skip
     errors = {(e["net"], e["math"], e["batch"]): e for e in paleo_errors({**result, "rows": rows})}
     table = []
@@ -258,7 +237,7 @@ def _steps(result: dict[str, Any]) -> str:
             (r["net"], r["math"], r["batch"], r["total_s"], r["forward_s"], r["backward_s"],
              r["update_s"], e.get("ppp"), error)
         )  # fmt: skip
-    return f"Training steps, and Paleo's error on them.\n\n{_markdown(columns, table)}"
+    return f"Training steps, and Paleo's error on them.\n\n{markdown(columns, table)}"
 
 
 def _machine(result: dict[str, Any]) -> Machine:
@@ -275,7 +254,3 @@ def _missing(read: dict[str, Any], part: str) -> str:
         f"Not measured yet{tried}. On a machine {where}: `python -m benchmarks.layers --part "
         f"{part}`."
     )
-
-
-def _markdown(columns: Sequence[Column], rows: Sequence[tuple[Any, ...]]) -> str:
-    return render(Table("", tuple(columns), tuple(rows)), "markdown").strip()

@@ -22,11 +22,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import folders
+from benchmarks.common import folders, results
+from benchmarks.common.processes import module
 from benchmarks.memory.model import fit_memory, held_out
 from perfmodel.base.errors import PerfmodelError
 
@@ -42,8 +42,7 @@ FITTED_HIDDEN, FITTED_SIZES = (128, 2048), (1500, 24000)
 def worker(part: str, device: str) -> list[dict[str, Any]]:
     """Run a worker; return its lines."""
     backend = {"mlp": {"cuda": "cupy", "cpu": "numpy"}}.get(part, {}).get(device, device)
-    module = f"benchmarks.memory.{part}"
-    command = [sys.executable, "-m", module, str(BUDGET_S[part]), backend]
+    command = module(f"memory.{part}", BUDGET_S[part], backend)
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(command, cwd=folders.ROOT, stdout=out, stderr=err)
         try:
@@ -150,13 +149,13 @@ def fits_of_resnet(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [f for f in found if f]
 
 
-def with_fits(results: dict[str, Any]) -> dict[str, Any]:
+def with_fits(found: dict[str, Any]) -> dict[str, Any]:
     """Return results with the fits made anew."""
-    mlp = [r for r in results.get("mlp", []) if "hidden_size" in r]
+    mlp = [r for r in found.get("mlp", []) if "hidden_size" in r]
     return {
-        **results,
+        **found,
         "mlp_fits": fits_of_mlp(mlp[1:]),  # the first case comes twice: it loads libraries
-        "resnet_fits": fits_of_resnet(results.get("resnet", [])),
+        "resnet_fits": fits_of_resnet(found.get("resnet", [])),
     }
 
 
@@ -181,21 +180,20 @@ def main() -> None:
     add("--out", type=Path, default=folders.RESULTS / "memory.json")
     add("--reports", type=Path, default=folders.PROFILES / "memory", help="where reports go")
     c = parser.parse_args()
-    results = json.loads(c.out.read_text()) if c.out.exists() else {}
+    found = results.read(c.out)
     began = time.perf_counter()
     for part in c.parts:
         print(f"[{time.perf_counter() - began:5.1f} s] {part} ...", flush=True)
         try:
-            results[part] = (
+            found[part] = (
                 collect_reports(c.reports, c.device) if part == "report" else worker(part, c.device)
             )
         except Exception as error:  # what was measured so far is worth keeping
             print(f"{part}: {type(error).__name__}: {error}", file=sys.stderr)
-        results |= {"date": datetime.now(UTC).date().isoformat(), "gpu": gpu_name(),
-                    "command": "python -m benchmarks.memory"}  # fmt: skip
-        c.out.parent.mkdir(parents=True, exist_ok=True)
-        c.out.write_text(json.dumps(results, indent=1) + "\n")
-    c.out.write_text(json.dumps(with_fits(results), indent=1) + "\n")
+        found |= {"date": results.today(), "gpu": gpu_name(),
+                    "command": results.command("memory")}  # fmt: skip
+        results.write(c.out, found)
+    results.write(c.out, with_fits(found))
     print(f"[{time.perf_counter() - began:5.1f} s] {c.out}")
 
 

@@ -39,11 +39,10 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.common import folders
+from benchmarks.common import folders, results
 from benchmarks.common.results import run_parts
 
 RESULTS: Final = folders.RESULTS / "resnet.json"
@@ -252,8 +251,8 @@ def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:
     told = next((r["about"] for r in rows if "about" in r), {})
     measured = [r for r in rows if "about" not in r]
     return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["python -m benchmarks.resnet --part", part]),
+        "date": results.now(),
+        "command": results.command("resnet", ["--part", part]),
         "seconds": round(time.monotonic() - began, 1), "problems": [p for p in problems if p],
         "about": told, **more, "rows": medians(measured) if timed(part) else measured,
     }  # fmt: skip

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from benchmarks.common.pages import markdown
 from benchmarks.common.results import called
-from perfmodel.base.table import Column, Table, render
 from perfmodel.machines.machine import Machine
 from perfmodel.workloads.layers import Cost, total, training_bytes
 from perfmodel.workloads.networks import resnet
@@ -15,9 +15,7 @@ PEAKS: Final = {
 }  # fmt: skip
 """The ceiling of each math's products; bf16 has fp16's."""
 
-NETWORK: Final = (
-    Column("net", "network"), Column("batch", "images", "int"), Column("math", "math"),
-)  # fmt: skip
+NETWORK: Final = ("network", "images=int", "math")
 HOW: Final = {
     "time": "--part time",
     "counters": "--part counters",
@@ -67,7 +65,7 @@ def with_times(result: dict[str, Any], counts: list[dict[str, Any]]) -> list[dic
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[c.key] for c in NETWORK)
+    return row["net"], row["batch"], row["math"]
 
 
 def _heading(result: dict[str, Any], part: str, text: str) -> str:
@@ -78,10 +76,6 @@ def _heading(result: dict[str, Any], part: str, text: str) -> str:
         f"{text} {about['device']}, torch {about['torch']}, cuDNN {about['cudnn']}, "
         f"{result[part]['date'][:10]}; `{called(result[part]['command'])}`.{stopped}"
     )
-
-
-def _markdown(columns: tuple[Column, ...], rows: list[tuple[Any, ...]]) -> str:
-    return render(Table("", columns, tuple(rows)), "markdown").strip()
 
 
 def _torch(result: dict[str, Any]) -> str:
@@ -107,11 +101,8 @@ def _times(result: dict[str, Any], part: str, ceilings: Machine | None) -> str:
     if part not in result:
         return ""
     columns = (
-        *NETWORK, Column("total", "step", "si", "s"), Column("forward", "forward", "si", "s"),
-        Column("backward", "backward", "si", "s"), Column("sgd", "SGD", "si", "s"),
-        Column("images", "images/s", "float", digits=0),
-        Column("rate", "FLOPs of the layers per s", "si", "FLOP/s"),
-        Column("share", "of the peak", "percent"), Column("host", "host busy", "percent", digits=0),
+        *NETWORK, "step=s", "forward=s", "backward=s", "SGD=s", "images/s=float.0",
+        "FLOPs of the layers per s=FLOP/s", "of the peak=percent", "host busy=percent.0",
     )  # fmt: skip
     rows: list[tuple[Any, ...]] = []
     for r in result[part]["rows"]:
@@ -130,7 +121,7 @@ def _times(result: dict[str, Any], part: str, ceilings: Machine | None) -> str:
         "tuned": "**The same with cudnn.benchmark on and channels last**: cuDNN tries every "
         "algorithm.",
     }[part]
-    return f"{_heading(result, part, text)}\n\n{_markdown(columns, rows)}"
+    return f"{_heading(result, part, text)}\n\n{markdown(columns, rows)}"
 
 
 def _cold(result: dict[str, Any]) -> str:
@@ -160,31 +151,21 @@ def _memory(result: dict[str, Any]) -> str:
              r["device_bytes"], r["device_bytes"] / weights)
         )  # fmt: skip
     columns = (
-        *NETWORK[:2], Column("weights", "weights", "si", "B"),
-        Column("held", "the layers say", "si", "B"),
-        Column("allocated", "allocated", "si", "B"), Column("reserved", "reserved", "si", "B"),
-        Column("device", "in use on the GPU", "si", "B"),
-        Column("ratio", "in use / weights", "float", digits=0),
+        *NETWORK[:2], "weights=B", "the layers say=B", "allocated=B", "reserved=B",
+        "in use on the GPU=B", "in use / weights=float.0",
     )  # fmt: skip
     text = "**Memory of an fp32 step**: weights are what the study calls theoretical."
-    return f"{text}\n\n{_markdown(columns, rows)}" if rows else ""
+    return f"{text}\n\n{markdown(columns, rows)}" if rows else ""
 
 
 def _counters(result: dict[str, Any], counts: list[dict[str, Any]]) -> str:
     if not counts:
         return ""
     columns = (
-        *NETWORK, Column("kernels", "kernels", "int"),
-        Column("model", "layers: FLOPs", "si", "FLOP"),
-        Column("scalar", "FADD FMUL FFMA", "si", "FLOP"),
-        Column("tensor", "tensor cores", "si", "FLOP"),
-        Column("seen", "FADD FMUL FFMA / layers", "percent"),
-        Column("all", "counted / layers", "percent"),
-        Column("ideal", "layers: bytes", "si", "B"), Column("dram", "DRAM", "si", "B"),
-        Column("moved", "DRAM / layers", "percent"), Column("l2", "L2", "si", "B"),
-        Column("l1", "L1", "si", "B"), Column("intensity", "FLOP/byte", "float", digits=1),
-        Column("kernel_s", "kernels' time", "si", "s"), Column("step_s", "step, no ncu", "si", "s"),
-        Column("under_s", "step under ncu", "si", "s"),
+        *NETWORK, "kernels=int", "layers: FLOPs=FLOP", "FADD FMUL FFMA=FLOP", "tensor cores=FLOP",
+        "FADD FMUL FFMA / layers=percent", "counted / layers=percent", "layers: bytes=B", "DRAM=B",
+        "DRAM / layers=percent", "L2=B", "L1=B", "FLOP/byte=float.1", "kernels' time=s",
+        "step, no ncu=s", "step under ncu=s",
     )  # fmt: skip
     rows: list[tuple[Any, ...]] = []
     for r in with_times(result, counts):
@@ -202,7 +183,7 @@ def _counters(result: dict[str, Any], counts: list[dict[str, Any]]) -> str:
         "**What Nsight Compute counted of one step**: kernel replay, caches flushed before each "
         "kernel, clocks not locked."
     )
-    return f"{_heading(result, 'counters', text)}\n\n{_markdown(columns, rows)}"
+    return f"{_heading(result, 'counters', text)}\n\n{markdown(columns, rows)}"
 
 
 def _phases(result: dict[str, Any], counts: list[dict[str, Any]]) -> str:
@@ -218,12 +199,10 @@ def _phases(result: dict[str, Any], counts: list[dict[str, Any]]) -> str:
              r["dram_bytes"], r["kernel_time_s"])
         )  # fmt: skip
     columns = (
-        *NETWORK, Column("phase", "phase"), Column("kernels", "kernels", "int"),
-        Column("model", "layers: FLOPs", "si", "FLOP"), Column("flops", "counted", "si", "FLOP"),
-        Column("ideal", "layers: bytes", "si", "B"), Column("dram", "DRAM", "si", "B"),
-        Column("time", "kernels' time", "si", "s"),
+        *NETWORK, "phase", "kernels=int", "layers: FLOPs=FLOP", "counted=FLOP", "layers: bytes=B",
+        "DRAM=B", "kernels' time=s",
     )  # fmt: skip
-    return f"The same by phase.\n\n{_markdown(columns, rows)}" if rows else ""
+    return f"The same by phase.\n\n{markdown(columns, rows)}" if rows else ""
 
 
 def _over(part: float | None, whole: float | None) -> float | None:
@@ -249,14 +228,11 @@ def _of_gpus(result: dict[str, Any], ranks: int) -> str:
              _over(whole, together))
         )  # fmt: skip
     columns = (
-        NETWORK[0], Column("batch", "images per GPU", "int"), NETWORK[2],
-        Column("alone", "alone", "si", "s"), Column("ddp", f"{ranks} GPUs", "si", "s"),
-        Column("exposed", "longer by", "si", "s"),
-        Column("weak", "efficiency, every GPU its images", "percent"),
-        Column("strong", "speed-up, the same images", "float", digits=2),
+        NETWORK[0], "images per GPU=int", NETWORK[2], "alone=s", f"{ranks} GPUs=s", "longer by=s",
+        "efficiency, every GPU its images=percent", "speed-up, the same images=float.2",
     )  # fmt: skip
     text = (
         f"**{ranks} GPUs** (DistributedDataParallel over NCCL, rank 0): the step alone and "
         "together, in turn. The speed-up compares with one GPU on as many images as all have."
     )
-    return f"{_heading(result, part, text)}\n\n{_markdown(columns, rows)}"
+    return f"{_heading(result, part, text)}\n\n{markdown(columns, rows)}"

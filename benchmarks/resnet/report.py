@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from studies.resnet import Trial, machine_of, roof, roof_share, study
+from studies.resnet import Trial, machine_of, point, roof, roof_share, study
 from studies.resnet_errata import errata
 
 from benchmarks.common import folders
-from benchmarks.common.pages import put_parts
-from benchmarks.resnet import picture as resnet_picture
+from benchmarks.common.pages import markdown, put_parts
 from benchmarks.resnet.counts import counted
 from benchmarks.resnet.measured import measured, with_times
-from perfmodel.base.table import Column, Table, render
 from perfmodel.machines.machine import Machine, known
+from perfmodel.models.roofline import Point
+from perfmodel.render.plot import panels, roofline, save
 from perfmodel.workloads.layers import Cost, costs, total, training_bytes
 from perfmodel.workloads.networks import resnet
 
@@ -24,16 +23,18 @@ PAGE: Final = folders.DOCS / "resnet.md"
 SCRIPT: Final = "benchmarks.resnet --document"
 STUDIED: Final = ("resnet18", "resnet50")
 PICTURE: Final = "![Training steps under the roofs of {}](images/resnet_measured.png)"
+DRAWN: Final = {"fp32": "float32", "tf32": "tf32_tensor"}
+"""The ceiling of each math that is counted and drawn."""
 
 
 def write(results: Path) -> None:
     """Draw the pictures; replace what lies between the marks."""
     folder = folders.IMAGES
-    resnet_picture.published(folder)
+    draw_published(folder)
     result, counts = read(results)
     found = machine(result)
     if found:
-        resnet_picture.measured(steps(result, counts), found, folder)
+        draw_measured(steps(result, counts), found, folder)
     put_parts(PAGE, SCRIPT, parts(results))
 
 
@@ -42,7 +43,7 @@ def parts(results: Path) -> dict[str, str]:
     result, counts = read(results)
     found = machine(result)
     tables = measured(result, counts, found)
-    if found and any(map(resnet_picture.drawable, steps(result, counts))):
+    if found and any(map(drawable, steps(result, counts))):
         tables = f"{PICTURE.format(found.name)}\n\n{tables}"
     return {"published": published(), "layers": layers(), "measured": tables}
 
@@ -66,39 +67,28 @@ def machine(result: dict[str, Any]) -> Machine | None:
 
 def published() -> str:
     """Return the study's table, recomputed, and its errors."""
-    columns = [
-        Column("trial", "trial"), Column("time_s", "time", "si", "s"),
-        Column("bytes", "DRAM bytes", "si", "B"), Column("flops", "FLOP", "si", "FLOP"),
-        Column("intensity", "FLOP/byte", "float", digits=2),
-        Column("gflops", "GFLOP/s", "float", digits=2),
-        Column("ridge", "ridge", "float", digits=2),
-        Column("share", "time that the roof needs", "percent"),
-    ]  # fmt: skip
+    columns = (
+        "trial; time=s; DRAM bytes=B; FLOP=FLOP; FLOP/byte=float.2; GFLOP/s=float.2; "
+        "ridge=float.2; time that the roof needs=percent"
+    )  # fmt: skip
     rows = [_trial(t) for t in study().trials]
     wrong = [(e.claim, e.finding) for e in errata()]
-    text = [Column("claim", "the study says"), Column("finding", "its numbers say")]
-    tables = [_markdown(columns, rows), _memory(), _markdown(text, wrong)]
+    text = "the study says; its numbers say"
+    tables = [markdown(columns, rows), _memory(), markdown(text, wrong)]
     return "\n\n".join(tables)
 
 
 def _memory() -> str:
-    columns = [
-        Column("net", "network"), Column("gpus", "V100s", "int"),
-        Column("parameters", "parameters", "int"),
-        Column("printed", "their size, MB, as printed", "float", digits=2),
-        Column("size", "at 4 bytes", "si", "B", digits=4),
-        Column("used", "GPU memory, MB", "int"), Column("ratio", "ratio", "float", digits=1),
-    ]  # fmt: skip
+    columns = (
+        "network; V100s=int; parameters=int; their size, MB, as printed=float.2; at 4 bytes=B.4; "
+        "GPU memory, MB=int; ratio=float.1"
+    )  # fmt: skip
     rows = [
         (m.net, m.gpus, m.parameters, m.parameter_megabytes, 4 * m.parameters, m.used_megabytes,
          m.used_megabytes / m.parameter_megabytes)
         for m in study().memory
     ]  # fmt: skip
-    return _markdown(columns, rows)
-
-
-def _markdown(columns: Sequence[Column], rows: Sequence[tuple[Any, ...]]) -> str:
-    return render(Table("", tuple(columns), tuple(rows)), "markdown").strip()
+    return markdown(columns, rows)
 
 
 def _trial(t: Trial) -> tuple[Any, ...]:
@@ -113,10 +103,8 @@ def _trial(t: Trial) -> tuple[Any, ...]:
 def layers() -> str:
     """Return both networks by stage: parameters, MACs, FLOPs and bytes of one image."""
     columns = (
-        Column("net", "network"), Column("stage", "stage"), Column("output", "output"),
-        Column("parameters", "parameters", "int"), Column("macs", "MACs", "int"),
-        Column("forward", "forward", "si", "FLOP"), Column("backward", "backward", "si", "FLOP"),
-        Column("moved", "moved", "si", "B"), Column("held", "held", "si", "B"),
+        "network; stage; output; parameters=int; MACs=int; forward=FLOP; backward=FLOP; moved=B; "
+        "held=B"
     )  # fmt: skip
     rows: list[tuple[Any, ...]] = []
     for name in STUDIED:
@@ -133,8 +121,43 @@ def layers() -> str:
             shape = f"{s.channels} x {s.height} x {s.width}"
             rows.append((name, stage, shape, *_numbers(c), None))
         rows.append((name, "all", "", *_numbers(total(net)), training_bytes(net, 1)))
-    return _markdown(columns, rows)
+    return markdown(columns, rows)
 
 
 def _numbers(c: Cost) -> tuple[int, ...]:
     return (c.parameters, c.macs, c.forward_flops, c.backward_flops, c.moved_bytes)
+
+
+def draw_published(folder: Path) -> None:
+    """Draw a panel per machine: its fp32 roof and the study's two points."""
+    axes = panels("double", 3.4, columns=2, letters=False)
+    for ax, first in zip(axes, study().trials[::2], strict=True):
+        machine = machine_of(first)
+        points = [point(t) for t in study().trials if t.machine == machine.name]
+        roofline(roof(machine), points, ax=ax, title=f"{machine.name}, fp32, as published")
+    save(axes[0], folder, "resnet_published", ("png",))
+
+
+def draw_measured(rows: list[dict[str, Any]], machine: Machine, folder: Path) -> None:
+    """Draw a panel per math: counted FLOPs over DRAM bytes and over the unprofiled step's time."""
+    by_math = {m: [r for r in rows if r["math"] == m and drawable(r)] for m in DRAWN}
+    by_math = {m: found for m, found in by_math.items() if found}
+    if not by_math:
+        return
+    axes = panels("double", 4.4, columns=len(by_math), letters=False)  # with a legend below
+    for ax, (math, found) in zip(axes, by_math.items(), strict=True):
+        points = [
+            Point(
+                f"{r['net']}: {r['batch']} images", r["net"], machine.name,
+                r["flops"] / r["dram_bytes"], r["flops"] / r["total_s"],
+            )
+            for r in found
+        ]  # fmt: skip
+        title = f"{machine.name}, {math}: training steps"
+        roofline(roof(machine, DRAWN[math]), points, ax=ax, title=title)
+    save(axes[0], folder, "resnet_measured", ("png",))
+
+
+def drawable(row: dict[str, Any]) -> bool:
+    """Whether a row has all that a point needs, and a panel to lie in."""
+    return row["math"] in DRAWN and all(row.get(k) for k in ("flops", "dram_bytes", "total_s"))

@@ -17,12 +17,12 @@ from studies import ddp
 from studies.ddp_errata import errata
 
 from benchmarks.common import folders
-from benchmarks.common.pages import put_parts
+from benchmarks.common.pages import markdown, put_parts
 from benchmarks.scaling import resnet as scaling_resnet
 from perfmodel.analysis.bandwidth import Bandwidth, of_launches, of_machine
 from perfmodel.analysis.measure import Launch, launches_of
 from perfmodel.analysis.study import Series, Study, study
-from perfmodel.base.table import Column, Table, render
+from perfmodel.base.table import render
 from perfmodel.machines.measure.measurement import load
 from perfmodel.models.scaling_laws import fit, karp_flatt, weak_fraction
 from perfmodel.readers import read
@@ -67,11 +67,11 @@ def parts(campaign: Study) -> dict[str, str]:
     return {
         "published": published(),
         "resnet": scaling_resnet.section(RESULTS, reduced),
-        "campaign": f"{summary(campaign, 'strong')}\n{summary(campaign, 'weak')}",
-        "split": _markdown(split_table(campaign)),
-        "launches": f"{summary(launches, 'strong')}\n{summary(launches, 'weak')}",
+        "campaign": f"{summary(campaign, 'strong')}\n\n{summary(campaign, 'weak')}",
+        "split": render(split_table(campaign), "markdown"),
+        "launches": f"{summary(launches, 'strong')}\n\n{summary(launches, 'weak')}",
         "ladder": ladder_table(),
-        "bandwidth": _markdown(bandwidth_table(reduced)),
+        "bandwidth": render(bandwidth_table(reduced), "markdown"),
     }
 
 
@@ -88,16 +88,11 @@ def of_visits() -> Study:
     for row in read_in["launches"]:
         if row["recorded"] and "settings" in row:
             sizes = {k: v for k, v in row["sizes"].items() if k != "p"}
-            found.append(
-                Launch(
-                    label=f"{row['name']}, launch {row['launch']}",
-                    source="report",
-                    ranks=row["sizes"]["p"],
-                    sizes=sizes,
-                    settings=row["settings"],
-                    seconds=np.array([[row["batch_s"]]]),
-                )
-            )
+            found.append(Launch(
+                label=f"{row['name']}, launch {row['launch']}", source="report",
+                ranks=row["sizes"]["p"], sizes=sizes, settings=row["settings"],
+                seconds=np.array([[row["batch_s"]]]),
+            ))  # fmt: skip
     return study(found)
 
 
@@ -117,18 +112,10 @@ def ladder(hidden: int, batch: int) -> dict[str, dict[int, float]]:
 
 def published() -> str:
     """Return the study's tables recomputed, and its errors."""
-    runs = Table(
-        "",
-        (
-            Column("b", "batch per GPU", "int"),
-            Column("gpus", "GPUs", "int"),
-            Column("time_s", "time", "float", "s", digits=2),
-            Column("printed", "speed-up as printed", "float", digits=3),
-            Column("smaller", "time at the smaller batch / this", "float", digits=3),
-            Column("speedup", "T1 / Tp", "float", digits=3),
-            Column("efficiency", "efficiency", "percent"),
-            Column("serial", "serial fraction", "float", digits=3),
-        ),
+    runs = markdown(
+        "batch per GPU=int; GPUs=int; time (s)=float.2; speed-up as printed=float.3; "
+        "time at the smaller batch / this=float.3; T1 / Tp=float.3; efficiency=percent; "
+        "serial fraction=float.3",
         [
             (r.batch_per_gpu, r.gpus, r.time_s, r.speedup, ddp.against_smaller_batch(r),
              ddp.speedup(r), ddp.speedup(r) / r.gpus,
@@ -136,27 +123,14 @@ def published() -> str:
             for r in ddp.study().runs
         ],
     )  # fmt: skip
-    strong = Table(
-        "",
-        (
-            Column("B", "batch of all GPUs", "int"),
-            Column("gpus", "GPUs", "int"),
-            Column("one_s", "one GPU", "float", "s", digits=2),
-            Column("time_s", "these", "float", "s", digits=2),
-            Column("speedup", "strong speed-up", "float", digits=3),
-            Column("serial", "Karp-Flatt", "float", digits=3),
-        ),
-        [
-            (b.batch, b.gpus, a.time_s, b.time_s, s, karp_flatt(s, b.gpus))
-            for a, b, s in ddp.strong()
-        ],
-    )
-    said = Table(
-        "", (Column("claim", "the study says"), Column("finding", "its numbers say")),
-        [(e.claim, e.finding) for e in errata()],
+    strong = markdown(
+        "batch of all GPUs=int; GPUs=int; one GPU (s)=float.2; these (s)=float.2; "
+        "strong speed-up=float.3; Karp-Flatt=float.3",
+        [(b.batch, b.gpus, a.time_s, b.time_s, s, karp_flatt(s, b.gpus))
+         for a, b, s in ddp.strong()],
     )  # fmt: skip
-    blocks = [_markdown(runs), strong_text(), _markdown(strong), _markdown(_bandwidth_cells())]
-    return "\n".join([*blocks, _markdown(said)])
+    wrong = markdown("the study says; its numbers say", [(e.claim, e.finding) for e in errata()])
+    return "\n\n".join([runs, strong_text(), strong, _bandwidth_cells(), wrong])
 
 
 def strong_text() -> str:
@@ -170,32 +144,23 @@ def strong_text() -> str:
         )
     return (
         f"Gustafson's law fitted to both: s = {', '.join(told)}. With the batch of all GPUs held, "
-        "which the tables allow twice:\n"
+        "which the tables allow twice:"
     )
 
 
-def _bandwidth_cells() -> Table:
+def _bandwidth_cells() -> str:
     gigabytes = ddp.study().dataset_gigabytes
-    return Table(
-        "",
-        (
-            Column("b", "batch per GPU", "int"),
-            Column("gpus", "GPUs", "int"),
-            Column("compute_s", "compute", "float", "s", digits=3),
-            Column("communication_s", '"communication"', "float", "s", digits=4),
-            Column("neither", "neither, of the run", "percent"),
-            Column("printed", "GB/s as printed", "float", digits=4),
-            Column("gigabytes", "which are", "float", "GB", digits=4),
-            Column("stated", f"GB/s of {gigabytes} GB", "float", digits=4),
-            Column("bus", "bus GB/s of that", "float", digits=4),
-        ),
-        [
-            (c.batch_per_gpu, c.gpus, c.compute_s, c.communication_s, c.neither_s / c.run.time_s,
-             c.bandwidth_gigabytes_per_s, c.data_bytes / 1e9, gigabytes / c.communication_s,
-             c.bus_bytes_per_s(gigabytes * 1e9) / 1e9)
-            for c in ddp.study().communication
-        ],
+    columns = (
+        "batch per GPU=int", "GPUs=int", "compute (s)=float.3", '"communication" (s)=float.4',
+        "neither, of the run=percent", "GB/s as printed=float.4", "which are (GB)=float.4",
+        f"GB/s of {gigabytes} GB=float.4", "bus GB/s of that=float.4",
     )  # fmt: skip
+    return markdown(columns, [
+        (c.batch_per_gpu, c.gpus, c.compute_s, c.communication_s, c.neither_s / c.run.time_s,
+         c.bandwidth_gigabytes_per_s, c.data_bytes / 1e9, gigabytes / c.communication_s,
+         c.bus_bytes_per_s(gigabytes * 1e9) / 1e9)
+        for c in ddp.study().communication
+    ])  # fmt: skip
 
 
 def summary(found: Study, kind: str) -> str:
@@ -204,18 +169,15 @@ def summary(found: Study, kind: str) -> str:
     mine.sort(key=lambda s: (sorted(s.settings.items()), sorted(s.sizes.items())))
     strong = kind == "strong"
     columns = (
-        Column("label", f"{kind} scaling"),
-        *(Column(f"t{p}", f"p={p}", "si", "s") for p in (1, 2, 4)),
-        *(Column(f"s{p}", f"speed-up, {p}") for p in (2, 4)),
-        Column("efficiency", "efficiency, most", "percent", digits=0),
-        *(
-            Column(f"e{p}", f"{'Karp-Flatt' if strong else 'serial share'}, {p}", "float", digits=2)
-            for p in (2, 4)
-        ),
-        Column("law", f"{'Amdahl' if strong else 'Gustafson'}'s s, 95 %"),
-        Column("misfit", "misses by", "percent", digits=0),
+        f"{kind} scaling",
+        *(f"p={p}=s" for p in (1, 2, 4)),
+        *(f"speed-up, {p}" for p in (2, 4)),
+        "efficiency, most=percent.0",
+        *(f"{'Karp-Flatt' if strong else 'serial share'}, {p}=float.2" for p in (2, 4)),
+        f"{'Amdahl' if strong else 'Gustafson'}'s s, 95 %",
+        "misses by=percent.0",
     )
-    return _markdown(Table("", columns, [_row(s) for s in mine]))
+    return markdown(columns, map(_row, mine))
 
 
 def _row(series: Series) -> tuple[object, ...]:
@@ -241,16 +203,12 @@ def _with_interval(point: Any) -> str:
 
 def ladder_table() -> str:
     """Return speed-ups of the rungs at three sizes on 2 and 4 GPUs, and Amdahl's s at the last."""
-    columns = [Column("rung", "rung")]
+    columns = ["rung"]
     by_size = []
     for h, b in SIZES:
-        columns += [Column(f"{h}_{p}", f"H={h} B={b}, {p} GPUs", "float", digits=2) for p in (2, 4)]
+        columns += [f"H={h} B={b}, {p} GPUs=float.2" for p in (2, 4)]
         by_size.append(ladder(h, b))
-    columns += [
-        Column("serial", "Amdahl's s, last size", "float", digits=3),
-        Column("e2", "Karp-Flatt, 2", "float", digits=3),
-        Column("e4", "4", "float", digits=3),
-    ]
+    columns += ["Amdahl's s, last size=float.3", "Karp-Flatt, 2=float.3", "4=float.3"]
     rows = []
     for name in RUNGS:
         speedups = [[at[name][1] / at[name][p] for p in (2, 4)] for at in by_size]
@@ -258,7 +216,7 @@ def ladder_table() -> str:
         law = fit("Amdahl", (2, 4), last, None)
         told = [karp_flatt(s, p) for s, p in zip(last, (2, 4), strict=True)]
         rows.append((name, *(s for pair in speedups for s in pair), law.serial, *told))
-    return _markdown(Table("", tuple(columns), rows))
+    return markdown(columns, rows)
 
 
 def all_reduces(campaign: Study) -> tuple[Bandwidth, ...]:
@@ -279,10 +237,6 @@ def _rung_curves(rungs: dict[str, dict[int, float]]) -> Iterator[Scaling]:
             speedups,
             tuple(s / p for s, p in zip(speedups, ranks, strict=True)),
         )
-
-
-def _markdown(table: Table) -> str:
-    return render(table, "markdown")
 
 
 if __name__ == "__main__":

@@ -6,24 +6,17 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.common.pages import markdown
 from perfmodel.analysis.bandwidth import Bandwidth
-from perfmodel.base.table import Column, Table, render
 from perfmodel.models.scaling_laws import fit
 
 NET: Final = "resnet18"
 MATH: Final = "fp32"
 GPUS: Final = (2, 4)
 COLUMNS: Final = (
-    Column("batch", "batch per GPU", "int"),
-    Column("gpus", "GPUs", "int"),
-    Column("alone", "step of one GPU", "si", "s"),
-    Column("together", "step of all", "si", "s"),
-    Column("speedup", "T1 / Tp", "float", digits=3),
-    Column("efficiency", "efficiency", "percent"),
-    Column("exposed", "longer by", "si", "s"),
-    Column("ring", "the all-reduce alone", "si", "s"),
-    Column("forward", "longer by, in forward", "si", "s"),
-    Column("backward", "in backward", "si", "s"),
+    "batch per GPU=int; GPUs=int; step of one GPU=s; step of all=s; T1 / Tp=float.3; "
+    "efficiency=percent; longer by=s; the all-reduce alone=s; longer by, in forward=s; "
+    "in backward=s"
 )
 
 
@@ -38,7 +31,7 @@ def section(results: Path, all_reduces: tuple[Bandwidth, ...]) -> str:
         mine = [row for row in rows if row[0] == batch]
         law = fit("Gustafson", [row[1] for row in mine], [row[4] for row in mine], None)
         told.append(f"{law.serial:.3f} (batch {batch})")
-    table = render(Table("", COLUMNS, rows), "markdown")
+    table = markdown(COLUMNS, rows)
     return (
         f"Gradients of {size / 1e6:.1f} MB are summed in each step. Gustafson's law fitted to 2 "
         f"and 4 GPUs: s = {', '.join(told)}.\n\n{table}"

@@ -15,14 +15,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import folders
+from benchmarks.common import folders, results
 from trainer import mpi
 from trainer.backends.choice import choose
 from trainer.config import Config
@@ -44,22 +42,6 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 }
 """Pixels 0..1: a small batch, a large one, the large one by one rule and by both; and pixels
 0..255, the document's, whose rate cannot grow."""
-
-
-def cpu_name() -> str:
-    """Return the processor's name, where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def command(words: list[str]) -> str:
-    """Return the command line without the folder of this machine."""
-    at = words.index("--out") if "--out" in words else len(words)
-    return " ".join(["python", "-m", "benchmarks.tta", *words[:at], *words[at + 2 :]])
 
 
 class Trainings:
@@ -115,7 +97,7 @@ def main() -> None:
     began = time.perf_counter()
     trainings = Trainings(c)
     comm, described = trainings.comm, trainings.backend.describe()
-    device = str(described["gpu"]) if c.backend == "cupy" else f"CPU, {cpu_name()}"
+    device = str(described["gpu"]) if c.backend == "cupy" else f"CPU, {results.processor()}"
     more = {} if c.epochs is None else {"epochs": c.epochs}
     chosen = {name: {**CONFIGURATIONS[name], **more} for name in c.configurations}
     records: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
@@ -141,8 +123,8 @@ def main() -> None:
                   flush=True)  # fmt: skip
             records[name].append(record)
             about = {
-                "name": name, "command": command(sys.argv[1:]),
-                "date": datetime.now(UTC).date().isoformat(), "device": device,
+                "name": name, "command": results.command("tta", sys.argv[1:]),
+                "date": results.today(), "device": device,
             }  # fmt: skip
             write(out / f"{name}.json", about, records[name])
 

@@ -14,8 +14,6 @@ backend numpy and a sampler that knows no GPU.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import shutil
 import signal
 import subprocess
@@ -24,11 +22,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import folders
+from benchmarks.common import folders, results
+from benchmarks.common.processes import ENVIRONMENT
 from perfmodel.machines.gpu_samples import COUNTERS, Series, to_csv
 from perfmodel.machines.record import Recorder
 from perfmodel.machines.sampler import NvmlSampler, Reading, Sampler
@@ -95,7 +93,7 @@ def sampled(c: argparse.Namespace, name: str, flags: list[str], sampler: Sampler
     words = command(c, flags, 1_000_000, 12_000 if c.fake else IMAGES)
     with Recorder(sampler, c.period) as recorder:
         process = subprocess.Popen(
-            words, cwd=folders.ROOT, env=environment(), stdout=subprocess.PIPE,
+            words, cwd=folders.ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         epochs = Epochs(process, recorder)
@@ -152,7 +150,7 @@ def profiled(c: argparse.Namespace, name: str, flags: list[str]) -> dict[str, An
     with tempfile.TemporaryDirectory() as scratch:
         raw = Path(scratch) / "report"
         done = subprocess.run(
-            [*profile, "-f", "true", "-o", str(raw), *words], cwd=folders.ROOT, env=environment(),
+            [*profile, "-f", "true", "-o", str(raw), *words], cwd=folders.ROOT, env=ENVIRONMENT,
             capture_output=True, text=True, timeout=30,
         )  # fmt: skip
         if done.returncode:
@@ -161,11 +159,6 @@ def profiled(c: argparse.Namespace, name: str, flags: list[str]) -> dict[str, An
         keep(raw, target)
     shown = ["python3" if word == sys.executable else word for word in words]
     return {"report": target.name, "profile_command": " ".join([*profile, *shown])}
-
-
-def environment() -> dict[str, str]:
-    """Return the environment of the ranks."""
-    return os.environ | {"PYTHONPATH": f"{folders.ROOT}:{os.environ.get('PYTHONPATH', '')}"}
 
 
 def attempt(action: Any) -> dict[str, Any]:
@@ -197,8 +190,8 @@ def main() -> None:
     c = parser.parse_args()
     sampler: Any = Nothing() if c.fake else NvmlSampler(range(c.ranks))
     gpu = None if c.fake else sampler.names()[0]
-    told = json.loads(c.out.read_text()) if c.out.exists() else {"rows": []}
-    rows: dict[str, dict[str, Any]] = {row["name"]: row for row in told["rows"]}
+    kept = results.read(c.out).get("rows", [])
+    rows: dict[str, dict[str, Any]] = {row["name"]: row for row in kept}
     began = time.perf_counter()
     for kind in c.parts:
         for name in c.rungs:
@@ -214,13 +207,11 @@ def main() -> None:
                 rows[name] |= attempt(lambda n=name, f=flags: profiled(c, n, f))
             if "error" in rows.get(name, {}):
                 print(rows[name]["error"], file=sys.stderr, flush=True)
-            document = {
-                "command": f"python -m benchmarks.utilization --ranks {c.ranks}",
-                "date": datetime.now(UTC).date().isoformat(), "gpu": gpu,
-                "rows": [rows[rung] for rung in RUNGS if rung in rows],
-            }  # fmt: skip
-            c.out.parent.mkdir(parents=True, exist_ok=True)
-            c.out.write_text(json.dumps(document, indent=1) + "\n")
+            results.write(c.out, {
+                "command": f"{results.command('utilization')} --ranks {c.ranks}",
+                "date": results.today(), "gpu": gpu,
+                "rows": [rows[name] for name in RUNGS if name in rows],
+            })  # fmt: skip
     print(f"[{time.perf_counter() - began:5.1f} s] {c.out}")
 
 

@@ -27,13 +27,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.common import folders
+from benchmarks.common import folders, results
 from benchmarks.common.results import run_parts, store
 from benchmarks.vecadd.ways import (
     Gpu,
@@ -244,8 +243,8 @@ def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:
     """
     began = time.monotonic()
     done: dict[str, Any] = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "command": f"python -m benchmarks.vecadd --part {part}", "device": args.device,
+        "date": results.today(),
+        "command": results.command("vecadd", ["--part", part]), "device": args.device,
         "seconds": 0.0, "problems": [], "about": {}, "rows": [],
     }  # fmt: skip
 

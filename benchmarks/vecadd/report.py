@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.common import folders
-from benchmarks.common.pages import put
+from benchmarks.common.pages import markdown, put
 from benchmarks.common.results import called
 from benchmarks.vecadd.model import predicted
-from perfmodel.base.table import Column, Table, render
 from perfmodel.base.units import si
 from perfmodel.machines.machine import Machine, datasheet, named
 from perfmodel.machines.measure.measurement import load
@@ -80,8 +78,7 @@ def totals(rows: Rows) -> str:
     """Return the time of every program by size."""
     sizes = sorted({row["millions"] for row in rows})
     columns = (
-        Column("memory", "memory"), Column("way", "way"),
-        *(Column(f"k{k:g}", f"K = {k:g}", "si", "s") for k in sizes),
+        "memory", "way", *(f"K = {k:g}=s" for k in sizes),
     )  # fmt: skip
     by = {(row["memory"], row["way"], row["millions"]): row["seconds"]["total_s"] for row in rows}
     order = [(m, w) for m in ("host", *PARTS) for w in NAMES]
@@ -90,7 +87,7 @@ def totals(rows: Rows) -> str:
         for memory, way in order
         if any((memory, way, k) in by for k in sizes)
     ]
-    return _markdown(columns, table)
+    return markdown(columns, table)
 
 
 def parts(rows: Rows, memory: str) -> str:
@@ -100,9 +97,8 @@ def parts(rows: Rows, memory: str) -> str:
         return f"Nothing was measured {TITLES[memory]}."
     names = PARTS[memory]
     columns = (
-        Column("way", f"{TITLES[memory]}"), Column("k", "K", "float", digits=0),
-        *(Column(name, name.removesuffix("_s").replace("_", " "), "si", "s") for name in names),
-        Column("most", "most of it"),
+        f"{TITLES[memory]}", "K=float.0",
+        *(f"{name.removesuffix('_s').replace('_', ' ')}=s" for name in names), "most of it",
     )  # fmt: skip
     table = []
     for way in NAMES:
@@ -115,7 +111,7 @@ def parts(rows: Rows, memory: str) -> str:
         told = f"{most.removesuffix('_s').replace('_', ' ')} {share:.0%}"
         values = (seconds[name] for name in names)
         table.append((NAMES[way], largest["millions"], *values, told))
-    return _markdown(columns, table)
+    return markdown(columns, table)
 
 
 def findings(rows: Rows) -> str:
@@ -151,10 +147,8 @@ def against(part: dict[str, Any]) -> str:
     sheet, found = ceilings(part["about"].get("device", ""))
     latency = part["about"].get("latency_s")
     columns = (
-        Column("memory", "memory"), Column("way", "way"), Column("k", "K", "float", digits=0),
-        Column("part", "part"), Column("sheet", "by the datasheet", "si", "s"),
-        Column("ceiling", "by measured ceilings", "si", "s"), Column("took", "measured", "si", "s"),
-        Column("times", "measured / predicted", "float", digits=2),
+        "memory; way; K=float.0; part; by the datasheet=s; by measured ceilings=s; measured=s; "
+        "measured / predicted=float.2"
     )  # fmt: skip
     table = []
     for row in ends(part["rows"]):
@@ -177,7 +171,7 @@ def against(part: dict[str, Any]) -> str:
             f"A load that waits for memory takes {si(latency['memory_s'], 's')} here, from L1 "
             f"{si(latency['l1_s'], 's')} (a chain of loads, 32 bytes apart)."
         )
-    return f"{said}\n\n{_markdown(columns, table)}"
+    return f"{said}\n\n{markdown(columns, table)}"
 
 
 def ends(rows: Rows) -> Rows:
@@ -204,11 +198,8 @@ def profile(part: dict[str, Any]) -> str:
         why = f" (tried: {tried})" if tried else ""
         return f"Not profiled yet{why}: `python -m benchmarks.vecadd --part profile`."
     columns = (
-        Column("kernel", f"full grid, K = {row['millions']:g}"),
-        Column("took", "kernel", "si", "s"),
-        Column("faults", "GPU page faults inside", "int"),
-        Column("count", "migrations to the GPU", "int"), Column("bytes", "bytes", "si", "B"),
-        Column("moving", "their time", "si", "s"),
+        f"full grid, K = {row['millions']:g}=text", "kernel=s", "GPU page faults inside=int",
+        "migrations to the GPU=int", "bytes=B", "their time=s",
     )  # fmt: skip
     table = [
         (k["kernel"], k["seconds"], k["gpu_faults"], k["migrations"], k["bytes"], k["migration_s"])
@@ -236,7 +227,7 @@ def profile(part: dict[str, Any]) -> str:
             f"The report has no {' and no '.join(row['absent_tables'])}: page faults were not "
             f"recorded there, or there were none."
         )
-    return " ".join(said) + "\n\n" + _markdown(columns, table)
+    return " ".join(said) + "\n\n" + markdown(columns, table)
 
 
 def draw(rows: Rows, folder: Path) -> None:
@@ -269,7 +260,3 @@ def _verdict(rows: Rows) -> str:
 
 def _millions(row: dict[str, Any]) -> float:
     return float(row["millions"])
-
-
-def _markdown(columns: Sequence[Column], rows: Sequence[tuple[Any, ...]]) -> str:
-    return render(Table("", tuple(columns), tuple(rows)), "markdown").strip()

@@ -10,9 +10,8 @@ import numpy as np
 
 from perfmodel.base.arrays import Int64
 from perfmodel.readers import read
-from perfmodel.readers.needed import needed_columns
 from perfmodel.readers.rep import as_sqlite
-from perfmodel.readers.sqlite import Database
+from perfmodel.readers.sqlite import Database, needed_columns
 from perfmodel.readers.trace import COPY_KINDS, KERNEL, MEMCPY, NULL
 
 COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
