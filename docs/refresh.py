@@ -19,14 +19,26 @@ ROOT = Path(__file__).resolve().parent.parent
 REPORT = "profiles/h200x2_2ranks_base_nsys2025.3.1.sqlite"
 CAMPAIGN = "profiles/campaign/h200x2_p2_host_float32_H{}_B{}.sqlite.xz"
 TUTORIAL = [CAMPAIGN.format(h, b) for b in (3000, 12000) for h in (512, 2048)]
+SIZES = "profiles/campaign/h200x2_p2_host_float32_H*_B*0.sqlite.xz"
+DOCUMENT, MODEL = "profiles/ladder/document_1.sqlite.xz", "benchmarks/results/predict_model.json"
+COUNTERS = [
+    *(f"tests/golden/ncu/h200_{name}.csv"
+      for name in ("cublas", "cublas_tf32", "hierarchical", "fused_tf32x3")),
+    "--range", "forward GEMM 1", "--range", "backward GEMM 3",
+    "--machine", "benchmarks/results/machine_h200x4.toml",
+]  # fmt: skip
 BEGIN, END = "<!-- output of make demo -->\n```text\n", "```\n<!-- end of output -->"
 
 
 def analyze(out: Path, *reports: str) -> str:
     """Analyze shipped reports; return what that prints but for the written files."""
-    command = [sys.executable, "-m", "perfmodel", "analyze", *reports, "-o", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.partition("\nWritten: ")[0]
+    return run("analyze", *reports, "-o", str(out)).partition("\nWritten: ")[0]
+
+
+def run(*arguments: str) -> str:
+    """Run perfmodel in the repository; return what it prints."""
+    command = [sys.executable, "-m", "perfmodel", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 def demo(out: Path) -> str:
@@ -50,6 +62,15 @@ def main() -> None:
             shutil.copy(out / name, images / name)
         analyze(out, *TUTORIAL)
         shutil.copy(out / "roofline.png", images / "tutorial.png")
+        first = str(ROOT / CAMPAIGN.format(512, 3000))
+        others = sorted({str(path) for path in ROOT.glob(SIZES)} - {first})
+        analyze(out, first, *others)
+        for name in ("roofline.png", "roofline_phases.png"):
+            shutil.copy(out / name, images / f"campaign_{name}")
+        run("whatif", DOCUMENT, "--model", MODEL, "-o", str(out))
+        shutil.copy(out / "whatif.png", images / "whatif.png")
+    run("timeline", REPORT, "-o", str(images / "timeline.png"))
+    run("counters", *COUNTERS, "--roofline", str(images / "counters.png"))
     before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
     readme.write_text(before + BEGIN + text + END + after, encoding="utf-8")

@@ -38,7 +38,13 @@ def draw(found: dict[Any, dict[str, Any]], ranks: int, path: Path) -> None:
             if rows is None:
                 ax.set_axis_off()
                 continue
-            _panel(ax, rows, names[math], f"H = {size[0]}, B = {size[1]}, {math}", column == 0)
+            _panel(
+                ax,
+                rows,
+                names[math],
+                f"p = {ranks}, H = {size[0]}, B = {size[1]}, {math}",
+                column == 0,
+            )
     legend_over([ax for ax in grid.flat if ax.lines])
     save(figure, path.parent, path.stem, ("png",))
 

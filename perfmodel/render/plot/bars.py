@@ -383,7 +383,7 @@ def dots(
                 _interval(ax, y, d.low, d.high, color)
             _dot(ax, [d.value], [y], marker, color, hollow=d.hollow)
             if kind == written:
-                _write(ax, amount(d.value, x.unit), d.value, y, bbox=_PLATE | {"alpha": 0.8})
+                _write(ax, amount(d.value, x.unit), d.value, y, 6.0, bbox=_PLATE | {"alpha": 0.8})
         _dot(ax, [], [], marker, color, label=kind)
     if hollow and any(d.hollow for d in found):
         _dot(ax, [], [], "o", INK, label=hollow, hollow=True)
@@ -419,9 +419,9 @@ def _interval(ax: Axes, y: float, low: float, high: float, color: str) -> None:
     ax.plot(ends, heights, color=color, lw=1.1, zorder=3)
 
 
-def _write(ax: Axes, text: str, x: float, y: float, **more: Any) -> None:
+def _write(ax: Axes, text: str, x: float, y: float, gap_pt: float = 4.0, **more: Any) -> None:
     """Write a value behind the end of its bar."""
     ax.annotate(
-        text, (x, y), (4, 0), textcoords="offset points", va="center_baseline", fontsize=VALUE_PT,
+        text, (x, y), (gap_pt, 0), textcoords="offset points", va="center_baseline", fontsize=VALUE_PT,
         color=INK, zorder=5, **more,
     )  # fmt: skip

@@ -286,7 +286,8 @@ class Look:
         A filled one has a white rim, so that one of two at a place does not hide the other.
         """
         return Line2D(
-            [], [], linestyle="none", marker=self.marker, markersize=MARKER_PT + (0.0 if self.hollow else 1.2),
+            [], [], linestyle="none", marker=self.marker,
+            markersize=MARKER_PT + (0.0 if self.hollow else 1.2),
             markerfacecolor="white" if self.hollow else self.color,
             markeredgecolor=self.color if self.hollow else "white", color=self.color,
             markeredgewidth=1.4 if self.hollow else 0.5, **more,
