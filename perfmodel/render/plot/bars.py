@@ -422,6 +422,6 @@ def _interval(ax: Axes, y: float, low: float, high: float, color: str) -> None:
 def _write(ax: Axes, text: str, x: float, y: float, gap_pt: float = 4.0, **more: Any) -> None:
     """Write a value behind the end of its bar."""
     ax.annotate(
-        text, (x, y), (gap_pt, 0), textcoords="offset points", va="center_baseline", fontsize=VALUE_PT,
-        color=INK, zorder=5, **more,
+        text, (x, y), (gap_pt, 0), textcoords="offset points", va="center_baseline",
+        fontsize=VALUE_PT, color=INK, zorder=5, **more,
     )  # fmt: skip

@@ -245,7 +245,9 @@ def _draw_ceiling(frame: _Frame, ceiling: float, name: str | None, obstacles: Ob
 
 
 def _draw_points(ax: Axes, points: Sequence[Point], keys: Keys, obstacles: Obstacles) -> None:
-    for point, look in zip(points, keys.looks, strict=True):
+    """Draw points; many that would hide each other stand a few points of the page apart."""
+    aside = _asides(ax, points) if len(points) > LISTED else [0.0] * len(points)
+    for point, look, aside_pt in zip(points, keys.looks, aside, strict=True):
         x, y = point.intensity_flops_per_byte, point.flops_per_s
         low, high = point.low_flops_per_s or y, point.high_flops_per_s or y
         if low < y or high > y:
@@ -257,7 +259,23 @@ def _draw_points(ax: Axes, points: Sequence[Point], keys: Keys, obstacles: Obsta
         marker = look.line(zorder=5)
         marker.set_data([x], [y])
         ax.add_line(marker)
+        shift = ScaledTranslation(aside_pt / 72, 0.0, ax.figure.dpi_scale_trans)
+        marker.set_transform(ax.transData + shift)
         obstacles.markers.append((x, y))
+
+
+def _asides(ax: Axes, points: Sequence[Point]) -> list[float]:
+    """How far right of its place every point is drawn: markers' widths where others are."""
+    scale = 72 / ax.figure.canvas.figure.dpi
+    at = [(p.intensity_flops_per_byte, p.flops_per_s) for p in points]
+    places = scale * ax.transData.transform(at)
+    found: list[float] = []
+    for i, place in enumerate(places):
+        near = np.abs(places[:i] - place).max(axis=1, initial=0.0) < MARKER_PT
+        taken = {found[j] for j in np.flatnonzero(near)}
+        free = (s * MARKER_PT for s in range(4) if s * MARKER_PT not in taken)
+        found.append(next(free, 0.0))
+    return found
 
 
 def _draw_gaps(
