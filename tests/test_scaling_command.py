@@ -96,7 +96,7 @@ def test_one_number_of_ranks_is_refused(pair: tuple[Path, Path]) -> None:
 def test_files_that_are_neither_record_nor_report_are_refused(tmp_path: Path) -> None:
     wrong = tmp_path / "run.json"
     wrong.write_text("no", encoding="utf-8")
-    assert "run.json: wanted a record" in fails(3, "scaling", wrong)
+    assert "run.json: expected a record" in fails(3, "scaling", wrong)
     assert "none.json" in fails(3, "scaling", tmp_path / "none.json")
 
 

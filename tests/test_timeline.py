@@ -216,7 +216,7 @@ def test_reports_are_put_on_one_clock_by_their_utc_time(tmp_path: Path) -> None:
 
 def test_batches_that_are_not_there(tmp_path: Path) -> None:
     run = run_of(training_report(tmp_path / "r.sqlite"))
-    with pytest.raises(SchemaError, match="wanted batch 99; found batches 0 to 5"):
+    with pytest.raises(SchemaError, match="expected batch 99; got batches 0 to 5"):
         window_of(run, range(99, 100))
     with pytest.raises(SchemaError, match="behind the warm-up of 50"):
         median_batch(run, warmup=50)
@@ -339,9 +339,9 @@ def test_names_are_harmless(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--batch", "x"), "wanted a batch"),
-        (("--batch", "5:2"), "wanted a batch"),
-        (("--batch", "-1"), "wanted a batch"),
+        (("--batch", "x"), "expected a batch"),
+        (("--batch", "5:2"), "expected a batch"),
+        (("--batch", "-1"), "expected a batch"),
         (("--ranks", "0,9"), "some of the ranks 0, 1"),
         (("-o", "a.gif"), "ends in .png"),
         (("-o", "a.json"), "add --format perfetto"),
@@ -355,4 +355,4 @@ def test_wrong_usage_is_said(arguments: tuple[str, ...], says: str, report: Path
 
 
 def test_a_batch_that_is_not_there_is_an_error(report: Path) -> None:
-    assert "found batches 0 to 5" in fails(4, "timeline", report, "--batch", "99")
+    assert "got batches 0 to 5" in fails(4, "timeline", report, "--batch", "99")

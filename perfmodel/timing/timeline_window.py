@@ -58,7 +58,7 @@ def median_batch(run: Run, warmup: int | None = None) -> int:
     late = [b for b in range(first, len(slowest)) if np.isfinite(slowest[b])]
     if not late:
         raise SchemaError(
-            f"{run.label}: wanted a batch behind the warm-up of {first}; found {len(slowest)} "
+            f"{run.label}: expected a batch after the warm-up of {first}; got {len(slowest)} "
             f"batches in all; name one with --batch"
         )
     order = sorted(late, key=lambda b: (float(slowest[b]), b))
@@ -77,7 +77,7 @@ def window_of(run: Run, batches: range) -> Window:
     if not batches or batches[0] < 0 or batches[-1] >= count:
         asked = f"{batches[0]} to {batches[-1]}" if len(batches) > 1 else str(batches.start)
         raise SchemaError(
-            f"{run.label}: wanted batch {asked}; found batches 0 to {count - 1}; name some of those"
+            f"{run.label}: expected batch {asked}; got batches 0 to {count - 1}; name some of those"
         )
     offset = {
         rank: clock
@@ -103,7 +103,7 @@ def window_of(run: Run, batches: range) -> Window:
         ends.append(int(done[row, batches.start : batches.stop].max()) + offset[rank])
     if not host:
         raise SchemaError(
-            f"{run.label}: wanted the end of batch {batches.start}; found that it never ended on "
+            f"{run.label}: expected the end of batch {batches.start}; it never ended on "
             f"the host; name another one with --batch"
         )
     return Window(batches, min(begin for begin, _ in host.values()), max(ends), host)
