@@ -218,7 +218,7 @@ def test_batches_that_are_not_there(tmp_path: Path) -> None:
     run = run_of(training_report(tmp_path / "r.sqlite"))
     with pytest.raises(SchemaError, match="expected batch 99; got batches 0 to 5"):
         window_of(run, range(99, 100))
-    with pytest.raises(SchemaError, match="behind the warm-up of 50"):
+    with pytest.raises(SchemaError, match="after the warm-up of 50"):
         median_batch(run, warmup=50)
 
 
