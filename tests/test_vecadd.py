@@ -362,7 +362,7 @@ def test_the_page_of_results(tmp_path: Path) -> None:
     assert "42 page faults of the GPU." in said
     assert "images/vecadd_explicit.png" in said
     lines = [" ".join(line.split()) for line in said.splitlines()]
-    assert "| explicit | full grid | 1 | copy in | 125 us | 714 us | 100 us | 0.14 |" in lines
+    assert "| explicit | full grid | 1 | copy in | 125 µs | 714 µs | 100 µs | 0.14 |" in lines
     assert (
         "| unified | one block | 100 | second kernel | 352 ms | 352 ms | 100 ms | 0.28 |" in lines
     )
