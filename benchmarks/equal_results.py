@@ -33,7 +33,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-RENAMED: Final[dict[str, str]] = {}
+RENAMED: Final[dict[str, str]] = {"untold": "missing_calibration"}
 """Keys of JSON, columns of tables and names of files: before -> after."""
 
 REWORDED: Final[dict[str, str]] = {

@@ -299,7 +299,7 @@ class Results:
         model : str or Path, optional
             What `perfmodel calibrate` wrote: changes are then predicted, not bounded.
         """
-        from perfmodel.models.model_file import load
+        from perfmodel.models.model import load
         from perfmodel.render import html
 
         write_text(path, html.page(self.analysis, None if model is None else load(Path(model))))

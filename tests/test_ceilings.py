@@ -262,7 +262,7 @@ def test_a_folder_that_is_missing_is_said_before_measuring(tmp_path: Path) -> No
 
 def test_mpi_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
-    with pytest.raises(PerfmodelError, match="wanted mpi4py"):
+    with pytest.raises(PerfmodelError, match="expected mpi4py"):
         connect({"OMPI_COMM_WORLD_SIZE": "2"})
     assert connect({}).size == 1
 

@@ -185,7 +185,7 @@ def test_ranks_measure_together(stub: dict[str, str], tmp_path: Path, devices: i
         nccl if devices > 1 else set()
     )
     assert ("nccl_bus" in found.machine.bandwidth_bytes_per_s) == (devices > 1)
-    said = [w for w in found.warnings if "wanted a GPU for each of 2 ranks" in w]
+    said = [w for w in found.warnings if "expected a GPU for each of 2 ranks" in w]
     assert len(said) == (devices == 1)
 
 
@@ -196,7 +196,7 @@ def test_a_gpu_that_is_wanted_and_missing_is_said(
     env = {**stub, "STUB_DEVICES": str(devices)}
     done = measured([sys.executable, "-m", "perfmodel"], tmp_path / "none.toml", env)
     assert done.returncode == 1
-    assert "wanted a CUDA GPU; found none" in done.stderr
+    assert "expected a CUDA GPU; got none" in done.stderr
     assert not (tmp_path / "none.toml").exists()
 
 
@@ -205,7 +205,7 @@ def test_a_real_gpu_is_within_its_datasheet(tmp_path: Path) -> None:
     pytest.importorskip("cupy", reason="no CuPy: pip install cupy-cuda13x")
     out = tmp_path / "gpu.toml"
     done = measured([sys.executable, "-m", "perfmodel"], out, environment())
-    if "wanted a CUDA GPU" in done.stderr:
+    if "expected a CUDA GPU" in done.stderr:
         pytest.skip("no CUDA device")
     assert done.returncode == 0, done.stderr
     found = load(out)

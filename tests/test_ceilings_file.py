@@ -148,10 +148,10 @@ def put(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 DAMAGE = [
     (put("format", "perfmodel model"), "format.*perfmodel machine"),
     (put("format", None), "format.*no such key"),
-    (put("version", 2), "version.*wanted 1.*found 2"),
+    (put("version", 2), "version.*expected 1.*got 2"),
     (put("name", 3), "name.*a text"),
     (put("gpus", "NVIDIA H200"), "gpus.*list of texts"),
-    (put("measured", None), "measured: wanted a table"),
+    (put("measured", None), "measured: expected a table"),
     (put("measured ranks", 0), "ranks.*whole number above 0"),
     (put("measured cores", 1.5), "cores.*whole number"),
     (put("measured elapsed_s copies", -1.0), "copies.*at least 0"),
@@ -164,8 +164,8 @@ DAMAGE = [
     (put("peak_flops_per_s float32 q3", math.inf), "q3.*finite"),
     (put("peak_flops_per_s float32 repeats", 0), "repeats.*above 0"),
     (put("peak_flops_per_s float32 median", 1.0), "only the keys value, source"),
-    (put("peak_flop_per_s", {}), "key 'peak_flop_per_s': wanted only the keys format"),
-    (put("peak_flops_per_s", 3), "peak_flops_per_s: wanted a table"),
+    (put("peak_flop_per_s", {}), "key 'peak_flop_per_s': expected only the keys format"),
+    (put("peak_flops_per_s", 3), "peak_flops_per_s: expected a table"),
     (put("series", {}), "array of tables"),
     (put("series 0 kind", "teleport"), "series 1: key 'kind'.*one of copy"),
     (put("series 0 bytes", [4096, 4096, 8192]), "sizes that rise"),
@@ -196,7 +196,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     (tmp_path / "text.toml").write_text("a = = b")
     for name in ("bytes.toml", "text.toml", "missing.toml", "."):
-        with pytest.raises(ModelError, match="wanted a TOML file that perfmodel machine measure"):
+        with pytest.raises(ModelError, match="expected a TOML file that perfmodel machine measure"):
             load(tmp_path / name)
 
 
@@ -219,10 +219,12 @@ def test_a_file_of_the_form_of_the_shipped_ones_is_a_machine(tmp_path: Path) -> 
 def test_a_file_that_is_no_machine_is_refused_by_key(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('name = "mine"\nsource = "me"\n[bandwith]\nhbm = 1e12\n')
-    with pytest.raises(ModelError, match=r"mine\.toml: key 'bandwith': wanted only the keys name"):
+    with pytest.raises(
+        ModelError, match=r"mine\.toml: key 'bandwith': expected only the keys name"
+    ):
         choose(str(path))
     path.write_text('name = "mine"\n')
-    with pytest.raises(ModelError, match=r"mine\.toml: key 'source': wanted a text; found no such"):
+    with pytest.raises(ModelError, match=r"mine\.toml: key 'source': expected a text; got no such"):
         choose(str(path))
 
 

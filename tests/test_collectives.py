@@ -221,16 +221,16 @@ def test_a_fit_has_no_negative_latency() -> None:
 @pytest.mark.parametrize(
     ("call", "problem"),
     [
-        (lambda: cost("all-to-all", 1, 2), "wanted a collective among all-reduce"),  # type: ignore[arg-type]
-        (lambda: cost("all-reduce", 1, 2, "tree"), "of all-reduce among ring, .*found 'tree'"),
-        (lambda: cost("all-reduce", -1, 2), "found 2 ranks and -1 bytes"),
-        (lambda: cost("all-reduce", 1, 0), "found 0 ranks"),
-        (lambda: bus_bytes_per_s("all-reduce", 1, 0.0, 2), "wanted a time above 0 s"),
-        (lambda: Link(-1e-6, 1e-9), "wanted alpha, beta and gamma"),
-        (lambda: Link(0, float("nan")), "wanted alpha, beta and gamma"),
-        (lambda: fit_link([8], [1e-6], 2), "found 1 sizes"),
+        (lambda: cost("all-to-all", 1, 2), "expected a collective among all-reduce"),  # type: ignore[arg-type]
+        (lambda: cost("all-reduce", 1, 2, "tree"), "of all-reduce among ring, .*got 'tree'"),
+        (lambda: cost("all-reduce", -1, 2), "got 2 ranks and -1 bytes"),
+        (lambda: cost("all-reduce", 1, 0), "got 0 ranks"),
+        (lambda: bus_bytes_per_s("all-reduce", 1, 0.0, 2), "expected a time above 0 s"),
+        (lambda: Link(-1e-6, 1e-9), "expected alpha, beta and gamma"),
+        (lambda: Link(0, float("nan")), "expected alpha, beta and gamma"),
+        (lambda: fit_link([8], [1e-6], 2), "got 1 sizes"),
         (lambda: fit_link([8, 16], [1e-6, 2e-6], 1), "1 ranks"),
-        (lambda: fit_link([8, 16], [2e-6, 1e-6], 2), "wanted times that grow with the size"),
+        (lambda: fit_link([8, 16], [2e-6, 1e-6], 2), "expected times that grow with the size"),
     ],
 )
 def test_what_is_refused(call: Callable[[], object], problem: str) -> None:

@@ -391,14 +391,14 @@ def test_other_gpus_are_another_machine(tmp_path: Path) -> None:
 
 
 def test_errors_say_what_to_do(base: Path, tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match="at least one report after; found none"):
+    with pytest.raises(ReportError, match="at least one report after; got none"):
         compare_traces([read(base)], [])
     short = training_report(tmp_path / "s.sqlite", Training(pace=(1,)))
-    with pytest.raises(SchemaError, match="at least 2 finished batches to compare; found 1 of 1"):
+    with pytest.raises(SchemaError, match="at least 2 finished batches to compare; got 1 of 1"):
         compared(base, short)
-    with pytest.raises(SchemaError, match="wanted ranges called 'nosuch'"):
+    with pytest.raises(SchemaError, match="expected ranges called 'nosuch'"):
         compared(base, base, batch_label="nosuch")
-    with pytest.raises(WorkloadError, match="launch noise from 0 to 1000 percent; found -5"):
+    with pytest.raises(WorkloadError, match="launch noise from 0 to 1000 percent; got -5"):
         compared(base, base, noise=-0.05)
 
 

@@ -80,7 +80,7 @@ def test_options_that_say_nothing_are_refused(
 def test_exit_codes_are_as_elsewhere(reports: dict[str, Path], tmp_path: Path) -> None:
     assert "missing.sqlite" in fails(3, "compare", reports["b1"], tmp_path / "missing.sqlite")
     said = fails(4, "compare", reports["b1"], reports["a1"], "--batch-range", "nosuch")
-    assert "wanted ranges called 'nosuch'" in said
+    assert "expected ranges called 'nosuch'" in said
     fails(4, "compare", reports["b1"], reports["a1"], "--warmup", 8)
 
 

@@ -150,7 +150,7 @@ def test_a_range_has_the_work_of_its_own_kernels_only():
     ]  # fmt: skip
     assert [(c.name, c.launches) for c in by_kernel(launches)] == [("gemm", 3), ("bias", 1)]
     assert [x.kernel for x in inside(launches, ["forward"])] == ["gemm", "bias"]
-    with pytest.raises(SchemaError, match="found ranges batch, forward, GEMM, setup; take one"):
+    with pytest.raises(SchemaError, match="got ranges batch, forward, GEMM, setup; take one"):
         inside(launches, ["nowhere"])
 
 
@@ -269,8 +269,8 @@ def test_a_machine_is_a_name_or_a_file(tmp_path):
     assert by_file["machine"] == by_name["machine"]
     damaged = tmp_path / "m.toml"
     damaged.write_text("name = 3")
-    assert "wanted" in fails(6, "counters", GOLDEN, "--machine", damaged)
-    assert "found 'b300'" in fails(1, "counters", GOLDEN, "--machine", "b300")
+    assert "expected" in fails(6, "counters", GOLDEN, "--machine", damaged)
+    assert "got 'b300'" in fails(1, "counters", GOLDEN, "--machine", "b300")
 
 
 def test_ceilings_of_another_machine_than_was_counted_are_said(tmp_path):

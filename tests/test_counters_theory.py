@@ -165,7 +165,7 @@ def test_fused_steps_are_told_by_the_ranges():
 
 
 def test_no_range_with_formulas_is_refused():
-    with pytest.raises(WorkloadError, match="found elsewhere; collect with ncu --nvtx"):
+    with pytest.raises(WorkloadError, match="got elsewhere; collect with ncu --nvtx"):
         compare(by_range([launch("elsewhere")]), mlp(), VALUES, 1)
 
 

@@ -40,27 +40,6 @@ DIRECTLY_BELOW: Final = {
 }
 """Rooms and the rooms that they stand on; a room imports only what is below it."""
 
-BACK_EDGES: Final[set[tuple[str, str]]] = {
-    ("machines/gpu_samples.py", "readers"),
-    ("models/alone.py", "programs"),
-    ("models/amdahl.py", "analysis"),
-    ("models/calibrate.py", "analysis"),
-    ("models/calibrate.py", "programs"),
-    ("models/model.py", "programs"),
-    ("models/noise.py", "analysis"),
-    ("models/noise.py", "programs"),
-    ("models/part.py", "programs"),
-    ("models/terms.py", "programs"),
-    ("programs/mlp/floors.py", "analysis"),
-    ("programs/mlp/measured.py", "analysis"),
-    ("programs/mlp/paper.py", "analysis"),
-    ("programs/mlp/question.py", "analysis"),
-    ("programs/mlp/words.py", "analysis"),
-    ("readers/run_records.py", "analysis"),
-    ("readers/run_records.py", "programs"),
-}
-"""Imports that point back, file and room: to be removed."""
-
 OWNERS: Final = {
     "matplotlib": ("render/plot",),
     "sympy": ("workloads",),
@@ -158,9 +137,8 @@ def test_imports_point_one_way(path: Path) -> None:
         parts = name.split(".")
         if parts[0] != "perfmodel" or len(parts) == 1 or parts[1] not in DIRECTLY_BELOW:
             continue
-        inside = str(path.relative_to(ROOT / "perfmodel"))
-        allowed = parts[1] == mine or parts[1] in below(mine) or (inside, parts[1]) in BACK_EDGES
-        assert allowed, f"{inside} must not import {parts[1]}"
+        inside = path.relative_to(ROOT / "perfmodel")
+        assert parts[1] == mine or parts[1] in below(mine), f"{inside} must not import {parts[1]}"
 
 
 @modules

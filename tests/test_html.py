@@ -20,7 +20,7 @@ from html_pages import TRICKS, Page, hostile_report, page_of
 
 from perfmodel import api
 from perfmodel.base.table import Column, Table
-from perfmodel.models.model_file import load as load_model
+from perfmodel.models.model import load as load_model
 from perfmodel.render.html.blocks import LONGEST, MOST_ROWS, grid
 from perfmodel.render.html.lead import parts
 from perfmodel.render.html.svg import inline

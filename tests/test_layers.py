@@ -84,17 +84,17 @@ def test_warnings_say_what_was_assumed() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (("lenet",), 5, "resnet152; found 'lenet'"),
+        (("lenet",), 5, "resnet152; got 'lenet'"),
         (("vgg16", "--pixels", "64"), 2, "--pixels is for torch models"),
         (("model.onnx",), 5, "which cannot be read"),
         (("vgg16", "--ppp", "0.5"), 2, "give --machine NAME"),
         (("vgg16", "--machine", "h200", "--ppp", "0.5", "--measured", "1s"), 2, "got both"),
         (("vgg16", "--machine", "h200", "--link", "1GB/s"), 2, "give --ranks"),
-        (("vgg16", "--machine", "h200", "--measured", "fast"), 2, "wanted a number in s"),
+        (("vgg16", "--machine", "h200", "--measured", "fast"), 2, "expected a number in s"),
         (("vgg16", "--machine", "h200", "--measured", "0s"), 2, "more than 0 s"),
-        (("vgg16", "--machine", "h200", "--ppp", "-1"), 6, "above 0; found -1.0"),
+        (("vgg16", "--machine", "h200", "--ppp", "-1"), 6, "above 0; got -1.0"),
         (("vgg16", "--machine", "k80", "--dtype", "float16"), 6, "peak of float16"),
-        (("vgg16", "--machine", "k81"), 1, "found 'k81'"),
+        (("vgg16", "--machine", "k81"), 1, "got 'k81'"),
     ],
 )
 def test_refusals(words: tuple[str, ...], code: int, says: str) -> None:

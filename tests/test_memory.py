@@ -8,6 +8,7 @@ import random
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from build_report import ReportBuilder
@@ -22,8 +23,7 @@ from perfmodel.analysis.memory import answer
 from perfmodel.base.document import plain
 from perfmodel.base.errors import ModelError, SchemaError
 from perfmodel.models.allocators import DevicePool, device_block, pinned_block
-from perfmodel.programs.mlp.footprint import footprint
-from perfmodel.programs.mlp.memory import TrainerCase, allocations
+from perfmodel.programs.mlp.memory import allocations, footprint, training
 from perfmodel.readers import read
 from perfmodel.readers.memory import read_memory
 from perfmodel.render.memory import document
@@ -87,9 +87,14 @@ def test_a_pool_neither_loses_nor_invents_memory(sizes: list[int], random: rando
 # --- theory
 
 
+def case(images: int = 60_000, tests: int = 10_000, parallel: str = "data", **sizes: int) -> Any:
+    usual = {"D": 784, "H": 512, "C": 10, "B": 3000}
+    return training(usual | sizes, {"parallel": parallel}, images=images, test_images=tests)
+
+
 def test_the_document_s_run_by_hand() -> None:
     """D=784, H=512, C=10, B=3000, p=2, b=4: n b = 1,628,200, and 4 x 20 batches x 1500 losses."""
-    listed = {a.name: a for a in allocations(TrainerCase(784, 512, 10, 3000, 2))}
+    listed = {a.name: a for a in allocations(case(p=2))}
     assert listed["W1, b1, W2, b2"].bytes == listed["their gradients"].bytes == 1_628_200
     assert listed["images"].bytes == 4 * 784 * 1500 == 4_704_000
     assert listed["a1, d1"].bytes == 6_144_000
@@ -100,17 +105,16 @@ def test_the_document_s_run_by_hand() -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_parameters_shrink_only_with_the_model(ranks: int) -> None:
     def held(parallel: str) -> int:
-        case = TrainerCase(784, 512, 10, 3000, ranks, parallel=parallel)
-        return next(a.bytes or 0 for a in allocations(case) if a.use == "gradients")
+        listed = allocations(case(p=ranks, parallel=parallel))
+        return next(a.bytes or 0 for a in listed if a.use == "gradients")
 
     assert held("data") == 4 * 407_050
     assert held("model") == 4 * (512 // ranks * 795 + 10)
 
 
-@given(st.integers(1, 4000), st.integers(1, 4096), st.integers(1, 4), st.sampled_from((4, 8)))
+@given(st.integers(4, 4000), st.integers(1, 4096), st.integers(1, 4), st.sampled_from((4, 8)))
 def test_sums_agree(batch: int, hidden: int, ranks: int, width: int) -> None:
-    case = TrainerCase(784, hidden, 10, batch, ranks, width, images=8000, test_images=1000)
-    listed = allocations(case)
+    listed = allocations(case(8000, 1000, H=hidden, B=batch, p=ranks, b=width))
     found = footprint(listed)
     stays = [a for a in listed if a.stays and a.pooled and a.memory == "device"]
     assert found.apart_bytes == sum(a.bytes or 0 for a in listed if not a.pooled) == 67_240_960
@@ -319,11 +323,14 @@ def test_the_index_names_the_reports() -> None:
 def test_a_setting_that_the_trainer_does_not_have_is_refused(flag):
     sizes = ("-D", 784, "-H", 512, "-C", 10, "-B", 3000)
     said = fails(5, "memory", *sizes, flag, "Device")
-    assert f"{flag}: wanted one of " in said
-    assert "found 'Device'" in said
+    assert f"{flag}: expected one of " in said
+    assert "got 'Device'" in said
 
 
-@pytest.mark.parametrize(("flags", "said"), [((), "p=9, B=3"), (("--parallel", "model"), "H=4")])
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [(("-B", 3), "p=9, B=3"), (("-B", 9, "--parallel", "model"), "H=4")],
+)
 def test_ranks_without_work_are_refused(flags, said):
-    found = fails(5, "memory", "-D", 784, "-H", 4, "-C", 10, "-B", 3, "-p", 9, *flags)
+    found = fails(5, "memory", "-D", 784, "-H", 4, "-C", 10, "-p", 9, *flags)
     assert said in found

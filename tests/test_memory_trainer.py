@@ -10,7 +10,7 @@ import pytest
 
 from perfmodel.models.allocators import device_block
 from perfmodel.programs.mlp.case import SETTINGS as CHOICES
-from perfmodel.programs.mlp.memory import SETTINGS, Allocation, TrainerCase, allocations
+from perfmodel.programs.mlp.memory import SETTINGS, Allocation, allocations, training
 from trainer import config
 from trainer.backends.numpy import NumpyBackend
 from trainer.config import Config
@@ -91,10 +91,8 @@ def counted(ranks: int, **settings: Any) -> tuple[list[int], list[int]]:
 
 def told(ranks: int, **settings: Any) -> list[Allocation]:
     """The same by the formulas, but for what only CuPy adds."""
-    settings = {"transport": "host", **settings}
-    if settings["transport"] == "pinned":
-        settings.setdefault("data_on", "pinned")
-    case = TrainerCase(12, 16, 4, 64, ranks, images=IMAGES, test_images=TESTS, **settings)
+    values = {"D": 12, "H": 16, "C": 4, "B": 64, "p": ranks}
+    case = training(values, settings, images=IMAGES, test_images=TESTS)
     return [
         a for a in allocations(case)
         if a.bytes and "cuBLAS" not in a.name and "staging" not in a.name and "scores" not in a.name
@@ -150,8 +148,9 @@ def test_the_fused_network_holds_its_images_twice() -> None:
     device, data = CountingDevice(), synthetic(config)
     split = Split(IMAGES, config.batch_size, 2)
     Batches(device, split, (data.images, data.labels), config, on="device", by_pixels=True)
-    case = TrainerCase(12, 16, 4, 64, 2, images=IMAGES, test_images=TESTS, data_on="device",
-                       transport="nccl", gemm="fused")  # fmt: skip
+    values = {"D": 12, "H": 16, "C": 4, "B": 64, "p": 2}
+    settings = {"data_on": "device", "transport": "nccl", "gemm": "fused"}
+    case = training(values, settings, images=IMAGES, test_images=TESTS)
     inputs = [a for a in allocations(case) if a.use == "inputs" and "test" not in a.name]
     told = [a for a in inputs if a.memory == "device"]
     assert sorted(sizes(told, "device")) == sorted(device.xp.sizes)

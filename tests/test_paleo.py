@@ -9,8 +9,17 @@ from hypothesis import strategies as st
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.link import Link
 from perfmodel.machines.machine import named
-from perfmodel.models.paleo import Platform, Times, fit_ppp, layer_times, platform, step
-from perfmodel.models.paleo_exchange import SCHEMES, exchange, exchanges
+from perfmodel.models.paleo import (
+    SCHEMES,
+    Platform,
+    Times,
+    exchange,
+    exchanges,
+    fit_ppp,
+    layer_times,
+    platform,
+    step,
+)
 from perfmodel.workloads.layers import IMAGE, Conv, Net, Node, Relu, Shape, total
 from perfmodel.workloads.networks import NETWORKS, network
 
@@ -59,7 +68,7 @@ def test_exchange_over_eight_ranks(scheme: str, sent: float) -> None:
 
 
 def test_refusals_of_the_exchange() -> None:
-    with pytest.raises(ModelError, match="OneToAll, tree, butterfly, ring; found 'star'"):
+    with pytest.raises(ModelError, match="OneToAll, tree, butterfly, ring; got 'star'"):
         exchange("star", 1000, 4)
     for scheme in SCHEMES:
         assert exchange(scheme, 1000, 1).sent_bytes == 0
@@ -124,6 +133,6 @@ def test_inference_on_a_k80_at_its_published_peaks(
 def test_a_machine_without_the_peak_says_what_it_has() -> None:
     with pytest.raises(ModelError, match=r"K80.*peak of tf32.*float64, float32"):
         platform(named("k80"), "tf32")
-    with pytest.raises(ModelError, match="found 'int8'"):
+    with pytest.raises(ModelError, match="got 'int8'"):
         platform(named("h200"), "int8")
     assert platform(named("h200"), "float16").peak == "float16_tensor"

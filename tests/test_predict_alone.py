@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfmodel.analysis.predict import predict
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.measure.measurement import load as load_machine
-from perfmodel.models.alone import Alone, from_measurement, interpolate
 from perfmodel.models.calibrate import calibrate
-from perfmodel.models.model_file import load, save
+from perfmodel.models.model import load, save
+from perfmodel.models.part import Alone, Observation, interpolate
+from perfmodel.models.predict import predict
 from perfmodel.programs.mlp.case import mlp_case
-from perfmodel.programs.mlp.observe import Observation, observe
-from perfmodel.programs.mlp.parts import mlp_parts
+from perfmodel.programs.mlp.microbenchmarks import gemms_alone
+from perfmodel.programs.mlp.observe import observe
+from perfmodel.programs.mlp.parts import knows, mlp_parts, part_alone
 from perfmodel.readers import read
 from perfmodel.timing.run import time_run
 
@@ -29,7 +30,7 @@ NCCL = {"transport": "nccl", "data_on": "device"}
 
 @pytest.fixture(scope="module")
 def alone() -> Alone:
-    found = from_measurement(load_machine(MACHINE), MACHINE.name)
+    found = gemms_alone(load_machine(MACHINE), MACHINE.name)
     assert found is not None
     return found
 
@@ -66,33 +67,33 @@ def test_beyond_the_measured_shapes_time_neither_vanishes_nor_explodes(alone: Al
 
 
 def test_only_products_that_were_measured_are_looked_up(alone: Alone) -> None:
-    assert alone.knows(mlp_case(SIZES, NCCL))
-    assert alone.knows(mlp_case(SIZES, {**NCCL, "math": "tf32"}))
+    assert knows(alone, mlp_case(SIZES, NCCL))
+    assert knows(alone, mlp_case(SIZES, {**NCCL, "math": "tf32"}))
     for sizes, settings in (
         ({**SIZES, "D": 100}, NCCL),
         ({**SIZES, "b": 8}, NCCL),
         (SIZES, {**NCCL, "gemm": "fused"}),
     ):
         case = mlp_case(sizes, settings)
-        assert not alone.knows(case)
+        assert not knows(alone, case)
         for part in mlp_parts(case):
-            assert alone.part(part, case) is part
+            assert part_alone(part, case, alone) is part
     for settings in ({"gemm": "thin"}, {"gemm": "fused", "math": "tf32"}):
         case = mlp_case(SIZES, {**NCCL, **settings})
-        parts = {part.name: alone.part(part, case) is part for part in mlp_parts(case)}
+        parts = {part.name: part_alone(part, case, alone) is part for part in mlp_parts(case)}
         assert [name for name, as_it_is in parts.items() if not as_it_is] == ["wide products"]
 
 
 def test_the_network_s_products_take_what_they_take_alone(alone: Alone) -> None:
     """H=512, B'=1500: 78.9 us under Nsight Systems, 80.2 us alone with the gaps between."""
     part = next(p for p in mlp_parts(mlp_case(SIZES, NCCL)) if p.name == "wide products")
-    found = alone.part(part, mlp_case(SIZES, NCCL))
+    found = part_alone(part, mlp_case(SIZES, NCCL), alone)
     assert found.amounts["alone"] == pytest.approx(77.5e-6, rel=0.02)
     assert found.amounts["kernels"] == 2
     # of a rank's share: H/2 rows of all images take about the same
     halves = mlp_case(SIZES, {**NCCL, "parallel": "model"})
     part = next(p for p in mlp_parts(halves) if p.name == "wide products")
-    assert alone.part(part, halves).amounts["alone"] == pytest.approx(70e-6, rel=0.1)
+    assert part_alone(part, halves, alone).amounts["alone"] == pytest.approx(70e-6, rel=0.1)
 
 
 def test_three_runs_predict_products_of_other_shapes(

@@ -11,14 +11,15 @@ from cli_helpers import fails
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfmodel.analysis.predict import predict
 from perfmodel.machines.measure.measurement import load as load_machine
-from perfmodel.models import micro
-from perfmodel.models.model_file import load
-from perfmodel.models.noise import median_error, median_sd, shrunk
-from perfmodel.models.terms import fit_term
+from perfmodel.models.calibrate import median_error, median_sd, shrunk
+from perfmodel.models.model import load
+from perfmodel.models.part import Observation
+from perfmodel.models.predict import predict
+from perfmodel.models.terms import Microbenchmark, fit_term
 from perfmodel.programs.mlp.case import mlp_case
-from perfmodel.programs.mlp.observe import Observation, observe
+from perfmodel.programs.mlp.microbenchmarks import GROUPS, microbenchmarks
+from perfmodel.programs.mlp.observe import observe
 from perfmodel.programs.mlp.parts import mlp_parts, slowest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,11 +30,11 @@ ONE = Observation("one", mlp_case(SIZES, {"transport": "host"}), 2e-3, {}, {}, 3
 
 
 @pytest.fixture(scope="module")
-def evidence() -> tuple[micro.Evidence, ...]:
-    return micro.from_measurement(load_machine(MACHINE), MACHINE.name)
+def evidence() -> tuple[Microbenchmark, ...]:
+    return microbenchmarks(load_machine(MACHINE), MACHINE.name)
 
 
-def test_evidence_is_of_parts_that_batches_have(evidence: tuple[micro.Evidence, ...]) -> None:
+def test_evidence_is_of_parts_that_batches_have(evidence: tuple[Microbenchmark, ...]) -> None:
     """The same key and the same amounts as the part of some batch."""
     settings = [
         {"transport": "host"}, {"transport": "pinned"},
@@ -51,7 +52,7 @@ def test_evidence_is_of_parts_that_batches_have(evidence: tuple[micro.Evidence, 
         assert all(seconds > 0 for _, seconds in e.rows)
 
 
-def test_rows_are_the_file_s(evidence: tuple[micro.Evidence, ...]) -> None:
+def test_rows_are_the_file_s(evidence: tuple[Microbenchmark, ...]) -> None:
     """16 MiB over 4 ranks by MPI took 5.37 ms: 2 rounds, 1.5 times the bytes from every rank."""
     found = next(e for e in evidence if e.key == "all-reduce [MPI, pageable]")
     amounts, seconds = found.rows[-1]
@@ -62,15 +63,15 @@ def test_rows_are_the_file_s(evidence: tuple[micro.Evidence, ...]) -> None:
     assert gaps.rows[0][1] == pytest.approx(14 * 1.3427e-6, rel=1e-4)
 
 
-@pytest.mark.parametrize("group", micro.GROUPS)
-def test_every_group_can_be_left_out(group: str, evidence: tuple[micro.Evidence, ...]) -> None:
-    rest = [g for g in micro.GROUPS if g != group]
-    left = micro.from_measurement(load_machine(MACHINE), MACHINE.name, rest)
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_group_can_be_left_out(group: str, evidence: tuple[Microbenchmark, ...]) -> None:
+    rest = [g for g in GROUPS if g != group]
+    left = microbenchmarks(load_machine(MACHINE), MACHINE.name, rest)
     assert 0 < len(left) < len(evidence)
     assert all(e in evidence for e in left)
 
 
-def test_a_series_counts_as_one_configuration(evidence: tuple[micro.Evidence, ...]) -> None:
+def test_a_series_counts_as_one_configuration(evidence: tuple[Microbenchmark, ...]) -> None:
     """One run tells one direction; with the series both latency and rate are told, and near it."""
     part = next(p for p in mlp_parts(ONE.case) if p.name == "all-reduce")
     rows = [(part, 4.7e-4, ONE)]
@@ -88,7 +89,7 @@ def test_a_term_of_nothing_takes_no_time() -> None:
     part = next(p for p in mlp_parts(ONE.case) if p.name == "first launch")
     term = fit_term(part, (), ())
     assert term.seconds(part.amounts) == 0
-    assert term.told(part.amounts)
+    assert term.identifiable(part.amounts)
 
 
 def test_a_model_says_who_told_its_terms() -> None:

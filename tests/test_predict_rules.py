@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from cli_helpers import fails, perfmodel, succeeds
 
-from perfmodel.programs.mlp import rules
+from perfmodel.programs.mlp import case
 from perfmodel.programs.mlp.case import SETTINGS, mlp_case
-from perfmodel.programs.mlp.room import needed_bytes, too_large
+from perfmodel.programs.mlp.memory import needed_bytes, too_large
 from trainer import config
 from trainer.config import Config
 from trainer.errors import ConfigError
@@ -25,9 +25,13 @@ BYTES = {"float32": 4, "float64": 8}
 
 
 def test_the_tables_are_the_trainer_s() -> None:
-    assert dict(rules.ABLE) == dict(config._ABLE)
+    able = {
+        math: tuple(name for name, gemm in case.GEMMS.items() if math in gemm.maths)
+        for math in config._ABLE
+    }
+    assert able == {math: tuple(names) for math, names in config._ABLE.items()}
     most = {BYTES[dtype]: count for dtype, count in network_fused.MOST_CLASSES.items()}
-    assert dict(rules.MOST_CLASSES) == most
+    assert dict(case.MOST_CLASSES) == most
     for name in ("math", "gemm", "parallel", "transport"):
         known = {"math": config.MATHS, "gemm": config.GEMMS, "parallel": config.PARALLEL,
                  "transport": config.TRANSPORTS}[name]  # fmt: skip
@@ -35,7 +39,7 @@ def test_the_tables_are_the_trainer_s() -> None:
     words = transport_host.HostTransport.uncapturable
     assert words is not None
     graph = {"transport": "host", "graph": "yes", "data_on": "device"}
-    assert words in next(rules.refusals(graph, 4, 10))
+    assert words in next(case.refusals(graph, 4, 10))
     for kind in (transport_device.NcclTransport, transport_peer.PeerTransport):
         assert kind.uncapturable is None
 
@@ -56,7 +60,7 @@ def test_every_combination_is_refused_by_both_or_none(dtype: str) -> None:
     for values in product(*(SETTINGS[name] for name in names)):
         settings = dict(zip(names, values, strict=True))
         said = trainer_says(settings, dtype)
-        ours = list(rules.refusals(settings, BYTES[dtype], 10))
+        ours = list(case.refusals(settings, BYTES[dtype], 10))
         if said is not None:
             assert ours[0] == said
             refused += 1

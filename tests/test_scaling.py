@@ -69,13 +69,13 @@ def test_the_laws_by_hand() -> None:
 
 
 def test_numbers_that_tell_nothing_are_refused() -> None:
-    with pytest.raises(ModelError, match=r"found 2\.0 on 1"):
+    with pytest.raises(ModelError, match=r"got 2\.0 on 1"):
         karp_flatt(2.0, 1)
-    with pytest.raises(ModelError, match=r"found 0\.0 on 2"):
+    with pytest.raises(ModelError, match=r"got 0\.0 on 2"):
         fit("Amdahl", [2], [0.0], None)
-    with pytest.raises(ModelError, match="found 1 for 0"):
+    with pytest.raises(ModelError, match="got 1 for 0"):
         fit("Amdahl", [], [1.0], None)
-    with pytest.raises(ModelError, match="wanted one or more ranks; found 0"):
+    with pytest.raises(ModelError, match="expected one or more ranks; got 0"):
         amdahl(0, 0.5)
 
 
@@ -139,7 +139,7 @@ def test_launches_whose_batch_is_unknown_scale_strongly() -> None:
 def test_launches_that_differ_in_more_than_ranks_are_refused() -> None:
     with pytest.raises(ModelError, match=r"found p1 \(p=1\), p2 \(p=2\); give such reports"):
         study([launch(1, 8.0), launch(2, 5.0, graph="yes")])
-    with pytest.raises(ModelError, match="found none"):
+    with pytest.raises(ModelError, match="got none"):
         study([])
 
 

@@ -10,29 +10,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitioned_mlp import Simulation, problem, sequential
 
+from perfmodel.analysis.splits import override, rank_splits, sizes_of
 from perfmodel.base.document import plain
 from perfmodel.base.errors import ModelError, WorkloadError
 from perfmodel.machines.link import Link
-from perfmodel.programs.mlp.answer import answer
-from perfmodel.programs.mlp.grids import Grid, Sizes, grids, split
-from perfmodel.programs.mlp.measured import override, sizes_of
 from perfmodel.programs.mlp.mlp import mlp
-from perfmodel.programs.mlp.model import (
+from perfmodel.programs.mlp.splits import (
     DOCUMENT,
     Crossing,
-    Rates,
+    Grid,
+    Sizes,
+    SplitRates,
     best_hidden_ranks,
     crossings_of_bytes,
     crossings_of_time,
-    predict,
+    grids,
     rank_grids,
+    split,
+    time_split,
 )
 from perfmodel.render.splits import document, grids_table, sentences
 
 PAPER = Sizes(D=784, H=512, C=10, B=3000)
 SMALL = Sizes(D=3, H=4, C=2, B=6)
 EVEN = Sizes(D=8, H=16, C=8, B=8)
-RATES = Rates(2e12, Link(2e-6, 1 / 4e9, 1 / 20e9), 40e9, 10e9)
+RATES = SplitRates(2e12, Link(2e-6, 1 / 4e9, 1 / 20e9), 40e9, 10e9)
 
 
 def moved(sizes: Sizes, grid: Grid) -> list[tuple[str, int, int]]:
@@ -194,7 +196,7 @@ def test_uneven_sizes_compute_the_same(grid: Grid) -> None:
 
 def test_times_by_hand() -> None:
     """Model parallel at the document's sizes: alpha 2 us, 4 GB/s, gamma 1/20 ns, PCIe 40 and 10."""
-    times = predict(split(PAPER, Grid(H=2)), RATES)
+    times = time_split(split(PAPER, Grid(H=2)), RATES)
     assert times.mpi_s == pytest.approx(2 * 2e-6 + 120_000 / 4e9 + 60_000 / 20e9)
     assert times.images_s == pytest.approx(9_528_000 / 40e9)
     assert times.staging_s == pytest.approx(240_000 / 10e9)
@@ -205,13 +207,13 @@ def test_times_by_hand() -> None:
 
 
 def test_nothing_is_copied_without_a_rate_for_it() -> None:
-    times = predict(split(PAPER, Grid(B=2)), Rates(2e12, Link(0, 1e-9), None, None))
+    times = time_split(split(PAPER, Grid(B=2)), SplitRates(2e12, Link(0, 1e-9), None, None))
     assert (times.images_s, times.staging_s) == (0, 0)
 
 
 def test_the_document_s_rates_answer_its_optional_question() -> None:
     """The all-reduce of data parallelism then takes what Figure 11 measured: 409.6 us."""
-    data = predict(split(PAPER, Grid(B=2)), DOCUMENT)
+    data = time_split(split(PAPER, Grid(B=2)), DOCUMENT)
     assert data.mpi_s == pytest.approx(409.599e-6, rel=1e-4)
     assert data.staging_s == pytest.approx((124.960 + 131.055) * 1e-6, rel=1e-4)
     ranked, _ = rank_grids(PAPER, 2, DOCUMENT)
@@ -227,8 +229,8 @@ def test_crossings_of_bytes_by_hand() -> None:
     assert crossings_of_bytes(Sizes(784, 512, 10, 50_000)).ranks == Crossing(None, "never")
 
 
-def difference(sizes: Sizes, p: int, rates: Rates, streamed: bool) -> float:
-    data, model = (predict(split(sizes, g), rates) for g in (Grid(B=p), Grid(H=p)))
+def difference(sizes: Sizes, p: int, rates: SplitRates, streamed: bool) -> float:
+    data, model = (time_split(split(sizes, g), rates) for g in (Grid(B=p), Grid(H=p)))
     return model.batch_s(streamed=streamed) - data.batch_s(streamed=streamed)
 
 
@@ -246,7 +248,7 @@ def test_crossings_of_time_part_wins_from_losses(
     D: int, H: int, C: int, B: int, p: int, pci: float | None, streamed: bool
 ) -> None:
     """At sizes that divide, the formula's sides are what the whole model says."""
-    rates = Rates(2e12, Link(2e-6, 1 / 4e9, 1 / 20e9), 40e9, pci)
+    rates = SplitRates(2e12, Link(2e-6, 1 / 4e9, 1 / 20e9), 40e9, pci)
     sizes = Sizes(D, 8 * H, C, 8 * B)
     found = crossings_of_time(sizes, p, rates, streamed=streamed)
     for value, crossing in ((sizes.B, found.batch), (sizes.H, found.hidden), (p, found.ranks)):
@@ -269,7 +271,7 @@ def test_at_the_crossing_both_take_as_long(streamed: bool) -> None:
 
 def test_more_ranks_can_turn_the_tables() -> None:
     """Slow PCIe for images, fast MPI: what p ranks copy in vain grows with p, staging does not."""
-    rates = Rates(1e15, Link(0, 1e-12), 20e9, 10.5e9)
+    rates = SplitRates(1e15, Link(0, 1e-12), 20e9, 10.5e9)
     found = crossings_of_time(PAPER, 2, rates).ranks
     assert found.model_wins == "below"
     assert found.at is not None
@@ -308,7 +310,7 @@ def test_every_grid_is_ranked_or_refused(D: int, H: int, C: int, B: int, p: int)
 
 
 def test_the_answer_to_the_handout() -> None:
-    found = answer(PAPER, 2, DOCUMENT)
+    found = rank_splits(PAPER, 2, DOCUMENT)
     said = sentences(found)
     assert said[0] == (
         "Best for D=784  H=512  C=10  B=3000  b=4, p=2: model parallel, 2.31 ms a batch; layer 1 "
@@ -322,7 +324,7 @@ def test_the_answer_to_the_handout() -> None:
 
 
 def test_tables_and_json_say_the_same() -> None:
-    found = answer(PAPER, 4, DOCUMENT, images=60_000)
+    found = rank_splits(PAPER, 4, DOCUMENT, images=60_000)
     table, written = grids_table(found), plain(document(found))
     assert [row[0] for row in table.rows] == [g["name"] for g in written["grids"]]
     assert [row[-1] for row in table.rows] == [g["batch_s"] for g in written["grids"]]
@@ -333,17 +335,17 @@ def test_tables_and_json_say_the_same() -> None:
 
 
 def test_one_rank_and_too_many() -> None:
-    assert len(sentences(answer(PAPER, 1, DOCUMENT))) == 1
+    assert len(sentences(rank_splits(PAPER, 1, DOCUMENT))) == 1
     with pytest.raises(WorkloadError, match="over 5 ranks; got none"):
-        answer(Sizes(1, 1, 1, 1), 5, DOCUMENT)
-    assert any("impossible" in n for n in grids_table(answer(SMALL, 6, DOCUMENT)).notes)
+        rank_splits(Sizes(1, 1, 1, 1), 5, DOCUMENT)
+    assert any("impossible" in n for n in grids_table(rank_splits(SMALL, 6, DOCUMENT)).notes)
 
 
 def test_sizes_and_rates_from_values() -> None:
     assert sizes_of({"D": 784, "H": 512, "C": 10, "B": 3000, "p": 2}) == (PAPER, 2)
-    with pytest.raises(WorkloadError, match="found no H, p; give --hidden-size H --ranks p"):
+    with pytest.raises(WorkloadError, match="got no H, p; give --hidden-size H --ranks p"):
         sizes_of({"D": 784, "C": 10, "B": 3000})
-    with pytest.raises(WorkloadError, match="found 'Q'; leave it out"):
+    with pytest.raises(WorkloadError, match="got 'Q'; leave it out"):
         sizes_of({"Q": 1})
     with pytest.raises(WorkloadError, match="whole number from 1"):
         Sizes(0, 1, 1, 1)
@@ -352,5 +354,5 @@ def test_sizes_and_rates_from_values() -> None:
     assert (rates.images_bytes_per_s, rates.staging_bytes_per_s) == (5e10, 5e10)
     assert (rates.flops_per_s, rates.notes) == (2e13, ())
     assert override(DOCUMENT, {}) is DOCUMENT
-    with pytest.raises(ModelError, match="wanted a rate among"):
+    with pytest.raises(ModelError, match="expected a rate among"):
         override(DOCUMENT, {"P_mpi": 0.0})

@@ -12,8 +12,8 @@ from build_training import Training, analyzed, training_report
 from cli_helpers import evil_report, fails, harmless, perfmodel, succeeds
 from test_model_parallel import model_report
 
+from perfmodel.analysis.splits import compare, rates_of
 from perfmodel.base.errors import ModelError
-from perfmodel.programs.mlp.measured import compare, rates_of
 
 SIZES = ("-D", 784, "-H", 512, "-C", 10, "-B", 3000, "-p", 2)
 PROFILES = Path(__file__).parents[1] / "profiles"
@@ -114,8 +114,8 @@ def test_a_real_report() -> None:
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    assert "found no p; give --ranks p" in fails(5, "splits", *SIZES[:-2])
-    assert "found 'Q'; leave it out" in fails(5, "splits", *SIZES, "--set", "Q=1")
+    assert "got no p; give --ranks p" in fails(5, "splits", *SIZES[:-2])
+    assert "got 'Q'; leave it out" in fails(5, "splits", *SIZES, "--set", "Q=1")
     alone = training_report(tmp_path / "alone.sqlite", Training(p=1, mpi=False))
     said = fails(6, "splits", alone)
     assert "no all-reduce of two or more ranks; give the report of" in said
@@ -199,7 +199,7 @@ def test_links_of_nccl_may_be_given() -> None:
     assert as_json_of(NCCL, "--rate", "P_mpi=4GB/s")["rates"]["through"] == "MPI"
     assert as_json_of(NCCL, "--rate", "alpha=4us")["rates"]["through"] == "NCCL"
     both = ("--rate", "P_peer=2GB/s", "--rate", "P_mpi=2GB/s")
-    assert "found P_mpi and P_peer" in fails(6, "splits", *SIZES, *both)
+    assert "got P_mpi and P_peer" in fails(6, "splits", *SIZES, *both)
 
 
 def test_a_graph_cannot_give_rates_and_says_which_run_can() -> None:

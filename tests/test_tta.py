@@ -330,7 +330,7 @@ def test_a_wide_spread_is_said_to_have_a_rough_interval(tmp_path: Path) -> None:
 
 
 def test_a_target_must_be_a_share(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="found 95"):
+    with pytest.raises(ModelError, match="got 95"):
         answer([repeated(tmp_path / "a.json", [1.0])], [], 95.0)
 
 

@@ -95,7 +95,7 @@ def test_what_is_no_series_is_refused(tmp_path: Path) -> None:
         with pytest.raises(SchemaError, match="perfmodel utilization -- COMMAND"):
             read_series(path)
     path.write_text("time_s,gpu,gpu_percent\n1,0,many\n")
-    with pytest.raises(SchemaError, match="wanted rows of numbers; found could not convert"):
+    with pytest.raises(SchemaError, match="expected rows of numbers; got could not convert"):
         read_series(path)
     with pytest.raises(ReportError):
         read_series(tmp_path / "none.csv")

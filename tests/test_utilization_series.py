@@ -50,7 +50,7 @@ def test_a_gpu_that_tells_nothing_is_not_one_that_idles(series: Path) -> None:
     assert found["gpus"][0]["means"]["gpu_percent"] is None
     assert found["advice"] == []
     assert any(s.startswith("no utilization of GPU 1: ") for s in found["warnings"])
-    assert "wanted GPU 7; the series has 0, 1" in fails(4, "utilization", series, "--gpu", 7)
+    assert "expected GPU 7; the series has 0, 1" in fails(4, "utilization", series, "--gpu", 7)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_gpu_that_tells_nothing_is_not_one_that_idles(series: Path) -> None:
 def test_torn_rows_and_odd_numbers_are_refused(tmp_path: Path, row: str, said: str) -> None:
     path = tmp_path / "s.csv"
     path.write_text(f"{HEADER}\n0.1,0,50,,,,,,\n{row}\n")
-    with pytest.raises(SchemaError, match=f"wanted rows of numbers; found .*{said}"):
+    with pytest.raises(SchemaError, match=f"expected rows of numbers; got .*{said}"):
         read_series(path)
 
 

@@ -309,7 +309,7 @@ def test_a_table_of_faults_without_its_column_is_refused(tmp_path: Path) -> None
         db.execute(f"ALTER TABLE {GPU_FAULTS} ADD COLUMN numberOfPageFaults INTEGER")
         db.execute(f"INSERT INTO {GPU_FAULTS} VALUES (5, NULL)")
         db.commit()
-    with pytest.raises(SchemaError, match="numberOfPageFaults: wanted numbers, found NULL"):
+    with pytest.raises(SchemaError, match="numberOfPageFaults: expected numbers; got NULL"):
         read_unified(path)
 
 

@@ -16,22 +16,19 @@ from hypothesis import strategies as st
 
 from benchmarks.ladder import configurations as ladder
 from perfmodel.analysis.analyze import analyze
-from perfmodel.analysis.ask import ask
-from perfmodel.analysis.effect import effect, gradient
-from perfmodel.analysis.evidence import Evidence, draws, evidence
-from perfmodel.analysis.predict import predict
-from perfmodel.analysis.savings import Judge
+from perfmodel.analysis.question import parallelisms
+from perfmodel.analysis.whatif import Judge, ask, effect, evidence, gradient
 from perfmodel.base.errors import ModelError, WorkloadError
 from perfmodel.machines.machine import Machine
-from perfmodel.models.amdahl import GROUPS, if_free, without
 from perfmodel.models.calibrate import calibrate
-from perfmodel.models.model import Model, Term
-from perfmodel.models.model_file import load
+from perfmodel.models.model import Model, load
+from perfmodel.models.part import Observation
+from perfmodel.models.predict import predict
+from perfmodel.models.terms import Term
+from perfmodel.programs.mlp.bounds import GROUPS, Evidence, draws, if_free, least, without
 from perfmodel.programs.mlp.case import SETTINGS, Case, mlp_case
 from perfmodel.programs.mlp.changes import CHANGES, offers
-from perfmodel.programs.mlp.floors import least
-from perfmodel.programs.mlp.observe import Observation, observe
-from perfmodel.programs.mlp.paper import on_paper
+from perfmodel.programs.mlp.observe import observe
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.timing.run import Run, time_run
@@ -381,7 +378,7 @@ def test_the_document_s_question_for_its_own_program() -> None:
 def test_model_parallelism_on_paper_and_calibrated() -> None:
     found = launch("nccl")[2]
     full = analyze([read(LADDER / "nccl_1.sqlite.xz")], Options({}, counting="full")).runs[0]
-    said = on_paper(full, found.case, of_the_ladder())
+    said = parallelisms(full, found.case, of_the_ladder())
     assert said is not None
     assert (said.data_bytes, said.model_bytes) == (1_628_200, 120_000)
     assert said.bytes.hidden.at == pytest.approx(37.7, abs=0.1)
@@ -389,8 +386,8 @@ def test_model_parallelism_on_paper_and_calibrated() -> None:
     assert said.model_s is not None
     assert said.model_s < said.data_s
     assert said.calibrated is None
-    assert "too few sizes" in said.untold
-    assert on_paper(full, case(p=1), None) is None
+    assert "too few sizes" in said.missing_calibration
+    assert parallelisms(full, case(p=1), None) is None
 
 
 def test_the_calibrated_crossing_is_where_two_predictions_meet() -> None:
@@ -401,7 +398,7 @@ def test_the_calibrated_crossing_is_where_two_predictions_meet() -> None:
         terms[key] = replace(terms[f"{name} [cublas, blocking]"], key=key)
     model = replace(frozen(), terms=terms)
     full = analyze([read(LADDER / "document_1.sqlite.xz")], Options({}, counting="full")).runs[0]
-    said = on_paper(full, case(), model)
+    said = parallelisms(full, case(), model)
     assert said is not None
     assert said.calibrated is not None
     hidden, batch = said.calibrated.hidden, said.calibrated.batch

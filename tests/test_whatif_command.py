@@ -116,7 +116,7 @@ def test_the_figure_shows_every_bar() -> None:
 
 def test_two_runs_are_refused() -> None:
     said = fails(6, "whatif", DOCUMENT, LADDER / "document_2.sqlite.xz")
-    assert "found 2 runs" in said
+    assert "got 2 runs" in said
 
 
 def test_a_report_without_a_mark_is_refused(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_model_of_another_workload_is_refused(tmp_path: Path) -> None:
     data = json.loads(FROZEN.read_text(encoding="utf-8"))
     other = tmp_path / "other.json"
     other.write_text(json.dumps(data | {"workload": "mine"}), encoding="utf-8")
-    assert "found one of 'mine'" in fails(6, "whatif", DOCUMENT, "--model", other)
+    assert "got one of 'mine'" in fails(6, "whatif", DOCUMENT, "--model", other)
 
 
 # --- what the benchmark found

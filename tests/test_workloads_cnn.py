@@ -219,11 +219,11 @@ def test_networks_that_cannot_be() -> None:
     with pytest.raises(WorkloadError, match="once"):
         place(twice)
     odd = Net("n", image, (Node("a", Conv(4, 1), (IMAGE,)), Node("b", Add(), (IMAGE, "a"))))
-    with pytest.raises(WorkloadError, match="n, b: wanted several inputs of one shape"):
+    with pytest.raises(WorkloadError, match="n, b: expected several inputs of one shape"):
         place(odd)
-    with pytest.raises(WorkloadError, match="2 groups divide; found 3 in"):
+    with pytest.raises(WorkloadError, match="2 groups divide; got 3 in"):
         place(chain(image, Conv(4, 1, groups=2)))
-    with pytest.raises(WorkloadError, match="resnet101, resnet152; found 'resnet99'"):
+    with pytest.raises(WorkloadError, match="resnet101, resnet152; got 'resnet99'"):
         resnet("resnet99")
     with pytest.raises(WorkloadError, match="at least one image"):
         costs(chain(image, Relu()), batch=0)

@@ -166,25 +166,25 @@ def test_derived_symbols_are_replaced_or_kept() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("1/(p - 3)", "found none at p=3"),
+        ("1/(p - 3)", "got none at p=3"),
         ("D // (p - p)", "at D=784, p=3"),
         ("1/0", "at any values"),
-        ("sqrt(p - 4)", "found none"),
-        ("log2(p - 3)", "found none"),
-        ("log2(p - 4)", "found none"),
+        ("sqrt(p - 4)", "got none"),
+        ("log2(p - 3)", "got none"),
+        ("log2(p - 4)", "got none"),
         ("1e30**64 * 1e30**64 * 1e30**64 * 1e30**64", "too large"),
-        ("1e30**20 * sqrt(2)", "found none"),
+        ("1e30**20 * sqrt(2)", "got none"),
         ("1e30**9 * sqrt(2) * 1e30 * 1e30", "too large"),
     ],
 )
 def test_no_finite_value(text: str, reason: str) -> None:
-    with pytest.raises(WorkloadError, match="wanted a finite number") as caught:
+    with pytest.raises(WorkloadError, match="expected a finite number") as caught:
         parse(text).evaluate(VALUES)
     assert reason in str(caught.value)
 
 
 def test_missing_value() -> None:
-    with pytest.raises(WorkloadError, match="wanted a value of H for 'D \\* H'; found values of D"):
+    with pytest.raises(WorkloadError, match="expected a value of H for 'D \\* H'; got values of D"):
         parse("D*H").evaluate({"D": 1})
 
 

@@ -63,7 +63,7 @@ def test_text_of_a_workload_without_bytes_or_flops() -> None:
 
 
 def test_wrong_formats_and_values_are_refused() -> None:
-    with pytest.raises(WorkloadError, match="wanted one of text, latex, json; found 'html'"):
+    with pytest.raises(WorkloadError, match="expected one of text, latex, json; got 'html'"):
         formulas(mlp(), "html")  # type: ignore[arg-type]
     with pytest.raises(WorkloadError, match="take B=3003"):
         formulas(mlp(), "text", {**DOCUMENT, "p": 7})
@@ -155,7 +155,7 @@ def test_logarithms_and_roots_are_differentiated() -> None:
 
 @pytest.mark.parametrize(
     ("row", "said"),
-    [({"flops": "x"}, "found no such bytes"), ({"mpi": "x"}, "wanted FLOPs in workload 'w'")],
+    [({"flops": "x"}, "got no such bytes"), ({"mpi": "x"}, "expected FLOPs in workload 'w'")],
 )
 def test_no_intensity_no_sensitivity(row: dict[str, str], said: str) -> None:
     with pytest.raises(WorkloadError, match=said):

@@ -136,7 +136,7 @@ def test_ranks_of_unequal_hidden_shares_are_counted_by_their_mean() -> None:
     counts = mlp("full", "model").evaluate(at)
     assert counts["forward GEMM 1"].flops == (2 * 3 * 3 * 6 + 2 * 3 * 2 * 6) / 2
     assert counts["MPI_Allreduce"].mpi_message_bytes == 48
-    with pytest.raises(WorkloadError, match=r"wanted p of at most H: .* found H=1, p=2; take H=2"):
+    with pytest.raises(WorkloadError, match=r"expected p of at most H: .* got H=1, p=2; take H=2"):
         mlp("full", "model").evaluate({**at, "H": 1})
 
 

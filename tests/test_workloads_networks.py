@@ -95,7 +95,7 @@ def test_the_forward_pass_of_the_grouped_alexnet_by_layer() -> None:
 
 
 def test_an_unknown_network_names_the_known() -> None:
-    with pytest.raises(WorkloadError, match=r"alexnet, alexnet-caffe.*found 'lenet'"):
+    with pytest.raises(WorkloadError, match=r"alexnet, alexnet-caffe.*got 'lenet'"):
         network("lenet")
 
 

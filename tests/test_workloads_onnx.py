@@ -127,7 +127,7 @@ def test_what_is_not_known_is_named(tmp_path: Path) -> None:
     path = tmp_path / "odd.onnx"
     to = Written(("N", 3, 8, 8))
     to.add("Softmax", ["images"], "p")
-    with pytest.raises(WorkloadError, match="found Softmax in n_p"):
+    with pytest.raises(WorkloadError, match="got Softmax in n_p"):
         from_onnx(to.save(path))
     to = Written(("N", 3, 8, 8))
     to.add("Conv", ["images", to.weight(4, 3, 3, 1)], "c")
@@ -138,7 +138,7 @@ def test_what_is_not_known_is_named(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match="export the model with a fixed size"):
         from_onnx(to.save(path))
     path.write_bytes(b"\x00no protobuf")
-    with pytest.raises(WorkloadError, match="wanted an ONNX file"):
+    with pytest.raises(WorkloadError, match="expected an ONNX file"):
         from_onnx(path)
     with pytest.raises(WorkloadError, match="cannot be read"):
         from_onnx(tmp_path / "none.onnx")

@@ -114,8 +114,8 @@ def test_refuses_what_is_not_on_the_whitelist(text: str) -> None:
     with pytest.raises(WorkloadError) as caught:
         Expression.parse(text, NAMES, where="net.toml: range 'forward', key 'flops'")
     message = str(caught.value)
-    assert message.startswith("net.toml: range 'forward', key 'flops': wanted ")
-    assert "; found " in message
+    assert message.startswith("net.toml: range 'forward', key 'flops': expected ")
+    assert "; got " in message
     assert len(message) < 700
     assert message.isprintable()
     assert time.process_time() - start < 0.5
@@ -125,8 +125,8 @@ def test_a_hostile_call_is_named() -> None:
     with pytest.raises(WorkloadError) as caught:
         parse('__import__("os").system("x")')
     assert str(caught.value) == (
-        "formula: wanted only declared symbols, numbers, + - * / // **, parentheses and ceil, "
-        'floor, log2, max, min, sqrt; found \'__import__("os").system("x")\' in '
+        "formula: expected only declared symbols, numbers, + - * / // **, parentheses and ceil, "
+        'floor, log2, max, min, sqrt; got \'__import__("os").system("x")\' in '
         '\'__import__("os").system("x")\'; correct the formula'
     )
 

@@ -125,59 +125,62 @@ RANGE = "[ranges.r]\nflops = 'B'\n"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "wanted at least one table [ranges.NAME]; found none; add it"),
-        (HEAD, "wanted at least one table [ranges.NAME]"),
-        ("name = ", "wanted a TOML file; found something else"),
-        ("a = " + "[" * 5000, "wanted a TOML file; found something else"),
-        ("a = " + "9" * 5000, "wanted a TOML file; found something else"),
-        ("nam = 'x'\n" + HEAD + RANGE, "wanted keys among name, source, batch_range, phases"),
-        ("name = 3\n" + HEAD + RANGE, "key 'name': wanted a text of at most 1000 characters"),
-        (f"name = '{'x' * 1001}'\n" + HEAD + RANGE, "key 'name': wanted a text of at most 1000"),
-        ("symbols = 3\n" + RANGE, "wanted a table [symbols] of at most 100 entries; found 3"),
-        ("ranges = ['r']\n", "wanted a table [ranges] of at most 1000 entries; found ['r']"),
-        (HEAD + "[ranges]\nr = 'B'\n", "range 'r': wanted a table with keys among flops, pci,"),
-        (HEAD + "[ranges.'']\nflops = 'B'\n", "range names of 1 to 200 characters; found 0"),
-        (HEAD + f"[ranges.{'r' * 201}]\n", "range names of 1 to 200 characters; found 201"),
+        ("", "expected at least one table [ranges.NAME]; got none; add it"),
+        (HEAD, "expected at least one table [ranges.NAME]"),
+        ("name = ", "expected a TOML file; got something else"),
+        ("a = " + "[" * 5000, "expected a TOML file; got something else"),
+        ("a = " + "9" * 5000, "expected a TOML file; got something else"),
+        ("nam = 'x'\n" + HEAD + RANGE, "expected keys among name, source, batch_range, phases"),
+        ("name = 3\n" + HEAD + RANGE, "key 'name': expected a text of at most 1000 characters"),
+        (f"name = '{'x' * 1001}'\n" + HEAD + RANGE, "key 'name': expected a text of at most 1000"),
+        ("symbols = 3\n" + RANGE, "expected a table [symbols] of at most 100 entries; got 3"),
+        ("ranges = ['r']\n", "expected a table [ranges] of at most 1000 entries; got ['r']"),
+        (HEAD + "[ranges]\nr = 'B'\n", "range 'r': expected a table with keys among flops, pci,"),
+        (HEAD + "[ranges.'']\nflops = 'B'\n", "range names of 1 to 200 characters; got 0"),
+        (HEAD + f"[ranges.{'r' * 201}]\n", "range names of 1 to 200 characters; got 201"),
         (
             HEAD + "[ranges.r]\nflop = 'B'\n",
-            "range 'r': wanted keys among flops, pci, mpi, dram, mpi_message, pci_message, peer, "
-            "peer_message; found 'flop'; rename or remove it",
+            "range 'r': expected keys among flops, pci, mpi, dram, mpi_message, pci_message, peer, "
+            "peer_message; got 'flop'; rename or remove it",
         ),
-        (HEAD + "[ranges.r]\nflops = true\n", "range 'r', key 'flops': wanted a formula in quotes"),
-        (HEAD + "[ranges.r]\nflops = ['B']\n", "key 'flops': wanted a formula in quotes"),
-        (HEAD + "[ranges.r]\nflops = inf\n", "wanted declared symbols (B, p); found 'inf'"),
+        (
+            HEAD + "[ranges.r]\nflops = true\n",
+            "range 'r', key 'flops': expected a formula in quotes",
+        ),
+        (HEAD + "[ranges.r]\nflops = ['B']\n", "key 'flops': expected a formula in quotes"),
+        (HEAD + "[ranges.r]\nflops = inf\n", "expected declared symbols (B, p); got 'inf'"),
         (
             HEAD + "[ranges.'a b']\ndram = '2*Z'\n",
-            "range 'a b', key 'dram': wanted declared symbols (B, p); found 'Z' in '2*Z'; declare "
+            "range 'a b', key 'dram': expected declared symbols (B, p); got 'Z' in '2*Z'; declare "
             "or respell it",
         ),
         (
             HEAD + "[ranges.r]\nflops = '''__import__(\"os\").system(\"x\")'''\n",
-            "range 'r', key 'flops': wanted only declared symbols, numbers, + - * / // **, "
-            "parentheses and ceil, floor, log2, max, min, sqrt; found "
+            "range 'r', key 'flops': expected only declared symbols, numbers, + - * / // **, "
+            "parentheses and ceil, floor, log2, max, min, sqrt; got "
             "'__import__(\"os\").system(\"x\")'",
         ),
-        (HEAD + "[ranges.r]\nflops = '9**9**9'\n", "found the exponent '9**9' in '9**9**9'"),
-        (HEAD + "[derived]\nk = 'q'\n" + RANGE, "derived symbol 'k': wanted declared symbols"),
-        (HEAD + "[derived]\nk = 'k'\n" + RANGE, "derived symbol 'k': wanted declared symbols"),
-        (HEAD + "[derived]\nB = 'p'\n" + RANGE, "found it in [symbols], too; rename one"),
-        (HEAD + "[derived]\nk = {}\n" + RANGE, "symbol 'k', key 'formula': wanted a formula"),
-        (HEAD + "[derived]\nk = { text = 'B' }\n" + RANGE, "wanted keys among formula, meaning"),
-        (HEAD + "[derived]\n'k-1' = 'B'\n" + RANGE, "found 'k-1'; rename it"),
+        (HEAD + "[ranges.r]\nflops = '9**9**9'\n", "got the exponent '9**9' in '9**9**9'"),
+        (HEAD + "[derived]\nk = 'q'\n" + RANGE, "derived symbol 'k': expected declared symbols"),
+        (HEAD + "[derived]\nk = 'k'\n" + RANGE, "derived symbol 'k': expected declared symbols"),
+        (HEAD + "[derived]\nB = 'p'\n" + RANGE, "got it in [symbols], too; rename one"),
+        (HEAD + "[derived]\nk = {}\n" + RANGE, "symbol 'k', key 'formula': expected a formula"),
+        (HEAD + "[derived]\nk = { text = 'B' }\n" + RANGE, "expected keys among formula, meaning"),
+        (HEAD + "[derived]\n'k-1' = 'B'\n" + RANGE, "got 'k-1'; rename it"),
         (HEAD + "lambda = ''\n" + RANGE, "neither a Python keyword nor one of ceil"),
-        (HEAD + "max = ''\n" + RANGE, "found 'max'; rename it"),
-        (HEAD + "'B\u0131' = ''\n" + RANGE, "wanted symbols of ASCII letters"),
-        (HEAD + "q = 3\n" + RANGE, "symbol 'q': wanted a table with keys among meaning"),
-        (HEAD + "q = { unit = 3 }\n" + RANGE, "symbol 'q': key 'unit': wanted a text"),
-        (HEAD + "q = { value = 3 }\n" + RANGE, "symbol 'q': wanted keys among meaning, unit"),
-        (HEAD + "q = { default = 0 }\n" + RANGE, "symbol 'q', key 'default': wanted a whole"),
-        (HEAD + "q = { default = 1.5 }\n" + RANGE, "for q; found 1.5"),
-        ("divisible = 3\n" + HEAD + RANGE, 'wanted pairs of symbols such as [["B", "p"]]'),
-        ("divisible = ['B', 'p']\n" + HEAD + RANGE, "found 'B'; declare both in [symbols]"),
-        ("divisible = [['B', 'q']]\n" + HEAD + RANGE, "found ['B', 'q']; declare both"),
-        ("divisible = [['B', 3]]\n" + HEAD + RANGE, "found ['B', 3]; declare both"),
-        ("phases = 'r'\n" + HEAD + RANGE, "key 'phases': wanted names of the ranges directly"),
-        ("phases = [3]\n" + HEAD + RANGE, "found [3]; put them in quotes"),
+        (HEAD + "max = ''\n" + RANGE, "got 'max'; rename it"),
+        (HEAD + "'B\u0131' = ''\n" + RANGE, "expected symbols of ASCII letters"),
+        (HEAD + "q = 3\n" + RANGE, "symbol 'q': expected a table with keys among meaning"),
+        (HEAD + "q = { unit = 3 }\n" + RANGE, "symbol 'q': key 'unit': expected a text"),
+        (HEAD + "q = { value = 3 }\n" + RANGE, "symbol 'q': expected keys among meaning, unit"),
+        (HEAD + "q = { default = 0 }\n" + RANGE, "symbol 'q', key 'default': expected a whole"),
+        (HEAD + "q = { default = 1.5 }\n" + RANGE, "for q; got 1.5"),
+        ("divisible = 3\n" + HEAD + RANGE, 'expected pairs of symbols such as [["B", "p"]]'),
+        ("divisible = ['B', 'p']\n" + HEAD + RANGE, "got 'B'; declare both in [symbols]"),
+        ("divisible = [['B', 'q']]\n" + HEAD + RANGE, "got ['B', 'q']; declare both"),
+        ("divisible = [['B', 3]]\n" + HEAD + RANGE, "got ['B', 3]; declare both"),
+        ("phases = 'r'\n" + HEAD + RANGE, "key 'phases': expected names of the ranges directly"),
+        ("phases = [3]\n" + HEAD + RANGE, "got [3]; put them in quotes"),
     ],
 )  # fmt: skip
 def test_wrong_files(tmp_path: Path, text: str, said: str) -> None:
@@ -192,21 +195,21 @@ def test_wrong_files(tmp_path: Path, text: str, said: str) -> None:
 
 def test_unreadable_files(tmp_path: Path) -> None:
     for path in (tmp_path / "missing.toml", tmp_path, tmp_path / "a\0b"):
-        with pytest.raises(WorkloadError, match="wanted a workload's TOML file; found none"):
+        with pytest.raises(WorkloadError, match="expected a workload's TOML file; got none"):
             load(path)
     binary = tmp_path / "binary.toml"
     binary.write_bytes(b"\xff\xfe\x00SQLite format 3\x00")
-    with pytest.raises(WorkloadError, match="wanted a TOML file; found something else"):
+    with pytest.raises(WorkloadError, match="expected a TOML file; got something else"):
         load(binary)
     large = tmp_path / "large.toml"
     large.write_bytes(b"#" * 1_000_001)
-    with pytest.raises(WorkloadError, match="wanted a TOML file of at most 1000000 bytes"):
+    with pytest.raises(WorkloadError, match="expected a TOML file of at most 1000000 bytes"):
         load(large)
 
 
 def test_counts_are_limited(tmp_path: Path) -> None:
     many = HEAD + "".join(f"[ranges.r{i}]\nflops = 'B'\n" for i in range(MOST_RANGES + 1))
-    with pytest.raises(WorkloadError, match="at most 1000 entries; found 1001 entries"):
+    with pytest.raises(WorkloadError, match="at most 1000 entries; got 1001 entries"):
         load(written(tmp_path, many))
     most = HEAD + "".join(f"[ranges.r{i}]\nflops = 'B/p'\n" for i in range(MOST_RANGES))
     workload = load(written(tmp_path, most))

@@ -93,8 +93,8 @@ def test_what_is_not_known_is_named(put: Put) -> None:
     for model, says in (
         (nn.Conv2d(3, 4, 3, dilation=2), "a dilation of"),
         (nn.Conv2d(3, 4, (1, 3)), "a size of"),
-        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU()), "found GELU in"),
-        (nn.ConvTranspose2d(3, 4, 3), "found ConvTranspose2d in"),
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU()), "got GELU in"),
+        (nn.ConvTranspose2d(3, 4, 3), "got ConvTranspose2d in"),
     ):
         wrapped = nn.Sequential(model)
         with pytest.raises(WorkloadError, match=says):
@@ -102,7 +102,7 @@ def test_what_is_not_known_is_named(put: Put) -> None:
     shared = nn.Conv2d(3, 3, 1)
     with pytest.raises(WorkloadError, match="layers used twice"):
         from_torch(put(lambda: nn.Sequential(shared, shared)))
-    with pytest.raises(WorkloadError, match="found int"):
+    with pytest.raises(WorkloadError, match="got int"):
         from_torch(put(lambda: 3))
     with pytest.raises(WorkloadError, match="it raised ZeroDivisionError"):
         from_torch(put(lambda: 1 // 0))
@@ -118,5 +118,5 @@ def test_without_torch_it_is_asked_for() -> None:
 def test_a_module_or_function_that_is_not_there() -> None:
     with pytest.raises(WorkloadError, match="No module named"):
         from_torch("no_such_module:make")
-    with pytest.raises(WorkloadError, match="found no 'none' to call"):
+    with pytest.raises(WorkloadError, match="got no 'none' to call"):
         from_torch("json:none")

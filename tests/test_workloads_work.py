@@ -68,7 +68,7 @@ def test_total_of_some_ranges() -> None:
     gemms = mlp().total(["forward GEMM 1", "forward GEMM 2"]).subs(VALUES)
     assert gemms.flops == 2 * 1500 * 512 * 794
     assert mlp().total([]) == Work()
-    with pytest.raises(WorkloadError, match="found 'forwards'; take some of: copying images"):
+    with pytest.raises(WorkloadError, match="got 'forwards'; take some of: copying images"):
         mlp().total(["forwards"])
 
 
@@ -98,34 +98,34 @@ def test_defaults_and_numpy_integers_are_taken() -> None:
     [
         (
             {"B": None},
-            "wanted a value of B (batch size of all ranks together); found none; give B",
+            "expected a value of B (batch size of all ranks together); got none; give B",
         ),
         (
             {"H": 0},
-            "wanted a whole number from 1 to 2^63 - 1 for H (hidden size); found 0; give H as a "
+            "expected a whole number from 1 to 2^63 - 1 for H (hidden size); got 0; give H as a "
             "positive integer",
         ),
-        ({"H": -1}, "found -1"),
-        ({"H": 512.0}, "found 512.0"),
-        ({"H": "512"}, "found '512'"),
-        ({"H": True}, "found True"),
-        ({"H": 2**63}, "found 9223372036854775808"),
-        ({"H": float("nan")}, "found nan"),
+        ({"H": -1}, "got -1"),
+        ({"H": 512.0}, "got 512.0"),
+        ({"H": "512"}, "got '512'"),
+        ({"H": True}, "got True"),
+        ({"H": 2**63}, "got 9223372036854775808"),
+        ({"H": float("nan")}, "got nan"),
         (
             {"N": 60000},
-            "wanted values of D, H, C, B, p, b for workload 'MLP, data parallel'; found 'N'; "
+            "expected values of D, H, C, B, p, b for workload 'MLP, data parallel'; got 'N'; "
             "leave it out",
         ),
         (
             {"p": 7},
-            "wanted B divisible by p: every rank takes an equal share; found B=3000, p=7; take "
+            "expected B divisible by p: every rank takes an equal share; got B=3000, p=7; take "
             "B=3003, the nearest",
         ),
         ({"B": 3, "p": 2}, "take B=2, the nearest"),
         ({"B": 7, "p": 4}, "take B=8, the nearest"),
         (
             {"B": 4, "p": 8},
-            "wanted p of at most B: every rank needs a share; found B=4, p=8; take B=8 or more, "
+            "expected p of at most B: every rank needs a share; got B=4, p=8; take B=8 or more, "
             "or a smaller p",
         ),
     ],
@@ -157,7 +157,7 @@ def test_what_is_shared_need_not_divide() -> None:
     load = mlp(parallel="model")
     assert load.shared == (("H", "p"),)
     assert load.check(VALUES | {"H": 5, "p": 3})["H"] == 5
-    with pytest.raises(WorkloadError, match="wanted p of at most H: every rank needs a share"):
+    with pytest.raises(WorkloadError, match="expected p of at most H: every rank needs a share"):
         load.check(VALUES | {"H": 2, "p": 3})
 
 
@@ -165,9 +165,11 @@ def test_negative_and_undefined_counts_name_the_range() -> None:
     symbols = {"x": Symbol("x")}
     work = Work.parse({"dram": "5 - x"}, symbols, {})
     load = Workload("w", "spec", "", "batch", symbols, {"r": work})
-    with pytest.raises(WorkloadError, match="workload 'w', range 'r', key 'dram': wanted a count"):
+    with pytest.raises(
+        WorkloadError, match="workload 'w', range 'r', key 'dram': expected a count"
+    ):
         load.evaluate({"x": 6})
     work = Work(flops=Expression.parse("1/(x - 6)", symbols))
     load = Workload("w", "spec", "", "batch", symbols, {"r": work})
-    with pytest.raises(WorkloadError, match="workload 'w', range 'r': wanted a finite number"):
+    with pytest.raises(WorkloadError, match="workload 'w', range 'r': expected a finite number"):
         load.evaluate({"x": 6})

@@ -24,7 +24,7 @@ from perfmodel.analysis.marked import MARKER, between
 from perfmodel.base.errors import ModelError, ReportError
 from perfmodel.base.table import Column, Table
 from perfmodel.machines.machine import named
-from perfmodel.models.model_file import load
+from perfmodel.models.model import load
 from perfmodel.models.paleo import platform, step
 from perfmodel.readers.ncu import Launch
 from perfmodel.workloads.layers import total

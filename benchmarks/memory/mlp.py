@@ -12,8 +12,7 @@ import sys
 import time
 from typing import Any
 
-from perfmodel.programs.mlp.footprint import footprint
-from perfmodel.programs.mlp.memory import TrainerCase, allocations
+from perfmodel.programs.mlp.memory import allocations, footprint, training
 from trainer.backends.choice import choose
 from trainer.config import Config
 from trainer.data import synthetic
@@ -82,10 +81,9 @@ class Pool:
 
 def theory(settings: dict[str, Any]) -> dict[str, Any]:
     """Return what the formulas say of a case."""
-    case = TrainerCase(
-        784, settings["hidden_size"], 10, settings["batch_size"], images=IMAGES,
-        test_images=TEST_IMAGES, data_on=settings["data_on"], transport="none",
-    )  # fmt: skip
+    sizes = {"D": 784, "H": settings["hidden_size"], "C": 10, "B": settings["batch_size"]}
+    chosen = {"data_on": settings["data_on"], "transport": "none"}
+    case = training(sizes, chosen, images=IMAGES, test_images=TEST_IMAGES)
     found = footprint(allocations(case))
     return {
         "theory_held_bytes": found.held_bytes["device"],

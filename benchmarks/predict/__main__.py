@@ -22,7 +22,7 @@ from benchmarks.predict.foreign import foreign
 from benchmarks.predict.launches import FROZEN, Launches, commit_of, reports
 from benchmarks.predict.score import noise_floor, overhead, predict_rows, quiet, ranking, summary
 from benchmarks.predict.studies import other_designs, studies
-from perfmodel.models.model_file import load, save
+from perfmodel.models.model import load, save
 
 TARGETS = {
     "mean": 0.025, "mean_high": 0.03, "p90": 0.05, "max": 0.08, "phase": 0.05, "beyond": 0.05,

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import folders
-from perfmodel.analysis.predict import predict
 from perfmodel.base.errors import ModelError
 from perfmodel.models.calibrate import calibrate
-from perfmodel.programs.mlp.observe import Observation
+from perfmodel.models.part import Observation
+from perfmodel.models.predict import predict
 from perfmodel.programs.own import observe_own
 from perfmodel.readers import read
 from perfmodel.timing.run import time_run

@@ -20,8 +20,8 @@ from benchmarks.common.pages import percent, put, table
 from benchmarks.predict.launches import FROZEN, MACHINE, Launches, commit_of, grouped
 from benchmarks.predict.report import PAGE, every_row
 from benchmarks.predict.score import QUIET, noise_floor, predict_rows, quiet, ranking, summary
-from perfmodel.models.model_file import load
-from perfmodel.programs.mlp.observe import Observation
+from perfmodel.models.model import load
+from perfmodel.models.part import Observation
 
 FRESH = folders.PROFILES / "fresh" / "launches.json"
 OUT = folders.RESULTS / "predict_fresh.json"

@@ -14,12 +14,13 @@ import numpy as np
 from benchmarks.common import folders
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.measure.measurement import load
-from perfmodel.models import micro
-from perfmodel.models.alone import Alone, from_measurement
 from perfmodel.models.calibrate import calibrate
 from perfmodel.models.model import Model
+from perfmodel.models.part import Alone, Observation
+from perfmodel.models.terms import Microbenchmark
+from perfmodel.programs.mlp import microbenchmarks
 from perfmodel.programs.mlp.case import Case, mlp_case
-from perfmodel.programs.mlp.observe import Observation, observe
+from perfmodel.programs.mlp.observe import observe
 from perfmodel.readers import read
 from perfmodel.timing.run import time_run
 
@@ -59,8 +60,8 @@ class Launches:
     untraced : dict
         The median of those by source, for what recording adds.
     alone : Alone or None
-        cuBLAS's products as `perfmodel machine time_run` timed them.
-    micro : tuple of Evidence
+        cuBLAS's products as `perfmodel machine measure` timed them.
+    micro : tuple of Microbenchmark
         Copies, all-reduces and launches as it timed them.
     """
 
@@ -69,11 +70,11 @@ class Launches:
         self.observations: list[Observation] = []
         self.bare: dict[object, list[float]] = {}
         self.alone: Alone | None = None
-        self.micro: tuple[micro.Evidence, ...] = ()
+        self.micro: tuple[Microbenchmark, ...] = ()
         if machine is not None:
             found = load(machine)
-            self.alone = from_measurement(found, machine.name)
-            self.micro = micro.from_measurement(found, machine.name)
+            self.alone = microbenchmarks.gemms_alone(found, machine.name)
+            self.micro = microbenchmarks.microbenchmarks(found, machine.name)
         cases: dict[str, Case] = {}
         for row in rows:
             if row["recorded"] and "parts" in row:

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.common import folders
 from benchmarks.common.pages import percent, put, table
 from benchmarks.predict.score import QUIET
-from perfmodel.models.noise import median_error
+from perfmodel.models.calibrate import median_error
 
 PAGE = folders.DOCS / "predict.md"
 SCRIPT = "benchmarks.predict --document"

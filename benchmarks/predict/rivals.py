@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from perfmodel.machines.machine import known
+from perfmodel.models.part import Observation
 from perfmodel.programs.mlp.case import Case
 from perfmodel.programs.mlp.mlp import Parallel, as_it_ran, mlp
-from perfmodel.programs.mlp.observe import Observation
 
 Predictor = Callable[[Case], float]
 

@@ -10,12 +10,11 @@ import numpy as np
 
 from benchmarks.predict.launches import Launches, grouped, measured
 from benchmarks.predict.rivals import rivals
-from perfmodel.analysis.predict import predict
 from perfmodel.base.errors import ModelError
+from perfmodel.models.calibrate import median_error
 from perfmodel.models.model import Model
-from perfmodel.models.noise import median_error
-from perfmodel.models.part import BETWEEN, route
-from perfmodel.programs.mlp.observe import Observation
+from perfmodel.models.part import BETWEEN, Observation
+from perfmodel.models.predict import predict
 
 QUIET = 0.03
 """Launches that differ by less (one standard deviation): the GPU sets the pace, not the host."""
@@ -33,7 +32,7 @@ def predict_rows(
         median = float(np.median([m["batch_s"] for m in launches]))
         row: dict[str, Any] = {
             "case": case.label, "sizes": dict(case.sizes), "settings": dict(case.settings),
-            "route": route(case), "measured": launches, "measured_s": median,
+            "route": case.route, "measured": launches, "measured_s": median,
             "launch_sd": spread_of(group),
             "rivals_s": {name: rival(case) for name, rival in others.items()},
         }  # fmt: skip
@@ -72,7 +71,7 @@ def noise_floor(observations: Sequence[Observation]) -> dict[str, Any]:
     for group in grouped(observations):
         sd = spread_of(group)
         if sd is not None:
-            pooled.setdefault(route(group[0].case), []).append((sd, len(group) - 1))
+            pooled.setdefault(group[0].case.route, []).append((sd, len(group) - 1))
     return {
         "meaning": "relative standard deviation of a batch's median between launches, by route",
         "launch_sd": {
@@ -150,7 +149,7 @@ def overhead(launches: Launches) -> dict[str, Any]:
         bare = launches.bare.get(group[0].case.key)
         if bare:
             pair = float(np.median([o.batch_s for o in group])), float(np.median(bare))
-            found.setdefault(route(group[0].case), []).append(pair)
+            found.setdefault(group[0].case.route, []).append(pair)
     return {
         name: {
             "configurations": len(pairs),

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.predict.launches import DESIGN, Launches, grouped
 from benchmarks.predict.score import predict_rows, quiet, summary
-from perfmodel.programs.mlp.observe import Observation
+from perfmodel.models.part import Observation
 
 EFFORT = {"resamples": 15, "left_out": 20}
 """Of a study's calibration, of which there are many: its interval is less certain."""

@@ -27,7 +27,7 @@ from perfmodel.base import escape, units
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.machines.gpu_samples import read_series
 from perfmodel.machines.measure import measurement
-from perfmodel.models import model_file
+from perfmodel.models import model as model_file
 from perfmodel.programs.program import Options
 from perfmodel.readers import ncu, nsys
 from perfmodel.readers.run_records import read_trainings

@@ -22,13 +22,11 @@ import numpy as np
 
 from benchmarks.common import folders, results
 from benchmarks.whatif.pairs import Launch, Pair, campaign, campaign_pairs, ladder, ladder_pairs
-from perfmodel.analysis.predict import predict
-from perfmodel.analysis.savings import Judge
+from perfmodel.analysis.whatif import Judge
 from perfmodel.base.errors import ModelError
 from perfmodel.models.calibrate import calibrate
-from perfmodel.models.model import Model
-from perfmodel.models.model_file import load
-from perfmodel.models.part import route
+from perfmodel.models.model import Model, load
+from perfmodel.models.predict import predict
 from perfmodel.programs.mlp.changes import Change
 
 FROZEN = folders.RESULTS / "predict_model.json"
@@ -46,7 +44,7 @@ def launch_noise(groups: Sequence[Sequence[Launch]]) -> dict[str, float]:
         logs = np.log([x.evidence.batch_s for x in group])
         if len(logs) < 2:
             continue
-        how = route(group[0].case)
+        how = group[0].case.route
         squares.setdefault(how, []).append(float(((logs - logs.mean()) ** 2).sum()))
         degrees[how] = degrees.get(how, 0) + len(logs) - 1
     return {how: (sum(s) / degrees[how]) ** 0.5 for how, s in squares.items()}
@@ -65,8 +63,8 @@ def bound_row(pair: Pair, noise: dict[str, float]) -> dict[str, Any]:
     measured = float(np.median(before) - np.median(after))
     spread = Z95 * float(
         np.hypot(
-            noise[route(pair.before[0].case)] * np.median(before) / len(before) ** 0.5,
-            noise[route(pair.after[0].case)] * np.median(after) / len(after) ** 0.5,
+            noise[pair.before[0].case.route] * np.median(before) / len(before) ** 0.5,
+            noise[pair.after[0].case.route] * np.median(after) / len(after) ** 0.5,
         )
     )
     bound = float(np.median(bounds))

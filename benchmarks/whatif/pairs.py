@@ -10,9 +10,11 @@ from typing import Final
 
 from benchmarks.common import folders
 from perfmodel.analysis.analyze import analyze
-from perfmodel.analysis.evidence import Evidence, evidence
+from perfmodel.analysis.whatif import evidence
+from perfmodel.models.part import Observation
+from perfmodel.programs.mlp.bounds import Evidence
 from perfmodel.programs.mlp.case import Case
-from perfmodel.programs.mlp.observe import Observation, observe
+from perfmodel.programs.mlp.observe import observe
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.timing.run import Run, time_run

@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfmodel.analysis.predict import predict
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.api import Report, Results
 from perfmodel.base.errors import ModelError
 from perfmodel.models.calibrate import calibrate
 from perfmodel.models.model import Model
+from perfmodel.models.predict import predict
 from perfmodel.programs.mlp.observe import observe
 from perfmodel.timing.run import time_run
 

@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.analysis.analyze import analyze
-from perfmodel.analysis.ask import BATCH_RANGE
 from perfmodel.analysis.compare.compare import compare_traces
-from perfmodel.analysis.evidence import evidence
-from perfmodel.analysis.predict import predict
-from perfmodel.analysis.savings import Judge
-from perfmodel.analysis.whatif_result import Saving, WhatIf
+from perfmodel.analysis.whatif import BATCH_RANGE, Judge, Saving, WhatIf, evidence
 from perfmodel.base.errors import ModelError, ReportError
 from perfmodel.base.escape import printable
 from perfmodel.base.table import Column, Table
 from perfmodel.models.model import Model
+from perfmodel.models.predict import predict
 from perfmodel.programs.mlp.case import Case, mlp_case
 from perfmodel.programs.mlp.changes import Change
 from perfmodel.programs.mlp.observe import observe

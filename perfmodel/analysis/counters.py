@@ -237,7 +237,7 @@ def inside(launches: Iterable[Launch], names: Iterable[str]) -> tuple[Launch, ..
     if not found:
         known = dict.fromkeys(name for one in launches for name in one.ranges)
         raise SchemaError(
-            f"wanted launches inside {', '.join(sorted(wanted))}; found ranges "
+            f"expected launches inside {', '.join(sorted(wanted))}; got ranges "
             f"{', '.join(known) or 'none'}; take one of these, or collect with ncu --nvtx"
         )
     return found
@@ -410,7 +410,7 @@ def compare(
     )
     if not found:
         raise WorkloadError(
-            f"wanted ranges of workload '{workload.name}' ({', '.join(counts)}); found "
+            f"expected ranges of workload '{workload.name}' ({', '.join(counts)}); got "
             f"{', '.join(one.name for one in ranges)}; collect with ncu --nvtx, or give --workload"
         )
     # the largest product has tiles to spare: what is twice or three times its work is split TF32

@@ -11,9 +11,15 @@ from perfmodel.analysis.analyze import analyze
 from perfmodel.base.errors import PerfmodelError, WorkloadError
 from perfmodel.base.gpu import Gpu
 from perfmodel.programs.identify import read_mark
-from perfmodel.programs.mlp.footprint import Footprint, footprint
 from perfmodel.programs.mlp.identify import from_mark
-from perfmodel.programs.mlp.memory import Allocation, TrainerCase, allocations, trainer_case
+from perfmodel.programs.mlp.memory import (
+    Allocation,
+    Footprint,
+    Training,
+    allocations,
+    footprint,
+    training,
+)
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.readers.memory import COLLECT, TABLE, read_memory
@@ -28,7 +34,7 @@ class MemoryUse:
     `measured` has an entry per process and kind of memory, the largest peak first.
     """
 
-    case: TrainerCase | None
+    case: Training | None
     listed: tuple[Allocation, ...]
     sums: Footprint | None
     measured: tuple[Timeline, ...] | None
@@ -116,7 +122,7 @@ def answer(
             )
     case = None
     try:
-        case = trainer_case(values, {**config, **settings}, images=images, test_images=test_images)
+        case = training(values, {**config, **settings}, images=images, test_images=test_images)
     except WorkloadError as error:
         if measured is None:
             raise

@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from perfmodel.analysis.measure import Launch, Split
-from perfmodel.analysis.predict_scaling import Scaling
 from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
+from perfmodel.models.predict import Scaling
 from perfmodel.models.scaling_laws import INTERVAL, Fit, Law, fit, karp_flatt, weak_fraction
 from perfmodel.timing.samples import bootstrap_medians
 
@@ -132,8 +132,8 @@ def study(launches: Sequence[Launch]) -> Study:
     if not found:
         told = ", ".join(f"{x.label} (p={x.ranks})" for x in launches)
         raise ModelError(
-            "wanted launches of one configuration on two or more numbers of ranks, with B or B/p "
-            f"the same; found {told or 'none'}; give such reports"
+            "expected launches of one configuration on two or more numbers of ranks, with B or B/p "
+            f"the same; got {told or 'none'}; give such reports"
         )
     used = {id(x) for s in found for p in s.points for x in p.launches}
     alone = [x.label for x in launches if id(x) not in used]

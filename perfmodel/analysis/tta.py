@@ -212,7 +212,7 @@ def answer(runs: Sequence[Path], against: Sequence[Path], target: float) -> Answ
         If the target is no share of one.
     """
     if not 0 < target <= 1:
-        raise ModelError(f"wanted a target precision above 0 and up to 1; found {target:g}")
+        raise ModelError(f"expected a target precision above 0 and up to 1; got {target:g}")
     sides = [side(paths, target) for paths in (runs, against) if paths]
     if len({one.name for one in sides}) < len(sides):  # files of one name, from two folders
         sides = [
@@ -260,7 +260,7 @@ def _run(training: Training, target: float) -> Run:
 def _warnings(one: Side, target: float) -> list[str]:
     n, found = len(one.runs), []
     if n < ENOUGH:
-        found.append(f"{one.name}: {n} of {ENOUGH} runs or more that are wanted; train more seeds")
+        found.append(f"{one.name}: {n} of {ENOUGH} runs or more that are needed; train more seeds")
     if one.censored:
         found.append(
             f"{one.name}: {one.censored} of {n} runs never reached {target:g}: times are of the "

@@ -55,16 +55,16 @@ def calibrate(reports: tuple[Path, ...], out: Path, **options: Any) -> None:
     cannot determine is said, with the run that would. Reports of the ranks of one run are put
     together; every other report is a launch of its own.
     """
-    from perfmodel.analysis.predict import predict as predicted
     from perfmodel.models.calibrate import calibrate as calibrated
-    from perfmodel.models.model_file import as_text
+    from perfmodel.models.model import as_text
+    from perfmodel.models.predict import predict as predicted
     from perfmodel.render.predict import calibration
 
     observations, machine = _observed(reports, options)
-    alone, micro = _microbenchmarks(options["microbenchmarks"], machine)
+    part, terms = _microbenchmarks(options["microbenchmarks"], machine)
     model = calibrated(
-        observations, machine=machine, untraced=_untraced(options["index"]), alone=alone,
-        micro=micro,
+        observations, machine=machine, untraced=_untraced(options["index"]), alone=part,
+        micro=terms,
     )  # fmt: skip
     if not model.runs:
         predicted(model, observations[0].case)  # says what its report lacks
@@ -123,7 +123,7 @@ def _microbenchmarks(file: Path | None, machine: str) -> tuple[Any, Any]:
     """What a machine's measurement tells: products by shape, and evidence of other parts."""
     from perfmodel.base.errors import ModelError
     from perfmodel.machines.measure.measurement import load
-    from perfmodel.models import alone, micro
+    from perfmodel.programs.mlp.microbenchmarks import gemms_alone, microbenchmarks
 
     if file is None:
         return None, ()
@@ -134,8 +134,8 @@ def _microbenchmarks(file: Path | None, machine: str) -> tuple[Any, Any]:
             f"{file}: expected microbenchmarks of the reports' GPU, {machine or 'none'}; got those "
             f"of {names or 'a CPU'}; measure on the machine that ran the reports"
         )
-    products = alone.from_measurement(found, file.name)
-    evidence = micro.from_measurement(found, file.name)
+    products = gemms_alone(found, file.name)
+    evidence = microbenchmarks(found, file.name)
     if products is None and not evidence:
         raise ModelError(
             f"{file}: expected the trainer's GEMMs, copies, all-reduces or an empty kernel's "

@@ -53,8 +53,8 @@ def predict(path: Path, out: Path | None, fmt: str, **options: Any) -> None:
     Without --sweep and --scaling one configuration is predicted. What the calibration did not see
     is refused, with the run that would determine it; sizes beyond it are marked as extrapolated.
     """
-    from perfmodel.analysis.predict import predict as predict_case
-    from perfmodel.models.model_file import load
+    from perfmodel.models.model import load
+    from perfmodel.models.predict import predict as predict_case
     from perfmodel.render import predict as report
 
     model = load(path)
@@ -76,7 +76,7 @@ def predict(path: Path, out: Path | None, fmt: str, **options: Any) -> None:
 
 def _warn_of_memory(model: Any, cases: list[Any], images: int) -> None:
     """Say which configurations the GPU's memory does not hold."""
-    from perfmodel.programs.mlp.room import too_large
+    from perfmodel.programs.mlp.memory import too_large
 
     said = too_large(cases, model.machine, images)
     if said is not None:
@@ -87,7 +87,8 @@ def _case(model: Any, options: dict[str, Any]) -> Any:
     """Return the configuration that the flags describe."""
     from perfmodel.base.errors import WorkloadError
     from perfmodel.base.escape import printable
-    from perfmodel.programs.mlp.case import mlp_case, own_case
+    from perfmodel.programs.mlp.case import mlp_case
+    from perfmodel.programs.own import own_case
 
     values = symbol_values(options)
     if model.workload != "mlp":
@@ -120,8 +121,8 @@ def _case(model: Any, options: dict[str, Any]) -> Any:
 
 def _over(model: Any, case: Any, options: dict[str, Any]) -> tuple[list[Any], Any, str]:
     """Predictions over a symbol, their table, and the symbol."""
-    from perfmodel.analysis import predict_scaling as scaling
-    from perfmodel.analysis.predict import predict as one
+    from perfmodel.models import predict as scaling
+    from perfmodel.models.predict import predict as one
     from perfmodel.render import predict as report
 
     def predicted(at: Any) -> Any:
@@ -143,7 +144,7 @@ def _over(model: Any, case: Any, options: dict[str, Any]) -> tuple[list[Any], An
 
 def _values(text: str) -> tuple[str, tuple[int, ...]]:
     """Read SYMBOL=FROM:TO or SYMBOL=A,B,C."""
-    from perfmodel.analysis import predict_scaling as scaling
+    from perfmodel.models import predict as scaling
 
     symbol, _, said = text.partition("=")
     words = said.split(":" if ":" in said else ",")

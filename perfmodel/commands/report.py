@@ -30,7 +30,7 @@ def report(reports: tuple[Path, ...], path: Path | None, out: Path, **options: A
     REPORTS and options are those of perfmodel analyze. The file loads nothing from anywhere: mail
     it, print it, open it in any browser.
     """
-    from perfmodel.models.model_file import load
+    from perfmodel.models.model import load
     from perfmodel.render.html import page
 
     if out != STDOUT and out.suffix not in (".html", ".htm"):

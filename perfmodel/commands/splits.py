@@ -33,9 +33,8 @@ def splits(reports: tuple[Path, ...], fmt: str, **options: Any) -> None:
     assignment's without one); options override them. Every report's all-reduce, data or model
     parallel, by MPI or NCCL, is set beside the estimate.
     """
-    from perfmodel.programs.mlp.answer import answer
-    from perfmodel.programs.mlp.measured import compare, override, rates_of, sizes_of
-    from perfmodel.programs.mlp.model import DOCUMENT
+    from perfmodel.analysis.splits import compare, override, rank_splits, rates_of, sizes_of
+    from perfmodel.programs.mlp.splits import DOCUMENT
     from perfmodel.render.splits import result
 
     runs = _analyzed(reports)
@@ -57,7 +56,7 @@ def splits(reports: tuple[Path, ...], fmt: str, **options: Any) -> None:
             f"--images N for N images that stay on the GPUs, or --rate P_pci=..."
         )
     measured = tuple(compare(run, rates) for run in runs)
-    emit(result(answer(sizes, ranks, rates, images=options["images"], measured=measured)), fmt)
+    emit(result(rank_splits(sizes, ranks, rates, images=options["images"], measured=measured)), fmt)
 
 
 def _analyzed(reports: tuple[Path, ...]) -> list[Any]:

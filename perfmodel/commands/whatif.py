@@ -27,8 +27,8 @@ def whatif(reports: tuple[Path, ...], path: Path | None, out: Path | None, fmt: 
     bounds for what the model cannot predict. Also says what would raise arithmetic intensity and
     FLOP/s, and whether model parallelism would pay.
     """
-    from perfmodel.analysis.ask import ask
-    from perfmodel.models.model_file import load
+    from perfmodel.analysis.whatif import ask
+    from perfmodel.models.model import load
     from perfmodel.render.whatif import result
 
     model = None if path is None else load(path)

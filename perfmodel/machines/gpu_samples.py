@@ -67,8 +67,8 @@ class Series:
         for gpu in gpus:
             if gpu not in self.gpus:
                 raise SchemaError(
-                    f"wanted GPU {gpu}; the series has {', '.join(map(str, self.gpus))}; take one "
-                    f"of these"
+                    f"expected GPU {gpu}; the series has {', '.join(map(str, self.gpus))}; take "
+                    f"one of these"
                 )
         return self._rows(np.isin(self.gpu, gpus))
 
@@ -92,7 +92,7 @@ class Series:
         cut = self._rows((self.time_s >= start_s) & (self.time_s < end_s))
         if len(cut) == 0:
             raise SchemaError(
-                f"wanted samples from {start_s:g} s to {end_s:g} s; found none among those from "
+                f"expected samples from {start_s:g} s to {end_s:g} s; got none among those from "
                 f"{self.time_s[0]:.1f} s to {self.time_s[-1]:.1f} s; take another --window"
             )
         return cut
@@ -177,13 +177,13 @@ def read_series(path: Path) -> Series:
     if not rows or not wanted <= set(rows[0]):
         found = ", ".join(str(name) for name in rows[0]) if rows else "no row"
         raise SchemaError(
-            f"{path}: wanted a series of perfmodel utilization (columns time_s, gpu, gpu_percent, "
-            f"...), found {found[:200]}; make one with: perfmodel utilization -- COMMAND"
+            f"{path}: expected a series of perfmodel utilization (columns time_s, gpu, "
+            f"gpu_percent, ...); got {found[:200]}; make one with: perfmodel utilization -- COMMAND"
         )
     try:
         return series_of([_sample(row) for row in rows])
     except (TypeError, ValueError) as error:
-        raise SchemaError(f"{path}: wanted rows of numbers; found {error}; sample again") from error
+        raise SchemaError(f"{path}: expected rows of numbers; got {error}; sample again") from error
 
 
 def _sample(row: dict[str, str]) -> tuple[float, Reading]:

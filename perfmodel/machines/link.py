@@ -33,7 +33,7 @@ class Link:
         values = (self.alpha_s, self.beta_s_per_byte, self.gamma_s_per_byte)
         if not all(math.isfinite(v) and v >= 0 for v in values):
             raise ModelError(
-                f"wanted alpha, beta and gamma finite and at least 0; found {values}; give seconds "
+                f"expected alpha, beta and gamma finite and at least 0; got {values}; give seconds "
                 "and seconds per byte"
             )
 
@@ -46,7 +46,7 @@ def bus_bytes_per_s(collective: Collective, size_bytes: float, seconds: float, r
     with the hardware's rate.
     """
     if not seconds > 0:
-        raise ModelError(f"wanted a time above 0 s; found {seconds}; leave unmeasured ones out")
+        raise ModelError(f"expected a time above 0 s; got {seconds}; leave unmeasured ones out")
     share = (ranks - 1) / ranks
     scale = {
         "all-reduce": 2 * share, "reduce-scatter": share, "all-gather": share, "broadcast": 1.0,

@@ -161,8 +161,8 @@ def named(name: str) -> Machine:
         return found[0].machine
     choices = sorted(entry.stem for entry in found or _table())
     raise PerfmodelError(
-        f"wanted one of the machines {', '.join(choices)}, or a TOML file of one (perfmodel "
-        f"machine measure writes it); found {printable(name)!r}; see perfmodel machine list"
+        f"expected one of the machines {', '.join(choices)}, or a TOML file of one (perfmodel "
+        f"machine measure writes it); got {printable(name)!r}; see perfmodel machine list"
     )
 
 

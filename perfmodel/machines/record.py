@@ -72,7 +72,7 @@ class Recorder:
         """
         if self._failure is not None and not self._samples:
             raise PerfmodelError(
-                f"wanted samples of the GPUs; the sampler says: {self._failure}; check nvidia-smi"
+                f"expected samples of the GPUs; the sampler says: {self._failure}; check nvidia-smi"
             ) from self._failure
         return series_of(self._samples)
 
@@ -107,7 +107,7 @@ def record_command(command: Sequence[str], sampler: Sampler, period_s: float) ->
             code = -signal.SIGINT
         except OSError as error:
             raise PerfmodelError(
-                f"wanted to start {command[0]!r}; found: {error.strerror or error}; check its name "
+                f"expected to start {command[0]!r}; got: {error.strerror or error}; check its name "
                 f"and the PATH"
             ) from error
     return recorder.series(), code if code >= 0 else _OF_SIGNALS - code

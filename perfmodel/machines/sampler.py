@@ -68,7 +68,7 @@ class NvmlSampler:
             import pynvml
         except ImportError as error:
             raise PerfmodelError(
-                "wanted NVML to sample the GPUs; found no package nvidia-ml-py; run: "
+                "expected NVML to sample the GPUs; got no package nvidia-ml-py; run: "
                 "pip install nvidia-ml-py"
             ) from error
         self._nvml: Any = pynvml
@@ -77,14 +77,14 @@ class NvmlSampler:
             count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError as error:
             raise PerfmodelError(
-                f"wanted NVML to sample the GPUs; found the package, but it says: {error}; run "
+                f"expected NVML to sample the GPUs; got the package, but it says: {error}; run "
                 f"where nvidia-smi lists a GPU"
             ) from error
         chosen = list(range(count)) if gpus is None else list(gpus)
         beyond = [gpu for gpu in chosen if not 0 <= gpu < count]
         if beyond or not chosen:
             raise PerfmodelError(
-                f"wanted GPU {beyond[0] if beyond else 0}; NVML lists {count}, numbered from 0; "
+                f"expected GPU {beyond[0] if beyond else 0}; NVML lists {count}, numbered from 0; "
                 f"see nvidia-smi -L"
             )
         self._handles = {gpu: pynvml.nvmlDeviceGetHandleByIndex(gpu) for gpu in chosen}

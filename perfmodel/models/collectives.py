@@ -117,12 +117,12 @@ def cost(
     name = algorithm or next(iter(known))
     if name not in known:
         raise ModelError(
-            f"wanted an algorithm of {collective} among {', '.join(known)}; found {name!r}; "
+            f"expected an algorithm of {collective} among {', '.join(known)}; got {name!r}; "
             "take one"
         )
     if ranks < 1 or not size_bytes >= 0:
         raise ModelError(
-            f"wanted at least one rank and 0 bytes; found {ranks} ranks and {size_bytes} bytes; "
+            f"expected at least one rank and 0 bytes; got {ranks} ranks and {size_bytes} bytes; "
             "give the size of the group and of its whole vector"
         )
     if ranks == 1:
@@ -166,8 +166,8 @@ def fit_link(
     """
     if len({*sizes_bytes}) < 2 or ranks < 2 or len(sizes_bytes) != len(seconds):
         raise ModelError(
-            f"wanted times of two or more sizes over two or more ranks to fit alpha and beta; "
-            f"found {len({*sizes_bytes})} sizes, {len(seconds)} times and {ranks} ranks; measure "
+            f"expected times of two or more sizes over two or more ranks to fit alpha and beta; "
+            f"got {len({*sizes_bytes})} sizes, {len(seconds)} times and {ranks} ranks; measure "
             "messages of several sizes"
         )
     costs = [cost("all-reduce", n, ranks, algorithm) for n in sizes_bytes]
@@ -180,7 +180,7 @@ def fit_link(
         beta = float(sent @ np.asarray(seconds) / (sent @ sent))
     if not beta > 0:
         raise ModelError(
-            f"wanted times that grow with the size; found {list(seconds)} s for "
+            f"expected times that grow with the size; got {list(seconds)} s for "
             f"{list(sizes_bytes)} bytes; measure longer messages"
         )
     return Link(alpha, beta)
@@ -189,7 +189,7 @@ def fit_link(
 def _of(collective: str) -> Mapping[str, Callable[[float, int, int], Cost]]:
     if collective not in _ALGORITHMS:
         raise ModelError(
-            f"wanted a collective among {', '.join(get_args(Collective))}; found {collective!r}; "
+            f"expected a collective among {', '.join(get_args(Collective))}; got {collective!r}; "
             "take one"
         )
     return _ALGORITHMS[collective]

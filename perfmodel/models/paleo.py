@@ -1,4 +1,4 @@
-"""The time of every layer: reading, computing and writing, at a percentage of the platform's peaks.
+"""Paleo: the time of every layer at a percentage of the platform's peaks, and of the exchange.
 
 Source: H. Qi, E. R. Sparks, A. Talwalkar, *Paleo: A Performance Model for Deep Neural Networks*,
 ICLR 2017, and its program (github.com/TalwalkarLab/paleo, `profilers/flops_profiler.py`): a layer
@@ -14,13 +14,99 @@ not convolutions, fully connected layers and pools only, and the update is one o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from perfmodel.base.errors import ModelError
+from perfmodel.machines.link import Link
 from perfmodel.machines.machine import Machine
+from perfmodel.models.collectives import Cost as Exchanged
+from perfmodel.models.collectives import cost
 from perfmodel.workloads.layers import Cost, Net, Placed, costs
+
+
+def _one_to_all(size_bytes: float, ranks: int) -> Exchanged:
+    """2 (p-1) n / B: one rank takes everybody's gradients and gives everybody the sum."""
+    cost("broadcast", size_bytes, ranks)  # refuses what cannot be
+    return Exchanged(2 * (ranks - 1), 2.0 * (ranks - 1) * size_bytes, (ranks - 1.0) * size_bytes)
+
+
+def _tree(size_bytes: float, ranks: int) -> Exchanged:
+    """2 L n / B: up a binary tree and down again."""
+    down = cost("broadcast", size_bytes, ranks, "binomial tree")
+    return Exchanged(2 * down.messages, 2 * down.sent_bytes, down.sent_bytes)
+
+
+def _butterfly(size_bytes: float, ranks: int) -> Exchanged:
+    """L n / B: everybody exchanges everything with a partner, L times."""
+    return cost("all-reduce", size_bytes, ranks, "recursive doubling")
+
+
+def _ring(size_bytes: float, ranks: int) -> Exchanged:
+    """2 (p-1)/p n / B; not one of Paleo's, which NCCL uses."""
+    return cost("all-reduce", size_bytes, ranks, "ring")
+
+
+_COSTS: Final[Mapping[str, Callable[[float, int], Exchanged]]] = {
+    "OneToAll": _one_to_all,
+    "tree": _tree,
+    "butterfly": _butterfly,
+    "ring": _ring,
+}
+SCHEMES: Final = tuple(_COSTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One scheme's exchange after a step.
+
+    Attributes
+    ----------
+    cost : Exchanged
+        Messages and bytes of the busiest rank.
+    seconds : float
+    efficiency : float
+        The step alone over step and exchange, one after the other: what p ranks do together over
+        p times what one does (weak scaling).
+    """
+
+    scheme: str
+    cost: Exchanged
+    seconds: float
+    efficiency: float
+
+
+def exchange(scheme: str, size_bytes: float, ranks: int) -> Exchanged:
+    """Count the messages and bytes of the busiest rank, which Paleo takes for the time.
+
+    Source: Qi et al. (ICLR 2017), and `comm.py` of its program; L = ceil(log2 p) rounds:
+    OneToAll 2 (p-1) n, TreeAllReduce 2 L n, ButterflyAllReduce L n; ring 2 (p-1)/p n.
+
+    Raises
+    ------
+    ModelError
+        If there is no such scheme, or a number is out of range.
+
+    Examples
+    --------
+    >>> exchange("tree", 1000, 8).sent_bytes
+    6000
+    """
+    if scheme not in _COSTS:
+        raise ModelError(f"expected a scheme among {', '.join(SCHEMES)}; got {scheme!r}; take one")
+    return _COSTS[scheme](size_bytes, ranks)
+
+
+def exchanges(size_bytes: float, ranks: int, link: Link, step_s: float) -> tuple[Exchange, ...]:
+    """Return all schemes for gradients of `size_bytes` after a step of `step_s` seconds."""
+    found = []
+    for scheme in SCHEMES:
+        counted = exchange(scheme, size_bytes, ranks)
+        seconds = counted.seconds(link)
+        found.append(Exchange(scheme, counted, seconds, step_s / (step_s + seconds)))
+    return tuple(found)
+
 
 DTYPES: Final[Mapping[str, tuple[int, tuple[str, ...]]]] = {
     "float64": (8, ("float64",)),
@@ -53,7 +139,7 @@ class Platform:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.ppp) and self.ppp > 0):
             raise ModelError(
-                f"wanted a platform percent of peak above 0; found {self.ppp}: give it as a "
+                f"expected a platform percent of peak above 0; got {self.ppp}: give it as a "
                 f"fraction, such as 0.5"
             )
 
@@ -117,13 +203,13 @@ def platform(machine: Machine, dtype: str = "float32", ppp: float = 1.0) -> Plat
         If the machine has no peak of `dtype` or no memory bandwidth, or PPP is not above 0.
     """
     if dtype not in DTYPES:
-        raise ModelError(f"wanted a data type among {', '.join(DTYPES)}; found {dtype!r}; take one")
+        raise ModelError(f"expected a data type among {', '.join(DTYPES)}; got {dtype!r}; take one")
     peaks, links = machine.peak_flops_per_s, machine.bandwidth_bytes_per_s
     peak = next((key for key in DTYPES[dtype][1] if key in peaks), None)
     link = next((key for key in ("hbm", "dram") if key in links), None)
     if peak is None or link is None:
         raise ModelError(
-            f"wanted {machine.name}'s peak of {dtype} and its memory bandwidth; found peaks of "
+            f"expected {machine.name}'s peak of {dtype} and its memory bandwidth; got peaks of "
             f"{', '.join(peaks) or 'nothing'} and rates of {', '.join(links) or 'nothing'}: take "
             f"another --dtype, or add the figure to its file in perfmodel/machines"
         )
@@ -174,7 +260,7 @@ def fit_ppp(at_peak_s: float, measured_s: float) -> float:
     """
     if not (at_peak_s > 0 and measured_s > 0 and math.isfinite(measured_s)):
         raise ModelError(
-            f"wanted two times above 0 s to fit the percent of peak; found {at_peak_s} s at the "
+            f"expected two times above 0 s to fit the percent of peak; got {at_peak_s} s at the "
             f"peaks and {measured_s} s measured: give the median time of a step"
         )
     return at_peak_s / measured_s

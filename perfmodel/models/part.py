@@ -1,20 +1,20 @@
-"""One part of a batch: what it does, on whose clock, and how much of it there is."""
+"""What is predicted: a case, the parts of its batch, and what was measured of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, Protocol, Self
 
-from perfmodel.programs.mlp.case import Case
+import numpy as np
 
 Clock = Literal["host", "gpu"]
+Role = Literal["", "launches", "computes", "waits", "optional"]
 Route = Literal["blocking", "queued", "replayed"]
+"""How the host and the GPU take turns: the host waits for the GPU, queues, or replays a graph."""
 
-D2H: Final = "cudaMemcpyDeviceToHost"
-H2D: Final = "cudaMemcpyHostToDevice"
-REDUCE: Final = "MPI_Allreduce"
 BETWEEN: Final = "between ranges"
+"""Phase of what lies between the ranges of a batch."""
 
 DERIVED: Final = ("gaps", "slowest rank")
 """Parts that no clock tells: what is left of a batch beyond the side that sets its pace."""
@@ -73,6 +73,9 @@ class Part:
     clock : {'host', 'gpu'}
     amounts : mapping of str to float
         Keys of `UNITS`.
+    role : {'', 'launches', 'computes', 'waits', 'optional'}
+        Where the host waits for the GPU: parts that launch kernels, these kernels, and the part in
+        which the host waits for them. 'optional' takes no time in some runs.
     """
 
     name: str
@@ -80,6 +83,7 @@ class Part:
     phase: str
     clock: Clock
     amounts: Mapping[str, float]
+    role: Role = ""
 
     @property
     def key(self) -> str:
@@ -87,11 +91,102 @@ class Part:
         return f"{self.name} [{self.group}]"
 
 
-def route(case: Case) -> Route:
-    """How the host and the GPU take turns: the host waits for the GPU, queues, or replays."""
-    s = case.settings
-    if case.workload is not None:
-        return "queued"
-    if s["graph"] == "yes":
-        return "replayed"
-    return "queued" if s["transport"] in ("nccl", "peer", "none") else "blocking"
+class Case(Protocol):
+    """One run of a program: its sizes and settings, and the parts of its batch."""
+
+    @property
+    def workload(self) -> str:
+        """Name of the workload that a model is calibrated for."""
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Values of the workload's symbols."""
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What else changes the time of a batch, by name."""
+
+    @property
+    def key(self) -> tuple[tuple[str, object], ...]:
+        """What two launches of one configuration share."""
+
+    @property
+    def label(self) -> str:
+        """A short name for people."""
+
+    @property
+    def route(self) -> Route:
+        """How the host and the GPU take turns."""
+
+    @property
+    def command(self) -> str:
+        """How the program is run."""
+
+    def parts(self, alone: Alone | None = None) -> tuple[Part, ...]:
+        """Return the parts of one rank's batch in the order in which they run.
+
+        GEMMs that were measured alone have those seconds as their amounts.
+        """
+
+    def resized(self, sizes: Mapping[str, int]) -> Self:
+        """Return the case with other sizes, those that are given."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One launch of one case: medians over the batches after the warm-up, in seconds.
+
+    Attributes
+    ----------
+    source : str
+        File name of the report.
+    batch_s : float
+        Median host time of a batch; to the end of its GPU work where the host only queues.
+    parts : mapping of str to float
+        Seconds by `Part.key`, of the parts that the report tells.
+    phases : mapping of str to float
+        Seconds by NVTX range along the critical path: of the rank that reaches the all-reduce
+        last, without the ranges inside.
+    batches : int
+        Batches behind the medians.
+    """
+
+    source: str
+    case: Case
+    batch_s: float
+    parts: Mapping[str, float]
+    phases: Mapping[str, float]
+    batches: int
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Device seconds of GEMMs by two sizes, from microbenchmarks.
+
+    Attributes
+    ----------
+    source : str
+        The microbenchmarks' file.
+    seconds : mapping
+        By (name of the GEMM, data type): rows (h, k, seconds).
+    kernel_s : float
+        What a queued kernel takes that does nothing: it is part of every row.
+    """
+
+    source: str
+    seconds: Mapping[tuple[str, str], tuple[tuple[int, int, float], ...]]
+    kernel_s: float
+
+
+def interpolate(rows: Iterable[tuple[int, int, float]], h: float, k: float) -> float:
+    """Return seconds at (h, k): linear in the logarithms between the nearest measured ones.
+
+    Above the measured sizes time grows with the work; below them it stays what the smallest takes.
+    """
+    table = {(a, b): s for a, b, s in rows}
+    hs, ks = (np.array(sorted({key[i] for key in table})) for i in (0, 1))
+    grid = np.log([[table[a, b] for b in ks] for a in hs])
+    inside_h, inside_k = (float(np.clip(at, x[0], x[-1])) for at, x in ((h, hs), (k, ks)))
+    columns = [float(np.interp(np.log(inside_k), np.log(ks), row)) for row in grid]
+    found = float(np.exp(np.interp(np.log(inside_h), np.log(hs), columns)))
+    return found * max(h / float(hs[-1]), 1.0) * max(k / float(ks[-1]), 1.0)

@@ -141,7 +141,7 @@ def fit(law: Law, ranks: Sequence[int], speedups: Sequence[float], drawn: Floats
     """
     if not ranks or len(ranks) != len(speedups):
         raise ModelError(
-            f"wanted a speed-up for each of one or more numbers of ranks; found {len(speedups)} "
+            f"expected a speed-up for each of one or more numbers of ranks; got {len(speedups)} "
             f"for {len(ranks)}; measure one rank and more"
         )
     for one, of in zip(speedups, ranks, strict=True):
@@ -167,13 +167,13 @@ def _solve(law: Law, p: Floats, speedups: Floats) -> Floats:
 
 def _checked(ranks: int) -> int:
     if ranks < 1:
-        raise ModelError(f"wanted one or more ranks; found {ranks}; give how many there were")
+        raise ModelError(f"expected one or more ranks; got {ranks}; give how many there were")
     return ranks
 
 
 def _tells(speedup: float, ranks: int) -> None:
     if ranks < 2 or not speedup > 0:
         raise ModelError(
-            f"wanted a speed-up above 0 on two or more ranks; found {speedup} on {ranks}; leave "
+            f"expected a speed-up above 0 on two or more ranks; got {speedup} on {ranks}; leave "
             "this point out"
         )

@@ -8,12 +8,14 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.models.micro import IN_A_BATCH, Evidence
-from perfmodel.models.model import USUAL_NOISE, Term
-from perfmodel.models.part import Part
+from perfmodel.models.part import Observation, Part
 from perfmodel.models.regress import Fitted, Floats, fit, measured_space, spread
-from perfmodel.programs.mlp.observe import Observation
 
+USUAL_NOISE: Final = 0.08
+"""Relative standard deviation of a batch from launch to launch, where it cannot be estimated."""
+IN_A_BATCH: Final = 0.3
+"""Relative deviation of a transfer in a batch from the same one alone: where microbenchmarks are
+the only evidence, they are believed to this."""
 RESAMPLES: Final = 100
 FEWEST: Final = 4
 """Launches below which noise is not estimated but taken to be the usual."""
@@ -23,6 +25,83 @@ _ROUNDS: Final = 5
 
 Row = tuple[Part, float, Observation]
 """A part as it is known, its seconds in one launch, and the launch."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One calibrated part.
+
+    Attributes
+    ----------
+    key : str
+        `Part.key`.
+    amounts : tuple of str
+        Names of the amounts, in the order of the arrays.
+    coefficients : array, shape (k,)
+        Seconds per unit of each amount, at least 0.
+    covariance : array, shape (k, k)
+        Of the coefficients, by bootstrap over configurations.
+    noise : float
+        Standard deviation of log(measured / fitted) from launch to launch.
+    largest : array, shape (k,)
+        Largest amount of the runs it was fitted on.
+    space : array, shape (r, k)
+        Directions of amounts / largest that the runs tell apart.
+    runs : tuple of str
+        Reports it was fitted on.
+    microbenchmarks : tuple of str
+        Series of a machine's measurement that it was fitted on, beside the reports.
+    """
+
+    key: str
+    amounts: tuple[str, ...]
+    coefficients: Floats
+    covariance: Floats
+    noise: float
+    largest: Floats
+    space: Floats
+    runs: tuple[str, ...]
+    microbenchmarks: tuple[str, ...] = ()
+
+    def vector(self, amounts: Mapping[str, float]) -> Floats:
+        """Arrange amounts in the order of the coefficients."""
+        return np.array([amounts.get(name, 0.0) for name in self.amounts])
+
+    def seconds(self, amounts: Mapping[str, float]) -> float:
+        """Return the time of so much work."""
+        return float(self.vector(amounts) @ self.coefficients)
+
+    def variance(self, amounts: Mapping[str, float]) -> float:
+        """Return the variance of `seconds` that the coefficients leave, in s^2."""
+        x = self.vector(amounts)
+        return max(float(x @ self.covariance @ x), 0.0)
+
+    def identifiable(self, amounts: Mapping[str, float]) -> bool:
+        """Whether the runs tell the time of these amounts, whatever they leave open."""
+        scaled = self.vector(amounts) / np.where(self.largest > 0, self.largest, 1.0)
+        if ((self.largest <= 0) & (self.vector(amounts) > 0)).any():
+            return False
+        rest = scaled - self.space.T @ (self.space @ scaled)
+        return bool(np.linalg.norm(rest) <= 1e-6 * max(float(np.linalg.norm(scaled)), 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Microbenchmark:
+    """Times of one part's work alone: all rows together count as one configuration.
+
+    Attributes
+    ----------
+    source : str
+        File and series, for people.
+    key : str
+        Of the part (`Part.key`).
+    rows : tuple of (mapping of str to float, float)
+        Amounts of work, and seconds.
+    """
+
+    source: str
+    key: str
+    rows: tuple[tuple[Mapping[str, float], float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +131,7 @@ class _Table:
 
 
 def fit_term(
-    part: Part, rows: Sequence[Row], micro: Sequence[Evidence], resamples: int = RESAMPLES
+    part: Part, rows: Sequence[Row], micro: Sequence[Microbenchmark], resamples: int = RESAMPLES
 ) -> Term:
     """Fit one part on the median launch of every case: what disturbs a launch only delays it.
 
@@ -61,7 +140,7 @@ def fit_term(
     part : Part
         Any with its key and its amounts.
     rows : sequence of Row
-    micro : sequence of Evidence
+    micro : sequence of Microbenchmark
         Those of this key are taken. Without them and without rows it takes no time.
     resamples : int
         Of the bootstrap; 0 leaves the covariance at 0.
@@ -97,7 +176,7 @@ def fit_term(
 def _table(
     amounts: Sequence[str],
     cases: Sequence[Sequence[tuple[Part, float]]],
-    micro: Sequence[Evidence],
+    micro: Sequence[Microbenchmark],
 ) -> _Table:
     work: list[Mapping[str, float]] = [launches[0][0].amounts for launches in cases]
     seconds = [float(np.median([s for _, s in launches])) for launches in cases]

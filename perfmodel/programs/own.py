@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, get_args
 
 import numpy as np
 
 from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
-from perfmodel.models.part import BETWEEN
+from perfmodel.models.part import BETWEEN, Alone, Observation, Part, Route
+from perfmodel.models.part import Clock as Side
 from perfmodel.programs.findings import Actions, Facts, Finding, general
 from perfmodel.programs.identify import Identity
-from perfmodel.programs.mlp.case import own_case
 from perfmodel.programs.mlp.identify import identify, missing_values, precision
-from perfmodel.programs.mlp.observe import AHEAD, Observation
-from perfmodel.programs.mlp.parts import own_parts
+from perfmodel.programs.mlp.observe import AHEAD
 from perfmodel.programs.program import Options, StepClock
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.run import Run, batch_seconds
@@ -71,6 +71,82 @@ class OwnProgram:
 OWN_PROGRAM: Final = OwnProgram()
 
 
+@dataclass(frozen=True)
+class OwnCase:
+    """One run of a program of the user's own: see `perfmodel.models.part.Case`."""
+
+    formulas: Workload
+    sizes: Mapping[str, int]
+
+    @property
+    def workload(self) -> str:
+        """Name of the workload."""
+        return self.formulas.name
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """None."""
+        return {}
+
+    @property
+    def key(self) -> tuple[tuple[str, object], ...]:
+        """What two launches of one configuration share."""
+        return tuple(sorted(self.sizes.items()))
+
+    @property
+    def label(self) -> str:
+        """The sizes."""
+        return " ".join(f"{k}={v}" for k, v in self.sizes.items() if k not in ("D", "C"))
+
+    @property
+    def route(self) -> Route:
+        """The host queues."""
+        return "queued"
+
+    @property
+    def command(self) -> str:
+        """How the program is run."""
+        return "the program"
+
+    def parts(self, alone: Alone | None = None) -> tuple[Part, ...]:
+        """Return each range on the host and on the GPU, and what lies between ranges."""
+        return own_parts(self.formulas, self.sizes)
+
+    def resized(self, sizes: Mapping[str, int]) -> OwnCase:
+        """Return the case with other sizes, those that are given."""
+        return replace(self, sizes={**self.sizes, **sizes})
+
+
+def own_case(workload: Workload, sizes: Mapping[str, int]) -> OwnCase:
+    """Return a case of a workload of the user's own.
+
+    Raises
+    ------
+    WorkloadError
+        If a symbol is missing, unknown or impossible.
+    """
+    return OwnCase(workload, workload.check(sizes))
+
+
+def own_parts(workload: Workload, sizes: Mapping[str, int]) -> tuple[Part, ...]:
+    """Return the parts of a workload of the user's own: each range on the host and on the GPU.
+
+    A range's time is a constant and what its FLOPs, its bytes over links and its memory
+    accesses take; what only queues work is constant on the host.
+    """
+    found = []
+    for name, counts in workload.evaluate(sizes).items():
+        amounts = {
+            "flops": float(counts.flops),
+            "bytes": float(counts.moved_bytes),
+            "moved": float(counts.dram_bytes),
+        }
+        work = {"batches": 1.0} | {key: value for key, value in amounts.items() if value > 0}
+        found += [Part(name, clock, name, clock, work, "optional") for clock in get_args(Side)]
+    found.append(Part("between", "host", BETWEEN, "host", {"batches": 1.0}, "optional"))
+    return tuple(found)
+
+
 def observe_own(run: Run, workload: Workload, given: Mapping[str, int]) -> Observation:
     """Measure the ranges of a user's own workload in one run.
 
@@ -98,7 +174,7 @@ def observe_own(run: Run, workload: Workload, given: Mapping[str, int]) -> Obser
     known = [m for m in everything if m.label in workload.ranges and m is not head]
     if not known or batches.size == 0 or np.isnan(batches).all():
         raise ModelError(
-            f"{run.label}: wanted batches with the ranges {', '.join(workload.ranges)}; found "
+            f"{run.label}: expected batches with the ranges {', '.join(workload.ranges)}; got "
             f"{', '.join(m.label for m in everything) or 'none'} and {batches.shape[1]} batches "
             f"after the warm-up; name the ranges in the workload as in the program"
         )

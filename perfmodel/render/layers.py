@@ -8,8 +8,7 @@ from typing import Any, Final
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
-from perfmodel.models.paleo import LayerTime, Platform, Times
-from perfmodel.models.paleo_exchange import Exchange
+from perfmodel.models.paleo import Exchange, LayerTime, Platform, Times
 from perfmodel.render.result import Result
 from perfmodel.workloads.layers import (
     Conv,

@@ -131,7 +131,8 @@ def document(found: MemoryUse) -> dict[str, Any]:
     """Return theory and measurement as JSON types."""
     measured = "rank process peak_bytes peak_ns where allocations releases left_bytes"
     return {
-        **pick(found, "case sums warnings", peaks_by_memory_bytes="peaks_bytes"),
+        "case": None if found.case is None else found.case.document(),
+        **pick(found, "sums warnings", peaks_by_memory_bytes="peaks_bytes"),
         "settings": SETTINGS,
         "theory": [
             {**asdict(a), "held_bytes": a.held_bytes, "seen": mark}

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.analysis.predict import Phase, Prediction
-from perfmodel.analysis.predict_scaling import Scaled, epoch_s
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
-from perfmodel.models.model import USUAL_NOISE, Z90, Model, Term
+from perfmodel.models.model import Z90, Model
 from perfmodel.models.part import BOUNDS, UNITS
+from perfmodel.models.predict import Phase, Prediction, Scaled, epoch_s
+from perfmodel.models.terms import USUAL_NOISE, Term
 from perfmodel.programs.mlp.case import MLP
 from perfmodel.render.result import Result
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
+from perfmodel.analysis.splits import Splits, sizes_text
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
-from perfmodel.programs.mlp.answer import Answer, sizes_text
-from perfmodel.programs.mlp.model import (
+from perfmodel.programs.mlp.splits import (
     Crossing,
     Ranked,
-    Rates,
+    SplitRates,
     best_hidden_ranks,
     crossings_of_time,
     of_kind,
@@ -23,13 +23,13 @@ from perfmodel.render.result import Result
 _MOST_ROWS: Final = 16
 
 
-def result(found: Answer) -> Result:
+def result(found: Splits) -> Result:
     """Return the ranked splits in every format."""
     tables = [grids_table(found), *([measured_table(found)] if found.measured else [])]
     return Result([*tables, sentences(found)], lambda: document(found))
 
 
-def grids_table(found: Answer, most: int = _MOST_ROWS) -> Table:
+def grids_table(found: Splits, most: int = _MOST_ROWS) -> Table:
     """One row per grid, the fastest first."""
     staged = found.rates.staging_bytes_per_s
     columns = (
@@ -62,7 +62,7 @@ def _parts(ranked: Ranked, gemm: str) -> str:
     return "x".join(map(str, ranked.split.grid.parts(gemm)))
 
 
-def _grid_notes(found: Answer, most: int) -> Iterator[str]:
+def _grid_notes(found: Splits, most: int) -> Iterator[str]:
     yield (
         "per rank and batch; layers: into how many parts the loops i, k, j are cut; sent: bytes a "
         "rank sends by a ring; staged: copied between GPU and host for MPI"
@@ -97,7 +97,7 @@ MEASURED: Final = (
 )
 
 
-def measured_table(found: Answer) -> Table:
+def measured_table(found: Splits) -> Table:
     """Each report's all-reduces beside the paper's estimate."""
     notes = [
         "bytes handed over per rank and batch; transfer: from the last rank's arrival on; range: "
@@ -116,12 +116,12 @@ def measured_table(found: Answer) -> Table:
     return Table.of("Communication on paper and measured", found.measured, MEASURED, notes)
 
 
-def sentences(found: Answer) -> tuple[str, ...]:
+def sentences(found: Splits) -> tuple[str, ...]:
     """Answer the handout's question, which split is best, and say when it would be another."""
     return tuple(_sentences(found))
 
 
-def _sentences(found: Answer) -> Iterator[str]:
+def _sentences(found: Splits) -> Iterator[str]:
     best = found.ranked[0]
     yield (
         f"Best for {sizes_text(found.sizes)}, p={found.ranks}: {best.split.grid.name}, "
@@ -176,11 +176,11 @@ def _loops(ranked: Ranked, product: str) -> str:
     return " and ".join(said) or "nothing"
 
 
-def _batch(found: Answer, ranked: Ranked) -> str:
+def _batch(found: Splits, ranked: Ranked) -> str:
     return si(ranked.times.batch_s(streamed=found.streamed), "s")
 
 
-def _rates(rates: Rates) -> str:
+def _rates(rates: SplitRates) -> str:
     pci = [
         f"{what} {si(rate, 'B/s')}"
         for what, rate in (
@@ -196,7 +196,7 @@ def _rates(rates: Rates) -> str:
     )
 
 
-def document(found: Answer) -> dict[str, Any]:
+def document(found: Splits) -> dict[str, Any]:
     """Return everything as JSON types, in base units; a grid that cannot be has a reason."""
     return {
         **pick(found, "sizes ranks images rates measured"),
@@ -208,7 +208,7 @@ def document(found: Answer) -> dict[str, Any]:
     }
 
 
-def _grid_document(found: Answer, ranked: Ranked) -> dict[str, Any]:
+def _grid_document(found: Splits, ranked: Ranked) -> dict[str, Any]:
     s = ranked.split
     return {
         **pick(

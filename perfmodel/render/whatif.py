@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
-from perfmodel.analysis.whatif_result import Saving, Step, WhatIf
+from perfmodel.analysis.question import Answer
+from perfmodel.analysis.whatif import Saving, Step, WhatIf, words
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
-from perfmodel.programs.mlp.question import Answer
-from perfmodel.programs.mlp.words import words
 from perfmodel.render.result import Block, Result
 
 VERSION: Final = 1

@@ -101,7 +101,7 @@ def parse_formula(
             )
     except _RefusedError as refused:
         raise WorkloadError(
-            f"{where}: wanted {refused.wanted}; found {printable(refused.found)} in '{shown}'; "
+            f"{where}: expected {refused.wanted}; got {printable(refused.found)} in '{shown}'; "
             f"{refused.remedy}"
         ) from None
     return ast.unparse(tree), node
@@ -316,7 +316,7 @@ class Expression:
                 return node
             if node not in values:
                 raise WorkloadError(
-                    f"wanted a value of {node} for '{self.text}'; found values of "
+                    f"expected a value of {node} for '{self.text}'; got values of "
                     f"{', '.join(values) or 'nothing'}; give {node}"
                 )
             value = values[node]
@@ -327,7 +327,7 @@ class Expression:
         except (ArithmeticError, ValueError) as error:
             at = ", ".join(f"{name}={values[name]}" for name in sorted(self.symbols))
             raise WorkloadError(
-                f"wanted a finite number from '{self.text}'; found none at {at or 'any values'} "
+                f"expected a finite number from '{self.text}'; got none at {at or 'any values'} "
                 f"({error}); change the formula or the values"
             ) from None
 

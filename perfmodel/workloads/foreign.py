@@ -34,7 +34,7 @@ def imported(name: str, advice: str) -> Any:
         return importlib.import_module(name)
     except ImportError as problem:
         said = printable(str(problem))
-        raise WorkloadError(f"wanted the module {name}; found: {said}: {advice}") from problem
+        raise WorkloadError(f"expected the module {name}; got: {said}: {advice}") from problem
 
 
 def square(size: int | Iterable[Any], where: str) -> int:
@@ -48,7 +48,7 @@ def square(size: int | Iterable[Any], where: str) -> int:
 def unknown(found: str, where: str) -> WorkloadError:
     """Return the refusal of a layer."""
     return WorkloadError(
-        f"wanted layers that perfmodel knows; found {printable(found)} in {printable(where)}: "
+        f"expected layers that perfmodel knows; got {printable(found)} in {printable(where)}: "
         f"add it to perfmodel/workloads/layers.py"
     )
 
@@ -58,7 +58,7 @@ def check_parameters(net: Net, wanted: int) -> None:
     found = total(net).parameters
     if found != wanted:
         raise WorkloadError(
-            f"wanted all {wanted:,} parameters of {printable(net.name)} in its layers; found "
+            f"expected all {wanted:,} parameters of {printable(net.name)} in its layers; got "
             f"{found:,}: layers used twice, layers that do not run "
             f"(auxiliary classifiers), and parameters outside of layers are not known"
         )
@@ -94,7 +94,7 @@ def from_torch(word: str, size: int = 224) -> Net:
         propagate(traced).propagate(images)
     except Exception as problem:  # torch.fx raises what the model's own code raises
         raise WorkloadError(
-            f"wanted a model that torch.fx can trace on images of 3 x {size} x {size}; found: "
+            f"expected a model that torch.fx can trace on images of 3 x {size} x {size}; got: "
             f"{printable(str(problem))}: a model whose forward pass branches on values cannot be"
         ) from problem
     net = Net(word, Shape(3, size, size), _nodes(traced, dict(traced.named_modules())))
@@ -108,7 +108,7 @@ def _made(torch: Any, word: str) -> Any:
     make = getattr(imported(name, "put it on PYTHONPATH"), function, None)
     if not callable(make):
         raise WorkloadError(
-            f"wanted a function of {printable(name)} that makes a model; found no "
+            f"expected a function of {printable(name)} that makes a model; got no "
             f"{printable(function)!r} to call: give MODULE:FUNCTION"
         )
     try:
@@ -116,12 +116,12 @@ def _made(torch: Any, word: str) -> Any:
             model = make()
     except Exception as problem:  # whatever the model's own code raises
         raise WorkloadError(
-            f"wanted {printable(word)}() to make a model; it raised {printable(repr(problem))}: "
+            f"expected {printable(word)}() to make a model; it raised {printable(repr(problem))}: "
             f"give a function that needs no arguments and no data"
         ) from problem
     if not isinstance(model, torch.nn.Module):
         raise WorkloadError(
-            f"wanted a torch.nn.Module from {printable(word)}(); found {type(model).__name__}: "
+            f"expected a torch.nn.Module from {printable(word)}(); got {type(model).__name__}: "
             f"return the model"
         )
     return model.train(False)
@@ -232,14 +232,14 @@ def from_onnx(path: Path) -> Net:
         model = onnx.load(str(path), load_external_data=False)
     except Exception as problem:  # protobuf's and the system's own
         raise WorkloadError(
-            f"wanted an ONNX file; found {printable(str(path))}, which cannot be read: "
+            f"expected an ONNX file; got {printable(str(path))}, which cannot be read: "
             f"{printable(str(problem))[:200]}"
         ) from problem
     sizes = {w.name: tuple(w.dims) for w in model.graph.initializer}
     images = [x for x in model.graph.input if x.name not in sizes]
     if len(images) != 1:
         raise WorkloadError(
-            f"wanted one input of images; found {', '.join(printable(x.name) for x in images)}"
+            f"expected one input of images; got {', '.join(printable(x.name) for x in images)}"
         )
     nodes, parameters = _Graph(onnx, sizes, images[0].name).nodes(model.graph.node)
     net = Net(path.name, _shape(images[0]), nodes)
@@ -251,7 +251,7 @@ def _shape(images: Any) -> Shape:
     dims = [d.dim_value for d in images.type.tensor_type.shape.dim]
     if len(dims) != 4 or min(dims[1:]) < 1:
         raise WorkloadError(
-            f"wanted images of (N, C, H, W) with numbers for C, H and W; found "
+            f"expected images of (N, C, H, W) with numbers for C, H and W; got "
             f"{dims or 'no shape'}: export the model with a fixed size of images"
         )
     return Shape(*dims[1:])

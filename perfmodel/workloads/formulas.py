@@ -69,7 +69,7 @@ def sensitivities(
     moved = tidy(total.moved_bytes().sympy())
     if not total.flops or flops == 0:
         raise WorkloadError(
-            f"wanted FLOPs in workload '{workload.name}'; found none; add 'flops' to its ranges"
+            f"expected FLOPs in workload '{workload.name}'; got none; add 'flops' to its ranges"
         )
     return {
         name: _sensitivity(flops, moved, symbol.sympy(), at)
@@ -184,7 +184,7 @@ def formulas(
     """
     writers = {"text": _write_text, "latex": _write_latex, "json": _write_json}
     if fmt not in writers:
-        raise WorkloadError(f"wanted one of {', '.join(writers)}; found '{fmt}'; take one")
+        raise WorkloadError(f"expected one of {', '.join(writers)}; got '{fmt}'; take one")
     if values is not None:
         workload.evaluate(values)  # refuses wrong values and formulas without a number
         values = workload.check(values)

@@ -61,7 +61,7 @@ class Conv:
         (x,) = inputs
         if x.channels % self.groups or self.channels % self.groups:
             raise WorkloadError(
-                f"wanted channels that {self.groups} groups divide; found {x.channels} in, "
+                f"expected channels that {self.groups} groups divide; got {x.channels} in, "
                 f"{self.channels} out"
             )
         return _windows(x, self.channels, self.kernel, self.stride, self.padding)
@@ -145,7 +145,7 @@ class Add(_Bare):
     def shape(self, *inputs: Shape) -> Shape:
         """Return the inputs' shape; refuse inputs that differ."""
         if len(inputs) < 2 or len(set(inputs)) > 1:
-            raise WorkloadError(f"wanted several inputs of one shape to add; found {inputs}")
+            raise WorkloadError(f"expected several inputs of one shape to add; got {inputs}")
         return inputs[0]
 
 
@@ -157,7 +157,7 @@ class Concat(_Bare):
         """Return the inputs' height and width with all their channels; refuse unequal ones."""
         if len(inputs) < 2 or len({(x.height, x.width) for x in inputs}) > 1:
             raise WorkloadError(
-                f"wanted several inputs of one height and width to join; found {inputs}"
+                f"expected several inputs of one height and width to join; got {inputs}"
             )
         return Shape(sum(x.channels for x in inputs), inputs[0].height, inputs[0].width)
 
@@ -265,7 +265,7 @@ def place(net: Net) -> tuple[Placed, ...]:
         unknown = [name for name in node.inputs if name not in shapes]
         if unknown or not node.inputs or node.name in shapes:
             raise WorkloadError(
-                f"{net.name}: wanted {node.name!r}, once, to read layers before it; it reads "
+                f"{net.name}: expected {node.name!r}, once, to read layers before it; it reads "
                 f"{', '.join(node.inputs) or 'nothing'}"
             )
         inputs = tuple(shapes[name] for name in node.inputs)
@@ -364,7 +364,7 @@ def costs(net: Net, batch: int = 1, element_bytes: int = 4) -> tuple[tuple[Place
     """
     if batch < 1 or element_bytes < 1:
         raise WorkloadError(
-            f"wanted at least one image and one byte a number; found {batch} and {element_bytes}"
+            f"expected at least one image and one byte a number; got {batch} and {element_bytes}"
         )
     return tuple((layer, _cost(layer, batch, element_bytes)) for layer in place(net))
 

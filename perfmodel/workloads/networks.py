@@ -206,7 +206,7 @@ def resnet(name: str, size: int = 224) -> Net:
         If there is no such network.
     """
     if name not in _BLOCKS:
-        raise WorkloadError(f"wanted one of {', '.join(_BLOCKS)}; found {name!r}")
+        raise WorkloadError(f"expected one of {', '.join(_BLOCKS)}; got {name!r}")
     chain = _Blocks()
     x = chain.normalize("conv1", "bn1", Conv(64, 7, 2, 3), IMAGE)
     x = chain.add("maxpool", Pool("max", 3, 2, 1), chain.add("relu", Relu(), x))
@@ -268,7 +268,7 @@ def network(name: str) -> Net:
     """
     if name not in _MAKERS:
         raise WorkloadError(
-            f"wanted one of the networks {', '.join(NETWORKS)}; found {printable(name)!r}: name "
+            f"expected one of the networks {', '.join(NETWORKS)}; got {printable(name)!r}: name "
             f"a torch model as MODULE:FUNCTION or an ONNX file, or write its layers beside "
             f"perfmodel/workloads/networks.py"
         )

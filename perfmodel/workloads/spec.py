@@ -52,7 +52,7 @@ def load(path: str | Path) -> Workload:
     definitions = {s.name: s.definition for s in derived.values() if s.definition}
     rows = _table(spec, "ranges", where, MOST_RANGES)
     if not rows:
-        raise WorkloadError(f"{where}: wanted at least one table [ranges.NAME]; found none; add it")
+        raise WorkloadError(f"{where}: expected at least one table [ranges.NAME]; got none; add it")
     return Workload(
         name=_string(spec, "name", where, Path(path).stem),
         counting="spec",
@@ -73,19 +73,19 @@ def _read(path: Path, where: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise WorkloadError(
-            f"{where}: wanted a workload's TOML file; found none that can be read ({reason}); "
+            f"{where}: expected a workload's TOML file; got none that can be read ({reason}); "
             "check the path"
         ) from None
     if len(content) > _MOST_BYTES:
         raise WorkloadError(
-            f"{where}: wanted a TOML file of at most {_MOST_BYTES} bytes; found more; check the "
+            f"{where}: expected a TOML file of at most {_MOST_BYTES} bytes; got more; check the "
             "path"
         )
     try:
         return tomllib.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise WorkloadError(
-            f"{where}: wanted a TOML file; found something else ({printable(str(error))}); compare "
+            f"{where}: expected a TOML file; got something else ({printable(str(error))}); compare "
             "with the example in docs/workloads.md"
         ) from None
 
@@ -114,7 +114,7 @@ def _derived(
     for name, given in table.items():
         at = f"{where}: derived symbol '{_check_name(name, where)}'"
         if name in symbols:
-            raise WorkloadError(f"{at}: wanted a new name; found it in [symbols], too; rename one")
+            raise WorkloadError(f"{at}: expected a new name; got it in [symbols], too; rename one")
         entry = given if isinstance(given, dict) else {"formula": given}
         _check_keys(entry, ("formula", "meaning", "unit"), at)
         text = _formula(entry.get("formula"), f"{at}, key 'formula'")
@@ -133,7 +133,7 @@ def _range(
 ) -> Work:
     if not 0 < len(name) <= _LONGEST_NAME:
         raise WorkloadError(
-            f"{where}: wanted NVTX range names of 1 to {_LONGEST_NAME} characters; found "
+            f"{where}: expected NVTX range names of 1 to {_LONGEST_NAME} characters; got "
             f"{len(name)} in '{printable(name[:60])}'; shorten it"
         )
     at = f"{where}: range '{printable(name)}'"
@@ -156,8 +156,8 @@ def _divisible(
                 found.append((whole, parts))
             case _:
                 raise WorkloadError(
-                    f'{where}: key \'divisible\': wanted pairs of symbols such as [["B", "p"]], '
-                    f"B a multiple of p; found {printable(repr(pair)[:60])}; declare both in "
+                    f'{where}: key \'divisible\': expected pairs of symbols such as [["B", "p"]], '
+                    f"B a multiple of p; got {printable(repr(pair)[:60])}; declare both in "
                     "[symbols]"
                 )
     return tuple(found)
@@ -166,8 +166,8 @@ def _divisible(
 def _phases(names: object, where: str) -> tuple[str, ...]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise WorkloadError(
-            f"{where}: key 'phases': wanted names of the ranges directly inside a batch, such as "
-            f'["forward", "backward"]; found {printable(repr(names)[:60])}; put them in quotes'
+            f"{where}: key 'phases': expected names of the ranges directly inside a batch, such as "
+            f'["forward", "backward"]; got {printable(repr(names)[:60])}; put them in quotes'
         )
     return tuple(names)
 
@@ -177,7 +177,7 @@ def _table(spec: Mapping[str, Any], key: str, where: str, most: int) -> dict[str
     if not isinstance(table, dict) or len(table) > most:
         found = f"{len(table)} entries" if isinstance(table, dict) else printable(repr(table)[:60])
         raise WorkloadError(
-            f"{where}: wanted a table [{key}] of at most {most} entries; found {found}; see "
+            f"{where}: expected a table [{key}] of at most {most} entries; got {found}; see "
             "docs/workloads.md"
         )
     return table
@@ -186,13 +186,13 @@ def _table(spec: Mapping[str, Any], key: str, where: str, most: int) -> dict[str
 def _check_keys(table: object, allowed: tuple[str, ...], where: str) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise WorkloadError(
-            f"{where}: wanted a table with keys among {', '.join(allowed)}; found "
+            f"{where}: expected a table with keys among {', '.join(allowed)}; got "
             f"{printable(repr(table)[:60])}; see docs/workloads.md"
         )
     for key in table:
         if key not in allowed:
             raise WorkloadError(
-                f"{where}: wanted keys among {', '.join(allowed)}; found "
+                f"{where}: expected keys among {', '.join(allowed)}; got "
                 f"'{printable(key[:60])}'; rename or remove it"
             )
     return table
@@ -201,8 +201,8 @@ def _check_keys(table: object, allowed: tuple[str, ...], where: str) -> dict[str
 def _check_name(name: str, where: str) -> str:
     if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name in FUNCTIONS:
         raise WorkloadError(
-            f"{where}: wanted symbols of ASCII letters, digits and _, a letter first, at most 31, "
-            f"neither a Python keyword nor one of {', '.join(FUNCTIONS)}; found "
+            f"{where}: expected symbols of ASCII letters, digits and _, a letter first, at most "
+            f"31, neither a Python keyword nor one of {', '.join(FUNCTIONS)}; got "
             f"'{printable(name[:60])}'; rename it"
         )
     return name
@@ -212,7 +212,7 @@ def _string(table: Mapping[str, Any], key: str, where: str, default: str = "") -
     value = table.get(key, default)
     if not isinstance(value, str) or len(value) > _LONGEST_NAME * 5:
         raise WorkloadError(
-            f"{where}: key '{key}': wanted a text of at most {_LONGEST_NAME * 5} characters; found "
+            f"{where}: key '{key}': expected a text of at most {_LONGEST_NAME * 5} characters; got "
             f"{printable(repr(value)[:60])}; put a short text in quotes"
         )
     return value
@@ -224,6 +224,6 @@ def _formula(value: object, where: str) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     raise WorkloadError(
-        f"{where}: wanted a formula in quotes, such as '2*D*H*B/p'; found "
+        f"{where}: expected a formula in quotes, such as '2*D*H*B/p'; got "
         f"{printable(repr(value)[:60])}; see docs/workloads.md"
     )

@@ -121,7 +121,7 @@ class Work:
         moved = self.moved_bytes()
         if not moved:
             raise WorkloadError(
-                "wanted an arithmetic intensity, FLOPs over PCIe and MPI bytes; found no such "
+                "expected an arithmetic intensity, FLOPs over PCIe and MPI bytes; got no such "
                 "bytes in this work; include the ranges that copy or communicate"
             )
         return self.flops / moved
@@ -166,12 +166,12 @@ class Symbol:
         """
         described = f"{self.name} ({self.meaning})" if self.meaning else self.name
         if value is None:
-            raise WorkloadError(f"wanted a value of {described}; found none; give {self.name}")
+            raise WorkloadError(f"expected a value of {described}; got none; give {self.name}")
         whole = isinstance(value, Integral) and not isinstance(value, bool)
         number = int(value) if isinstance(value, Integral) else 0
         if not whole or not 1 <= number <= LARGEST:
             raise WorkloadError(
-                f"wanted a whole number from 1 to 2^63 - 1 for {described}; found {value!r}; "
+                f"expected a whole number from 1 to 2^63 - 1 for {described}; got {value!r}; "
                 f"give {self.name} as a positive integer"
             )
         return number
@@ -224,7 +224,7 @@ class Workload:
         for name in self.ranges if names is None else names:
             if name not in self.ranges:
                 raise WorkloadError(
-                    f"wanted ranges of workload '{self.name}'; found '{name}'; take some of: "
+                    f"expected ranges of workload '{self.name}'; got '{name}'; take some of: "
                     f"{', '.join(self.ranges)}"
                 )
             work += self.ranges[name]
@@ -241,7 +241,7 @@ class Workload:
         unknown = [name for name in values if name not in self.symbols]
         if unknown:
             raise WorkloadError(
-                f"wanted values of {', '.join(self.symbols)} for workload '{self.name}'; found "
+                f"expected values of {', '.join(self.symbols)} for workload '{self.name}'; got "
                 f"'{unknown[0]}'; leave it out"
             )
         complete = {
@@ -272,8 +272,8 @@ class Workload:
             for key, attribute in KEYS.items():
                 if getattr(counts[name], attribute) < 0:
                     raise WorkloadError(
-                        f"workload '{self.name}', range '{name}', key '{key}': wanted a count of "
-                        f"at least 0; found {getattr(counts[name], attribute)} from "
+                        f"workload '{self.name}', range '{name}', key '{key}': expected a count of "
+                        f"at least 0; got {getattr(counts[name], attribute)} from "
                         f"'{getattr(work, attribute).text}'; change the formula or the values"
                     )
         return counts
@@ -282,7 +282,7 @@ class Workload:
 def _check_enough(whole: str, value: int, parts: str, count: int) -> None:
     if count > value:
         raise WorkloadError(
-            f"wanted {parts} of at most {whole}: every rank needs a share; found {whole}={value}, "
+            f"expected {parts} of at most {whole}: every rank needs a share; got {whole}={value}, "
             f"{parts}={count}; take {whole}={count} or more, or a smaller {parts}"
         )
 
@@ -292,6 +292,6 @@ def _check_divisible(whole: str, value: int, parts: str, count: int) -> None:
     if below != value:
         nearest = below if value - below <= below + count - value else below + count
         raise WorkloadError(
-            f"wanted {whole} divisible by {parts}: every rank takes an equal share; found "
+            f"expected {whole} divisible by {parts}: every rank takes an equal share; got "
             f"{whole}={value}, {parts}={count}; take {whole}={nearest}, the nearest"
         )

@@ -409,7 +409,7 @@ def compare_traces(
     for name, value in (("least", options.least), ("launch noise", options.noise)):
         if not 0 <= value < 10:
             raise WorkloadError(
-                f"wanted a {name} from 0 to 1000 percent; found {100 * value:g} percent; give less"
+                f"expected a {name} from 0 to 1000 percent; got {100 * value:g} percent; give less"
             )
     measured = [
         _measure(n, t, options, progress) for n, t in (("before", before), ("after", after))
@@ -471,7 +471,7 @@ def _measure(
     """Measure the launches of one side."""
     distinct = list({content(t): t for t in traces}.values())
     if not distinct:
-        raise ReportError(f"wanted at least one report {name}; found none; name one")
+        raise ReportError(f"expected at least one report {name}; got none; name one")
     found = []
     for label, members in group(distinct):
         progress(label)

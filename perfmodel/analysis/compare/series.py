@@ -218,7 +218,7 @@ def launch_of(
     left = int(np.isfinite(_slowest(whole[:, first:])).sum())
     if left < 2:
         raise SchemaError(
-            f"{run.label}: wanted at least 2 finished batches to compare; found {left} of "
+            f"{run.label}: expected at least 2 finished batches to compare; got {left} of "
             f"{whole.shape[1]} after {first} of warm-up; profile more batches or lower --warmup"
         )
     found: dict[Key, Series] = {}

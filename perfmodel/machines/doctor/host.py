@@ -87,7 +87,7 @@ def packages(place: Place) -> Probe:
         names = " ".join(line.partition(":")[0] for line in broken)
         return Probe("broken", "; ".join(broken), f"run: pip install --upgrade {names}")
     old = [
-        f"{name} {found}, wanted {shown(wanted[name])}"
+        f"{name} {found}, expected {shown(wanted[name])}"
         for name, found in said.items()
         if (parse(found) or wanted[name]) < wanted[name]
     ]

@@ -161,7 +161,7 @@ def _cupy() -> Any:
         cupy = importlib.import_module("cupy")
     except ImportError as error:
         raise PerfmodelError(
-            f"wanted the package cupy, to measure a GPU; found none ({error}); run "
+            f"expected the package cupy, to measure a GPU; got none ({error}); run "
             "pip install cupy-cuda13x (or cupy-cuda12x), or measure the CPU with --device cpu"
         ) from error
     try:
@@ -172,7 +172,7 @@ def _cupy() -> Any:
         why = ""
     if not count:
         raise PerfmodelError(
-            f"wanted a CUDA GPU; found none{why}; check nvidia-smi and CUDA_VISIBLE_DEVICES, or "
+            f"expected a CUDA GPU; got none{why}; check nvidia-smi and CUDA_VISIBLE_DEVICES, or "
             "measure the CPU with --device cpu"
         )
     return cupy
@@ -529,7 +529,7 @@ class Cublas:
     def _checked(code: int, what: str) -> None:
         if code:
             raise PerfmodelError(
-                f"wanted cublas{what} to succeed; found status {code} (cublasStatus_t); this part "
+                f"expected cublas{what} to succeed; got status {code} (cublasStatus_t); this part "
                 "is left out"
             )
 
@@ -571,6 +571,6 @@ def _library() -> Any:
         return ctypes.CDLL(found[1] if found else "libcublas.so")
     except OSError as error:
         raise PerfmodelError(
-            f"wanted the cuBLAS library; found none ({error}); install the CUDA toolkit or "
+            f"expected the cuBLAS library; got none ({error}); install the CUDA toolkit or "
             "pip install nvidia-cublas"
         ) from error

@@ -64,7 +64,7 @@ def blas_threads(count: int) -> Iterator[None]:
     except ImportError:
         if count > 1:
             raise PerfmodelError(
-                f"wanted the package threadpoolctl, so that products use all {count} cores; found "
+                f"expected the package threadpoolctl, so that products use all {count} cores; got "
                 "none; run pip install threadpoolctl"
             ) from None
         limits = contextlib.nullcontext

@@ -335,7 +335,7 @@ class Entries:
     def __init__(self, data: Any, where: str) -> None:
         self._where = where
         if not isinstance(data, Mapping):
-            raise ModelError(f"{where}: wanted a table; found {_shown(data)}; measure again")
+            raise ModelError(f"{where}: expected a table; got {_shown(data)}; measure again")
         self._data = data
 
     def get(self, key: str) -> Any:
@@ -350,7 +350,7 @@ class Entries:
         """Return the error that says what was wanted of a key."""
         found = _shown(self.get(key)) if key in self._data else "no such key"
         return ModelError(
-            f"{self._where}: key {printable(key)!r}: wanted {wanted}; found {found}; measure "
+            f"{self._where}: key {printable(key)!r}: expected {wanted}; got {found}; measure "
             "again: the file was changed or damaged, or another version of perfmodel wrote it"
         )
 
@@ -492,7 +492,7 @@ def _content(path: Path | str) -> tuple[str, dict[str, Any]]:
         return where, tomllib.loads(content.decode())
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(
-            f"{where}: wanted a TOML file that perfmodel machine measure wrote; found none that "
+            f"{where}: expected a TOML file that perfmodel machine measure wrote; got none that "
             f"can be read ({printable(str(error))[:100]}); measure again"
         ) from None
 
@@ -502,7 +502,7 @@ def parse(data: Mapping[str, Any], where: str) -> MachineMeasurement:
     top = Entries(data, where)
     if not {"format", "measured"} & set(data) and any(section in data for section in SECTIONS):
         raise ModelError(
-            f"{where}: wanted what perfmodel machine measure wrote; found a datasheet, which "
+            f"{where}: expected what perfmodel machine measure wrote; got a datasheet, which "
             f"measured nothing; run perfmodel machine measure on such a machine"
         )
     if top.get("format") != FORMAT:

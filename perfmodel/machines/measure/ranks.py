@@ -128,7 +128,7 @@ def connect(environment: Mapping[str, str] | None = None) -> Ranks:
         return Ranks(importlib.import_module("mpi4py.MPI"))
     except (ImportError, RuntimeError) as error:
         raise PerfmodelError(
-            f"started by an MPI launcher: wanted mpi4py; found {error}; run pip install mpi4py "
+            f"started by an MPI launcher: expected mpi4py; got {error}; run pip install mpi4py "
             "beside the MPI library whose mpirun you use"
         ) from error
     finally:
@@ -181,7 +181,7 @@ class Nccl:
         said = ranks.agree(said)
         if said:
             raise PerfmodelError(
-                f"wanted NCCL; found none ({said}); run pip install nvidia-nccl-cu13 (or -cu12)"
+                f"expected NCCL; got none ({said}); run pip install nvidia-nccl-cu13 (or -cu12)"
             )
         shared: Any = ranks.share(identity)
         if not isinstance(given, bytes):  # before CuPy 14
@@ -193,7 +193,8 @@ class Nccl:
         said = ranks.agree(said)
         if said:
             raise PerfmodelError(
-                f"wanted a GPU for each of {ranks.size} ranks; NCCL says: {said}; start fewer ranks"
+                f"expected a GPU for each of {ranks.size} ranks; NCCL says: {said}; start "
+                "fewer ranks"
             )
 
     def all_reduce(self, values: Any) -> None:

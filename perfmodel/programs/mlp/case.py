@@ -1,14 +1,20 @@
-"""Cases: what one run is, its sizes and its settings, from a mark or from flags."""
+"""A run of the trainer: its sizes and settings, from a mark or flags, and what it refuses.
+
+perfmodel and the trainer do not import each other; tests/test_predict_rules.py compares the tables
+and the words with the trainer's own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeVar
 
 from perfmodel.base.errors import WorkloadError
-from perfmodel.programs.mlp.rules import check
-from perfmodel.workloads.work import Symbol, Workload
+from perfmodel.models.part import Alone, Part, Route
+from perfmodel.workloads.work import Symbol
+
+_T = TypeVar("_T")
 
 MLP: Final = "mlp"
 """Name of the trainer's own workload."""
@@ -20,42 +26,124 @@ SIZES: Final = {
     "p": "ranks",
     "b": "bytes per element",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """How gradients are summed over the ranks.
+
+    Attributes
+    ----------
+    links : {'host', 'mpi', 'nccl', 'peer', 'none'}
+        Ranges and formulas that a batch has (`perfmodel.programs.mlp.mlp`).
+    buffers : {'pageable', 'pinned', 'device'}
+        Memory of the buffers that are summed.
+    messages : int
+        All-reduces of a data-parallel batch.
+    overlaps : bool
+        Whether it has a non-blocking form.
+    """
+
+    links: Literal["host", "mpi", "nccl", "peer", "none"]
+    buffers: Literal["pageable", "pinned", "device"]
+    messages: int = 4
+    overlaps: bool = False
+
+    @property
+    def by_host(self) -> bool:
+        """Whether MPI sums in host memory, which a CUDA graph cannot call."""
+        return self.links == "host"
+
+
+TRANSPORTS: Final[Mapping[str, Transport]] = {
+    "host": Transport("host", "pageable", overlaps=True),
+    "pinned": Transport("host", "pinned", overlaps=True),
+    "host-flat": Transport("host", "pinned", 1, overlaps=True),
+    "chunked": Transport("host", "pinned", 1, overlaps=True),
+    "cuda-aware": Transport("mpi", "device"),
+    "nccl": Transport("nccl", "device", overlaps=True),
+    "peer": Transport("peer", "device"),
+    "none": Transport("none", "device", 0),
+}
+BY_THE_HOST: Final = tuple(name for name, t in TRANSPORTS.items() if t.by_host)
+ON_DEVICE: Final = ("nccl", "peer", "none")
+"""Transports that the host only queues, and a CUDA graph holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """Kernels of the GEMMs.
+
+    Attributes
+    ----------
+    maths : tuple of str
+        How they multiply float32: values of --math.
+    cublas : tuple of str
+        Values of --math of which cuBLAS multiplies the large GEMMs.
+    """
+
+    maths: tuple[str, ...] = ("ieee",)
+    cublas: tuple[str, ...] = ()
+
+
+GEMMS: Final[Mapping[str, Gemm]] = {
+    "cublas": Gemm(("ieee", "tf32"), ("ieee", "tf32")),
+    "naive": Gemm(),
+    "tiled": Gemm(),
+    "register": Gemm(),
+    "hierarchical": Gemm(("ieee", "tf32", "tf32x3")),
+    "thin": Gemm(("ieee", "tf32"), ("ieee", "tf32")),
+    "fused": Gemm(("ieee", "tf32", "tf32x3"), ("tf32",)),
+}
+DATA_ON: Final[Mapping[str, str]] = {
+    "host": "pageable", "pinned": "pinned", "prefetch": "prefetch", "device": "",
+}  # fmt: skip
+"""Where images are, and the memory that every batch copies them from."""
+
 SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
-    "transport": (
-        "host", "pinned", "host-flat", "chunked", "cuda-aware", "nccl", "peer", "none",
-    ),
-    "data_on": ("host", "pinned", "prefetch", "device"),
-    "gemm": ("cublas", "naive", "tiled", "register", "hierarchical", "thin", "fused"),
+    "transport": tuple(TRANSPORTS),
+    "data_on": tuple(DATA_ON),
+    "gemm": tuple(GEMMS),
     "math": ("ieee", "tf32", "tf32x3"),
     "parallel": ("data", "model"),
     "graph": ("no", "yes"),
     "overlap": ("no", "yes"),
     "sync": ("no", "yes"),
     "backend": ("cupy", "numpy"),
-}  # fmt: skip
+}
 """Settings of the trainer that change what a batch costs; the first value is the default."""
 
 TRAIN_IMAGES: Final = 60_000
 """Images of MNIST's training set: what an epoch is, unless said otherwise."""
 
+INSTEAD: Final[Mapping[str, Mapping[str, str]]] = {
+    "gemm": {"fused": "hierarchical"}, "transport": {"peer": "nccl"},
+}  # fmt: skip
+"""By flag, what is not made for --parallel model, and what is."""
+MOST_CLASSES: Final[Mapping[int, int]] = {4: 32, 8: 16}
+"""By bytes of an element, what --gemm fused keeps in registers."""
+_DTYPES: Final = {4: "float32", 8: "float64"}
+
 
 @dataclass(frozen=True)
 class Case:
-    """One run: values of the workload's symbols, and settings by name.
+    """One run of the trainer: see `perfmodel.models.part.Case`.
 
     Attributes
     ----------
     sizes : mapping of str to int
-        D, H, C, B, p and b of the MLP, or the symbols of a workload of the user's own.
+        D, H, C, B, p and b.
     settings : mapping of str to str
-        A value for every key of `SETTINGS`; empty for a workload of the user's own.
-    workload : Workload or None
-        The user's own; None is the trainer's MLP.
+        A value for every key of `SETTINGS`.
     """
 
     sizes: Mapping[str, int]
     settings: Mapping[str, str]
-    workload: Workload | None = None
+
+    @property
+    def workload(self) -> str:
+        """Name of the workload."""
+        return MLP
 
     @property
     def key(self) -> tuple[tuple[str, object], ...]:
@@ -74,6 +162,67 @@ class Case:
         ]
         return " ".join([sizes, *said])
 
+    @property
+    def route(self) -> Route:
+        """How the host and the GPU take turns."""
+        if self.settings["graph"] == "yes":
+            return "replayed"
+        return "queued" if self.settings["transport"] in ON_DEVICE else "blocking"
+
+    @property
+    def transport(self) -> Transport:
+        """How gradients are summed."""
+        return TRANSPORTS[self.settings["transport"]]
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """Hidden units and images of the rank with the most images (of the mean rank by units)."""
+        h, images, p = float(self.sizes["H"]), self.sizes["B"], self.sizes["p"]
+        if self.settings["parallel"] == "model":
+            return h / p, float(images)
+        return h, float(-(-images // p))
+
+    @property
+    def parameters(self) -> int:
+        """Return n = HD + H + CH + C, elements of the gradients of one rank."""
+        d, c = self.sizes["D"], self.sizes["C"]
+        h = self.shares[0]
+        return round(h * d + h + c * h + c)
+
+    @property
+    def message_bytes(self) -> float:
+        """Bytes of a batch that are summed: gradients, or z2 in model parallelism."""
+        z = self.sizes
+        apart = self.settings["parallel"] == "model"
+        return float((z["C"] * z["B"] if apart else self.parameters) * z["b"])
+
+    @property
+    def command(self) -> str:
+        """How the program is run."""
+        s = self.settings
+        words = ["--dtype float64"] if self.sizes["b"] == 8 else []
+        words += [f"--{n.replace('_', '-')} {s[n]}" for n in ("transport", "data_on", "gemm")]
+        switches = ("graph", "--graph"), ("overlap", "--overlap"), ("sync", "--sync-ranges")
+        words += [flag for name, flag in switches if s[name] == "yes"]
+        words += [f"--math {s['math']}"] if s["math"] != "ieee" else []
+        words += ["--parallel model"] if s["parallel"] == "model" else []
+        words += ["with nsys's --cuda-graph-trace=node"] if s["graph"] == "yes" else []
+        return " ".join(["python -m trainer", *words])
+
+    def parts(self, alone: Alone | None = None) -> tuple[Part, ...]:
+        """Return the parts of one rank's batch; see `perfmodel.programs.mlp.parts.mlp_parts`."""
+        from perfmodel.programs.mlp.parts import mlp_parts
+
+        return mlp_parts(self, alone)
+
+    def resized(self, sizes: Mapping[str, int]) -> Case:
+        """Return the case with other sizes, those that are given."""
+        return replace(self, sizes={**self.sizes, **sizes})
+
+    def having(self, **settings: str) -> Case:
+        """Return the case with other settings, those that are given."""
+        return replace(self, settings={**self.settings, **settings})
+
 
 def mlp_case(sizes: Mapping[str, int], settings: Mapping[str, str]) -> Case:
     """Return a case of the MLP, defaults filled in.
@@ -87,14 +236,14 @@ def mlp_case(sizes: Mapping[str, int], settings: Mapping[str, str]) -> Case:
     unknown = [name for name in settings if name not in SETTINGS]
     if unknown:
         raise WorkloadError(
-            f"wanted settings among {', '.join(SETTINGS)}; found {unknown[0]!r}; leave it out"
+            f"expected settings among {', '.join(SETTINGS)}; got {unknown[0]!r}; leave it out"
         )
     checked = {
         name: Symbol(name, meaning).check(sizes.get(name)) for name, meaning in SIZES.items()
     }
     if checked["p"] > checked["B"]:
         raise WorkloadError(
-            f"wanted at most as many ranks as images in a batch; found p={checked['p']}, "
+            f"expected at most as many ranks as images in a batch; got p={checked['p']}, "
             f"B={checked['B']}; take a larger batch or fewer ranks"
         )
     full = {name: settings.get(name, values[0]) for name, values in SETTINGS.items()}
@@ -103,32 +252,21 @@ def mlp_case(sizes: Mapping[str, int], settings: Mapping[str, str]) -> Case:
     for name, value in full.items():
         if value not in SETTINGS[name]:
             raise WorkloadError(
-                f"wanted {name} among {', '.join(SETTINGS[name])}; found {value!r}; take one"
+                f"expected {name} among {', '.join(SETTINGS[name])}; got {value!r}; take one"
             )
     if full["backend"] != "numpy":
         check(full, checked["b"], checked["C"])
     if full["parallel"] == "model" and checked["p"] > checked["H"]:
         raise WorkloadError(
-            f"wanted at most as many ranks as hidden units; found p={checked['p']}, "
+            f"expected at most as many ranks as hidden units; got p={checked['p']}, "
             f"H={checked['H']}; take fewer ranks"
         )
     if full["transport"] == "none" and checked["p"] > 1:
         raise WorkloadError(
-            f"wanted a transport for {checked['p']} ranks; found 'none', which sums nothing; take "
+            f"expected a transport for {checked['p']} ranks; got 'none', which sums nothing; take "
             "host, pinned or nccl"
         )
     return Case(checked, full)
-
-
-def own_case(workload: Workload, sizes: Mapping[str, int]) -> Case:
-    """Return a case of a workload of the user's own.
-
-    Raises
-    ------
-    WorkloadError
-        If a symbol is missing, unknown or impossible.
-    """
-    return Case(workload.check(sizes), {}, workload)
 
 
 def _usual_data(transport: str, backend: str) -> str:
@@ -138,18 +276,105 @@ def _usual_data(transport: str, backend: str) -> str:
     return "pinned" if transport == "pinned" else "host"
 
 
+def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that a configuration mark tells, switches as 'yes' and 'no'."""
+    found = {}
+    for name in SETTINGS:
+        said = config.get("sync_ranges" if name == "sync" else name)
+        if name == "gemm" and config.get("backend") == "numpy":
+            continue  # the BLAS that NumPy has
+        if isinstance(said, bool):
+            found[name] = "yes" if said else "no"
+        elif isinstance(said, str):
+            found[name] = said
+    return found
+
+
 def from_mark(config: Mapping[str, Any], sizes: Mapping[str, int]) -> Case:
     """Return the case that a configuration mark describes.
 
     Marks of older trainers lack the settings that these did not have: they are at their default.
     """
-    settings = {}
-    for name in SETTINGS:
-        if name == "gemm" and config.get("backend") == "numpy":
-            continue  # the BLAS that NumPy has
-        said = config.get("sync_ranges" if name == "sync" else name)
-        if isinstance(said, bool):
-            settings[name] = "yes" if said else "no"
-        elif isinstance(said, str):
-            settings[name] = said
-    return mlp_case(sizes, settings)
+    return mlp_case(sizes, settings_of(config))
+
+
+def check(settings: Mapping[str, str], item_bytes: int, classes: int) -> None:
+    """Refuse settings that the trainer refuses.
+
+    Parameters
+    ----------
+    settings : mapping of str to str
+        Of `SETTINGS`, those that are known.
+    item_bytes : int
+        b, of an element.
+    classes : int
+        C.
+
+    Raises
+    ------
+    WorkloadError
+        With the trainer's own words.
+    """
+    for said in refusals(settings, item_bytes, classes):
+        raise WorkloadError(said)
+
+
+def refusals(settings: Mapping[str, str], item_bytes: int, classes: int) -> Iterator[str]:
+    """Say what does not go together, in the order in which the trainer looks."""
+    s = {"math": "ieee", "gemm": "cublas", "parallel": "data", "transport": "host", **settings}
+    math, gemm, dtype = s["math"], s["gemm"], _DTYPES.get(item_bytes, f"{item_bytes} bytes")
+    if math != "ieee" and dtype != "float32":
+        yield (
+            f"--math {math}: expected --dtype float32, whose factors it rounds or splits; "
+            f"got {dtype}; leave one of them out"
+        )
+    if math != "ieee" and math not in GEMMS[gemm].maths:
+        yield (
+            f"--math {math}: expected a --gemm that multiplies so "
+            f"({_named(GEMMS, lambda g: math in g.maths)}); got {gemm}; take one of those"
+        )
+    if s["parallel"] == "model" and s.get("overlap") == "yes":
+        yield (
+            "--overlap: hides one gradient's sum behind another's GEMM: expected --parallel "
+            "data; got model, whose only sum is needed at once; leave out --overlap"
+        )
+    if s["parallel"] == "model":
+        for flag, instead in INSTEAD.items():
+            if s[flag] in instead:
+                yield (
+                    f"--{flag} {s[flag]}: is made for --parallel data; got --parallel model; "
+                    f"use --{flag} {instead[s[flag]]}"
+                )
+    yield from _of_a_run(s, dtype, MOST_CLASSES.get(item_bytes, classes), classes)
+
+
+def _named(table: Mapping[str, _T], able: Callable[[_T], bool]) -> str:
+    return ", ".join(name for name, row in table.items() if able(row))
+
+
+def _of_a_run(s: Mapping[str, str], dtype: str, most: int, classes: int) -> Iterator[str]:
+    """What the trainer finds when it makes the network, its transport and its graphs."""
+    if s["gemm"] == "fused" and classes > most:
+        yield (
+            f"--gemm fused: keeps an image's classes in registers: expected --num-classes of at "
+            f"most {most} in {dtype}; got {classes}; use --gemm hierarchical"
+        )
+    if s.get("overlap") == "yes" and not TRANSPORTS[s["transport"]].overlaps:
+        yield (
+            f"--overlap: expected a transport with a non-blocking form "
+            f"({_named(TRANSPORTS, lambda t: t.overlaps)}); got {s['transport']}; leave out "
+            "--overlap"
+        )
+    if s.get("graph") != "yes":
+        return
+    on = s.get("data_on", "device")
+    if on != "device":
+        yield (
+            f"--graph: not captured: batches are copied from the host (--data-on {on}); "
+            "use --data-on device"
+        )
+    if TRANSPORTS[s["transport"]].by_host:
+        yield (
+            "--graph: not captured: MPI sums on the host, which a CUDA graph cannot call; use "
+            "--transport nccl"
+        )

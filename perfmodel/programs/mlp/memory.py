@@ -1,16 +1,19 @@
-"""What the trainer allocates on a GPU and page-locked, tensor by tensor, from D, H, C, B, p, b."""
+"""What the trainer allocates, on a GPU and page-locked, tensor by tensor; and whether it fits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from perfmodel.base.errors import WorkloadError
 from perfmodel.base.escape import printable
-from perfmodel.models.allocators import device_block, pinned_block
+from perfmodel.base.units import si
+from perfmodel.machines.machine import datasheet
+from perfmodel.models import part
+from perfmodel.models.allocators import DevicePool, device_block, pinned_block
+from perfmodel.programs.mlp.case import GEMMS, SIZES, TRAIN_IMAGES, Case, mlp_case, settings_of
 from perfmodel.programs.mlp.case import SETTINGS as CHOICES
-from perfmodel.programs.mlp.rules import check
 from perfmodel.workloads.work import LARGEST
 
 Use = Literal[
@@ -30,7 +33,8 @@ profiles/memory/ (cublasCreate's own workspace, before cublasSetWorkspace gives 
 SETTINGS: Final = ("data_on", "transport", "gemm", "math", "parallel")
 """Flags of the trainer that change what is allocated."""
 
-_FLAT_PINNED: Final = ("host-flat", "chunked")
+TEST_IMAGES: Final = 10_000
+"""Images of MNIST's test set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,61 +75,71 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainerCase:
-    """The sizes and settings that decide what a rank of the trainer allocates.
+class Training:
+    """A case and the images of its training and its test set, which decide what is allocated."""
 
-    Attributes
-    ----------
-    D, H, C, B, p, b : int
-        As in the model; B over all ranks, b bytes per element.
-    images, test_images : int
-        N of the training and the test set.
-    data_on, transport, gemm, math, parallel : str
-        The trainer's flags of these names.
-    """
+    case: Case
+    images: int = TRAIN_IMAGES
+    test_images: int = TEST_IMAGES
 
-    D: int
-    H: int
-    C: int
-    B: int
-    p: int = 1
-    b: int = 4
-    images: int = 60_000
-    test_images: int = 10_000
-    data_on: str = "host"
-    transport: str = "host"
-    gemm: str = "cublas"
-    math: str = "ieee"
-    parallel: str = "data"
+    def document(self) -> dict[str, int | str]:
+        """Return sizes and settings as what JSON holds."""
+        return {
+            **{name: self.case.sizes[name] for name in SIZES},
+            "images": self.images,
+            "test_images": self.test_images,
+            **{name: self.case.settings[name] for name in SETTINGS},
+        }
+
+    @property
+    def parallel(self) -> bool:
+        """Whether ranks share the hidden units."""
+        return self.case.settings["parallel"] == "model"
+
+    @property
+    def inputs(self) -> int:
+        """D."""
+        return self.case.sizes["D"]
+
+    @property
+    def classes(self) -> int:
+        """C."""
+        return self.case.sizes["C"]
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of an element, b."""
+        return self.case.sizes["b"]
 
     @property
     def own_hidden(self) -> int:
         """Hidden neurons of the rank with most of them."""
-        return -(-self.H // self.p) if self.parallel == "model" else self.H
+        h, p = self.case.sizes["H"], self.case.sizes["p"]
+        return -(-h // p) if self.parallel else h
 
     @property
     def elements(self) -> int:
         """N = HD + H + CH + C of the rank."""
-        return self.own_hidden * (self.D + 1 + self.C) + self.C
+        return self.own_hidden * (self.inputs + 1 + self.classes) + self.classes
 
     def shares(self, images: int) -> dict[int, int]:
         """Return B' of the batches of a set of so many images, and how many there are of each.
 
         Of rank 0, which has most; full batches come first, the rest of the set last.
         """
-        ranks = 1 if self.parallel == "model" else self.p
+        batch, ranks = self.case.sizes["B"], 1 if self.parallel else self.case.sizes["p"]
         found: dict[int, int] = {}
-        for size, count in ((self.B, images // self.B), (images % self.B, 1)):
+        for size, count in ((batch, images // batch), (images % batch, 1)):
             if size and count:
                 share = -(-size // ranks)
                 found[share] = found.get(share, 0) + count
         return found
 
 
-def trainer_case(
+def training(
     values: Mapping[str, int], config: Mapping[str, Any], *, images: int, test_images: int
-) -> TrainerCase:
-    """Return the case of a report: its symbols, and what its configuration mark says.
+) -> Training:
+    """Return the training of a report: its symbols, and what its configuration mark says.
 
     Raises
     ------
@@ -135,55 +149,43 @@ def trainer_case(
     missing = [name for name in ("D", "H", "C", "B") if name not in values]
     if missing:
         raise WorkloadError(
-            f"wanted the sizes of the MLP to count its memory; found no {', '.join(missing)}; "
+            f"expected the sizes of the MLP to count its memory; got no {', '.join(missing)}; "
             f"give --input-size, --hidden-size, --num-classes and --batch-size"
         )
-    said = {name: config.get(name) for name in SETTINGS}
-    settings: dict[str, Any] = {name: v for name, v in said.items() if isinstance(v, str)}
-    for name, found in settings.items():
-        if found not in CHOICES[name]:
+    settings = {name: v for name, v in settings_of(config).items() if name in SETTINGS}
+    for name, value in settings.items():
+        if value not in CHOICES[name]:
             raise WorkloadError(
-                f"--{name.replace('_', '-')}: wanted one of {', '.join(CHOICES[name])}; found "
-                f"{printable(found)!r}; take one of those"
+                f"--{name.replace('_', '-')}: expected one of {', '.join(CHOICES[name])}; got "
+                f"{printable(value)!r}; take one of those"
             )
-    if settings.get("transport") == "pinned":
-        settings.setdefault("data_on", "pinned")
-    settings |= {"images": images, "test_images": test_images}
-    for name, key in (("images", "train_size"), ("test_images", "test_size")):
+    sets = {"train_size": images, "test_size": test_images}
+    for key in sets:
         if type(config.get(key)) is int and 0 < config[key] <= LARGEST:
-            settings[name] = config[key]
-    case = TrainerCase(**settings | {n: values[n] for n in "DHCBpb" if n in values})
-    check({name: getattr(case, name) for name in SETTINGS}, case.b, case.C)
-    divided, what = (
-        ("H", "hidden units") if case.parallel == "model" else ("B", "images of a batch")
-    )
-    if case.p > values[divided]:
-        raise WorkloadError(
-            f"wanted at most as many ranks as {what}; found p={case.p}, {divided}="
-            f"{values[divided]}; take fewer ranks"
-        )
-    return case
+            sets[key] = config[key]
+    sizes = {"p": 1, "b": 4} | {n: values[n] for n in "DHCBpb" if n in values}
+    return Training(mlp_case(sizes, settings), sets["train_size"], sets["test_size"])
 
 
-def allocations(case: TrainerCase) -> tuple[Allocation, ...]:
+def allocations(run: Training) -> tuple[Allocation, ...]:
     """List what rank 0 allocates, in the order in which it does.
 
     The source of every formula is the code of `trainer/`; tests/test_memory_trainer.py counts there
     and compares.
     """
     return (
-        *_products(case),
-        *_inputs(case),
-        *_network(case),
-        *_messages(case),
-        *_training(case),
-        *_evaluation(case),
+        *_products(run),
+        *_inputs(run),
+        *_network(run),
+        *_messages(run),
+        *_training(run),
+        *_evaluation(run),
     )
 
 
-def _products(case: TrainerCase) -> Iterator[Allocation]:
-    cublas = case.gemm in ("cublas", "thin") or (case.gemm == "fused" and case.math == "tf32")
-    if cublas:
+def _products(run: Training) -> Iterator[Allocation]:
+    gemm, math = run.case.settings["gemm"], run.case.settings["math"]
+    if math in GEMMS[gemm].cublas:
         for size in CUBLAS_OWN_BYTES:
             yield Allocation(
                 "cuBLAS's own", "workspace", "device", size, f"{size >> 10} KiB", pooled=False
@@ -191,29 +193,29 @@ def _products(case: TrainerCase) -> Iterator[Allocation]:
         yield Allocation(
             "cuBLAS", "workspace", "device", CUBLAS_WORKSPACE_BYTES, "32 MiB, as cuBLAS recommends"
         )
-    elif case.gemm in ("hierarchical", "fused"):
+    elif gemm in ("hierarchical", "fused"):
         yield Allocation(
             "partial sums", "workspace", "device", None, "depends on the tiles that are chosen"
         )
 
 
-def _inputs(case: TrainerCase) -> Iterator[Allocation]:
-    D, C, b = case.D, case.C, case.b  # noqa: N806 (the model's symbols)
-    shares, tests = case.shares(case.images), case.shares(case.test_images)
+def _inputs(run: Training) -> Iterator[Allocation]:
+    D, C, b = run.inputs, run.classes, run.item_bytes  # noqa: N806 (the model's symbols)
+    shares, tests = run.shares(run.images), run.shares(run.test_images)
     total, most = sum(share * count for share, count in shares.items()), max(shares)
-    if case.data_on == "device":
+    if run.case.settings["data_on"] == "device":
         for name, each, symbol in (("training images", D, "D"), ("training labels", C, "C")):
             size = b * each * total
             yield Allocation(name, "inputs", "device", size, f"b {symbol} N/p")
             yield Allocation(f"staging of {name}", "inputs", "pinned", size, f"b {symbol} N/p")
-        if case.gemm == "fused":
+        if run.case.settings["gemm"] == "fused":
             for share, count in shares.items():
                 yield Allocation(
                     f"images by pixels, batches of {share}", "inputs", "device",
                     count * b * D * _of_four(share), "b D B' of each batch", count,
                 )  # fmt: skip
     else:
-        slots = 2 if case.data_on == "prefetch" else 1
+        slots = 2 if run.case.settings["data_on"] == "prefetch" else 1
         times = "2 " if slots == 2 else ""
         yield Allocation(
             "images", "inputs", "device", slots * b * D * most, f"{times}b D B'", slots
@@ -221,55 +223,56 @@ def _inputs(case: TrainerCase) -> Iterator[Allocation]:
         yield Allocation(
             "labels", "inputs", "device", slots * b * C * most, f"{times}b C B'", slots
         )
-        if case.data_on in ("pinned", "prefetch"):
+        if run.case.settings["data_on"] in ("pinned", "prefetch"):
             yield Allocation("training images", "inputs", "pinned", b * D * total, "b D N/p")
             yield Allocation("training labels", "inputs", "pinned", b * C * total, "b C N/p")
     for name, each, symbol in (("test images", D, "D"), ("test labels", C, "C")):
         yield Allocation(name, "inputs", "device", b * each * max(tests), f"b {symbol} B', largest")
 
 
-def _network(case: TrainerCase) -> Iterator[Allocation]:
-    size = case.b * case.elements
+def _network(run: Training) -> Iterator[Allocation]:
+    size = run.item_bytes * run.elements
     yield Allocation("W1, b1, W2, b2", "parameters", "device", size, "n b")
     yield Allocation("their gradients", "gradients", "device", size, "n b")
     yield Allocation("none", "optimizer state", "device", 0, "0: gradient descent keeps none")
 
 
-def _messages(case: TrainerCase) -> Iterator[Allocation]:
-    D, H, C, b = case.D, case.own_hidden, case.C, case.b  # noqa: N806
-    if case.transport == "nccl":
+def _messages(run: Training) -> Iterator[Allocation]:
+    D, H, C, b = run.inputs, run.own_hidden, run.classes, run.item_bytes  # noqa: N806
+    transport = run.case.transport
+    if transport.links == "nccl":
         yield Allocation("NCCL's buffers", "messages", "device", None, "NCCL's own")
-    elif case.transport == "peer":
+    elif transport.links == "peer":
         why = "see trainer/kernels/peer.py"
         yield Allocation("inbox and flags", "messages", "device", None, why)
-    elif case.parallel == "model" and case.transport in ("pinned", *_FLAT_PINNED):
-        for share in case.shares(case.images):
+    elif transport.buffers == "pinned" and run.parallel:
+        for share in run.shares(run.images):
             yield Allocation(f"z2 of {share}", "messages", "pinned", b * C * share, "b C B")
-    elif case.transport == "pinned":
+    elif transport.buffers == "pinned" and transport.messages > 1:
         for name, n in (("W1", H * D), ("b1", H), ("W2", C * H), ("b2", C)):
             yield Allocation(f"gradient of {name}", "messages", "pinned", b * n, f"b |{name}|")
-    elif case.transport in _FLAT_PINNED:
-        yield Allocation("gradients", "messages", "pinned", b * case.elements, "n b")
+    elif transport.buffers == "pinned":
+        yield Allocation("gradients", "messages", "pinned", b * run.elements, "n b")
 
 
-def _training(case: TrainerCase) -> Iterator[Allocation]:
-    shares = case.shares(case.images)
-    size = case.b * sum(shares.values()) * max(shares)
+def _training(run: Training) -> Iterator[Allocation]:
+    shares = run.shares(run.images)
+    size = run.item_bytes * sum(shares.values()) * max(shares)
     yield Allocation("losses of an epoch", "losses", "device", size, "b ceil(N/B) B'")
-    if case.parallel == "model":  # which makes its matrices with its transports
-        yield from _matrices(case)
-    size = case.b * case.elements
+    if run.parallel:  # which makes its matrices with its transports
+        yield from _matrices(run)
+    size = run.item_bytes * run.elements
     yield Allocation("initial values", "parameters", "device", size, "n b", stays=False)
     yield Allocation("staging of initial values", "parameters", "pinned", size, "n b")
-    if case.parallel != "model":
-        yield from _matrices(case)
+    if not run.parallel:
+        yield from _matrices(run)
 
 
-def _matrices(case: TrainerCase) -> Iterator[Allocation]:
+def _matrices(run: Training) -> Iterator[Allocation]:
     """The activations, with the first step; the fused network's are apart for every width."""
-    H, C, b = case.own_hidden, case.C, case.b  # noqa: N806
-    widths = {*case.shares(case.images), *case.shares(case.test_images)}
-    if case.gemm == "fused":
+    H, C, b = run.own_hidden, run.classes, run.item_bytes  # noqa: N806
+    widths = {*run.shares(run.images), *run.shares(run.test_images)}
+    if run.case.settings["gemm"] == "fused":
         for width in sorted(widths, reverse=True):
             columns = _of_four(width)
             size = 2 * b * H * columns
@@ -285,14 +288,127 @@ def _matrices(case: TrainerCase) -> Iterator[Allocation]:
     yield Allocation("ones", "workspace", "device", b * most, "b B'")
 
 
-def _evaluation(case: TrainerCase) -> Iterator[Allocation]:
-    most = max(case.shares(case.images))
-    if case.gemm != "fused":
+def _evaluation(run: Training) -> Iterator[Allocation]:
+    most = max(run.shares(run.images))
+    if run.case.settings["gemm"] != "fused":
         yield Allocation(
-            "scores z2 + b2", "activations", "device", case.b * case.C * most, "b C B'", stays=False
+            "scores z2 + b2",
+            "activations",
+            "device",
+            run.item_bytes * run.classes * most,
+            "b C B'",
+            stays=False,
         )
 
 
 def _of_four(columns: int) -> int:
     """Rows start on 16 bytes of single precision."""
     return -(-columns // 4) * 4
+
+
+_MOST_BLOCKS: Final = 4096
+"""More blocks of one size are replayed as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """The sums of a list of allocations by memory.
+
+    Attributes
+    ----------
+    asked_bytes, held_bytes : dict of str to int
+        By memory, what stays: as asked for, and as the allocator's blocks.
+    peak_bytes : int
+        Most device memory handed out at once, those included that do not stay.
+    reserved_bytes : int
+        Device memory that the pool asked CUDA for: it keeps what was given back.
+    apart_bytes : int
+        Device memory that libraries ask CUDA for past the pool; in none of the other sums.
+    unknown : tuple of str
+        Names of allocations that no formula tells.
+    """
+
+    asked_bytes: Mapping[Memory, int]
+    held_bytes: Mapping[Memory, int]
+    peak_bytes: int
+    reserved_bytes: int
+    apart_bytes: int
+    unknown: tuple[str, ...]
+
+    @property
+    def rounding_bytes(self) -> int:
+        """Device bytes that only the allocator's rounding adds."""
+        return self.held_bytes["device"] - self.asked_bytes["device"]
+
+
+def footprint(listed: tuple[Allocation, ...]) -> Footprint:
+    """Replay allocations in their order through CuPy's device pool, and sum them by memory."""
+    pool, apart = DevicePool(), 0
+    asked: dict[Memory, int] = {"device": 0, "pinned": 0}
+    held: dict[Memory, int] = {"device": 0, "pinned": 0}
+    for one in listed:
+        if not one.bytes or one.held_bytes is None:
+            continue
+        if not one.pooled:
+            apart += one.bytes
+            continue
+        if one.stays:
+            asked[one.memory] += one.bytes
+            held[one.memory] += one.held_bytes
+        if one.memory == "device":
+            pieces = one.count if one.count <= _MOST_BLOCKS else 1
+            blocks = [pool.allocate(one.held_bytes // pieces) for _ in range(pieces)]
+            for block in [] if one.stays else blocks:
+                pool.release(block)
+    return Footprint(
+        asked, held, pool.peak_bytes, pool.total_bytes, apart,
+        tuple(one.name for one in listed if one.bytes is None),
+    )  # fmt: skip
+
+
+def needed_bytes(case: part.Case, images: int) -> int | None:
+    """Return the device memory that the trainer's allocations need at least.
+
+    What no formula tells (NCCL's buffers, CUDA's own) is left out. None where the trainer's
+    allocations are not counted: a workload of the user's own, or a run on the CPU.
+
+    Parameters
+    ----------
+    case : Case
+    images : int
+        Of the training set, which stays on the GPU with --data-on device.
+    """
+    if not isinstance(case, Case) or case.settings["backend"] != "cupy":
+        return None
+    sums = footprint(allocations(Training(case, images)))
+    return sums.reserved_bytes + sums.apart_bytes
+
+
+def too_large(cases: Sequence[part.Case], gpu: str, images: int) -> str | None:
+    """Say which cases do not fit into a GPU's memory; None where all do, or its size is not known.
+
+    Parameters
+    ----------
+    cases : sequence of Case
+        At least one.
+    gpu : str
+        Its name as a report has it: 'NVIDIA H200'.
+    images : int
+        Of the training set.
+    """
+    machine = datasheet((gpu,))
+    capacity = machine.capacity_bytes.get("hbm") if machine else None
+    if capacity is None:
+        return None
+    found = [(need, case) for case in cases if (need := needed_bytes(case, images) or 0) > capacity]
+    if not found:
+        return None
+    need, case = min(found, key=lambda pair: pair[0])
+    which = (
+        case.label if len(cases) == 1 else f"{len(found)} of {len(cases)} points, from {case.label}"
+    )
+    return (
+        f"{which}: does not fit: the trainer allocates at least {si(need, 'B')} on each GPU, "
+        f"{gpu} has {si(capacity, 'B')}; take more ranks, a smaller batch, or --data-on pinned "
+        f"(perfmodel memory lists the tensors)"
+    )

@@ -11,10 +11,13 @@ COPY: Final = "copying images host -> device"
 NCCL: Final = "ncclAllReduce"
 PEER: Final = "peer all-reduce and step"
 GRAPH: Final = "CUDA graph"
+D2H: Final = "cudaMemcpyDeviceToHost"
+H2D: Final = "cudaMemcpyHostToDevice"
+REDUCE: Final = "MPI_Allreduce"
 
 _TRANSPORTS: Final = {
-    "host": ("cudaMemcpyDeviceToHost", "MPI_Allreduce", "cudaMemcpyHostToDevice", "step"),
-    "mpi": ("MPI_Allreduce", "step"),
+    "host": (D2H, REDUCE, H2D, "step"),
+    "mpi": (REDUCE, "step"),
     "nccl": (NCCL, "step"),
     "peer": (PEER,),
     "none": ("step",),
@@ -63,13 +66,13 @@ def all_rows(h: str, k: str, m: str) -> Rows:
             "flops": f"2*D*{h}*{k}",
             "dram": f"b*({h}*{k} + D*{k} + D*{h})",
         },
-        "cudaMemcpyDeviceToHost": _copied(f"{m}*b"),
-        "MPI_Allreduce": {  # a ring, one direction
+        D2H: _copied(f"{m}*b"),
+        REDUCE: {  # a ring, one direction
             "flops": f"(p - 1)/p*{m}",
             "mpi": f"2*(p - 1)/p*{m}*b",
             "mpi_message": f"{m}*b",
         },
-        "cudaMemcpyHostToDevice": _copied(f"{m}*b"),
+        H2D: _copied(f"{m}*b"),
         NCCL: {
             "flops": f"(p - 1)/p*{m}",
             "peer": f"2*(p - 1)/p*{m}*b",

@@ -1,4 +1,4 @@
-"""Observations: what every part and phase of a batch took in one report, on its critical path."""
+"""Observations: what the parts of a batch took in a report of the trainer, on its critical path."""
 
 from __future__ import annotations
 
@@ -11,16 +11,59 @@ import numpy as np
 from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import ModelError
 from perfmodel.base.escape import printable
-from perfmodel.models.part import BETWEEN, D2H, DERIVED, H2D, REDUCE, route
+from perfmodel.models.part import BETWEEN, DERIVED, Observation
 from perfmodel.programs.identify import read_mark
 from perfmodel.programs.mlp.case import MLP, Case, from_mark
 from perfmodel.programs.mlp.identify import identify
-from perfmodel.programs.mlp.mlp_ranges import COPY, NCCL, PEER
-from perfmodel.programs.mlp.observe_replay import replayed_parts
-from perfmodel.programs.mlp.parts import mlp_parts
+from perfmodel.programs.mlp.mlp_ranges import COPY, D2H, GRAPH, H2D, NCCL, PEER, REDUCE
 from perfmodel.readers.trace import KERNEL, MEMCPY, NULL
+from perfmodel.timing.cuda_graphs import kernel_seconds, traced_as_a_whole
 from perfmodel.timing.run import Run, batch_seconds
 from perfmodel.timing.samples import count_warmup, tabulate
+
+_SUMS: Final = "nccl"
+_STEPS: Final = ("output_layer", "backward_hidden")
+_UPDATE: Final = "sum_and_step"
+
+
+def replayed_parts(run: Run, case: Case, warmup: int, batch_s: float) -> dict[str, float]:
+    """Return seconds by `Part.key` of a graph's kernels, and of what lies between them.
+
+    No range lies inside a replay, so that only names tell what a kernel is for: those of the fused
+    network do, cuBLAS's do not. A sum over ranks counts on the rank that arrives last, which waits
+    for nobody. Empty where the report has the graph as one operation.
+    """
+    if traced_as_a_whole(run):
+        return {}
+    spent = {name: seconds for name, (seconds, _) in kernel_seconds(run, warmup).items()}
+    if not spent:
+        return {}
+
+    def typical(names: list[str]) -> float:
+        return float(np.median(_together([spent[name] for name in names]))) if names else 0.0
+
+    def last(names: list[str]) -> float:
+        return float(np.median(_together([spent[name] for name in names]).min(axis=0)))
+
+    sums = [name for name in spent if name.startswith(_SUMS)]
+    steps = [name for name in spent if name.startswith(_STEPS)]
+    update = [name for name in spent if name.startswith(_UPDATE)]
+    others = [name for name in spent if name not in (*sums, *steps, *update)]
+    found = {"all-reduce": last(sums)} if sums else {}
+    found |= {"step in one kernel": last(update)} if update else {}
+    found["fused steps"] = typical(steps)
+    found["gaps"] = max(batch_s - sum(found.values()) - typical(others), 0.0)
+    if case.settings["gemm"] != "cublas":
+        found["wide products" if steps else "replayed kernels"] = typical(others)
+    keys = {part.name: part.key for part in case.parts() if part.clock == "gpu"}
+    return {keys[name]: s for name, s in found.items() if s > 0 and name in keys}
+
+
+def _together(tables: list[Floats]) -> Floats:
+    """Sum tables of shape (ranks, batches)."""
+    whole: Floats = np.sum(np.nan_to_num(tables), axis=0)
+    return whole
+
 
 _WIDE: Final = ("forward GEMM 1", "backward GEMM 3")
 _THIN: Final = ("forward GEMM 2", "backward GEMM 1", "backward GEMM 2")
@@ -29,33 +72,6 @@ _WAITS_S: Final = 100e-6
 AHEAD: Final = 1.1
 """A GPU that takes longer than this many times the host's own time is what the batch waits for."""
 _COPY_OUT: Final = 2  # CUPTI's device to host
-
-
-@dataclass(frozen=True)
-class Observation:
-    """One launch of one case: medians over the batches after the warm-up, in seconds.
-
-    Attributes
-    ----------
-    source : str
-        File name of the report.
-    batch_s : float
-        Median host time of a batch; to the end of its GPU work where the host only queues.
-    parts : mapping of str to float
-        Seconds by `Part.key`, of the parts that the report tells.
-    phases : mapping of str to float
-        Seconds by NVTX range along the critical path: of the rank that reaches the all-reduce
-        last, without the ranges inside.
-    batches : int
-        Batches behind the medians.
-    """
-
-    source: str
-    case: Case
-    batch_s: float
-    parts: Mapping[str, float]
-    phases: Mapping[str, float]
-    batches: int
 
 
 def observe(run: Run) -> Observation:
@@ -70,20 +86,20 @@ def observe(run: Run) -> Observation:
     config = next((c for t in run.traces if (c := read_mark(t))), {})
     if not config:
         raise ModelError(
-            f"{run.label}: wanted a configuration mark, which says how the batch ran; found none; "
+            f"{run.label}: expected a configuration mark, which says how the batch ran; got none; "
             f"profile with python -m trainer, or calibrate with --workload and the sizes"
         )
     workload = config.get("workload", MLP)
     if workload != MLP:
         raise ModelError(
-            f"{run.label}: wanted a run of the trainer's MLP; found one of the workload "
+            f"{run.label}: expected a run of the trainer's MLP; got one of the workload "
             f"{printable(str(workload))!r}, by its configuration mark; perfmodel calibrate "
             f"takes it with its formulas, --workload FILE.toml"
         )
     identity, _ = identify(run, {})
     case = from_mark(config, identity.values)
     clocks = _Clocks.of(run, config.get("graph") is True)
-    if route(case) == "blocking":
+    if case.route == "blocking":
         parts, phases = _blocking(run, case, clocks)
     else:
         parts, phases = _queued(run, case, clocks)
@@ -114,17 +130,17 @@ class _Clocks:
         done = batch_seconds(run)
         warmup = count_warmup(head.seconds["host"])
         if replayed:
-            ran = next((m for m in everything if m.label == "CUDA graph"), None)
+            ran = next((m for m in everything if m.label == GRAPH), None)
             if ran is not None:
                 first = np.flatnonzero((ran.instances > 0).all(axis=0))
                 other = [m for m in everything if len(m.path) > len(head.path)
-                         and "CUDA graph" not in m.path]  # fmt: skip
+                         and GRAPH not in m.path]  # fmt: skip
                 seen = [np.flatnonzero(m.instances.any(axis=0)).max(initial=-1) for m in other]
                 warmup = max(warmup, int(first[0]) if len(first) else 0, max(seen, default=-1) + 1)
         late = done[:, warmup:]
         if late.size == 0 or np.isnan(late).all():
             raise ModelError(
-                f"{run.label}: wanted batches after the warm-up; found {done.shape[1]}, "
+                f"{run.label}: expected batches after the warm-up; got {done.shape[1]}, "
                 f"{warmup} of them warm-up; profile more"
             )
         depth = len(head.path)
@@ -144,7 +160,7 @@ class _Clocks:
 
 def _kernels(case: Case, clocks: _Clocks) -> dict[str, float]:
     """Seconds of the GPU's parts by key, from the busy clock of their ranges."""
-    keys = {part.name: part.key for part in mlp_parts(case) if part.clock == "gpu"}
+    keys = {part.name: part.key for part in case.parts() if part.clock == "gpu"}
     wide = sum(clocks.gpu(_phase(r), r) for r in _WIDE)
     thin = sum(clocks.gpu(_phase(r), r) for r in _THIN)
     copies = sum(clocks.gpu("backward", r) for r in (D2H, H2D, NCCL))
@@ -193,18 +209,18 @@ def _blocking(run: Run, case: Case, clocks: _Clocks) -> tuple[dict[str, float], 
     phases = {name: s for name, s in phases.items() if s > 0}
     phases[BETWEEN] = max(clocks.batch_s - sum(phases.values()), 0.0)
     inside = images + forward + own + out + summed + back + step
-    told = {
+    seconds = {
         COPY: median(images), "forward": phases["forward"], "backward": phases["backward"],
         D2H: median(out if piped else out - waited), H2D: median(back),
         REDUCE: median(summed - waited if piped else summed),
         "step": median(step), BETWEEN: max(median(whole - inside), 0.0),
     }  # fmt: skip
-    parts = {p.key: told[p.phase] for p in mlp_parts(case) if p.clock == "host"}
+    parts = {p.key: seconds[p.phase] for p in case.parts() if p.clock == "host"}
     kernels = _kernels(case, clocks)
     if late > 0:
         computed = sum(s for key, s in kernels.items() if not key.startswith("step"))
         start = late + phases["forward"] + phases["backward"] - computed
-        parts |= {p.key: start for p in mlp_parts(case) if p.name == "first launch"}
+        parts |= {p.key: start for p in case.parts() if p.name == "first launch"}
     return parts | kernels, phases
 
 
@@ -218,33 +234,29 @@ def _queued(run: Run, case: Case, clocks: _Clocks) -> tuple[dict[str, float], di
     reduced = [table for path, table in clocks.busy.items() if path and path[-1] in (NCCL, PEER)]
     transfer = min((float(np.nanmedian(np.nanmin(t, axis=0))) for t in reduced
                     if not np.isnan(t).all()), default=0.0)  # fmt: skip
-    if route(case) == "queued":
+    if case.route == "queued":
         parts = _kernels(case, clocks)
     else:
         parts = replayed_parts(run, case, clocks.warmup, clocks.batch_s)
     between = host() - host(COPY) - host("forward") - host("backward") - host("step")
-    told = {
+    seconds = {
         COPY: host(COPY), "forward": host("forward"), "backward": host("backward"),
-        "step": host("step"), BETWEEN: between, "CUDA graph": host("CUDA graph"),
+        "step": host("step"), BETWEEN: between, GRAPH: host(GRAPH),
     }  # fmt: skip
-    for part in mlp_parts(case):
+    for part in case.parts():
         if part.name in DERIVED:
             continue
-        if part.clock == "host" and part.phase in told:
-            parts[part.key] = told[part.phase]
-        elif part.phase in (NCCL, PEER) and route(case) == "queued":
+        if part.clock == "host" and part.phase in seconds:
+            parts[part.key] = seconds[part.phase]
+        elif part.phase in (NCCL, PEER) and case.route == "queued":
             parts[part.key] = transfer
     on_host = {
-        p.phase: parts[p.key]
-        for p in mlp_parts(case)
-        if p.clock == "host" and p.name not in DERIVED
+        p.phase: parts[p.key] for p in case.parts() if p.clock == "host" and p.name not in DERIVED
     }
     if sum(on_host.values()) * AHEAD > clocks.batch_s:
         return parts, on_host
     return parts, {
-        p.name: parts[p.key]
-        for p in mlp_parts(case)
-        if parts.get(p.key, 0.0) > 0 and p.clock == "gpu"
+        p.name: parts[p.key] for p in case.parts() if parts.get(p.key, 0.0) > 0 and p.clock == "gpu"
     }
 
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from perfmodel.analysis.result import RunAnalysis
-from perfmodel.analysis.whatif_result import WhatIf
+from perfmodel.analysis.whatif import WhatIf, words
 from perfmodel.base.units import si
-from perfmodel.programs.mlp.words import words
 from perfmodel.render import summary
 from perfmodel.render import whatif as whatif_report
 from perfmodel.render.html.blocks import Advice, Block, Notice, Words, grid

@@ -10,7 +10,7 @@ from perfmodel.analysis.comparable import machine_roof
 from perfmodel.analysis.rates import Rate
 from perfmodel.analysis.result import RangeRow, RunAnalysis
 from perfmodel.analysis.warnings import lacking
-from perfmodel.analysis.whatif_result import WhatIf
+from perfmodel.analysis.whatif import WhatIf
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
 from perfmodel.programs.mlp.case import Case

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from perfmodel.analysis.predict import Prediction
 from perfmodel.analysis.rates import amounts
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
+from perfmodel.models.predict import Prediction
 from perfmodel.render import predict as prediction_report
 from perfmodel.render import tables
 from perfmodel.render.html.blocks import Block, Grid, Notice, Words, grid

@@ -12,14 +12,14 @@ from typing import Any, Final
 
 import perfmodel
 from perfmodel.analysis import sweeps
-from perfmodel.analysis.ask import ask
-from perfmodel.analysis.predict import Prediction, predict
 from perfmodel.analysis.result import Analysis, RunAnalysis
-from perfmodel.analysis.whatif_result import WhatIf
+from perfmodel.analysis.whatif import WhatIf, ask
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.escape import printable
 from perfmodel.models.model import Model
-from perfmodel.programs.mlp.case import MLP, own_case
+from perfmodel.models.predict import Prediction, predict
+from perfmodel.programs.mlp.case import MLP
+from perfmodel.programs.own import own_case
 from perfmodel.render import tables
 from perfmodel.render.html import pictures
 from perfmodel.render.html.blocks import CLOCKS, Block, Section, Words, grid

@@ -1,16 +1,26 @@
-"""Measured splits: the rates of a report, and its communication beside the paper's estimate."""
+"""Splits beside reports: rates from a report, measured communication, all grids ranked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from perfmodel.analysis.result import RangeRow, RunAnalysis
 from perfmodel.base.errors import ModelError, WorkloadError
 from perfmodel.machines.link import Link
 from perfmodel.models.collectives import cost, fit_link
-from perfmodel.programs.mlp.grids import Grid, Sizes, split
-from perfmodel.programs.mlp.model import Rates, Through
+from perfmodel.programs.mlp.splits import (
+    Crossings,
+    Grid,
+    Ranked,
+    Sizes,
+    SplitRates,
+    Through,
+    crossings_of_bytes,
+    crossings_of_time,
+    rank_grids,
+    split,
+)
 from perfmodel.timing.collectives import NCCL, CollectiveGroup
 
 _IMAGES = ("copying images host -> device",)
@@ -19,7 +29,7 @@ _RATES = ("P_flops", "P_pci", "P_mpi", "P_peer", "alpha")
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SplitMeasured:
     """One report's communication per rank and batch: estimated on paper, and measured.
 
     Attributes
@@ -67,20 +77,20 @@ def sizes_of(values: Mapping[str, int]) -> tuple[Sizes, int]:
     unknown = [name for name in values if name not in (*flags, "b")]
     if unknown:
         raise WorkloadError(
-            f"wanted values of D, H, C, B, p and b; found {unknown[0]!r}; leave it out"
+            f"expected values of D, H, C, B, p and b; got {unknown[0]!r}; leave it out"
         )
     missing = [name for name in flags if name not in values]
     if missing:
         told = " ".join(f"--{flags[name]} {name}" for name in missing)
         raise WorkloadError(
-            f"wanted D, H, C, B and p; found no {', '.join(missing)}; give {told}, or a report "
+            f"expected D, H, C, B and p; got no {', '.join(missing)}; give {told}, or a report "
             "that tells them"
         )
     of_network = {name: values[name] for name in "DHCB"}
     return Sizes(**of_network, b=values.get("b", 4)), values["p"]
 
 
-def rates_of(run: RunAnalysis) -> Rates:
+def rates_of(run: RunAnalysis) -> SplitRates:
     """Take the rates from a report that was analyzed with full counting.
 
     P_flops is over the products. Images and staging have rates of their own, bytes over the
@@ -99,13 +109,13 @@ def rates_of(run: RunAnalysis) -> Rates:
         lacking = "no P_flops" if compute is None else "no all-reduce of two or more ranks"
         apart = ", without a CUDA graph," if run.workload.replay else ""
         raise ModelError(
-            f"{run.label}: wanted the rates of a parallel run; found {lacking}; give the report of "
+            f"{run.label}: expected the rates of a parallel run; got {lacking}; give the report of "
             f"a run of two or more ranks{apart} first, or --rate P_flops=... and --rate P_mpi=..."
         )
     through = _through(groups)
     by_nccl = through == "NCCL"
     link, notes = _nccl_link(run, groups) if by_nccl else _link(groups, len(run.ranks), run.label)
-    return Rates(
+    return SplitRates(
         flops_per_s=compute.value,
         link=link,
         images_bytes_per_s=_rate(run, _IMAGES),
@@ -116,7 +126,7 @@ def rates_of(run: RunAnalysis) -> Rates:
     )
 
 
-def override(rates: Rates, given: Mapping[str, float]) -> Rates:
+def override(rates: SplitRates, given: Mapping[str, float]) -> SplitRates:
     """Replace rates by given ones: P_flops, P_pci, P_mpi or P_peer (one direction), alpha.
 
     Raises
@@ -127,12 +137,12 @@ def override(rates: Rates, given: Mapping[str, float]) -> Rates:
     for name, value in given.items():
         if name not in _RATES or not value >= 0 or (name != "alpha" and value == 0):
             raise ModelError(
-                f"wanted a rate among {', '.join(_RATES)}, above 0; found {name}={value:g}; give "
+                f"expected a rate among {', '.join(_RATES)}, above 0; got {name}={value:g}; give "
                 "--rate P_mpi=4GB/s, say"
             )
     changed = rates
     if {"P_mpi", "P_peer"} <= given.keys():
-        raise ModelError("wanted one link; found P_mpi and P_peer; give the one that sums")
+        raise ModelError("expected one link; got P_mpi and P_peer; give the one that sums")
     if given.keys() & {"P_mpi", "P_peer", "alpha"}:
         sent = given.get("P_mpi", given.get("P_peer", 1 / rates.link.beta_s_per_byte))
         through: Through = "NCCL" if "P_peer" in given else rates.through
@@ -148,7 +158,7 @@ def override(rates: Rates, given: Mapping[str, float]) -> Rates:
     return replace(changed, source=f"{rates.source} and --rate") if given else changed
 
 
-def compare(run: RunAnalysis, rates: Rates) -> Comparison:
+def compare(run: RunAnalysis, rates: SplitRates) -> SplitMeasured:
     """Set a data or model parallel report's all-reduce beside the paper's estimate.
 
     Raises
@@ -171,7 +181,7 @@ def compare(run: RunAnalysis, rates: Rates) -> Comparison:
     measured = row.host_s if row else None
     if through == "NCCL":  # the host only queues it
         measured = sum(g.count * g.seconds for g in groups)
-    return Comparison(
+    return SplitMeasured(
         label=run.label,
         parallel=parallel,
         grid=grid,
@@ -241,3 +251,75 @@ def _rate(run: RunAnalysis, labels: tuple[str, ...]) -> float | None:
         if row.pci_bytes and seconds:
             moved, spent = moved + row.pci_bytes, spent + seconds
     return moved / spent if spent else None
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """Everything `perfmodel splits` says.
+
+    Attributes
+    ----------
+    images : int or None
+        Images that stay on the GPUs; None if each batch's are copied.
+    ranked, impossible
+        As of `perfmodel.programs.mlp.splits.rank_grids`.
+    bytes, seconds : Crossings
+        Between data and model parallelism.
+    measured : tuple of Comparison
+        A row per report.
+    """
+
+    sizes: Sizes
+    ranks: int
+    rates: SplitRates
+    images: int | None
+    ranked: tuple[Ranked, ...]
+    impossible: tuple[tuple[Grid, str], ...]
+    bytes: Crossings
+    seconds: Crossings
+    measured: tuple[SplitMeasured, ...] = ()
+
+    @property
+    def streamed(self) -> bool:
+        """Whether every batch copies its images."""
+        return self.images is None
+
+
+def rank_splits(
+    sizes: Sizes,
+    ranks: int,
+    rates: SplitRates,
+    *,
+    images: int | None = None,
+    measured: tuple[SplitMeasured, ...] = (),
+) -> Splits:
+    """Rank all grids of p ranks and say where data and model parallelism change places.
+
+    Raises
+    ------
+    WorkloadError
+        If no grid can be.
+    """
+    streamed = images is None
+    ranked, impossible = rank_grids(sizes, ranks, rates, streamed=streamed)
+    if not ranked:
+        raise WorkloadError(
+            f"expected a way to split {sizes_text(sizes)} over {ranks} ranks; got none: no "
+            "dimension has so many elements; take fewer ranks"
+        )
+    return Splits(
+        sizes=sizes,
+        ranks=ranks,
+        rates=rates,
+        images=images,
+        ranked=ranked,
+        impossible=impossible,
+        bytes=crossings_of_bytes(sizes),
+        seconds=crossings_of_time(sizes, ranks, rates, streamed=streamed),
+        measured=measured,
+    )
+
+
+def sizes_text(sizes: Sizes) -> str:
+    """The sizes in one line."""
+    return "  ".join(f"{name}={value}" for name, value in asdict(sizes).items())

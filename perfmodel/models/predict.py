@@ -1,4 +1,4 @@
-"""Predictions: a case's batch and phases with intervals and bounds, from a calibrated model."""
+"""Predictions of a calibrated model: batch, phases, intervals and bounds; sweeps and scaling."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from perfmodel.base.errors import ModelError
-from perfmodel.models.model import Z90, Model, Term
-from perfmodel.models.part import BETWEEN, BOUNDS, D2H, Part, route
-from perfmodel.programs.mlp.case import Case
+from perfmodel.base.errors import ModelError, WorkloadError
+from perfmodel.models.model import Z90, Model
+from perfmodel.models.part import BOUNDS, Case, Part
+from perfmodel.models.terms import Term
 
 Pace = Literal["GPU", "host, queueing", "host, waiting"]
 
@@ -68,10 +68,10 @@ def predict(model: Model, case: Case) -> Prediction:
     Raises
     ------
     ModelError
-        If a part of the case was not calibrated or cannot be told: says which run would tell it.
+        If a part of the case was not calibrated, or is not identifiable: says which run would help.
     """
-    timed = [_Timed.of(model, part, case) for part in model.parts(case)]
-    if route(case) == "blocking":
+    timed = [_Timed.of(model, part, case) for part in case.parts(model.alone)]
+    if case.route == "blocking":
         return _prediction(model, case, _blocking(timed), "host, waiting")
     host, gpu = ([t for t in timed if t.part.clock == clock] for clock in ("host", "gpu"))
     paced_by_host = sum(t.seconds for t in host) > sum(t.seconds for t in gpu)
@@ -93,8 +93,8 @@ class _Timed:
     @classmethod
     def of(cls, model: Model, part: Part, case: Case) -> _Timed:
         term = model.terms.get(part.key)
-        if term is None or not term.told(part.amounts):
-            raise ModelError(not_told(part, term, case))
+        if term is None or not term.identifiable(part.amounts):
+            raise ModelError(missing_calibration(part, term, case))
         shares = {
             name: amount * float(term.coefficients[term.amounts.index(name)])
             for name, amount in part.amounts.items()
@@ -112,21 +112,19 @@ _Phases = list[tuple[str, float, float, str]]
 def _blocking(timed: Sequence[_Timed]) -> _Phases:
     """The host launches, waits for the GPU where it is behind, copies, sums, copies, launches."""
     host = [t for t in timed if t.part.clock == "host"]
-    gpu = [t for t in timed if t.part.clock == "gpu" and t.part.phase == "products"]
-    launched = sum(t.seconds for t in host if t.part.phase in ("forward", "backward"))
+    gpu = [t for t in timed if t.part.role == "computes"]
+    launched = sum(t.seconds for t in host if t.part.role == "launches")
     computed = sum(t.seconds for t in gpu)
     behind = max(computed - launched, 0.0)
-    waits_at = D2H if any(t.part.phase == D2H for t in host) else "MPI_Allreduce"
     found = []
     for t in host:
         seconds, variance, bound = t.seconds, t.variance, t.bound
-        if t.part.phase == waits_at and behind > 0:
+        if t.part.role == "waits" and behind > 0:
             variance += sum(g.variance for g in gpu)
             bound = "compute" if behind > seconds else bound
             seconds += behind
         found.append((t.part.phase, seconds, variance, bound))
-    order = [p for p, *_ in found if p not in (BETWEEN, "step")]
-    return sorted(found, key=lambda f: [*order, "step", BETWEEN].index(f[0]))
+    return found
 
 
 def _queued(host: Sequence[_Timed]) -> _Phases:
@@ -165,7 +163,7 @@ def _prediction(
     total = sum(seconds for _, seconds, _, _ in phases)
     if total <= 0:
         raise ModelError(
-            f"wanted a batch of some time at {case.label}; found that the model predicts 0 s; "
+            f"expected a batch of some time at {case.label}; got that the model predicts 0 s; "
             "calibrate anew"
         )
     spread = sum(variance for _, _, variance, _ in phases) / total**2
@@ -184,7 +182,7 @@ def _prediction(
         name for name, values in model.seen.items()
         if name in case.sizes and not values[0] <= case.sizes[name] <= values[-1]
     )  # fmt: skip
-    known = model.tracing_s is not None and route(case) == "blocking"
+    known = model.tracing_s is not None and case.route == "blocking"
     untraced = max(total - (model.tracing_s or 0.0), 0.5 * total) if known else None
     return Prediction(case, total, low, high, tuple(made), beyond, pace, spread, untraced)
 
@@ -202,35 +200,107 @@ def interval(seconds: float, noise: float, relative_variance: float) -> tuple[fl
     return seconds / width, seconds * width
 
 
-def not_told(part: Part, term: Term | None, case: Case) -> str:
-    """Say what is missing, and which run would tell it."""
-    run = f"profile {_command(case)}"
+def missing_calibration(part: Part, term: Term | None, case: Case) -> str:
+    """Say what is missing, and which run would add it."""
+    run = f"profile {case.command}"
     if term is None:
         return (
-            f"wanted the time of {part.key}; found no run in the calibration that has it; {run} "
+            f"expected the time of {part.key}; got no run in the calibration that has it; {run} "
             f"at two sizes at least, and calibrate with those reports, too"
         )
     return (
-        f"wanted the time of {part.key} at {case.label}; found {len(term.runs)} run"
+        f"expected the time of {part.key} at {case.label}; got {len(term.runs)} run"
         f"{'s' * (len(term.runs) != 1)} of it, too few sizes to tell its "
         f"{', '.join(part.amounts)} apart; {run} at other sizes, such as this one, and calibrate "
         f"with that report, too"
     )
 
 
-def _command(case: Case) -> str:
-    """Return how the program that is missing is run."""
-    s = case.settings
-    if not s:
-        return "the program"
-    words = [f"--{name.replace('_', '-')} {s[name]}" for name in ("transport", "data_on", "gemm")]
-    switches = ("graph", "--graph"), ("overlap", "--overlap"), ("sync", "--sync-ranges")
-    words += [flag for name, flag in switches if s[name] == "yes"]
-    words += [f"--math {s['math']}"] if s["math"] != "ieee" else []
-    words += ["--parallel model"] if s["parallel"] == "model" else []
-    words += ["with nsys's --cuda-graph-trace=node"] if s["graph"] == "yes" else []
-    return " ".join(["python -m trainer", *_width(case), *words])
+Scaling = Literal["strong", "weak"]
+MOST_POINTS: Final = 200
+_Predict = Callable[[Case], Prediction]
 
 
-def _width(case: Case) -> list[str]:
-    return ["--dtype float64"] if case.sizes["b"] == 8 else []
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """One number of ranks: its prediction, speed-up and efficiency against the fewest ranks."""
+
+    prediction: Prediction
+    speedup: float
+    efficiency: float
+
+
+def at(case: Case, symbol: str, value: int) -> Case:
+    """Return the case with another value of one symbol.
+
+    Raises
+    ------
+    WorkloadError
+        If the case has no such symbol, or p exceeds the images of a batch.
+    """
+    if symbol not in case.sizes:
+        raise WorkloadError(
+            f"expected a symbol among {', '.join(case.sizes)}; got {symbol!r}; take one of those"
+        )
+    changed = case.resized({symbol: value})
+    if changed.sizes.get("p", 1) > changed.sizes.get("B", 1 << 62):
+        raise WorkloadError(
+            f"expected at most as many ranks as images in a batch; got p={changed.sizes['p']}, "
+            f"B={changed.sizes['B']}; take fewer ranks or a larger batch"
+        )
+    return changed
+
+
+def sweep(
+    predict: _Predict, case: Case, symbol: str, values: Sequence[int]
+) -> tuple[Prediction, ...]:
+    """Predict the case at several values of one symbol, ascending."""
+    if not values or len(values) > MOST_POINTS:
+        raise WorkloadError(
+            f"expected 1 to {MOST_POINTS} values of {symbol}; got {len(values)}; give fewer"
+        )
+    return tuple(predict(at(case, symbol, value)) for value in sorted(set(values)))
+
+
+def scale(predict: _Predict, case: Case, ranks: Sequence[int], kind: Scaling) -> tuple[Scaled, ...]:
+    """Predict strong scaling (B fixed) or weak scaling (B/p fixed) over numbers of ranks.
+
+    Speed-up is in images per second against the fewest ranks, whose own is 1 per rank; efficiency
+    is speed-up over the ratio of ranks.
+    """
+    if not {"B", "p"} <= set(case.sizes):
+        raise WorkloadError(
+            f"expected symbols B and p to scale over; got {', '.join(case.sizes)}; name the batch "
+            "of all ranks B and the ranks p in the workload"
+        )
+    share = case.sizes["B"] / case.sizes["p"]
+    found: list[Scaled] = []
+    first: tuple[int, float] | None = None
+    for p in sorted(set(ranks)):
+        batch = case.sizes["B"] if kind == "strong" else round(share * p)
+        prediction = predict(at(case.resized({"B": batch}), "p", p))
+        rate = batch / prediction.batch_s
+        first = first or (p, rate)
+        speedup = rate / first[1]
+        found.append(Scaled(prediction, speedup, speedup * first[0] / p))
+    if not found:
+        raise ModelError("expected numbers of ranks to scale over; got none; give some")
+    return tuple(found)
+
+
+def doublings(first: int, last: int) -> tuple[int, ...]:
+    """Return first, 2 first, 4 first, ... up to last, which is the end in any case."""
+    values = []
+    while first < last:
+        values.append(first)
+        first *= 2
+    return (*values, last)
+
+
+def epoch_s(prediction: Prediction, images: int) -> float | None:
+    """Return the time of one epoch: ceil(images / B) batches, the last one in proportion.
+
+    None where a batch takes more images than there are, or the workload has no B.
+    """
+    batch = prediction.case.sizes.get("B")
+    return None if batch is None or batch > images else prediction.batch_s * images / batch
