@@ -86,7 +86,11 @@ def executed(path: Path) -> Executed:
 
 
 def _environment(figures: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "PERFMODEL_FIGURES": str(figures)}
+    return {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'notebooks'}",
+        "PERFMODEL_FIGURES": str(figures),
+    }
 
 
 def test_there_are_notebooks() -> None:
@@ -166,6 +170,32 @@ def test_figures_are_written_with_captions(path: Path) -> None:
 def test_a_notebook_runs_quickly_and_without_a_warning(path: Path) -> None:
     assert executed(path).text == ""
     assert executed(path).seconds < LONGEST_S
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        "tests/reports/cpu_rank1of2_nsys2023.4.4.sqlite",  # no GPU, no training, rank 1 alone
+        "profiles/h200x1_2ranks_nsys2024.2.3.sqlite",  # no range of the setup
+        "profiles/ladder/peer-x3_1.sqlite.xz",  # CUDA graphs, no MPI_Allreduce
+        "profiles/memory/document.sqlite.xz",  # no MPI calls
+    ],
+)
+def test_the_profile_can_be_of_any_report(
+    report: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Notebook 02 leaves out what a report does not have."""
+    path = ROOT / "notebooks" / "02_profile.ipynb"
+    shown = "profiles/campaign/h200x2_p2_host_float32_H512_B3000_sync.sqlite.xz"
+    first, *others = code(path)
+    assert first.count(shown) == 1
+    monkeypatch.setenv("PERFMODEL_FIGURES", str(tmp_path))
+    names: dict[str, Any] = {}
+    for source in (first.replace(shown, report), *others):
+        exec(source, names)
+    captions = [json.loads(p.read_text("utf-8"))["caption"] for p in tmp_path.glob("*.json")]
+    assert len(captions) == len(golden(path)["figures"])
+    assert not [c for c in captions if "None" in c or "nan" in c.lower().split()]
 
 
 def test_a_caption_must_stand_alone(tmp_path: Path) -> None:

@@ -9,18 +9,31 @@ from typing import Any
 
 import pytest
 from writeup import shipped
+from writeup.counters import (
+    MARKER,
+    between,
+    phases_table,
+    points,
+    read_phases,
+    read_steps,
+    roofs,
+)
 from writeup.ladder import CHAIN, gain, gains_table, read_ladder
 from writeup.layers import parts_of, read_forwards
-from writeup.resnet import ddp_table, phases_table, points, read_phases, read_steps, roofs
-from writeup.results import read_part
-from writeup.scaled import efficiencies, published_speedups, rung_speedups, speedups_table
+from writeup.paleo import Measured, judge
+from writeup.scaling import (
+    ddp_table,
+    efficiencies,
+    ladder_speedups,
+    published_speedups,
+    speedups_table,
+)
+from writeup.shipped import read_part
 from writeup.steps import agreements, read_profiled, steps
 from writeup.tta import pairs_table, ratio_of, read_sides, sides_table
 from writeup.vecadd import find as find_program
 from writeup.vecadd import programs_table, read_programs
 
-from perfmodel.analysis.judged import Measured, judge
-from perfmodel.analysis.marked import MARKER, between
 from perfmodel.base.errors import ModelError, ReportError
 from perfmodel.base.table import Column, Table
 from perfmodel.machines.machine import named
@@ -67,10 +80,10 @@ def test_invalid_rows_count_for_nothing_and_notes_reach_their_rows(tmp_path: Pat
         {"rung": "peer", "median_s": None, "valid": True}, notes=[note],
     )  # fmt: skip
     found = read_ladder(path)
-    assert [r.name for r in found.rungs(1, 64, 3200)] == ["document", "pinned", "resident"]
+    assert [r.name for r in found.versions(1, 64, 3200)] == ["document", "pinned", "resident"]
     assert found.find("nccl", 1, 64, 3200) is None
     assert found.find("torch graph", 1, 64, 3200) is not None
-    assert found.cautions(found.rungs(1, 64, 3200)) == ("mended since",)
+    assert found.warnings(found.versions(1, 64, 3200)) == ("mended since",)
     table = gains_table(found, 64, 3200, chain=("document", "pinned"), ranks=(1, 2))
     assert table.rows[1][:3] == ("pinned", 4e-4, "1.00 [0.95, 1.05] =")
     assert table.rows[1][3:] == (None, None)
@@ -83,7 +96,9 @@ def test_what_is_no_ladder_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     for text in ("", "[]", '{"rows": [{}]}', "{}"):
         path.write_text(text)
-        with pytest.raises(ReportError, match=r"x\.json: wanted the results of benchmarks\.ladder"):
+        with pytest.raises(
+            ReportError, match=r"x\.json: expected the results of benchmarks\.ladder"
+        ):
             read_ladder(path)
 
 
@@ -101,14 +116,14 @@ def test_a_step_is_judged_by_launches_and_told_by_the_first_report() -> None:
     assert found.held
     (alone,) = steps(profiled, None)
     assert (alone.predicted_s, alone.held) == (None, None)
-    assert "wanted a calibrated model" in alone.untold
+    assert "wanted a calibrated model" in alone.refused
     assert alone.at_most_s == found.at_most_s
 
 
 def test_a_rung_that_was_not_collected_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match="wanted launches of 'flying'; found rungs document"):
+    with pytest.raises(ReportError, match="expected launches of 'flying'; got document"):
         read_profiled(shipped("profiles/ladder"), ("flying",))
-    with pytest.raises(ReportError, match=r"wanted index\.json"):
+    with pytest.raises(ReportError, match=r"expected index\.json"):
         read_profiled(tmp_path)
 
 
@@ -117,7 +132,7 @@ def test_predictions_stand_beside_what_was_timed() -> None:
     model = load(shipped("benchmarks/results/predict_model.json"))
     settings = {"graph": {"transport": "nccl", "data_on": "device", "graph": "yes"}}
     rows = agreements(found, model, settings, [(512, 3000), (7, 7)], (2,))
-    assert [r.rung for r in rows] == ["graph"]
+    assert [r.name for r in rows] == ["graph"]
     assert abs(rows[0].error) < 0.15
     assert rows[0].low_s < rows[0].predicted_s < rows[0].high_s
 
@@ -202,7 +217,7 @@ def test_speed_ups_are_over_one_gpu() -> None:
     """docs/scaling.md: of the published study 1.715 at 512 per GPU; the rungs' table."""
     assert published_speedups()["published, 512 per GPU"][4] == pytest.approx(1.715, abs=1e-3)
     found = read_ladder(shipped("benchmarks/results/ladder.json"))
-    said = rung_speedups(found, ("document", "peer x3", "no such rung"), 2048, 12000)
+    said = ladder_speedups(found, ("document", "peer x3", "no such rung"), 2048, 12000)
     assert list(said) == ["document", "peer x3"]
     one, four = (found.find("document", p, 2048, 12000) for p in (1, 4))
     assert one is not None

@@ -7,10 +7,11 @@ import statistics
 from pathlib import Path
 from typing import Any, Final
 
+from writeup.paleo import Measured, judge
+
 from benchmarks.common import folders
 from benchmarks.common.pages import markdown, put_parts
 from benchmarks.common.results import called
-from perfmodel.analysis.judged import Measured, judge
 from perfmodel.machines.machine import Machine, known, named
 from perfmodel.models.paleo import DTYPES, platform, step
 from perfmodel.render.layers import Layers, kind, totals

@@ -6,7 +6,8 @@ import lzma
 from pathlib import Path
 from typing import Any, Final
 
-from perfmodel.analysis.marked import PHASES, between
+from writeup.counters import PHASES, between
+
 from perfmodel.readers.ncu import Launch, parse
 
 _SASS: Final = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"

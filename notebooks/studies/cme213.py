@@ -1,4 +1,4 @@
-"""The CME 213 solution: its printed medians, and the throughputs that follow from them."""
+"""The CME 213 assignment's solution: its printed medians, and the throughputs that follow from them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Study:
         Of the training (Question 2.1).
     learning_rate, fastest_learning_rate : float
         That of the profile, and that which seems to converge fastest.
-    precision : float
+    accuracy : float
         Of the test set, on CPU and GPU alike.
     relative_error_single, relative_error_double, discrepancy : float
         Of weights: as tested, by precision, and at a large learning rate.
@@ -46,7 +46,7 @@ class Study:
     setup_share: float
     learning_rate: float
     fastest_learning_rate: float
-    precision: float
+    accuracy: float
     relative_error_single: float
     relative_error_double: float
     discrepancy: float
@@ -84,7 +84,7 @@ def roofline() -> Roofline:
     known, found = study(), rates()
     total = mlp("document").total().subs(known.sizes)
     return Roofline(
-        "the document's GPUs",
+        "CME 213 assignment",
         found["P_flops"],
         {"pci": found["P_pci"], "mpi": found["P_mpi"]},
         {

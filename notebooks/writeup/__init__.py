@@ -1,15 +1,14 @@
 """What the notebooks are written with: shipped files as tidy frames, and figures with captions."""
 
 from writeup.export import Exported, export
-from writeup.frames import records, series, trained, verified
-from writeup.models import calibrated_model, document_model, errors
-from writeup.places import repository, shipped
-from writeup.work import rates_table, work_table
+from writeup.frames import draw_lines, records, series, trained, verified
+from writeup.models import calibrated_model, errors, rates_table, three_rate_model, work_table
+from writeup.shipped import repository, shipped
 
 __all__ = [
     "Exported",
     "calibrated_model",
-    "document_model",
+    "draw_lines",
     "errors",
     "export",
     "rates_table",
@@ -17,6 +16,7 @@ __all__ = [
     "repository",
     "series",
     "shipped",
+    "three_rate_model",
     "trained",
     "verified",
     "work_table",

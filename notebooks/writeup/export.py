@@ -5,18 +5,20 @@ from __future__ import annotations
 import base64
 import html
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.files import write_text
-from writeup.places import figures_folder
+from writeup.shipped import repository
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+FIGURES_VARIABLE: Final = "PERFMODEL_FIGURES"
 SHORTEST_CAPTION: Final = 60
 """Letters; less cannot say what is drawn, of what, and what is seen."""
 
@@ -77,7 +79,7 @@ def export(
     said = " ".join(caption.split())
     if len(said) < SHORTEST_CAPTION or not said.endswith("."):
         raise PerfmodelError(
-            f"wanted a caption of whole sentences, {SHORTEST_CAPTION} letters at least; found "
+            f"expected a caption of whole sentences, {SHORTEST_CAPTION} letters at least; got "
             f"{said!r}; say what is drawn, of which run, and what is seen"
         )
     into = figures_folder() if folder is None else Path(folder)
@@ -87,3 +89,9 @@ def export(
     described = into / f"{name}.json"
     write_text(described, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     return Exported(name, said, (*files, described))
+
+
+def figures_folder() -> Path:
+    """Return where figures are written: $PERFMODEL_FIGURES, else out/figures of the repository."""
+    chosen = os.environ.get(FIGURES_VARIABLE)
+    return Path(chosen) if chosen else repository() / "out" / "figures"

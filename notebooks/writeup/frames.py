@@ -1,21 +1,35 @@
-"""Run records and results as tidy frames, and frames as lines of a figure."""
+"""Run records and results as tidy frames, and frames as lines of a figure (notebooks 01, 03)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from perfmodel.base.errors import ModelError, PerfmodelError
-from writeup.places import repository, shipped
+from writeup.shipped import repository, shipped
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
     from perfmodel.render.plot.lines import Series
 
-_INSIDE = ("cudaMemcpyDeviceToHost", "MPI_Allreduce", "cudaMemcpyHostToDevice")
+_MEASURES: Final[dict[str, tuple[str, str, Literal["linear", "log"]]]] = {
+    "learning_rate": ("Learning rate", "", "log"),
+    "epoch": ("Epoch", "", "log"),
+    "hidden_size": ("Hidden size H", "", "log"),
+    "H": ("Hidden size H", "", "log"),
+    "error": ("Relative error of weights", "", "log"),
+    "loss": ("Loss", "", "log"),
+    "accuracy": ("Accuracy", "", "linear"),
+    "accuracy_test": ("Test accuracy", "", "linear"),
+    "P_flops_flops_per_s": ("P_flops", "FLOP/s", "log"),
+    "P_pci_bytes_per_s": ("P_pci", "B/s", "linear"),
+    "P_mpi_bytes_per_s": ("P_mpi", "B/s", "linear"),
+}
+"""Of the columns that notebooks draw: the label of the axis, its unit, its scale."""
 
 
 def records(pattern: str) -> pd.DataFrame:
@@ -25,6 +39,7 @@ def records(pattern: str) -> pd.DataFrame:
     -------
     DataFrame
         The rows of all files; ``file`` is the name, without suffix, that each comes from.
+        Columns that a file calls precision are called accuracy.
 
     Raises
     ------
@@ -36,11 +51,11 @@ def records(pattern: str) -> pd.DataFrame:
     found: Sequence[Path] = sorted(repository().glob(pattern))
     if not found:
         raise PerfmodelError(
-            f"wanted run records {pattern!r} in the repository; found none; write them with "
+            f"expected run records {pattern!r} in the repository; got none; write them with "
             f"python -m benchmarks.convergence"
         )
     frames = [pd.read_csv(path).assign(file=path.stem) for path in found]
-    return pd.concat(frames, ignore_index=True)
+    return _renamed(pd.concat(frames, ignore_index=True))
 
 
 def series(frame: pd.DataFrame, x: str, y: str, by: str, label: str = "{}") -> dict[str, Series]:
@@ -67,34 +82,41 @@ def series(frame: pd.DataFrame, x: str, y: str, by: str, label: str = "{}") -> d
         if ordered[x].duplicated().any():
             twice = ordered.loc[ordered[x].duplicated(), x].iloc[0]
             raise ModelError(
-                f"wanted one {y} at every {x} for {by} = {value}; found several at {twice}; choose "
+                f"expected one {y} at every {x} for {by} = {value}; got several at {twice}; choose "
                 f"the rows of one run, or another column to tell the lines apart"
             )
         found[label.format(value)] = Series(ordered[x].tolist(), ordered[y].tolist())
     return found
 
 
-def batch_parts(host_s: Mapping[str, float]) -> dict[str, float]:
-    """Divide a batch's host time into parts that do not overlap and add up to it.
+def draw_lines(
+    frame: pd.DataFrame,
+    x: str,
+    y: str,
+    by: str,
+    ax: Axes,
+    *,
+    label: str = "{}",
+    linear: bool = False,
+    **looks: Any,
+) -> Axes:
+    """Draw `y` over `x`, one line for every value of `by`; see `series`.
 
     Parameters
     ----------
-    host_s : mapping of str to float
-        Median host times by the document's ranges, in seconds. Medians of parts need not add up
-        exactly to that of the whole: what is left, at least 0, is 'between ranges'.
+    frame : DataFrame
+    x, y : str
+        Columns whose axes are known here, such as 'epoch' and 'loss'.
+    linear : bool
+        Whether the axis of `x` is linear; by default as known here.
+    looks
+        Of `perfmodel.render.plot.lines.lines`: ordered, references, legend.
     """
-    backward = host_s["backward"] - sum(host_s[name] for name in _INSIDE)
-    parts = {
-        "copying images": host_s["copying images host -> device"],
-        "forward": host_s["forward"],
-        "backward, products": max(backward, 0.0),
-        "gradients to host": host_s["cudaMemcpyDeviceToHost"],
-        "MPI_Allreduce": host_s["MPI_Allreduce"],
-        "gradients back": host_s["cudaMemcpyHostToDevice"],
-        "step": host_s["step"],
-    }
-    rest = host_s["batch iteration"] - sum(parts.values())
-    return {**parts, "between ranges": max(rest, 0.0)}
+    from perfmodel.render.plot.lines import lines
+    from perfmodel.render.plot.scales import Measure
+
+    across = Measure(_MEASURES[x][0]) if linear else Measure(*_MEASURES[x])
+    return lines(series(frame, x, y, by, label), across, Measure(*_MEASURES[y]), ax=ax, **looks)
 
 
 def verified(name: str = "benchmarks/results/verify_gpu.json") -> pd.DataFrame:
@@ -104,7 +126,7 @@ def verified(name: str = "benchmarks/results/verify_gpu.json") -> pd.DataFrame:
     -------
     DataFrame
         ``ranks``, ``dtype``, ``learning_rate``, ``epochs``, ``error`` (largest relative one of all
-        parameters), ``bound``, ``passed``, ``precision_test``, ``sequential_precision_test``.
+        parameters), ``bound``, ``passed``, ``accuracy_test``, ``sequential_accuracy_test``.
 
     Raises
     ------
@@ -118,15 +140,15 @@ def verified(name: str = "benchmarks/results/verify_gpu.json") -> pd.DataFrame:
             **{key: row[key] for key in ("ranks", "dtype", "learning_rate", "epochs")},
             "error": max(row["max_relative_error"].values()),
             **{key: row[key] for key in ("bound", "passed")},
-            "precision_test": row["precision_test"]["parallel"],
-            "sequential_precision_test": row["precision_test"]["sequential"],
+            "accuracy_test": row["precision_test"]["parallel"],
+            "sequential_accuracy_test": row["precision_test"]["sequential"],
         }
         for row in json.loads(shipped(name).read_text(encoding="utf-8"))["rows"]
         if "max_relative_error" in row
     ]
     if not rows:
         raise PerfmodelError(
-            f"wanted runs that were verified in {name!r}; found none; write them with "
+            f"expected runs that were verified in {name!r}; got none; write them with "
             f"python -m benchmarks.convergence.verify_gpu on a machine with GPUs"
         )
     return pd.DataFrame(rows)
@@ -138,8 +160,8 @@ def trained(name: str = "benchmarks/results/verify_gpu.json") -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``ranks``, ``dtype``, ``learning_rate``, ``epochs``, ``precision_test`` and
-        ``precision_train``; no row where there was none.
+        ``ranks``, ``dtype``, ``learning_rate``, ``epochs``, ``accuracy_test`` and
+        ``accuracy_train``; no row where there was none.
 
     Raises
     ------
@@ -151,4 +173,9 @@ def trained(name: str = "benchmarks/results/verify_gpu.json") -> pd.DataFrame:
     keys = ["ranks", "dtype", "learning_rate", "epochs", "precision_test", "precision_train"]
     rows = json.loads(shipped(name).read_text(encoding="utf-8"))["rows"]
     long = [{key: row[key] for key in keys} for row in rows if "max_relative_error" not in row]
-    return pd.DataFrame(long, columns=keys)
+    return _renamed(pd.DataFrame(long, columns=keys))
+
+
+def _renamed(frame: pd.DataFrame) -> pd.DataFrame:
+    names = {str(c): str(c).replace("precision_t", "accuracy_t") for c in frame.columns}
+    return frame.rename(columns=names)

@@ -21,7 +21,7 @@ CHAIN: Final = (
     "document", "pinned", "host-flat", "prefetch", "resident", "nccl", "graph", "thin",
     "fused x3", "peer x3",
 )  # fmt: skip
-"""The rungs that lead from the document's program to the fastest one, without the detours."""
+"""Versions of the trainer from the program of the CME 213 assignment to the fastest one."""
 
 _IQR: Final = 1.349  # quartiles of a normal distribution lie so many deviations apart
 _MEDIAN: Final = 1.2533  # and its median varies so many times as much as its mean
@@ -34,22 +34,22 @@ class Timed:
     Attributes
     ----------
     name : str
-        The rung, or the PyTorch program.
+        The version of the trainer, or the PyTorch program.
     ranks, hidden, batch : int
         p, H, B.
     dtype : str
         'fp32' or 'tf32'.
     own : bool
-        A rung; else PyTorch.
+        A version of the trainer; else PyTorch.
     median_s, q1_s, q3_s : float or None
         Seconds of a batch over `rounds`; None where it could not be timed.
     valid : bool
         Whether it trained as the reference does.
     floor_s : float or None
-        What the machine's measured ceilings leave.
+        Lower bound by the machine's measured ceilings.
     peer, peer_s : str or None, float or None
         The fastest whole-graph PyTorch beside it.
-    caution : str
+    warning : str
         Why it should be timed again; empty if it need not.
     """
 
@@ -67,7 +67,7 @@ class Timed:
     floor_s: float | None
     peer: str | None
     peer_s: float | None
-    caution: str
+    warning: str
 
     @property
     def sound(self) -> bool:
@@ -77,10 +77,10 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """One rung after another at one size: times, their ratio, and what noise leaves of it.
+    """One version after another at one size: times, their ratio, and its interval.
 
     `low` to `high` is about 95 % of before over after: rounds taken as normal around their median,
-    with the deviation that their quartiles tell. None where one was not timed.
+    with the deviation that their quartiles give. None where one was not timed.
     """
 
     before: Timed | None
@@ -111,8 +111,10 @@ class Ladder:
         found = (r for r in self.rows if (r.name, r.ranks, r.hidden, r.batch, r.dtype) == wanted)
         return next((r for r in found if r.sound), None)
 
-    def rungs(self, ranks: int, hidden: int, batch: int, dtype: str = "fp32") -> tuple[Timed, ...]:
-        """Return the sound rungs of one size, the document's program first."""
+    def versions(
+        self, ranks: int, hidden: int, batch: int, dtype: str = "fp32"
+    ) -> tuple[Timed, ...]:
+        """Return the sound versions of one size, that of the assignment first."""
         wanted = (ranks, hidden, batch, dtype)
         return tuple(
             r for r in self.rows
@@ -120,24 +122,24 @@ class Ladder:
         )  # fmt: skip
 
     def best(self, ranks: int, hidden: int, batch: int, dtype: str = "fp32") -> Timed:
-        """Return the fastest sound rung.
+        """Return the fastest sound version.
 
         Raises
         ------
         ReportError
             If none was timed.
         """
-        found = self.rungs(ranks, hidden, batch, dtype)
+        found = self.versions(ranks, hidden, batch, dtype)
         if not found:
             raise ReportError(
-                f"wanted rungs at p={ranks} H={hidden} B={batch} {dtype}; found none timed; run "
+                f"expected versions at p={ranks} H={hidden} B={batch} {dtype}; got none timed; run "
                 f"mpirun -n {ranks} python -m benchmarks.ladder"
             )
         return min(found, key=lambda r: r.median_s or math.inf)
 
-    def cautions(self, rows: Sequence[Timed | None]) -> tuple[str, ...]:
+    def warnings(self, rows: Sequence[Timed | None]) -> tuple[str, ...]:
         """Return why some of the rows should be timed again, each reason once."""
-        return tuple(dict.fromkeys(r.caution for r in rows if r is not None and r.caution))
+        return tuple(dict.fromkeys(r.warning for r in rows if r is not None and r.warning))
 
 
 def read_ladder(path: Path) -> Ladder:
@@ -154,7 +156,7 @@ def read_ladder(path: Path) -> Ladder:
         return Ladder(tuple(_timed(row, read.get("notes", ())) for row in rows))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReportError(
-            f"{printable(path.name)}: wanted the results of benchmarks.ladder; found a file "
+            f"{printable(path.name)}: expected the results of benchmarks.ladder; got a file "
             f"without them ({type(error).__name__}: {printable(str(error))[:80]}); run it again"
         ) from None
 
@@ -176,10 +178,10 @@ def gains_table(
 ) -> Table:  # fmt: skip
     """Return a row per step of the chain: the batch after it and its gain, by number of GPUs.
 
-    A step to a rung that was not timed is left out; the next one is then set against the rung
+    A version that was not timed is left out; the next one is then compared with the version
     before it.
     """
-    columns = [Column("rung", "rung")]
+    columns = [Column("version", "version")]
     for p in ranks:
         gpus = f"{p} GPU{'s' * (p > 1)}"
         columns += [
@@ -199,33 +201,34 @@ def gains_table(
                 seen.append(row)
         rows.append(tuple(cells))
     notes = (
-        "gain: the rung before over this one, in brackets about 95 % from the quartiles of the "
-        "rounds; = where these hold 1",
-        *(f"to be timed again: {said}" for said in found.cautions(seen)),
+        "gain: time of the version before over this one, in brackets about 95 % from the "
+        "quartiles of the rounds; = where these include 1",
+        *(f"to be timed again: {said}" for said in found.warnings(seen)),
     )
     return Table(f"H={hidden} B={batch} {dtype}, without a profiler", tuple(columns), rows, notes)
 
 
 def draw_ladder(
     found: Ladder, axes: Sequence[Axes], hidden: int, batch: int, *,
-    ranks: Sequence[int] = (1, 2, 4), dtype: str = "fp32", rungs: Sequence[str] = (),
+    ranks: Sequence[int] = (1, 2, 4), dtype: str = "fp32", names: Sequence[str] = (),
 ) -> tuple[Axes, ...]:  # fmt: skip
-    """Draw the rungs of one size, an axes for every number of GPUs; all of them by default."""
+    """Draw the versions of one size, an axes for every number of GPUs; all of them by default."""
     from perfmodel.render.plot.bars import Dot, dots
     from perfmodel.render.plot.scales import Measure
     from perfmodel.render.plot.style import legend_over
 
     timed = {
-        p: [r for r in found.rungs(p, hidden, batch, dtype) if not rungs or r.name in rungs]
+        p: [r for r in found.versions(p, hidden, batch, dtype) if not names or r.name in names]
         for p in ranks
     }
-    names = list(dict.fromkeys(r.name for rows in timed.values() for r in rows))
+    shown = list(dict.fromkeys(r.name for rows in timed.values() for r in rows))
     time, kind = Measure("Time of a batch", "s", "log"), "time of a batch"
     for i, (ax, (p, rows)) in enumerate(zip(axes, timed.items(), strict=True)):
         floors = {r.name: r.floor_s for r in rows if r.floor_s}
         peer_s = next((r.peer_s for r in rows if r.peer_s), None)
-        dots([Dot(r.name, kind, r.median_s or 0.0) for r in rows], time, names=names, written=kind,
-             limits=("floor by measured ceilings", floors), levels={"best whole-graph PyTorch": peer_s} if peer_s else {}, named=i == 0,
+        dots([Dot(r.name, kind, r.median_s or 0.0) for r in rows], time, names=shown, written=kind,
+             limits=("lower bound by measured ceilings", floors), named=i == 0,
+             levels={"best whole-graph PyTorch": peer_s} if peer_s else {},
              legend=False, ax=ax, title=f"{p} GPU{'s' * (p > 1)}")  # fmt: skip
     ends = [end for ax in axes for end in ax.get_xlim()]
     for ax in axes:
@@ -248,7 +251,7 @@ def _timed(row: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> Timed:
         own=row["kind"] == "rung", median_s=row["median_s"], q1_s=row.get("q1_s"),
         q3_s=row.get("q3_s"), rounds=row.get("rounds") or 0, valid=bool(row["valid"]),
         floor_s=row.get("floor_s"), peer=row.get("peer"), peer_s=row.get("peer_median_s"),
-        caution="; ".join(n["text"] for n in notes if _about(n, row)),
+        warning="; ".join(n["text"] for n in notes if _about(n, row)),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Networks by layer for notebooks: who computes, who holds, how Paleo errs, sums against wholes."""
+"""Networks by layer: FLOPs, parameters and bytes, errors of Paleo, ways to time (notebook 07)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from perfmodel.analysis.judged import Judged
 from perfmodel.base.table import Column, Table
 from perfmodel.workloads.layers import Conv, Cost, Linear, costs, total
 from perfmodel.workloads.networks import network
-from writeup.results import Part, read_part
+from writeup.paleo import Judged
+from writeup.shipped import Part, read_part
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,10 +1,10 @@
-"""Models of a batch beside its measurement, run by run: the document's, and a calibrated one."""
+"""Counted work, effective throughputs, and models of a batch beside its measurement (03, 04)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.api import Report, Results
@@ -14,6 +14,7 @@ from perfmodel.models.model import Model
 from perfmodel.models.predict import predict
 from perfmodel.programs.mlp.observe import observe
 from perfmodel.timing.run import time_run
+from perfmodel.workloads.work import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,18 +22,77 @@ if TYPE_CHECKING:
 BATCH = "batch iteration"
 PHASES = "forward + backward + step"
 _LINKS = {"P_pci": "pci_bytes", "P_mpi": "mpi_bytes"}
+RATES: Final = ("P_flops", "P_pci", "P_mpi")
 
 
-def document_model(results: Results) -> pd.DataFrame:
-    """Predict every run by the document's three parameters, as the fitted run gives them.
+def work_table(workloads: Mapping[str, Workload], sizes: Mapping[str, int]) -> pd.DataFrame:
+    """Count every range's own work by several ways to count.
 
-    t = F / P_flops + Q_pci / P_pci + Q_mpi / P_mpi (the document's Question 2.5 as a time).
+    Parameters
+    ----------
+    workloads : mapping of str to Workload
+        By what the way is called.
+    sizes : mapping of str to int
+        Values of the symbols.
+
+    Returns
+    -------
+    DataFrame
+        Indexed by ``counting`` and ``range``; ``flops``, ``pci_bytes``, ``mpi_bytes`` and
+        ``dram_bytes`` per rank and batch.
+    """
+    import pandas as pd
+
+    keys = ("flops", "pci_bytes", "mpi_bytes", "dram_bytes")
+    rows = [
+        {"counting": name, "range": label, **{key: float(getattr(counts, key)) for key in keys}}
+        for name, load in workloads.items()
+        for label, counts in load.evaluate(sizes).items()
+    ]
+    return pd.DataFrame(rows).set_index(["counting", "range"])
+
+
+def rates_table(
+    results: Results, *, printed: Mapping[str, float], recomputed: Mapping[str, float]
+) -> pd.DataFrame:
+    """Put the effective throughputs of a run beside those of the CME 213 assignment.
+
+    Returns
+    -------
+    DataFrame
+        Indexed by P_flops (FLOP/s), P_pci and P_mpi (B/s): ``printed``, ``recomputed``,
+        ``measured`` with its 95 % interval ``low`` and ``high``, and ``ratio`` of measured over
+        printed.
+
+    Raises
+    ------
+    ModelError
+        If the run has no such rate.
+    """
+    import pandas as pd
+
+    measured = results.rates.set_index("name").loc[list(RATES), ["value", "low", "high"]]
+    if measured["value"].isna().any():
+        raise ModelError(
+            f"{results.run.label}: expected P_flops, P_pci and P_mpi; got one missing; take a run "
+            f"of several ranks that copies its gradients"
+        )
+    frame = pd.DataFrame({"printed": printed, "recomputed": recomputed}).loc[list(RATES)]
+    frame = frame.join(measured.rename(columns={"value": "measured"}))
+    frame["ratio"] = frame["measured"] / frame["printed"]
+    return frame
+
+
+def three_rate_model(results: Results) -> pd.DataFrame:
+    """Predict every run by P_flops, P_pci and P_mpi of the fitted run.
+
+    t = F / P_flops + Q_pci / P_pci + Q_mpi / P_mpi (CME 213 assignment, Question 2.5, as a time).
 
     Returns
     -------
     DataFrame
         ``run``, the symbols, ``batch_s`` and ``phases_s`` as measured (the batch, and without
-        copying images), ``document_s`` with the fitted run's rates, ``own_s`` with the run's own.
+        copying images), ``three_rates_s`` with the fitted run's rates, ``own_s`` with the run's own.
 
     Raises
     ------
@@ -49,7 +109,7 @@ def document_model(results: Results) -> pd.DataFrame:
                 "run": run.label,
                 "batch_s": checks[BATCH],
                 "phases_s": checks[PHASES],
-                "document_s": _seconds(run, results.run),
+                "three_rates_s": _seconds(run, results.run),
                 "own_s": _seconds(run, run),
             }
         )
@@ -62,7 +122,7 @@ def _seconds(run: RunAnalysis, fitted: RunAnalysis) -> float:
     missing = [name for name, rate in rates.items() if rate is None]
     if missing:
         raise ModelError(
-            f"{fitted.label}: wanted P_flops, P_pci and P_mpi; found no {missing[0]}; take another "
+            f"{fitted.label}: expected P_flops, P_pci and P_mpi; got no {missing[0]}; take another "
             f"run to fit, one of several ranks that copies its gradients"
         )
     values = {name: rate.value for name, rate in rates.items() if rate is not None}
@@ -79,7 +139,7 @@ def calibrated_model(
     ----------
     reports : sequence of Report, Path or str
     known : collection of str
-        Labels of those that the model is fitted to, as `document_model` has them in ``run``.
+        Labels of those that the model is fitted to, as `three_rate_model` has them in ``run``.
 
     Returns
     -------
@@ -90,7 +150,7 @@ def calibrated_model(
     Raises
     ------
     ModelError
-        If `known` names none of the reports, or the model cannot tell a batch.
+        If `known` names none of the reports, or the model cannot predict a batch.
     """
     import pandas as pd
 
@@ -104,8 +164,8 @@ def calibrated_model(
     missing = [name for name in known if name not in seen]
     if missing or not known:
         raise ModelError(
-            f"wanted some of the reports {', '.join(list(seen)[:3])}, ... to fit the model to; "
-            f"found {missing[:1] or 'none'}; name those that are given"
+            f"expected some of the reports {', '.join(list(seen)[:3])}, ... to fit the model to; "
+            f"got {missing[:1] or 'none'}; name those that are given"
         )
     model = calibrate([seen[name] for name in known])
     rows = []
@@ -139,7 +199,7 @@ def errors(frame: pd.DataFrame, predicted: str, measured: str) -> dict[str, floa
         If there is no run.
     """
     if frame.empty:
-        raise ModelError("wanted runs to judge a model by; found none; leave some to be predicted")
+        raise ModelError("expected runs to test a model on; got none; leave some to be predicted")
     relative = frame[predicted] / frame[measured] - 1.0
     return {
         "mean": float(relative.mean()),

@@ -85,7 +85,7 @@ def parity(
     scales.ticks(ax.xaxis, unit, ratio=300.0)
     scales.ticks(ax.yaxis, unit)
     dot: dict[str, Any] = {"ls": "", "ms": 5}
-    if shapes == hues:  # one entry tells both
+    if shapes == hues:
         entries = [ax.plot([], [], marker[s], color=color[s], **dot)[0] for s in shapes]
         texts = shapes
     else:

@@ -13,8 +13,7 @@ from perfmodel.base.errors import SchemaError
 from perfmodel.programs.mlp.mlp_ranges import PEER
 from perfmodel.readers import read
 from perfmodel.timing.run import Run, time_run
-from perfmodel.timing.timeline_bars import Bar, Lane
-from perfmodel.timing.timeline_select import select
+from perfmodel.timing.timeline import Bar, Lane, select
 from perfmodel.timing.timeline_window import median_batch, window_of
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Steps up the ladder, told before and after: bounds and predictions against profiled launches."""
+"""Optimization steps: bounds and predictions before, profiled launches after (notebook 05)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from perfmodel.models.model import Model
 from perfmodel.models.predict import predict
 from perfmodel.programs.mlp.case import Case, mlp_case
 from perfmodel.programs.mlp.changes import Change
+from perfmodel.programs.mlp.mlp import BATCH_RANGE
 from perfmodel.programs.mlp.observe import observe
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
@@ -35,21 +36,21 @@ _CHANGE = Change("", "", "")
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """The profiled launches of one rung: its settings, and their reports."""
+    """The profiled launches of one version of the trainer: its settings, and their reports."""
 
-    rung: str
+    name: str
     settings: Mapping[str, str]
     traces: tuple[Trace, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change: what its first launch before let expect, and what launches after showed.
+    """One change: bound and prediction from the first launch before it, and the measured saving.
 
     Attributes
     ----------
     before, after : str
-        Rungs.
+        Versions.
     before_s, after_s : float
         Median batches, over launches.
     low, high : float
@@ -61,7 +62,7 @@ class Step:
         Saving that the first report before allows.
     predicted_s, predicted_low_s, predicted_high_s : float or None
         Saving by the calibrated model, with 90 % of what another launch would show.
-    untold : str
+    refused : str
         Why the model does not predict it.
     """
 
@@ -77,7 +78,7 @@ class Step:
     predicted_s: float | None
     predicted_low_s: float | None
     predicted_high_s: float | None
-    untold: str = ""
+    refused: str = ""
 
     @property
     def saved_s(self) -> float:
@@ -94,9 +95,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """One rung at one size: predicted by the model, and timed without a profiler."""
+    """One version at one size: predicted by the model, and timed without a profiler."""
 
-    rung: str
+    name: str
     case: Case
     measured_s: float
     predicted_s: float
@@ -109,76 +110,77 @@ class Agreement:
         return self.predicted_s / self.measured_s - 1
 
 
-def read_profiled(folder: Path, rungs: Sequence[str] = CHAIN) -> dict[str, Profiled]:
-    """Read the launches of some rungs from a folder of profiles/collect_ladder.py, by rung.
+def read_profiled(folder: Path, names: Sequence[str] = CHAIN) -> dict[str, Profiled]:
+    """Read the launches of some versions from a folder of profiles/collect_ladder.py, by name.
 
     Raises
     ------
     ReportError
-        If the folder's index cannot be read, or lacks a rung.
+        If the folder's index cannot be read, or lacks a version.
     """
     try:
         index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
         rows = [(r["rung"], r["file"], _settings(r["settings"])) for r in index]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ReportError(
-            f"{printable(folder.name)}: wanted index.json of profiles/collect_ladder.py; found "
+            f"{printable(folder.name)}: expected index.json of profiles/collect_ladder.py; got "
             f"none that can be read ({type(error).__name__}); collect anew"
         ) from None
     found = {}
-    for rung in rungs:
-        mine = [(name, settings) for one, name, settings in rows if one == rung]
+    for name in names:
+        mine = [(file, settings) for one, file, settings in rows if one == name]
         if not mine:
             raise ReportError(
-                f"{printable(folder.name)}: wanted launches of {rung!r}; found rungs "
+                f"{printable(folder.name)}: expected launches of {name!r}; got "
                 f"{', '.join(dict.fromkeys(one for one, *_ in rows))}; collect it, too"
             )
-        found[rung] = Profiled(rung, mine[0][1], tuple(read(folder / name) for name, _ in mine))
+        found[name] = Profiled(name, mine[0][1], tuple(read(folder / file) for file, _ in mine))
     return found
 
 
 def steps(profiled: Mapping[str, Profiled], model: Model | None) -> tuple[Step, ...]:
-    """Judge every step from one rung to the next, in the mapping's order.
+    """Predict and measure every step from one version to the next, in the mapping's order.
 
     Bound and prediction see the first launch before the change alone; the verdict is of all
     launches of both.
     """
-    rungs = list(profiled.values())
-    return tuple(_step(a, b, model) for a, b in pairwise(rungs))
+    return tuple(_step(a, b, model) for a, b in pairwise(profiled.values()))
 
 
 def agreements(
     found: Ladder, model: Model, settings: Mapping[str, Mapping[str, str]],
     sizes: Iterable[tuple[int, int]], ranks: Sequence[int] = (1, 2, 4),
 ) -> tuple[Agreement, ...]:  # fmt: skip
-    """Predict every rung of `settings` at every size and number of GPUs, beside its timing.
+    """Predict every version of `settings` at every size and number of GPUs, beside its timing.
 
-    What was not timed, and what the model cannot tell, is left out.
+    What was not timed, and what the model cannot predict, is left out.
 
     Parameters
     ----------
     settings : mapping of str to mapping
-        The trainer's settings by rung, such as those of `Profiled`.
+        The trainer's settings by version, such as those of `Profiled`.
     sizes : iterable of (int, int)
         H and B.
     """
     rows = []
     for hidden, batch in sizes:
-        for rung, said in settings.items():
+        for name, chosen in settings.items():
             for p in ranks:
-                timed = found.find(rung, p, hidden, batch)
+                timed = found.find(name, p, hidden, batch)
                 if timed is None or timed.median_s is None:
                     continue
                 size = {"D": 784, "H": hidden, "C": 10, "B": batch, "p": p, "b": 4}
                 try:
-                    told = predict(model, case := mlp_case(size, said))
+                    predicted = predict(model, case := mlp_case(size, chosen))
                 except ModelError:
                     continue
-                alone = (told.untraced_s or told.batch_s) / told.batch_s  # no profiler here
+                alone = (
+                    predicted.untraced_s or predicted.batch_s
+                ) / predicted.batch_s  # no profiler here
                 rows.append(
                     Agreement(
-                        rung, case, timed.median_s, alone * told.batch_s, alone * told.low_s,
-                        alone * told.high_s,
+                        name, case, timed.median_s, alone * predicted.batch_s,
+                        alone * predicted.low_s, alone * predicted.high_s,
                     )
                 )  # fmt: skip
     return tuple(rows)
@@ -209,7 +211,7 @@ def steps_table(found: Sequence[Step]) -> Table:
     notes = (
         "saved: launches before against launches after; at most and predicted: by the first "
         "report before alone; inside: the saving is in the prediction's interval",
-        *(f"{s.before} to {s.after} is not predicted: {s.untold}" for s in found if s.untold),
+        *(f"{s.before} to {s.after} is not predicted: {s.refused}" for s in found if s.refused),
     )
     return Table("Steps, expected and measured", columns, rows, notes)
 
@@ -246,49 +248,49 @@ def draw_agreements(rows: Sequence[Agreement], ax: Axes) -> Axes:
     return parity(pairs, within=(1.25,), ordered=True, ax=ax)
 
 
-def draw_savings(said: WhatIf, ax: Axes) -> Axes:
+def draw_savings(found: WhatIf, ax: Axes) -> Axes:
     """Draw what every change would save of one report's batch; see `perfmodel whatif`."""
     from perfmodel.render.plot.bars import SavingBar, savings
 
     bars = [
         SavingBar(c.name, c.saving_s, c.low_s, c.high_s, bound=c.source == "bound")
-        for c in said.changes
+        for c in found.changes
     ]
-    return savings(bars, said.batch_s, ax=ax)
+    return savings(bars, found.batch_s, ax=ax)
 
 
 def _step(before: Profiled, after: Profiled, model: Model | None) -> Step:
     batch = compare_traces(before.traces, after.traces).batch
     first = before.traces[0]
-    seen = observe(time_run([first], BATCH_RANGE, label=before.rung))
+    seen = observe(time_run([first], BATCH_RANGE, label=before.name))
     case = mlp_case(seen.case.sizes, after.settings)
     judge = Judge(evidence(seen, analyze([first], Options({})).runs[0]), (), model)
-    told, untold = _or_why(judge.predicted, case)
+    predicted, refused = _or_why(judge.predicted, case)
     most, _ = _or_why(judge.bound, case)
     if batch.before_s is None or batch.after_s is None or batch.low is None or batch.high is None:
         raise ReportError(
-            f"wanted batches of {before.rung} and of {after.rung}; found none on a side; collect "
+            f"expected batches of {before.name} and of {after.name}; got none on a side; collect "
             f"both anew"
         )
     return Step(
-        before.rung, after.rung, batch.before_s, batch.after_s, batch.low, batch.high,
+        before.name, after.name, batch.before_s, batch.after_s, batch.low, batch.high,
         batch.verdict, (len(before.traces), len(after.traces)),
         at_most_s=most.saving_s if most else None,
-        predicted_s=told.saving_s if told else None,
-        predicted_low_s=told.next_low_s if told else None,
-        predicted_high_s=told.next_high_s if told else None,
-        untold=untold,
+        predicted_s=predicted.saving_s if predicted else None,
+        predicted_low_s=predicted.next_low_s if predicted else None,
+        predicted_high_s=predicted.next_high_s if predicted else None,
+        refused=refused,
     )  # fmt: skip
 
 
 def _or_why(ask: Callable[[Change, Case], Saving], case: Case) -> tuple[Saving | None, str]:
-    """Ask for a saving; return it, or why it cannot be told."""
+    """Ask for a saving; return it, or why it cannot be predicted."""
     try:
         return ask(_CHANGE, case), ""
     except ModelError as error:
         return None, str(error)
 
 
-def _settings(said: Mapping[str, Any]) -> dict[str, str]:
+def _settings(chosen: Mapping[str, Any]) -> dict[str, str]:
     """Return settings as predictions name them: switches are 'yes' and 'no'."""
-    return {k: ("yes" if v else "no") if isinstance(v, bool) else str(v) for k, v in said.items()}
+    return {k: ("yes" if v else "no") if isinstance(v, bool) else str(v) for k, v in chosen.items()}

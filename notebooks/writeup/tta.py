@@ -35,7 +35,7 @@ def sides_table(sides: Mapping[str, Side], title: str = "") -> Table:
         Column("reached", "runs that reach it"), Column("epochs", "epochs", align="right"),
         Column("epochs_cv", "CV of epochs", align="right"),
         Column("seconds", "time", align="right"), Column("time_cv", "CV of time", align="right"),
-        Column("last", "test precision, last", align="right"),
+        Column("last", "test accuracy, last", align="right"),
     )  # fmt: skip
     rows = []
     for name, one in sides.items():
@@ -53,11 +53,11 @@ def sides_table(sides: Mapping[str, Side], title: str = "") -> Table:
 
 
 def pairs_table(sides: Mapping[str, Side], pairs: Sequence[tuple[str, str]]) -> Table:
-    """Return one configuration over another: epochs and time as ratios, precision less."""
+    """Return one configuration over another: ratios of epochs and of time, difference of accuracy."""
     columns = (
         Column("pair", "configurations"), Column("epochs", "epochs, ratio", align="right"),
         Column("seconds", "time, ratio", align="right"),
-        Column("last", "test precision, difference", align="right"),
+        Column("last", "test accuracy, difference", align="right"),
     )  # fmt: skip
     rows = []
     for after, before in pairs:
@@ -82,7 +82,7 @@ def ratio_of(
     found = (epochs if over == "epochs" else seconds).effect
     if found is None:
         raise ModelError(
-            f"wanted three runs or more of {after} and of {before} that reach the target; found "
+            f"expected three runs or more of {after} and of {before} that reach the target; got "
             f"fewer; train more seeds, or lower the target"
         )
     return found.value, found.low, found.high
@@ -91,7 +91,7 @@ def ratio_of(
 def draw_sides(
     sides: Mapping[str, Side], names: Sequence[str], target: float, *, over: str = "epochs"
 ) -> Figure:
-    """Draw test precision over epochs or time ('time'), a line for every run, 7.2 inches wide."""
+    """Draw test accuracy over epochs or time ('time'), a line for every run, 7.2 inches wide."""
     from perfmodel.render.plot.studies import AccuracyCurve, time_to_accuracy
 
     lines = []
@@ -101,8 +101,8 @@ def draw_sides(
             by_epoch = over == "epochs"
             moment = run.moment.epochs_between if by_epoch else run.moment.time_between_s
             at = [float(e.epoch) if by_epoch else e.time_s for e in seen]
-            precisions = [e.precision for e in seen if e.precision is not None]
-            lines.append(AccuracyCurve(name, at, precisions, moment, run.moment.reached))
+            accuracies = [e.precision for e in seen if e.precision is not None]
+            lines.append(AccuracyCurve(name, at, accuracies, moment, run.moment.reached))
     label = "Epochs" if over == "epochs" else "Training time (s)"
     return time_to_accuracy(lines, target, label=label, width_in=7.2)
 

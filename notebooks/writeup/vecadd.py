@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from perfmodel.base.table import Column, Table
-from writeup.results import Part, read_part
+from writeup.shipped import Part, read_part
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

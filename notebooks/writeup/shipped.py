@@ -1,4 +1,4 @@
-"""Parts of a benchmark's results: rows that were measured, or what to run where there are none."""
+"""Files of the repository, and the parts of a benchmark's results."""
 
 from __future__ import annotations
 
@@ -6,10 +6,47 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from perfmodel.base.errors import ReportError
+from perfmodel.base.errors import PerfmodelError, ReportError
 from perfmodel.base.escape import printable
+
+_MARKS: Final = ("pyproject.toml", "profiles", "perfmodel")
+
+
+def repository(start: Path | None = None) -> Path:
+    """Return the repository's folder: the first above `start` (here) that looks like it.
+
+    Raises
+    ------
+    PerfmodelError
+        If there is none.
+    """
+    here = (start or Path.cwd()).resolve()
+    for folder in (here, *here.parents):
+        if all((folder / mark).exists() for mark in _MARKS):
+            return folder
+    raise PerfmodelError(
+        f"expected to run in the repository of perfmodel, which has {', '.join(_MARKS)}; got none "
+        f"of them above {str(here)!r}; clone it, and start there"
+    )
+
+
+def shipped(name: str) -> Path:
+    """Return the path of a file of the repository, such as 'profiles/index.json'.
+
+    Raises
+    ------
+    PerfmodelError
+        If the repository has no such file.
+    """
+    path = repository() / name
+    if not path.exists():
+        raise PerfmodelError(
+            f"expected {name!r} of the repository; got no such file in {str(repository())!r}; "
+            f"check the name, or check out the whole repository"
+        )
+    return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +100,7 @@ def read_part(path: Path, name: str, command: str) -> Part:
         date = str(part.get("date", ""))[:10]
     except (OSError, ValueError, AttributeError, TypeError, IndexError) as error:
         raise ReportError(
-            f"{printable(path.name)}: wanted results with a part {name!r}; found a file without "
+            f"{printable(path.name)}: expected results with a part {name!r}; got a file without "
             f"such parts ({type(error).__name__}); run {command}"
         ) from None
     if rows:

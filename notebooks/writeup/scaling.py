@@ -1,9 +1,9 @@
-"""Scaling for notebooks: a published study beside H200s, rungs of the ladder, and all-reduces."""
+"""Scaling: a published study, versions of the trainer, DDP, and all-reduces (notebook 07)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from studies import ddp
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RANKS: Final = (1, 2, 4)
 ALONE: Final = {"peer x3": "fused x3"}
-"""Rungs that one GPU does not have, and the one that stands for them there."""
+"""Versions that one GPU does not have, and the one that takes their place there."""
 
 
 def published_table() -> Table:
@@ -49,10 +49,10 @@ def published_speedups() -> dict[str, dict[int, float]]:
     return found
 
 
-def rung_speedups(
+def ladder_speedups(
     found: Ladder, names: Sequence[str], hidden: int, batch: int
 ) -> dict[str, dict[int, float]]:
-    """Return T1 / Tp of rungs at one size, of those that were timed on one GPU and on several."""
+    """Return T1 / Tp of versions of the trainer at one size, of those that were timed on one GPU and on several."""
     speedups = {}
     for name in names:
         alone = ALONE.get(name, name)
@@ -88,6 +88,34 @@ def speedups_table(speedups: Mapping[str, Mapping[int, float]]) -> Table:
     return Table("Strong scaling", columns, rows)
 
 
+def ddp_table(parts: Mapping[int, Sequence[Mapping[str, Any]]]) -> Table:
+    """Return steps on one GPU and on several in turn: efficiency, and speed-up on as many images.
+
+    Parameters
+    ----------
+    parts : mapping of int to sequence of mapping
+        By number of GPUs, the rows of the parts 'ddp2', 'ddp4' of benchmarks.resnet, or none.
+    """
+    columns = (
+        Column("gpus", "GPUs", "int"), Column("net", "network"), Column("math", "math"),
+        Column("batch", "images per GPU", "int"), Column("alone_s", "one GPU", "si", "s"),
+        Column("together_s", "together", "si", "s"),
+        Column("efficiency", "efficiency, as many per GPU", "percent"),
+        Column("speedup", "speed-up, as many in all", "float", digits=2),
+    )  # fmt: skip
+    found = []
+    for gpus, rows in parts.items():
+        times = {(r["net"], r["math"], r["batch"], r["mode"]): r.get("total_s") for r in rows}
+        for (net, math, batch, mode), both in times.items():
+            if mode == "ddp" and both:
+                alone, whole = (times.get((net, math, n * batch, "alone")) for n in (1, gpus))
+                found.append(
+                    (gpus, net, math, batch, alone, both, alone and alone / both,
+                     whole and whole / both)
+                )  # fmt: skip
+    return Table("ResNets under DistributedDataParallel", columns, found)
+
+
 def draw_study(found: Study) -> Figure:
     """Draw speed-up, efficiency and what batches hold; 7.2 inches wide."""
     return picture(found, ())
@@ -116,7 +144,7 @@ def efficiencies(steps: Table, gpus: int) -> dict[str, dict[int, float]]:
     Parameters
     ----------
     steps : Table
-        Of `writeup.resnet.ddp_table`.
+        Of `ddp_table`.
     gpus : int
 
     Returns

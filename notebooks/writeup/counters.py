@@ -1,33 +1,37 @@
-"""ResNets on H200s: measured training steps beside what their layers count, and their counters."""
+"""Counters of Nsight Compute, and training steps of ResNets on H200s (notebook 06)."""
 
 from __future__ import annotations
 
 import lzma
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from studies import resnet as published
 
-from perfmodel.analysis.counters import Counted, Placed, place
-from perfmodel.analysis.judged import Measured
-from perfmodel.analysis.marked import PHASES, between
+from perfmodel.analysis import counters
+from perfmodel.analysis.counters import Counted, Placed, by_range, inside, place
 from perfmodel.base.table import Column, Table
 from perfmodel.machines.machine import Machine
 from perfmodel.models.paleo import DTYPES
 from perfmodel.models.roofline import Point, Roofline
-from perfmodel.readers.ncu import parse
+from perfmodel.readers.ncu import Launch, parse, read_counters
+from perfmodel.render.counters import formulas_table
 from perfmodel.workloads.layers import Cost, total
 from perfmodel.workloads.networks import resnet
-from writeup.results import Part, read_part
+from writeup.paleo import Measured
+from writeup.shipped import Part, read_part
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+MARKER: Final = "spin_kernel"
+"""`torch.cuda._sleep`: benchmarks.resnet launches it before every phase, and behind the last."""
+PHASES: Final = ("forward", "backward", "step")
 SCRIPT: Final = "python -m benchmarks.resnet --part"
 MATHS: Final = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "float16"}
-"""What the benchmark calls a data type of `perfmodel.paleo.DTYPES`."""
+"""What the benchmark calls a data type of `perfmodel.models.paleo.DTYPES`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class Step:
 
     @property
     def measured(self) -> Measured:
-        """As Paleo's model is judged by."""
+        """As `writeup.paleo.judge` takes it."""
         return Measured(self.net, MATHS[self.math], self.batch, self.seconds)
 
 
@@ -74,6 +78,55 @@ class Phase:
     math: str
     phase: str
     counted: Counted
+
+
+def place_ranges(
+    paths: Sequence[Path], machine: Machine, ranges: Sequence[str] = ()
+) -> tuple[Placed, ...]:
+    """Read files of ncu and set their ranges against the machine's ceilings, the longest first.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Several files are distinguished by their names.
+    ranges : sequence of str
+        Only these; all by default.
+    """
+    launches = inside(read_counters(paths).launches, ranges)
+    return tuple(place(one, machine) for one in by_range(launches))
+
+
+def against_formulas(path: Path, sizes: Mapping[str, int]) -> Table:
+    """Return FLOPs and bytes of every range of the trainer, counted and by the formulas."""
+    launches = read_counters([path]).launches
+    ranges = by_range(launches)
+    workload = counters.as_counted(None, ranges)
+    batches = counters.batches_of(launches, workload.batch_range)
+    return formulas_table(counters.compare(ranges, workload, dict(sizes), batches))
+
+
+def draw_levels(placed: Sequence[Placed], ax: Axes) -> Axes:
+    """Draw the hierarchical roofline; see `perfmodel.render.plot.roofline.levels`."""
+    from perfmodel.render.plot.roofline import levels
+
+    return levels(placed, ax=ax)
+
+
+def between(launches: Iterable[Launch]) -> list[list[Launch]]:
+    """Part launches at a marker kernel; each begins one part, what is before the first is dropped.
+
+    Examples
+    --------
+    >>> between([])
+    []
+    """
+    parts: list[list[Launch]] = []
+    for launch in launches:
+        if MARKER in launch.kernel:
+            parts.append([])
+        elif parts:
+            parts[-1].append(launch)
+    return parts
 
 
 def read_steps(path: Path, part: str = "time") -> tuple[tuple[Step, ...], Part]:
@@ -118,7 +171,7 @@ def place_phases(phases: Sequence[Phase], machine: Machine) -> tuple[Placed, ...
 
 
 def roofs(machine: Machine, maths: Sequence[str]) -> tuple[Roofline, ...]:
-    """Return the machine's roof for each math: its products' peak, and the memory."""
+    """Return the machine's roof for each math: the peak of its GEMMs, and the memory."""
     found = []
     for math in maths:
         key = next(k for k in DTYPES[MATHS[math]][1] if k in machine.peak_flops_per_s)
@@ -197,34 +250,6 @@ def phases_table(phases: Sequence[Phase], image: int = 224) -> Table:
              dram / moved if dram else None, p.counted.time_s)
         )  # fmt: skip
     return Table("What Nsight Compute counted of ResNet steps", columns, rows)
-
-
-def ddp_table(parts: Mapping[int, Sequence[Mapping[str, Any]]]) -> Table:
-    """Return steps on one GPU and on several in turn: efficiency, and speed-up on as many images.
-
-    Parameters
-    ----------
-    parts : mapping of int to sequence of mapping
-        By number of GPUs, the rows of the parts 'ddp2', 'ddp4' of benchmarks.resnet, or none.
-    """
-    columns = (
-        Column("gpus", "GPUs", "int"), Column("net", "network"), Column("math", "math"),
-        Column("batch", "images per GPU", "int"), Column("alone_s", "one GPU", "si", "s"),
-        Column("together_s", "together", "si", "s"),
-        Column("efficiency", "efficiency, as many per GPU", "percent"),
-        Column("speedup", "speed-up, as many in all", "float", digits=2),
-    )  # fmt: skip
-    found = []
-    for gpus, rows in parts.items():
-        times = {(r["net"], r["math"], r["batch"], r["mode"]): r.get("total_s") for r in rows}
-        for (net, math, batch, mode), both in times.items():
-            if mode == "ddp" and both:
-                alone, whole = (times.get((net, math, n * batch, "alone")) for n in (1, gpus))
-                found.append(
-                    (gpus, net, math, batch, alone, both, alone and alone / both,
-                     whole and whole / both)
-                )  # fmt: skip
-    return Table("ResNets under DistributedDataParallel", columns, found)
 
 
 def draw_published(axes: Sequence[Axes]) -> tuple[Axes, ...]:

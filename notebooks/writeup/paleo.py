@@ -1,4 +1,4 @@
-"""How good Paleo's model is: fitted to one measured step, set against others."""
+"""Paleo's model of a training step, fitted to one measured step and compared with others."""
 
 from __future__ import annotations
 
