@@ -105,7 +105,7 @@ def test_what_is_no_ladder_is_refused(tmp_path: Path) -> None:
 # --- steps
 
 
-def test_a_step_is_judged_by_launches_and_told_by_the_first_report() -> None:
+def test_a_step_is_measured_by_launches_and_predicted_from_the_first_report() -> None:
     """docs/whatif.md: resident to nccl saved 534 of 859 us, at most 722, predicted about 560."""
     profiled = read_profiled(shipped("profiles/ladder"), ("resident", "nccl"))
     (found,) = steps(profiled, load(shipped("benchmarks/results/predict_model.json")))
@@ -116,11 +116,11 @@ def test_a_step_is_judged_by_launches_and_told_by_the_first_report() -> None:
     assert found.held
     (alone,) = steps(profiled, None)
     assert (alone.predicted_s, alone.held) == (None, None)
-    assert "wanted a calibrated model" in alone.refused
+    assert "expected a calibrated model" in alone.refused
     assert alone.at_most_s == found.at_most_s
 
 
-def test_a_rung_that_was_not_collected_is_named(tmp_path: Path) -> None:
+def test_a_version_that_was_not_collected_is_named(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match="expected launches of 'flying'; got document"):
         read_profiled(shipped("profiles/ladder"), ("flying",))
     with pytest.raises(ReportError, match=r"expected index\.json"):

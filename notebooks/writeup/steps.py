@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.compare.compare import compare_traces
-from perfmodel.analysis.whatif import BATCH_RANGE, Judge, Saving, WhatIf, evidence
+from perfmodel.analysis.whatif import Judge, Saving, WhatIf, evidence
 from perfmodel.base.errors import ModelError, ReportError
 from perfmodel.base.escape import printable
 from perfmodel.base.table import Column, Table
