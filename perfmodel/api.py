@@ -154,7 +154,7 @@ def compare(
     """
     _check(attribute, warmup)
     options = CompareOptions(
-        batch_label=batch_range or CompareOptions().batch_label,
+        batch_label=batch_range,
         warmup=None if warmup is None else operator.index(warmup),
         by_time=attribute == "time",
         least=least,

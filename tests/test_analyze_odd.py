@@ -31,7 +31,7 @@ def test_no_batch_range_says_which_ranges_there_are(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="--batch-range") as caught:
         analyzed(path)
     message = str(caught.value)
-    assert "wanted ranges called 'batch iteration', one per batch; found 'epoch'" in message
+    assert "expected ranges called 'batch iteration', one per batch; got 'epoch'" in message
     assert "\n" not in message
     assert len(message) < 400
     assert analyzed(path, batch_label="epoch").fitted.batch.count == 1

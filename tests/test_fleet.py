@@ -70,7 +70,7 @@ def csvs(paths: list[Path], engine: Engine | None = None) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("path", REPORTS, ids=lambda p: p.stem)
-def test_a_thinned_report_is_analyzed_like_a_whole_one(path: Path) -> None:
+def test_a_trimmed_report_is_analyzed_like_a_whole_one(path: Path) -> None:
     whole: Any
     try:
         whole = analysis_document(analyze([read(path)], Options({})))
@@ -83,7 +83,7 @@ def test_a_thinned_report_is_analyzed_like_a_whole_one(path: Path) -> None:
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.startswith(("document", "random"))])
 @pytest.mark.parametrize("by_time", [False, True])
-def test_awkward_reports_are_thinned_without_loss(case: str, by_time: bool, tmp_path: Path) -> None:
+def test_awkward_reports_are_trimmed_without_loss(case: str, by_time: bool, tmp_path: Path) -> None:
     path = CASES[case](tmp_path / "r.sqlite")
     options = Options({}, batch_label=next(iter(read(path).range_labels), None), by_time=by_time)
     try:
@@ -97,18 +97,18 @@ def test_awkward_reports_are_thinned_without_loss(case: str, by_time: bool, tmp_
 
 def test_thinning_keeps_few_rows() -> None:
     observed = time_report(read(SOURCE), "batch iteration")
-    thinned = trim(observed)
-    kept = [len(getattr(thinned.trace, t)) for t in ("ops", "api", "ranges")]
+    trimmed = trim(observed)
+    kept = [len(getattr(trimmed.trace, t)) for t in ("ops", "api", "ranges")]
     had = [len(getattr(observed.trace, t)) for t in ("ops", "api", "ranges")]
     assert all(3 * k < h for k, h in zip(kept, had, strict=True))
-    assert len(thinned.trace.strings) < len(observed.trace.strings)
-    for field, values in asdict(thinned.range_times).items():
+    assert len(trimmed.trace.strings) < len(observed.trace.strings)
+    for field, values in asdict(trimmed.range_times).items():
         assert np.array_equal(values, getattr(observed.range_times, field)) or field == "paths"
 
 
-def test_a_thinned_report_is_not_measured_again() -> None:
+def test_a_trimmed_report_is_not_measured_again() -> None:
     run = analyze_reports([SOURCE], Options({})).fitted
-    with pytest.raises(ValueError, match="wanted a whole trace"):
+    with pytest.raises(ValueError, match="expected a whole trace"):
         time_run(run.traces, run.batch.label, label=run.label)
     run = analyze_reports([SOURCE], Options({}), whole=True).fitted
     assert time_run(run.traces, run.batch.label, label=run.label).ranks == (0, 1)

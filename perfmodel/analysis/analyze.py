@@ -142,7 +142,7 @@ def _analyze(
     distinct_reports([one.trace for one in timed])
     notes = [f"{repeated} of the reports were given before and are left out"] if repeated else []
     runs: list[RunAnalysis] = []
-    for run in runs_of(timed, options, progress):
+    for run in runs_of(timed, progress):
         runs.append(analyze_run(run, options, () if runs else notes))
     return Analysis(tuple(runs), _chosen(runs, options.fit))
 

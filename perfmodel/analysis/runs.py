@@ -41,12 +41,11 @@ def time_runs(
     ReportError, SchemaError
         If there is no report, or a run has no batches.
     """
-    return runs_of([time_one(t, options) for t in distinct_reports(traces)], options, progress)
+    return runs_of([time_one(t, options) for t in distinct_reports(traces)], progress)
 
 
 def runs_of(
     timed: Sequence[TimedReport],
-    options: Options,
     progress: Callable[[str], object] = lambda _: None,
 ) -> list[Run]:
     """Put measured reports together to the runs they are of."""

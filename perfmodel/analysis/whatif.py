@@ -36,6 +36,7 @@ from perfmodel.programs.mlp.observe import observe
 from perfmodel.programs.mlp.splits import Crossing, Crossings
 from perfmodel.programs.program import Options
 from perfmodel.readers.trace import Trace
+from perfmodel.timing.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,13 +467,16 @@ def ask(traces: Sequence[Trace], model: Model | None = None) -> WhatIf:
             f"expected the report of one run (or those of its ranks); got {len(found)} runs: "
             f"{', '.join(label for label, _ in found)}; give one of them"
         )
+    return what_if_of(time_runs(found[0][1], Options())[0], model)
+
+
+def what_if_of(run: Run, model: Model | None = None) -> WhatIf:
+    """Say what each change of the ladder would save of the batch of a measured run; see `ask`."""
     if model is not None and model.workload != MLP:
         raise ModelError(
             f"expected a model of the trainer's MLP, whose changes these are; got one of "
             f"{model.workload!r}; calibrate on reports of the trainer, or leave --model out"
         )
-    label, members = found[0]
-    (run,) = time_runs(members, Options())
     observed = observe(run)
     analysis, full = (
         analyze_run(run, Options(counting=counting)) for counting in ("document", "full")
@@ -482,7 +486,7 @@ def ask(traces: Sequence[Trace], model: Model | None = None) -> WhatIf:
     changes, later = judge.all_of(mine.case)
     low, high = percentiles([drawn.batch_s for drawn in judge.resampled])
     return WhatIf(
-        label=label,
+        label=run.label,
         case=mine.case,
         batch_s=mine.batch_s,
         low_s=low,

@@ -78,23 +78,26 @@ def calibrate(reports: tuple[Path, ...], out: Path, **options: Any) -> None:
 
 def _observed(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[list[Any], str]:
     """Observations of all runs, and the GPUs' name."""
-    from perfmodel.analysis.runs import group
+    from perfmodel.analysis.runs import time_runs
     from perfmodel.programs.mlp.observe import observe
     from perfmodel.programs.own import observe_own
-    from perfmodel.timing.run import time_run
+    from perfmodel.programs.program import Options
 
     workload = None
     if options["workload"]:
         from perfmodel.workloads import load
 
         workload = load(options["workload"])
-    label = options["batch_range"] or (workload.batch_range if workload else "batch iteration")
+    chosen = Options(
+        workload=workload,
+        batch_label=options["batch_range"],
+        by_time=options["attribute"] == "time",
+    )
     with Progress(len(reports), options["quiet"]) as advance:
         traces = read_reports(reports, advance)
     gpus = sorted({gpu.name for trace in traces for gpu in trace.gpus})
     found = []
-    for name, members in group(traces):
-        run = time_run(members, label, label=name, by_time=options["attribute"] == "time")
+    for run in time_runs(traces, chosen):
         if workload is None:
             found.append(observe(run))
         else:

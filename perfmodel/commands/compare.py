@@ -63,7 +63,7 @@ def compare(
             )
         before, after = reports[:1], reports[1:]
     chosen = CompareOptions(
-        batch_label=options["batch_range"] or "batch iteration",
+        batch_label=options["batch_range"],
         warmup=options["warmup"],
         by_time=options["attribute"] == "time",
         least=options["least"] / 100,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,14 +74,15 @@ def timeline(reports: tuple[Path, ...], **options: Any) -> None:
 
 
 def _run(reports: tuple[Path, ...], batch_label: str | None) -> Run:
-    from perfmodel.analysis.runs import group
+    from perfmodel.analysis.runs import group, time_runs
+    from perfmodel.programs.program import Options
     from perfmodel.readers import read
-    from perfmodel.timing.run import time_run
 
     label, traces = (groups := group([read(path) for path in dict.fromkeys(reports)]))[0]
     if len(groups) > 1:
         warn(f"the reports are of {len(groups)} runs: only {label} is shown")
-    return time_run(traces, batch_label or "batch iteration", label=label, by_time=True)
+    (run,) = time_runs(traces, Options(batch_label=batch_label, by_time=True))
+    return replace(run, label=label)
 
 
 def _batches(text: str | None) -> range | None:
@@ -111,9 +113,10 @@ def _ranks(text: str | None, known: tuple[int, ...]) -> frozenset[int] | None:
 
 
 def _title(run: Run, batches: range | None, *, median: bool) -> str:
-    from perfmodel.programs.mlp.identify import identify
+    from perfmodel.programs import program_of
+    from perfmodel.programs.program import Options
 
-    identity, problems = identify(run, {})
+    identity, problems = program_of(run.traces, Options()).identify(run, {})
     for problem in problems:
         warn(problem)
     values = identity.values

@@ -69,10 +69,10 @@ def time_report(
     Raises
     ------
     ValueError
-        If the trace was thinned: rows that a measurement needs are gone.
+        If the trace was trimmed: rows that a measurement needs are gone.
     """
     if not trace.whole:
-        raise ValueError("wanted a whole trace, found a thinned one: analyze with whole=True")
+        raise ValueError("expected a whole trace; got a trimmed one: analyze with whole=True")
     rank_of = steps.rank_of if steps else None
     times = time_ranges(trace, batch_label, by_time=by_time, rank_of=rank_of)
     return TimedReport(trace, *times, batch_label, steps)
@@ -180,6 +180,6 @@ def _no_batches(traces: Sequence[Trace], batch_label: str) -> SchemaError:
     short = [n if len(n) <= 60 else f"{n[:59]}…" for n in list(names)[:8]]
     shown = ", ".join(map(repr, short)) + (", ..." if len(names) > 8 else "")
     return SchemaError(
-        f"{where}: wanted ranges called {batch_label!r}, one per batch; found {shown}; "
+        f"{where}: expected ranges called {batch_label!r}, one per batch; got {shown}; "
         f"name the range that is one batch with --batch-range"
     )

@@ -1,7 +1,7 @@
-"""Thins an observed report: keeps the rows that an analysis looks at, so that hundreds fit.
+"""Trims a measured report: keeps the rows that an analysis looks at, so that hundreds fit.
 
-An analysis of thinned reports equals that of whole ones. What stays is every range's span, every
-copy and collective inside the batches, and a witness of what else is asked.
+An analysis of trimmed reports equals that of whole ones. What stays is every range's span, every
+copy and collective inside the batches, and one row of everything else that is asked.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _COLLECTIVE = MPI_SOURCES.index("collectives")
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 
 
-def trim(observed: TimedReport, *, replays: bool = False) -> TimedReport:
+def trim(timed: TimedReport, *, replays: bool = False) -> TimedReport:
     """Drop the rows of a report that an analysis does not look at.
 
     Every kernel is kept where batches replay a CUDA graph: the report has such launches, or the
     workload says so (`replays`).
     """
-    trace, found = observed.trace, observed.attribution
+    trace, found = timed.trace, timed.attribution
     replays |= any(name.startswith(_GRAPH_LAUNCHES) for name in trace.strings)
     op = _operations(trace, found, replays=replays)
     inside = op[found.op]
     position = np.cumsum(op) - 1
     waits = np.array(["Synchronize" in s for s in trace.strings] + [False], np.bool_)
-    thinned = replace(
+    trimmed = replace(
         trace,
         whole=False,
         ranges=rows(trace.ranges, _ranges(trace.ranges)),
@@ -57,11 +57,11 @@ def trim(observed: TimedReport, *, replays: bool = False) -> TimedReport:
         op_batch=found.op_batch[inside],
         op_rank=found.op_rank[inside],
     )
-    return replace(observed, trace=_without_unused_strings(thinned), attribution=attribution)
+    return replace(timed, trace=_without_unused_strings(trimmed), attribution=attribution)
 
 
 def _operations(trace: Trace, found: Attribution, *, replays: bool) -> Bool:
-    """Copies, sets, graphs and NCCL's kernels in batches, and witnesses of everything else."""
+    """Copies, sets, graphs and NCCL's kernels in batches, and one of everything else."""
     ops = trace.ops
     keep: Bool = ops.end_ns < ops.start_ns
     inside = np.unique(found.op)

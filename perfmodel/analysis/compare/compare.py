@@ -32,15 +32,17 @@ from perfmodel.analysis.compare.series import (
     Launch,
     launch_of,
 )
-from perfmodel.analysis.runs import group
+from perfmodel.analysis.runs import time_runs
 from perfmodel.base.errors import ReportError, WorkloadError
+from perfmodel.programs import program_of
 from perfmodel.programs.identify import MARK_KEY, Identity
-from perfmodel.programs.mlp.identify import MARK_SYMBOLS, identify
+from perfmodel.programs.mlp.identify import MARK_SYMBOLS
+from perfmodel.programs.program import Options
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.async_batches import AsyncBatches, time_async
 from perfmodel.timing.collectives import NCCL
 from perfmodel.timing.range_times import Path
-from perfmodel.timing.run import Run, time_run
+from perfmodel.timing.run import Run
 from perfmodel.timing.samples import tabulate
 
 Verdict = Literal["faster", "slower", "within noise", "only before", "only after"]
@@ -377,7 +379,7 @@ class CompareOptions:
     assumed between launches where there are too few to tell.
     """
 
-    batch_label: str = "batch iteration"
+    batch_label: str | None = None
     warmup: int | None = None
     by_time: bool = False
     least: float = LEAST
@@ -472,12 +474,11 @@ def _measure(
     distinct = list({content(t): t for t in traces}.values())
     if not distinct:
         raise ReportError(f"expected at least one report {name}; got none; name one")
-    found = []
-    for label, members in group(distinct):
-        progress(label)
-        run = time_run(members, options.batch_label, label=label, by_time=options.by_time)
-        found.append((run, time_async(run, tabulate(run.range_times, run.ranks, run.batch_label))))
-    return found
+    chosen = Options(batch_label=options.batch_label, by_time=options.by_time)
+    return [
+        (run, time_async(run, tabulate(run.range_times, run.ranks, run.batch_label)))
+        for run in time_runs(distinct, chosen, progress)
+    ]
 
 
 def _side(
@@ -486,7 +487,7 @@ def _side(
     """Take the series of one side's launches; `done` as of `launch_of`."""
     warnings, launches, told = [], [], []
     for run, pace in runs:
-        identity, said = identify(run, {})
+        identity, said = program_of(run.traces, Options()).identify(run, {})
         launches.append(launch_of(run, warmup, pace=pace, done=done))
         told.append(settings(identity, run.traces))
         warnings += said

@@ -13,7 +13,7 @@ from typing import Any, Final
 import perfmodel
 from perfmodel.analysis import sweeps
 from perfmodel.analysis.result import Analysis, RunAnalysis
-from perfmodel.analysis.whatif import WhatIf, ask
+from perfmodel.analysis.whatif import WhatIf, what_if_of
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.escape import printable
 from perfmodel.models.model import Model
@@ -57,7 +57,7 @@ class Asked:
         said: WhatIf | str
         of_trainer = model if model is not None and model.workload == MLP else None
         try:
-            said = ask(run.traces, of_trainer)
+            said = what_if_of(run.measured, of_trainer)
         except PerfmodelError as error:
             said = str(error).removeprefix(f"{run.label}: ")
         try:
