@@ -139,7 +139,7 @@ def test_the_summary_is_first_and_small(page: Page) -> None:
     titles = [e.text for e in page.all("h2")]
     assert titles == [
         "Summary", "Where the time goes", "Timeline of one batch", "Roofline", "Model", "What if",
-        "Findings and cautions", "Configuration and machine", "Provenance",
+        "Findings and warnings", "Configuration and machine", "Provenance",
     ]  # fmt: skip
     links = [e.text for e in page.all("a") if "nav" in e.above]
     assert links == titles

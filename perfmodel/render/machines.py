@@ -23,7 +23,7 @@ _LISTED: Final = (
     ("bandwidth_bytes_per_s", "pcie", "PCIe"),
     ("bandwidth_bytes_per_s", "nvlink", "NVLink"),
 )
-_TITLES: Final = {
+TITLES: Final = {
     "peak_flops_per_s": "peak",
     "gemm_flops_per_s": "GEMM",
     "bandwidth_bytes_per_s": "bandwidth",
@@ -143,7 +143,7 @@ def figures_table(
     lines = []
     for row in found:
         show = Column("", "", "si", row.unit).show
-        line: list[object] = [_TITLES[row.section], row.key, show(row.figure.value)]
+        line: list[object] = [TITLES[row.section], row.key, show(row.figure.value)]
         if measured:
             line += [_spread(row.figure), row.datasheet and show(row.datasheet), row.ratio]
         lines.append([*line, row.ridge_flops_per_byte, row.figure.source])

@@ -21,13 +21,9 @@ from perfmodel.models.predict import Prediction, predict
 from perfmodel.programs.mlp.case import MLP
 from perfmodel.programs.own import own_case
 from perfmodel.render import tables
-from perfmodel.render.html import pictures
+from perfmodel.render.html import pictures, sections
 from perfmodel.render.html.blocks import CLOCKS, Block, Section, Words, grid
-from perfmodel.render.html.breakdown import breakdown
-from perfmodel.render.html.changes import cautions, findings, what_if
 from perfmodel.render.html.lead import lead
-from perfmodel.render.html.model import model as model_blocks
-from perfmodel.render.html.origin import machine, provenance
 from perfmodel.render.summary import what_ran
 
 _NO_MODEL: Final = (
@@ -107,7 +103,7 @@ def page(analysis: Analysis, model: Model | None = None) -> str:
             title=run.label,
             facts=list(_facts(run)),
             lead=lead(run, said),
-            cautions=cautions(run),
+            warnings=sections.warnings(run),
             sections=list(_sections(analysis, asked)),
             clocks=CLOCKS,
             version=perfmodel.__version__,
@@ -137,17 +133,17 @@ def _sections(analysis: Analysis, asked: Asked) -> Iterator[Section]:
 
     if len(analysis.runs) > 1:
         yield section("runs", "All runs", f"Details below are of {run.label}.", _runs(analysis))
-    yield section("time", "Where the time goes", _CLOCKS, breakdown(run, measured))
+    yield section("time", "Where the time goes", _CLOCKS, sections.breakdown(run, measured))
     yield section(
         "timeline", "Timeline of one batch", "", pictures.timeline(measured, run.batch.warmup)
     )
     roof = _ROOF if run.roofline is not None else ""
     yield section("roofline", "Roofline", roof, _roofline(analysis))
-    yield section("model", "Model", _MODEL, model_blocks(run, asked.prediction))
-    yield section("whatif", "What if", _WHAT_IF, what_if(asked.what_if))
-    yield section("findings", "Findings and cautions", _FINDINGS, findings(run))
-    yield section("machine", "Configuration and machine", "", machine(run))
-    yield section("provenance", "Provenance", "", provenance(run))
+    yield section("model", "Model", _MODEL, sections.model(run, asked.prediction))
+    yield section("whatif", "What if", _WHAT_IF, sections.what_if(asked.what_if))
+    yield section("findings", "Findings and warnings", _FINDINGS, sections.findings(run))
+    yield section("machine", "Configuration and machine", "", sections.machine(run))
+    yield section("provenance", "Provenance", "", sections.provenance(run))
 
 
 _CLOCKS: Final = (
@@ -163,9 +159,7 @@ _MODEL: Final = (
     "FLOPs and bytes by formula, rates fitted to the median times, and what they predict together."
 )
 _WHAT_IF: Final = "What each change would save of this batch. Savings overlap; they do not add up."
-_FINDINGS: Final = (
-    "By what mending them would save per batch at most. Savings overlap; they do not add up."
-)
+_FINDINGS: Final = "Ranked by potential saving per step. Savings overlap; they do not add up."
 
 
 def _roofline(analysis: Analysis) -> Iterator[Block]:

@@ -160,7 +160,7 @@ def _roofless(run: RunAnalysis) -> Iterator[str]:
     elif run.workload.replay:
         yield "Nothing inside a CUDA graph is timed: give a report of a run without one, too."
     elif run.rates.get("P_flops") is None:
-        yield "P_flops is missing: no range with products was timed; the cautions say which."
+        yield "P_flops is missing: no range with GEMMs was timed; the warnings say which."
     elif run.totals.moved_bytes <= 0:
         yield "No bytes go over PCIe, MPI or between GPUs: there is no arithmetic intensity."
     else:

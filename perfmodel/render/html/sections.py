@@ -1,0 +1,402 @@
+"""The sections of a page in tables and words: time, model, changes, findings, machine, files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import perfmodel
+from perfmodel.analysis.compare.series import KERNELS, links
+from perfmodel.analysis.predict import Prediction
+from perfmodel.analysis.rates import amounts
+from perfmodel.analysis.result import RangeRow, RunAnalysis
+from perfmodel.analysis.whatif_result import WhatIf
+from perfmodel.base.gpu import Gpu
+from perfmodel.base.table import Column, Table
+from perfmodel.base.units import si
+from perfmodel.machines.machine import Machine
+from perfmodel.programs.identify import MARK_KEY
+from perfmodel.programs.mlp.words import words
+from perfmodel.readers.trace import Trace
+from perfmodel.render import predict as predictions
+from perfmodel.render import summary, tables, whatif
+from perfmodel.render.html.blocks import Advice, Block, Cell, Grid, Head, Notice, Words, grid
+from perfmodel.render.html.lead import percent
+from perfmodel.render.machines import TITLES
+from perfmodel.render.machines import rows as machine_rows
+from perfmodel.timing.range_times import ranks_of
+from perfmodel.timing.run import Run
+from perfmodel.timing.samples import median, tabulate
+from perfmodel.workloads import formulas
+
+_COLLECT: Final = "nsys profile --trace=nvtx,cuda,mpi ..."
+_MOST_KERNELS: Final = 15
+
+
+# --- where the time goes ---
+
+
+def breakdown(run: RunAnalysis, measured: Run) -> Iterator[Block]:
+    """Yield the tables of one run, and what was not recorded."""
+    yield _ranges(run)
+    found = kernels(measured, run.batch.warmup, run.batch.median.value)
+    if found is not None:
+        yield grid(found)
+    elif all(row.gpu_busy_s is None for row in run.ranges):
+        yield Notice(
+            "No GPU operation was recorded: GPU times, kernels and copies are missing.",
+            f"if the program uses a GPU, profile it with {_COLLECT}",
+        )
+    if run.copies:
+        yield grid(tables.copies(run))
+    if run.collectives:
+        yield grid(tables.collectives(run))
+    elif len(run.ranks) > 1:
+        yield Notice(
+            "No collective was recorded in the ranges of the batches.",
+            f"for MPI's, profile with {_COLLECT} --mpi-impl=openmpi (or mpich); NCCL's kernels "
+            f"that another thread launches are in the timeline alone",
+        )
+    if len(run.ranks) > 1:
+        yield grid(tables.ranks(run))
+
+
+def _ranges(run: RunAnalysis) -> Grid:
+    """The tree of ranges, with a column that draws its three clocks."""
+    made = grid(
+        tables.ranges_text(run),
+        sort={"rate": [row.rate for row in run.ranges]},
+        plain=("share", "of_ceiling"),
+    )
+    longest = max((s for row in run.ranges for s in _seconds(row) if s), default=0.0)
+    drawn = Head("On the three clocks", "left", sortable=False)
+    rows = [
+        (cells[0], _clocks(row, longest), *cells[1:])
+        for row, cells in zip(run.ranges, made.rows, strict=False)  # a page has not all of many
+    ]
+    return replace(made, heads=(made.heads[0], drawn, *made.heads[1:]), rows=tuple(rows))
+
+
+def _seconds(row: RangeRow) -> tuple[float | None, float | None, float | None]:
+    return row.host_s, row.gpu_projection_s, row.gpu_busy_s
+
+
+def _clocks(row: RangeRow, longest: float) -> Cell:
+    return Cell("", clocks=tuple(s / longest if s else None for s in _seconds(row)))
+
+
+def kernels(run: Run, warmup: int, batch_s: float) -> Table | None:
+    """Return the kernels that take longest, per rank and batch; None without any."""
+    head = next(
+        m
+        for m in tabulate(run.range_times, run.ranks, run.batch_label)
+        if m.label == run.batch_label
+    )
+    found = []
+    for (group, path), table in links(run, head):
+        seconds = median(table[:, warmup:])
+        if group == "kernel" and path[0] == KERNELS and seconds is not None:
+            found.append((path[1], seconds))
+    if not found:
+        return None
+    found.sort(key=lambda pair: (-pair[1], pair[0]))
+    columns = (
+        Column("kernel", "Kernel", of=lambda k: k[0]),
+        Column("seconds", "On the GPU", "si", "s", of=lambda k: k[1]),
+        Column("share", "Of a batch", "percent", of=lambda k: k[1] / batch_s if batch_s else None),
+    )
+    left_out = len(found) > _MOST_KERNELS
+    notes = [f"the {_MOST_KERNELS} longest of {len(found)}"] if left_out else []
+    title = "Kernels of a batch (medians over ranks and batches)"
+    return Table.of(title, found[:_MOST_KERNELS], columns, notes)
+
+
+# --- the model ---
+
+
+_QUANTITIES: Final = {
+    "flops": ("FLOPs", "FLOP"),
+    "pci_bytes": ("bytes over PCIe", "B"),
+    "mpi_bytes": ("bytes over MPI", "B"),
+    "peer_bytes": ("bytes from GPU to GPU", "B"),
+    "dram_bytes": ("bytes of GPU memory", "B"),
+}
+_UNITS: Final = {"P_flops": "FLOP"}
+
+
+def model(run: RunAnalysis, said: Prediction | str) -> Iterator[Block]:
+    """Yield the model of one run.
+
+    Parameters
+    ----------
+    run : RunAnalysis
+    said : Prediction or str
+        What a calibrated model predicts for this very run, or why there is none.
+    """
+    if not run.workload.ranges:
+        yield Notice(
+            "FLOPs and bytes are not known: the report does not say what its batches compute.",
+            "give D, H, C and B as flags if it is the two-layer MLP; else write the formulas of "
+            "your program into a TOML file and name it with --workload (docs/workloads.md)",
+        )
+        return
+    values = {s: v for s, v in run.identity.values.items() if s in run.workload.symbols}
+    sheet = json.loads(formulas(run.workload, "json", values))
+    if sheet["symbols"]:
+        yield grid(_symbols(sheet, run.identity.source))
+    yield _formulas(sheet, run.workload.counting)
+    if any(run.rates.values()):
+        rates = tables.rates_text(run)
+        numbers = [r.value for r in (*run.rates.values(), *(p[2] for p in run.products)) if r]
+        known = len(numbers) == len(rates.rows)  # not where one that there is work for is missing
+        yield grid(rates, sort={"value": numbers, "interval": numbers} if known else None)
+    if run.model:
+        yield Words("The model", tuple(_equation(sheet)))
+        yield _terms(run)
+        yield _checks(run)
+    if isinstance(said, str):
+        yield Words("A calibrated model", (f"None predicts this batch: {said}.",))
+    else:
+        yield Words("The calibrated model", (_beside(run, said),))
+        yield grid(predictions.phases_table(said))
+
+
+def _symbols(sheet: Mapping[str, Any], source: str) -> Table:
+    rows = []
+    for name, symbol in sheet["symbols"].items():
+        derived = sheet["derived"].get(name)
+        value = derived["value"] if derived else sheet["values"].get(name)
+        formula = _plain(derived["text"]) if derived else ""
+        rows.append((symbol["label"], symbol["meaning"], value, symbol["unit"], formula))
+    columns = (
+        Column("symbol", "Symbol"),
+        Column("meaning", "Meaning"),
+        Column("value", "Value", "int"),
+        Column("unit", "Unit"),
+        Column("formula", "Formula"),
+    )
+    return Table(f"Symbols (values from {source})", columns, rows)
+
+
+def _formulas(sheet: Mapping[str, Any], counting: str) -> Grid:
+    """FLOPs and bytes of every range, by formula and in numbers."""
+    rows: list[tuple[str, str, str, float, str]] = []
+    for name, work in (*sheet["ranges"].items(), ("all ranges together", sheet["total"])):
+        for key, (title, unit) in _QUANTITIES.items():
+            if key in work and (name in sheet["ranges"] or key != "dram_bytes"):
+                value = work[key]["value"]
+                rows.append((name, title, _plain(work[key]["text"]), float(value), si(value, unit)))
+    columns = (
+        Column("range", "Range"),
+        Column("quantity", "Quantity"),
+        Column("formula", "Formula"),
+        Column("value", "Count", "int"),
+        Column("shown", "Value", align="right"),
+    )
+    title = f"FLOPs and bytes per rank and batch, {counting} counting"
+    notes = (f"source: {sheet['source']}",) if sheet["source"] else ()
+    return grid(Table(title, columns, rows, notes), sort={"shown": [row[3] for row in rows]})
+
+
+def _plain(formula: str) -> str:
+    return formula.replace("**", "^").replace("*", " · ")
+
+
+def _equation(sheet: Mapping[str, Any]) -> Iterator[str]:
+    yield "T = F / P_flops + Σ n_k / P_k over the links k: computing, then moving, nothing at once."
+    intensity = sheet.get("arithmetic_intensity")
+    if intensity:
+        value = f"{intensity['value']:,.4g} FLOP/B"
+        yield f"Arithmetic intensity = {_plain(intensity['text'])} = {value}."
+
+
+def _terms(run: RunAnalysis) -> Grid:
+    """Every term of the model with its work, its rate and its time."""
+    found = [
+        (name, amount, rate)
+        for name, amount in amounts(run.totals).items()
+        if (rate := run.rates.get(name)) is not None and amount > 0
+    ]
+    whole = sum(amount / rate.value for _, amount, rate in found)
+    rows = [
+        (name, si(amount, _UNITS.get(name, "B")), si(rate.value, rate.unit), amount / rate.value,
+         amount / rate.value / whole)
+        for name, amount, rate in found
+    ]  # fmt: skip
+    columns = (
+        Column("term", "Term"),
+        Column("work", "Work", align="right"),
+        Column("rate", "Rate", align="right"),
+        Column("seconds", "Time", "si", "s", digits=4),
+        Column("share", "Of the model's time", "percent", digits=0),
+    )
+    return grid(
+        Table(f"Terms of the model: {si(whole, 's', 4)} together", columns, rows),
+        sort={"work": [n for _, n, _ in found], "rate": [rate.value for _, _, rate in found]},
+    )
+
+
+def _checks(run: RunAnalysis) -> Grid:
+    """The model's time beside the measured one."""
+    columns = (
+        Column("timed", "Timed", of="label"),
+        Column("predicted_s", "Predicted", "si", "s", digits=4),
+        Column("measured_s", "Measured", "si", "s", digits=4),
+        Column("error", "Error", align="right", of=lambda c: f"{100 * c.relative_error:+.0f} %"),
+    )
+    note = "the model has no launches, no waiting and no element-wise kernels: what it misses"
+    table = Table.of("Predicted against measured", run.model, columns, [note])
+    return grid(table, sort={"error": [c.relative_error for c in run.model]})
+
+
+def _beside(run: RunAnalysis, said: Prediction) -> str:
+    measured = run.batch.median.value
+    inside = said.low_s <= measured <= said.high_s
+    return (
+        f"It predicts {si(said.batch_s, 's', 4)} (90 %: {si(said.low_s, 's')} to "
+        f"{si(said.high_s, 's')}); measured are {si(measured, 's', 4)}, "
+        f"{'inside' if inside else 'outside'} the interval, an error of "
+        f"{100 * (said.batch_s / measured - 1):+.0f} %."
+    )
+
+
+# --- changes and findings ---
+
+
+_INSTEAD: Final = (
+    "the changes are those of perfmodel's own trainer, which says in its report how it ran; for "
+    "another program the findings below say what to change and what that saves at most"
+)
+
+
+def what_if(said: WhatIf | str) -> Iterator[Block]:
+    """Yield the changes ranked, or why there are none."""
+    if isinstance(said, str):
+        yield Notice("The changes of the ladder cannot be ranked.", f"{said}; {_INSTEAD}")
+        return
+    for warning in said.warnings:
+        yield Notice("Take the predictions with care.", warning)
+    batch = {"saving_s": said.batch_s}
+    yield grid(whatif.changes_table(said), full=batch, plain=("share",))
+    if said.path:
+        yield grid(whatif.path_table(said), full={"batch_s": said.batch_s})
+    yield grid(whatif.free_table(said.answer), full={"batch_s": said.batch_s})
+    if said.answer.removed:
+        yield grid(whatif.removed_table(said.answer))
+    yield Words("What raises intensity and FLOP/s", tuple(words(said)), listed=True)
+
+
+def findings(run: RunAnalysis) -> Iterator[Block]:
+    """Yield findings, largest saving first, and warnings."""
+    batch = run.batch.median.value
+    for f in run.findings:
+        share = None if f.saving_s is None else f.saving_s / batch
+        saving = "" if share is None else f"up to {si(f.saving_s, 's')} ({percent(share)})"
+        yield Advice(f.title, saving, share, f.evidence, f.action)
+    if not run.findings:
+        yield Words("", ("Nothing was found that is worth one percent of a batch.",))
+    said = warnings(run)
+    if said:
+        yield Words("Warnings", said, listed=True)
+
+
+def warnings(run: RunAnalysis) -> tuple[str, ...]:
+    """What was not collected or does not fit, and what Nsight Systems says of its collection."""
+    nsys = dict.fromkeys(d for t in run.traces for d in summary.complaints(t))
+    return (*run.warnings, *(f"Nsight Systems says: {text}" for text in nsys))
+
+
+# --- where a page comes from ---
+
+
+def machine(run: RunAnalysis) -> Iterator[Block]:
+    """Yield what ran, on which GPUs, and their ceilings."""
+    if run.identity.config:
+        yield grid(_configuration(run.identity.config))
+    else:
+        yield Notice(
+            "The report has no configuration mark: what ran is known from its messages and flags.",
+            "perfmodel's trainer leaves one; docs/trainer.md says what it holds",
+        )
+    if run.gpus:
+        yield grid(_gpus(run))
+    else:
+        yield Notice("The report describes no GPU.", "profile with --trace=nvtx,cuda,mpi")
+    if run.machine is not None:
+        yield _ceilings(run.machine, run.precision)
+
+
+def provenance(run: RunAnalysis) -> Iterator[Block]:
+    """Yield the files that the page is made of, and by what."""
+    columns = (
+        Column("report", "Report", of="source.name"),
+        Column("nsys", "Nsight Systems", of="product_version"),
+        Column("schema", "Schema", of="schema_version"),
+        Column("ranks", "Ranks", of=lambda t: ", ".join(map(str, sorted(ranks_of(t).values())))),
+        Column("recorded", "Recorded (UTC)", of=_recorded),
+        Column("ranges", "NVTX ranges", "int", of=lambda t: len(t.ranges)),
+        Column("ops", "GPU operations", "int", of=lambda t: len(t.ops)),
+        Column("mpi", "MPI calls", "int", of=lambda t: len(t.mpi)),
+    )
+    note = f"made by perfmodel {perfmodel.__version__}; the same reports give the same page"
+    yield grid(Table.of("Reports", run.traces, columns, [note]))
+
+
+def _recorded(trace: Trace) -> str | None:
+    if trace.utc_start_ns is None:
+        return None
+    try:
+        start = datetime.fromtimestamp(trace.utc_start_ns // 10**9, UTC)
+    except (OverflowError, OSError, ValueError):
+        return None
+    return f"{start:%Y-%m-%d %H:%M:%S}"
+
+
+def _configuration(config: Mapping[str, Any]) -> Table:
+    """The mark's content, one row a setting; what nests has dotted names."""
+
+    def flat(values: Mapping[str, Any], above: str) -> Iterator[tuple[str, str]]:
+        for key, value in values.items():
+            if isinstance(value, dict):
+                yield from flat(value, f"{above}{key}.")
+            else:
+                yield f"{above}{key}", str(value)
+
+    rows = list(flat({k: v for k, v in config.items() if k != MARK_KEY}, ""))
+    title = "Configuration, from the report's mark"
+    return Table(title, (Column("setting", "Setting"), Column("value", "Value")), rows)
+
+
+def _gpus(run: RunAnalysis) -> Table:
+    def ranks(gpu: Gpu) -> str | None:
+        return ", ".join(str(r.rank) for r in run.ranks if r.gpu == gpu.id) or None
+
+    columns = (
+        Column("gpu", "GPU", of="name"),
+        Column("id", "Number", "int"),
+        Column("ranks", "Ranks", of=ranks),
+        Column("sms", "Multiprocessors", "int", of="sm_count"),
+        Column("clock", "Clock", "si", "Hz", of="clock_hz"),
+        Column("bandwidth", "Memory bandwidth", "si", "B/s", of="memory_bandwidth_bytes_per_s"),
+        Column("memory", "Memory", "si", "B", of="memory_bytes"),
+        Column("l2", "L2", "si", "B", of="l2_bytes"),
+        Column("capability", "Compute capability",
+               of=lambda g: ".".join(map(str, g.compute_capability or ())) or None),
+    )  # fmt: skip
+    return Table.of("GPUs, as the report describes them", run.gpus, columns)
+
+
+def _ceilings(found: Machine, precision: str) -> Grid:
+    """Every figure of the machine with its source."""
+    shown = machine_rows(found)
+    columns = (
+        Column("figure", "Ceiling", of=lambda r: f"{TITLES[r.section]}, {r.key}"),
+        Column("shown", "Value", align="right", of=lambda r: si(r.figure.value, r.unit)),
+        Column("source", "Source", of="figure.source"),
+    )
+    note = f"GEMMs of this run are held against: {precision}"
+    table = Table.of(f"Ceilings of {found.name}", shown, columns, [note])
+    return grid(table, sort={"shown": [row.figure.value for row in shown]})
