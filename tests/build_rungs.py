@@ -23,7 +23,7 @@ LAUNCH_US: Final = 3
 class QueuedTraining:
     """Batches whose images stay on the GPU and whose host waits for nothing.
 
-    The host needs 3 us a launch and 4 us beside them, the GPU what the kernels take, one after the
+    The host needs 3 µs a launch and 4 µs beside them, the GPU what the kernels take, one after the
     other; the first batch compiles, for 2 ms. With `graph` the first epoch of `epoch` batches
     records them. Rank r's last product takes `skew_us` r less and its collective so much more.
     """
@@ -58,7 +58,7 @@ class QueuedTraining:
         )  # fmt: skip
 
     def launches(self, rank: int) -> list[Launch]:
-        """Kernels of a batch, in order; 20 us for a large product."""
+        """Kernels of a batch, in order; 20 µs for a large product."""
         waited = self.skew_us * rank
         forward, backward = ("forward",), ("backward",)
         last = ("gemm", (*backward, "backward GEMM 3"), 20 - waited)

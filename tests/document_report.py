@@ -166,7 +166,7 @@ class _Batch:
         self.thread.kernel(name, (launch, launch + 3_000), gpu, device=self.device)
 
     def staged(self, name: str, kind: str, start: int) -> None:
-        """Add a range of synchronous copies that ends with the last of them, but for 5 us."""
+        """Add a range of synchronous copies that ends with the last of them, but for 5 µs."""
         end = self.enclose(name, start)
         length = self.on_gpu(name)
         self.copies(kind, GRADIENTS, end - 4_000 - length, length)

@@ -118,7 +118,7 @@ def test_full_counting_of_the_document(tmp_path: Path) -> None:
 
 
 def test_three_clocks_of_a_real_forward_pass() -> None:
-    """The median forward pass reads 924, 713 and 77 us: P_flops differs ninefold with the clock."""
+    """The median forward pass reads 924, 713 and 77 µs: P_flops differs ninefold with the clock."""
     run = analyzed(SHARED).fitted
     (forward,) = (r for r in run.ranges if r.label == "forward")
     assert forward.host_s == pytest.approx(924e-6, rel=2e-3)

@@ -67,7 +67,7 @@ def test_a_line_without_noise_is_found_again(alpha: float, beta: float) -> None:
 
 
 def test_every_size_counts_alike_in_a_line() -> None:
-    """10 us and 20 GB/s within 10 %, where plain least squares would lose the 10 us."""
+    """10 µs and 20 GB/s within 10 %, where plain least squares would lose the 10 µs."""
     found = line(1e-5, 5e-11, noise=0.03).line()
     assert found is not None
     assert found.alpha_s == pytest.approx(1e-5, rel=0.1)

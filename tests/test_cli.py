@@ -83,7 +83,7 @@ def test_outputs_are_listed(report: Path, tmp_path: Path) -> None:
         (["--set", "B=3000", "--set", "H=512"], "H=512  C=10  B=3000"),
         (["--workload", EXAMPLE, "-B", "3000"], "PyTorch DDP MLP, spec counting"),
         (["--batch-range", "forward", *["-D", "784", "-H", "512", "-C", "10", "-B", "3000"]],
-         "median 100.0 us"),
+         "median 100.0 µs"),
     ],
     ids=lambda v: " ".join(map(str, v)).replace(str(ROOT), "") if isinstance(v, list) else "",
 )  # fmt: skip

@@ -40,7 +40,7 @@ def test_costs_by_hand(collective: Any, algorithm: str, expected: Cost) -> None:
 
 
 def test_seconds_by_hand() -> None:
-    """Ring, p = 4, n = 1000 B: 6 us + 1500 B at 1 GB/s + 750 B at 3 GB/s = 7.75 us."""
+    """Ring, p = 4, n = 1000 B: 6 µs + 1500 B at 1 GB/s + 750 B at 3 GB/s = 7.75 µs."""
     link = Link(1e-6, 1e-9, 1e-9 / 3)
     assert cost("all-reduce", 1000, 4).seconds(link) == pytest.approx(7.75e-6)
 
@@ -171,7 +171,7 @@ def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(n: int, p: int) -> 
 
 
 def test_bus_bandwidth_of_a_report() -> None:
-    """profiles/h200x2_2ranks_base: 1,605,632 B in 352 us between two ranks: 4.56 GB/s."""
+    """profiles/h200x2_2ranks_base: 1,605,632 B in 352 µs between two ranks: 4.56 GB/s."""
     assert bus_bytes_per_s("all-reduce", 1_605_632, 352e-6, 2) == pytest.approx(4.56e9, rel=1e-3)
 
 
@@ -209,7 +209,7 @@ def test_a_fit_finds_what_made_the_times(alpha: float, beta: float, p: int, algo
 
 
 def test_a_fit_has_no_negative_latency() -> None:
-    """Times 1 and 12 us of 1 and 10 kB: a line through them would start below zero."""
+    """Times 1 and 12 µs of 1 and 10 kB: a line through them would start below zero."""
     link = fit_link([1000, 10_000], [1e-6, 12e-6], 2)
     assert link.alpha_s == 0
     assert link.beta_s_per_byte == pytest.approx((1e3 * 1e-6 + 1e4 * 12e-6) / (1e6 + 1e8))

@@ -99,7 +99,7 @@ def test_the_slowest_rank_counts(tmp_path: Path) -> None:
 
 
 def test_waiting_and_transfer(base: Path, tmp_path: Path) -> None:
-    """The second rank comes 20 us late to four calls of 35 us each."""
+    """The second rank comes 20 µs late to four calls of 35 µs each."""
     late = training_report(tmp_path / "late.sqlite", steady(), lag_ns=20_000)
     found = compared(base, late)
     transfer = row(found, "collectives, transfer: MPI_Allreduce")
@@ -175,8 +175,8 @@ def test_new_ranges_stand_beside_their_siblings(tmp_path: Path) -> None:
     )  # fmt: skip
     assert [r.name for r in found.addressed] == ["x1"]
     text = result(found).render()
-    assert "x1, 99.0 us (10 % of the batch) before, gone after; it lost 99.0 us" in text
-    assert "    new after: x2 (99.0 us), z (50.0 us)\n" in text
+    assert "x1, 99.0 µs (10 % of the batch) before, gone after; it lost 99.0 µs" in text
+    assert "    new after: x2 (99.0 µs), z (50.0 µs)\n" in text
 
 
 def graph_report(path: Path, *, whole: bool) -> Path:
@@ -407,8 +407,8 @@ def test_the_text_answers_the_question(base: Path, tmp_path: Path) -> None:
     said = result(compared(slow, base)).render()
     assert "A batch takes 3.000 ms before, 1.000 ms after, ratio 0.333 [" in said
     assert (
-        "Bottleneck addressed, by range: MPI_Allreduce, 420 us (14 % of the batch) before, 140 us "
-        "after; it lost 280 us of the 2.00 ms that the batch lost"
+        "Bottleneck addressed, by range: MPI_Allreduce, 420 µs (14 % of the batch) before, 140 µs "
+        "after; it lost 280 µs of the 2.00 ms that the batch lost"
     ) in said
     unsure = result(compared(base, base)).render()
     assert "no difference that noise could not make" in unsure

@@ -79,7 +79,7 @@ def test_rungs_are_faster_by_what_the_ladder_says(
     after_us: float,
     lost: list[str],
 ) -> None:
-    """Without nsys, benchmarks/results/ladder.json: 236, 163, 150, 104 and 88.7 us from nccl up."""
+    """Without nsys, benchmarks/results/ladder.json: 236, 163, 150, 104 and 88.7 µs from nccl up."""
     found = rungs(traces, before, after)
     assert found.batch.before_s == pytest.approx(before_us * 1e-6, rel=2e-3)
     assert found.batch.after_s == pytest.approx(after_us * 1e-6, rel=2e-3)
@@ -132,14 +132,14 @@ def test_one_clock_on_both_sides(traces: dict[str, list[Trace]]) -> None:
 
 
 def test_times_of_queueing_address_no_bottleneck(traces: dict[str, list[Trace]]) -> None:
-    """Launching 'step' takes the host 57 us before and nothing after: no work went away."""
+    """Launching 'step' takes the host 57 µs before and nothing after: no work went away."""
     found = rungs(traces, "nccl", "graph")
     assert any(r.verdict == "only before" for r in found.group("range"))
     assert {r.group for r in found.addressed} == {"link"}
     (idle,) = found.addressed
     assert idle.before_s == pytest.approx(178e-6, rel=0.01)
     said = result(found).render()
-    assert "Bottleneck addressed, by host: GPU idle, 178 us (54 % of the batch) before" in said
+    assert "Bottleneck addressed, by host: GPU idle, 178 µs (54 % of the batch) before" in said
     assert "Of a batch, the GPU idles" not in said  # once is enough
     shown = group_table(found, "range")
     assert shown is not None
@@ -149,7 +149,7 @@ def test_times_of_queueing_address_no_bottleneck(traces: dict[str, list[Trace]])
 
 def test_more_may_be_lost_than_the_batch_lost(traces: dict[str, list[Trace]]) -> None:
     said = result(rungs(traces, "fused-x3", "peer-x3")).render()
-    assert "gone after; it lost 18.1 us, the batch 15.8 us\n" in said
+    assert "gone after; it lost 18.1 µs, the batch 15.8 µs\n" in said
 
 
 def test_nccl_s_own_range_is_no_second_row(traces: dict[str, list[Trace]]) -> None:

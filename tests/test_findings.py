@@ -78,7 +78,7 @@ def test_ranks_that_share_a_gpu() -> None:
 
 
 def test_the_gpu_waits_for_the_host() -> None:
-    """Idle = batch - busy - collectives = 1000 - 400 - 250 us."""
+    """Idle = batch - busy - collectives = 1000 - 400 - 250 µs."""
     facts = replace(
         QUIET, busy_s=400e-6, waiting=Waiting([250e-6, 250e-6], None), synchronizations=15.0,
         synchronize_s=120e-6,
@@ -86,12 +86,12 @@ def test_the_gpu_waits_for_the_host() -> None:
     found = only(facts, "the GPU waits for the host")
     assert found.saving_s == pytest.approx(350e-6)
     for said in (
-        "400 us",
+        "400 µs",
         "40%",
-        "250 us",
+        "250 µs",
         "30 GPU operations",
         "15 synchronizing calls",
-        "120 us",
+        "120 µs",
     ):
         assert said in found.evidence
     without = only(replace(facts, synchronizations=0.0, gpu_ops=1.0), "the GPU waits")
@@ -101,7 +101,7 @@ def test_the_gpu_waits_for_the_host() -> None:
 
 def test_busy_is_a_lower_bound_where_batches_lack_operations() -> None:
     found = only(replace(QUIET, busy_s=400e-6, lacking=1600), "the GPU waits for the host")
-    assert "busy at least 400 us" in found.evidence
+    assert "busy at least 400 µs" in found.evidence
     assert "1600 operations of the run are in no range" in found.evidence
     assert found.action.startswith("count these first")
     whole = only(replace(QUIET, busy_s=400e-6), "the GPU waits for the host")
@@ -116,7 +116,7 @@ def test_the_gpu_does_not_wait(busy: float | None) -> None:
 
 
 def test_gradients_through_the_host() -> None:
-    """500 us spent; 1.6 MB over 450 GB/s each way take 2 (p-1)/p n / 450e9 = 3.56 us."""
+    """500 µs spent; 1.6 MB over 450 GB/s each way take 2 (p-1)/p n / 450e9 = 3.56 µs."""
     facts = replace(QUIET, host_s=STAGED, collectives=[reduce()])
     found = only(facts, "gradients are reduced through the host")
     assert found.saving_s == pytest.approx(500e-6 - 1.6e6 / 450e9)
@@ -141,7 +141,7 @@ def test_gradients_not_through_the_host(changes: dict[str, Any]) -> None:
 
 
 def test_pageable_copies_beside_pinned_ones() -> None:
-    """The host spends 100 us; at the pinned copies' 40 GB/s it were 40 us."""
+    """The host spends 100 µs; at the pinned copies' 40 GB/s it were 40 µs."""
     pinned = copy("Host-to-Device", "pinned", bytes_per_s=40e9)
     facts = replace(QUIET, copies=[copy(), pinned], host_s={"cudaMemcpyDeviceToHost": 100e-6})
     found = only(facts, "Device-to-Host copies use pageable memory")

@@ -194,14 +194,14 @@ def test_it_says_what_the_analysis_says(base: Page) -> None:
     run = analyzed(BASE).fitted
     ranges = cells(base, "Where a median batch goes (38 batches, 2 ranks)")
     assert [row[0] for row in ranges[1:]] == [row.label for row in run.ranges]
-    assert ranges[1][2:5] == ["2.44 ms", "1.93 ms", "359 us"]
+    assert ranges[1][2:5] == ["2.44 ms", "1.93 ms", "359 µs"]
     rates = cells(base, "Effective throughputs and the machine's ceilings")
     assert rates[1] == [
         "P_flops", "computing", "22.46 TFLOP/s", "22.4 TFLOP/s to 22.6 TFLOP/s", "67.0 TFLOP/s",
         "float32 peak", "34 %",
     ]  # fmt: skip
     assert cells(base, "Predicted against measured")[1] == [
-        "batch iteration", "816.8 us", "2.435 ms", "-66 %",
+        "batch iteration", "816.8 µs", "2.435 ms", "-66 %",
     ]  # fmt: skip
     assert [row[0] for row in cells(base, "Terms of the model")[1:]] == [
         "P_flops",
@@ -220,7 +220,7 @@ def test_numbers_are_sorted_by_their_values() -> None:
     rows = [("a", 2e-3, 0.5), ("b", 3e-6, None), ("c", None, -0.1), ("d", float("nan"), 2.0)]
     made = grid(Table("t", columns, rows, levels=[0, 1, 1, 9]))
     assert [row[1].sort for row in made.rows] == ["0.002", "3e-06", "", ""]
-    assert [row[1].text for row in made.rows] == ["2.00 ms", "3.00 us", "–", "–"]
+    assert [row[1].text for row in made.rows] == ["2.00 ms", "3.00 µs", "–", "–"]
     assert [row[2].bar for row in made.rows] == [0.5, None, 0.0, 1.0]
     assert [row[0].level for row in made.rows] == [0, 1, 1, 9]
     assert made.named == 0
@@ -247,7 +247,7 @@ def test_bars_of_the_timeline_have_names_and_times(base: Page) -> None:
     tips = [e.text for e in base.all("title") if e.above[-1] == "path"]
     assert len(tips) == 138
     assert sum("MPI_Allreduce, 1.61 MB" in tip for tip in tips) == 2
-    assert all(re.search(r": \d.* from -?[\d,.]+ us on$", tip) for tip in tips)
+    assert all(re.search(r": \d.* from -?[\d,.]+ µs on$", tip) for tip in tips)
 
 
 # --- with a model, several reports, less than usual

@@ -94,7 +94,7 @@ def test_a_click_sorts_and_the_third_one_restores(browser: Browser, pages: dict[
     browser.script(click)
     turn, falling = column(browser, 2)
     assert turn == "descending"
-    assert falling[:3] == ["2.44 ms", "1.23 ms", "616 us"]
+    assert falling[:3] == ["2.44 ms", "1.23 ms", "616 µs"]
     browser.script(click)
     turn, rising = column(browser, 2)
     assert turn == "ascending"
@@ -112,12 +112,12 @@ def test_keys_sort_too_and_unknown_values_stay_last(
     browser.press(ENTER)
     turn, falling = column(browser, 4)
     assert turn == "descending"
-    assert falling[0] == "359 us"
+    assert falling[0] == "359 µs"
     assert falling[-1] == "–"
     browser.press(ENTER)
     turn, rising = column(browser, 4)
     assert (turn, rising[-1]) == ("ascending", "–")
-    assert rising[0] == "3.81 us"
+    assert rising[0] == "3.81 µs"
     browser.script("document.querySelector('#time th button').click()")
     turn, names = column(browser, 0)
     assert (turn, names[0]) == ("ascending", "backward")

@@ -228,7 +228,7 @@ def test_floor_of_the_document_s_size(math: str, gemm_us: float, exposed_us: flo
     """By hand, B' = 1500: large 2 784 512 1500 = 1.204224e9, thin 15.36e6; FLOPs 2.454528e9.
 
     Element-wise 4 (5 512 1500 + 3 10 1500 + 3 407050) = 20,424,600 bytes. The last product takes
-    24.1 us in fp32, which leaves an empty all-reduce, and 3.07 us in TF32.
+    24.1 µs in fp32, which leaves an empty all-reduce, and 3.07 µs in TF32.
     """
     sizes = ladder_floor.Sizes.of(ladder.Cell(512, 3000, math), 2, "data")
     assert (sizes.images, sizes.parameters) == (1500, 407_050)
@@ -380,7 +380,7 @@ def test_the_document_says_what_the_rows_say() -> None:
     assert "| 512 | 3000 | fp32 | 98.9 | 82.4 | 1.20 | 0.80 [0.80, 0.80] | 1.37 | +22.4 |" in text
     assert "- not timed: MPI has no CUDA (H = 512, B = 3000, fp32)" in text
     assert "- invalid: parameters differ (H = 512, B = 3000, fp32)" in text
-    # 60 us of cuBLAS at these shapes, 40 at the best rate: 20 of the 22.4 above the floor
+    # 60 µs of cuBLAS at these shapes, 40 at the best rate: 20 of the 22.4 above the floor
     assert "| +22.4 | +20.0 | +2.4 |" in text
     assert "| fused | 51.5 |" in text
     split = ladder_rows.merge(record(), RUN, [row("fused x3", 40e-6, place=18)])

@@ -67,7 +67,7 @@ def test_the_all_reduce_belongs_to_forward(full: RunAnalysis) -> None:
 
 
 def test_rates_come_from_the_same_ranges_as_data_parallel(full: RunAnalysis) -> None:
-    """All-reduce 140 us; copies 9.528 MB in 95 us, 0.12 MB in 90 us each way (built so)."""
+    """All-reduce 140 µs; copies 9.528 MB in 95 µs, 0.12 MB in 90 µs each way (built so)."""
     p_mpi, p_pci = full.rates["P_mpi"], full.rates["P_pci"]
     assert p_mpi is not None
     assert p_pci is not None

@@ -85,7 +85,7 @@ def test_only_products_that_were_measured_are_looked_up(alone: Alone) -> None:
 
 
 def test_the_network_s_products_take_what_they_take_alone(alone: Alone) -> None:
-    """H=512, B'=1500: 78.9 us under Nsight Systems, 80.2 us alone with the gaps between."""
+    """H=512, B'=1500: 78.9 µs under Nsight Systems, 80.2 µs alone with the gaps between."""
     part = next(p for p in mlp_parts(mlp_case(SIZES, NCCL)) if p.name == "wide products")
     found = part_alone(part, mlp_case(SIZES, NCCL), alone)
     assert found.amounts["alone"] == pytest.approx(77.5e-6, rel=0.02)

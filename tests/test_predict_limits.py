@@ -51,7 +51,7 @@ def test_uncertainty_never_narrows_an_interval() -> None:
 
 
 def test_a_gap_s_interval_is_no_nonsense(tmp_path: Path) -> None:
-    """Three runs and an empty kernel's time: 27 us between 17 kernels, not all of NCCL's making."""
+    """Three runs and an empty kernel's time: 27 µs between 17 kernels, not all of NCCL's making."""
     reports = [ONE, LAUNCHES / "p2_nccl_device_H4096_B12000.sqlite.xz",
                LAUNCHES / "p4_nccl_device_H512_B3000.sqlite.xz"]  # fmt: skip
     path = tmp_path / "model.json"
@@ -72,7 +72,7 @@ def test_a_gap_s_interval_is_no_nonsense(tmp_path: Path) -> None:
 
 
 def test_latencies_and_rates_both_run_from_low_to_high() -> None:
-    assert rate("kernels", 2e-6) == "2.00 us"
+    assert rate("kernels", 2e-6) == "2.00 µs"
     assert rate("bytes", 1e-11) == "100 GB/s"
     assert rate("alone", 1.0) == "x 1.000"
 

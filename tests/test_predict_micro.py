@@ -107,7 +107,7 @@ def test_another_gpu_s_microbenchmarks_are_refused(tmp_path: Path) -> None:
     other.write_text(text.replace('gpus = ["NVIDIA H200"]', 'gpus = ["NVIDIA L4"]'))
     said = fails(6, "calibrate", report, "-o", tmp_path / "m.json", "--microbenchmarks", other)
     assert (
-        "wanted microbenchmarks of the reports' GPU, NVIDIA H200; found those of NVIDIA L4" in said
+        "expected microbenchmarks of the reports' GPU, NVIDIA H200; got those of NVIDIA L4" in said
     )
 
 
@@ -146,7 +146,7 @@ def test_the_gpu_s_pace_has_the_least_noise() -> None:
 
 
 def test_where_host_and_gpu_are_near_the_host_widens_the_interval_upwards() -> None:
-    """H=512, B=12000, 2 ranks: 374 us of the GPU, 320 us of a host that launches differ by."""
+    """H=512, B=12000, 2 ranks: 374 µs of the GPU, 320 µs of a host that launches differ by."""
     frozen = load(RESULTS / "predict_model.json")
     near = predict(frozen, mlp_case({**SIZES, "B": 12000, "p": 2},
                                     {"transport": "nccl", "data_on": "device"}))  # fmt: skip

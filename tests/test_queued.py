@@ -49,7 +49,7 @@ def titles(run: RunAnalysis) -> list[str]:
 
 
 def test_a_batch_is_timed_until_the_gpu_is_done(tmp_path: Path) -> None:
-    """10 launches of 3 us and 4 us more on the host; kernels of 89 us one after the other."""
+    """10 launches of 3 µs and 4 µs more on the host; kernels of 89 µs one after the other."""
     training = QueuedTraining()
     assert sum(us for _, _, us in training.launches(0)) == 89
     assert len(training.launches(0)) * LAUNCH_US + 4 == 34
@@ -58,8 +58,8 @@ def test_a_batch_is_timed_until_the_gpu_is_done(tmp_path: Path) -> None:
     assert row(run, "batch iteration").host_s == pytest.approx(89e-6)
     assert row(run, "forward").host_s == pytest.approx(12e-6)
     (said,) = run.warnings
-    assert "the host queues a batch in 34.0 us and does not wait until it is done, which" in said
-    assert "which takes 89.0 us" in said
+    assert "the host queues a batch in 34.0 µs and does not wait until it is done, which" in said
+    assert "which takes 89.0 µs" in said
     (point,) = run.points
     assert point.flops_per_s == pytest.approx(FLOPS / 89e-6)
 
@@ -71,7 +71,7 @@ def test_a_host_that_waits_is_timed_by_itself(tmp_path: Path) -> None:
 
 
 def test_successive_batches_do_not_overlap(tmp_path: Path) -> None:
-    """They add up to all the time but 1 us, after the batch that compiled: the host's own."""
+    """They add up to all the time but 1 µs, after the batch that compiled: the host's own."""
     training = QueuedTraining(skew_us=3)
     trace = read(queued_report(tmp_path / "r.sqlite", training))
     seconds = batch_seconds(time_run([trace], "batch iteration", label="r"))
@@ -108,7 +108,7 @@ def test_nccl_is_timed_on_the_gpu_and_named_for_what_it_is(tmp_path: Path) -> No
 
 
 def test_the_roof_has_the_one_link_and_the_model_its_time(tmp_path: Path) -> None:
-    """F / P_flops + Q / P_peer: 20 + 4 + 4 + 20 us of products and 26 us between the GPUs."""
+    """F / P_flops + Q / P_peer: 20 + 4 + 4 + 20 µs of products and 26 µs between the GPUs."""
     run = run_of(tmp_path, QueuedTraining())
     assert run.roofline is not None
     assert dict(run.roofline.shares) == {"peer": 1.0}
@@ -118,7 +118,7 @@ def test_the_roof_has_the_one_link_and_the_model_its_time(tmp_path: Path) -> Non
 
 
 def test_nccl_waits_inside_its_kernel(tmp_path: Path) -> None:
-    """Rank 1 is 4 us earlier at the all-reduce, and leaves it with rank 0."""
+    """Rank 1 is 4 µs earlier at the all-reduce, and leaves it with rank 0."""
     run = run_of(tmp_path, QueuedTraining(skew_us=4))
     (group,) = run.collectives
     assert (group.name, group.bytes, group.count) == ("NCCL AllReduce", N_BYTES, 1.0)

@@ -45,7 +45,7 @@ def test_a_gpu_that_waits(
 
 
 def test_polling_for_mpi_is_no_idleness() -> None:
-    """Of 1000 us the GPU works 300 and MPI_Test 500; the calls themselves took 20."""
+    """Of 1000 µs the GPU works 300 and MPI_Test 500; the calls themselves took 20."""
     changes = {
         "busy_s": 300e-6, "host_s": {"MPI_Allreduce": 500e-6}, "waiting": Waiting([20e-6] * 2, None)
     }  # fmt: skip
@@ -96,7 +96,7 @@ def test_pageable_copies() -> None:
 
 
 def test_nccl_against_the_link() -> None:
-    """26 us for 1.6 MB, which 450 GB/s each way carry in 3.56 us."""
+    """26 µs for 1.6 MB, which 450 GB/s each way carry in 3.56 µs."""
     slow = facts({"transport": "nccl"}, reduced=DeviceReduce(26e-6, 1.6e6))
     found = only(slow, "mostly latency")
     assert found.saving_s == pytest.approx(26e-6 - 1.6e6 / 450e9)

@@ -168,7 +168,7 @@ def split_report(path: Path) -> Path:
 
 
 def test_a_moment_counts_for_the_first_of_what_goes_on(tmp_path: Path) -> None:
-    """Kernels 100 to 400, NCCL and MPI 350 to 600, a copy 550 to 700 of 1000 us."""
+    """Kernels 100 to 400, NCCL and MPI 350 to 600, a copy 550 to 700 of 1000 µs."""
     (found,) = launches_of([read(split_report(tmp_path / "r.sqlite"))])
     split = found.split
     assert split is not None

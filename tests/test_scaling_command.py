@@ -69,7 +69,7 @@ def test_json_is_a_contract(pair: tuple[Path, Path]) -> None:
     assert (second["ranks"], second["batch"], second["batch_s"]) == (2, 3000, 1e-3)
     assert (second["speedup"], second["efficiency"]) == (1.0, 0.5)
     assert first["serial_fraction"] is None
-    # kernels 30 + 10 + 10 + 10 + 60 + 20 us; MPI 140 us, of it none under kernels
+    # kernels 30 + 10 + 10 + 10 + 60 + 20 µs; MPI 140 µs, of it none under kernels
     assert second["split"]["compute_s"] == pytest.approx(140e-6)
     assert second["split"]["exposed_s"] == pytest.approx(140e-6, rel=1e-3)
     assert second["split"]["overlapped_s"] == 0

@@ -195,7 +195,7 @@ def test_uneven_sizes_compute_the_same(grid: Grid) -> None:
 
 
 def test_times_by_hand() -> None:
-    """Model parallel at the document's sizes: alpha 2 us, 4 GB/s, gamma 1/20 ns, PCIe 40 and 10."""
+    """Model parallel at the document's sizes: alpha 2 µs, 4 GB/s, gamma 1/20 ns, PCIe 40 and 10."""
     times = time_split(split(PAPER, Grid(H=2)), RATES)
     assert times.mpi_s == pytest.approx(2 * 2e-6 + 120_000 / 4e9 + 60_000 / 20e9)
     assert times.images_s == pytest.approx(9_528_000 / 40e9)
@@ -212,7 +212,7 @@ def test_nothing_is_copied_without_a_rate_for_it() -> None:
 
 
 def test_the_document_s_rates_answer_its_optional_question() -> None:
-    """The all-reduce of data parallelism then takes what Figure 11 measured: 409.6 us."""
+    """The all-reduce of data parallelism then takes what Figure 11 measured: 409.6 µs."""
     data = time_split(split(PAPER, Grid(B=2)), DOCUMENT)
     assert data.mpi_s == pytest.approx(409.599e-6, rel=1e-4)
     assert data.staging_s == pytest.approx((124.960 + 131.055) * 1e-6, rel=1e-4)

@@ -56,7 +56,7 @@ def test_resident_images_and_given_rates_decide() -> None:
 
 
 def test_a_report_tells_sizes_and_rates(reports: tuple[Path, Path]) -> None:
-    """Built: four all-reduces of 35 us; images in 95 us, gradients in 97.5 us each way."""
+    """Built: four all-reduces of 35 µs; images in 95 µs, gradients in 97.5 µs each way."""
     data, _ = reports
     run = analyzed(data, counting="full").fitted
     rates = rates_of(run)
@@ -174,7 +174,7 @@ def test_nccl_s_all_reduce_of_z2_stands_beside_the_paper() -> None:
 
 
 def test_a_report_over_nccl_gives_rates() -> None:
-    """P_peer: the ring's bytes, n b for two ranks, over 17.5 us."""
+    """P_peer: the ring's bytes, n b for two ranks, over 17.5 µs."""
     result = perfmodel("splits", NCCL, MODEL, GRAPH, PEER, "--images", 60_000)
     assert result.exit_code == 0
     assert "do not record the sizes of NCCL's messages" in result.stderr

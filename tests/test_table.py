@@ -56,7 +56,7 @@ def test_text_golden() -> None:
         "Range                  Host  Instances    Share  Time (ms)",
         "──────────────────────────────────────────────────────────",
         "batch iteration     4.96 ms  1,234,567  100.0 %  12,345.68",
-        "  forward            699 us         40   14.1 %       0.70",
+        "  forward            699 µs         40   14.1 %       0.70",
         "    forward GEMM 1        –          –        –          –",
         "note: 4 warm-up batches excluded",
     ]
@@ -88,7 +88,7 @@ def test_markdown_golden() -> None:
         "| Range | Host | Instances | Share | Time (ms) |\n"
         "| :-- | --: | --: | --: | --: |\n"
         "| batch iteration | 4.96 ms | 1,234,567 | 100.0 % | 12,345.68 |\n"
-        "| \u2003forward | 699 us | 40 | 14.1 % | 0.70 |\n"
+        "| \u2003forward | 699 µs | 40 | 14.1 % | 0.70 |\n"
         "| \u2003\u2003forward GEMM 1 | – | – | – | – |\n\n"
         "Note: 4 warm-up batches excluded\n"
     )
@@ -103,7 +103,7 @@ def test_latex_golden() -> None:
         r"Range & Host & Instances & Share & Time (ms) \\",
         r"\midrule",
         r"batch iteration & 4.96 ms & 1,234,567 & 100.0 \% & 12,345.68 \\",
-        r"\hspace*{1em}forward & 699 us & 40 & 14.1 \% & 0.70 \\",
+        r"\hspace*{1em}forward & 699 $\mu$s & 40 & 14.1 \% & 0.70 \\",
     ]
 
 
@@ -121,7 +121,7 @@ def test_missing_is_never_zero(kind: str, missing: object) -> None:
     ("kind", "more", "value", "shown"),
     [
         ("si", {"unit": "FLOP/s"}, 1.632697e12, "1.63 TFLOP/s"),
-        ("si", {"unit": "s", "digits": 6}, 470.879e-6, "470.879 us"),
+        ("si", {"unit": "s", "digits": 6}, 470.879e-6, "470.879 µs"),
         ("si", {"unit": "B"}, np.int64(3_256_400), "3.26 MB"),
         ("percent", {}, 0.4357, "43.6 %"),
         ("percent", {"unit": "%", "digits": 0}, 34.6, "35 %"),

@@ -56,7 +56,7 @@ def collectives(
     return *mpi_collectives(matched, batches, warmup), matched.warnings
 
 
-# Rank 1 arrives 300 us after rank 0; both leave 100 us later.
+# Rank 1 arrives 300 µs after rank 0; both leave 100 µs later.
 LATE: dict[int, Sequence[Call]] = {
     0: [("MPI_Allreduce", 100_000, 500_000, 1_000_000)],
     1: [("MPI_Allreduce", 400_000, 500_000, 1_000_000)],
@@ -68,9 +68,9 @@ def check_late(found: tuple[tuple[CollectiveGroup, ...], Waiting | None, tuple[s
     assert warnings == ()
     assert group.name == "MPI_Allreduce"
     assert (group.bytes, group.count) == (1_000_000, 1.0)
-    assert group.seconds == pytest.approx(250e-6)  # median of 400 and 100 us
+    assert group.seconds == pytest.approx(250e-6)  # median of 400 and 100 µs
     assert group.transfer_s == pytest.approx(100e-6)  # both: after the last arrival
-    assert group.waiting_s == pytest.approx(150e-6)  # median of 300 and 0 us
+    assert group.waiting_s == pytest.approx(150e-6)  # median of 300 and 0 µs
     assert group.bus_bytes_per_s == pytest.approx(1_000_000 / 100e-6)  # 2 (p - 1) / p = 1
     assert waiting is not None
     assert waiting.seconds == pytest.approx([400e-6, 100e-6])

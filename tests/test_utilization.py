@@ -215,9 +215,9 @@ def idle(path: Path) -> Idle:
 
 
 def test_idle_time_by_hand(tmp_path: Path) -> None:
-    """Batches of 100 us: copying 10 to 40 (a copy 20 to 40), forward 40 to 100 (a kernel 50 to 80).
+    """Batches of 100 µs: copying 10 to 40 (a copy 20 to 40), forward 40 to 100 (a kernel 50 to 80).
 
-    The GPU works 50 of 110 us from start to start; it idles 10 in copying, 10 + 20 in forward, 10
+    The GPU works 50 of 110 µs from start to start; it idles 10 in copying, 10 + 20 in forward, 10
     before the first range and 10 between batches.
     """
     report = ReportBuilder()

@@ -334,7 +334,7 @@ def test_the_sequence_climbs() -> None:
         "thin",
         "fused + tf32x3",
     ]
-    assert steps[-1].batch_s == pytest.approx(94e-6, rel=0.05)  # the rung itself: 88 us
+    assert steps[-1].batch_s == pytest.approx(94e-6, rel=0.05)  # the rung itself: 88 µs
 
 
 def test_the_sequence_of_bounds_says_what_is_left_at_least() -> None:

@@ -106,7 +106,7 @@ def test_what_is_no_ladder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_step_is_measured_by_launches_and_predicted_from_the_first_report() -> None:
-    """docs/whatif.md: resident to nccl saved 534 of 859 us, at most 722, predicted about 560."""
+    """docs/whatif.md: resident to nccl saved 534 of 859 µs, at most 722, predicted about 560."""
     profiled = read_profiled(shipped("profiles/ladder"), ("resident", "nccl"))
     (found,) = steps(profiled, load(shipped("benchmarks/results/predict_model.json")))
     assert found.verdict == "faster"
@@ -263,7 +263,7 @@ def test_two_gpus_are_set_against_one() -> None:
 
 
 def test_programs_of_vector_addition_move_their_bytes() -> None:
-    """docs/vecadd.md: at 100 million floats the full grid's kernel takes 474 us, 2.53 TB/s."""
+    """docs/vecadd.md: at 100 million floats the full grid's kernel takes 474 µs, 2.53 TB/s."""
     programs, part = read_programs(shipped("benchmarks/results/vecadd.json"))
     assert not part.missing
     grid = find_program(programs, "explicit", "grid", 100_000_000)

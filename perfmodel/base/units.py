@@ -10,7 +10,7 @@ from perfmodel.base.errors import PerfmodelError
 
 _PREFIXES = {
     "Y": 1e24, "Z": 1e21, "E": 1e18, "P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3,
-    "": 1.0, "m": 1e-3, "u": 1e-6, "µ": 1e-6, "n": 1e-9, "p": 1e-12,
+    "": 1.0, "m": 1e-3, "µ": 1e-6, "u": 1e-6, "μ": 1e-6, "n": 1e-9, "p": 1e-12,
 }  # fmt: skip
 _NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*")
 
@@ -35,7 +35,7 @@ def si(value: float | None, unit: str, digits: int = 3) -> str:
     >>> si(1.632730e12, "FLOP/s")
     '1.63 TFLOP/s'
     >>> si(0.000470879, "s", 4)
-    '470.9 us'
+    '470.9 µs'
     """
     if value is None or math.isnan(value):
         return "–"
@@ -43,7 +43,7 @@ def si(value: float | None, unit: str, digits: int = 3) -> str:
         return f"{value:g} {unit}"
     rounded = float(f"{value:.{digits - 1}e}")
     exponent = min(24, max(-12, 3 * math.floor(math.log10(abs(rounded)) / 3)))
-    prefix = next(p for p, scale in _PREFIXES.items() if p != "µ" and _exponent(scale) == exponent)
+    prefix = next(p for p, scale in _PREFIXES.items() if _exponent(scale) == exponent)
     scaled = rounded / 10.0**exponent
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(scaled))))
     return f"{scaled:.{decimals}f} {prefix}{unit}"
@@ -60,14 +60,14 @@ def parse_si(text: str, unit: str) -> float:
     match = _NUMBER.fullmatch(text)
     example = "27 ms" if unit == "s" else f"27 G{unit}"
     if match is None:
-        raise PerfmodelError(f"wanted a number in {unit}, such as '{example}'; found {text!r}")
+        raise PerfmodelError(f"expected a number in {unit}, such as '{example}'; got {text!r}")
     number, suffix = float(match[1]), match[2]
     if suffix == "":
         return number
     for prefix, scale in _PREFIXES.items():
         if suffix == prefix + unit:
             return number * scale
-    raise PerfmodelError(f"wanted a quantity in {unit}, such as '{example}'; found {text!r}")
+    raise PerfmodelError(f"expected a quantity in {unit}, such as '{example}'; got {text!r}")
 
 
 def _exponent(scale: float) -> int:

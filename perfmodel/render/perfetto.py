@@ -17,7 +17,7 @@ _Row = tuple[int, int]
 def to_json(lanes: Sequence[Lane], title: str) -> str:
     """Return the document: one event on a line.
 
-    Format: "Trace Event Format" (Google, 2016): complete events (X) with times in us, metadata
+    Format: "Trace Event Format" (Google, 2016): complete events (X) with times in µs, metadata
     events (M) that name rows, flow events (s, f) from a CUDA call to what it launched.
     """
     events = ",\n".join(
@@ -31,7 +31,7 @@ def to_json(lanes: Sequence[Lane], title: str) -> str:
 def events_of(lanes: Sequence[Lane]) -> Iterator[dict[str, Any]]:
     """Yield names of rows, then bars, then flows.
 
-    Time is in us from the first bar's start, to the nanosecond. A rank is a process, a lane a
+    Time is in µs from the first bar's start, to the nanosecond. A rank is a process, a lane a
     thread; ranges that nest are one thread, on which Perfetto stacks them.
     """
     rows = _rows(lanes)

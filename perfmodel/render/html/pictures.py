@@ -97,7 +97,7 @@ def _said(bar: Bar, window: Window) -> str:
     name = cut(printable(bar.name))
     size = "" if bar.size_bytes is None else f", {si(bar.size_bytes, 'B')}"
     starts = (bar.start_ns - window.start_ns) * 1e-3
-    return f"{name}{size}: {si((bar.end_ns - bar.start_ns) * 1e-9, 's')} from {starts:,.1f} us on"
+    return f"{name}{size}: {si((bar.end_ns - bar.start_ns) * 1e-9, 's')} from {starts:,.1f} µs on"
 
 
 def _lanes_table(lanes: Sequence[Lane], window: Window) -> Table:
