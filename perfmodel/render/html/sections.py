@@ -10,16 +10,15 @@ from typing import Any, Final
 
 import perfmodel
 from perfmodel.analysis.compare.series import KERNELS, links
-from perfmodel.analysis.predict import Prediction
 from perfmodel.analysis.rates import amounts
 from perfmodel.analysis.result import RangeRow, RunAnalysis
-from perfmodel.analysis.whatif_result import WhatIf
+from perfmodel.analysis.whatif import WhatIf, words
 from perfmodel.base.gpu import Gpu
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
 from perfmodel.machines.machine import Machine
+from perfmodel.models.predict import Prediction
 from perfmodel.programs.identify import MARK_KEY
-from perfmodel.programs.mlp.words import words
 from perfmodel.readers.trace import Trace
 from perfmodel.render import predict as predictions
 from perfmodel.render import summary, tables, whatif
