@@ -11,6 +11,7 @@ from statistics import multimode
 from typing import Final, Literal
 
 from perfmodel.base.errors import SchemaError, WorkloadError
+from perfmodel.base.units import percent
 from perfmodel.machines.machine import Machine, datasheet, known
 from perfmodel.programs.mlp.mlp import mlp
 from perfmodel.readers.ncu import Launch
@@ -455,15 +456,15 @@ def _of_flops(one: Compared) -> tuple[str, ...]:
         return ("",)
     if tensor is None and ratio < 1 - _CLOSE:
         return (
-            f"scalar units did {ratio:.1%} of the operations, and those of tensor cores were not "
-            f"counted: {_COLLECT}",
+            f"scalar units did {percent(ratio, 1)} of the operations, and those of tensor cores "
+            f"were not counted: {_COLLECT}",
         )
     said = []
     if tensor and scalar is not None and scalar < _SMALL * tensor:
         alone = scalar / one.batches / one.model_flops
         said.append(
-            f"tensor cores did {tensor / (tensor + scalar):.1%} of the operations; instructions of "
-            f"scalar units alone would say {alone:.1%} of the formulas'"
+            f"tensor cores did {percent(tensor / (tensor + scalar), 1)} of the operations; "
+            f"instructions of scalar units alone would say {percent(alone, 1)} of the formulas'"
         )
     products = next((n for n in _SPLITS if ratio >= n), 1) if tensor and one.split else 1
     if products > 1:
@@ -476,8 +477,8 @@ def _of_flops(one: Compared) -> tuple[str, ...]:
         said.append("as many operations as the formulas count")
     elif 0 < extra <= _PADDING:
         said.append(
-            f"{extra:.2%} more operations than needed: tiles that stick out of the matrices are "
-            f"computed whole"
+            f"{percent(extra, 2)} more operations than needed: tiles that stick out of the "
+            f"matrices are computed whole"
         )
     elif extra > _PADDING and (tensor or any("gemm" in name for name in one.counted.kernels)):
         said.append(
@@ -491,8 +492,8 @@ def _of_flops(one: Compared) -> tuple[str, ...]:
         )
     elif extra < -_CLOSE:
         said.append(
-            f"{-extra:.1%} fewer operations than the formulas count: other sizes, or kernels "
-            f"outside this range"
+            f"{percent(-extra, 1)} fewer operations than the formulas count: other sizes, or "
+            f"kernels outside this range"
         )
     return tuple(said)
 
@@ -502,8 +503,8 @@ def _of_bytes(one: Compared) -> tuple[str, ...]:
     ratio, dram, l2 = one.dram_ratio, one.bytes_of("dram"), one.bytes_of("l2")
     if ratio is not None and ratio < 1 - _SMALL:
         said.append(
-            f"DRAM moved {1 - ratio:.0%} less than operands and results are: results stay in L2 "
-            f"until they are pushed out"
+            f"DRAM moved {percent(1 - ratio)} less than operands and results are: results stay in "
+            f"L2 until they are pushed out"
         )
     if ratio is not None and ratio > 1 + _SMALL:
         said.append(
@@ -623,11 +624,11 @@ def place(counted: Counted, machine: Machine | None) -> Placed:
     for other, operations in flops.items():
         ceiling = _peak(other, machine)
         if ceiling and counted.time_s and operations / counted.time_s > ceiling:
-            above.append(f"{operations / counted.time_s / ceiling:.0%} of the peak of {other}")
+            above.append(f"{percent(operations / counted.time_s / ceiling)} of the peak of {other}")
     for level, bandwidth in links.items():
         rate = counted.bytes_per_s(level)
         if rate and rate > bandwidth:
-            above.append(f"{rate / bandwidth:.0%} of the bandwidth of {level.upper()}")
+            above.append(f"{percent(rate / bandwidth)} of the bandwidth of {level.upper()}")
     return Placed(counted, unit, share, peak, links, tuple(above))
 
 

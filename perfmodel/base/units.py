@@ -49,6 +49,17 @@ def si(value: float | None, unit: str, digits: int = 3) -> str:
     return f"{scaled:.{decimals}f} {prefix}{unit}"
 
 
+def percent(share: float, digits: int = 0) -> str:
+    """Format a share of one.
+
+    Examples
+    --------
+    >>> percent(0.0063, 2)
+    '0.63 %'
+    """
+    return f"{100 * share:.{digits}f} %"
+
+
 def parse_si(text: str, unit: str) -> float:
     """Parse `'27 GB/s'`, `'27e9'` or `'27e9 B/s'` into base units of `unit`.
 

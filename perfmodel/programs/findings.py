@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from perfmodel.base.units import si
+from perfmodel.base.units import percent, si
 from perfmodel.machines.machine import Machine
 from perfmodel.timing.collectives import CollectiveGroup, Waiting
 from perfmodel.timing.copies import CopyGroup
@@ -333,7 +333,7 @@ def slow_products(facts: Facts, actions: Actions) -> Iterator[Finding]:
         if gemm.bound_s is None:
             continue
         yield Finding(
-            f"{gemm.label} runs at {gemm.bound_s / gemm.seconds:.0%} of its ceiling",
+            f"{gemm.label} runs at {percent(gemm.bound_s / gemm.seconds)} of its ceiling",
             gemm.seconds - gemm.bound_s,
             f"{si(gemm.flops, 'FLOP')} in {si(gemm.seconds, 's')} = "
             f"{si(gemm.flops / gemm.seconds, 'FLOP/s')}; the machine's ceilings allow "
@@ -344,7 +344,8 @@ def slow_products(facts: Facts, actions: Actions) -> Iterator[Finding]:
 
 def share_of_batch(facts: Facts, seconds: float) -> str:
     """Say so many seconds as a share of the batch."""
-    return f"{si(seconds, 's')} of {si(facts.batch.value, 's')}, {seconds / facts.batch.value:.0%}"
+    batch = facts.batch.value
+    return f"{si(seconds, 's')} of {si(batch, 's')}, {percent(seconds / batch)}"
 
 
 def over_nvlink(facts: Facts, size: float) -> float | None:
@@ -362,7 +363,7 @@ def idle_advice(idle: Idle, actions: Actions, *, synchronizes: bool) -> tuple[st
         BETWEEN: actions.evaluate_less(),
     }
     return tuple(
-        f"{cause}: the GPU idles {share:.0%} of the time; {known[cause]}"
+        f"{cause}: the GPU idles {percent(share)} of the time; {known[cause]}"
         for cause, share in idle.causes.items()
         if share >= _WORTH_IDLE
     )

@@ -10,7 +10,7 @@ from perfmodel.analysis.compare.compare import Comparison, Row, Side
 from perfmodel.analysis.compare.series import GPU_IDLE, GROUPS, Group
 from perfmodel.base.document import pick, plain
 from perfmodel.base.table import Column, Table
-from perfmodel.base.units import si
+from perfmodel.base.units import percent, si
 from perfmodel.render.result import Block, Result
 
 SCHEMA_VERSION: Final = 1
@@ -137,8 +137,8 @@ def _answer(c: Comparison) -> Iterator[str]:
     if batch.verdict == "within noise":
         down = 1 - 1 / (1 + c.detectable)
         yield (
-            f"    with these reports, a batch must get {100 * down:.0f} % faster or "
-            f"{100 * c.detectable:.0f} % slower to pass"
+            f"    with these reports, a batch must get {percent(down)} faster or "
+            f"{percent(c.detectable)} slower to pass"
         )
     for row in c.addressed:
         yield (
@@ -182,7 +182,7 @@ def _verdict(row: Row) -> str:
 
 
 def _share(row: Row) -> str:
-    share = "" if row.share_before is None else f" ({100 * row.share_before:.0f} % of the batch)"
+    share = "" if row.share_before is None else f" ({percent(row.share_before)} of the batch)"
     return f"{si(row.before_s, 's')}{share}"
 
 

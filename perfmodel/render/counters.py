@@ -8,6 +8,7 @@ from typing import Any, Final
 from perfmodel.analysis.counters import CAUSES, LEVELS, TENSOR, Compared, Counted, Placed, explain
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
+from perfmodel.base.units import percent
 from perfmodel.machines.machine import Machine
 from perfmodel.render.result import Result
 
@@ -200,11 +201,11 @@ def _share(p: Placed, total: float) -> float | None:
 def _unit(p: Placed) -> str | None:
     if p.unit is None or p.unit_share is None:
         return None
-    return f"{p.unit} {100 * p.unit_share:.0f} %" if p.unit_share < 0.995 else p.unit
+    return f"{p.unit} {percent(p.unit_share)}" if p.unit_share < 0.995 else p.unit
 
 
 def _mix(one: Counted) -> str:
     found = {unit: n for unit, n in one.flops_by_unit.items() if n}
     total = sum(found.values())
     parts = sorted(found.items(), key=lambda item: -item[1])
-    return ", ".join(f"{100 * n / total:.0f} % {unit}" for unit, n in parts)
+    return ", ".join(f"{percent(n / total)} {unit}" for unit, n in parts)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
-from perfmodel.base.units import si
+from perfmodel.base.units import percent, si
 from perfmodel.models.paleo import Exchange, LayerTime, Platform, Times
 from perfmodel.render.result import Result
 from perfmodel.workloads.layers import (
@@ -187,7 +187,7 @@ def sentences(said: Layers) -> list[str]:
     ]
     if t["conv_share"] is not None:
         lines.insert(
-            0, f"Convolutions are {100 * t['conv_share']:.2f} % of the multiply-accumulates."
+            0, f"Convolutions are {percent(t['conv_share'], 2)} of the multiply-accumulates."
         )
     if said.where is not None:
         paleo, least = said.times

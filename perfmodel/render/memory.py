@@ -11,7 +11,7 @@ import numpy as np
 from perfmodel.analysis.memory import MemoryUse
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
-from perfmodel.base.units import si
+from perfmodel.base.units import percent, si
 from perfmodel.programs.mlp.memory import SETTINGS
 from perfmodel.render.result import Result
 from perfmodel.timing.memory_live import Timeline
@@ -104,7 +104,7 @@ def sentences(found: MemoryUse) -> Sequence[str]:
     most = peak.peak_bytes if peak else found.theory_bytes("device")
     if total and most and found.gpu:
         what = "A process's peak" if peak else "What theory counts"
-        said.append(f"{what} is {100 * most / total:.2f} % of the memory of one {found.gpu.name}")
+        said.append(f"{what} is {percent(most / total, 2)} of the memory of one {found.gpu.name}")
     return said
 
 

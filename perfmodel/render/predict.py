@@ -10,7 +10,7 @@ import numpy as np
 
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
-from perfmodel.base.units import si
+from perfmodel.base.units import percent, si
 from perfmodel.models.model import Z90, Model
 from perfmodel.models.part import BOUNDS, UNITS
 from perfmodel.models.predict import Phase, Prediction, Scaled, epoch_s
@@ -129,8 +129,8 @@ def calibration_text(model: Model) -> list[str]:
     ]
     if errors:
         said.append(
-            f"Fitted batches miss the measured ones by {100 * float(np.mean(errors)):.1f} % on "
-            f"average, {100 * max(errors):.1f} % at most; from launch to launch they differ by "
+            f"Fitted batches miss the measured ones by {percent(float(np.mean(errors)), 1)} on "
+            f"average, {percent(max(errors), 1)} at most; from launch to launch they differ by "
             f"{_noise(model)} (one standard deviation)"
         )
     files = {m.partition(":")[0] for t in model.terms.values() for m in t.microbenchmarks}
@@ -147,8 +147,8 @@ def calibration_text(model: Model) -> list[str]:
 def _noise(model: Model) -> str:
     """Noise by what limits a batch, or the one that is assumed."""
     if not model.batch_noise:
-        return f"an assumed {100 * USUAL_NOISE:.0f} %"
-    return ", ".join(f"{100 * sd:.1f} % ({pace})" for pace, sd in model.batch_noise.items())
+        return f"an assumed {percent(USUAL_NOISE)}"
+    return ", ".join(f"{percent(sd, 1)} ({pace})" for pace, sd in model.batch_noise.items())
 
 
 def one(p: Prediction, images: int) -> Result:

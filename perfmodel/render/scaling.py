@@ -12,7 +12,7 @@ from perfmodel.analysis.measure import Split
 from perfmodel.analysis.study import Series, Study
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
-from perfmodel.base.units import si
+from perfmodel.base.units import percent, si
 from perfmodel.models.scaling_laws import Fit
 from perfmodel.render.result import Block, Result
 
@@ -126,7 +126,7 @@ def sentences(found: Study) -> Iterator[str]:
         stays = "the batch" if series.kind == "strong" else "the batch of every rank"
         yield (
             f"{series.label}: {last.ranks} ranks are {last.speedup:.2f} times as fast as "
-            f"{first.ranks}, {100 * last.efficiency:.0f} % of ideal, with {stays} held"
+            f"{first.ranks}, {percent(last.efficiency)} of ideal, with {stays} held"
             f"{_rises(series)}."
         )
 
@@ -138,7 +138,7 @@ def _fitted(series: Series) -> Iterator[str]:
     interval = "" if found.low is None else f" ({found.low:.3f} to {found.high:.3f}, 95 %)"
     tested = "one speed-up, which does not test the law"
     if found.misfit is not None:
-        tested = f"misses the speed-ups by up to {100 * found.misfit:.0f} %"
+        tested = f"misses the speed-ups by up to {percent(found.misfit)}"
     yield f"{found.law}: serial fraction {found.serial:.3f}{interval}; {tested}{_judged(found)}"
     if found.low is not None and not series.by_launches:
         yield "intervals from the batches of one launch: launches differ by more"

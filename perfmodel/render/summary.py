@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from perfmodel.analysis import sweeps
 from perfmodel.analysis.result import Analysis, RunAnalysis
-from perfmodel.base.units import si
+from perfmodel.base.units import percent, si
 from perfmodel.programs.identify import read_mark
 from perfmodel.readers.trace import Trace
 from perfmodel.render import tables
@@ -89,7 +89,7 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
         strays = lost["without_launch"] + lost["outside_ranges_during_batches"]
         yield (
             f"GPU work   {lost['gpu_ops']} operations, {outside} of them "
-            f"({100 * outside / lost['gpu_ops']:.1f} %) in no range, {strays} while the batches ran"
+            f"({percent(outside / lost['gpu_ops'], 1)}) in no range, {strays} while the batches ran"
         )
     for said in dict.fromkeys(d for t in run.traces for d in complaints(t)):
         yield f"nsys says  {said}"

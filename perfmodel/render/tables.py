@@ -9,7 +9,7 @@ from perfmodel.analysis.comparable import own_roof
 from perfmodel.analysis.rates import Rate, amounts
 from perfmodel.analysis.result import Analysis, RangeRow, RunAnalysis
 from perfmodel.base.table import Column, Table
-from perfmodel.base.units import si
+from perfmodel.base.units import percent, si
 from perfmodel.timing.collectives import NCCL
 from perfmodel.timing.stragglers import Skew
 
@@ -304,7 +304,7 @@ def _skew_notes(skew: Skew, reports: int) -> Iterator[str]:
     if skew.imbalance is not None and skew.imbalance_s is not None:
         yield (
             f"imbalance: without waiting the slowest rank takes {si(skew.imbalance_s, 's')} longer "
-            f"than the mean, {100 * skew.imbalance:.1f} % (0 %: equal ranks, 100 %: one does "
+            f"than the mean, {percent(skew.imbalance, 1)} (0 %: equal ranks, 100 %: one does "
             f"everything)"
         )
     if reports > 1 and skew.clock_bound_s > 0:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from perfmodel.analysis.tta import LEAST_RUNS, MOMENTS, Answer, Compared, Run, Side
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
+from perfmodel.base.units import percent
 from perfmodel.models.spread import LEVEL, Spread
 from perfmodel.render.result import Block, Result
 
@@ -69,10 +70,10 @@ def spread_table(side: Side) -> Table:
         Column("quantity", "Quantity", wrap=False),
         Column("n", "Runs", "int"),
         Column("mean", "Mean", align="right"),
-        Column("interval", f"{100 * LEVEL:.0f} % interval", align="right"),
+        Column("interval", f"{percent(LEVEL)} interval", align="right"),
         Column("std", "Std. deviation", align="right"),
         Column("cv", "CV", "percent"),
-        Column("cv_interval", f"{100 * LEVEL:.0f} % interval of CV", align="right"),
+        Column("cv_interval", f"{percent(LEVEL)} interval of CV", align="right"),
         Column("range", "Least to most", align="right"),
     )
     rows = [_row(name, found) for name, found in side.spreads.items() if found is not None]
@@ -95,7 +96,7 @@ def _percents(low: float | None, high: float | None) -> str | None:
     if low is None:
         return None
     return (
-        f"{100 * low:.1f} to {100 * high:.1f} %" if high is not None else f"above {100 * low:.1f} %"
+        f"{100 * low:.1f} to {percent(high, 1)}" if high is not None else f"above {percent(low, 1)}"
     )
 
 

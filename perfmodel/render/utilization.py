@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from perfmodel.analysis.utilization import Answer
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
+from perfmodel.base.units import percent
 from perfmodel.machines.gpu_samples import COUNTERS, Series
 from perfmodel.readers.metrics import GpuMetric
 from perfmodel.render.result import Result
@@ -111,10 +112,10 @@ def metrics_table(metrics: Sequence[GpuMetric]) -> Table:
 def sentences(found: Answer) -> Sequence[str]:
     """Set NVML's number beside the report's, and say what to do."""
     said = []
-    percent = None if found.series is None else found.series.mean("gpu_percent")
-    if percent is not None and found.idle is not None:
+    nvml = None if found.series is None else found.series.mean("gpu_percent")
+    if nvml is not None and found.idle is not None:
         said.append(
-            f"NVML says {percent:.0f} %, the report {100 * found.idle.busy_share:.0f} %: NVML "
+            f"NVML says {nvml:.0f} %, the report {percent(found.idle.busy_share)}: NVML "
             f"counts the time in which anything ran, the report what ran; profiled runs are a "
             f"little slower"
         )

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from perfmodel.base.arrays import Int32, Int64
 from perfmodel.base.errors import SchemaError
+from perfmodel.base.units import percent
 from perfmodel.readers.trace import NO_NAME, NULL, PUSH_POP, GpuOps, Ranges, Trace
 from perfmodel.readers.trace import rows as select
 from perfmodel.timing.projection import join_launches
@@ -441,7 +442,8 @@ def _asked(trace: Trace, found: Launched, asked: str) -> Steps:
     if len(found.op) and share < 0.1 and better:
         raise SchemaError(
             f"{where}: expected ranges called {asked!r} to hold the work of a step; got "
-            f"{share:.1%} of the GPU time{better}; name these with --batch-range, or leave it out"
+            f"{percent(share, 1)} of the GPU time{better}; name these with --batch-range, or "
+            f"leave it out"
         )
     return Candidate(asked, rows, share).steps(trace, "range")
 

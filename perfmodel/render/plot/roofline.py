@@ -16,6 +16,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from perfmodel.analysis.counters import UNITS, Placed
 from perfmodel.base.errors import ModelError
+from perfmodel.base.units import percent
 from perfmodel.models.roofline import Point, Roofline
 from perfmodel.render.plot.labels import (
     Keys,
@@ -482,7 +483,7 @@ def _entries(
     """The legend's texts and looks: hues, fillings and markers, each below a heading."""
     found: list[tuple[str, dict[str, Any]]] = [("$\\bf{Share\\ of\\ time}$", {})]
     for p, hue in zip(shown, hues, strict=False):
-        share = f", {(p.counted.time_s or 0.0) / total:.0%}{', mixed' * p.mixed}"
+        share = f", {percent((p.counted.time_s or 0.0) / total)}{', mixed' * p.mixed}"
         found.append((wrap(short(p.counted.label) + share, _LETTERS), _look(p, hue, "dram")))
     found += [("", {}), ("$\\bf{Level}$", {})]
     for level, name in _NAMES.items():
