@@ -342,11 +342,11 @@ def test_two_ranks_time_what_they_can_and_say_why_not_the_rest(tmp_path: Path) -
         assert rows[name]["error"] < ladder_check.BOUNDS["fp32"]
         assert rows[name]["rounds"] == 5
         assert rows[name]["min_s"] <= rows[name]["median_s"] <= rows[name]["max_s"]
-    assert rows["fused alone"]["reason"] == "wanted one rank"
+    assert rows["fused alone"]["reason"] == "expected one rank"
     assert "CUDA" in rows["cuda-aware"]["reason"] or "GPU" in rows["cuda-aware"]["reason"]
     assert rows["cuda-aware"]["median_s"] is None
     peer = rows["torch graph_manual"]
-    assert peer["valid"] or peer["reason"] == "wanted the package torch, found none"
+    assert peer["valid"] or peer["reason"] == "expected the package torch; got none"
     (run,) = record["runs"].values()
     if peer["valid"]:  # n = 16 (784 + 11) + 10 elements, C B of model parallelism, and an empty one
         assert {"64", "50920", "2000"} <= set(run["ceilings"]["allreduce_s"])

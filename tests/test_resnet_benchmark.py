@@ -92,7 +92,7 @@ def test_counters_are_summed_by_phase(result: dict[str, Any], tmp_path: Path) ->
 
 def test_a_table_without_all_markers_is_refused(result: dict[str, Any], tmp_path: Path) -> None:
     result["counters"]["rows"] *= 2
-    with pytest.raises(SystemExit, match="wanted 8 markers for 2 steps, found 4"):
+    with pytest.raises(SystemExit, match="expected 8 markers for 2 steps; got 4"):
         resnet_counts.counted(result["counters"], tmp_path)
 
 

@@ -44,7 +44,7 @@ def convergence(
 ) -> Iterator[Row]:
     """Yield loss and precision after every epoch, per hidden size and learning rate.
 
-    One rank computes, with NumPy or another backend. With `thin` only the first 20 epochs are told,
+    One rank computes, with NumPy or another backend. With `thin` only the first 20 epochs are kept,
     some 20 in each factor of ten beyond, and the last.
     """
     for hidden in hidden_sizes:

@@ -149,7 +149,7 @@ def rows(text: str, planned: list[tuple[str, str, Problem]]) -> list[dict[str, A
     """Return one row per product: what it was, and what was counted."""
     parts = products(parse(text).launches)
     if len(parts) != len(planned):
-        raise SystemExit(f"wanted {len(planned)} products in ncu's table, found {len(parts)}")
+        raise SystemExit(f"expected {len(planned)} GEMMs in ncu's table; got {len(parts)}")
     return [
         {
             "kernel": name, "what": p.what, "m": p.m, "n": p.n, "k": p.k,

@@ -93,7 +93,7 @@ def main() -> None:
         launch()
         return
     if not args.sanitizer:
-        raise SystemExit("wanted compute-sanitizer, found none; it comes with the CUDA toolkit")
+        raise SystemExit("expected compute-sanitizer; got none; it comes with the CUDA toolkit")
     rows = []
     for tool in TOOLS:
         rows.append(check(args.sanitizer, tool))

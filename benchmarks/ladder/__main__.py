@@ -120,7 +120,7 @@ def run(options: Options, comm: Any) -> None:
     try:
         from benchmarks.ladder import torch_peers
     except ImportError as error:
-        torch_peers, no_torch = None, f"wanted the package torch, found none ({error})"
+        torch_peers, no_torch = None, f"expected the package torch; got none ({error})"
         clock.say(no_torch)
     device = None
     if torch_peers is not None:
@@ -129,13 +129,13 @@ def run(options: Options, comm: Any) -> None:
         if options.peers == ["all"]:
             options.peers = known
         if unknown := sorted(set(options.peers) - set(known)):
-            raise SystemExit(f"--peers: wanted some of {', '.join(known)}; found {unknown}")
+            raise SystemExit(f"--peers: expected some of {', '.join(known)}; got {unknown}")
     if len(os.sched_getaffinity(0)) == 1:
         clock.say("each rank is bound to one core: start mpirun with --bind-to none")
     clock.say(f"{comm.size} ranks, {len(options.cells)} cells, {len(options.rungs)} rungs")
     backend = choose(options.cells[0].config(), comm.local_rank)
     if options.out == RESULTS and not backend.on_device:
-        raise SystemExit("wanted a GPU, found none: a rehearsal on the CPU writes where --out says")
+        raise SystemExit("expected a GPU; got none: a rehearsal on the CPU writes where --out says")
     data = synthetic(options.cells[0].config({"test_size": 64})) if comm.rank == 0 else None
     data = distribute(comm, data)
     clock.say("data")

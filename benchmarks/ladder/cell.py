@@ -141,7 +141,7 @@ def _ours(cell: Any, options: Any, comm: Communicator, data: Any) -> list[Entry]
         entry = Entry(rung.name, "rung", rung.change, make, place, parallel, math=math)
         low, high = rung.ranks
         if not low <= comm.size <= high:
-            entry.reason = f"wanted {'one rank' if high == 1 else f'at least {low} ranks'}"
+            entry.reason = f"expected {'one rank' if high == 1 else f'at least {low} ranks'}"
         entries.append(entry)
     return entries
 
@@ -152,7 +152,7 @@ def _peers(
 ) -> list[Entry]:  # fmt: skip
     peers, device = torch
     if peers is None:
-        why = "wanted the package torch, found none"
+        why = "expected the package torch; got none"
         return [
             Entry(f"torch {name}", "peer", "", lambda: None, place, reason=why)
             for place, name in enumerate(options.peers)
@@ -168,7 +168,7 @@ def _peers(
             place, graph=kind.graph, compiled=kind.compiled,
         )  # fmt: skip
         if comm.size < kind.ranks:
-            entry.reason = f"wanted at least {kind.ranks} ranks"
+            entry.reason = f"expected at least {kind.ranks} ranks"
         entries.append(entry)
     return entries
 
@@ -206,8 +206,8 @@ def _prepare(
         entry.close()
     elif entry.error is not None and not entry.error <= BOUNDS[cell.math]:
         entry.reason = (
-            f"parameters differ from the reference by {entry.error:.1e} of the way gone: wanted at "
-            f"most {BOUNDS[cell.math]:g}"
+            f"parameters differ from the reference by {entry.error:.1e} of the way gone: expected "
+            f"at most {BOUNDS[cell.math]:g}"
         )
 
 

@@ -95,7 +95,7 @@ class Problem:
         x, labels = [], []
         for low, high in map(split.bounds, range(len(split))):
             if low == high:
-                raise ValueError(f"batch {len(x) + 1}: wanted an image for every rank, found none")
+                raise ValueError(f"batch {len(x) + 1}: expected an image for every rank; got none")
             pixels = torch.from_numpy(dataset.images[low:high]).to(device).to(torch.float32)
             x.append(pixels.div_(255) if config.pixels == "unit" else pixels)
             labels.append(torch.from_numpy(dataset.labels[low:high]).to(device).to(torch.int64))
@@ -154,7 +154,7 @@ class Peer(ABC):
         self.problem, self.math = problem, math
         self._next = 0
         self._losses = torch.zeros(len(problem.x), device=problem.device)
-        # DDP averages over ranks; the gradient wanted is the sum over images / the batch's size.
+        # DDP averages over ranks; the gradient is the sum over images / the batch's size.
         self._factors = [
             len(x) * problem.ranks / size for x, size in zip(problem.x, problem.sizes, strict=True)
         ]

@@ -97,8 +97,8 @@ def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:
         else:
             rows.append(row)
         total = row.get("total_s")
-        told = row.get("problem") or (f"{1e3 * total:.3f} ms" if total else "counted")
-        print(f"{time.monotonic() - began:6.1f} s  {said}: {told}", flush=True)
+        state = row.get("problem") or (f"{1e3 * total:.3f} ms" if total else "counted")
+        print(f"{time.monotonic() - began:6.1f} s  {said}: {state}", flush=True)
 
     try:
         PARTS[part](args, keep)

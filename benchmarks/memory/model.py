@@ -94,7 +94,7 @@ def fit_memory(x: Sequence[float], measured_bytes: Sequence[float]) -> MemoryMod
     """
     if len(x) != len(measured_bytes) or len(set(x)) < 2 or len(x) < 3:
         raise ModelError(
-            f"wanted three measurements of memory or more, at two sizes or more; found {len(x)} at "
+            f"expected three measurements of memory or more, at two sizes or more; got {len(x)} at "
             f"{len(set(x))}; measure more sizes"
         )
     at, y = np.asarray(x, float), np.asarray(measured_bytes, float)

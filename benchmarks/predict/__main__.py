@@ -6,8 +6,8 @@
 
 The campaign is profiles/launches: 114 configurations in 3 to 5 recorded launches each, and bare
 ones beside them. What the frozen model says of two older collections, made on other machines and
-with ranks that moved from core to core (profiles/campaign, profiles/ladder), is told apart. Commit
-the frozen model before predicting: results name its commit.
+with ranks that moved from core to core (profiles/campaign, profiles/ladder), is reported apart.
+Commit the frozen model before predicting: results name its commit.
 """
 
 from __future__ import annotations

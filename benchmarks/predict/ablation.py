@@ -51,21 +51,21 @@ def errors(
     chosen.alone = launches.alone if PRODUCTS in groups else None
     chosen.micro = microbenchmarks.microbenchmarks(load(MACHINE), MACHINE.name, groups)
     rows = predict_rows(chosen.calibrated(training, resamples=0, left_out=0), training, unseen)
-    told = [row for row in rows if row["predicted_s"] is not None]
+    known = [row for row in rows if row["predicted_s"] is not None]
     routes: dict[str, list[float]] = {}
     phases: dict[str, list[float]] = {}
-    for row in told:
+    for row in known:
         routes.setdefault(row["route"], []).append(abs(row["error"]))
         for name, phase in row["phases"].items():
             if name in PHASES:
                 error = abs(phase["predicted_s"] / phase["measured_s"] - 1)
                 phases.setdefault(PHASES[name], []).append(error)
     return {
-        "told": len(told), "refused": len(rows) - len(told),
-        "mean": float(np.mean([abs(row["error"]) for row in told])),
+        "told": len(known), "refused": len(rows) - len(known),
+        "mean": float(np.mean([abs(row["error"]) for row in known])),
         "routes": {name: float(np.mean(found)) for name, found in routes.items()},
         "phases": {name: float(np.mean(found)) for name, found in phases.items()},
-        "cases": {row["case"]: row["error"] for row in told},
+        "cases": {row["case"]: row["error"] for row in known},
     }  # fmt: skip
 
 

@@ -36,11 +36,11 @@ def made(result: dict[str, Any]) -> str:
 
 def _frozen(r: dict[str, Any]) -> str:
     s, floor, frozen, q = r["summary"], r["noise_floor"], r["frozen"], r["quiet"]
-    told = s["configurations"] - s["refused"]
+    predicted = s["configurations"] - s["refused"]
     sd = ", ".join(f"{name} {percent(value)}" for name, value in floor["launch_sd"].items())
     return (
         f"Frozen on {frozen['configurations']} of {frozen['of']} configurations (commit "
-        f"{frozen['commit'] or 'not yet made'}); {told} unseen ones predicted, {s['refused']} "
+        f"{frozen['commit'] or 'not yet made'}); {predicted} unseen ones predicted, {s['refused']} "
         f"refused because no run of the calibration tells one of their terms. Launches of one "
         f"configuration differ ({sd}; one standard deviation, {floor['launches']} launches): a "
         f"model that knew every true median would still miss these measurements by "
@@ -55,13 +55,13 @@ def _frozen(r: dict[str, Any]) -> str:
     )
 
 
-def _told(r: dict[str, Any]) -> list[dict[str, Any]]:
+def _known(r: dict[str, Any]) -> list[dict[str, Any]]:
     return [row for row in r["rows"] if row["predicted_s"] is not None]
 
 
 def _quiet_floor(r: dict[str, Any]) -> float:
     """What the launches of the quiet rows leave by their own spread: they were chosen by it."""
-    rows = [row for row in _told(r) if (row["launch_sd"] or 1.0) < QUIET]
+    rows = [row for row in _known(r) if (row["launch_sd"] or 1.0) < QUIET]
     left = [row["launch_sd"] * median_error(len(row["measured"])) for row in rows]
     return float(np.mean(left))
 
@@ -165,7 +165,7 @@ def _targets(r: dict[str, Any]) -> str:
 
 def _ranking(r: dict[str, Any]) -> str:
     """How hard the pairs are: how many are close, and what a rival makes of the same pairs."""
-    rows = _told(r)
+    rows = _known(r)
     pairs = [
         (a, b) for i, a in enumerate(rows) for b in rows[i + 1 :]
         if a["sizes"] == b["sizes"] and a["settings"] != b["settings"]
@@ -199,7 +199,7 @@ def _routes(r: dict[str, Any]) -> str:
     """The averages above hide that three kinds of batches are predicted differently well."""
     lines = []
     for name, sd in r["noise_floor"]["launch_sd"].items():
-        rows = [row for row in _told(r) if row["route"] == name]
+        rows = [row for row in _known(r) if row["route"] == name]
         errors = np.array([row["error"] for row in rows])
         floor = np.mean([sd * median_error(len(row["measured"])) for row in rows])
         inside = [

@@ -85,28 +85,28 @@ def noise_floor(observations: Sequence[Observation]) -> dict[str, Any]:
 
 def summary(rows: Sequence[dict[str, Any]], floor_sd: dict[str, float]) -> dict[str, Any]:
     """Errors over rows that were predicted, with what noise alone would leave."""
-    told = [r for r in rows if r["predicted_s"] is not None]
-    out: dict[str, Any] = {"configurations": len(rows), "refused": len(rows) - len(told)}
-    if not told:
+    known = [r for r in rows if r["predicted_s"] is not None]
+    out: dict[str, Any] = {"configurations": len(rows), "refused": len(rows) - len(known)}
+    if not known:
         return out
-    errors = np.abs([r["error"] for r in told])
+    errors = np.abs([r["error"] for r in known])
     generator = np.random.default_rng(213)
     means = errors[generator.integers(0, len(errors), (2000, len(errors)))].mean(axis=1)
     # a model that knew every true median would still miss the median of k launches
-    floor = [floor_sd[r["route"]] * median_error(len(r["measured"])) for r in told]
-    inside = [r["low_s"] <= m["batch_s"] <= r["high_s"] for r in told for m in r["measured"]]
+    floor = [floor_sd[r["route"]] * median_error(len(r["measured"])) for r in known]
+    inside = [r["low_s"] <= m["batch_s"] <= r["high_s"] for r in known for m in r["measured"]]
     phases: dict[str, list[float]] = {}
-    for r in told:
+    for r in known:
         for name, p in r["phases"].items():
             phases.setdefault(name, []).append(abs(p["predicted_s"] / p["measured_s"] - 1))
     return out | {
         "mean": float(errors.mean()), "mean_low": float(np.quantile(means, 0.025)),
         "mean_high": float(np.quantile(means, 0.975)), "median": float(np.median(errors)),
         "p90": float(np.quantile(errors, 0.9)), "max": float(errors.max()),
-        "bias": float(np.mean([r["error"] for r in told])), "coverage": float(np.mean(inside)),
+        "bias": float(np.mean([r["error"] for r in known])), "coverage": float(np.mean(inside)),
         "floor_mean": float(np.mean(floor)), "times_floor": float(errors.mean() / np.mean(floor)),
         "phases": {name: float(np.mean(found)) for name, found in phases.items()},
-        "rivals": {name: _rival(told, name) for name in told[0]["rivals_s"]},
+        "rivals": {name: _rival(known, name) for name in known[0]["rivals_s"]},
     }  # fmt: skip
 
 
@@ -125,10 +125,10 @@ def ranking(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     `clear` counts the pairs whose medians differ by more than two standard deviations of launches.
     """
-    told = [r for r in rows if r["predicted_s"] is not None]
+    known = [r for r in rows if r["predicted_s"] is not None]
     found = []
-    for i, a in enumerate(told):
-        for b in told[i + 1 :]:
+    for i, a in enumerate(known):
+        for b in known[i + 1 :]:
             if a["sizes"] == b["sizes"] and a["settings"] != b["settings"]:
                 right = (a["predicted_s"] < b["predicted_s"]) == (a["measured_s"] < b["measured_s"])
                 noise = math.hypot(a["launch_sd"] or 0.0, b["launch_sd"] or 0.0)

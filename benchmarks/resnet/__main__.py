@@ -173,7 +173,7 @@ def known_metrics(ncu: str) -> tuple[list[str], list[str]]:
         done = subprocess.run([ncu, "--query-metrics"], capture_output=True, text=True, timeout=60)
     except FileNotFoundError:
         raise SystemExit(
-            f"--part counters: wanted Nsight Compute, found no {ncu!r}; give --ncu PATH, or leave "
+            f"--part counters: expected Nsight Compute; got no {ncu!r}; give --ncu PATH, or leave "
             "this part out"
         ) from None
     except (OSError, subprocess.TimeoutExpired) as problem:
@@ -248,13 +248,13 @@ def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:
             if part == "counters":
                 table = args.out.with_name(f"{args.out.stem}_ncu_{plan.net}.csv.xz")
                 more["tables"][plan.net] = {"file": table.name, "kernels": keep(log, table)}
-    told = next((r["about"] for r in rows if "about" in r), {})
+    about = next((r["about"] for r in rows if "about" in r), {})
     measured = [r for r in rows if "about" not in r]
     return {
         "date": results.now(),
         "command": results.command("resnet", ["--part", part]),
         "seconds": round(time.monotonic() - began, 1), "problems": [p for p in problems if p],
-        "about": told, **more, "rows": medians(measured) if timed(part) else measured,
+        "about": about, **more, "rows": medians(measured) if timed(part) else measured,
     }  # fmt: skip
 
 

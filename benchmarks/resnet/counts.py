@@ -49,7 +49,7 @@ def counted(part: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
         whole = sum(cell["profiled_step_s"] is not None for cell in cells)
         if not 4 * whole <= len(parts) <= 4 * len(cells):
             raise SystemExit(
-                f"{path.name}: wanted {4 * whole} markers for {whole} steps, found "
+                f"{path.name}: expected {4 * whole} markers for {whole} steps; got "
                 f"{len(parts)}; run python -m benchmarks.resnet --part counters again"
             )
         for i, cell in enumerate(cells):

@@ -106,5 +106,5 @@ def make(name: str) -> ResNet:
     }[name]()
     found = sum(p.numel() for p in net.parameters())
     if found != PARAMETERS[name]:
-        raise SystemExit(f"{name}: wanted {PARAMETERS[name]} parameters, found {found}")
+        raise SystemExit(f"{name}: expected {PARAMETERS[name]} parameters; got {found}")
     return net

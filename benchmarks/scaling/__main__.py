@@ -135,15 +135,15 @@ def published() -> str:
 
 def strong_text() -> str:
     """Say what Gustafson's law makes of each batch."""
-    told = []
+    said = []
     for size in ddp.study().batches_per_gpu:
         found = fit("Gustafson", [2, 4], [ddp.speedup(ddp.run(size, p)) for p in (2, 4)], None)
         assert found.misfit is not None
-        told.append(
+        said.append(
             f"{found.serial:.3f} (batch {size}; misses by up to {100 * found.misfit:.0f} %)"
         )
     return (
-        f"Gustafson's law fitted to both: s = {', '.join(told)}. With the batch of all GPUs held, "
+        f"Gustafson's law fitted to both: s = {', '.join(said)}. With the batch of all GPUs held, "
         "which the tables allow twice:"
     )
 
@@ -214,8 +214,8 @@ def ladder_table() -> str:
         speedups = [[at[name][1] / at[name][p] for p in (2, 4)] for at in by_size]
         last = speedups[-1]
         law = fit("Amdahl", (2, 4), last, None)
-        told = [karp_flatt(s, p) for s, p in zip(last, (2, 4), strict=True)]
-        rows.append((name, *(s for pair in speedups for s in pair), law.serial, *told))
+        said = [karp_flatt(s, p) for s, p in zip(last, (2, 4), strict=True)]
+        rows.append((name, *(s for pair in speedups for s in pair), law.serial, *said))
     return markdown(columns, rows)
 
 

@@ -26,15 +26,15 @@ def section(results: Path, all_reduces: tuple[Bandwidth, ...]) -> str:
     size = 4 * next(r["parameters"] for r in record["theory"]["rows"] if r["net"] == NET)
     rows = [row for gpus in GPUS for row in _rows(record, gpus, all_reduces, size)]
     rows.sort()
-    told = []
+    said = []
     for batch in sorted({row[0] for row in rows}):
         mine = [row for row in rows if row[0] == batch]
         law = fit("Gustafson", [row[1] for row in mine], [row[4] for row in mine], None)
-        told.append(f"{law.serial:.3f} (batch {batch})")
+        said.append(f"{law.serial:.3f} (batch {batch})")
     table = markdown(COLUMNS, rows)
     return (
         f"Gradients of {size / 1e6:.1f} MB are summed in each step. Gustafson's law fitted to 2 "
-        f"and 4 GPUs: s = {', '.join(told)}.\n\n{table}"
+        f"and 4 GPUs: s = {', '.join(said)}.\n\n{table}"
     )
 
 

@@ -78,7 +78,7 @@ def write(path: Path, about: dict[str, Any], runs: list[dict[str, Any]]) -> None
 
 
 def main() -> None:
-    """Train all, writing as it goes; a run that fails is told and left out."""
+    """Train all, writing as it goes; a run that fails is printed and left out."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--backend", choices=("numpy", "cupy"), default="numpy")

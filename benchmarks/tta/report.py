@@ -125,8 +125,8 @@ def about(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = all_of_them[0]
     commands = dict.fromkeys(f"`{called(one['command'])}`" for one in all_of_them)
     versions = found["runs"][0]["versions"]
-    told = [f"{k} {versions[k]}" for k in ("python", "numpy", "cupy", "blas") if versions.get(k)]
-    return {**found, "commands": ", ".join(commands), "versions": ", ".join(told)}
+    listed = [f"{k} {versions[k]}" for k in ("python", "numpy", "cupy", "blas") if versions.get(k)]
+    return {**found, "commands": ", ".join(commands), "versions": ", ".join(listed)}
 
 
 def machine(folder: Path, title: str) -> str:

@@ -105,8 +105,8 @@ def _within(one: Idle) -> float:
 
 def mean(row: dict[str, Any], counter: str) -> float | None:
     """Mean of a counter over the GPUs."""
-    told = [g[counter] for g in row.get("gpus", []) if g[counter] is not None]
-    return sum(told) / len(told) if told else None
+    known = [g[counter] for g in row.get("gpus", []) if g[counter] is not None]
+    return sum(known) / len(known) if known else None
 
 
 def number(value: float | None, unit: str) -> str:

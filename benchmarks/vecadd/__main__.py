@@ -171,7 +171,7 @@ def opened(device: str, about: dict[str, Any]) -> Gpu | None:
         gpu = Gpu()
     except Exception as problem:  # CuPy is absent, or finds no GPU
         raise SystemExit(
-            f"wanted a GPU and CuPy, found {repr(problem)[:200]}; rehearse with --device cpu"
+            f"expected a GPU and CuPy; got {repr(problem)[:200]}; rehearse with --device cpu"
         ) from problem
     about |= gpu.about()
     return gpu
@@ -199,8 +199,8 @@ def profiled(args: argparse.Namespace, keep: Keep, about: dict[str, Any]) -> Non
         reason = NO_GPU if args.device == "cpu" else "no nsys on the PATH, nor in PERFMODEL_NSYS"
         keep({"way": "profile", "skipped": reason})
         return
-    told = subprocess.run([nsys, "profile", "--help"], capture_output=True, text=True)
-    known = [flag for flag in UM_FLAGS if flag.partition("=")[0] in told.stdout + told.stderr]
+    helped = subprocess.run([nsys, "profile", "--help"], capture_output=True, text=True)
+    known = [flag for flag in UM_FLAGS if flag.partition("=")[0] in helped.stdout + helped.stderr]
     version = subprocess.run([nsys, "--version"], capture_output=True, text=True).stdout
     args.report.parent.mkdir(parents=True, exist_ok=True)
     stem = args.report.resolve().with_suffix("")
@@ -257,9 +257,9 @@ def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:
             done["rows"].append(row)
         total = row.get("seconds", {}).get("total_s")
         right = "" if row.get("correct", True) else ", WRONG"
-        told = why or (f"{1e3 * total:.3f} ms{right}" if total else "done")
+        state = why or (f"{1e3 * total:.3f} ms{right}" if total else "done")
         done["seconds"] = round(time.monotonic() - began, 1)
-        print(f"{done['seconds']:6.1f} s  {said}: {told}", flush=True)
+        print(f"{done['seconds']:6.1f} s  {said}: {state}", flush=True)
         store(args.out, part, done)
 
     try:

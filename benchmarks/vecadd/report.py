@@ -108,9 +108,9 @@ def parts(rows: Rows, memory: str) -> str:
         seconds = largest["seconds"]
         most = max((n for n in names if n != "second_kernel_s"), key=lambda n: seconds[n])
         share = seconds[most] / seconds["total_s"]
-        told = f"{most.removesuffix('_s').replace('_', ' ')} {share:.0%}"
+        shown = f"{most.removesuffix('_s').replace('_', ' ')} {share:.0%}"
         values = (seconds[name] for name in names)
-        table.append((NAMES[way], largest["millions"], *values, told))
+        table.append((NAMES[way], largest["millions"], *values, shown))
     return markdown(columns, table)
 
 
@@ -159,11 +159,11 @@ def against(part: dict[str, Any]) -> str:
         for name, bound in by_sheet.items():
             if name.startswith("copy") and row["way"] != "grid":
                 continue  # the copies of all three are the same
-            took, told = row["seconds"][name], best[name] or bound
+            took, best_s = row["seconds"][name], best[name] or bound
             table.append(
                 (row["memory"], NAMES[row["way"]], row["millions"],
                  name.removesuffix("_s").replace("_", " "), bound, best[name], took,
-                 took / told if told else None)
+                 took / best_s if best_s else None)
             )  # fmt: skip
     said = "The latencies of a load were not measured: no prediction for few threads."
     if latency:

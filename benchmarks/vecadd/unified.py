@@ -135,7 +135,7 @@ def evidence(report: Path) -> dict[str, Any]:
     at = np.flatnonzero(trace.ops.kind == KERNEL)
     at = at[np.argsort(trace.ops.start_ns[at])][-len(KERNELS) :]
     if len(at) < len(KERNELS):
-        raise ValueError(f"wanted {len(KERNELS)} kernels, found {len(at)}; profile it again")
+        raise ValueError(f"expected {len(KERNELS)} kernels; got {len(at)}; profile it again")
     inside = []
     for name, op in zip(KERNELS, at.tolist(), strict=True):
         span = int(trace.ops.start_ns[op]), int(trace.ops.end_ns[op])

@@ -194,7 +194,7 @@ def loop_in_c(folder: Path) -> Callable[[Vector, Vector, Vector], None]:
     """Compile a loop over the elements; raise RuntimeError where there is no compiler."""
     compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
     if compiler is None:
-        raise RuntimeError(f"wanted one of {', '.join(COMPILERS)}, found none; install one")
+        raise RuntimeError(f"expected one of {', '.join(COMPILERS)}; got none; install one")
     source, library = folder / "loop.cpp", folder / "loop.so"
     source.write_text(LOOP, encoding="utf-8")
     words = [compiler, "-O2", "-shared", "-fPIC", str(source), "-o", str(library)]

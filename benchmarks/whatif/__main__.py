@@ -125,29 +125,29 @@ def other_launches(pair: Pair, models: dict[int, Model]) -> list[dict[str, Any]]
 
 def together(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Put the launches' rows into one."""
-    told = [r for r in rows if "refused" not in r]
-    if not told:
+    known = [r for r in rows if "refused" not in r]
+    if not known:
         return {"refused": rows[0]["refused"]}
-    keys = [key for key in told[0] if key != "inside"]
-    joined: dict[str, Any] = {k: float(np.median([r[k] for r in told])) for k in keys}
-    joined["inside"] = [sum(r["inside"][i] for r in told) for i in (0, 1)]
+    keys = [key for key in known[0] if key != "inside"]
+    joined: dict[str, Any] = {k: float(np.median([r[k] for r in known])) for k in keys}
+    joined["inside"] = [sum(r["inside"][i] for r in known) for i in (0, 1)]
     return joined
 
 
 def summary(rows: Sequence[dict[str, Any]], model: str) -> dict[str, Any]:
     """Errors over the pairs that a model tells."""
-    told = [r for r in rows if "refused" not in r["models"].get(model, {"refused": ""})]
-    if not told:
+    known = [r for r in rows if "refused" not in r["models"].get(model, {"refused": ""})]
+    if not known:
         return {"pairs": len(rows), "told": 0}
-    errors = [abs(r["models"][model]["error"]) for r in told]
+    errors = [abs(r["models"][model]["error"]) for r in known]
     gaps = [
-        abs(r["models"][model]["saving_s"] - r["measured_s"]) / r["before_s"] for r in told
+        abs(r["models"][model]["saving_s"] - r["measured_s"]) / r["before_s"] for r in known
     ]  # fmt: skip
-    inside = [sum(r["models"][model]["inside"][i] for r in told) for i in (0, 1)]
-    alone = [abs(r["models"][model]["alone"]) for r in told]
-    signs = [r["models"][model]["saving_s"] * r["measured_s"] > 0 for r in told]
+    inside = [sum(r["models"][model]["inside"][i] for r in known) for i in (0, 1)]
+    alone = [abs(r["models"][model]["alone"]) for r in known]
+    signs = [r["models"][model]["saving_s"] * r["measured_s"] > 0 for r in known]
     return {
-        "pairs": len(rows), "told": len(told), "mean_error": float(np.mean(errors)),
+        "pairs": len(rows), "told": len(known), "mean_error": float(np.mean(errors)),
         "largest_error": max(errors), "mean_alone": float(np.mean(alone)),
         "mean_gap": float(np.mean(gaps)), "largest_gap": max(gaps),
         "inside": inside[0] / inside[1], "right_sign": sum(signs),
