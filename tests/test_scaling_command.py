@@ -90,7 +90,7 @@ def test_a_picture_of_reports_is_drawn(pair: tuple[Path, Path], tmp_path: Path) 
 def test_one_number_of_ranks_is_refused(pair: tuple[Path, Path]) -> None:
     said = fails(6, "scaling", pair[0])
     assert "two or more numbers of ranks" in said
-    assert "found p1 (p=1)" in said
+    assert "got p1 (p=1)" in said
 
 
 def test_files_that_are_neither_record_nor_report_are_refused(tmp_path: Path) -> None:
