@@ -77,8 +77,7 @@ def answer(
     steps: tuple[str, ...] = ()
     if idle.busy_share < LOW:
         actions = run.program.actions(run.identity)
-        synchronizes = run.identity.settings.get("sync_ranges") == "True"
-        steps = idle_advice(idle, actions, synchronizes=synchronizes)
+        steps = idle_advice(idle, actions, synchronizes=run.identity.synchronizes)
     return Answer(cut, window_s, idle, metrics, steps, tuple(warnings))
 
 

@@ -149,7 +149,7 @@ class Actions:
         said = "balance the ranks' work before the collective"
         if "overlapped" in self.done:
             return said
-        return f"{said}, or overlap it with computing{self.flag('overlap')}"
+        return f"{said}, or overlap it with computing{self.flag('overlapping')}"
 
     def multiply(self) -> str:
         """What a product may still gain from."""
@@ -179,7 +179,7 @@ class Actions:
                 f"{self.flag('peer')}"
             )
         if "overlapped" not in self.done:
-            steps.append(f"sum what is computed first beside the rest{self.flag('overlap')}")
+            steps.append(f"sum what is computed first beside the rest{self.flag('overlapping')}")
         return ", or ".join(steps) or "fewer ranks, which have more to compute for every message"
 
     def evaluate_less(self) -> str:

@@ -163,8 +163,7 @@ def _rate_notes(run: RunAnalysis) -> tuple[str, ...]:
     notes = []
     if run.rates.get("P_peer") is not None:
         notes.append("P_peer: from GPU to GPU, over NVLink where there is one; it includes waiting")
-    config = run.identity.config
-    if run.rates.get("P_mpi") and (config.get("overlap") or config.get("transport") == "chunked"):
+    if run.rates.get("P_mpi") and run.identity.overlaps:
         notes.append(
             "P_mpi: the all-reduce overlaps other work, and its range times the wait that is left: "
             "copies or GEMMs, too"

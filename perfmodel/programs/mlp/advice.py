@@ -80,7 +80,7 @@ def actions_of(config: Mapping[str, Any]) -> Actions:
         "pin in": "--transport host-flat, --data-on pinned",
         "keep": "--data-on device",
         "prefetch": "--data-on prefetch",
-        "overlap": "--overlap",
+        "overlapping": "--overlap",
         "tile": "--gemm hierarchical",
         "tf32": "--math tf32 or tf32x3",
         "one": "--math tf32",

@@ -90,6 +90,8 @@ def identify(run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
         uses_gpu=config.get("backend") != "numpy",
         uses_mpi=config.get("transport") not in WITHOUT_MPI,
         inseparable=_FUSED_STEP if config.get("transport") == "peer" else "",
+        synchronizes=config.get("sync_ranges") is True,
+        overlaps=bool(config.get("overlap")) or config.get("transport") == "chunked",
     ), warnings
 
 

@@ -1,0 +1,72 @@
+"""What is known of one kind of program stands in its room and nowhere else."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from perfmodel.programs import PROGRAMS
+
+ROOT = Path(__file__).parents[1] / "perfmodel"
+OUTSIDE: Final = sorted(
+    path for path in ROOT.rglob("*.py") if not path.is_relative_to(ROOT / "programs" / "mlp")
+)
+
+RANGES: Final = {
+    "batch iteration", "copying images host -> device", "forward GEMM 1", "forward GEMM 2",
+    "backward GEMM 1", "backward GEMM 2", "backward GEMM 3", "peer all-reduce and step",
+    "cudaMemcpyDeviceToHost", "cudaMemcpyHostToDevice",
+}  # fmt: skip
+"""Ranges of the trainer whose names no library and no other program has."""
+
+SETTINGS: Final = {
+    "transport", "data_on", "overlap", "sync_ranges", "host-flat", "chunked", "cuda-aware",
+}  # fmt: skip
+"""Settings of the trainer and their values, but for words that mean something by themselves."""
+
+FLAGS: Final = ("--transport", "--data-on", "--overlap", "--gemm", "--math", "--evaluate-every")
+
+STILL: Final = {
+    "analysis/counters.py", "analysis/memory.py", "analysis/question.py", "analysis/splits.py",
+    "analysis/study.py", "commands/_options.py", "commands/formulas.py", "commands/predict.py",
+    "machines/doctor/gpu.py", "machines/doctor/host.py", "readers/run_records.py",
+    "render/predict.py", "render/splits.py", "workloads/spec.py",
+}  # fmt: skip
+"""Files that name them nevertheless: the trainer's own questions and records, not yet moved."""
+
+
+def texts(path: Path) -> Iterator[str]:
+    """All strings of a file that are no docstring."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    said = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said:
+            yield node.value
+
+
+def offences(path: Path) -> set[str]:
+    return {
+        text
+        for text in texts(path)
+        if text in RANGES | SETTINGS or any(flag in text for flag in FLAGS)
+    }
+
+
+@pytest.mark.parametrize("path", OUTSIDE, ids=lambda p: str(p.relative_to(ROOT)))
+def test_only_the_trainer_s_room_names_its_ranges_settings_and_flags(path: Path) -> None:
+    found = offences(path)
+    name = path.relative_to(ROOT).as_posix()
+    assert bool(found) == (name in STILL), f"{name}: {sorted(found)}"
+
+
+def test_programs_have_names_of_their_own() -> None:
+    names = [program.name for program in PROGRAMS]
+    assert len(set(names)) == len(names)
