@@ -396,7 +396,7 @@ def needed_columns(
     for name in needed:
         if (found[name] == NULL).any():
             raise SchemaError(
-                f"{path}: {table}.{name}: wanted numbers, found NULL; make the export again with: "
+                f"{path}: {table}.{name}: expected numbers; got NULL; make the export again with: "
                 f"{EXPORT}"
             )
     order = np.argsort(found["start"], kind="stable")
