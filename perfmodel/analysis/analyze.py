@@ -28,7 +28,7 @@ from perfmodel.base.errors import ModelError, SchemaError, WorkloadError
 from perfmodel.base.parallel import Engine, over_reports
 from perfmodel.machines import machine as machines
 from perfmodel.machines.machine import Machine
-from perfmodel.programs import program_of
+from perfmodel.programs import program_named, program_of
 from perfmodel.programs.findings import DeviceReduce, Facts, GemmTime, ranked
 from perfmodel.programs.identify import Identity
 from perfmodel.programs.program import Options, Program
@@ -166,7 +166,7 @@ def analyze_run(run: Run, options: Options, notes: Sequence[str] = ()) -> RunAna
         If no batch is left after the warm-up.
     """
     given = {name: Symbol(name).check(value) for name, value in options.values.items()}
-    program = program_of(run.traces, options)
+    program = program_named(run.program) or program_of(run.traces, options)
     identity, warnings = program.identify(run, given)
     warnings += notes
     workload = program.workload(identity, options)

@@ -29,7 +29,8 @@ class RangeRow:
 
     `flops` and bytes (`peer_bytes`: from GPU to GPU) are the workload's counts for the range and
     all ranges inside it; the measured bytes are MEMCPY.bytes and MPI sizes. `ceiling` names the
-    machine's limit that `rate` is compared with.
+    machine's limit that `rate` is compared with. `batches` is the number of batches, on any rank,
+    in which the range occurs: the medians are over these.
     """
 
     path: Path
@@ -50,6 +51,7 @@ class RangeRow:
     of_ceiling: float | None
     ceiling: str
     peer_bytes: float | None = None
+    batches: int | None = None
 
     @property
     def label(self) -> str:
@@ -59,7 +61,7 @@ class RangeRow:
 
 @dataclass(frozen=True, slots=True)
 class BatchSummary:
-    """How many batches there were, and what a median one took on the host.
+    """How many batches there were, and what a median one took.
 
     `queued_s` is the host's own time where it only queues batches: they are then timed until the
     GPU is done with them, and host times of the ranges inside are those of queueing.

@@ -77,6 +77,7 @@ def range_rows(
                 of_ceiling=of_ceiling,
                 ceiling=ceiling,
                 peer_bytes=work.peer_bytes if work else None,
+                batches=int((np.nan_to_num(m.instances) > 0).any(axis=0).sum()),
             )
         )
     return tuple(rows)

@@ -29,3 +29,8 @@ def program_of(traces: Sequence[Trace], options: Options) -> Program:
         if any(program.recognizes(trace, options) for trace in traces):
             return program
     return UNKNOWN_PROGRAM
+
+
+def program_named(name: str) -> Program | None:
+    """Return the program of a name, None if there is none."""
+    return next((program for program in PROGRAMS if program.name == name), None)

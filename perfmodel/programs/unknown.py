@@ -42,8 +42,15 @@ class UnknownProgram:
         return with_steps(own, self.find(own, options.batch_label), _STEP)
 
     def identify(self, run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
-        """Nothing is known but the number of ranks."""
-        return Identity({"p": len(run.ranks), **given}, "the report", {}), self.warnings(run)
+        """Nothing is known but the number of ranks, and whether it used a GPU and MPI."""
+        known = Identity(
+            {"p": len(run.ranks), **given},
+            "the report",
+            {},
+            uses_gpu=any(len(t.ops) for t in run.traces),
+            uses_mpi=any(len(t.mpi) for t in run.traces),
+        )
+        return known, self.warnings(run)
 
     def warnings(self, run: Run) -> list[str]:
         """What such a report cannot show, and the flag that shows it."""

@@ -14,7 +14,7 @@ from perfmodel.base.document import pick, plain
 from perfmodel.models.roofline import Point
 from perfmodel.timing.range_times import ranks_of
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """Grows by one when a key changes its meaning or goes away; new keys do not change it."""
 
 
@@ -44,6 +44,9 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
         run.batch, "count warmup warmup_s mean_s queued_s", range="label", median_s="median.value",
         low_s="median.low", high_s="median.high", instances="median.instances",
     )  # fmt: skip
+    steps = run.steps
+    if steps is not None:
+        batch |= {"found_by": steps.found_by, "confidence": steps.confidence}
     return {
         "label": run.label,
         "reports": [
@@ -65,7 +68,12 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
             "config": run.identity.config,
             "totals": run.totals,
         },
+        "program": run.program.name,
         "batch": batch,
+        "kernels": None if steps is None else {
+            "categories": steps.categories, "largest": steps.kernels,
+            "unattributed_share": steps.unattributed,
+        },
         "products": [
             {"range": label, "flops": flops, "rate": rate} for label, flops, rate in run.products
         ],

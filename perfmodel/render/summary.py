@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from perfmodel.analysis import sweeps
 from perfmodel.analysis.result import Analysis, RunAnalysis
+from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.base.units import percent, si
 from perfmodel.programs.identify import read_mark
 from perfmodel.readers.trace import Trace
@@ -15,6 +17,9 @@ from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.outputs import csv_tables
 from perfmodel.render.result import Block, Result
 from perfmodel.timing.copies import tells_devices
+
+_LOST: Final = 0.01
+"""Share of the GPU time in no step that is worth a line."""
 
 
 def result(analysis: Analysis) -> Result:
@@ -33,6 +38,12 @@ def _blocks(analysis: Analysis) -> Iterator[Block]:
         yield from sweeps.trends(analysis.runs)
         yield f"Details of {run.label}, which fits the roofline:"
     yield list(what_ran(run))
+    if not run.workload.ranges and run.steps is not None:  # no FLOPs are known
+        yield tables.step_parts(run)
+        if run.steps.categories:
+            yield tables.categories(run)
+        if run.steps.kernels:
+            yield tables.kernels(run)
     yield tables.ranges_text(run)
     if any(run.rates.values()):
         yield tables.rates_text(run)
@@ -40,7 +51,7 @@ def _blocks(analysis: Analysis) -> Iterator[Block]:
         yield tables.copies(run)
     if run.collectives:
         yield tables.collectives(run)
-    if len(run.ranks) > 1:
+    if len(run.ranks) > 1 and run.workload.ranges:
         yield tables.ranks_text(run)
     if len(run.ranks) > 2 and run.skew:  # of two ranks the table of ranks says it all
         yield tables.collective_skew(run)
@@ -71,7 +82,12 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
             f"(from {run.identity.source})"
         )
     else:
-        yield "workload   unknown"
+        yield f"program    {run.program.name}; FLOPs unknown"
+    if run.steps is not None and run.steps.unattributed > _LOST:
+        yield (
+            f"attention  {percent(run.steps.unattributed, 1)} of the GPU time between the first "
+            f"and the last step belongs to no step"
+        )
     batch = run.batch
     warm = (
         f"{batch.warmup} warm-up batch{'es' * (batch.warmup > 1)} "
@@ -83,6 +99,8 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
         f"batches    {batch.count} per rank, median {si(batch.median.value, 's', 4)} "
         f"[{si(batch.median.low, 's', 4)}, {si(batch.median.high, 's', 4)}]; {warm}"
     )
+    if run.steps is not None and run.program.step_clock == "gpu":
+        yield f"steps      {_how_found(run.steps)}"
     lost = run.unattributed
     if lost["gpu_ops"]:
         outside = lost["without_launch"] + lost["outside_ranges"]
@@ -93,6 +111,16 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
         )
     for said in dict.fromkeys(d for t in run.traces for d in complaints(t)):
         yield f"nsys says  {said}"
+
+
+def _how_found(steps: StepBreakdown) -> str:
+    """Say what a step is, and how sure that is."""
+    share = f"{percent(steps.confidence)} of the work is inside"
+    if steps.found_by == "kernels":
+        return f"by the period of the sequence of operations; {share}"
+    if steps.found_by == "whole":
+        return "nothing repeats: the whole recording is one step; name one with --batch-range"
+    return f"ranges called {steps.label!r}; {share}"
 
 
 def complaints(trace: Trace) -> list[str]:

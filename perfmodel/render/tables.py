@@ -171,6 +171,74 @@ def _rate_notes(run: RunAnalysis) -> tuple[str, ...]:
     return tuple(notes)
 
 
+PARTS: Final = (
+    Column("rank", "Rank", "int"),
+    Column("gpu", "GPU", "int"),
+    Column("batches", "Steps", "int"),
+    Column("batch_s", "Step", "si", "s", digits=4),
+    _BUSY,
+    Column("compute_s", "Compute", "si", "s"),
+    Column("communication_s", "Communication", "si", "s"),
+    Column("exposed_communication_s", "exposed", "si", "s"),
+    Column("waiting_s", "waiting", "si", "s"),
+    Column("copy_s", "Copies", "si", "s"),
+    Column("idle_s", "GPU idle", "si", "s"),
+)
+
+
+def step_parts(run: RunAnalysis) -> Table:
+    """Where a step's time goes on every rank; of many ranks the slowest."""
+    slowest = sorted(run.ranks, key=lambda rank: -(rank.batch_s or 0.0))[:SHOWN]
+    shown = run.ranks if len(run.ranks) <= SHOWN else slowest
+    notes = _shortened(len(run.ranks))
+    if any(rank.communication_s for rank in run.ranks):
+        notes.append(
+            "communication: kernels and calls; exposed: not hidden behind computing; waiting: "
+            "until the last rank arrived"
+        )
+    title = "Where a step's time goes (medians over steps)"
+    return Table.of(title, shown, PARTS, notes)
+
+
+CATEGORIES: Final = (
+    Column("category", "Kernels"),
+    Column("seconds", "Per step", "si", "s"),
+    Column("share", "Share of busy", "percent", digits=1),
+    Column("kernel_s", "Kernel time", "si", "s"),
+    Column("count", "Launches", "float", digits=1),
+)
+
+
+def categories(run: RunAnalysis) -> Table:
+    """GPU time by what the kernels do."""
+    found = run.steps.categories if run.steps else ()
+    notes = ["where operations overlap the time counts once, for computing before communication"]
+    overlap = any(c.kernel_s > 1.01 * c.seconds for c in found)
+    title = "GPU time by what the kernels do (mean over ranks)"
+    return Table.of(title, found, CATEGORIES, notes if overlap else [])
+
+
+KERNELS: Final = (
+    Column("name", "Largest kernels", wrap=False, of=lambda k: _short(k.name)),
+    Column("category", "Category"),
+    Column("count", "Launches", "float", digits=1),
+    Column("median_s", "Median", "si", "s"),
+    Column("share", "Share", "percent", digits=1),
+)
+
+
+def kernels(run: RunAnalysis) -> Table:
+    """The kernels with most GPU time."""
+    found = run.steps.kernels if run.steps else ()
+    return Table.of("Largest kernels (per step and rank)", found, KERNELS)
+
+
+def _short(name: str, most: int = 60) -> str:
+    """A kernel's name without return type, as far as a terminal has room."""
+    name = name.removeprefix("void ")
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
 COPIES: Final = (
     Column("direction", "Copies"),
     Column("memory", "Host memory"),
@@ -202,6 +270,8 @@ def collectives(run: RunAnalysis) -> Table:
     """Collectives per rank and batch, split at the last rank's arrival."""
     nccl = any(c.name.startswith(NCCL) for c in run.collectives)
     notes = ["NCCL's are kernels: their time is the GPU's"] if nccl else []
+    if any(c.library == "nccl" and c.bytes is None for c in run.collectives):
+        notes.append("sizes: export with nsys export --include-json true --include-blobs true")
     if any(c.name.startswith("MPI_I") for c in run.collectives):
         notes.append("MPI_I... returns at once: its time is the call's, not the transfer's")
     what = "Collectives" if nccl else "MPI collectives"

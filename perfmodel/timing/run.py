@@ -20,7 +20,8 @@ class Run:
     """The reports of one run, measured but not yet interpreted.
 
     `parts` has one entry per report, and `steps` too, of those whose steps were measured; `ranks`
-    is ascending.
+    is ascending; `program` is the name of the program that recognized the first report, '' where
+    none was asked.
     """
 
     label: str
@@ -29,6 +30,7 @@ class Run:
     ranks: tuple[int, ...]
     batch_label: str
     steps: tuple[StepReport, ...] = ()
+    program: str = ""
 
     @property
     def traces(self) -> tuple[Trace, ...]:
@@ -45,6 +47,7 @@ class TimedReport:
     attribution: Attribution
     batch_label: str
     steps: StepReport | None = None
+    program: str = ""
 
 
 def time_report(
@@ -53,6 +56,7 @@ def time_report(
     *,
     by_time: bool = False,
     steps: StepReport | None = None,
+    program: str = "",
 ) -> TimedReport:
     """Measure the ranges of one report, which may hold no batch.
 
@@ -65,6 +69,8 @@ def time_report(
         As `range_times.time_ranges`.
     steps : StepReport, optional
         The steps of the same report, whose ranks the ranges are given.
+    program : str
+        Name of the program that recognized it.
 
     Raises
     ------
@@ -75,7 +81,7 @@ def time_report(
         raise ValueError("expected a whole trace; got a trimmed one: analyze with whole=True")
     rank_of = steps.rank_of if steps else None
     times = time_ranges(trace, batch_label, by_time=by_time, rank_of=rank_of)
-    return TimedReport(trace, *times, batch_label, steps)
+    return TimedReport(trace, *times, batch_label, steps, program)
 
 
 def time_run(
@@ -102,7 +108,7 @@ def assemble(members: Sequence[TimedReport], *, label: str) -> Run:
     ranks = tuple(int(r) for r in np.unique(times.rank[inside]))
     parts = tuple((m.trace, m.attribution) for m in members)
     steps = tuple(m.steps for m in members if m.steps is not None)
-    return Run(label, parts, times, ranks, batch_label, steps)
+    return Run(label, parts, times, ranks, batch_label, steps, members[0].program)
 
 
 def batch_seconds(run: Run) -> npt.NDArray[np.float64]:
