@@ -44,6 +44,11 @@ def test_listed_names_and_words_may_change_and_no_others() -> None:
     ]
 
 
+def test_values_that_follow_one_another_are_a_list() -> None:
+    assert list(compare_files("a.json", '{"p": 1}\n{"p": 2}', '[{"p": 1}, {"p": 2}]', EXACT)) == []
+    assert len(list(compare_files("a.json", '{"p": 1}\n{"p": 2}', '[{"p": 1}]', EXACT))) == 1
+
+
 def test_a_tolerance_holds_where_its_pattern_is_found() -> None:
     rules = Rules(tolerances={r"\.p_value": 1e-9})
     near = 0.03 * (1 + 1e-10)
