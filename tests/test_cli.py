@@ -193,7 +193,7 @@ def test_formulas(tmp_path: Path) -> None:
     assert "PyTorch" in succeeds("formulas", "--workload", EXAMPLE, "--set", "B=300", "-p", "2")
     values = ["-D", "784", "-H", "512", "-C", "10", "-B", "3000", "-p", "2", "--dtype", "float32"]
     assert len(succeeds("formulas", *values)) > len(text)
-    assert "wanted a value of D" in fails(5, "formulas", "-B", "3000")
+    assert "expected a value of D" in fails(5, "formulas", "-B", "3000")
 
 
 # --- help
