@@ -9,7 +9,7 @@ from typing import Final, Literal, Protocol, Self
 import numpy as np
 
 Clock = Literal["host", "gpu"]
-Role = Literal["", "launches", "computes", "waits", "optional"]
+Role = Literal["", "launches", "computes", "waits", "follows", "optional"]
 Route = Literal["blocking", "queued", "replayed"]
 """How the host and the GPU take turns: the host waits for the GPU, queues, or replays a graph."""
 
@@ -73,9 +73,10 @@ class Part:
     clock : {'host', 'gpu'}
     amounts : mapping of str to float
         Keys of `UNITS`.
-    role : {'', 'launches', 'computes', 'waits', 'optional'}
-        Where the host waits for the GPU: parts that launch kernels, these kernels, and the part in
-        which the host waits for them. 'optional' takes no time in some runs.
+    role : {'', 'launches', 'computes', 'waits', 'follows', 'optional'}
+        Where the host waits for the GPU: parts that launch kernels, these kernels, the part in
+        which the host waits for them, and those at the end of the batch. 'optional' takes no time
+        in some runs.
     """
 
     name: str

@@ -112,6 +112,7 @@ _Phases = list[tuple[str, float, float, str]]
 def _blocking(timed: Sequence[_Timed]) -> _Phases:
     """The host launches, waits for the GPU where it is behind, copies, sums, copies, launches."""
     host = [t for t in timed if t.part.clock == "host"]
+    host.sort(key=lambda t: t.part.role == "follows")
     gpu = [t for t in timed if t.part.role == "computes"]
     launched = sum(t.seconds for t in host if t.part.role == "launches")
     computed = sum(t.seconds for t in gpu)

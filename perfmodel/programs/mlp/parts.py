@@ -39,7 +39,6 @@ def mlp_parts(case: Case, alone: Alone | None = None) -> tuple[Part, ...]:
     parts = [*_images(case), *_products(case), *_host(case)]
     if case.route == "blocking":
         parts += _through_host(case)
-        parts.sort(key=lambda p: (p.phase == BETWEEN, p.phase == "step"))
     else:
         parts += _on_device(case, parts)
     return tuple(parts if alone is None else (part_alone(part, case, alone) for part in parts))
@@ -136,11 +135,11 @@ def _host(case: Case) -> list[Part]:
         Part("launch forward", kind, "forward", "host", work, "launches"),
         Part("launch backward", kind, "backward", "host", work | sums, "launches"),
         *(
-            [Part("launch step", kind, "step", "host", _launches(case, images=False))]
+            [Part("launch step", kind, "step", "host", _launches(case, images=False), "follows")]
             if s["transport"] != "peer"
             else []
         ),
-        Part("between", kind, BETWEEN, "host", {"batches": 1.0}),
+        Part("between", kind, BETWEEN, "host", {"batches": 1.0}, "follows"),
     ]
 
 
