@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import ModelError
-from perfmodel.machines.link import Link, bus_bytes_per_s
+from perfmodel.machines.machine import Link, bus_bytes_per_s
 from perfmodel.models.collectives import Cost, algorithms, cheapest, cost, fit_link
 
 Arrays = list[npt.NDArray[np.int64]]

@@ -32,7 +32,7 @@ FLAGS: Final = ("--transport", "--data-on", "--overlap", "--gemm", "--math", "--
 
 STILL: Final = {
     "analysis/counters.py", "analysis/memory.py", "analysis/question.py", "analysis/splits.py",
-    "analysis/study.py", "commands/_options.py", "commands/formulas.py", "commands/predict.py",
+    "analysis/scaling.py", "commands/_options.py", "commands/formulas.py", "commands/predict.py",
     "machines/doctor/gpu.py", "machines/doctor/host.py", "readers/run_records.py",
     "render/predict.py", "render/splits.py", "workloads/spec.py",
 }  # fmt: skip

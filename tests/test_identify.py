@@ -244,8 +244,8 @@ def test_given_ranks_scale_the_batch_that_the_copies_tell(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"B": 3001}, "wanted B divisible by p"),
-        ({"B": 1}, "wanted p of at most B"),
+        ({"B": 3001}, "expected B divisible by p"),
+        ({"B": 1}, "expected p of at most B"),
         ({"B": 0}, "whole number from 1"),
         ({"p": 0}, "whole number from 1"),
         ({"p": "2"}, "whole number from 1"),

@@ -14,8 +14,7 @@ from benchmarks.memory import mlp as memory_mlp
 from benchmarks.memory import report as memory_report
 from benchmarks.utilization import __main__ as utilization
 from benchmarks.utilization import report as utilization_report
-from perfmodel.machines.gpu_samples import series_of
-from perfmodel.machines.sampler import Reading
+from perfmodel.machines.gpu_samples import Reading, series_of
 
 REPORTS = (memory_report, utilization_report)
 

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import ModelError
-from perfmodel.machines.link import Link
-from perfmodel.machines.machine import named
+from perfmodel.machines.machine import Link, named
 from perfmodel.models.paleo import (
     SCHEMES,
     Platform,

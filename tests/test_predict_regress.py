@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.models.regress import fit, measured_space, nonnegative, spread
+from perfmodel.models.terms import fit, measured_space, nonnegative, spread
 
 SIZES = np.array([1e5, 4e5, 1.6e6, 6.4e6, 2.5e7])
 TRUE = np.array([2e-5, 1e-10])

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer_helpers import flags, run_alone, small
 
-from perfmodel.analysis.bandwidth import links, of_launches, of_machine
 from perfmodel.analysis.measure import Launch, launch_of_record, launches_of
-from perfmodel.analysis.study import study
+from perfmodel.analysis.scaling import links, of_launches, of_machine, study
 from perfmodel.base.errors import ModelError, ReportError
 from perfmodel.machines.measure.measurement import load
 from perfmodel.models.scaling_laws import amdahl, fit, gustafson, karp_flatt, weak_fraction
@@ -137,7 +136,7 @@ def test_launches_whose_batch_is_unknown_scale_strongly() -> None:
 
 
 def test_launches_that_differ_in_more_than_ranks_are_refused() -> None:
-    with pytest.raises(ModelError, match=r"found p1 \(p=1\), p2 \(p=2\); give such reports"):
+    with pytest.raises(ModelError, match=r"got p1 \(p=1\), p2 \(p=2\); give such reports"):
         study([launch(1, 8.0), launch(2, 5.0, graph="yes")])
     with pytest.raises(ModelError, match="got none"):
         study([])

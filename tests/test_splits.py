@@ -13,7 +13,7 @@ from partitioned_mlp import Simulation, problem, sequential
 from perfmodel.analysis.splits import override, rank_splits, sizes_of
 from perfmodel.base.document import plain
 from perfmodel.base.errors import ModelError, WorkloadError
-from perfmodel.machines.link import Link
+from perfmodel.machines.machine import Link
 from perfmodel.programs.mlp.mlp import mlp
 from perfmodel.programs.mlp.splits import (
     DOCUMENT,

@@ -21,9 +21,16 @@ from hypothesis import strategies as st
 
 from perfmodel.analysis.analyze import analyze
 from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError
-from perfmodel.machines.gpu_samples import COUNTERS, read_series, series_of, to_csv
-from perfmodel.machines.record import Recorder, record_command
-from perfmodel.machines.sampler import NvmlSampler, Reading
+from perfmodel.machines.gpu_samples import (
+    COUNTERS,
+    NvmlSampler,
+    Reading,
+    Recorder,
+    read_series,
+    record_command,
+    series_of,
+    to_csv,
+)
 from perfmodel.programs.findings import idle_advice
 from perfmodel.programs.mlp.advice import IDLE_CAUSES, actions_of
 from perfmodel.programs.program import Options

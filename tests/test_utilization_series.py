@@ -16,9 +16,14 @@ from cli_helpers import fails, perfmodel, succeeds
 from test_utilization import BASE, Steady
 
 from perfmodel.base.errors import SchemaError
-from perfmodel.machines.gpu_samples import COUNTERS, read_series, series_of, to_csv
-from perfmodel.machines.record import record_command
-from perfmodel.machines.sampler import Reading
+from perfmodel.machines.gpu_samples import (
+    COUNTERS,
+    Reading,
+    read_series,
+    record_command,
+    series_of,
+    to_csv,
+)
 from perfmodel.render.plot.lines import broken
 
 HEADER = ",".join(("time_s", "gpu", *COUNTERS))

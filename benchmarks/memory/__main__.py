@@ -161,7 +161,7 @@ def with_fits(found: dict[str, Any]) -> dict[str, Any]:
 
 def gpu_name() -> str | None:
     """Name of the GPU, as NVML has it."""
-    from perfmodel.machines.sampler import NvmlSampler
+    from perfmodel.machines.gpu_samples import NvmlSampler
 
     try:
         return NvmlSampler([0]).names()[0]

@@ -39,7 +39,7 @@ class Pool:
             return
         import cupy
 
-        from perfmodel.machines.sampler import NvmlSampler
+        from perfmodel.machines.gpu_samples import NvmlSampler
 
         self._pool: Any = cupy.get_default_memory_pool()
         self._nvml = NvmlSampler([0], pcie=False)

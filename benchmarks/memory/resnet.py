@@ -97,7 +97,7 @@ def main() -> None:
     budget_s, device = float(sys.argv[1]), torch.device(sys.argv[2])
     began, nvml = time.perf_counter(), None
     if device.type == "cuda":
-        from perfmodel.machines.sampler import NvmlSampler
+        from perfmodel.machines.gpu_samples import NvmlSampler
 
         nvml = NvmlSampler([0], pcie=False)
         before = nvml.sample()[0].memory_used_bytes

@@ -19,9 +19,8 @@ from studies.ddp_errata import errata
 from benchmarks.common import folders
 from benchmarks.common.pages import markdown, put_parts
 from benchmarks.scaling import resnet as scaling_resnet
-from perfmodel.analysis.bandwidth import Bandwidth, of_launches, of_machine
 from perfmodel.analysis.measure import Launch, launches_of
-from perfmodel.analysis.study import Series, Study, study
+from perfmodel.analysis.scaling import Bandwidth, Series, Study, of_launches, of_machine, study
 from perfmodel.base.table import render
 from perfmodel.machines.measure.measurement import load
 from perfmodel.models.scaling_laws import fit, karp_flatt, weak_fraction

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.common.pages import markdown
-from perfmodel.analysis.bandwidth import Bandwidth
+from perfmodel.analysis.scaling import Bandwidth
 from perfmodel.models.scaling_laws import fit
 
 NET: Final = "resnet18"

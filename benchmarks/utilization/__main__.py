@@ -27,9 +27,15 @@ from typing import Any
 
 from benchmarks.common import folders, results
 from benchmarks.common.processes import ENVIRONMENT
-from perfmodel.machines.gpu_samples import COUNTERS, Series, to_csv
-from perfmodel.machines.record import Recorder
-from perfmodel.machines.sampler import NvmlSampler, Reading, Sampler
+from perfmodel.machines.gpu_samples import (
+    COUNTERS,
+    NvmlSampler,
+    Reading,
+    Recorder,
+    Sampler,
+    Series,
+    to_csv,
+)
 
 RUNGS = {
     "document": ["--transport", "host"],

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 
 from perfmodel.base.errors import ModelError
-from perfmodel.machines.link import bus_bytes_per_s
+from perfmodel.machines.machine import bus_bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)

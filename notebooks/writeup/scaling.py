@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from studies import ddp
 
-from perfmodel.analysis.bandwidth import Bandwidth
-from perfmodel.analysis.study import Study
+from perfmodel.analysis.scaling import Bandwidth, Study
 from perfmodel.base.table import Column, Table
 from perfmodel.models.scaling_laws import amdahl, fit, karp_flatt, weak_fraction
 from perfmodel.render.scaling import picture

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 
 from perfmodel.analysis.result import RangeRow, RunAnalysis
 from perfmodel.base.errors import ModelError, WorkloadError
-from perfmodel.machines.link import Link
+from perfmodel.machines.machine import Link
 from perfmodel.models.collectives import cost, fit_link
 from perfmodel.programs.mlp.splits import (
     Crossings,

@@ -112,7 +112,7 @@ def _network(name: str, pixels: int | None) -> Any:
 
 
 def _with_exchange(said: Any, machine: Any, options: dict[str, Any]) -> Any:
-    from perfmodel.machines.link import Link
+    from perfmodel.machines.machine import Link
     from perfmodel.models.paleo import exchanges
     from perfmodel.render.layers import totals
 

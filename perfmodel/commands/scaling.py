@@ -29,8 +29,7 @@ def scaling(
     run.json`; several launches of the same are put together, and intervals then hold what launches
     differ by. Reports also tell communication from computing, and all-reduces by size.
     """
-    from perfmodel.analysis.bandwidth import of_launches, of_machine
-    from perfmodel.analysis.study import study
+    from perfmodel.analysis.scaling import of_launches, of_machine, study
     from perfmodel.machines.measure.measurement import load
     from perfmodel.render.scaling import picture, result
 

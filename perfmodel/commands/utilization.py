@@ -92,9 +92,7 @@ def _samples(
     if not command:
         return None, 0
     from perfmodel.base.files import write_text
-    from perfmodel.machines.gpu_samples import to_csv
-    from perfmodel.machines.record import record_command
-    from perfmodel.machines.sampler import NvmlSampler
+    from perfmodel.machines.gpu_samples import NvmlSampler, record_command, to_csv
 
     sampler = NvmlSampler(options["gpus"] or None)
     series, code = record_command(command, sampler, options["period"])

@@ -1,22 +1,152 @@
-"""Series: samples over time as columns, from and to CSV, cut to windows and averaged."""
+"""GPU samples: NVML read in a thread while something runs, as series over time, from and to CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-from collections.abc import Sequence
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from perfmodel.base.arrays import Int64
-from perfmodel.base.errors import ReportError, SchemaError
+from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError
 from perfmodel.base.files import check_path
-from perfmodel.machines.sampler import Reading
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One GPU at one moment; None is what it does not tell.
+
+    Attributes
+    ----------
+    gpu : int
+        NVML's index.
+    gpu_percent : float or None
+        Share of the last sampling period (1/6 s to 1 s, by product) in which one or more kernels
+        ran: nvmlUtilization_t of the NVML API reference. A kernel of one thread counts as much as
+        one that fills the GPU.
+    memory_percent : float or None
+        Share of that period in which device memory was read or written.
+    memory_used_bytes : float or None
+        Of all processes, context and driver included.
+    sm_clock_hz, power_w : float or None
+    pcie_tx_bytes_per_s, pcie_rx_bytes_per_s : float or None
+        Sent and received by the GPU, over the 20 ms before.
+    """
+
+    gpu: int
+    gpu_percent: float | None = None
+    memory_percent: float | None = None
+    memory_used_bytes: float | None = None
+    sm_clock_hz: float | None = None
+    power_w: float | None = None
+    pcie_tx_bytes_per_s: float | None = None
+    pcie_rx_bytes_per_s: float | None = None
+
+
+class Sampler(Protocol):
+    """Reads all GPUs that it watches."""
+
+    def sample(self) -> Sequence[Reading]:
+        """Read every GPU once, now."""
+
+
+class NvmlSampler:
+    """NVML through the package nvidia-ml-py.
+
+    Parameters
+    ----------
+    gpus : sequence of int, optional
+        NVML's indices; all GPUs by default.
+    pcie : bool
+        Also ask for PCIe throughput, which takes NVML 20 ms a counter.
+
+    Raises
+    ------
+    PerfmodelError
+        If the package, the driver's library or a GPU is missing.
+    """
+
+    def __init__(self, gpus: Sequence[int] | None = None, *, pcie: bool = True) -> None:
+        try:
+            import pynvml
+        except ImportError as error:
+            raise PerfmodelError(
+                "expected NVML to sample the GPUs; got no package nvidia-ml-py; run: "
+                "pip install nvidia-ml-py"
+            ) from error
+        self._nvml: Any = pynvml
+        try:
+            pynvml.nvmlInit()
+            count = pynvml.nvmlDeviceGetCount()
+        except pynvml.NVMLError as error:
+            raise PerfmodelError(
+                f"expected NVML to sample the GPUs; got the package, but it says: {error}; run "
+                f"where nvidia-smi lists a GPU"
+            ) from error
+        chosen = list(range(count)) if gpus is None else list(gpus)
+        beyond = [gpu for gpu in chosen if not 0 <= gpu < count]
+        if beyond or not chosen:
+            raise PerfmodelError(
+                f"expected GPU {beyond[0] if beyond else 0}; NVML lists {count}, numbered from 0; "
+                f"see nvidia-smi -L"
+            )
+        self._handles = {gpu: pynvml.nvmlDeviceGetHandleByIndex(gpu) for gpu in chosen}
+        self._pcie = pcie
+
+    def names(self) -> dict[int, str]:
+        """Return the names of the GPUs."""
+        return {gpu: self._name(handle) for gpu, handle in self._handles.items()}
+
+    def sample(self) -> Sequence[Reading]:
+        """Read every GPU once; a counter that this GPU does not have is None."""
+        return [self._read(gpu, handle) for gpu, handle in self._handles.items()]
+
+    def _read(self, gpu: int, handle: Any) -> Reading:
+        nvml, ask = self._nvml, self._ask
+        rates = ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+        memory = ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        clock = ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
+        power = ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        sent = received = None
+        if self._pcie:
+            through, out, back = (
+                nvml.nvmlDeviceGetPcieThroughput,
+                nvml.NVML_PCIE_UTIL_TX_BYTES,
+                nvml.NVML_PCIE_UTIL_RX_BYTES,
+            )
+            sent, received = ask(lambda: through(handle, out)), ask(lambda: through(handle, back))
+        return Reading(
+            gpu=gpu,
+            gpu_percent=None if rates is None else float(rates.gpu),
+            memory_percent=None if rates is None else float(rates.memory),
+            memory_used_bytes=None if memory is None else float(memory.used),
+            sm_clock_hz=None if clock is None else clock * 1e6,
+            power_w=None if power is None else power * 1e-3,
+            pcie_tx_bytes_per_s=None if sent is None else sent * 1e3,
+            pcie_rx_bytes_per_s=None if received is None else received * 1e3,
+        )
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        try:
+            return question()
+        except self._nvml.NVMLError:
+            return None
+
+    def _name(self, handle: Any) -> str:
+        name = self._nvml.nvmlDeviceGetName(handle)
+        return name.decode() if isinstance(name, bytes) else str(name)
+
 
 Floats = npt.NDArray[np.float64]
 
@@ -199,3 +329,102 @@ def _finite(cell: str) -> float:
     if not 0 <= value < math.inf:
         raise ValueError(f"{cell!r}, not a finite number of at least 0")
     return value
+
+
+_OF_SIGNALS: Final = 128
+"""A shell's exit code of what a signal ended, less the signal's number."""
+
+
+class Recorder:
+    """Samples from the block's beginning to its end.
+
+    Parameters
+    ----------
+    sampler : Sampler
+    period_s : float
+        From one sample's start to the next one's; a sampler that takes longer is asked again at
+        once.
+
+    Examples
+    --------
+    >>> with Recorder(sampler, 0.1) as recorder:  # doctest: +SKIP
+    ...     train()
+    >>> recorder.series()  # doctest: +SKIP
+    """
+
+    def __init__(self, sampler: Sampler, period_s: float = 0.1) -> None:
+        self._sampler, self._period_s = sampler, period_s
+        self._samples: list[tuple[float, Reading]] = []
+        self._stopped = threading.Event()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+        self._started = 0.0
+
+    def __enter__(self) -> Self:
+        self._started = time.perf_counter()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Time since the block's beginning: the clock of the series."""
+        return time.perf_counter() - self._started
+
+    def series(self) -> Series:
+        """Return what was sampled.
+
+        Raises
+        ------
+        PerfmodelError
+            If the sampler failed before it gave anything.
+        """
+        if self._failure is not None and not self._samples:
+            raise PerfmodelError(
+                f"expected samples of the GPUs; the sampler says: {self._failure}; check nvidia-smi"
+            ) from self._failure
+        return series_of(self._samples)
+
+    def _run(self) -> None:
+        while True:
+            at = self.elapsed_s
+            try:
+                readings = self._sampler.sample()
+            except Exception as error:  # in a thread nobody else would hear of it
+                self._failure = error
+                return
+            self._samples += [(at, reading) for reading in readings]
+            if self._stopped.wait(max(0.0, self._period_s - (self.elapsed_s - at))):
+                return
+
+
+def record_command(command: Sequence[str], sampler: Sampler, period_s: float) -> tuple[Series, int]:
+    """Run a command to its end under a recorder; return the series and its exit code.
+
+    The command has this process's terminal, environment and signals. An interrupt (Ctrl-C) ends the
+    command, not the recording: what was sampled until then is returned.
+
+    Raises
+    ------
+    PerfmodelError
+        If the command cannot be started, or nothing could be sampled.
+    """
+    with Recorder(sampler, period_s) as recorder:
+        try:
+            code = subprocess.run(list(command), check=False).returncode
+        except KeyboardInterrupt:
+            code = -signal.SIGINT
+        except OSError as error:
+            raise PerfmodelError(
+                f"expected to start {command[0]!r}; got: {error.strerror or error}; check its name "
+                f"and the PATH"
+            ) from error
+    return recorder.series(), code if code >= 0 else _OF_SIGNALS - code

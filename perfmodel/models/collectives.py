@@ -15,7 +15,7 @@ from typing import Final, get_args
 import numpy as np
 
 from perfmodel.base.errors import ModelError
-from perfmodel.machines.link import Collective, Link
+from perfmodel.machines.machine import Collective, Link
 
 
 @dataclass(frozen=True, slots=True)

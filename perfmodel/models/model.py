@@ -15,8 +15,7 @@ from perfmodel.base.errors import ModelError
 from perfmodel.base.escape import escape_json, printable
 from perfmodel.base.files import write_text
 from perfmodel.models.part import UNITS, Alone
-from perfmodel.models.regress import Floats
-from perfmodel.models.terms import USUAL_NOISE, Term
+from perfmodel.models.terms import USUAL_NOISE, Floats, Term
 
 VERSION: Final = 3
 """Version of the file format; other versions are refused."""

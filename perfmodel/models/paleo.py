@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from perfmodel.base.errors import ModelError
-from perfmodel.machines.link import Link
-from perfmodel.machines.machine import Machine
+from perfmodel.machines.machine import Link, Machine
 from perfmodel.models.collectives import Cost as Exchanged
 from perfmodel.models.collectives import cost
 from perfmodel.workloads.layers import Cost, Net, Placed, costs

@@ -7,9 +7,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import perfmodel
-from perfmodel.analysis.bandwidth import Bandwidth, links
 from perfmodel.analysis.measure import Split
-from perfmodel.analysis.study import Series, Study
+from perfmodel.analysis.scaling import Bandwidth, Series, Study, links
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si

@@ -15,8 +15,7 @@ import numpy as np
 from perfmodel.base.errors import ModelError
 from perfmodel.base.escape import printable
 from perfmodel.base.files import write_text
-from perfmodel.machines.link import Link
-from perfmodel.machines.machine import SECTIONS, Figure, Machine, named
+from perfmodel.machines.machine import SECTIONS, Figure, Link, Machine, named
 
 KINDS: Final = ("copy", "mpi_allreduce", "nccl_allreduce")
 MEMORIES: Final = ("pinned", "pageable", "host", "device")

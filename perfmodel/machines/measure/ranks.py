@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from perfmodel.base.errors import PerfmodelError
-from perfmodel.machines.link import bus_bytes_per_s
-from perfmodel.machines.machine import Figure
+from perfmodel.machines.machine import Figure, bus_bytes_per_s
 from perfmodel.machines.measure.measurement import Found, Series, Spread
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 
 from perfmodel.base.units import DTYPE_BYTES
 from perfmodel.programs.identify import Identity, read_mark
-from perfmodel.programs.mlp.case import SETTINGS
+from perfmodel.programs.mlp.case import ON_DEVICE, SETTINGS
 from perfmodel.readers.trace import MEMCPY, MPI_SOURCES, NULL
 from perfmodel.timing.run import Run
 from perfmodel.workloads.work import LARGEST
@@ -31,9 +31,6 @@ COMPARED_SETTINGS: Final = (
 """Keys of the configuration mark that change how a batch runs, but not what it computes."""
 
 _FUSED_STEP: Final = "the kernel that sums also updates the weights (--transport peer)"
-
-WITHOUT_MPI: Final = ("nccl", "peer", "none")
-"""Transports whose batches call no MPI."""
 
 _PEAKS: Final = {2: "float16_tensor", 4: "float32", 8: "float64"}
 _MATHS: Final = {"tf32": "tf32_tensor", "tf32x3": "tf32x3_tensor"}
@@ -88,7 +85,7 @@ def identify(run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
         config=config,
         settings={name: str(config.get(name)) for name in COMPARED_SETTINGS},
         uses_gpu=config.get("backend") != "numpy",
-        uses_mpi=config.get("transport") not in WITHOUT_MPI,
+        uses_mpi=config.get("transport") not in ON_DEVICE,
         inseparable=_FUSED_STEP if config.get("transport") == "peer" else "",
         synchronizes=config.get("sync_ranges") is True,
         overlaps=bool(config.get("overlap")) or config.get("transport") == "chunked",
@@ -244,4 +241,4 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
 
 def only_queues(config: Mapping[str, Any]) -> bool:
     """Whether the host only queues batches on the GPU, so that its own times tell nothing."""
-    return config.get("transport") in WITHOUT_MPI and config.get("backend") != "numpy"
+    return config.get("transport") in ON_DEVICE and config.get("backend") != "numpy"

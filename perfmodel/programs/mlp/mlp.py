@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, get_args
 
 from perfmodel.base.errors import WorkloadError
+from perfmodel.programs.mlp.case import TRANSPORTS
 from perfmodel.programs.mlp.mlp_ranges import (
     COPY,
     GRAPH,
@@ -44,12 +45,6 @@ PHASES: Final = {
 """By counting, the parts of a batch that its formulas cover, where the run has them."""
 
 _SOURCE: Final = "CME 213 final project, Questions 2.3 to 2.6; see docs/model.md"
-_THROUGH: Final[Mapping[str, Transport]] = {
-    "cuda-aware": "mpi",
-    "nccl": "nccl",
-    "peer": "peer",
-    "none": "none",
-}
 _NAMES: Final = {"nccl": ", NCCL", "peer": ", GPU to GPU"}
 
 
@@ -153,7 +148,8 @@ def as_it_ran(workload: Workload, config: Mapping[str, Any]) -> Workload:
     if workload.source != _SOURCE or not config:
         return workload
     on_gpu = config.get("backend") != "numpy"
-    transport = _THROUGH.get(str(config.get("transport")), "host")
+    row = TRANSPORTS.get(str(config.get("transport")))
+    transport: Transport = row.links if row is not None else "host"
     fused: Fused = "no"
     if on_gpu and config.get("gemm") == "fused":  # cuBLAS, which multiplies TF32, has no sigmoid
         fused = "products" if config.get("math") == "tf32" else "all"

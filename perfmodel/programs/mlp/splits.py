@@ -13,7 +13,7 @@ from math import prod
 from typing import Final, Literal
 
 from perfmodel.base.errors import WorkloadError
-from perfmodel.machines.link import Collective, Link
+from perfmodel.machines.machine import Collective, Link
 from perfmodel.models.collectives import cost
 from perfmodel.workloads.work import Symbol
 
