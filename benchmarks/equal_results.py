@@ -115,6 +115,7 @@ class Rules(NamedTuple):
     reworded: Mapping[str, str] = {}
     tolerances: Mapping[str, float] = {}
     only_numbers: bool = False  # of text, words are not compared
+    more: bool = False  # keys, columns and files that only the after has are no differences
 
     def key(self, key: str) -> str:
         """How a key or a column is called after."""
@@ -172,7 +173,7 @@ def compare(before: Any, after: Any, rules: Rules, path: str = "") -> Iterator[D
     """Differences of two JSON values, depth first; keys of an object in any order."""
     if isinstance(before, dict) and isinstance(after, dict):
         renamed = {rules.key(key): value for key, value in before.items()}
-        for key in dict.fromkeys((*renamed, *after)):
+        for key in renamed if rules.more else dict.fromkeys((*renamed, *after)):
             values = renamed.get(key, ABSENT), after.get(key, ABSENT)
             yield from compare(*values, rules, f"{path}.{key}")
     elif isinstance(before, list) and isinstance(after, list):
@@ -233,6 +234,8 @@ def compare_files(name: str, before: str, after: str, rules: Rules) -> Iterator[
         values[0] = [
             [rules.key(cell) for cell in row] if isinstance(row, list) else row for row in values[0]
         ]
+        if rules.more and values[1]:
+            values[1][0] = [column for column in values[1][0] if column in values[0][0]]
     yield from compare(values[0], values[1], rules, name)
 
 
@@ -331,7 +334,7 @@ def compare_cases(
     kinds: Counter[str] = Counter()
     for name in names:
         old, new = (_files(root / name, rules) for root in (before, after))
-        for file in sorted({*old, *new}):
+        for file in sorted(old if rules.more else {*old, *new}):
             texts = old.get(file, ABSENT), new.get(file, ABSENT)
             counts.update(files=1, numbers=len(re.findall(r"(?<![\w.])\d+", texts[0])))
             for found in compare_files(f"{name}/{file}", *texts, rules):
@@ -368,6 +371,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help="keeps the results of BEFORE")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the results of AFTER")
+    parser.add_argument("--more", action="store_true", help="AFTER may have more keys and files")
     parser.add_argument("--numbers-only", action="store_true", help="ignore words of text")
     parser.add_argument("--shown", type=int, default=2, help="differences of a kind to print")
     parser.add_argument("--jobs", type=int, default=2)
@@ -388,7 +392,7 @@ def main() -> int:
         after = Path(tempfile.mkdtemp(dir=given.keep)) if given.keep else Path(scratch, "after")
         run(inputs, given.python_before, inputs, cases, before, given.jobs)
         run(given.after.resolve(), given.python_after, inputs, changed, after, given.jobs)
-        rules = Rules(RENAMED, REWORDED, TOLERANCES, given.numbers_only)
+        rules = Rules(RENAMED, REWORDED, TOLERANCES, given.numbers_only, given.more)
         counts = compare_cases(list(cases), before, after, rules, given.shown)
     seconds = time.monotonic() - started
     print(", ".join(f"{counts[what]} {what}" for what in COUNTED) + f"; {seconds:.0f} s")

@@ -44,6 +44,16 @@ def test_listed_names_and_words_may_change_and_no_others() -> None:
     ]
 
 
+def test_more_keys_and_columns_may_be_allowed_but_not_fewer() -> None:
+    more = Rules(more=True)
+    assert lines({"p": 1}, {"p": 1, "q": 2}, more) == []
+    assert lines({"p": 1}, {"p": 3, "q": 2}, more) == ["a.json.p: 1 -> 3"]
+    assert lines({"p": 1, "q": 2}, {"p": 1}, more) == ["a.json.q: 2 -> (absent)"]
+    assert list(compare_files("a.csv", "p,r\n1,3\n", "p,q,r\n1,2,3\n", more)) == []
+    assert len(list(compare_files("a.csv", "p,r\n1,3\n", "p,q,r\n1,2,4\n", more))) == 1
+    assert list(compare_files("a.csv", "p,r\n1,3\n", "p,q\n1,3\n", more))
+
+
 def test_values_that_follow_one_another_are_a_list() -> None:
     assert list(compare_files("a.json", '{"p": 1}\n{"p": 2}', '[{"p": 1}, {"p": 2}]', EXACT)) == []
     assert len(list(compare_files("a.json", '{"p": 1}\n{"p": 2}', '[{"p": 1}]', EXACT))) == 1
