@@ -103,7 +103,7 @@ def analyze(
     fit : str or int, optional
         Label or index of the run that fits the roofline; the first that can by default.
     **symbols : int
-        Values of symbols (D, H, C, B, p, b) that the reports do not tell, or that override them.
+        Values of symbols (D, H, C, B, p, b) that the reports do not hold, or that override them.
 
     Raises
     ------

@@ -24,7 +24,7 @@ def test_exit_code_1_an_output_cannot_be_written(report: Path, tmp_path: Path) -
     (tmp_path / "file").write_text("mine")
     said = fails(1, "analyze", report, "--no-plots", "-o", tmp_path / "file")
     assert "a file of that name; choose another path" in said
-    assert "found an Nsight Systems report" in fails(1, "analyze", report, "--db", report)
+    assert "got an Nsight Systems report" in fails(1, "analyze", report, "--db", report)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_exit_code_4_the_report_lacks_what_is_needed(
 ) -> None:
     assert "cuda_api_sum wants" in fails(4, "stats", bare, "--report", "cuda_api_sum")
     said = fails(4, "analyze", bare, "--batch-range", EVIL)
-    assert "found 'batch iteration'" in said
+    assert "got 'batch iteration'" in said
     fails(4, "analyze", evil, "--batch-range", "nosuch")
     fails(4, "analyze", bare, "--warmup", "9" * 30)
     with closing(sqlite3.connect(tmp_path / "other.sqlite")) as db:
@@ -82,12 +82,12 @@ def test_exit_code_4_the_report_lacks_what_is_needed(
 
 
 def test_exit_code_5_the_workload_is_impossible(report: Path, bare: Path, tmp_path: Path) -> None:
-    assert "wanted B divisible by p" in fails(5, "analyze", report, "-B", "3001")
+    assert "expected B divisible by p" in fails(5, "analyze", report, "-B", "3001")
     assert "has no symbol 'Q'" in fails(5, "analyze", report, "--set", "Q=1")
     assert "give: --hidden-size H" in fails(
         5, "analyze", bare, *["-D", "784", "-C", "10", "-B", "100"]
     )
-    assert "wanted --fit to name one of the runs r" in fails(5, "analyze", report, "--fit", "s")
+    assert "expected --fit to name one of the runs r" in fails(5, "analyze", report, "--fit", "s")
     assert "check the path" in fails(5, "analyze", report, "--workload", tmp_path / "no.toml")
     (tmp_path / "w.toml").write_text(
         "[symbols]\n[ranges.forward]\nflops = \"__import__('os').system('true')\"\n"
@@ -98,7 +98,7 @@ def test_exit_code_5_the_workload_is_impossible(report: Path, bare: Path, tmp_pa
 
 def test_exit_code_6_no_roofline_can_be_fitted(report: Path, bare: Path) -> None:
     said = fails(6, "analyze", report, bare, "--fit", "bare")
-    assert "wanted a roofline fitted on bare; found no P_flops" in said
+    assert "expected a roofline fitted on bare; got no P_flops" in said
 
 
 def test_an_error_writes_nothing(

@@ -85,7 +85,7 @@ def test_a_report_is_no_different_from_itself(base: Path) -> None:
     assert {r.verdict for r in found.rows} == {"within noise"}
     assert "base.sqlite is on both sides: no difference can show" in found.warnings
     assert found.differences == ()
-    assert "changed  nothing that the reports tell" in result(found).render()
+    assert "changed  nothing that the reports show" in result(found).render()
 
 
 def test_the_slowest_rank_counts(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_errors_say_wanted_found_and_what_to_do(
     with pytest.raises(PerfmodelError) as caught:
         write_text(tmp_path / name, "x")
     message = str(caught.value)
-    assert message.startswith("wanted to write ")
+    assert message.startswith("expected to write ")
     assert found in message
     assert advice in message
     assert "\n" not in message
@@ -177,7 +177,7 @@ def test_read_only_folder_whoever_runs_the_test(
 
     monkeypatch.setattr(Path, "mkdir", denied)
     with (
-        pytest.raises(PerfmodelError, match=r"found: Permission denied; change its permissions"),
+        pytest.raises(PerfmodelError, match=r"got: Permission denied; change its permissions"),
         staged_folder(tmp_path / "out"),
     ):
         pytest.fail("the block must not run")
@@ -254,7 +254,7 @@ def test_failing_move_is_undone(
 def test_folder_in_the_way_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     before = tree(tmp_path)
-    with pytest.raises(PerfmodelError, match="found: a folder 'b' in its place"):
+    with pytest.raises(PerfmodelError, match="got: a folder 'b' in its place"):
         stage_files(tmp_path, {"a": "1", "b": "1"})
     assert tree(tmp_path) == before
 
@@ -262,7 +262,7 @@ def test_folder_in_the_way_of_a_file(tmp_path: Path) -> None:
 def test_out_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("x")
     with (
-        pytest.raises(PerfmodelError, match="found: a file of that name"),
+        pytest.raises(PerfmodelError, match="got: a file of that name"),
         staged_folder(tmp_path / "out"),
     ):
         pytest.fail("the block must not run")

@@ -501,7 +501,7 @@ def test_save_refuses_what_it_cannot_write(tmp_path: Path) -> None:
     with pytest.raises(PerfmodelError, match="without folders"):
         save(figure, tmp_path, "../a")
     (tmp_path / "file").write_text("")
-    with pytest.raises(PerfmodelError, match="wanted to write"):
+    with pytest.raises(PerfmodelError, match="expected to write"):
         save(figure, tmp_path / "file", "a")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 

@@ -173,7 +173,7 @@ def test_errors_name_the_compressed_file(suffix: str, tmp_path: Path) -> None:
         read(packed.with_name(f"missing{suffix}"))
     folder = packed.with_name(f"folder{suffix}")
     folder.mkdir()
-    with pytest.raises(ReportError, match="found a folder"):
+    with pytest.raises(ReportError, match="got a folder"):
         read(folder)
 
 

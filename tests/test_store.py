@@ -167,7 +167,7 @@ def test_a_file_that_is_no_database_stays_as_it_is(
 def test_a_report_is_no_results_database(analysis: Analysis, tmp_path: Path) -> None:
     """`--db report.sqlite` by mistake must not write into the report."""
     before = (tmp_path / "r.sqlite").read_bytes()
-    with pytest.raises(PerfmodelError, match="found an Nsight Systems report"):
+    with pytest.raises(PerfmodelError, match="got an Nsight Systems report"):
         store.append(analysis, tmp_path / "r.sqlite")
     assert (tmp_path / "r.sqlite").read_bytes() == before
 
@@ -177,7 +177,7 @@ def test_a_view_in_a_table_s_place_is_told(analysis: Analysis, tmp_path: Path, n
     path = tmp_path / "results.db"
     with closing(sqlite3.connect(path)) as db:
         db.execute(f"CREATE VIEW {name} AS SELECT 1 AS run_hash")
-    with pytest.raises(PerfmodelError, match=f"found a view '{name}'.*name another file with --db"):
+    with pytest.raises(PerfmodelError, match=f"got a view '{name}'.*name another file with --db"):
         store.append(analysis, path)
     assert content(path) == {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class PerfmodelError(Exception):
-    """Base of all errors a user can act on: says what was wanted, found, and what to do."""
+    """Base of all errors a user can act on: says what was expected, what it got, and what to do."""
 
     exit_code = 1
 

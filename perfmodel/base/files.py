@@ -164,7 +164,7 @@ def _replace(path: Path, data: bytes, mode: int | None) -> None:
 
 @contextlib.contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turn an OSError into one line: what was wanted, what was found, what to do."""
+    """Turn an OSError into one line: what was expected, what it got, what to do."""
     try:
         yield
     except OSError as error:
@@ -174,7 +174,7 @@ def _explained(path: Path) -> Iterator[None]:
             found, advice = f"no file can be made in {str(path.parent)!r}", "choose another folder"
         elif error.errno == errno.ENOENT:
             found = f"there is no folder {str(path.parent)!r}"
-        message = f"wanted to write {str(path)!r}; found: {found}; {advice}"
+        message = f"expected to write {str(path)!r}; got: {found}; {advice}"
         raise PerfmodelError(message) from error
 
 
@@ -228,6 +228,6 @@ def check_path(path: Path) -> None:
         reason = getattr(error, "strerror", None) or error
         raise ReportError(f"{path}: cannot be read ({reason}); check the path") from error
     if stat.S_ISDIR(mode):
-        raise ReportError(f"{path}: wanted a report, found a folder; name the files inside it")
+        raise ReportError(f"{path}: expected a report; got a folder; name the files inside it")
     if not stat.S_ISREG(mode):
-        raise ReportError(f"{path}: wanted a file, found a pipe or device; copy it to a file first")
+        raise ReportError(f"{path}: expected a file; got a pipe or device; copy it to a file first")

@@ -243,7 +243,7 @@ def _check_workers(client: Client, address: str) -> None:
         ) from error
     if versions != {perfmodel.__version__}:
         raise PerfmodelError(
-            f"--scheduler {address}: wanted workers with perfmodel {perfmodel.__version__}, found "
+            f"--scheduler {address}: expected workers with perfmodel {perfmodel.__version__}; got "
             f"{', '.join(sorted(versions))}; install the same version everywhere"
         )
 

@@ -123,7 +123,7 @@ def _distinct(found: list[Any]) -> list[Any]:
 
 
 def _microbenchmarks(file: Path | None, machine: str) -> tuple[Any, Any]:
-    """What a machine's measurement tells: products by shape, and evidence of other parts."""
+    """What a machine's measurement holds: GEMMs by shape, and evidence of other parts."""
     from perfmodel.base.errors import ModelError
     from perfmodel.machines.measure.measurement import load
     from perfmodel.programs.mlp.microbenchmarks import gemms_alone, microbenchmarks

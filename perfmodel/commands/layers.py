@@ -102,7 +102,7 @@ def _network(name: str, pixels: int | None) -> Any:
         from perfmodel.workloads.foreign import from_onnx
 
         if pixels is not None:
-            raise click.UsageError("--pixels is for torch models; an ONNX file tells its own size")
+            raise click.UsageError("--pixels is for torch models; an ONNX file has its own size")
         return from_onnx(Path(name))
     if pixels is not None:
         raise click.UsageError(

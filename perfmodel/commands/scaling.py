@@ -27,7 +27,7 @@ def scaling(
 
     RUNS are reports of one, two or more ranks, or records of `python -m trainer --record
     run.json`; several launches of the same are put together, and intervals then hold what launches
-    differ by. Reports also tell communication from computing, and all-reduces by size.
+    differ by. Reports also separate communication from computing, and all-reduces by size.
     """
     from perfmodel.analysis.scaling import of_launches, of_machine, study
     from perfmodel.machines.measure.measurement import load

@@ -54,7 +54,7 @@ def timeline(reports: tuple[Path, ...], **options: Any) -> None:
 
     run = _run(reports, options["batch_range"])
     if clocks_differ(run):
-        warn("a report does not tell its UTC time: its rank may be shifted against the others")
+        warn("a report has no UTC time: its rank may be shifted against the others")
     picture = options["fmt"] == "picture"
     batches = _batches(options["batches"])
     if batches is None and picture:

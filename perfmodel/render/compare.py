@@ -128,7 +128,7 @@ def _what(c: Comparison) -> Iterator[str]:
                 f"{launch.warmup} of warm-up, {launch.ranks} rank{'s' * (launch.ranks != 1)}"
             )
     changed = [str(d) for d in c.differences]
-    yield f"changed  {'; '.join(changed) or 'nothing that the reports tell'}"
+    yield f"changed  {'; '.join(changed) or 'nothing that the reports show'}"
 
 
 def _answer(c: Comparison) -> Iterator[str]:

@@ -122,7 +122,7 @@ def table(said: Layers, every: bool = False) -> Table:
         Column("forward_s", "Time fwd", "si", "s"),
         Column("backward_s", "bwd", "si", "s"),
     )
-    # Times take the place of what other columns tell: a screen is so wide.
+    # Times take the place of what other columns say: a screen is so wide.
     hidden = {"forward_s", "backward_s"} if said.where is None else {"output", "macs"}
     shown = [i for i, c in enumerate(columns) if c.key not in hidden]
     image = said.net.image

@@ -63,12 +63,12 @@ def append(analysis: Analysis, path: Path) -> int:
         connection.execute("BEGIN IMMEDIATE")
         if "StringIds" in database.table_names():
             raise PerfmodelError(
-                f"{path}: wanted a results database; found an Nsight Systems report; name another "
+                f"{path}: expected a results database; got an Nsight Systems report; name another "
                 f"file with --db"
             )
         if taken := _OURS & {*database.view_names()}:
             raise PerfmodelError(
-                f"{path}: wanted a results database; found a view {min(taken)!r} in a table's "
+                f"{path}: expected a results database; got a view {min(taken)!r} in a table's "
                 f"place; name another file with --db"
             )
         for key, run in zip(keys, analysis.runs, strict=True):
@@ -149,8 +149,8 @@ def _hash(run: RunAnalysis) -> str:
                     digest.update(block)
         except OSError as error:
             raise PerfmodelError(
-                f"{trace.source}: wanted its hash for the results database; it cannot be read any "
-                f"more ({error.strerror or error}); keep the report where it is"
+                f"{trace.source}: expected its hash for the results database; it cannot be read "
+                f"any more ({error.strerror or error}); keep the report where it is"
             ) from error
         digests.append(digest.hexdigest())
     return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()

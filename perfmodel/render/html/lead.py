@@ -224,7 +224,7 @@ def _interval(rate: Rate) -> str:
 def _ceiling(run: RunAnalysis, name: str) -> tuple[str, float | None]:
     """Name and value of the machine's limit of a rate; None where it is not known.
 
-    The datasheet's NVLink adds both directions up, and so does the document's count of bytes.
+    The datasheet's NVLink adds both directions up, and so does the assignment's count of bytes.
     """
     if run.machine is None:
         return "", None

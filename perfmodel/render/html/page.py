@@ -39,9 +39,9 @@ _NAMES: Final = 11
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the page tells beyond the analysis: of changes, and of a calibrated model.
+    """What the page says beyond the analysis: of changes, and of a calibrated model.
 
-    Each is a text where it cannot be told: why.
+    Each is a text where it cannot be said: why.
     """
 
     what_if: WhatIf | str
@@ -166,7 +166,7 @@ def _roofline(analysis: Analysis) -> Iterator[Block]:
     yield from pictures.roofline(analysis)
     if analysis.points:
         found = tables.points_text(analysis)
-        left_out = ["predicted_s", "measured_s", "model_error"]  # the model section tells them
+        left_out = ["predicted_s", "measured_s", "model_error"]  # the model section has them
         if analysis.fitted.roofline is None:
             left_out += ["roof_flops_per_s", "of_roof"]
         made = grid(found, caption="Measured points", drop=left_out)
@@ -187,8 +187,7 @@ def _environment() -> Any:
         from markupsafe import Markup
     except ImportError as error:
         raise PerfmodelError(
-            "wanted jinja2 to write an HTML report; found that it is not installed; pip install "
-            "jinja2"
+            "expected jinja2 to write an HTML report; got no such package; pip install jinja2"
         ) from error
 
     def shown(value: Any) -> Any:

@@ -44,7 +44,7 @@ def timeline(run: Run, warmup: int) -> Iterator[Block]:
         yield Notice(f"{left_out} more ranks are not drawn: a page has no room for them.", _TRACE)
     if clocks_differ(run):
         yield Notice(
-            "A report does not tell its UTC time: its rank may be shifted against the others.",
+            "A report has no UTC time: its rank may be shifted against the others.",
             "profile all ranks with one nsys, around mpirun",
         )
     yield grid(_lanes_table(lanes, window))
