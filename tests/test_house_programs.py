@@ -31,8 +31,8 @@ SETTINGS: Final = {
 FLAGS: Final = ("--transport", "--data-on", "--overlap", "--gemm", "--math", "--evaluate-every")
 
 STILL: Final = {
-    "analysis/counters.py", "analysis/memory.py", "analysis/question.py", "analysis/splits.py",
-    "analysis/scaling.py", "commands/_options.py", "commands/formulas.py", "commands/predict.py",
+    "analysis/counters.py", "analysis/memory.py", "analysis/scaling.py", "commands/_options.py",
+    "commands/formulas.py", "commands/predict.py",
     "machines/doctor/gpu.py", "machines/doctor/host.py", "readers/run_records.py",
     "render/predict.py", "render/splits.py", "workloads/spec.py",
 }  # fmt: skip

@@ -297,7 +297,7 @@ def parallelisms(full: RunAnalysis, case: Case, model: Model | None) -> Parallel
     if case.sizes["p"] < 2:
         return None
     sizes, ranks = sizes_of(case.sizes)
-    streamed = case.settings["data_on"] != "device"
+    streamed = case.streamed
     data = split(sizes, Grid(B=ranks)).message_bytes
     apart = split(sizes, Grid(H=ranks)).message_bytes
     times: list[float | None] = [None, None]

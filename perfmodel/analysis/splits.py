@@ -9,6 +9,7 @@ from perfmodel.analysis.result import RangeRow, RunAnalysis
 from perfmodel.base.errors import ModelError, WorkloadError
 from perfmodel.machines.machine import Link
 from perfmodel.models.collectives import cost, fit_link
+from perfmodel.programs.mlp.mlp_ranges import COPY, D2H, H2D, REDUCE
 from perfmodel.programs.mlp.splits import (
     Crossings,
     Grid,
@@ -23,8 +24,8 @@ from perfmodel.programs.mlp.splits import (
 )
 from perfmodel.timing.collectives import NCCL, CollectiveGroup
 
-_IMAGES = ("copying images host -> device",)
-_STAGING = ("cudaMemcpyDeviceToHost", "cudaMemcpyHostToDevice")
+_IMAGES = (COPY,)
+_STAGING = (D2H, H2D)
 _RATES = ("P_flops", "P_pci", "P_mpi", "P_peer", "alpha")
 
 
@@ -172,7 +173,7 @@ def compare(run: RunAnalysis, rates: SplitRates) -> SplitMeasured:
     transfers = split(sizes, grid).transfers
     groups = _all_reduces(run)
     through = _through(groups)
-    row = None if through == "NCCL" else _row(run, "MPI_Allreduce")
+    row = None if through == "NCCL" else _row(run, REDUCE)
     transfer = [g.transfer_s for g in groups]
     known = [s for s in transfer if s is not None]
     estimated = sum(
@@ -229,7 +230,7 @@ def _nccl_link(run: RunAnalysis, groups: list[CollectiveGroup]) -> tuple[Link, t
 
 def _all_reduces(run: RunAnalysis) -> list[CollectiveGroup]:
     """All-reduces of MPI with their sizes, else those of NCCL."""
-    found = [g for g in run.collectives if g.name == "MPI_Allreduce" and g.bytes]
+    found = [g for g in run.collectives if g.name == REDUCE and g.bytes]
     return found or [g for g in run.collectives if g.name == f"{NCCL}AllReduce"]
 
 

@@ -170,6 +170,11 @@ class Case:
         return "queued" if self.settings["transport"] in ON_DEVICE else "blocking"
 
     @property
+    def streamed(self) -> bool:
+        """Whether every batch copies its images from the host."""
+        return self.settings["data_on"] != "device"
+
+    @property
     def transport(self) -> Transport:
         """How gradients are summed."""
         return TRANSPORTS[self.settings["transport"]]
