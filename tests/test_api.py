@@ -117,14 +117,14 @@ def test_options_are_those_of_the_command_line(report: perfmodel.Report) -> None
     ("options", "kind", "problem"),
     [
         ({"attribute": "tiem"}, WorkloadError, "attribute='thread' or 'time'"),
-        ({"counting": "twice"}, WorkloadError, "wanted one of document, full"),
+        ({"counting": "twice"}, WorkloadError, "expected one of document, full"),
         ({"warmup": -1}, WorkloadError, "at least 0"),
         ({"warmup": 6}, SchemaError, "no finished batch is left"),
         ({"hidden_size": 512}, WorkloadError, "no symbol 'hidden_size'; it has D, H, C, B, p, b"),
         ({"B": 3000.0}, WorkloadError, "whole number"),
         ({"p": "2"}, WorkloadError, "whole number"),
         ({"fit": "x"}, WorkloadError, "name one of the runs r"),
-        ({"batch_range": "x"}, SchemaError, "wanted ranges called 'x'"),
+        ({"batch_range": "x"}, SchemaError, "expected ranges called 'x'"),
     ],
 )
 def test_wrong_options(

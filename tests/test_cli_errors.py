@@ -78,7 +78,7 @@ def test_exit_code_4_the_report_lacks_what_is_needed(
     fails(4, "analyze", bare, "--warmup", "9" * 30)
     with closing(sqlite3.connect(tmp_path / "other.sqlite")) as db:
         db.execute("CREATE TABLE songs (title)")
-    assert "wanted an Nsight Systems export" in fails(4, "analyze", tmp_path / "other.sqlite")
+    assert "expected an Nsight Systems export" in fails(4, "analyze", tmp_path / "other.sqlite")
 
 
 def test_exit_code_5_the_workload_is_impossible(report: Path, bare: Path, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_sum_beside_a_report_is_checked(
     beside.write_text(f"{hashlib.sha256(original).hexdigest()}  report.sqlite\n")
     assert numbers(read(path)) == truth
     sql(path, f"UPDATE {KERNELS} SET start = start - 1 WHERE rowid = 7")
-    assert "wanted the SHA-256 that report.sqlite.sha256 has" in str(refusal(path))
+    assert "expected the SHA-256 that report.sqlite.sha256 has" in str(refusal(path))
     for content in ("", "\xff\xfe"):
         beside.write_text(content)
         assert isinstance(refusal(path), ReportError)
@@ -110,7 +110,7 @@ def test_a_small_file_that_unpacks_to_gigabytes(
         file.write(original if head else b"")
         for _ in range(100):
             file.write(bytes(1 << 20))
-    with pytest.raises(ReportError, match="found many more" if head else "found something else"):
+    with pytest.raises(ReportError, match="got many more" if head else "got something else"):
         read(path)
 
 
@@ -127,7 +127,7 @@ def test_a_path_longer_than_sqlite_opens(small: Path, tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*["d" * 200] * 3)
     deep.mkdir(parents=True)
     path = small.rename(deep / "r.sqlite")
-    assert "wanted a path of at most 504 bytes" in fails(3, "stats", path)
+    assert "expected a path of at most 504 bytes" in fails(3, "stats", path)
 
 
 def test_a_results_database_called_memory(

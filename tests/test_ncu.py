@@ -89,7 +89,7 @@ def test_the_decimal_mark_is_told_by_the_table(cells, mark):
 
 
 def test_two_notations_in_one_table_are_refused():
-    with pytest.raises(ReportError, match=r"found '1.5' and '2,5'; export again with LC_ALL=C"):
+    with pytest.raises(ReportError, match=r"got '1.5' and '2,5'; export again with LC_ALL=C"):
         ncu.decimal_mark(["1.5", "2,5"], "t.csv")
 
 
@@ -200,7 +200,7 @@ def test_runs_in_files_of_one_name_are_told_apart(tmp_path: Path):
         path.write_text(wide([Kernel("k", {FFMA: n + 1.0})]))
     found = by_kernel(read_counters(paths).launches)
     assert {one.source: one.flops for one in found} == {"a/run/x.csv": 2.0, "b/run/x.csv": 4.0}
-    with pytest.raises(ReportError, match="wanted every file once, found it twice"):
+    with pytest.raises(ReportError, match="expected every file once; got it twice"):
         read_counters([paths[0], tmp_path / "b" / ".." / "a" / "run" / "x.csv"])
 
 
@@ -228,16 +228,16 @@ def test_files_of_windows(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "found nothing; run ncu with --csv"),
+        ("", "got nothing; run ncu with --csv"),
         ("==ERROR== ERR_NVGPUCTRPERM - The user", "NVreg_RestrictProfilingToAdminUsers=0"),
         ("==WARNING== No kernels were profiled.\n", "check --nvtx-include"),
-        ("Usage: thing\n", "found 'Usage: thing'"),
+        ("Usage: thing\n", "got 'Usage: thing'"),
     ],
 )
 def test_text_without_a_table_is_refused(text, words):
     with pytest.raises(ReportError, match="whose header begins") as caught:
         parse(text, "t.csv")
-    assert str(caught.value).startswith("t.csv: wanted the CSV table of ncu")
+    assert str(caught.value).startswith("t.csv: expected the CSV table of ncu")
     assert words in str(caught.value)
 
 
@@ -264,12 +264,12 @@ def test_whatever_is_below_a_header_is_read_or_refused(header, rows):
 def test_a_table_of_the_programs_own_is_no_table():
     own = "ID,score\n1,2\n"
     assert len(parse(own + wide(TWO) + own).launches) == 2
-    with pytest.raises(ReportError, match="found '1,2'"):
+    with pytest.raises(ReportError, match="got '1,2'"):
         parse(own)
 
 
 def test_a_table_without_launches_is_refused():
-    with pytest.raises(SchemaError, match="found a table without any"):
+    with pytest.raises(SchemaError, match="got a table without any"):
         parse("".join(wide(TWO).splitlines(keepends=True)[:2]))
 
 

@@ -68,7 +68,7 @@ def test_what_no_pipe_can_give(report: Path) -> None:
     assert "stdin.sqlite: the file is truncated" in cut.stderr
     other = piped(b"<html>", "stats", "-")
     assert other.exit_code == 3
-    assert "wanted an SQLite export of Nsight Systems, found something else" in other.stderr
+    assert "expected an SQLite export of Nsight Systems; got something else" in other.stderr
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a terminal")

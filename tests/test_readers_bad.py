@@ -32,18 +32,18 @@ def report(original: bytes, tmp_path: Path) -> Path:
     ("content", "message"),
     [
         (b"", "the file is empty"),
-        (b"x", "found something else"),
-        (b"Time (%),Total Time (ns)\n1.0,5\n", "found something else"),
-        (b'{"schemaVersion": "3.11.7"}', "found JSON"),
-        (b'  [{"name": 1}]', "found JSON"),
+        (b"x", "got something else"),
+        (b"Time (%),Total Time (ns)\n1.0,5\n", "got something else"),
+        (b'{"schemaVersion": "3.11.7"}', "got JSON"),
+        (b'  [{"name": 1}]', "got JSON"),
         (b"\x1f\x8b\x08rest", "name it .sqlite.gz"),
         (b"\xfd7zXZ\x00", "name it .sqlite.xz"),
         (b"\x28\xb5\x2f\xfd", "zstd -d"),
-        (b"PAR1", "found a Parquet file"),
+        (b"PAR1", "got a Parquet file"),
         (b"QdstrmVersion 1", "QdstrmImporter"),
         (b"NVIDIA Tegra Profiler Report 2024@2", "name it .nsys-rep"),
-        (b"\0" * 9000, "found something else"),
-        (b"SQLite format 3", "found something else"),
+        (b"\0" * 9000, "got something else"),
+        (b"SQLite format 3", "got something else"),
         (b"SQLite format 3\0", "truncated"),
         (b"SQLite format 3\0" + bytes(4080), "damaged or half-written"),
         (b"SQLite format 3\0\x10\x00" + bytes(10_000), "truncated"),
@@ -62,7 +62,7 @@ def test_missing_files_folders_and_pipes(tmp_path: Path) -> None:
     path = tmp_path / "report.sqlite"
     assert "No such file" in str(refusal(path))
     assert "check the path" in str(refusal(tmp_path / "no" / "folder.sqlite"))
-    assert "found a folder" in str(refusal(tmp_path))
+    assert "got a folder" in str(refusal(tmp_path))
     assert "cannot be read" in str(refusal(path / "inside a file"))
     path.symlink_to(path.name)
     assert "cannot be read" in str(refusal(path))
@@ -70,8 +70,8 @@ def test_missing_files_folders_and_pipes(tmp_path: Path) -> None:
         read(tmp_path / "nul\0byte.sqlite")
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe")
-        assert "found a pipe" in str(refusal(tmp_path / "pipe"))
-        assert "found a pipe" in str(refusal(Path(os.devnull)))
+        assert "got a pipe" in str(refusal(tmp_path / "pipe"))
+        assert "got a pipe" in str(refusal(Path(os.devnull)))
 
 
 CUTS = [
@@ -105,7 +105,7 @@ def test_truncated_files(cut: float, report: Path, original: bytes) -> None:
     error = refusal(report)
     assert isinstance(error, ReportError)
     if length >= 100:
-        assert f"truncated: wanted {size} bytes, found {length}" in str(error)
+        assert f"truncated: expected {size} bytes; got {length}" in str(error)
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -176,7 +176,7 @@ def test_half_written_reports(report: Path, original: bytes) -> None:
     sql(report, "DROP TABLE StringIds")
     error = refusal(report)
     assert isinstance(error, SchemaError)
-    assert "wanted an Nsight Systems export (tables StringIds" in str(error)
+    assert "expected an Nsight Systems export (tables StringIds" in str(error)
 
     report.write_bytes(original)
     for table in (*EVENTS, "MPI_OTHER_EVENTS"):
@@ -191,8 +191,8 @@ def test_half_written_reports(report: Path, original: bytes) -> None:
 def test_databases_of_something_else(tmp_path: Path) -> None:
     path = tmp_path / "places.sqlite"
     sql(path, "CREATE TABLE moz_places (id INTEGER PRIMARY KEY, url TEXT)")
-    assert "found an SQLite file with moz_places" in str(refusal(path))
+    assert "got an SQLite file with moz_places" in str(refusal(path))
     sql(path, "DROP TABLE moz_places", "VACUUM")
-    assert "found an SQLite file with no table" in str(refusal(path))
+    assert "got an SQLite file with no table" in str(refusal(path))
     sql(path, "CREATE VIEW StringIds AS SELECT 1 AS id", "CREATE VIEW NVTX_EVENTS AS SELECT 2")
     assert isinstance(refusal(path), SchemaError)

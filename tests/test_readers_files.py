@@ -112,7 +112,7 @@ def test_a_name_that_is_no_text(report: Path, original: Path) -> None:
         pytest.skip("this file system wants names in UTF-8")
     assert ranges(path) == ranges(original)
     path.write_bytes(b"text")
-    with pytest.raises(ReportError, match="wanted an SQLite export"):
+    with pytest.raises(ReportError, match="expected an SQLite export"):
         read(path)
 
 
@@ -168,7 +168,7 @@ def test_errors_name_the_compressed_file(suffix: str, tmp_path: Path) -> None:
     packed.write_bytes(PACKERS[suffix](plain.read_bytes()))
     with pytest.raises(SchemaError) as caught:
         read(packed)
-    assert str(caught.value).startswith(f"{packed}: wanted an Nsight Systems export")
+    assert str(caught.value).startswith(f"{packed}: expected an Nsight Systems export")
     with pytest.raises(ReportError, match="cannot be read"):
         read(packed.with_name(f"missing{suffix}"))
     folder = packed.with_name(f"folder{suffix}")
@@ -213,7 +213,7 @@ def fake_nsys(folder: Path, script: str) -> None:
         ("echo working; echo 'File is from a newer version' >&2; exit 1", "newer version"),
         ("exit 1", "no output"),
         ("echo done", "nsys export failed"),
-        ('echo text > "$7"', "wanted an SQLite export"),
+        ('echo text > "$7"', "expected an SQLite export"),
         ("printf '\\377\\n'; exit 1", "nsys export failed"),
     ],
 )

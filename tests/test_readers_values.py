@@ -65,7 +65,7 @@ def test_values_that_are_no_integers(
 ) -> None:
     error = refusal(replaced(report, table, column, value), fast=fast)
     assert isinstance(error, SchemaError)
-    assert f"{table}: wanted integers, found {shown}" in str(error)
+    assert f"{table}: expected integers; got {shown}" in str(error)
 
 
 def test_rows_left_in_the_middle_end_in_silence(
@@ -94,7 +94,7 @@ def test_times_that_are_none(table: str, column: str, value: str, fast: bool, re
         return
     error = refusal(report, fast=fast)
     assert isinstance(error, SchemaError)
-    assert f"{table}.{column}: wanted times in ns, found" in str(error)
+    assert f"{table}.{column}: expected times in ns; got" in str(error)
     assert "in 1 of " in str(error)
 
 

@@ -150,9 +150,9 @@ def test_ranges_are_those_of_the_trainer() -> None:
 
 
 def test_unknown_countings_are_refused() -> None:
-    with pytest.raises(WorkloadError, match="wanted one of document, full; found 'fll'; take one"):
+    with pytest.raises(WorkloadError, match="expected one of document, full; got 'fll'; take one"):
         mlp("fll")  # type: ignore[arg-type]
-    with pytest.raises(WorkloadError, match="wanted one of data, model; found 'pipeline'"):
+    with pytest.raises(WorkloadError, match="expected one of data, model; got 'pipeline'"):
         mlp("full", "pipeline")  # type: ignore[arg-type]
 
 

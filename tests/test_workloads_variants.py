@@ -182,7 +182,7 @@ def test_names_tell_variants_apart() -> None:
 
 
 def test_unknown_variants_are_refused() -> None:
-    with pytest.raises(WorkloadError, match="wanted one of host, mpi, nccl, peer, none; found"):
+    with pytest.raises(WorkloadError, match="expected one of host, mpi, nccl, peer, none; got"):
         mlp(transport="pigeon")  # type: ignore[arg-type]
-    with pytest.raises(WorkloadError, match="wanted one of no, products, all; found 'yes'"):
+    with pytest.raises(WorkloadError, match="expected one of no, products, all; got 'yes'"):
         mlp(fused="yes")  # type: ignore[arg-type]

@@ -303,8 +303,8 @@ def read_series(path: Path) -> Series:
         rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ReportError(f"{path}: cannot be read as CSV ({error}); sample again") from error
-    wanted = {"time_s", "gpu", "gpu_percent"}
-    if not rows or not wanted <= set(rows[0]):
+    expected = {"time_s", "gpu", "gpu_percent"}
+    if not rows or not expected <= set(rows[0]):
         found = ", ".join(str(name) for name in rows[0]) if rows else "no row"
         raise SchemaError(
             f"{path}: expected a series of perfmodel utilization (columns time_s, gpu, "

@@ -73,8 +73,8 @@ def check_file(file: Path, path: Path) -> None:
     length = len(os.fsencode(file.resolve()))
     if length > _LONGEST_PATH:
         raise ReportError(
-            f"{path}: wanted a path of at most {_LONGEST_PATH} bytes, which is what SQLite opens, "
-            f"found {length}; move the report to a folder of a shorter name"
+            f"{path}: expected a path of at most {_LONGEST_PATH} bytes, as SQLite opens; "
+            f"got {length}; move the report to a folder of a shorter name"
         )
     try:
         size = file.stat().st_size
@@ -86,13 +86,13 @@ def check_file(file: Path, path: Path) -> None:
         raise ReportError(f"{path}: the file is empty; export it again with: {EXPORT}")
     if not header.startswith(_MAGIC):
         raise ReportError(
-            f"{path}: wanted an SQLite export of Nsight Systems, found {_kind(header)}; "
+            f"{path}: expected an SQLite export of Nsight Systems; got {_kind(header)}; "
             f"make one with: {EXPORT}"
         )
-    wanted = stated_bytes(header)
-    if len(header) < 100 or size < wanted:
+    expected = stated_bytes(header)
+    if len(header) < 100 or size < expected:
         raise ReportError(
-            f"{path}: the file is truncated: wanted {max(wanted, 100)} bytes, found {size}; "
+            f"{path}: the file is truncated: expected {max(expected, 100)} bytes; got {size}; "
             f"copy it again, or export it again with: {EXPORT}"
         )
     for suffix in ("-journal", "-wal"):
@@ -137,14 +137,14 @@ def _check_sum(file: Path, path: Path) -> None:
     try:
         import hashlib  # brings OpenSSL, which few readings need
 
-        wanted = beside.read_text("utf-8", "replace").split(maxsplit=1)[:1]
+        expected = beside.read_text("utf-8", "replace").split(maxsplit=1)[:1]
         with file.open("rb") as stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise _unreadable(beside, error) from error
-    if wanted != [found]:
+    if expected != [found]:
         raise ReportError(
-            f"{path}: wanted the SHA-256 that {beside.name} has, found another, {found[:12]}...: "
+            f"{path}: expected the SHA-256 that {beside.name} has; got another, {found[:12]}...: "
             f"the report or its sum was changed or damaged; copy both again, or delete the sum"
         )
 

@@ -77,8 +77,8 @@ def read_memory(path: Path) -> MemoryEvents | None:
     odd = set(row["memoryOperationType"].tolist()) - {_ALLOCATION, _DEALLOCATION}
     if odd or (row["bytes"] < 0).any():
         raise SchemaError(
-            f"{path}: {TABLE}: wanted allocations (0) and deallocations (1) of 0 bytes or more, "
-            f"found {', '.join(map(str, sorted(odd))) or 'negative sizes'}; export the report again"
+            f"{path}: {TABLE}: expected allocations (0) and deallocations (1) of 0 bytes or more; "
+            f"got {', '.join(map(str, sorted(odd))) or 'negative sizes'}; export the report again"
         )
     kind = row["memKind"]
     known = np.isin(kind, list(MEMORY_KINDS))

@@ -139,27 +139,27 @@ def parse(text: str, source: str = "ncu's output") -> Counters:
     merged = merge(parts)
     if not merged.launches:
         raise SchemaError(
-            f"{source}: wanted launches of kernels, found a table without any; profile a program "
+            f"{source}: expected launches of kernels; got a table without any; profile a program "
             f"that launches kernels inside the ranges of --nvtx-include"
         )
     return replace(merged, warnings=tuple(dict.fromkeys((*warnings, *merged.warnings))))
 
 
 def _why_no_table(text: str) -> str:
-    wanted = 'wanted the CSV table of ncu, whose header begins with "ID"; found '
+    expected = 'expected the CSV table of ncu, whose header begins with "ID"; got '
     if "ERR_NVGPUCTRPERM" in text:
         return (
-            f"{wanted}ERR_NVGPUCTRPERM: this user may not read the GPU's counters; ask the "
+            f"{expected}ERR_NVGPUCTRPERM: this user may not read the GPU's counters; ask the "
             f"administrator for NVreg_RestrictProfilingToAdminUsers=0, or run as root"
         )
     if "No kernels were profiled" in text:
         return (
-            f"{wanted}that no kernels were profiled; check --nvtx-include, --kernel-name and "
+            f"{expected}that no kernels were profiled; check --nvtx-include, --kernel-name and "
             f"--launch-skip, and take --target-processes all"
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     last = repr(lines[-1][:120]) if lines else "nothing"
-    return f"{wanted}{last}; run ncu with --csv, as `perfmodel counters --command` prints it"
+    return f"{expected}{last}; run ncu with --csv, as `perfmodel counters --command` prints it"
 
 
 def _tables(text: str) -> tuple[list[tuple[list[str], Rows]], int]:
@@ -288,7 +288,7 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     whole = [path.resolve().parts for path in paths]
     for path, parts in zip(paths, whole, strict=True):
         if whole.count(parts) > 1:
-            raise ReportError(f"{path}: wanted every file once, found it twice; leave one out")
+            raise ReportError(f"{path}: expected every file once; got it twice; leave one out")
     tails = (["/".join(parts[-n:]) for parts in whole] for n in range(1, max(map(len, whole)) + 1))
     return next((names for names in tails if len(set(names)) == len(names)), [])
 
@@ -364,7 +364,7 @@ def decimal_mark(cells: Iterable[str], source: str) -> str:
                 told.setdefault(mark, cell)
     if len(told) > 1:
         raise ReportError(
-            f"{source}: wanted numbers in one notation, found {told['.']!r} and {told[',']!r}; "
+            f"{source}: expected numbers in one notation; got {told['.']!r} and {told[',']!r}; "
             f"export again with LC_ALL=C ncu --import REPORT --csv --page raw"
         )
     return next(iter(told), ".")

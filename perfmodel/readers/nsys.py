@@ -74,14 +74,14 @@ def read_sqlite(
     SchemaError
         If it is no Nsight Systems export, or its columns hold what they should not.
     """
-    wanted = frozenset(parts)
+    expected = frozenset(parts)
     with Database(path, fast=fast, shown=source) as db:
         check_export(db)
         ids, strings = read_strings(db)
-        nvtx = read_nvtx(db, strings, ids) if "nvtx" in wanted else None
-        ops = _read_ops(db if "ops" in wanted else None, ids, details="op_details" in wanted)
-        api = _read_api(db if "api" in wanted else None, ids, names="api_names" in wanted)
-        mpi = mpi_tables.read_mpi(db if "mpi" in wanted else None, ids, strings)
+        nvtx = read_nvtx(db, strings, ids) if "nvtx" in expected else None
+        ops = _read_ops(db if "ops" in expected else None, ids, details="op_details" in expected)
+        api = _read_api(db if "api" in expected else None, ids, names="api_names" in expected)
+        mpi = mpi_tables.read_mpi(db if "mpi" in expected else None, ids, strings)
         return _assemble(db, strings, nvtx, ops, api, mpi)
 
 
@@ -91,8 +91,8 @@ def check_export(db: Database) -> None:
     if "StringIds" not in db.tables or not (known | {"NVTX_EVENTS"}) & db.tables:
         found = ", ".join(sorted(db.tables)[:5]) or "no table"
         raise SchemaError(
-            f"{db.path}: wanted an Nsight Systems export (tables StringIds, META_DATA_EXPORT, "
-            f"NVTX_EVENTS, ...), found an SQLite file with {found}; make one with: "
+            f"{db.path}: expected an Nsight Systems export (tables StringIds, META_DATA_EXPORT, "
+            f"NVTX_EVENTS, ...); got an SQLite file with {found}; make one with: "
             f"nsys export -q true -t sqlite REPORT.nsys-rep"
         )
 
@@ -111,8 +111,8 @@ def _read_ops(db: Database | None, ids: Ids, *, details: bool) -> dict[str, Any]
     parts: dict[str, list[Any]] = {c: [] for c in ["start", "end", *columns, *more, "kind"]}
     for kind, table in OP_TABLES:
         have = db.columns(table) if db else ()
-        wanted = [c for c in (columns + more if details else columns) if c in have]
-        rows = db.read_events(table, wanted, open_ends=False) if db else {}
+        expected = [c for c in (columns + more if details else columns) if c in have]
+        rows = db.read_events(table, expected, open_ends=False) if db else {}
         count = len(rows["start"]) if rows else 0
         parts["kind"].append(np.full(count, kind, np.int8))
         for c in ("start", "end", "correlationId", "globalPid", "bytes"):

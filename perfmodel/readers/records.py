@@ -125,9 +125,9 @@ def cell_heads(data: Bytes, cells: Int64) -> tuple[Int64, Int64, Int64]:
 
 
 def fields(
-    records: Records, wanted: Collection[int], header_bytes: tuple[int, int] = ANY_HEADER
+    records: Records, expected: Collection[int], header_bytes: tuple[int, int] = ANY_HEADER
 ) -> Iterator[Field]:
-    """Walk the record headers column by column; yield the wanted columns ("Record Format").
+    """Walk the record headers column by column; yield the expected columns ("Record Format").
 
     Rows may lack columns that were added to the table after them, but have none beyond.
     """
@@ -139,13 +139,13 @@ def fields(
     stop = start + header
     refuse((stop > end).any(), "a record header beyond its payload")
     value = stop
-    for column in range(max(wanted, default=-1) + 1):
+    for column in range(max(expected, default=-1) + 1):
         types, at = varints(data, at, COUNT_BYTES)
         refuse((at > stop).any(), "a record with too few columns")
         size = _SIZE.take(types, mode="clip")
         long = np.flatnonzero(types >= len(_SIZE))
         size[long] = types[long] - 12 >> 1
-        if column in wanted:
+        if column in expected:
             refuse((value + size > end).any(), "a value beyond its payload")
             yield Field(column, types, value, size)
         value = value + size

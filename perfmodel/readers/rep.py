@@ -82,19 +82,19 @@ def _unpack(path: Path, target: Path) -> None:
         with _open(path) as source, target.open("wb") as out:
             header = source.read(100)
             out.write(header)
-            wanted = stated_bytes(header)
+            expected = stated_bytes(header)
             free = shutil.disk_usage(target.parent).free
-            if wanted > free:
+            if expected > free:
                 raise ReportError(
-                    f"{path}: unpacking needs {wanted} bytes in {target.parent.parent}, found "
+                    f"{path}: unpacking needs {expected} bytes in {target.parent.parent}; got "
                     f"{free}; free some space, or set TMPDIR to a folder on another disk"
                 )
-            left = wanted + _MORE
-            while wanted and (block := source.read(1 << 20)):
+            left = expected + _MORE
+            while expected and (block := source.read(1 << 20)):
                 left -= len(block)
                 if left < 0:
                     raise ReportError(
-                        f"{path}: wanted {wanted} bytes, as its SQLite header says, found many "
+                        f"{path}: expected {expected} bytes, as its SQLite header says; got many "
                         f"more: it is damaged or made to fill disks; copy it again"
                     )
                 out.write(block)

@@ -213,7 +213,7 @@ class Database:
                 odd &= times != NULL
             if odd.any():
                 raise SchemaError(
-                    f"{self.path}: {table}.{name}: wanted times in ns, found "
+                    f"{self.path}: {table}.{name}: expected times in ns; got "
                     f"{'none' if times[odd][0] == NULL else times[odd][0]} in {odd.sum()} of "
                     f"{len(times)} rows; "
                     f"the export is damaged: make it again with: {EXPORT}"
@@ -309,7 +309,7 @@ class Database:
             return NULL
         if type(value) is not int:
             raise SchemaError(
-                f"{self.path}: {table}: wanted integers, found {type(value).__name__} "
+                f"{self.path}: {table}: expected integers; got {type(value).__name__} "
                 f"{repr(value)[:40]}; the export is damaged or not of Nsight Systems: make it "
                 f"again with: {EXPORT}"
             )

@@ -101,8 +101,8 @@ class EventStream:
         columns += ["bytes", "copyKind"] if details else []
         for kind, table in OP_TABLES:
             have = self._db.columns(table)
-            wanted = [c for c in columns if c in have]
-            for rows, size in self._db.event_chunks(table, wanted, open_ends=False):
+            expected = [c for c in columns if c in have]
+            for rows, size in self._db.event_chunks(table, expected, open_ends=False):
                 shape = rows["start"].shape
                 names = rows.get("demangledName")
                 directions = rows.get("copyKind")

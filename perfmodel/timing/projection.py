@@ -98,10 +98,10 @@ def join_launches(trace: Trace, ops: GpuOps, api: ApiCalls) -> tuple[Int64, Int6
     table[slot] = row
     if not np.array_equal(table[slot], row):
         return _join_sorted(ops, op_rows, whose, ids, row)
-    process, wanted = ops.process[op_rows], ops.correlation[op_rows]
-    inside = (wanted >= low[process]) & (wanted <= high[process])
-    op_rows, process, wanted = op_rows[inside], process[inside], wanted[inside]
-    call = table[wanted + shift[process]]
+    process, expected = ops.process[op_rows], ops.correlation[op_rows]
+    inside = (expected >= low[process]) & (expected <= high[process])
+    op_rows, process, expected = op_rows[inside], process[inside], expected[inside]
+    call = table[expected + shift[process]]
     return op_rows[call >= 0], call[call >= 0].astype(np.int64), False
 
 

@@ -211,7 +211,7 @@ def _paths(trace: Trace, nesting: Nesting) -> tuple[tuple[Path, ...], Int32]:
         kept += len(distinct) * (level + 1)
         if level >= _DEEPEST or kept > _MOST_LABELS:
             raise SchemaError(
-                f"{trace.source}: wanted ranges at most {_DEEPEST} deep, found too many of them, "
+                f"{trace.source}: expected ranges at most {_DEEPEST} deep; got too many of them, "
                 f"{max(nesting.level) + 1} deep; pop every range that is pushed"
             )
         for key in distinct.tolist():

@@ -105,7 +105,7 @@ def mlp(
         (fused, get_args(Fused)),
     ):
         if found not in known:
-            raise WorkloadError(f"wanted one of {', '.join(known)}; found '{found}'; take one")
+            raise WorkloadError(f"expected one of {', '.join(known)}; got '{found}'; take one")
     if parallel == "model" and transport == "peer":
         raise WorkloadError(
             "transport 'peer' sums gradients and takes the step, found model parallelism, which "

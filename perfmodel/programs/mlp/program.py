@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, cast
 
 from perfmodel.programs.findings import Actions, Facts, Finding
 from perfmodel.programs.identify import Identity, read_mark
@@ -52,7 +52,7 @@ class MlpProgram:
         chosen = options.workload
         if chosen is None:
             parallel = identity.config.get("parallel")
-            counting: Counting = "full" if options.counting == "full" else "document"
+            counting = cast(Counting, options.counting)  # `mlp` refuses another one
             chosen = mlp(counting, "model" if parallel == "model" else "data")
         return as_it_ran(chosen, identity.config)
 
