@@ -15,7 +15,7 @@ import click
 from perfmodel import __version__
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.commands._options import COMPLETING
-from perfmodel.commands._output import one_line
+from perfmodel.commands._output import say_error
 
 __all__ = ["COMMANDS", "main"]
 
@@ -40,7 +40,7 @@ class _Main(click.Group):
         try:
             return super().invoke(context)
         except PerfmodelError as error:
-            click.echo(f"perfmodel: error: {one_line(error)}", err=True)
+            say_error(error)
             context.exit(error.exit_code)
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # another one ends it at once, silently
@@ -49,13 +49,12 @@ class _Main(click.Group):
             sys.stderr.close()
             context.exit(0)
         except MemoryError:
-            said = "perfmodel: error: there is not enough memory; free some, or give fewer reports"
-            click.echo(said, err=True)
+            say_error("there is not enough memory; free some, or give fewer reports")
             context.exit(1)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else "standard output: "
             said = f"{where}{error.strerror or error}; free some space or write elsewhere"
-            click.echo(f"perfmodel: error: {one_line(said)}", err=True)
+            say_error(said)
             context.exit(1)
 
 

@@ -24,8 +24,8 @@ from perfmodel.analysis.warnings import (
     same_devices,
     unattributed,
 )
-from perfmodel.base.errors import ModelError, SchemaError, WorkloadError
-from perfmodel.base.parallel import Engine, over_reports
+from perfmodel.base.errors import ModelError, PerfmodelError, SchemaError, WorkloadError
+from perfmodel.base.parallel import Engine, all_failed, attempt_reports
 from perfmodel.machines import machine as machines
 from perfmodel.machines.machine import Machine
 from perfmodel.programs import program_named, program_of
@@ -106,12 +106,17 @@ def analyze_reports(
     Raises
     ------
     PerfmodelError
-        As `analyze` and `perfmodel.base.parallel.over_reports`.
+        As `analyze`; if no report can be read, the first one's error. A report that cannot be read
+        beside others is in `Analysis.failed`.
     """
     look = partial(_read, options=options, whole=whole)
-    timed = over_reports(
+    found = attempt_reports(
         look, paths, engine or Engine(1), lambda path: progress(f"read {path.name}")
     )
+    failed = tuple(one for one in found if isinstance(one, PerfmodelError))
+    timed = [one for one in found if isinstance(one, TimedReport)]
+    if failed and not timed:
+        raise all_failed(failed, paths)
     distinct: dict[Path, TimedReport] = {}
     for one in timed:
         distinct.setdefault(one.trace.source.resolve(), one)
@@ -120,6 +125,7 @@ def analyze_reports(
         options,
         lambda label: progress(f"analyzing {label}"),
         repeated=len(timed) - len(distinct),
+        failed=failed,
     )
 
 
@@ -137,14 +143,22 @@ def _analyze(
     progress: Callable[[str], object],
     *,
     repeated: int,
+    failed: tuple[PerfmodelError, ...] = (),
 ) -> Analysis:
     """Analyze measured reports, each once, of which `repeated` more were given."""
     distinct_reports([one.trace for one in timed])
     notes = [f"{repeated} of the reports were given before and are left out"] if repeated else []
     runs: list[RunAnalysis] = []
-    for run in runs_of(timed, progress):
-        runs.append(analyze_run(run, options, () if runs else notes))
-    return Analysis(tuple(runs), _chosen(runs, options.fit))
+    errors = [*failed]
+    found = runs_of(timed, progress)
+    for run in found:
+        try:
+            runs.append(analyze_run(run, options, () if runs else notes))
+        except SchemaError as error:  # of this run alone: it has no step that counts
+            errors.append(error)
+    if not runs:
+        raise errors[0]
+    return Analysis(tuple(runs), _chosen(runs, options.fit), tuple(errors))
 
 
 def analyze_run(run: Run, options: Options, notes: Sequence[str] = ()) -> RunAnalysis:

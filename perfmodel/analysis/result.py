@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from perfmodel.analysis.rates import Rate
 from perfmodel.analysis.steps import StepBreakdown
+from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.gpu import Gpu
 from perfmodel.machines.machine import Machine
 from perfmodel.models.roofline import Point, Roofline
@@ -150,10 +151,14 @@ class RunAnalysis:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """One or more runs, and which of them fits the roofline that all points are drawn on."""
+    """One or more runs, and which of them fits the roofline that all points are drawn on.
+
+    `failed` are the errors of reports and runs that could not be analyzed beside the others.
+    """
 
     runs: tuple[RunAnalysis, ...]
     fit: int = 0
+    failed: tuple[PerfmodelError, ...] = ()
 
     @property
     def fitted(self) -> RunAnalysis:

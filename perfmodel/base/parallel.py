@@ -70,6 +70,18 @@ def over_reports(
         If the engine cannot be used, or a worker process is killed; otherwise the error of the
         first report that cannot be read, which says how many others cannot.
     """
+    found = attempt_reports(function, paths, engine, progress)
+    _check(found, paths)
+    return [result for result in found if not isinstance(result, PerfmodelError)]
+
+
+def attempt_reports(
+    function: Callable[[Path, Path], T],
+    paths: Sequence[Path],
+    engine: Engine,
+    progress: Callable[[Path], object] = lambda _: None,
+) -> list[T | PerfmodelError]:
+    """Call `function` as `over_reports` does; a report that cannot be read gives its error."""
     elsewhere = engine.scheduler is not None  # where other folders are the working ones
     reports = [(Path.cwd() / path if elsewhere else path, path) for path in paths]
     found: dict[int, T | PerfmodelError] = {}
@@ -77,20 +89,26 @@ def over_reports(
         for index, result in results:
             found[index] = result
             progress(paths[index])
-    _check([found[i] for i in range(len(paths))], paths)
-    return [r for r in (found[i] for i in range(len(paths))) if not isinstance(r, PerfmodelError)]
+    return [found[i] for i in range(len(paths))]
 
 
 def _check(results: Sequence[object], paths: Sequence[Path]) -> None:
     broken = [(p, r) for p, r in zip(paths, results, strict=True) if isinstance(r, PerfmodelError)]
-    if not broken:
-        return
-    first = broken[0][1]
-    if len(broken) == 1:
-        raise first
-    others = ", ".join(str(path) for path, _ in broken[1:4]) + (", ..." if len(broken) > 4 else "")
-    raise type(first)(
-        f"{first} ({len(broken)} of {len(paths)} reports cannot be read; the others: {others})"
+    if broken:
+        raise all_failed([r for _, r in broken], [p for p, _ in broken], len(paths))
+
+
+def all_failed(
+    errors: Sequence[PerfmodelError], paths: Sequence[Path], count: int | None = None
+) -> PerfmodelError:
+    """Return the first error, which says how many of `count` reports cannot be read, and which."""
+    first = errors[0]
+    if len(errors) == 1:
+        return first
+    others = ", ".join(str(path) for path in paths[1:4]) + (", ..." if len(paths) > 4 else "")
+    of = len(paths) if count is None else count
+    return type(first)(
+        f"{first} ({len(errors)} of {of} reports cannot be read; the others: {others})"
     )
 
 

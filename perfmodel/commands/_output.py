@@ -41,6 +41,11 @@ def warn(message: object) -> None:
     click.echo(f"perfmodel: warning: {one_line(message)}", err=True)
 
 
+def say_error(message: object) -> None:
+    """Print an error on standard error, in one line."""
+    click.echo(f"perfmodel: error: {one_line(message)}", err=True)
+
+
 def report_written(paths: Path | Sequence[Path], *, err: bool = True) -> None:
     """Say which files were written."""
     several = [paths] if isinstance(paths, Path) else paths

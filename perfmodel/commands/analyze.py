@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perfmodel.base.errors import ReportError
 from perfmodel.commands._options import (
     FILE,
     FOLDER,
@@ -18,7 +19,7 @@ from perfmodel.commands._options import (
     formats,
     symbol_values,
 )
-from perfmodel.commands._output import Progress, emit, report_written, warn
+from perfmodel.commands._output import Progress, emit, report_written, say_error, warn
 
 if TYPE_CHECKING:
     from perfmodel.analysis.result import Analysis
@@ -55,6 +56,8 @@ def analyze(reports: tuple[Path, ...], fmt: str, **options: Any) -> None:
     if written and fmt == "text" and not options["quiet"]:
         click.echo()
         report_written(written, err=False)
+    if analysis.failed:
+        click.get_current_context().exit(ReportError.exit_code)
 
 
 def analyzed(
@@ -83,6 +86,8 @@ def analyzed(
     )
     with Progress(2 * len(reports), options["quiet"]) as advance:
         found = analyze_reports(reports, chosen, engine, advance, whole=engine is None)
+    for error in found.failed:
+        say_error(error)
     if not options["quiet"]:
         warn_of(found)
     return found

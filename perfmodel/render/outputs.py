@@ -71,6 +71,7 @@ def csv_tables(analysis: Analysis) -> Iterator[tuple[str, Table]]:
         "ranges": tables.ranges, "rates": tables.rates, "copies": tables.copies,
         "collectives": tables.collectives, "ranks": tables.ranks, "findings": tables.findings,
         "skew": tables.collective_skew, "stragglers": tables.stragglers,
+        "categories": tables.categories, "kernels": tables.kernels,
     }  # fmt: skip
     for name, make in of_run.items():
         yield name, _stacked([(run.label, make(run)) for run in analysis.runs])

@@ -290,15 +290,18 @@ RANKS: Final = (
 )
 
 
+RANKS_ALL: Final = (*RANKS, *(c for c in PARTS if c.key not in {r.key for r in RANKS}))
+
+
 def ranks(run: RunAnalysis) -> Table:
-    """Every rank's median batch and its time in collectives."""
-    return Table.of("Ranks (medians over batches)", run.ranks, RANKS)
+    """Every rank's median batch, what it consists of, and its time in collectives."""
+    return Table.of("Ranks (medians over batches)", run.ranks, RANKS_ALL)
 
 
 def ranks_text(run: RunAnalysis) -> Table:
     """The same for the terminal: of many ranks the slowest."""
     if len(run.ranks) <= SHOWN:
-        return ranks(run)
+        return Table.of("Ranks (medians over batches)", run.ranks, RANKS)
     slowest = sorted(run.ranks, key=lambda rank: -(rank.batch_s or 0.0))[:SHOWN]
     title = "The slowest ranks (medians over batches)"
     return Table.of(title, slowest, RANKS, _shortened(len(run.ranks)))
