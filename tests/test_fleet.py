@@ -223,10 +223,12 @@ def test_broken_reports_among_many_are_named(job: list[Path], tmp_path: Path, jo
     empty = tmp_path / "empty.sqlite"
     empty.touch()
     paths = [*job[:6], cut, *job[6:], empty]
-    with pytest.raises(ReportError, match=r"cut\.sqlite: the file is truncated") as caught:
-        analyze_reports(paths, Options({}), Engine(jobs=jobs))
-    assert "(2 of 12 reports cannot be read; the others: " in str(caught.value)
-    assert "empty.sqlite" in str(caught.value)
+    found = analyze_reports(paths, Options({}), Engine(jobs=jobs))
+    assert ["cut.sqlite: the file is truncated" in str(e) for e in found.failed] == [True, False]
+    assert "empty.sqlite" in str(found.failed[1])
+    assert found.runs[0].ranks == analyze_reports(job, Options({})).runs[0].ranks
+    with pytest.raises(ReportError, match=r"2 of 2 reports cannot be read; the others: .*empty"):
+        analyze_reports([cut, empty], Options({}), Engine(jobs=jobs))
     with pytest.raises(ReportError, match=r"cut\.sqlite: the file is truncated"):
         summarize_reports([*job, cut], ["cuda_api_sum"], Engine(jobs=jobs))
 
