@@ -262,7 +262,7 @@ def test_a_calibrated_model_predicts_and_ranks(modelled: Page) -> None:
 
 
 def test_without_a_model_savings_are_bounds(base: Page) -> None:
-    assert "found none" in base.words  # no mark, so no change can be asked about
+    assert "got none" in base.words  # no mark, so no change can be asked about
     assert "perfmodel's own trainer" in base.words
     bounded = page_of(PROFILES / "ladder" / "nccl_1.sqlite.xz")
     first = cells(bounded, "What changes would save of")[1]
@@ -310,7 +310,7 @@ def test_a_pytorch_report_is_as_useful(tmp_path: Path) -> None:
     assert cells(page, "Effective throughputs and the machine's ceilings")[1][0] == "P_flops"
     assert len([e for e in page.all("svg") if e.attributes.get("role") == "img"]) == 2
     assert "NCCL" in page.words
-    assert "found one of the workload" in page.words
+    assert "got one of the workload" in page.words
 
 
 def test_busy_is_said_to_be_a_lower_bound_where_batches_lack_operations(base: Page) -> None:
