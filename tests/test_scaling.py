@@ -278,7 +278,7 @@ def test_records_of_hosts_that_only_queue_are_timed_by_epochs(tmp_path: Path) ->
         ("{", "got none that can be read"),
         ("[]", "got no 'config' in it"),
         ('{"config": {}}', "got no 'timings' in it"),
-        ('{"config": {}, "timings": {}}', "a positive whole number as 'input_size'; got None"),
+        ('{"config": {}, "timings": {}}', "a positive whole number as 'ranks'; got None"),
     ],
 )
 def test_what_is_no_record_is_refused(tmp_path: Path, content: str, said: str) -> None:

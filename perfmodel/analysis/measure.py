@@ -140,8 +140,8 @@ def _launch(found: RunAnalysis) -> Launch:
     ranks = values.pop("p")
     warnings = [*found.program.identify(run, {})[1], *check_collection(run, found.identity)]
     split = None
-    if why := _untold(run, ranks, found.identity):
-        warnings.append(f"{found.label}: communication and computing are not told apart: {why}")
+    if why := _inseparable(run, ranks, found.identity):
+        warnings.append(f"{found.label}: communication and computing are not separated: {why}")
     else:
         split = split_of(run, found.batch.warmup)
     return Launch(
@@ -248,7 +248,7 @@ def _of_process(trace: Trace, process: int, first: Int64, last: Int64) -> Floats
     ], float)  # fmt: skip
 
 
-def _untold(run: Run, ranks: int, identity: Identity) -> str:
+def _inseparable(run: Run, ranks: int, identity: Identity) -> str:
     """Why a report does not tell communication from computing; empty if it does."""
     if not any(len(t.ops) for t in run.traces):
         return "no GPU work was recorded; profile with --trace=cuda,nvtx,mpi"

@@ -1,4 +1,4 @@
-"""Cautions: what was not collected, what no range explains, what the workload expects in vain."""
+"""Warnings: what was not collected, what no range explains, what the workload counts and lacks."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ class Series:
         return cut
 
     def mean(self, counter: str) -> float | None:
-        """Return the mean of a counter weighted by time; None where it was never told.
+        """Return the mean of a counter weighted by time; None where it was never recorded.
 
         A sample stands for the time from half-way since the one before it of its GPU to half-way
         until the next.
@@ -237,15 +237,15 @@ class Series:
         for gpu in self.gpus:
             mine = self.of(gpu)
             value, width = mine.values[counter], _widths(mine.time_s)
-            told = ~np.isnan(value)
-            total += float((value[told] * width[told]).sum())
-            weight += float(width[told].sum())
+            known = ~np.isnan(value)
+            total += float((value[known] * width[known]).sum())
+            weight += float(width[known].sum())
         return total / weight if weight else None
 
     def largest(self, counter: str) -> float | None:
-        """Return the largest value of a counter; None where it was never told."""
-        told = self.values[counter][~np.isnan(self.values[counter])]
-        return float(told.max()) if len(told) else None
+        """Return the largest value of a counter; None where it was never recorded."""
+        known = self.values[counter][~np.isnan(self.values[counter])]
+        return float(known.max()) if len(known) else None
 
     def _rows(self, keep: npt.NDArray[np.bool_]) -> Series:
         values = {name: column[keep] for name, column in self.values.items()}
@@ -320,8 +320,8 @@ def _sample(row: dict[str, str]) -> tuple[float, Reading]:
     """Return a row's time and reading; refuse one that is torn or holds no finite numbers."""
     if None in row.values():
         raise ValueError("a row that ends early")
-    told = {name: _finite(row[name]) for name in COUNTERS if row.get(name)}
-    return _finite(row["time_s"]), Reading(gpu=int(row["gpu"]), **told)
+    known = {name: _finite(row[name]) for name in COUNTERS if row.get(name)}
+    return _finite(row["time_s"]), Reading(gpu=int(row["gpu"]), **known)
 
 
 def _finite(cell: str) -> float:

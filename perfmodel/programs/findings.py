@@ -31,7 +31,7 @@ _PEERS: Final = 8
 class Finding:
     """One loss, with the evidence for it and what to change.
 
-    `saving_s` is an upper bound per batch, None where it cannot be told. Savings overlap: they
+    `saving_s` is an upper bound per batch, None where it is unknown. Savings overlap: they
     do not add up.
     """
 
@@ -199,7 +199,7 @@ def general(facts: Facts, actions: Actions) -> Iterator[Finding]:
 def ranked(facts: Facts, found: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the findings worth at least one percent of a batch, largest saving first.
 
-    A saving is between nothing and the whole batch; those that cannot be told come last.
+    A saving is between nothing and the whole batch; unknown ones come last.
     """
     if facts.batch.value <= 0:
         return ()

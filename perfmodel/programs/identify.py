@@ -33,7 +33,7 @@ class Identity:
         False where the program says that its batches use none; a report without GPU operations, or
         without MPI calls, then lacks nothing.
     inseparable : str
-        Why communication and computing cannot be told apart; empty where they can.
+        Why communication and computing cannot be separated; empty where they can.
     synchronizes : bool
         The host waits for the GPU at the end of every range.
     overlaps : bool

@@ -353,7 +353,7 @@ def decimal_mark(cells: Iterable[str], source: str) -> str:
     ReportError
         If some cells tell a point and others a comma.
     """
-    told: dict[str, str] = {}
+    marks: dict[str, str] = {}
     for cell in cells:
         if cell.isdecimal():  # as most are: it tells nothing
             continue
@@ -361,13 +361,13 @@ def decimal_mark(cells: Iterable[str], source: str) -> str:
         if text is not None:
             mark = _mark_of(text)
             if mark:
-                told.setdefault(mark, cell)
-    if len(told) > 1:
+                marks.setdefault(mark, cell)
+    if len(marks) > 1:
         raise ReportError(
-            f"{source}: expected numbers in one notation; got {told['.']!r} and {told[',']!r}; "
+            f"{source}: expected numbers in one notation; got {marks['.']!r} and {marks[',']!r}; "
             f"export again with LC_ALL=C ncu --import REPORT --csv --page raw"
         )
-    return next(iter(told), ".")
+    return next(iter(marks), ".")
 
 
 def number(cell: str, mark: str) -> float | None:

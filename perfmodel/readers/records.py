@@ -173,9 +173,9 @@ class Texts:
         at, size = field.at[is_text], field.size[is_text]
         twin, is_new = _twins(data, at, size)
         blob = data.tobytes()
-        spans = zip(at[is_new].tolist(), (at + size)[is_new].tolist(), strict=True)
+        ends = zip(at[is_new].tolist(), (at + size)[is_new].tolist(), strict=True)
         code = np.empty(len(at), np.int64)
-        code[is_new] = [self._codes.setdefault(blob[a:b], len(self._codes)) for a, b in spans]
+        code[is_new] = [self._codes.setdefault(blob[a:b], len(self._codes)) for a, b in ends]
         codes = np.full(len(is_text), -1)
         codes[is_text] = code[twin]
         return codes

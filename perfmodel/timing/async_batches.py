@@ -17,7 +17,7 @@ _AHEAD: Final = 1.02
 take 1.000 to 1.001 times the host's time, others up to eight times."""
 
 _IDLE_HOST: Final = 2.0
-"""From so many times the host's time on the GPU alone sets the pace. On H200s replays of a CUDA
+"""From so many times the host's time on the GPU alone limits the batch. On H200s replays of a CUDA
 graph take 4 to 8 times the host's time, batches of single launches at most 1.3 times."""
 
 
@@ -78,11 +78,11 @@ def head_of(run: Run, measured: tuple[PathTimes, ...]) -> PathTimes:
 
 
 def until_done(
-    run: Run, measured: tuple[PathTimes, ...], pace: AsyncBatches
+    run: Run, measured: tuple[PathTimes, ...], timing: AsyncBatches
 ) -> tuple[PathTimes, ...]:
     """Replace the host's time of the batch by that until all of its work is done."""
     head = head_of(run, measured)
-    timed = replace(head, seconds={**head.seconds, "host": pace.done})
+    timed = replace(head, seconds={**head.seconds, "host": timing.done})
     return tuple(timed if m is head else m for m in measured)
 
 

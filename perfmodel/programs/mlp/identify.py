@@ -51,21 +51,21 @@ def identify(run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
     recorded = max(world, len(run.ranks))
     ranks = given.get("p", marked.get("p", recorded))
     inferred = from_messages(*_messages(run), ranks) or {}
-    told = inferred | marked
+    known = inferred | marked
     if "p" in given and "p" not in marked and 1 <= recorded != given["p"]:
         warnings.append(
             f"{run.label}: p = {given['p']} was given and overrides the {recorded} ranks that the "
             f"report records; B and the bytes of MPI follow it"
         )
-        told = {k: v for k, v in told.items() if k != "p"}
-    values = {"b": 4, "p": recorded} | told
+        known = {k: v for k, v in known.items() if k != "p"}
+    values = {"b": 4, "p": recorded} | known
     for symbol, value in given.items():
-        if told.get(symbol, value) != value:
+        if known.get(symbol, value) != value:
             name = MARK_SYMBOLS.get(symbol, symbol)
             whose = "the report's own" if symbol in marked else "what its messages' sizes tell,"
             warnings.append(
                 f"{run.label}: {symbol} = {value} was given and overrides {whose} "
-                f"{name} = {told[symbol]}"
+                f"{name} = {known[symbol]}"
             )
         values[symbol] = value
     if len(run.ranks) < values["p"]:
