@@ -25,7 +25,7 @@ def time_one(trace: Trace, options: Options) -> TimedReport:
     program = program_of([trace], options)
     shown, steps = program.steps(trace, options)
     by_time = options.by_time or program.step_clock == "gpu"
-    report = report_steps(trace, steps, categorize) if len(steps) else None
+    report = report_steps(shown, steps, categorize) if len(steps) else None
     return time_report(shown, steps.label, by_time=by_time, steps=report, program=program.name)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from perfmodel.base.arrays import Floats, Int64
 from perfmodel.readers.trace import NULL
 from perfmodel.timing.collectives import CollectiveGroup
+from perfmodel.timing.idle_causes import CAUSES, IdleGaps
 from perfmodel.timing.nccl import match_kernels, nccl_groups
 from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.step_times import StepTimes
@@ -19,6 +20,7 @@ from perfmodel.timing.steps import FoundBy
 _SLOW: Final = 1.5
 """A leading step is warm-up if it takes longer than this many times the median of later ones."""
 _TOP_KERNELS: Final = 10
+_TOP_GAPS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,36 @@ class KernelTime:
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """A time in which a GPU idled: when in its report, how long, and what the host did.
+
+    `call` is the CUDA or MPI call that the cause was seen in, or that ended the gap, and `range`
+    the range that the host was in; '' where there is none.
+    """
+
+    start_s: float
+    seconds: float
+    step: int
+    call: str
+    range: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdleCause:
+    """Idle time of one rank's GPU in a median step by cause, with the longest gaps of that cause.
+
+    `cause` is one of `timing.idle_causes.CAUSES`. `share` is of the rank's idle time: the shares
+    of a rank add up to 1, its seconds to `RankStep.idle_s`.
+    """
+
+    rank: int
+    cause: str
+    seconds: float
+    share: float
+    gaps: tuple[Gap, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StepBreakdown:
     """Where the time of a run's steps goes.
 
@@ -91,6 +123,8 @@ class StepBreakdown:
         Largest of the ranks' medians: a step ends when the slowest rank is done.
     unattributed : float
         Share of the GPU time between the first and the last step that no step holds.
+    idle : tuple of IdleCause
+        By rank, the largest cause first.
     """
 
     label: str
@@ -106,6 +140,7 @@ class StepBreakdown:
     kernels: tuple[KernelTime, ...]
     collectives: tuple[CollectiveGroup, ...]
     unattributed: float
+    idle: tuple[IdleCause, ...]
 
 
 def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> StepBreakdown:
@@ -147,6 +182,7 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
         kernels=_kernels(reports, window),
         collectives=nccl_groups(matched, window, [r for ranks in numbered for r in ranks]),
         unattributed=sum(r.lost_ns for r in reports) / launched if launched else 0.0,
+        idle=_idle(reports, window, numbered, [rows[i] for i in order]),
     )
 
 
@@ -263,6 +299,52 @@ def _categories(reports: Sequence[StepReport], window: slice) -> tuple[CategoryT
         if count[i]
     ]
     return tuple(sorted(found, key=lambda c: -c.seconds))
+
+
+def _idle(
+    reports: Sequence[StepReport],
+    window: slice,
+    numbered: Sequence[Sequence[int]],
+    ranks: Sequence[RankStep],
+) -> tuple[IdleCause, ...]:
+    """Split the idle time of every rank's median step by the medians of its causes."""
+    idle_s = {(r.rank, r.gpu): r.idle_s or 0.0 for r in ranks}
+    found: list[IdleCause] = []
+    for report, numbers in zip(reports, numbered, strict=True):
+        gaps = report.gaps
+        inside = (gaps.step >= window.start) & (gaps.step < window.stop)
+        for lane, rank in enumerate(numbers):
+            rows = np.flatnonzero(inside & (gaps.lane == lane))
+            total = np.zeros((len(CAUSES), window.stop - window.start))
+            np.add.at(total, (gaps.cause[rows], gaps.step[rows] - window.start), gaps.idle_ns[rows])
+            usual = np.median(total, axis=1)
+            usual = usual if usual.any() else total.mean(axis=1)
+            share = usual / max(float(usual.sum()), 1.0)
+            seconds = share * idle_s[rank, int(report.times.device[lane])] if len(rows) else share
+            found += [
+                IdleCause(
+                    rank, CAUSES[code], float(seconds[code]), float(share[code]),
+                    _longest(gaps, rows[gaps.cause[rows] == code]),
+                )
+                for code in np.argsort(-share, kind="stable").tolist()
+                if share[code] > 0
+            ]  # fmt: skip
+    return tuple(sorted(found, key=lambda cause: cause.rank))
+
+
+def _longest(gaps: IdleGaps, rows: Int64) -> tuple[Gap, ...]:
+    names = (*gaps.names, "")
+    top = rows[np.argsort(-gaps.idle_ns[rows], kind="stable")[:_TOP_GAPS]]
+    return tuple(
+        Gap(
+            start_s=float(gaps.start_ns[i]) * 1e-9,
+            seconds=float(gaps.idle_ns[i]) * 1e-9,
+            step=int(gaps.step[i]),
+            call=names[gaps.call[i]],
+            range=names[gaps.range[i]],
+        )
+        for i in top.tolist()
+    )
 
 
 def _kernels(reports: Sequence[StepReport], window: slice) -> tuple[KernelTime, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Int8, Int64
 from perfmodel.readers.trace import KERNEL, NO_NAME, GpuOps, Trace
+from perfmodel.timing.idle_causes import IdleGaps, idle_gaps
 from perfmodel.timing.intervals import union
 from perfmodel.timing.nccl import NcclKernels, communicating, nccl_kernels
 from perfmodel.timing.step_times import StepTimes, step_times
@@ -60,6 +61,7 @@ class StepReport:
         number.
     kernels : KernelTimes
     nccl : NcclKernels
+    gaps : IdleGaps
     lost_ns, launched_ns : int
         GPU time launched between the first and the last step of its process: in no step, and all.
     rank_of : dict of int to int
@@ -75,6 +77,7 @@ class StepReport:
     count: Int64
     kernels: KernelTimes
     nccl: NcclKernels
+    gaps: IdleGaps
     lost_ns: int
     launched_ns: int
     rank_of: dict[int, int]
@@ -87,7 +90,7 @@ def report_steps(trace: Trace, steps: Steps, categorize: Categorize) -> StepRepo
     Parameters
     ----------
     trace : Trace
-        With all its operations; its ranges need not be those that the steps were found by.
+        With all its operations, and the ranges that say what the program did.
     steps : Steps
     categorize : callable
     """
@@ -105,6 +108,7 @@ def report_steps(trace: Trace, steps: Steps, categorize: Categorize) -> StepRepo
         count=count,
         kernels=_kernels(trace, steps, times, code, names),
         nccl=nccl_kernels(trace, steps, found, times),
+        gaps=idle_gaps(trace, steps, found, times),
         lost_ns=lost,
         launched_ns=everything,
         rank_of=dict(trace.ranks) or _numbered(times),

@@ -50,12 +50,15 @@ class Launched:
         Index into `Trace.threads` of the launching thread.
     at_ns : int64, shape (k,)
         Start of the launching call.
+    call : int64, shape (k,)
+        Row of `ApiCalls` of the launching call.
     """
 
     op: Int64
     process: Int32
     thread: Int32
     at_ns: Int64
+    call: Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ def launched(trace: Trace) -> Launched:
     op, first = np.unique(op, return_index=True)
     call = call[first]
     thread = trace.api.thread[call]
-    return Launched(op, trace.thread_process[thread], thread, trace.api.start_ns[call])
+    return Launched(op, trace.thread_process[thread], thread, trace.api.start_ns[call], call)
 
 
 def find_steps(trace: Trace, asked: str | None = None) -> Steps:

@@ -1,0 +1,422 @@
+"""Why a GPU idles inside steps: every gap between its operations, by what the host did meanwhile.
+
+A gap ends with an operation. If the host launched it before the gap began, it was queued and waited
+for other operations. Otherwise the gap is given, piece by piece, to the CUDA and MPI calls that the
+host was in until it launched the operation, and to the time between these calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from perfmodel.base.arrays import Bool, Int8, Int32, Int64
+from perfmodel.readers.trace import GRAPH, MEMCPY, NO_NAME, NULL, Trace
+from perfmodel.timing.intervals import running_maximum, union
+from perfmodel.timing.nesting import innermost, nest
+from perfmodel.timing.step_times import StepTimes
+from perfmodel.timing.steps import Launched, Steps
+
+CAUSES: Final = (
+    "launch_bound", "blocking_sync", "allocation", "host_compute", "pageable_copy", "dependency",
+    "communication", "other",
+)  # fmt: skip
+"""Why a GPU idles; codes are positions in this tuple."""
+
+LAUNCH, SYNC, ALLOCATION, HOST, PAGEABLE, DEPENDENCY, COMMUNICATION, OTHER = range(len(CAUSES))
+
+_BLOCKING: Final = (
+    "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize",
+    "cudaThreadSynchronize", "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize",
+)  # fmt: skip
+_ALLOCATING: Final = (
+    "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaHostRegister", "cudaHostUnregister",
+    "cuMemAlloc", "cuMemFree", "cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemRelease",
+    "cuMemSetAccess", "cuMemAddressReserve", "cuMemAddressFree", "cuMemHostAlloc",
+)  # fmt: skip
+_DRAINING: Final = ("cudaFree", "cuMemFree")
+"""Calls that return only when the GPU has done what was launched, as the blocking ones."""
+_STREAM_ORDERED: Final = ("Async",)
+_TO_HOST: Final = 2
+_FROM_HOST: Final = 1
+_PAGEABLE: Final = 0
+_USUAL: Final = 10.0
+"""The host does more than to launch if it is outside CUDA for so many times the median."""
+_SHORTEST_NS: Final = 100_000
+_LONGEST_NS: Final = 500_000
+_SETUP_NS: Final = 10_000
+"""A launch takes about so long until its operation can start on an idle GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleGaps:
+    """Pieces of the gaps between GPU operations inside steps; one row per gap and cause.
+
+    Attributes
+    ----------
+    names : tuple of str
+        What `call` and `range` index; -1 where there is none.
+    lane : int64, shape (n,)
+        Index into the lanes of `StepTimes`.
+    step : int64, shape (n,)
+        Number of the step.
+    start_ns : int64, shape (n,)
+        Start of the gap, which is the end of all operations before it.
+    gap_ns : int64, shape (n,)
+        Length of the whole gap.
+    idle_ns : int64, shape (n,)
+        The cause's part of the gap; the parts of a gap add up to its length.
+    cause : int8, shape (n,)
+        Index into `CAUSES`.
+    call : int64, shape (n,)
+        CUDA or MPI call of the longest piece; the launching call where the host only launched, or
+        was outside CUDA.
+    range : int64, shape (n,)
+        Innermost range that the launching thread was in.
+    op : int64, shape (n,)
+        Row of `GpuOps` that ends the gap.
+    """
+
+    names: tuple[str, ...]
+    lane: Int64
+    step: Int64
+    start_ns: Int64
+    gap_ns: Int64
+    idle_ns: Int64
+    cause: Int8
+    call: Int64
+    range: Int64
+    op: Int64
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+
+@dataclass(frozen=True, slots=True)
+class HostTimeline:
+    """What the launching threads of one lane did, call after call, without overlaps.
+
+    Attributes
+    ----------
+    start_ns, end_ns : int64, shape (n,)
+        Calls and the times between them, in turn; the end of each is the start of the next.
+    kind : int8, shape (n,)
+        Index into `CAUSES`: `LAUNCH` for calls that launch and for the usual time between calls,
+        `HOST` for longer times between them.
+    call : int64, shape (n,)
+        Code of the call's name; between calls that of the next call.
+    thread : int32, shape (n,)
+    drains : bool, shape (n,)
+        Whether a call returns only when the GPU has nothing left to do.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    kind: Int8
+    call: Int64
+    thread: Int32
+    drains: Bool
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+def idle_gaps(trace: Trace, steps: Steps, found: Launched, times: StepTimes) -> IdleGaps:
+    """Split the idle time of every GPU inside steps by cause.
+
+    Parameters
+    ----------
+    trace : Trace
+        Whose ranges say where the host was.
+    steps : Steps
+    found : Launched
+    times : StepTimes
+    """
+    kinds = call_kinds(trace, found)
+    launch = np.full(len(trace.ops), -1, np.int64)
+    launch[found.op] = np.arange(len(found.op))
+    parts = []
+    for lane in np.flatnonzero(times.device >= 0).tolist():
+        mine = times.ops.lane == lane
+        op, step = times.ops.op[mine], steps.number[times.ops.step[mine]].astype(np.int64)
+        gaps = _gaps(trace, op, step)
+        own = np.unique(steps.thread[(steps.process == times.process[lane]) & (steps.thread >= 0)])
+        line = host_timeline(trace, found, kinds, op, own, launch)
+        parts.append((lane, own, gaps, _pieces(trace, found, line, gaps, launch)))
+    return _joined(trace, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gaps:
+    start_ns: Int64
+    end_ns: Int64
+    step: Int64
+    op: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    gap: Int64
+    ns: Int64
+    cause: Int8
+    call: Int64
+    thread: Int32
+    at_ns: Int64
+
+
+def _gaps(trace: Trace, op: Int64, step: Int64) -> _Gaps:
+    """Times between the operations of one lane, from its first step's to its last step's first."""
+    start, end = trace.ops.start_ns[op], trace.ops.end_ns[op]
+    group = np.zeros(len(op), np.int64)
+    _, first, last = union(group, start, end)
+    begin, stop = last[:-1], first[1:]
+    order = np.argsort(start, kind="stable")
+    ends_with = op[order][np.searchsorted(start[order], stop)] if len(stop) else op[:0]
+    numbers = np.unique(step)
+    heads = np.array([start[step == n].min() for n in numbers], np.int64)
+    heads = np.maximum.accumulate(heads)
+    at = np.searchsorted(heads, begin, side="right") - 1
+    whose = numbers[np.maximum(at, 0)] if len(numbers) else at
+    kept = (at >= 0) & ((at < len(numbers) - 1) | (len(numbers) == 1))
+    return _Gaps(begin[kept], stop[kept], whose[kept], ends_with[kept])
+
+
+def call_kinds(trace: Trace, found: Launched) -> tuple[Int8, Bool]:
+    """What the host does in every CUDA call, as codes of `CAUSES`, and which calls drain the GPU.
+
+    A copy to the host counts as blocking where the memory is pageable: the call returns when the
+    data have arrived. A copy from pageable memory is staged through a buffer by the host.
+    """
+    names = trace.strings
+
+    def starting(prefixes: tuple[str, ...]) -> Bool:
+        hit = [n.startswith(prefixes) and not n.split("_v")[0].endswith("Async") for n in names]
+        return np.array([*hit, False], np.bool_)[trace.api.name]
+
+    graph = np.array([n.startswith(("cudaGraph", "cuGraph")) for n in names] + [False], np.bool_)
+    kind = np.full(len(trace.api), LAUNCH, np.int8)
+    kind[graph[trace.api.name]] = OTHER
+    kind[starting(_ALLOCATING)] = ALLOCATION
+    kind[starting(_BLOCKING)] = SYNC
+    drains = starting(_BLOCKING) | starting(_DRAINING)
+    ops = trace.ops
+    host = (ops.src_kind == _PAGEABLE) | (ops.dst_kind == _PAGEABLE)
+    copies = np.flatnonzero((ops.kind == MEMCPY) & host)
+    for row, direction in ((PAGEABLE, _FROM_HOST), (SYNC, _TO_HOST)):
+        chosen = copies[ops.copy_kind[copies] == direction]
+        calls = _calls_of(found, chosen)
+        kind[calls] = row
+        drains[calls] = True
+    return kind, drains
+
+
+def _calls_of(found: Launched, op: Int64) -> Int64:
+    return found.call[np.isin(found.op, op)]
+
+
+def host_timeline(
+    trace: Trace,
+    found: Launched,
+    kinds: tuple[Int8, Bool],
+    op: Int64,
+    own: Int32,
+    launch: Int64,
+) -> HostTimeline:
+    """Put the calls of the threads that launch on one GPU in a row, with the times between them.
+
+    `own` are the threads that the steps were found on. Other threads, such as those that look
+    after NCCL's operations, hold nothing up.
+    """
+    kind, drains = kinds
+    at = launch[op]
+    threads = np.union1d(found.thread[at[at >= 0]], own)
+    rows = np.flatnonzero(np.isin(trace.api.thread, threads))
+    rows = rows[trace.api.end_ns[rows] >= trace.api.start_ns[rows]]
+    mpi = np.flatnonzero(np.isin(trace.mpi.thread, threads) & (trace.mpi.end_ns != NULL))
+    start = np.concatenate([trace.api.start_ns[rows], trace.mpi.start_ns[mpi]])
+    end = np.concatenate([trace.api.end_ns[rows], trace.mpi.end_ns[mpi]])
+    codes = np.concatenate([trace.api.name[rows], trace.mpi.name[mpi]]).astype(np.int64)
+    what = np.concatenate([kind[rows], np.full(len(mpi), COMMUNICATION, np.int8)])
+    drain = np.concatenate([drains[rows], np.zeros(len(mpi), np.bool_)])
+    thread = np.concatenate([trace.api.thread[rows], trace.mpi.thread[mpi]])
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    reached = running_maximum(np.zeros(len(end), np.int64), end)
+    start = np.maximum(start, np.concatenate([start[:1], reached[:-1]]))
+    return _with_pauses(
+        start, np.maximum(end, start), codes[order], what[order], drain[order], thread[order]
+    )
+
+
+def _with_pauses(
+    start: Int64, end: Int64, codes: Int64, what: Int8, drain: Bool, thread: Int32
+) -> HostTimeline:
+    """Insert the times between calls: the usual ones belong to launching, longer ones do not."""
+    count = len(start)
+    if count == 0:
+        none = np.empty(0, np.int64)
+        return HostTimeline(none, none, what, none, thread, drain)
+    between = start[1:] - end[:-1]
+    usual = float(np.median(between)) if len(between) else 0.0
+    most = float(np.clip(_USUAL * usual, _SHORTEST_NS, _LONGEST_NS))
+    width = 2 * count - 1
+    s, e = np.empty(width, np.int64), np.empty(width, np.int64)
+    s[::2], e[::2] = start, end
+    s[1::2], e[1::2] = end[:-1], start[1:]
+    kind = np.empty(width, np.int8)
+    kind[::2] = what
+    kind[1::2] = np.where(between > most, HOST, LAUNCH)
+    call, who = np.empty(width, np.int64), np.empty(width, np.int32)
+    call[::2], who[::2] = codes, thread
+    call[1::2], who[1::2] = codes[1:], thread[1:]
+    drains = np.zeros(width, np.bool_)
+    drains[::2] = drain
+    return HostTimeline(s, e, kind, call, who, drains)
+
+
+def _pieces(
+    trace: Trace, found: Launched, line: HostTimeline, gaps: _Gaps, launch: Int64
+) -> _Pieces:
+    """Cut every gap by the host's timeline up to the launch of the operation that ends it."""
+    at = launch[gaps.op]
+    known = at >= 0
+    called = np.where(known, found.at_ns[at], gaps.end_ns)
+    returned = np.where(known, trace.api.end_ns[found.call[at]], gaps.end_ns)
+    thread = np.where(known, found.thread[at], -1).astype(np.int32)
+    name = np.where(known, trace.api.name[found.call[at]], NO_NAME).astype(np.int64)
+    graph = known & np.isin(name, _graph_codes(trace)) | (trace.ops.kind[gaps.op] == GRAPH)
+    until = np.clip(called, gaps.start_ns, gaps.end_ns)
+    queued = known & (returned + _SETUP_NS < gaps.start_ns)
+    tail = np.full(len(gaps.op), LAUNCH, np.int8)
+    tail[graph & ~queued] = OTHER
+    tail[queued] = DEPENDENCY
+    tail[~known] = OTHER
+    rows = np.arange(len(gaps.op))
+    gap, ns, cause, call, who, when = _cut(line, gaps.start_ns, until)
+    drained, waited_in = _drained(line, gaps.start_ns)
+    call = np.where((cause == LAUNCH) | (cause == HOST), name[gap], call)
+    inherits = _inherits(gap, cause, drained)
+    cause = np.where(inherits, drained[gap], cause).astype(np.int8)
+    call = np.where(inherits, waited_in[gap], call)
+    after = (drained >= 0) & (tail == LAUNCH) & ~_has(gap, cause == HOST, len(rows))
+    tail = np.where(after, drained, tail).astype(np.int8)
+    name = np.where(after, waited_in, name)
+    return _Pieces(
+        np.concatenate([gap, rows]),
+        np.concatenate([ns, gaps.end_ns - until]),
+        np.concatenate([cause, tail]),
+        np.concatenate([call, name]),
+        np.concatenate([who, thread]),
+        np.concatenate([when, np.maximum(until, called)]),
+    )
+
+
+def _graph_codes(trace: Trace) -> Int64:
+    hit = [i for i, n in enumerate(trace.strings) if n.startswith(("cudaGraph", "cuGraph"))]
+    return np.array(hit, np.int64)
+
+
+def _has(gap: Int64, chosen: Bool, count: int) -> Bool:
+    found = np.zeros(count, np.bool_)
+    found[gap[chosen]] = True
+    return found
+
+
+def _cut(
+    line: HostTimeline, start: Int64, until: Int64
+) -> tuple[Int64, Int64, Int8, Int64, Int32, Int64]:
+    """Pieces of the timeline inside intervals: interval, length, kind, call, thread, start."""
+    low = np.maximum(np.searchsorted(line.end_ns, start, side="right"), 0)
+    high = np.searchsorted(line.start_ns, until, side="left")
+    count = np.where(until > start, np.maximum(high - low, 0), 0)
+    which = np.repeat(np.arange(len(start)), count)
+    first = np.concatenate([[0], np.cumsum(count)])[:-1]
+    row = np.arange(len(which)) - first[which] + low[which]
+    begin = np.maximum(line.start_ns[row], start[which])
+    length = np.minimum(line.end_ns[row], until[which]) - begin
+    done = np.bincount(which, length, len(start)).astype(np.int64)
+    lacking = np.where(until > start, until - start - done, 0)  # before the first recorded call
+    more = np.flatnonzero(lacking > 0)
+    return (
+        np.concatenate([which, more]),
+        np.concatenate([length, lacking[more]]),
+        np.concatenate([line.kind[row], np.full(len(more), HOST, np.int8)]),
+        np.concatenate([line.call[row], np.full(len(more), -1)]),
+        np.concatenate([line.thread[row], np.full(len(more), -1, np.int32)]),
+        np.concatenate([begin, start[more]]),
+    )
+
+
+def _drained(line: HostTimeline, at: Int64) -> tuple[Int8, Int64]:
+    """Cause and name of the call that waits for the GPU at each moment, -1 for none."""
+    if len(line) == 0:
+        return np.full(len(at), -1, np.int8), np.full(len(at), -1)
+    row = np.clip(np.searchsorted(line.start_ns, at, side="right") - 1, 0, len(line) - 1)
+    inside = (line.start_ns[row] <= at) & (at < line.end_ns[row]) & line.drains[row]
+    return np.where(inside, line.kind[row], -1).astype(np.int8), np.where(
+        inside, line.call[row], -1
+    )
+
+
+def _inherits(gap: Int64, cause: Int8, drained: Int8) -> Bool:
+    """Pieces of launching after a call that drained the GPU, until the host does other work.
+
+    The GPU would have had the next operations in its queue, had the host not waited.
+    """
+    order = np.arange(len(gap))
+    first_work = np.full(int(gap.max(initial=-1)) + 1, len(gap))
+    np.minimum.at(first_work, gap[cause == HOST], order[cause == HOST])
+    takes: Bool = (cause == LAUNCH) & (drained[gap] >= 0) & (order < first_work[gap])
+    return takes
+
+
+def _joined(trace: Trace, parts: list[tuple[int, Int32, _Gaps, _Pieces]]) -> IdleGaps:
+    """One row per gap and cause: the sum of its pieces, with the longest one's call and range."""
+    nesting = nest(trace.ranges, len(trace.threads))
+    names: dict[str, int] = {}
+    columns: list[tuple[Int64, ...]] = []
+    for lane, own, gaps, pieces in parts:
+        key = pieces.gap * len(CAUSES) + pieces.cause
+        order = np.lexsort((-pieces.ns, key))
+        order = order[pieces.ns[order] > 0]
+        distinct, first = np.unique(key[order], return_index=True)
+        head = order[first]
+        total = np.add.reduceat(pieces.ns[order], first) if len(first) else first
+        gap = distinct // len(CAUSES)
+        thread, when = pieces.thread[head], pieces.at_ns[head] + pieces.ns[head] // 2
+        where = np.full(len(head), -1, np.int64)
+        for asked in (thread, *(np.full(len(head), t, np.int32) for t in own)):
+            seen = (where < 0) & (asked >= 0)
+            where[seen] = innermost(nesting, asked[seen], when[seen], when[seen])
+        label = np.where(where >= 0, trace.ranges.name[nesting.row[where]], NO_NAME)
+        columns.append((
+            np.full(len(head), lane), gaps.step[gap], gaps.start_ns[gap],
+            (gaps.end_ns - gaps.start_ns)[gap], total, distinct % len(CAUSES),
+            _named(names, trace.strings, pieces.call[head]),
+            _named(names, trace.range_labels, label), gaps.op[gap],
+        ))  # fmt: skip
+    table = [np.concatenate(c) for c in zip(*columns, strict=True)] if columns else []
+    table = table or [np.empty(0, np.int64)] * 9
+    lane_, step, start, length, idle, cause, call, where, op = table
+    return IdleGaps(
+        tuple(names), lane_, step, start, length, idle, cause.astype(np.int8), call, where, op
+    )
+
+
+def _named(names: dict[str, int], texts: tuple[str, ...], codes: Int64) -> Int64:
+    """Codes of one table of strings as codes of `names`, which grows."""
+    distinct, inverse = np.unique(codes, return_inverse=True)
+    new = [names.setdefault(plain_call(texts[c]), len(names)) if c >= 0 else -1 for c in distinct]
+    return np.array(new or [-1], np.int64)[inverse]
+
+
+def plain_call(name: str) -> str:
+    """Name of a call without the version that CUPTI adds.
+
+    >>> plain_call("cudaLaunchKernel_v7000")
+    'cudaLaunchKernel'
+    """
+    head, _, version = name.rpartition("_v")
+    return head if head and version.isdecimal() else name
