@@ -1,0 +1,599 @@
+"""Calls of operators: which launched which kernels, of which sizes and types, and what they must do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, Literal
+
+import numpy as np
+
+from perfmodel.base.arrays import Int8, Int32, Int64
+from perfmodel.programs.pytorch.dtypes import FLOATS, ITEM_BYTES, KernelTypes, kernel_types
+from perfmodel.programs.pytorch.names import OperatorNames, Size, Sizes
+from perfmodel.programs.pytorch.operators import (
+    Call,
+    OperatorWork,
+    formula_of,
+    is_convolved,
+    is_transposed,
+    numel,
+    work_of,
+)
+from perfmodel.readers.trace import KERNEL, MEMCPY
+
+Phase = Literal["forward", "backward", "optimizer"]
+Origin = Literal["kernel", "inputs", "default", "given", ""]
+
+_MOST_STEPS: Final = 64
+"""Producers that are followed to find the type of a tensor."""
+
+_OTHER_OUTPUTS: Final = {
+    ("aten::native_dropout", 1): "bool",
+    ("aten::native_layer_norm", 1): "float32",
+    ("aten::native_layer_norm", 2): "float32",
+    ("aten::_fused_rms_norm", 1): "float32",
+    ("aten::native_batch_norm", 1): "float32",
+    ("aten::native_batch_norm", 2): "float32",
+    ("aten::max_pool2d_with_indices", 1): "int64",
+    ("aten::arange", 0): "int64",
+    ("aten::tril", 0): "bool",
+    ("aten::bitwise_not", 0): "bool",
+}
+"""Types of outputs that differ from what an operator's kernel computes with."""
+
+_INTEGER_ARGUMENTS: Final = {
+    "aten::embedding": (1,), "aten::index_select": (2,), "aten::gather": (2,),
+    "aten::embedding_dense_backward": (1,), "aten::nll_loss_forward": (1,),
+    "aten::nll_loss_backward": (2,),
+}  # fmt: skip
+_BOOLEAN_ARGUMENTS: Final = {
+    "aten::masked_fill_": (1,), "aten::masked_fill": (1,), "aten::where": (0,),
+    "aten::native_dropout_backward": (1,),
+}  # fmt: skip
+_TENSORS_IN: Final = "aten::embedding_dense_backward"
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Ranges and what each is inside of, an outer one before its inner ones.
+
+    Attributes
+    ----------
+    label : int64, shape (n,)
+        Row of `OperatorNames`.
+    parent : int64, shape (n,)
+        -1 for the outermost.
+    process : int64, shape (n,)
+        In which `op_id`s are unique.
+    """
+
+    label: Int64
+    parent: Int64
+    process: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """GPU operations by the range that launched them.
+
+    Attributes
+    ----------
+    node : int64, shape (k,)
+        Innermost range of the launching call, -1 outside all.
+    name : int32, shape (k,)
+        Position in `strings` of a kernel's name; -1 for what is no kernel.
+    kind : int8, shape (k,)
+        As `readers.trace.GpuOps.kind`.
+    duration_ns, bytes : int64, shape (k,)
+    strings : sequence of str
+    """
+
+    node: Int64
+    name: Int32
+    kind: Int8
+    duration_ns: Int64
+    bytes: Int64
+    strings: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCall:
+    """One call of an operator that launched GPU operations itself.
+
+    `work` is None if no formula is for it. `dtype` is that of its longest kernel or its inputs,
+    `origin` says which; `unit` the machine's peak for it.
+    """
+
+    node: int
+    name: str
+    phase: Phase
+    sizes: Sizes | None
+    dtype: str
+    origin: Origin
+    unit: str
+    work: OperatorWork | None
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The calls, and of every GPU operation which of them launched it.
+
+    Attributes
+    ----------
+    calls : tuple of OperatorCall
+    owner : int64, shape (k,)
+        Index into `calls`, -1 for operations outside of operators.
+    phase : tuple of str, one for every GPU operation
+    """
+
+    calls: tuple[OperatorCall, ...]
+    owner: Int64
+    phase: tuple[Phase, ...]
+
+
+def find_calls(
+    names: OperatorNames, tree: Tree, kernels: Kernels, dtype: str | None = None
+) -> Calls:
+    """Give every GPU operation to the innermost operator with a formula that encloses its launch.
+
+    Where none has a formula, to the innermost operator. An operator counts once; one inside which
+    another was counted has no FLOPs of its own, so that nothing counts twice.
+
+    Parameters
+    ----------
+    names : OperatorNames
+    tree : Tree
+    kernels : Kernels
+    dtype : str, optional
+        Of tensors whose type neither kernels nor casts tell.
+    """
+    modelled = np.array(
+        [s is not None and formula_of(n) is not None for n, s in _pairs(names)], np.bool_
+    )
+    operator = np.array([s is not None or n.startswith("aten::") for n, s in _pairs(names)])
+    levels = _levels(tree.parent)
+    near_formula = _nearest(tree, modelled, levels)
+    near_operator = _nearest(tree, operator, levels)
+    phases = _phases(names, tree, levels)
+    inside = kernels.node >= 0
+    owner_node = np.full(len(kernels.node), -1, np.int64)
+    owner_node[inside] = near_formula[kernels.node[inside]]
+    lacking = inside & (owner_node < 0)
+    owner_node[lacking] = near_operator[kernels.node[lacking]]
+    nodes, owner = np.unique(owner_node, return_inverse=True)
+    outside = int(len(nodes) > 0 and nodes[0] < 0)
+    owner = owner.astype(np.int64) - outside
+    nodes = nodes[outside:]
+    graph = _Graph(names, tree, kernels, nodes, owner, dtype)
+    calls = [
+        graph.call(i, node, "backward" if phases[node] == 1 else _PHASES[phases[node]])
+        for i, node in enumerate(nodes.tolist())
+    ]
+    phase = tuple(_PHASES[phases[n] if n >= 0 else 0] for n in kernels.node.tolist())
+    return Calls(tuple(_once(calls, tree)), owner, phase)
+
+
+def _pairs(names: OperatorNames) -> Iterable[tuple[str, Sizes | None]]:
+    return zip(names.name, names.sizes, strict=True)
+
+
+def _levels(parent: Int64) -> list[Int64]:
+    """Positions level by level, the outermost first."""
+    left = np.flatnonzero(parent < 0)
+    level = np.full(len(parent), -1, np.int64)
+    level[left] = 0
+    order = np.flatnonzero(parent >= 0)
+    found = [left]
+    while len(order):
+        ready = level[parent[order]] == len(found) - 1
+        here = order[ready]
+        if len(here) == 0:
+            break
+        level[here] = len(found)
+        found.append(here)
+        order = order[~ready]
+    return found
+
+
+def _nearest(tree: Tree, chosen: np.ndarray, levels: list[Int64]) -> Int64:
+    """Of every range the innermost chosen one that it is or is inside of, -1 if none is."""
+    mine = chosen[tree.label] if len(tree.label) else np.zeros(0, np.bool_)
+    found = np.full(len(tree.label), -1, np.int64)
+    for i, at in enumerate(levels):
+        above = found[tree.parent[at]] if i else np.full(len(at), -1, np.int64)
+        found[at] = np.where(mine[at], at, above)
+    return found
+
+
+_PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "optimizer")
+
+
+def _phases(names: OperatorNames, tree: Tree, levels: list[Int64]) -> Int64:
+    """Phase of every range, as a position in `_PHASES`: the one that it is inside of.
+
+    Autograd evaluates the backward in ranges of its own, and optimizers name their steps; a
+    program's own ranges called so count too.
+    """
+    code = np.full(len(names.name), -1, np.int64)
+    for i, name in enumerate(names.name):
+        low = name.lower()
+        if name.startswith("autograd::engine::evaluate_function"):
+            code[i] = 1
+        elif name.startswith("Optimizer.") or low in ("optimizer", "optimizer_step"):
+            code[i] = 2
+        elif low == "backward":
+            code[i] = 1
+        elif low == "forward":
+            code[i] = 0
+    found = np.full(len(tree.label), -1, np.int64)
+    for i, at in enumerate(levels):
+        above = found[tree.parent[at]] if i else np.full(len(at), -1, np.int64)
+        mine = code[tree.label[at]]
+        found[at] = np.where(mine >= 0, mine, above)
+    return np.maximum(found, 0)
+
+
+def _once(calls: Sequence[OperatorCall], tree: Tree) -> list[OperatorCall]:
+    """Take the FLOPs from operators inside which another one was counted."""
+    counted = {c.node: i for i, c in enumerate(calls) if c.work and c.work.flops}
+    found = list(calls)
+    for call in calls:
+        if not (call.work and call.work.flops):
+            continue
+        above = int(tree.parent[call.node])
+        while above >= 0:
+            outer = counted.pop(above, None)
+            if outer is not None:
+                work = calls[outer].work
+                assert work is not None
+                found[outer] = replace(calls[outer], work=replace(work, flops=0))
+            above = int(tree.parent[above])
+    return found
+
+
+class _Graph:
+    """Producers and consumers of tensors, and the types that they have."""
+
+    def __init__(
+        self,
+        names: OperatorNames,
+        tree: Tree,
+        kernels: Kernels,
+        nodes: Int64,
+        owner: Int64,
+        dtype: str | None,
+    ) -> None:
+        self.names, self.tree, self.kernels, self.nodes = names, tree, kernels, nodes
+        self.given = dtype
+        order = np.lexsort((kernels.duration_ns, kernels.kind != KERNEL, owner))
+        owned = order[owner[order] >= 0]
+        bounds = np.searchsorted(owner[owned], np.arange(len(nodes) + 1))
+        self._mine = owned
+        self._bounds = bounds
+        self._types = [
+            kernel_types(kernels.strings[int(c)]) if c >= 0 else KernelTypes()
+            for c in self._main_names()
+        ]
+        self._at = {n: i for i, n in enumerate(nodes.tolist())}
+        self._known: dict[tuple[int, int, int], str | None] = {}
+
+    def _main_names(self) -> list[int]:
+        """Of every call the name of its longest kernel, -1 if it launched none."""
+        found = []
+        for i in range(len(self.nodes)):
+            mine = self._mine[self._bounds[i] : self._bounds[i + 1]]
+            are = mine[self.kernels.kind[mine] == KERNEL]
+            at = are[np.argmax(self.kernels.duration_ns[are])] if len(are) else -1
+            found.append(int(self.kernels.name[at]) if at >= 0 else -1)
+        return found
+
+    @cached_property
+    def _node_of(self) -> dict[tuple[int, int], int]:
+        """Range by process and op_id."""
+        op = self.names.op_id[self.tree.label]
+        at = np.flatnonzero(op >= 0)
+        keys = zip(self.tree.process[at].tolist(), op[at].tolist(), strict=True)
+        return dict(zip(keys, at.tolist(), strict=True))
+
+    @cached_property
+    def _last_child(self) -> Int64:
+        """Of every range the last range inside it that is an operator's, -1 without any."""
+        found = np.full(len(self.tree.parent), -1, np.int64)
+        at = np.flatnonzero((self.tree.parent >= 0) & (self.names.op_id[self.tree.label] >= 0))
+        found[self.tree.parent[at]] = at
+        return found
+
+    @cached_property
+    def _consumed(self) -> dict[tuple[int, int, int], list[Size]]:
+        """Sizes in which consumers see an output, by process, op_id and output.
+
+        Of the outputs of operators whose own sizes do not say it.
+        """
+        asked = [
+            n
+            for n in self.nodes.tolist()
+            if self.names.name[self.tree.label[n]].startswith(_ASKED)
+        ]
+        wanted: set[tuple[int, int]] = set()
+        for node in asked:
+            for n in (node, *self._wrappers(node)):
+                op = int(self.names.op_id[self.tree.label[n]])
+                if op >= 0:
+                    wanted.add((int(self.tree.process[n]), op))
+        found: dict[tuple[int, int, int], list[Size]] = {}
+        if not wanted:
+            return found
+        ops = np.array(sorted({op for _, op in wanted}), np.int64)
+        hit = np.flatnonzero((self.names.input_output >= 0) & np.isin(self.names.input_op, ops))
+        row = np.searchsorted(self.names.first, hit, side="right") - 1
+        by_row: dict[int, list[int]] = {}
+        for r, h in zip(row.tolist(), hit.tolist(), strict=True):
+            by_row.setdefault(r, []).append(h)
+        using = np.flatnonzero(np.isin(self.tree.label, np.array(sorted(by_row), np.int64)))
+        for node in using.tolist():
+            r, process = int(self.tree.label[node]), int(self.tree.process[node])
+            sizes = self.names.sizes[r] or ()
+            for h in by_row[r]:
+                key = (process, int(self.names.input_op[h]))
+                place = h - int(self.names.first[r])
+                if key in wanted and place < len(sizes) and sizes[place]:
+                    found.setdefault((*key, int(self.names.input_output[h])), []).append(
+                        sizes[place]
+                    )
+        return found
+
+    @cached_property
+    def _backward_of(self) -> dict[tuple[int, int], Size]:
+        """Sizes of results' gradients of convolutions, by process and the forward's seq."""
+        found: dict[tuple[int, int], Size] = {}
+        for node in self.nodes.tolist():
+            label = int(self.tree.label[node])
+            sizes = self.names.sizes[label]
+            if self.names.name[label] != "aten::convolution_backward" or not sizes:
+                continue
+            above = int(self.tree.parent[node])
+            while above >= 0 and self.names.seq[self.tree.label[above]] < 0:
+                above = int(self.tree.parent[above])
+            if above >= 0:
+                seq = int(self.names.seq[self.tree.label[above]])
+                found[int(self.tree.process[node]), seq] = sizes[0]
+        return found
+
+    def _wrappers(self, node: int) -> list[int]:
+        """Ranges around an operator that return its result: they are operators, too."""
+        found = []
+        above = int(self.tree.parent[node])
+        while above >= 0 and len(found) < _MOST_STEPS:
+            label = self.tree.label[above]
+            if self.names.op_id[label] < 0 or self.names.sizes[label] is None:
+                break
+            found.append(above)
+            above = int(self.tree.parent[above])
+        return found
+
+    def _outputs(self, node: int, output: int) -> list[Size]:
+        """Sizes in which consumers see an output of an operator, or of what returns it."""
+        process = int(self.tree.process[node])
+        found: list[Size] = []
+        for n in (node, *self._wrappers(node)):
+            op = int(self.names.op_id[self.tree.label[n]])
+            found += self._consumed.get((process, op, output), [])
+        return found
+
+    # --- types
+
+    @cached_property
+    def half(self) -> str:
+        """The type of 16 bits that most kernels name."""
+        seen = Counter(t.dtype for t in self._types if t.dtype in ("bfloat16", "float16"))
+        return seen.most_common(1)[0][0] or "bfloat16" if seen else "bfloat16"
+
+    @cached_property
+    def parameter(self) -> str:
+        """The type of parameters and of what nothing made: given, the optimizer's, or cast from."""
+        if self.given:
+            return self.given
+        optimizer = [
+            t.dtype
+            for t, n in zip(self._types, self.nodes.tolist(), strict=True)
+            if "_fused_" in self.names.name[self.tree.label[n]]
+            or "_foreach_" in self.names.name[self.tree.label[n]]
+        ]
+        cast = [t.source for t in self._types]
+        computed = [t.dtype for t in self._types]
+        for seen in (optimizer, cast, computed):
+            known = Counter(t for t in seen if t in FLOATS)
+            if known:
+                return known.most_common(1)[0][0] or "float32"
+        return "float32"
+
+    def dtype_of(self, node: int, output: int = 0) -> str | None:
+        """Type of an output: of the kernel that wrote it, of the last operator inside, or inputs'.
+
+        None if nothing recorded says it.
+        """
+        key = (int(self.tree.process[node]), node, output)
+        if key in self._known:
+            return self._known[key]
+        found: str | None = None
+        steps = 0
+        while steps < _MOST_STEPS:
+            steps += 1
+            label = int(self.tree.label[node])
+            found = _OTHER_OUTPUTS.get((self.names.name[label], output))
+            if found is None and node in self._at:
+                types = self._types[self._at[node]]
+                found = types.result or types.dtype
+            if found is not None:
+                break
+            child = int(self._last_child[node])
+            if child >= 0:
+                node = child
+                continue
+            made = next(((op, o) for op, o in self.names.inputs(label) if o >= 0), None)
+            if made is None:
+                break
+            at = self._node_of.get((int(self.tree.process[node]), made[0]))
+            if at is None or at >= node:
+                break
+            node, output = at, made[1]
+        self._known[key] = found
+        return found
+
+    def _argument_types(self, node: int) -> list[str | None]:
+        label = int(self.tree.label[node])
+        process = int(self.tree.process[node])
+        found: list[str | None] = []
+        for op, output in self.names.inputs(label):
+            at = self._node_of.get((process, op)) if output >= 0 else None
+            found.append(self.dtype_of(at, output) if at is not None and at < node else None)
+        return found
+
+    # --- calls
+
+    def call(self, i: int, node: int, phase: Phase) -> OperatorCall:
+        """Count one call."""
+        label = int(self.tree.label[node])
+        name, sizes = self.names.name[label], self.names.sizes[label]
+        types = self._types[i]
+        arguments = self._argument_types(node) if sizes is not None else []
+        dtype, origin = types.dtype, "kernel"
+        if dtype is None:
+            floats = [t for t in arguments if t in FLOATS]
+            dtype, origin = (floats[0], "inputs") if floats else (None, "")
+        if dtype is None:
+            dtype = self.half if types.item_bytes == 2 else self.parameter
+            origin = "given" if self.given else "default"
+        unit = types.unit
+        if not unit and name.startswith(_PRODUCTS):
+            unit = "float32" if dtype == "float32" else f"{dtype}_tensor"
+        work = None
+        if sizes is not None and formula_of(name) is not None:
+            work = work_of(self._as_call(i, node, name, sizes, types, arguments, dtype))
+        return OperatorCall(node, name, phase, sizes, dtype, origin, unit or "float32", work)  # type: ignore[arg-type]
+
+    def _as_call(
+        self,
+        i: int,
+        node: int,
+        name: str,
+        sizes: Sizes,
+        types: KernelTypes,
+        arguments: list[str | None],
+        dtype: str,
+    ) -> Call:
+        mine = self._mine[self._bounds[i] : self._bounds[i + 1]]
+        item = types.item_bytes or ITEM_BYTES[types.result or dtype]
+        copied = mine[self.kernels.kind[mine] == MEMCPY]
+        if len(copied) and types.dtype is None and sizes and numel(sizes[0]):
+            item = max(int(self.kernels.bytes[copied].sum()) // numel(sizes[0]), 1)
+            arguments = []
+        own = types.item_bytes or ITEM_BYTES[dtype]
+        items = [own] * len(sizes)
+        if name.startswith("triton_"):
+            items = self._fused_items(name, sizes, arguments)
+            item = items[-1] if items else own
+        elif name == "aten::copy_" and len(sizes) > 1:
+            items[0] = item
+            source = types.source or (arguments[1] if len(arguments) > 1 else None)
+            if types.source is None and not types.casts:
+                items[1] = item
+            else:
+                other = self.half if dtype == "float32" else "float32"
+                items[1] = ITEM_BYTES[source if source and source != dtype else other]
+        elif types.source:
+            items = [item] * len(sizes)
+            half = sum(1 for s in sizes if s) // 2
+            items[half:] = [ITEM_BYTES[types.source]] * (len(items) - half)
+        elif types.casts or (types.dtype is None and types.item_bytes is None):
+            items = [ITEM_BYTES.get(t or "", own) for t in [*arguments, *[None] * len(sizes)]]
+            items = items[: len(sizes)]
+        for places, size in ((_INTEGER_ARGUMENTS, 8), (_BOOLEAN_ARGUMENTS, 1)):
+            for place in places.get(name, ()):
+                if place < len(items):
+                    items[place] = size
+        out = self._result(node, name, sizes)
+        names = "|".join(
+            self.kernels.strings[c] for c in self.kernels.name[mine].tolist() if c >= 0
+        )
+        wanted = (True, True)
+        if name == "aten::convolution_backward":
+            wanted = self._wanted(node, sizes)
+        kernels = names if name in _BY_KERNELS else ""
+        return Call(name, sizes, tuple(items), item, out, wanted, types.depth, kernels)
+
+    def _fused_items(
+        self, name: str, sizes: Sizes, arguments: list[str | None]
+    ) -> list[int]:
+        """Bytes of the elements of a fused kernel's buffers.
+
+        Of what made them where that is recorded; of the sizes that products have in this program
+        theirs; else the parameters'.
+        """
+        found = []
+        for place, size in enumerate(sizes):
+            known = arguments[place] if place < len(arguments) else None
+            found.append(ITEM_BYTES[self._type_of_size.get(size) or known or self.parameter])
+        return found
+
+    @cached_property
+    def _type_of_size(self) -> dict[Size, str]:
+        """Types of the arguments of products, by size."""
+        found: dict[Size, str] = {}
+        for types, node in zip(self._types, self.nodes.tolist(), strict=True):
+            label = int(self.tree.label[node])
+            if self.names.name[label].startswith(_PRODUCTS):
+                dtype = types.dtype or (self.half if types.item_bytes == 2 else None)
+                for size in self.names.sizes[label] or ():
+                    if size and dtype and len(size) > 1:
+                        found[size] = dtype
+        return found
+
+    def _result(self, node: int, name: str, sizes: Sizes) -> Size | None:
+        """Size of a result that the arguments do not tell: a backward's first, or a consumer's."""
+        if name == "aten::convolution_backward" or not name.startswith(_ASKED):
+            return None
+        if "conv" in name:
+            x, w = sizes[:2]
+            process = int(self.tree.process[node])
+            for n in (node, *self._wrappers(node)):
+                seq = int(self.names.seq[self.tree.label[n]])
+                size = self._backward_of.get((process, seq)) if seq >= 0 else None
+                if size and (is_convolved(size, x, w) or "transpose" in name):
+                    return size
+            seen = self._outputs(node, 0)
+            turned = "transpose" in name
+            return next((s for s in seen if turned or is_convolved(s, x, w)), None)
+        return next(iter(self._outputs(node, 0)), None)
+
+    def _wanted(self, node: int, sizes: Sizes) -> tuple[bool, bool]:
+        """Which gradients of a convolution are asked for: those that something consumes."""
+        seen = [
+            any(_same(size, sizes[k]) for size in self._outputs(node, place))
+            for place, k in ((0, 1), (1, 2))
+        ]
+        return (seen[0], True) if seen[1] else (True, True)
+
+
+def _same(one: Size, other: Size) -> bool:
+    return one == other
+
+
+_PRODUCTS: Final = (
+    "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::_scaled_mm",
+    "aten::_grouped_mm", "aten::_scaled_dot_product", "aten::cudnn_conv", "aten::convolution",
+    "aten::mv", "aten::addmv",
+)  # fmt: skip
+_ASKED: Final = (
+    "aten::cudnn_conv", "aten::convolution", "aten::_conv_depthwise", "aten::conv_depthwise",
+    "aten::slow_conv", "aten::_slow_conv", "aten::miopen_", "aten::max_pool2d", "aten::max_pool3d",
+    "aten::avg_pool", "aten::_adaptive_avg_pool", "aten::upsample", "aten::sum", "aten::mean",
+    "aten::embedding_dense_backward",
+)  # fmt: skip
+_BY_KERNELS: Final = (
+    "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::gather", "aten::index_select",
+    "aten::embedding",
+)  # fmt: skip

@@ -1,0 +1,132 @@
+"""Names of PyTorch's operator ranges, parsed: operator, sequence number, sizes, where inputs are from.
+
+`torch.autograd.profiler.emit_nvtx(record_shapes=True)`, which `nsys profile
+--pytorch=autograd-shapes-nvtx` calls, writes (torch/csrc/autograd/profiler_legacy.cpp, `getNvtxStr`)
+
+    aten::mm, seq = 41, op_id = 37, sizes = [[96, 32], [32, 32]], input_op_ids = [(20,0), (0,-1)]
+
+with only those parts that an operator has. A pair of `input_op_ids` is the `op_id` of the operator
+that made an input and which of its outputs it is; `(0,-1)` where nothing recorded made it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from perfmodel.base.arrays import Int64
+
+Size = tuple[int, ...]
+Sizes = tuple[Size, ...]
+
+_SIZES: Final = re.compile(
+    r"\[(?:\[(?:[0-9]{1,19}(?:, ?[0-9]{1,19})*)?\](?:, ?(?!\]))?)*\]", re.ASCII
+)
+_IDS: Final = re.compile(r"\[(?:\([0-9]{1,18},-?[0-9]{1,9}\)(?:, ?(?!\]))?)*\]", re.ASCII)
+_NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
+_ONLY_NUMBERS: Final = str.maketrans("", "", "()[] ")
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorNames:
+    """What the names of ranges say, one row for each.
+
+    Attributes
+    ----------
+    name : tuple of str
+        Operator, function or range, without what follows.
+    op_id, seq : int64, shape (n,)
+        -1 where the name has none.
+    sizes : tuple
+        Sizes of the arguments in order, () for what is no tensor (and for a tensor of no
+        dimension); lists of tensors are flattened. None where the name holds none, or none that
+        can be read.
+    first : int64, shape (n + 1,)
+        The inputs of row i are `first[i]` to `first[i + 1]` of the next two.
+    input_op, input_output : int64, shape (inputs,)
+        `op_id` of the operator that made an input, and which output of it; -1 as output where
+        nothing recorded made it.
+    unread : int
+        Names with sizes that cannot be read.
+    """
+
+    name: tuple[str, ...]
+    op_id: Int64
+    seq: Int64
+    sizes: tuple[Sizes | None, ...]
+    first: Int64
+    input_op: Int64
+    input_output: Int64
+    unread: int
+
+    def inputs(self, row: int) -> list[tuple[int, int]]:
+        """Return the pairs (op_id, output) that made the arguments of a row."""
+        lo, hi = int(self.first[row]), int(self.first[row + 1])
+        return list(
+            zip(self.input_op[lo:hi].tolist(), self.input_output[lo:hi].tolist(), strict=True)
+        )
+
+
+def parse(labels: Sequence[str]) -> OperatorNames:
+    """Parse the names of ranges; whatever is no operator's keeps its name and has nothing else.
+
+    Time is linear in the text, whatever it holds: sizes nest two deep, numbers have at most 19
+    digits, and all else is left unread.
+
+    >>> found = parse(["aten::mm, seq = 4, op_id = 7, sizes = [[2, 3], [3, 5]]", "step 1"])
+    >>> found.name, found.sizes
+    (('aten::mm', 'step 1'), (((2, 3), (3, 5)), None))
+    """
+    names: list[str] = []
+    op_id: list[int] = []
+    seq: list[int] = []
+    sizes: list[Sizes | None] = []
+    inputs: list[str] = []
+    counts: list[int] = []
+    known: dict[str, Sizes | None] = {}
+    unread = 0
+    for label in labels:
+        head, _, ids = label.partition(", input_op_ids = ")
+        head, _, shown = head.partition(", sizes = ")
+        head, _, number = head.partition(", op_id = ")
+        name, _, sequence = head.partition(", seq = ")
+        names.append(name)
+        op_id.append(_number(number))
+        seq.append(_number(sequence))
+        if shown and shown not in known:
+            known[shown] = _sizes(shown)
+        found = known[shown] if shown else None
+        sizes.append(found)
+        unread += bool(shown) and found is None
+        if ids and _IDS.fullmatch(ids):
+            inputs.append(ids.translate(_ONLY_NUMBERS))
+            counts.append(ids.count("("))
+        else:
+            counts.append(0)
+    text = ",".join(part for part in inputs if part)
+    numbers = np.fromstring(text, np.int64, sep=",") if text else np.empty(0, np.int64)
+    return OperatorNames(
+        tuple(names),
+        np.array(op_id, np.int64),
+        np.array(seq, np.int64),
+        tuple(sizes),
+        np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64),
+        numbers[::2],
+        numbers[1::2],
+        unread,
+    )
+
+
+def _number(text: str) -> int:
+    return int(text) if _NUMBER.fullmatch(text) else -1
+
+
+def _sizes(text: str) -> Sizes | None:
+    if not _SIZES.fullmatch(text):
+        return None
+    return tuple(map(tuple, json.loads(text)))

@@ -1,0 +1,656 @@
+"""FLOPs and bytes of ATen's operators by the sizes of their arguments, one function for each.
+
+FLOPs are those of products, 2 for a multiply-add, as torch.utils.flop_counter counts them: matrix
+products, convolutions and attention; of all else they are 0. Bytes are compulsory: every element
+that an operator must read or write once, or once for every pass that PyTorch's kernels make over
+it, with nothing left in a cache before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Final
+
+from perfmodel.programs.pytorch.names import Size, Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of an operator.
+
+    Attributes
+    ----------
+    name : str
+    sizes : tuple of tuple of int
+        Of every argument, lists flattened; () for what is no tensor.
+    items : tuple of int
+        Bytes of an element of every argument.
+    item : int
+        Bytes of an element of the result.
+    out : tuple of int or None
+        Size of the result, where what consumes it or its backward tells.
+    wanted : tuple of bool
+        Of a backward: whether the first gradient is asked for, and the second.
+    depth : int
+        Lists of tensors that the kernel of a foreach or fused operator takes.
+    kernels : str
+        Names of its kernels, joined.
+    """
+
+    name: str
+    sizes: Sizes
+    items: tuple[int, ...]
+    item: int
+    out: Size | None = None
+    wanted: tuple[bool, bool] = (True, True)
+    depth: int = 0
+    kernels: str = ""
+
+    def read(self, *which: int) -> int:
+        """Bytes of some arguments, each once."""
+        return sum(numel(self.sizes[i]) * self.items[i] for i in which if i < len(self.sizes))
+
+    def everything(self) -> int:
+        """Bytes of all arguments, each once."""
+        return self.read(*range(len(self.sizes)))
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorWork:
+    """What an operator must do: FLOPs of its products, and bytes to and from memory."""
+
+    flops: int
+    read_bytes: int
+    write_bytes: int
+
+
+Formula = Callable[[Call], OperatorWork]
+_FORMULAS: Final[dict[str, Formula]] = {}
+
+
+class NoFormula(Exception):
+    """The sizes are not those that a formula is for."""
+
+
+def formula(*names: str) -> Callable[[Formula], Formula]:
+    """Register a function as the formula of operators."""
+
+    def register(function: Formula) -> Formula:
+        for name in names:
+            _FORMULAS[name] = function
+        return function
+
+    return register
+
+
+def formula_of(name: str) -> Formula | None:
+    """The formula of an operator, None if it has none."""
+    return _FORMULAS.get(name) or (fused if name.startswith("triton_") else None)
+
+
+@lru_cache(maxsize=65536)
+def work_of(call: Call) -> OperatorWork | None:
+    """Count one call; None if no formula is for it."""
+    function = formula_of(call.name)
+    if function is None:
+        return None
+    try:
+        return function(call)
+    except (NoFormula, IndexError, ValueError, OverflowError):
+        return None
+
+
+def numel(size: Size) -> int:
+    """Elements of a tensor; 0 for what is none (and of a tensor of no dimension)."""
+    return prod(size) if size else 0
+
+
+def broadcast(*sizes: Size) -> Size:
+    """Size of an element-wise result.
+
+    >>> broadcast((8, 1, 3), (4, 1), ())
+    (8, 4, 3)
+    """
+    out = [1] * max((len(s) for s in sizes), default=0)
+    for size in sizes:
+        for i in range(1, len(size) + 1):
+            if size[-i] != 1:
+                out[-i] = size[-i]
+    return tuple(out) if any(sizes) else ()
+
+
+# --- matrix products
+
+
+def mm_flops(m: int, k: int, n: int) -> int:
+    """2 M K N: K multiply-adds for every element (flop_counter.mm_flop)."""
+    return 2 * m * k * n
+
+
+@formula("aten::mm", "aten::_int_mm")
+def mm(call: Call) -> OperatorWork:
+    """[M, K] x [K, N]: 2 M K N (flop_counter.mm_flop); reads both, writes M N."""
+    (m, k), (k2, n) = call.sizes[:2]
+    _equal(k, k2)
+    return OperatorWork(mm_flops(m, k, n), call.read(0, 1), m * n * call.item)
+
+
+@formula("aten::addmm", "aten::_addmm_activation", "aten::addmm_")
+def addmm(call: Call) -> OperatorWork:
+    """A product as `mm` of the last two, and what is added (flop_counter.addmm_flop)."""
+    (m, k), (k2, n) = call.sizes[1:3]
+    _equal(k, k2)
+    return OperatorWork(mm_flops(m, k, n), call.read(0, 1, 2), m * n * call.item)
+
+
+@formula("aten::_scaled_mm", "aten::_scaled_mm_v2")
+def scaled_mm(call: Call) -> OperatorWork:
+    """As `mm`, of float8 (flop_counter._scaled_mm_flop); scales are small."""
+    return mm(call)
+
+
+@formula("aten::bmm")
+def bmm(call: Call) -> OperatorWork:
+    """B products [M, K] x [K, N]: 2 B M K N (flop_counter.bmm_flop)."""
+    (b, m, k), (b2, k2, n) = call.sizes[:2]
+    _equal((b, k), (b2, k2))
+    return OperatorWork(b * mm_flops(m, k, n), call.read(0, 1), b * m * n * call.item)
+
+
+@formula("aten::baddbmm", "aten::baddbmm_")
+def baddbmm(call: Call) -> OperatorWork:
+    """As `bmm` of the last two, and what is added (flop_counter.baddbmm_flop)."""
+    (b, m, k), (b2, k2, n) = call.sizes[1:3]
+    _equal((b, k), (b2, k2))
+    return OperatorWork(b * mm_flops(m, k, n), call.read(0, 1, 2), b * m * n * call.item)
+
+
+@formula("aten::linear")
+def linear(call: Call) -> OperatorWork:
+    """[..., K] x [N, K]^T: 2 K N for every row; counts where no product inside does."""
+    x, (n, k) = call.sizes[:2]
+    _equal(x[-1], k)
+    rows = prod(x[:-1])
+    return OperatorWork(mm_flops(rows, k, n), call.read(0, 1, 2), rows * n * call.item)
+
+
+@formula("aten::mv", "aten::addmv")
+def mv(call: Call) -> OperatorWork:
+    """[M, K] x [K]: 2 M K."""
+    at = next(i for i, s in enumerate(call.sizes) if len(s) == 2)
+    m, k = call.sizes[at]
+    return OperatorWork(2 * m * k, call.everything(), m * call.item)
+
+
+@formula("aten::dot", "aten::vdot")
+def dot(call: Call) -> OperatorWork:
+    """[K] x [K]: 2 K."""
+    return OperatorWork(2 * numel(call.sizes[0]), call.read(0, 1), call.item)
+
+
+@formula("aten::_grouped_mm", "aten::_scaled_grouped_mm")
+def grouped_mm(call: Call) -> OperatorWork:
+    """Products of groups that share an axis: every row is in one group, so the count is one's.
+
+    [T, K] x [G, K, N] is 2 T K N; [G, M, K] x [K, T] is 2 M K T; [M, T] x [T, N], whose groups
+    part the inner axis, makes G products of 2 M N T in all; [G, M, K] x [G, K, N] is `bmm`
+    (torch/_meta_registrations.py, `_meta_grouped_mm_common`).
+    """
+    a, b = call.sizes[:2]
+    if len(a) == 3 and len(b) == 3:
+        return bmm(call)
+    k, m = a[-1], a[-2]
+    n = b[-1]
+    out = call.out or (m, n)
+    return OperatorWork(mm_flops(m, k, n), call.read(0, 1), numel(out) * call.item)
+
+
+# --- convolutions
+
+
+def conv_flops(spatial: Size, batch: int, weight: Size) -> int:
+    """2 N prod(spatial) prod(weight): for every place a multiply-add for every weight.
+
+    `spatial` is the result's, or of a transposed convolution the input's; the weight is
+    [out, in / groups, ...], so that groups are in it (flop_counter.conv_flop_count).
+    """
+    return 2 * batch * prod(spatial) * prod(weight)
+
+
+@formula(
+    "aten::cudnn_convolution", "aten::cudnn_convolution_relu", "aten::_conv_depthwise2d",
+    "aten::conv_depthwise3d", "aten::miopen_convolution", "aten::miopen_depthwise_convolution",
+    "aten::convolution_overrideable", "aten::_slow_conv2d_forward", "aten::slow_conv3d_forward",
+    "aten::slow_conv_dilated2d", "aten::slow_conv_dilated3d", "aten::convolution",
+)  # fmt: skip
+def convolution(call: Call) -> OperatorWork:
+    """`conv_flops` of the result, whose size its backward or its consumer tells."""
+    x, w = call.sizes[:2]
+    if call.out is None or not is_convolved(call.out, x, w):
+        raise NoFormula
+    flops = conv_flops(call.out[2:], x[0], w)
+    return OperatorWork(flops, call.read(0, 1), numel(call.out) * call.item)
+
+
+@formula("aten::cudnn_convolution_transpose", "aten::miopen_convolution_transpose",
+         "aten::slow_conv_transpose2d", "aten::slow_conv_transpose3d")  # fmt: skip
+def convolution_transpose(call: Call) -> OperatorWork:
+    """`conv_flops` of the input (flop_counter.conv_flop_count, transposed)."""
+    x, w = call.sizes[:2]
+    written = numel(call.out) * call.item if call.out else 0
+    return OperatorWork(conv_flops(x[2:], x[0], w), call.read(0, 1), written)
+
+
+@formula("aten::convolution_backward")
+def convolution_backward(call: Call) -> OperatorWork:
+    """The forward's FLOPs for each gradient that is asked for: of the input, of the weight.
+
+    flop_counter.conv_backward_flop counts the weight's too high by the number of groups: it takes
+    the transposed input for [in, N, ...], not for [in / groups, N, ...]. Each gradient reads the
+    gradient of the result and its other factor.
+    """
+    dy, x, w = call.sizes[:3]
+    transposed = is_transposed(dy, x, w)
+    if dy[0] != x[0] or not (transposed or is_convolved(dy, x, w)):
+        raise NoFormula
+    once = conv_flops((x if transposed else dy)[2:], x[0], w)
+    grad, read, written = call.read(0), 0, 0
+    if call.wanted[0]:
+        read += grad + call.read(2)
+        written += numel(x) * call.item
+    if call.wanted[1]:
+        read += grad + call.read(1)
+        written += numel(w) * call.item
+    return OperatorWork(once * sum(call.wanted), read, written)
+
+
+def is_convolved(out: Size, x: Size, w: Size) -> bool:
+    """Whether a size can be that of a convolution of an input with a weight."""
+    return (
+        len(out) == len(x) == len(w) >= 3
+        and out[0] == x[0]
+        and out[1] == w[0]
+        and w[1] > 0
+        and x[1] % w[1] == 0
+    )
+
+
+def is_transposed(dy: Size, x: Size, w: Size) -> bool:
+    """Whether a backward is of a transposed convolution: its weight is [in, out / groups, ...].
+
+    Where the sizes allow both, a result larger than the input says so.
+    """
+    forward = is_convolved(dy, x, w)
+    turned = is_convolved(x, dy, w)
+    return turned and (not forward or prod(dy[2:]) > prod(x[2:]))
+
+
+# --- attention
+
+
+def attention_flops(q: Size, k: Size, v: Size) -> int:
+    """2 B H Sq Sk (D + Dv): scores and their product with the values, unmasked.
+
+    flop_counter.sdpa_flop_count; a causal mask halves what is needed, and that counter counts it
+    whole. With grouped queries H is the queries'.
+    """
+    b, h, sq, d = q
+    _equal((b, d), (k[0], k[3]))
+    return 2 * b * h * sq * k[2] * (d + v[3])
+
+
+@formula(
+    "aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_efficient_attention",
+    "aten::_scaled_dot_product_cudnn_attention",
+    "aten::_scaled_dot_product_fused_attention_overrideable",
+)  # fmt: skip
+def attention(call: Call) -> OperatorWork:
+    """`attention_flops`; reads queries, keys, values, writes the result and 4 bytes a row."""
+    q, k, v = call.sizes[:3]
+    written = prod(q[:3]) * (v[3] * call.item + 4)
+    return OperatorWork(attention_flops(q, k, v), call.read(0, 1, 2), written)
+
+
+@formula(
+    "aten::_scaled_dot_product_flash_attention_backward",
+    "aten::_scaled_dot_product_efficient_attention_backward",
+    "aten::_scaled_dot_product_cudnn_attention_backward",
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward",
+)
+def attention_backward(call: Call) -> OperatorWork:
+    """2 B H Sq Sk (3 D + 2 Dv): scores again, and four gradients (sdpa_backward_flop_count).
+
+    The arguments are the result's gradient, queries, keys, values. Reads these, the result and
+    4 bytes a row; the sum of gradient times result, which every back end takes first, reads the
+    gradient and the result; writes three gradients.
+    """
+    dy, q, k, v = call.sizes[:4]
+    b, h, sq, d = q
+    _equal((b, d), (k[0], k[3]))
+    flops = 2 * b * h * sq * k[2] * (3 * d + 2 * v[3])
+    read = 3 * call.read(0) + call.read(1, 2, 3) + 4 * prod(q[:3])
+    return OperatorWork(flops, read, call.read(1, 2, 3))
+
+
+# --- normalization
+
+
+@formula("aten::native_layer_norm", "aten::_fused_rms_norm", "aten::_fused_rms_norm_")
+def layer_norm(call: Call) -> OperatorWork:
+    """Reads the input and its weights once, writes the result and statistics of every row."""
+    x = call.sizes[0]
+    weights = [i for i in range(1, len(call.sizes)) if call.sizes[i]]
+    inner = max((numel(call.sizes[i]) for i in weights), default=x[-1])
+    stats = (1 if "rms" in call.name else 2) * 4 * (numel(x) // max(inner, 1))
+    return OperatorWork(0, call.read(0, *weights), numel(x) * call.item + stats)
+
+
+@formula("aten::native_layer_norm_backward", "aten::_fused_rms_norm_backward")
+def layer_norm_backward(call: Call) -> OperatorWork:
+    """Two kernels, of the input's gradient and the weights', each reads gradient and input."""
+    rest = call.everything() - call.read(0, 1)
+    weights = sum(numel(s) for s in call.sizes[2:] if len(s) == 1) * call.item
+    return OperatorWork(0, 2 * call.read(0, 1) + rest, call.read(1) + weights)
+
+
+@formula("aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::_batch_norm_with_update",
+         "aten::_native_batch_norm_legit")  # fmt: skip
+def batch_norm(call: Call) -> OperatorWork:
+    """Statistics of the whole batch come first: two passes in training, one with fixed ones."""
+    fixed = "transform_input" in call.kernels and "statistics" not in call.kernels
+    once = call.read(0)
+    return OperatorWork(0, once * (1 if fixed else 2), numel(call.sizes[0]) * call.item)
+
+
+@formula("aten::native_batch_norm_backward", "aten::cudnn_batch_norm_backward",
+         "aten::batch_norm_backward")  # fmt: skip
+def batch_norm_backward(call: Call) -> OperatorWork:
+    """Two passes, each over gradient and input: their sums, then the input's gradient."""
+    return OperatorWork(0, 2 * call.read(0, 1), numel(call.sizes[1]) * call.item)
+
+
+@formula("aten::native_group_norm")
+def group_norm(call: Call) -> OperatorWork:
+    """Two passes over the input: moments of every group, then the result."""
+    return OperatorWork(0, 2 * call.read(0), numel(call.sizes[0]) * call.item)
+
+
+@formula("aten::native_group_norm_backward")
+def group_norm_backward(call: Call) -> OperatorWork:
+    """Two passes, each over gradient and input."""
+    return OperatorWork(0, 2 * call.read(0, 1), numel(call.sizes[1]) * call.item)
+
+
+# --- softmax and losses
+
+
+@formula("aten::_softmax", "aten::_log_softmax")
+def softmax(call: Call) -> OperatorWork:
+    """A row is read once: it stays in registers, shared memory or L2."""
+    return OperatorWork(0, call.read(0), numel(call.sizes[0]) * call.item)
+
+
+@formula("aten::_softmax_backward_data", "aten::_log_softmax_backward_data")
+def softmax_backward(call: Call) -> OperatorWork:
+    """Reads the gradient and the result, writes the input's gradient."""
+    return OperatorWork(0, call.read(0, 1), numel(call.sizes[1]) * call.item)
+
+
+_SECTOR: Final = 32
+"""Bytes that one access to memory moves at least (CUDA Programming Guide, device memory)."""
+
+
+@formula("aten::nll_loss_forward", "aten::nll_loss2d_forward")
+def nll_loss(call: Call) -> OperatorWork:
+    """One element a row, which moves a sector, and the row's class."""
+    rows = numel(call.sizes[1])
+    return OperatorWork(0, rows * (_SECTOR + 8), 2 * call.item)
+
+
+@formula("aten::nll_loss_backward", "aten::nll_loss2d_backward")
+def nll_loss_backward(call: Call) -> OperatorWork:
+    """One element a row; the zeros around it are another operator's."""
+    rows = numel(call.sizes[2])
+    return OperatorWork(0, rows * (_SECTOR + 8), rows * _SECTOR)
+
+
+@formula("aten::mse_loss", "aten::binary_cross_entropy_with_logits", "aten::smooth_l1_loss",
+         "aten::mse_loss_backward", "aten::binary_cross_entropy")  # fmt: skip
+def loss(call: Call) -> OperatorWork:
+    """Element-wise; what sums it up is another operator, or reads no more."""
+    return elementwise(call)
+
+
+# --- element-wise
+
+_UNARY_AND_BINARY: Final = (
+    "abs add sub rsub mul div pow exp exp2 expm1 log log2 log10 log1p sqrt rsqrt neg sin cos tan "
+    "tanh sigmoid silu mish gelu relu relu6 elu celu selu softplus leaky_relu hardtanh hardswish "
+    "hardsigmoid log_sigmoid_forward threshold clamp clamp_min clamp_max where masked_fill lerp "
+    "addcmul addcdiv maximum minimum square sign erf erfc floor ceil round trunc remainder fmod "
+    "reciprocal atan2 floor_divide true_divide nan_to_num bitwise_and bitwise_or bitwise_xor "
+    "__and__ __or__ glu silu_backward gelu_backward threshold_backward tanh_backward "
+    "sigmoid_backward hardswish_backward hardtanh_backward hardsigmoid_backward elu_backward "
+    "leaky_relu_backward softplus_backward mish_backward glu_backward native_dropout_backward "
+    "tril triu flip roll constant_pad_nd repeat _amp_foreach_non_finite_check_and_unscale"
+).split()
+_LOGICAL: Final = (
+    "eq ne lt le gt ge logical_and logical_or logical_not logical_xor bitwise_not isnan isinf "
+    "isfinite isin"
+).split()
+
+
+@formula(*(f"aten::{n}{end}" for n in _UNARY_AND_BINARY for end in ("", "_")))
+def elementwise(call: Call) -> OperatorWork:
+    """Reads every operand once (a broadcast one as small as it is), writes the result.
+
+    An operator whose name ends in an underscore writes its first operand.
+    """
+    inplace = call.name.endswith("_") and not call.name.endswith("__")
+    out = call.sizes[0] if inplace else broadcast(*call.sizes)
+    return OperatorWork(0, call.everything(), max(numel(out), 1) * call.item)
+
+
+@formula(*(f"aten::{n}{end}" for n in _LOGICAL for end in ("", "_")))
+def comparison(call: Call) -> OperatorWork:
+    """As `elementwise`; the result has a byte an element."""
+    return OperatorWork(0, call.everything(), numel(broadcast(*call.sizes)))
+
+
+@formula("aten::copy_")
+def copy(call: Call) -> OperatorWork:
+    """Reads the second argument, writes the first, each in its own type."""
+    return OperatorWork(0, call.read(1), max(call.read(0), call.item))
+
+
+@formula("aten::fill_", "aten::zero_", "aten::arange", "aten::random_", "aten::bernoulli_",
+         "aten::normal_", "aten::uniform_", "aten::exponential_", "aten::eye", "aten::linspace",
+         "aten::randperm")  # fmt: skip
+def fill(call: Call) -> OperatorWork:
+    """Writes all elements, and reads none."""
+    written = max((numel(s) for s in call.sizes), default=0)
+    return OperatorWork(0, 0, max(written, 1) * call.item)
+
+
+@formula("aten::native_dropout", "aten::_fused_dropout")
+def dropout(call: Call) -> OperatorWork:
+    """Reads the input; writes the result and a mask of a byte an element."""
+    return OperatorWork(0, call.read(0), numel(call.sizes[0]) * (call.item + 1))
+
+
+@formula("aten::cat", "aten::stack", "aten::_cat")
+def cat(call: Call) -> OperatorWork:
+    """Reads and writes every part once."""
+    return OperatorWork(0, call.everything(), sum(map(numel, call.sizes)) * call.item)
+
+
+@formula("aten::_chunk_cat")
+def chunk_cat(call: Call) -> OperatorWork:
+    """Reads every part, writes the last argument."""
+    read = call.everything() - call.read(len(call.sizes) - 1)
+    return OperatorWork(0, read, call.read(len(call.sizes) - 1))
+
+
+@formula("aten::split_with_sizes_copy")
+def split_copy(call: Call) -> OperatorWork:
+    """Reads the first argument, writes as much in parts."""
+    return OperatorWork(0, call.read(0), call.read(0))
+
+
+# --- reductions and pooling
+
+
+@formula(
+    *(f"aten::{n}" for n in (
+        "sum mean amax amin max min std var var_mean std_mean prod norm linalg_vector_norm "
+        "logsumexp argmax argmin any all cumsum cumprod count_nonzero nansum mean_out"
+    ).split()),
+)  # fmt: skip
+def reduction(call: Call) -> OperatorWork:
+    """Reads the input once; writes the result, whose size its consumer tells, or next to nothing."""
+    x = call.sizes[0]
+    if "cum" in call.name:
+        return OperatorWork(0, call.read(0), numel(x) * call.item)
+    written = numel(call.out) if call.out and numel(call.out) <= numel(x) else 1
+    return OperatorWork(0, call.read(0), written * call.item)
+
+
+@formula("aten::max_pool2d_with_indices", "aten::max_pool3d_with_indices")
+def max_pool(call: Call) -> OperatorWork:
+    """Reads the input; writes the result and the place of every maximum, 8 bytes."""
+    if call.out is None or call.out[:2] != call.sizes[0][:2]:
+        raise NoFormula
+    return OperatorWork(0, call.read(0), numel(call.out) * (call.item + 8))
+
+
+@formula("aten::max_pool2d_with_indices_backward", "aten::max_pool3d_with_indices_backward")
+def max_pool_backward(call: Call) -> OperatorWork:
+    """Reads the gradient and the places of maxima, 8 bytes; writes the input's gradient."""
+    read = call.read(0) + 8 * numel(call.sizes[0])
+    return OperatorWork(0, read, numel(call.sizes[1]) * call.item)
+
+
+@formula("aten::avg_pool2d", "aten::_adaptive_avg_pool2d", "aten::avg_pool3d",
+         "aten::upsample_nearest2d", "aten::upsample_bilinear2d")  # fmt: skip
+def pool(call: Call) -> OperatorWork:
+    """Reads the input, writes the result, whose size its consumer tells."""
+    if call.out is None or call.out[:2] != call.sizes[0][:2]:
+        raise NoFormula
+    return OperatorWork(0, call.read(0), numel(call.out) * call.item)
+
+
+@formula("aten::avg_pool2d_backward", "aten::_adaptive_avg_pool2d_backward")
+def pool_backward(call: Call) -> OperatorWork:
+    """Reads the gradient, writes the input's."""
+    return OperatorWork(0, call.read(0), numel(call.sizes[1]) * call.item)
+
+
+# --- embeddings and indices
+
+
+def distinct_rows(rows: int, draws: int) -> int:
+    """Rows that draws from a table name at least once on average, each as likely: V(1-(1-1/V)^N).
+
+    >>> distinct_rows(8192, 8192)
+    5179
+    """
+    if rows <= 1:
+        return min(rows, draws)
+    return round(-rows * math.expm1(draws * math.log1p(-1 / rows)))
+
+
+@formula("aten::embedding", "aten::index_select", "aten::gather")
+def embedding(call: Call) -> OperatorWork:
+    """Reads every row that is named once, and the indices; writes a row for every index.
+
+    An index that `aten::embedding` widened to rows is read once for each row.
+    """
+    table = call.sizes[0]
+    index = next(s for s in call.sizes[1:] if s)
+    width = prod(table[1:])
+    widened = "vectorized_gather" in call.kernels and len(index) > 1
+    if call.name == "aten::gather" and not widened:
+        return OperatorWork(0, numel(index) * (8 + call.item), numel(index) * call.item)
+    draws = prod(index[:-1]) if widened else numel(index)
+    read = distinct_rows(table[0], draws) * width * call.items[0] + 8 * draws
+    return OperatorWork(0, read, draws * width * call.item)
+
+
+@formula("aten::embedding_dense_backward")
+def embedding_backward(call: Call) -> OperatorWork:
+    """Reads the gradient and the indices; adds up to a row for every index."""
+    grad, index = call.sizes[:2]
+    rows = call.out[0] if call.out and len(call.out) == 2 else numel(index)
+    written = distinct_rows(rows, numel(index)) * grad[-1] * call.item
+    return OperatorWork(0, call.read(0) + 8 * numel(index), written)
+
+
+# --- optimizers and lists of tensors
+
+
+@formula("aten::_fused_adam_", "aten::_fused_adamw_", "aten::_fused_sgd_", "aten::_fused_adagrad_")
+def fused_optimizer(call: Call) -> OperatorWork:
+    """Reads all its lists (parameters, gradients, moments); writes all but the gradients.
+
+    Of Adam 4 lists, 16 bytes in and 12 out for a parameter of float32 (torch/optim/adam.py).
+    """
+    lists = call.depth or 4
+    read = call.everything()
+    return OperatorWork(0, read, read * (lists - 1) // lists)
+
+
+_FOREACH: Final = (
+    "add sub mul div neg abs sqrt rsqrt exp log reciprocal sign addcmul addcdiv lerp pow maximum "
+    "minimum clamp_min clamp_max zero copy norm"
+).split()
+
+
+@formula(*(f"aten::_foreach_{n}{end}" for n in _FOREACH for end in ("", "_")))
+def foreach(call: Call) -> OperatorWork:
+    """Reads its lists of tensors, writes one: the first in place, or a new one."""
+    sizes, inplace = call.sizes, call.name.endswith("_")
+    total = call.everything()
+    if call.name == "aten::_foreach_norm":
+        return OperatorWork(0, total, 4 * len(sizes))
+    if call.name == "aten::_foreach_zero_":
+        return OperatorWork(0, 0, total)
+    lists = max(call.depth - (not inplace), 1)
+    if call.name == "aten::_foreach_copy_":
+        half = sum(1 for s in sizes if s) // 2
+        return OperatorWork(0, call.read(*range(half, 2 * half)), call.read(*range(half)))
+    return OperatorWork(0, total, total // lists)
+
+
+# --- communication
+
+
+@formula("nccl:all_reduce", "nccl:reduce", "nccl:broadcast", "nccl:all_to_all", "nccl:send",
+         "nccl:recv", "nccl:_all_gather_base", "nccl:all_gather", "nccl:_reduce_scatter_base",
+         "nccl:reduce_scatter", "nccl:coalesced")  # fmt: skip
+def collective(call: Call) -> OperatorWork:
+    """Reads and writes the message in this GPU's memory once; what the links move is NCCL's."""
+    return OperatorWork(0, call.everything(), call.everything())
+
+
+# --- torch.compile
+
+
+def fused(call: Call) -> OperatorWork:
+    """A kernel that torch.compile made of several operators: every buffer is moved once.
+
+    Its arguments are what it reads, then what it writes (torch/_inductor/codegen/triton.py,
+    `in_ptr` before `out_ptr`); FLOPs of what is fused are not counted.
+    """
+    buffers = [i for i, s in enumerate(call.sizes) if s]
+    if not buffers:
+        raise NoFormula
+    return OperatorWork(0, call.read(*buffers[:-1]), call.read(buffers[-1]))
+
+
+def _equal(one: object, other: object) -> None:
+    if one != other:
+        raise NoFormula
