@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from perfmodel.analysis.operators import step_work
 from perfmodel.analysis.rates import counted, fit_rates, fit_roofline, product_rates
 from perfmodel.analysis.result import Analysis, BatchSummary, RangeRow, RankRow, RunAnalysis
 from perfmodel.analysis.rows import check_bytes, check_model, kernel_rows, points, range_rows
@@ -227,7 +228,12 @@ def _join(
     peaks = {label: program.peak(label, identity, seen_tf32=tf32) for label in ("", *counts)}
     rates, by_clock = fit_rates(measured, {} if workload.replay else counts)
     found = points(run.label, measured, head, workload, totals, symbols, waits=not queues)
-    said = (*check_bytes(measured, counts, head), *collected.warnings)
+    work = step_work(run.operators, steps, machine) if steps else None
+    said = (
+        *check_bytes(measured, counts, head),
+        *collected.warnings,
+        *(work.warnings if work else ()),
+    )
     notes = (
         *warnings,
         *check_collection(run, identity),
@@ -263,6 +269,7 @@ def _join(
         warnings=tuple(dict.fromkeys(notes)),
         skew=collected.skew,
         steps=steps,
+        work=work,
     )
     facts = _facts(analysis, counts, collected, peaks)
     return replace(analysis, findings=ranked(facts, program.advice(facts)))

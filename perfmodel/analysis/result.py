@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from perfmodel.analysis.operators import StepWork
 from perfmodel.analysis.rates import Rate
 from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.base.errors import PerfmodelError
@@ -142,6 +143,7 @@ class RunAnalysis:
     warnings: tuple[str, ...]
     skew: Skew | None = None
     steps: StepBreakdown | None = None
+    work: StepWork | None = None
 
     @property
     def traces(self) -> tuple[Trace, ...]:

@@ -26,7 +26,15 @@ def time_one(trace: Trace, options: Options) -> TimedReport:
     shown, steps = program.steps(trace, options)
     by_time = options.by_time or program.step_clock == "gpu"
     report = report_steps(shown, steps, categorize) if len(steps) else None
-    return time_report(shown, steps.label, by_time=by_time, steps=report, program=program.name)
+    operators = program.operators(trace, report, options) if report else None
+    return time_report(
+        shown,
+        steps.label,
+        by_time=by_time,
+        steps=report,
+        program=program.name,
+        operators=operators,
+    )
 
 
 def time_runs(

@@ -18,8 +18,10 @@ from perfmodel.programs.mlp.identify import identify, missing_values, precision
 from perfmodel.programs.mlp.observe import AHEAD
 from perfmodel.programs.program import Options, StepClock
 from perfmodel.readers.trace import Trace
+from perfmodel.timing.operator_times import OperatorTimes
 from perfmodel.timing.run import Run, batch_seconds
 from perfmodel.timing.samples import Clock, PathTimes, count_warmup, tabulate
+from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.steps import Steps, named_steps
 from perfmodel.workloads.work import Workload
 
@@ -42,6 +44,12 @@ class OwnProgram:
         assert options.workload is not None  # `recognizes`
         label = options.batch_label or options.workload.batch_range
         return trace, named_steps(trace, label, "range")
+
+    def operators(
+        self, trace: Trace, steps: StepReport, options: Options
+    ) -> OperatorTimes | None:
+        """No operators are named."""
+        return None
 
     def identify(self, run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
         """Take given values; p is what the report records, and sizes of messages may say more."""

@@ -9,7 +9,9 @@ from typing import Literal, Protocol
 from perfmodel.programs.findings import Actions, Facts, Finding
 from perfmodel.programs.identify import Identity
 from perfmodel.readers.trace import Trace
+from perfmodel.timing.operator_times import OperatorTimes
 from perfmodel.timing.run import Run
+from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.steps import Steps
 from perfmodel.workloads.work import Workload
 
@@ -36,6 +38,8 @@ class Options:
         Whether GPU work of other threads belongs to the range open at its launch.
     fit : str, int or None
         Index or label of the run that fits the roofline, the first that can by default.
+    dtype : str or None
+        Type of tensors of which a report tells none.
     """
 
     values: Mapping[str, int] = field(default_factory=dict)
@@ -45,6 +49,7 @@ class Options:
     warmup: int | None = None
     by_time: bool = False
     fit: str | int | None = None
+    dtype: str | None = None
 
 
 class Program(Protocol):
@@ -72,6 +77,11 @@ class Program(Protocol):
 
         Every step is a range of that trace, called `Steps.label`.
         """
+
+    def operators(
+        self, trace: Trace, steps: StepReport, options: Options
+    ) -> OperatorTimes | None:
+        """Return the work and times of the framework's operators; None if nothing names them."""
 
     def identify(self, run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
         """Return the values of the workload's symbols, given ones first, and warnings."""

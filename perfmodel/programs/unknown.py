@@ -9,7 +9,9 @@ from perfmodel.programs.findings import Actions, Facts, Finding, general
 from perfmodel.programs.identify import Identity
 from perfmodel.programs.program import Options, StepClock
 from perfmodel.readers.trace import Trace
+from perfmodel.timing.operator_times import OperatorTimes
 from perfmodel.timing.run import Run
+from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.steps import Steps, find_steps, with_steps
 from perfmodel.workloads.work import Workload
 
@@ -40,6 +42,12 @@ class UnknownProgram:
         """Find the steps, and show each as a range of one name."""
         own = self.own_ranges(trace)
         return with_steps(own, self.find(own, options.batch_label), _STEP)
+
+    def operators(
+        self, trace: Trace, steps: StepReport, options: Options
+    ) -> OperatorTimes | None:
+        """No operators are named."""
+        return None
 
     def identify(self, run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
         """Nothing is known but the number of ranks, and whether it used a GPU and MPI."""

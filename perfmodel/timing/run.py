@@ -11,6 +11,7 @@ import numpy.typing as npt
 from perfmodel.base.arrays import Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers.trace import NULL, Trace
+from perfmodel.timing.operator_times import OperatorTimes
 from perfmodel.timing.range_times import Attribution, RangeTimes, concatenate, time_ranges
 from perfmodel.timing.step_report import StepReport
 
@@ -21,7 +22,7 @@ class Run:
 
     `parts` has one entry per report, and `steps` too, of those whose steps were measured; `ranks`
     is ascending; `program` is the name of the program that recognized the first report, '' where
-    none was asked.
+    none was asked. `operators` are those of the reports that name their sizes.
     """
 
     label: str
@@ -31,6 +32,7 @@ class Run:
     batch_label: str
     steps: tuple[StepReport, ...] = ()
     program: str = ""
+    operators: tuple[OperatorTimes, ...] = ()
 
     @property
     def traces(self) -> tuple[Trace, ...]:
@@ -48,6 +50,7 @@ class TimedReport:
     batch_label: str
     steps: StepReport | None = None
     program: str = ""
+    operators: OperatorTimes | None = None
 
 
 def time_report(
@@ -57,6 +60,7 @@ def time_report(
     by_time: bool = False,
     steps: StepReport | None = None,
     program: str = "",
+    operators: OperatorTimes | None = None,
 ) -> TimedReport:
     """Measure the ranges of one report, which may hold no batch.
 
@@ -71,6 +75,8 @@ def time_report(
         The steps of the same report, whose ranks the ranges are given.
     program : str
         Name of the program that recognized it.
+    operators : OperatorTimes, optional
+        Its operators' work and times.
 
     Raises
     ------
@@ -81,7 +87,7 @@ def time_report(
         raise ValueError("expected a whole trace; got a trimmed one: analyze with whole=True")
     rank_of = steps.rank_of if steps else None
     times = time_ranges(trace, batch_label, by_time=by_time, rank_of=rank_of)
-    return TimedReport(trace, *times, batch_label, steps, program)
+    return TimedReport(trace, *times, batch_label, steps, program, operators)
 
 
 def time_run(
@@ -108,7 +114,9 @@ def assemble(members: Sequence[TimedReport], *, label: str) -> Run:
     ranks = tuple(int(r) for r in np.unique(times.rank[inside]))
     parts = tuple((m.trace, m.attribution) for m in members)
     steps = tuple(m.steps for m in members if m.steps is not None)
-    return Run(label, parts, times, ranks, batch_label, steps, members[0].program)
+    operators = tuple(m.operators for m in members if m.operators is not None)
+    program = members[0].program
+    return Run(label, parts, times, ranks, batch_label, steps, program, operators)
 
 
 def batch_seconds(run: Run) -> npt.NDArray[np.float64]:

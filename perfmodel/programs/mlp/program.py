@@ -18,7 +18,9 @@ from perfmodel.programs.mlp.identify import (
 from perfmodel.programs.mlp.mlp import BATCH_RANGE, Counting, as_it_ran, mlp
 from perfmodel.programs.program import Options, StepClock
 from perfmodel.readers.trace import Trace
+from perfmodel.timing.operator_times import OperatorTimes
 from perfmodel.timing.run import Run
+from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.steps import Steps, named_steps
 from perfmodel.workloads.work import Workload
 
@@ -42,6 +44,12 @@ class MlpProgram:
         of_workload = options.workload.batch_range if options.workload else None
         label = options.batch_label or of_workload or BATCH_RANGE
         return trace, named_steps(trace, label, "mark" if read_mark(trace) else "range")
+
+    def operators(
+        self, trace: Trace, steps: StepReport, options: Options
+    ) -> OperatorTimes | None:
+        """No operators are named."""
+        return None
 
     def identify(self, run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
         """Take given values first, then the mark's, then what the sizes of messages tell."""

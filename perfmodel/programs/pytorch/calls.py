@@ -1,4 +1,4 @@
-"""Calls of operators: which launched which kernels, of which sizes and types, and what they must do."""
+"""Calls of operators: which kernels each launched, its sizes and types, and what it must do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from perfmodel.programs.pytorch.operators import (
     OperatorWork,
     formula_of,
     is_convolved,
-    is_transposed,
     numel,
     work_of,
 )
@@ -313,9 +312,7 @@ class _Graph:
         Of the outputs of operators whose own sizes do not say it.
         """
         asked = [
-            n
-            for n in self.nodes.tolist()
-            if self.names.name[self.tree.label[n]].startswith(_ASKED)
+            n for n in self.nodes.tolist() if self.names.name[self.tree.label[n]].startswith(_ASKED)
         ]
         wanted: set[tuple[int, int]] = set()
         for node in asked:
@@ -525,15 +522,13 @@ class _Graph:
         kernels = names if name in _BY_KERNELS else ""
         return Call(name, sizes, tuple(items), item, out, wanted, types.depth, kernels)
 
-    def _fused_items(
-        self, name: str, sizes: Sizes, arguments: list[str | None]
-    ) -> list[int]:
+    def _fused_items(self, name: str, sizes: Sizes, arguments: list[str | None]) -> list[int]:
         """Bytes of the elements of a fused kernel's buffers.
 
         Of what made them where that is recorded; of the sizes that products have in this program
         theirs; else the parameters'.
         """
-        found = []
+        found: list[int] = []
         for place, size in enumerate(sizes):
             known = arguments[place] if place < len(arguments) else None
             found.append(ITEM_BYTES[self._type_of_size.get(size) or known or self.parameter])

@@ -36,10 +36,11 @@ _NVJET: Final = {"t": "bfloat16", "h": "float16", "s": "tf32", "d": "float64", "
 _PRODUCTS: Final = (
     (re.compile(r"^nvjet_(?:sm[0-9]+_)?([a-z])"), None),
     (re.compile(r"e4m3|e5m2|fp8|float8"), "float8"),
-    (re.compile(r"tf32"), "tf32"),
-    (re.compile(r"bf16|nv_bfloat16|BFloat16"), "bfloat16"),
+    (re.compile(r"tf32|tfloat32_t"), "tf32"),
+    (re.compile(r"bf16|bfloat16|BFloat16"), "bfloat16"),
+    (re.compile(r"fmha_cutlass[FB]_f32"), "tf32x3"),
     (re.compile(r"sgemm|simt_s|f32f32|ffma|gemmsn_tn_f32"), "float32"),
-    (re.compile(r"f16f16|_f16|fp16|h884|h1688|h16816|hgemm|__half\b|c10::Half"), "float16"),
+    (re.compile(r"f16f16|_f16|fp16|h884|h1688|h16816|hgemm|half_t|__half\b|c10::Half"), "float16"),
     (re.compile(r"dgemm|d884|f64f64|simt_d|double"), "float64"),
     (re.compile(r"s1688"), "tf32"),
 )
@@ -48,11 +49,13 @@ _MADE_OF_PRODUCTS: Final = re.compile(
     r"|winograd|conv_|cudnn::cnn|attention"
 )
 _TENSOR: Final = re.compile(
-    r"nvjet|tensorop|s16816|s1688|s884|h884|h16816|d884|wgmma|hmma|gmma|warpgroup|mma_tensor"
+    r"nvjet|tensorop|TensorOp|s16816|s1688|s884|h884|h16816|d884|wgmma|hmma|gmma|warpgroup|mma_tensor"
     r"|flash|fmha|sm80_xmma_(?!.*ffma)|sm90_xmma_(?!.*ffma)"
 )
-_SIXTEEN_BITS: Final = re.compile(r"cudnn_generated.*_f16_")
-_UNTYPED: Final = re.compile(r"gather_kernel|scatter_gather|index_elementwise|indexSelect")
+_SIXTEEN_BITS: Final = re.compile(r"cudnn_generated.*_f16_|^(?:void )?cudnn::fusion::")
+_UNTYPED: Final = re.compile(
+    r"gather_kernel|scatter_gather|index_elementwise|indexSelect|chunk_cat|split_with_sizes"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,9 @@ def kernel_types(name: str) -> KernelTypes:
     if opaque:
         return KernelTypes(item_bytes=int(opaque[1]))
     casts = "LoadWithCast" in name or "gpu_kernel_impl<" in name
-    last = _LAMBDA.findall(name)
+    last = [] if "reduce_kernel<" in name else _LAMBDA.findall(name)
+    if "elementwise_kernel<" in name:  # the last lambda may be that of its index
+        last = [t for t in last if t != "int"] or (last if "FillFunctor" in name else [])
     to = _CAST_TO.search(name)
     if to:
         return KernelTypes(to[1], _CPP[last[-1]] if last else None, unit="float32")
@@ -141,11 +146,11 @@ def _product(name: str) -> KernelTypes:
             dtype = next((t for t in arguments if t in FLOATS), None)
     if dtype is None:
         return KernelTypes(item_bytes=2 if _SIXTEEN_BITS.search(name) else None)
-    tensor = bool(_TENSOR.search(name)) or dtype in ("tf32", "float8")
-    plain = "float32" if dtype == "tf32" else dtype
+    tensor = bool(_TENSOR.search(name)) or dtype.startswith(("tf32", "float8"))
+    plain = "float32" if dtype.startswith("tf32") else dtype
     return KernelTypes(plain, unit=f"{dtype}_tensor" if tensor else _cores(dtype))
 
 
 def _cores(dtype: str) -> str:
-    """The unit that arithmetic outside tensor cores runs on: 16-bit operands are computed as FP32."""
+    """The unit of arithmetic outside tensor cores: operands of 16 bits are computed as FP32."""
     return "float64" if dtype in ("float64", "complex128") else "float32"

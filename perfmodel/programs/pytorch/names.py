@@ -1,7 +1,7 @@
-"""Names of PyTorch's operator ranges, parsed: operator, sequence number, sizes, where inputs are from.
+"""Names of PyTorch's operator ranges, parsed: operator, sequence number, sizes, inputs.
 
 `torch.autograd.profiler.emit_nvtx(record_shapes=True)`, which `nsys profile
---pytorch=autograd-shapes-nvtx` calls, writes (torch/csrc/autograd/profiler_legacy.cpp, `getNvtxStr`)
+--pytorch=autograd-shapes-nvtx` calls, writes (torch/csrc/profiler/util.cpp, `getNvtxStr`)
 
     aten::mm, seq = 41, op_id = 37, sizes = [[96, 32], [32, 32]], input_op_ids = [(20,0), (0,-1)]
 

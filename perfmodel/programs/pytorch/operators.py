@@ -72,7 +72,7 @@ Formula = Callable[[Call], OperatorWork]
 _FORMULAS: Final[dict[str, Formula]] = {}
 
 
-class NoFormula(Exception):
+class FormulaError(Exception):
     """The sizes are not those that a formula is for."""
 
 
@@ -100,7 +100,7 @@ def work_of(call: Call) -> OperatorWork | None:
         return None
     try:
         return function(call)
-    except (NoFormula, IndexError, ValueError, OverflowError):
+    except (FormulaError, IndexError, ValueError, OverflowError):
         return None
 
 
@@ -231,7 +231,7 @@ def convolution(call: Call) -> OperatorWork:
     """`conv_flops` of the result, whose size its backward or its consumer tells."""
     x, w = call.sizes[:2]
     if call.out is None or not is_convolved(call.out, x, w):
-        raise NoFormula
+        raise FormulaError
     flops = conv_flops(call.out[2:], x[0], w)
     return OperatorWork(flops, call.read(0, 1), numel(call.out) * call.item)
 
@@ -256,7 +256,7 @@ def convolution_backward(call: Call) -> OperatorWork:
     dy, x, w = call.sizes[:3]
     transposed = is_transposed(dy, x, w)
     if dy[0] != x[0] or not (transposed or is_convolved(dy, x, w)):
-        raise NoFormula
+        raise FormulaError
     once = conv_flops((x if transposed else dy)[2:], x[0], w)
     grad, read, written = call.read(0), 0, 0
     if call.wanted[0]:
@@ -328,7 +328,7 @@ def attention_backward(call: Call) -> OperatorWork:
     4 bytes a row; the sum of gradient times result, which every back end takes first, reads the
     gradient and the result; writes three gradients.
     """
-    dy, q, k, v = call.sizes[:4]
+    q, k, v = call.sizes[1:4]
     b, h, sq, d = q
     _equal((b, d), (k[0], k[3]))
     flops = 2 * b * h * sq * k[2] * (3 * d + 2 * v[3])
@@ -428,20 +428,24 @@ def loss(call: Call) -> OperatorWork:
 # --- element-wise
 
 _UNARY_AND_BINARY: Final = (
-    "abs add sub rsub mul div pow exp exp2 expm1 log log2 log10 log1p sqrt rsqrt neg sin cos tan "
-    "tanh sigmoid silu mish gelu relu relu6 elu celu selu softplus leaky_relu hardtanh hardswish "
-    "hardsigmoid log_sigmoid_forward threshold clamp clamp_min clamp_max where masked_fill lerp "
-    "addcmul addcdiv maximum minimum square sign erf erfc floor ceil round trunc remainder fmod "
-    "reciprocal atan2 floor_divide true_divide nan_to_num bitwise_and bitwise_or bitwise_xor "
-    "__and__ __or__ glu silu_backward gelu_backward threshold_backward tanh_backward "
-    "sigmoid_backward hardswish_backward hardtanh_backward hardsigmoid_backward elu_backward "
-    "leaky_relu_backward softplus_backward mish_backward glu_backward native_dropout_backward "
-    "tril triu flip roll constant_pad_nd repeat _amp_foreach_non_finite_check_and_unscale"
-).split()
+    "abs", "add", "sub", "rsub", "mul", "div", "pow", "exp", "exp2", "expm1", "log", "log2",
+    "log10", "log1p", "sqrt", "rsqrt", "neg", "sin", "cos", "tan", "tanh", "sigmoid", "silu",
+    "mish", "gelu", "relu", "relu6", "elu", "celu", "selu", "softplus", "leaky_relu", "hardtanh",
+    "hardswish", "hardsigmoid", "log_sigmoid_forward", "threshold", "clamp", "clamp_min",
+    "clamp_max", "where", "masked_fill", "lerp", "addcmul", "addcdiv", "maximum", "minimum",
+    "square", "sign", "erf", "erfc", "floor", "ceil", "round", "trunc", "remainder", "fmod",
+    "reciprocal", "atan2", "floor_divide", "true_divide", "nan_to_num", "bitwise_and",
+    "bitwise_or", "bitwise_xor", "__and__", "__or__", "glu", "silu_backward", "gelu_backward",
+    "threshold_backward", "tanh_backward", "sigmoid_backward", "hardswish_backward",
+    "hardtanh_backward", "hardsigmoid_backward", "elu_backward", "leaky_relu_backward",
+    "softplus_backward", "mish_backward", "glu_backward", "native_dropout_backward", "tril",
+    "triu", "flip", "roll", "constant_pad_nd", "repeat",
+    "_amp_foreach_non_finite_check_and_unscale",
+)  # fmt: skip
 _LOGICAL: Final = (
-    "eq ne lt le gt ge logical_and logical_or logical_not logical_xor bitwise_not isnan isinf "
-    "isfinite isin"
-).split()
+    "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "logical_xor",
+    "bitwise_not", "isnan", "isinf", "isfinite", "isin",
+)  # fmt: skip
 
 
 @formula(*(f"aten::{n}{end}" for n in _UNARY_AND_BINARY for end in ("", "_")))
@@ -504,14 +508,16 @@ def split_copy(call: Call) -> OperatorWork:
 # --- reductions and pooling
 
 
-@formula(
-    *(f"aten::{n}" for n in (
-        "sum mean amax amin max min std var var_mean std_mean prod norm linalg_vector_norm "
-        "logsumexp argmax argmin any all cumsum cumprod count_nonzero nansum mean_out"
-    ).split()),
+_REDUCTIONS: Final = (
+    "sum", "mean", "amax", "amin", "max", "min", "std", "var", "var_mean", "std_mean", "prod",
+    "norm", "linalg_vector_norm", "logsumexp", "argmax", "argmin", "any", "all", "cumsum",
+    "cumprod", "count_nonzero", "nansum", "mean_out",
 )  # fmt: skip
+
+
+@formula(*(f"aten::{n}" for n in _REDUCTIONS))
 def reduction(call: Call) -> OperatorWork:
-    """Reads the input once; writes the result, whose size its consumer tells, or next to nothing."""
+    """Reads the input once; writes the result, whose size its consumer tells, or one element."""
     x = call.sizes[0]
     if "cum" in call.name:
         return OperatorWork(0, call.read(0), numel(x) * call.item)
@@ -523,7 +529,7 @@ def reduction(call: Call) -> OperatorWork:
 def max_pool(call: Call) -> OperatorWork:
     """Reads the input; writes the result and the place of every maximum, 8 bytes."""
     if call.out is None or call.out[:2] != call.sizes[0][:2]:
-        raise NoFormula
+        raise FormulaError
     return OperatorWork(0, call.read(0), numel(call.out) * (call.item + 8))
 
 
@@ -539,7 +545,7 @@ def max_pool_backward(call: Call) -> OperatorWork:
 def pool(call: Call) -> OperatorWork:
     """Reads the input, writes the result, whose size its consumer tells."""
     if call.out is None or call.out[:2] != call.sizes[0][:2]:
-        raise NoFormula
+        raise FormulaError
     return OperatorWork(0, call.read(0), numel(call.out) * call.item)
 
 
@@ -604,9 +610,10 @@ def fused_optimizer(call: Call) -> OperatorWork:
 
 
 _FOREACH: Final = (
-    "add sub mul div neg abs sqrt rsqrt exp log reciprocal sign addcmul addcdiv lerp pow maximum "
-    "minimum clamp_min clamp_max zero copy norm"
-).split()
+    "add", "sub", "mul", "div", "neg", "abs", "sqrt", "rsqrt", "exp", "log", "reciprocal", "sign",
+    "addcmul", "addcdiv", "lerp", "pow", "maximum", "minimum", "clamp_min", "clamp_max", "zero",
+    "copy", "norm",
+)  # fmt: skip
 
 
 @formula(*(f"aten::_foreach_{n}{end}" for n in _FOREACH for end in ("", "_")))
@@ -647,10 +654,10 @@ def fused(call: Call) -> OperatorWork:
     """
     buffers = [i for i, s in enumerate(call.sizes) if s]
     if not buffers:
-        raise NoFormula
+        raise FormulaError
     return OperatorWork(0, call.read(*buffers[:-1]), call.read(buffers[-1]))
 
 
 def _equal(one: object, other: object) -> None:
     if one != other:
-        raise NoFormula
+        raise FormulaError

@@ -1,0 +1,304 @@
+"""Operators of a median step: FLOPs, bytes, time, achieved rate, and what bounds them; MFU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from perfmodel.analysis.steps import StepBreakdown
+from perfmodel.base.arrays import Floats
+from perfmodel.machines.machine import Machine
+from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
+
+_SHORTEST_S: Final = 1.5e-6
+"""Least time of a kernel on the GPU: the shortest of reports of H200s take 0.7 to 1.5 µs."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    """Calls of one operator in a median step of a rank, the mean over ranks.
+
+    Attributes
+    ----------
+    name, phase, dtype, dtype_from, unit, sizes : str
+        As `timing.operator_times.OperatorKey`; `sizes` is '' for calls of several sizes.
+    count, kernels : float
+        Calls, and kernels that they launched.
+    flops, read_bytes, write_bytes, bytes : float or None
+        By formula; None if there is none. `bytes` is the sum of the two.
+    gpu_s : float
+        Time in which the operator's own kernels ran.
+    share : float
+        Of the step's time in operations that do not communicate; of a collective 0.
+    intensity : float or None
+        FLOPs a byte.
+    flops_per_s, bytes_per_s : float or None
+        Achieved.
+    bound : str or None
+        What allows no less time: 'compute', 'memory', or 'latency' of so many kernels; of calls of
+        several sizes what bounds most of their time.
+    of_ceiling : float or None
+        Least time that the unit's peak and the memory's bandwidth allow, over `gpu_s`. More than
+        1 where data came from the cache.
+    communicates : bool
+    """
+
+    name: str
+    phase: str
+    dtype: str
+    dtype_from: str
+    unit: str
+    sizes: str
+    count: float
+    kernels: float
+    flops: float | None
+    read_bytes: float | None
+    write_bytes: float | None
+    bytes: float | None
+    gpu_s: float
+    share: float
+    intensity: float | None
+    flops_per_s: float | None
+    bytes_per_s: float | None
+    bound: str | None
+    of_ceiling: float | None
+    communicates: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Utilization:
+    """Model FLOPs utilization: FLOPs of a step over what the GPU's dense peak allows in its time.
+
+    Attributes
+    ----------
+    of_step : float
+        Over the whole step.
+    without_exposed_communication : float
+        Over the step less the communication that nothing hides.
+    of_busy : float
+        Over the time in which the GPU computes: what remains if recording slows the host.
+    unit : str
+        Whose peak: the unit with most FLOPs.
+    peak_flops_per_s : float
+    """
+
+    of_step: float
+    without_exposed_communication: float
+    of_busy: float
+    unit: str
+    peak_flops_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """What a rank's median step must do, and how its operators did it; the mean over ranks.
+
+    Attributes
+    ----------
+    flops : float
+        FLOPs of matrix products, convolutions and attention.
+    bytes : float
+        Compulsory bytes of all operators that do not communicate.
+    source : str
+        Where the sizes are from: 'shapes'.
+    modelled : float
+        Share of the time of operations that do not communicate that has a formula.
+    operators : tuple of OperatorRow
+        By name, phase, type and unit, most time first.
+    by_sizes : tuple of OperatorRow
+        By sizes, too.
+    mfu : Utilization or None
+        None without the machine's peak, or FLOPs.
+    warnings : tuple of str
+    """
+
+    flops: float
+    bytes: float
+    source: str
+    modelled: float
+    operators: tuple[OperatorRow, ...]
+    by_sizes: tuple[OperatorRow, ...]
+    mfu: Utilization | None
+    warnings: tuple[str, ...]
+
+
+def step_work(
+    found: Sequence[OperatorTimes], steps: StepBreakdown, machine: Machine | None
+) -> StepWork | None:
+    """Sum the operators of a run up; None if no report names sizes.
+
+    Parameters
+    ----------
+    found : sequence of OperatorTimes
+        One per report of the run that has any.
+    steps : StepBreakdown
+        Which steps count.
+    machine : Machine or None
+        Its ceilings.
+    """
+    if not found:
+        return None
+    window = range(steps.warmup, steps.warmup + steps.count)
+    fine = _rows(found, window, machine, _as_it_is)
+    coarse = _rows(found, window, machine, _without_sizes)
+    flops = float(sum(row.flops or 0 for row in fine))
+    computing = [row for row in fine if not row.communicates]
+    total = sum(row.gpu_s for row in computing) or 1.0
+    return StepWork(
+        flops=flops,
+        bytes=float(sum(row.bytes or 0 for row in computing)),
+        source="shapes",
+        modelled=sum(row.gpu_s for row in computing if row.flops is not None) / total,
+        operators=coarse,
+        by_sizes=fine,
+        mfu=_utilization(fine, flops, steps, machine),
+        warnings=tuple(dict.fromkeys(w for one in found for w in one.warnings)),
+    )
+
+
+def _as_it_is(key: OperatorKey) -> OperatorKey:
+    return key
+
+
+def _without_sizes(key: OperatorKey) -> OperatorKey:
+    return OperatorKey(
+        key.name, key.phase, key.dtype, key.origin, key.unit, "", key.modelled, key.communicates
+    )
+
+
+def _rows(
+    found: Sequence[OperatorTimes],
+    window: range,
+    machine: Machine | None,
+    group: Callable[[OperatorKey], OperatorKey],
+) -> tuple[OperatorRow, ...]:
+    """Medians over the steps of every lane, and their mean over lanes."""
+    sums: dict[OperatorKey, Floats] = {}
+    limits: dict[OperatorKey, _Limit] = {}
+    lanes = sum(one.lanes for one in found) or 1
+    for one in found:
+        by_size = _medians(one, window, lambda k: k)
+        same = group is _as_it_is
+        for key, values in (by_size if same else _medians(one, window, group)).items():
+            sums[key] = sums.get(key, np.zeros(len(_COLUMNS))) + values / lanes
+        for key, values in by_size.items():
+            limits.setdefault(group(key), _Limit()).add(key, values / lanes, machine)
+    computing = sum(v[-1] for k, v in sums.items() if not k.communicates) or 1.0
+    rows = [_row(key, values, limits[key], computing) for key, values in sums.items()]
+    return tuple(sorted(rows, key=lambda r: -r.gpu_s))
+
+
+_COLUMNS: Final = ("count", "kernels", "flops", "read_bytes", "write_bytes", "gpu_ns")
+
+
+def _medians(
+    one: OperatorTimes, window: range, group: Callable[[OperatorKey], OperatorKey]
+) -> dict[OperatorKey, Floats]:
+    """Of every key the medians over the steps of each lane, summed over lanes."""
+    codes: dict[OperatorKey, int] = {}
+    code = np.array([codes.setdefault(group(k), len(codes)) for k in one.keys], np.int64)
+    inside = np.flatnonzero((one.step >= window.start) & (one.step < window.stop))
+    lane_steps = len(window)
+    found: dict[OperatorKey, Floats] = {k: np.zeros(len(_COLUMNS)) for k in codes}
+    if len(inside) == 0:
+        return {}
+    cell = one.lane[inside] * lane_steps + one.step[inside] - window.start
+    order = np.argsort(code[one.key[inside]], kind="stable")
+    mine = code[one.key[inside]][order]
+    bounds = np.searchsorted(mine, np.arange(len(codes) + 1))
+    values = [getattr(one, name)[inside][order] for name in _COLUMNS]
+    cell = cell[order]
+    for number, key in enumerate(codes):
+        lo, hi = bounds[number], bounds[number + 1]
+        for i, column in enumerate(values):
+            table = np.zeros(one.lanes * lane_steps, np.int64)
+            np.add.at(table, cell[lo:hi], column[lo:hi])
+            found[key][i] = np.median(table.reshape(one.lanes, lane_steps), axis=1).sum()
+    return {k: v for k, v in found.items() if v.any()}
+
+
+class _Limit:
+    """What bounds calls of several sizes: their least time, and which limit most of it is of."""
+
+    def __init__(self) -> None:
+        self.least_s = 0.0
+        self.by_bound: dict[str, float] = {}
+        self.known = True
+
+    def add(self, key: OperatorKey, values: Floats, machine: Machine | None) -> None:
+        """Add calls of one size: time at the unit's peak, at the memory's bandwidth, of kernels."""
+        bandwidth = machine.bandwidth_bytes_per_s.get("hbm") if machine else None
+        peak = machine.peak_flops_per_s.get(key.unit) if machine else None
+        _, kernels, flops, read, written, ns = (float(v) for v in values)
+        if not (key.modelled and bandwidth and (peak or not flops)) or key.communicates:
+            self.known = False
+            return
+        limits = {
+            "compute": flops / peak if peak else 0.0,
+            "memory": (read + written) / bandwidth,
+            "latency": kernels * _SHORTEST_S,
+        }
+        self.least_s += max(limits["compute"], limits["memory"])
+        bound = max(limits, key=lambda name: limits[name])
+        self.by_bound[bound] = self.by_bound.get(bound, 0.0) + ns
+
+    @property
+    def bound(self) -> str | None:
+        """What bounds most of the time; None if the machine's limits or the work are not known."""
+        if not (self.known and self.by_bound):
+            return None
+        return max(self.by_bound, key=lambda name: self.by_bound[name])
+
+
+def _row(key: OperatorKey, values: Floats, limit: _Limit, computing_ns: float) -> OperatorRow:
+    count, kernels, flops, read, written, ns = (float(v) for v in values)
+    gpu_s = ns * 1e-9
+    moved = read + written
+    known = key.modelled
+    return OperatorRow(
+        name=key.name,
+        phase=key.phase,
+        dtype=key.dtype,
+        dtype_from=key.origin,
+        unit=key.unit,
+        sizes=key.sizes,
+        count=count,
+        kernels=kernels,
+        flops=flops if known else None,
+        read_bytes=read if known else None,
+        write_bytes=written if known else None,
+        bytes=moved if known else None,
+        gpu_s=gpu_s,
+        share=0.0 if key.communicates else ns / computing_ns,
+        intensity=flops / moved if known and moved else None,
+        flops_per_s=flops / gpu_s if known and flops and gpu_s else None,
+        bytes_per_s=moved / gpu_s if known and gpu_s else None,
+        bound=limit.bound,
+        of_ceiling=limit.least_s / gpu_s if limit.bound and gpu_s else None,
+        communicates=key.communicates,
+    )
+
+
+def _utilization(
+    rows: Iterable[OperatorRow], flops: float, steps: StepBreakdown, machine: Machine | None
+) -> Utilization | None:
+    by_unit: dict[str, float] = {}
+    for row in rows:
+        by_unit[row.unit] = by_unit.get(row.unit, 0.0) + (row.flops or 0.0)
+    unit = max(by_unit, key=lambda u: by_unit[u], default="")
+    peak = machine.peak_flops_per_s.get(unit) if machine else None
+    if not peak or not flops:
+        return None
+    slowest = max(steps.ranks, key=lambda r: r.batch_s)
+    busy = max(r.compute_s for r in steps.ranks)
+    alone = slowest.batch_s - slowest.exposed_communication_s
+    return Utilization(
+        of_step=flops / slowest.batch_s / peak if slowest.batch_s else 0.0,
+        without_exposed_communication=flops / alone / peak if alone > 0 else 0.0,
+        of_busy=flops / busy / peak if busy else 0.0,
+        unit=unit,
+        peak_flops_per_s=peak,
+    )

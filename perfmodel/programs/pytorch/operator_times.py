@@ -1,0 +1,185 @@
+"""Joins PyTorch's operators to the steps of a report: their work and GPU time in every step."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from perfmodel.base.arrays import Int64
+from perfmodel.programs.kernels import categorize
+from perfmodel.programs.pytorch.calls import Calls, Kernels, OperatorCall, Tree, find_calls
+from perfmodel.programs.pytorch.dtypes import kernel_types
+from perfmodel.programs.pytorch.names import OperatorNames, parse
+from perfmodel.readers.trace import KERNEL, Trace
+from perfmodel.timing.intervals import lengths
+from perfmodel.timing.nesting import Nesting, innermost, nest
+from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
+from perfmodel.timing.step_report import StepReport
+from perfmodel.timing.steps import launched
+
+_MOST_SIZES: Final = 2000
+"""Operators that are told apart by their sizes, those with most GPU time."""
+_MOST: Final = 2**62
+"""Counts of sizes that no program has end here."""
+
+
+def operator_times(
+    trace: Trace, steps: StepReport, dtype: str | None = None
+) -> OperatorTimes | None:
+    """Count the operators of every step, and time them; None if the ranges name no sizes.
+
+    Parameters
+    ----------
+    trace : Trace
+        Whole, with all its ranges.
+    steps : StepReport
+        Of the same trace.
+    dtype : str, optional
+        Of tensors whose type nothing in the report tells.
+    """
+    names = parse(trace.range_labels)
+    if all(sizes is None for sizes in names.sizes):
+        return None
+    inside = steps.times.ops
+    found = launched(trace)
+    at = np.searchsorted(found.op, inside.op)
+    nesting = nest(trace.ranges, len(trace.threads))
+    node = innermost(nesting, found.thread[at], found.at_ns[at], found.at_ns[at])
+    calls = _calls(trace, names, nesting, node, inside.op, dtype)
+    number = steps.steps.number[inside.step].astype(np.int64)
+    return _tabulate(trace, names, calls, inside.op, inside.lane, number, len(steps.times.process))
+
+
+def _calls(
+    trace: Trace,
+    names: OperatorNames,
+    nesting: Nesting,
+    node: Int64,
+    op: Int64,
+    dtype: str | None,
+) -> Calls:
+    ops = trace.ops
+    tree = Tree(
+        trace.ranges.name[nesting.row].astype(np.int64),
+        nesting.parent,
+        trace.thread_process[nesting.thread].astype(np.int64),
+    )
+    kernels = Kernels(
+        node, ops.name[op], ops.kind[op], (ops.end_ns - ops.start_ns)[op], ops.bytes[op],
+        trace.strings,
+    )  # fmt: skip
+    return find_calls(names, tree, kernels, dtype)
+
+
+def _tabulate(
+    trace: Trace,
+    names: OperatorNames,
+    calls: Calls,
+    op: Int64,
+    lane: Int64,
+    step: Int64,
+    lanes: int,
+) -> OperatorTimes:
+    """Sum calls up by key, lane and step."""
+    code, categories = categorize(trace.ops, trace.strings)
+    category = code.astype(np.int64)
+    sends = np.array([c == "communication" for c in categories])[category[op]]
+    outside = np.flatnonzero(calls.owner < 0)
+    strays, group_of_stray = _strays(trace, calls, op[outside], category[op[outside]], categories)
+    owner = calls.owner.copy()
+    owner[outside] = len(calls.calls) + np.arange(len(outside))
+    count = len(calls.calls) + len(outside)
+    talking = np.zeros(count, np.bool_)
+    talking[owner[sends]] = True
+    gpu_ns = lengths(owner, trace.ops.start_ns[op], trace.ops.end_ns[op], count)
+    kernel = trace.ops.kind[op] == KERNEL
+    first = np.full(count, len(op), np.int64)
+    np.minimum.at(first, owner, np.arange(len(op)))
+    keys = [_key(c, bool(t)) for c, t in zip(calls.calls, talking, strict=False)]
+    keys += [strays[g] for g in group_of_stray]
+    keys = _merged(keys, gpu_ns)
+    codes: dict[OperatorKey, int] = {}
+    code = np.array([codes.setdefault(k, len(codes)) for k in keys], np.int64)
+    cells = np.column_stack([code, lane[first], step[first]]) if count else np.empty((0, 3), int)
+    rows, row = np.unique(cells, axis=0, return_inverse=True)
+    row = row.ravel()
+    work = [c.work for c in calls.calls]
+
+    def total(values: Int64) -> Int64:
+        summed = np.zeros(len(rows), np.int64)
+        np.add.at(summed, row, values)
+        return summed
+
+    def of_work(attribute: str) -> Int64:
+        counted = [min(getattr(w, attribute), _MOST) if w else 0 for w in work]
+        return total(np.array([*counted, *[0] * len(outside)], np.int64))
+
+    unread = names.unread
+    warnings = (f"sizes of {unread} operators cannot be read: not counted",) if unread else ()
+    return OperatorTimes(
+        keys=tuple(codes),
+        key=rows[:, 0],
+        lane=rows[:, 1],
+        step=rows[:, 2],
+        count=total(np.ones(count, np.int64)),
+        kernels=total(np.bincount(owner[kernel], minlength=count).astype(np.int64)),
+        flops=of_work("flops"),
+        read_bytes=of_work("read_bytes"),
+        write_bytes=of_work("write_bytes"),
+        gpu_ns=total(gpu_ns),
+        lanes=lanes,
+        warnings=warnings,
+    )
+
+
+def _key(call: OperatorCall, communicates: bool) -> OperatorKey:
+    sizes = "" if call.sizes is None else _shown(call)
+    return OperatorKey(
+        call.name, call.phase, call.dtype, call.origin, call.unit, sizes, call.work is not None,
+        communicates,
+    )  # fmt: skip
+
+
+def _shown(call: OperatorCall) -> str:
+    """Sizes in print; of many tensors the first ones."""
+    sizes = [s for s in call.sizes or () if s]
+    shown = ", ".join("×".join(map(str, s)) for s in sizes[:4])
+    return f"{shown}, … ({len(sizes)})" if len(sizes) > 4 else shown
+
+
+def _merged(keys: list[OperatorKey], gpu_ns: Int64) -> list[OperatorKey]:
+    """Leave the sizes out of those with least GPU time, where there are too many."""
+    if len(set(keys)) <= _MOST_SIZES:
+        return keys
+    spent: dict[OperatorKey, int] = {}
+    for key, ns in zip(keys, gpu_ns.tolist(), strict=True):
+        spent[key] = spent.get(key, 0) + ns
+    kept = set(sorted(spent, key=lambda k: -spent[k])[:_MOST_SIZES])
+    merged = {k: k if k in kept else _without_sizes(k) for k in spent}
+    return [merged[k] for k in keys]
+
+
+def _without_sizes(key: OperatorKey) -> OperatorKey:
+    return OperatorKey(
+        key.name, key.phase, key.dtype, key.origin, key.unit, "", key.modelled, key.communicates
+    )
+
+
+def _strays(
+    trace: Trace, calls: Calls, op: Int64, category: Int64, categories: tuple[str, ...]
+) -> tuple[list[OperatorKey], list[int]]:
+    """Keys of operations outside of operators, by what their kernels do; and each one's key."""
+    known: dict[OperatorKey, int] = {}
+    found = []
+    outside = np.flatnonzero(calls.owner < 0)
+    for i, o, c in zip(outside.tolist(), op.tolist(), category.tolist(), strict=True):
+        name = int(trace.ops.name[o])
+        types = kernel_types(trace.strings[name]) if name >= 0 else kernel_types("")
+        said = types.dtype or ""
+        key = OperatorKey(
+            f"({categories[c]})", calls.phase[i], said, "kernel" if said else "", types.unit, "",
+            False, categories[c] == "communication",
+        )  # fmt: skip
+        found.append(known.setdefault(key, len(known)))
+    return list(known), found

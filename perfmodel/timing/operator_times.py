@@ -1,0 +1,72 @@
+"""What the operators of a framework did in every step: their work by formula and their GPU time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfmodel.base.arrays import Int64
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorKey:
+    """What calls of operators have in common that are counted together.
+
+    Attributes
+    ----------
+    name : str
+        Operator; for operations that no operator launched, what their kernels do, in parentheses.
+    phase : str
+        'forward', 'backward' or 'optimizer'.
+    dtype, origin : str
+        Type that it computes with, and what says so: 'kernel', 'inputs', 'given' or 'default'.
+    unit : str
+        The machine's peak for its arithmetic, such as 'bfloat16_tensor'.
+    sizes : str
+        Of the arguments; '' where calls of several sizes are together.
+    modelled : bool
+        Whether a formula counts it.
+    communicates : bool
+        Whether its kernels exchange data between GPUs.
+    """
+
+    name: str
+    phase: str
+    dtype: str
+    origin: str
+    unit: str
+    sizes: str
+    modelled: bool
+    communicates: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTimes:
+    """Work and GPU time of operators, one row for every key, lane and step that has any.
+
+    Attributes
+    ----------
+    keys : tuple of OperatorKey
+    key, lane, step : int64, shape (n,)
+        Positions in `keys` and in `StepTimes.process`, and the step's number.
+    count, kernels : int64, shape (n,)
+        Calls, and kernels that they launched.
+    flops, read_bytes, write_bytes : int64, shape (n,)
+        By formula; 0 where there is none.
+    gpu_ns : int64, shape (n,)
+        Sum over calls of the union of their own GPU operations.
+    lanes : int
+    warnings : tuple of str
+    """
+
+    keys: tuple[OperatorKey, ...]
+    key: Int64
+    lane: Int64
+    step: Int64
+    count: Int64
+    kernels: Int64
+    flops: Int64
+    read_bytes: Int64
+    write_bytes: Int64
+    gpu_ns: Int64
+    lanes: int
+    warnings: tuple[str, ...] = ()
