@@ -45,9 +45,7 @@ class OwnProgram:
         label = options.batch_label or options.workload.batch_range
         return trace, named_steps(trace, label, "range")
 
-    def operators(
-        self, trace: Trace, steps: StepReport, options: Options
-    ) -> OperatorTimes | None:
+    def operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
         """No operators are named."""
         return None
 

@@ -78,9 +78,7 @@ class Program(Protocol):
         Every step is a range of that trace, called `Steps.label`.
         """
 
-    def operators(
-        self, trace: Trace, steps: StepReport, options: Options
-    ) -> OperatorTimes | None:
+    def operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
         """Return the work and times of the framework's operators; None if nothing names them."""
 
     def identify(self, run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:

@@ -43,9 +43,7 @@ class UnknownProgram:
         own = self.own_ranges(trace)
         return with_steps(own, self.find(own, options.batch_label), _STEP)
 
-    def operators(
-        self, trace: Trace, steps: StepReport, options: Options
-    ) -> OperatorTimes | None:
+    def operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
         """No operators are named."""
         return None
 

@@ -12,6 +12,7 @@ from perfmodel.analysis.comparable import own_roof
 from perfmodel.analysis.result import Analysis, RunAnalysis
 from perfmodel.base.document import pick, plain
 from perfmodel.models.roofline import Point
+from perfmodel.render.operators import work_document
 from perfmodel.timing.range_times import ranks_of
 
 SCHEMA_VERSION: Final = 2
@@ -74,6 +75,7 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
             "categories": steps.categories, "largest": steps.kernels,
             "unattributed_share": steps.unattributed,
         },
+        **work_document(run),
         "products": [
             {"range": label, "flops": flops, "rate": rate} for label, flops, rate in run.products
         ],

@@ -14,7 +14,7 @@ from perfmodel.base.errors import ModelError
 from perfmodel.base.files import staged_folder
 from perfmodel.base.table import Column, Table, render
 from perfmodel.models.roofline import Point
-from perfmodel.render import tables
+from perfmodel.render import operators, tables
 from perfmodel.render.analysis_json import analysis_document
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ def csv_tables(analysis: Analysis) -> Iterator[tuple[str, Table]]:
         "skew": tables.collective_skew, "stragglers": tables.stragglers,
         "categories": tables.categories, "kernels": tables.kernels,
     }  # fmt: skip
+    if any(run.work for run in analysis.runs):
+        of_run["operators"] = operators.operators
     for name, make in of_run.items():
         yield name, _stacked([(run.label, make(run)) for run in analysis.runs])
     yield "points", tables.points(analysis)

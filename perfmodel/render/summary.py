@@ -12,7 +12,7 @@ from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.base.units import percent, si
 from perfmodel.programs.identify import read_mark
 from perfmodel.readers.trace import Trace
-from perfmodel.render import tables
+from perfmodel.render import operators, tables
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.outputs import csv_tables
 from perfmodel.render.result import Block, Result
@@ -44,6 +44,9 @@ def _blocks(analysis: Analysis) -> Iterator[Block]:
             yield tables.categories(run)
         if run.steps.kernels:
             yield tables.kernels(run)
+    if run.work:
+        yield list(operators.work_lines(run.work))
+        yield operators.operators_text(run.work)
     yield tables.ranges_text(run)
     if any(run.rates.values()):
         yield tables.rates_text(run)
@@ -82,7 +85,8 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
             f"(from {run.identity.source})"
         )
     else:
-        yield f"program    {run.program.name}; FLOPs unknown"
+        known = "" if run.work else "; FLOPs unknown"
+        yield f"program    {run.program.name}{known}"
     if run.steps is not None and run.steps.unattributed > _LOST:
         yield (
             f"attention  {percent(run.steps.unattributed, 1)} of the GPU time between the first "

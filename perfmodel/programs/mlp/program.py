@@ -45,9 +45,7 @@ class MlpProgram:
         label = options.batch_label or of_workload or BATCH_RANGE
         return trace, named_steps(trace, label, "mark" if read_mark(trace) else "range")
 
-    def operators(
-        self, trace: Trace, steps: StepReport, options: Options
-    ) -> OperatorTimes | None:
+    def operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
         """No operators are named."""
         return None
 

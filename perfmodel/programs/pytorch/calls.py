@@ -361,7 +361,7 @@ class _Graph:
 
     def _wrappers(self, node: int) -> list[int]:
         """Ranges around an operator that return its result: they are operators, too."""
-        found = []
+        found: list[int] = []
         above = int(self.tree.parent[node])
         while above >= 0 and len(found) < _MOST_STEPS:
             label = self.tree.label[above]

@@ -1,0 +1,132 @@
+"""Operators of a framework in tables and JSON: work, time, achieved rate, and what bounds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from perfmodel.analysis.operators import OperatorRow, StepWork
+from perfmodel.analysis.result import RunAnalysis
+from perfmodel.base.document import pick
+from perfmodel.base.table import Column, Table
+from perfmodel.base.units import si
+
+SHOWN: Final = 15
+"""Operators that the terminal lists; files and JSON have them all."""
+
+_UNITS: Final = {
+    "bfloat16_tensor": "bf16 TC", "float16_tensor": "fp16 TC", "tf32_tensor": "TF32 TC",
+    "tf32x3_tensor": "3xTF32 TC", "float8_tensor": "FP8 TC", "float64_tensor": "FP64 TC",
+    "float32": "FP32", "float64": "FP64", "float16": "FP16",
+}  # fmt: skip
+"""Units of a GPU as a table calls them; TC are tensor cores."""
+
+_NAME: Final = Column("name", "Operator", wrap=False, of=lambda r: r.name.removeprefix("aten::"))
+_PHASE: Final = Column("phase", "Phase")
+_COUNT: Final = Column("count", "Calls", "float", digits=0)
+_FLOPS: Final = Column("flops", "FLOPs", "si", of=lambda r: r.flops or None)
+_BYTES: Final = Column("bytes", "Bytes", "si", "B", of=lambda r: r.bytes or None)
+_TIME: Final = Column("gpu_s", "GPU time", "si", "s")
+_SHARE: Final = Column("share", "Share", "percent", of=lambda r: r.share or None)
+_BOUND: Final = Column("bound", "Bound by")
+_OF_CEILING: Final = Column("of_ceiling", "Ceiling", "percent", digits=0)
+
+OPERATORS_TEXT: Final = (
+    _NAME, _PHASE, _COUNT, _TIME, _SHARE, _FLOPS, _BYTES,
+    Column("unit", "Unit", of=lambda r: _UNITS.get(r.unit, r.unit) if r.flops else r.dtype),
+    Column("rate", "Achieved", align="right",
+           of=lambda r: si(r.flops_per_s, "FLOP/s") if r.flops_per_s else
+           (si(r.bytes_per_s, "B/s") if r.bytes_per_s else None)),
+    _BOUND, _OF_CEILING,
+)  # fmt: skip
+
+OPERATORS: Final = (
+    Column("name", "Operator"),
+    _PHASE,
+    Column("sizes", "Sizes"),
+    Column("count", "Calls", "float"),
+    Column("kernels", "Kernels", "float"),
+    _TIME,
+    Column("share", "Share", "percent"),
+    Column("flops", "FLOPs", "si"),
+    Column("read_bytes", "Read", "si", "B"),
+    Column("write_bytes", "Written", "si", "B"),
+    Column("bytes", "Bytes", "si", "B"),
+    Column("intensity_flops_per_byte", "FLOP/byte", "float", of="intensity"),
+    Column("flops_per_s", "FLOP/s", "si"),
+    Column("bytes_per_s", "Byte/s", "si"),
+    Column("dtype", "Type"),
+    Column("dtype_from", "Type from"),
+    Column("unit", "Unit"),
+    _BOUND,
+    _OF_CEILING,
+)
+
+
+def operators_text(work: StepWork) -> Table:
+    """The operators with most GPU time, for the terminal."""
+    shown = [row for row in work.operators if not row.communicates][:SHOWN]
+    left = len(work.operators) - len(shown)
+    return Table.of("Operators of a median step (per rank)", shown, OPERATORS_TEXT, _notes(left))
+
+
+def operators(run: RunAnalysis) -> Table:
+    """All operators by name, phase, type and sizes."""
+    found = run.work.by_sizes if run.work else ()
+    return Table.of("Operators of a median step (per rank)", found, OPERATORS)
+
+
+def _notes(left: int) -> list[str]:
+    notes = [
+        "FLOPs of products (2 a multiply-add) and compulsory bytes: by formula from the recorded "
+        "sizes. Ceiling: least time by the unit's peak and HBM over the measured; more than 100 %: "
+        "from the cache",
+    ]
+    if left > 0:
+        notes.append(f"{left} more with --out or --format json")
+    return notes
+
+
+def work_lines(work: StepWork) -> Iterator[str]:
+    """Say a step's work and utilization, a line each."""
+    yield (
+        f"work       {si(work.flops, 'FLOP', 4)} and {si(work.bytes, 'B')} per step and rank, from "
+        f"the operators' sizes; formulas cover {100 * work.modelled:.1f} % of the computing time"
+    )
+    if work.mfu:
+        mfu, unit = work.mfu, _UNITS.get(work.mfu.unit, work.mfu.unit)
+        yield (
+            f"MFU        {100 * mfu.of_step:.1f} % of {si(mfu.peak_flops_per_s, 'FLOP/s')} "
+            f"({unit}, dense); {100 * mfu.without_exposed_communication:.1f} % without exposed "
+            f"communication, {100 * mfu.of_busy:.1f} % of the time that the GPU computes"
+        )
+
+
+def work_document(run: RunAnalysis) -> dict[str, Any]:
+    """Keys of `analysis.json`: `work`, `operators`, `operators_by_size` and `mfu`."""
+    work = run.work
+    if work is None:
+        return {"work": None, "operators": [], "operators_by_size": [], "mfu": None}
+    return {
+        "work": {
+            "flops_per_step": _whole(work.flops),
+            "bytes_per_step": _whole(work.bytes),
+            "from": work.source,
+            "modelled_share": work.modelled,
+        },
+        "operators": [_row(row) for row in work.operators],
+        "operators_by_size": [_row(row) for row in work.by_sizes],
+        "mfu": None if work.mfu is None else pick(
+            work.mfu, "of_step without_exposed_communication of_busy unit peak_flops_per_s"
+        ),
+    }  # fmt: skip
+
+
+def _row(row: OperatorRow) -> dict[str, Any]:
+    keys = " ".join(OperatorRow.__slots__)
+    return {k: _whole(v) for k, v in pick(row, keys).items()}
+
+
+def _whole(value: Any) -> Any:
+    """A whole number as one: FLOPs are exact."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
