@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from build_training import Training, training_report
-from cuda_on_cpu import compiler
-from document_report import document_report
 
 from benchmarks.robustness.reading import numbers
 from perfmodel.readers import read
+from support.build_training import Training, training_report
+from support.cuda_on_cpu import compiler
+from support.document_report import document_report
 
 NSYS_VERSION = "2024.2.3"
 

@@ -12,15 +12,15 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
-from build_training import Training, training_report
 from matplotlib.figure import Figure
 
 import perfmodel
 from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError, WorkloadError
 from perfmodel.commands.stats import REPORTS
 from perfmodel.workloads.spec import load
+from support.build_training import Training, training_report
+from support.folders import ROOT
 
-ROOT = Path(__file__).parents[1]
 BASE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 FRAMES = ("ranges", "rates", "copies", "collectives", "ranks", "points", "runs", "findings")
 

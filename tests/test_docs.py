@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from support.folders import ROOT
+
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("profiles/*.md")])
-sys.path.insert(0, str(ROOT / "docs"))
 PROGRAMS = ("perfmodel", "python", "sqlite-utils")
 SET_UP = ("make ", "pip install")  # .ci/run runs these themselves
 

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from build_report import ReportBuilder
-from build_rungs import QueuedTraining, queued_report
-from build_training import Training, training_report
-from cli_helpers import perfmodel
 
-ROOT = Path(__file__).resolve().parent.parent
+from support.build_queued import QueuedTraining, queued_report
+from support.build_report import ReportBuilder
+from support.build_training import Training, training_report
+from support.cli import perfmodel
+from support.folders import ROOT
+
 FAQ = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
 QUOTED = set(re.findall(r"^(perfmodel: .*)$", FAQ, re.MULTILINE))
 BASE = "h200x2_2ranks_base_nsys2025.3.1.sqlite"

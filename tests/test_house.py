@@ -17,8 +17,8 @@ from perfmodel.programs.identify import MARK_KEY
 from perfmodel.programs.mlp.identify import MARK_SYMBOLS
 from perfmodel.programs.mlp.mlp import as_it_ran, mlp
 from perfmodel.workloads import Workload
+from support.folders import ROOT
 
-ROOT = Path(__file__).parents[1]
 MODULES: Final = sorted((ROOT / "perfmodel").rglob("*.py"))
 TRAINER: Final = sorted((ROOT / "trainer").rglob("*.py"))
 
@@ -187,7 +187,7 @@ def test_the_trainer_speaks_perfmodel_s_language() -> None:
     """Names of ranges, the key of the mark, and the names of what it tells.
 
     Every range of the trainer is in the workload of some run, and every such workload has ranges
-    of the trainer only. `tests/test_language.py` runs the trainer to see which of them occur.
+    of the trainer only. `tests/programs/test_mlp_ranges.py` runs the trainer to see which occur.
     """
     ranges = pytest.importorskip("trainer.ranges")
     around = {ranges.TRAIN, ranges.SETUP, ranges.BATCH}

@@ -10,10 +10,11 @@ from typing import Final
 import pytest
 
 from perfmodel.programs import PROGRAMS
+from support.folders import ROOT
 
-ROOT = Path(__file__).parents[1] / "perfmodel"
+PACKAGE = ROOT / "perfmodel"
 OUTSIDE: Final = sorted(
-    path for path in ROOT.rglob("*.py") if not path.is_relative_to(ROOT / "programs" / "mlp")
+    path for path in PACKAGE.rglob("*.py") if not path.is_relative_to(PACKAGE / "programs" / "mlp")
 )
 
 RANGES: Final = {
@@ -60,10 +61,10 @@ def offences(path: Path) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("path", OUTSIDE, ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("path", OUTSIDE, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_only_the_trainer_s_room_names_its_ranges_settings_and_flags(path: Path) -> None:
     found = offences(path)
-    name = path.relative_to(ROOT).as_posix()
+    name = path.relative_to(PACKAGE).as_posix()
     assert bool(found) == (name in STILL), f"{name}: {sorted(found)}"
 
 

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from build_ncu import FFMA, TIME, Kernel, wide
-from cli_helpers import succeeds
-from trainer_helpers import ROOT, environment, need_mpi
 
 from perfmodel.analysis.counters import METRICS
 from perfmodel.readers.ncu import DEVICE
+from support.build_ncu import FFMA, TIME, Kernel, wide
+from support.cli import succeeds
+from support.trainer_runs import ROOT, environment, need_mpi
 
 FLAGS = [
     "--backend", "numpy", "--data", "synthetic", "--train-size", "90", "--test-size", "30",

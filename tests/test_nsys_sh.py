@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from test_docs import commands_of_jobs
-from trainer_helpers import ROOT, environment, need_mpi
 
+from support.trainer_runs import ROOT, environment, need_mpi
 from trainer.ranges import PARENT
 
 FLAGS = [

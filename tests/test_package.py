@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from support.folders import ROOT
+
 pytest.importorskip("hatchling", reason="builds the package: pip install -e '.[dev]'")
 pytest.importorskip("hatch_vcs", reason="builds the package: pip install -e '.[dev]'")
 
-ROOT = Path(__file__).parents[1]
 REPORT = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 TREE = (
     "perfmodel", "trainer", "docs", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE",

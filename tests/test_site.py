@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from support.folders import ROOT
+
 pytest.importorskip("sphinx")
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
     page.relative_to(ROOT)
     for folder in ("", "docs/", "profiles/", "notebooks/")

@@ -7,7 +7,7 @@
     --target formula --input FILE   one input again
 
 Results are added up by target in benchmarks/results/fuzz.json. Inputs that broke something lie in
-tests/fuzz, where tests/test_fuzz.py runs them always; fuzz_targets.py has the targets.
+tests/fuzz, where tests/benchmarks/test_fuzz.py runs them always; fuzz_targets.py has the targets.
 """
 
 from __future__ import annotations

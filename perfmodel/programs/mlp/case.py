@@ -1,7 +1,7 @@
 """A run of the trainer: its sizes and settings, from a mark or flags, and what it refuses.
 
-perfmodel and the trainer do not import each other; tests/test_predict_rules.py compares the tables
-and the words with the trainer's own.
+perfmodel and the trainer do not import each other; tests/programs/test_mlp_rules.py compares the
+tables and the words with the trainer's own.
 """
 
 from __future__ import annotations

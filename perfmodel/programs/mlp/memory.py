@@ -170,8 +170,8 @@ def training(
 def allocations(run: Training) -> tuple[Allocation, ...]:
     """List what rank 0 allocates, in the order in which it does.
 
-    The source of every formula is the code of `trainer/`; tests/test_memory_trainer.py counts there
-    and compares.
+    The source of every formula is the code of `trainer/`; tests/programs/test_mlp_memory.py counts
+    there and compares.
     """
     return (
         *_products(run),

@@ -1,0 +1,431 @@
+"""Comparisons of built reports: what is matched, what is missing, what is said of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perfmodel.analysis.compare.compare import CompareOptions, Comparison, Row, compare_traces
+from perfmodel.base.errors import ReportError, SchemaError, WorkloadError
+from perfmodel.readers import read
+from perfmodel.render.compare import document, result
+from support.build_report import ReportBuilder
+from support.build_thread import Thread
+from support.build_training import Training, training_report
+
+BATCHES = 12
+
+
+def steady(**options: object) -> Training:
+    return Training(pace=(1,) * BATCHES, **options)  # type: ignore[arg-type]
+
+
+def compared(before: Path | list[Path], after: Path | list[Path], **options: object) -> Comparison:
+    sides = ([read(p) for p in (s if isinstance(s, list) else [s])] for s in (before, after))
+    return compare_traces(*sides, CompareOptions(**options))  # type: ignore[arg-type]
+
+
+def row(found: Comparison, name: str) -> Row:
+    (one,) = [r for r in found.rows if r.name == name]
+    return one
+
+
+def marked(**settings: object) -> str:
+    config = {"perfmodel_config": 1, "input_size": 784, "hidden_size": 512, "num_classes": 10,
+              "batch_size": 3000, "ranks": 2, "dtype": "float32", "transport": "host"}  # fmt: skip
+    return json.dumps(config | settings)
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return training_report(tmp_path / "base.sqlite", steady())
+
+
+# --- numbers
+
+
+def test_times_by_hand(base: Path, tmp_path: Path) -> None:
+    """Every time of the slower report is three times as long; two ranks, no noise within."""
+    slow = training_report(tmp_path / "slow.sqlite", Training(pace=(3,) * BATCHES))
+    found = compared(base, slow)
+    batch = found.batch
+    assert (batch.before_s, batch.after_s) == pytest.approx((1e-3, 3e-3))
+    assert batch.ratio == pytest.approx(3.0)
+    assert batch.low is not None
+    assert 1.01 < batch.low < 3.0
+    assert batch.verdict == "slower"
+    reduce = row(found, "MPI_Allreduce")
+    assert reduce.path == ("batch iteration", "backward", "MPI_Allreduce")
+    assert (reduce.before_s, reduce.share_before) == pytest.approx((140e-6, 0.14))
+    kernel = row(found, "gemm")
+    assert kernel.before_s == pytest.approx((30 + 10 + 10 + 10 + 60 + 20) * 1e-6)
+    copies = row(found, "Device-to-Host copies: pageable")
+    assert copies.before_s == pytest.approx(90e-6, rel=1e-3)
+    assert row(found, "GPU idle").verdict == "slower"
+    assert found.addressed == ()
+
+
+def test_faster_is_slower_the_other_way_round(base: Path, tmp_path: Path) -> None:
+    slow = training_report(tmp_path / "slow.sqlite", Training(pace=(3,) * BATCHES))
+    there, back = compared(base, slow), compared(slow, base)
+    for one, other in zip(there.rows, back.rows, strict=True):
+        assert one.path == other.path
+        swapped = {"slower": "faster"}.get(one.verdict, one.verdict)
+        assert other.verdict == swapped
+        if one.ratio and other.ratio and one.low and other.high:
+            assert one.ratio == pytest.approx(1 / other.ratio)
+            assert one.low == pytest.approx(1 / other.high)
+    assert [r.name for r in back.addressed] == ["MPI_Allreduce", "Host-to-Device copies: pageable"]
+
+
+def test_a_report_is_no_different_from_itself(base: Path) -> None:
+    found = compared(base, base, noise=0.0)
+    assert {r.verdict for r in found.rows} == {"within noise"}
+    assert "base.sqlite is on both sides: no difference can show" in found.warnings
+    assert found.differences == ()
+    assert "changed  nothing that the reports show" in result(found).render()
+
+
+def test_the_slowest_rank_counts(tmp_path: Path) -> None:
+    """One rank twice as slow as the other: a batch takes as long as it does."""
+    report = ReportBuilder()
+    for rank in range(2):
+        thread = report.thread(pid=1000 + rank, rank=rank)
+        Training(pace=(rank + 1,) * BATCHES, gpu=False, p=2).run(thread)
+    path = report.write(tmp_path / "r.sqlite")
+    assert compared(path, path).batch.before_s == pytest.approx(2e-3)
+
+
+def test_waiting_and_transfer(base: Path, tmp_path: Path) -> None:
+    """The second rank comes 20 µs late to four calls of 35 µs each."""
+    late = training_report(tmp_path / "late.sqlite", steady(), lag_ns=20_000)
+    found = compared(base, late)
+    transfer = row(found, "collectives, transfer: MPI_Allreduce")
+    waiting = row(found, "collectives, waiting: MPI_Allreduce")
+    assert (transfer.before_s, waiting.before_s) == (pytest.approx(140e-6), 0.0)
+    assert waiting.after_s == pytest.approx(4 * 20e-6)
+    assert waiting.ratio is None
+    assert waiting.verdict == "within noise"  # one launch cannot tell it
+
+
+def test_the_warm_up_is_left_out(base: Path, tmp_path: Path) -> None:
+    warm = training_report(tmp_path / "warm.sqlite", Training(pace=(9, 9, *(1,) * BATCHES)))
+    found = compared(base, warm)
+    assert found.after.launches[0].warmup == 2
+    assert found.after.launches[0].batches == BATCHES
+    assert found.batch.after_s == pytest.approx(1e-3)
+    assert compared(base, warm, warmup=0).after.launches[0].batches == BATCHES + 2
+
+
+# --- ranges, links and kernels of one side only
+
+
+def test_pinned_buffers_replace_pageable_ones(base: Path, tmp_path: Path) -> None:
+    pinned = training_report(tmp_path / "pinned.sqlite", steady(memory="pinned"))
+    found = compared(base, pinned)
+    by_path = {r.path: r for r in found.rows}
+    total = by_path["Host-to-Device copies",]
+    assert total.verdict == "within noise"
+    assert total.depth == 0
+    assert by_path["Host-to-Device copies", "pageable"].verdict == "only before"
+    only = by_path["Host-to-Device copies", "pinned"]
+    assert (only.verdict, only.before_s, only.ratio, only.depth) == ("only after", None, None, 1)
+    assert only.launches == (0, 1)
+    assert found.addressed == ()  # what replaced it is no faster
+
+
+def batches(thread: Thread, inside: list[tuple[str, int, int]], batch_us: int) -> None:
+    for i in range(BATCHES):
+        start = 1_000_000 + i * 2_000_000
+        thread.range("batch iteration", start, start + 1000 * batch_us)
+        for name, begin, end in inside:
+            thread.range(name, start + 1000 * begin, start + 1000 * end)
+
+
+def simple(path: Path, inside: list[tuple[str, int, int]], batch_us: int = 1000) -> Path:
+    report = ReportBuilder()
+    batches(report.thread(), inside, batch_us)
+    return report.write(path)
+
+
+def test_a_range_that_moved_is_the_same_range(tmp_path: Path) -> None:
+    inside = [("backward", 100, 900), ("reduce", 500, 800)]
+    outside = [("backward", 100, 400), ("reduce", 500, 600)]
+    before, after = (
+        simple(tmp_path / f"{n}.sqlite", r) for n, r in (("b", inside), ("a", outside))
+    )
+    moved = row(compared(before, after), "reduce")
+    assert moved.path == ("batch iteration", "backward", "reduce")
+    assert (moved.before_s, moved.after_s) == (pytest.approx(300e-6), pytest.approx(100e-6))
+    assert moved.verdict == "faster"
+
+
+def test_new_ranges_stand_beside_their_siblings(tmp_path: Path) -> None:
+    before = simple(tmp_path / "b.sqlite", [("x", 0, 500), ("x1", 1, 100), ("y", 500, 900)])
+    after = simple(tmp_path / "a.sqlite", [("x", 0, 500), ("x2", 1, 100), ("y", 500, 900),
+                                           ("z", 900, 950)])  # fmt: skip
+    found = compared(before, after)
+    assert [r.name for r in found.rows] == ["batch iteration", "x", "x1", "x2", "y", "z"]
+    assert [r.depth for r in found.rows] == [0, 1, 2, 2, 1, 1]
+    verdicts = {r.name: r.verdict for r in found.rows}
+    assert (verdicts["x1"], verdicts["x2"], verdicts["z"]) == (
+        "only before", "only after", "only after",
+    )  # fmt: skip
+    assert [r.name for r in found.addressed] == ["x1"]
+    text = result(found).render()
+    assert "x1, 99.0 µs (10 % of the batch) before, gone after; it lost 99.0 µs" in text
+    assert "    new after: x2 (99.0 µs), z (50.0 µs)\n" in text
+
+
+def graph_report(path: Path, *, whole: bool) -> Path:
+    """Batches without ranges inside, whose kernels a CUDA graph launches."""
+    report = ReportBuilder("2025.3.2")
+    report.gpu(0)
+    thread = report.thread()
+    for i in range(BATCHES):
+        start = 1_000_000 + i * 1_000_000
+        thread.range("batch iteration", start, start + 200_000)
+        gpu = (start + 20_000, start + 160_000)
+        kernels = () if whole else (("gemm", gpu),)
+        thread.graph_launch((start + 1_000, start + 9_000), gpu if whole else None, kernels=kernels)
+    return report.write(path)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_graph_run_keeps_only_batches_and_kernels(
+    base: Path, tmp_path: Path, whole: bool
+) -> None:
+    found = compared(base, graph_report(tmp_path / "graph.sqlite", whole=whole))
+    assert found.batch.verdict == "faster"
+    inside = [r for r in found.rows if r.group == "range"][1:]
+    assert {r.verdict for r in inside} == {"only before"}
+    assert all(r.group == "link" for r in found.addressed)  # ranges went elsewhere
+    assert row(found, "GPU idle").verdict == "faster"
+    kernels = {r.name: r.verdict for r in found.rows if r.group == "kernel"}
+    copies = [r for r in found.rows if r.path[0].endswith("copies")]
+    if whole:  # what it holds is not recorded, which is not the same as gone
+        assert kernels == {"whole CUDA graphs": "only after"}
+        assert copies == []
+        assert any("--cuda-graph-trace=node" in w for w in found.warnings)
+    else:
+        assert kernels == {"gemm": "within noise"}
+        assert {r.verdict for r in copies} == {"only before"}
+
+
+def test_without_gpu_on_one_side_its_times_are_missing_not_zero(base: Path, tmp_path: Path) -> None:
+    cpu = training_report(tmp_path / "cpu.sqlite", steady(gpu=False))
+    for found, side in ((compared(base, cpu), "after"), (compared(cpu, base), "before")):
+        assert {r.path[0] for r in found.rows if r.group != "range"} == {
+            "collectives, transfer", "collectives, waiting",
+        }  # fmt: skip
+        assert any(f"no GPU operations were recorded {side}" in w for w in found.warnings)
+
+
+def test_without_mpi_on_one_side(base: Path, tmp_path: Path) -> None:
+    quiet = training_report(tmp_path / "quiet.sqlite", steady(mpi=False))
+    found = compared(base, quiet)
+    assert not [r for r in found.rows if r.path[0].startswith("collectives")]
+    assert any("no MPI calls were recorded after" in w for w in found.warnings)
+
+
+def nccl_report(path: Path, late_us: int) -> Path:
+    """Two ranks whose all-reduce kernels end together, the second starting `late_us` later."""
+    report = ReportBuilder("2025.3.2")
+    for rank in range(2):
+        report.gpu(rank)
+    for rank in range(2):
+        thread = report.thread(pid=1000 + rank, rank=rank)
+        thread.mpi("MPI_Barrier", 10, 20)
+        for i in range(BATCHES):
+            start = 1_000_000 + i * 1_000_000
+            thread.range("batch iteration", start, start + 500_000)
+            gpu = (start + 1000 * (100 + rank * late_us), start + 150_000)
+            name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)"
+            thread.kernel(name, (start + 1_000, start + 2_000), gpu, device=rank)
+    return report.write(path)
+
+
+def test_nccl_waits_in_its_kernels(base: Path, tmp_path: Path) -> None:
+    found = compared(base, nccl_report(tmp_path / "nccl.sqlite", 30))
+    by_path = {r.path: r for r in found.rows}
+    moved = by_path["collectives, transfer", "NCCL AllReduce"]
+    assert moved.after_s == pytest.approx(20e-6)
+    assert by_path["collectives, waiting", "NCCL AllReduce"].after_s == pytest.approx(30e-6)
+    total = by_path["collectives, transfer",]
+    assert (total.before_s, total.after_s) == (pytest.approx(140e-6), pytest.approx(20e-6))
+    assert total.verdict == "faster"
+    assert by_path["collectives, transfer", "MPI_Allreduce"].verdict == "only before"
+    assert not [r for r in found.rows if r.group == "kernel" and r.after_s]
+
+
+# --- configurations
+
+
+def test_what_differs_is_said(tmp_path: Path) -> None:
+    before = training_report(
+        tmp_path / "b.sqlite", steady(), mark=marked(gemm="cublas", versions={"cupy": "14.1"})
+    )
+    after = training_report(
+        tmp_path / "a.sqlite", steady(),
+        mark=marked(transport="nccl", overlap=True, versions={"cupy": "14.2"}),
+    )  # fmt: skip
+    found = compared(before, after)
+    assert [str(d) for d in found.differences] == [
+        "transport: host -> nccl",
+        "gemm: cublas -> not told",
+        "versions.cupy: 14.1 -> 14.2",
+        "overlap: not told -> yes",
+    ]
+    assert not any("do not compute the same" in w for w in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hidden_size": 256}, "hidden_size (H): 512 -> 256"),
+        ({"batch_size": 6000}, "batch_size (B): 3000 -> 6000"),
+        ({"dtype": "float64"}, "dtype: float32 -> float64"),
+    ],
+)
+def test_another_workload_is_no_before_and_after(
+    tmp_path: Path, change: dict[str, object], said: str
+) -> None:
+    before = training_report(tmp_path / "b.sqlite", steady(), mark=marked())
+    after = training_report(tmp_path / "a.sqlite", steady(), mark=marked(**change))
+    (warning,) = [w for w in compared(before, after).warnings if "do not compute the same" in w]
+    assert f"({said})" in warning
+
+
+def test_symbols_without_marks_come_from_the_messages(base: Path, tmp_path: Path) -> None:
+    other = training_report(tmp_path / "a.sqlite", steady(H=256))
+    said = [str(d) for d in compared(base, other).differences]
+    assert said == ["hidden_size (H): 512 -> 256"]
+
+
+def test_launches_of_a_side_should_be_of_one_configuration(tmp_path: Path) -> None:
+    paths = [
+        training_report(tmp_path / f"{i}.sqlite", steady(), mark=marked(transport=t))
+        for i, t in enumerate(("host", "pinned", "nccl"))
+    ]
+    found = compared(paths[:2], paths[2])
+    assert any("launches before do not have one configuration (transport: host and pinned)" in w
+               for w in found.warnings)  # fmt: skip
+
+
+def test_all_that_changes_the_work_is_one_warning(tmp_path: Path) -> None:
+    before = training_report(tmp_path / "b.sqlite", steady(), mark=marked())
+    after = training_report(tmp_path / "a.sqlite", steady(),
+                            mark=marked(hidden_size=256, ranks=4))  # fmt: skip
+    said = [w for w in compared(before, after).warnings if "compute the same" in w]
+    assert len(said) == 1
+    assert "(hidden_size (H): 512 -> 256; ranks (p): 2 -> 4)" in said[0]
+
+
+# --- launches
+
+
+def test_three_launches_a_side_tell_their_noise(tmp_path: Path) -> None:
+    """Batches of 10, 11, 12 against 5, 5, 6: Welch's interval, and no assumption in the text."""
+    sides = [
+        [training_report(tmp_path / f"{s}{i}.sqlite",
+                         Training(pace=(pace,) * 3 + (pace + i,), gpu=False))
+         for i, pace in enumerate(paces)]
+        for s, paces in (("b", (10, 11, 12)), ("a", (5, 5, 6)))
+    ]  # fmt: skip
+    found = compared(*sides)
+    assert found.noise is None
+    assert found.batch.launches == (3, 3)
+    assert found.batch.before_s == pytest.approx((10 * 11 * 12) ** (1 / 3) * 1e-3)
+    assert found.batch.ratio == pytest.approx((5 * 5 * 6 / 10 / 11 / 12) ** (1 / 3))
+    assert found.batch.verdict == "faster"
+    assert not any("do not show how much" in w for w in found.warnings)
+    assert "launches are the unit" in result(found).render()
+
+
+def test_a_copied_report_is_no_launch_of_its_own(tmp_path: Path) -> None:
+    """Three copies of one launch a side would else be three launches that do not differ at all."""
+    made = {
+        name: training_report(tmp_path / f"{name}.sqlite", Training(pace=(pace,) * 6, gpu=False))
+        for name, pace in (("b", 10), ("a", 9))
+    }
+    sides = []
+    for name, path in made.items():
+        copies = [tmp_path / f"{name}{i}.sqlite" for i in range(3)]
+        for copy in copies:
+            copy.write_bytes(path.read_bytes())
+        sides.append(copies)
+    found = compared(*sides)
+    assert found.batch.launches == (1, 1)
+    assert found.batch.verdict == "within noise"
+    assert sum("are copies of others" in warning for warning in found.warnings) == 2
+
+
+def test_reports_of_the_ranks_of_one_run_are_one_launch(tmp_path: Path) -> None:
+    paths = [
+        training_report(tmp_path / f"{name}{rank}.sqlite", steady(), ranks=[rank], world_size=2,
+                        mark=marked(run_id=name))
+        for name in "ba" for rank in range(2)
+    ]  # fmt: skip
+    found = compared(paths[:2], paths[2:])
+    assert found.batch.launches == (1, 1)
+    assert found.before.launches[0].ranks == 2
+    assert row(found, "collectives, transfer: MPI_Allreduce").before_s == pytest.approx(140e-6)
+
+
+def test_other_gpus_are_another_machine(tmp_path: Path) -> None:
+    paths = []
+    for name in "ba":
+        report = ReportBuilder("2025.3.2")
+        report.gpu(0, uuid=f"0000000{name}-0000-0000-0000-000000000000")
+        steady(p=1).run(report.thread(rank=0))
+        paths.append(report.write(tmp_path / f"{name}.sqlite"))
+    found = compared(*paths)
+    assert found.machines
+    assert any("the sides ran on different GPUs" in w for w in found.warnings)
+    assert not compared(paths[0], paths[:1]).machines
+
+
+# --- errors, text, JSON
+
+
+def test_errors_say_what_to_do(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match="at least one report after; got none"):
+        compare_traces([read(base)], [])
+    short = training_report(tmp_path / "s.sqlite", Training(pace=(1,)))
+    with pytest.raises(SchemaError, match="at least 2 finished batches to compare; got 1 of 1"):
+        compared(base, short)
+    with pytest.raises(SchemaError, match="expected ranges called 'nosuch'"):
+        compared(base, base, batch_label="nosuch")
+    with pytest.raises(WorkloadError, match="launch noise from 0 to 1000 percent; got -5"):
+        compared(base, base, noise=-0.05)
+
+
+def test_the_text_answers_the_question(base: Path, tmp_path: Path) -> None:
+    slow = training_report(tmp_path / "slow.sqlite", Training(pace=(3,) * BATCHES))
+    said = result(compared(slow, base)).render()
+    assert "A batch takes 3.000 ms before, 1.000 ms after, ratio 0.333 [" in said
+    assert (
+        "Bottleneck addressed, by range: MPI_Allreduce, 420 µs (14 % of the batch) before, 140 µs "
+        "after; it lost 280 µs of the 2.00 ms that the batch lost"
+    ) in said
+    unsure = result(compared(base, base)).render()
+    assert "no difference that noise could not make" in unsure
+    assert "a batch must get 3" in unsure
+    assert "No range or link lost time for certain" in unsure
+
+
+def test_the_document_holds_everything(base: Path, tmp_path: Path) -> None:
+    pinned = training_report(tmp_path / "pinned.sqlite", steady(memory="pinned"))
+    found = compared(base, pinned)
+    told = json.loads(json.dumps(document(found), allow_nan=False))
+    assert told["schema_version"] == 1
+    assert told["before"]["launches"][0]["label"] == "base"
+    assert told["test"]["intervals"] == found.tested
+    assert told["batch"] == told["rows"][0]
+    assert len(told["rows"]) == len(found.rows)
+    assert set(told["rows"][0]) == {
+        "group", "name", "path", "before_s", "after_s", "difference_s", "share_before", "ratio",
+        "ratio_low", "ratio_high", "p", "level", "verdict", "launches_before", "launches_after",
+    }  # fmt: skip

@@ -1,0 +1,113 @@
+"""The comparer of two checkouts' results: what counts as equal, and how a difference reads."""
+
+from __future__ import annotations
+
+import json
+
+from benchmarks.equal_results import CASES, Rules, case_name, compare_files, read_cases
+from support.folders import ROOT
+
+EXACT = Rules()
+
+BEFORE = {"pace_s": 0.25, "note": "found by thin runs", "rows": [{"p": 1}, {"p": 2}]}
+
+
+def lines(before: object, after: object, rules: Rules = EXACT) -> list[str]:
+    files = (json.dumps(before), json.dumps(after))
+    return [str(found) for found in compare_files("a.json", *files, rules)]
+
+
+def test_equal_values_have_no_difference_in_whatever_order_their_keys_are() -> None:
+    assert lines(BEFORE, dict(reversed(BEFORE.items()))) == []
+    assert lines({"x": [float("nan"), 1]}, {"x": [float("nan"), 1.0]}) == []
+
+
+def test_a_difference_is_a_line_with_its_path_before_and_after() -> None:
+    after = {**BEFORE, "pace_s": 0.25000000000000006, "rows": [{"p": True}, {"q": 2}, {}]}
+    assert lines(BEFORE, after) == [
+        "a.json.pace_s: 0.25 -> 0.25000000000000006",
+        "a.json.rows length: 2 -> 3",
+        "a.json.rows[0].p: 1 -> true",
+        "a.json.rows[1].p: 2 -> (absent)",
+        "a.json.rows[1].q: (absent) -> 2",
+    ]
+
+
+def test_listed_names_and_words_may_change_and_no_others() -> None:
+    rules = Rules(renamed={"pace_s": "step_s"}, reworded={"thin": "trim"})
+    after = {"step_s": 0.25, "note": "found by trim runs", "rows": BEFORE["rows"]}
+    assert lines(BEFORE, after, rules) == []
+    assert lines({"pace_s": "thinner"}, {"pace_s": "trimner"}, rules) == [
+        "a.json.step_s: thinner -> (absent)",
+        "a.json.pace_s: (absent) -> trimner",
+    ]
+
+
+def test_more_keys_and_columns_may_be_allowed_but_not_fewer() -> None:
+    more = Rules(more=True)
+    assert lines({"p": 1}, {"p": 1, "q": 2}, more) == []
+    assert lines({"p": 1}, {"p": 3, "q": 2}, more) == ["a.json.p: 1 -> 3"]
+    assert lines({"p": 1, "q": 2}, {"p": 1}, more) == ["a.json.q: 2 -> (absent)"]
+    assert list(compare_files("a.csv", "p,r\n1,3\n", "p,q,r\n1,2,3\n", more)) == []
+    assert len(list(compare_files("a.csv", "p,r\n1,3\n", "p,q,r\n1,2,4\n", more))) == 1
+    assert list(compare_files("a.csv", "p,r\n1,3\n", "p,q\n1,3\n", more))
+
+
+def test_values_that_follow_one_another_are_a_list() -> None:
+    assert list(compare_files("a.json", '{"p": 1}\n{"p": 2}', '[{"p": 1}, {"p": 2}]', EXACT)) == []
+    assert len(list(compare_files("a.json", '{"p": 1}\n{"p": 2}', '[{"p": 1}]', EXACT))) == 1
+
+
+def test_a_tolerance_holds_where_its_pattern_is_found() -> None:
+    rules = Rules(tolerances={r"\.p_value": 1e-9})
+    near = 0.03 * (1 + 1e-10)
+    assert lines({"p_value": 0.03}, {"p_value": near}, rules) == []
+    assert len(lines({"p_value": 0.03}, {"p_value": 0.03 * (1 + 1e-8)}, rules)) == 1
+    assert len(lines({"median": 0.03}, {"median": near}, rules)) == 1
+    assert len(lines({"p_value": 0.03}, {"p_value": None}, rules)) == 1
+
+
+def test_tables_are_compared_by_column_and_to_the_last_digit() -> None:
+    rules = Rules(renamed={"pace": "step"})
+    before = "name,pace\na,1.50\n"
+    assert list(compare_files("a.csv", before, "name,step\na,1.50\n", rules)) == []
+    found = [str(d) for d in compare_files("a.csv", before, "name,step\na,1.5\n", rules)]
+    assert found == ["a.csv[1].step: 1.50 -> 1.5"]
+    assert list(compare_files("a.csv", before, "pace,name\n1.50,a\n", EXACT))  # order counts
+    two = "\n".join((before, "pace\n2"))  # two tables in one file
+    assert list(compare_files("a.csv", two, two.replace("pace", "step"), rules)) == []
+    found = [str(d) for d in compare_files("a.csv", two, two.replace("2", "3"), EXACT)]
+    assert found == ["a.csv[4][0]: 2 -> 3"]
+
+
+def test_text_is_compared_by_words_whatever_their_padding_and_wrapping() -> None:
+    before = "range   time\n------------\nforward 1.5 ms\n"
+    rules = Rules(renamed={"time": "duration"})
+    assert (
+        list(compare_files("a.txt", before, "range duration\n-----\nforward\n1.5 ms", rules)) == []
+    )
+    found = [str(d) for d in compare_files("a.txt", before, before.replace("1.5", "1.6"), EXACT)]
+    assert found == ["a.txt behind 'range time forward': 1.5 -> 1.6"]
+    words_only = before.replace("forward", "backward")
+    assert list(compare_files("a.txt", before, words_only, Rules(only_numbers=True))) == []
+
+
+def test_of_a_picture_only_its_text_counts() -> None:
+    before = (
+        '<style>a {b: 1}</style><g x="1"><!-- 4.70 MB --><path d="M 1 2"/></g><text>p = 2</text>'
+    )
+    moved = before.replace('"1"', '"3"').replace("M 1 2", "M 1 7").replace("b: 1", "b: 2")
+    assert list(compare_files("a.svg", before, moved, EXACT)) == []
+    found = [str(d) for d in compare_files("a.html", before, moved.replace("4.70", "4.71"), EXACT)]
+    assert found == ["a.html behind '': 4.70 -> 4.71"]
+
+
+def test_every_case_has_a_name_of_its_own_and_quick_ones_are_among_all() -> None:
+    text = CASES.read_text("utf-8")
+    every, quick = (
+        {str(commands): case_name(commands) for commands in read_cases(text, ROOT, quick=quick)}
+        for quick in (False, True)
+    )
+    assert len(set(every.values())) == len(every)
+    assert quick.items() < every.items()
+    assert 80 < len(quick) < len(every) / 10

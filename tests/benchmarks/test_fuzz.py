@@ -1,0 +1,42 @@
+"""What fuzzing found stays mended; a brief round of it, with atheris where that is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.robustness.fuzz import mutated
+from benchmarks.robustness.fuzz_targets import TARGETS, run, seeds
+from support.folders import ROOT
+
+FOUND = sorted((ROOT / "tests" / "fuzz").glob("*-*"))
+ROUNDS = {"cells": 8, "sqlite_bytes": 12, "ncu_csv": 15}
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: path.name)
+def test_inputs_that_once_broke_something(path: Path) -> None:
+    run(path.name.partition("-")[0], path.read_bytes())
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_mutated_seeds(name: str) -> None:
+    draw, pool = random.Random(11), seeds(name)
+    for data in pool if name not in ROUNDS else pool[:1]:
+        run(name, data)
+    for _ in range(ROUNDS.get(name, 60)):
+        run(name, mutated(draw.choice(pool), draw))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="no atheris")
+@pytest.mark.parametrize("name", ["formula", "model_json", "cells"])
+def test_atheris(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.robustness.fuzz", "--target", name]
+    command += ["--seconds", "3", "--corpus", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "'executions': 0," not in done.stdout

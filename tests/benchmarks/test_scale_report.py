@@ -1,0 +1,35 @@
+"""The tables of docs/scale.md are those of the results, and the results say what they must."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.common import pages as made
+from benchmarks.scale import __main__ as scale_report
+from support.folders import ROOT
+
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def test_the_page_shows_the_results() -> None:
+    for name, text in scale_report.parts().items():
+        shown = made.section(scale_report.PAGE, scale_report.SCRIPT, name)
+        assert shown == text.strip(), "run: python -m benchmarks.scale"
+
+
+def test_all_ways_gave_the_same_numbers() -> None:
+    many = json.loads((RESULTS / "many.json").read_text())
+    assert {row["ranks"] for row in many["rows"]} == {64, 512}
+    assert all(row["equal"] for row in many["rows"])
+
+
+@pytest.mark.parametrize(("rows", "megabytes"), [(10_000_000, 700), (50_000_000, 2000)])
+def test_large_reports_take_little_memory(rows: int, megabytes: int) -> None:
+    large = json.loads((RESULTS / "large.json").read_text())
+    found = [row for row in large["rows"] if row["size"] == rows]
+    assert found
+    for row in found:
+        assert row["perfmodel"]["peak_mb"] < megabytes
+        assert row.get("csv_equal", True)

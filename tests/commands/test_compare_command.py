@@ -1,0 +1,176 @@
+"""`perfmodel compare` and `perfmodel.compare`: syntax, formats, exit codes, frames."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import perfmodel as api
+from perfmodel.base.errors import WorkloadError
+from support.build_training import Training, training_report
+from support.cli import evil_report, fails, harmless, perfmodel, succeeds
+from support.folders import ROOT
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Three launches of a slow configuration (b), three of a fast one (a)."""
+    folder = tmp_path_factory.mktemp("compare")
+    paces = {"b1": 6, "b2": 7, "b3": 6, "a1": 2, "a2": 2, "a3": 3}
+    return {
+        name: training_report(folder / f"{name}.sqlite", Training(pace=(pace,) * 8 + (pace + i,)))
+        for i, (name, pace) in enumerate(paces.items())  # no launch is another's copy
+    }
+
+
+def test_before_and_after(reports: dict[str, Path]) -> None:
+    result = perfmodel("compare", reports["b1"], reports["a1"])
+    assert result.exit_code == 0
+    assert "A batch takes 6.000 ms before, 2.000 ms after" in result.stdout
+    assert "Ranges (host time per batch, slowest rank)" in result.stdout
+    assert "note: launches of one configuration are assumed to differ by 10 %" in result.stdout
+    (warning,) = result.stderr.splitlines()
+    assert warning.startswith("perfmodel: warning: 1 launch before and 1 after do not show")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["b1", "b2", "b3", "--to", "a1", "a2", "a3", "--json"],
+        ["--json", "b1", "b2", "b3", "--to", "a1", "a2", "a3"],
+        ["b1", "b2", "b3", "--to", "a1", "--to", "a2", "--to", "a3", "--json"],
+    ],
+)
+def test_sets_of_reports(reports: dict[str, Path], words: list[str]) -> None:
+    told = json.loads(succeeds("compare", *(reports.get(w, w) for w in words)))
+    for side in ("before", "after"):
+        assert [x["label"] for x in told[side]["launches"]] == [f"{side[0]}{i}" for i in (1, 2, 3)]
+    assert told["test"]["launch_noise"] is None
+    assert told["batch"]["verdict"] == "faster"
+    assert told["warnings"] == []
+
+
+@pytest.mark.parametrize("words", [["b1"], ["b1", "b2", "a1"], ["b1", "--to"], ["--to", "a1"], []])
+def test_wrong_usage(reports: dict[str, Path], words: list[str]) -> None:
+    result = perfmodel("compare", *(reports.get(w, w) for w in words))
+    assert (result.exit_code, result.stdout) == (2, "")
+    if len(words) in (1, 3):
+        assert "perfmodel compare BEFORE... --to AFTER..." in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--json", "--format", "csv"], "leave one out"), (["--least", "nan"], "got nan: --least")],
+)
+def test_options_that_say_nothing_are_refused(
+    reports: dict[str, Path], words: list[str], said: str
+) -> None:
+    result = perfmodel("compare", reports["b1"], reports["a1"], *words)
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+
+
+def test_exit_codes_are_as_elsewhere(reports: dict[str, Path], tmp_path: Path) -> None:
+    assert "missing.sqlite" in fails(3, "compare", reports["b1"], tmp_path / "missing.sqlite")
+    said = fails(4, "compare", reports["b1"], reports["a1"], "--batch-range", "nosuch")
+    assert "expected ranges called 'nosuch'" in said
+    fails(4, "compare", reports["b1"], reports["a1"], "--warmup", 8)
+
+
+def test_options_reach_the_verdicts(reports: dict[str, Path]) -> None:
+    def told(*options: object) -> dict[str, object]:
+        pair = reports["b1"], reports["a1"]
+        return json.loads(succeeds("compare", *pair, "--json", *options))  # type: ignore[no-any-return]
+
+    assert told()["test"]["launch_noise"] == pytest.approx(0.1)  # type: ignore[index]
+    assert told("--launch-noise", 50)["batch"]["verdict"] == "within noise"  # type: ignore[index]
+    assert told("--least", 300)["batch"]["verdict"] == "within noise"  # type: ignore[index]
+    narrow, wide = (told("--launch-noise", n)["batch"] for n in (0, 10))
+    assert narrow["ratio_low"] > wide["ratio_low"]  # type: ignore[index]
+    assert told("--warmup", 3)["after"]["launches"][0]["batches"] == 6  # type: ignore[index]
+
+
+def test_one_table_of_all_rows(reports: dict[str, Path]) -> None:
+    pair = reports["b1"], reports["a1"]
+    rows = list(csv.DictReader(io.StringIO(succeeds("compare", *pair, "--format", "csv"))))
+    assert float(rows[0]["before_s"]) == pytest.approx(6e-3)
+    assert rows[0]["verdict"] == "faster"
+    assert {r["group"] for r in rows} == {"range", "link", "kernel"}
+    document = json.loads(succeeds("compare", *pair, "--format", "json"))
+    assert len(document["rows"]) == len(rows)
+    assert document == json.loads(succeeds("compare", *pair, "--json"))
+    for fmt in ("markdown", "latex"):
+        assert "batch iteration" in succeeds("compare", *pair, "--format", fmt)
+
+
+def test_hostile_names_are_harmless(tmp_path: Path, reports: dict[str, Path]) -> None:
+    evil = evil_report(tmp_path / "evil.sqlite")
+    for options in ([], ["--all"], ["--format", "json"], ["--json"]):
+        result = perfmodel("compare", evil, evil, *options)
+        assert result.exit_code == 0
+        assert harmless(result.stdout)
+        assert harmless(result.stderr)
+    assert "evil" in succeeds("compare", reports["b1"], evil)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "from perfmodel.cli import main\ntry:\n    main(['compare', '--help'])\n"
+        "except SystemExit as stop:\n    assert stop.code in (0, None)\n"
+        "import sys; assert not {'numpy', 'rich', 'sqlite3'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "--to REPORT..." in done.stdout
+
+
+def test_the_document_shows_what_is_printed() -> None:
+    root = ROOT
+    page = (root / "docs" / "compare.md").read_text(encoding="utf-8")
+    command = re.search(r"```sh\nperfmodel (.*?)\n```\n\n```text\n(.*?)```", page, re.DOTALL)
+    assert command is not None
+    words = [root / w if w.startswith("profiles/") else w for w in command[1].split()]
+    assert command[2] in succeeds(*words)
+
+
+# --- notebooks
+
+
+def test_frames(reports: dict[str, Path]) -> None:
+    found = api.compare(reports["b1"], str(reports["a1"]))
+    assert isinstance(found, api.Compared)
+    assert found.ranges["before_s"][0] == pytest.approx(6e-3)
+    assert list(found.ranges["verdict"].unique()) == ["faster"]
+    assert set(found.links["group"]) == {"link"}
+    assert len(found.rows) == len(found.ranges) + len(found.links) + len(found.kernels)
+    assert found.differences == ()
+    assert len(found.warnings) == 1
+    assert found.to_dict()["batch"]["verdict"] == "faster"
+    assert str(found).startswith("before   b1: 9 batches")
+    assert isinstance(found.kernels, pd.DataFrame)
+
+
+def test_sets_of_reports_in_a_notebook(reports: dict[str, Path]) -> None:
+    before = [api.read(reports[n]) for n in ("b1", "b2", "b3")]
+    after = [reports[n] for n in ("a1", "a2", "a3")]
+    found = api.compare(before, after, least=0.05, warmup=0)
+    assert found.comparison.batch.launches == (3, 3)
+    assert found.comparison.least == 0.05
+    with pytest.raises(WorkloadError, match="least from 0 to 1000 percent"):
+        api.compare(before, after, least=-1.0)
+    with pytest.raises(WorkloadError, match="attribute='thread' or 'time'"):
+        api.compare(before, after, attribute="nosuch")
+
+
+def test_compare_is_a_function_whatever_was_imported_before() -> None:
+    code = "import perfmodel, perfmodel.analysis.compare.compare, perfmodel.cli\n"
+    code += "assert all(callable(perfmodel.compare) for _ in range(2))"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

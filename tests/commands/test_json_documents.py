@@ -1,0 +1,62 @@
+"""Every key of a command's JSON document is on its page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.cli import succeeds
+from support.folders import ROOT
+
+MEASURED = ROOT / "benchmarks" / "results" / "machine_h200x4.toml"
+COUNTED = ROOT / "tests" / "golden" / "ncu" / "h200_cublas.csv"
+SIZES = ("-D", 784, "-H", 512, "-C", 10, "-B", 3000)
+OPEN = {"versions", "elapsed_s", "flops_by_type", "peak_flops_per_s", "bandwidth_bytes_per_s",
+        "ceilings_flops_per_s", "bytes", "intensity_flops_per_byte", "case", "causes", "means",
+        "sizes", "grid", "parts", "products_flops", "convention", "settings",
+        "asked_bytes", "peaks_by_memory_bytes"}  # fmt: skip
+"""What is inside these is named by parts, types, levels, symbols, kinds of memory."""
+MEMORY = ROOT / "profiles" / "memory" / "document.sqlite.xz"
+PINNED = ROOT / "profiles" / "h200x2_2ranks_pinned_nsys2025.3.1.sqlite"
+REPORT = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
+
+
+def keys(document: Any) -> Iterator[str]:
+    if isinstance(document, dict):
+        for key, value in document.items():
+            yield key
+            if key not in OPEN:
+                yield from keys(value)
+    elif isinstance(document, list):
+        for value in document:
+            yield from keys(value)
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("machines", ("machine", "show", "h200", "--json")),
+        ("machines", ("machine", "show", MEASURED, "--json")),
+        ("counters", ("counters", COUNTED, *SIZES, "--json")),
+        ("counters", ("counters", COUNTED, "--by", "kernel", "--json")),
+        ("splits", ("splits", *SIZES, "-p", 2, "--json")),
+        ("layers", ("layers", "alexnet", "--machine", "h200", "--ranks", 4, "--json")),
+        ("compare", ("compare", REPORT, PINNED, "--json")),
+        ("memory", ("memory", *SIZES, "-p", 2, "--json")),
+        ("memory", ("memory", MEMORY, "--json")),
+        ("utilization", ("utilization", "series.csv", "--report", REPORT, "--json")),
+    ],
+)
+def test_every_key_is_documented(
+    page: str, words: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("series.csv").write_text("time_s,gpu,gpu_percent\n0,0,10\n1,0,20\n")
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    found = set(keys(json.loads(succeeds(*words)))) - {"l1", "l2", "dram", "device", "pinned"}
+    assert len(found) > 10
+    assert {key for key in found if f"`{key}`" not in text} == set()

@@ -1,0 +1,146 @@
+"""`perfmodel whatif`: its text, its JSON, its figure, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.common import pages as made
+from benchmarks.whatif import report as whatif_report
+from perfmodel.base.errors import ModelError
+from perfmodel.render.plot.bars import SavingBar, savings
+from support.build_report import ReportBuilder
+from support.cli import fails, perfmodel, succeeds
+from support.folders import ROOT
+
+LADDER = ROOT / "profiles" / "ladder"
+FROZEN = ROOT / "benchmarks" / "results" / "predict_model.json"
+DOCUMENT = LADDER / "document_1.sqlite.xz"
+
+
+@pytest.fixture(scope="module")
+def told() -> Any:
+    return json.loads(perfmodel("whatif", DOCUMENT, "--model", FROZEN, "--json").stdout)
+
+
+@pytest.fixture(scope="module")
+def bounded() -> Any:
+    return json.loads(succeeds("whatif", DOCUMENT, "--json"))
+
+
+def test_json_of_bounds(bounded: Any) -> None:
+    assert bounded["batch_s"] == pytest.approx(2.096e-3, abs=1e-6)
+    assert bounded["low_s"] < bounded["batch_s"] < bounded["high_s"]
+    assert {c["source"] for c in bounded["changes"]} == {"bound"}
+    for c in bounded["changes"]:
+        assert c["at_most_saving_s"] == c["saving_s"]
+        assert "predicted_s" not in c
+        assert 0 <= c["low_s"] <= c["high_s"] <= bounded["batch_s"]
+        assert c["removes"]
+    assert all("at_least_s" in step for step in bounded["path"])
+    assert bounded["warnings"] == []
+
+
+def test_no_step_takes_less_than_nothing(bounded: Any) -> None:
+    assert bounded["path"]
+    assert all(0 <= step["low_s"] <= step["high_s"] for step in bounded["path"])
+
+
+def test_json_of_predictions(told: Any) -> None:
+    assert [c["name"] for c in told["changes"][:2]] == ["nccl", "pinned"]
+    first = told["changes"][1]
+    assert first["source"] == "model"
+    assert first["predicted_s"] + first["saving_s"] == pytest.approx(told["batch_s"])
+    assert first["alone_s"] < first["predicted_s"]  # this launch was slower than the model's
+    assert {c["source"] for c in told["changes"]} == {"model", "bound"}
+    assert told["warnings"] == []
+    phases = {p["name"]: p for p in first["phases"]}
+    assert phases["cudaMemcpyDeviceToHost"]["then_s"] < phases["cudaMemcpyDeviceToHost"]["now_s"]
+    assert [step["name"] for step in told["path"]] == [
+        "nccl",
+        "resident",
+        "graph",
+        "model parallel",
+    ]
+
+
+def test_json_has_the_keys_that_the_page_lists(told: Any) -> None:
+    page = (ROOT / "docs" / "whatif.md").read_text(encoding="utf-8").partition("## JSON")[2]
+    for key in (*told, *told["changes"][0], *told["path"][0], *told["later"][0], *told["question"],
+                *told["model_parallel"]):  # fmt: skip
+        assert f"`{key}`" in page or key in ("format", "version"), key
+
+
+def test_text_says_at_most_and_answers_the_question() -> None:
+    said = succeeds("whatif", LADDER / "nccl_1.sqlite.xz")
+    assert "≤" in said
+    assert "Next launch" not in said  # no model, no prediction
+    assert "note: times are the least that this report allows, not predictions" in said
+    assert "If one link or unit took no time (Amdahl)" in said
+    assert "B raises the intensity" in said
+    assert "On paper (rates of nccl_1, by NCCL" in said
+
+
+def test_a_replayed_report_has_no_ridge_but_bounds() -> None:
+    said = succeeds("whatif", LADDER / "graph_1.sqlite.xz")
+    assert "no ridge" in said
+    assert "On paper, its time cannot be told: no rates" in said
+    assert "thin" in said
+
+
+def test_the_figure_is_written(tmp_path: Path) -> None:
+    perfmodel("whatif", DOCUMENT, "--model", FROZEN, "-o", tmp_path)
+    assert {f.name for f in tmp_path.iterdir()} == {"whatif.png", "whatif.svg", "whatif.pdf"}
+
+
+def test_the_figure_shows_every_bar() -> None:
+    bars = [
+        SavingBar("a", 2e-4, -1e-4, 4e-4, bound=False),
+        SavingBar("b", 5e-4, 4e-4, 6e-4, bound=True),
+    ]
+    axes = savings(bars, 1e-3, title="t")
+    assert [t.get_text() for t in axes.get_yticklabels()] == ["a", "b"]
+    low, high = axes.get_xlim()
+    assert low < -1e-4
+    assert high > 6e-4
+    assert [t.get_text() for t in axes.texts] == ["200 µs  20 %", "≤ 500 µs  50 %"]
+    with pytest.raises(ModelError, match="got none"):
+        savings([], 1e-3)
+
+
+# --- refusals
+
+
+def test_two_runs_are_refused() -> None:
+    said = fails(6, "whatif", DOCUMENT, LADDER / "document_2.sqlite.xz")
+    assert "got 2 runs" in said
+
+
+def test_a_report_without_a_mark_is_refused(tmp_path: Path) -> None:
+    report = ReportBuilder()
+    report.gpu(0)
+    thread = report.thread(rank=0)
+    for i in range(4):
+        thread.range("batch iteration", 1_000_000 * i, 1_000_000 * i + 900_000)
+    said = fails(6, "whatif", report.write(tmp_path / "bare.sqlite"))
+    assert "configuration mark" in said
+
+
+def test_a_model_of_another_workload_is_refused(tmp_path: Path) -> None:
+    data = json.loads(FROZEN.read_text(encoding="utf-8"))
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(data | {"workload": "mine"}), encoding="utf-8")
+    assert "got one of 'mine'" in fails(6, "whatif", DOCUMENT, "--model", other)
+
+
+# --- what the benchmark found
+
+
+def test_the_page_shows_the_benchmark_s_results() -> None:
+    result = json.loads((ROOT / "benchmarks" / "results" / "whatif.json").read_text("utf-8"))
+    shown = made.section(whatif_report.PAGE, whatif_report.SCRIPT)
+    assert shown == whatif_report.made(result).strip()
+    assert result["summary"]["bounds"]["hold"] == result["summary"]["bounds"]["pairs"]

@@ -1,0 +1,476 @@
+"""The HTML report: self-contained, sound, the same numbers as the analysis, harmless names."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from perfmodel import api
+from perfmodel.base.table import Column, Table
+from perfmodel.models.model import load as load_model
+from perfmodel.render.html.blocks import LONGEST, MOST_ROWS, grid
+from perfmodel.render.html.lead import parts
+from perfmodel.render.html.svg import inline
+from perfmodel.workloads.spec import load
+from support.build_report import ReportBuilder
+from support.build_training import Training, analyzed, training_report
+from support.cli import fails, harmless, perfmodel, succeeds
+from support.folders import ROOT
+from support.html_pages import TRICKS, Page, hostile_report, page_of
+
+PROFILES = ROOT / "profiles"
+BASE = PROFILES / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
+DOCUMENT = PROFILES / "ladder" / "document_1.sqlite.xz"
+CPU = ROOT / "tests" / "reports"
+
+TAGS = {
+    "html", "head", "meta", "title", "style", "body", "a", "header", "p", "h1", "h2", "h3", "dl",
+    "div", "dt", "dd", "nav", "ol", "ul", "li", "main", "section", "article", "span", "table",
+    "caption", "thead", "tbody", "tr", "th", "td", "figure", "figcaption", "footer", "script",
+    "svg", "g", "rect", "path", "use", "defs", "clippath", "text", "tspan", "desc",
+}  # fmt: skip
+"""Every element that a page may have: what embeds, loads, submits or redirects is not there."""
+
+
+@pytest.fixture(scope="module")
+def base() -> Page:
+    return page_of(BASE)
+
+
+@pytest.fixture(scope="module")
+def modelled() -> Page:
+    return page_of(DOCUMENT, model=load_model(ROOT / "benchmarks/results/predict_model.json"))
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    return page_of(hostile_report(tmp_path_factory.mktemp("hostile")))
+
+
+@pytest.fixture(scope="module")
+def without_gpu() -> Page:
+    return page_of(CPU / "cpu_rank0of2_nsys2023.4.4.sqlite")
+
+
+@pytest.fixture(params=["base", "modelled", "hostile", "without_gpu"])
+def page(request: pytest.FixtureRequest) -> Page:
+    found: Page = request.getfixturevalue(request.param)
+    return found
+
+
+def sha(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+# --- every page
+
+
+def test_it_loads_nothing(page: Page) -> None:
+    assert {e.tag for e in page.elements} <= TAGS
+    for element in page.elements:
+        for name, value in element.attributes.items():
+            assert not name.startswith("on")
+            assert name not in ("src", "srcset", "style", "action", "formaction", "srcdoc", "ping")
+            if name in ("href", "xlink:href"):
+                assert re.fullmatch(r"#[a-z0-9-]+", value or "")
+            for target in re.findall(r"url\(([^)]*)\)", value or ""):
+                assert re.fullmatch(r"#[a-z]+-[a-z0-9]+", target)
+    (style,) = page.all("style")
+    (script,) = page.all("script")
+    for text in (style.text, script.text):
+        assert not re.search(r"https?:|//[a-z]|url\(|@import|@font-face|fetch\(|XMLHttp", text)
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", text)
+
+
+def test_its_policy_allows_its_own_style_and_script_only(page: Page) -> None:
+    (policy,) = [e for e in page.all("meta") if "http-equiv" in e.attributes]
+    (style,), (script,) = page.all("style"), page.all("script")
+    assert policy.attributes["http-equiv"] == "Content-Security-Policy"
+    assert (policy.attributes["content"] or "").split("; ") == [
+        "default-src 'none'", f"style-src 'sha256-{sha(style.text)}'",
+        f"script-src 'sha256-{sha(script.text)}'", "base-uri 'none'", "form-action 'none'",
+    ]  # fmt: skip
+    assert style.text == (ROOT / "perfmodel/render/html/style.css").read_text(encoding="utf-8")
+    assert script.text == (ROOT / "perfmodel/render/html/sort.js").read_text(encoding="utf-8")
+
+
+def test_ids_are_there_once_and_what_is_named_is_there(page: Page) -> None:
+    ids = Counter(e.attributes["id"] for e in page.elements if "id" in e.attributes)
+    assert set(ids.values()) == {1}
+    for element in page.elements:
+        named = (element.attributes.get("aria-labelledby") or "").split()
+        for key, value in element.attributes.items():
+            named += re.findall(r"url\(#([^)]+)\)", value or "")
+            named += [(value or "")[1:]] if key == "href" else []
+        assert set(named) <= set(ids)
+
+
+def test_it_is_built_for_screen_readers(page: Page) -> None:
+    levels = [int(e.tag[1]) for e in page.all("h1", "h2", "h3")]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(b - a <= 1 for a, b in pairwise(levels))
+    assert page.all("html")[0].attributes["lang"] == "en"
+    assert len(page.all("main")) == len(page.all("nav")) == len(page.all("title")[:1]) == 1
+    tables = page.all("table")
+    assert len(page.all("caption")) == len(tables) > 3
+    for head in page.all("th"):
+        wanted = "col" if "thead" in head.above else "row"
+        assert head.attributes["scope"] == wanted
+    for picture in page.all("svg"):
+        said = picture.attributes.get("role") == "img" and "aria-labelledby" in picture.attributes
+        assert said != (picture.attributes.get("aria-hidden") == "true")
+    for region in page.elements:
+        if "tabindex" in region.attributes:
+            assert region.attributes["role"] == "group"
+            assert region.attributes["aria-label"]
+
+
+def test_the_summary_is_first_and_small(page: Page) -> None:
+    titles = [e.text for e in page.all("h2")]
+    assert titles == [
+        "Summary", "Where the time goes", "Timeline of one batch", "Roofline", "Model", "What if",
+        "Findings and warnings", "Configuration and machine", "Provenance",
+    ]  # fmt: skip
+    links = [e.text for e in page.all("a") if "nav" in e.above]
+    assert links == titles
+    assert len(page.text.encode()) < 400_000
+    assert harmless(page.text.replace("\t", ""))
+
+
+# --- names
+
+
+def test_names_that_are_code_are_only_words(hostile: Page) -> None:
+    """The parser finds our own elements alone (`test_it_loads_nothing`), and the names as text."""
+    for trick in TRICKS[:11]:
+        assert trick.split("{{")[0] in hostile.words
+    assert r"\x1b[31m" in hostile.words
+    assert r"\u202e" in hostile.words
+    assert "{{7*7}}" in hostile.words  # no template ran on what a report says
+
+
+def test_names_reach_every_part_of_the_page(hostile: Page) -> None:
+    trick = TRICKS[0]
+    places = [(*e.above[-1:], e.tag) for e in hostile.elements if trick in e.text]
+    for place in (("tr", "th"), ("tr", "td"), ("path", "title"), ("ul", "li"), ("g", "text")):
+        found = place in places or any(
+            "script" in e.text and e.above[-1:] == place[:1] for e in hostile.all(place[1])
+        )
+        assert found, place
+    assert any(TRICKS[1] in (e.text) for e in hostile.all("h1", "title"))
+
+
+# --- numbers
+
+
+def cells(page: Page, caption: str) -> list[list[str]]:
+    """Texts of the rows of the table whose caption begins so."""
+    at = next(
+        i for i, e in enumerate(page.elements)
+        if e.tag == "span" and e.above[-1] == "caption" and e.text.startswith(caption)
+    )  # fmt: skip
+    rows: list[list[str]] = []
+    for element in page.elements[at:]:
+        if element.tag == "table":
+            break
+        if element.tag == "tr":
+            rows.append([])
+        if element.tag in ("th", "td"):
+            rows[-1].append(element.text)
+    return rows
+
+
+def test_it_says_what_the_analysis_says(base: Page) -> None:
+    run = analyzed(BASE).fitted
+    ranges = cells(base, "Where a median batch goes (38 batches, 2 ranks)")
+    assert [row[0] for row in ranges[1:]] == [row.label for row in run.ranges]
+    assert ranges[1][2:5] == ["2.44 ms", "1.93 ms", "359 µs"]
+    rates = cells(base, "Effective throughputs and the machine's ceilings")
+    assert rates[1] == [
+        "P_flops", "computing", "22.46 TFLOP/s", "22.4 TFLOP/s to 22.6 TFLOP/s", "67.0 TFLOP/s",
+        "float32 peak", "34 %",
+    ]  # fmt: skip
+    assert cells(base, "Predicted against measured")[1] == [
+        "batch iteration", "816.8 µs", "2.435 ms", "-66 %",
+    ]  # fmt: skip
+    assert [row[0] for row in cells(base, "Terms of the model")[1:]] == [
+        "P_flops",
+        "P_pci",
+        "P_mpi",
+    ]
+    assert "up to 1.67 ms (69 %)" in base.words
+    assert "saves at most 1.67 ms a batch (69 %)" in base.words
+    assert cells(base, "Reports")[1][:2] == [BASE.name, "2025.3.2.0"]
+    formulas = cells(base, "FLOPs and bytes per rank and batch")
+    assert ["forward GEMM 1", "FLOPs", "2 · B' · D · H", "1,204,224,000", "1.20 GFLOP"] in formulas
+
+
+def test_numbers_are_sorted_by_their_values() -> None:
+    columns = (Column("n", "Name"), Column("s", "Time", "si", "s"), Column("p", "Of", "percent"))
+    rows = [("a", 2e-3, 0.5), ("b", 3e-6, None), ("c", None, -0.1), ("d", float("nan"), 2.0)]
+    made = grid(Table("t", columns, rows, levels=[0, 1, 1, 9]))
+    assert [row[1].sort for row in made.rows] == ["0.002", "3e-06", "", ""]
+    assert [row[1].text for row in made.rows] == ["2.00 ms", "3.00 µs", "–", "–"]
+    assert [row[2].bar for row in made.rows] == [0.5, None, 0.0, 1.0]
+    assert [row[0].level for row in made.rows] == [0, 1, 1, 9]
+    assert made.named == 0
+
+
+def test_values_of_several_units_are_sorted_by_their_numbers(base: Page) -> None:
+    """Every cell that shows a number but a row's name has one to sort by."""
+    for element in base.all("td"):
+        if re.match(r"-?\d[\d.,]* ?([kMGTnum]?(FLOP|B|s)(/s)?|%)$", element.text):
+            assert "data-sort" in element.attributes, element.text
+
+
+def test_the_parts_of_a_batch_fill_it() -> None:
+    for path in (BASE, PROFILES / "ladder" / "graph_1.sqlite.xz"):
+        run = analyzed(path).fitted
+        found = list(parts(run))
+        assert sum(p.share for p in found) == pytest.approx(1.0, abs=0.006)
+        assert all(a.begin + a.share == pytest.approx(b.begin) for a, b in pairwise(found))
+        assert sum(p.seconds for p in found) == pytest.approx(run.batch.median.value, rel=0.006)
+    assert found[-1].name == "the GPU is idle"
+
+
+def test_bars_of_the_timeline_have_names_and_times(base: Page) -> None:
+    tips = [e.text for e in base.all("title") if e.above[-1] == "path"]
+    assert len(tips) == 138
+    assert sum("MPI_Allreduce, 1.61 MB" in tip for tip in tips) == 2
+    assert all(re.search(r": \d.* from -?[\d,.]+ µs on$", tip) for tip in tips)
+
+
+# --- with a model, several reports, less than usual
+
+
+def test_a_calibrated_model_predicts_and_ranks(modelled: Page) -> None:
+    assert "saves 1.10 ms a batch (53 %)" in modelled.words
+    assert "profile the trainer with --transport nccl" in modelled.words
+    assert cells(modelled, "What changes would save of 2.096 ms")[1][0] == "nccl"
+    assert cells(modelled, "Predicted batch")[-1][0] == "batch"
+    assert re.search(r"It predicts .* inside the interval", modelled.words)
+
+
+def test_without_a_model_savings_are_bounds(base: Page) -> None:
+    assert "got none" in base.words  # no mark, so no change can be asked about
+    assert "perfmodel's own trainer" in base.words
+    bounded = page_of(PROFILES / "ladder" / "nccl_1.sqlite.xz")
+    first = cells(bounded, "What changes would save of")[1]
+    assert first[1] == "≤"
+    assert "give what perfmodel calibrate wrote with --model" in bounded.words
+
+
+def test_what_is_missing_is_said_with_how_to_collect_it(without_gpu: Page) -> None:
+    words = without_gpu.words
+    for said in (
+        "No GPU operation was recorded", "profile it with nsys profile --trace=nvtx,cuda,mpi",
+        "FLOPs and bytes are not known", "No roofline can be drawn", "with --workload",
+        "has no configuration mark", "The report describes no GPU",
+        "1 of p = 2 ranks are in the report",
+    ):  # fmt: skip
+        assert said in words, said
+    assert "0 s" not in [row[3] for row in cells(without_gpu, "Where a median batch goes")]
+    assert len([e for e in without_gpu.all("svg") if e.attributes.get("role") == "img"]) == 1
+
+
+def test_reports_of_the_ranks_of_one_run_make_one_page() -> None:
+    both = page_of(*sorted(CPU.glob("cpu_rank?of2*.sqlite")))
+    assert len(cells(both, "Reports")) == 3
+    assert cells(both, "The timeline in numbers")[0] == ["Lane", "Rank 0", "Rank 1"]
+
+
+def test_reports_of_several_runs_share_one_roof() -> None:
+    two = page_of(BASE, PROFILES / "h200x2_2ranks_h2048_nsys2025.3.1.sqlite")
+    assert [e.text for e in two.all("h2")][:2] == ["Summary", "All runs"]
+    assert len(cells(two, "Runs")) == 3
+    assert len(cells(two, "Measured points")) == 5
+
+
+def test_a_pytorch_report_is_as_useful(tmp_path: Path) -> None:
+    mlp = ROOT / "perfmodel/workloads/examples/pytorch_mlp.toml"
+    ddp = {s: PROFILES / "ddp" / f"ddp_p2_{s}.sqlite.xz"
+           for s in ("H512_B3000", "H256_B3000", "H4096_B6000", "H4096_B24000")}  # fmt: skip
+    model = tmp_path / "model.json"
+    others = list(ddp.values())[1:]
+    succeeds("calibrate", *others, "--workload", mlp, "--attribute", "time", "-o", model)
+    page = page_of(
+        ddp["H512_B3000"], by_time=True, workload=load(mlp), model=load_model(model)
+    )  # fmt: skip
+    assert "It predicts" in page.words
+    assert cells(page, "Effective throughputs and the machine's ceilings")[1][0] == "P_flops"
+    assert len([e for e in page.all("svg") if e.attributes.get("role") == "img"]) == 2
+    assert "NCCL" in page.words
+    assert "got one of the workload" in page.words
+
+
+def test_busy_is_said_to_be_a_lower_bound_where_batches_lack_operations(base: Page) -> None:
+    report = PROFILES / "ddp" / "ddp_p2_H1024_B24000.sqlite.xz"
+    words = page_of(report).words
+    assert "The GPU is busy for at least 32 % of it" in words
+    assert "without 1,600 operations in no range" in words
+    assert "the GPU is idle" not in words
+    assert "at least" not in page_of(report, by_time=True).words.partition("Where the time goes")[0]
+    assert "at least" not in base.words.partition("Where the time goes")[0]
+
+
+def test_a_batch_too_crowded_for_a_page_says_where_to_look(tmp_path: Path) -> None:
+    path = tmp_path / "crowded.sqlite"
+    training_report(path, Training(p=9))
+    page = page_of(path)
+    assert "1 more ranks are not drawn" in page.words
+    assert "perfmodel timeline --format perfetto" in page.words
+
+
+# --- bytes
+
+
+def test_the_same_report_gives_the_same_bytes(tmp_path: Path, base: Page) -> None:
+    """In another process, whatever order its sets have."""
+    out = tmp_path / "again.html"
+    command = [sys.executable, "-m", "perfmodel", "report", str(BASE), "-q", "-o", str(out)]
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, env=environment, check=True, timeout=120)
+    assert out.read_text(encoding="utf-8") == base.text
+    assert str(ROOT) not in base.text
+
+
+def test_the_command_writes_a_file_or_standard_output(tmp_path: Path, bare: Path) -> None:
+    out = tmp_path / "r.html"
+    assert succeeds("report", bare, "-o", out).strip() == f"Written: {out}"
+    assert succeeds("report", bare, "-q", "-o", "-") == out.read_text(encoding="utf-8")
+
+
+def test_a_notebook_writes_the_same_file(tmp_path: Path, base: Page) -> None:
+    written = api.analyze(BASE).save_html(tmp_path / "r.html")
+    assert written.read_text(encoding="utf-8") == base.text
+
+
+def test_what_cannot_be_written_or_read_is_refused(tmp_path: Path, bare: Path) -> None:
+    assert "ends in .html" in perfmodel("report", bare, "-o", tmp_path / "r.pdf").stderr
+    assert "no folder" in fails(1, "report", bare, "-o", tmp_path / "none" / "r.html")
+    fails(3, "report", tmp_path / "none.sqlite", "-o", tmp_path / "r.html")
+
+
+def test_templates_and_assets_are_in_the_package() -> None:
+    names = {p.name for p in (ROOT / "perfmodel" / "render" / "html").iterdir()}
+    assert {"page.html.j2", "style.css", "sort.js"} <= names
+
+
+# --- pictures
+
+
+SVG = (
+    '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+    'width="9pt" height="9pt" viewBox="0 0 9 9"><metadata/><defs><style>*{}</style>'
+    '<clipPath id="p1"><rect/></clipPath></defs><g id="kernel others">'
+    '<path d="M 1.23456 2&#10;L 3 4" clip-path="url(#p1)" style="fill: #0072b2; stroke-width: 2"/>'
+    '</g><g id="text_1"><text style="font-family: x; fill: none">\ufffe&lt;</text></g>'
+    '<use xlink:href="#p1"/></svg>'
+)
+
+
+def test_pictures_become_part_of_a_page() -> None:
+    made = inline(SVG, "a", "<t>", "d", {"kernel others": ["<b>"]})
+    assert made == (
+        '<svg viewBox="0 0 9 9" role="img" aria-labelledby="a-t a-d"><title id="a-t">&lt;t&gt;'
+        '</title><desc id="a-d">d</desc><defs><clipPath id="a-p1"><rect /></clipPath></defs>'
+        '<g class="g-kernel g-others"><path d="M 1.23 2 L 3 4" clip-path="url(#a-p1)" '
+        'fill="var(--c-0072b2,#0072b2)" stroke-width="2"><title>&lt;b&gt;</title></path></g>'
+        '<g><text fill="none">\ufffd&lt;</text></g><use href="#a-p1" /></svg>'
+    )
+
+
+def test_bars_that_cannot_be_told_apart_get_no_names() -> None:
+    assert "<b>" not in inline(SVG, "a", "t", "d", {"kernel others": ["b", "b"]})
+
+
+# --- colours
+
+
+def luminance(color: str) -> float:
+    parts = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio of two colours (WCAG 2.2)."""
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_letters_can_be_read(dark: bool) -> None:
+    """Contrast AA: 4.5 for text, 3 for bars and lines that mean something."""
+    style = (ROOT / "perfmodel/render/html/style.css").read_text(encoding="utf-8")
+    blocks = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
+    colors: dict[str, str] = {}
+    for block in blocks[: 1 + dark]:
+        colors |= dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+    for ink in ("ink", "soft", "accent", "good"):
+        for paper in ("page", "paper", "faint", "first"):
+            assert contrast(colors[ink], colors[paper]) >= 4.5, (ink, paper)
+    assert contrast(colors["warn-ink"], colors["warn"]) >= 4.5
+    dark_bar, light_bar = ("#0e1217", "#0e1217") if dark else ("#ffffff", "#222222")
+    for bar, letters in (
+        ("0072b2", dark_bar), ("d55e00", dark_bar), ("009e73", light_bar), ("56b4e9", light_bar),
+        ("cc79a7", light_bar), ("e69f00", light_bar), ("8c564b", dark_bar), ("222222", dark_bar),
+        ("dfe5ea", colors["ink"]),
+    ):  # fmt: skip
+        assert contrast(colors.get(f"c-{bar}", f"#{bar}"), letters) >= 4.5, bar
+    assert contrast(colors["meter"], colors["track"]) >= 3
+    for bar in ("projection", "busy", "p0", "p1", "p2", "meter"):
+        assert contrast(colors[bar], colors["paper"]) >= 3, bar
+
+
+# --- odd reports
+
+
+def test_long_names_and_many_ranges_stay_readable(tmp_path: Path) -> None:
+    report = ReportBuilder()
+    report.gpu(0)
+    thread = report.thread(rank=0)
+    for start in range(0, 60_000_000, 20_000_000):
+        thread.range("batch iteration", start, start + 19_900_000)
+        for i in range(1600):
+            at = start + 10_000 * i
+            thread.range(f"{'x' * 3000} {i}", at, at + 9_000)
+            thread.kernel("k" * 9000, (at + 10, at + 20), (at + 30, at + 5_000))
+    page = page_of(report.write(tmp_path / "long.sqlite"))
+    assert len(cells(page, "Where a median batch goes")) == 1 + MOST_ROWS
+    assert "1,201 more rows are left out" in page.words
+    assert max(len(e.text) for e in page.all("th", "td")) == LONGEST
+    assert "One batch of one rank has more than 3,000 bars" in page.words
+    assert len(page.text) < 1_000_000
+
+
+def test_batches_of_no_length_are_no_division_by_zero(tmp_path: Path) -> None:
+    report = ReportBuilder()
+    report.gpu(0)
+    thread = report.thread(rank=0)
+    for at in range(10, 5000, 1000):
+        thread.range("batch iteration", at, at)
+        thread.kernel("kernel", (at, at), (at + 10, at + 20))
+    assert page_of(report.write(tmp_path / "zero.sqlite")).all("h1")[0].text == "zero"
+    report = ReportBuilder()
+    thread = report.thread(rank=0)
+    for at in range(10, 5000, 1000):
+        thread.range("batch iteration", at, at)
+    assert page_of(report.write(tmp_path / "none.sqlite")).all("h1")[0].text == "none"
+
+
+def test_batches_of_another_name_have_a_page_too(tmp_path: Path) -> None:
+    path = training_report(tmp_path / "r.sqlite", Training(label="my step"))
+    page = page_of(path, batch_label="my step")
+    assert cells(page, "Where a median batch goes")[1][0] == "my step"
+    assert "The changes of the ladder cannot be ranked." in page.words

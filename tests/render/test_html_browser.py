@@ -1,0 +1,178 @@
+"""The HTML report in headless Chromium: nothing runs but its script, nothing loads, tables sort."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfmodel.analysis.analyze import analyze
+from perfmodel.programs.program import Options
+from perfmodel.readers import read
+from perfmodel.render.html import page
+from support.browser import Browser, chromium
+from support.folders import ROOT
+from support.html_pages import hostile_report
+
+pytestmark = pytest.mark.browser
+BASE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
+TAB, ENTER = "\ue004", "\ue007"
+
+COLUMN = """
+const table = document.querySelector("#time table"), at = arguments[0];
+const rows = [...table.tBodies[0].rows].map(row => row.cells[at].textContent);
+return [table.tHead.rows[0].cells[at].getAttribute("aria-sort"), rows];
+"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    reports = {"base": BASE, "hostile": hostile_report(folder)}
+    for name, report in reports.items():
+        made = page(analyze([read(report)], Options({})))
+        (folder / f"{name}.html").write_text(made, encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in reports}
+
+
+@pytest.mark.parametrize("name", ["base", "hostile"])
+def test_nothing_loads_and_nothing_complains(
+    browser: Browser, pages: dict[str, Path], name: str
+) -> None:
+    browser.sized(1280, 900)
+    browser.open(pages[name])
+    assert browser.script("return document.querySelectorAll('h2').length") == 9
+    assert browser.script("return window.hit") is None, "a name ran as a script"
+    assert browser.script("return document.scripts.length") == 1
+    assert browser.script("return document.images.length") == 0
+    assert browser.messages() == []
+    assert browser.requests() == [pages[name].resolve().as_uri()]
+
+
+def test_the_policy_stops_what_would_run_all_the_same(
+    browser: Browser, pages: dict[str, Path], tmp_path: Path
+) -> None:
+    """A page into which somebody wrote a script by hand: the second wall holds alone."""
+    text = pages["base"].read_text(encoding="utf-8")
+    evil = (
+        "<script>window.hit = 1</script><img src=x onerror='window.hit = 2'>"
+        "<a id=evil href='javascript:window.hit = 3'>x</a>"
+        "<style>main { display: none }</style><p style='color: red' onclick='window.hit = 4'>x</p>"
+    )
+    broken = tmp_path / "broken.html"
+    broken.write_text(text.replace("<main>", f"<main>{evil}"), encoding="utf-8")
+    browser.open(broken)
+    browser.script("document.querySelector('#evil').click()")
+    browser.script("document.querySelector('p[onclick]').click()")
+    assert browser.script("return window.hit") is None
+    assert (
+        browser.script("return getComputedStyle(document.querySelector('main')).display") != "none"
+    )
+    assert sum("Content Security Policy" in said for said in browser.messages()) >= 5
+    browser.requests()
+
+
+def column(browser: Browser, at: int) -> tuple[str | None, list[str]]:
+    turn, texts = browser.script(COLUMN, at)
+    return turn, texts
+
+
+def test_a_click_sorts_and_the_third_one_restores(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["base"])
+    click = "document.querySelector('#time th:nth-child(3) button').click()"
+    turn, was = column(browser, 2)
+    assert turn is None
+    browser.script(click)
+    turn, falling = column(browser, 2)
+    assert turn == "descending"
+    assert falling[:3] == ["2.44 ms", "1.23 ms", "616 µs"]
+    browser.script(click)
+    turn, rising = column(browser, 2)
+    assert turn == "ascending"
+    assert rising == falling[::-1]
+    browser.script(click)
+    assert column(browser, 2) == (None, was)
+
+
+def test_keys_sort_too_and_unknown_values_stay_last(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    browser.open(pages["base"])
+    browser.script("document.querySelector('#time th:nth-child(4) button').focus()")
+    browser.press(TAB)
+    browser.press(ENTER)
+    turn, falling = column(browser, 4)
+    assert turn == "descending"
+    assert falling[0] == "359 µs"
+    assert falling[-1] == "–"
+    browser.press(ENTER)
+    turn, rising = column(browser, 4)
+    assert (turn, rising[-1]) == ("ascending", "–")
+    assert rising[0] == "3.81 µs"
+    browser.script("document.querySelector('#time th button').click()")
+    turn, names = column(browser, 0)
+    assert (turn, names[0]) == ("ascending", "backward")
+    assert column(browser, 4)[0] is None
+
+
+def test_without_the_script_tables_stand_without_buttons(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    browser.devtools("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.open(pages["base"])
+        found = browser.script("return [document.querySelectorAll('button').length, "
+                               "document.querySelectorAll('td').length]")  # fmt: skip
+        assert found[0] == 0
+        assert found[1] > 200
+    finally:
+        browser.devtools("Emulation.setScriptExecutionDisabled", value=False)
+
+
+@pytest.mark.parametrize("width", [1280, 800, 400])
+@pytest.mark.parametrize("name", ["base", "hostile"])
+def test_nothing_is_wider_than_the_screen(
+    browser: Browser, pages: dict[str, Path], name: str, width: int
+) -> None:
+    browser.sized(width, 900)
+    browser.open(pages[name])
+    assert browser.script("return document.documentElement.scrollWidth") == width
+
+
+COLORS = """
+const style = (query, key) => getComputedStyle(document.querySelector(query))[key];
+return [style("#timeline", "backgroundColor"), style("figure .g-kernel path", "fill"),
+        style("#roofline figure svg text", "fill"), style("figure .g-range path", "stroke")];
+"""
+
+
+def test_pictures_follow_the_theme(browser: Browser, pages: dict[str, Path]) -> None:
+    found: dict[str, Any] = {}
+    for scheme in ("light", "dark"):
+        browser.sized(1280, 900, scheme=scheme)
+        browser.open(pages["base"])
+        found[scheme] = browser.script(COLORS)
+    browser.sized(1280, 900, scheme="dark", media="print")
+    found["print"] = browser.script(COLORS)
+    assert found["light"][:3] == ["rgb(255, 255, 255)", "rgb(0, 114, 178)", "rgb(34, 34, 34)"]
+    assert found["dark"][:3] == ["rgb(22, 28, 35)", "rgb(61, 155, 220)", "rgb(230, 235, 241)"]
+    assert found["print"] == found["light"]
+
+
+def test_it_prints_and_can_be_photographed(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.sized(1280, 900)
+    browser.open(pages["base"])
+    printed = browser.printed()
+    assert printed.startswith(b"%PDF-")
+    assert 20_000 < len(printed) < 2_000_000
+    picture = browser.screenshot(whole=False)
+    assert struct.unpack(">II", picture[16:24]) == (1280, 900)

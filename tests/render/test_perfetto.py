@@ -1,0 +1,114 @@
+"""The trace for Perfetto: valid events, named rows, flows in pairs, the report's totals."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_timeline import PROFILES, REPORTS, run_of
+
+from perfmodel.render.perfetto import to_json
+from perfmodel.timing.projection import join_launches
+from perfmodel.timing.run import Run
+from perfmodel.timing.timeline import GPU, select
+from perfmodel.timing.timeline_window import window_of
+from support.cli import evil_report, succeeds
+
+Event = dict[str, Any]
+
+
+@pytest.fixture(scope="module", params=REPORTS)
+def run(request: pytest.FixtureRequest) -> Run:
+    return run_of(PROFILES / request.param)
+
+
+@pytest.fixture(scope="module")
+def events(run: Run) -> list[Event]:
+    document = json.loads(to_json(select(run, None), "all"))
+    assert document["displayTimeUnit"] == "ns"
+    found: list[Event] = document["traceEvents"]
+    return found
+
+
+def ns(event: Event, key: str = "ts") -> int:
+    return round(event[key] * 1000)
+
+
+def of(events: list[Event], phase: str) -> list[Event]:
+    return [event for event in events if event["ph"] == phase]
+
+
+def test_only_known_phases_on_named_rows(events: list[Event]) -> None:
+    assert {event["ph"] for event in events} == {"M", "X", "s", "f"}
+    named = {(e["pid"], e["tid"]) for e in of(events, "M") if e["name"] == "thread_name"}
+    ranks = {e["pid"]: e["args"]["name"] for e in of(events, "M") if e["name"] == "process_name"}
+    assert ranks == {0: "rank 0", 1: "rank 1"}
+    assert {(e["pid"], e["tid"]) for e in events if e["ph"] != "M"} == named
+
+
+def test_totals_are_the_report_s(run: Run, events: list[Event]) -> None:
+    (trace,) = run.traces
+    spent: Counter[str] = Counter()
+    for event in of(events, "X"):
+        spent[event["cat"]] += ns(event, "dur")
+    for table, kinds in ((trace.api, ("api",)), (trace.mpi, ("mpi",)), (trace.ops, GPU)):
+        assert sum(spent[k] for k in kinds) == int((table.end_ns - table.start_ns).sum())
+    assert sum(e["args"].get("bytes", 0) for e in of(events, "X") if e["cat"] in GPU) == int(
+        trace.ops.bytes[trace.ops.bytes > 0].sum()
+    )
+    assert min(ns(e) for e in of(events, "X")) == 0
+
+
+def test_events_of_a_row_nest(events: list[Event]) -> None:
+    rows: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for event in of(events, "X"):
+        rows[event["pid"], event["tid"]].append((ns(event), ns(event) + ns(event, "dur")))
+    for row in rows.values():
+        opened: list[int] = []
+        for start, end in sorted(row, key=lambda span: (span[0], -span[1])):
+            while opened and opened[-1] <= start:
+                opened.pop()
+            assert not opened or end <= opened[-1]
+            opened.append(end)
+
+
+def test_flows_lead_from_each_call_to_what_it_launched(run: Run, events: list[Event]) -> None:
+    (trace,) = run.traces
+    starts, ends = of(events, "s"), of(events, "f")
+    pairs = len(join_launches(trace, trace.ops, trace.api)[0])
+    assert [e["id"] for e in starts] == [e["id"] for e in ends] == [*range(1, pairs + 1)]
+    assert pairs
+    at = {(e["pid"], e["tid"], e["ts"]): e for e in of(events, "X")}
+    for start, end in zip(starts, ends, strict=True):
+        call = at[start["pid"], start["tid"], start["ts"]]
+        launched = at[end["pid"], end["tid"], end["ts"]]
+        assert call["cat"] == "api"
+        assert launched["cat"] in GPU
+        assert end["bp"] == "e"
+        assert start["pid"] == end["pid"]
+        assert call["args"]["correlation"] == launched["args"]["correlation"]
+
+
+def test_some_batches_only(tmp_path: Path) -> None:
+    report = PROFILES / REPORTS[0]
+    out = tmp_path / "trace.json"
+    succeeds("timeline", report, "--format", "perfetto", "--batch", "2:5", "-o", out)
+    document = json.loads(out.read_text(encoding="utf-8"))
+    run = run_of(report)
+    lanes = select(run, window_of(run, range(2, 5)))
+    found = of(document["traceEvents"], "X")
+    assert len(found) == sum(len(lane.bars) for lane in lanes)
+    assert "batches 2 to 4" in document["otherData"]["title"]
+
+
+def test_names_are_harmless(tmp_path: Path) -> None:
+    report = evil_report(tmp_path / "evil.sqlite")
+    out = tmp_path / "trace.json"
+    succeeds("timeline", report, "--format", "perfetto", "-o", out)
+    text = out.read_text(encoding="utf-8")
+    assert all(line.isprintable() for line in text.splitlines())
+    names = {event["name"] for event in json.loads(text)["traceEvents"]}
+    assert r"\x1b[31m[bold]evil[/bold] name \u202e$x_1$" in names

@@ -1,0 +1,519 @@
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.text import Text
+
+from perfmodel.base.errors import ModelError, PerfmodelError
+from perfmodel.models.roofline import Point, Roofline
+from perfmodel.render.plot import BreakdownRow, breakdown, output, roofline, save, sweep
+from perfmodel.render.plot.bars import CLOCKS
+from perfmodel.render.plot.labels import LabelLayer, Scene, ordered_colors, place
+from perfmodel.render.plot.style import wrap
+from support.folders import ROOT
+
+HALVES = {"pci": 0.5, "mpi": 0.5}
+DOCUMENT = Roofline("report1", 1.63e12, {"pci": 1.272e10, "mpi": 7.95e9}, HALVES)
+FASTER = Roofline("h200x2_base", 3.1e13, {"pci": 2.1e10, "mpi": 4.2e9}, HALVES)
+FLOPS = 4 * 1500 * 512 * 794
+INTENSITY = FLOPS / 6_512_800  # 374.5 FLOP/byte
+BATCH, STEP = "batch iteration", "forward + backward + step"
+KINDS = ((BATCH, 4.958e-3), (STEP, 2.910e-3))
+
+
+def run(group: str, speedup: float = 1.0, shift: float = 1.0) -> list[Point]:
+    return [
+        Point(f"{group}: {kind}", kind, group, INTENSITY * shift, FLOPS / seconds * speedup)
+        for kind, seconds in KINDS
+    ]
+
+
+def swept(kinds: int = 1) -> list[Point]:
+    points = []
+    for h in (64, 128, 256, 512, 1024, 2048):
+        for b in (1000, 3000, 6000, 12000):
+            flops, moved = 2.0 * b * h * 794, 16.0 * (h * 794 + h + 10)
+            for kind, loss_s in ((BATCH, 1.2e-3), (STEP, 2e-4))[:kinds]:
+                seconds = flops / 1.63e12 * (512 / h) ** 0.25 + moved / 9.785e9 + loss_s
+                name = f"H{h}B{b}"
+                values = {"D": 784, "H": h, "C": 10, "B": b, "p": 2}
+                rate = flops / seconds
+                points.append(
+                    Point(f"{name}: {kind}", kind, name, flops / moved, rate, symbols=values)
+                )
+    return points
+
+
+SPREAD = [
+    Point(name, BATCH, "r", x, y)
+    for name, x, y in (
+        ("H=64, B=1000", 20, 1.2e11),
+        ("H=512, B=3000", 375, 4.9e11),
+        ("H=2048, B=12000", 4000, 1.2e12),
+        ("H=128, B=3000", 370, 1.5e11),
+        ("H=64, B=12000", 1490, 6e10),
+    )
+]
+ERRORS = [
+    Point("with bars", BATCH, "report1", INTENSITY, 4.9e11, 3.5e11, 7e11),
+    Point("without", BATCH, "report1", 60.0, 1e11),
+]
+CASES = {
+    "no points": ([DOCUMENT], []),
+    "document": ([DOCUMENT], run("report1")),
+    "error bars": ([DOCUMENT], ERRORS),
+    "four crowded": ([FASTER], run("h200x2_base", 2.6) + run("h200x2_pinned", 3.2)),
+    "two roofs": ([DOCUMENT, FASTER], run("report1") + run("h200x2_base", 2.6, 4.0)),
+    "six crowded": (
+        [DOCUMENT, FASTER],
+        run("h200x2_base", 2.6) + run("h200x2_pinned", 3.2) + run("h200x2_h2048", 5.5, 1.02),
+    ),
+    "spread": ([DOCUMENT], SPREAD),
+    "sweep": ([DOCUMENT], swept()),
+    "sweep of two kinds": ([DOCUMENT], swept(2)),
+}
+B = (BATCH,)
+ROWS = [
+    BreakdownRow(B, 4.958e-3, 3.571e-3, 3.1e-3),
+    BreakdownRow((*B, "copying images host -> device"), 2.002e-3, 574.8e-6, 570e-6),
+    BreakdownRow((*B, "forward"), 698.6e-6, 682.1e-6, 671e-6),
+    BreakdownRow((*B, "forward", "forward GEMM 1"), 6.166e-6, 470.879e-6, 470.879e-6),
+    BreakdownRow((*B, "backward", "MPI_Allreduce"), 409.6e-6, None, None),
+    BreakdownRow((*B, "lost"), None, None, None),
+    BreakdownRow((*B, "step"), 55.3e-6, 44.6e-6, 40e-6),
+]
+
+
+def draw(ax: Axes) -> None:
+    ax.figure.canvas.figure.draw_without_rendering()
+
+
+def panel(width: float, height: float) -> Axes:
+    return Figure(figsize=(width, height), layout="constrained").add_subplot()
+
+
+def boxes(ax: Axes) -> dict[str, np.ndarray]:
+    """Extents in pixels of every text that is seen, by the text and a running number."""
+    draw(ax)
+    texts = [*ax.texts, ax.title, ax._left_title, ax.xaxis.label, ax.yaxis.label]
+    texts += [t for c in ax.get_children() if isinstance(c, Legend) for t in c.get_texts()]
+    texts += [t for c in ax.get_children() if isinstance(c, Text) for t in [c]]
+    for axis in (ax.xaxis, ax.yaxis):
+        low, high = sorted(axis.get_view_interval())
+        texts += [t.label1 for t in axis.get_major_ticks() if low <= t.get_loc() <= high]
+    seen = {id(t): t for t in texts if t.get_text().strip() and t.get_visible()}
+    return {
+        f"{i} {t.get_text()!r}": np.array(t.get_window_extent().extents)
+        for i, t in enumerate(seen.values())
+    }
+
+
+def overlap(a: np.ndarray, b: np.ndarray, slack: float = 0.5) -> bool:
+    return bool((a[:2] < b[2:] - slack).all() and (b[:2] < a[2:] - slack).all())
+
+
+def collisions(found: dict[str, np.ndarray]) -> list[tuple[str, str]]:
+    return [(m, n) for m, n in combinations(found, 2) if overlap(found[m], found[n])]
+
+
+def clipped(ax: Axes, found: dict[str, np.ndarray]) -> list[str]:
+    canvas = ax.figure.canvas.figure.bbox.extents
+    return [
+        n
+        for n, e in found.items()
+        if (e[:2] < canvas[:2] - 1).any() or (e[2:] > canvas[2:] + 1).any()
+    ]
+
+
+def layer(ax: Axes) -> LabelLayer:
+    return next(c for c in ax.get_children() if isinstance(c, LabelLayer))
+
+
+def legend_texts(ax: Axes) -> list[str]:
+    legends = [c for c in ax.get_children() if isinstance(c, Legend)]
+    return [t.get_text().replace("\n", " ") for one in legends for t in one.get_texts()]
+
+
+@functools.cache
+def picture(name: str, width: float | None = None) -> Axes:
+    """A case's figure, of its own size or `width` inches wide."""
+    roofs, points = CASES[name]
+    listed = width is not None and width <= 5.0 and len(points) > 2  # legends below need height
+    ax = None if width is None else panel(width, 6.0 if listed else 3.7)
+    return roofline(roofs, points, ax=ax, title=name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_roofline_is_logarithmic_and_shows_everything(name: str) -> None:
+    roofs, points = CASES[name]
+    ax = picture(name)
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    assert ax.get_xlabel() == "Arithmetic intensity (FLOP/byte)"
+    assert ax.get_ylabel() == "Performance per GPU (FLOP/s)"
+    (x0, x1), (y0, y1) = ax.get_xlim(), ax.get_ylim()
+    for point in points:
+        low = point.low_flops_per_s or point.flops_per_s
+        high = point.high_flops_per_s or point.flops_per_s
+        assert x0 * 2 < point.intensity_flops_per_byte < x1 / 2
+        assert y0 * 2 < low <= high < y1 / 1.5
+    for roof in roofs:
+        assert x0 * 10 < roof.ridge_flops_per_byte < x1 / 10
+        assert y0 * 5 < roof.flops_per_s < y1 / 2
+    assert len({t.label1.get_text() for t in ax.yaxis.get_major_ticks()} - {""}) >= 2
+
+
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [
+        *((name, None) for name in CASES),
+        *((name, 3.5) for name in ("document", "error bars", "six crowded", "sweep")),
+        ("document", 7.0),
+        ("sweep of two kinds", 5.0),
+    ],
+)
+def test_no_text_of_a_roofline_touches_another_or_a_marker(name: str, width: float | None) -> None:
+    ax = picture(name, width)
+    found = boxes(ax)
+    assert collisions(found) == []
+    assert clipped(ax, found) == []
+    frame = ax.get_window_extent().extents
+    centres = ax.transData.transform(np.array(layer(ax).obstacles.markers))
+    for text in layer(ax).texts:
+        box = np.array(text.get_window_extent().extents)
+        assert (frame[:2] <= box[:2]).all()
+        assert (box[2:] <= frame[2:]).all()
+        assert not ((box[:2] < centres) & (centres < box[2:])).all(axis=1).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [("no points", None), ("document", None), ("document", 3.5), ("error bars", None),
+     ("spread", None)],
+)  # fmt: skip
+def test_labels_stand_beside_their_points_and_off_the_roofs(name: str, width: float | None) -> None:
+    roofs, points = CASES[name]
+    ax = picture(name, width)
+    draw(ax)
+    x = np.geomspace(*ax.get_xlim(), 2000)
+    lines = [ax.transData.transform(np.column_stack([x, f(x)])) for r in roofs
+             for f in (r.smooth, r.hard)]  # fmt: skip
+    assert len(layer(ax).labels) == len(roofs) + len(points)
+    for text, leader in zip(layer(ax).texts, layer(ax).leaders, strict=True):
+        box = np.array(text.get_window_extent().extents)
+        for dots in lines:
+            assert not ((box[:2] < dots) & (dots < box[2:])).all(axis=1).any()
+        assert not leader.get_visible()
+
+
+def test_document_figure_says_how_far_below_the_roof_the_points_are() -> None:
+    """Smooth roof at 374.5 FLOP/byte: 374.5 / (374.5/1.63e12 + 1.0221e-10) = 1.1280e12 FLOP/s."""
+    ax = picture("document")
+    texts = [t.get_text() for t in layer(ax).texts]
+    assert texts == [
+        "ridge 167 FLOP/byte\n1.63 TFLOP/s",
+        "batch iteration\n44 % of the roof",
+        "forward + backward + step\n74 % of the roof",
+    ]
+    lines = {round(line.get_xdata()[0]): line for line in ax.lines if line.get_ls() == ":"}
+    assert set(lines) == {375}
+    assert lines[375].get_ydata()[1] == pytest.approx(1.1280e12, rel=1e-3)
+
+
+def test_second_kind_is_hollow() -> None:
+    ax = picture("document")
+    faces = [li.get_markerfacecolor() for li in ax.lines if li.get_ls() == "None"][-2:]
+    assert faces[0] != "white"
+    assert faces[1] == "white"
+
+
+def test_points_of_several_runs_differ_without_colour() -> None:
+    ax = picture("six crowded")
+    marks = [li for li in ax.lines if li.get_marker() not in ("None", "") and li.get_ls() == "None"]
+    looks = {(li.get_marker(), li.get_markerfacecolor() == "white") for li in marks[-6:]}
+    assert len(looks) == 6
+    told = legend_texts(ax)  # a report's marker and colour once, and what hollow ones are
+    assert [t for t in told if "pinned" in t] == ["h200x2_pinned"]
+    assert told[-2:] == ["batch iteration", "forward + backward + step"]
+
+
+def test_many_points_are_keyed_by_their_symbols() -> None:
+    ax = picture("sweep of two kinds")
+    texts = legend_texts(ax)
+    assert [t for t in texts if t.replace(",", "").isdigit()] == [
+        "64", "128", "256", "512", "1,024", "2,048", "1,000", "3,000", "6,000", "12,000",
+    ]  # fmt: skip
+    assert texts[-2:] == [BATCH, STEP]
+    marks = [li for li in ax.lines if li.get_ls() == "None"][-48:]
+    looks = {(li.get_marker(), li.get_color(), li.get_markerfacecolor() == "white")
+             for li in marks}  # fmt: skip
+    assert len(looks) == 48
+
+
+def test_many_points_without_symbols_are_listed() -> None:
+    points = [Point(f"n{i}", BATCH, "r", 100.0, 1e10 * (i + 1)) for i in range(12)]
+    ax = roofline(DOCUMENT, points)
+    assert legend_texts(ax)[-12:] == [p.label for p in points]
+    marks = [li for li in ax.lines if li.get_ls() == "None"][-12:]
+    assert len({(li.get_marker(), li.get_color()) for li in marks}) == 12
+
+
+def test_roof_of_the_same_name_is_the_one_compared_with() -> None:
+    ax = roofline([DOCUMENT, FASTER], run("h200x2_base", 1.0))
+    roof = float(FASTER.smooth(INTENSITY))
+    share = f"{100 * FLOPS / 4.958e-3 / roof:.0f} % of the roof"
+    assert share in " ".join(t.get_text() for t in layer(ax).texts)
+
+
+def test_ceiling() -> None:
+    ax = roofline(
+        DOCUMENT, run("report1"), ceiling_flops_per_s=6.7e13, ceiling_label="H200 fp32 peak"
+    )
+    assert ax.get_ylim()[1] > 6.7e13
+    assert "H200 fp32 peak, 67.0 TFLOP/s" in {t.get_text() for t in ax.texts}
+    assert collisions(boxes(ax)) == []
+    assert {"100 GFLOP/s", "1 TFLOP/s"} <= {t.label1.get_text() for t in ax.yaxis.get_major_ticks()}
+
+
+@pytest.mark.parametrize("width", [3.0, 5.0])
+def test_a_long_name_of_the_machine_is_cut_to_the_axes(width: float) -> None:
+    name = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition " + 500 * "W" + " float32 peak"
+    ax = roofline(
+        DOCUMENT, run("report1"), ax=panel(width, 3.0), ceiling_flops_per_s=1.1e14,
+        ceiling_label=name,
+    )  # fmt: skip
+    draw(ax)
+    (text,) = [t for t in ax.texts if "110 TFLOP/s" in t.get_text()]
+    assert text.get_text().startswith("NVIDIA")
+    assert "…" in text.get_text()
+    assert text.get_window_extent().width <= ax.get_window_extent().width
+
+
+def test_bad_input_is_refused() -> None:
+    with pytest.raises(ModelError, match="at least one roofline"):
+        roofline([], [])
+    for x, y in ((0.0, 1e12), (10.0, float("nan")), (float("inf"), 1e12)):
+        with pytest.raises(ModelError, match="positive, finite points; got 'bad'"):
+            roofline(DOCUMENT, [Point("bad", BATCH, "g", x, y)])
+    with pytest.raises(ModelError, match="ceiling must be positive"):
+        roofline(DOCUMENT, ceiling_flops_per_s=0.0)
+
+
+@pytest.mark.parametrize("name", ["_hidden", "$x^{$ \\$", "a\nb\x1b[31m", ""])
+def test_any_name_can_be_drawn(name: str) -> None:
+    points = [Point(name, name, name, 100.0 * (i + 1), 1e11 * (i + 1)) for i in range(10)]
+    roofs = [DOCUMENT, Roofline(name, 1e13, {"pci": 1e10}, {"pci": 1.0})]
+    ax = roofline(roofs, points, title=name, ceiling_flops_per_s=1e14, ceiling_label=name)
+    draw(ax)
+    assert any(t.strip() == "_hidden" for t in legend_texts(ax)) == (name == "_hidden")
+    draw(roofline(DOCUMENT, points[:2], title=name))
+    draw(breakdown([BreakdownRow((name,), 1.0)], title=name))
+
+
+def test_placing_is_repeatable_and_redrawing_moves_nothing() -> None:
+    ax = picture("document")
+    first = boxes(ax)
+    again = boxes(ax)
+    assert all(np.allclose(first[n], again[n]) for n in first)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(100, 900), st.integers(100, 900), st.integers(20, 150)),
+        min_size=1, max_size=6, unique_by=lambda t: (t[0] // 40, t[1] // 40),
+    )
+)  # fmt: skip
+def test_labels_placed_in_open_space_never_overlap(given_: list[tuple[int, int, int]]) -> None:
+    anchors = np.array([(x, y) for x, y, _ in given_], float)
+    sizes = np.array([(w, 24.0) for _, _, w in given_])
+    blocks = np.concatenate([anchors - 5, anchors + 5], axis=1)
+    scene = Scene(np.array([0.0, 0, 1000, 1000]), blocks, np.empty((0, 2)))
+    found = place(anchors, sizes, np.zeros(len(anchors)), scene, 12.0, 8.0)
+    np.testing.assert_allclose(found[:, 2:] - found[:, :2], sizes)
+    assert (found >= 0).all()
+    assert (found <= 1000).all()
+    for a, b in combinations(range(len(found)), 2):
+        assert not overlap(found[a], found[b], 0.0)
+    for box in found:
+        assert not any(overlap(box, block, 0.0) for block in blocks)
+
+
+@pytest.mark.parametrize("width", [None, 3.5, 5.0])
+def test_breakdown_texts_do_not_touch(width: float | None) -> None:
+    ax = breakdown(ROWS, ax=None if width is None else panel(width, 4.0), title="Batch")
+    found = boxes(ax)
+    assert collisions(found) == []
+    assert clipped(ax, found) == []
+
+
+def test_breakdown_shows_values_shares_and_the_tree() -> None:
+    ax = breakdown(ROWS)
+    texts = [t.get_text() for t in ax.texts]
+    assert texts[:3] == ["4.96 ms  100 %", "3.57 ms  72 %", "3.10 ms  63 %"]
+    assert "410 µs  8.3 %" in texts
+    assert len(ax.patches) == len(texts) == 3 * 5 + 1, "what is missing has no bar and no value"
+    names = [t.get_text() for t in ax.get_yticklabels()]
+    assert names[0] == BATCH
+    assert names[3] == "\u2003\u2003forward GEMM 1"
+    assert ax.get_ylim()[0] > ax.get_ylim()[1], "the batch is at the top"
+    assert legend_texts(ax) == ["host time", "GPU projection", "GPU busy"]
+    assert ax.figure.get_figwidth() <= 7.0
+
+
+def test_breakdown_of_a_host_that_queues_says_what_its_bars_are() -> None:
+    ax = breakdown(ROWS, queued=True)
+    assert legend_texts(ax)[0] == "batch: until done; ranges: host, queueing"
+    assert legend_texts(ax)[1:] == ["GPU projection", "GPU busy"]
+
+
+def test_breakdown_without_a_gpu_has_one_bar_a_row() -> None:
+    ax = breakdown([BreakdownRow(r.path, r.host_s) for r in ROWS])
+    assert legend_texts(ax) == ["host time"]
+    assert len(ax.patches) == 6
+
+
+def test_breakdown_refuses_a_batch_without_time() -> None:
+    for rows in ([], [BreakdownRow(B, None)], [BreakdownRow(B, 0.0)]):
+        with pytest.raises(ModelError, match="time of the batch"):
+            breakdown(rows)
+
+
+def test_long_names_are_shortened_in_the_middle() -> None:
+    name = "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64>(Params)"
+    ax = breakdown([BreakdownRow((name,), 1.0)])
+    shown = ax.get_yticklabels()[0].get_text()
+    assert len(shown) <= 40
+    head, tail = shown.split("…")
+    assert name.startswith(head)
+    assert name.endswith(tail)
+
+
+@pytest.mark.parametrize("width", [None, 3.5])
+def test_long_names_of_reports_fit(width: float | None) -> None:
+    name = "h200x2_2ranks_pinned_nsys2025.3.1_of_a_long_and_careful_series"
+    title = f"Roofline of {name}"
+    for draw_into in (
+        lambda ax: roofline(DOCUMENT, run(name) + run(name.upper(), 1.3), ax=ax, title=title),
+        lambda ax: breakdown(ROWS, ax=ax, title=title),
+        lambda ax: sweep(swept(), ax=ax, title=title),
+    ):
+        ax = draw_into(None if width is None else panel(width, 7.0))
+        found = boxes(ax)
+        assert collisions(found) == []
+        assert clipped(ax, found) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("forward + backward + step", ["forward + backward", "+ step"]),
+        ("h200x2_2ranks_pinned", ["h200x2_2ranks_", "pinned"]),
+        ("a" * 20, ["a" * 18, "aa"]),
+        ("", [""]),
+    ],
+)
+def test_names_break_where_words_end(name: str, lines: list[str]) -> None:
+    assert wrap(name, 18).split("\n") == lines
+
+
+def luminance(color: str) -> float:
+    return float(np.dot(to_rgb(color), (0.2126, 0.7152, 0.0722)))
+
+
+def test_colours_differ_in_grey() -> None:
+    for colors in ([c for _, _, c in CLOCKS], ordered_colors(4)):
+        greys = sorted(map(luminance, colors))
+        assert min(np.diff(greys)) > 0.1
+
+
+@pytest.mark.parametrize("width", [None, 3.5])
+@pytest.mark.parametrize("kinds", [1, 2])
+def test_sweep(width: float | None, kinds: int) -> None:
+    ax = None if width is None else panel(width, 3.6)
+    ax = sweep(swept(kinds), DOCUMENT, ax=ax, title="Sweep")
+    assert len(ax.lines) - 6 == 6 * kinds + 6, "six leaders; a line and a prediction for every H"
+    assert [t.get_text() for t in layer(ax).texts] == [
+        f"H = {h:,}" for h in (64, 128, 256, 512, 1024, 2048)
+    ]
+    found = boxes(ax)
+    assert collisions(found) == []
+    assert clipped(ax, found) == []
+    assert legend_texts(ax)[-1] == "smooth roof (predicted)"
+
+
+def test_sweep_needs_symbols() -> None:
+    with pytest.raises(ModelError, match="values of B and H"):
+        sweep(run("report1"))
+    with pytest.raises(ModelError, match="values of B and H"):
+        sweep([])
+
+
+def test_sweep_of_one_point() -> None:
+    draw(sweep(swept()[:1]))
+
+
+def test_saved_files_are_the_same_every_time(tmp_path: Path) -> None:
+    ax = roofline(*CASES["document"], title="t")
+    first = save(ax.figure, tmp_path / "a", "roof")
+    assert [p.name for p in first] == ["roof.png", "roof.svg", "roof.pdf"]
+    second = save(ax, tmp_path / "b", "roof")
+    rebuilt = save(roofline(*CASES["document"], title="t"), tmp_path / "c", "roof")
+    for one, two, three in zip(first, second, rebuilt, strict=True):
+        assert one.read_bytes() == two.read_bytes() == three.read_bytes()
+    assert b"date" not in (tmp_path / "a" / "roof.svg").read_bytes().lower()
+    assert b"CreationDate" not in (tmp_path / "a" / "roof.pdf").read_bytes()
+    header = (tmp_path / "a" / "roof.png").read_bytes()
+    assert int.from_bytes(header[16:20], "big") == 1000, "5 inches at 200 dpi"
+
+
+def test_saved_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ax = roofline(DOCUMENT)
+    (tmp_path / "roof.png").write_bytes(b"old")
+    real = output._encode
+
+    def encode(figure: Figure, fmt: str) -> bytes:
+        if fmt == "pdf":
+            raise KeyboardInterrupt
+        return real(figure, fmt)
+
+    monkeypatch.setattr(output, "_encode", encode)
+    with pytest.raises(KeyboardInterrupt):
+        save(ax, tmp_path, "roof")
+    assert [p.name for p in tmp_path.iterdir()] == ["roof.png"]
+    assert (tmp_path / "roof.png").read_bytes() == b"old"
+
+
+def test_save_refuses_what_it_cannot_write(tmp_path: Path) -> None:
+    figure = Figure()
+    with pytest.raises(PerfmodelError, match="png, svg, pdf; got 'gif'"):
+        save(figure, tmp_path, "a", ("png", "gif"))
+    with pytest.raises(PerfmodelError, match="without folders"):
+        save(figure, tmp_path, "../a")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PerfmodelError, match="expected to write"):
+        save(figure, tmp_path / "file", "a")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_pyplot_is_never_touched(tmp_path: Path) -> None:
+    code = (
+        "import sys; from perfmodel.render.plot import *; "
+        "from perfmodel.models.roofline import Roofline;"
+        "ax = roofline(Roofline('r', 1e12, {'pci': 1e10}, {'pci': 1.0}));"
+        f"save(ax, {str(tmp_path)!r}, 'r', ('png',)); print('matplotlib.pyplot' in sys.modules)"
+    )
+    root = ROOT
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
+    assert done.stdout == "False\n", done.stderr

@@ -1,0 +1,359 @@
+"""The timeline: every bar once, lanes without overlaps, labels that never touch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.axes import Axes
+from matplotlib.text import Text
+
+from perfmodel.base.errors import ModelError, SchemaError
+from perfmodel.readers import read
+from perfmodel.readers.trace import NULL
+from perfmodel.render.plot.timeline import fitting
+from perfmodel.render.plot.timeline import timeline as draw
+from perfmodel.timing.run import Run, batch_seconds, time_run
+from perfmodel.timing.samples import count_warmup
+from perfmodel.timing.timeline import GPU, Bar, Lane, apart, select
+from perfmodel.timing.timeline_window import Window, clocks_differ, median_batch, window_of
+from support.build_report import ReportBuilder
+from support.build_training import Training, training_report
+from support.cli import EVIL, evil_report, fails, harmless, perfmodel, succeeds
+from support.folders import ROOT
+
+PROFILES = ROOT / "profiles"
+REPORTS = (
+    "h200x2_2ranks_base_nsys2025.3.1.sqlite",
+    "ladder/document_1.sqlite.xz",
+    "ladder/nccl_1.sqlite.xz",
+    "ladder/fused-x3_1.sqlite.xz",
+    "ddp/ddp_p2_H4096_B12000.sqlite.xz",
+)
+
+
+def run_of(*paths: Path) -> Run:
+    return time_run([read(p) for p in paths], "batch iteration", label=paths[0].stem, by_time=True)
+
+
+@pytest.fixture(scope="module", params=REPORTS)
+def run(request: pytest.FixtureRequest) -> Run:
+    return run_of(PROFILES / request.param)
+
+
+def median(run: Run) -> Window:
+    batch = median_batch(run)
+    return window_of(run, range(batch, batch + 1))
+
+
+def bars(lanes: tuple[Lane, ...], *kinds: str) -> list[Bar]:
+    return [bar for lane in lanes for bar in lane.bars if not kinds or bar.kind in kinds]
+
+
+def overlaps(start: int, end: int, window: Window | None) -> bool:
+    if window is None or (start < window.end_ns and end > window.start_ns):
+        return True
+    return start == end and window.start_ns <= start < window.end_ns
+
+
+def check_complete(run: Run, window: Window | None) -> None:
+    (trace,) = run.traces
+    lanes = select(run, window)
+    for table, kinds in (
+        (trace.ranges, ("range",)), (trace.mpi, ("mpi",)), (trace.api, ("api",)), (trace.ops, GPU),
+    ):  # fmt: skip
+        assert (table.end_ns != NULL).all()
+        spans = zip(table.start_ns.tolist(), table.end_ns.tolist(), strict=True)
+        wanted = Counter(span for span in spans if overlaps(*span, window))
+        assert Counter((b.start_ns, b.end_ns) for b in bars(lanes, *kinds)) == wanted
+
+
+def test_every_bar_of_the_window_is_there_once(run: Run) -> None:
+    check_complete(run, median(run))
+    check_complete(run, None)
+
+
+def test_kinds_of_operations_add_up(run: Run) -> None:
+    (trace,) = run.traces
+    lanes = select(run, None, api=False)
+    copied = Counter(b.kind for b in bars(lanes))
+    kinds = Counter(trace.ops.kind.tolist())
+    assert copied["kernel"] + copied["nccl"] == kinds[0]
+    assert sum(copied[k] for k in ("h2d", "d2h", "d2d", "p2p", "copy")) == kinds[1]
+    assert copied["memset"] == kinds[2]
+    assert copied["api"] == 0
+
+
+def test_bars_of_a_lane_do_not_overlap(run: Run) -> None:
+    for window in (median(run), None):
+        for lane in select(run, window):
+            assert lane.bars
+            assert all(a.end_ns <= b.start_ns for a, b in pairwise(lane.bars)), lane.name
+
+
+def test_the_median_batch_is_behind_the_warm_up_and_in_the_middle(run: Run) -> None:
+    slowest = batch_seconds(run).max(axis=0)
+    first, batch = count_warmup(batch_seconds(run)), median_batch(run)
+    assert batch >= first
+    late = slowest[first:]
+    assert (late < slowest[batch]).sum() <= len(late) / 2
+    assert (late > slowest[batch]).sum() <= len(late) / 2
+    window = window_of(run, range(batch, batch + 1))
+    assert (window.end_ns - window.start_ns) * 1e-9 >= slowest[batch] - 1e-12
+
+
+def test_own_bars_are_those_of_the_batch() -> None:
+    run = run_of(PROFILES / REPORTS[0])
+    window = median(run)
+    mine = [b for b in bars(select(run, window), "range") if b.own and b.name == "batch iteration"]
+    assert len(mine) == 2
+    trace, found = run.parts[0]
+    asked = found.op[found.op_batch == window.batches.start]
+    own = [b.start_ns for b in bars(select(run, window), *GPU) if b.own]
+    assert sorted(own) == sorted(trace.ops.start_ns[asked].tolist())
+
+
+def test_the_autograd_thread_has_a_lane_of_its_own() -> None:
+    run = run_of(PROFILES / REPORTS[-1])
+    lanes = [ln for ln in select(run, median(run)) if ln.kind == "range" and ln.unit == 1]
+    assert [lane.name for lane in lanes] == ["NVTX 1, thread 2"] * 2
+    assert {bar.name for lane in lanes for bar in lane.bars} == {"ncclAllReduce"}
+    own = [b for b in bars(select(run, median(run)), "nccl") if b.own]
+    assert len(own) == 2  # launched from that thread, in the batch all the same
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), max_size=40))
+def test_apart_keeps_all_and_takes_the_fewest_lists(spans: list[tuple[int, int]]) -> None:
+    given_bars = [Bar("kernel", "k", s, s + d, True, 0) for s, d in spans]
+    lists = apart(given_bars)
+    assert Counter(b for one in lists for b in one) == Counter(given_bars)
+    for one in lists:
+        assert all(a.end_ns <= b.start_ns for a, b in pairwise(one))
+    crowd = max((sum(a.start_ns <= b.start_ns < a.end_ns for a in given_bars) for b in given_bars
+                 if b.end_ns > b.start_ns), default=0)  # fmt: skip
+    assert len(lists) <= max(crowd + 1, 1)
+
+
+# --- odd reports
+
+
+def test_reports_without_gpu_and_without_mpi(tmp_path: Path) -> None:
+    bare = Training(gpu=False, mpi=False, p=1)
+    run = run_of(training_report(tmp_path / "bare.sqlite", bare))
+    lanes = select(run, median(run))
+    assert {lane.kind for lane in lanes} == {"range"}
+    assert draw(lanes, *ends(median(run))).get_legend() is not None
+
+
+def test_reports_of_one_rank_each_share_an_axis() -> None:
+    folder = PROFILES.parent / "tests" / "reports"
+    run = run_of(*sorted(folder.glob("cpu_rank?of2*.sqlite")))
+    assert len(run.parts) == 2
+    lanes = select(run, median(run))
+    assert {lane.rank for lane in lanes} == {0, 1}
+    begins = [b.start_ns for b in bars(lanes, "range") if b.own and b.name == "batch iteration"]
+    assert len(begins) == 2
+    assert max(begins) - min(begins) < median(run).end_ns - median(run).start_ns
+
+
+def test_crossing_ranges_and_ranges_across_threads(tmp_path: Path) -> None:
+    report = ReportBuilder()
+    thread = report.thread(rank=0)
+    for start in (0, 2_000, 4_000):
+        thread.range("batch iteration", start, start + 1_000)
+    thread.range("a", 2_100, 2_500)
+    thread.range("b", 2_300, 2_700)
+    other = report.thread(pid=thread.pid, tid=thread.pid + 1)
+    thread.range("c", 2_200, 2_900, style="startend", ended_by=other)
+    other.range("open", 2_600, None)
+    run = run_of(report.write(tmp_path / "r.sqlite"))
+    lanes = select(run, window_of(run, range(1, 2)))
+    assert [(lane.name, [(b.name, b.own) for b in lane.bars]) for lane in lanes] == [
+        ("NVTX across", [("c", True)]), ("NVTX 1", [("batch iteration", True)]),
+        ("NVTX 2", [("a", True)]), ("NVTX 2 (2)", [("b", True)]),
+        ("NVTX 1, thread 2", [("open", True)]),
+    ]  # fmt: skip
+    assert [lane.nested for lane in lanes] == [False, False, False, False, True]
+    after = select(run, window_of(run, range(2, 3)))
+    around = [b.own for b in bars(after, "range") if b.name == "open"]
+    assert around == [True]  # it began before the batch and ends with it
+
+
+def test_kernels_that_overlap_get_a_second_lane_and_keep_their_batch(tmp_path: Path) -> None:
+    report = ReportBuilder()
+    thread = report.thread(rank=0)
+    for start in (0, 2_000):
+        thread.range("batch iteration", start, start + 1_000)
+        thread.kernel("a", (start + 10, start + 20), (start + 1_500, start + 1_900))
+        thread.kernel("b", (start + 30, start + 40), (start + 1_800, start + 2_200))
+    run = run_of(report.write(tmp_path / "r.sqlite"))
+    lanes = [ln for ln in select(run, window_of(run, range(1, 2))) if ln.kind == "kernel"]
+    assert [(lane.name, [(b.name, b.own) for b in lane.bars]) for lane in lanes] == [
+        ("kernels", [("b", False), ("a", True)]), ("kernels (2)", [("b", True)]),
+    ]  # fmt: skip
+
+
+def test_reports_are_put_on_one_clock_by_their_utc_time(tmp_path: Path) -> None:
+    paths = []
+    for rank, shift in ((0, 0), (1, 700)):
+        report = ReportBuilder(utc_start_ns=10**18 + shift, world_size=2)
+        thread = report.thread(rank=rank)
+        thread.range("batch iteration", 1_000, 2_000)
+        paths.append(report.write(tmp_path / f"{rank}.sqlite"))
+    run = run_of(*paths)
+    window = window_of(run, range(1))
+    assert (window.start_ns, window.end_ns) == (1_000, 2_700)
+    assert [b.start_ns for b in bars(select(run, window))] == [1_000, 1_700]
+    assert not clocks_differ(run)
+    untold = tuple((replace(trace, utc_start_ns=None), found) for trace, found in run.parts)
+    assert clocks_differ(replace(run, parts=untold))
+
+
+def test_batches_that_are_not_there(tmp_path: Path) -> None:
+    run = run_of(training_report(tmp_path / "r.sqlite"))
+    with pytest.raises(SchemaError, match="expected batch 99; got batches 0 to 5"):
+        window_of(run, range(99, 100))
+    with pytest.raises(SchemaError, match="after the warm-up of 50"):
+        median_batch(run, warmup=50)
+
+
+# --- the picture
+
+
+def ends(window: Window) -> tuple[int, int]:
+    return window.start_ns, window.end_ns
+
+
+def labels(ax: Axes) -> list[Text]:
+    return [text for text in ax.texts if not text.get_text().startswith("rank ")]
+
+
+def test_labels_lie_on_their_bars_and_never_touch(run: Run) -> None:
+    window = median(run)
+    lanes = select(run, window)
+    ax = draw(lanes, *ends(window))
+    figure = ax.figure.canvas.figure
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in labels(ax)]
+    assert len(boxes) >= 6
+    for i, one in enumerate(boxes):
+        assert not any(one.overlaps(other) for other in boxes[:i])
+    frame = ax.get_window_extent()
+    for text, box in zip(labels(ax), boxes, strict=True):
+        assert frame.x0 <= box.x0
+        assert box.x1 <= frame.x1
+        assert on_a_bar(ax, text, (box.x0, box.x1), lanes, window)
+    names = [tick.get_window_extent() for tick in ax.get_yticklabels()]
+    assert not any(a.overlaps(b) for a, b in pairwise(names))
+    assert min(name.x0 for name in names) >= 0
+
+
+def on_a_bar(
+    ax: Axes, text: Text, box: tuple[float, float], lanes: tuple[Lane, ...], window: Window
+) -> bool:
+    ticks = ax.get_yticks().tolist()
+    lane = lanes[int(np.argmin([abs(text.get_position()[1] - tick) for tick in ticks]))]
+    for bar in lane.bars:
+        low, high = max(bar.start_ns, window.start_ns), min(bar.end_ns, window.end_ns)
+        pixels = [ax.transData.transform(((v - window.start_ns) * 1e-3, 0))[0] for v in (low, high)]
+        if pixels[0] <= box[0] and box[1] <= pixels[1]:
+            beginning = text.get_text().replace("\\$", "$").split("…")[0]
+            return bar.label.startswith(beginning)
+    return False
+
+
+def test_what_no_picture_can_hold_is_an_error() -> None:
+    lane = Lane(0, "range", 0, 0, 0, True, "NVTX 1", (Bar("range", "a", 0, 9, True, 0),))
+    with pytest.raises(ModelError, match="got none in the window"):
+        draw((), 0, 9)
+    with pytest.raises(ModelError, match="at most 500 lanes in a picture; got 501"):
+        draw([lane] * 501, 0, 9)
+
+
+def test_a_missing_rank_is_said(tmp_path: Path) -> None:
+    report = PROFILES.parent / "tests" / "reports" / "cpu_rank1of2_nsys2023.4.4.sqlite"
+    result = perfmodel("timeline", report, "-o", tmp_path / "a.png")
+    assert "1 of p = 2 ranks are in the report" in result.stderr
+
+
+def test_mpi_calls_of_old_exports_are_no_ranges() -> None:
+    run = run_of(PROFILES.parent / "tests" / "reports" / "cpu_2ranks_nsys2022.4.2.sqlite")
+    (trace,) = run.traces
+    assert trace.mpi_from_nvtx
+    found = select(run, None)
+    assert len(bars(found, "mpi")) == len(trace.mpi)
+    assert len(bars(found, "range")) == len(trace.ranges) - len(trace.mpi)
+
+
+def test_labels_say_what_matters() -> None:
+    def label(kind: str, name: str, size: int | None = None) -> str:
+        return Bar(kind, name, 0, 1, True, 0, size_bytes=size).label
+
+    assert label("api", "cudaMemcpyAsync_v3020") == "cudaMemcpyAsync"
+    assert label("h2d", "Host-to-Device", 4_704_000) == "4.70 MB"
+    assert label("h2d", "Host-to-Device") == "Host-to-Device"
+    assert label("nccl", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)") == (
+        "AllReduce_Sum_f32_RING_LL"
+    )
+    assert label("kernel", "void gemm<float, 4>(float*)") == "gemm"
+    assert label("range", "forward") == "forward"
+
+
+def test_labels_are_shortened_or_left_out() -> None:
+    assert fitting("forward GEMM 1", 200.0) == "forward GEMM 1"
+    short = fitting("forward GEMM 1", 32.0)
+    assert short.startswith("forw")
+    assert short.endswith("… 1")
+    assert fitting("forward", 8.0) == ""
+    assert fitting("", 50.0) == ""
+    assert fitting("x" * 10_000, 50.0).endswith("x…")
+    assert fitting("$x_1$", 200.0) == r"\$x_1\$"
+
+
+def test_the_command_draws_the_same_bytes_again(tmp_path: Path) -> None:
+    report = PROFILES / REPORTS[0]
+    said = succeeds("timeline", report, "--batch", 7, "-o", tmp_path / "a.png")
+    assert "batch 7; D = 784, H = 512, C = 10, B = 3000, p = 2" in said
+    succeeds("timeline", report, "--batch", "7:8", "-o", tmp_path / "b.png")
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    one = succeeds("timeline", report, "--ranks", "1", "--api", "-o", tmp_path / "c.svg")
+    assert "(the median)" in one
+    svg = (tmp_path / "c.svg").read_text(encoding="utf-8")
+    assert "CUDA API" in svg
+    assert "rank 0" not in svg
+
+
+def test_names_are_harmless(tmp_path: Path) -> None:
+    report = evil_report(tmp_path / "evil.sqlite")
+    assert harmless(succeeds("timeline", report, "-o", tmp_path / "evil.svg"))
+    svg = (tmp_path / "evil.svg").read_text(encoding="utf-8")
+    assert EVIL not in svg
+    assert "$x_1$" in svg
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--batch", "x"), "expected a batch"),
+        (("--batch", "5:2"), "expected a batch"),
+        (("--batch", "-1"), "expected a batch"),
+        (("--ranks", "0,9"), "some of the ranks 0, 1"),
+        (("-o", "a.gif"), "ends in .png"),
+        (("-o", "a.json"), "add --format perfetto"),
+        (("--format", "perfetto", "-o", "a.png"), "ends in .json"),
+    ],
+)
+def test_wrong_usage_is_said(arguments: tuple[str, ...], says: str, report: Path) -> None:
+    result = perfmodel("timeline", report, *arguments)
+    assert result.exit_code == 2
+    assert says in result.stderr
+
+
+def test_a_batch_that_is_not_there_is_an_error(report: Path) -> None:
+    assert "got batches 0 to 5" in fails(4, "timeline", report, "--batch", "99")

@@ -1,0 +1,60 @@
+"""Runs the command line in this process, and builds the reports that its tests read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from click.testing import CliRunner, Result
+
+from perfmodel.cli import main
+from support.build_report import ReportBuilder
+
+EVIL: Final = "\x1b[31m[bold]evil[/bold]\r\nname \u202e$x_1$"
+
+
+def perfmodel(*arguments: object) -> Result:
+    """Run a command; any exception but SystemExit is the test's."""
+    return CliRunner().invoke(
+        main, [str(a) for a in arguments], prog_name="perfmodel", catch_exceptions=False
+    )
+
+
+def succeeds(*arguments: object) -> str:
+    """Run what must succeed and return its standard output."""
+    result = perfmodel(*arguments)
+    assert result.exit_code == 0, result.output
+    assert "error" not in result.stderr
+    return result.stdout
+
+
+def fails(code: int, *arguments: object) -> str:
+    """Run what must fail with one line on standard error and nothing on standard output."""
+    result = perfmodel(*arguments)
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    lines = [ln for ln in result.stderr.splitlines() if not ln.startswith("perfmodel: warning: ")]
+    assert len(lines) == 1
+    assert lines[0].startswith("perfmodel: error: ")
+    assert lines[0].isprintable()
+    return lines[0]
+
+
+def harmless(text: str) -> bool:
+    """Whether a terminal shows every line as it is."""
+    return all(line.isprintable() for line in text.splitlines())
+
+
+def evil_report(path: Path) -> Path:
+    """Write a report in which everything that has a name is called `EVIL`."""
+    report = ReportBuilder()
+    report.gpu(0, name=EVIL)
+    thread = report.thread(rank=0)
+    for i in range(4):
+        start = 1_000_000 * i
+        thread.range("batch iteration", start, start + 900_000)
+        thread.range(EVIL, start + 10, start + 800_000)
+        thread.kernel(EVIL, (start + 20, start + 30), (start + 40, start + 90_000))
+        thread.mpi(f"MPI_{EVIL}", start + 100_000, start + 200_000, 8)
+    report.diagnostic(EVIL)
+    return report.write(path)

@@ -1,0 +1,160 @@
+"""Who comes last, how late, on clocks that disagree: worked by hand, and as properties."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.scale.grow import grow_ranks
+from perfmodel.analysis.analyze import analyze_reports
+from perfmodel.analysis.result import Analysis
+from perfmodel.programs.program import Options
+from perfmodel.render import summary
+from perfmodel.timing.clock_sync import align
+from perfmodel.timing.collectives import Calls, Matched
+from perfmodel.timing.stragglers import Skew, skew_of
+from support.folders import ROOT
+
+SOURCE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
+
+
+def calls(starts: list[int], ends: list[int], batches: list[int]) -> Calls:
+    size = np.full(len(starts), 8)
+    return Calls(("MPI_Allreduce",) * len(starts), size, *map(np.array, (starts, ends, batches)))
+
+
+def by_hand(warmup: int = 0) -> Skew | None:
+    """Three ranks, three collectives in two batches: rank 7 is last twice, rank 5 once."""
+    ranks = (
+        calls([0, 100, 200], [50, 150, 290], [0, 0, 1]),
+        calls([10, 130, 210], [50, 150, 290], [0, 0, 1]),
+        calls([30, 110, 270], [50, 150, 290], [0, 0, 1]),
+    )
+    batch_s = np.array([[150, 90], [150, 90], [150, 90]]) * 1e-9
+    return skew_of(Matched(ranks, True, 4, ()), [3, 5, 7], batch_s[:, warmup:], warmup)
+
+
+def test_who_is_last_how_often_and_how_late() -> None:
+    skew = by_hand()
+    assert skew is not None
+    assert skew.count == 3
+    assert skew.clock_bound_s == pytest.approx(4e-9)
+    (collective,) = skew.collectives
+    assert (collective.count, collective.last_rank) == (3, 7)
+    assert collective.last_share == pytest.approx(2 / 3)
+    # first to last arrival: 30, 30 and 70 ns
+    assert collective.p50_s == pytest.approx(30e-9)
+    assert collective.p95_s == pytest.approx((30 + 0.9 * 40) * 1e-9)
+    assert collective.max_s == pytest.approx(70e-9)
+    # after the middle rank: 30 - 10 and 270 - 210 for rank 7, 130 - 110 for rank 5
+    seven, five, three = skew.ranks
+    assert [r.rank for r in skew.ranks] == [7, 5, 3]
+    assert (seven.last, seven.max_s) == (2, pytest.approx(60e-9))
+    assert seven.p50_s == pytest.approx(40e-9)
+    assert seven.per_batch_s == pytest.approx(40e-9)
+    assert (five.last, five.p50_s) == (1, pytest.approx(20e-9))
+    assert (three.last, three.p50_s, three.per_batch_s) == (0, None, 0.0)
+
+
+def test_imbalance_is_of_the_time_without_waiting() -> None:
+    """Rank 3 waits 30 + 30 of 150 and 70 of 90 ns, rank 5 20 and 60, rank 7 20 and 0."""
+    skew = by_hand()
+    assert skew is not None
+    busy = np.array([[90, 20], [130, 30], [130, 90]]) * 1e-9
+    most, mean = busy.max(axis=0), busy.mean(axis=0)
+    assert skew.imbalance_s == pytest.approx(np.median(most - mean))
+    assert skew.imbalance == pytest.approx(np.median((most - mean) / most * 3 / 2))
+    assert {r.rank: r.busy_s for r in skew.ranks} == pytest.approx({3: 55e-9, 5: 80e-9, 7: 110e-9})
+
+
+def test_the_warm_up_is_left_out() -> None:
+    skew = by_hand(warmup=1)
+    assert skew is not None
+    assert (skew.count, skew.ranks[0].rank, skew.ranks[0].last) == (1, 7, 1)
+
+
+def test_ranks_that_do_not_match_have_no_skew() -> None:
+    one = calls([0], [9], [0])
+    assert skew_of(Matched((one, one), False, 0, ()), [0, 1], np.ones((2, 1)), 0) is None
+    assert skew_of(Matched((one, one), True, 0, ()), [0, 1], np.ones((2, 1)), 1) is None
+
+
+# --- clocks
+
+
+def test_clocks_that_agree_with_the_collectives_are_left_alone() -> None:
+    start, end = np.array([[0, 100], [5, 110]]), np.array([[20, 130], [21, 131]])
+    found = align(start, end, np.array([0, 1]))
+    assert found.shift_ns.tolist() == [0, 0]
+    # rank 1 may go back by 16 (its second end stays behind 115...) and on by 15
+    assert found.bound_ns[1] == max(min(20 - 5, 130 - 110), min(21 - 0, 131 - 100))
+
+
+def test_a_clock_far_off_is_moved_between_its_bounds() -> None:
+    start, end = np.array([[0, 100], [1005, 1110]]), np.array([[20, 130], [1021, 1131]])
+    found = align(start, end, np.array([0, 1]))
+    high = min(20 - 1005, 130 - 1110)
+    low = max(0 - 1021, 100 - 1131)
+    assert found.shift_ns.tolist() == [0, low + (high - low) // 2]
+    assert found.moved.tolist() == [1]
+
+
+def test_a_clock_that_drifts_is_left_alone_and_told() -> None:
+    start, end = np.array([[0, 1000], [50, 960]]), np.array([[10, 1010], [60, 970]])
+    found = align(start, end, np.array([0, 1]))
+    assert found.drifting.tolist() == [1]
+    assert found.shift_ns.tolist() == [0, 0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 6), st.integers(1, 8), st.data())
+def test_aligned_collectives_are_in_order(ranks: int, count: int, data: st.DataObject) -> None:
+    """Whatever the clocks were off by, nobody leaves before the first report's ranks have come."""
+    gaps = st.lists(st.integers(0, 50), min_size=ranks, max_size=ranks)
+    arrive = np.array([data.draw(gaps) for _ in range(count)]).T + 1000 * np.arange(count)
+    leave = arrive.max(axis=0) + np.array([data.draw(gaps) for _ in range(count)]).T
+    off = np.array([0, *data.draw(st.lists(st.integers(-(10**6), 10**6), min_size=ranks - 1,
+                                           max_size=ranks - 1))])  # fmt: skip
+    found = align(arrive + off[:, None], leave + off[:, None], np.arange(ranks))
+    assert len(found.drifting) == 0
+    start, end = (t + off[:, None] + found.shift_ns[:, None] for t in (arrive, leave))
+    assert (end >= start[0]).all()
+    assert (end[0] >= start).all()
+    assert (np.abs(off + found.shift_ns) <= found.bound_ns).all()
+
+
+# --- a grown job
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    """18 ranks on three hosts whose clocks disagree, a report each; rank 8 is a straggler."""
+    paths = grow_ranks(SOURCE, tmp_path_factory.mktemp("job"), 18)
+    return analyze_reports(paths, Options({}))
+
+
+def test_stragglers_of_a_grown_job_are_found(job: Analysis) -> None:
+    run = job.fitted
+    assert len(run.ranks) == 18
+    skew = run.skew
+    assert skew is not None
+    assert skew.ranks[0].rank == 8
+    assert skew.ranks[0].last_share > 0.5
+    assert sum(r.last for r in skew.ranks) == skew.count == 38 * 5
+    assert skew.clock_bound_s < 2e-6  # the hosts' clocks were off by milliseconds
+    assert any("contradict the order" in w for w in run.warnings)
+    text = summary.result(job).render()
+    assert "Who comes last to 190 collectives" in text
+    assert "10 of 18 ranks" in text
+
+
+def test_each_rank_moved_as_one_leaves_the_times_of_ranges_alone(job: Analysis) -> None:
+    """Only collectives are put on one clock: medians of ranges are those of the two originals."""
+    job_ranges = job.fitted.ranges
+    original = analyze_reports([SOURCE], Options({})).fitted.ranges
+    assert [r.path for r in job_ranges] == [r.path for r in original]
+    for mine, theirs in zip(job_ranges, original, strict=True):
+        assert mine.host_s == pytest.approx(theirs.host_s)
+        assert mine.gpu_busy_s == (theirs.gpu_busy_s and pytest.approx(theirs.gpu_busy_s))
