@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+import numpy as np
 
 from perfmodel.base.errors import ReportError
 from perfmodel.programs import program_of
 from perfmodel.programs.identify import read_mark
 from perfmodel.programs.kernels import categorize
 from perfmodel.programs.program import Options
-from perfmodel.readers.trace import Trace
+from perfmodel.readers.trace import NULL, Trace
 from perfmodel.timing.run import Run, TimedReport, assemble, time_report
 from perfmodel.timing.step_report import report_steps
 
@@ -62,8 +64,30 @@ def runs_of(
     for label, traces in group([one.trace for one in timed]):
         progress(label)
         members = [by_source[trace.source.resolve()] for trace in traces]
-        runs.append(assemble(members, label=label))
+        runs.append(assemble(_numbered(members), label=label))
     return runs
+
+
+def _numbered(members: Sequence[TimedReport]) -> list[TimedReport]:
+    """Number the ranks of one run one report after the other where MPI does not name them."""
+    if len(members) == 1 or any(m.trace.ranks or m.steps is None for m in members):
+        return [*members]
+    found, first = [], 0
+    for one in members:
+        assert one.steps is not None
+        times, attribution = one.range_times, one.attribution
+        found.append(
+            replace(
+                one,
+                range_times=replace(times, rank=times.rank + np.int32(first)),
+                attribution=replace(attribution, op_rank=attribution.op_rank + np.int32(first)),
+                steps=replace(
+                    one.steps, rank_of={p: r + first for p, r in one.steps.rank_of.items()}
+                ),
+            )
+        )
+        first += len(one.steps.rank_of)
+    return found
 
 
 def distinct_reports(traces: Sequence[Trace]) -> list[Trace]:
@@ -86,7 +110,8 @@ def group(traces: Sequence[Trace]) -> list[tuple[str, list[Trace]]]:
     """Group reports that hold different ranks of one run; every other report is its own run.
 
     Reports belong together if their marks name one run, or, without marks, if each holds fewer
-    ranks than its communicator, their ranks differ, and they overlap in time.
+    ranks than its communicator, their ranks differ, and they overlap in time; or if NCCL's payloads
+    in them name one communicator.
     """
     groups: list[_Group] = []
     for i in sorted(range(len(traces)), key=lambda i: traces[i].utc_start_ns or 0):
@@ -112,6 +137,7 @@ class _Group:
     ranks: frozenset[int]
     world: int
     run_id: str
+    communicators: frozenset[int]
     latest_ns: int | None
     earliest_ns: int | None
 
@@ -121,10 +147,14 @@ class _Group:
         span = _utc_span(trace) or (None, None)
         run_id = str(read_mark(trace).get("run_id", ""))
         ranks = frozenset(trace.ranks.values())
-        return cls((member,), ranks, trace.world_size or 0, run_id, *span)
+        known = trace.nccl.communicator[trace.nccl.communicator != NULL]
+        communicators = frozenset(np.unique(known).tolist())
+        return cls((member,), ranks, trace.world_size or 0, run_id, communicators, *span)
 
     def takes(self, other: _Group) -> bool:
         """Whether another report holds other ranks of the same run."""
+        if self.communicators & other.communicators:
+            return True
         if not other.ranks or len(other.ranks) >= other.world or self.world != other.world:
             return False
         if other.ranks & self.ranks or len(self.ranks) >= other.world:
@@ -144,6 +174,7 @@ class _Group:
             self.ranks | other.ranks,
             self.world,
             self.run_id,
+            self.communicators | other.communicators,
             max(self.latest_ns or 0, other.latest_ns or 0) if known else None,
             min(self.earliest_ns or 0, other.earliest_ns or 0) if known else None,
         )

@@ -9,13 +9,14 @@ from fnmatch import fnmatchcase
 from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from perfmodel.base.arrays import Int32, Int64
+from perfmodel.base.arrays import Floats, Int32, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.units import percent
+from perfmodel.readers.nvtx import MPI_DOMAIN
 from perfmodel.readers.trace import NO_NAME, NULL, PUSH_POP, GpuOps, Ranges, Trace
 from perfmodel.readers.trace import rows as select
+from perfmodel.timing.intervals import running_maximum
 from perfmodel.timing.projection import join_launches
 
 FoundBy = Literal["mark", "range", "kernels", "whole"]
@@ -34,6 +35,9 @@ _MOST_NAMES: Final = 2000
 _LEAST_REPEATS: Final = 3
 """A sequence of kernels is periodic if it repeats at least so often."""
 _MOST_PERIOD: Final = 200_000
+_MOST_CODES, _FEW_CODES, _MOST_LAGS, _MOST_TRIED = 400, 8, 64, 100
+"""Codes looked at for a period; those of them that may occur several times in one, and how often;
+periods tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +283,7 @@ def _candidates(trace: Trace, found: Launched) -> list[Candidate]:
     ends = _closed_ends(trace)
     groups: dict[str, list[int]] = {}
     counts = np.bincount(ranges.name[ranges.name >= 0], minlength=len(trace.range_names))
+    counts[[i for i, domain in enumerate(trace.range_domains) if domain == MPI_DOMAIN]] = 0
     for code in _longest(trace, counts, ends).tolist():
         groups.setdefault(pattern_of(trace.range_labels[code]), []).append(code)
     for codes in [c for c in groups.values() if len(c) > 1]:  # equal names repeat in a pattern
@@ -355,19 +360,22 @@ class _Work:
 
     process: tuple[int, ...]
     at_ns: tuple[Int64, ...]
-    total: tuple[npt.NDArray[np.float64], ...]
+    total: tuple[Floats, ...]
 
     @classmethod
     def of(cls, trace: Trace, found: Launched) -> _Work:
-        """GPU time by launch; where there is no GPU, MPI and ranges stand for the host's work."""
+        """GPU time by launch; without a GPU the outermost ranges' time, without these MPI's."""
         if len(found.op):
             process, at = found.process, found.at_ns
             weight = (trace.ops.end_ns - trace.ops.start_ns)[found.op].astype(np.float64)
+        elif len(trace.ranges):
+            process = trace.thread_process[trace.ranges.thread]
+            at = trace.ranges.start_ns
+            weight = _outermost_times(trace)
         else:
-            ranges = trace.ranges
-            process = trace.thread_process[ranges.thread]
-            at = ranges.start_ns
-            weight = _self_times(trace)
+            process = trace.thread_process[trace.mpi.thread]
+            at = trace.mpi.start_ns
+            weight = np.maximum(trace.mpi.end_ns - at, 0).astype(np.float64)
         parts = []
         for p in np.unique(process):
             mine = np.flatnonzero(process == p)
@@ -391,22 +399,17 @@ class _Work:
         return held / everything if everything else 0.0
 
 
-def _self_times(trace: Trace) -> npt.NDArray[np.float64]:
-    """Length of every outermost range of its thread, 0 for inner ones: the host's recorded time."""
+def _outermost_times(trace: Trace) -> Floats:
+    """Time of every range that no earlier one of its thread covers: the host's recorded time."""
     ranges, ends = trace.ranges, _closed_ends(trace)
     order = np.lexsort((-ends, ranges.start_ns, ranges.thread))
     thread, end = ranges.thread[order].astype(np.int64), ends[order]
-    first = np.concatenate([[True], thread[1:] != thread[:-1]])
-    reached = np.full(len(order), np.iinfo(np.int64).min)
-    for lo, hi in zip(
-        np.flatnonzero(first), np.append(np.flatnonzero(first)[1:], len(order)), strict=True
-    ):
-        reached[lo + 1 : hi] = (
-            np.maximum.accumulate(end[lo : hi - 1]) if hi - lo > 1 else reached[lo + 1 : hi]
-        )
-    start = ranges.start_ns[order]
+    reached = running_maximum(thread, end)
+    before = np.full(len(order), np.iinfo(np.int64).min)
+    same = thread[1:] == thread[:-1]
+    before[1:][same] = reached[:-1][same]
     weight = np.zeros(len(order))
-    weight[order] = np.maximum(end - np.maximum(start, reached), 0)
+    weight[order] = np.maximum(end - np.maximum(ranges.start_ns[order], before), 0)
     return weight
 
 
@@ -490,39 +493,51 @@ def _outermost(thread: Int32, start: Int64, end: Int64, rows: Int64) -> Int64:
 
 
 def _periodic(trace: Trace, found: Launched) -> Steps | None:
-    """Steps from the sequence of operations that every process launches, if it repeats."""
+    """Steps from the sequence of operations of every process, if it repeats.
+
+    The operations are those that the process launches on the GPU; without any, its MPI calls.
+    """
+    process, thread, at_ns, codes = _sequence(trace, found)
     parts = []
-    for process in np.unique(found.process):
-        mine = np.flatnonzero(found.process == process)
-        mine = mine[np.lexsort((trace.ops.start_ns[found.op[mine]], found.at_ns[mine]))]
-        cut = period_of(operation_codes(trace.ops, found.op[mine]))
+    for p in np.unique(process):
+        mine = np.flatnonzero(process == p)
+        cut = period_of(codes[mine])
         if cut is None:
             return None
         first, period, repeats = cut
-        heads = mine[first : first + period * repeats : period]
-        start = found.at_ns[heads]
+        start = at_ns[mine[first : first + period * repeats : period]]
         last = first + period * repeats
-        after = found.at_ns[mine[last]] - 1 if last < len(mine) else _last_call(trace, int(process))
+        after = at_ns[mine[last]] - 1 if last < len(mine) else _last_call(trace, int(p))
         end = np.append(start[1:] - 1, max(after, int(start[-1])))
-        threads, counts = np.unique(found.thread[mine], return_counts=True)
-        thread = np.full(repeats, threads[np.argmax(counts)], np.int32)
-        parts.append(
-            (
-                np.full(repeats, process, np.int32),
-                thread,
-                np.arange(repeats, dtype=np.int32),
-                start,
-                end,
-            )
-        )
+        threads, counts = np.unique(thread[mine], return_counts=True)
+        parts.append((
+            np.full(repeats, p, np.int32),
+            np.full(repeats, threads[np.argmax(counts)], np.int32),
+            np.arange(repeats, dtype=np.int32), start, end,
+        ))  # fmt: skip
     if not parts:
         return None
-    process, thread, number, start, end = (np.concatenate(c) for c in zip(*parts, strict=True))
-    share = _Work.of(trace, found).inside(process, start, end)
+    processes, threads, number, start, end = (np.concatenate(c) for c in zip(*parts, strict=True))
+    share = _Work.of(trace, found).inside(processes, start, end)
     if share < _MOST:
         return None
-    row = np.full(len(process), -1, np.int64)
-    return Steps("", "kernels", share, process, thread, number, start, end, row)
+    row = np.full(len(processes), -1, np.int64)
+    return Steps("", "kernels", share, processes, threads, number, start, end, row)
+
+
+def _sequence(trace: Trace, found: Launched) -> tuple[Int32, Int32, Int64, Int64]:
+    """Process, thread, host time and code of every operation, by process and time."""
+    if len(found.op):
+        order = np.lexsort((trace.ops.start_ns[found.op], found.at_ns, found.process))
+        op = found.op[order]
+        codes = operation_codes(trace.ops, op)
+        return found.process[order], found.thread[order], found.at_ns[order], codes
+    mpi = trace.mpi
+    process = trace.thread_process[mpi.thread]
+    order = np.lexsort((mpi.start_ns, process))
+    sizes = np.unique(mpi.size_bytes, return_inverse=True)[1]
+    codes = mpi.name.astype(np.int64) * (len(mpi) + 1) + sizes
+    return process[order], mpi.thread[order], mpi.start_ns[order], codes[order]
 
 
 def operation_codes(ops: GpuOps, rows: Int64) -> Int64:
@@ -536,27 +551,14 @@ def operation_codes(ops: GpuOps, rows: Int64) -> Int64:
 def period_of(codes: Int64) -> tuple[int, int, int] | None:
     """Find the period of a sequence: where it begins, its length, and how often it repeats.
 
-    The beginning may differ (set-up, warm-up). Distances between occurrences of each of the
-    rarest codes propose periods; the one that explains most of the sequence is taken, at least
-    half of it.
+    The beginning may differ (set-up, warm-up). Distances between occurrences of the rarest codes
+    propose periods; the shortest of those that explain most of the sequence is taken, if it is at
+    least half of it.
     """
     count = len(codes)
-    if count < _LEAST_REPEATS:
-        return None
-    _, inverse, counts = np.unique(codes, return_inverse=True, return_counts=True)
-    proposed: dict[int, int] = {}
-    for code in np.argsort(counts, kind="stable")[:400]:
-        if counts[code] < _LEAST_REPEATS:
-            continue
-        gaps = np.diff(np.flatnonzero(inverse == code))
-        size, times = np.unique(gaps, return_counts=True)
-        for gap, n in zip(size.tolist(), times.tolist(), strict=True):
-            if n >= 2 and gap <= _MOST_PERIOD:
-                proposed[gap] = proposed.get(gap, 0) + n * gap
-    best: tuple[int, int, int] | None = None
-    covered = 0
-    for period in sorted(proposed, key=lambda g: -proposed[g])[:40]:
-        same = inverse[period:] == inverse[:-period]
+    found = []
+    for period in _proposed(codes):
+        same = codes[period:] == codes[:-period]
         edges = np.flatnonzero(np.diff(np.concatenate([[0], same.view(np.int8), [0]])))
         starts, stops = edges[::2], edges[1::2]
         if len(starts) == 0:
@@ -564,16 +566,42 @@ def period_of(codes: Int64) -> tuple[int, int, int] | None:
         longest = int(np.argmax(stops - starts))
         first, length = int(starts[longest]), int(stops[longest] - starts[longest]) + period
         repeats = length // period
-        if repeats >= _LEAST_REPEATS and repeats * period > covered * 1.02:
+        if repeats >= _LEAST_REPEATS:
             # end with the recording, so that what is left over is set-up
             first += length - repeats * period if first + length == count else 0
-            best, covered = (first, period, repeats), repeats * period
-    return best if best is not None and covered >= count / 2 else None
+            found.append((first, period, repeats))
+    covered = max((period * repeats for _, period, repeats in found), default=0)
+    if covered < count / 2 or not found:
+        return None
+    return min((f for f in found if f[1] * f[2] >= _NEARLY * covered), key=lambda f: f[1])
+
+
+def _proposed(codes: Int64) -> list[int]:
+    """Distances that may be a period, the most frequent first.
+
+    A code that occurs m times a period repeats at the m-th occurrence after each.
+    """
+    _, inverse, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    order = np.argsort(inverse, kind="stable")
+    places = np.split(order, np.cumsum(counts)[:-1])
+    rare = [i for i in np.argsort(counts, kind="stable").tolist() if counts[i] >= _LEAST_REPEATS]
+    votes: dict[int, int] = {}
+    for rank, code in enumerate(rare[:_MOST_CODES]):
+        at = places[code]
+        lags = min(len(at) // 2, _MOST_LAGS) if rank < _FEW_CODES else 1
+        for lag in range(1, lags + 1):
+            size, times = np.unique(at[lag:] - at[:-lag], return_counts=True)
+            for gap, n in zip(size[times >= 2].tolist(), times[times >= 2].tolist(), strict=True):
+                votes[gap] = votes.get(gap, 0) + n * gap
+    return sorted((g for g in votes if g <= _MOST_PERIOD), key=lambda g: -votes[g])[:_MOST_TRIED]
 
 
 def _last_call(trace: Trace, process: int) -> int:
-    mine = trace.thread_process[trace.api.thread] == process
-    return int(trace.api.end_ns[mine].max(initial=np.iinfo(np.int64).min))
+    ends = [
+        table.end_ns[trace.thread_process[table.thread] == process]
+        for table in (trace.api, trace.mpi)
+    ]
+    return int(np.concatenate(ends).max(initial=np.iinfo(np.int64).min))
 
 
 def _whole(trace: Trace, found: Launched) -> Steps:

@@ -1,0 +1,1 @@
+"""PyTorch programs that are recorded with known truth."""

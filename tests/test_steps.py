@@ -1,0 +1,282 @@
+"""Steps of any program: found by ranges, by the sequence of operations, or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from build_report import ReportBuilder
+from build_thread import Thread
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfmodel.analysis.analyze import analyze_reports
+from perfmodel.base.errors import SchemaError
+from perfmodel.programs.program import Options
+from perfmodel.programs.pytorch.ranges import name_of
+from perfmodel.readers import read
+from perfmodel.readers.nccl import parse
+from perfmodel.readers.trace import NULL
+from perfmodel.render.analysis_json import analysis_document
+from perfmodel.timing.intervals import covered, lengths, union
+from perfmodel.timing.steps import Steps, find_steps, matcher, pattern_of, period_of
+
+PROFILES = Path(__file__).parents[1] / "profiles" / "programs"
+GOLDEN = Path(__file__).parent / "golden" / "programs"
+MS = 1_000_000
+
+
+def launch(thread: Thread, name: str, at: int, start: int, end: int) -> None:
+    """A kernel from `start` to `end` ms that was launched at `at` ms."""
+    thread.kernel(name, (at * MS, at * MS + 1000), (start * MS, end * MS))
+
+
+def found(builder: ReportBuilder, tmp_path: Path, asked: str | None = None) -> Steps:
+    return find_steps(read(builder.write(tmp_path / "r.sqlite")), asked)
+
+
+def steps_of(names: list[str], *, inner: str = "forward") -> ReportBuilder:
+    """One step of 10 ms per name, with a range inside and a kernel from another thread."""
+    builder = ReportBuilder()
+    main, autograd = builder.thread(), builder.thread(tid=101)
+    builder.gpu()
+    for i, name in enumerate(names):
+        at = 10 * i
+        main.range(name, at * MS, (at + 9) * MS)
+        main.range(inner, (at + 1) * MS, (at + 3) * MS)
+        launch(main, "forward_kernel", at + 1, at + 2, at + 4)
+        launch(autograd, "backward_kernel", at + 5, at + 5, at + 8)
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("names", "label"),
+    [
+        ([f"step {i}" for i in range(4)], "step *"),
+        ([f"iteration/{i}" for i in range(4)], "iteration/*"),
+        ([f"ProfilerStep#{i}" for i in range(4)], "ProfilerStep#*"),
+        (["train_step"] * 4, "train_step"),
+        ([f"Iteration {i}" for i in range(9, 13)], "Iteration *"),
+        (["huit"] * 4, "huit"),
+    ],
+)
+def test_ranges_that_differ_in_digits_only_are_steps(
+    names: list[str], label: str, tmp_path: Path
+) -> None:
+    steps = found(steps_of(names), tmp_path)
+    assert (steps.label, steps.found_by, steps.confidence) == (label, "range", 1.0)
+    assert steps.number.tolist() == [0, 1, 2, 3]
+
+
+def test_a_step_is_preferred_to_what_holds_it_and_to_what_it_holds(tmp_path: Path) -> None:
+    builder = steps_of([f"step {i}" for i in range(8)])
+    thread = builder.threads[0]
+    thread.range("epoch 0", 0, 40 * MS - 1)
+    thread.range("epoch 1", 40 * MS, 80 * MS)
+    assert found(builder, tmp_path).label == "step *"
+
+
+def test_an_operation_belongs_to_the_step_in_which_its_process_launched_it(tmp_path: Path) -> None:
+    steps = found(steps_of(["step"] * 3), tmp_path)
+    process = np.zeros(4, np.int32)
+    at = np.array([5, 15, 29, 9.5]) * MS
+    assert steps.holding(process, at.astype(np.int64)).tolist() == [0, 1, 2, -1]
+
+
+def test_without_ranges_the_sequence_of_kernels_repeats(tmp_path: Path) -> None:
+    builder = ReportBuilder()
+    thread = builder.thread()
+    for i in range(3):  # set-up
+        launch(thread, f"setup_{i}", i, i, i + 1)
+    for step in range(5):
+        for k, name in enumerate(["a", "b", "a", "c"]):
+            at = 10 + 10 * step + 2 * k
+            launch(thread, name, at, at, at + 1)
+    steps = found(builder, tmp_path)
+    assert steps.found_by == "kernels"
+    assert (steps.start_ns // MS).tolist() == [10, 20, 30, 40, 50]
+
+
+def test_what_does_not_repeat_is_one_step(tmp_path: Path) -> None:
+    builder = ReportBuilder()
+    thread = builder.thread()
+    for i in range(6):
+        launch(thread, f"kernel_{i}", i, i, i + 1)
+    steps = found(builder, tmp_path)
+    assert (steps.found_by, len(steps)) == ("whole", 1)
+
+
+def test_mpi_calls_repeat_where_there_is_no_gpu_and_no_range(tmp_path: Path) -> None:
+    builder = ReportBuilder()
+    for rank in range(2):
+        thread = builder.thread(pid=100 + rank, rank=rank)
+        for step in range(6):
+            at = 10 * step * MS
+            thread.mpi("MPI_Allreduce", at, at + MS, 8000)
+            thread.mpi("MPI_Barrier", at + 5 * MS, at + 6 * MS)
+    steps = found(builder, tmp_path)
+    assert steps.found_by == "kernels"
+    assert np.bincount(steps.process).tolist() == [6, 6]
+
+
+def test_a_range_with_little_work_is_refused_with_the_better_one_named(tmp_path: Path) -> None:
+    builder = steps_of([f"step {i}" for i in range(4)], inner="idle")
+    thread = builder.threads[0]
+    for i in range(4):
+        thread.range("log", (10 * i + 4) * MS, (10 * i + 4) * MS + 1000)
+    with pytest.raises(SchemaError, match=r"most of the work is in ranges called 'step \*'"):
+        found(builder, tmp_path, "log")
+    with pytest.raises(SchemaError, match="expected ranges called 'nosuch'"):
+        found(builder, tmp_path, "nosuch")
+
+
+@pytest.mark.parametrize("asked", ["step *", "step [0-3]", r"/^step \d$/", "/step/"])
+def test_a_range_is_asked_for_by_name_glob_or_expression(asked: str, tmp_path: Path) -> None:
+    steps = found(steps_of([f"step {i}" for i in range(4)]), tmp_path, asked)
+    assert len(steps) == 4
+
+
+def test_an_expression_that_is_none_is_refused() -> None:
+    with pytest.raises(SchemaError, match="expected a regular expression between slashes"):
+        matcher("/(/")
+
+
+@given(
+    st.lists(st.integers(0, 5), min_size=2, max_size=12), st.integers(3, 8),
+    st.lists(st.integers(6, 9), max_size=5),
+)  # fmt: skip
+def test_a_repeated_sequence_has_a_period_that_repeats(
+    pattern: list[int], repeats: int, setup: list[int]
+) -> None:
+    codes = np.array(setup + pattern * repeats, np.int64)
+    cut = period_of(codes)
+    if len(pattern) * repeats < len(codes) / 2:
+        return
+    assert cut is not None
+    first, period, count = cut
+    assert count >= 3
+    inside = codes[first : first + period * count].reshape(count, period)
+    assert (inside == inside[0]).all()
+    assert period * count >= len(pattern) * (repeats - 1)
+
+
+def test_names_lose_their_digits_and_operators_their_sizes() -> None:
+    assert pattern_of("step 12 of 30") == "step * of *"
+    assert name_of("aten::mm, seq = 3, op_id = 5, sizes = [[2, 3], [3, 4]]") == "aten::mm"
+
+
+# --- intervals
+
+spans = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 20)), max_size=30)
+
+
+@given(spans)
+def test_a_union_covers_every_moment_once(drawn: list[tuple[int, int, int]]) -> None:
+    group, start, length = (np.array(c, np.int64) for c in zip(*drawn, strict=True)) if drawn else (
+        np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))  # fmt: skip
+    moments = [
+        {t for g, s, n in drawn if g == which for t in range(s, s + n)} for which in range(3)
+    ]
+    assert lengths(group, start, start + length, 3).tolist() == [len(m) for m in moments]
+    merged = union(group, start, start + length)
+    for which in range(3):
+        cover = covered(np.array([which]), np.array([10]), np.array([30]), merged)
+        assert cover.tolist() == [len(moments[which] & set(range(10, 30)))]
+
+
+# --- payloads
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", "null", '{"Message size [bytes]":4}', '{"NCCL communicator ID":1' + "[" * 5000],
+)
+def test_what_is_no_payload_of_nccl_is_left_out(text: str) -> None:
+    assert parse(text) is None
+
+
+def test_payloads_keep_64_bits_and_refuse_what_does_not_fit() -> None:
+    assert parse('{"NCCL communicator ID":18446744073709551615}') == (-1, NULL)
+    text = '{"NCCL communicator ID":-3,"Message size [bytes]":1e9}'
+    assert parse(text) == (NULL, NULL)
+
+
+# --- golden results
+
+
+@pytest.mark.parametrize("name", ["gpt_ddp", "gpt_unnamed"])
+def test_golden(name: str) -> None:
+    analysis = analyze_reports([PROFILES / f"{name}.sqlite.xz"], Options())
+    document = analysis_document(analysis)
+    keys = ("program", "batch", "ranks", "kernels", "collectives")
+    assert_close(
+        {key: document[key] for key in keys}, json.loads((GOLDEN / f"{name}.json").read_text())
+    )
+
+
+def assert_close(got: Any, expected: Any, path: str = "") -> None:
+    if isinstance(expected, dict):
+        assert got.keys() >= expected.keys(), path
+        for key, value in expected.items():
+            assert_close(got[key], value, f"{path}.{key}")
+    elif isinstance(expected, list):
+        assert len(got) == len(expected), path
+        for i, value in enumerate(expected):
+            assert_close(got[i], value, f"{path}[{i}]")
+    elif isinstance(expected, float):
+        assert got == pytest.approx(expected, rel=1e-9), path
+    else:
+        assert got == expected, path
+
+
+# --- NCCL
+
+KERNEL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+UTC = 1_700_000_000_000_000_000
+
+
+def rank_report(path: Path, rank: int, *, late_ms: int, shift_ms: int = 0) -> Path:
+    """Five steps of 20 ms of one rank that comes `late_ms` to its all-reduce of 4 MB.
+
+    The report's own clock starts `shift_ms` after the other's.
+    """
+    builder = ReportBuilder("2025.3.2", utc_start_ns=UTC + shift_ms * MS)
+    thread = builder.thread(pid=100 + rank)
+    builder.gpu()
+    said = json.dumps({"NCCL communicator ID": 2**63 + 5, "Message size [bytes]": 4_000_000})
+    for step in range(5):
+        at = (20 * step + 1) * MS - shift_ms * MS + 50 * MS
+        thread.range("step", at, at + 18 * MS)
+        thread.kernel("work", (at, at + 1000), (at, at + 5 * MS))
+        thread.range("ncclAllReduce", at + 100, at + 9000, domain="NCCL", jsonText=said)
+        thread.kernel(KERNEL, (at + 200, at + 900), (at + late_ms * MS, at + 9 * MS), stream=20)
+    return builder.write(path)
+
+
+def test_reports_of_single_ranks_are_one_run_by_nccl_s_communicator(tmp_path: Path) -> None:
+    paths = [
+        rank_report(tmp_path / "rank0.sqlite", 0, late_ms=3),
+        rank_report(tmp_path / "rank1.sqlite", 1, late_ms=7, shift_ms=30),
+    ]
+    run = analyze_reports(paths, Options()).fitted
+    assert [rank.rank for rank in run.ranks] == [0, 1]
+    (group,) = run.collectives
+    assert (group.name, group.library, group.algorithm) == ("NCCL AllReduce", "nccl", "RING_LL")
+    assert (group.bytes, group.ranks, group.communicator) == (4_000_000, 2, 2**63 + 5)
+    assert group.seconds == pytest.approx((6e-3 + 2e-3) / 2)
+    assert group.transfer_s == pytest.approx(2e-3)
+    assert group.waiting_s == pytest.approx(2e-3)
+    assert group.bus_bytes_per_s == pytest.approx(4_000_000 / 2e-3)
+    assert [rank.waiting_s for rank in run.ranks] == pytest.approx([4e-3, 0.0])
+    assert [rank.communication_s for rank in run.ranks] == pytest.approx([6e-3, 2e-3])
+    assert [rank.exposed_communication_s for rank in run.ranks] == pytest.approx([4e-3, 2e-3])
+    assert [rank.idle_s for rank in run.ranks] == pytest.approx([11e-3, 13e-3])
+
+
+def test_one_rank_of_two_cannot_tell_waiting_from_transfer(tmp_path: Path) -> None:
+    run = analyze_reports([rank_report(tmp_path / "r.sqlite", 0, late_ms=3)], Options()).fitted
+    assert run.ranks[0].waiting_s is None
+    assert run.collectives[0].transfer_s is None
