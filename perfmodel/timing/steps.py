@@ -619,9 +619,11 @@ def _whole(trace: Trace, found: Launched) -> Steps:
             last = max(int(table.end_ns[mine].max()), int(table.start_ns[mine].max()))
             times.setdefault(p, []).extend((int(table.start_ns[mine].min()), last))
     if not times:
+        said = [d.text for d in trace.diagnostics if "NVTX" in d.text or "CUDA" in d.text]
+        complaint = f" (Nsight Systems says: {said[0]!r})" if said else ""
         raise SchemaError(
-            f"{trace.source.name}: expected GPU operations, MPI calls or NVTX ranges; got none; "
-            f"profile with --trace=cuda,nvtx,mpi"
+            f"{trace.source.name}: expected GPU operations, MPI calls or NVTX ranges; got none"
+            f"{complaint}; profile with --trace=cuda,nvtx,mpi"
         )
     process = np.array(sorted(times), np.int32)
     start = np.array([min(times[p]) for p in process.tolist()], np.int64)

@@ -105,7 +105,8 @@ def count(name: str, out: Path) -> None:
     """Count one step's kernels with Nsight Compute."""
     train = program(1, COUNTED[name])
     done = run(["ncu", "--nvtx", "--profile-from-start", "off", "--clock-control", "none",
-                "--target-processes", "all", "--csv", "--metrics", ",".join(METRICS), *train])  # fmt: skip
+                "--target-processes", "all", "--csv", "--metrics", ",".join(METRICS),
+                *train])  # fmt: skip
     (out / f"{name}.csv.xz").write_bytes(lzma.compress(done.stdout.encode(), preset=4))
 
 

@@ -13,28 +13,39 @@ from support.build_training import Training, analyzed, training_report
 BATCH = "batch iteration"
 
 
-def test_no_range_at_all(tmp_path: Path) -> None:
+def test_nothing_at_all(tmp_path: Path) -> None:
     report = ReportBuilder()
-    report.thread(rank=0).kernel("k", (0, 10), (5, 20))
+    report.thread()
     report.diagnostic("No NVTX events collected. Does the process use NVTX?")
     path = report.write(tmp_path / "r.sqlite")
-    with pytest.raises(SchemaError, match=r"no NVTX range .*No NVTX events collected.*--trace="):
+    with pytest.raises(SchemaError, match=r"got none.*No NVTX events collected.*--trace="):
         analyzed(path)
 
 
-def test_no_batch_range_says_which_ranges_there_are(tmp_path: Path) -> None:
+def test_gpu_work_without_a_range_is_analyzed(tmp_path: Path) -> None:
+    report = ReportBuilder()
+    thread = report.thread(rank=0)
+    thread.kernel("k", (0, 100), (50, 150))
+    run = analyzed(report.write(tmp_path / "r.sqlite")).fitted
+    assert run.steps is not None
+    assert (run.steps.found_by, run.batch.count) == ("whole", 1)
+    assert run.ranks[0].gpu_busy_s == pytest.approx(100e-9)
+
+
+def test_a_range_that_is_not_there_says_which_ranges_there_are(tmp_path: Path) -> None:
     report = ReportBuilder()
     thread = report.thread(rank=0)
     for i, name in enumerate(["epoch", "x" * 500, "a\nb", *map(str, range(9))]):
         thread.range(name, 100 * i, 100 * i + 50)
     path = report.write(tmp_path / "r.sqlite")
     with pytest.raises(SchemaError, match="--batch-range") as caught:
-        analyzed(path)
+        analyzed(path, batch_label="nosuch")
     message = str(caught.value)
-    assert "expected ranges called 'batch iteration', one per batch; got 'epoch'" in message
+    assert "expected ranges called 'nosuch', one per step; got 'epoch'" in message
     assert "\n" not in message
-    assert len(message) < 400
+    assert len(message) < 700
     assert analyzed(path, batch_label="epoch").fitted.batch.count == 1
+    assert analyzed(path).fitted.batch.count >= 1
 
 
 def test_batches_that_end_on_another_thread(tmp_path: Path) -> None:
