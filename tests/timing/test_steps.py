@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from build_report import ReportBuilder
-from build_thread import Thread
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,9 +21,11 @@ from perfmodel.readers.trace import NULL
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.timing.intervals import covered, lengths, union
 from perfmodel.timing.steps import Steps, find_steps, matcher, pattern_of, period_of
+from support.build_report import ReportBuilder
+from support.build_thread import Thread
 
-PROFILES = Path(__file__).parents[1] / "profiles" / "programs"
-GOLDEN = Path(__file__).parent / "golden" / "programs"
+PROFILES = Path(__file__).parents[2] / "profiles" / "programs"
+GOLDEN = Path(__file__).parents[1] / "golden" / "programs"
 MS = 1_000_000
 
 
