@@ -82,7 +82,7 @@ def analyze(
     counting: Counting = "document",
     batch_range: str | None = None,
     warmup: int | None = None,
-    attribute: str = "thread",
+    attribute: str = "time",
     fit: str | int | None = None,
     **symbols: int,
 ) -> Results:
@@ -130,7 +130,7 @@ def compare(
     *,
     batch_range: str | None = None,
     warmup: int | None = None,
-    attribute: str = "thread",
+    attribute: str = "time",
     least: float = LEAST,
     launch_noise: float = LAUNCH_NOISE,
 ) -> Compared:

@@ -113,7 +113,7 @@ def launches_of(
     *,
     batch_label: str | None = None,
     warmup: int | None = None,
-    by_time: bool = False,
+    by_time: bool = True,
     progress: Progress = lambda _: None,
 ) -> tuple[Launch, ...]:
     """Measure the launches of some reports; those of the ranks of one launch are put together.

@@ -26,13 +26,12 @@ def time_one(trace: Trace, options: Options) -> TimedReport:
     """Measure the ranges of one report, whose batches are those of its program."""
     program = program_of([trace], options)
     shown, steps = program.steps(trace, options)
-    by_time = options.by_time or program.step_clock == "gpu"
     report = report_steps(shown, steps, categorize) if len(steps) else None
     operators = program.operators(trace, report, options) if report else None
     return time_report(
         shown,
         steps.label,
-        by_time=by_time,
+        by_time=options.by_time,
         steps=report,
         program=program.name,
         operators=operators,

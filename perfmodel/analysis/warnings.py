@@ -76,8 +76,8 @@ def check_collection(run: Run, identity: Identity) -> Iterator[str]:
         yield (
             f"{run.label}: {lost} of {counts['gpu_ops']} GPU operations belong to no range "
             f"({counts['without_launch']} without a launch in the report, {strays} launched "
-            f"outside all ranges of their thread while the batches ran); "
-            f"--attribute time gives those of other threads to the range open at that time"
+            f"outside all ranges while the batches ran); put an NVTX range around what launches "
+            f"them, and leave out --attribute thread"
         )
 
 

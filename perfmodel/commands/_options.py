@@ -278,7 +278,7 @@ BATCH_RANGE = click.option(
 )  # fmt: skip
 WARMUP = click.option("--warmup", type=click.IntRange(0), help="Leading batches to exclude.")
 ATTRIBUTE = click.option(
-    "--attribute", type=click.Choice(["thread", "time"]), default="thread", show_default=True,
+    "--attribute", type=click.Choice(["thread", "time"]), default="time", show_default=True,
     help="Give GPU work to the ranges of its own thread, or also by time within the process.",
 )  # fmt: skip
 FIT = click.option(

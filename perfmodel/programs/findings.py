@@ -248,7 +248,7 @@ def idle_gpu(facts: Facts, actions: Actions) -> Iterator[Finding]:
     action = actions.launch_less(synchronizes=facts.synchronizations > 0)
     if facts.lacking:
         evidence += f"; {facts.lacking} operations of the run are in no range, and not counted"
-        action = f"count these first, as the warning says (--attribute time); then {action}"
+        action = f"count these first, as the warning says; then {action}"
     yield Finding("the GPU waits for the host", idle, evidence, action)
 
 

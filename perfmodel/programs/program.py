@@ -47,7 +47,7 @@ class Options:
     workload: Workload | None = None
     batch_label: str | None = None
     warmup: int | None = None
-    by_time: bool = False
+    by_time: bool = True
     fit: str | int | None = None
     dtype: str | None = None
 

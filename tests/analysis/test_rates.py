@@ -262,17 +262,17 @@ def pytorch_report(path: Path, batches: int = 5) -> Path:
     return report.write(path)
 
 
-def test_autograd_s_kernels_are_attributed_by_time_when_asked(tmp_path: Path) -> None:
+def test_autograd_s_kernels_are_attributed_by_time_unless_asked_otherwise(tmp_path: Path) -> None:
     path = pytorch_report(tmp_path / "r.sqlite")
     options = {"workload": load(EXAMPLE), "values": {"B": 300}}
-    by_thread = analyzed(path, **options).fitted
-    by_time = analyzed(path, **options, by_time=True).fitted
+    by_thread = analyzed(path, **options, by_time=False).fitted
+    by_time = analyzed(path, **options).fitted
     gpu = {r.label: r.gpu_busy_s for r in by_thread.ranges}
     assert gpu["backward"] is None
     assert gpu["forward"] == pytest.approx(100e-6)
     assert by_thread.unattributed["outside_ranges"] == 10
     assert by_thread.unattributed["outside_ranges_during_batches"] == 9  # not the last stray
-    assert any("9 of 20 GPU operations" in w and "--attribute time" in w
+    assert any("9 of 20 GPU operations" in w and "--attribute thread" in w
                for w in by_thread.warnings)  # fmt: skip
     gpu = {r.label: r.gpu_busy_s for r in by_time.ranges}
     assert gpu["backward"] == pytest.approx(250e-6)

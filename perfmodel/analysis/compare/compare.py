@@ -381,7 +381,7 @@ class CompareOptions:
 
     batch_label: str | None = None
     warmup: int | None = None
-    by_time: bool = False
+    by_time: bool = True
     least: float = LEAST
     noise: float = LAUNCH_NOISE
 
