@@ -32,7 +32,7 @@ class RangeRow:
     `flops` and bytes (`peer_bytes`: from GPU to GPU) are the workload's counts for the range and
     all ranges inside it; the measured bytes are MEMCPY.bytes and MPI sizes. `ceiling` names the
     machine's limit that `rate` is compared with. `batches` is the number of batches, on any rank,
-    in which the range occurs: the medians are over these.
+    in which the range occurs, of `of_batches` that were measured: the medians are over these.
     """
 
     path: Path
@@ -54,11 +54,19 @@ class RangeRow:
     ceiling: str
     peer_bytes: float | None = None
     batches: int | None = None
+    of_batches: int | None = None
 
     @property
     def label(self) -> str:
         """The innermost range's label."""
         return self.path[-1]
+
+    @property
+    def occurs(self) -> str | None:
+        """In how many batches the range occurs, None where it is in each."""
+        if self.batches is None or self.batches == self.of_batches:
+            return None
+        return f"{self.batches} of {self.of_batches}"
 
 
 @dataclass(frozen=True, slots=True)

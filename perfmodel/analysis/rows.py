@@ -78,6 +78,7 @@ def range_rows(
                 ceiling=ceiling,
                 peer_bytes=work.peer_bytes if work else None,
                 batches=int((np.nan_to_num(m.instances) > 0).any(axis=0).sum()),
+                of_batches=int((np.nan_to_num(head.instances) > 0).any(axis=0).sum()),
             )
         )
     return tuple(rows)

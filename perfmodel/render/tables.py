@@ -7,7 +7,7 @@ from typing import Final
 
 from perfmodel.analysis.comparable import own_roof
 from perfmodel.analysis.rates import Rate, amounts
-from perfmodel.analysis.result import Analysis, RangeRow, RunAnalysis
+from perfmodel.analysis.result import Analysis, RunAnalysis
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.timing.collectives import NCCL
@@ -70,7 +70,10 @@ def ranges(run: RunAnalysis) -> Table:
 
 def ranges_text(run: RunAnalysis) -> Table:
     """The same tree with the columns a terminal has room for, each with its unit in the cell."""
-    return _tree(run, RANGES_TEXT, _range_notes(run.ranges))
+    some = [Column("occurs", "In batches")] if any(r.occurs for r in run.ranges) else []
+    known = {"range", "host_s", "gpu_projection_s", "gpu_busy_s", "share", "measured"}
+    rest = [c for c in RANGES_TEXT[1:] if run.workload.ranges or c.key in known]
+    return _tree(run, (RANGES_TEXT[0], *some, *rest), _range_notes(run))
 
 
 def _tree(run: RunAnalysis, columns: Sequence[Column], notes: Sequence[str] = ()) -> Table:
@@ -81,11 +84,16 @@ def _tree(run: RunAnalysis, columns: Sequence[Column], notes: Sequence[str] = ()
     return Table.of(title, run.ranges, columns, notes, [len(r.path) - top for r in run.ranges])
 
 
-def _range_notes(found: Sequence[RangeRow]) -> list[str]:
-    notes = [
-        "FLOPs and bytes: by formula. Moved: recorded bytes (copied, handed to MPI). Achieved: "
-        "GEMMs and copies over GPU-projected time, the rest over host time"
-    ]
+def _range_notes(run: RunAnalysis) -> list[str]:
+    found = run.ranges
+    notes = (
+        []
+        if not run.workload.ranges
+        else [
+            "FLOPs and bytes: by formula. Moved: recorded bytes (copied, handed to MPI). Achieved: "
+            "GEMMs and copies over GPU-projected time, the rest over host time"
+        ]
+    )
     above = {r.path[:-1] for r in found}
     if any(
         (r.gpu_projection_s or 0) > (r.host_s or 0) and r.rate_unit == "FLOP/s"
