@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,14 @@ def nsys_stats(nsys: str) -> Callable[[Path, str], str]:
         return text[:-1] if text.endswith("\n\n") else text
 
     return stats
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Handle SIGINT as in the foreground: a shell's background jobs ignore it, and so do theirs."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="module")

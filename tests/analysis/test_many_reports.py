@@ -262,7 +262,7 @@ def dally(path: Path, source: Path) -> int:
 
 
 @pytest.fixture
-def slow(job: list[Path], tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def slow(job: list[Path], tmp_path: Path, interruptible: None) -> Iterator[subprocess.Popen[str]]:
     """`perfmodel analyze` with two workers that take very long, at work."""
     code = (
         "import perfmodel.analysis.analyze as f, test_many_reports, perfmodel.cli as c\n"
@@ -275,7 +275,6 @@ def slow(job: list[Path], tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, str(script), "analyze", *map(str, job), "-j", "2"],
         stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # not ignored
         cwd=ROOT, env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, TESTS, here)))},
     )  # fmt: skip
     for _ in range(400):

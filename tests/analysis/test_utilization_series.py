@@ -83,7 +83,7 @@ def test_a_window_needs_a_series() -> None:
     assert "--window is of a series" in result.stderr
 
 
-def test_an_interrupt_keeps_the_samples() -> None:
+def test_an_interrupt_keeps_the_samples(interruptible: None) -> None:
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     began = time.perf_counter()
     command = [sys.executable, "-c", "import time; time.sleep(30)"]

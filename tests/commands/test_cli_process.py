@@ -189,7 +189,7 @@ def test_output_is_utf8_whatever_the_locale(report: Path, locale: str) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
-def test_a_second_interrupt_ends_it_without_a_traceback() -> None:
+def test_a_second_interrupt_ends_it_without_a_traceback(interruptible: None) -> None:
     code = (
         "import atexit, os, signal, time, click; from perfmodel.cli import main\n"
         "def interrupt(): os.kill(os.getpid(), signal.SIGINT); time.sleep(5)\n"
