@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Final
@@ -69,8 +70,14 @@ def unit(path: Path) -> str:
     return path.relative_to(ROOT / "perfmodel").parts[0].removesuffix(".py")
 
 
+@cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree(path)))
 
 
 def imported(node: ast.AST) -> Iterator[str]:
@@ -81,16 +88,17 @@ def imported(node: ast.AST) -> Iterator[str]:
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def imports(path: Path, *, for_types: bool = True) -> set[str]:
+@cache
+def imports(path: Path, *, for_types: bool = True) -> frozenset[str]:
     """Names of all modules a file imports anywhere, with what it takes from them."""
-    found = set()
+    found: set[str] = set()
     skipped = set()
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             skipped |= {id(inner) for inner in ast.walk(node)}
         if for_types or id(node) not in skipped:
             found |= set(imported(node))
-    return found
+    return frozenset(found)
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.ClassDef]:
@@ -111,8 +119,9 @@ def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-modules = pytest.mark.parametrize("path", MODULES, ids=named)
-everything = pytest.mark.parametrize("path", [*MODULES, *TRAINER], ids=named)
+def packages(path: Path, *, for_types: bool = True) -> set[str]:
+    """First parts of what a file imports."""
+    return {name.split(".")[0] for name in imports(path, for_types=for_types)}
 
 
 # --- imports
@@ -127,37 +136,35 @@ def test_the_rooms_are_those_of_the_plan() -> None:
     assert {unit(path) for path in MODULES} - {"_version"} == set(DIRECTLY_BELOW)
 
 
-@modules
-def test_imports_point_one_way(path: Path) -> None:
+def test_imports_point_one_way() -> None:
     """docs/architecture.md: from errors and units up to the command line."""
-    mine = unit(path)
-    if mine == "_version":
-        return
-    for name in imports(path):
-        parts = name.split(".")
-        if parts[0] != "perfmodel" or len(parts) == 1 or parts[1] not in DIRECTLY_BELOW:
+    upwards = []
+    for path in MODULES:
+        mine = unit(path)
+        if mine == "_version":
             continue
-        inside = path.relative_to(ROOT / "perfmodel")
-        assert parts[1] == mine or parts[1] in below(mine), f"{inside} must not import {parts[1]}"
+        allowed = {mine, *below(mine)}
+        for name in imports(path):
+            parts = name.split(".")
+            other = parts[1] if parts[0] == "perfmodel" and len(parts) > 1 else mine
+            if other in DIRECTLY_BELOW and other not in allowed:
+                upwards.append(f"{named(path)} must not import {other}")
+    assert upwards == []
 
 
-@modules
-def test_heavy_or_dangerous_packages_have_owners(path: Path) -> None:
-    taken = {name.split(".")[0] for name in imports(path, for_types=False)}
-    inside = path.relative_to(ROOT / "perfmodel").as_posix()
-    for package, owners in OWNERS.items():
-        allowed = any(inside.removesuffix(".py") == o or inside.startswith(f"{o}/") for o in owners)
-        assert package not in taken or allowed, f"{package} is not for {inside}"
+def test_heavy_or_dangerous_packages_have_owners() -> None:
+    taken = []
+    for path in MODULES:
+        inside = path.relative_to(ROOT / "perfmodel").with_suffix("").as_posix()
+        for package in OWNERS.keys() & packages(path, for_types=False):
+            if not any(inside == o or inside.startswith(f"{o}/") for o in OWNERS[package]):
+                taken.append(f"{package} is not for {inside}")
+    assert taken == []
 
 
-@pytest.mark.parametrize("path", TRAINER, ids=named)
-def test_the_trainer_does_not_import_perfmodel(path: Path) -> None:
-    assert not [name for name in imports(path) if name.split(".")[0] == "perfmodel"]
-
-
-@modules
-def test_perfmodel_does_not_import_the_trainer(path: Path) -> None:
-    assert not [name for name in imports(path) if name.split(".")[0] == "trainer"]
+def test_the_trainer_and_perfmodel_do_not_import_each_other() -> None:
+    assert [named(path) for path in TRAINER if "perfmodel" in packages(path)] == []
+    assert [named(path) for path in MODULES if "trainer" in packages(path)] == []
 
 
 WHAT_A_MARK_SAYS: Final = (
@@ -207,67 +214,94 @@ def test_the_trainer_speaks_perfmodel_s_language() -> None:
 # --- owners and sizes
 
 
-@everything
-def test_a_file_says_in_one_sentence_what_it_owns(path: Path) -> None:
-    text = ast.get_docstring(tree(path))
-    assert text, "wanted a docstring at the top"
-    sentence = text.split("\n\n")[0]
-    assert sentence.endswith((".", ":"))
-    assert 10 < len(sentence) < 300
+def test_a_file_says_in_one_sentence_what_it_owns() -> None:
+    silent = []
+    for path in (*MODULES, *TRAINER):
+        sentence = (ast.get_docstring(tree(path)) or "").split("\n\n")[0]
+        if not (10 < len(sentence) < 300 and sentence.endswith((".", ":"))):
+            silent.append(f"{named(path)}: expected one sentence on top; got {sentence!r}")
+    assert silent == []
 
 
-@everything
-def test_functions_are_short(path: Path) -> None:
-    for function in functions(path):
-        if isinstance(function, ast.FunctionDef) and function.end_lineno is not None:
-            documented = ast.get_docstring(function) is not None
-            first = function.body[documented] if len(function.body) > documented else function
-            length = function.end_lineno - first.lineno + 1
-            assert length <= MOST_LINES_OF_A_FUNCTION, f"{function.name} has {length} lines"
+def test_functions_are_short() -> None:
+    long = []
+    for path in (*MODULES, *TRAINER):
+        for function in functions(path):
+            if isinstance(function, ast.FunctionDef) and function.end_lineno is not None:
+                documented = ast.get_docstring(function) is not None
+                first = function.body[documented] if len(function.body) > documented else function
+                length = function.end_lineno - first.lineno + 1
+                if length > MOST_LINES_OF_A_FUNCTION:
+                    long.append(f"{named(path)}: {function.name} has {length} lines")
+    assert long == []
 
 
-@modules
-def test_what_is_public_is_documented(path: Path) -> None:
-    for node in functions(path):
-        if not node.name.startswith("_"):
-            assert ast.get_docstring(node), f"{node.name} has no docstring"
+def test_what_is_public_is_documented() -> None:
+    undocumented = [
+        f"{named(path)}: {node.name}"
+        for path in MODULES
+        for node in functions(path)
+        if not node.name.startswith("_") and not ast.get_docstring(node)
+    ]
+    assert undocumented == []
 
 
 # --- what must not happen
 
 
-@everything
-def test_nothing_is_executed_that_a_file_brings(path: Path) -> None:
-    taken = {name.split(".")[0] for name in imports(path)}
-    assert not taken & FORBIDDEN_IMPORTS
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func).split(".")
-            safe = called[0] in ("re", "ast")  # re.compile compiles patterns
-            assert safe or called[-1] not in FORBIDDEN_CALLS, ast.unparse(node)
-            for keyword in node.keywords:
-                if keyword.arg in ("shell", "allow_pickle"):
-                    assert ast.unparse(keyword.value) == "False"
+def executes(call: ast.Call) -> bool:
+    """Whether a call may run what a string or a file brings."""
+    called = ast.unparse(call.func).split(".")
+    if called[0] not in ("re", "ast") and called[-1] in FORBIDDEN_CALLS:  # re.compile: patterns
+        return True
+    return any(
+        keyword.arg in ("shell", "allow_pickle") and ast.unparse(keyword.value) != "False"
+        for keyword in call.keywords
+    )
 
 
-@modules
-def test_only_the_command_line_prints_or_exits(path: Path) -> None:
-    if unit(path) in ("cli", "commands"):
-        return
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            assert called not in ("print", "exit", "quit", "sys.exit", "os._exit", "os.abort")
-        if isinstance(node, ast.Attribute):
-            assert ast.unparse(node) not in ("sys.stdout", "sys.stderr", "sys.argv")
-        if isinstance(node, ast.Name):
-            assert node.id != "SystemExit"
+def test_nothing_is_executed_that_a_file_brings() -> None:
+    wrong = []
+    for path in (*MODULES, *TRAINER):
+        wrong += [f"{named(path)} imports {name}" for name in packages(path) & FORBIDDEN_IMPORTS]
+        wrong += [
+            f"{named(path)}: {ast.unparse(node)}"
+            for node in nodes(path)
+            if isinstance(node, ast.Call) and executes(node)
+        ]
+    assert wrong == []
 
 
-@everything
-def test_no_path_of_a_machine(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert not re.search(r"/(home|root|Users|work|mnt)/\w", text)
+def prints_or_exits(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return ast.unparse(node.func) in (
+            "print",
+            "exit",
+            "quit",
+            "sys.exit",
+            "os._exit",
+            "os.abort",
+        )
+    if isinstance(node, ast.Attribute):
+        return ast.unparse(node) in ("sys.stdout", "sys.stderr", "sys.argv")
+    return isinstance(node, ast.Name) and node.id == "SystemExit"
+
+
+def test_only_the_command_line_prints_or_exits() -> None:
+    wrong = [
+        f"{named(path)}: {ast.unparse(node)}"
+        for path in MODULES
+        if unit(path) not in ("cli", "commands")
+        for node in nodes(path)
+        if prints_or_exits(node)
+    ]
+    assert wrong == []
+
+
+def test_no_path_of_a_machine() -> None:
+    path_of_one = re.compile(r"/(home|root|Users|work|mnt)/\w")
+    texts = {path: path.read_text(encoding="utf-8") for path in (*MODULES, *TRAINER)}
+    assert [named(path) for path, text in texts.items() if path_of_one.search(text)] == []
 
 
 # --- documents
@@ -283,13 +317,11 @@ def options() -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize(("command", "option"), options())
-def test_commands_and_options_are_documented(command: str, option: str) -> None:
+def test_commands_and_options_are_documented() -> None:
     written = set((ROOT / "docs").glob("*.md")) - {ROOT / "docs" / "cli.md"}  # that is --help
-    documents = [ROOT / "README.md", *written]
-    texts = [document.read_text(encoding="utf-8") for document in documents]
-    said = re.compile(rf"(?<![\w-]){re.escape(option)}(?![\w-])")
-    assert any(said.search(text) for text in texts), f"no document shows {option} of {command}"
+    text = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "README.md", *written))
+    shown = set(re.findall(r"(?<![\w-])(?:perfmodel \w+|--?[\w-]+)(?![\w-])", text))
+    assert [f"{option} of {command}" for command, option in options() if option not in shown] == []
 
 
 def test_links_between_documents_lead_somewhere() -> None:
