@@ -176,6 +176,7 @@ WHAT_A_MARK_SAYS: Final = (
 def workloads_of_all_runs() -> Iterator[Workload]:
     """The MLP as every configuration of the trainer runs it."""
     config = pytest.importorskip("trainer.config")
+    plain = mlp()
     for transport, gemm, data_on, parallel, backend, graph in product(
         config.TRANSPORTS, config.GEMMS, config.DATA_ON, config.PARALLEL, ("numpy", "cupy"),
         (False, True),
@@ -187,7 +188,7 @@ def workloads_of_all_runs() -> Iterator[Workload]:
             "backend": backend, "graph": graph, "math": "ieee", "overlap": False,
         }  # fmt: skip
         assert set(said) == set(WHAT_A_MARK_SAYS)
-        yield as_it_ran(mlp(), said)
+        yield as_it_ran(plain, said)
 
 
 def test_the_trainer_speaks_perfmodel_s_language() -> None:
