@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from perfmodel.programs import PROGRAMS
+from perfmodel.programs import programs
 from support.folders import ROOT
 
 PACKAGE = ROOT / "perfmodel"
@@ -28,14 +28,6 @@ SETTINGS: Final = {
 """Settings of the trainer and their values, but for words that mean something by themselves."""
 
 FLAGS: Final = ("--transport", "--data-on", "--overlap", "--gemm", "--math", "--evaluate-every")
-
-STILL: Final = {
-    "analysis/counters.py", "analysis/memory.py", "analysis/scaling.py", "commands/_options.py",
-    "commands/formulas.py", "commands/predict.py",
-    "machines/doctor/gpu.py", "machines/doctor/host.py", "readers/run_records.py",
-    "render/predict.py", "render/splits.py", "workloads/spec.py",
-}  # fmt: skip
-"""Files that name them nevertheless: the trainer's own questions and records, not yet moved."""
 
 
 def texts(path: Path) -> Iterator[str]:
@@ -61,11 +53,9 @@ def offences(path: Path) -> set[str]:
 
 def test_only_the_trainer_s_room_names_its_ranges_settings_and_flags() -> None:
     found = {path.relative_to(PACKAGE).as_posix(): offences(path) for path in OUTSIDE}
-    named = {path: sorted(words) for path, words in found.items() if words}
-    assert {path: words for path, words in named.items() if path not in STILL} == {}
-    assert STILL - named.keys() == set()  # what has moved must leave the list
+    assert {path: sorted(words) for path, words in found.items() if words} == {}
 
 
 def test_programs_have_names_of_their_own() -> None:
-    names = [program.name for program in PROGRAMS]
+    names = [program.name for program in programs()]
     assert len(set(names)) == len(names)

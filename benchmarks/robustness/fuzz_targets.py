@@ -30,7 +30,7 @@ from perfmodel.machines.measure import measurement
 from perfmodel.models import model as model_file
 from perfmodel.programs.program import Options
 from perfmodel.readers import ncu, nsys
-from perfmodel.readers.run_records import read_trainings
+from perfmodel.programs.mlp.run_records import read_trainings
 from perfmodel.render import summary
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.timing.nsys_stats.stats import REPORTS, to_csv

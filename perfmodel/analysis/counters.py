@@ -13,7 +13,7 @@ from typing import Final, Literal
 from perfmodel.base.errors import SchemaError, WorkloadError
 from perfmodel.base.units import percent
 from perfmodel.machines.machine import Machine, datasheet, known
-from perfmodel.programs.mlp.mlp import mlp
+from perfmodel.programs.mlp.mlp import BATCH_RANGE, as_its_kernels
 from perfmodel.readers.ncu import Launch
 from perfmodel.workloads import Workload
 
@@ -307,9 +307,6 @@ _COLLECT: Final = "collect sm__ops_path_tensor_src_*"
 _SPLITS: Final = (3, 2)
 """Products of TF32 for one of float32; two where one factor is TF32 already."""
 
-_OWN: Final = "gemm"
-"""The trainer's kernel that multiplies, adds the bias and applies the sigmoid."""
-
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -362,6 +359,7 @@ def batches_of(launches: Sequence[Launch], batch_range: str) -> int:
     began anew. Else it is the greatest common divisor of how often every kernel ran in every range,
     which is too large if no kernel runs once per batch.
     """
+    batch_range = batch_range or BATCH_RANGE
     inside = [one for one in launches if batch_range in one.ranges]
     phases = [one.ranges[one.ranges.index(batch_range) + 1 :][:1] for one in inside]
     begun = Counter(phase for phase, _ in groupby(phases) if phase)
@@ -372,18 +370,8 @@ def batches_of(launches: Sequence[Launch], batch_range: str) -> int:
 
 
 def as_counted(workload: Workload | None, ranges: Sequence[Counted]) -> Workload:
-    """Return the workload, by default the MLP with the ranges that were counted.
-
-    The counters bring no configuration: where 'forward GEMM 2' is missing the trainer ran
-    ``--gemm fused``, in which cuBLAS multiplies TF32 and has no sigmoid inside (docs/trainer.md).
-    """
-    if workload is not None:
-        return workload
-    found = {one.name: one for one in ranges}
-    first = found.get("forward GEMM 1")
-    if first is None or "forward GEMM 2" in found or "forward" not in found:
-        return mlp()
-    return mlp(fused="all" if _OWN in first.kernels else "products")
+    """Return the workload, by default the MLP with the ranges that were counted."""
+    return workload or as_its_kernels({one.name: one.kernels for one in ranges})
 
 
 def compare(

@@ -17,9 +17,10 @@ from perfmodel.base.errors import ReportError
 from perfmodel.base.escape import printable
 from perfmodel.base.units import DTYPE_BYTES
 from perfmodel.programs.identify import Identity
-from perfmodel.programs.mlp.identify import MARK_SYMBOLS, only_queues, settings_of
+from perfmodel.programs.mlp.case import settings_of
+from perfmodel.programs.mlp.identify import MARK_SYMBOLS, only_queues
+from perfmodel.programs.mlp.run_records import read_record, whole_number
 from perfmodel.programs.program import Options
-from perfmodel.readers.run_records import read_record, whole_number
 from perfmodel.readers.trace import GRAPH, KERNEL, NULL, Trace
 from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.collectives import NCCL, CollectiveGroup, is_nccl

@@ -11,7 +11,7 @@ from perfmodel.analysis.analyze import analyze
 from perfmodel.base.errors import PerfmodelError, WorkloadError
 from perfmodel.base.gpu import Gpu
 from perfmodel.programs.identify import read_mark
-from perfmodel.programs.mlp.identify import from_mark
+from perfmodel.programs.mlp.identify import from_mark, is_trainers
 from perfmodel.programs.mlp.memory import (
     Allocation,
     Footprint,
@@ -132,7 +132,7 @@ def answer(
             f"{path}: expected a run on a GPU; got one on the CPU (numpy), which allocates "
             f"nothing there; profile with --backend cupy"
         )
-    if trace is not None and case is not None and "transport" not in config:
+    if trace is not None and case is not None and not is_trainers(config):
         warnings.append(
             "the report has no configuration mark of the trainer: theory is that of the trainer's "
             "defaults, and other programs allocate otherwise"

@@ -16,6 +16,7 @@ from perfmodel.machines.measure.measurement import MachineMeasurement
 from perfmodel.models.collectives import cost, fit_link
 from perfmodel.models.predict import Scaling
 from perfmodel.models.scaling_laws import INTERVAL, Fit, Law, fit, karp_flatt, weak_fraction
+from perfmodel.programs.mlp.case import sums_nothing, unusual, without_sums
 from perfmodel.timing.collectives import NCCL
 from perfmodel.timing.samples import bootstrap_medians
 
@@ -97,13 +98,7 @@ class Series:
         shown = [f"{k}={v}" for k, v in sorted(self.sizes.items()) if k in ("H", "B")]
         if self.per_rank is not None:
             shown.append(f"B/p={self.per_rank:g}")
-        usual = ("no", "data", "cublas", "ieee", "cupy")
-        rest = [
-            k if v == "yes" else f"on {v}" if k == "data_on" else v
-            for k, v in self.settings.items()
-            if v not in usual and not (k == "data_on" and v == self.settings.get("transport"))
-        ]
-        return " ".join([*shown, *rest])
+        return " ".join([*shown, *unusual(self.settings)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,27 +161,27 @@ def _groups(launches: Sequence[Launch], kind: Scaling) -> Iterable[list[Launch]]
         groups.setdefault(_key(launch, kind), []).append(launch)
     bases = {
         key: group for key, group in groups.items()
-        if group[0].settings.get("transport") == "none"
+        if sums_nothing(group[0].settings)
     }  # fmt: skip
     for key, group in groups.items():
         if key in bases:
             continue
         base: list[Launch] = []
         if all(launch.ranks > 1 for launch in group):
-            other = _key(group[0], kind, transport="none")
+            other = _key(group[0], kind, without_sums(group[0].settings))
             base = [x for x in bases.get(other, []) if x.ranks == 1]
         yield [*base, *group]
 
 
-def _key(launch: Launch, kind: Scaling, transport: str | None = None) -> tuple[object, ...]:
+def _key(
+    launch: Launch, kind: Scaling, settings: Mapping[str, str] | None = None
+) -> tuple[object, ...]:
     sizes = dict(launch.sizes)
     share = None
     if kind == "weak":
         share = sizes.pop("B") / launch.ranks
-    settings = dict(launch.settings)
-    if transport is not None:
-        settings["transport"] = transport
-    return launch.source, share, tuple(sorted(sizes.items())), tuple(sorted(settings.items()))
+    chosen = launch.settings if settings is None else settings
+    return launch.source, share, tuple(sorted(sizes.items())), tuple(sorted(chosen.items()))
 
 
 def _series(kind: Scaling, group: Sequence[Launch]) -> Series:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from perfmodel.base.errors import ModelError
 from perfmodel.models.spread import LARGEST_CV, LEVEL, Spread, spread, t_quantile, t_two_sided
-from perfmodel.readers.run_records import Training, differences, read_trainings
+from perfmodel.programs.mlp.run_records import Training, differences, read_trainings
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 from click.shell_completion import CompletionItem
 
+from perfmodel.programs.mlp import SETTING_FLAGS, SWITCH_FLAGS
+
 if TYPE_CHECKING:
     from perfmodel.base.parallel import Engine
 
@@ -292,19 +294,26 @@ engine_options = together(
     click.option("--scheduler", metavar="ADDRESS",
                  help="Dask scheduler whose workers read the reports."),
 )  # fmt: skip
+
+
+def flag(name: str) -> str:
+    """Return a setting's flag."""
+    return f"--{name.replace('_', '-')}"
+
+
 trainer_options = together(
-    click.option("--transport", metavar="NAME", help="host, pinned, host-flat, nccl, peer ..."),
-    click.option("--data-on", metavar="WHERE", help="host, pinned, prefetch or device."),
-    click.option("--gemm", metavar="KERNEL", help="cublas, thin, fused, ..."),
-    click.option("--math", metavar="HOW", help="ieee, tf32 or tf32x3."),
-    click.option("--parallel", metavar="WHAT", help="data or model."),
+    *(click.option(flag(name), metavar=value, help=said)
+      for name, (value, said) in SETTING_FLAGS.items())
+)  # fmt: skip
+trainer_switches = together(
+    *(click.option(flag(name), is_flag=True, help=said) for name, said in SWITCH_FLAGS.items())
 )
-TRAINER_SETTINGS: Final = ("transport", "data_on", "gemm", "math", "parallel")
 
 
 def trainer_settings(options: dict[str, Any]) -> dict[str, str]:
     """Settings of the trainer given on the command line."""
-    return {name: options[name] for name in TRAINER_SETTINGS if options[name] is not None}
+    given = {name: options[name] for name in SETTING_FLAGS if options[name] is not None}
+    return given | {name: "yes" for name in SWITCH_FLAGS if options.get(name)}
 
 
 def machine_option(said: str) -> Callable[[_Command], _Command]:

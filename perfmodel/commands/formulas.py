@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from perfmodel.commands._options import COUNTING, WORKLOAD, symbol_options, symbol_values
+from perfmodel.commands._options import COUNTING, WORKLOAD, flag, symbol_options, symbol_values
+from perfmodel.programs.mlp import LEADING_SETTING, LINKS
 
 
 @click.command()
@@ -18,7 +19,7 @@ from perfmodel.commands._options import COUNTING, WORKLOAD, symbol_options, symb
     help="What the ranks of the built-in MLP share: the batch, or the hidden units.",
 )  # fmt: skip
 @click.option(
-    "--transport", type=click.Choice(["host", "mpi", "nccl", "peer", "none"]), default="host",
+    flag(LEADING_SETTING), "links", type=click.Choice(LINKS), default=LINKS[0],
     show_default=True,
     help="What sums over the ranks: MPI between copies, MPI alone, NCCL, one kernel, nothing.",
 )  # fmt: skip
@@ -28,7 +29,7 @@ from perfmodel.commands._options import COUNTING, WORKLOAD, symbol_options, symb
     show_default=True, help="How to print it.",
 )  # fmt: skip
 def formulas(
-    workload: Path | None, counting: Any, parallel: Any, transport: Any, fmt: Any, **options: Any
+    workload: Path | None, counting: Any, parallel: Any, links: Any, fmt: Any, **options: Any
 ) -> None:
     """Print the workload's FLOPs and bytes per range, per rank and batch, as formulas.
 
@@ -38,5 +39,5 @@ def formulas(
     from perfmodel.workloads import formulas as described
     from perfmodel.workloads import load
 
-    model = load(workload) if workload else mlp(counting, parallel, transport=transport)
+    model = load(workload) if workload else mlp(counting, parallel, transport=links)
     click.echo(described(model, fmt, symbol_values(options) or None), nl=False)

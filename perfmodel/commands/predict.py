@@ -10,26 +10,24 @@ import click
 from perfmodel.commands._options import (
     FIGURES,
     JSON,
-    TRAINER_SETTINGS,
     WORKLOAD,
+    flag,
     formats,
     symbol_options,
     symbol_values,
     trainer_options,
     trainer_settings,
+    trainer_switches,
 )
 from perfmodel.commands._output import emit, report_written, warn
-
-_SWITCHES = ("graph", "overlap", "sync")
+from perfmodel.programs.mlp import LEADING_SETTING
 
 
 @click.command()
 @click.option("--model", "path", required=True, type=JSON, help="What perfmodel calibrate wrote.")
 @symbol_options
 @trainer_options
-@click.option("--graph", is_flag=True, help="The step as a CUDA graph.")
-@click.option("--overlap", is_flag=True, help="Sum gradients while others are computed.")
-@click.option("--sync", is_flag=True, help="The assignment's barriers and synchronizations.")
+@trainer_switches
 @WORKLOAD
 @click.option(
     "--sweep", metavar="SYMBOL=FROM:TO", help="Predict over a symbol, doubling, or at A,B,C."
@@ -105,9 +103,8 @@ def _case(model: Any, options: dict[str, Any]) -> Any:
                 f"expected the workload that the model was calibrated with, {model.workload!r}; "
                 f"got {workload.name!r}; give that one's file"
             )
-        ignored = [n for n in (*TRAINER_SETTINGS, *_SWITCHES) if options[n]]
-        if ignored:
-            flags = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
+        if ignored := trainer_settings(options):
+            flags = ", ".join(map(flag, ignored))
             warn(f"{flags}: settings of the trainer's say nothing of {model.workload}")
         return own_case(workload, values)
     if options["workload"]:
@@ -115,8 +112,7 @@ def _case(model: Any, options: dict[str, Any]) -> Any:
             f"expected a model of the workload {printable(str(options['workload']))}; got one of "
             "the trainer's MLP; calibrate with --workload, too, or leave it out here"
         )
-    switches = {name: "yes" for name in _SWITCHES if options[name]}
-    return mlp_case({"D": 784, "C": 10, "b": 4, **values}, trainer_settings(options) | switches)
+    return mlp_case({"D": 784, "C": 10, "b": 4, **values}, trainer_settings(options))
 
 
 def _over(model: Any, case: Any, options: dict[str, Any]) -> tuple[list[Any], Any, str]:
@@ -169,7 +165,7 @@ def _draw(model: Any, found: list[Any], symbol: str, out: Path) -> None:
         measured=report.measured_points(model, found, symbol),
         extrapolated=[bool(p.extrapolated) for p in found],
     )
-    label = found[0].case.settings.get("transport", model.workload)
+    label = found[0].case.settings.get(LEADING_SETTING, model.workload)
     words = [w for w in found[0].case.label.split() if not w.startswith(f"{symbol}=")]
     axes = predictions(f"predicted, {label}", curve, symbol, title=" ".join(words))
     for written in save(axes, out, f"predict_{symbol}"):

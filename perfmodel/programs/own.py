@@ -15,6 +15,7 @@ from perfmodel.models.part import Clock as Side
 from perfmodel.programs.findings import Actions, Facts, Finding, general
 from perfmodel.programs.identify import Identity
 from perfmodel.programs.mlp.identify import identify, missing_values, precision
+from perfmodel.programs.mlp.mlp import BATCH_RANGE
 from perfmodel.programs.mlp.observe import AHEAD
 from perfmodel.programs.program import Options, StepClock
 from perfmodel.readers.trace import Trace
@@ -42,7 +43,7 @@ class OwnProgram:
     def steps(self, trace: Trace, options: Options) -> tuple[Trace, Steps]:
         """Take the range that the user, or the file, names."""
         assert options.workload is not None  # `recognizes`
-        label = options.batch_label or options.workload.batch_range
+        label = options.batch_label or options.workload.batch_range or BATCH_RANGE
         return trace, named_steps(trace, label, "range")
 
     def operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:

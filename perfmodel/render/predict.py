@@ -16,21 +16,11 @@ from perfmodel.models.part import BOUNDS, UNITS
 from perfmodel.models.predict import Phase, Prediction, Scaled, epoch_s
 from perfmodel.models.terms import USUAL_NOISE, Term
 from perfmodel.programs.mlp.case import MLP
+from perfmodel.programs.mlp.parts import SEPARATING_RUNS, SEPARATING_SIZES
 from perfmodel.render.result import Result
 
 _RATES: Final = ("bytes", "moved", "flops")
 """Amounts whose coefficients are shown as what happens in a second."""
-_SIZES: Final = {
-    "copy images": "B", "copy out": "H", "copy back": "H", "pipeline": "H", "step kernels": "H",
-    "all-reduce": "H and number of ranks", "peer all-reduce and step": "H",
-}  # fmt: skip
-"""Sizes that change the amounts of a term: another such value separates them; else H and B."""
-_WAYS: Final = {
-    "NCCL sums": "on one rank or without NCCL",
-    "paged": "with images that are not pageable (--data-on pinned)",
-    "spilled": "at another H",
-}
-"""Runs that separate these amounts from a constant."""
 _PROPORTION: Final = (
     "a report at sizes that change their proportions would separate them; if by the workload's "
     "formulas no sizes do, nothing is missing"
@@ -112,9 +102,9 @@ def open_questions(model: Model) -> list[str]:
 def _telling(term: Term, unsure: Sequence[str]) -> str:
     """Say how many reports are missing, and of which runs."""
     missing = len(term.amounts) - len(term.space)
-    ways = [way for name, way in _WAYS.items() if name in unsure]
-    if len(ways) < missing and not set(unsure) <= {"batches", *_WAYS}:
-        ways.append(f"at another {_SIZES.get(term.key.partition(' [')[0], 'H and B')}")
+    ways = [way for name, way in SEPARATING_RUNS.items() if name in unsure]
+    if len(ways) < missing and not set(unsure) <= {"batches", *SEPARATING_RUNS}:
+        ways.append(f"at another {SEPARATING_SIZES.get(term.key.partition(' [')[0], 'H and B')}")
     reports = "a report" if missing == 1 else f"{missing} reports"
     return f"{reports} of such a run {', and '.join(ways)} would separate them"
 

@@ -11,6 +11,8 @@ from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
 from perfmodel.programs.mlp.splits import (
+    LAYER_1,
+    LAYER_2,
     Crossing,
     Ranked,
     SplitRates,
@@ -34,8 +36,8 @@ def grids_table(found: Splits, most: int = _MOST_ROWS) -> Table:
     staged = found.rates.staging_bytes_per_s
     columns = (
         Column("split", "Split", of="split.grid.name"),
-        Column("layer_1", "Layer 1", of=lambda r: _parts(r, "forward GEMM 1")),
-        Column("layer_2", "Layer 2", of=lambda r: _parts(r, "forward GEMM 2")),
+        Column("layer_1", "Layer 1", of=lambda r: _parts(r, LAYER_1[0])),
+        Column("layer_2", "Layer 2", of=lambda r: _parts(r, LAYER_2[0])),
         Column("flops", "FLOPs", "si", "", of="split.flops"),
         Column("calls", "Calls", "int", of=lambda r: len(r.split.transfers)),
         Column("sent_bytes", "Sent", "si", "B", of="split.sent_bytes"),
@@ -125,8 +127,8 @@ def _sentences(found: Splits) -> Iterator[str]:
     best = found.ranked[0]
     yield (
         f"Best for {sizes_text(found.sizes)}, p={found.ranks}: {best.split.grid.name}, "
-        f"{_batch(found, best)} a batch; layer 1 cuts {_loops(best, 'forward GEMM 1')}, layer 2 "
-        f"{_loops(best, 'forward GEMM 2')}."
+        f"{_batch(found, best)} a batch; layer 1 cuts {_loops(best, LAYER_1[0])}, layer 2 "
+        f"{_loops(best, LAYER_2[0])}."
     )
     if found.ranks == 1:
         return

@@ -283,7 +283,7 @@ def _write_text(sheet: _Sheet) -> str:
     load = sheet.workload
     lines = [
         f"{printable(load.name)}, counting '{load.counting}', per rank and "
-        f"'{printable(load.batch_range)}'",
+        + (f"'{printable(load.batch_range)}'" if load.batch_range else "batch"),
         f"Source: {printable(load.source)}",
         "",
         "Symbols",
@@ -381,7 +381,7 @@ def _write_json(sheet: _Sheet) -> str:
         "name": load.name,
         "counting": load.counting,
         "source": load.source,
-        "batch_range": load.batch_range,
+        "batch_range": load.batch_range or None,
         "symbols": {
             s.name: {"label": s.label or s.name, "meaning": s.meaning, "unit": s.unit}
             for s in [*load.symbols.values(), *load.derived.values()]

@@ -20,7 +20,6 @@ MOST_SYMBOLS: Final = 100
 _MOST_BYTES: Final = 1_000_000
 _LONGEST_NAME: Final = 200
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,30}")
-_BATCH_RANGE: Final = "batch iteration"
 _TOP: Final = (
     *("name", "source", "batch_range", "phases", "divisible"),
     *("symbols", "derived", "ranges"),
@@ -57,7 +56,7 @@ def load(path: str | Path) -> Workload:
         name=_string(spec, "name", where, Path(path).stem),
         counting="spec",
         source=_string(spec, "source", where, where),
-        batch_range=_string(spec, "batch_range", where, _BATCH_RANGE),
+        batch_range=_string(spec, "batch_range", where),
         symbols=symbols,
         ranges={name: _range(name, row, symbols, definitions, where) for name, row in rows.items()},
         derived=derived,

@@ -189,7 +189,7 @@ class Workload:
     source : str
         Where the formulas come from.
     batch_range : str
-        Name of the NVTX range that is one batch.
+        Name of the NVTX range that is one batch; empty for the trainer's.
     symbols : mapping of str to Symbol
         What the formulas need values for.
     ranges : mapping of str to Work

@@ -93,7 +93,7 @@ def test_defaults(tmp_path: Path) -> None:
     )
     assert workload.name == "net"
     assert workload.source.endswith("net.toml")
-    assert (workload.batch_range, workload.phases) == ("batch iteration", ())
+    assert (workload.batch_range, workload.phases) == ("", ())
     counts = workload.evaluate({"B": 6, "p": 2})["copy"]
     assert (counts.pci_bytes, counts.pci_message_bytes) == (3, 3)
     assert (counts.flops, counts.dram_bytes) == (12, 0.5)

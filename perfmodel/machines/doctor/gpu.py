@@ -89,7 +89,7 @@ def nccl(place: Place) -> Probe:
         version = int(said["version"])
         shown = f"{version // 10000}.{version % 10000 // 100}.{version % 100}"
         return Probe("good", f"NCCL {shown}")
-    advice = "run: pip install nvidia-nccl-cu13 (or -cu12); only --transport nccl needs it"
+    advice = "run: pip install nvidia-nccl-cu13 (or -cu12); only all-reduces by NCCL need it"
     absent = "No module named" in answer.text or "no NCCL" in answer.text
     return Probe("absent" if absent else "broken", f"NCCL: {answer.last_line}", advice)
 

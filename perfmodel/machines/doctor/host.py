@@ -213,7 +213,7 @@ def cuda_aware(place: Place) -> Probe:
     if said["cuda_aware"]:
         return Probe("good", "MPI says that it takes GPU pointers")
     why = "has no CUDA support" if said["cuda_aware"] is False else "offers no way to be asked"
-    advice = "the trainer's --transport nccl needs none; cuda-aware is refused"
+    advice = "sum by NCCL, or through host memory: neither needs it"
     return Probe("absent", f"MPI {why}", advice)
 
 

@@ -295,6 +295,26 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
+def sums_nothing(settings: Mapping[str, str]) -> bool:
+    """Whether a run of such settings sums no gradients, as one rank alone does."""
+    return settings.get("transport") == "none"
+
+
+def without_sums(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of the same run on one rank that sums no gradients."""
+    return {**settings, "transport": "none"}
+
+
+def unusual(settings: Mapping[str, str]) -> list[str]:
+    """Return the values that are not the default, in words."""
+    usual = ("no", "data", "cublas", "ieee", "cupy")
+    return [
+        name if value == "yes" else f"on {value}" if name == "data_on" else value
+        for name, value in settings.items()
+        if value not in usual and not (name == "data_on" and value == settings.get("transport"))
+    ]
+
+
 def from_mark(config: Mapping[str, Any], sizes: Mapping[str, int]) -> Case:
     """Return the case that a configuration mark describes.
 

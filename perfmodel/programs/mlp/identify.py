@@ -10,7 +10,7 @@ import numpy as np
 
 from perfmodel.base.units import DTYPE_BYTES
 from perfmodel.programs.identify import Identity, read_mark
-from perfmodel.programs.mlp.case import ON_DEVICE, SETTINGS
+from perfmodel.programs.mlp.case import ON_DEVICE
 from perfmodel.readers.trace import MEMCPY, MPI_SOURCES, NULL
 from perfmodel.timing.run import Run
 from perfmodel.workloads.work import LARGEST
@@ -225,18 +225,9 @@ def missing_values(label: str, missing: Sequence[str], *, marked: bool) -> str:
     )
 
 
-def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that a configuration tells, switches as 'yes' and 'no'."""
-    found = {}
-    for name in SETTINGS:
-        said = config.get("sync_ranges" if name == "sync" else name)
-        if name == "gemm" and config.get("backend") == "numpy":
-            continue  # the BLAS that NumPy has
-        if isinstance(said, bool):
-            found[name] = "yes" if said else "no"
-        elif isinstance(said, str):
-            found[name] = said
-    return found
+def is_trainers(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration mark is the trainer's, and not of a program with its ranges."""
+    return "transport" in config
 
 
 def only_queues(config: Mapping[str, Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal, get_args
 
 from perfmodel.base.errors import WorkloadError
@@ -45,6 +45,8 @@ PHASES: Final = {
 """By counting, the parts of a batch that its formulas cover, where the run has them."""
 
 _SOURCE: Final = "CME 213 final project, Questions 2.3 to 2.6; see docs/model.md"
+_GEMM_WITH_SIGMOID: Final = "gemm"
+"""The trainer's kernel that multiplies, adds the bias and applies the sigmoid."""
 _NAMES: Final = {"nccl": ", NCCL", "peer": ", GPU to GPU"}
 
 
@@ -162,6 +164,18 @@ def as_it_ran(workload: Workload, config: Mapping[str, Any]) -> Workload:
         fused=fused,
         graph=config.get("graph") is True,
     )
+
+
+def as_its_kernels(kernels: Mapping[str, Collection[str]]) -> Workload:
+    """Return the MLP as a run computed it whose kernels are known by range, and nothing else.
+
+    Where 'forward GEMM 2' is missing the trainer ran ``--gemm fused``, in which cuBLAS multiplies
+    TF32 and has no sigmoid inside (docs/trainer.md).
+    """
+    first = kernels.get("forward GEMM 1")
+    if first is None or "forward GEMM 2" in kernels or "forward" not in kernels:
+        return mlp()
+    return mlp(fused="all" if _GEMM_WITH_SIGMOID in first else "products")
 
 
 def _rows(counting: Counting, parallel: Parallel, transport: Transport, fused: Fused) -> Rows:

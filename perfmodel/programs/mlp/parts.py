@@ -19,6 +19,18 @@ _GEMMS_OF: Final = {"wide products": LARGE, "thin products": SMALL}
 _PACKETS: Final = 4 << 20
 """Bytes to all peers together up to which the trainer sends packets, a quarter of them flags."""
 
+SEPARATING_SIZES: Final = {
+    "copy images": "B", "copy out": "H", "copy back": "H", "pipeline": "H", "step kernels": "H",
+    "all-reduce": "H and number of ranks", PEER: "H",
+}  # fmt: skip
+"""Sizes that change the amounts of a term: another such value separates them; else H and B."""
+SEPARATING_RUNS: Final = {
+    "NCCL sums": "on one rank or without NCCL",
+    "paged": "with images that are not pageable (--data-on pinned)",
+    "spilled": "at another H",
+}
+"""Runs that separate these amounts from a constant."""
+
 
 def mlp_parts(case: Case, alone: Alone | None = None) -> tuple[Part, ...]:
     """Return the parts of one rank's batch of the trainer's MLP, in the order in which they run.

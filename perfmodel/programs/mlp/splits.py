@@ -18,6 +18,7 @@ from perfmodel.models.collectives import cost
 from perfmodel.workloads.work import Symbol
 
 LAYER_1: Final = ("forward GEMM 1", "backward GEMM 3")
+LAYER_2: Final = ("forward GEMM 2", "backward GEMM 1", "backward GEMM 2")
 PRODUCTS: Final[Mapping[str, str]] = {
     "forward GEMM 1": "HDB",  # z1 = W1 x
     "forward GEMM 2": "CHB",  # z2 = W2 a1
