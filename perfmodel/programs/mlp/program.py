@@ -36,7 +36,7 @@ class MlpProgram:
         """A report with the trainer's mark, with its range, or of which D, H, C or B is given."""
         mark = read_mark(trace)
         if mark:
-            return mark.get("workload", self.name) == self.name
+            return bool(mark.get("workload", self.name) == self.name)
         asked = bool(options.values.keys() & (MARK_SYMBOLS.keys() - {"p"}))
         return options.workload is None and (asked or BATCH_RANGE in trace.range_labels)
 
