@@ -68,22 +68,22 @@ def test_a_batch_is_compared_however_many_were_counted():
 
 def test_tiles_are_padding():
     assert words(launch(ffma=1_208_975_360.0)).startswith(
-        "0.39% more operations than needed: tiles that stick out"
+        "0.39 % more operations than needed: tiles that stick out"
     )
 
 
 def test_tensor_cores_are_what_scalar_counters_miss():
     said = words(launch(tf32=1.02 * FIRST, ffma=1000.0))
-    assert "tensor cores did 100.0% of the operations" in said
-    assert "scalar units alone would say 0.0% of the formulas'" in said
-    assert "2.00% more operations than needed" in said
+    assert "tensor cores did 100.0 % of the operations" in said
+    assert "scalar units alone would say 0.0 % of the formulas'" in said
+    assert "2.00 % more operations than needed" in said
 
 
 def test_tensor_cores_that_were_not_counted_are_said():
     scalar = {m: v for m, v in launch(ffma=1e6).metrics.items() if "tensor" not in m}
     blind = Launch("gemm_tn", (BATCH, "forward GEMM 1"), scalar)
     said = words(blind)
-    assert said.startswith("scalar units did 0.1% of the operations, and those of tensor cores")
+    assert said.startswith("scalar units did 0.1 % of the operations, and those of tensor cores")
     assert "collect sm__ops_path_tensor_src_*" in said
     (warned,) = warnings(compare(by_range([blind]), mlp(), VALUES, 1))
     assert f"forward GEMM 1: {said}".startswith(warned)
@@ -95,7 +95,7 @@ def test_tensor_cores_that_were_not_counted_are_said():
 def test_split_products_are_said(products):
     said = words(launch(tf32=1.01 * products * FIRST))
     assert f"{products} products of TF32 numbers stand for one of float32" in said
-    assert "1.00% more operations" in said
+    assert "1.00 % more operations" in said
 
 
 COUNTED = json.loads((ROOT / "benchmarks" / "results" / "gemm_counters.json").read_text())["rows"]
@@ -132,7 +132,7 @@ def test_functions_are_several_instructions():
 
 
 def test_bytes_that_stay_in_l2_and_that_are_read_again():
-    assert "DRAM moved 40% less" in words(launch(read=0.6 * OPERANDS))
+    assert "DRAM moved 40 % less" in words(launch(read=0.6 * OPERANDS))
     assert "DRAM moved 2.00 times the bytes" in words(launch(read=2.0 * OPERANDS))
     assert "DRAM" not in words(launch(read=None, ffma=FIRST / 2))
 
@@ -149,7 +149,7 @@ def test_sizes_of_another_run_are_asked_about():
 
 
 def test_fewer_operations_are_other_sizes():
-    assert "50.0% fewer operations" in words(launch(ffma=FIRST / 4))
+    assert "50.0 % fewer operations" in words(launch(ffma=FIRST / 4))
 
 
 def test_fused_steps_are_told_by_the_ranges():

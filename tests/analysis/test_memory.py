@@ -182,7 +182,7 @@ def test_a_report_without_the_table_has_no_memory(report: Path) -> None:
     ("change", "said"),
     [
         ("UPDATE CUDA_GPU_MEMORY_USAGE_EVENTS SET bytes = -1", "negative sizes"),
-        ("UPDATE CUDA_GPU_MEMORY_USAGE_EVENTS SET memoryOperationType = 9", "found 9"),
+        ("UPDATE CUDA_GPU_MEMORY_USAGE_EVENTS SET memoryOperationType = 9", "got 9"),
         ("ALTER TABLE CUDA_GPU_MEMORY_USAGE_EVENTS DROP COLUMN address", "no column address"),
     ],
 )
