@@ -40,6 +40,10 @@ _MOST_KERNELS: Final = 15
 
 def breakdown(run: RunAnalysis, measured: Run) -> Iterator[Block]:
     """Yield the tables of one run, and what was not recorded."""
+    unknown = not run.workload.ranges and run.steps is not None  # no FLOPs by range
+    if unknown:
+        yield grid(tables.step_parts(run))
+        yield grid(tables.categories(run))
     yield _ranges(run)
     found = kernels(measured, run.batch.warmup, run.batch.median.value)
     if found is not None:
@@ -53,13 +57,12 @@ def breakdown(run: RunAnalysis, measured: Run) -> Iterator[Block]:
         yield grid(tables.copies(run))
     if run.collectives:
         yield grid(tables.collectives(run))
-    elif len(run.ranks) > 1:
+    elif len(run.ranks) > 1 and run.identity.uses_mpi:
         yield Notice(
             "No collective was recorded in the ranges of the batches.",
-            f"for MPI's, profile with {_COLLECT} --mpi-impl=openmpi (or mpich); NCCL's kernels "
-            f"that another thread launches are in the timeline alone",
+            f"for MPI's, profile with {_COLLECT} --mpi-impl=openmpi (or mpich)",
         )
-    if len(run.ranks) > 1:
+    if len(run.ranks) > 1 and not unknown:
         yield grid(tables.ranks(run))
 
 
