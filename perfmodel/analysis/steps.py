@@ -118,7 +118,7 @@ class StepBreakdown:
     count, warmup : int
         Steps of a rank that count, and leading ones left out.
     seconds : float64, shape (ranks, steps)
-        Time of every step, NaN for those that do not count; rows are `ranks`.
+        Time of every step, warm-up included, NaN where it is unknown; rows are `ranks`.
     median_s : float
         Largest of the ranks' medians: a step ends when the slowest rank is done.
     unattributed : float
@@ -260,7 +260,7 @@ def _rank(
 def _seconds(step_ns: Int64, window: slice, steps: int) -> Floats:
     seconds = np.full(steps, np.nan)
     inside = np.arange(len(step_ns))
-    counts = (step_ns >= 0) & (inside >= window.start) & (inside < window.stop)
+    counts = (step_ns >= 0) & (inside < window.stop)
     seconds[: len(step_ns)][counts] = step_ns[counts] * 1e-9
     return seconds
 
