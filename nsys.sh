@@ -116,9 +116,14 @@ done
     die "no report after $attempts attempt(s): code $code$([ $code != 124 ] || echo ' (timed out; NSYS_TIMEOUT)')"
 
 # ---- export, and say what to do with it ----------------------------------------------------
+# communicators and sizes of NCCL's collectives; Nsight Systems 2024.2 and older have no such flags
+case $("$nsys" export --help 2>/dev/null || true) in
+    *--include-json*) payloads=(--include-json true --include-blobs true) ;;
+    *) payloads=() ;;
+esac
 exported=()
 for report in "$base".*nsys-rep; do
-    "$nsys" export -q true -t sqlite -o "${report%.nsys-rep}.sqlite" "$report" >/dev/null ||
+    "$nsys" export -q true -t sqlite ${payloads[@]+"${payloads[@]}"} -o "${report%.nsys-rep}.sqlite" "$report" >/dev/null ||
         die "cannot export $report; try: $nsys export -t sqlite $report"
     exported+=("${report%.nsys-rep}.sqlite")
 done

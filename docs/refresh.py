@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import architecture
 import cli_reference
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,6 +56,7 @@ def main() -> None:
     """Write the outputs into their pages and the pictures into docs/images."""
     readme, images = ROOT / "README.md", ROOT / "docs" / "images"
     cli_reference.PAGE.write_text(cli_reference.reference(), encoding="utf-8")
+    architecture.PICTURE.write_text(architecture.draw(), encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         text = demo(out)

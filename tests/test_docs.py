@@ -148,6 +148,46 @@ def test_command_line_reference_is_what_help_says(monkeypatch: pytest.MonkeyPatc
         assert page == cli_reference.reference(), "run: python docs/cli_reference.py"
 
 
+def test_the_picture_of_the_packages_is_drawn_from_their_imports() -> None:
+    import architecture
+
+    committed = architecture.PICTURE.read_text(encoding="utf-8")
+    assert committed == architecture.draw(), "run: python docs/architecture.py"
+
+
+def test_the_architecture_names_all_packages_and_files_that_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:perfmodel|trainer|tests|notebooks|benchmarks|docs)/[^`*]*)`", page))
+    assert len(named) > 60
+    made = {name for name in named if "NAME" in name or "NN_" in name}
+    assert {name for name in named - made if not (ROOT / name).exists()} == set()
+    assert {name for name in made if not (ROOT / name).parent.is_dir()} == set()
+    said = {name.split("/")[1] for name in named if name.startswith("perfmodel/")}
+    packages = {path.parent.name for path in (ROOT / "perfmodel").glob("*/__init__.py")}
+    assert packages - {"models"} <= said | {"base"}
+
+
+def test_what_the_architecture_says_to_extend_is_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    registries = {
+        "trainer/transports/host.py": "register(",
+        "perfmodel/programs/mlp/case.py": "TRANSPORTS",
+        "perfmodel/programs/pytorch/operators.py": "@formula(",
+        "perfmodel/workloads/networks.py": "_MAKERS",
+        "perfmodel/cli.py": "COMMANDS",
+        "perfmodel/programs/__init__.py": "PROGRAMS",
+        "perfmodel/timing/nsys_stats/stats.py": "REPORTS",
+        "perfmodel/machines/measure/measurement.py": "class Found",
+        "perfmodel/machines/measure/measure.py": "class Part",
+        "perfmodel/machines/doctor/check.py": "class Probe",
+        "perfmodel/programs/program.py": "class Program",
+        "trainer/kernels/__init__.py": "GEMMS",
+    }
+    for file, word in registries.items():
+        assert word in (ROOT / file).read_text(encoding="utf-8"), file
+        assert word.removeprefix("class ") in page
+
+
 def test_functions_that_the_model_names_exist() -> None:
     page = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
     names = set(re.findall(r"`(perfmodel(?:\.\w+)+)`", page))
