@@ -275,7 +275,8 @@ COUNTING = click.option(
     help="Count four GEMMs and the gradients, as the CME 213 assignment does, or everything.",
 )  # fmt: skip
 BATCH_RANGE = click.option(
-    "--batch-range", metavar="NAME", help="The NVTX range that is one batch.",
+    "--batch-range", metavar="NAME",
+    help="NVTX ranges that are one step each: a name, a glob or /regex/; found by default.",
     shell_complete=ranges,
 )  # fmt: skip
 WARMUP = click.option("--warmup", type=click.IntRange(0), help="Leading batches to exclude.")

@@ -58,7 +58,7 @@ def _export(path: Path, target: Path) -> None:
         )
     try:
         done = subprocess.run(
-            [nsys, *command[1:]],
+            [nsys, *command[1:], *_payloads(nsys)],
             capture_output=True,
             text=True,
             errors="replace",
@@ -74,6 +74,21 @@ def _export(path: Path, target: Path) -> None:
             f"{path}: nsys export failed ({lines[-1].strip()}); an nsys at least as new as the one "
             f"that made the report is needed"
         )
+
+
+def _payloads(nsys: str) -> tuple[str, ...]:
+    """Flags to export NVTX payloads, which hold the sizes of NCCL's messages; 2024.2 lacks them."""
+    shown = subprocess.run(
+        [nsys, "export", "--help"],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        timeout=_EXPORT_SECONDS,
+        check=False,
+    )
+    known = "--include-json" in shown.stdout
+    return ("--include-json", "true", "--include-blobs", "true") if known else ()
 
 
 def _unpack(path: Path, target: Path) -> None:
