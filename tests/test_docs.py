@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import chdir
 from functools import cache
 from pathlib import Path
@@ -216,6 +217,27 @@ def test_every_formula_with_a_source_is_in_the_model() -> None:
             if not re.search(rf"{re.escape(module)}\b", page):
                 left_out.add(module)
     assert left_out == set(), "docs/model.md lacks these"
+
+
+def test_every_key_of_analysis_json_is_on_its_page(workplace: Path, run: Run) -> None:
+    command = "perfmodel analyze profiles/programs/gpt_ddp.sqlite.xz --json"
+    document = json.loads(run("analysis.md", command))
+    page = (ROOT / "docs" / "analysis.md").read_text(encoding="utf-8")
+    page = re.sub(r"```.*?```", "", page, flags=re.DOTALL)
+    said = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", page))))
+    own = ("program", "batch", "ranks", "kernels", "collectives", "idle", "findings", "ranges")
+    named = {*document, *(key for part in own for key in _keys(document[part]))}
+    assert len(named) > 90
+    assert named - said == set()
+
+
+def _keys(value: Any) -> Iterator[str]:
+    """All keys of a JSON document."""
+    if isinstance(value, dict):
+        yield from value
+    for inner in value.values() if isinstance(value, dict) else value:
+        if isinstance(inner, (dict, list)):
+            yield from _keys(inner)
 
 
 def test_every_table_that_is_read_is_in_the_schema() -> None:
