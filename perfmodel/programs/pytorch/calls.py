@@ -590,5 +590,7 @@ _ASKED: Final = (
 )  # fmt: skip
 _BY_KERNELS: Final = (
     "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::gather", "aten::index_select",
-    "aten::embedding",
+    "aten::embedding", "aten::embedding_dense_backward",
+    "aten::_scaled_dot_product_cudnn_attention_backward",
+    "aten::_scaled_dot_product_flash_attention_backward",
 )  # fmt: skip

@@ -99,7 +99,7 @@ def kernel_types(name: str) -> KernelTypes:
     >>> kernel_types("cutlass_80_simt_sgemm_128x256_8x4_tn_align1").unit
     'float32'
     """
-    if "at::native" not in name and _MADE_OF_PRODUCTS.search(name):
+    if "native::" not in name and _MADE_OF_PRODUCTS.search(name):
         return _product(name)
     if _UNTYPED.search(name):
         return KernelTypes()

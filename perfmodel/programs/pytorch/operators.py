@@ -233,7 +233,8 @@ def convolution(call: Call) -> OperatorWork:
     if call.out is None or not is_convolved(call.out, x, w):
         raise FormulaError
     flops = conv_flops(call.out[2:], x[0], w)
-    return OperatorWork(flops, call.read(0, 1), numel(call.out) * call.item)
+    read = conv_input(x, w, call.out) * call.items[0] + call.read(1)
+    return OperatorWork(flops, read, numel(call.out) * call.item)
 
 
 @formula("aten::cudnn_convolution_transpose", "aten::miopen_convolution_transpose",
@@ -258,14 +259,28 @@ def convolution_backward(call: Call) -> OperatorWork:
     if dy[0] != x[0] or not (transposed or is_convolved(dy, x, w)):
         raise FormulaError
     once = conv_flops((x if transposed else dy)[2:], x[0], w)
-    grad, read, written = call.read(0), 0, 0
+    small, large = (x, dy) if transposed else (dy, x)
+    touched = conv_input(large, w, small) * call.items[0 if transposed else 1]
+    grad, read, written = (touched if transposed else call.read(0)), 0, 0
     if call.wanted[0]:
         read += grad + call.read(2)
         written += numel(x) * call.item
     if call.wanted[1]:
-        read += grad + call.read(1)
+        read += grad + (call.read(1) if transposed else touched)
         written += numel(w) * call.item
     return OperatorWork(once * sum(call.wanted), read, written)
+
+
+def conv_input(x: Size, w: Size, out: Size) -> int:
+    """Elements of an input that a convolution looks at: a stride may pass over some.
+
+    Along an axis it looks at as many as filter times result, and at most at all.
+
+    >>> conv_input((1, 8, 56, 56), (16, 8, 1, 1), (1, 16, 28, 28))
+    6272
+    """
+    seen = (min(size, k * n) for size, k, n in zip(x[2:], w[2:], out[2:], strict=True))
+    return prod(x[:2]) * prod(seen)
 
 
 def is_convolved(out: Size, x: Size, w: Size) -> bool:
@@ -326,14 +341,21 @@ def attention_backward(call: Call) -> OperatorWork:
 
     The arguments are the result's gradient, queries, keys, values. Reads these, the result and
     4 bytes a row; the sum of gradient times result, which every back end takes first, reads the
-    gradient and the result; writes three gradients.
+    gradient and the result; writes three gradients. Back ends that add the queries' gradient up in
+    float32 read and write that too, and cuDNN's, of grouped queries, gradients of every head.
     """
     q, k, v = call.sizes[1:4]
     b, h, sq, d = q
     _equal((b, d), (k[0], k[3]))
     flops = 2 * b * h * sq * k[2] * (3 * d + 2 * v[3])
     read = 3 * call.read(0) + call.read(1, 2, 3) + 4 * prod(q[:3])
-    return OperatorWork(flops, read, call.read(1, 2, 3))
+    written = call.read(1, 2, 3)
+    if "convert_dq" in call.kernels:
+        read, written = read + 8 * numel(q), written + 4 * numel(q)
+    if "fmha_reduce_head" in call.kernels:
+        heads = b * h * k[2] * (d + v[3]) * call.items[2]
+        read, written = read + heads, written + heads
+    return OperatorWork(flops, read, written)
 
 
 # --- normalization
@@ -588,11 +610,17 @@ def embedding(call: Call) -> OperatorWork:
 
 @formula("aten::embedding_dense_backward")
 def embedding_backward(call: Call) -> OperatorWork:
-    """Reads the gradient and the indices; adds up to a row for every index."""
+    """Reads the gradient and the indices, writes a row of float32 for every distinct index.
+
+    These sums are read again and added to the result (aten/src/ATen/native/cuda/
+    EmbeddingBackwardKernel.cu; for few indices one kernel adds to the result at once).
+    """
     grad, index = call.sizes[:2]
     rows = call.out[0] if call.out and len(call.out) == 2 else numel(index)
-    written = distinct_rows(rows, numel(index)) * grad[-1] * call.item
-    return OperatorWork(0, call.read(0) + 8 * numel(index), written)
+    distinct = distinct_rows(rows, numel(index)) * grad[-1]
+    sums = 4 * distinct if "sum_and_scatter" in call.kernels else 0
+    read = call.read(0) + 8 * numel(index) + sums
+    return OperatorWork(0, read, distinct * call.item + sums)
 
 
 # --- optimizers and lists of tensors
