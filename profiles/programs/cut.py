@@ -1,4 +1,4 @@
-"""Cuts recordings to their first steps: `python -m profiles.programs.cut STEPS OUT NAME.sqlite.xz ...`.
+"""Cuts recordings to their first steps: `python -m profiles.programs.cut STEPS OUT FILE ...`.
 
 Rows from the start of the next step on go; what is left is trimmed by `profiles.trim` and packed.
 """
