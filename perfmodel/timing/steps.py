@@ -289,10 +289,12 @@ def _candidates(trace: Trace, found: Launched) -> list[Candidate]:
     for codes in [c for c in groups.values() if len(c) > 1]:  # equal names repeat in a pattern
         groups.update({trace.range_labels[c]: [c] for c in codes if counts[c] >= _LEAST_REPEATS})
     work = _Work.of(trace, found)
+    by_name = np.argsort(ranges.name, kind="stable")
+    first = np.searchsorted(ranges.name[by_name], np.arange(len(counts) + 1))
     made = []
     for label, codes in groups.items():
-        rows = np.flatnonzero(np.isin(ranges.name, codes) & ~ranges.other_thread)
-        rows = _on_one_thread(trace, rows)
+        rows = np.concatenate([by_name[first[c] : first[c + 1]] for c in codes])
+        rows = _on_one_thread(trace, rows[~ranges.other_thread[rows]])
         if not _repeat(trace, rows) or _overlapping(
             ranges.thread[rows], ranges.start_ns[rows], ends[rows]
         ):
