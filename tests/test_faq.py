@@ -24,8 +24,7 @@ BASE = "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 
 def _no_ranges() -> tuple[object, ...]:
     report = ReportBuilder()
-    report.gpu(0)
-    report.thread(rank=0).kernel("k", (10, 20), (30, 40))
+    report.thread(rank=0)
     report.diagnostic("No NVTX events collected. Does the process use NVTX?")
     report.write(Path("report.sqlite"))
     return "analyze", "report.sqlite"
@@ -97,7 +96,7 @@ def _graph() -> tuple[object, ...]:
 
 def _autograd() -> tuple[object, ...]:
     shutil.copy(ROOT / "profiles" / "ddp" / "ddp_p2_H512_B3000.sqlite.xz", "report.sqlite.xz")
-    return "analyze", "report.sqlite.xz"
+    return "analyze", "report.sqlite.xz", "--attribute", "thread"
 
 
 def _no_memory() -> tuple[object, ...]:
