@@ -38,6 +38,7 @@ RENAMED: Final[dict[str, str]] = {"untold": "missing_calibration"}
 
 REWORDED: Final[dict[str, str]] = {
     "wanted": "expected",
+    "wants": "expected",
     ", found": "; got",
     "found": "got",
     "set": "memset",

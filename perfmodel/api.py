@@ -22,7 +22,8 @@ from perfmodel.readers.trace import Trace
 from perfmodel.render import compare as comparisons
 from perfmodel.render import outputs, store, tables
 from perfmodel.render.analysis_json import analysis_document
-from perfmodel.timing.nsys_stats import stats
+from perfmodel.timing.nsys_stats.collect import compute
+from perfmodel.timing.nsys_stats.tables import to_table
 from perfmodel.workloads.work import Workload
 
 if TYPE_CHECKING:
@@ -42,14 +43,14 @@ class Report:
         Parameters
         ----------
         name : str
-            Such as 'nvtx_gpu_proj_sum'; see `perfmodel.timing.nsys_stats.stats.REPORTS`.
+            Such as 'nvtx_gpu_proj_sum'; see `perfmodel.timing.nsys_stats.collect.REPORTS`.
 
         Raises
         ------
         SchemaError
             If the report lacks the events, or there is no such summary.
         """
-        return to_frame(stats.to_table(stats.compute(name, self.trace)))
+        return to_frame(to_table(compute(name, self.trace)))
 
     def analyze(self, **options: Any) -> Results:
         """Analyze the report; the options are those of `perfmodel.analyze`."""

@@ -33,9 +33,8 @@ from perfmodel.readers import ncu, nsys
 from perfmodel.programs.mlp.run_records import read_trainings
 from perfmodel.render import summary
 from perfmodel.render.analysis_json import analysis_document
-from perfmodel.timing.nsys_stats.stats import REPORTS, to_csv
-from perfmodel.timing.nsys_stats.streamed import collect
-from perfmodel.timing.nsys_stats.summaries import to_statistic
+from perfmodel.timing.nsys_stats.collect import REPORTS, collect, compute
+from perfmodel.timing.nsys_stats.tables import to_csv, to_statistic
 from perfmodel.workloads import spec
 from perfmodel.workloads.expression import Expression
 
@@ -118,9 +117,9 @@ def cells(data: bytes) -> None:
             db.execute(f"UPDATE {table} SET {column} = ?{where}", [value])
         db.commit()
     trace = nsys.read_sqlite(path)
-    for statistic, _ in REPORTS.values():
+    for name in REPORTS:
         try:
-            to_csv(statistic(trace)).encode()
+            to_csv(compute(name, trace)).encode()
         except PerfmodelError:
             continue
     analysis = analyze([trace], Options(values={"D": 9, "H": 6}))

@@ -29,9 +29,8 @@ from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 from perfmodel.render.analysis_json import analysis_document
-from perfmodel.timing.nsys_stats.stats import REPORTS, to_csv
-from perfmodel.timing.nsys_stats.streamed import collect
-from perfmodel.timing.nsys_stats.summaries import to_statistic
+from perfmodel.timing.nsys_stats.collect import REPORTS, collect, compute
+from perfmodel.timing.nsys_stats.tables import to_csv, to_statistic
 from perfmodel.timing.range_times import time_ranges
 
 PAGE: Final = 4096
@@ -46,9 +45,9 @@ Answer = tuple[str, list[str]]
 def numbers(trace: Trace) -> list[Any]:
     """Everything that is shown of a report."""
     found: list[Any] = []
-    for report, _ in REPORTS.values():
+    for name in REPORTS:
         try:
-            found.append(to_csv(report(trace)))
+            found.append(to_csv(compute(name, trace)))
         except PerfmodelError as error:
             found.append(str(error).partition(":")[2])
     times, _ = time_ranges(trace, "batch iteration", by_time=True)

@@ -16,7 +16,7 @@ from perfmodel.commands._output import Progress, emit, warn
 
 if TYPE_CHECKING:
     from perfmodel.base.table import Table
-    from perfmodel.timing.nsys_stats.streamed import Found
+    from perfmodel.timing.nsys_stats.collect import Found
 
 _SHOWN_BYTES = 50_000_000
 """Reports this large together take a second, and get a progress bar."""
@@ -46,8 +46,7 @@ def stats(reports: tuple[Path, ...], names: tuple[str, ...], fmt: str, **options
     quirky and perfmodel is not.
     """
     from perfmodel.render.result import Result
-    from perfmodel.timing.nsys_stats.stats import to_csv, to_table
-    from perfmodel.timing.nsys_stats.summaries import to_statistic
+    from perfmodel.timing.nsys_stats.tables import to_csv, to_statistic, to_table
 
     wanted = names or REPORTS
     found = _collected(reports, wanted, options)
@@ -77,7 +76,7 @@ def stats(reports: tuple[Path, ...], names: tuple[str, ...], fmt: str, **options
 
 def _collected(reports: tuple[Path, ...], names: Sequence[str], options: dict[str, Any]) -> Found:
     """Gather what the summaries are made of, with a bar over bytes of one report or over many."""
-    from perfmodel.timing.nsys_stats.streamed import collect, summarize_reports
+    from perfmodel.timing.nsys_stats.collect import collect, summarize_reports
 
     engine = engine_of(options)
     reports = _distinct(reports)

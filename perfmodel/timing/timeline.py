@@ -19,7 +19,7 @@ from perfmodel.readers.trace import COPY_KINDS, KERNEL, MEMCPY, NULL, OP_KINDS, 
 from perfmodel.timing.collectives import is_nccl
 from perfmodel.timing.cuda_graphs import shortened
 from perfmodel.timing.nesting import nest
-from perfmodel.timing.nsys_stats.stats import API_VERSION
+from perfmodel.timing.nsys_stats.tables import API_VERSION
 from perfmodel.timing.projection import join_launches
 from perfmodel.timing.range_times import own_rows, ranks_of
 from perfmodel.timing.run import Run

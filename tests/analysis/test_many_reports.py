@@ -27,9 +27,9 @@ from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.html import page
-from perfmodel.timing.nsys_stats.statistic import to_csv
-from perfmodel.timing.nsys_stats.streamed import summarize_reports
-from perfmodel.timing.nsys_stats.summaries import Counted, to_statistic
+from perfmodel.timing.nsys_stats.collect import summarize_reports
+from perfmodel.timing.nsys_stats.tables import to_csv, to_statistic
+from perfmodel.timing.nsys_stats.values import Counted
 from perfmodel.timing.run import time_report, time_run
 from perfmodel.timing.trim import trim
 from support.cli import perfmodel as run_cli

@@ -171,7 +171,7 @@ def test_a_statistic_that_is_missing_among_others_is_a_warning(bare: Path) -> No
     result = perfmodel("stats", bare, *names, "--format", "csv")
     assert result.exit_code == 0
     (warning,) = result.stderr.splitlines()
-    assert "cuda_gpu_kern_sum wants CUDA kernels, found none; collect them with" in warning
+    assert "cuda_gpu_kern_sum expected CUDA kernels; got none; collect them with" in warning
     assert result.stdout.startswith("Time (%)")
 
 

@@ -16,7 +16,8 @@ from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError
 from perfmodel.readers import read
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.readers.sqlite import Database
-from perfmodel.timing.nsys_stats.stats import REPORTS, to_csv
+from perfmodel.timing.nsys_stats.collect import compute
+from perfmodel.timing.nsys_stats.tables import to_csv
 from support.build_report import ReportBuilder
 from support.damaged_reports import CALLS, COPIES, EVENTS, KERNELS, refusal, replaced, sql
 
@@ -100,9 +101,9 @@ def test_times_that_are_none(table: str, column: str, value: str, fast: bool, re
 
 def test_sizes_that_are_missing(report: Path) -> None:
     trace = read(replaced(report, COPIES, "bytes", "NULL"))
-    with pytest.raises(SchemaError, match="wants sizes of copies"):
-        REPORTS["cuda_gpu_mem_size_sum"][0](trace)
-    assert "[CUDA memcpy" in to_csv(REPORTS["cuda_gpu_mem_time_sum"][0](trace))
+    with pytest.raises(SchemaError, match="expected sizes of copies"):
+        compute("cuda_gpu_mem_size_sum", trace)
+    assert "[CUDA memcpy" in to_csv(compute("cuda_gpu_mem_time_sum", trace))
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -186,7 +187,7 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
         assert names == [
             "\ufffd\ufffd\ufffd", "a\ufffdb", "a\0b", "\U0001f680", "blob\ufffd", None, "\ufffd",
         ]  # fmt: skip
-        to_csv(REPORTS["nvtx_pushpop_sum"][0](trace)).encode()
+        to_csv(compute("nvtx_pushpop_sum", trace)).encode()
 
 
 def broken_name(data: bytes) -> bytes:

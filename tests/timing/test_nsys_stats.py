@@ -14,8 +14,9 @@ import pytest
 from perfmodel.base.errors import ReportError, SchemaError
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.readers.trace import Trace
-from perfmodel.timing.nsys_stats import stats
-from perfmodel.timing.nsys_stats.stats import Statistic, to_csv, to_table
+from perfmodel.timing.nsys_stats.collect import REPORTS as NEEDS
+from perfmodel.timing.nsys_stats.collect import compute
+from perfmodel.timing.nsys_stats.tables import Statistic, to_csv, to_table
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
 from support.folders import TESTS
@@ -46,7 +47,7 @@ Fill = Callable[[ReportBuilder, Thread], None]
 def text(trace: Trace, statistic: str) -> str:
     """The CSV; '' where the report lacks the events, as nsys has it."""
     try:
-        return to_csv(stats.compute(statistic, trace))
+        return to_csv(compute(statistic, trace))
     except SchemaError:
         return ""
 
@@ -58,7 +59,7 @@ def golden(folder: str, name: str, statistic: str) -> str:
 
 def table(trace: Trace, statistic: str) -> dict[Any, dict[str, Any]]:
     """Rows by name."""
-    found = stats.compute(statistic, trace)
+    found = compute(statistic, trace)
     name = "Range" if "Range" in found.headers else found.headers[-1]
     rows = [dict(zip(found.headers, row, strict=True)) for row in found.rows]
     return {row[name]: row for row in rows}
@@ -182,7 +183,7 @@ def test_copies_of_an_unknown_kind_are_left_out(case: Trace) -> None:
 @quirk("quirk_csv_quoting")
 def test_csv_fields_survive_a_reader(case: Trace) -> None:
     """Nsys doubles no quotes and leaves line breaks bare."""
-    found = stats.compute("nvtx_pushpop_sum", case)
+    found = compute("nvtx_pushpop_sum", case)
     rows = list(csv.reader(io.StringIO(to_csv(found), newline="")))
     assert [row[-1] for row in rows] == ["Range", *(row[-1] for row in found.rows)]
     assert {len(row) for row in rows} == {len(found.headers)}
@@ -206,7 +207,7 @@ def test_open_mpi_calls_come_after_calls_of_no_length(built: Callable[[Fill], Tr
 
 
 def test_table_has_the_columns_of_the_csv(built: Callable[[Fill], Trace]) -> None:
-    found = stats.compute("nvtx_pushpop_sum", built(lambda _, t: t.range("r", 0, 10)))
+    found = compute("nvtx_pushpop_sum", built(lambda _, t: t.range("r", 0, 10)))
     shown = to_table(found)
     assert tuple(c.title for c in shown.columns) == found.headers
     assert tuple(shown.rows) == found.rows
@@ -227,21 +228,21 @@ def elsewhere(report: ReportBuilder, t: Thread) -> None:
         ("nvtx_gpu_proj_sum", lambda _, t: t.kernel("k", (0, 1), (2, 3)), "--trace=nvtx"),
         ("nvtx_gpu_proj_sum", lambda _, t: t.range("r", 0, 1), "--trace=cuda"),
         ("nvtx_gpu_proj_sum", lambda _, t: t.graph_launch((0, 1), (2, 3)), "NVTX ranges"),
-        ("nvtx_gpu_proj_sum", elsewhere, "found 3 operations, all launched elsewhere"),
+        ("nvtx_gpu_proj_sum", elsewhere, "got 3 operations, all launched elsewhere"),
         ("nvtx_pushpop_sum", lambda _, t: t.range("r", 0, 1, style="startend"), "--trace=nvtx"),
         ("cuda_gpu_kern_sum", lambda _, t: t.memset(8, (0, 1), (2, 3)), "--trace=cuda"),
         ("cuda_gpu_mem_time_sum", lambda _, t: t.kernel("k", (0, 1), (2, 3)), "--trace=cuda"),
         ("cuda_gpu_mem_size_sum", lambda _, t: t.kernel("k", (0, 1), (2, 3)), "--trace=cuda"),
         ("cuda_api_sum", lambda _, t: t.kernel("k", None, (2, 3)), "--trace=cuda"),
         ("mpi_event_sum", lambda _, t: t.range("MPI_Send", 0, 1), "--trace=mpi"),
-        ("nvtx_sum", lambda _, t: None, "wanted one of nvtx_gpu_proj_sum, nvtx_pushpop_sum"),
+        ("nvtx_sum", lambda _, t: None, "expected one of nvtx_gpu_proj_sum, nvtx_pushpop_sum"),
     ],
 )
 def test_what_is_missing_is_said(
     statistic: str, fill: Fill, hint: str, built: Callable[[Fill], Trace]
 ) -> None:
     with pytest.raises(SchemaError) as caught:
-        stats.compute(statistic, built(fill))
+        compute(statistic, built(fill))
     assert hint in str(caught.value)
     assert statistic in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -250,7 +251,7 @@ def test_what_is_missing_is_said(
 def test_mpi_calls_of_2022_are_shown_elsewhere() -> None:
     trace = read_sqlite(TESTS / "reports" / "cpu_2ranks_nsys2022.4.2.sqlite")
     with pytest.raises(SchemaError, match=r"\(Nsight Systems 2022.4.2.*see nvtx_pushpop_sum"):
-        stats.compute("mpi_event_sum", trace)
+        compute("mpi_event_sum", trace)
     assert "MPI:MPI_Allreduce" in column(trace, "nvtx_pushpop_sum", "Instances")
 
 
@@ -263,7 +264,7 @@ def test_times_that_add_up_to_too_much_are_refused(built: Callable[[Fill], Trace
     trace = built(fill)
     for statistic in ("nvtx_pushpop_sum", "cuda_gpu_kern_sum", "nvtx_gpu_proj_sum"):
         with pytest.raises(ReportError, match="more than 2\\^63"):
-            stats.compute(statistic, trace)
+            compute(statistic, trace)
 
 
 @pytest.mark.nsys
@@ -297,7 +298,7 @@ def test_every_report_says_what_it_reads(tmp_path: Path) -> None:
     """Reading only the parts a statistic names changes nothing."""
     report = REPORTS[0]
     whole = read_sqlite(report)
-    for statistic, (_, parts) in stats.REPORTS.items():
-        found = stats.compute(statistic, read_sqlite(report, parts=parts))
+    for statistic, (parts, *_) in NEEDS.items():
+        found = compute(statistic, read_sqlite(report, parts=parts))
         assert isinstance(found, Statistic)
-        assert found == stats.compute(statistic, whole)
+        assert found == compute(statistic, whole)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sqlite3
 import statistics
 from contextlib import closing
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +15,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import ReportError
-from perfmodel.timing.nsys_stats.figures import round_half_up, summarize
+from perfmodel.timing.nsys_stats.tables import round_half_up
+from perfmodel.timing.nsys_stats.values import Groups, Tally
 
 GROUPS = 4
 OLD_SQLITE = sqlite3.sqlite_version_info < (3, 43)
+
+
+def summarize(codes: Any, values: Any, groups: int, valid: Any = None) -> Groups:
+    """Summarize values by group; those that are not `valid` count as instances only."""
+    tally = Tally()
+    tally.add(*((codes, values) if valid is None else (codes[valid], values[valid])))
+    return replace(tally.groups(groups), count=np.bincount(codes, minlength=groups))
+
 
 bounded = settings(max_examples=200, deadline=None, derandomize=True)
 value = st.integers(0, 20) | st.integers(-(2**40), 2**40)

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfmodel.base.arena import Arena
+from perfmodel.base.arrays import Arena
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.readers import pages
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.readers.pages import PageFile, Unsupported
 from perfmodel.readers.trace import Trace
-from perfmodel.timing import projection_stream as projector
+from perfmodel.timing import projection as projector
 from perfmodel.timing.nesting import nest
-from perfmodel.timing.nsys_stats import stats, streamed
-from perfmodel.timing.nsys_stats.figures import Tally, summarize
-from perfmodel.timing.nsys_stats.summaries import Counted, to_statistic
+from perfmodel.timing.nsys_stats import collect as streamed
+from perfmodel.timing.nsys_stats.tables import to_csv, to_statistic
+from perfmodel.timing.nsys_stats.values import Counted, Tally
 from support.build_report import ReportBuilder
 from support.folders import TESTS
 from support.nsys_cases import CASES, STATISTICS
@@ -39,7 +39,7 @@ def chunked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def in_whole(trace: Trace, name: str) -> str:
     try:
-        return stats.to_csv(stats.compute(name, trace))
+        return to_csv(streamed.compute(name, trace))
     except PerfmodelError as error:
         return f"{type(error).__name__}: {error}"
 
@@ -47,7 +47,7 @@ def in_whole(trace: Trace, name: str) -> str:
 def written(name: str, found: Counted | PerfmodelError) -> str:
     if isinstance(found, PerfmodelError):
         return f"{type(found).__name__}: {found}"
-    return stats.to_csv(to_statistic(name, found))
+    return to_csv(to_statistic(name, found))
 
 
 def check(path: Path) -> dict[str, str]:
@@ -114,7 +114,7 @@ def test_random_reports(
 
 def test_plain_reports_are_projected_in_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole trace is read for what is not plain only."""
-    monkeypatch.setattr(streamed, "count", None)
+    monkeypatch.setattr(streamed, "project", None)
     for path in [p for p in REPORTS if "h200" in p.stem]:
         found = streamed.collect(path, ["nvtx_gpu_proj_sum"])["nvtx_gpu_proj_sum"]
         assert isinstance(found, Counted)
@@ -217,10 +217,10 @@ def test_what_one_report_cannot_tell_is_not_left_out() -> None:
 )
 def test_a_tally_does_not_depend_on_its_chunks(rows: list[tuple[int, int]], cut: int) -> None:
     codes, values = (np.array(c, np.int64) for c in zip(*rows, strict=True))
-    whole = summarize(codes, values, 5)
-    tally = Tally()
+    whole, tally = Tally(), Tally()
+    whole.add(codes, values)
     for part in (slice(None, cut), slice(cut, None)):
         tally.add(codes[part], values[part])
-    found = tally.groups(5)
+    found, at_once = tally.groups(5), whole.groups(5)
     for name in ("timed", "total", "minimum", "maximum", "mean", "median", "stddev"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(whole, name))
+        np.testing.assert_array_equal(getattr(found, name), getattr(at_once, name))

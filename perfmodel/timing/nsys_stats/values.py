@@ -1,8 +1,9 @@
-"""Figures of groups of values: count, total, median, deviation, rounded as SQLite rounds."""
+"""Values by group, of one report or of several: gathered chunk by chunk, merged and summarized."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
@@ -10,13 +11,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.base.arena import Arena
-from perfmodel.base.arrays import Bool, Int32, Int64
-from perfmodel.readers.codes import check_magnitude, magnitude
+from perfmodel.base.arrays import Arena, Bool, Int32, Int64
+from perfmodel.readers.codes import check_magnitude, magnitude, sums
+from perfmodel.readers.trace import MPI_SOURCES, NO_NAME
 
-_FINE: Final = 15
-_SIGNIFICANT: Final = 16
-_WHOLE: Final = 2.0**52
+Key = tuple[str | int | None, ...]
+"""Labels of a group. Where ids of one text are separate groups, their number comes last."""
+
 _BLOCK: Final = 1 << 18
 
 
@@ -115,51 +116,98 @@ def _deviation(values: npt.NDArray[Any], mean: float) -> float:
     return math.sqrt(math.fsum(squares) / (len(values) - 1))
 
 
-def summarize(
-    codes: Int32 | Int64, values: Int64, groups: int, valid: Bool | None = None
-) -> Groups:
-    """Summarize `values` by group code.
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Values by group, of one report or of several.
 
-    Median of an even count is the mean of the middle two; the standard deviation is the sample
-    one (n - 1), 0.0 for a single value. Groups must not be empty; values that are not `valid`
-    count as instances only.
-
-    Raises
-    ------
-    ReportError
-        If a sum leaves the range of 64-bit integers.
+    Attributes
+    ----------
+    keys : tuple of Key
+        In the order in which groups of equal totals are listed.
+    tally : Tally
+        The values.
+    count : int64, shape (groups,)
+        Instances, those without a time included.
+    sums : mapping of str to int64, shape (groups,)
+        Further totals.
     """
-    count = np.bincount(codes, minlength=groups).astype(np.int64)
-    tally = Tally()
-    tally.add(*((codes, values) if valid is None else (codes[valid], values[valid])))
-    return replace(tally.groups(groups), count=count)
+
+    keys: tuple[Key, ...]
+    tally: Tally
+    count: Int64
+    sums: Mapping[str, Int64]
+
+    def groups(self) -> Groups:
+        """Return the figures of every group."""
+        return replace(self.tally.groups(len(self.keys)), count=self.count)
 
 
-def round_half_up(value: float, digits: int = 1) -> float:
-    """Round to one or more decimals, half away from zero, as SQLite before 3.43 does.
+class Counter:
+    """Gathers one summary's values; codes are positions in `keys`, which may repeat."""
 
-    Nsight Systems 2024.2 rounds with it. It adds half a unit, and below about 4e12 also 3e-16 of
-    the value, in extended precision, and takes up to sixteen digits off the sum one by one, with
-    their rounding errors: so 1.25 gives 1.3, and so does the double just below it.
+    def __init__(self, keys: Sequence[Key], sums: Sequence[str] = ()) -> None:
+        self._keys = tuple(keys)
+        self._tally = Tally()
+        self._count = np.zeros(len(self._keys), np.int64)
+        self._sums = {name: np.zeros(len(self._keys), np.int64) for name in sums}
 
-    Source: `sqlite3_str_vappendf`, case etFLOAT, of SQLite 3.40.
-    """
-    if abs(value) > _WHOLE:
-        return value
-    left = np.longdouble(abs(value))
-    half = np.longdouble(0.5) / 10**digits
-    if digits + (math.frexp(value)[1] - 1) // 3 < _FINE:
-        half += left * np.longdouble(3e-16)
-    left += half
-    exponent = max(len(str(int(left))) - 1, 0)
-    left /= np.longdouble(10**exponent)
-    while left < 1:
-        left *= 10
-        exponent -= 1
-    wanted = exponent + 1 + digits
-    units = 0
-    for _ in range(min(wanted, _SIGNIFICANT)):
-        digit = int(left)
-        left = (left - digit) * 10
-        units = 10 * units + digit
-    return math.copysign(units * 10 ** max(wanted - _SIGNIFICANT, 0) / 10**digits, value)
+    def add(
+        self, codes: Int32 | Int64, values: Int64, valid: Bool | None = None, **more: Int64
+    ) -> None:
+        """Add values; those that are not `valid` count as instances only."""
+        self._count += np.bincount(codes, minlength=len(self._keys))
+        self._tally.add(*((codes, values) if valid is None else (codes[valid], values[valid])))
+        for name, column in more.items():
+            self._sums[name] += sums(codes, column, len(self._keys))
+
+    def counted(self, name: str) -> Counted | None:
+        """Return what summary `name` is made of, None if nothing was added."""
+        if not self._count.any():
+            return None
+        return joined(name, [Counted(self._keys, self._tally, self._count, self._sums)])
+
+
+def named(texts: Sequence[str]) -> list[Key]:
+    """Keys of the codes -1 (no name), 0, 1, ... of texts, plus one; equal texts are one group."""
+    return [(None,), *((text,) for text in texts)]
+
+
+def numbered(texts: Sequence[str]) -> list[Key]:
+    """Keys of the codes -1 (no name), 0, 1, ... of texts, plus one; every code is a group."""
+    seen: dict[str, int] = {}
+    keys: list[Key] = [(None, 0)]
+    for text in texts:
+        seen[text] = seen.get(text, NO_NAME) + 1
+        keys.append((text, seen[text]))
+    return keys
+
+
+def joined(name: str, parts: Sequence[Counted]) -> Counted:
+    """Put groups of equal keys together, in the order of the parts; empty groups are left out."""
+    used = dict.fromkeys(
+        key for part in parts for key, n in zip(part.keys, part.count.tolist(), strict=True) if n
+    )
+    keys = sorted(used, key=_ORDER.get(name, _by_bytes))
+    at = {key: i for i, key in enumerate(keys)}
+    tally, count = Tally(), np.zeros(len(keys), np.int64)
+    totals = {title: np.zeros(len(keys), np.int64) for part in parts for title in part.sums}
+    for part in parts:
+        recode = np.array([at.get(key, -1) for key in part.keys], np.int64)
+        mine = recode >= 0
+        tally.merge(part.tally, recode)
+        np.add.at(count, recode[mine], part.count[mine])
+        for title, values in part.sums.items():
+            np.add.at(totals[title], recode[mine], values[mine])
+    return Counted(tuple(keys), tally, count, totals)
+
+
+def _by_bytes(key: Key) -> tuple[Any, ...]:
+    """Order texts as SQLite's BINARY collation has it, NULL first."""
+    return tuple((v is not None, str(v or "").encode("utf-8", "surrogatepass")) for v in key)
+
+
+_ORDER: Final[Mapping[str, Callable[[Key], Any]]] = {
+    "cuda_api_sum": lambda _: 0,
+    "mpi_event_sum": lambda key: sorted(MPI_SOURCES).index(str(key[0])),
+}
+"""Groups of equal totals are listed by their texts, but for these."""

@@ -1,24 +1,25 @@
-"""The material of one summary report, values by group: gathered, merged, and made into a table."""
+"""Summary reports as tables: CSV as `nsys stats` writes it, and for other formats."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Int32, Int64
-from perfmodel.readers.codes import sums
-from perfmodel.readers.trace import MPI_SOURCES, NO_NAME
-from perfmodel.timing.nsys_stats.figures import Groups, Tally, round_half_up
-from perfmodel.timing.nsys_stats.statistic import Statistic
+from perfmodel.timing.nsys_stats.values import Counted, Groups
 
-Key = tuple[str | int | None, ...]
-"""Labels of a group. Where ids of one text are told apart, their number comes last."""
+if TYPE_CHECKING:
+    from perfmodel.base.table import Table
 
 API_VERSION: Final = re.compile(r"_v....$", re.DOTALL)
+_SPECIAL: Final = re.compile(r'[,"\r\n]')
+_FINE: Final = 15
+_SIGNIFICANT: Final = 16
+_WHOLE: Final = 2.0**52
 _BASE: Final = (
     "Total Time (ns)",
     "Instances",
@@ -31,100 +32,50 @@ _BASE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """Values by group, of one report or of several.
+class Statistic:
+    """One summary report: headers as `nsys stats` writes them, rows of numbers and names.
 
-    Attributes
-    ----------
-    keys : tuple of Key
-        In the order in which groups of equal totals are listed.
-    tally : Tally
-        The values.
-    count : int64, shape (groups,)
-        Instances, those without a time included.
-    sums : mapping of str to int64, shape (groups,)
-        Further totals.
+    `digits` is the number of decimals of every column: 0 for integers, None for text.
     """
 
-    keys: tuple[Key, ...]
-    tally: Tally
-    count: Int64
-    sums: Mapping[str, Int64]
-
-    def groups(self) -> Groups:
-        """Return the figures of every group."""
-        return replace(self.tally.groups(len(self.keys)), count=self.count)
+    name: str
+    headers: tuple[str, ...]
+    digits: tuple[int | None, ...]
+    rows: tuple[tuple[Any, ...], ...]
 
 
-class Counter:
-    """Gathers one summary's values; codes are positions in `keys`, which may repeat."""
+def to_csv(statistic: Statistic) -> str:
+    """Write a statistic as `nsys stats --format csv` does, without the blank line at its end.
 
-    def __init__(self, keys: Sequence[Key], sums: Sequence[str] = ()) -> None:
-        self._keys = tuple(keys)
-        self._tally = Tally()
-        self._count = np.zeros(len(self._keys), np.int64)
-        self._sums = {name: np.zeros(len(self._keys), np.int64) for name in sums}
-
-    def add(
-        self, codes: Int32 | Int64, values: Int64, valid: Bool | None = None, **more: Int64
-    ) -> None:
-        """Add values; those that are not `valid` count as instances only."""
-        self._count += np.bincount(codes, minlength=len(self._keys))
-        self._tally.add(*((codes, values) if valid is None else (codes[valid], values[valid])))
-        for name, column in more.items():
-            self._sums[name] += sums(codes, column, len(self._keys))
-
-    def counted(self, name: str) -> Counted | None:
-        """Return what summary `name` is made of, None if nothing was added."""
-        if not self._count.any():
-            return None
-        return joined(name, [Counted(self._keys, self._tally, self._count, self._sums)])
+    Fields that hold a comma, quote or line break are quoted, as RFC 4180 wants it; nsys doubles
+    no quotes.
+    """
+    lines = [statistic.headers]
+    for row in statistic.rows:
+        lines.append(tuple(_cell(v, d) for v, d in zip(row, statistic.digits, strict=True)))
+    return "".join(",".join(map(_field, line)) + "\n" for line in lines)
 
 
-def named(texts: Sequence[str]) -> list[Key]:
-    """Keys of the codes -1 (no name), 0, 1, ... of texts, plus one; equal texts are one group."""
-    return [(None,), *((text,) for text in texts)]
+def _field(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"' if _SPECIAL.search(text) else text
 
 
-def numbered(texts: Sequence[str]) -> list[Key]:
-    """Keys of the codes -1 (no name), 0, 1, ... of texts, plus one; every code is a group."""
-    seen: dict[str, int] = {}
-    keys: list[Key] = [(None, 0)]
-    for text in texts:
-        seen[text] = seen.get(text, NO_NAME) + 1
-        keys.append((text, seen[text]))
-    return keys
+def to_table(statistic: Statistic) -> Table:
+    """Return a statistic as a table for the other formats; keys are the headers nsys uses."""
+    from perfmodel.base.table import Column, Table
+
+    columns = tuple(
+        Column(header, header, "text" if digits is None else "float" if digits else "int",
+               digits=digits or None, wrap=False)
+        for header, digits in zip(statistic.headers, statistic.digits, strict=True)
+    )  # fmt: skip
+    return Table(statistic.name, columns, statistic.rows)
 
 
-def joined(name: str, parts: Sequence[Counted]) -> Counted:
-    """Put groups of equal keys together, in the order of the parts; empty groups are left out."""
-    used = dict.fromkeys(
-        key for part in parts for key, n in zip(part.keys, part.count.tolist(), strict=True) if n
-    )
-    keys = sorted(used, key=_ORDER.get(name, _by_bytes))
-    at = {key: i for i, key in enumerate(keys)}
-    tally, count = Tally(), np.zeros(len(keys), np.int64)
-    totals = {title: np.zeros(len(keys), np.int64) for part in parts for title in part.sums}
-    for part in parts:
-        recode = np.array([at.get(key, -1) for key in part.keys], np.int64)
-        mine = recode >= 0
-        tally.merge(part.tally, recode)
-        np.add.at(count, recode[mine], part.count[mine])
-        for title, values in part.sums.items():
-            np.add.at(totals[title], recode[mine], values[mine])
-    return Counted(tuple(keys), tally, count, totals)
-
-
-def _by_bytes(key: Key) -> tuple[Any, ...]:
-    """Order texts as SQLite's BINARY collation has it, NULL first."""
-    return tuple((v is not None, str(v or "").encode("utf-8", "surrogatepass")) for v in key)
-
-
-_ORDER: Final[Mapping[str, Callable[[Key], Any]]] = {
-    "cuda_api_sum": lambda _: 0,
-    "mpi_event_sum": lambda key: sorted(MPI_SOURCES).index(str(key[0])),
-}
-"""Groups of equal totals are listed by their texts, but for these."""
+def _cell(value: Any, digits: int | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.{digits}f}" if digits else str(value)
 
 
 def to_statistic(name: str, counted: Counted) -> Statistic:
@@ -228,3 +179,33 @@ def _figures(groups: Groups, g: int) -> tuple[Any, ...]:
         int(groups.maximum[g]),
         round_half_up(float(groups.stddev[g])),
     )
+
+
+def round_half_up(value: float, digits: int = 1) -> float:
+    """Round to one or more decimals, half away from zero, as SQLite before 3.43 does.
+
+    Nsight Systems 2024.2 rounds with it. It adds half a unit, and below about 4e12 also 3e-16 of
+    the value, in extended precision, and takes up to sixteen digits off the sum one by one, with
+    their rounding errors: so 1.25 gives 1.3, and so does the double just below it.
+
+    Source: `sqlite3_str_vappendf`, case etFLOAT, of SQLite 3.40.
+    """
+    if abs(value) > _WHOLE:
+        return value
+    left = np.longdouble(abs(value))
+    half = np.longdouble(0.5) / 10**digits
+    if digits + (math.frexp(value)[1] - 1) // 3 < _FINE:
+        half += left * np.longdouble(3e-16)
+    left += half
+    exponent = max(len(str(int(left))) - 1, 0)
+    left /= np.longdouble(10**exponent)
+    while left < 1:
+        left *= 10
+        exponent -= 1
+    wanted = exponent + 1 + digits
+    units = 0
+    for _ in range(min(wanted, _SIGNIFICANT)):
+        digit = int(left)
+        left = (left - digit) * 10
+        units = 10 * units + digit
+    return math.copysign(units * 10 ** max(wanted - _SIGNIFICANT, 0) / 10**digits, value)

@@ -1,0 +1,394 @@
+"""The summary reports of `nsys stats`, equal to Nsight Systems 2024.2.3 to the last digit.
+
+One pass over a report of any size gathers what its summaries are made of (`collect`); a report in
+memory is a stream of one chunk a kind of event (`compute`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+
+from perfmodel.base.arrays import Bool, Int8, Int32, Int64
+from perfmodel.base.errors import PerfmodelError, SchemaError
+from perfmodel.base.parallel import Engine, over_reports
+from perfmodel.readers import opened
+from perfmodel.readers.checks import unchanged
+from perfmodel.readers.codes import factorize
+from perfmodel.readers.nsys import OP_TABLES, Calls, EventStream, Ops, Progress, read_sqlite
+from perfmodel.readers.pages import Unsupported
+from perfmodel.readers.trace import (
+    COPY_KINDS,
+    GRAPH,
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    MPI_SOURCES,
+    NO_NAME,
+    NULL,
+    PUSH_POP,
+    STYLES,
+    Trace,
+    rows,
+)
+from perfmodel.timing.nesting import Nesting, nest
+from perfmodel.timing.nsys_stats.tables import Statistic, to_statistic
+from perfmodel.timing.nsys_stats.values import Counted, Counter, joined, named, numbered
+from perfmodel.timing.projection import Irregular, Projection, Projector, project
+
+Found = Mapping[str, Counted | PerfmodelError]
+"""What every summary is made of, or why it cannot be."""
+
+MEMORY_LABELS: Final = (*(f"[CUDA memcpy {k}]" for k in COPY_KINDS.values()), "[CUDA memset]")
+"""Copies by direction and memsets, as Nsight Systems names them."""
+
+_PROJECTED: Final = "nvtx_gpu_proj_sum"
+_RANGES: Final = "nvtx_pushpop_sum"
+_KERNELS: Final = "cuda_gpu_kern_sum"
+_TIMES: Final = "cuda_gpu_mem_time_sum"
+_SIZES: Final = "cuda_gpu_mem_size_sum"
+_CALLS: Final = "cuda_api_sum"
+_MPI: Final = "mpi_event_sum"
+
+
+class Needs(NamedTuple):
+    """What a summary is made of.
+
+    Attributes
+    ----------
+    parts : frozenset of str
+        Of a trace: see `perfmodel.readers.nsys.read_sqlite`.
+    events : str
+        In words.
+    traced : str
+        What `nsys profile --trace` must name to record them.
+    """
+
+    parts: frozenset[str]
+    events: str
+    traced: str
+
+
+REPORTS: Final = {
+    _PROJECTED: Needs(frozenset({"nvtx", "ops", "api"}), "NVTX ranges", "nvtx"),
+    _RANGES: Needs(frozenset({"nvtx"}), "NVTX push/pop ranges", "nvtx"),
+    _KERNELS: Needs(frozenset({"ops"}), "CUDA kernels", "cuda"),
+    _TIMES: Needs(frozenset({"ops", "op_details"}), "CUDA copies or memsets", "cuda"),
+    _SIZES: Needs(frozenset({"ops", "op_details"}), "CUDA copies or memsets", "cuda"),
+    _CALLS: Needs(frozenset({"api", "api_names"}), "CUDA API calls", "cuda"),
+    _MPI: Needs(frozenset({"mpi", "nvtx"}), "MPI calls", "mpi"),
+}
+"""Every summary report."""
+
+
+class AbsentError(SchemaError):
+    """A report holds no events of a summary: other reports' are all there are."""
+
+
+def compute(name: str, trace: Trace) -> Statistic:
+    """Compute one summary report of a trace.
+
+    Raises
+    ------
+    SchemaError
+        If there is no such summary, or the trace lacks its events.
+    """
+    if name not in REPORTS:
+        raise SchemaError(f"expected one of {', '.join(REPORTS)}; got {name!r}")
+    collector = _Collector([name], trace)
+    collector.add(_InMemory(trace), regular=False)
+    found = collector.found(lambda: trace)[name]
+    if isinstance(found, PerfmodelError):
+        raise found
+    return to_statistic(name, found)
+
+
+def collect(
+    path: Path,
+    names: Sequence[str],
+    progress: Progress = lambda _: None,
+    *,
+    source: Path | None = None,
+) -> Found:
+    """Gather what summary reports of one export are made of.
+
+    Parameters
+    ----------
+    path : Path
+    names : sequence of str
+        Of `REPORTS`.
+    progress : callable, optional
+        Called with the bytes of the file that were read since the call before.
+    source : Path, optional
+        What errors call the report.
+
+    Raises
+    ------
+    ReportError, SchemaError
+        If the file cannot be read; what it merely lacks is returned in place of a summary.
+    """
+    source = source or path
+    parts: frozenset[str] = frozenset().union(*(REPORTS[name].parts for name in names))
+    with opened(path) as file, unchanged(file, source):
+        for fast in (True, False):
+            read = partial(read_sqlite, file, fast=fast, source=source)
+            try:
+                collector = _Collector(names, read(parts=parts & {"nvtx", "mpi"}))
+                if {"api", "ops"} & parts:
+                    with EventStream(file, source, fast=fast, progress=progress) as stream:
+                        collector.add(stream, regular=True)
+                return collector.found(partial(read, parts=REPORTS[_PROJECTED].parts))
+            except Unsupported:  # found out late: SQLite reads it all again
+                continue
+    raise AssertionError("SQLite reads every table")
+
+
+def merged(names: Sequence[str], found: Sequence[Found]) -> Found:
+    """Put the same summaries of several reports together, in the reports' order.
+
+    What one report lacks others may have; what all lack, or one cannot give, is an error.
+    """
+    result: dict[str, Counted | PerfmodelError] = {}
+    for name in names:
+        parts = [f[name] for f in found]
+        have = [p for p in parts if isinstance(p, Counted)]
+        errors = [p for p in parts if isinstance(p, PerfmodelError)]
+        refused = [e for e in errors if not isinstance(e, AbsentError)]
+        result[name] = joined(name, have) if have and not refused else [*errors, *refused][-1]
+    return result
+
+
+def summarize_reports(
+    paths: Sequence[Path],
+    names: Sequence[str],
+    engine: Engine | None = None,
+    progress: Callable[[Path], object] = lambda _: None,
+) -> Found:
+    """Gather what summary reports of all exports together are made of.
+
+    Raises
+    ------
+    PerfmodelError
+        As `collect` and `perfmodel.base.parallel.over_reports`.
+    """
+    parts = over_reports(partial(_summarize, names=names), paths, engine or Engine(1), progress)
+    return merged(names, parts)
+
+
+def _summarize(path: Path, source: Path, *, names: Sequence[str]) -> Found:
+    return collect(path, names, source=source)
+
+
+class _Events(Protocol):
+    """API calls, then GPU operations, as `perfmodel.readers.nsys.EventStream` yields them."""
+
+    @property
+    def strings(self) -> tuple[str, ...]: ...
+    def calls(self, *, names: bool, joins: bool) -> Iterator[Calls]: ...
+    def ops(self, *, details: bool, joins: bool) -> Iterator[Ops]: ...
+
+
+class _InMemory:
+    """The events of a trace."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.strings, self._trace = trace.strings, trace
+
+    def calls(self, *, names: bool, joins: bool) -> Iterator[Calls]:
+        api = self._trace.api
+        tid = self._trace.threads[api.thread]
+        yield Calls(api.start_ns, api.end_ns, tid, api.correlation, api.name)
+
+    def ops(self, *, details: bool, joins: bool) -> Iterator[Ops]:
+        for kind, _ in OP_TABLES:
+            ops = rows(self._trace.ops, self._trace.ops.kind == kind)
+            pid = np.append(self._trace.processes, NULL)[ops.process]
+            yield Ops(kind, ops.start_ns, ops.end_ns, pid, ops.correlation, ops.name, ops.bytes,
+                      ops.copy_kind)  # fmt: skip
+
+
+class _Collector:
+    """Gathers the summaries of one report: of `trace` its ranges and MPI calls."""
+
+    def __init__(self, names: Sequence[str], trace: Trace) -> None:
+        self._names, self._trace = names, trace
+        self._found: dict[str, Counted | PerfmodelError] = {}
+        self._counters: dict[str, Counter] = {}
+        self._nesting: Nesting | None = None
+        self._projector: Projector | None = None
+        self._calls = self._ops = 0
+        for name, count in ((_RANGES, _count_ranges), (_MPI, _count_mpi)):
+            if name in names:
+                self._try(name, partial(count, trace))
+        if _PROJECTED in names and len(trace.ranges):
+            self._nesting = nest(trace.ranges, len(trace.threads))
+
+    def _try(self, name: str, count: Callable[[], Counted | None]) -> None:
+        try:
+            self._found[name] = count() or _absent(name, self._trace.source)
+        except PerfmodelError as error:
+            self._found[name] = error
+
+    def add(self, events: _Events, *, regular: bool) -> None:
+        """Add API calls and GPU operations; project ranges as they come, if all is `regular`."""
+        labels = [(label,) for label in MEMORY_LABELS]
+        for name, keys in (
+            (_CALLS, numbered), (_KERNELS, named), (_TIMES, None), (_SIZES, None)
+        ):  # fmt: skip
+            if name in self._names:
+                self._counters[name] = Counter(keys(events.strings) if keys else labels)
+        if regular and self._nesting is not None:
+            with suppress(Irregular):
+                self._projector = Projector(self._nesting, self._trace.threads)
+        projected = _PROJECTED in self._names
+        if projected or _CALLS in self._names:
+            joins = projected and regular
+            for calls in events.calls(names=_CALLS in self._names, joins=joins):
+                self._add_calls(calls)
+        details = bool({_TIMES, _SIZES} & {*self._names})
+        if projected or details or _KERNELS in self._names:
+            for ops in events.ops(details=details, joins=self._projector is not None):
+                self._add_ops(ops, details)
+
+    def _add_calls(self, calls: Calls) -> None:
+        self._calls += len(calls.start_ns)
+        self._count(_CALLS, calls.name + 1, calls.end_ns - calls.start_ns)
+        if self._projector is not None:
+            try:
+                self._projector.add_calls(*calls[:4])
+            except Irregular:
+                self._projector = None
+
+    def _add_ops(self, ops: Ops, details: bool) -> None:
+        spent = ops.end_ns - ops.start_ns
+        if ops.kind == KERNEL:
+            self._count(_KERNELS, ops.name + 1, spent)
+        if details:
+            chosen, labels = _memory_labels(ops.kind, ops.copy_kind)
+            self._count(_TIMES, labels, spent[chosen])
+            sizes = ops.bytes[chosen]
+            if (sizes == NULL).any() and _SIZES in self._names:
+                self._found[_SIZES] = SchemaError(
+                    f"{self._trace.source}: {_SIZES} expected sizes of copies and memsets; got "
+                    f"none; export the report again with: "
+                    f"nsys export -q true -t sqlite REPORT.nsys-rep"
+                )
+            self._count(_SIZES, labels, sizes)
+        if ops.kind != GRAPH:
+            self._ops += len(ops.start_ns)
+            if self._projector is not None:
+                self._projector.add_ops(ops.start_ns, ops.end_ns, ops.pid, ops.correlation)
+
+    def _count(self, name: str, codes: Int32 | Int64, values: Int64) -> None:
+        if name not in self._counters or name in self._found:
+            return
+        try:
+            self._counters[name].add(codes, values)
+        except PerfmodelError as error:
+            self._found[name] = error
+
+    def found(self, whole: Callable[[], Trace]) -> Found:
+        """Return the summaries; `whole` gives the trace of what is not projected in a stream."""
+        for name, counter in self._counters.items():
+            if name not in self._found:
+                self._try(name, partial(counter.counted, name))
+        if _PROJECTED in self._names:
+            self._try(_PROJECTED, partial(self._project, whole))
+        return {name: self._found[name] for name in self._names}
+
+    def _project(self, whole: Callable[[], Trace]) -> Counted | None:
+        source, trace, nesting = self._trace.source, self._trace, self._nesting
+        if nesting is None:
+            raise _absent(_PROJECTED, source)
+        if self._ops == 0 or self._calls == 0:
+            raise _absent(_PROJECTED, source, "CUDA operations and their API calls", "cuda")
+        if self._projector is not None:
+            projected, self._projector = self._projector.projection(), None  # which takes room
+        else:  # all rows at once, exact whatever they are
+            trace = whole()
+            if trace is not self._trace:  # its threads are numbered otherwise
+                nesting = nest(trace.ranges, len(trace.threads))
+            graphs = trace.ops.kind == GRAPH
+            ops = rows(trace.ops, ~graphs) if graphs.any() else trace.ops
+            projected = project(trace, nesting, ops)
+        return _count_projection(trace, nesting, projected, self._ops)
+
+
+def _count_ranges(trace: Trace) -> Counted | None:
+    """Host time of push/pop ranges; an open end counts as the last time of any NVTX event."""
+    ranges = trace.ranges
+    counter = Counter(named(trace.range_names))
+    chosen = np.flatnonzero(ranges.style == PUSH_POP)
+    end = ranges.end_ns[chosen]
+    last = trace.nvtx_last_ns if trace.nvtx_last_ns is not None else NULL
+    counter.add(ranges.name[chosen] + 1, np.where(end == NULL, last, end) - ranges.start_ns[chosen])
+    return counter.counted(_RANGES)
+
+
+def _count_mpi(trace: Trace) -> Counted | None:
+    """Host time of MPI calls by source and name; an open call counts, but has no time."""
+    mpi = trace.mpi
+    if trace.mpi_from_nvtx:
+        raise SchemaError(
+            f"{trace.source}: {_MPI} expected MPI tables; this export (Nsight Systems "
+            f"{trace.product_version}) keeps MPI calls as NVTX ranges: see {_RANGES}"
+        )
+    texts = numbered(trace.strings)
+    used, code = np.unique(mpi.source.astype(np.int64) * len(texts) + mpi.name + 1,
+                           return_inverse=True)  # fmt: skip
+    keys = [(MPI_SOURCES[u // len(texts)], *texts[u % len(texts)]) for u in used.tolist()]
+    counter = Counter(keys)
+    counter.add(code, mpi.end_ns - mpi.start_ns, mpi.end_ns != NULL)
+    return counter.counted(_MPI)
+
+
+def _count_projection(
+    trace: Trace, nesting: Nesting, found: Projection, ops: int
+) -> Counted | None:
+    """Group projected ranges by name and style; `ops` is the number of GPU operations."""
+    row = nesting.row[found.range]
+    name = trace.ranges.name[row]
+    chosen = name != NO_NAME
+    if not chosen.any():
+        raise AbsentError(
+            f"{trace.source}: {_PROJECTED} expected GPU operations launched inside a named "
+            f"range, on its thread; got {ops} operations, all launched elsewhere: annotate the "
+            f"code that launches them"
+        )
+    children = np.zeros(len(nesting), np.int64)
+    parent = nesting.parent[found.range]
+    np.add.at(children, parent[parent >= 0], 1)
+    at, row = found.range[chosen], row[chosen]
+    codes, used = factorize(trace.ranges.name[row].astype(np.int64) * 2 + trace.ranges.style[row])
+    keys = [(trace.range_names[u // 2], STYLES[u % 2]) for u in used.tolist()]
+    counter = Counter(keys, ("host", "ops", "level", "children"))
+    counter.add(
+        codes,
+        (found.end_ns - found.start_ns)[chosen],
+        host=nesting.end_ns[at] - nesting.start_ns[at],
+        ops=found.ops[chosen],
+        level=nesting.level[at].astype(np.int64),
+        children=children[at],
+    )
+    return counter.counted(_PROJECTED)
+
+
+def _memory_labels(kind: int, copy_kind: Int8) -> tuple[Bool, Int64]:
+    """Choose copies of known directions and memsets; return which, and their `MEMORY_LABELS`."""
+    if kind == MEMSET:
+        return np.ones(len(copy_kind), np.bool_), np.full(len(copy_kind), len(COPY_KINDS))
+    chosen = np.isin(copy_kind, list(COPY_KINDS)) & (kind == MEMCPY)
+    return chosen, copy_kind[chosen].astype(np.int64)
+
+
+def _absent(name: str, source: Path, events: str = "", traced: str = "") -> AbsentError:
+    """Return what is wrong with a report that has no events for a summary."""
+    return AbsentError(
+        f"{source}: {name} expected {events or REPORTS[name].events}; got none; "
+        f"collect them with: nsys profile --trace={traced or REPORTS[name].traced} ..."
+    )
