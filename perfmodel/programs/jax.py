@@ -11,11 +11,16 @@ import numpy as np
 from perfmodel.programs.program import Options
 from perfmodel.programs.unknown import UnknownProgram
 from perfmodel.readers.trace import GRAPH, Trace
+from perfmodel.timing.intervals import lengths
+from perfmodel.timing.nesting import innermost, nest
+from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
 from perfmodel.timing.run import Run
-from perfmodel.timing.steps import Steps, find_steps, relabel
+from perfmodel.timing.step_report import StepReport
+from perfmodel.timing.steps import Steps, find_steps, launched, relabel
 
 _DOMAIN: Final = "TSL"
 _MODULE: Final = re.compile(r"XlaModule:#(?:.*?,)?hlo_module=([^,#]+)")
+_NUMBER: Final = re.compile(r"[._]\d+$")
 _THUNK: Final = re.compile(r"Thunk:#(?:name=(?P<name>[^,#]*),)?hlo_op=(?P<op>[^,#]+)")
 
 
@@ -76,6 +81,65 @@ def hlo_operation(label: str) -> tuple[str, str] | None:
     return (match["name"] or "", match["op"]) if match else None
 
 
+def hlo_times(trace: Trace, steps: StepReport) -> OperatorTimes | None:
+    """GPU time of the HLO operations of every step, without FLOPs; None if no thunk launched any.
+
+    An operation belongs to the innermost thunk that was open on its thread when it was launched.
+
+    Parameters
+    ----------
+    trace : Trace
+        Whole, with all its ranges.
+    steps : StepReport
+        Of the same trace.
+    """
+    thunks = [hlo_operation(label) for label in trace.range_labels]
+    inside = steps.times.ops
+    found = launched(trace)
+    at = np.searchsorted(found.op, inside.op)
+    chosen = np.array([t is not None for t in thunks] + [False], np.bool_)[trace.ranges.name]
+    nesting = nest(trace.ranges, len(trace.threads), np.flatnonzero(chosen))
+    node = innermost(nesting, found.thread[at], found.at_ns[at], found.at_ns[at])
+    held = np.flatnonzero(node >= 0)
+    if len(held) == 0:
+        return None
+    names = trace.ranges.name[nesting.row[node[held]]]
+    keys = {int(name): _hlo_key(*(thunks[name] or ("", ""))) for name in np.unique(names)}
+    codes: dict[OperatorKey, int] = {}
+    for key in keys.values():
+        codes.setdefault(key, len(codes))
+    code = np.array([codes[keys[name]] for name in names.tolist()], np.int64)
+    op = inside.op[held]
+    number = steps.steps.number[inside.step[held]].astype(np.int64)
+    cells = np.column_stack([code, inside.lane[held], number])
+    rows, row = np.unique(cells, axis=0, return_inverse=True)
+    row = row.ravel()
+    calls = np.unique(np.column_stack([row, node[held]]), axis=0)[:, 0]
+    none = np.zeros(len(rows), np.int64)
+    return OperatorTimes(
+        keys=tuple(codes),
+        key=rows[:, 0],
+        lane=rows[:, 1],
+        step=rows[:, 2],
+        count=np.bincount(calls, minlength=len(rows)).astype(np.int64),
+        kernels=np.bincount(row, minlength=len(rows)).astype(np.int64),
+        flops=none,
+        read_bytes=none,
+        write_bytes=none,
+        gpu_ns=lengths(row, trace.ops.start_ns[op], trace.ops.end_ns[op], len(rows)),
+        lanes=len(steps.times.process),
+    )
+
+
+def _hlo_key(source: str, operation: str) -> OperatorKey:
+    """Operations of one kind: the HLO name without its number, by the phase of its source."""
+    name = _NUMBER.sub("", operation)
+    phase = "backward" if "transpose(" in source else "forward" if "jvp(" in source else ""
+    function = source.rpartition("/")[2]
+    shown = f"{name} ({function})" if function and function not in name else name
+    return OperatorKey(shown, phase, "", "", "", "", False, False)
+
+
 class JaxProgram(UnknownProgram):
     """See `perfmodel.programs.program.Program`."""
 
@@ -92,6 +156,10 @@ class JaxProgram(UnknownProgram):
     def find(self, trace: Trace, asked: str | None) -> Steps:
         """Find the steps in the program's own ranges, or in XLA's modules."""
         return find_module_steps(trace, asked)
+
+    def operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
+        """Return the times of HLO operations."""
+        return hlo_times(trace, steps)
 
     def warnings(self, run: Run) -> list[str]:
         """CUDA graphs that were recorded as a whole hide their kernels."""

@@ -67,7 +67,9 @@ def operators_text(work: StepWork) -> Table:
     """The operators with most GPU time, for the terminal."""
     shown = [row for row in work.operators if not row.communicates][:SHOWN]
     left = len(work.operators) - len(shown)
-    return Table.of("Operators of a median step (per rank)", shown, OPERATORS_TEXT, _notes(left))
+    columns = OPERATORS_TEXT if work.modelled else OPERATORS_TEXT[:5]
+    notes = _notes(left, counted=work.modelled > 0)
+    return Table.of("Operators of a median step (per rank)", shown, columns, notes)
 
 
 def operators(run: RunAnalysis) -> Table:
@@ -76,19 +78,25 @@ def operators(run: RunAnalysis) -> Table:
     return Table.of("Operators of a median step (per rank)", found, OPERATORS)
 
 
-def _notes(left: int) -> list[str]:
-    notes = [
-        "FLOPs of products (2 a multiply-add) and compulsory bytes: by formula from the recorded "
-        "sizes. Ceiling: least time by the unit's peak and HBM over the measured; more than 100 %: "
-        "from the cache",
-    ]
+def _notes(left: int, *, counted: bool) -> list[str]:
+    notes = (
+        []
+        if not counted
+        else [
+            "FLOPs of products (2 a multiply-add) and compulsory bytes: by formula from the recorded "
+            "sizes. Ceiling: least time by the unit's peak and HBM over the measured; more than 100 %: "
+            "from the cache",
+        ]
+    )
     if left > 0:
         notes.append(f"{left} more with --out or --format json")
     return notes
 
 
 def work_lines(work: StepWork) -> Iterator[str]:
-    """Say a step's work and utilization, a line each."""
+    """Say a step's work and utilization, a line each; nothing where no formula counts any."""
+    if not work.modelled:
+        return
     yield (
         f"work       {si(work.flops, 'FLOP', 4)} and {si(work.bytes, 'B')} per step and rank, from "
         f"the operators' sizes; formulas cover {100 * work.modelled:.1f} % of the computing time"
@@ -108,7 +116,7 @@ def work_document(run: RunAnalysis) -> dict[str, Any]:
     if work is None:
         return {"work": None, "operators": [], "operators_by_size": [], "mfu": None}
     return {
-        "work": {
+        "work": None if not work.modelled else {
             "flops_per_step": _whole(work.flops),
             "bytes_per_step": _whole(work.bytes),
             "from": work.source,

@@ -85,7 +85,7 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
             f"(from {run.identity.source})"
         )
     else:
-        known = "" if run.work else "; FLOPs unknown"
+        known = "" if run.work and run.work.modelled else "; FLOPs unknown"
         yield f"program    {run.program.name}{known}"
     if run.steps is not None and run.steps.unattributed > _LOST:
         yield (
