@@ -87,9 +87,10 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
     else:
         known = "" if run.work and run.work.modelled else "; FLOPs unknown"
         yield f"program    {run.program.name}{known}"
-    if run.steps is not None and run.steps.unattributed > _LOST:
+    found = run.steps if run.program.step_clock == "gpu" else None
+    if found is not None and found.unattributed > _LOST:
         yield (
-            f"attention  {percent(run.steps.unattributed, 1)} of the GPU time between the first "
+            f"attention  {percent(found.unattributed, 1)} of the GPU time between the first "
             f"and the last step belongs to no step"
         )
     batch = run.batch
@@ -103,8 +104,8 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
         f"batches    {batch.count} per rank, median {si(batch.median.value, 's', 4)} "
         f"[{si(batch.median.low, 's', 4)}, {si(batch.median.high, 's', 4)}]; {warm}"
     )
-    if run.steps is not None and run.program.step_clock == "gpu":
-        yield f"steps      {_how_found(run.steps)}"
+    if found is not None:
+        yield f"steps      {_how_found(found)}"
     lost = run.unattributed
     if lost["gpu_ops"]:
         outside = lost["without_launch"] + lost["outside_ranges"]
