@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfmodel.analysis.analyze import analyze as analyze_traces
 from perfmodel.analysis.compare.compare import LEAST, CompareOptions, Comparison, compare_traces
-from perfmodel.analysis.compare.effects import LAUNCH_NOISE
+from perfmodel.analysis.compare.series import LAUNCH_NOISE
 from perfmodel.analysis.result import Analysis, RunAnalysis
 from perfmodel.base.errors import WorkloadError
 from perfmodel.base.files import write_text

@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.errors import ModelError
-from perfmodel.models.allocators import UNIT_BYTES
 from perfmodel.models.spread import t_quantile
+from perfmodel.programs.mlp.memory import UNIT_BYTES
 
 _LEVEL: Final = 0.05
 

@@ -22,12 +22,12 @@ from benchmarks.predict.report import PAGE
 from benchmarks.predict.score import predict_rows
 from perfmodel.machines.measure.measurement import load
 from perfmodel.models.part import Observation
-from perfmodel.programs.mlp import microbenchmarks
+from perfmodel.programs.mlp import parts
 
 RESULT = folders.RESULTS / "predict_ablation.json"
 SCRIPT = "benchmarks.predict.ablation --document"
 PRODUCTS = "products"
-GROUPS = (PRODUCTS, *microbenchmarks.GROUPS)
+GROUPS = (PRODUCTS, *parts.GROUPS)
 PHASES = {
     "all-reduce": "NCCL", "MPI_Allreduce": "MPI", "cudaMemcpyDeviceToHost": "copy out",
     "cudaMemcpyHostToDevice": "copy back", "copying images host -> device": "images",
@@ -49,7 +49,7 @@ def errors(
     """Mean absolute errors by route and of the phases that microbenchmarks speak of."""
     chosen = copy(launches)
     chosen.alone = launches.alone if PRODUCTS in groups else None
-    chosen.micro = microbenchmarks.microbenchmarks(load(MACHINE), MACHINE.name, groups)
+    chosen.micro = parts.microbenchmarks(load(MACHINE), MACHINE.name, groups)
     rows = predict_rows(chosen.calibrated(training, resamples=0, left_out=0), training, unseen)
     known = [row for row in rows if row["predicted_s"] is not None]
     routes: dict[str, list[float]] = {}

@@ -18,7 +18,7 @@ from perfmodel.models.calibrate import calibrate
 from perfmodel.models.model import Model
 from perfmodel.models.part import Alone, Observation
 from perfmodel.models.terms import Microbenchmark
-from perfmodel.programs.mlp import microbenchmarks
+from perfmodel.programs.mlp import parts
 from perfmodel.programs.mlp.case import Case, mlp_case
 from perfmodel.programs.mlp.observe import observe
 from perfmodel.readers import read
@@ -73,8 +73,8 @@ class Launches:
         self.micro: tuple[Microbenchmark, ...] = ()
         if machine is not None:
             found = load(machine)
-            self.alone = microbenchmarks.gemms_alone(found, machine.name)
-            self.micro = microbenchmarks.microbenchmarks(found, machine.name)
+            self.alone = parts.gemms_alone(found, machine.name)
+            self.micro = parts.microbenchmarks(found, machine.name)
         cases: dict[str, Case] = {}
         for row in rows:
             if row["recorded"] and "parts" in row:

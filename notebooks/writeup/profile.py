@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from perfmodel.api import Report, Results
 from perfmodel.base.errors import SchemaError
-from perfmodel.programs.mlp.mlp_ranges import PEER
+from perfmodel.programs.mlp.settings import PEER
 from perfmodel.readers import read
 from perfmodel.timing.run import Run, time_run
-from perfmodel.timing.timeline import Bar, Lane, select
-from perfmodel.timing.timeline_window import median_batch, window_of
+from perfmodel.timing.timeline import Bar, Lane, median_batch, select, window_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,8 +19,8 @@ from perfmodel.models.model import Model
 from perfmodel.models.predict import predict
 from perfmodel.programs.mlp.case import Case, mlp_case
 from perfmodel.programs.mlp.changes import Change
-from perfmodel.programs.mlp.mlp import BATCH_RANGE
 from perfmodel.programs.mlp.observe import observe
+from perfmodel.programs.mlp.settings import BATCH_RANGE
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.readers.trace import Trace

@@ -13,7 +13,8 @@ from typing import Final, Literal
 from perfmodel.base.errors import SchemaError, WorkloadError
 from perfmodel.base.units import percent
 from perfmodel.machines.machine import Machine, datasheet, known
-from perfmodel.programs.mlp.mlp import BATCH_RANGE, as_its_kernels
+from perfmodel.programs.mlp.mlp import as_its_kernels
+from perfmodel.programs.mlp.settings import BATCH_RANGE
 from perfmodel.readers.ncu import Launch
 from perfmodel.workloads import Workload
 

@@ -83,7 +83,7 @@ class Launch:
     sizes : mapping of str to int
         Values of the workload's symbols but p; B is the batch of all ranks together.
     settings : mapping of str to str
-        Of `perfmodel.programs.mlp.case.SETTINGS`, those that the run tells.
+        Of `perfmodel.programs.mlp.settings.SETTINGS`, those that the run tells.
     seconds : array, shape (ranks, batches)
         Batches behind the warm-up; shape (1, epochs) from a record: means over epochs.
     split : Split or None

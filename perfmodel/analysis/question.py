@@ -14,7 +14,7 @@ from perfmodel.models.model import Model
 from perfmodel.models.predict import predict
 from perfmodel.programs.mlp.bounds import Evidence, Free, if_free, without
 from perfmodel.programs.mlp.case import Case, mlp_case
-from perfmodel.programs.mlp.mlp_ranges import COPY, D2H, GRAPH, H2D
+from perfmodel.programs.mlp.settings import COPY, D2H, GRAPH, H2D
 from perfmodel.programs.mlp.splits import (
     Crossing,
     Crossings,

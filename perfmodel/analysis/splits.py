@@ -9,7 +9,7 @@ from perfmodel.analysis.result import RangeRow, RunAnalysis
 from perfmodel.base.errors import ModelError, WorkloadError
 from perfmodel.machines.machine import Link
 from perfmodel.models.collectives import cost, fit_link
-from perfmodel.programs.mlp.mlp_ranges import COPY, D2H, H2D, REDUCE
+from perfmodel.programs.mlp.settings import COPY, D2H, H2D, REDUCE
 from perfmodel.programs.mlp.splits import (
     Crossings,
     Grid,

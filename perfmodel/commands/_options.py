@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from perfmodel.programs.mlp import SETTING_FLAGS, SWITCH_FLAGS
+from perfmodel.programs.mlp.settings import SETTING_FLAGS, SWITCH_FLAGS
 
 if TYPE_CHECKING:
     from perfmodel.base.parallel import Engine

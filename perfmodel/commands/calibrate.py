@@ -126,7 +126,7 @@ def _microbenchmarks(file: Path | None, machine: str) -> tuple[Any, Any]:
     """What a machine's measurement holds: GEMMs by shape, and evidence of other parts."""
     from perfmodel.base.errors import ModelError
     from perfmodel.machines.measure.measurement import load
-    from perfmodel.programs.mlp.microbenchmarks import gemms_alone, microbenchmarks
+    from perfmodel.programs.mlp.parts import gemms_alone, microbenchmarks
 
     if file is None:
         return None, ()

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from perfmodel.commands._options import COUNTING, WORKLOAD, flag, symbol_options, symbol_values
-from perfmodel.programs.mlp import LEADING_SETTING, LINKS
+from perfmodel.programs.mlp.settings import LEADING_SETTING, LINKS
 
 
 @click.command()
@@ -19,7 +19,7 @@ from perfmodel.programs.mlp import LEADING_SETTING, LINKS
     help="What the ranks of the built-in MLP share: the batch, or the hidden units.",
 )  # fmt: skip
 @click.option(
-    flag(LEADING_SETTING), "links", type=click.Choice(LINKS), default=LINKS[0],
+    flag(LEADING_SETTING), "links", type=click.Choice(list(LINKS)), default="host",
     show_default=True,
     help="What sums over the ranks: MPI between copies, MPI alone, NCCL, one kernel, nothing.",
 )  # fmt: skip

@@ -20,7 +20,7 @@ from perfmodel.commands._options import (
     trainer_switches,
 )
 from perfmodel.commands._output import emit, report_written, warn
-from perfmodel.programs.mlp import LEADING_SETTING
+from perfmodel.programs.mlp.settings import LEADING_SETTING
 
 
 @click.command()

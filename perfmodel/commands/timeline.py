@@ -49,8 +49,7 @@ def timeline(reports: tuple[Path, ...], **options: Any) -> None:
     REPORTS are those of one run. A picture shows the batch of median time behind the warm-up, a
     trace the whole report, unless --batch says which.
     """
-    from perfmodel.timing.timeline import select
-    from perfmodel.timing.timeline_window import clocks_differ, median_batch, window_of
+    from perfmodel.timing.timeline import clocks_differ, median_batch, select, window_of
 
     run = _run(reports, options["batch_range"])
     if clocks_differ(run):

@@ -15,8 +15,8 @@ from perfmodel.models.part import Clock as Side
 from perfmodel.programs.findings import Actions, Facts, Finding, general
 from perfmodel.programs.identify import Identity
 from perfmodel.programs.mlp.identify import identify, missing_values, precision
-from perfmodel.programs.mlp.mlp import BATCH_RANGE
 from perfmodel.programs.mlp.observe import AHEAD
+from perfmodel.programs.mlp.settings import BATCH_RANGE
 from perfmodel.programs.program import Options, StepClock
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.operator_times import OperatorTimes

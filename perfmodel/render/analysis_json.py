@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import perfmodel
 from perfmodel.analysis import sweeps
-from perfmodel.analysis.comparable import own_roof
 from perfmodel.analysis.result import Analysis, RunAnalysis
+from perfmodel.analysis.rows import own_roof
 from perfmodel.base.document import pick, plain
 from perfmodel.models.roofline import Point
 from perfmodel.render.operators import work_document

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from perfmodel.analysis.memory import MemoryUse
+from perfmodel.analysis.memory import MemoryUse, Timeline
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.programs.mlp.memory import SETTINGS
 from perfmodel.render.result import Result
-from perfmodel.timing.memory_live import Timeline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from perfmodel.analysis.comparable import comparable, machine_roof, own_roof
 from perfmodel.analysis.result import Analysis, RunAnalysis
+from perfmodel.analysis.rows import comparable, machine_roof, own_roof
 from perfmodel.base.document import to_json
 from perfmodel.base.errors import ModelError
 from perfmodel.base.files import staged_folder

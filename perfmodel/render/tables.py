@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from perfmodel.analysis.comparable import own_roof
 from perfmodel.analysis.rates import Rate, amounts
 from perfmodel.analysis.result import Analysis, RunAnalysis
+from perfmodel.analysis.rows import own_roof
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.timing.collectives import NCCL

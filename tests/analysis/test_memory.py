@@ -15,15 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.memory.model import fit_memory, held_out
-from perfmodel.analysis.memory import answer
+from perfmodel.analysis.memory import answer, timelines
 from perfmodel.base.document import plain
 from perfmodel.base.errors import ModelError, SchemaError
-from perfmodel.models.allocators import DevicePool, device_block, pinned_block
-from perfmodel.programs.mlp.memory import allocations, footprint, training
+from perfmodel.programs.mlp.memory import (
+    DevicePool,
+    allocations,
+    device_block,
+    footprint,
+    pinned_block,
+    training,
+)
 from perfmodel.readers import read
 from perfmodel.readers.memory import read_memory
 from perfmodel.render.memory import document
-from perfmodel.timing.memory_live import timelines
 from support.build_report import ReportBuilder
 from support.build_thread import MEMORY, Thread
 from support.build_training import Training, training_report

@@ -29,7 +29,7 @@ from perfmodel.machines.gpu_samples import (
     to_csv,
 )
 from perfmodel.programs.findings import idle_advice
-from perfmodel.programs.mlp.advice import IDLE_CAUSES, actions_of
+from perfmodel.programs.mlp.program import IDLE_CAUSES, actions_of
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.readers.metrics import read_metrics

@@ -25,9 +25,10 @@ from perfmodel.models.part import Observation
 from perfmodel.models.predict import predict
 from perfmodel.models.terms import Term
 from perfmodel.programs.mlp.bounds import GROUPS, Evidence, draws, if_free, least, without
-from perfmodel.programs.mlp.case import SETTINGS, Case, mlp_case
+from perfmodel.programs.mlp.case import Case, mlp_case
 from perfmodel.programs.mlp.changes import CHANGES, offers
 from perfmodel.programs.mlp.observe import observe
+from perfmodel.programs.mlp.settings import SETTINGS
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.timing.run import Run, time_run

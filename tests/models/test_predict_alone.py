@@ -15,9 +15,8 @@ from perfmodel.models.model import load, save
 from perfmodel.models.part import Alone, Observation, interpolate
 from perfmodel.models.predict import predict
 from perfmodel.programs.mlp.case import mlp_case
-from perfmodel.programs.mlp.microbenchmarks import gemms_alone
 from perfmodel.programs.mlp.observe import observe
-from perfmodel.programs.mlp.parts import knows, mlp_parts, part_alone
+from perfmodel.programs.mlp.parts import gemms_alone, knows, mlp_parts, part_alone
 from perfmodel.readers import read
 from perfmodel.timing.run import time_run
 from support.folders import ROOT

@@ -17,9 +17,8 @@ from perfmodel.models.part import Observation
 from perfmodel.models.predict import predict
 from perfmodel.models.terms import Microbenchmark, fit_term
 from perfmodel.programs.mlp.case import mlp_case
-from perfmodel.programs.mlp.microbenchmarks import GROUPS, microbenchmarks
 from perfmodel.programs.mlp.observe import observe
-from perfmodel.programs.mlp.parts import mlp_parts, slowest
+from perfmodel.programs.mlp.parts import GROUPS, microbenchmarks, mlp_parts, slowest
 from support.cli import fails
 from support.folders import ROOT
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from perfmodel.machines.machine import Machine
 from perfmodel.programs.findings import Facts, Finding, GemmTime, ranked
-from perfmodel.programs.mlp.advice import advise
+from perfmodel.programs.mlp.program import advise
 from perfmodel.timing.collectives import CollectiveGroup, Waiting
 from perfmodel.timing.copies import CopyGroup
 from perfmodel.timing.samples import Estimate

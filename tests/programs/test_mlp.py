@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import WorkloadError
-from perfmodel.programs.mlp.mlp import BATCH_RANGE, DOCUMENT_GEMMS, PHASES, mlp
+from perfmodel.programs.mlp.mlp import DOCUMENT_GEMMS, PHASES, mlp
+from perfmodel.programs.mlp.settings import BATCH_RANGE
 from perfmodel.workloads import Counts, Workload
 
 DOCUMENT = {"D": 784, "H": 512, "C": 10, "B": 3000, "p": 2, "b": 4}

@@ -10,7 +10,7 @@ import pytest
 from test_findings import QUIET, STAGED, copy, only, reduce, titles
 
 from perfmodel.programs.findings import DeviceReduce, Facts, GemmTime
-from perfmodel.programs.mlp.advice import actions_of
+from perfmodel.programs.mlp.program import actions_of
 from perfmodel.timing.collectives import Waiting
 
 TRAINER = {

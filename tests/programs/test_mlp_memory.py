@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfmodel.models.allocators import device_block
-from perfmodel.programs.mlp.case import SETTINGS as CHOICES
-from perfmodel.programs.mlp.memory import SETTINGS, Allocation, allocations, training
+from perfmodel.programs.mlp.memory import SETTINGS, Allocation, allocations, device_block, training
+from perfmodel.programs.mlp.settings import SETTINGS as CHOICES
 from trainer import config
 from trainer.backends.numpy import NumpyBackend
 from trainer.config import Config

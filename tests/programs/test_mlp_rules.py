@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from perfmodel.programs.mlp import case
-from perfmodel.programs.mlp.case import SETTINGS, mlp_case
+from perfmodel.programs.mlp.case import mlp_case
 from perfmodel.programs.mlp.memory import needed_bytes, too_large
+from perfmodel.programs.mlp.settings import SETTINGS
 from support.cli import fails, perfmodel, succeeds
 from trainer import config
 from trainer.config import Config

@@ -9,7 +9,7 @@ import pytest
 
 from perfmodel.base.errors import WorkloadError
 from perfmodel.programs.mlp.mlp import as_it_ran, mlp
-from perfmodel.programs.mlp.mlp_ranges import COPY, GRAPH, NCCL, PEER
+from perfmodel.programs.mlp.settings import COPY, GRAPH, NCCL, PEER
 from perfmodel.workloads import Counts, Workload
 
 DOCUMENT = {"D": 784, "H": 512, "C": 10, "B": 3000, "p": 2, "b": 4}

@@ -13,8 +13,7 @@ from test_timeline import PROFILES, REPORTS, run_of
 from perfmodel.render.perfetto import to_json
 from perfmodel.timing.projection import join_launches
 from perfmodel.timing.run import Run
-from perfmodel.timing.timeline import GPU, select
-from perfmodel.timing.timeline_window import window_of
+from perfmodel.timing.timeline import GPU, select, window_of
 from support.cli import evil_report, succeeds
 
 Event = dict[str, Any]

@@ -21,8 +21,17 @@ from perfmodel.render.plot.timeline import fitting
 from perfmodel.render.plot.timeline import timeline as draw
 from perfmodel.timing.run import Run, batch_seconds, time_run
 from perfmodel.timing.samples import count_warmup
-from perfmodel.timing.timeline import GPU, Bar, Lane, apart, select
-from perfmodel.timing.timeline_window import Window, clocks_differ, median_batch, window_of
+from perfmodel.timing.timeline import (
+    GPU,
+    Bar,
+    Lane,
+    Window,
+    apart,
+    clocks_differ,
+    median_batch,
+    select,
+    window_of,
+)
 from support.build_report import ReportBuilder
 from support.build_training import Training, training_report
 from support.cli import EVIL, evil_report, fails, harmless, perfmodel, succeeds

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfmodel.analysis.comparable import comparable, machine_roof
 from perfmodel.analysis.result import RangeRow, RunAnalysis
+from perfmodel.analysis.rows import comparable, machine_roof
 from perfmodel.readers import read
 from perfmodel.render import summary, tables
 from perfmodel.render.analysis_json import analysis_document

@@ -11,26 +11,24 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from perfmodel.analysis.compare.effects import (
-    ENOUGH,
-    LAUNCH_NOISE,
-    SCALES,
-    Effect,
-    Median,
-    effect,
-    holm,
-    median,
-)
 from perfmodel.analysis.compare.series import (
     COLLECTIVES,
+    ENOUGH,
     GPU_BUSY,
     GPU_IDLE,
     GRAPHS,
     GROUPS,
+    LAUNCH_NOISE,
+    SCALES,
+    Effect,
     Group,
     Key,
     Launch,
+    Median,
+    effect,
+    holm,
     launch_of,
+    median,
 )
 from perfmodel.analysis.runs import time_runs
 from perfmodel.base.errors import ReportError, WorkloadError

@@ -17,8 +17,8 @@ import numpy as np
 from perfmodel.base.arrays import Floats
 from perfmodel.machines.machine import Machine
 from perfmodel.models.part import BETWEEN, Observation, Part
-from perfmodel.programs.mlp.case import GEMMS, Case
-from perfmodel.programs.mlp.mlp_ranges import D2H, H2D, REDUCE
+from perfmodel.programs.mlp.case import Case
+from perfmodel.programs.mlp.settings import D2H, GEMMS, H2D, REDUCE
 from perfmodel.timing.collectives import CollectiveGroup
 from perfmodel.timing.run import Run, batch_seconds
 from perfmodel.timing.samples import bootstrap_medians, tabulate

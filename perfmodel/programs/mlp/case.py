@@ -1,17 +1,14 @@
-"""A run of the trainer: its sizes and settings, from a mark or flags, and what it refuses.
-
-perfmodel and the trainer do not import each other; tests/programs/test_mlp_rules.py compares the
-tables and the words with the trainer's own.
-"""
+"""A run of the trainer: its sizes and settings, from a mark or flags, and what it refuses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 from perfmodel.base.errors import WorkloadError
 from perfmodel.models.part import Alone, Part, Route
+from perfmodel.programs.mlp.settings import GEMMS, ON_DEVICE, SETTINGS, TRANSPORTS, Transport
 from perfmodel.workloads.work import Symbol
 
 _T = TypeVar("_T")
@@ -26,93 +23,6 @@ SIZES: Final = {
     "p": "ranks",
     "b": "bytes per element",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Transport:
-    """How gradients are summed over the ranks.
-
-    Attributes
-    ----------
-    links : {'host', 'mpi', 'nccl', 'peer', 'none'}
-        Ranges and formulas that a batch has (`perfmodel.programs.mlp.mlp`).
-    buffers : {'pageable', 'pinned', 'device'}
-        Memory of the buffers that are summed.
-    messages : int
-        All-reduces of a data-parallel batch.
-    overlaps : bool
-        Whether it has a non-blocking form.
-    """
-
-    links: Literal["host", "mpi", "nccl", "peer", "none"]
-    buffers: Literal["pageable", "pinned", "device"]
-    messages: int = 4
-    overlaps: bool = False
-
-    @property
-    def by_host(self) -> bool:
-        """Whether MPI sums in host memory, which a CUDA graph cannot call."""
-        return self.links == "host"
-
-
-TRANSPORTS: Final[Mapping[str, Transport]] = {
-    "host": Transport("host", "pageable", overlaps=True),
-    "pinned": Transport("host", "pinned", overlaps=True),
-    "host-flat": Transport("host", "pinned", 1, overlaps=True),
-    "chunked": Transport("host", "pinned", 1, overlaps=True),
-    "cuda-aware": Transport("mpi", "device"),
-    "nccl": Transport("nccl", "device", overlaps=True),
-    "peer": Transport("peer", "device"),
-    "none": Transport("none", "device", 0),
-}
-BY_THE_HOST: Final = tuple(name for name, t in TRANSPORTS.items() if t.by_host)
-ON_DEVICE: Final = tuple(n for n, t in TRANSPORTS.items() if t.links not in ("host", "mpi"))
-"""Transports that the host only queues, and a CUDA graph holds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gemm:
-    """Kernels of the GEMMs.
-
-    Attributes
-    ----------
-    maths : tuple of str
-        How they multiply float32: values of --math.
-    cublas : tuple of str
-        Values of --math of which cuBLAS multiplies the large GEMMs.
-    """
-
-    maths: tuple[str, ...] = ("ieee",)
-    cublas: tuple[str, ...] = ()
-
-
-GEMMS: Final[Mapping[str, Gemm]] = {
-    "cublas": Gemm(("ieee", "tf32"), ("ieee", "tf32")),
-    "naive": Gemm(),
-    "tiled": Gemm(),
-    "register": Gemm(),
-    "hierarchical": Gemm(("ieee", "tf32", "tf32x3")),
-    "thin": Gemm(("ieee", "tf32"), ("ieee", "tf32")),
-    "fused": Gemm(("ieee", "tf32", "tf32x3"), ("tf32",)),
-}
-DATA_ON: Final[Mapping[str, str]] = {
-    "host": "pageable", "pinned": "pinned", "prefetch": "prefetch", "device": "",
-}  # fmt: skip
-"""Where images are, and the memory that every batch copies them from."""
-
-SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
-    "transport": tuple(TRANSPORTS),
-    "data_on": tuple(DATA_ON),
-    "gemm": tuple(GEMMS),
-    "math": ("ieee", "tf32", "tf32x3"),
-    "parallel": ("data", "model"),
-    "graph": ("no", "yes"),
-    "overlap": ("no", "yes"),
-    "sync": ("no", "yes"),
-    "backend": ("cupy", "numpy"),
-}
-"""Settings of the trainer that change what a batch costs; the first value is the default."""
-
 TRAIN_IMAGES: Final = 60_000
 """Images of MNIST's training set: what an epoch is, unless said otherwise."""
 

@@ -24,7 +24,7 @@ class Change:
     name, change, removes : str
         Its rung, what is changed, and which term of the batch that removes, as docs/ladder.md says.
     sets : mapping of str to str
-        Settings (`perfmodel.programs.mlp.case.SETTINGS`) and their new values.
+        Settings (`perfmodel.programs.mlp.settings.SETTINGS`) and their new values.
     replaces : mapping of str to tuple of str
         By setting, the values that the new one is a step from; others stay as they are.
     needs : mapping of str to tuple of str

@@ -10,7 +10,7 @@ import numpy as np
 
 from perfmodel.base.units import DTYPE_BYTES
 from perfmodel.programs.identify import Identity, read_mark
-from perfmodel.programs.mlp.case import ON_DEVICE
+from perfmodel.programs.mlp.settings import ON_DEVICE
 from perfmodel.readers.trace import MEMCPY, MPI_SOURCES, NULL
 from perfmodel.timing.run import Run
 from perfmodel.workloads.work import LARGEST

@@ -6,27 +6,28 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal, get_args
 
 from perfmodel.base.errors import WorkloadError
-from perfmodel.programs.mlp.case import TRANSPORTS
-from perfmodel.programs.mlp.mlp_ranges import (
+from perfmodel.programs.mlp.settings import (
+    BATCH_RANGE,
     COPY,
+    D2H,
     GRAPH,
+    H2D,
+    LINKS,
     NCCL,
     PEER,
-    Rows,
-    all_rows,
-    fuse,
-    graph_of,
-    reduced_by,
+    REDUCE,
+    TRANSPORTS,
+    Links,
 )
 from perfmodel.workloads.expression import Expression
 from perfmodel.workloads.work import Symbol, Work, Workload
 
 Counting = Literal["document", "full"]
 Parallel = Literal["data", "model"]
-Transport = Literal["host", "mpi", "nccl", "peer", "none"]
 Fused = Literal["no", "products", "all"]
+Rows = dict[str, dict[str, str]]
+"""Formulas by range and key (`perfmodel.workloads.work.KEYS`)."""
 
-BATCH_RANGE: Final = "batch iteration"
 SYMBOLS: Final = (
     Symbol("D", "input size", "elements per image"),
     Symbol("H", "hidden size", "units"),
@@ -54,7 +55,7 @@ def mlp(
     counting: Counting = "full",
     parallel: Parallel = "data",
     *,
-    transport: Transport = "host",
+    transport: Links = "host",
     copies_images: bool = True,
     fused: Fused = "no",
     graph: bool = False,
@@ -103,7 +104,7 @@ def mlp(
     for found, known in (
         (counting, get_args(Counting)),
         (parallel, get_args(Parallel)),
-        (transport, get_args(Transport)),
+        (transport, get_args(Links)),
         (fused, get_args(Fused)),
     ):
         if found not in known:
@@ -151,7 +152,7 @@ def as_it_ran(workload: Workload, config: Mapping[str, Any]) -> Workload:
         return workload
     on_gpu = config.get("backend") != "numpy"
     row = TRANSPORTS.get(str(config.get("transport")))
-    transport: Transport = row.links if row is not None else "host"
+    transport: Links = row.links if row is not None else "host"
     fused: Fused = "no"
     if on_gpu and config.get("gemm") == "fused":  # cuBLAS, which multiplies TF32, has no sigmoid
         fused = "products" if config.get("math") == "tf32" else "all"
@@ -178,7 +179,7 @@ def as_its_kernels(kernels: Mapping[str, Collection[str]]) -> Workload:
     return mlp(fused="all" if _GEMM_WITH_SIGMOID in first else "products")
 
 
-def _rows(counting: Counting, parallel: Parallel, transport: Transport, fused: Fused) -> Rows:
+def _rows(counting: Counting, parallel: Parallel, transport: Links, fused: Fused) -> Rows:
     """Formulas by range, as `counting` counts them."""
     hidden, batch = ("H", "Bp") if parallel == "data" else ("Hp", "B")
     message = "n" if parallel == "data" else "m"
@@ -196,7 +197,7 @@ def _as_the_document_counts(rows: Rows, m: str) -> None:
         if name not in DOCUMENT_GEMMS:
             row.pop("flops", None)
     del rows[COPY]["pci"]
-    rows["MPI_Allreduce"]["mpi"] = rows[NCCL]["peer"] = f"4*(p - 1)/p*{m}*b"
+    rows[REDUCE]["mpi"] = rows[NCCL]["peer"] = f"4*(p - 1)/p*{m}*b"
     rows[PEER]["peer"] = f"2*(p - 1)*{m}*b"
 
 
@@ -218,3 +219,114 @@ def _model_parallel() -> tuple[Symbol, ...]:
 def _derive(name: str, formula: str, meaning: str, unit: str, label: str = "") -> Symbol:
     definition = Expression.parse(formula, [symbol.name for symbol in SYMBOLS])
     return Symbol(name, meaning, unit, label=label, definition=definition)
+
+
+def all_rows(h: str, k: str, m: str) -> Rows:
+    """Count everything, for h hidden units and k images per rank and m elements all-reduced.
+
+    Elementwise work as the trainer fuses it, in FLOPs per element: bias 1 and sigmoid 4 (negate,
+    exp, add, divide) in one pass; bias 1, softmax 5 (maximum, subtract, exp, add, divide) and
+    output gradient 2 (subtract, scale) in one pass; hidden gradient da1 a1 (1 - a1) 3; sums over
+    the batch for b2 and b1 1 each; update W - rate (dW + lambda W) 4, without lambda for biases 2.
+    The kernel of 'peer' adds the p parts of every element itself, and writes and reads the other
+    ranks' p - 1 in its own memory.
+    """
+    step = f"2*n + 2*{h}*(D + C)"  # W - rate (dW + lambda W), b - rate db
+    return {
+        COPY: _copied(f"b*(D + C)*{k}"),  # pixels, one-hot labels
+        "forward": {  # bias and sigmoid; bias, softmax and output gradient
+            "flops": f"5*{h}*{k} + 8*C*{k}",
+            "dram": f"b*(2*{h}*{k} + {h} + 3*C*{k} + C)",
+        },
+        "forward GEMM 1": {  # W1 x
+            "flops": f"2*D*{h}*{k}",
+            "dram": f"b*(D*{h} + D*{k} + {h}*{k})",
+        },
+        "forward GEMM 2": {  # W2 a1
+            "flops": f"2*{h}*C*{k}",
+            "dram": f"b*({h}*C + {h}*{k} + C*{k})",
+        },
+        "backward": {  # hidden gradient; sums for b2 and b1
+            "flops": f"4*{h}*{k} + C*{k}",
+            "dram": f"b*(4*{h}*{k} + {h} + C*{k} + C)",
+        },
+        "backward GEMM 1": {  # W2^T dz2
+            "flops": f"2*{h}*C*{k}",
+            "dram": f"b*({h}*C + C*{k} + {h}*{k})",
+        },
+        "backward GEMM 2": {  # dz2 a1^T
+            "flops": f"2*{h}*C*{k}",
+            "dram": f"b*(C*{k} + {h}*{k} + {h}*C)",
+        },
+        "backward GEMM 3": {  # dz1 x^T
+            "flops": f"2*D*{h}*{k}",
+            "dram": f"b*({h}*{k} + D*{k} + D*{h})",
+        },
+        D2H: _copied(f"{m}*b"),
+        REDUCE: {  # a ring, one direction
+            "flops": f"(p - 1)/p*{m}",
+            "mpi": f"2*(p - 1)/p*{m}*b",
+            "mpi_message": f"{m}*b",
+        },
+        H2D: _copied(f"{m}*b"),
+        NCCL: {
+            "flops": f"(p - 1)/p*{m}",
+            "peer": f"2*(p - 1)/p*{m}*b",
+            "peer_message": f"{m}*b",
+        },
+        "step": {"flops": step, "dram": "3*n*b"},
+        PEER: {
+            "flops": f"(p - 1)*{m} + {step}",
+            "dram": f"3*n*b + 2*(p - 1)*{m}*b",
+            "peer": f"(p - 1)*{m}*b",
+            "peer_message": f"{m}*b",
+        },
+    }
+
+
+def fuse(rows: Rows, h: str, k: str, *, sigmoid: bool) -> None:
+    """Put the small products into the kernels beside them, as ``--gemm fused`` does.
+
+    `forward` then holds the output layer (W2 a1, softmax, dz2), 'backward GEMM 1' all that reads
+    dz2. Every matrix is read and written once per kernel. With `sigmoid` the first product adds
+    the bias and applies the sigmoid before it writes a1.
+    """
+    forward, first, backward = rows["forward"], rows["forward GEMM 1"], rows["backward GEMM 1"]
+    forward["dram"] = f"b*({h}*C + {h}*{k} + 2*C*{k} + C)"
+    if sigmoid:
+        first["dram"] += f" + b*{h}"
+    else:
+        forward["dram"] += f" + b*(2*{h}*{k} + {h})"
+    if sigmoid and "flops" in forward:
+        forward["flops"] = f"8*C*{k}"
+        first["flops"] += f" + 5*{h}*{k}"
+    _add(forward, rows.pop("forward GEMM 2"), "flops")
+    _add(backward, rows.pop("backward GEMM 2"), "flops")
+    _add(backward, rows["backward"], "flops")
+    backward["dram"] = f"b*(2*{h}*C + 2*{h}*{k} + C*{k} + {h} + C)"
+    rows["backward"] = {}
+
+
+def reduced_by(rows: Rows, links: Links) -> Rows:
+    """Keep the ranges that a run with these links has, in their order."""
+    gone = {name for names in LINKS.values() for name in names} - set(LINKS[links])
+    return {name: row for name, row in rows.items() if name not in gone}
+
+
+def graph_of(rows: Rows) -> Rows:
+    """Add all ranges up in the one that replays them."""
+    whole: dict[str, str] = {}
+    for row in rows.values():
+        for key in row:
+            _add(whole, row, key)
+    return {GRAPH: whole}
+
+
+def _add(row: dict[str, str], other: dict[str, str], key: str) -> None:
+    row[key] = " + ".join(d[key] for d in (row, other) if key in d)
+    if not row[key]:
+        del row[key]
+
+
+def _copied(size: str) -> dict[str, str]:
+    return {"pci": size, "pci_message": size}

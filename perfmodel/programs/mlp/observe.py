@@ -15,7 +15,7 @@ from perfmodel.models.part import BETWEEN, DERIVED, Observation
 from perfmodel.programs.identify import read_mark
 from perfmodel.programs.mlp.case import MLP, Case, from_mark
 from perfmodel.programs.mlp.identify import identify
-from perfmodel.programs.mlp.mlp_ranges import COPY, D2H, GRAPH, H2D, NCCL, PEER, REDUCE
+from perfmodel.programs.mlp.settings import COPY, D2H, GRAPH, H2D, NCCL, PEER, REDUCE
 from perfmodel.readers.trace import KERNEL, MEMCPY, NULL
 from perfmodel.timing.cuda_graphs import kernel_seconds, traced_as_a_whole
 from perfmodel.timing.run import Run, batch_seconds

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from perfmodel.analysis.comparable import machine_roof
 from perfmodel.analysis.rates import Rate
 from perfmodel.analysis.result import RangeRow, RunAnalysis
+from perfmodel.analysis.rows import machine_roof
 from perfmodel.analysis.warnings import lacking
 from perfmodel.analysis.whatif import WhatIf
 from perfmodel.base.table import Column, Table

@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from perfmodel.analysis.comparable import comparable, machine_roof
 from perfmodel.analysis.result import Analysis, RunAnalysis
+from perfmodel.analysis.rows import comparable, machine_roof
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.escape import printable
 from perfmodel.base.table import Column, Table
@@ -16,8 +16,15 @@ from perfmodel.render import outputs
 from perfmodel.render.html.blocks import Block, Notice, Picture, cut, grid
 from perfmodel.render.html.svg import inline
 from perfmodel.timing.run import Run
-from perfmodel.timing.timeline import Bar, Lane, select
-from perfmodel.timing.timeline_window import Window, clocks_differ, median_batch, window_of
+from perfmodel.timing.timeline import (
+    Bar,
+    Lane,
+    Window,
+    clocks_differ,
+    median_batch,
+    select,
+    window_of,
+)
 
 _MOST_BARS: Final = 3000
 _MOST_RANKS: Final = 8

@@ -1,0 +1,135 @@
+"""Ranges, transports and other settings of the trainer, and the flags that choose them.
+
+perfmodel and the trainer do not import each other; tests/programs/test_mlp_rules.py compares the
+tables and the words with the trainer's own. A transport is added here: a row of `TRANSPORTS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+BATCH_RANGE: Final = "batch iteration"
+COPY: Final = "copying images host -> device"
+NCCL: Final = "ncclAllReduce"
+PEER: Final = "peer all-reduce and step"
+GRAPH: Final = "CUDA graph"
+D2H: Final = "cudaMemcpyDeviceToHost"
+H2D: Final = "cudaMemcpyHostToDevice"
+REDUCE: Final = "MPI_Allreduce"
+
+Links = Literal["host", "mpi", "nccl", "peer", "none"]
+"""What sums over the ranks: MPI between copies, MPI alone, NCCL, one kernel, nothing."""
+LINKS: Final[Mapping[Links, tuple[str, ...]]] = {
+    "host": (D2H, REDUCE, H2D, "step"),
+    "mpi": (REDUCE, "step"),
+    "nccl": (NCCL, "step"),
+    "peer": (PEER,),
+    "none": ("step",),
+}
+"""Ranges of a batch that differ by them, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """How gradients are summed over the ranks.
+
+    Attributes
+    ----------
+    links : {'host', 'mpi', 'nccl', 'peer', 'none'}
+        Ranges and formulas that a batch has.
+    buffers : {'pageable', 'pinned', 'device'}
+        Memory of the buffers that are summed.
+    messages : int
+        All-reduces of a data-parallel batch.
+    overlaps : bool
+        Whether it has a non-blocking form.
+    """
+
+    links: Links
+    buffers: Literal["pageable", "pinned", "device"]
+    messages: int = 4
+    overlaps: bool = False
+
+    @property
+    def by_host(self) -> bool:
+        """Whether MPI sums in host memory, which a CUDA graph cannot call."""
+        return self.links == "host"
+
+
+TRANSPORTS: Final[Mapping[str, Transport]] = {
+    "host": Transport("host", "pageable", overlaps=True),
+    "pinned": Transport("host", "pinned", overlaps=True),
+    "host-flat": Transport("host", "pinned", 1, overlaps=True),
+    "chunked": Transport("host", "pinned", 1, overlaps=True),
+    "cuda-aware": Transport("mpi", "device"),
+    "nccl": Transport("nccl", "device", overlaps=True),
+    "peer": Transport("peer", "device"),
+    "none": Transport("none", "device", 0),
+}
+BY_THE_HOST: Final = tuple(name for name, t in TRANSPORTS.items() if t.by_host)
+ON_DEVICE: Final = tuple(n for n, t in TRANSPORTS.items() if t.links not in ("host", "mpi"))
+"""Transports that the host only queues, and a CUDA graph holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """Kernels of the GEMMs.
+
+    Attributes
+    ----------
+    maths : tuple of str
+        How they multiply float32: values of --math.
+    cublas : tuple of str
+        Values of --math of which cuBLAS multiplies the large GEMMs.
+    """
+
+    maths: tuple[str, ...] = ("ieee",)
+    cublas: tuple[str, ...] = ()
+
+
+GEMMS: Final[Mapping[str, Gemm]] = {
+    "cublas": Gemm(("ieee", "tf32"), ("ieee", "tf32")),
+    "naive": Gemm(),
+    "tiled": Gemm(),
+    "register": Gemm(),
+    "hierarchical": Gemm(("ieee", "tf32", "tf32x3")),
+    "thin": Gemm(("ieee", "tf32"), ("ieee", "tf32")),
+    "fused": Gemm(("ieee", "tf32", "tf32x3"), ("tf32",)),
+}
+DATA_ON: Final[Mapping[str, str]] = {
+    "host": "pageable", "pinned": "pinned", "prefetch": "prefetch", "device": "",
+}  # fmt: skip
+"""Where images are, and the memory that every batch copies them from."""
+
+SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "transport": tuple(TRANSPORTS),
+    "data_on": tuple(DATA_ON),
+    "gemm": tuple(GEMMS),
+    "math": ("ieee", "tf32", "tf32x3"),
+    "parallel": ("data", "model"),
+    "graph": ("no", "yes"),
+    "overlap": ("no", "yes"),
+    "sync": ("no", "yes"),
+    "backend": ("cupy", "numpy"),
+}
+"""Settings of the trainer that change what a batch costs; the first value is the default."""
+
+
+SETTING_FLAGS: Final = {
+    "transport": ("NAME", "host, pinned, host-flat, nccl, peer ..."),
+    "data_on": ("WHERE", "host, pinned, prefetch or device."),
+    "gemm": ("KERNEL", "cublas, thin, fused, ..."),
+    "math": ("HOW", "ieee, tf32 or tf32x3."),
+    "parallel": ("WHAT", "data or model."),
+}
+"""Settings of the trainer that commands take: by name, what stands for the value, and its help."""
+SWITCH_FLAGS: Final = {
+    "graph": "The step as a CUDA graph.",
+    "overlap": "Sum gradients while others are computed.",
+    "sync": "The assignment's barriers and synchronizations.",
+}
+"""Settings that are on or off: by name, the help."""
+LEADING_SETTING: Final = "transport"
+"""The setting that a configuration is called by."""
