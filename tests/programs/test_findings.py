@@ -87,7 +87,7 @@ def test_the_gpu_waits_for_the_host() -> None:
     assert found.saving_s == pytest.approx(350e-6)
     for said in (
         "400 µs",
-        "40%",
+        "40 %",
         "250 µs",
         "30 GPU operations",
         "15 synchronizing calls",
@@ -204,7 +204,7 @@ def test_products_below_their_ceiling() -> None:
         GemmTime("at its ceiling", 100e-6, 1.2e9, 95e-6),
     ]
     found = find(replace(QUIET, gemms=gemms))
-    assert [f.title for f in found] == ["forward GEMM 1 runs at 18% of its ceiling"]
+    assert [f.title for f in found] == ["forward GEMM 1 runs at 18 % of its ceiling"]
     assert found[0].saving_s == pytest.approx(82e-6)
 
 
