@@ -21,6 +21,11 @@ _UNITS: Final = {
 }  # fmt: skip
 """Units of a GPU as a table calls them; TC are tensor cores."""
 
+_COUNTED: Final = (
+    "FLOPs of products (2 a multiply-add) and compulsory bytes: by formula from the recorded "
+    "sizes. Ceiling: least time by the unit's peak and HBM over the measured; more than 100 %: "
+    "from the cache"
+)
 _NAME: Final = Column("name", "Operator", wrap=False, of=lambda r: r.name.removeprefix("aten::"))
 _PHASE: Final = Column("phase", "Phase")
 _COUNT: Final = Column("count", "Calls", "float", digits=0)
@@ -79,15 +84,7 @@ def operators(run: RunAnalysis) -> Table:
 
 
 def _notes(left: int, *, counted: bool) -> list[str]:
-    notes = (
-        []
-        if not counted
-        else [
-            "FLOPs of products (2 a multiply-add) and compulsory bytes: by formula from the recorded "
-            "sizes. Ceiling: least time by the unit's peak and HBM over the measured; more than 100 %: "
-            "from the cache",
-        ]
-    )
+    notes = [_COUNTED] if counted else []
     if left > 0:
         notes.append(f"{left} more with --out or --format json")
     return notes
