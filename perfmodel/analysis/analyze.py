@@ -16,7 +16,7 @@ from perfmodel.analysis.rates import counted, fit_rates, fit_roofline, product_r
 from perfmodel.analysis.result import Analysis, BatchSummary, RangeRow, RankRow, RunAnalysis
 from perfmodel.analysis.rows import check_bytes, check_model, kernel_rows, points, range_rows
 from perfmodel.analysis.runs import distinct_reports, runs_of, time_one
-from perfmodel.analysis.steps import RankStep, StepBreakdown, break_down
+from perfmodel.analysis.steps import RankStep, StepBreakdown, break_down, on_step_clock
 from perfmodel.analysis.warnings import (
     check_collection,
     check_ranges,
@@ -29,7 +29,7 @@ from perfmodel.base.errors import ModelError, PerfmodelError, SchemaError, Workl
 from perfmodel.base.parallel import Engine, all_failed, attempt_reports
 from perfmodel.machines import machine as machines
 from perfmodel.machines.machine import Machine
-from perfmodel.programs import program_named, program_of
+from perfmodel.programs import program_of_run
 from perfmodel.programs.findings import DeviceReduce, Facts, GemmTime, ranked
 from perfmodel.programs.identify import Identity
 from perfmodel.programs.program import Options, Program
@@ -181,7 +181,7 @@ def analyze_run(run: Run, options: Options, notes: Sequence[str] = ()) -> RunAna
         If no batch is left after the warm-up.
     """
     given = {name: Symbol(name).check(value) for name, value in options.values.items()}
-    program = program_named(run.program) or program_of(run.traces, options)
+    program = program_of_run(run, options)
     identity, warnings = program.identify(run, given)
     warnings += notes
     workload = program.workload(identity, options)
@@ -336,25 +336,6 @@ def _nccl_waiting(steps: StepBreakdown) -> Waiting | None:
     waits = [r.waiting_s for r in steps.ranks if r.waiting_s is not None]
     seconds = [r.communication_s for r in steps.ranks]
     return Waiting(seconds, waits if len(waits) == len(seconds) else None)
-
-
-def on_step_clock(
-    everything: Sequence[PathTimes], run: Run, steps: StepBreakdown
-) -> tuple[PathTimes, ...]:
-    """Time the batches from their first GPU operation to the next one's, where there is a GPU."""
-    row_of = {rank.rank: i for i, rank in reversed([*enumerate(steps.ranks)])}
-    found = []
-    for one in everything:
-        if one.label != run.batch_label:
-            found.append(one)
-            continue
-        seconds = np.full_like(one.seconds["host"], np.nan)
-        width = min(seconds.shape[1], steps.seconds.shape[1])
-        for i, rank in enumerate(run.ranks):
-            if rank in row_of:
-                seconds[i, :width] = steps.seconds[row_of[rank], :width]
-        found.append(replace(one, seconds={**one.seconds, "host": seconds}))
-    return tuple(found)
 
 
 def _excluded(

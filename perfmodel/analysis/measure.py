@@ -132,7 +132,9 @@ def launches_of(
 
 def _launch(found: RunAnalysis) -> Launch:
     run = found.measured
-    if found.batch.queued_s is None:
+    if found.steps is not None and found.program.step_clock == "gpu":
+        seconds = found.steps.seconds
+    elif found.batch.queued_s is None:
         head = head_of(run, tabulate(run.range_times, run.ranks, run.batch_label))
         seconds = head.seconds["host"]
     else:

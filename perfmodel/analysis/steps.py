@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -13,6 +13,8 @@ from perfmodel.readers.trace import NULL
 from perfmodel.timing.collectives import CollectiveGroup
 from perfmodel.timing.idle_causes import CAUSES, IdleGaps
 from perfmodel.timing.nccl import match_kernels, nccl_groups
+from perfmodel.timing.run import Run
+from perfmodel.timing.samples import PathTimes
 from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.step_times import StepTimes
 from perfmodel.timing.steps import FoundBy
@@ -372,3 +374,22 @@ def _kernels(reports: Sequence[StepReport], window: slice) -> tuple[KernelTime, 
         )
         for name, category in top[:_TOP_KERNELS]
     )
+
+
+def on_step_clock(
+    everything: Sequence[PathTimes], run: Run, steps: StepBreakdown
+) -> tuple[PathTimes, ...]:
+    """Time the batches from their first GPU operation to the next one's, where there is a GPU."""
+    row_of = {rank.rank: i for i, rank in reversed([*enumerate(steps.ranks)])}
+    found = []
+    for one in everything:
+        if one.label != run.batch_label:
+            found.append(one)
+            continue
+        seconds = np.full_like(one.seconds["host"], np.nan)
+        width = min(seconds.shape[1], steps.seconds.shape[1])
+        for i, rank in enumerate(run.ranks):
+            if rank in row_of:
+                seconds[i, :width] = steps.seconds[row_of[rank], :width]
+        found.append(replace(one, seconds={**one.seconds, "host": seconds}))
+    return tuple(found)

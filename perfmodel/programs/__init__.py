@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perfmodel.programs.program import Options, Program
+    from perfmodel.programs.program import Options, Program, StepClock
     from perfmodel.readers.trace import Trace
+    from perfmodel.timing.run import Run
 
 
 def programs() -> tuple[Program, ...]:
@@ -30,6 +31,14 @@ def program_of(traces: Sequence[Trace], options: Options) -> Program:
     return next(p for p in known if p is known[-1] or any(p.recognizes(t, options) for t in traces))
 
 
-def program_named(name: str) -> Program | None:
-    """Return the program of a name, None if there is none."""
-    return next((program for program in programs() if program.name == name), None)
+def program_of_run(run: Run, options: Options) -> Program:
+    """Return the program that recognized the reports when the run was measured."""
+    named = (program for program in programs() if program.name == run.program)
+    return next(named, None) or program_of(run.traces, options)
+
+
+def clock_of(run: Run) -> StepClock:
+    """Return what times a step of a run: its range on the host, or the GPU."""
+    from perfmodel.programs.program import Options
+
+    return program_of_run(run, Options()).step_clock

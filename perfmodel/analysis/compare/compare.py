@@ -32,7 +32,7 @@ from perfmodel.analysis.compare.series import (
 )
 from perfmodel.analysis.runs import time_runs
 from perfmodel.base.errors import ReportError, WorkloadError
-from perfmodel.programs import program_of
+from perfmodel.programs import program_of_run
 from perfmodel.programs.identify import MARK_KEY, Identity
 from perfmodel.programs.mlp.identify import MARK_SYMBOLS
 from perfmodel.programs.program import Options
@@ -485,7 +485,7 @@ def _side(
     """Take the series of one side's launches; `done` as of `launch_of`."""
     warnings, launches, told = [], [], []
     for run, pace in runs:
-        identity, said = program_of(run.traces, Options()).identify(run, {})
+        identity, said = program_of_run(run, Options()).identify(run, {})
         launches.append(launch_of(run, warmup, pace=pace, done=done))
         told.append(settings(identity, run.traces))
         warnings += said

@@ -9,9 +9,11 @@ from typing import Final, Literal
 
 import numpy as np
 
+from perfmodel.analysis.steps import break_down, on_step_clock
 from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.models.spread import t_quantile, t_two_sided
+from perfmodel.programs import clock_of
 from perfmodel.programs.mlp.settings import GRAPH as GRAPH_RANGE
 from perfmodel.readers.trace import COPY_KINDS, GRAPH, KERNEL, MEMCPY, MEMORY_KINDS, Trace
 from perfmodel.timing.async_batches import AsyncBatches, head_of, time_async, until_done
@@ -377,11 +379,16 @@ def launch_of(
     """
     measured = tabulate(run.range_times, run.ranks, run.batch_label)
     pace = pace or time_async(run, measured)
-    if pace.queues if done is None else done:
-        measured = until_done(run, measured, pace)
+    by_gpu = clock_of(run) == "gpu" and bool(run.steps)
+    if by_gpu:
+        steps = break_down(run.steps, warmup=warmup)
+        measured, first = on_step_clock(measured, run, steps), steps.warmup
+    else:
+        if pace.queues if done is None else done:
+            measured = until_done(run, measured, pace)
+        first = _warmup(run, measured) if warmup is None else warmup
     head = head_of(run, measured)
     whole = head.seconds["host"]
-    first = _warmup(run, measured) if warmup is None else warmup
     left = int(np.isfinite(_slowest(whole[:, first:])).sum())
     if left < 2:
         raise SchemaError(
@@ -402,7 +409,8 @@ def launch_of(
     kept = {k: s for k, s in found.items() if np.isfinite(s.seconds).any()}
     gpus = frozenset(g.uuid for t in run.traces for g in t.gpus if g.uuid)
     recorded = frozenset(_recorded(run))
-    return Launch(run.label, first, len(run.ranks), gpus, recorded, kept, pace.queues)
+    queues = pace.queues and not by_gpu
+    return Launch(run.label, first, len(run.ranks), gpus, recorded, kept, queues)
 
 
 def _warmup(run: Run, measured: tuple[PathTimes, ...]) -> int:
