@@ -1,4 +1,4 @@
-"""Refreshes what pages show of commands: README.md of `make demo`, cli.md of `--help`, pictures.
+"""Refreshes what pages show of commands: demo.md of `make demo`, cli.md of `--help`, pictures.
 
     python docs/refresh.py
 
@@ -47,14 +47,14 @@ def demo(out: Path) -> str:
     return analyze(out, REPORT)
 
 
-def shown(readme: str) -> str:
-    """Return the text that a README shows as the output of `make demo`."""
-    return readme.partition(BEGIN)[2].partition(END)[0]
+def shown(page: str) -> str:
+    """Return the text that a page shows as the output of `make demo`."""
+    return page.partition(BEGIN)[2].partition(END)[0]
 
 
 def main() -> None:
     """Write the outputs into their pages and the pictures into docs/images."""
-    readme, images = ROOT / "README.md", ROOT / "docs" / "images"
+    page, images = ROOT / "docs" / "demo.md", ROOT / "docs" / "images"
     cli_reference.PAGE.write_text(cli_reference.reference(), encoding="utf-8")
     architecture.PICTURE.write_text(architecture.draw(), encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
@@ -73,9 +73,9 @@ def main() -> None:
         shutil.copy(out / "whatif.png", images / "whatif.png")
     run("timeline", REPORT, "-o", str(images / "timeline.png"))
     run("counters", *COUNTERS, "--roofline", str(images / "counters.png"))
-    before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
-    readme.write_text(before + BEGIN + text + END + after, encoding="utf-8")
+    page.write_text(before + BEGIN + text + END + after, encoding="utf-8")
 
 
 if __name__ == "__main__":
