@@ -184,7 +184,7 @@ def test_what_the_architecture_says_to_extend_is_there() -> None:
         "perfmodel/workloads/networks.py": "_MAKERS",
         "perfmodel/cli.py": "COMMANDS",
         "perfmodel/programs/__init__.py": "programs()",
-        "perfmodel/timing/nsys_stats/stats.py": "REPORTS",
+        "perfmodel/timing/nsys_stats/collect.py": "REPORTS",
         "perfmodel/machines/measure/measurement.py": "class Found",
         "perfmodel/machines/measure/measure.py": "class Part",
         "perfmodel/machines/doctor/check.py": "class Probe",
