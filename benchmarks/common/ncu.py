@@ -1,4 +1,4 @@
-"""Runs Nsight Compute, leaving out metrics that the GPU or this ncu does not know."""
+"""Runs Nsight Compute, leaving out metrics that the GPU or this ncu does not know; sums them up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from benchmarks.common import folders
 
 
 class Failed(Exception):
-    """ncu or its program failed, or took too long; holds the end of what they said."""
+    """ncu or its program failed, or took too long: the end of what they said, and all printed."""
+
+    def __init__(self, why: str, printed: str = "") -> None:
+        super().__init__(why)
+        self.printed = printed
 
 
 def collect(
@@ -33,7 +37,7 @@ def collect(
             return printed, wanted
         unknown = [m for m in wanted if m in said and "ailed to find metric" in said]
         if not unknown or len(unknown) == len(wanted):
-            raise Failed(f"{' '.join(command)}\n{said[-3000:]}")
+            raise Failed(f"{' '.join(command)}\n{said[-3000:]}", printed)
         print(f"ncu does not know {', '.join(unknown)}: left out", file=sys.stderr, flush=True)
         wanted = [m for m in wanted if m not in unknown]
 

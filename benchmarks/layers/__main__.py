@@ -6,7 +6,7 @@
 
 Every part replaces only its own part of benchmarks/results/layers.json; one network that fails, or
 does not fit into the time, is named there and leaves the others. Networks are perfmodel's lists of
-layers as torch modules (`layers_nets.py`), NCHW, cudnn.benchmark off, synthetic images on the GPU.
+layers as torch modules (`common.torch_nets`), NCHW, cudnn.benchmark off, synthetic images.
 
     theory     parameters and FLOPs as torch counts them, on the meta device
     time       medians of repeats without a profiler:
@@ -37,7 +37,7 @@ FORWARD: Final = ("whole", "events", "synchronized", "alone", "graph")
 
 def theory(args: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> None:
     """Count every network."""
-    from benchmarks.layers.nets import counted
+    from benchmarks.common.torch_nets import counted
 
     for name in NETWORKS:
         keep({"net": name, **counted(network(name))})

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from benchmarks.common.torch_device import Device, set_tf32
-from benchmarks.layers.nets import Network
+from benchmarks.common.torch_nets import Network
 from perfmodel.workloads.layers import Net
 
 BURST_S: Final = 2e-3
@@ -66,7 +66,7 @@ class Bench(Device):
         return {"total_s": statistics.median(device), "host_s": statistics.median(host)}
 
     def _whole(self, images: torch.Tensor, repeats: int) -> dict[str, Any]:
-        return self.range_times(lambda: self.module(images), repeats)
+        return self.repeated(lambda: self.module(images), repeats)
 
     def _graph(self, images: torch.Tensor, repeats: int) -> dict[str, Any]:
         if not self.cuda:
@@ -75,7 +75,7 @@ class Bench(Device):
         with torch.cuda.graph(graph):
             self.module(images)
         graph.replay()
-        return self.range_times(graph.replay, repeats)
+        return self.repeated(graph.replay, repeats)
 
     def _events(self, images: torch.Tensor, repeats: int) -> dict[str, Any]:
         rounds = []
@@ -116,14 +116,14 @@ class Bench(Device):
         def run(_: int, layer: nn.Module, inputs: Any) -> Any:
             output = layer(*inputs)  # an activation in place may be repeated, too
             self.synchronize()
-            once = self.range_times(lambda: layer(*inputs), 2)["total_s"]
+            once = self.repeated(lambda: layer(*inputs), 2)["total_s"]
             count = max(1, min(30, int(BURST_S / max(once, 1e-6))))
 
             def burst() -> None:
                 for _ in range(count):
                     layer(*inputs)
 
-            taken.append(self.range_times(burst, 3)["total_s"] / count)
+            taken.append(self.repeated(burst, 3)["total_s"] / count)
             return output
 
         self.module(images, run)

@@ -105,18 +105,12 @@ def fitted(
     except PerfmodelError as error:
         print(f"no fit of {y} over {x} {labels}: {error}", file=sys.stderr)
         return None
-    tested = held_out(model, [r[x] for r in there], [r[y] for r in there])
     return {
         **labels, "x": x, "y": y, "fitted_on": len(here),
         "constant_bytes": model.constant_bytes, "constant_half_bytes": model.constant_half,
         "slope": model.slope_bytes, "slope_half": model.slope_half,
         "residual_bytes": model.residual_bytes,
-        "held_out": [
-            {"x": t.x, "measured_bytes": t.measured_bytes, "predicted_bytes": t.predicted_bytes,
-             "low_bytes": t.low_bytes, "high_bytes": t.high_bytes,
-             "relative_error": t.relative_error, "covered": t.covered}
-            for t in tested
-        ],
+        "held_out": held_out(model, [r[x] for r in there], [r[y] for r in there]),
     }  # fmt: skip
 
 

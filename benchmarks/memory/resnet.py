@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from benchmarks.common.torch_device import saved
-from benchmarks.resnet.nets import make
+from benchmarks.common.torch_nets import Network
+from perfmodel.workloads.networks import resnet
 
 NETS = ("resnet18", "resnet50")
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -33,7 +34,7 @@ class Training:
 
     def __init__(self, net: str, autocast: bool, device: torch.device) -> None:
         self.device, self.autocast = device, autocast
-        self.net = make(net).to(device)
+        self.net = Network(resnet(net)).to(device)
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3, momentum=0.9)
 
     def data(self, batch: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -34,7 +34,6 @@ import signal
 import socket
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -43,7 +42,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.common import folders, results
-from benchmarks.common.results import run_parts
+from benchmarks.common.ncu import Failed, collect
+from benchmarks.common.processes import module
 
 RESULTS: Final = folders.RESULTS / "resnet.json"
 NETS: Final = ("resnet18", "resnet50")
@@ -75,17 +75,8 @@ def plans(part: str, tiny: bool) -> list[Plan]:
     # The first cell of a process is its cold one: the study's ten images.
     every = ("--batches", "10", "2", *batches[2:], "--maths", *maths)
     # Trying every algorithm takes 10 s (ResNet-18) to 25 s a math.
-    large = (
-        "--batches",
-        "128",
-        "--maths",
-        "tf32",
-        "bf16",
-        "--rounds",
-        "5",
-        "--autotune",
-        "--channels-last",
-    )
+    large = ("--batches", "128", "--maths", "tf32", "bf16", "--rounds", "5", "--autotune")
+    large += ("--channels-last",)
     # A step is hundreds of kernels, each run once per pass: the study's ten images, nothing more.
     study = ("--batches", "10", "--maths", "fp32", "tf32")
     found = {
@@ -152,10 +143,8 @@ def run(commands: Sequence[Sequence[str]], envs: Sequence[dict[str, str]], limit
 
 def worker(part: str, plan: Plan, rows: Path) -> list[str]:
     """Return the command of one process."""
-    return [
-        sys.executable, "-m", "benchmarks.resnet.worker", "--part", kind(part),
-        "--net", plan.net, "--seconds", str(plan.seconds), "--rows", str(rows), *plan.flags,
-    ]  # fmt: skip
+    words = ("--part", kind(part), "--net", plan.net, "--seconds", plan.seconds, "--rows", rows)
+    return module("resnet.worker", *words, *plan.flags)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -167,46 +156,8 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def known_metrics(ncu: str) -> tuple[list[str], list[str]]:
-    """Return those of METRICS that ncu lists for this GPU, and all that count tensor operations."""
-    try:
-        done = subprocess.run([ncu, "--query-metrics"], capture_output=True, text=True, timeout=60)
-    except FileNotFoundError:
-        raise SystemExit(
-            f"--part counters: expected Nsight Compute; got no {ncu!r}; give --ncu PATH, or leave "
-            "this part out"
-        ) from None
-    except (OSError, subprocess.TimeoutExpired) as problem:
-        print(f"ncu --query-metrics: {problem}", flush=True)
-        return list(METRICS), []
-    names = {line.split()[0] for line in done.stdout.splitlines() if "__" in line}
-    tensor = sorted(n for n in names if "ops_path_tensor" in n)
-    if METRICS[0].split(".")[0] not in names:
-        return list(METRICS), tensor
-    known = [m for m in METRICS if m.split(".")[0] in names]
-    print(f"ncu does not list {sorted(set(METRICS) - set(known)) or 'nothing'}", flush=True)
-    return known, tensor
-
-
-def profiled(ncu: str, metrics: Sequence[str], log: Path, command: list[str]) -> list[str]:
-    """Return `command` under ncu: only between cudaProfilerStart and Stop, clocks as they are."""
-    return [
-        ncu, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
-        "--cache-control", "all", "--replay-mode", "kernel", "--profile-from-start", "off",
-        "--log-file", str(log), "--metrics", ",".join(metrics), *command,
-    ]  # fmt: skip
-
-
-def refused(log: Path, metrics: Sequence[str]) -> list[str]:
-    """Return the metrics that are left where ncu did not know some, else nothing."""
-    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    left = [m for m in metrics if m not in text]
-    return left if "ailed to find metric" in text and len(left) < len(metrics) else []
-
-
-def keep(log: Path, path: Path) -> int:
+def keep(text: str, path: Path) -> int:
     """Write the needed columns of ncu's table, xz-compressed; return the number of kernels."""
-    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     head = text.find('"ID"')
     if head < 0:
         print(f"ncu gave no table: {text[-1500:]}", flush=True)
@@ -222,32 +173,44 @@ def keep(log: Path, path: Path) -> int:
     return len(rows) - 1
 
 
+def count(ncu: str, command: list[str], limit_s: float) -> tuple[str, list[str], str]:
+    """Run under ncu between cudaProfilerStart and Stop, clocks as they are.
+
+    Returns what was printed, the metrics that are known, and '' or what went wrong.
+    """
+    words = [
+        ncu, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
+        "--cache-control", "all", "--replay-mode", "kernel", "--profile-from-start", "off",
+    ]  # fmt: skip
+    try:
+        return (*collect(words, command, METRICS, limit_s), "")
+    except FileNotFoundError:
+        raise SystemExit(
+            f"--part counters: expected Nsight Compute; got no {ncu!r}; give --ncu PATH, or leave "
+            "this part out"
+        ) from None
+    except Failed as problem:
+        return problem.printed, list(METRICS), str(problem)
+
+
 def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:
     """Run a part; return its rows, how it went, and what it ran with."""
     began, rows, problems = time.monotonic(), [], []
-    more: dict[str, Any] = {}
-    if part == "counters":
-        metrics, more["tensor_metrics"] = known_metrics(args.ncu)
-        more |= {"metrics": metrics, "tables": {}}
+    more: dict[str, Any] = {"tables": {}} if part == "counters" else {}
     with tempfile.TemporaryDirectory() as folder:
         for plan in plans(part, args.tiny):
-            path, log = Path(folder) / f"{plan.net}.jsonl", Path(folder) / f"{plan.net}.csv"
-            command = worker(part, plan, path)
+            path = Path(folder) / f"{plan.net}.jsonl"
+            command, limit_s = worker(part, plan, path), plan.seconds + GRACE_S
             print(f"== {part} {plan.net} ({time.monotonic() - began:.0f} s)", flush=True)
             if part == "counters":
-                plain, command = command, profiled(args.ncu, more["metrics"], log, command)
-            ranks = ranks_of(part)
-            limit_s = plan.seconds + GRACE_S
-            problems.append(run([command] * ranks, environments(ranks), limit_s))
-            if part == "counters" and (known := refused(log, more["metrics"])):
-                more["metrics"] = known
-                path.unlink(missing_ok=True)
-                command = profiled(args.ncu, known, log, plain)
-                problems.append(run([command], [{}], limit_s))
-            rows += read_rows(path)
-            if part == "counters":
+                text, more["metrics"], problem = count(args.ncu, command, limit_s)
                 table = args.out.with_name(f"{args.out.stem}_ncu_{plan.net}.csv.xz")
-                more["tables"][plan.net] = {"file": table.name, "kernels": keep(log, table)}
+                more["tables"][plan.net] = {"file": table.name, "kernels": keep(text, table)}
+            else:
+                envs = environments(ranks_of(part))
+                problem = run([command] * len(envs), envs, limit_s)
+            problems.append(problem)
+            rows += read_rows(path)
     about = next((r["about"] for r in rows if "about" in r), {})
     measured = [r for r in rows if "about" not in r]
     return {
@@ -304,11 +267,11 @@ def main() -> None:
     add("--ncu", default=shutil.which("ncu") or "ncu")
     add("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
-    run_parts(args.part, args.out, lambda part: part_of(part, args))
+    results.run_parts(args.part, args.out, lambda part: part_of(part, args))
     if args.document:
-        from benchmarks.resnet import report as resnet_report
+        from benchmarks.resnet import report
 
-        resnet_report.write(args.out)
+        report.write(args.out)
 
 
 if __name__ == "__main__":

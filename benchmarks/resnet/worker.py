@@ -8,27 +8,130 @@ phases are NVTX ranges; between them stand CUDA events (time, ddp) or a kernel c
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import json
 import os
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import nn
 
-from benchmarks.common.torch_device import Device, saved
-from benchmarks.resnet.nets import make
-from benchmarks.resnet.step import PHASES, Cell, Clock, Training, named, nothing
+from benchmarks.common.torch_device import Device, saved, set_tf32
+from benchmarks.common.torch_nets import Network, counted
+from perfmodel.workloads.networks import resnet
 
 WARM_UP: Final = 3
 SMALL: Final = 32  # images up to which a step is short, so that a sample is more of them
 BEGAN: Final = time.monotonic()
+PHASES: Final = ("forward", "backward", "step")
+HALF: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+# --- a step
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One configuration: `batch` images per GPU; `mode` is 'alone' or 'ddp'."""
+
+    net: str
+    batch: int
+    math: str
+    mode: str = "alone"
+
+
+class Training:
+    """A network, its optimizer and images on a device.
+
+    Parameters
+    ----------
+    math : {'fp32', 'tf32', 'bf16', 'fp16'}
+        Of a cell: IEEE fp32 on CUDA cores, TF32 products, or autocast (weights stay fp32); fp16
+        with a gradient scaler, as usual.
+    """
+
+    def __init__(self, net: nn.Module, most: int, image: int, device: Device) -> None:
+        self.net, self.on, self.device = net, device, device.device
+        self.optimizer = torch.optim.SGD(net.parameters(), 1e-3, momentum=0.9, weight_decay=1e-4)
+        generator = torch.Generator(self.device).manual_seed(0)
+        shape = (most, 3, image, image)
+        self.images = torch.randn(shape, device=self.device, generator=generator)
+        self.labels = torch.randint(1000, (most,), device=self.device, generator=generator)
+        self.scaler = torch.amp.GradScaler(self.device.type, init_scale=256.0)
+
+    def step(self, batch: int, math: str, mark: Callable[[], None]) -> None:
+        """Train on the first `batch` images; `mark` is called before, between and after phases."""
+        set_tf32(math == "tf32")
+        x, y = self.images[:batch], self.labels[:batch]
+        if self.channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        scaler = self.scaler if math == "fp16" else None
+        mark()
+        with named("forward", self.device):
+            self.optimizer.zero_grad(set_to_none=True)
+            half = HALF.get(math)
+            with torch.autocast(self.device.type, dtype=half, enabled=half is not None):
+                loss = nn.functional.cross_entropy(self.net(x), y)
+        mark()
+        with named("backward", self.device):
+            (scaler.scale(loss) if scaler else loss).backward()
+        mark()
+        with named("step", self.device):
+            if scaler:
+                scaler.step(self.optimizer)
+                scaler.update()
+            else:
+                self.optimizer.step()
+        mark()
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether the network's weights are NHWC; then images are, too."""
+        first = next(self.net.parameters())
+        return not first.is_contiguous()
+
+
+@contextlib.contextmanager
+def named(name: str, device: torch.device) -> Iterator[None]:
+    """NVTX range, where there is a GPU."""
+    if device.type != "cuda":
+        yield
+        return
+    with torch.cuda.nvtx.range(name):
+        yield
+
+
+def nothing() -> None:
+    """Mark of a step that is not measured."""
+
+
+class Clock:
+    """Marks of steps, one before, between and after their phases."""
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._marks = device, list[Any]()
+
+    def __call__(self) -> None:
+        """Note now."""
+        self._marks.append(self._device.mark())
+
+    def steps(self) -> list[list[float]]:
+        """Return the seconds of every phase of every step; the device must be idle."""
+        every = len(PHASES) + 1
+        steps = [self._marks[at : at + every] for at in range(0, len(self._marks), every)]
+        return [[self._device.between(a, b) for a, b in pairwise(marks)] for marks in steps]
+
+    def whole(self) -> float:
+        """Return the seconds from the first mark to the last."""
+        return self._device.between(self._marks[0], self._marks[-1])
 
 
 # --- timing
@@ -104,7 +207,7 @@ def over(args: argparse.Namespace) -> bool:
 def network(args: argparse.Namespace, name: str, device: Device) -> nn.Module:
     torch.manual_seed(0)
     layout = torch.channels_last if args.channels_last else torch.contiguous_format
-    return make(name).to(device.device).to(memory_format=layout).train()
+    return Network(resnet(name, args.image)).to(device.device).to(memory_format=layout).train()
 
 
 def part_time(args: argparse.Namespace, device: Device, emit: Callable) -> None:
@@ -189,32 +292,14 @@ def part_ddp(args: argparse.Namespace, device: Device, emit: Callable) -> None:
 
 
 def part_theory(args: argparse.Namespace, device: Device, emit: Callable) -> None:
-    """Operations of one image as torch counts them: 2 per multiply-accumulate, no bias, no BN."""
-    from torch.utils.flop_counter import FlopCounterMode
-
+    """Operations of one image as torch counts them, and what it saves for the backward pass."""
     for name in args.net.split(","):
-        net = make(name).to("meta").train()
-        images = torch.randn(1, 3, args.image, args.image, device="meta")
-        with FlopCounterMode(display=False) as forward:
-            logits = net(images)
-        with FlopCounterMode(display=False) as backward:
-            logits.sum().backward()
-        emit(
-            {
-                "net": name, "image": args.image, "torch": torch.__version__,
-                "parameters": sum(p.numel() for p in net.parameters()),
-                "forward_flops": forward.get_total_flops(),
-                "backward_flops": backward.get_total_flops(),
-                "saved_bytes": saved_bytes(name, args.image),
-            }
-        )  # fmt: skip
-
-
-def saved_bytes(name: str, image: int) -> int:
-    """Return the bytes that torch saves for the backward pass of one image, parameters apart."""
-    net = make(name).train()
-    kept = saved(net, lambda: net(torch.randn(1, 3, image, image)).sum())
-    return sum(storage.nbytes() for storage in kept.values())
+        net = resnet(name, args.image)
+        made = Network(net).train()
+        kept = saved(made, lambda m=made: m(torch.randn(1, 3, args.image, args.image)).sum())
+        size = sum(storage.nbytes() for storage in kept.values())
+        about = {"net": name, "image": args.image, "torch": torch.__version__}
+        emit({**about, **counted(net), "saved_bytes": size})
 
 
 PARTS: Final = {

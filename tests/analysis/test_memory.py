@@ -225,9 +225,9 @@ def test_a_line_is_found_with_its_interval() -> None:
 def test_sizes_that_were_not_fitted_are_predicted() -> None:
     model = fit_memory([1, 2, 4, 8], [1e6 + 5e5 * x for x in (1, 2, 4, 8)])
     (found,) = held_out(model, [16], [9.9e6])
-    assert found.predicted_bytes == pytest.approx(9e6)
-    assert found.relative_error == pytest.approx(9 / 9.9 - 1)
-    assert not found.covered
+    assert found["predicted_bytes"] == pytest.approx(9e6)
+    assert found["relative_error"] == pytest.approx(9 / 9.9 - 1)
+    assert not found["covered"]
 
 
 @pytest.mark.parametrize(("x", "y"), [([1, 2], [1, 2]), ([3, 3, 3], [1, 2, 3])])

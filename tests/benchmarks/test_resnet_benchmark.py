@@ -12,9 +12,8 @@ import pytest
 
 from benchmarks.common import pages as made
 from benchmarks.resnet import __main__ as resnet
-from benchmarks.resnet import counts as resnet_counts
 from benchmarks.resnet import report as resnet_report
-from benchmarks.resnet.measured import measured, with_times
+from benchmarks.resnet.report import measured, with_times
 from perfmodel.machines.machine import known
 from perfmodel.workloads.layers import total, training_bytes
 from perfmodel.workloads.networks import resnet as network
@@ -50,9 +49,7 @@ def table() -> str:
 @pytest.fixture
 def result(tmp_path: Path) -> dict[str, Any]:
     """Results as the benchmark writes them: one cell, its table beside them."""
-    log = tmp_path / "log.csv"
-    log.write_text(table())
-    assert resnet.keep(log, tmp_path / "r18.csv.xz") == 9
+    assert resnet.keep(table(), tmp_path / "r18.csv.xz") == 9
     about = {"device": "NVIDIA H200", "torch": "2", "cudnn": 9, "image": 224}
     cell = {"net": "resnet18", "batch": 10, "math": "tf32", "mode": "alone"}
     common = {"about": about, "date": "2026-01-02", "command": "python x", "problems": []}
@@ -77,7 +74,7 @@ def test_a_table_keeps_the_needed_columns(result: dict[str, Any], tmp_path: Path
 
 
 def test_counters_are_summed_by_phase(result: dict[str, Any], tmp_path: Path) -> None:
-    rows = {r["phase"]: r for r in resnet_counts.counted(result["counters"], tmp_path)}
+    rows = {r["phase"]: r for r in resnet_report.counted(result["counters"], tmp_path)}
     assert rows["forward"]["scalar_flops"] == 1 + 2 + 2 * 507
     assert rows["forward"]["tensor_flops"] == 4000
     assert rows["backward"]["dram_bytes"] == 96 + 2000
@@ -85,7 +82,7 @@ def test_counters_are_summed_by_phase(result: dict[str, Any], tmp_path: Path) ->
     whole = rows["all"]
     assert whole["kernels"] == 4
     for key in ("scalar_flops", "tensor_flops", "dram_bytes", "l2_bytes"):
-        assert whole[key] == sum(rows[p][key] for p in resnet_counts.PHASES)
+        assert whole[key] == sum(rows[p][key] for p in resnet_report.PHASES)
     assert whole["half_flops"] is None  # not collected, which is not none
     assert whole["l1_bytes"] is None
 
@@ -93,7 +90,7 @@ def test_counters_are_summed_by_phase(result: dict[str, Any], tmp_path: Path) ->
 def test_a_table_without_all_markers_is_refused(result: dict[str, Any], tmp_path: Path) -> None:
     result["counters"]["rows"] *= 2
     with pytest.raises(SystemExit, match="expected 8 markers for 2 steps; got 4"):
-        resnet_counts.counted(result["counters"], tmp_path)
+        resnet_report.counted(result["counters"], tmp_path)
 
 
 def test_whole_phases_of_a_step_that_was_cut_off_count(
@@ -101,11 +98,11 @@ def test_whole_phases_of_a_step_that_was_cut_off_count(
 ) -> None:
     rows, lines = result["counters"]["rows"], table().splitlines()
     cut = [i for i, line in enumerate(lines) if "spin_kernel" in line][2] + 1  # amid its last phase
-    (tmp_path / "log.csv").write_text("\n".join([*lines, *lines[3:cut]]) + "\n")
-    assert resnet.keep(tmp_path / "log.csv", tmp_path / "r18.csv.xz") == 9 + cut - 3
+    text = "\n".join([*lines, *lines[3:cut]]) + "\n"
+    assert resnet.keep(text, tmp_path / "r18.csv.xz") == 9 + cut - 3
     rows.append({**rows[0], "math": "fp32", "profiled_step_s": None})
-    found = [(r["math"], r["phase"]) for r in resnet_counts.counted(result["counters"], tmp_path)]
-    assert found[:4] == [("tf32", phase) for phase in (*resnet_counts.PHASES, "all")]
+    found = [(r["math"], r["phase"]) for r in resnet_report.counted(result["counters"], tmp_path)]
+    assert found[:4] == [("tf32", phase) for phase in (*resnet_report.PHASES, "all")]
     assert found[4:] == [("fp32", "forward"), ("fp32", "backward")]
 
 
@@ -116,7 +113,7 @@ def test_why_a_part_has_no_rows_is_said() -> None:
 
 
 def test_the_tables_of_the_page(result: dict[str, Any], tmp_path: Path) -> None:
-    counts = resnet_counts.counted(result["counters"], tmp_path)
+    counts = resnet_report.counted(result["counters"], tmp_path)
     joined = [r for r in with_times(result, counts) if r["phase"] == "all"]
     assert joined[0]["total_s"] == pytest.approx(4.5e-3)
     assert joined[0]["flops"] == joined[0]["scalar_flops"] + joined[0]["tensor_flops"]
@@ -129,7 +126,7 @@ def test_the_tables_of_the_page(result: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_why_a_part_ended_early_is_said(result: dict[str, Any], tmp_path: Path) -> None:
-    counts = resnet_counts.counted(result["counters"], tmp_path)
+    counts = resnet_report.counted(result["counters"], tmp_path)
     result["counters"]["problems"] = ["exit codes [1]: 69 s under the profiler\ntime is over\n"]
     assert "`python x`. It ended early: time is over.\n" in measured(result, counts, H200)
 
@@ -140,12 +137,20 @@ def test_what_is_not_measured_says_how() -> None:
     assert "`python -m benchmarks.resnet --part ddp2`" in page
 
 
-def test_metrics_that_ncu_does_not_know_are_left_out(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_text(f"==ERROR== Failed to find metric {resnet.METRICS[-1]}\n")
-    assert resnet.refused(log, resnet.METRICS) == list(resnet.METRICS[:-1])
-    log.write_text(table())
-    assert resnet.refused(log, resnet.METRICS) == []
+STUB = """#!/bin/sh
+case "$*" in *tensor*) echo "Failed to find metric {}"; exit 1 ;; esac
+echo "time is over"; cat {}; exit 1
+"""
+
+
+def test_a_table_is_kept_where_ncu_ends_with_an_error(tmp_path: Path) -> None:
+    stub, csv = tmp_path / "ncu", tmp_path / "table.csv"
+    csv.write_text(table())
+    stub.write_text(STUB.format(resnet.METRICS[-1], csv))
+    stub.chmod(0o755)
+    text, _, problem = resnet.count(str(stub), ["true"], 5.0)
+    assert text == "time is over\n" + table()
+    assert problem.rstrip().endswith(table().rstrip()[-500:])
 
 
 def test_processes_are_ended_at_their_limit() -> None:

@@ -179,7 +179,7 @@ def test_a_part_keeps_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_torch_modules_have_the_layers_shapes() -> None:
     torch = pytest.importorskip("torch")
-    from benchmarks.layers.nets import Network
+    from benchmarks.common.torch_nets import Network
 
     with torch.device("meta"):
         made = Network(network("googlenet"))

@@ -165,7 +165,7 @@ def check(name: str, found: dict[str, int]) -> None:
 def test_torch_counts_the_same(name: str) -> None:
     """FlopCounterMode runs the network on the meta device: its shapes, its formulas."""
     pytest.importorskip("torch")
-    from benchmarks.layers.nets import counted
+    from benchmarks.common.torch_nets import counted
 
     check(name, counted(network(name)))
 

@@ -40,9 +40,9 @@ def put(monkeypatch: pytest.MonkeyPatch) -> Put:
 @with_torch
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
 def test_a_traced_model_costs_what_the_layers_by_hand_cost(name: str, put: Put) -> None:
-    from benchmarks.resnet import nets as resnet_nets
+    import torchvision_resnet
 
-    found = from_torch(put(lambda: resnet_nets.make(name)))
+    found = from_torch(put(lambda: torchvision_resnet.make(name)))
     assert len(found.nodes) == len(network(name).nodes)
     assert total(found, 8) == total(network(name), 8)
 
@@ -76,9 +76,9 @@ def test_functions_of_torch_are_layers_too(put: Put) -> None:
 
 @with_torch
 def test_the_command_takes_a_model(put: Put) -> None:
-    from benchmarks.resnet import nets as resnet_nets
+    import torchvision_resnet
 
-    word = put(lambda: resnet_nets.make("resnet18"))
+    word = put(lambda: torchvision_resnet.make("resnet18"))
     done = CliRunner().invoke(main, ["layers", word, "--pixels", "64", "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
