@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,13 @@ def put_parts(page: Path, script: str, parts: Mapping[str, str]) -> None:
     for name, made in parts.items():
         put(page, script, made, name)
     print(f"docs/{page.name}: {', '.join(parts)}")
+
+
+def written_in(file: Path) -> Callable[..., str]:
+    """Return a function that writes a section of a file of texts, by name and with its values."""
+    text = file.read_text(encoding="utf-8")
+    found = dict(re.findall(r"^%% (\w+)\n(.*?)\n(?=^%%|\Z)", text, re.MULTILINE | re.DOTALL))
+    return lambda name, **values: found[name].format(**values) if values else found[name]
 
 
 def section(page: Path, script: str, name: str = "") -> str:

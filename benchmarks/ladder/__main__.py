@@ -118,14 +118,14 @@ def run(options: Options, comm: Any) -> None:
 
     clock = Clock(comm, options.patience_s)
     try:
-        from benchmarks.ladder import torch_peers
+        from benchmarks.ladder import torch_graphs, torch_peers
     except ImportError as error:
         torch_peers, no_torch = None, f"expected the package torch; got none ({error})"
         clock.say(no_torch)
     device = None
     if torch_peers is not None:
         device = torch_peers.join(comm)
-        known = list(torch_peers.kinds())
+        known = list(torch_graphs.kinds())
         if options.peers == ["all"]:
             options.peers = known
         if unknown := sorted(set(options.peers) - set(known)):

@@ -157,11 +157,12 @@ def _peers(
             Entry(f"torch {name}", "peer", "", lambda: None, place, reason=why)
             for place, name in enumerate(options.peers)
         ]
-    kinds = peers.kinds()
+    from benchmarks.ladder.torch_graphs import kinds
+
     problem = peers.Problem.make(cell.config(), data, reference.initial, comm, device)
     entries = []
     for place, name in enumerate(options.peers):
-        kind = kinds[name]
+        kind = kinds()[name]
         entry = Entry(
             f"torch {name}", "peer", kind.text,
             lambda kind=kind: kind.make(problem, cell.math),

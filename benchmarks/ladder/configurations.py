@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from perfmodel.programs.mlp.changes import CHANGES
+
 MATHS: Final = {
     "fp32": "IEEE float32",
     "tf32": "float32 with factors of products rounded to TF32",
@@ -50,62 +52,46 @@ _FUSED = {**_GRAPH, "gemm": "fused"}
 _MODEL = {"data_on": "device", "parallel": "model"}
 FP32: Final = ("fp32",)
 
+_SAID: Final = {change.name: (change.change, change.removes) for change in CHANGES}
+"""What perfmodel calls the changes, and which term it says they remove."""
+_OVERLAP: Final = _SAID["overlap"]
+
 RUNGS: Final = (
     Rung("document", None, "the document's program: pageable memory, one MPI all-reduce a tensor",
          "", {"data_on": "host", "transport": "host"}),
-    Rung("pinned", "document", "images and gradients in page-locked memory",
-         "the driver's staging copies", _PINNED, FP32),
-    Rung("host-flat", "pinned", "one flat buffer: one copy each way and one all-reduce",
-         "three of four copies, all-reduces and waits",
-         {**_PINNED, "transport": "host-flat"}, FP32),
-    Rung("prefetch", "host-flat", "the next batch's images are copied while this one is computed",
-         "the copy of images from the step's chain",
+    Rung("pinned", "document", *_SAID["pinned"], _PINNED, FP32),
+    Rung("host-flat", "pinned", *_SAID["host-flat"], {**_PINNED, "transport": "host-flat"}, FP32),
+    Rung("prefetch", "host-flat", *_SAID["prefetch"],
          {"data_on": "prefetch", "transport": "host-flat"}, FP32),
-    Rung("resident", "prefetch", "the training set stays on the GPU",
-         "the copy of images: b D B' bytes a batch", _RESIDENT),
-    Rung("chunked", "resident", "copies and all-reduces of chunks in a pipeline",
-         "the sum of copy out, all-reduce and copy back: the largest remains",
-         {**_RESIDENT, "transport": "chunked"}, FP32),
-    Rung("chunked overlap", "chunked", "the gradients of W2, b2 are summed while W1's is computed",
-         "the small tensors' part of the all-reduce",
+    Rung("resident", "prefetch", *_SAID["resident"], _RESIDENT),
+    Rung("chunked", "resident", *_SAID["chunked"], {**_RESIDENT, "transport": "chunked"}, FP32),
+    Rung("chunked overlap", "chunked", *_OVERLAP,
          {**_RESIDENT, "transport": "chunked", "overlap": True}, FP32),
     Rung("cuda-aware", "resident", "MPI_Allreduce on GPU pointers",
          "the copies in our code", {**_RESIDENT, "transport": "cuda-aware"}, FP32),
-    Rung("nccl", "resident", "NCCL sums the gradients over NVLink",
-         "both copies over PCIe, MPI on the host, and the host's waits", _NCCL),
+    Rung("nccl", "resident", *_SAID["nccl"], _NCCL),
     Rung("nccl overlap", "nccl", "two all-reduces, the first beside W1's product",
-         "the small tensors' part of the all-reduce", {**_NCCL, "overlap": True}),
-    Rung("graph", "nccl", "the whole step is one CUDA graph",
-         "the host's launches and the gaps between kernels", _GRAPH),
+         _OVERLAP[1], {**_NCCL, "overlap": True}),
+    Rung("graph", "nccl", *_SAID["graph"], _GRAPH),
     Rung("graph overlap", "graph", "the same, the first all-reduce beside W1's product",
-         "the small tensors' part of the all-reduce", {**_GRAPH, "overlap": True}),
+         _OVERLAP[1], {**_GRAPH, "overlap": True}),
     Rung("naive gemm", "graph", "products by a kernel of one thread per element",
          "nothing: it shows what cuBLAS is worth", {**_GRAPH, "gemm": "naive"}, FP32, (512,)),
     Rung("tiled gemm", "naive gemm", "tiles in shared memory",
          "most loads from L2", {**_GRAPH, "gemm": "tiled"}, FP32, (512,)),
     Rung("register gemm", "tiled gemm", "a tile of the product in each thread's registers",
          "most loads from shared memory", {**_GRAPH, "gemm": "register"}, FP32, (512,)),
-    Rung("thin", "graph", "own kernels for the products of C columns",
-         "cuBLAS's launch-bound thin products", {**_GRAPH, "gemm": "thin"}),
-    Rung("hierarchical", "thin", "one own kernel for all products, large and thin",
-         "nothing yet (thin products fit its tiles badly): fused is made of its tiles",
-         {**_GRAPH, "gemm": "hierarchical"}),
-    Rung("fused", "hierarchical", "bias, sigmoid, softmax and sums inside the products",
-         "element-wise passes over memory and their launches", _FUSED),
-    Rung("fused x3", "fused", "a float32 product as TF32 ones of split factors, on tensor cores",
-         "the ordinary units' rate: float32's accuracy at a multiple of it",
-         {**_FUSED, "math": "tf32x3"}, FP32),
+    Rung("thin", "graph", *_SAID["thin"], {**_GRAPH, "gemm": "thin"}),
+    Rung("hierarchical", "thin", *_SAID["hierarchical"], {**_GRAPH, "gemm": "hierarchical"}),
+    Rung("fused", "hierarchical", *_SAID["fused"], _FUSED),
+    Rung("fused x3", "fused", *_SAID["tf32x3"], {**_FUSED, "math": "tf32x3"}, FP32),
     Rung("fused alone", "fused", "the same without an all-reduce",
          "NCCL's call on one rank", {**_FUSED, "transport": "none"}, ranks=(1, 1)),
-    Rung("peer", "fused", "own all-reduce over NVLink, fused with the step",
-         "NCCL's latency, and one pass over gradients and parameters",
-         {**_FUSED, "transport": "peer"}, ranks=(2, 1 << 20)),
-    Rung("peer x3", "fused x3", "the same on top of the split products",
-         "NCCL's latency, and one pass over gradients and parameters",
+    Rung("peer", "fused", *_SAID["peer"], {**_FUSED, "transport": "peer"}, ranks=(2, 1 << 20)),
+    Rung("peer x3", "fused x3", "the same on top of the split products", _SAID["peer"][1],
          {**_FUSED, "transport": "peer", "math": "tf32x3"}, FP32, ranks=(2, 1 << 20)),
     Rung("model host", "resident", "ranks share the hidden neurons; z2 summed by MPI",
-         "the all-reduce of the gradients: C B b bytes remain",
-         {**_MODEL, "transport": "host-flat"}, FP32),
+         _SAID["model parallel"][1], {**_MODEL, "transport": "host-flat"}, FP32),
     Rung("model nccl", "model host", "z2 summed by NCCL",
          "copies over PCIe", {**_MODEL, "transport": "nccl"}),
     Rung("model graph", "model nccl",
@@ -119,7 +105,7 @@ PEERS: Final = (
     "graph", "graph_manual", "graph_branches", "graph_compiled", "graph_overlap", "ddp_eager",
     "ddp_compiled",
 )  # fmt: skip
-"""Timed unless --peers says otherwise; `torch_peers.kinds` has them all."""
+"""Timed unless --peers says otherwise; `torch_graphs.kinds` has them all."""
 
 
 @dataclass(frozen=True)

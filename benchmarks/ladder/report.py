@@ -8,60 +8,34 @@ A test fails when docs/ladder.md is not what this makes of the committed results
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.common import folders
+from benchmarks.common import folders, results
 from benchmarks.common.pages import microseconds, short, table
 from benchmarks.common.results import called
 from benchmarks.ladder.configurations import RUNGS, Rung
-from benchmarks.ladder.sections import notes, products, profiles, sweep, targets
+from benchmarks.ladder.sections import notes, products, profiles, sweep, targets, written
+from perfmodel.render.plot import save
+from perfmodel.render.plot.bars import Dot, dots
+from perfmodel.render.plot.scales import Measure
+from perfmodel.render.plot.style import legend_over, new_figure
 
 Row = dict[str, Any]
 Cells = dict[tuple[int, int, int, str], dict[str, Row]]
 """Rows by name, by (p, H, B, dtype)."""
 SPLIT: Final = {rung.name for rung in RUNGS if rung.settings.get("math") == "tf32x3"}
 """Rungs of split products, which cuBLAS does not have."""
+PEERS: Final = {
+    "torch ddp_eager": "PyTorch DDP, eager",
+    "torch ddp_compiled": "PyTorch DDP, compiled",
+}
+TIME, INVALID, BEST = "time of a batch", "invalid", "PyTorch, best whole graph"
 
 TERMS: Final = {
     "gemm_s": "products", "elementwise_s": "element-wise", "allreduce_s": "all-reduce",
     "launch_s": "launches",
 }  # fmt: skip
-INTRODUCTION: Final = """# The optimization ladder
-
-<!-- made by benchmarks.ladder.report of benchmarks/results/ladder.json: do not edit -->
-
-From the document's program up: each rung is one small change of the trainer's settings, timed
-against the rung it changes, against the best whole-graph PyTorch, and against the floor that the
-machine's measured ceilings leave. D = 784, C = 10, 60000 images, resident or not as the rung says.
-"""
-METHOD: Final = """## How it was measured
-
-```text
-mpirun --bind-to none -n 2 "$(command -v python)" -m benchmarks.ladder
-python -m benchmarks.ladder.report
-```
-
-- One process group holds all implementations of a size and data type and visits them in turns, in
-  another order every round. A visit: some untimed batches, a barrier, batches for about 30 ms (at
-  least 20, unless they take over 250 ms), a device synchronization. Time per batch is the slowest
-  rank's; numbers are medians over rounds, brackets the interval of the median from order
-  statistics of the rounds' ratios (95 %, or what the rounds allow).
-- *PyTorch* is the fastest of several whole-step CUDA graphs (autograd; written by hand on flat
-  buffers with one all-reduce; with parallel branches; with compiled element-wise chains; with the
-  all-reduce in two parts), chosen per size after the fact, in its favor; and so is ours, in ours.
-  PyTorch's data is on the GPU.
-- A ratio is ours / PyTorch's: below 1 is faster.
-- Every implementation trains an epoch and a batch from the same weights, and its parameters are
-  compared with a float64 reference: |found - wanted| / |wanted - initial|, the worst of W1, b1, W2
-  and b2, within 3e-5 in fp32 and 5e-3 in TF32. What fails is marked invalid and has no ratio.
-- The floor adds: the FLOPs of the five products at the best measured rate of a large cuBLAS
-  product (of split products, *x3*, at half of TF32's rate: each is three TF32 products, or two
-  where a factor is exact in TF32, as images are); one pass of each element-wise step at the
-  bandwidth of a device copy (fusing it into a product can go below); the all-reduce as far as the
-  last product cannot hide it, at least an empty one; and five kernel launches inside a graph.
-"""
 
 
 def cells(record: dict[str, Any]) -> Cells:
@@ -144,10 +118,7 @@ def headline(found: Cells) -> str:
     )
     head = ("p", "H", "B", "dtype", "document", "our best", "PyTorch's best", "ratio",
             "our best is", "floor", "/ floor")  # fmt: skip
-    return (
-        "## Where it ends\n\nMicroseconds per batch. Our best rung against the best whole-graph "
-        f"PyTorch: {counts}.\n\n{table(head, lines)}"
-    )
+    return written("headline", counts=counts, table=table(head, lines))
 
 
 def earlier(rung: Rung, rows: dict[str, Row]) -> Row | None:
@@ -185,10 +156,8 @@ def rung_section(rung: Rung, found: Cells, ranks: int) -> str:
         ))  # fmt: skip
     if not lines and not reasons:
         return ""
-    first = (
-        rung.change if rung.change.startswith("z2") else rung.change[0].upper() + rung.change[1:]
-    )
-    text = f"### {rung.name}\n\n{first}."
+    first = rung.change[0] if rung.change.startswith("z2") else rung.change[0].upper()
+    text = f"### {rung.name}\n\n{first}{rung.change[1:]}."
     text += f" Removes {rung.removes}." if rung.removes else ""
     text += f" Before: {rung.after}." if rung.after else ""
     flags = ", ".join(f"{k} = {v}" for k, v in rung.settings.items())
@@ -217,14 +186,7 @@ def floors(found: Cells) -> str:
         ))  # fmt: skip
     head = ("p", "H", "B", "dtype", *TERMS.values(), "floor", "our best", "above the floor",
             "of that: cuBLAS at these shapes", "the rest")  # fmt: skip
-    return (
-        "## The floor, term by term\n\nMicroseconds per batch. What is above the floor has two "
-        "parts: the five products take longer in\ncuBLAS at their real shapes, measured alone in "
-        "the same run, than their FLOPs at the best rate; the\nrest is element-wise passes, waits "
-        "and gaps. A negative rest says that our own products, or what is\nfused into them, beat "
-        "cuBLAS at these shapes. Both parts\nare empty where our best is of split products (x3), "
-        f"which cuBLAS does not have.\n\n{table(head, lines)}"
-    )
+    return written("floors", table=table(head, lines))
 
 
 def everything(found: Cells) -> str:
@@ -280,11 +242,11 @@ def markdown(
     ranks = main_ranks(found)
     sections = [rung_section(rung, found, ranks) for rung in RUNGS]
     return "\n".join([
-        INTRODUCTION,
+        written("introduction"),
         f"![Microseconds per batch by rung, {ranks} ranks](images/ladder.png)\n",
         headline(found),
         *filter(None, [targets(ours, gemm)]),
-        METHOD + runs(record) + notes(record),
+        written("method") + runs(record) + notes(record),
         f"## Rung by rung, p = {ranks}\n\n" + "".join(sections).rstrip() + "\n",
         floors(found),
         *filter(None, [compared, products(gemm), sweep(tiles)]),
@@ -292,10 +254,53 @@ def markdown(
     ])  # fmt: skip
 
 
-def read_beside(results: Path, name: str) -> dict[str, Any] | None:
-    """Read a file of results beside the ladder's; None if there is none."""
-    path = results.parent / name
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+# --- the picture
+
+
+def draw(found: dict[Any, dict[str, Any]], ranks: int, path: Path) -> None:
+    """Write one panel per size and dtype for p = `ranks`, the first rung at the top."""
+    keys = [key for key in found if key[0] == ranks]
+    maths = sorted({key[3] for key in keys})
+    sizes = list(dict.fromkeys(key[1:3] for key in keys))
+    names = {
+        math: [
+            r.name for r in RUNGS if any(_time(found[k].get(r.name)) for k in keys if k[3] == math)
+        ]
+        for math in maths
+    }
+    heights = [0.9 + 0.2 * max(5, len(names[math])) for math in maths]
+    figure = new_figure(2.2 + 2.9 * len(sizes), 0.4 + sum(heights))
+    grid = figure.subplots(len(maths), len(sizes), squeeze=False, height_ratios=heights)
+    for math, row in zip(maths, grid, strict=True):
+        for column, (size, ax) in enumerate(zip(sizes, row, strict=True)):
+            rows = found.get((ranks, *size, math))
+            if rows is None:
+                ax.set_axis_off()
+                continue
+            title = f"p = {ranks}, H = {size[0]}, B = {size[1]}, {math}"
+            _panel(ax, rows, names[math], title, column == 0)
+    legend_over([ax for ax in grid.flat if ax.lines])
+    save(figure, path.parent, path.stem, ("png",))
+
+
+def _panel(ax: Any, rows: dict[str, Any], names: list[str], title: str, named: bool) -> None:
+    """Draw one size."""
+    timed = {n: row for n in names if (row := rows.get(n)) is not None and _time(row)}
+    peers = {label: t for name, label in PEERS.items() if (t := _time(rows.get(name)))}
+    best = next((r["peer_median_s"] for r in rows.values() if r["peer_median_s"]), None)
+    dots(
+        [Dot(n, TIME, row["median_s"], hollow=not row["valid"]) for n, row in timed.items()],
+        Measure("Time of a batch", "s", "log"),
+        names=names,
+        limits=("the rung's floor on this machine",
+                {n: row["floor_s"] for n, row in timed.items() if row["floor_s"]}),
+        levels=peers | ({BEST: best} if best else {}),
+        written=TIME, hollow=INVALID, named=named, legend=False, ax=ax, title=title,
+    )  # fmt: skip
+
+
+def _time(row: Any) -> float | None:
+    return None if row is None else row["median_s"]
 
 
 def main() -> None:
@@ -306,12 +311,10 @@ def main() -> None:
     add("--out", type=Path, default=folders.DOCS / "ladder.md")
     add("--picture", type=Path, default=folders.IMAGES / "ladder.png")
     args = parser.parse_args()
-    record = json.loads(args.results.read_text(encoding="utf-8"))
+    record, beside = results.read(args.results), args.results.parent
+    gemm, tiles = (results.read(beside / f) or None for f in ("gemm.json", "thin_sweep.json"))
     compared = profiles(folders.PROFILES / "ladder")
-    gemm, tiles = (read_beside(args.results, f) for f in ("gemm.json", "thin_sweep.json"))
     args.out.write_text(markdown(record, gemm, compared, tiles), encoding="utf-8")
-    from benchmarks.ladder.picture import draw
-
     found = cells(record)
     draw(found, main_ranks(found), args.picture)
     print(f"{args.out}\n{args.picture}")

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from benchmarks.common import results
 
 Row = dict[str, Any]
@@ -17,10 +19,8 @@ KEY: Final = ("rung", "H", "B", "p", "dtype")
 
 def spread(seconds: Sequence[float]) -> dict[str, float]:
     """Return the smallest, the quartiles (linear between order statistics) and the largest."""
-    if len(seconds) == 1:
-        return dict.fromkeys(("min_s", "q1_s", "q3_s", "max_s"), seconds[0])
-    q1, _, q3 = statistics.quantiles(seconds, n=4, method="inclusive")
-    return {"min_s": min(seconds), "q1_s": q1, "q3_s": q3, "max_s": max(seconds)}
+    found = np.percentile(seconds, (0, 25, 75, 100)).tolist()
+    return dict(zip(("min_s", "q1_s", "q3_s", "max_s"), found, strict=True))
 
 
 def median_interval(values: Sequence[float], wanted: float = 0.95) -> tuple[float, float, float]:

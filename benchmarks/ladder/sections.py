@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.common.pages import microseconds, short, table
+from benchmarks.common.pages import microseconds, short, table, written_in
 from benchmarks.ladder.configurations import RUNGS
 from benchmarks.ladder.rows import noted
 
@@ -22,16 +22,8 @@ def products(gemm: dict[str, Any] | None) -> str:
     if gemm is None:
         return ""
     rows = [row for row in gemm["rows"] if row["dtype"] in WAYS]
-    return (
-        "## The products alone\n\nFrom benchmarks/results/gemm.json (`python -m benchmarks.gemm`): "
-        "each kernel in a graph of its own,\nrandom factors, in turns with cuBLAS. Share of "
-        "cuBLAS: its time over the kernel's; *fp32 as three TF32* is\nbeside cuBLAS's fp32, and "
-        "its error beside it too.\n" + _note(gemm) + "\n" + _squares(rows) + "\n" + _network(rows)
-    )
-
-
-def _note(gemm: dict[str, Any]) -> str:
-    return f"Note: {gemm['note']}.\n" if gemm.get("note") else ""
+    note = f"Note: {gemm['note']}.\n" if gemm.get("note") else ""
+    return written("products", note=note, squares=_squares(rows), network=_network(rows))
 
 
 def _squares(rows: list[Row]) -> str:
@@ -85,6 +77,7 @@ def _network(rows: list[Row]) -> str:
 
 Best = dict[tuple[int, int, int, str], Row]
 """Our fastest sound rung by (p, H, B, dtype)."""
+written: Final = written_in(Path(__file__).with_name("text.md"))
 THIN: Final = ("forward GEMM 2", "backward GEMM 1", "backward GEMM 2")
 READER: Final = "and a reader"
 WIDE: Final = ("forward GEMM 1", "backward GEMM 3")
@@ -103,11 +96,7 @@ def targets(best: Best, gemm: dict[str, Any] | None) -> str:
     if not lines:
         return ""
     head = ("time or speed", "target", "found", "met")
-    return (
-        "## Targets\n\nSet before these runs. Ratios to whole-graph PyTorch are times, below 1 is "
-        "faster; those to cuBLAS\nare speeds, above 1 is faster. A ratio counts as met if its "
-        f"whole interval does.\n\n{table(head, lines)}"
-    )
+    return written("targets", table=table(head, lines))
 
 
 def _ladder(best: Best) -> Iterable[tuple[str, ...]]:
@@ -180,17 +169,12 @@ def sweep(found: dict[str, Any] | None, hidden: int = 2048, batch: int = 6000) -
     outer, moved = seconds[THIN[1]], 4 * hidden * batch
     streamed, stored = (_fastest(outer, f"STREAM={s}", reader=False) for s in (1, 0))
     streamed_read, stored_read = (_fastest(outer, f"STREAM={s}", reader=True) for s in (1, 0))
-    return (
-        "`python -m benchmarks.gemm.thin_sweep` times the tiles that `thin` could take in turns "
-        f"with cuBLAS. At H = {hidden},\nB' = {batch} `thin`'s speed is cuBLAS's times "
-        f"{', '.join(parts)}; the best of\n{others} other tiles would save "
-        f"{100 * max(gains):.0f} % of a product's time at most. The outer product, {THIN[1]}, "
-        f"writes {moved / 1e6:.0f} MB: {short(moved / 4.8e6)} µs at the\nmemory's peak of 4.8 "
-        f"TB/s, where twice cuBLAS's speed would be {short(5e5 * outer['cublas'])} µs. Stores past "
-        f"the caches make it\n{short(1e6 * (stored - streamed))} µs faster alone, but with a "
-        "kernel that reads the result, as in the trainer,\n"
-        f"{short(1e6 * (streamed_read - stored_read))} µs slower: `thin` does not use them.\n"
-    )
+    return written(
+        "sweep", hidden=hidden, batch=batch, parts=", ".join(parts), others=others,
+        gain=100 * max(gains), outer=THIN[1], megabytes=moved / 1e6, peak=short(moved / 4.8e6),
+        twice=short(5e5 * outer["cublas"]), alone=short(1e6 * (stored - streamed)),
+        read=short(1e6 * (streamed_read - stored_read)),
+    )  # fmt: skip
 
 
 def _fastest(seconds: dict[str, float], flag: str, *, reader: bool) -> float:
@@ -222,18 +206,10 @@ def profiles(folder: Path) -> str:
     for entry in index:
         machines.setdefault(entry["machine"], []).append(entry)
     config = index[0]["command"].split("-m trainer ")[-1].split(" --epochs")[0]
-    nsys = index[0]["versions"]["nsys"]
-    return (
-        "## Before and after, in profiles\n\n`perfmodel compare` on "
-        f"[profiles/ladder](../profiles/README.md): `{config}`,\n"
-        f"under Nsight Systems {nsys}, which slows the host down: the times above are without it.\n"
-        "From `nccl` up the host only queues: a batch is then timed until the GPU is done with it, "
-        "on both sides.\nA verdict is one that noise between launches "
-        "cannot pass. The bottleneck addressed is the range and the\nlink that lost the most time "
-        "for certain, with their share of the batch before; *GPU idle* stands for what\nthe host "
-        "lost where it only queues, or where the batches after share no range with those before.\n"
-        + "".join(_machine(name, entries, folder) for name, entries in machines.items())
-    )
+    tables = "".join(_machine(name, entries, folder) for name, entries in machines.items())
+    return written(
+        "profiles", config=config, nsys=index[0]["versions"]["nsys"], machines=tables
+    )  # fmt: skip
 
 
 def _machine(name: str, index: list[dict[str, Any]], folder: Path) -> str:

@@ -15,7 +15,6 @@ import contextlib
 import os
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -257,69 +256,3 @@ def allow_recompilation() -> None:
     for name in ("recompile_limit", "cache_size_limit", "accumulated_recompile_limit"):
         if hasattr(torch._dynamo.config, name):
             setattr(torch._dynamo.config, name, 256)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """How a peer is made, and what it needs.
-
-    Attributes
-    ----------
-    graph : bool
-        A whole step is one CUDA graph: a candidate for the strongest peer.
-    compiled : bool
-        torch.compile is used: counts against the budget of compilation.
-    ranks : int
-        Fewest ranks for which it differs from the others.
-    """
-
-    make: Callable[[Problem, str], Peer]
-    text: str
-    graph: bool = False
-    compiled: bool = False
-    ranks: int = 1
-
-
-def kinds() -> dict[str, Kind]:
-    """Return every peer by name."""
-    from benchmarks.ladder.torch_graphs import Graph, ManualGraph
-
-    def manual(**options: Any) -> Callable[[Problem, str], Peer]:
-        return lambda problem, math: ManualGraph(problem, math, **options)
-
-    return {
-        "ddp_eager": Kind(Ddp, "DDP, eager"),
-        "ddp_compiled": Kind(
-            lambda p, m: Ddp(p, m, "default"), "DDP under torch.compile", compiled=True
-        ),
-        "ddp_reduce_overhead": Kind(
-            lambda p, m: Ddp(p, m, "reduce-overhead"),
-            "DDP under torch.compile(mode='reduce-overhead')", compiled=True,
-        ),
-        "graph": Kind(Graph, "whole-step CUDA graph, autograd", graph=True),
-        "graph_inductor": Kind(
-            lambda p, m: Graph(p, m, compiled=True),
-            "whole-step CUDA graph, compiled forward and backward", graph=True, compiled=True,
-        ),
-        "graph_manual": Kind(
-            manual(), "whole-step CUDA graph, hand-written backward", graph=True
-        ),
-        "graph_branches": Kind(
-            manual(branches=True),
-            "the same with small products on a parallel branch", graph=True,
-        ),
-        "graph_compiled": Kind(
-            manual(branches=True, kernels="fused"),
-            "the same with element-wise chains fused by torch.compile", graph=True, compiled=True,
-        ),
-        "graph_autotuned": Kind(
-            manual(branches=True, kernels="autotuned"),
-            "the same with the products of C columns made by torch.compile(mode='max-autotune')",
-            graph=True, compiled=True,
-        ),
-        "graph_overlap": Kind(
-            manual(branches=True, chunks=2),
-            "the same with the all-reduce in two parts behind the last product", graph=True,
-            ranks=2,
-        ),
-    }  # fmt: skip

