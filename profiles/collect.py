@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -61,21 +62,30 @@ def train_command(c: argparse.Namespace, hidden: int, batch: int) -> list[str]:
     return [sys.executable, "-m", "trainer", *words, *sync]
 
 
-def collect(c: argparse.Namespace, hidden: int, batch: int, raw: Path) -> str:
-    """Profile one configuration into `raw`.nsys-rep, once more if it fails; return the command."""
-    train = train_command(c, hidden, batch)
-    launch = ["mpirun", "--bind-to", "none", "-n", str(c.ranks), *train]
-    command = ["nsys", "profile", *TRACE, "-f", "true", "-o", str(raw), *launch]
+def profile(
+    flags: Sequence[str], program: Sequence[str], raw: Path, *, timeout_s: float = 180.0,
+    attempts: int = 2,
+) -> str:  # fmt: skip
+    """Profile a program into `raw`.nsys-rep, once more if it fails; return the command.
+
+    Raises
+    ------
+    SystemExit
+        If it fails every time.
+    """
+    words = ["nsys", "profile", *flags]
+    command = [*words, "-f", "true", "-o", str(raw), *program]
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
-    for attempt in (1, 2):
+    for attempt in range(1, attempts + 1):
         done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_s
         )
         if done.returncode == 0:
-            shown = [Path(w).name if w == sys.executable else w for w in launch]
-            return " ".join(["nsys", "profile", *TRACE, *shown])
-        print(f"attempt {attempt} failed:\n{(done.stdout + done.stderr)[-2000:]}", file=sys.stderr)
-    raise SystemExit(f"cannot profile: {' '.join(command)}")
+            shown = ("python3" if word == sys.executable else word for word in program)
+            return " ".join([*words, *(Path(w).name if w.startswith("/") else w for w in shown)])
+        said = (done.stdout + done.stderr)[-2000:]
+        print(f"attempt {attempt} failed:\n{said}", file=sys.stderr)
+    raise SystemExit(f"cannot profile: {' '.join(command)}\n{said}")
 
 
 def keep(raw: Path, target: Path) -> None:
@@ -132,7 +142,8 @@ def main() -> None:
                 continue
             begin = time.perf_counter()
             raw = Path(scratch) / name
-            command = collect(c, hidden, batch, raw)
+            launch = ["mpirun", "--bind-to", "none", "-n", str(c.ranks)]
+            command = profile(TRACE, [*launch, *train_command(c, hidden, batch)], raw)
             keep(raw, target)
             index.append(
                 {

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from profiles.collect import ROOT
+from profiles.collect import ROOT, profile
 from profiles.collect_launches import cut, shrink
 
 TRACE = ("--trace=nvtx,cuda", "--sample=none", "--cpuctxsw=none")
@@ -32,11 +31,7 @@ def main() -> None:
         raw = Path(folder) / "ddp"
         program = [str(ROOT / "profiles" / "ddp.py"), "--batches", str(c.batches)]
         launch = ["mpirun", "--bind-to", "none", "-n", str(c.ranks), sys.executable, *program]
-        command = ["nsys", "profile", *TRACE, "-f", "true", "-o", str(raw), *launch]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-        if done.returncode:
-            raise SystemExit(f"cannot profile: {(done.stdout + done.stderr)[-3000:]}")
-        said = " ".join(Path(w).name if w.startswith("/") else w for w in command)
+        said = profile(TRACE, launch, raw, timeout_s=120)
         index = []
         for name, report in cut(raw).items():
             target = c.out / f"{name}.sqlite.xz"

@@ -14,8 +14,6 @@ import argparse
 import hashlib
 import json
 import math
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.ladder.configurations import RUNGS
-from profiles.collect import IMAGES, ROOT, TRACE, keep, versions
+from profiles.collect import IMAGES, TRACE, keep, profile, versions
 
 SWITCHES = ("overlap", "graph")
 
@@ -42,25 +40,14 @@ def flags(settings: dict[str, Any]) -> list[str]:
 
 
 def collect(c: argparse.Namespace, settings: dict[str, Any], raw: Path) -> str:
-    """Profile one launch into `raw`.nsys-rep, once more if it fails; return the command."""
+    """Profile one launch into `raw`.nsys-rep; return the command."""
     epochs = math.ceil(c.batches / math.ceil(IMAGES / c.batch))
-    train = [
-        "-m", "trainer", "--data", "synthetic", "--hidden-size", str(c.hidden),
-        "--batch-size", str(c.batch), "--epochs", str(epochs), "--backend", "cupy",
-        "--evaluate-every", "0", *flags(settings),
+    program = [
+        "mpirun", "--bind-to", "none", "-n", str(c.ranks), sys.executable, "-m", "trainer",
+        "--data", "synthetic", "--hidden-size", str(c.hidden), "--batch-size", str(c.batch),
+        "--epochs", str(epochs), "--backend", "cupy", "--evaluate-every", "0", *flags(settings),
     ]  # fmt: skip
-    launch = ["mpirun", "--bind-to", "none", "-n", str(c.ranks)]
-    profile = ["nsys", "profile", *TRACE, "--cuda-graph-trace=node"]
-    command = [*profile, "-f", "true", "-o", str(raw), *launch, sys.executable, *train]
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
-    for attempt in (1, 2):
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
-        )
-        if done.returncode == 0:
-            return " ".join([*profile, *launch, "python3", *train])
-        print(f"attempt {attempt} failed:\n{(done.stdout + done.stderr)[-2000:]}", file=sys.stderr)
-    raise SystemExit(f"cannot profile: {' '.join(command)}")
+    return profile([*TRACE, "--cuda-graph-trace=node"], program, raw, timeout_s=120)
 
 
 def file_name(rung: str, launch: int, ranks: int, machine: str) -> str:

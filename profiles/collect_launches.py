@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from profiles.collect import ROOT, TRACE, versions
+from profiles.collect import ROOT, TRACE, profile, versions
 from profiles.part import part
 from profiles.plans import LAUNCHES, PLANS, configurations
 
@@ -42,8 +42,7 @@ def launch(c: argparse.Namespace, plan: Path, number: int, record: Path, raw: Pa
     ]  # fmt: skip
     command = ["mpirun", "--bind-to", "none", "-n", str(c.ranks), *train]
     if raw is not None:
-        trace = [*TRACE, "--cuda-graph-trace=node", "-f", "true", "-o", str(raw)]
-        command = ["nsys", "profile", *trace, *command]
+        return profile([*TRACE, "--cuda-graph-trace=node"], command, raw, timeout_s=240)
     for attempt in (1, 2):
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
         if done.returncode == 0 and record.exists():

@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 import numpy
 
 import perfmodel
+
+Keep = Callable[[dict[str, Any]], None]
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -63,6 +66,51 @@ def run_parts(parts: Sequence[str], out: Path, run: Callable[[str], dict[str, An
         print(f"{part}: {len(done['rows'])} rows in {done['seconds']} s -> {out}", flush=True)
         for problem in done["problems"]:
             print(f"  {problem}", flush=True)
+
+
+def measure_part(
+    benchmark: str, part: str, names: Sequence[str], run: Callable[[Keep, dict[str, Any]], None],
+    out: Path | None = None, **first: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Run a part that keeps rows as they come; return its result, also where it fails amid.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Keys of a row that name it.
+    run : callable
+        Gets a function that keeps a row, and what is told of the machine. A row with `problem` or
+        `skipped` is named among the problems.
+    out : Path, optional
+        Where the result is stored after every row: a run that is cut off leaves what it had.
+    """
+    began = time.monotonic()
+    done: dict[str, Any] = {
+        "date": now(), "command": command(benchmark, ["--part", part]), **first,
+        "seconds": 0.0, "problems": [], "about": {}, "rows": [],
+    }  # fmt: skip
+
+    def keep(row: dict[str, Any]) -> None:
+        said = " ".join(str(row[name]) for name in names if name in row)
+        why = row.get("problem") or row.get("skipped")
+        if why:
+            done["problems"].append(f"{said}: {why}")
+        else:
+            done["rows"].append(row)
+        total = row.get("seconds", row).get("total_s")
+        right = "" if row.get("correct", True) else ", WRONG"
+        state = why or (f"{1e3 * total:.3f} ms{right}" if total else "done")
+        done["seconds"] = round(time.monotonic() - began, 1)
+        print(f"{done['seconds']:6.1f} s  {said}: {state}", flush=True)
+        if out is not None:
+            store(out, part, done)
+
+    try:
+        run(keep, done["about"])
+    except Exception as problem:  # what was measured until then is kept
+        done["problems"].append(f"ended by {problem!r}"[:300])
+    done["seconds"] = round(time.monotonic() - began, 1)
+    return done
 
 
 def store(out: Path, part: str, done: dict[str, Any]) -> None:

@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.common import folders, results
-from benchmarks.common.results import run_parts
+from benchmarks.common.results import Keep
 from perfmodel.workloads.networks import NETWORKS, network
 
 RESULTS: Final = folders.RESULTS / "layers.json"
@@ -35,7 +35,7 @@ TIMED: Final = ("alexnet", "vgg16", "googlenet", "resnet50", "vgg19", "resnet18"
 FORWARD: Final = ("whole", "events", "synchronized", "alone", "graph")
 
 
-def theory(args: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> None:
+def theory(args: argparse.Namespace, keep: Keep) -> None:
     """Count every network."""
     from benchmarks.common.torch_nets import counted
 
@@ -60,7 +60,7 @@ def cells(tiny: bool) -> Iterator[tuple[str, int, str, tuple[str, ...]]]:
         yield name, 32, "tf32", FORWARD
 
 
-def timed(args: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> None:
+def timed(args: argparse.Namespace, keep: Keep) -> None:
     """Time every cell that begins within the seconds given."""
     from benchmarks.layers.timing import Bench
 
@@ -88,29 +88,11 @@ def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:
     """Run a part; return its rows, what went wrong, and what it ran with."""
     from benchmarks.common.torch_device import Device
 
-    began, rows, problems = time.monotonic(), [], []
-
-    def keep(row: dict[str, Any]) -> None:
-        said = " ".join(str(row[k]) for k in ("net", "batch", "math", "mode") if k in row)
-        if "problem" in row:
-            problems.append(f"{said}: {row['problem']}")
-        else:
-            rows.append(row)
-        total = row.get("total_s")
-        state = row.get("problem") or (f"{1e3 * total:.3f} ms" if total else "counted")
-        print(f"{time.monotonic() - began:6.1f} s  {said}: {state}", flush=True)
-
-    try:
+    def run(keep: Keep, about: dict[str, Any]) -> None:
+        about |= Device().about(cudnn_benchmark=False, channels_last=False)
         PARTS[part](args, keep)
-    except Exception as problem:  # what was measured until then is kept
-        problems.append(f"ended by {problem!r}"[:300])
-    return {
-        "date": results.now(),
-        "command": results.command("layers", ["--part", part]),
-        "seconds": round(time.monotonic() - began, 1), "problems": problems,
-        "about": Device().about(cudnn_benchmark=False, channels_last=False),
-        "rows": rows,
-    }  # fmt: skip
+
+    return results.measure_part("layers", part, ("net", "batch", "math", "mode"), run)
 
 
 def main() -> None:
@@ -124,11 +106,11 @@ def main() -> None:
     add("--seconds", type=float, default=75.0, help="within which cells may begin")
     add("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
-    run_parts(args.part, args.out, lambda part: part_of(part, args))
+    results.run_parts(args.part, args.out, lambda part: part_of(part, args))
     if args.document:
-        from benchmarks.layers import report as layers_report
+        from benchmarks.layers import report
 
-        layers_report.write(args.out)
+        report.write(args.out)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ Three parts, each a process of its own, so that one that fails does not take the
     resnet   benchmarks.memory.resnet: PyTorch's allocator and NVML over batches
 
 Then fits constant + slope x on some of the sizes and predicts the others
-(unified_model). Results go to benchmarks/results/memory.json; docs/memory.md is written
+(benchmarks.memory.model). Results go to benchmarks/results/memory.json; docs/memory.md is written
 from it by benchmarks.memory.report. `--device cpu` rehearses without a GPU and measures nothing.
 """
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -63,34 +62,25 @@ def worker(part: str, device: str) -> list[dict[str, Any]]:
 
 def collect_reports(folder: Path, device: str) -> list[dict[str, Any]]:
     """Profile the trainer with memory events; return what was written."""
-    from profiles.collect import keep
+    from profiles.collect import keep, profile
 
     found: list[dict[str, Any]] = []
-    nsys = shutil.which("nsys")
-    if nsys is None:
-        return [{"error": "no nsys on the PATH"}]
+    trace = ("--trace=cuda,nvtx", "--cuda-memory-usage=true", "--sample=none", "--cpuctxsw=none")
     for name, flags in REPORTS.items():
-        train = ["-m", "trainer", "--data", "synthetic", "--train-size", "24000", "--test-size",
-                 "5000", "--evaluate-every", "0", "--epochs", "2", *flags]  # fmt: skip
-        train += ["--backend", "cupy" if device == "cuda" else "numpy"]
-        profile = ["nsys", "profile", "--trace=cuda,nvtx", "--cuda-memory-usage=true",
-                   "--sample=none", "--cpuctxsw=none"]  # fmt: skip
+        train = [sys.executable, "-m", "trainer", "--data", "synthetic", "--train-size", "24000",
+                 "--test-size", "5000", "--evaluate-every", "0", "--epochs", "2", *flags,
+                 "--backend", "cupy" if device == "cuda" else "numpy"]  # fmt: skip
         target = folder / f"{name}.sqlite.xz"
         with tempfile.TemporaryDirectory() as scratch:
             raw = Path(scratch) / "report"
-            command = [*profile, "-f", "true", "-o", str(raw), sys.executable, *train]
             try:
-                subprocess.run(command, cwd=folders.ROOT, check=True, capture_output=True,
-                               text=True, timeout=60)  # fmt: skip
+                command = profile(trace, train, raw, timeout_s=60, attempts=1)
                 folder.mkdir(parents=True, exist_ok=True)
                 keep(raw, target)
-            except (subprocess.SubprocessError, OSError) as error:
-                words = getattr(error, "stderr", None) or str(error)
-                print(f"report {name}: {words[-1500:]}", file=sys.stderr)
-                found.append({"name": name, "error": words[-300:]})
+            except (SystemExit, subprocess.SubprocessError, OSError) as error:
+                found.append({"name": name, "error": str(error)[-300:]})
                 continue
-        said = " ".join([*profile, "python3", *train])
-        found.append({"name": name, "file": target.name, "command": said})
+        found.append({"name": name, "file": target.name, "command": command})
     return found
 
 
@@ -120,26 +110,22 @@ def fits_of_mlp(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     def chosen(row: dict[str, Any]) -> bool:
         return row["hidden_size"] in FITTED_HIDDEN and row["batch_size"] in FITTED_SIZES
 
-    pairs = (
-        ("theory_held_bytes", "held_bytes"),
-        ("theory_peak_bytes", "peak_bytes"),
-        ("theory_reserved_bytes", "reserved_bytes"),
-        ("theory_reserved_bytes", "nvml_bytes"),
-    )
-    found = [fitted(rows, x, y, chosen) for x, y in pairs]
+    found = [
+        fitted(rows, f"theory_{x}_bytes", f"{y}_bytes", chosen)
+        for x, y in (("held", "held"), ("peak", "peak"), ("reserved", "reserved"),
+                     ("reserved", "nvml"))
+    ]  # fmt: skip
     return [f for f in found if f]
 
 
 def fits_of_resnet(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Fit the allocator's peaks and NVML over the batch, by net and precision."""
     found = []
-    for key in dict.fromkeys((r["net"], r["autocast"]) for r in lines if "net" in r):
-        rows = [r for r in lines if (r.get("net"), r.get("autocast")) == key and "batch" in r]
+    for net, autocast in dict.fromkeys((r["net"], r["autocast"]) for r in lines if "net" in r):
+        rows = [r for r in lines if (r.get("net"), r.get("autocast")) == (net, autocast)]
         for y in ("allocated_bytes", "reserved_bytes", "nvml_bytes"):
-            found.append(
-                fitted(rows, "batch", y, lambda r: r["batch"] in FITTED_BATCHES,
-                       net=key[0], autocast=key[1])
-            )  # fmt: skip
+            found.append(fitted(rows, "batch", y, lambda r: r["batch"] in FITTED_BATCHES,
+                                net=net, autocast=autocast))  # fmt: skip
     return [f for f in found if f]
 
 

@@ -27,15 +27,8 @@ from typing import Any
 
 from benchmarks.common import folders, results
 from benchmarks.common.processes import ENVIRONMENT
-from perfmodel.machines.gpu_samples import (
-    COUNTERS,
-    NvmlSampler,
-    Reading,
-    Recorder,
-    Sampler,
-    Series,
-    to_csv,
-)
+from perfmodel.machines import gpu_samples
+from perfmodel.machines.gpu_samples import NvmlSampler, Recorder, Series
 
 RUNGS = {
     "document": ["--transport", "host"],
@@ -55,9 +48,9 @@ SETTLED_S = 0.7  # NVML looks back up to a second
 class Nothing:
     """A sampler without a GPU."""
 
-    def sample(self) -> Sequence[Reading]:
+    def sample(self) -> Sequence[gpu_samples.Reading]:
         """Return one GPU that tells nothing."""
-        return [Reading(0)]
+        return [gpu_samples.Reading(0)]
 
 
 class Epochs:
@@ -94,7 +87,7 @@ def command(c: argparse.Namespace, flags: list[str], epochs: int, images: int) -
     return [*launch, sys.executable, *train]
 
 
-def sampled(c: argparse.Namespace, name: str, flags: list[str], sampler: Sampler) -> dict[str, Any]:
+def sampled(c: argparse.Namespace, name: str, flags: list[str], sampler: Any) -> dict[str, Any]:
     """Train under the recorder; return means over the window, by GPU."""
     words = command(c, flags, 1_000_000, 12_000 if c.fake else IMAGES)
     with Recorder(sampler, c.period) as recorder:
@@ -112,7 +105,7 @@ def sampled(c: argparse.Namespace, name: str, flags: list[str], sampler: Sampler
         return {"name": name, "error": "".join(epochs.lines)[-600:]}
     series = recorder.series()
     c.series.mkdir(parents=True, exist_ok=True)
-    (c.series / f"{name}.csv").write_text(to_csv(series))
+    (c.series / f"{name}.csv").write_text(gpu_samples.to_csv(series))
     inside = [t for t in epochs.at if began <= t < ended]
     batches = (len(inside) - 1) * (12_000 if c.fake else IMAGES) // BATCH
     return {
@@ -140,40 +133,35 @@ def end(process: subprocess.Popen[str]) -> None:
 def means(series: Series) -> list[dict[str, Any]]:
     """Return the means of all counters, a row per GPU."""
     return [
-        {"gpu": gpu, **{name: series.of(gpu).mean(name) for name in COUNTERS}}
+        {"gpu": gpu, **{name: series.of(gpu).mean(name) for name in gpu_samples.COUNTERS}}
         for gpu in series.gpus
     ]
 
 
 def profiled(c: argparse.Namespace, name: str, flags: list[str]) -> dict[str, Any]:
     """Profile a short run; the page's maker reads how busy the GPU was."""
-    from profiles.collect import TRACE, keep
+    from profiles.collect import TRACE, keep, profile
 
-    words = command(c, flags, 2, 60_000)
-    profile = ["nsys", "profile", *TRACE, "--cuda-graph-trace=node"]
-    profile += ["--gpu-metrics-devices=all", "--gpu-metrics-frequency=1000"] * c.gpu_metrics
+    trace = [*TRACE, "--cuda-graph-trace=node"]
+    trace += ["--gpu-metrics-devices=all", "--gpu-metrics-frequency=1000"] * c.gpu_metrics
     target = c.reports / f"{name}.sqlite.xz"
     with tempfile.TemporaryDirectory() as scratch:
         raw = Path(scratch) / "report"
-        done = subprocess.run(
-            [*profile, "-f", "true", "-o", str(raw), *words], cwd=folders.ROOT, env=ENVIRONMENT,
-            capture_output=True, text=True, timeout=30,
-        )  # fmt: skip
-        if done.returncode:
-            return {"profile_error": (done.stdout + done.stderr)[-600:]}
+        try:
+            said = profile(trace, command(c, flags, 2, 60_000), raw, timeout_s=30, attempts=1)
+        except SystemExit as error:
+            return {"profile_error": str(error)[-600:]}
         c.reports.mkdir(parents=True, exist_ok=True)
         keep(raw, target)
-    shown = ["python3" if word == sys.executable else word for word in words]
-    return {"report": target.name, "profile_command": " ".join([*profile, *shown])}
+    return {"report": target.name, "profile_command": said}
 
 
 def attempt(action: Any) -> dict[str, Any]:
     """Run something; its failure is a row, too."""
     try:
-        found: dict[str, Any] = action()
+        return action()
     except Exception as error:  # the other settings go on
-        found = {"error": f"{type(error).__name__}: {error}"}
-    return found
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def main() -> None:
@@ -182,9 +170,7 @@ def main() -> None:
     add = parser.add_argument
     add("--ranks", type=int, default=2)
     add("--seconds", type=float, default=2.5, help="of training in every window")
-    add(
-        "--budget", type=float, default=58.0, help="seconds: no profile begins that would end later"
-    )
+    add("--budget", type=float, default=58.0, help="seconds in which profiles must end")
     add("--period", type=float, default=0.1, help="seconds between samples")
     add("--rungs", nargs="+", choices=list(RUNGS), default=list(RUNGS))
     add("--parts", nargs="+", choices=("sample", "profile"), default=["sample", "profile"])

@@ -5,7 +5,6 @@ python -m benchmarks.utilization.report
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -14,6 +13,7 @@ from typing import Any
 from benchmarks.common import folders
 from benchmarks.common.pages import put, table
 from benchmarks.common.results import called
+from benchmarks.common.results import read as read_json
 from benchmarks.utilization.__main__ import RUNGS
 from perfmodel.analysis.analyze import analyze
 from perfmodel.base.units import si
@@ -33,23 +33,12 @@ NOTHING: dict[str, Any] = {"data_on": "host", "transport": "host"}
 
 @dataclass(frozen=True)
 class Busy:
-    """What the launches of one setting say, medians over them.
+    """What the launches of one setting say, medians over them; the first one's causes.
 
-    Attributes
-    ----------
-    files : tuple of str
-    busy_share : float
-        Of the window of all batches.
-    within_share : float
-        Of the time inside batches: what the GPU does between epochs is left out.
-    kernels_share : float
-        The same of kernels alone, without copies.
-    first : Idle
-        Of the first launch.
+    Shares are of the time inside batches: what the GPU does between epochs is left out.
     """
 
     files: tuple[str, ...]
-    busy_share: float
     within_share: float
     kernels_share: float
     first: Idle
@@ -73,19 +62,14 @@ def busy_of(name: str, flags: list[str], ranks: int) -> Busy | None:
     paths = [folders.PROFILES / "utilization" / f"{name}.sqlite.xz"]
     if not paths[0].exists():
         ladder, wanted = folders.PROFILES / "ladder", settings_of(flags)
-        index = json.loads((ladder / "index.json").read_text(encoding="utf-8"))
+        index: Any = read_json(ladder / "index.json")
         same = [r for r in index if r["settings"] == wanted and f"-n {ranks} " in r["command"]]
         paths = [ladder / r["file"] for r in same]
     if not paths:
         return None
     all_of_it, kernels = zip(*(_read(path) for path in paths), strict=True)
-    return Busy(
-        tuple(str(path.relative_to(folders.PROFILES.parent)) for path in paths),
-        median(one.busy_share for one in all_of_it),
-        median(map(_within, all_of_it)),
-        median(map(_within, kernels)),
-        all_of_it[0],
-    )
+    files = tuple(str(path.relative_to(folders.ROOT)) for path in paths)
+    return Busy(files, median(map(_within, all_of_it)), median(map(_within, kernels)), all_of_it[0])
 
 
 def _read(path: Path) -> tuple[Idle, Idle]:
@@ -107,11 +91,6 @@ def mean(row: dict[str, Any], counter: str) -> float | None:
     """Mean of a counter over the GPUs."""
     known = [g[counter] for g in row.get("gpus", []) if g[counter] is not None]
     return sum(known) / len(known) if known else None
-
-
-def number(value: float | None, unit: str) -> str:
-    """Write a number with its unit."""
-    return si(value, unit)
 
 
 def percent(value: float | None) -> str:
@@ -138,11 +117,11 @@ def rows(results: dict[str, Any], found: Reports) -> str:
         shares = (busy.kernels_share, busy.within_share) if busy else (None, None)
         each = [g["gpu_percent"] for g in row["gpus"] if g["gpu_percent"] is not None]
         lines.append(
-            [row["name"], f"`{' '.join(row['flags'])}`", number(row["batch_s"], "s"),
+            [row["name"], f"`{' '.join(row['flags'])}`", si(row["batch_s"], "s"),
              f"{percent(mean(row, 'gpu_percent'))} ({', '.join(map(percent, each))})",
              *(percent(None if share is None else 100 * share) for share in shares),
-             percent(mean(row, "memory_percent")), number(mean(row, "memory_used_bytes"), "B"),
-             number(mean(row, "power_w"), "W"), number(mean(row, "pcie_rx_bytes_per_s"), "B/s")]
+             percent(mean(row, "memory_percent")), si(mean(row, "memory_used_bytes"), "B"),
+             si(mean(row, "power_w"), "W"), si(mean(row, "pcie_rx_bytes_per_s"), "B/s")]
         )  # fmt: skip
     head = ["setting", "flags", "batch", "NVML utilization (by GPU)", "kernels, by nsys",
             "GPU busy, by nsys", "memory busy", "memory used", "power", "PCIe in"]  # fmt: skip
@@ -185,8 +164,8 @@ def answers(results: dict[str, Any], found: Reports) -> str:
         f"training, NVML's GPU utilization is {percent(before)} and memory utilization "
         f"{percent(mean(first, 'memory_percent'))} in the setting `{first['name']}`: it {close[0]} "
         f"100 %.\n\n**Question 4.** In the setting `{last['name']}` it is {percent(after)}, which "
-        f"{close[1]} 100 %, and a batch takes {number(last['batch_s'], 's')} instead of "
-        f"{number(first['batch_s'], 's')}."
+        f"{close[1]} 100 %, and a batch takes {si(last['batch_s'], 's')} instead of "
+        f"{si(first['batch_s'], 's')}."
     )
     both = [found.get(row["name"]) for row in (first, last)]
     if both[0] and both[1]:
@@ -214,9 +193,8 @@ def draw(results: dict[str, Any], found: Reports, folder: Path) -> None:
         series = read_series(SERIES / f"{row['name']}.csv")
         curves = [
             Percentages(gpu, f"GPU {gpu}, NVML", mine.time_s, mine.values["gpu_percent"])
-            for gpu in series.gpus
-            for mine in [series.of(gpu)]
-        ]
+            for gpu in series.gpus for mine in [series.of(gpu)]
+        ]  # fmt: skip
         seen = found.get(row["name"])
         busy = {"GPU busy inside batches, by nsys": seen.within_share} if seen else {}
         utilization(curves, window_s=row["window_s"], busy=busy, ax=ax, title=row["name"],
@@ -249,10 +227,9 @@ def text(results: dict[str, Any], given: Reports | None = None) -> str:
 
 def main() -> None:
     """Write the page's tables and its picture."""
-    results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    found = reports(results)
-    draw(results, found, folders.IMAGES)
-    put(PAGE, SCRIPT, text(results, found))
+    found = reports(measured := read_json(RESULTS))
+    draw(measured, found, folders.IMAGES)
+    put(PAGE, SCRIPT, text(measured, found))
 
 
 if __name__ == "__main__":

@@ -33,19 +33,8 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.common import folders, results
-from benchmarks.common.results import run_parts, store
-from benchmarks.vecadd.ways import (
-    Gpu,
-    Seconds,
-    Vector,
-    explicit,
-    latencies,
-    loop_in_c,
-    loop_in_python,
-    managed,
-    on_host,
-    with_numpy,
-)
+from benchmarks.common.results import Keep
+from benchmarks.vecadd.ways import Gpu, Seconds, Vector, explicit, latencies, managed, on_hosts
 
 RESULTS: Final = folders.RESULTS / "vecadd.json"
 MILLIONS: Final = (1.0, 5.0, 10.0, 50.0, 100.0)
@@ -61,7 +50,6 @@ NO_GPU: Final = "--device cpu: no GPU was asked for"
 UM_FLAGS: Final = ("--cuda-um-cpu-page-faults=true", "--cuda-um-gpu-page-faults=true")
 
 Way = Callable[[Vector, Vector, Vector], Seconds]
-Keep = Callable[[dict[str, Any]], None]
 
 
 class Skip(Exception):
@@ -98,12 +86,11 @@ def ways(device: Any, folder: Path) -> Iterator[tuple[str, str, Way]]:
 
         return run
 
-    yield "host", "numpy", on_host(with_numpy)
-    try:
-        yield "host", "loop", on_host(loop_in_c(folder))
-    except (RuntimeError, OSError, subprocess.SubprocessError) as problem:
-        yield "host", "loop", absent(str(problem)[:200])
-    yield "host", "python", on_host(loop_in_python)
+    for name, made in on_hosts(folder).items():
+        try:
+            yield "host", name, made()
+        except (RuntimeError, OSError, subprocess.SubprocessError) as problem:
+            yield "host", name, absent(str(problem)[:200])
     for name in GRIDS:
         for memory, way in (("explicit", explicit), ("unified", managed)):
             yield memory, name, absent(NO_GPU) if device is None else using(device, way, name)
@@ -114,9 +101,8 @@ def using(device: Any, way: Callable[..., Seconds], name: str) -> Way:
 
     def run(x: Vector, y: Vector, out: Vector) -> Seconds:
         if way is managed and 3 * x.nbytes > device.free_bytes() / 2:
-            raise Skip(
-                f"3 x {x.nbytes} B are more than half of the {device.free_bytes()} B that are free"
-            )
+            free = device.free_bytes()
+            raise Skip(f"3 x {x.nbytes} B are more than half of the {free} B that are free")
         return way(device, name, x, y, out)
 
     return run
@@ -237,37 +223,12 @@ PARTS: Final = {"time": timed, "profile": profiled}
 
 
 def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Run a part; return its rows, what was left out, and what it ran on.
-
-    Results are written after every row: a run that is cut off leaves what it had.
-    """
-    began = time.monotonic()
-    done: dict[str, Any] = {
-        "date": results.today(),
-        "command": results.command("vecadd", ["--part", part]), "device": args.device,
-        "seconds": 0.0, "problems": [], "about": {}, "rows": [],
-    }  # fmt: skip
-
-    def keep(row: dict[str, Any]) -> None:
-        said = " ".join(str(row[k]) for k in ("memory", "way", "millions") if k in row)
-        why = row.get("problem") or row.get("skipped")
-        if why:
-            done["problems"].append(f"{said}: {why}")
-        else:
-            done["rows"].append(row)
-        total = row.get("seconds", {}).get("total_s")
-        right = "" if row.get("correct", True) else ", WRONG"
-        state = why or (f"{1e3 * total:.3f} ms{right}" if total else "done")
-        done["seconds"] = round(time.monotonic() - began, 1)
-        print(f"{done['seconds']:6.1f} s  {said}: {state}", flush=True)
-        store(args.out, part, done)
-
-    try:
-        PARTS[part](args, keep, done["about"])
-    except Exception as problem:  # what was measured until then is kept
-        done["problems"].append(f"ended by {repr(problem)[:300]}")
-    store(args.out, part, done)
-    return done
+    """Run a part; return its rows, what was left out, and what it ran on."""
+    return results.measure_part(
+        "vecadd", part, ("memory", "way", "millions"),
+        lambda keep, about: PARTS[part](args, keep, about), args.out,
+        date=results.today(), device=args.device,
+    )  # fmt: skip
 
 
 def main() -> None:
@@ -290,11 +251,11 @@ def main() -> None:
     if "program" in args.part:
         program(args)
         return
-    run_parts(args.part, args.out, lambda part: part_of(part, args))
+    results.run_parts(args.part, args.out, lambda part: part_of(part, args))
     if args.document:
-        from benchmarks.vecadd import report as vecadd_report
+        from benchmarks.vecadd import report
 
-        vecadd_report.write(shown)
+        report.write(shown)
 
 
 if __name__ == "__main__":

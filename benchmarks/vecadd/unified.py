@@ -38,17 +38,7 @@ KERNELS: Final = ("explicit", "unified first", "unified second")
 
 @dataclass(frozen=True, slots=True)
 class Migrations:
-    """Pages that moved, one row for each copy, by start.
-
-    Attributes
-    ----------
-    start_ns, end_ns : int64, shape (n,)
-    bytes : int64, shape (n,)
-    kind : int64, shape (n,)
-        `TO_DEVICE`, `TO_HOST` or `BETWEEN_DEVICES`.
-    cause : int64, shape (n,)
-        Key of `CAUSES`; `perfmodel.readers.trace.NULL` where the report does not say.
-    """
+    """Pages that moved, an entry for each copy, by start; `cause` is NULL where it is not told."""
 
     start_ns: Int64
     end_ns: Int64
@@ -56,25 +46,13 @@ class Migrations:
     kind: Int64
     cause: Int64
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Page faults, by start: `count` of them in each row, which for a CPU is one.
-
-    Attributes
-    ----------
-    start_ns : int64, shape (n,)
-    count : int64, shape (n,)
-    """
+    """Page faults, by start: `count` of them in each entry, which for a CPU is one."""
 
     start_ns: Int64
     count: Int64
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +92,10 @@ def read_unified(path: Path) -> UnifiedMemory:
             count = found[counts[0]] if counts else np.ones_like(found["start"])
             return Faults(found["start"], count)
 
-        copies = needed_columns(
-            db, path, COPIES, ("start", "end", "bytes", "copyKind"), ("migrationCause",)
-        )
-        mine = np.isin(copies["copyKind"], (TO_DEVICE, TO_HOST, BETWEEN_DEVICES))
-        names = ("start", "end", "bytes", "copyKind", "migrationCause")
-        moved = Migrations(*(copies[name][mine] for name in names))
+        names = ("start", "end", "bytes", "copyKind")
+        found = needed_columns(db, path, COPIES, names, ("migrationCause",))
+        mine = np.isin(found["copyKind"], (TO_DEVICE, TO_HOST, BETWEEN_DEVICES))
+        moved = Migrations(*(found[name][mine] for name in (*names, "migrationCause")))
         return UnifiedMemory(moved, faults(CPU_FAULTS), faults(GPU_FAULTS, "numberOfPageFaults"))
 
 
@@ -175,12 +151,9 @@ def moved(found: Migrations, span_ns: tuple[int, int] | None, kind: int) -> dict
 
 def causes(found: Migrations) -> dict[str, int]:
     """Add up the bytes that moved, by why they did."""
-    return {
-        CAUSES.get(int(c), "unknown") if c != NULL else "not told": int(
-            found.bytes[found.cause == c].sum()
-        )
-        for c in np.unique(found.cause)
-    }
+    said = {**CAUSES, NULL: "not told"}
+    sums = {c: int(found.bytes[found.cause == c].sum()) for c in np.unique(found.cause).tolist()}
+    return {said.get(c, "unknown"): size for c, size in sums.items()}
 
 
 def copies(ops: Any) -> dict[str, dict[str, Any]]:

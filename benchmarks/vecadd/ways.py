@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -32,34 +32,6 @@ Vector = npt.NDArray[np.float32]
 Seconds = dict[str, float]
 
 
-class Buffer(Protocol):
-    """Memory of a device; it is free once nobody refers to it."""
-
-    ptr: int
-
-
-class Device(Protocol):
-    """What adding needs of a GPU."""
-
-    def allocate(self, size_bytes: int) -> Buffer:
-        """Return memory of the device's own."""
-
-    def managed(self, size_bytes: int) -> Buffer:
-        """Return unified memory."""
-
-    def copy_in(self, target: int, source: npt.NDArray[Any]) -> None:
-        """Copy to the device and wait."""
-
-    def copy_out(self, target: npt.NDArray[Any], source: int) -> None:
-        """Copy to the host and wait."""
-
-    def view(self, address: int, count: int) -> Vector:
-        """Return floats of unified memory as an array."""
-
-    def run(self, kernel: str, grid: int, block: int, args: tuple[Any, ...]) -> float:
-        """Launch, wait, and return the seconds between two events around it."""
-
-
 class Gpu:
     """The current GPU, by CuPy and NVRTC."""
 
@@ -75,28 +47,32 @@ class Gpu:
         self.run("chase", 1, 1, (at, at, np.int64(0)))  # both are compiled and loaded from here on
         self.run("add", 1, 1, (at, at, at, np.int64(0)))
 
-    def allocate(self, size_bytes: int) -> Buffer:
-        memory: Buffer = self._cuda.Memory(size_bytes)  # cudaMalloc, no pool
-        return memory
+    def allocate(self, size_bytes: int) -> Any:
+        """Return memory of the device's own: at `ptr`, free once nobody refers to it."""
+        return self._cuda.Memory(size_bytes)  # cudaMalloc, no pool
 
-    def managed(self, size_bytes: int) -> Buffer:
-        memory: Buffer = self._cuda.malloc_managed(size_bytes)
-        return memory
+    def managed(self, size_bytes: int) -> Any:
+        """Return unified memory likewise."""
+        return self._cuda.malloc_managed(size_bytes)
 
     def copy_in(self, target: int, source: npt.NDArray[Any]) -> None:
+        """Copy to the device and wait."""
         runtime = self._cuda.runtime
         runtime.memcpy(target, source.ctypes.data, source.nbytes, runtime.memcpyHostToDevice)
         runtime.deviceSynchronize()
 
     def copy_out(self, target: npt.NDArray[Any], source: int) -> None:
+        """Copy to the host and wait."""
         runtime = self._cuda.runtime
         runtime.memcpy(target.ctypes.data, source, target.nbytes, runtime.memcpyDeviceToHost)
 
     def view(self, address: int, count: int) -> Vector:
+        """Return floats of unified memory as an array."""
         held = (ctypes.c_float * count).from_address(address)
         return np.frombuffer(held, np.float32)
 
     def run(self, kernel: str, grid: int, block: int, args: tuple[Any, ...]) -> float:
+        """Launch, wait, and return the seconds between two events around it."""
         function = self._module.get_function(kernel)
         first, last = self._cuda.Event(), self._cuda.Event()
         first.record()
@@ -140,7 +116,7 @@ class _Watch:
         return self._last - before
 
 
-def explicit(device: Device, way: str, x: Vector, y: Vector, out: Vector) -> Seconds:
+def explicit(device: Gpu, way: str, x: Vector, y: Vector, out: Vector) -> Seconds:
     """Allocate, copy in, add, copy out, free: the lab's program without unified memory."""
     watch, found = _Watch(), {}
     buffers = [device.allocate(x.nbytes) for _ in range(3)]
@@ -158,7 +134,7 @@ def explicit(device: Device, way: str, x: Vector, y: Vector, out: Vector) -> Sec
     return _with_total(found, launched_s - found["kernel_s"])
 
 
-def managed(device: Device, way: str, x: Vector, y: Vector, out: Vector) -> Seconds:
+def managed(device: Gpu, way: str, x: Vector, y: Vector, out: Vector) -> Seconds:
     """Write unified memory on the host, add twice, and read the sum on the host.
 
     Pages come to the GPU when the first kernel touches them; the second finds them there. The
@@ -214,9 +190,12 @@ def loop_in_python(x: Vector, y: Vector, out: Vector) -> None:
         out[i] = x[i] + y[i]
 
 
-def with_numpy(x: Vector, y: Vector, out: Vector) -> None:
-    """Add at once."""
-    np.add(x, y, out=out)
+def on_hosts(folder: Path) -> dict[str, Callable[[], Callable[..., Seconds]]]:
+    """Return what makes the ways to add on the host, by name; a compiler may be missing."""
+    return {
+        "numpy": lambda: on_host(lambda x, y, out: np.add(x, y, out=out)),
+        "loop": lambda: on_host(loop_in_c(folder)), "python": lambda: on_host(loop_in_python),
+    }  # fmt: skip
 
 
 def on_host(add: Callable[[Vector, Vector, Vector], None]) -> Callable[..., Seconds]:
@@ -230,7 +209,7 @@ def on_host(add: Callable[[Vector, Vector, Vector], None]) -> Callable[..., Seco
     return run
 
 
-def latencies(device: Device, hops: int = HOPS, span: int = SPAN) -> Seconds:
+def latencies(device: Gpu, hops: int = HOPS, span: int = SPAN) -> Seconds:
     """Return the seconds of a load that waits for memory, and of one whose data are in L1.
 
     Both chains go on by 32 bytes, as the additions of one thread do: through 4 KiB, and once

@@ -40,7 +40,7 @@ def put(monkeypatch: pytest.MonkeyPatch) -> Put:
 @with_torch
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
 def test_a_traced_model_costs_what_the_layers_by_hand_cost(name: str, put: Put) -> None:
-    import torchvision_resnet
+    from support import torchvision_resnet
 
     found = from_torch(put(lambda: torchvision_resnet.make(name)))
     assert len(found.nodes) == len(network(name).nodes)
@@ -76,7 +76,7 @@ def test_functions_of_torch_are_layers_too(put: Put) -> None:
 
 @with_torch
 def test_the_command_takes_a_model(put: Put) -> None:
-    import torchvision_resnet
+    from support import torchvision_resnet
 
     word = put(lambda: torchvision_resnet.make("resnet18"))
     done = CliRunner().invoke(main, ["layers", word, "--pixels", "64", "--json"])

@@ -1,4 +1,4 @@
-"""ResNet-18 and ResNet-50 v1.5 as torchvision writes them: a program to read, with the names and shapes of torchvision's parameters.
+"""ResNet-18 and ResNet-50 v1.5 in torch, with the names and shapes of torchvision's parameters.
 
 He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition" (CVPR 2016), table 1; v1.5 has
 the stride of a bottleneck in its 3x3 convolution, as torchvision has it.
