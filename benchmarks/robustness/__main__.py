@@ -5,13 +5,12 @@
     python -m benchmarks.robustness --table                     # docs/robustness.md
 
 Needs Linux; full disks and read-only ones need root (tmpfs is mounted), failing and slow reads
-strace. What a fault and a verdict are: benchmarks.robustness.reading and faults_writing.py.
+strace. What a fault and a verdict are: benchmarks.robustness.reading and writing.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import tempfile
@@ -19,8 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import folders
-from benchmarks.common.pages import put_parts
+from benchmarks.common import folders, results
+from benchmarks.common.pages import markdown, put_parts
 from benchmarks.robustness.reading import READING, read_faults
 from benchmarks.robustness.writing import WRITING, prepare, write_faults
 
@@ -45,41 +44,34 @@ def run_part(name: str, count: int, folder: Path, seed: int, plots: bool) -> dic
 
 def tables() -> dict[str, str]:
     """Return the page's parts: faults by kind, and what was fuzzed."""
-    found = json.loads(RESULTS.read_text(encoding="utf-8"))
-    parts = {}
-    for part, faults, third in (
-        ("reading", READING, ("Warned", "warned")),
-        ("writing", WRITING, ("Killed, nothing half", "killed")),
+    found, parts = results.read(RESULTS), {}
+    for part, faults, head, third in (
+        ("reading", READING, "Warned", "warned"),
+        ("writing", WRITING, "Killed, nothing half", "killed"),
     ):
-        lines = [
-            f"| Fault | Tried | Clean error | Right answer | {third[0]} | Wrong | Crash |",
-            "| :-- | --: | --: | --: | --: | --: | --: |",
-        ]
+        columns = f"Fault; Tried=int; Clean error=int; Right answer=int; {head}=int; Wrong=int"
+        rows = []
         for name, (title, _) in faults.items():
-            row = found.get(name)
-            if row is None:
-                continue
-            counts = [row.get(k, 0) for k in ("error", "correct", third[1], "wrong", "broken")]
-            shown = [
-                f"{n} ¹" if name in UNKNOWABLE and i == 3 else f"{n}" for i, n in enumerate(counts)
-            ]
-            lines.append(f"| {title} | {row['tried']} | {' | '.join(shown)} |")
-        parts[part] = "\n".join(lines)
+            if row := found.get(name):
+                counts = [row.get(key, 0) for key in ("error", "correct", third, "wrong", "broken")]
+                if name in UNKNOWABLE:
+                    counts[3] = f"{counts[3]} ¹"
+                rows.append((title, row["tried"], *counts))
+        parts[part] = markdown(f"{columns}; Crash=int", rows)
     return parts | ({"fuzzing": _fuzzed()} if FUZZ.exists() else {})
 
 
 def _fuzzed() -> str:
-    lines = [
-        "| Target | Engine | Hours of one core | Executions | Inputs kept | Crashes found |",
-        "| :-- | :-- | --: | --: | --: | --: |",
-    ]
-    for target, engines in json.loads(FUZZ.read_text(encoding="utf-8")).items():
-        for engine, row in engines.items():
-            lines.append(
-                f"| `{target}` | {engine} | {row['seconds'] / 3600:.2f} | {row['executions']:,} | "
-                f"{row['corpus'] or '–'} | {row['crashes']} |"
-            )
-    return "\n".join(lines)
+    columns = (
+        "Target; Engine; Hours of one core=float.2; Executions=int; Inputs kept=int; "
+        "Crashes found=int"
+    )
+    table = markdown(columns, [
+        (f"`{target}`", engine, row["seconds"] / 3600, row["executions"], row["corpus"] or None,
+         row["crashes"])
+        for target, engines in results.read(FUZZ).items() for engine, row in engines.items()
+    ])  # fmt: skip
+    return table.replace("\\`", "`")  # names are code
 
 
 def main() -> None:
@@ -98,9 +90,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             row = run_part(name, count, Path(folder), options.seed, options.plots)
         print(f"{name}: {row}", flush=True)
-        found = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-        found[name] = row
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        results.write(RESULTS, results.read(RESULTS) | {name: row})
         bad += row.get("broken", 0) + (row.get("wrong", 0) if name not in UNKNOWABLE else 0)
     if PAGE.exists():
         put_parts(PAGE, "benchmarks.robustness", tables())

@@ -13,7 +13,6 @@ tests/fuzz, where tests/benchmarks/test_fuzz.py runs them always; fuzz_targets.p
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import re
@@ -25,7 +24,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import folders
+from benchmarks.common import folders, results
+from benchmarks.common.processes import module
 
 RESULTS = folders.RESULTS / "fuzz.json"
 TOKENS = (
@@ -73,12 +73,11 @@ def fuzz_random(name: str, seconds: float, seed: int) -> dict[str, Any]:
 def fuzz_atheris(name: str, seconds: float, corpus: Path) -> dict[str, Any]:
     """Run libFuzzer in a process of its own, which a crash ends."""
     corpus.mkdir(parents=True, exist_ok=True)
-    command = [
-        sys.executable, "-m", "benchmarks.robustness.fuzz", "--atheris-child", name,
-        f"-max_total_time={seconds:.0f}", "-timeout=60", "-rss_limit_mb=4096",
-        "-print_final_stats=1",
-        f"-artifact_prefix={corpus.parent}/{name}-", str(corpus),
-    ]  # fmt: skip
+    command = module(
+        "robustness.fuzz", "--atheris-child", name, f"-max_total_time={seconds:.0f}", "-timeout=60",
+        "-rss_limit_mb=4096", "-print_final_stats=1", f"-artifact_prefix={corpus.parent}/{name}-",
+        corpus,
+    )  # fmt: skip
     done = subprocess.run(
         command, cwd=folders.ROOT, capture_output=True, text=True, errors="replace"
     )
@@ -109,7 +108,7 @@ def atheris_child(name: str, arguments: list[str]) -> None:
 
 def record(name: str, engine: str, seconds: float, found: dict[str, Any]) -> None:
     """Add a run's counts to those before it."""
-    result = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+    result = results.read(RESULTS)
     old = result.setdefault(name, {}).get(engine, {"seconds": 0, "executions": 0, "crashes": 0})
     result[name][engine] = {
         "seconds": old["seconds"] + round(seconds),
@@ -117,7 +116,7 @@ def record(name: str, engine: str, seconds: float, found: dict[str, Any]) -> Non
         "crashes": old["crashes"] + (found["crash"] is not None),
         "corpus": found.get("corpus", old.get("corpus")),
     }
-    RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    results.write(RESULTS, result)
 
 
 def main() -> None:

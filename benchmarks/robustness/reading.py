@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
@@ -36,7 +37,7 @@ from perfmodel.timing.range_times import time_ranges
 PAGE: Final = 4096
 Fault = Generator[Path, None, None]
 """Damages a file anew before every step, and yields what to read."""
-
+Damage = Callable[[bytes, Path, random.Random], Fault]
 
 Answer = tuple[str, list[str]]
 """All that is said of a report, and the warnings."""
@@ -105,7 +106,7 @@ def cut(data: bytes, path: Path, draw: random.Random) -> Fault:
         yield path
 
 
-def _zeroed(size: int) -> Callable[[bytes, Path, random.Random], Fault]:
+def _zeroed(size: int) -> Damage:
     def zeroed(data: bytes, path: Path, draw: random.Random) -> Fault:
         while True:
             at = draw.randrange(len(data) // size) * size
@@ -133,6 +134,10 @@ def _flipped(data: bytes, draw: random.Random) -> bytes:
     return bytes(new)
 
 
+def _cut(data: bytes, draw: random.Random) -> bytes:
+    return data[: draw.randrange(len(data))]
+
+
 def flipped(data: bytes, path: Path, draw: random.Random) -> Fault:
     """Flip one bit of a plain report; inside a number, nobody can tell."""
     while True:
@@ -146,24 +151,18 @@ def flipped_beside_sum(data: bytes, path: Path, draw: random.Random) -> Fault:
     yield from flipped(data, path, draw)
 
 
-def flipped_compressed(data: bytes, path: Path, draw: random.Random) -> Fault:
-    """Flip one bit of an .xz or .gz."""
-    packed = {".xz": lzma.compress(data, preset=0), ".gz": gzip.compress(data, 1)}
-    while True:
-        suffix = draw.choice(list(packed))
-        target = Path(f"{path}{suffix}")
-        target.write_bytes(_flipped(packed[suffix], draw))
-        yield target
+def _compressed(damage: Callable[[bytes, random.Random], bytes]) -> Damage:
+    """Damage an .xz or .gz."""
 
+    def damaged(data: bytes, path: Path, draw: random.Random) -> Fault:
+        packed = {".xz": lzma.compress(data, preset=0), ".gz": gzip.compress(data, 1)}
+        while True:
+            suffix = draw.choice(list(packed))
+            target = Path(f"{path}{suffix}")
+            target.write_bytes(damage(packed[suffix], draw))
+            yield target
 
-def cut_compressed(data: bytes, path: Path, draw: random.Random) -> Fault:
-    """Cut an .xz or .gz anywhere."""
-    packed = {".xz": lzma.compress(data, preset=0), ".gz": gzip.compress(data, 1)}
-    while True:
-        suffix = draw.choice(list(packed))
-        target = Path(f"{path}{suffix}")
-        target.write_bytes(packed[suffix][: draw.randrange(len(packed[suffix]))])
-        yield target
+    return damaged
 
 
 _WRITER: Final = """
@@ -230,13 +229,13 @@ def changed(data: bytes, path: Path, draw: random.Random) -> Fault:
             timer.join()
 
 
-READING: Final[dict[str, tuple[str, Callable[[bytes, Path, random.Random], Fault]]]] = {
+READING: Final[dict[str, tuple[str, Damage]]] = {
     "cut": ("cut at any byte", cut),
     "pages": ("a page of 4096 bytes zeroed", _zeroed(PAGE)),
     "sectors": ("a sector of 512 bytes zeroed", _zeroed(512)),
     "moved": ("a page in another's place", moved),
-    "xz": ("a bit flipped in an .xz or .gz", flipped_compressed),
-    "xz_cut": ("an .xz or .gz cut at any byte", cut_compressed),
+    "xz": ("a bit flipped in an .xz or .gz", _compressed(_flipped)),
+    "xz_cut": ("an .xz or .gz cut at any byte", _compressed(_cut)),
     "summed": ("a bit flipped, .sha256 beside it", flipped_beside_sum),
     "plain": ("a bit flipped in a plain report", flipped),
     "beside": ("its writer killed, journal or -wal beside it", left_beside),
@@ -251,11 +250,11 @@ def read_faults(name: str, count: int, report: Path, folder: Path, seed: int) ->
     path = folder / "report.sqlite"
     path.write_bytes(data)
     truth = [command(path) for command in COMMANDS]
-    found: dict[str, Any] = {}
     damage = READING[name][1](data, path, random.Random(f"{name} {seed}"))
-    for target, nth in zip(damage, range(count), strict=False):
-        verdict = judge(target, COMMANDS[nth % 2], truth[nth % 2])
-        found[verdict] = found.get(verdict, 0) + 1
+    found = Counter(
+        judge(target, COMMANDS[nth % 2], truth[nth % 2])
+        for target, nth in zip(damage, range(count), strict=False)
+    )
     damage.close()
     for leftover in folder.glob("report.sqlite?*"):
         leftover.unlink()

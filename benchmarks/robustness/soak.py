@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.common import folders
+from benchmarks.common import folders, results
 from trainer import checkpoint
 
 FAULTS: Final = (
@@ -240,15 +240,9 @@ def refuse(soak: Soak, place: Path, chance: random.Random) -> None:
 
 
 def soak(
-    seconds: float,
-    place: Path,
-    *,
-    epochs: int,
-    ranks: int = 2,
-    seed: int = 1,
-    most_s: float = 4.0,
-    cycles: int | None = None,
-) -> Soak:
+    seconds: float, place: Path, *, epochs: int, ranks: int = 2, seed: int = 1,
+    most_s: float = 4.0, cycles: int | None = None,
+) -> Soak:  # fmt: skip
     """Disturb a run until the time is over, let it finish, compare it with an undisturbed one.
 
     Parameters
@@ -294,13 +288,11 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = soak(
-            asked.seconds, Path(folder), epochs=asked.epochs, ranks=asked.ranks, seed=asked.seed
-        )
-    text = json.dumps(asdict(found), indent=1)
-    print(text)
+        sizes = {"epochs": asked.epochs, "ranks": asked.ranks, "seed": asked.seed}
+        found = asdict(soak(asked.seconds, Path(folder), **sizes))
+    print(json.dumps(found, indent=1))
     if asked.out:
-        asked.out.write_text(text + "\n", encoding="utf-8")
+        results.write(asked.out, found)
 
 
 if __name__ == "__main__":

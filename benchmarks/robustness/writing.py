@@ -17,22 +17,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from benchmarks.common import folders
+from benchmarks.common.processes import ENVIRONMENT
 
 _LIBC: Final = ctypes.CDLL(None)
 _ENDS: Final = {".png": b"IEND\xaeB`\x82", ".svg": b"</svg>\n", ".pdf": b"%%EOF\n"}
-_ENVIRONMENT: Final = {
-    **os.environ,
-    "PYTHONPATH": str(folders.ROOT),
-    "PYTHONDONTWRITEBYTECODE": "1",
-}
+_ENVIRONMENT: Final = {**ENVIRONMENT, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @dataclass(frozen=True)
@@ -267,11 +265,9 @@ def odd_names(place: Place, draw: random.Random) -> Iterator[str]:
             report = base / f"{name}.sqlite"
             shutil.copy(place.report, report)
             out, db = base / f"{name}.out", base / f"{name}.db"
-            whole = {n: b for n, b in place.whole.items() if n.endswith((".png", ".svg", ".pdf"))}
-            there = Place(report, base, whole, place.rows, place.seconds, place.plots)
             code, said = _run(place.command(out, db, report))
             complete = out.is_dir() and set(place.whole) <= {p.name for p in out.iterdir()}
-            right = code == 0 and complete and _rows(db) == there.rows and "Traceback" not in said
+            right = code == 0 and complete and _rows(db) == place.rows and "Traceback" not in said
             if not right:
                 print(f"{name!r}: rc {code} {said[-300:]}", flush=True)
             yield "correct" if right else "broken"
@@ -279,9 +275,8 @@ def odd_names(place: Place, draw: random.Random) -> Iterator[str]:
         deep = place.folder.joinpath(*["d" * 200] * 3)
         deep.mkdir(parents=True)
         shutil.copy(place.report, deep / "r.sqlite")
-        yield judge(
-            place, deep / "o", None, _run(place.command(deep / "o", None, deep / "r.sqlite"))
-        )
+        done = _run(place.command(deep / "o", None, deep / "r.sqlite"))
+        yield judge(place, deep / "o", None, done)
         yield judge(place, deep / "o", deep / "d", _run(place.command(deep / "o", deep / "d")))
         shutil.rmtree(place.folder / ("d" * 200))
 
@@ -324,8 +319,4 @@ WRITING: Final[dict[str, tuple[str, Callable[[Place, random.Random], Iterator[st
 
 def write_faults(name: str, count: int, place: Place, seed: int) -> dict[str, int]:
     """Try one fault `count` times; return how often each verdict came out."""
-    found: dict[str, Any] = {}
-    verdicts = WRITING[name][1](place, random.Random(f"{name} {seed}"))
-    for verdict, _ in zip(verdicts, range(count), strict=False):
-        found[verdict] = found.get(verdict, 0) + 1
-    return found
+    return Counter(islice(WRITING[name][1](place, random.Random(f"{name} {seed}")), count))
