@@ -44,13 +44,6 @@ def medians(runs: Sequence[Mapping[str, float]], digits: int = 4) -> dict[str, f
     return {k: round(statistics.median(run[k] for run in runs), digits) for k in runs[0]}
 
 
-def ratios(
-    theirs: Sequence[Mapping[str, float]], ours: Sequence[Mapping[str, float]], figure: str
-) -> list[float]:
-    """Return theirs / ours of one figure, round by round."""
-    return [a[figure] / b[figure] for a, b in zip(theirs, ours, strict=True)]
-
-
 def timed(
     command: Sequence[str], *, workers: bool = False, environment: Mapping[str, str] = ENVIRONMENT
 ) -> tuple[dict[str, float], bytes]:

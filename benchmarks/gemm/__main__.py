@@ -19,18 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import folders, results
+from benchmarks.gemm import problems as of
 from benchmarks.gemm.bench import ROUNDS, Gpu, Rehearsal
-from benchmarks.gemm.problems import (
-    CEILINGS,
-    INPUTS,
-    ITEM_BYTES,
-    Problem,
-    everything,
-    floor_s,
-    network,
-    squares,
-    worth_measuring,
-)
+from benchmarks.gemm.problems import Problem, floor_s, network, squares, worth_measuring
 from trainer.kernels import GEMMS, MATHS
 
 DTYPES = ("float32", "tf32", "tf32x3", "float64")
@@ -117,7 +108,7 @@ def main() -> None:
     args = parser.parse_args()
     began = time.perf_counter()
     bench = Rehearsal() if args.dry_run else Gpu()
-    problems = [*squares((16, 32)), *network(24, 40)] if args.dry_run else everything()
+    problems = [*squares((16, 32)), *network(24, 40)] if args.dry_run else of.everything()
     kinds = {"all": (True, False), "squares": (True,), "network": (False,)}[args.what]
     wanted = [p for p in problems if (p.what == "square") in kinds]
     todo = [(p, dtype, kernels(p, dtype, args.kernels)) for dtype in args.dtypes for p in wanted]
@@ -131,8 +122,8 @@ def main() -> None:
     small = Problem("host", 10, 64, 32)
     result = {
         "command": results.command("gemm", sys.argv[1:]), "date": results.now(),
-        **bench.describe(), "ceilings": CEILINGS, "measured": ceilings,
-        "inputs": INPUTS, "item_bytes": ITEM_BYTES,
+        **bench.describe(), "ceilings": of.CEILINGS, "measured": ceilings,
+        "inputs": of.INPUTS, "item_bytes": of.ITEM_BYTES,
         "host_s_per_launch": {
             name: bench.host_s(gemm, bench.operands(small, dtype, 0)[0])
             for (name, dtype), gemm in gemms.items() if dtype == "float32"

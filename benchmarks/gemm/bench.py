@@ -37,12 +37,8 @@ class Gpu:
         import cupy
 
         self.cupy = cupy
-        self.random = cupy.ElementwiseKernel(
-            "uint64 seed",
-            "T x",
-            RANDOM,
-            "benchmark_random",  # CuPy's own needs cuRAND
-        )
+        # CuPy's own needs cuRAND
+        self.random = cupy.ElementwiseKernel("uint64 seed", "T x", RANDOM, "benchmark_random")
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self.stream.use()
 

@@ -12,46 +12,28 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from writeup.counters import between
 
 from benchmarks.common import folders, results
 from benchmarks.common.ncu import Failed, collect
 from benchmarks.common.processes import module
-from benchmarks.gemm.problems import (
-    HBM_BYTES_PER_S,
-    PEAK_FLOPS_PER_S,
-    Problem,
-    network,
-    squares,
-    worth_measuring,
-)
+from benchmarks.gemm import problems
+from benchmarks.gemm.problems import Problem, network, squares, worth_measuring
 from perfmodel.analysis.counters import METRICS, SCALAR, TENSOR, Counted
 from perfmodel.readers.ncu import Launch, parse
-from perfmodel.render.plot import panels, save
+from perfmodel.render.plot import panels, save, style
 from perfmodel.render.plot.scales import apply
-from perfmodel.render.plot.style import (
-    GREY,
-    INK,
-    MARKERS,
-    PALETTE,
-    TEXT_PT,
-    finish,
-    legend_look,
-    put_title,
-    size_pt,
-)
 from trainer.kernels import GEMMS, MATHS
 
 RESULTS = folders.RESULTS / "gemm_counters.json"
 PICTURE = folders.IMAGES / "gemm_roofline.png"
 MARKER = "marker"
-SCALAR_UNITS, TENSOR_UNITS = tuple(SCALAR), tuple(TENSOR)
 L1_BYTES_PER_S = 132 * 128 * 1.98e9
 """132 multiprocessors, 128 bytes a clock each (Hopper tuning guide), at the boost clock."""
 
@@ -66,29 +48,16 @@ PANELS = (
 )
 
 
-def products(launches: Iterable[Launch]) -> list[list[Launch]]:
-    """Part the launches at the markers; what comes before the first belongs to nothing."""
-    parts: list[list[Launch]] = []
-    for launch in launches:
-        if launch.kernel.split("(")[0] == MARKER:
-            parts.append([])
-        elif parts:
-            parts[-1].append(launch)
-    return parts
-
-
 def count(launches: list[Launch]) -> dict[str, Any]:
     """Sum the counters of a product's kernels; what ncu did not count is None."""
     found = Counted.of("product", "kernel", launches)
-
-    def total(units: Iterable[str]) -> float | None:
-        known = [n for unit in units if (n := found.flops_of(unit)) is not None]
-        return sum(known) if known else None
-
+    known = {unit: n for unit, n in found.flops_by_unit.items() if n is not None}
+    scalar, tensor = ([n for unit, n in known.items() if unit in k] for k in (SCALAR, TENSOR))
     return {
         "kernels": [launch.kernel for launch in launches],
         "time_s": found.time_s, "flops": found.flops,
-        "scalar_flops": total(SCALAR_UNITS), "tensor_flops": total(TENSOR_UNITS),
+        "scalar_flops": sum(scalar) if scalar else None,
+        "tensor_flops": sum(tensor) if tensor else None,
         **{f"{level}_bytes": found.bytes_of(level) for level in ("dram", "l2", "l1")},
     }  # fmt: skip
 
@@ -147,7 +116,7 @@ def profile(ncu: str) -> str:
 
 def rows(text: str, planned: list[tuple[str, str, Problem]]) -> list[dict[str, Any]]:
     """Return one row per product: what it was, and what was counted."""
-    parts = products(parse(text).launches)
+    parts = between(parse(text).launches, MARKER)
     if len(parts) != len(planned):
         raise SystemExit(f"expected {len(planned)} GEMMs in ncu's table; got {len(parts)}")
     return [
@@ -169,30 +138,33 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     for ax, (title, belongs) in zip(axes, PANELS, strict=True):
         shown = [r for r in rows if r["dtype"] == "float32" and belongs(r)]
         apply(ax, (0.1, 3e3, 5e10, 1.6e14))
-        finish(ax, "Arithmetic intensity of a level (FLOP/byte)", "Performance (FLOP/s)")
+        style.finish(ax, "Arithmetic intensity of a level (FLOP/byte)", "Performance (FLOP/s)")
         for row in shown:
             _points(ax, row)
-        put_title(ax, title, size_pt(ax)[0])
+        style.put_title(ax, title, style.size_pt(ax)[0])
     handles = _legend(rows)
     axes[0].figure.legend(handles=handles, loc="outside lower center", ncols=9,
-                          **legend_look(handles=handles))  # fmt: skip
+                          **style.legend_look(handles=handles))  # fmt: skip
     for ax in axes:
         _roofs(ax)
     save(axes[0], path.parent, path.stem, ("png",))
 
 
 def _roofs(ax: Axes) -> None:
-    peak, x = PEAK_FLOPS_PER_S["float32"], np.geomspace(0.1, 3e3, 200)
-    for name, bandwidth in (("HBM 4.8 TB/s", HBM_BYTES_PER_S), ("L1 33 TB/s", L1_BYTES_PER_S)):
-        ax.plot(x, np.minimum(peak, bandwidth * x), color=GREY, lw=1.1)
-        size_pt(ax)  # lays out: the angle of the line depends on the size of the axes
+    peak, x = problems.PEAK_FLOPS_PER_S["float32"], np.geomspace(0.1, 3e3, 200)
+    for name, bandwidth in (
+        ("HBM 4.8 TB/s", problems.HBM_BYTES_PER_S),
+        ("L1 33 TB/s", L1_BYTES_PER_S),
+    ):
+        ax.plot(x, np.minimum(peak, bandwidth * x), color=style.GREY, lw=1.1)
+        style.size_pt(ax)  # lays out: the angle of the line depends on the size of the axes
         low, high = ax.transData.transform([(1.0, bandwidth), (10.0, 10 * bandwidth)])
         angle = np.degrees(np.arctan2(*(high - low)[::-1]))
         ax.annotate(name, (0.12, 0.12 * bandwidth), (-2, 2), textcoords="offset points",
-                    rotation=angle, rotation_mode="anchor", fontsize=TEXT_PT, color=INK,
+                    rotation=angle, rotation_mode="anchor", fontsize=style.TEXT_PT, color=style.INK,
                     in_layout=False)  # fmt: skip
     ax.annotate("fp32 67 TFLOP/s", (x[-1], peak), (-2, 2), textcoords="offset points", ha="right",
-                fontsize=TEXT_PT, color=INK)  # fmt: skip
+                fontsize=style.TEXT_PT, color=style.INK)  # fmt: skip
 
 
 def _points(ax: Axes, row: dict[str, Any]) -> None:
@@ -200,22 +172,24 @@ def _points(ax: Axes, row: dict[str, Any]) -> None:
     if not row["time_s"] or not row["flops"]:
         return
     place = ORDER.index(row["kernel"])
-    style = {"color": PALETTE[place], "marker": MARKERS[place], "markersize": 6}
+    look = {"color": style.PALETTE[place], "marker": style.MARKERS[place], "markersize": 6}
     rate = row["flops"] / row["time_s"]
     found = [(level, row["flops"] / row[level]) for level in LEVELS if row[level]]
-    ax.plot([x for _, x in found], [rate] * len(found), color=style["color"], linewidth=0.8)
+    ax.plot([x for _, x in found], [rate] * len(found), color=look["color"], linewidth=0.8)
     for level, x in found:
-        ax.plot([x], [rate], linestyle="", fillstyle=LEVELS[level], **style)
+        ax.plot([x], [rate], linestyle="", fillstyle=LEVELS[level], **look)
 
 
 def _legend(rows: list[dict[str, Any]]) -> list[Line2D]:
     there = {r["kernel"] for r in rows if r["dtype"] == "float32"}
     kernels = [
-        Line2D([], [], linestyle="", marker=MARKERS[i], color=PALETTE[i], label=name)
+        Line2D([], [], linestyle="", marker=style.MARKERS[i], color=style.PALETTE[i], label=name)
         for i, name in enumerate(ORDER) if name in there
     ]  # fmt: skip
     levels = [
-        Line2D([], [], linestyle="", marker="o", color=INK, fillstyle=fill, label=NAMES[level])
+        Line2D(
+            [], [], linestyle="", marker="o", color=style.INK, fillstyle=fill, label=NAMES[level]
+        )
         for level, fill in LEVELS.items()
     ]
     return kernels + levels

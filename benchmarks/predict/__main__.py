@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import folders, results
-from benchmarks.predict.foreign import foreign
 from benchmarks.predict.launches import FROZEN, Launches, commit_of, reports
 from benchmarks.predict.score import noise_floor, overhead, predict_rows, quiet, ranking, summary
-from benchmarks.predict.studies import other_designs, studies
+from benchmarks.predict.studies import foreign, other_designs, studies
 from perfmodel.models.model import load, save
 
 TARGETS = {
@@ -40,9 +39,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=folders.RESULTS / "predict.json")
     args = parser.parse_args()
     if args.document:
-        from benchmarks.predict import report as predict_report
+        from benchmarks.predict import report
 
-        predict_report.write(results.read(args.out))
+        report.write(results.read(args.out))
         return
     launches = Launches()
     designed = launches.designed()

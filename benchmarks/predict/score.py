@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,19 +68,24 @@ def spread_of(group: Sequence[Observation]) -> float | None:
 
 def noise_floor(observations: Sequence[Observation]) -> dict[str, Any]:
     """Standard deviation between launches of one configuration, pooled by how a batch runs."""
-    pooled: dict[str, list[tuple[float, int]]] = {}
-    for group in grouped(observations):
-        sd = spread_of(group)
-        if sd is not None:
-            pooled.setdefault(group[0].case.route, []).append((sd, len(group) - 1))
+    groups = grouped(observations)
     return {
         "meaning": "relative standard deviation of a batch's median between launches, by route",
-        "launch_sd": {
-            name: math.sqrt(sum(n * sd**2 for sd, n in found) / sum(n for _, n in found))
-            for name, found in pooled.items()
-        },
-        "configurations": {name: len(found) for name, found in pooled.items()},
+        "launch_sd": pooled(groups),
+        "configurations": dict(Counter(g[0].case.route for g in groups if len(g) > 1)),
         "launches": len(observations),
+    }
+
+
+def pooled(groups: Sequence[Sequence[Observation]]) -> dict[str, float]:
+    """Return the standard deviation of log times within groups, pooled by how a batch runs."""
+    found: dict[str, list[tuple[float, int]]] = {}
+    for group in groups:
+        if (sd := spread_of(group)) is not None:
+            found.setdefault(group[0].case.route, []).append((sd, len(group) - 1))
+    return {
+        name: math.sqrt(sum(n * sd**2 for sd, n in each) / sum(n for _, n in each))
+        for name, each in found.items()
     }
 
 

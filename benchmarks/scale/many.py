@@ -2,10 +2,9 @@
 
     python -m benchmarks.scale.many
 
-Grows a real export of two ranks into the reports of 64 and 512 (grow.py), runs the whole command in
-turn and writes medians to benchmarks/results/many.json: seconds, CPU seconds, the peak memory of
-the parent and of its largest worker, per report where that makes sense. What the commands print is
-compared byte for byte.
+Grows a real export of two ranks into the reports of 64 and 512 (profiles.grow), runs the command
+in turn and writes medians to benchmarks/results/many.json: seconds, CPU seconds, the peak memory of
+the parent and of its largest worker. What the commands print is compared byte for byte.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from typing import Any
 
 from benchmarks.common import folders, results
 from benchmarks.common.processes import in_turn, medians, timed
-from benchmarks.scale.grow import grow_ranks
 from benchmarks.scale.stats import SOURCE
+from profiles.grow import grow_ranks
 
 
 @contextmanager

@@ -17,16 +17,11 @@ from typing import Any
 RECIPES = {"nvtx_sum": "nvtx_pushpop_sum", "nvtx_gpu_proj_sum": "nvtx_gpu_proj_sum"}
 """Recipes, and the summary reports that answer the same question."""
 
-TABLES = (
-    "StringIds",
-    "NVTX_EVENTS",
-    "CUPTI_ACTIVITY_KIND_RUNTIME",
-    "CUPTI_ACTIVITY_KIND_KERNEL",
-    "CUPTI_ACTIVITY_KIND_MEMCPY",
-    "CUPTI_ACTIVITY_KIND_MEMSET",
-)
+CUPTI = "CUPTI_ACTIVITY_KIND_"
+KINDS = ("RUNTIME", "KERNEL", "MEMCPY", "MEMSET")
+TABLES = ("StringIds", "NVTX_EVENTS", *(CUPTI + kind for kind in KINDS))
 EMPTY = {
-    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": "correlationId globalPid start end graphId",
+    f"{CUPTI}GRAPH_TRACE": "correlationId globalPid start end graphId",
     "CUDA_GRAPH_NODE_EVENTS": "graphNodeId originalGraphNodeId globalTid start end",
     "CUDA_GRAPH_EVENTS": "graphId originalGraphId graphExecId globalTid start end",
 }

@@ -3,7 +3,7 @@
     python -m benchmarks.scale.stats --nsys /path/to/nsys
     python -m benchmarks.scale.stats --nsys NSYS --recipe-python VENV/bin/python --large
 
-Grows a real report (grow.py) and runs both whole commands in turn; CSVs are compared byte for byte.
+Grows a real report (profiles.grow), runs both commands in turn, compares CSVs byte for byte.
 Writes seconds, CPU seconds, peak memory and ratios to benchmarks/results/read.json, with those of
 `perfmodel --help`. With --large, more events and benchmarks/results/large.json, beside the cases
 that are there already; with --recipe-python, a Python with pandas, pyarrow and psutil, also the
@@ -23,16 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import folders, results
-from benchmarks.common.processes import (
-    ENVIRONMENT,
-    in_turn,
-    medians,
-    ratios,
-    timed,
-    version_of,
-)
-from benchmarks.scale.grow import grow
+from benchmarks.common.processes import ENVIRONMENT, in_turn, medians, timed, version_of
 from benchmarks.scale.recipes import RECIPES
+from profiles.grow import grow
 
 SOURCE = folders.PROFILES / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 REPORTS = ("nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "cuda_gpu_kern_sum", "mpi_event_sum")
@@ -59,6 +52,11 @@ def run(todo: dict[str, list[str]], rounds: int) -> tuple[Runs, bool]:
     return runs, equal
 
 
+def ratios(spent: dict[str, list[dict[str, float]]], figure: str) -> list[float]:
+    """Return nsys / perfmodel of one figure, round by round."""
+    return [a[figure] / b[figure] for a, b in zip(spent["nsys"], spent["perfmodel"], strict=True)]
+
+
 def measured(report: Path, nsys: str, rounds: int) -> dict[str, Any]:
     """Return one row of read.json: medians, and ratios pair by pair."""
     runs, equal = run(commands(report, nsys, REPORTS), rounds)
@@ -67,7 +65,7 @@ def measured(report: Path, nsys: str, rounds: int) -> dict[str, Any]:
     for name, figures in spent.items():
         row |= {f"{name}_{figure}": value for figure, value in medians(figures).items()}
     for figure in ("wall_s", "cpu_s"):
-        found = ratios(spent["nsys"], spent["perfmodel"], figure)
+        found = ratios(spent, figure)
         row[f"ratio_{figure}"] = {
             name: round(of(found), 2)
             for name, of in (("median", statistics.median), ("min", min), ("max", max))
@@ -86,7 +84,7 @@ def measured_large(report: Path, nsys: str | None, rounds: int) -> dict[str, Any
     if nsys:
         row["csv_equal"] = equal
         row["nsys_over_perfmodel"] = {
-            figure: round(statistics.median(ratios(spent["nsys"], spent["perfmodel"], figure)), 2)
+            figure: round(statistics.median(ratios(spent, figure)), 2)
             for figure in ("wall_s", "cpu_s")
         }
     return row
@@ -152,10 +150,8 @@ def main() -> None:
         print(json.dumps(row), flush=True)
         rows[size, ranks] = row
     command = "scale.stats --large --recipe-python PYTHON" if args.large else "scale.stats"
-    result = {
-        "command": f"{results.command(command)} --nsys NSYS",
-        **results.about(nsys=version_of(args.nsys)),
-    }
+    command = f"{results.command(command)} --nsys NSYS"
+    result = {"command": command, **results.about(nsys=version_of(args.nsys))}
     if args.large:
         result["reports"] = LARGE_REPORTS
     else:

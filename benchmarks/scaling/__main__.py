@@ -8,7 +8,6 @@ ladder.json, resnet.json and machine_h200x4.toml.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -16,9 +15,8 @@ import numpy as np
 from studies import ddp
 from studies.ddp_errata import errata
 
-from benchmarks.common import folders
+from benchmarks.common import folders, results
 from benchmarks.common.pages import markdown, put_parts
-from benchmarks.scaling import resnet as scaling_resnet
 from perfmodel.analysis.measure import Launch, launches_of
 from perfmodel.analysis.scaling import Bandwidth, Series, Study, of_launches, of_machine, study
 from perfmodel.base.table import render
@@ -43,6 +41,14 @@ ALONE: Final = {"peer x3": "fused x3"}
 """Rungs that one GPU does not have, and the one that stands for them there."""
 
 SIZES: Final = ((64, 3200), (512, 3000), (2048, 12000))
+NET: Final = "resnet18"
+MATH: Final = "fp32"
+GPUS: Final = (2, 4)
+COLUMNS: Final = (
+    "batch per GPU=int; GPUs=int; step of one GPU=s; step of all=s; T1 / Tp=float.3; "
+    "efficiency=percent; longer by=s; the all-reduce alone=s; longer by, in forward=s; "
+    "in backward=s"
+)
 _NCCL: Final = (
     "p2_nccl_device_H128_B3000", "p2_nccl_device_graph_H512_B3000",
     "p2_nccl_device_H4096_B12000", "p4_nccl_device_H512_B3000",
@@ -65,7 +71,7 @@ def parts(campaign: Study) -> dict[str, str]:
     reduced = all_reduces(campaign)
     return {
         "published": published(),
-        "resnet": scaling_resnet.section(RESULTS, reduced),
+        "resnet": resnets(reduced),
         "campaign": f"{summary(campaign, 'strong')}\n\n{summary(campaign, 'weak')}",
         "split": render(split_table(campaign), "markdown"),
         "launches": f"{summary(launches, 'strong')}\n\n{summary(launches, 'weak')}",
@@ -82,9 +88,8 @@ def of_campaign() -> Study:
 
 def of_visits() -> Study:
     """Take the recorded launches of configurations that more than one number of ranks has."""
-    read_in = json.loads((LAUNCHES / "launches.json").read_text(encoding="utf-8"))
     found = []
-    for row in read_in["launches"]:
+    for row in results.read(LAUNCHES / "launches.json")["launches"]:
         if row["recorded"] and "settings" in row:
             sizes = {k: v for k, v in row["sizes"].items() if k != "p"}
             found.append(Launch(
@@ -97,7 +102,7 @@ def of_visits() -> Study:
 
 def ladder(hidden: int, batch: int) -> dict[str, dict[int, float]]:
     """Return the float32 seconds of a batch by rung and number of GPUs at one size."""
-    rows = json.loads((RESULTS / "ladder.json").read_text(encoding="utf-8"))["rows"]
+    rows = results.read(RESULTS / "ladder.json")["rows"]
     found: dict[str, dict[int, float]] = {name: {} for name in RUNGS}
     for row in rows:
         if (row["H"], row["B"], row["dtype"]) != (hidden, batch, "fp32"):
@@ -107,6 +112,52 @@ def ladder(hidden: int, batch: int) -> dict[str, dict[int, float]]:
     for name, other in ALONE.items():
         found[name] = {1: found[other][1], **found[name]}
     return found
+
+
+def resnets(all_reduces: tuple[Bandwidth, ...]) -> str:
+    """Return the DDP study once more on H200s, by benchmarks.resnet, and Gustafson's law."""
+    record = results.read(RESULTS / "resnet.json")
+    size = 4 * next(r["parameters"] for r in record["theory"]["rows"] if r["net"] == NET)
+    rows = sorted(row for p in GPUS for row in _resnet_rows(record, p, all_reduces, size))
+    said = []
+    for batch in sorted({row[0] for row in rows}):
+        mine = [row for row in rows if row[0] == batch]
+        law = fit("Gustafson", [row[1] for row in mine], [row[4] for row in mine], None)
+        said.append(f"{law.serial:.3f} (batch {batch})")
+    table = markdown(COLUMNS, rows)
+    return (
+        f"Gradients of {size / 1e6:.1f} MB are summed in each step. Gustafson's law fitted to 2 "
+        f"and 4 GPUs: s = {', '.join(said)}.\n\n{table}"
+    )
+
+
+def _resnet_rows(
+    record: dict[str, Any], gpus: int, all_reduces: tuple[Bandwidth, ...], size: int
+) -> list[tuple[Any, ...]]:
+    """Return a row per batch on some GPUs."""
+    times = {
+        (r["batch"], r["mode"]): r
+        for r in record[f"ddp{gpus}"]["rows"]
+        if (r["net"], r["math"]) == (NET, MATH)
+    }
+    ring_s = all_reduce_s(all_reduces, gpus, size)
+    found = []
+    for batch in sorted({batch for batch, _ in times}):
+        one, all_of_them = times[batch, "alone"], times[batch, "ddp"]
+        alone, together = one["total_s"], all_of_them["total_s"]
+        longer = [all_of_them[k] - one[k] for k in ("total_s", "forward_s", "backward_s")]
+        found.append(
+            (batch, gpus, alone, together, gpus * alone / together, alone / together, longer[0],
+             ring_s, *longer[1:])
+        )  # fmt: skip
+    return found
+
+
+def all_reduce_s(all_reduces: tuple[Bandwidth, ...], gpus: int, size: int) -> float:
+    """Return NCCL's seconds for `size` bytes at the bus bandwidth of the largest one measured."""
+    mine = [b for b in all_reduces if b.through == "NCCL" and b.source != "training"]
+    largest = max(mine, key=lambda b: b.bytes)
+    return 2 * (gpus - 1) / gpus * size / largest.bus_bytes_per_s
 
 
 def published() -> str:
@@ -166,16 +217,12 @@ def summary(found: Study, kind: str) -> str:
     """Return a line for every series that has a run of one rank, by settings and sizes."""
     mine = [s for s in found.series if s.kind == kind and s.fit is not None]
     mine.sort(key=lambda s: (sorted(s.settings.items()), sorted(s.sizes.items())))
-    strong = kind == "strong"
+    law, share = ("Amdahl", "Karp-Flatt") if kind == "strong" else ("Gustafson", "serial share")
     columns = (
-        f"{kind} scaling",
-        *(f"p={p}=s" for p in (1, 2, 4)),
-        *(f"speed-up, {p}" for p in (2, 4)),
-        "efficiency, most=percent.0",
-        *(f"{'Karp-Flatt' if strong else 'serial share'}, {p}=float.2" for p in (2, 4)),
-        f"{'Amdahl' if strong else 'Gustafson'}'s s, 95 %",
-        "misses by=percent.0",
-    )
+        f"{kind} scaling", *(f"p={p}=s" for p in (1, 2, 4)), "speed-up, 2", "speed-up, 4",
+        "efficiency, most=percent.0", f"{share}, 2=float.2", f"{share}, 4=float.2",
+        f"{law}'s s, 95 %", "misses by=percent.0",
+    )  # fmt: skip
     return markdown(columns, map(_row, mine))
 
 
@@ -184,14 +231,11 @@ def _row(series: Series) -> tuple[object, ...]:
     law = series.fit
     assert law is not None
     return (
-        series.label,
-        *(at[p].batch_s if p in at else None for p in (1, 2, 4)),
+        series.label, *(at[p].batch_s if p in at else None for p in (1, 2, 4)),
         *(_with_interval(at[p]) if p in at else None for p in (2, 4)),
-        series.points[-1].efficiency,
-        *(at[p].serial if p in at else None for p in (2, 4)),
-        f"{law.serial:.2f} ({law.low:.2f} to {law.high:.2f})",
-        law.misfit,
-    )
+        series.points[-1].efficiency, *(at[p].serial if p in at else None for p in (2, 4)),
+        f"{law.serial:.2f} ({law.low:.2f} to {law.high:.2f})", law.misfit,
+    )  # fmt: skip
 
 
 def _with_interval(point: Any) -> str:
@@ -229,13 +273,8 @@ def _rung_curves(rungs: dict[str, dict[int, float]]) -> Iterator[Scaling]:
     for name in ("document", "pinned", "graph", "fused x3", "model graph", "torch ddp_eager"):
         ranks = tuple(sorted(rungs[name]))
         speedups = tuple(rungs[name][1] / rungs[name][p] for p in ranks)
-        yield Scaling(
-            name,
-            "strong",
-            ranks,
-            speedups,
-            tuple(s / p for s, p in zip(speedups, ranks, strict=True)),
-        )
+        efficiency = tuple(s / p for s, p in zip(speedups, ranks, strict=True))
+        yield Scaling(name, "strong", ranks, speedups, efficiency)
 
 
 if __name__ == "__main__":

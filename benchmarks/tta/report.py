@@ -5,11 +5,10 @@ python -m benchmarks.tta.report
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import folders
+from benchmarks.common import folders, results
 from benchmarks.common.pages import put, table
 from benchmarks.common.results import called
 from benchmarks.tta.__main__ import CONFIGURATIONS
@@ -82,27 +81,19 @@ def pairs_table(sides: dict[str, Side]) -> str:
     for after, before in PAIRS:
         if after in sides and before in sides:
             time, epochs, last = compare(sides[after], sides[before])
-            rows.append([f"`{after}` / `{before}`", factor(epochs), factor(time), shift(last)])
+            shown = (effect(epochs, ".2f"), effect(time, ".2f"), effect(last, "+.4f"))
+            rows.append([f"`{after}` / `{before}`", *shown])
     head = ["against", "epochs, ratio", "time, ratio", "test precision, difference"]
     return table(head, rows)
 
 
-def factor(one: Compared) -> str:
-    """Write a ratio with its interval and the p of the permutation test."""
+def effect(one: Compared, form: str) -> str:
+    """Write a ratio or difference with its interval and the p of the permutation test."""
     p = "" if one.permutation_p is None else f"; p = {one.permutation_p:.2g}"
     if one.effect is None:
         return f"–{p}"
     e = one.effect
-    return f"{e.value:.2f} ({e.low:.2f} to {e.high:.2f}){p}"
-
-
-def shift(one: Compared) -> str:
-    """Write a difference of precisions likewise."""
-    p = "" if one.permutation_p is None else f"; p = {one.permutation_p:.2g}"
-    if one.effect is None:
-        return f"–{p}"
-    e = one.effect
-    return f"{e.value:+.4f} ({e.low:+.4f} to {e.high:+.4f}){p}"
+    return f"{e.value:{form}} ({e.low:{form}} to {e.high:{form}}){p}"
 
 
 def epochs_table(sides: dict[str, Side]) -> str:
@@ -121,8 +112,8 @@ def epochs_table(sides: dict[str, Side]) -> str:
 def about(folder: Path) -> dict[str, Any]:
     """Return what a configuration's file says of how it was made."""
     paths = [path for name in CONFIGURATIONS if (path := folder / f"{name}.json").exists()]
-    all_of_them = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    found: dict[str, Any] = all_of_them[0]
+    all_of_them = [results.read(path) for path in paths]
+    found = all_of_them[0]
     commands = dict.fromkeys(f"`{called(one['command'])}`" for one in all_of_them)
     versions = found["runs"][0]["versions"]
     listed = [f"{k} {versions[k]}" for k in ("python", "numpy", "cupy", "blas") if versions.get(k)]
@@ -139,8 +130,7 @@ def machine(folder: Path, title: str) -> str:
         f"### {title}\n\n{a['device']}, {a['date']}: {a['commands']} ({a['versions']}; "
         f"H = {first.settings['hidden_size']}, {first.settings['dtype']}, MNIST).\n\n"
     )
-    parts = (sides_table(sides), pairs_table(sides), epochs_table(sides))
-    return said + "\n".join(parts)
+    return said + "\n".join((sides_table(sides), pairs_table(sides), epochs_table(sides)))
 
 
 def picture(sides: dict[str, Side]) -> Any:

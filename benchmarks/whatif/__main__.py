@@ -14,40 +14,137 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from benchmarks.common import folders, results
-from benchmarks.whatif.pairs import Launch, Pair, campaign, campaign_pairs, ladder, ladder_pairs
-from perfmodel.analysis.whatif import Judge
+from benchmarks.predict.score import pooled
+from perfmodel.analysis.analyze import analyze
+from perfmodel.analysis.whatif import Judge, evidence
 from perfmodel.base.errors import ModelError
 from perfmodel.models.calibrate import calibrate
 from perfmodel.models.model import Model, load
+from perfmodel.models.part import Observation
 from perfmodel.models.predict import predict
+from perfmodel.programs.mlp.bounds import Evidence
+from perfmodel.programs.mlp.case import Case
 from perfmodel.programs.mlp.changes import Change
+from perfmodel.programs.mlp.observe import observe
+from perfmodel.programs.program import Options
+from perfmodel.readers import read
+from perfmodel.timing.run import time_run
 
 FROZEN = folders.RESULTS / "predict_model.json"
 Z95 = 1.645
 EFFORT = {"resamples": 40, "left_out": 16}
 """Of a calibration, of which there are many here."""
 STEP = Change("", "", "")
+LADDER: Final = folders.PROFILES / "ladder"
+CAMPAIGN: Final = folders.PROFILES / "campaign"
+PAIRS: Final = (
+    ("document", "pinned"), ("pinned", "host-flat"), ("host-flat", "prefetch"),
+    ("host-flat", "resident"), ("prefetch", "resident"), ("resident", "chunked"),
+    ("resident", "nccl"), ("nccl", "graph"), ("graph", "thin"), ("thin", "fused x3"),
+    ("fused x3", "peer x3"), ("nccl", "model nccl"), ("resident", "model nccl"),
+    ("document", "resident"), ("document", "nccl"), ("nccl", "fused x3"),
+)  # fmt: skip
+"""Rungs of profiles/ladder: single steps, and a few of several at once."""
 
 
-def launch_noise(groups: Sequence[Sequence[Launch]]) -> dict[str, float]:
-    """Pooled standard deviation of log batches between launches, by route."""
-    squares: dict[str, list[float]] = {}
-    degrees: dict[str, int] = {}
-    for group in groups:
-        logs = np.log([x.evidence.batch_s for x in group])
-        if len(logs) < 2:
-            continue
-        how = group[0].case.route
-        squares.setdefault(how, []).append(float(((logs - logs.mean()) ** 2).sum()))
-        degrees[how] = degrees.get(how, 0) + len(logs) - 1
-    return {how: (sum(s) / degrees[how]) ** 0.5 for how, s in squares.items()}
+# --- the pairs
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One profiled launch."""
+
+    source: str
+    rung: str
+    number: int
+    folder: str
+    observation: Observation
+    evidence: Evidence
+
+    @property
+    def case(self) -> Case:
+        """What it ran."""
+        return self.observation.case
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Launches before and after one change."""
+
+    name: str
+    before: Sequence[Launch]
+    after: Sequence[Launch]
+
+
+def launch(path: Path, rung: str, number: int) -> Launch:
+    """Measure one report."""
+    trace = read(path)
+    run = time_run([trace], "batch iteration", label=path.name)
+    analysis = analyze([trace], Options({})).runs[0]
+    seen = observe(run)
+    return Launch(path.name, rung, number, path.parent.name, seen, evidence(seen, analysis))
+
+
+def ladder() -> list[Launch]:
+    """All launches of profiles/ladder."""
+    rows: Any = results.read(LADDER / "index.json")
+    return [launch(LADDER / r["file"], r["rung"], r["launch"]) for r in rows]
+
+
+def ladder_pairs(launches: Sequence[Launch]) -> Iterator[Pair]:
+    """Yield the pairs of rungs."""
+    for before, after in PAIRS:
+        sides = [[x for x in launches if x.rung == rung] for rung in (before, after)]
+        yield Pair(f"{before} to {after}", *sides)
+
+
+def campaign() -> list[Launch]:
+    """The campaign's float32 launches, each configuration on the machine of its ranks."""
+    index: Any = results.read(CAMPAIGN / "index.json")
+    kept = []
+    for row in index:
+        found = launch(CAMPAIGN / row["file"], "", len(kept))
+        if found.case.sizes["b"] == 4 and found.case.settings["sync"] == "no":
+            kept.append(found)
+    return kept
+
+
+def campaign_pairs(launches: Sequence[Launch]) -> Iterator[Pair]:
+    """Yield pairs of the campaign: pinned memory, twice the batch, twice the ranks, by machine."""
+    for steps in ({"transport": "pinned", "data_on": "pinned"}, {"B": 2}, {"p": 2}):
+        groups: dict[tuple[object, ...], list[Launch]] = {}
+        for x in launches:
+            groups.setdefault((machine(x), x.case.key), []).append(x)
+        for (where, _), before in groups.items():
+            case = before[0].case
+            changed = _changed(case, steps)
+            after = groups.get((where, changed.key))
+            if after and changed.key != case.key:
+                said = ", ".join(f"{k} x {v}" if k in "Bp" else f"{v}" for k, v in steps.items())
+                name = f"{case.label} to {said.split(', ')[0]} ({where})"
+                yield Pair(name, before, after)
+
+
+def machine(x: Launch) -> str:
+    """Name the machine of a launch."""
+    return x.source.split("_")[0]
+
+
+def _changed(case: Case, steps: dict[str, object]) -> Case:
+    sizes = {k: v * 2 if k in steps else v for k, v in case.sizes.items()}
+    settings = {**case.settings, **{k: str(v) for k, v in steps.items() if k in case.settings}}
+    return replace(case, sizes=sizes, settings=settings)
+
+
+# --- judging
 
 
 def share(pair: Pair) -> float:
@@ -163,7 +260,7 @@ def judge() -> dict[str, Any]:
     groups: dict[object, list[Launch]] = {}
     for x in (*rungs, *runs):
         groups.setdefault((x.folder, x.case.key), []).append(x)
-    noise = launch_noise(list(groups.values()))
+    noise = pooled([[x.observation for x in group] for group in groups.values()])
     models = {
         n: calibrate(
             [x.observation for x in (*base, *(r for r in rungs if r.number != n))], **EFFORT
@@ -207,9 +304,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=folders.RESULTS / "whatif.json")
     args = parser.parse_args()
     if args.document:
-        from benchmarks.whatif import report as whatif_report
+        from benchmarks.whatif import report
 
-        whatif_report.write(results.read(args.out))
+        report.write(results.read(args.out))
         return
     found = judge()
     results.write(args.out, found)

@@ -112,7 +112,7 @@ def draw_levels(placed: Sequence[Placed], ax: Axes) -> Axes:
     return levels(placed, ax=ax)
 
 
-def between(launches: Iterable[Launch]) -> list[list[Launch]]:
+def between(launches: Iterable[Launch], marker: str = MARKER) -> list[list[Launch]]:
     """Part launches at a marker kernel; each begins one part, what is before the first is dropped.
 
     Examples
@@ -122,7 +122,7 @@ def between(launches: Iterable[Launch]) -> list[list[Launch]]:
     """
     parts: list[list[Launch]] = []
     for launch in launches:
-        if MARKER in launch.kernel:
+        if marker in launch.kernel:
             parts.append([])
         elif parts:
             parts[-1].append(launch)

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.scale.grow import grow_ranks
 from perfmodel.analysis.analyze import analyze, analyze_reports
 from perfmodel.base import parallel as engines
 from perfmodel.base.errors import PerfmodelError, ReportError
@@ -32,6 +31,7 @@ from perfmodel.timing.nsys_stats.tables import to_csv, to_statistic
 from perfmodel.timing.nsys_stats.values import Counted
 from perfmodel.timing.run import time_report, time_run
 from perfmodel.timing.trim import trim
+from profiles.grow import grow_ranks
 from support.cli import perfmodel as run_cli
 from support.folders import ROOT, TESTS
 from support.nsys_cases import CASES, STATISTICS

@@ -31,7 +31,7 @@ something the program says
 
 
 def test_rows_between_markers_are_one_product() -> None:
-    parts = gemm_ncu.products(parse(WIDE).launches)
+    parts = gemm_ncu.between(parse(WIDE).launches, gemm_ncu.MARKER)
     assert [len(part) for part in parts] == [1, 2]
     counted = gemm_ncu.count(parts[1])
     assert counted["time_s"] == pytest.approx(2e-6)

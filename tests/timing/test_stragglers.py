@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.scale.grow import grow_ranks
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import Analysis
 from perfmodel.programs.program import Options
@@ -15,6 +14,7 @@ from perfmodel.render import summary
 from perfmodel.timing.clock_sync import align
 from perfmodel.timing.collectives import Calls, Matched
 from perfmodel.timing.stragglers import Skew, skew_of
+from profiles.grow import grow_ranks
 from support.folders import ROOT
 
 SOURCE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"

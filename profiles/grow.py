@@ -1,7 +1,7 @@
 """Grows a real Nsight Systems export of two ranks: more batches and ranks, or a report per rank.
 
-    python -m benchmarks.scale.grow SOURCE TARGET.sqlite --rows 1000000 --ranks 8
-    python -m benchmarks.scale.grow SOURCE FOLDER --ranks 64
+    python -m profiles.grow SOURCE TARGET.sqlite --rows 1000000 --ranks 8
+    python -m profiles.grow SOURCE FOLDER --ranks 64
 
 As reports of a large job, one per rank, every rank is a copy of one of the two, with a process, a
 start and a clock of its own. Ranks sit eight to a host, and the hosts' clocks disagree by
