@@ -77,7 +77,6 @@ def run(name: str, line: list[str], limit_s: float) -> bool:
 
 
 def main() -> int:
-    """Run the parts that are asked for; return how many failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--parts", nargs="+", choices=tuple(PARTS), default=list(PARTS))

@@ -199,7 +199,6 @@ def write_csv(path: Path, rows: Iterable[Row]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one study and write its CSV."""
     a = _parser().parse_args(argv)
     config = Config(
         data=a.data, batch_size=a.batch_size, epochs=a.epochs, dtype=a.dtype, seed=a.seed,

@@ -41,7 +41,6 @@ def train(ranks: int, *flags: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the grid and add its rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--output", type=Path, default=folders.RESULTS / "verify_gpu.json")

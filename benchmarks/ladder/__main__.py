@@ -18,7 +18,6 @@ import platform
 import shlex
 import sys
 import traceback
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,26 +27,8 @@ from benchmarks.ladder.configurations import PEERS, RUNGS, SIZES, Cell
 RESULTS = folders.RESULTS / "ladder.json"
 
 
-@dataclass
-class Options:
-    """What the command line asks for, in units."""
-
-    out: Path
-    cells: list[Cell]
-    rungs: list[str]
-    peers: list[str]
-    rounds: int
-    budget_s: float
-    visit_s: float
-    least: int
-    compile_budget_s: float
-    patience_s: float
-    run: dict[str, Any] = field(default_factory=dict)
-    references: dict[Any, Any] = field(default_factory=dict)
-
-
-def parse(words: list[str] | None = None) -> Options:
-    """Read the command line."""
+def parse(words: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line; `cells`, `run` and `references` are put beside it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     names = [rung.name for rung in RUNGS]
@@ -58,22 +39,22 @@ def parse(words: list[str] | None = None) -> Options:
     add("--leave-out", nargs="*", default=[], metavar="NAME", help="rungs and peers to leave out")
     add("--peers", nargs="*", default=list(PEERS), metavar="PEER", help="or 'all'")
     add("--rounds", type=int, default=9, help="at most so many visits to each")
-    add("--budget", type=float, default=12, help="seconds of rounds per cell; 5 rounds are made")
+    add("--budget", type=float, default=12, dest="budget_s", metavar="SECONDS",
+        help="of rounds per cell; 5 rounds are made")  # fmt: skip
     add("--visit-ms", type=float, default=30)
     add("--least", type=int, default=20, help="batches of a visit, unless they take over 250 ms")
-    add("--compile-budget", type=float, default=60, help="seconds for torch.compile, in all")
-    add("--patience", type=float, default=120, help="seconds after which a phase is stuck")
+    add("--compile-budget", type=float, default=60, dest="compile_budget_s", metavar="SECONDS",
+        help="for torch.compile, in all")  # fmt: skip
+    add("--patience", type=float, default=120, dest="patience_s", metavar="SECONDS",
+        help="after which a phase is stuck")  # fmt: skip
     add("--images", type=int, default=60000)
     args = parser.parse_args(words)
     sizes = [tuple(int(n) for n in size.split(":")) for size in args.sizes]
-    return Options(
-        out=args.out,
-        cells=[Cell(h, b, math, args.images) for h, b in sizes for math in args.maths],
-        rungs=[name for name in args.rungs if name not in args.leave_out],
-        peers=[p for p in args.peers if p not in args.leave_out],
-        rounds=args.rounds, budget_s=args.budget, visit_s=args.visit_ms / 1e3, least=args.least,
-        compile_budget_s=args.compile_budget, patience_s=args.patience,
-    )  # fmt: skip
+    args.cells = [Cell(h, b, math, args.images) for h, b in sizes for math in args.maths]
+    args.rungs = [name for name in args.rungs if name not in args.leave_out]
+    args.peers = [name for name in args.peers if name not in args.leave_out]
+    args.visit_s, args.run, args.references = args.visit_ms / 1e3, {}, {}
+    return args
 
 
 def versions(backend: Any) -> dict[str, Any]:
@@ -95,7 +76,6 @@ def command(ranks: int, words: list[str]) -> str:
 
 
 def main() -> None:
-    """Start the ranks' work; an error of one ends all."""
     options = parse()
     from trainer.mpi import connect
 
@@ -107,7 +87,7 @@ def main() -> None:
         comm.abort(1)  # the other ranks would wait for this one
 
 
-def run(options: Options, comm: Any) -> None:
+def run(options: argparse.Namespace, comm: Any) -> None:
     """Time every cell; write the rows after each (collective)."""
     from benchmarks.ladder.cell import Clock, time_cell
     from benchmarks.ladder.floor import Ceilings

@@ -86,17 +86,12 @@ class Ceilings:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the numbers as JSON types."""
-        return {
-            "gemm_flops": self.gemm_flops,
-            "copy_bytes_per_s": self.copy_bytes_per_s,
-            "launch_s": self.launch_s,
-            "allreduce_s": {str(size): seconds for size, seconds in self.allreduce_s.items()},
-        }
+        reduced = {str(size): seconds for size, seconds in self.allreduce_s.items()}
+        found = {k: getattr(self, k) for k in ("gemm_flops", "copy_bytes_per_s", "launch_s")}
+        return {**found, "allreduce_s": reduced}
 
     def __str__(self) -> str:
-        rates = ", ".join(
-            f"{math} {rate / 1e12:.1f} TFLOP/s" for math, rate in self.gemm_flops.items()
-        )
+        rates = ", ".join(f"{m} {r / 1e12:.1f} TFLOP/s" for m, r in self.gemm_flops.items())
         copy, launch = self.copy_bytes_per_s / 1e12, self.launch_s * 1e6
         return f"{rates}; copy {copy:.2f} TB/s; launch {launch:.2f} us"
 

@@ -304,7 +304,6 @@ def _time(row: Any) -> float | None:
 
 
 def main() -> None:
-    """Write the document and its picture."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--results", type=Path, default=folders.RESULTS / "ladder.json")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from pathlib import Path
 from typing import Any, Final
 
+from writeup.counters import MATHS
 from writeup.paleo import Measured, judge
 
 from benchmarks.common import folders
 from benchmarks.common.pages import markdown, put_parts
 from benchmarks.common.results import called
+from benchmarks.common.results import read as read_json
 from perfmodel.machines.machine import Machine, known, named
 from perfmodel.models.paleo import DTYPES, platform, step
 from perfmodel.render.layers import Layers, kind, totals
@@ -21,7 +22,6 @@ from perfmodel.workloads.networks import NETWORKS, network
 PAGE: Final = folders.DOCS / "layers.md"
 RESNETS: Final = folders.RESULTS / "resnet.json"
 SCRIPT: Final = "benchmarks.layers --document"
-MATHS: Final = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "float16"}
 FITTED: Final = 128
 """Images of the step that fits the percent of peak."""
 WAYS: Final = ("graph", "alone", "whole", "events", "synchronized")
@@ -34,8 +34,7 @@ def write(results: Path) -> None:
 
 def parts(results: Path) -> dict[str, str]:
     """Return the generated parts of the page by name."""
-    read = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
-    resnets = json.loads(RESNETS.read_text(encoding="utf-8"))
+    read, resnets = read_json(results), read_json(RESNETS)
     return {
         "counts": counts(), "k80": k80(), "paleo": paleo(resnets["time"]), "torch": torch(read),
         "measured": measured(read),

@@ -109,7 +109,6 @@ def run(settings: dict[str, Any], pool: Pool, dataset: Any, backend: Any) -> dic
 
 
 def main() -> None:
-    """Run all cases within the seconds given; `numpy` as second argument rehearses on the CPU."""
     budget_s, backend = float(sys.argv[1]), sys.argv[2]
     began = time.perf_counter()
     dataset = synthetic(Config(data="synthetic", train_size=IMAGES, test_size=TEST_IMAGES))

@@ -5,14 +5,13 @@ python -m benchmarks.memory.report
 
 from __future__ import annotations
 
-import json
 import statistics
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import folders
-from benchmarks.common.pages import put, table
-from benchmarks.common.results import called
+from benchmarks.common.pages import percent, put, table
+from benchmarks.common.results import called, read
 from perfmodel.base.units import si
 from perfmodel.render.plot.lines import Series, lines
 from perfmodel.render.plot.output import save
@@ -39,11 +38,6 @@ def number(value: float | None, digits: int = 4) -> str:
     return "–" if value is None else si(round(value), "B", digits)
 
 
-def percent(value: float | None) -> str:
-    """Write a fraction with its sign."""
-    return "–" if value is None else f"{100 * value:+.2f} %"
-
-
 def errors(fit: dict[str, Any]) -> list[str]:
     """Write how a fit does on sizes it did not see."""
     found = fit["held_out"]
@@ -55,6 +49,10 @@ def errors(fit: dict[str, Any]) -> list[str]:
         f"{100 * statistics.median(relative):.2f} %", f"{100 * max(relative):.2f} %",
         f"{covered} of {len(found)}",
     ]  # fmt: skip
+
+
+def _error(row: dict[str, Any], what: str) -> str:
+    return percent(row[f"theory_{what}_bytes"] / row[f"{what}_bytes"] - 1, 2, signed=True)
 
 
 def name(row: dict[str, Any]) -> str:
@@ -80,9 +78,9 @@ def mlp(results: dict[str, Any]) -> str:
         [
             [str(r["hidden_size"]), str(r["batch_size"]), r["data_on"],
              number(r["theory_held_bytes"]), number(r["held_bytes"]),
-             percent(r["theory_held_bytes"] / r["held_bytes"] - 1),
+             _error(r, "held"),
              number(r["theory_reserved_bytes"]), number(r["reserved_bytes"]),
-             percent(r["theory_reserved_bytes"] / r["reserved_bytes"] - 1),
+             _error(r, "reserved"),
              number(r["nvml_bytes"])]
             for r in rows
         ],
@@ -128,8 +126,9 @@ def resnet(results: dict[str, Any]) -> str:
         theory = theory_at(terms, r["batch"])
         measured.append(
             [name(r), str(r["batch"]), number(theory), number(r["allocated_bytes"]),
-             percent(theory / r["allocated_bytes"] - 1), number(r["allocated_bytes"] - theory),
-             number(r["reserved_bytes"]), number(r["nvml_bytes"])]
+             percent(theory / r["allocated_bytes"] - 1, 2, signed=True),
+             number(r["allocated_bytes"] - theory), number(r["reserved_bytes"]),
+             number(r["nvml_bytes"])]
         )  # fmt: skip
     said += "\n### ResNet: counted against the allocator and NVML, batch by batch\n\n" + table(
         ["net", "batch", "counted", "peak allocated", "error", "unexplained", "peak reserved",
@@ -186,10 +185,9 @@ def text(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Write the page's tables and its picture."""
-    results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    draw(results, folders.IMAGES)
-    put(PAGE, SCRIPT, text(results))
+    measured = read(RESULTS)
+    draw(measured, folders.IMAGES)
+    put(PAGE, SCRIPT, text(measured))
 
 
 if __name__ == "__main__":

@@ -94,7 +94,6 @@ def measured(training: Training, batch: int, nvml: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run all cases within the seconds given; `cpu` as second argument rehearses."""
     budget_s, device = float(sys.argv[1]), torch.device(sys.argv[2])
     began, nvml = time.perf_counter(), None
     if device.type == "cuda":

@@ -30,7 +30,6 @@ TARGETS = {
 
 
 def main() -> None:
-    """Freeze, validate or document."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -79,7 +79,6 @@ def common(found: dict[str, dict[str, Any]]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure or document."""
     if sys.argv[1:] == ["--document"]:
         put(PAGE, SCRIPT, made(results.read(RESULT)))
         return

@@ -8,7 +8,6 @@ What was visited before is not scored: it tells how much faster or slower these 
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from typing import Any
@@ -65,7 +64,7 @@ def score() -> dict[str, Any]:
         mine = [r for r in rows if (r["route"], r["settings"]["gemm"]) == ("replayed", gemm)]
         routes[f"replayed, {gemm}"] = summary(mine, sd)
     beyond = [row for row in rows if row.get("extrapolated")]
-    collected = json.loads(FRESH.read_text(encoding="utf-8"))
+    collected = results.read(FRESH)
     return {
         "collected": collected["collected"], "versions": collected["versions"],
         "noise_floor": noise_floor(fresh.observations), "summary": summary(rows, sd),
@@ -117,7 +116,6 @@ def made(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Score, write, and print; or document."""
     if sys.argv[1:] == ["--document"]:
         put(PAGE, SCRIPT, made(results.read(OUT)))
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import folders
+from benchmarks.common.results import read as read_json
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.measure.measurement import load
 from perfmodel.models.calibrate import calibrate
@@ -66,7 +66,7 @@ class Launches:
     """
 
     def __init__(self, file: Path = LAUNCHES, machine: Path | None = MACHINE) -> None:
-        rows = json.loads(file.read_text(encoding="utf-8"))["launches"]
+        rows = read_json(file)["launches"]
         self.observations: list[Observation] = []
         self.bare: dict[object, list[float]] = {}
         self.alone: Alone | None = None
@@ -108,7 +108,7 @@ class Launches:
 def reports(index: Path) -> list[Observation]:
     """Observations of the reports of an index; what cannot be observed is said and left out."""
     found = []
-    for row in json.loads(index.read_text(encoding="utf-8")):
+    for row in read_json(index):
         run = time_run([read(index.parent / row["file"])], "batch iteration", label=row["file"])
         try:
             found.append(observe(run))
@@ -132,13 +132,12 @@ def measured(group: Sequence[Observation]) -> list[dict[str, Any]]:
 
 def commit_of(path: Path) -> str | None:
     """The commit that last changed a file, None if it is not committed as it is."""
-    git = ["git", "-C", str(folders.ROOT)]
-    clean = subprocess.run(
-        [*git, "status", "--porcelain", "--", str(path)], capture_output=True, text=True
-    )
+
+    def git(*words: str) -> subprocess.CompletedProcess[str]:
+        command = ["git", "-C", str(folders.ROOT), *words, "--", str(path)]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    clean = git("status", "--porcelain")
     if clean.returncode or clean.stdout.strip():
         return None
-    said = subprocess.run(
-        [*git, "log", "-1", "--format=%H", "--", str(path)], capture_output=True, text=True
-    )
-    return said.stdout.strip() or None
+    return git("log", "-1", "--format=%H").stdout.strip() or None

@@ -75,7 +75,6 @@ def _fuzzed() -> str:
 
 
 def main() -> None:
-    """Try the faults; exit with 1 if an answer was wrong, or none of ours."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--part", action="append", choices=[*READING, *WRITING])
     parser.add_argument("--reading", type=int, default=500, help="Faults of each kind.")

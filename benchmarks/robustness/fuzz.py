@@ -120,7 +120,6 @@ def record(name: str, engine: str, seconds: float, found: dict[str, Any]) -> Non
 
 
 def main() -> None:
-    """Fuzz the targets one after the other; exit with 1 if an input broke one."""
     if sys.argv[1:2] == ["--atheris-child"]:
         atheris_child(sys.argv[2], sys.argv[3:])
         return

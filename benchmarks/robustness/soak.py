@@ -279,7 +279,6 @@ def soak(
 
 
 def main() -> None:
-    """Soak, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--epochs", type=int, default=20_000)

@@ -57,7 +57,6 @@ def measured(paths: list[Path], scheduler: str | None, repeats: int) -> dict[str
 
 
 def main() -> None:
-    """Measure every number of ranks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, nargs="+", default=[64, 512])
     parser.add_argument("--repeats", type=int, default=3)

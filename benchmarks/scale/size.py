@@ -163,7 +163,6 @@ def tables(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--page", action="store_true", help="write docs/size.md's tables")

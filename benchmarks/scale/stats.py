@@ -126,7 +126,6 @@ def options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Grow and measure every case."""
     args = options()
     output = args.output or folders.RESULTS / ("large.json" if args.large else "read.json")
     kept = results.read(output).get("rows", []) if args.large else []

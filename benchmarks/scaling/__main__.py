@@ -57,7 +57,6 @@ _NCCL: Final = (
 
 
 def main() -> None:
-    """Draw the pictures; replace what lies between the marks."""
     campaign = of_campaign()
     rungs = ladder(2048, 12000)
     save(picture(campaign, all_reduces(campaign)), IMAGES, "scaling_campaign", ("png",))

@@ -78,7 +78,6 @@ def write(path: Path, about: dict[str, Any], runs: list[dict[str, Any]]) -> None
 
 
 def main() -> None:
-    """Train all, writing as it goes; a run that fails is printed and left out."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--backend", choices=("numpy", "cupy"), default="numpy")

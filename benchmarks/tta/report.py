@@ -155,7 +155,6 @@ def page() -> str:
 
 
 def main() -> None:
-    """Write page and picture."""
     put(PAGE, SCRIPT, page())
     save(picture(read(RESULTS / "tta")), folders.IMAGES, "tta", ("png",))
 

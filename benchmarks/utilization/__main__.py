@@ -165,7 +165,6 @@ def attempt(action: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Sample, profile, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--ranks", type=int, default=2)

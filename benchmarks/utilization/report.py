@@ -226,7 +226,6 @@ def text(results: dict[str, Any], given: Reports | None = None) -> str:
 
 
 def main() -> None:
-    """Write the page's tables and its picture."""
     found = reports(measured := read_json(RESULTS))
     draw(measured, found, folders.IMAGES)
     put(PAGE, SCRIPT, text(measured, found))

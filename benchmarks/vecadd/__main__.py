@@ -232,7 +232,6 @@ def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the parts asked for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

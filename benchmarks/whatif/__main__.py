@@ -296,7 +296,6 @@ def judge() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Judge or document."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.memory.model import fit_memory, held_out
+from benchmarks.memory.__main__ import fit_memory, held_out
 from perfmodel.analysis.memory import answer, timelines
 from perfmodel.base.document import plain
 from perfmodel.base.errors import ModelError, SchemaError

@@ -20,7 +20,6 @@ import pytest
 from benchmarks.common import pages as made
 from benchmarks.common import results
 from benchmarks.vecadd import __main__ as vecadd
-from benchmarks.vecadd import model as vecadd_model
 from benchmarks.vecadd import report as vecadd_report
 from benchmarks.vecadd import unified as vecadd_profile
 from benchmarks.vecadd import ways as vecadd_ways
@@ -221,30 +220,30 @@ WAITS = {"memory_s": 9e-7, "l1_s": 1e-7}
 
 def test_predictions_by_hand() -> None:
     n = 1024**2
-    assert vecadd_model.kernel_s(TOY, "grid", n, None) == pytest.approx(n * 1e-9 + 0.5)
-    assert vecadd_model.kernel_s(TOY, "thread", n, WAITS) == pytest.approx(n * 2e-7)
-    assert vecadd_model.kernel_s(TOY, "block", n, WAITS) == pytest.approx(4096 * 9e-7)
-    assert vecadd_model.kernel_s(TOY, "thread", n, None) is None
-    found = vecadd_model.predicted(TOY, "explicit", "thread", n, WAITS)
+    assert vecadd_report.kernel_s(TOY, "grid", n, None) == pytest.approx(n * 1e-9 + 0.5)
+    assert vecadd_report.kernel_s(TOY, "thread", n, WAITS) == pytest.approx(n * 2e-7)
+    assert vecadd_report.kernel_s(TOY, "block", n, WAITS) == pytest.approx(4096 * 9e-7)
+    assert vecadd_report.kernel_s(TOY, "thread", n, None) is None
+    found = vecadd_report.predicted(TOY, "explicit", "thread", n, WAITS)
     assert found["copy_in_s"] == pytest.approx(8e-9 * n)
     assert found["copy_out_s"] == pytest.approx(4e-9 * n)
-    found = vecadd_model.predicted(TOY, "unified", "block", n, WAITS)
+    found = vecadd_report.predicted(TOY, "unified", "block", n, WAITS)
     assert found["kernel_s"] == pytest.approx(8e-9 * n)  # pages come later than the loads could ask
     assert found["second_kernel_s"] == pytest.approx(4096 * 9e-7)
 
 
 def test_a_machine_without_a_link_is_not_predicted() -> None:
     bare = Machine("bare", "by hand", {}, {})
-    assert set(vecadd_model.predicted(bare, "explicit", "grid", 10, None).values()) == {None}
-    assert set(vecadd_model.predicted(bare, "unified", "grid", 10, None).values()) == {None}
+    assert set(vecadd_report.predicted(bare, "explicit", "grid", 10, None).values()) == {None}
+    assert set(vecadd_report.predicted(bare, "unified", "grid", 10, None).values()) == {None}
 
 
 def test_measured_ceilings_go_before_the_datasheet() -> None:
     sheet, found = vecadd_report.ceilings("NVIDIA H200")
     assert sheet == named("h200")
     assert found is not None
-    assert vecadd_model.bandwidth(sheet, "copy_in") == 64e9
-    assert vecadd_model.bandwidth(found, "copy_in") == pytest.approx(11.2e9, rel=0.01)
+    assert vecadd_report.bandwidth(sheet, "copy_in") == 64e9
+    assert vecadd_report.bandwidth(found, "copy_in") == pytest.approx(11.2e9, rel=0.01)
     assert vecadd_report.ceilings("Tesla T4")[1] is None
 
 
