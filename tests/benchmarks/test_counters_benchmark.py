@@ -66,7 +66,7 @@ def test_tables_are_written_and_a_failure_stops_nothing(tmp_path: Path) -> None:
 @pytest.mark.mpi
 def test_ranges_that_ncu_does_not_see_are_pushed_by_cupy(tmp_path: Path) -> None:
     done = run(tmp_path, "cublas", blind="nvtx")
-    assert "found that no kernels were profiled; check --nvtx-include" in done.stderr
+    assert "got that no kernels were profiled; check --nvtx-include" in done.stderr
     assert "no kernels inside ranges; now: ('cupy', True)" in done.stdout
 
 
