@@ -401,7 +401,7 @@ def _machine(run: Run) -> Machine | None:
 
 
 def _seen_tf32(run: Run) -> bool:
-    """Whether kernels' names tell of single precision on tensor cores (TF32).
+    """Whether kernels' names show single precision on tensor cores (TF32).
 
     cuBLAS writes 'tf32' or the instruction's shape, 's1688', into them.
     """
@@ -513,7 +513,7 @@ def _host_seconds(rows: Sequence[RangeRow]) -> dict[str, float]:
 def _gemm_times(
     analysis: RunAnalysis, counts: Mapping[str, Counts], peaks: Mapping[str, str]
 ) -> Iterator[GemmTime]:
-    """Products with the time that peak FLOP/s and memory bandwidth allow."""
+    """GEMMs with the time that peak FLOP/s and memory bandwidth allow."""
     machine = analysis.machine
     bandwidth = machine.bandwidth_bytes_per_s.get("hbm") if machine else None
     for label, flops, rate in analysis.products:

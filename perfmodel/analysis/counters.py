@@ -129,7 +129,7 @@ class Counted:
     counts : mapping of str to float or None
         By metric of `perfmodel.analysis.counters`, in bytes, seconds and instructions.
     source : str
-        The file, where several are told apart.
+        The file, where there are several.
     """
 
     name: str
@@ -148,7 +148,7 @@ class Counted:
 
     @property
     def label(self) -> str:
-        """The name, behind the file where several are told apart."""
+        """The name, behind the file where there are several."""
         file = self.source.removesuffix(".csv").removesuffix(".ncu-rep")
         return f"{file}: {self.name}" if file else self.name
 
@@ -234,12 +234,12 @@ def inside(launches: Iterable[Launch], names: Iterable[str]) -> tuple[Launch, ..
     SchemaError
         If there is none.
     """
-    launches, wanted = tuple(launches), set(names)
-    found = tuple(one for one in launches if not wanted or wanted & set(one.ranges))
+    launches, names = tuple(launches), set(names)
+    found = tuple(one for one in launches if not names or names & set(one.ranges))
     if not found:
         known = dict.fromkeys(name for one in launches for name in one.ranges)
         raise SchemaError(
-            f"expected launches inside {', '.join(sorted(wanted))}; got ranges "
+            f"expected launches inside {', '.join(sorted(names))}; got ranges "
             f"{', '.join(known) or 'none'}; take one of these, or collect with ncu --nvtx"
         )
     return found
@@ -295,18 +295,18 @@ _CLOSE: Final = 0.03
 """Counts that differ by less are called equal."""
 
 _PADDING: Final = 0.25
-"""Tiles of 128 by 128 stick out of a product of the trainer by less than this."""
+"""Tiles of 128 by 128 stick out of a GEMM of the trainer by less than this."""
 
 _SMALL: Final = 0.05
 _FAR: Final = 1.75
-"""The largest product of other sizes than were given: tiles add less, but to narrow matrices."""
+"""The largest GEMM of other sizes than were given: tiles add less, but to narrow matrices."""
 _CHECK: Final = (
-    "formulas and counters of the largest product are far apart: check that the sizes, --ranks, "
+    "formulas and counters of the largest GEMM are far apart: check that the sizes, --ranks, "
     "--dtype and --batches are those of the run that was counted"
 )
 _COLLECT: Final = "collect sm__ops_path_tensor_src_*"
 _SPLITS: Final = (3, 2)
-"""Products of TF32 for one of float32; two where one factor is TF32 already."""
+"""GEMMs of TF32 for one of float32; two where one factor is TF32 already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +321,7 @@ class Compared:
     model_flops, model_dram_bytes : float
         What the formulas say of one batch: every operand read once, every result written once.
     split : bool
-        Whether the run multiplies float32 as products of TF32 numbers (tf32x3).
+        Whether the run multiplies float32 as GEMMs of TF32 numbers (tf32x3).
     """
 
     counted: Counted
@@ -403,7 +403,7 @@ def compare(
             f"expected ranges of workload '{workload.name}' ({', '.join(counts)}); got "
             f"{', '.join(one.name for one in ranges)}; collect with ncu --nvtx, or give --workload"
         )
-    # the largest product has tiles to spare: what is twice or three times its work is split TF32
+    # the largest GEMM has tiles to spare: what is twice or three times its work is split TF32
     largest = max(found, key=lambda one: one.model_flops)
     split = bool(_tensor(largest)) and (largest.flops_ratio or 0.0) > _SPLITS[-1] - _SMALL
     return tuple(replace(one, split=split) for one in found)
@@ -426,7 +426,7 @@ def warnings(compared: Sequence[Compared]) -> tuple[str, ...]:
 
 
 def _unlike(compared: Sequence[Compared]) -> Iterator[Compared]:
-    """The largest product of every file whose operations are not those of the sizes given."""
+    """The largest GEMM of every file whose operations are not those of the sizes given."""
     files: dict[str, list[Compared]] = {}
     for one in compared:
         files.setdefault(one.counted.source, []).append(one)
@@ -458,7 +458,7 @@ def _of_flops(one: Compared) -> tuple[str, ...]:
     products = next((n for n in _SPLITS if ratio >= n), 1) if tensor and one.split else 1
     if products > 1:
         said.append(
-            f"{products} products of TF32 numbers stand for one of float32 (tf32x3); of a run "
+            f"{products} GEMMs of TF32 numbers stand for one of float32 (tf32x3); of a run "
             f"without tf32x3 the sizes given are too small"
         )
     extra = ratio / products - 1

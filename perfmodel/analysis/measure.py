@@ -83,11 +83,11 @@ class Launch:
     sizes : mapping of str to int
         Values of the workload's symbols but p; B is the batch of all ranks together.
     settings : mapping of str to str
-        Of `perfmodel.programs.mlp.settings.SETTINGS`, those that the run tells.
+        Of `perfmodel.programs.mlp.settings.SETTINGS`, those that the run gives.
     seconds : array, shape (ranks, batches)
         Batches behind the warm-up; shape (1, epochs) from a record: means over epochs.
     split : Split or None
-        None from a record, and where the report cannot tell.
+        None from a record, and where the report cannot say.
     reduced : tuple of CollectiveGroup
         Its all-reduces by size.
     warnings : tuple of str
@@ -252,7 +252,7 @@ def _of_process(trace: Trace, process: int, first: Int64, last: Int64) -> Floats
 
 
 def _inseparable(run: Run, ranks: int, identity: Identity) -> str:
-    """Why a report does not tell communication from computing; empty if it does."""
+    """Why a report does not separate communication from computing; empty if it does."""
     if not any(len(t.ops) for t in run.traces):
         return "no GPU work was recorded; profile with --trace=cuda,nvtx,mpi"
     if ranks == 1:

@@ -60,9 +60,9 @@ def leaves(
 
 
 def is_product(count: Counts) -> bool:
-    """Whether a range's work is a product: at least one FLOP per byte, none of it over a link.
+    """Whether a range's work is a GEMM: at least one FLOP per byte, none of it over a link.
 
-    P_flops is the throughput of products; elementwise work is bound by memory.
+    P_flops is the throughput of GEMMs; elementwise work is bound by memory.
     """
     linked = count.mpi_bytes or count.peer_bytes
     return count.flops >= count.dram_bytes and not linked
@@ -73,8 +73,8 @@ def fit_rates(
 ) -> tuple[dict[str, Rate | None], dict[str, dict[str, Rate | None]]]:
     """Fit P_flops, P_pci and P_mpi, on the clock the document means and on all three.
 
-    Source: the document's Question 2.4: products and copies by their GPU projection, MPI by host
-    time. Without GPU operations, products are timed on the host. Where GPUs reduce among
+    Source: the document's Question 2.4: GEMMs and copies by their GPU projection, MPI by host
+    time. Without GPU operations, GEMMs are timed on the host. Where GPUs reduce among
     themselves also P_peer, by GPU projection: the host only queues it.
     """
     has_gpu = any(np.isfinite(m.seconds["gpu_projection"]).any() for m in measured)
@@ -104,7 +104,7 @@ def fit_rates(
 def product_rates(
     measured: Sequence[PathTimes], counts: Mapping[str, Counts]
 ) -> tuple[tuple[str, float, Rate], ...]:
-    """Effective throughput of every product: label, FLOPs, rate; on the GPU where there is one."""
+    """Effective throughput of every GEMM: label, FLOPs, rate; on the GPU where there is one."""
     found = []
     for label, m in leaves(measured, counts, "flops").items():
         if not is_product(counts[label]):

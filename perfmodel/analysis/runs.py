@@ -129,7 +129,7 @@ class _Group:
     """Reports of one run so far: their ranks, what their marks call the run, and their UTC times.
 
     `latest_ns` is the last of their starts and `earliest_ns` the first of their ends; None where
-    one of them does not tell.
+    one of them does not give it.
     """
 
     members: tuple[int, ...]
@@ -180,7 +180,7 @@ class _Group:
 
 
 def _utc_span(trace: Trace) -> tuple[int, int] | None:
-    """UTC times of a report's first and last range or MPI call, None if it does not tell them."""
+    """UTC times of a report's first and last range or MPI call, None if it does not give them."""
     tables = [t for t in (trace.ranges, trace.mpi) if len(t)]
     if trace.utc_start_ns is None or not tables:
         return None

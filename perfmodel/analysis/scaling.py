@@ -33,7 +33,7 @@ class Point:
     ----------
     ranks : int
     batch : int or None
-        B, images of all ranks together; None where the report does not tell it.
+        B, images of all ranks together; None where the report does not give it.
     launches : tuple of Launch
     batch_s : float
         Median over the launches of their median batches.
@@ -45,10 +45,10 @@ class Point:
     speedup_low, speedup_high : float or None
         95 % interval.
     serial : float or None
-        What this point alone tells of the serial fraction: by Karp and Flatt in strong scaling, of
+        What this point alone says of the serial fraction: by Karp and Flatt in strong scaling, of
         Gustafson's law in weak scaling. None on one rank, and without a run of one rank.
     split : Split or None
-        Of the first launch that tells it.
+        Of the first launch that gives it.
     """
 
     ranks: int
@@ -129,10 +129,10 @@ def study(launches: Sequence[Launch]) -> Study:
         if len({launch.ranks for launch in group}) > 1
     ]
     if not found:
-        told = ", ".join(f"{x.label} (p={x.ranks})" for x in launches)
+        given = ", ".join(f"{x.label} (p={x.ranks})" for x in launches)
         raise ModelError(
             "expected launches of one configuration on two or more numbers of ranks, with B or B/p "
-            f"the same; got {told or 'none'}; give such reports"
+            f"the same; got {given or 'none'}; give such reports"
         )
     used = {id(x) for s in found for p in s.points for x in p.launches}
     alone = [x.label for x in launches if id(x) not in used]
@@ -292,7 +292,7 @@ class Bandwidth:
     ranks, bytes : int
         p, and n, the size of the vector on every rank.
     seconds : float
-        Median, without waiting for the last rank where that is told.
+        Median, without waiting for the last rank where that is known.
     sent_bytes : float
         What a ring sends per rank, 2 (p - 1)/p n (`perfmodel.models.collectives`, [P]).
     algorithm_bytes_per_s, bus_bytes_per_s : float
@@ -347,7 +347,7 @@ def of_machine(measured: MachineMeasurement) -> tuple[Bandwidth, ...]:
 
 
 def links(rows: Iterable[Bandwidth]) -> dict[tuple[str, str, int], Link | None]:
-    """Fit a ring's alpha and beta to every series; None where its times do not tell them."""
+    """Fit a ring's alpha and beta to every series; None where its times do not give them."""
     series: dict[tuple[str, str, int], list[Bandwidth]] = {}
     for row in rows:
         series.setdefault(row.series, []).append(row)

@@ -82,10 +82,10 @@ def sizes_of(values: Mapping[str, int]) -> tuple[Sizes, int]:
         )
     missing = [name for name in flags if name not in values]
     if missing:
-        told = " ".join(f"--{flags[name]} {name}" for name in missing)
+        flagged = " ".join(f"--{flags[name]} {name}" for name in missing)
         raise WorkloadError(
-            f"expected D, H, C, B and p; got no {', '.join(missing)}; give {told}, or a report "
-            "that tells them"
+            f"expected D, H, C, B and p; got no {', '.join(missing)}; give {flagged}, or a report "
+            "that gives them"
         )
     of_network = {name: values[name] for name in "DHCB"}
     return Sizes(**of_network, b=values.get("b", 4)), values["p"]
@@ -94,7 +94,7 @@ def sizes_of(values: Mapping[str, int]) -> tuple[Sizes, int]:
 def rates_of(run: RunAnalysis) -> SplitRates:
     """Take the rates from a report that was analyzed with full counting.
 
-    P_flops is over the products. Images and staging have rates of their own, bytes over the
+    P_flops is over the GEMMs. Images and staging have rates of their own, bytes over the
     ranges' median time on the GPU, or on the host without one. alpha and beta are fitted to the
     report's all-reduces by size; where these have one size, or are NCCL's, whose sizes are not
     recorded, beta takes all of their time.
@@ -102,7 +102,7 @@ def rates_of(run: RunAnalysis) -> SplitRates:
     Raises
     ------
     ModelError
-        If the report tells no P_flops or no all-reduce.
+        If the report gives no P_flops or no all-reduce.
     """
     compute = run.rates.get("P_flops")
     groups = _all_reduces(run)

@@ -87,7 +87,7 @@ def _sentence(symbol: str, swept: Sequence[Sequence[RunAnalysis]]) -> str:
     slopes = elasticity(first.workload, known, symbol)
     said = f"{symbol}: "
     if slopes is None:
-        said += "the formulas do not tell how intensity follows it"
+        said += "the formulas do not say how intensity follows it"
     else:
         flops, moved = slopes
         rise = flops - moved

@@ -6,10 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from pathlib import Path
 from statistics import fmean, variance
 from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from perfmodel.base.errors import ModelError
 from perfmodel.models.spread import LARGEST_CV, LEVEL, Spread, spread, t_quantile, t_two_sided
@@ -41,7 +42,7 @@ class Reached:
 
 
 def reach(training: Training, target: float) -> Reached:
-    """Find the first evaluation with a test precision of `target` or more.
+    """Find the first evaluation with a test accuracy of `target` or more.
 
     Source: time to accuracy as DAWNBench has it (C. Coleman et al., Analysis of DAWNBench, 2019,
     arXiv:1806.01427): when a run first reaches the target; later falls do not count.
@@ -121,16 +122,22 @@ def permutation(before: Sequence[Moment], after: Sequence[Moment]) -> float | No
     Every run scores +1 for each run that it is surely later than and -1 for each that it is surely
     earlier than; a run that ended without the target is later than one that reached it by
     then, and not comparable otherwise. The test is of the sum over one side, two-sided.
-    Source: E. A. Gehan, Biometrika 52, 203-223 (1965), with the exact permutation distribution
-    (scipy.stats.permutation_test wants two runs a side; here one is enough).
+    Source: E. A. Gehan, Biometrika 52, 203-223 (1965), with the exact permutation distribution.
     """
     runs, n = [*before, *after], len(before)
     if not before or not after or math.comb(len(runs), n) > MOST_SPLITS:
         return None
-    scores = [sum(_later(a, b) - _later(b, a) for b in runs) for a in runs]
-    seen = abs(sum(scores[:n]))
-    sums = [abs(sum(chosen)) for chosen in combinations(scores, n)]
-    return sum(s >= seen for s in sums) / len(sums)
+    scores = np.array([sum(_later(a, b) - _later(b, a) for b in runs) for a in runs])
+    if min(n, len(after)) == 1:  # SciPy's takes two runs a side or more; all scores add up to 0
+        return float(np.mean(np.abs(scores) >= abs(scores[0 if n == 1 else -1])))
+    from scipy.stats import permutation_test
+
+    return float(
+        permutation_test(
+            (scores[:n], scores[n:]), lambda a, _, axis: np.abs(a.sum(axis=axis)),
+            vectorized=True, batch=10_000, n_resamples=np.inf, alternative="greater",
+        ).pvalue
+    )  # fmt: skip
 
 
 def _later(a: Moment, b: Moment) -> bool:
@@ -148,7 +155,7 @@ PRECISIONS: Final = ("precision_final", "precision_best", "precision_gap")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A training with its moment and its precisions; the gap is train less test, at the end."""
+    """A training with its moment and its accuracies; the gap is train less test, at the end."""
 
     training: Training
     moment: Reached
@@ -180,7 +187,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A quantity of the first side against the other's: a ratio, or of precisions a difference.
+    """A quantity of the first side against the other's: a ratio, or of accuracies a difference.
 
     `effect` is of Welch's test on runs that reached the target, `permutation_p` of all runs.
     """
@@ -212,7 +219,7 @@ def answer(runs: Sequence[Path], against: Sequence[Path], target: float) -> Answ
         If the target is no share of one.
     """
     if not 0 < target <= 1:
-        raise ModelError(f"expected a target precision above 0 and up to 1; got {target:g}")
+        raise ModelError(f"expected a target accuracy above 0 and up to 1; got {target:g}")
     sides = [side(paths, target) for paths in (runs, against) if paths]
     if len({one.name for one in sides}) < len(sides):  # files of one name, from two folders
         sides = [
@@ -238,7 +245,7 @@ def side(paths: Sequence[Path], target: float) -> Side:
 
 
 def compare(mine: Side, other: Side) -> tuple[Compared, ...]:
-    """Compare times, epochs and final precisions: mine over, or less, the other's."""
+    """Compare times, epochs and final accuracies: mine over, or less, the other's."""
     found = []
     for name in ("time_s", "epochs_between"):
         before, after = other.moments(name), mine.moments(name)

@@ -65,7 +65,7 @@ class Saving:
     exact : bool
         Whether results keep their accuracy.
     notes : tuple of str
-        Why the model does not tell it; what is extrapolated.
+        Why the model does not give it; what is extrapolated.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A change that others must come before, or that cannot be told, and why."""
+    """A change that others must come before, or that cannot be predicted, and why."""
 
     name: str
     removes: str
@@ -189,7 +189,7 @@ def effect(model: Model, before: Case, after: Case) -> Effect:
     Raises
     ------
     ModelError
-        If the model cannot tell one of the two: says which run would.
+        If the model cannot predict one of the two: says which run would.
     """
     old, new = predict(model, before), predict(model, after)
     one = gradient(model, before, old.batch_s)
@@ -258,7 +258,7 @@ class Judge:
     model: Model | None = None
 
     def saving(self, change: Change, after: Case) -> Saving:
-        """Predict a change's saving, or bound it where the model cannot tell it.
+        """Predict a change's saving, or bound it where the model cannot predict it.
 
         Raises
         ------
@@ -278,7 +278,7 @@ class Judge:
         Raises
         ------
         ModelError
-            If there is no model, or it cannot tell one of the two.
+            If there is no model, or it cannot predict one of the two.
         """
         if self.model is None:
             raise ModelError("expected a calibrated model; got none; give --model model.json")
@@ -328,7 +328,7 @@ class Judge:
         return said.batch_s / _per_image(self.found.case, after), said.source
 
     def all_of(self, case: Case) -> tuple[tuple[Saving, ...], tuple[Later, ...]]:
-        """Return what each change would save, ranked, and those that cannot be told yet."""
+        """Return what each change would save, ranked, and those that cannot be predicted yet."""
         ranked: list[Saving] = []
         later: list[Later] = []
         for offer in offers(case):
@@ -383,7 +383,7 @@ class Judge:
         return found
 
     def _quick(self, by_model: bool, after: Case) -> float | None:
-        """Return the batch of a changed case as `predicted` or `bound` do; None if untold."""
+        """Return the batch of a changed case as `predicted` or `bound` do; None if neither does."""
         try:
             if not by_model or self.model is None:
                 return self.found.batch_s - _at_most(self.found, after)
@@ -394,7 +394,7 @@ class Judge:
 
     @property
     def _known(self) -> bool:
-        """Whether the model can tell the report's own case."""
+        """Whether the model can predict the report's own case."""
         try:
             return self.model is not None and predict(self.model, self.found.case).batch_s > 0
         except ModelError:
@@ -439,7 +439,7 @@ def _changed(
 
 
 def evidence(observed: Observation, analysis: RunAnalysis) -> Evidence:
-    """Put together what a report tells: an observation, and the analysis of the same run."""
+    """Put together what a report gives: an observation, and the analysis of the same run."""
     busy_s = {row.label: row.gpu_busy_s or 0.0 for row in analysis.ranges}
     return gather(observed, busy_s, analysis.collectives, analysis.machine)
 
@@ -505,7 +505,7 @@ def _warnings(model: Model | None, found: Evidence) -> tuple[str, ...]:
     try:
         said = predict(model, found.case)
     except ModelError as error:
-        return (f"the model does not tell this report's own batch, so all are bounds: {error}",)
+        return (f"the model does not predict this report's own batch, so all are bounds: {error}",)
     warnings = []
     if said.extrapolated:
         beyond = ", ".join(said.extrapolated)
@@ -578,7 +578,7 @@ def _parallel(p: Parallelisms) -> Iterator[str]:
         f"{si(p.data_bytes, 'B')}: fewer bytes {_where(p.bytes)}."
     )
     if p.seconds is None or p.data_s is None or p.model_s is None:
-        yield f"On paper, its time cannot be told: {p.rates}."
+        yield f"On paper, its time cannot be predicted: {p.rates}."
     else:
         yield (
             f"On paper (rates of {p.rates}; no launches): {si(p.model_s, 's')} for data "

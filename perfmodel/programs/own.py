@@ -162,7 +162,7 @@ def observe_own(run: Run, workload: Workload, given: Mapping[str, int]) -> Obser
     run : Run
     workload : Workload
     given : mapping of str to int
-        Values of symbols that the report does not tell.
+        Values of symbols that the report does not give.
 
     Raises
     ------

@@ -39,7 +39,7 @@ class Options:
     fit : str, int or None
         Index or label of the run that fits the roofline, the first that can by default.
     dtype : str or None
-        Type of tensors of which a report tells none.
+        Type of tensors of which a report gives none.
     """
 
     values: Mapping[str, int] = field(default_factory=dict)
@@ -88,10 +88,10 @@ class Program(Protocol):
         """Return the formulas of the run's FLOPs and bytes; None if nothing is known of them."""
 
     def missing(self, label: str, symbols: Sequence[str], *, marked: bool) -> str:
-        """Say how to give the values of symbols that a run's report does not tell."""
+        """Say how to give the values of symbols that a run's report does not give."""
 
     def peak(self, label: str, identity: Identity, *, seen_tf32: bool) -> str:
-        """Return which of a machine's peaks the products of a range run against.
+        """Return which of a machine's peaks the GEMMs of a range run against.
 
         `label` is empty for the run as a whole. `seen_tf32` says that kernels' names show tensor
         cores for single precision.

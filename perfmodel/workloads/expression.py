@@ -191,7 +191,7 @@ def _literal(value: float) -> Node:
 
 
 def _measure(node: Node) -> tuple[int, int, int]:
-    """Return the node count, the depth and the largest product of nested exponents."""
+    """Return the node count, the depth and the largest GEMM of nested exponents."""
     if isinstance(node, Named):
         return _measure(node.value)
     if not isinstance(node, Apply):

@@ -224,7 +224,7 @@ def from_onnx(path: Path) -> Net:
     Raises
     ------
     WorkloadError
-        If onnx is missing, the file is none, the images' size is not told, or a layer is not known
+        If onnx is missing, the file is none, the images' size is not given, or a layer is not known
         or not square.
     """
     onnx = imported("onnx", "install onnx, or name one of perfmodel's own networks")

@@ -274,9 +274,9 @@ def test_what_differs_is_said(tmp_path: Path) -> None:
     found = compared(before, after)
     assert [str(d) for d in found.differences] == [
         "transport: host -> nccl",
-        "gemm: cublas -> not told",
+        "gemm: cublas -> not given",
         "versions.cupy: 14.1 -> 14.2",
-        "overlap: not told -> yes",
+        "overlap: not given -> yes",
     ]
     assert not any("do not compute the same" in w for w in found.warnings)
 

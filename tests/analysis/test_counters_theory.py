@@ -94,7 +94,7 @@ def test_tensor_cores_that_were_not_counted_are_said():
 @pytest.mark.parametrize("products", [2, 3])
 def test_split_products_are_said(products):
     said = words(launch(tf32=1.01 * products * FIRST))
-    assert f"{products} products of TF32 numbers stand for one of float32" in said
+    assert f"{products} GEMMs of TF32 numbers stand for one of float32" in said
     assert "1.00 % more operations" in said
 
 
@@ -120,7 +120,7 @@ def test_what_an_h200_counted_of_the_networks_products_is_explained(kernel, math
     for name, sentences in said.items():
         thin = name not in ("forward GEMM 1", "backward GEMM 3")
         text = "; ".join(sentences)
-        assert ("3 products of TF32" in text) == (math == "tf32x3")
+        assert ("3 GEMMs of TF32" in text) == (math == "tf32x3")
         assert ("tensor cores did" in text) == (math != "float32")
         assert "exp and division" not in text
         assert not thin or "a matrix is narrower than the tiles" in text

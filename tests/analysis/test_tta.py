@@ -267,7 +267,7 @@ def test_mixed_configurations_are_refused(tmp_path: Path) -> None:
         ('{"runs": []}', SchemaError, "got none in a.json"),
         ('{"runs": 3}', SchemaError, "expected a list of run records"),
         (json.dumps(record([None, None])), SchemaError, "--evaluate-every 1"),
-        (json.dumps(record([1.5])), SchemaError, "a precision of 1.5"),
+        (json.dumps(record([1.5])), SchemaError, "an accuracy of 1.5"),
         (json.dumps(record([0.5], -1.0)), SchemaError, "with -1 s"),
     ],
 )

@@ -87,7 +87,7 @@ def test_text_says_at_most_and_answers_the_question() -> None:
 def test_a_replayed_report_has_no_ridge_but_bounds() -> None:
     said = succeeds("whatif", LADDER / "graph_1.sqlite.xz")
     assert "no ridge" in said
-    assert "On paper, its time cannot be told: no rates" in said
+    assert "On paper, its time cannot be predicted: no rates" in said
     assert "thin" in said
 
 

@@ -133,7 +133,7 @@ class Comparison:
     least : float
         Relative change that a verdict must exceed.
     noise : float or None
-        Assumed relative standard deviation between launches; None if launches told it.
+        Assumed relative standard deviation between launches; None if launches give it.
     detectable : float
         Smallest relative change of the batch that could have passed.
     addressed : tuple of Row
@@ -257,21 +257,23 @@ class Difference:
     workload: bool
 
     def __str__(self) -> str:
-        sides = [" and ".join(s) if s else "not told" for s in (self.before, self.after)]
+        sides = [" and ".join(s) if s else "not given" for s in (self.before, self.after)]
         return f"{self.name}: {sides[0]} -> {sides[1]}"
 
 
 def settings(identity: Identity, traces: Sequence[Trace]) -> dict[str, str]:
-    """Everything a run tells of itself, by name."""
+    """Everything a run says of itself, by name."""
     config = identity.config
-    told = {f"{n} ({s})": str(identity.values[s]) for n, s in _symbols(identity)}
-    told |= {k: _text(v) for k, v in config.items() if k not in _NO_SETTINGS}
+    given = {f"{n} ({s})": str(identity.values[s]) for n, s in _symbols(identity)}
+    given |= {k: _text(v) for k, v in config.items() if k not in _NO_SETTINGS}
     versions = config.get("versions")
     if isinstance(versions, Mapping):
-        told |= {f"{_VERSIONS}{k}": _text(v) for k, v in versions.items()}
+        given |= {f"{_VERSIONS}{k}": _text(v) for k, v in versions.items()}
     gpus = Counter(name for _, name in {(g.id, g.name) for t in traces for g in t.gpus})
-    told |= {"GPUs": ", ".join(f"{n} x {name}" for name, n in sorted(gpus.items()))} if gpus else {}
-    return told | {"Nsight Systems": traces[0].product_version}
+    given |= (
+        {"GPUs": ", ".join(f"{n} x {name}" for name, n in sorted(gpus.items()))} if gpus else {}
+    )
+    return given | {"Nsight Systems": traces[0].product_version}
 
 
 def _symbols(identity: Identity) -> Iterator[tuple[str, str]]:
@@ -304,7 +306,7 @@ def mixed(runs: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
     names = dict.fromkeys(name for run in runs for name in run)
     said = []
     for name in names:
-        values = tuple(dict.fromkeys(run.get(name, "not told") for run in runs))
+        values = tuple(dict.fromkeys(run.get(name, "not given") for run in runs))
         if len(values) > 1 and name != "seed" and not name.startswith(_VERSIONS):
             said.append(f"{name}: {' and '.join(values)}")
     return tuple(said)
@@ -340,7 +342,7 @@ def copied(before: Sequence[Trace], after: Sequence[Trace]) -> list[str]:
 
 
 def content(trace: Trace) -> tuple[Any, ...]:
-    """Return what tells one recording from another, whatever its file is called."""
+    """Return what identifies a recording, whatever its file is called."""
     columns = (
         trace.ranges.start_ns, trace.ranges.end_ns, trace.ops.start_ns, trace.ops.end_ns,
         trace.mpi.start_ns, trace.threads,
@@ -374,7 +376,7 @@ class CompareOptions:
     """What the user may choose.
 
     `least` is the relative change that counts, `noise` the relative standard deviation that is
-    assumed between launches where there are too few to tell.
+    assumed between launches where there are too few to estimate it.
     """
 
     batch_label: str | None = None
@@ -483,18 +485,18 @@ def _side(
     name: str, runs: Sequence[tuple[Run, AsyncBatches]], warmup: int | None, *, done: bool
 ) -> tuple[Side, list[str]]:
     """Take the series of one side's launches; `done` as of `launch_of`."""
-    warnings, launches, told = [], [], []
+    warnings, launches, given = [], [], []
     for run, pace in runs:
         identity, said = program_of_run(run, Options()).identify(run, {})
         launches.append(launch_of(run, warmup, pace=pace, done=done))
-        told.append(settings(identity, run.traces))
+        given.append(settings(identity, run.traces))
         warnings += said
-    for text in mixed(told):
+    for text in mixed(given):
         warnings.append(
             f"the launches {name} do not have one configuration ({text}): their differences count "
             f"as noise; compare launches of one configuration"
         )
-    return Side(tuple(launches), tuple(told)), warnings
+    return Side(tuple(launches), tuple(given)), warnings
 
 
 def _medians(launches: Sequence[Launch], key: Key) -> list[Median]:
@@ -556,7 +558,7 @@ def _addressed(rows: Sequence[Row], before: Side, after: Side) -> tuple[Row, ...
     """The innermost range and the link that certainly lost the most time, in that order.
 
     Totals of the GPU do not count as links: they lose what copies and kernels lose. But where a
-    host only queues, and ranges cannot tell what it lost, the GPU's idle time does, if that is
+    host only queues, and ranges cannot show what it lost, the GPU's idle time does, if that is
     more than any link lost.
     """
     leaves = _telling_ranges(rows, before, after)
@@ -579,7 +581,7 @@ def _telling_ranges(rows: Sequence[Row], before: Side, after: Side) -> list[Row]
     """Innermost ranges whose loss says what a change addressed.
 
     None if the batches after have no range of those before: their work went elsewhere. None if
-    the host only queued them; if it does so after, what is gone still tells.
+    the host only queued them; if it does so after, what is gone still counts.
     """
     inside = [r for r in rows if r.group == "range" and r.depth > 0]
     if before.queues or not any(r.before_s is not None and r.after_s is not None for r in inside):

@@ -331,7 +331,7 @@ class Series:
 class Launch:
     """One start of the program: its batches as series, the batch itself first.
 
-    `gpus` are the UUIDs of the GPUs of its host, empty where the report does not tell them;
+    `gpus` are the UUIDs of the GPUs of its host, empty where the report does not give them;
     `recorded` names what it has events of: 'gpu', 'nodes' (operations one by one, no CUDA graphs
     traced whole) and 'mpi'; `queues` says that the host leaves batches before they are done, so
     that the host times of ranges are those of queueing.

@@ -24,7 +24,7 @@ from perfmodel.timing.run import Run, batch_seconds
 from perfmodel.timing.samples import bootstrap_medians, tabulate
 
 GRAPH: Final = "kernels of the graph"
-"""What a replayed batch's kernels take that no other name tells."""
+"""What a replayed batch's kernels take that no other name gives."""
 WAITS: Final = "waiting for the GPU"
 _DRAWS: Final = 200
 _STEPS: Final = ("trainer_descend", "sum_and_step")
@@ -74,7 +74,7 @@ def gather(
     collectives: Sequence[CollectiveGroup],
     machine: Machine | None,
 ) -> Evidence:
-    """Put together what a report tells.
+    """Put together what a report gives.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def _between_kernels(
 def _replayed(
     observed: Observation, busy_s: Mapping[str, float], collectives: Sequence[CollectiveGroup]
 ) -> dict[str, float]:
-    """Kernels of a graph by the names that tell them; the rest together."""
+    """Kernels of a graph by the names that give them; the rest together."""
     busy = next(iter(busy_s.values()), 0.0) or observed.batch_s
     found = {}
     transfers = [g.transfer_s or g.seconds for g in collectives if "NCCL" in g.name]
@@ -211,7 +211,7 @@ def percentiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 _PEAKS: Final = {"ieee": "float32", "tf32": "tf32_tensor", "tf32x3": "tf32x2_tensor"}
-"""Of float32; two TF32 products do where one factor is exact. Double precision has none here:
+"""Of float32; two TF32 GEMMs do where one factor is exact. Double precision has none here:
 cuBLAS may multiply it on tensor cores, whose rate is not the datasheet's ordinary one."""
 _COPIES: Final = ("copy images", "copy out", "copy back")
 _PRODUCTS: Final = ("wide products", "thin products", "element-wise", "fused steps")
@@ -250,7 +250,7 @@ class _Floors:
     new: Mapping[str, Part]
 
     def blocking(self) -> Floor:
-        """Add up the host's chain; the GPU's products are beside the launches."""
+        """Add up the host's chain; the GPU's GEMMs are beside the launches."""
         parts = {p.name: self.part(p) for p in self.new.values()}
         if "pipeline" in self.new and "pipeline" not in self.old:
             parts["pipeline"] = self._pipeline()
@@ -267,7 +267,7 @@ class _Floors:
         if self.after.settings["overlap"] == "yes" and "all-reduce" in gpu:
             gpu["all-reduce"] *= _of_the_first_layer(self.after)
         gpu["gaps"] = self._gaps()
-        if GRAPH in self.found.seconds:  # what no name tells is in the rest
+        if GRAPH in self.found.seconds:  # what no name gives is in the rest
             unnamed = [n for n in gpu if n in _PRODUCTS and n not in self.found.seconds]
             gpu[GRAPH] = max(self._rest(), sum(gpu.pop(name) for name in unnamed))
         return Floor(max(sum(host.values()), sum(gpu.values())), {**host, **gpu})
@@ -330,13 +330,13 @@ class _Floors:
         return max(self.part(stages[name]) for name in names if name in stages)
 
     def _products(self, parts: Mapping[str, Part]) -> float:
-        """Return the products' time on the GPU: measured for the old parts, least for the new."""
+        """Return the GEMMs' time on the GPU: measured for the old parts, least for the new."""
         if parts is self.old:
             return sum(self.found.seconds.get(name, 0.0) for name in _PRODUCTS if name in parts)
         return sum(self.part(parts[name]) for name in _PRODUCTS if name in parts)
 
     def _waits(self, host: Mapping[str, float]) -> float:
-        """Return what the host still waits for the GPU's products after launching them."""
+        """Return what the host still waits for the GPU's GEMMs after launching them."""
         waited = self.found.seconds.get(WAITS, 0.0)
         launched = sum(host.get(name, 0.0) for name in ("launch forward", "launch backward"))
         computed = self._products(self.new)
@@ -356,7 +356,7 @@ class _Floors:
         return self.found.seconds.get("gaps", 0.0) if same else 0.0
 
     def _rest(self) -> float:
-        """Return the graph's kernels that no name tells, where they stay the same ones."""
+        """Return the graph's kernels that no name gives, where they stay the same ones."""
         known, old, new = self.found.seconds, self.found.case.settings, self.after.settings
         changed = {name for name in old if old[name] != new[name]}
         if "gemm" in changed or ("math" in changed and "wide products" not in known):
@@ -418,7 +418,7 @@ def if_free(found: Evidence, flops: float) -> Iterator[Free]:
 def without(found: Evidence, names: tuple[str, ...]) -> float:
     """Return the batch if some parts took no time: what runs beside them may then show.
 
-    A host that waits for the GPU is done with a batch when both its launches and the products are;
+    A host that waits for the GPU is done with a batch when both its launches and the GEMMs are;
     where it only queues, the slower side is the batch.
     """
     s, how, parts = found.seconds, found.case.route, structure(found.case)

@@ -185,14 +185,14 @@ def mlp_case(sizes: Mapping[str, int], settings: Mapping[str, str]) -> Case:
 
 
 def _usual_data(transport: str, backend: str) -> str:
-    """Where the trainer keeps its images unless told."""
+    """Where the trainer keeps its images unless asked otherwise."""
     if backend == "numpy":
         return "host"
     return "pinned" if transport == "pinned" else "host"
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that a configuration mark tells, switches as 'yes' and 'no'."""
+    """Return the settings that a configuration mark gives, switches as 'yes' and 'no'."""
     found = {}
     for name in SETTINGS:
         said = config.get("sync_ranges" if name == "sync" else name)

@@ -54,9 +54,9 @@ class Change:
         return not self.doubles and not self._steps(case)
 
     def missing(self, case: Case) -> dict[str, tuple[str, ...]]:
-        """Return the settings that must change first, with the values wanted."""
+        """Return the settings that must change first, with the values needed."""
         return {
-            name: wanted for name, wanted in self.needs.items() if case.settings[name] not in wanted
+            name: values for name, values in self.needs.items() if case.settings[name] not in values
         }
 
     def apply(self, case: Case) -> Case:

@@ -62,7 +62,7 @@ def identify(run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
     for symbol, value in given.items():
         if known.get(symbol, value) != value:
             name = MARK_SYMBOLS.get(symbol, symbol)
-            whose = "the report's own" if symbol in marked else "what its messages' sizes tell,"
+            whose = "the report's own" if symbol in marked else "what its messages' sizes give,"
             warnings.append(
                 f"{run.label}: {symbol} = {value} was given and overrides {whose} "
                 f"{name} = {known[symbol]}"
@@ -131,7 +131,7 @@ def from_mark(config: Mapping[str, Any]) -> dict[str, int]:
 
 
 def precision(width: int, config: Mapping[str, Any], *, seen_tf32: bool) -> str:
-    """Return which of a machine's peaks the products run against.
+    """Return which of a machine's peaks the GEMMs run against.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def precision(width: int, config: Mapping[str, Any], *, seen_tf32: bool) -> str:
         Bytes per element.
     config : mapping
         The mark's content: its "math", or "tf32" in older ones, says how float32 is multiplied, and
-        "tf32_products" how many TF32 products that takes (3 by default).
+        "tf32_products" how many TF32 GEMMs that takes (3 by default).
     seen_tf32 : bool
         The kernels' names say that some run on tensor cores, whatever was asked for.
     """
@@ -153,10 +153,10 @@ def precision(width: int, config: Mapping[str, Any], *, seen_tf32: bool) -> str:
 
 
 def precision_of(label: str, run: str, config: Mapping[str, Any]) -> str:
-    """Return the peak of one range's products in a run whose large products run against `run`.
+    """Return the peak of one range's GEMMs in a run whose large GEMMs run against `run`.
 
-    The trainer's kernels for the products with C rows or columns multiply float32 as it is, even
-    where the large products run on tensor cores.
+    The trainer's kernels for the GEMMs with C rows or columns multiply float32 as it is, even
+    where the large GEMMs run on tensor cores.
     """
     apart = label in _THIN and config.get("gemm") in _THIN_KERNELS
     return "float32" if apart and run in (*_MATHS.values(), _TWO_PRODUCTS) else run
@@ -213,14 +213,14 @@ def _batch(found: Mapping[str, int], images: list[int]) -> int | None:
 
 
 def missing_values(label: str, missing: Sequence[str], *, marked: bool) -> str:
-    """Say which flags give the values that a report does not tell."""
+    """Say which flags give the values that a report does not give."""
     flags = " ".join(
         f"--{MARK_SYMBOLS[s].replace('_', '-')} {s}" if s in MARK_SYMBOLS else f"--set {s}=..."
         for s in missing
     )
     return (
         f"{label}: the report has {'a' if marked else 'no'} configuration mark"
-        f"{' without' if marked else ', and the sizes of its messages do not tell'} "
+        f"{' without' if marked else ', and the sizes of its messages do not give'} "
         f"{', '.join(missing)}; give: {flags}"
     )
 
@@ -231,5 +231,5 @@ def is_trainers(config: Mapping[str, Any]) -> bool:
 
 
 def only_queues(config: Mapping[str, Any]) -> bool:
-    """Whether the host only queues batches on the GPU, so that its own times tell nothing."""
+    """Whether the host only queues batches on the GPU, so that its own times say nothing."""
     return config.get("transport") in ON_DEVICE and config.get("backend") != "numpy"

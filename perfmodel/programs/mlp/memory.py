@@ -73,20 +73,20 @@ class DevicePool:
 
     def allocate(self, size: int) -> Block:
         """Hand out a block of at least `size` bytes."""
-        wanted = device_block(size)
-        fits = [block for block in self._free if block.size >= wanted]
+        needed = device_block(size)
+        fits = [block for block in self._free if block.size >= needed]
         if fits:
             block = min(fits, key=lambda b: b.size)
             self._free.remove(block)
-            rest, block.size = block.size - wanted, wanted
+            rest, block.size = block.size - needed, needed
             if rest:
                 self._free.append(Block(rest, block.neighbours))
                 block.neighbours.insert(block.neighbours.index(block) + 1, self._free[-1])
         else:
-            block = Block(wanted, [])
+            block = Block(needed, [])
             block.neighbours.append(block)
-            self.total_bytes += wanted
-        self.used_bytes += wanted
+            self.total_bytes += needed
+        self.used_bytes += needed
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         return block
 
@@ -132,7 +132,7 @@ class Allocation:
     ----------
     name, use, memory : str
     bytes : int or None
-        Together; None where no formula tells it.
+        Together; None where no formula gives it.
     formula : str
         In the symbols of the model, D, H, C, B' = B/p, b, n.
     count : int
@@ -412,7 +412,7 @@ class Footprint:
     apart_bytes : int
         Device memory that libraries ask CUDA for past the pool; in none of the other sums.
     unknown : tuple of str
-        Names of allocations that no formula tells.
+        Names of allocations that no formula gives.
     """
 
     asked_bytes: Mapping[Memory, int]
@@ -456,7 +456,7 @@ def footprint(listed: tuple[Allocation, ...]) -> Footprint:
 def needed_bytes(case: part.Case, images: int) -> int | None:
     """Return the device memory that the trainer's allocations need at least.
 
-    What no formula tells (NCCL's buffers, CUDA's own) is left out. None where the trainer's
+    What no formula gives (NCCL's buffers, CUDA's own) is left out. None where the trainer's
     allocations are not counted: a workload of the user's own, or a run on the CPU.
 
     Parameters

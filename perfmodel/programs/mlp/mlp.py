@@ -79,9 +79,9 @@ def mlp(
     copies_images : bool
         Every batch is copied from the host; otherwise all images stay where they are computed.
     fused : {'no', 'products', 'all'}
-        The two small products on either side of dz2 lie inside other kernels, so that ranges
+        The two small GEMMs on either side of dz2 lie inside other kernels, so that ranges
         'forward GEMM 2' and 'backward GEMM 2' do not occur; with 'all' the sigmoid, too, is part
-        of the first product.
+        of the first GEMM.
     graph : bool
         The batch is replayed as one CUDA graph: one range holds all the work.
 
@@ -285,10 +285,10 @@ def all_rows(h: str, k: str, m: str) -> Rows:
 
 
 def fuse(rows: Rows, h: str, k: str, *, sigmoid: bool) -> None:
-    """Put the small products into the kernels beside them, as ``--gemm fused`` does.
+    """Put the small GEMMs into the kernels beside them, as ``--gemm fused`` does.
 
     `forward` then holds the output layer (W2 a1, softmax, dz2), 'backward GEMM 1' all that reads
-    dz2. Every matrix is read and written once per kernel. With `sigmoid` the first product adds
+    dz2. Every matrix is read and written once per kernel. With `sigmoid` the first GEMM adds
     the bias and applies the sigmoid before it writes a1.
     """
     forward, first, backward = rows["forward"], rows["forward GEMM 1"], rows["backward GEMM 1"]

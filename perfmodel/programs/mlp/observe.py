@@ -29,7 +29,7 @@ _UPDATE: Final = "sum_and_step"
 def replayed_parts(run: Run, case: Case, warmup: int, batch_s: float) -> dict[str, float]:
     """Return seconds by `Part.key` of a graph's kernels, and of what lies between them.
 
-    No range lies inside a replay, so that only names tell what a kernel is for: those of the fused
+    No range lies inside a replay, so that only names say what a kernel is for: those of the fused
     network do, cuBLAS's do not. A sum over ranks counts on the rank that arrives last, which waits
     for nobody. Empty where the report has the graph as one operation.
     """

@@ -68,7 +68,7 @@ def microbenchmarks(
 
 
 def _of_series(series: Series, source: str, use: Sequence[str]) -> Iterator[Microbenchmark]:
-    """What one series tells: copies by direction and memory, sums by library."""
+    """What one series gives: copies by direction and memory, sums by library."""
     p = series.ranks
     name = f"{source}: {series.kind}, {series.memory}, {series.direction}, {p} rank{'s' * (p > 1)}"
     sizes = [
@@ -102,7 +102,7 @@ def gemms_alone(found: MachineMeasurement, source: str) -> Alone | None:
     Raises
     ------
     ModelError
-        If a product's shapes are those of another network, or no grid of h and k.
+        If a GEMM's shapes are those of another network, or no grid of h and k.
     """
     rows: dict[tuple[str, str], tuple[tuple[int, int, float], ...]] = {}
     for p in found.products:
@@ -130,7 +130,7 @@ def gemms_alone(found: MachineMeasurement, source: str) -> Alone | None:
 
 
 def _sizes(name: str, shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return hidden units, images and the other width (D or C) of a product's (m, n, k)."""
+    """Return hidden units, images and the other width (D or C) of a GEMM's (m, n, k)."""
     m, n, k = shape
     return {
         "forward 1": (m, n, k), "forward 2": (k, n, m), "backward 1": (m, n, k),
@@ -217,7 +217,7 @@ def _images(case: Case) -> list[Part]:
     if on == "device":
         return []
     moved = {"copies": 2.0, "bytes": z["b"] * (z["D"] + z["C"]) * case.shares[1]}
-    if on == "prefetch":  # queued beside the products
+    if on == "prefetch":  # queued beside the GEMMs
         return [Part("queue images", on, COPY, "host", {"batches": 1.0})]
     return [Part("copy images", DATA_ON[on], COPY, "host", moved)]
 
@@ -231,7 +231,7 @@ def _products(case: Case) -> list[Part]:
     n = h * d + h + c * h + c
     product = {"kernels": 2.0, "flops": wide, "tail": 2 * math.sqrt(wide / 2)}
     if case.route == "replayed" and s["gemm"] not in ("cublas", "fused"):
-        # no name tells which kernel of the graph does what
+        # no name says which kernel of the graph does what
         moved = width * (5 * h * k + 3 * n)
         whole = product | {"kernels": 14.0, "moved": moved}
         step = [_step_in_one(case)] if s["transport"] == "peer" else []

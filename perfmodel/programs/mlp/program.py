@@ -172,7 +172,7 @@ class MlpProgram:
         return None
 
     def identify(self, run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
-        """Take given values first, then the mark's, then what the sizes of messages tell."""
+        """Take given values first, then the mark's, then what the sizes of messages give."""
         return identify(run, given)
 
     def workload(self, identity: Identity, options: Options) -> Workload:

@@ -29,7 +29,7 @@ class RunRecord:
     config : mapping
     ranks : int
     batch_median_s : float or None
-        Host time of a batch; None where the record does not tell.
+        Host time of a batch; None where the record does not give it.
     epoch_batch_s : tuple of float
         Mean batch of every epoch but the first, which ends when the GPU is done.
     """
@@ -67,7 +67,7 @@ class Training:
     settings : dict
         Configuration, ranks and device: what repetitions share.
     epochs : tuple of Epoch
-        At least one with a precision.
+        At least one with an accuracy.
     finished : bool
         False where a signal ended it.
     """
@@ -80,7 +80,7 @@ class Training:
 
     @property
     def evaluated(self) -> tuple[Epoch, ...]:
-        """Epochs whose precision is known."""
+        """Epochs whose accuracy is known."""
         return tuple(e for e in self.epochs if e.precision is not None)
 
 
@@ -244,7 +244,7 @@ def _share(value: Any) -> float | None:
     if value is None:
         return None
     if not 0 <= float(value) <= 1:
-        raise ValueError(f"a precision of {value}")
+        raise ValueError(f"an accuracy of {value}")
     return float(value)
 
 

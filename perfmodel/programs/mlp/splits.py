@@ -26,7 +26,7 @@ PRODUCTS: Final[Mapping[str, str]] = {
     "backward GEMM 2": "CBH",  # dW2 = dz2 a1^T
     "backward GEMM 3": "HBD",  # dW1 = dz1 x^T
 }
-"""Every product and the dimensions that its loops i, k and j run over."""
+"""Every GEMM and the dimensions that its loops i, k and j run over."""
 
 FLOPS_PER_HIDDEN: Final = 9
 """Bias 1, sigmoid 4, hidden gradient 3, sum for b1 1; as `perfmodel.programs.mlp.mlp` counts."""
@@ -59,7 +59,7 @@ class Grid:
     """A process grid, p = B x H x D x C: into how many parts each dimension is cut.
 
     Ranks along D have work in layer 1 only, ranks along C in layer 2 only; in the other layer
-    they cut H further. So every rank does 1/p of the triplets of every product, and none twice:
+    they cut H further. So every rank does 1/p of the triplets of every GEMM, and none twice:
 
     =======  ==============  ==============  =========
     layer    i               k               j
@@ -92,7 +92,7 @@ class Grid:
         )
 
     def parts(self, gemm: str) -> tuple[int, int, int]:
-        """Return into how many parts the loops i, k and j of a product are cut."""
+        """Return into how many parts the loops i, k and j of a GEMM are cut."""
         cuts = {f.name: getattr(self, f.name) for f in fields(self)}
         cuts["H"] *= self.C if gemm in LAYER_1 else self.D
         i, k, j = (cuts[dimension] for dimension in PRODUCTS[gemm])
@@ -151,11 +151,11 @@ class Split:
     Attributes
     ----------
     products : mapping of str to int
-        FLOPs of every product.
+        FLOPs of every GEMM.
     elementwise_flops, step_flops, reduce_flops : float
         Of the activations and their gradients, of the update, of adding in collectives.
     balance : float
-        Mean over busiest rank of the products' FLOPs: 1 if all dimensions divide.
+        Mean over busiest rank of the GEMMs' FLOPs: 1 if all dimensions divide.
     parameters : int
         Elements of W1, b1, W2 and b2 that the rank holds.
     activations : int
@@ -178,7 +178,7 @@ class Split:
 
     @property
     def compute_flops(self) -> int:
-        """FLOPs on the GPU: products, elementwise work, step."""
+        """FLOPs on the GPU: GEMMs, elementwise work, step."""
         return sum(self.products.values()) + self.elementwise_flops + self.step_flops
 
     @property
@@ -243,7 +243,7 @@ def split(sizes: Sizes, grid: Grid) -> Split:
     """Count what one rank of a grid does and sends.
 
     The rules: a loop's cut in k leaves partial sums, which are reduced over the ranks of that cut;
-    a cut in i or j leaves different elements, which are gathered where the next product needs them
+    a cut in i or j leaves different elements, which are gathered where the next GEMM needs them
     whole. Elements are ceil(size / parts), the busiest rank's.
 
     Raises
