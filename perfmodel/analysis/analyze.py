@@ -423,6 +423,7 @@ def _rank_rows(
     rows = []
     parts = {r.rank: _parts(r) for r in reversed(steps.ranks)} if steps else {}
     if by_gpu and steps:
+        on_host = dict(zip(run.ranks, waiting.waiting_s or (), strict=False)) if waiting else {}
         return tuple(
             RankRow(
                 rank=r.rank,
@@ -430,8 +431,8 @@ def _rank_rows(
                 batches=r.batches,
                 batch_s=r.batch_s,
                 gpu_busy_s=r.gpu_busy_s,
-                collectives_s=r.communication_s if steps.collectives else None,
-                waiting_s=r.waiting_s,
+                collectives_s=r.communication_s if waiting else None,
+                waiting_s=r.waiting_s if steps.collectives else on_host.get(r.rank, r.waiting_s),
                 **_parts(r),
             )
             for r in steps.ranks
