@@ -1,4 +1,5 @@
-# make demo: the main job on a shipped real report. make test: the tests. make figures: the
+# make demo: the main job on a shipped real report. make test: the tests that take minutes at most;
+# make test-all: all, with those that compile, start ranks, browsers or notebooks. make figures: the
 # notebooks' figures, as SVG, PDF and PNG with captions, into out/figures. make report: these, and
 # the write-up into out/report. make docs: the documentation as a site; make linkcheck asks the
 # network whether its links to other sites hold. All need only python3 (3.11 or later) and git: they
@@ -9,13 +10,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORT := profiles/h200x2_2ranks_base_nsys2025.3.1.sqlite
 
-.PHONY: demo test lint docs linkcheck figures report clean
+.PHONY: demo test test-all lint docs linkcheck figures report clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
 	$(BIN)/perfmodel analyze $(REPORT) -o out/demo
 
 test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
+
+test-all: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 figures: $(VENV)/.installed-dev
