@@ -21,7 +21,7 @@ from benchmarks.predict.launches import MACHINE, Launches
 from benchmarks.predict.report import PAGE
 from benchmarks.predict.score import predict_rows
 from perfmodel.machines.measure.measurement import load
-from perfmodel.models.part import Observation
+from perfmodel.models.terms import Observation
 from perfmodel.programs.mlp import parts
 
 RESULT = folders.RESULTS / "predict_ablation.json"

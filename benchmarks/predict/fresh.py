@@ -20,7 +20,7 @@ from benchmarks.predict.launches import FROZEN, MACHINE, Launches, commit_of, gr
 from benchmarks.predict.report import PAGE, every_row
 from benchmarks.predict.score import QUIET, noise_floor, predict_rows, quiet, ranking, summary
 from perfmodel.models.model import load
-from perfmodel.models.part import Observation
+from perfmodel.models.terms import Observation
 
 FRESH = folders.PROFILES / "fresh" / "launches.json"
 OUT = folders.RESULTS / "predict_fresh.json"

@@ -16,8 +16,7 @@ from perfmodel.base.errors import ModelError
 from perfmodel.machines.measure.measurement import load
 from perfmodel.models.calibrate import calibrate
 from perfmodel.models.model import Model
-from perfmodel.models.part import Alone, Observation
-from perfmodel.models.terms import Microbenchmark
+from perfmodel.models.terms import Alone, Microbenchmark, Observation
 from perfmodel.programs.mlp import parts
 from perfmodel.programs.mlp.case import Case, mlp_case
 from perfmodel.programs.mlp.observe import observe

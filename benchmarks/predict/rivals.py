@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from perfmodel.machines.machine import known
-from perfmodel.models.part import Observation
+from perfmodel.models.terms import Observation
 from perfmodel.programs.mlp.case import Case
 from perfmodel.programs.mlp.mlp import Parallel, as_it_ran, mlp
 

@@ -14,8 +14,8 @@ from benchmarks.predict.rivals import rivals
 from perfmodel.base.errors import ModelError
 from perfmodel.models.calibrate import median_error
 from perfmodel.models.model import Model
-from perfmodel.models.part import BETWEEN, Observation
 from perfmodel.models.predict import predict
+from perfmodel.models.terms import BETWEEN, Observation
 
 QUIET = 0.03
 """Launches that differ by less (one standard deviation): the GPU sets the pace, not the host."""

@@ -13,8 +13,8 @@ from benchmarks.predict.launches import DESIGN, Launches, grouped
 from benchmarks.predict.score import predict_rows, quiet, summary
 from perfmodel.base.errors import ModelError
 from perfmodel.models.calibrate import calibrate
-from perfmodel.models.part import Observation
 from perfmodel.models.predict import predict
+from perfmodel.models.terms import Observation
 from perfmodel.programs.own import observe_own
 from perfmodel.readers import read
 from perfmodel.timing.run import time_run

@@ -28,8 +28,8 @@ from perfmodel.analysis.whatif import Judge, evidence
 from perfmodel.base.errors import ModelError
 from perfmodel.models.calibrate import calibrate
 from perfmodel.models.model import Model, load
-from perfmodel.models.part import Observation
 from perfmodel.models.predict import predict
+from perfmodel.models.terms import Observation
 from perfmodel.programs.mlp.bounds import Evidence
 from perfmodel.programs.mlp.case import Case
 from perfmodel.programs.mlp.changes import Change

@@ -25,7 +25,7 @@ from perfmodel.programs.mlp.memory import (
 )
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
-from perfmodel.readers.memory import COLLECT, TABLE, MemoryEvents, read_memory
+from perfmodel.readers.gpu import COLLECT_MEMORY, MEMORY_TABLE, MemoryEvents, read_memory
 from perfmodel.readers.trace import MEMORY_KINDS, NULL, Trace
 from perfmodel.timing.range_times import ranks_of
 
@@ -235,7 +235,8 @@ def answer(
         measured = None if events is None else timelines(events, trace)
         if measured is None:
             warnings.append(
-                f"{path.name} has no table {TABLE}: memory was not recorded; collect with {COLLECT}"
+                f"{path.name} has no table {MEMORY_TABLE}: memory was not recorded; "
+                f"collect with {COLLECT_MEMORY}"
             )
     case = None
     try:

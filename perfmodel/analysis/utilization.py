@@ -12,7 +12,7 @@ from perfmodel.machines.gpu_samples import Series
 from perfmodel.programs.findings import idle_advice
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
-from perfmodel.readers.metrics import GpuMetric, read_metrics
+from perfmodel.readers.gpu import GpuMetric, read_metrics
 from perfmodel.timing.idle import Idle, idle_of
 
 LOW: Final = 0.9

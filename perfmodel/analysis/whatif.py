@@ -25,9 +25,8 @@ from perfmodel.analysis.runs import group, time_runs
 from perfmodel.base.errors import ModelError
 from perfmodel.base.units import si
 from perfmodel.models.model import Z90, Model
-from perfmodel.models.part import Observation
 from perfmodel.models.predict import predict
-from perfmodel.models.terms import Floats, Term
+from perfmodel.models.terms import Floats, Observation, Term
 from perfmodel.programs.mlp.bounds import Evidence, draws, gather, least, percentiles
 from perfmodel.programs.mlp.case import MLP, Case
 from perfmodel.programs.mlp.changes import Change, offers

@@ -17,13 +17,17 @@ import numpy as np
 
 from perfmodel.base.errors import ModelError
 from perfmodel.models.model import Model
-from perfmodel.models.part import DERIVED, Alone, Case, Observation, Part
 from perfmodel.models.predict import predict
 from perfmodel.models.terms import (
+    DERIVED,
     FEWEST,
     RESAMPLES,
     USUAL_NOISE,
+    Alone,
+    Case,
     Microbenchmark,
+    Observation,
+    Part,
     Row,
     Term,
     fit_term,

@@ -14,8 +14,7 @@ import numpy as np
 from perfmodel.base.errors import ModelError
 from perfmodel.base.escape import escape_json, printable
 from perfmodel.base.files import write_text
-from perfmodel.models.part import UNITS, Alone
-from perfmodel.models.terms import USUAL_NOISE, Floats, Term
+from perfmodel.models.terms import UNITS, USUAL_NOISE, Alone, Floats, Term
 
 VERSION: Final = 3
 """Version of the file format; other versions are refused."""

@@ -9,8 +9,7 @@ from typing import Final, Literal
 
 from perfmodel.base.errors import ModelError, WorkloadError
 from perfmodel.models.model import Z90, Model
-from perfmodel.models.part import BOUNDS, Case, Part
-from perfmodel.models.terms import Term
+from perfmodel.models.terms import BOUNDS, Case, Part, Term
 
 Pace = Literal["GPU", "host, queueing", "host, waiting"]
 

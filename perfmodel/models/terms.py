@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.models.part import Observation, Part
+from perfmodel.models.terms import Observation, Part
 
 Floats = npt.NDArray[np.float64]
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
-from perfmodel.models.part import BETWEEN, Alone, Observation, Part, Route
-from perfmodel.models.part import Clock as Side
+from perfmodel.models.terms import BETWEEN, Alone, Observation, Part, Route
+from perfmodel.models.terms import Clock as Side
 from perfmodel.programs.findings import Actions, Facts, Finding, general
 from perfmodel.programs.identify import Identity
 from perfmodel.programs.mlp.identify import identify, missing_values, precision
@@ -80,7 +80,7 @@ OWN_PROGRAM: Final = OwnProgram()
 
 @dataclass(frozen=True)
 class OwnCase:
-    """One run of a program of the user's own: see `perfmodel.models.part.Case`."""
+    """One run of a program of the user's own: see `perfmodel.models.terms.Case`."""
 
     formulas: Workload
     sizes: Mapping[str, int]

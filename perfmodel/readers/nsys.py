@@ -18,9 +18,8 @@ from perfmodel.base.errors import SchemaError
 from perfmodel.base.gpu import Gpu
 from perfmodel.readers import mpi as mpi_tables
 from perfmodel.readers.codes import Ids, factorize
-from perfmodel.readers.nccl import Payloads
-from perfmodel.readers.nvtx import PROCESS_BITS, Nvtx, read_nvtx
-from perfmodel.readers.records import as_text
+from perfmodel.readers.nvtx import PROCESS_BITS, Nvtx, Payloads, read_nvtx
+from perfmodel.readers.pages import as_text
 from perfmodel.readers.sqlite import Database
 from perfmodel.readers.trace import (
     GRAPH,

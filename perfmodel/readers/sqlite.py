@@ -19,8 +19,7 @@ import numpy as np
 from perfmodel.base.arrays import Int32, Int64
 from perfmodel.base.errors import PerfmodelError, SchemaError
 from perfmodel.readers.checks import EXPORT, broken, changed, check_file, stamp
-from perfmodel.readers.pages import Damaged, PageFile, Unsupported
-from perfmodel.readers.records import COUNT_BYTES, as_text, decode
+from perfmodel.readers.pages import COUNT_BYTES, Damaged, PageFile, Unsupported, as_text, decode
 from perfmodel.readers.trace import NULL
 
 _ROWS = 1 << 18  # read at a time where SQLite reads them

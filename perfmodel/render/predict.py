@@ -12,9 +12,8 @@ from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.models.model import Z90, Model
-from perfmodel.models.part import BOUNDS, UNITS
 from perfmodel.models.predict import Phase, Prediction, Scaled, epoch_s
-from perfmodel.models.terms import USUAL_NOISE, Term
+from perfmodel.models.terms import BOUNDS, UNITS, USUAL_NOISE, Term
 from perfmodel.programs.mlp.case import MLP
 from perfmodel.programs.mlp.parts import SEPARATING_RUNS, SEPARATING_SIZES
 from perfmodel.render.result import Result

@@ -11,7 +11,7 @@ from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent
 from perfmodel.machines.gpu_samples import COUNTERS, Series
-from perfmodel.readers.metrics import GpuMetric
+from perfmodel.readers.gpu import GpuMetric
 from perfmodel.render.result import Result
 from perfmodel.timing.idle import Idle
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int64
 from perfmodel.readers.trace import KERNEL, NULL, Trace
-from perfmodel.timing.clock_sync import align
-from perfmodel.timing.collectives import NCCL, NCCL_KERNEL, CollectiveGroup, is_nccl
+from perfmodel.timing.collectives import NCCL, NCCL_KERNEL, CollectiveGroup, align, is_nccl
 from perfmodel.timing.intervals import covered, union
 from perfmodel.timing.step_times import StepTimes
 from perfmodel.timing.steps import Launched, Steps

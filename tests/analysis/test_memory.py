@@ -27,7 +27,7 @@ from perfmodel.programs.mlp.memory import (
     training,
 )
 from perfmodel.readers import read
-from perfmodel.readers.memory import read_memory
+from perfmodel.readers.gpu import read_memory
 from perfmodel.render.memory import document
 from support.build_report import ReportBuilder
 from support.build_thread import MEMORY, Thread

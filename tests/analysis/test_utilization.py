@@ -32,7 +32,7 @@ from perfmodel.programs.findings import idle_advice
 from perfmodel.programs.mlp.program import IDLE_CAUSES, actions_of
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
-from perfmodel.readers.metrics import read_metrics
+from perfmodel.readers.gpu import read_metrics
 from perfmodel.timing.idle import BETWEEN, BusyTime, Idle, cause_of, idle_of
 from support.build_report import ReportBuilder
 from support.build_training import Training, training_report

@@ -21,9 +21,8 @@ from perfmodel.base.errors import ModelError, WorkloadError
 from perfmodel.machines.machine import Machine
 from perfmodel.models.calibrate import calibrate
 from perfmodel.models.model import Model, load
-from perfmodel.models.part import Observation
 from perfmodel.models.predict import predict
-from perfmodel.models.terms import Term
+from perfmodel.models.terms import Observation, Term
 from perfmodel.programs.mlp.bounds import GROUPS, Evidence, draws, if_free, least, without
 from perfmodel.programs.mlp.case import Case, mlp_case
 from perfmodel.programs.mlp.changes import CHANGES, offers

@@ -21,8 +21,8 @@ from perfmodel.base.errors import ModelError, WorkloadError
 from perfmodel.models import predict as scales
 from perfmodel.models.calibrate import calibrate
 from perfmodel.models.model import Model, document, load, parse, save
-from perfmodel.models.part import BETWEEN, Observation
 from perfmodel.models.predict import predict
+from perfmodel.models.terms import BETWEEN, Observation
 from perfmodel.programs.mlp.case import Case, mlp_case
 from perfmodel.programs.mlp.observe import observe
 from perfmodel.programs.mlp.parts import mlp_parts

@@ -12,8 +12,8 @@ from perfmodel.base.errors import ModelError
 from perfmodel.machines.measure.measurement import load as load_machine
 from perfmodel.models.calibrate import calibrate
 from perfmodel.models.model import load, save
-from perfmodel.models.part import Alone, Observation, interpolate
 from perfmodel.models.predict import predict
+from perfmodel.models.terms import Alone, Observation, interpolate
 from perfmodel.programs.mlp.case import mlp_case
 from perfmodel.programs.mlp.observe import observe
 from perfmodel.programs.mlp.parts import gemms_alone, knows, mlp_parts, part_alone

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from perfmodel.machines.measure.measurement import load as load_machine
 from perfmodel.models.calibrate import median_error, median_sd, shrunk
 from perfmodel.models.model import load
-from perfmodel.models.part import Observation
 from perfmodel.models.predict import predict
-from perfmodel.models.terms import Microbenchmark, fit_term
+from perfmodel.models.terms import Microbenchmark, Observation, fit_term
 from perfmodel.programs.mlp.case import mlp_case
 from perfmodel.programs.mlp.observe import observe
 from perfmodel.programs.mlp.parts import GROUPS, microbenchmarks, mlp_parts, slowest

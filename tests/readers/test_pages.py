@@ -15,8 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfmodel.readers.pages import PageFile, Unsupported
-from perfmodel.readers.records import PADDING, varints
+from perfmodel.readers.pages import PADDING, PageFile, Unsupported, varints
 from perfmodel.readers.trace import NULL
 from support.folders import ROOT
 

@@ -16,7 +16,7 @@ from perfmodel.base.errors import SchemaError
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.ranges import name_of
 from perfmodel.readers import read
-from perfmodel.readers.nccl import parse
+from perfmodel.readers.nvtx import parse
 from perfmodel.readers.trace import NULL
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.timing.intervals import covered, lengths, union

@@ -11,8 +11,7 @@ from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import Analysis
 from perfmodel.programs.program import Options
 from perfmodel.render import summary
-from perfmodel.timing.clock_sync import align
-from perfmodel.timing.collectives import Calls, Matched
+from perfmodel.timing.collectives import Calls, Matched, align
 from perfmodel.timing.stragglers import Skew, skew_of
 from profiles.grow import grow_ranks
 from support.folders import ROOT

@@ -16,7 +16,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Floats
 from perfmodel.machines.machine import Machine
-from perfmodel.models.part import BETWEEN, Observation, Part
+from perfmodel.models.terms import BETWEEN, Observation, Part
 from perfmodel.programs.mlp.case import Case
 from perfmodel.programs.mlp.settings import D2H, GEMMS, H2D, REDUCE
 from perfmodel.timing.collectives import CollectiveGroup

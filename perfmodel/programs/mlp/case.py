@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from perfmodel.base.errors import WorkloadError
-from perfmodel.models.part import Alone, Part, Route
+from perfmodel.models.terms import Alone, Part, Route
 from perfmodel.programs.mlp.settings import GEMMS, ON_DEVICE, SETTINGS, TRANSPORTS, Transport
 from perfmodel.workloads.work import Symbol
 
@@ -37,7 +37,7 @@ _DTYPES: Final = {4: "float32", 8: "float64"}
 
 @dataclass(frozen=True)
 class Case:
-    """One run of the trainer: see `perfmodel.models.part.Case`.
+    """One run of the trainer: see `perfmodel.models.terms.Case`.
 
     Attributes
     ----------

@@ -10,7 +10,7 @@ from perfmodel.base.errors import WorkloadError
 from perfmodel.base.escape import printable
 from perfmodel.base.units import si
 from perfmodel.machines.machine import datasheet
-from perfmodel.models import part
+from perfmodel.models import terms
 from perfmodel.programs.mlp.case import SIZES, TRAIN_IMAGES, Case, mlp_case, settings_of
 from perfmodel.programs.mlp.settings import GEMMS
 from perfmodel.programs.mlp.settings import SETTINGS as CHOICES
@@ -453,7 +453,7 @@ def footprint(listed: tuple[Allocation, ...]) -> Footprint:
     )  # fmt: skip
 
 
-def needed_bytes(case: part.Case, images: int) -> int | None:
+def needed_bytes(case: terms.Case, images: int) -> int | None:
     """Return the device memory that the trainer's allocations need at least.
 
     What no formula gives (NCCL's buffers, CUDA's own) is left out. None where the trainer's
@@ -471,7 +471,7 @@ def needed_bytes(case: part.Case, images: int) -> int | None:
     return sums.reserved_bytes + sums.apart_bytes
 
 
-def too_large(cases: Sequence[part.Case], gpu: str, images: int) -> str | None:
+def too_large(cases: Sequence[terms.Case], gpu: str, images: int) -> str | None:
     """Say which cases do not fit into a GPU's memory; None where all do, or its size is not known.
 
     Parameters

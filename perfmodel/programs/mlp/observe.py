@@ -11,7 +11,7 @@ import numpy as np
 from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import ModelError
 from perfmodel.base.escape import printable
-from perfmodel.models.part import BETWEEN, DERIVED, Observation
+from perfmodel.models.terms import BETWEEN, DERIVED, Observation
 from perfmodel.programs.identify import read_mark
 from perfmodel.programs.mlp.case import MLP, Case, from_mark
 from perfmodel.programs.mlp.identify import identify

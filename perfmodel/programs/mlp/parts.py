@@ -10,8 +10,7 @@ from typing import Final
 
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.measure.measurement import MachineMeasurement, Series
-from perfmodel.models.part import BETWEEN, Alone, Part, interpolate
-from perfmodel.models.terms import Microbenchmark
+from perfmodel.models.terms import BETWEEN, Alone, Microbenchmark, Part, interpolate
 from perfmodel.programs.mlp.case import Case
 from perfmodel.programs.mlp.settings import (
     COPY,
