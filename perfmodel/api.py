@@ -85,6 +85,8 @@ def analyze(
     warmup: int | None = None,
     attribute: str = "time",
     fit: str | int | None = None,
+    dtype: str | None = None,
+    shapes: str | Path | None = None,
     **symbols: int,
 ) -> Results:
     """Analyze one or more reports, as `perfmodel analyze` does.
@@ -103,6 +105,10 @@ def analyze(
         Whether GPU work of other threads belongs to the range open at its launch.
     fit : str or int, optional
         Label or index of the run that fits the roofline; the first that can by default.
+    dtype : str, optional
+        Type of the tensors of PyTorch's operators of which a report tells none.
+    shapes : str or Path, optional
+        Another recording of the same PyTorch program, which names the sizes of its operators.
     **symbols : int
         Values of symbols (D, H, C, B, p, b) that the reports do not hold, or that override them.
 
@@ -121,6 +127,8 @@ def analyze(
         warmup=None if warmup is None else operator.index(warmup),
         by_time=attribute == "time",
         fit=fit,
+        dtype=dtype,
+        shapes=None if shapes is None else Path(shapes),
     )
     return Results(analyze_traces([r.trace for r in read_ones], options))
 

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 @engine_options
 @click.option("--out", "-o", type=FOLDER, help="Folder for all outputs.")
 @click.option("--db", type=FILE, help="Results database to add to.")
+@click.option(
+    "--shapes", type=REPORT, help="Recording of the same program with its operators' sizes."
+)
 @click.option("--no-plots", is_flag=True, help="Draw nothing.")
 @formats
 @QUIET
@@ -83,6 +86,8 @@ def analyzed(
         warmup=options["warmup"],
         by_time=options["attribute"] == "time",
         fit=options["fit"],
+        dtype=options["dtype"],
+        shapes=options.get("shapes"),
     )
     with Progress(2 * len(reports), options["quiet"]) as advance:
         found = analyze_reports(reports, chosen, engine, advance, whole=engine is None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, Protocol
 
 from perfmodel.programs.findings import Actions, Facts, Finding
@@ -40,6 +41,8 @@ class Options:
         Index or label of the run that fits the roofline, the first that can by default.
     dtype : str or None
         Type of tensors of which a report gives none.
+    shapes : Path or None
+        Another recording of the same program, which names the sizes of its operators.
     """
 
     values: Mapping[str, int] = field(default_factory=dict)
@@ -50,6 +53,7 @@ class Options:
     by_time: bool = True
     fit: str | int | None = None
     dtype: str | None = None
+    shapes: Path | None = None
 
 
 class Program(Protocol):

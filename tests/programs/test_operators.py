@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import lzma
 import os
+import sqlite3
 import tempfile
 import time
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from hypothesis import strategies as st
 from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.operators import StepWork
 from perfmodel.analysis.result import RunAnalysis
+from perfmodel.base.errors import SchemaError
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.calls import Kernels, Tree, find_calls
 from perfmodel.programs.pytorch.dtypes import kernel_types
@@ -436,3 +439,56 @@ def test_the_document_has_exact_flops() -> None:
     }  # fmt: skip
     assert wanted <= set(document["operators"][0])
     assert json.loads(json.dumps(document))["mfu"]["unit"] == "bfloat16_tensor"
+
+
+# --- two recordings of one program
+
+
+def without_sizes(packed: Path, target: Path) -> Path:
+    """The same recording without the ranges of operators, as one made without sizes."""
+    target.write_bytes(lzma.decompress(packed.read_bytes()))
+    with closing(sqlite3.connect(target)) as file:
+        file.execute(
+            "DELETE FROM NVTX_EVENTS WHERE coalesce(text, (SELECT value FROM StringIds "
+            "WHERE id = textId)) LIKE '%op_id = %'"
+        )
+        file.commit()
+    return target
+
+
+def test_sizes_come_from_another_recording(tmp_path: Path) -> None:
+    packed = RECORDED / "gpt_shapes.sqlite.xz"
+    timing = without_sizes(packed, tmp_path / "timing.sqlite")
+    assert analyze([read_sqlite(timing)], Options()).fitted.work is None
+    found = analyze([read_sqlite(timing)], Options(shapes=packed)).fitted.work
+    own = work_in(RECORDED, "gpt_shapes")
+    assert found is not None
+    assert found.flops == own.flops
+    assert found.modelled == pytest.approx(own.modelled)
+    expected = {(r.name, r.phase, r.sizes): (r.count, r.bytes, r.gpu_s) for r in own.by_sizes}
+    mine = {(r.name, r.phase, r.sizes): (r.count, r.bytes, r.gpu_s) for r in found.by_sizes}
+    assert mine == expected
+
+
+def test_a_kernel_more_shifts_no_operator(tmp_path: Path) -> None:
+    packed = RECORDED / "gpt_shapes.sqlite.xz"
+    timing = without_sizes(packed, tmp_path / "timing.sqlite")
+    with closing(sqlite3.connect(timing)) as file:  # of 441 operations of a step, one is another
+        name = "(SELECT max(demangledName) FROM CUPTI_ACTIVITY_KIND_KERNEL)"
+        file.execute(
+            f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = {name} WHERE rowid = "
+            "(SELECT rowid FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY start LIMIT 1 OFFSET 600)"
+        )
+        file.commit()
+    found = analyze([read_sqlite(timing)], Options(shapes=packed, warmup=0)).fitted.work
+    assert found is not None
+    assert found.modelled > 0.99
+    assert found.flops >= 0.97 * work_in(RECORDED, "gpt_shapes").flops
+
+
+def test_recordings_of_two_programs_are_refused(tmp_path: Path) -> None:
+    timing = without_sizes(RECORDED / "gpt_shapes.sqlite.xz", tmp_path / "timing.sqlite")
+    with pytest.raises(SchemaError, match="% of the kernels differ"):
+        analyze([read_sqlite(timing)], Options(shapes=RECORDED / "bert_shapes.sqlite.xz"))
+    with pytest.raises(SchemaError, match="expected ranges that name operators' sizes"):
+        analyze([read_sqlite(timing)], Options(shapes=timing))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -24,6 +25,28 @@ _MOST: Final = 2**62
 """Counts of sizes that no program has end here."""
 
 
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """GPU operations of steps: their rows, lanes and steps' numbers; and how many lanes there are.
+
+    `warnings` are what a reader should know of the operators.
+    """
+
+    op: Int64
+    lane: Int64
+    step: Int64
+    lanes: int
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Calls of the operators of a report's steps, and warnings."""
+
+    calls: Calls
+    warnings: tuple[str, ...]
+
+
 def operator_times(
     trace: Trace, steps: StepReport, dtype: str | None = None
 ) -> OperatorTimes | None:
@@ -38,6 +61,19 @@ def operator_times(
     dtype : str, optional
         Of tensors whose type nothing in the report tells.
     """
+    found = find(trace, steps, dtype)
+    if found is None:
+        return None
+    inside = steps.times.ops
+    number = steps.steps.number[inside.step].astype(np.int64)
+    lanes = len(steps.times.process)
+    return tabulate(
+        trace, found.calls, Placed(inside.op, inside.lane, number, lanes, found.warnings)
+    )
+
+
+def find(trace: Trace, steps: StepReport, dtype: str | None = None) -> Found | None:
+    """Find the calls of operators in the steps of a report; None if its ranges name no sizes."""
     names = parse(trace.range_labels)
     if all(sizes is None for sizes in names.sizes):
         return None
@@ -47,8 +83,9 @@ def operator_times(
     nesting = nest(trace.ranges, len(trace.threads))
     node = innermost(nesting, found.thread[at], found.at_ns[at], found.at_ns[at])
     calls = _calls(trace, names, nesting, node, inside.op, dtype)
-    number = steps.steps.number[inside.step].astype(np.int64)
-    return _tabulate(trace, names, calls, inside.op, inside.lane, number, len(steps.times.process))
+    unread = names.unread
+    said = (f"sizes of {unread} operators cannot be read: not counted",) if unread else ()
+    return Found(calls, said)
 
 
 def _calls(
@@ -72,16 +109,9 @@ def _calls(
     return find_calls(names, tree, kernels, dtype)
 
 
-def _tabulate(
-    trace: Trace,
-    names: OperatorNames,
-    calls: Calls,
-    op: Int64,
-    lane: Int64,
-    step: Int64,
-    lanes: int,
-) -> OperatorTimes:
+def tabulate(trace: Trace, calls: Calls, placed: Placed) -> OperatorTimes:
     """Sum calls up by key, lane and step."""
+    op, lane, step = placed.op, placed.lane, placed.step
     code, categories = categorize(trace.ops, trace.strings)
     category = code.astype(np.int64)
     sends = np.array([c == "communication" for c in categories])[category[op]]
@@ -115,8 +145,6 @@ def _tabulate(
         counted = [min(getattr(w, attribute), _MOST) if w else 0 for w in work]
         return total(np.array([*counted, *[0] * len(outside)], np.int64))
 
-    unread = names.unread
-    warnings = (f"sizes of {unread} operators cannot be read: not counted",) if unread else ()
     return OperatorTimes(
         keys=tuple(codes),
         key=rows[:, 0],
@@ -128,8 +156,8 @@ def _tabulate(
         read_bytes=of_work("read_bytes"),
         write_bytes=of_work("write_bytes"),
         gpu_ns=total(gpu_ns),
-        lanes=lanes,
-        warnings=warnings,
+        lanes=placed.lanes,
+        warnings=placed.warnings,
     )
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from perfmodel.programs.kernels import categorize
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.operator_times import operator_times
 from perfmodel.programs.pytorch.ranges import is_pytorch, own_ranges
+from perfmodel.programs.pytorch.two_recordings import operator_times_from
 from perfmodel.programs.unknown import UnknownProgram
+from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.operator_times import OperatorTimes
-from perfmodel.timing.step_report import StepReport
+from perfmodel.timing.step_report import StepReport, report_steps
 
 
 class PyTorchProgram(UnknownProgram):
@@ -27,8 +30,13 @@ class PyTorchProgram(UnknownProgram):
         return own_ranges(trace)
 
     def operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
-        """Count ATen's operators, where their ranges name sizes."""
-        return operator_times(trace, steps, options.dtype)
+        """Count ATen's operators, where their ranges name sizes, or those of another recording."""
+        if options.shapes is None:
+            return operator_times(trace, steps, options.dtype)
+        other = read(options.shapes)
+        shown, found = self.steps(other, options)
+        measured = report_steps(shown, found, categorize)
+        return operator_times_from(trace, steps, other, measured, options.dtype)
 
 
 PYTORCH_PROGRAM: Final = PyTorchProgram()

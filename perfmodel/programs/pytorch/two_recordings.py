@@ -1,0 +1,164 @@
+"""Sizes from one recording, times from another of the same program, matched kernel by kernel.
+
+Recording sizes costs the host several µs an operator, so that a step which the host limits takes
+longer. The same program recorded without sizes launches the same kernels in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from typing import Final
+
+import numpy as np
+
+from perfmodel.base.arrays import Int64
+from perfmodel.base.errors import SchemaError
+from perfmodel.programs.pytorch.calls import Calls, OperatorCall, Phase
+from perfmodel.programs.pytorch.operator_times import Placed, find, tabulate
+from perfmodel.readers.trace import KERNEL, OP_KINDS, Trace
+from perfmodel.timing.nccl import communicating
+from perfmodel.timing.operator_times import OperatorTimes
+from perfmodel.timing.step_report import StepReport
+
+_MOST_DIFFERENT: Final = 0.01
+"""Share of kernels that may differ between two recordings of one program."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One step of one lane: its operations in the order of their launch, by position and name."""
+
+    at: Int64
+    names: tuple[str, ...]
+
+
+def operator_times_from(
+    trace: Trace,
+    steps: StepReport,
+    shapes: Trace,
+    shape_steps: StepReport,
+    dtype: str | None = None,
+) -> OperatorTimes:
+    """Time the operators of one recording by the sizes of another.
+
+    Every step is matched with the shape recording's middle step of the same lane (of its first
+    lane, if it has fewer). Communication is not matched: its launches are not in one order.
+
+    Parameters
+    ----------
+    trace, steps : Trace, StepReport
+        What is timed.
+    shapes, shape_steps : Trace, StepReport
+        What names sizes.
+    dtype : str, optional
+        Of tensors whose type nothing tells.
+
+    Raises
+    ------
+    SchemaError
+        If the other recording names no sizes, or more than 1 % of the kernels differ.
+    """
+    found = find(shapes, shape_steps, dtype)
+    if found is None:
+        raise SchemaError(
+            f"{shapes.source.name}: expected ranges that name operators' sizes; got none; record "
+            f"it with nsys profile --pytorch=autograd-shapes-nvtx"
+        )
+    references = _steps(shapes, shape_steps)
+    calls: list[OperatorCall] = []
+    phases: list[Phase] = []
+    mine = _steps(trace, steps)
+    op = steps.times.ops.op
+    owner = np.full(len(op), -1, np.int64)
+    phase = np.zeros(len(op), np.int64)
+    matched = total = 0
+    known: dict[tuple[int, tuple[str, ...]], list[tuple[int, int]]] = {}
+    for (lane, _), step in sorted(mine.items()):
+        number, reference = _reference(references, lane)
+        key = (number, step.names)
+        if key not in known:
+            known[key] = _pairs(reference.names, step.names)
+        pairs = known[key]
+        total += max(len(step.names), len(reference.names))
+        matched += len(pairs)
+        theirs = reference.at[[a for a, _ in pairs]] if pairs else np.empty(0, np.int64)
+        ours = step.at[[b for _, b in pairs]] if pairs else np.empty(0, np.int64)
+        owned = found.calls.owner[theirs]
+        distinct, code = np.unique(owned[owned >= 0], return_inverse=True)
+        owner[ours[owned >= 0]] = code + len(calls)
+        calls.extend(found.calls.calls[i] for i in distinct.tolist())
+        phase[ours] = [_PHASES.index(found.calls.phase[i]) for i in theirs.tolist()]
+    if total == 0 or matched < (1 - _MOST_DIFFERENT) * total:
+        share = 1 - matched / total if total else 1.0
+        raise SchemaError(
+            f"expected {shapes.source.name} and {trace.source.name} to be recordings of one "
+            f"program; got steps of which {100 * share:.1f} % of the kernels differ (at most 1 % "
+            f"may); record the same program and sizes twice, with and without shapes"
+        )
+    phases = [_PHASES[i] for i in phase.tolist()]
+    placed = replace(_placed(steps), warnings=found.warnings)
+    return tabulate(trace, Calls(tuple(calls), owner, tuple(phases)), placed)
+
+
+_PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "optimizer")
+
+
+def _placed(steps: StepReport) -> Placed:
+    ops = steps.times.ops
+    number = steps.steps.number[ops.step].astype(np.int64)
+    return Placed(ops.op, ops.lane, number, len(steps.times.process))
+
+
+def _steps(trace: Trace, steps: StepReport) -> dict[tuple[int, int], _Step]:
+    """Operations of every lane and step that do not communicate, in the order of their start."""
+    placed = _placed(steps)
+    quiet = np.flatnonzero(~communicating(trace)[placed.op])
+    order = np.lexsort(
+        (trace.ops.start_ns[placed.op[quiet]], placed.step[quiet], placed.lane[quiet])
+    )
+    at = quiet[order]
+    lane, step = placed.lane[at], placed.step[at]
+    new = np.flatnonzero(
+        np.concatenate([[True], (lane[1:] != lane[:-1]) | (step[1:] != step[:-1])])
+    )
+    if len(at) == 0:
+        return {}
+    names = _names(trace, placed.op[at])
+    found = {}
+    for lo, hi in zip(new.tolist(), [*new[1:].tolist(), len(at)], strict=True):
+        found[int(lane[lo]), int(step[lo])] = _Step(at[lo:hi], tuple(names[lo:hi]))
+    return found
+
+
+def _names(trace: Trace, op: Int64) -> list[str]:
+    """Names of kernels, kinds of other operations."""
+    kinds = trace.ops.kind[op].tolist()
+    codes = trace.ops.name[op].tolist()
+    return [
+        trace.strings[c] if k == KERNEL and c >= 0 else OP_KINDS[k]
+        for k, c in zip(kinds, codes, strict=True)
+    ]
+
+
+def _reference(steps: dict[tuple[int, int], _Step], lane: int) -> tuple[int, _Step]:
+    """The middle step of a lane, or of the first one; and its lane."""
+    mine = sorted(key for key in steps if key[0] == lane) or sorted(
+        key for key in steps if key[0] == min(steps)[0]
+    )
+    chosen = mine[len(mine) // 2]
+    return chosen[0], steps[chosen]
+
+
+def _pairs(theirs: Sequence[str], ours: Sequence[str]) -> list[tuple[int, int]]:
+    """Positions of equal names in two sequences, in order."""
+    same = 0
+    while same < min(len(theirs), len(ours)) and theirs[same] == ours[same]:
+        same += 1
+    pairs = [(i, i) for i in range(same)]
+    if same < min(len(theirs), len(ours)):
+        blocks = SequenceMatcher(None, theirs[same:], ours[same:], autojunk=False)
+        for block in blocks.get_matching_blocks():
+            pairs += [(same + block.a + i, same + block.b + i) for i in range(block.size)]
+    return pairs
