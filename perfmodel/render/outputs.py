@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PICTURES: Final = frozenset(
     f"{stem}.{suffix}"
-    for stem in ("roofline", "roofline_phases", "sweep", "breakdown")
+    for stem in ("roofline", "roofline_phases", "sweep", "breakdown", "operators")
     for suffix in ("png", "svg", "pdf")
 )
 _CROWD: Final = 8
@@ -110,8 +110,22 @@ def _draw(analysis: Analysis, folder: Path) -> None:
                 plot.save(plot.sweep(points, roof), folder, "sweep")
         elif machine_roof(analysis.fitted) is not None:
             plot.save(draw_roofline(analysis), folder, "roofline")
+        pair = draw_operators(analysis)
+        if pair is not None:
+            plot.save(pair, folder, "operators", formats=("png", "svg"))
         if analysis.fitted.batch.median.value > 0:
             plot.save(draw_breakdown(analysis), folder, "breakdown", formats=("png", "svg"))
+
+
+def draw_operators(analysis: Analysis) -> Axes | None:
+    """Draw the operators of a framework below the machine's roofs; None if nothing counts them."""
+    from perfmodel.render.plot.operators import operators as draw
+
+    run = analysis.fitted
+    bandwidth = run.machine.bandwidth_bytes_per_s.get("hbm") if run.machine else None
+    if run.work is None or run.machine is None or not bandwidth or not run.work.flops:
+        return None
+    return draw(run.work.by_sizes, run.work.operators, run.machine.peak_flops_per_s, bandwidth)[0]
 
 
 def draw_roofline(

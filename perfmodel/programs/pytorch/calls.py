@@ -11,7 +11,13 @@ from typing import Final, Literal
 import numpy as np
 
 from perfmodel.base.arrays import Int8, Int32, Int64
-from perfmodel.programs.pytorch.dtypes import FLOATS, ITEM_BYTES, KernelTypes, kernel_types
+from perfmodel.programs.pytorch.dtypes import (
+    FLOATS,
+    ITEM_BYTES,
+    KernelTypes,
+    kernel_types,
+    multiplies,
+)
 from perfmodel.programs.pytorch.names import OperatorNames, Size, Sizes
 from perfmodel.programs.pytorch.operators import (
     Call,
@@ -280,14 +286,22 @@ class _Graph:
         self._known: dict[tuple[int, int, int], str | None] = {}
 
     def _main_names(self) -> list[int]:
-        """Of every call the name of its longest kernel, -1 if it launched none."""
+        """Of every call the name of its longest kernel, -1 if it launched none.
+
+        Of those that multiply, if any does: a short product may come with longer copies.
+        """
         found = []
         for i in range(len(self.nodes)):
             mine = self._mine[self._bounds[i] : self._bounds[i + 1]]
             are = mine[self.kernels.kind[mine] == KERNEL]
+            products = [k for k in are.tolist() if self._multiplies(int(self.kernels.name[k]))]
+            are = np.array(products, np.int64) if products else are
             at = are[np.argmax(self.kernels.duration_ns[are])] if len(are) else -1
             found.append(int(self.kernels.name[at]) if at >= 0 else -1)
         return found
+
+    def _multiplies(self, code: int) -> bool:
+        return code >= 0 and multiplies(self.kernels.strings[code])
 
     @cached_property
     def _node_of(self) -> dict[tuple[int, int], int]:

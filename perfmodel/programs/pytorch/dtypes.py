@@ -99,7 +99,7 @@ def kernel_types(name: str) -> KernelTypes:
     >>> kernel_types("cutlass_80_simt_sgemm_128x256_8x4_tn_align1").unit
     'float32'
     """
-    if "native::" not in name and _MADE_OF_PRODUCTS.search(name):
+    if multiplies(name):
         return _product(name)
     if _UNTYPED.search(name):
         return KernelTypes()
@@ -130,6 +130,12 @@ def kernel_types(name: str) -> KernelTypes:
     else:
         return KernelTypes(casts=casts, depth=lists)
     return KernelTypes(dtype, casts=casts, unit=_cores(dtype), depth=lists)
+
+
+@lru_cache(maxsize=4096)
+def multiplies(name: str) -> bool:
+    """Whether a kernel multiplies matrices, convolves or attends, by its name."""
+    return "native::" not in name and bool(_MADE_OF_PRODUCTS.search(name))
 
 
 def _product(name: str) -> KernelTypes:
