@@ -69,6 +69,8 @@ def main() -> None:
         analyze(out, first, *others)
         for name in ("roofline.png", "roofline_phases.png"):
             shutil.copy(out / name, images / f"campaign_{name}")
+        analyze(out, str(ROOT / "profiles" / "programs" / "gpt_shapes.sqlite.xz"))
+        shutil.copy(out / "operators.png", images / "operators.png")
         run("whatif", DOCUMENT, "--model", MODEL, "-o", str(out))
         shutil.copy(out / "whatif.png", images / "whatif.png")
     run("timeline", REPORT, "-o", str(images / "timeline.png"))
