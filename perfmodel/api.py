@@ -106,7 +106,7 @@ def analyze(
     fit : str or int, optional
         Label or index of the run that fits the roofline; the first that can by default.
     dtype : str, optional
-        Type of the tensors of PyTorch's operators of which a report tells none.
+        Type of the tensors of PyTorch's operators of which a report gives none.
     shapes : str or Path, optional
         Another recording of the same PyTorch program, which names the sizes of its operators.
     **symbols : int

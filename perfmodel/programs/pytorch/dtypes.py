@@ -76,7 +76,7 @@ class KernelTypes:
         Size of an element, where a kernel that only moves data says no type.
     unit : str
         A machine's peak that bounds its arithmetic: 'bfloat16_tensor', 'float32', ...; '' if the
-        name tells no type.
+        name says no type.
     depth : int
         Lists of tensors that a foreach or fused kernel takes; 0 if it is none.
     """

@@ -20,7 +20,7 @@ from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.steps import launched
 
 _MOST_SIZES: Final = 2000
-"""Operators that are told apart by their sizes, those with most GPU time."""
+"""Operators that are kept apart by their sizes, those with most GPU time."""
 _MOST: Final = 2**62
 """Counts of sizes that no program has end here."""
 
@@ -59,7 +59,7 @@ def operator_times(
     steps : StepReport
         Of the same trace.
     dtype : str, optional
-        Of tensors whose type nothing in the report tells.
+        Of tensors whose type nothing in the report says.
     """
     found = find(trace, steps, dtype)
     if found is None:

@@ -32,7 +32,7 @@ class Call:
     item : int
         Bytes of an element of the result.
     out : tuple of int or None
-        Size of the result, where what consumes it or its backward tells.
+        Size of the result, where what consumes it or its backward says.
     wanted : tuple of bool
         Of a backward: whether the first gradient is asked for, and the second.
     depth : int
@@ -228,7 +228,7 @@ def conv_flops(spatial: Size, batch: int, weight: Size) -> int:
     "aten::slow_conv_dilated2d", "aten::slow_conv_dilated3d", "aten::convolution",
 )  # fmt: skip
 def convolution(call: Call) -> OperatorWork:
-    """`conv_flops` of the result, whose size its backward or its consumer tells."""
+    """`conv_flops` of the result, whose size its backward or its consumer says."""
     x, w = call.sizes[:2]
     if call.out is None or not is_convolved(call.out, x, w):
         raise FormulaError
@@ -539,7 +539,7 @@ _REDUCTIONS: Final = (
 
 @formula(*(f"aten::{n}" for n in _REDUCTIONS))
 def reduction(call: Call) -> OperatorWork:
-    """Reads the input once; writes the result, whose size its consumer tells, or one element."""
+    """Reads the input once; writes the result, whose size its consumer says, or one element."""
     x = call.sizes[0]
     if "cum" in call.name:
         return OperatorWork(0, call.read(0), numel(x) * call.item)
@@ -565,7 +565,7 @@ def max_pool_backward(call: Call) -> OperatorWork:
 @formula("aten::avg_pool2d", "aten::_adaptive_avg_pool2d", "aten::avg_pool3d",
          "aten::upsample_nearest2d", "aten::upsample_bilinear2d")  # fmt: skip
 def pool(call: Call) -> OperatorWork:
-    """Reads the input, writes the result, whose size its consumer tells."""
+    """Reads the input, writes the result, whose size its consumer says."""
     if call.out is None or call.out[:2] != call.sizes[0][:2]:
         raise FormulaError
     return OperatorWork(0, call.read(0), numel(call.out) * call.item)

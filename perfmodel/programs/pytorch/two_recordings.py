@@ -53,7 +53,7 @@ def operator_times_from(
     shapes, shape_steps : Trace, StepReport
         What names sizes.
     dtype : str, optional
-        Of tensors whose type nothing tells.
+        Of tensors whose type nothing says.
 
     Raises
     ------
