@@ -271,7 +271,7 @@ def _join(
         steps=steps,
         work=work,
     )
-    facts = _facts(analysis, counts, collected, peaks)
+    facts = _facts(analysis, counts, collected, peaks, by_gpu=by_gpu)
     return replace(analysis, findings=ranked(facts, program.advice(facts)))
 
 
@@ -465,6 +465,8 @@ def _facts(
     counts: Mapping[str, Counts],
     collected: _Collected,
     peaks: Mapping[str, str],
+    *,
+    by_gpu: bool,
 ) -> Facts:
     """Gather what the findings are drawn from."""
     run = analysis.measured
@@ -489,6 +491,7 @@ def _facts(
         machine=analysis.machine,
         ranks=len(run.ranks),
         config=analysis.identity.config,
+        steps=analysis.steps.facts if by_gpu and analysis.steps else None,
         lacking=lacking(analysis.unattributed),
     )
 

@@ -11,10 +11,12 @@ import numpy as np
 from perfmodel.base.arrays import Floats, Int64
 from perfmodel.readers.trace import NULL
 from perfmodel.timing.collectives import CollectiveGroup
-from perfmodel.timing.idle_causes import CAUSES, IdleGaps
+from perfmodel.timing.host_timeline import CAUSES
+from perfmodel.timing.idle_causes import IdleGaps
 from perfmodel.timing.nccl import match_kernels, nccl_groups
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import PathTimes
+from perfmodel.timing.step_facts import Gap, IdleCause, KernelTime, StepFacts, step_facts
 from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.step_times import StepTimes
 from perfmodel.timing.steps import FoundBy
@@ -64,48 +66,6 @@ class CategoryTime:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelTime:
-    """One kernel by name: launches per step and rank, median time, share of all kernel time."""
-
-    name: str
-    category: str
-    count: float
-    median_s: float
-    seconds: float
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """A time in which a GPU idled: when in its report, how long, and what the host did.
-
-    `call` is the CUDA or MPI call that the cause was seen in, or that ended the gap, and `range`
-    the range that the host was in; '' where there is none.
-    """
-
-    start_s: float
-    seconds: float
-    step: int
-    call: str
-    range: str
-
-
-@dataclass(frozen=True, slots=True)
-class IdleCause:
-    """Idle time of one rank's GPU in a median step by cause, with the longest gaps of that cause.
-
-    `cause` is one of `timing.idle_causes.CAUSES`. `share` is of the rank's idle time: the shares
-    of a rank add up to 1, its seconds to `RankStep.idle_s`.
-    """
-
-    rank: int
-    cause: str
-    seconds: float
-    share: float
-    gaps: tuple[Gap, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class StepBreakdown:
     """Where the time of a run's steps goes.
 
@@ -127,6 +87,8 @@ class StepBreakdown:
         Share of the GPU time between the first and the last step that no step holds.
     idle : tuple of IdleCause
         By rank, the largest cause first.
+    facts : StepFacts
+        The critical path, small kernels and late ranks.
     """
 
     label: str
@@ -143,6 +105,7 @@ class StepBreakdown:
     collectives: tuple[CollectiveGroup, ...]
     unattributed: float
     idle: tuple[IdleCause, ...]
+    facts: StepFacts
 
 
 def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> StepBreakdown:
@@ -170,6 +133,8 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
             seconds.append(_seconds(report.times.step_ns[lane], window, steps))
     order = sorted(range(len(rows)), key=lambda i: (rows[i].rank, rows[i].gpu or 0))
     launched = sum(r.launched_ns for r in reports)
+    idle = _idle(reports, window, numbered, [rows[i] for i in order])
+    kernels = _kernels(reports, window)
     return StepBreakdown(
         label=reports[0].steps.label,
         found_by=reports[0].steps.found_by,
@@ -181,10 +146,11 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
         median_s=max(row.batch_s for row in rows),
         ranks=tuple(rows[i] for i in order),
         categories=_categories(reports, window),
-        kernels=_kernels(reports, window),
+        kernels=kernels[:_TOP_KERNELS],
         collectives=nccl_groups(matched, window, [r for ranks in numbered for r in ranks]),
         unattributed=sum(r.lost_ns for r in reports) / launched if launched else 0.0,
-        idle=_idle(reports, window, numbered, [rows[i] for i in order]),
+        idle=idle,
+        facts=step_facts(reports, matched, window, numbered, idle, kernels),
     )
 
 
@@ -372,7 +338,7 @@ def _kernels(reports: Sequence[StepReport], window: slice) -> tuple[KernelTime, 
             seconds=float(joined[name, category].sum()) * 1e-9 / cells,
             share=float(joined[name, category].sum()) / max(total, 1),
         )
-        for name, category in top[:_TOP_KERNELS]
+        for name, category in top
     )
 
 

@@ -13,6 +13,7 @@ from perfmodel.timing.collectives import CollectiveGroup, Waiting
 from perfmodel.timing.copies import CopyGroup
 from perfmodel.timing.idle import BETWEEN, INPUTS, LAUNCHES, REDUCTIONS, Idle
 from perfmodel.timing.samples import Estimate
+from perfmodel.timing.step_facts import StepFacts
 
 _WORTH: Final = 0.01
 """Savings below this share of a batch are not worth a line."""
@@ -27,14 +28,24 @@ _PEERS: Final = 8
 """So many GPUs of one host reach each other's memory directly."""
 
 
+KINDS: Final = (
+    "launch_bound", "blocking_sync", "host_compute", "allocation", "pageable_copy",
+    "exposed_communication", "straggler", "low_precision_unused", "unfused_attention",
+    "many_small_kernels", "memory_bound", "kernel_below_ceiling", "waiting_mpi",
+    "host_reduction", "input_copy", "shared_gpu",
+)  # fmt: skip
+"""What findings are about; the last three are of MPI programs and of the trainer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One loss, with the evidence for it and what to change.
 
-    `saving_s` is an upper bound per batch, None where it is unknown. Savings overlap: they
-    do not add up.
+    `kind` is one of `KINDS`. `saving_s` is an upper bound per batch, None where it is unknown.
+    Savings overlap: they do not add up.
     """
 
+    kind: str
     title: str
     saving_s: float | None
     evidence: str
@@ -67,7 +78,8 @@ class Facts:
     `config` is the run's configuration mark: what it already does is not advised. `lacking` are GPU
     operations of the whole run that no batch has: with some, `busy_s` is a lower bound. `host_s` is
     host time by range; a program that knows its ranges says which of it completes reductions that
-    began before (`polled_s`) and which is spent in copies, by direction (`copying_s`).
+    began before (`polled_s`) and which is spent in copies, by direction (`copying_s`). `steps` is
+    there where the GPU's operations time the steps.
     """
 
     batch: Estimate
@@ -89,6 +101,7 @@ class Facts:
     lacking: int = 0
     polled_s: float = 0.0
     copying_s: Mapping[str, float] = field(default_factory=dict)
+    steps: StepFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +143,9 @@ class Actions:
 
     def pin(self, direction: str) -> str:
         """How to take host buffers from page-locked memory."""
-        said = "allocate the host buffers with cudaMallocHost (CuPy: cupyx.empty_pinned)"
+        said = "allocate the host buffers with cudaMallocHost"
         flags = self.flags.get("pin out" if direction == "Device-to-Host" else "pin in")
-        return f"{said[:-1]}; {flags})" if flags else said
+        return f"{said} (CuPy: cupyx.empty_pinned; {flags})" if flags else said
 
     def keep_inputs(self) -> str:
         """How not to wait for inputs."""
@@ -182,6 +195,39 @@ class Actions:
             steps.append(f"sum what is computed first beside the rest{self.flag('overlapping')}")
         return ", or ".join(steps) or "fewer ranks, which have more to compute for every message"
 
+    def wait_less(self, call: str) -> str:
+        """How the host need not wait for the GPU."""
+        return f"read results later or less often, so that the host does not wait in {call}"
+
+    def allocate_less(self) -> str:
+        """How not to allocate in every step."""
+        return "allocate GPU memory once and reuse it"
+
+    def compute_less(self, where: str) -> str:
+        """How the GPU need not wait for the host's own work."""
+        return f"do the host's work{where} beside the GPU's: in another thread, a step ahead"
+
+    def join_messages(self, *, many: bool) -> str:
+        """How communication costs less."""
+        said = "start it while computing goes on"
+        return f"join the messages to a few large ones, and {said}" if many else said
+
+    def help_rank(self, rank: int) -> str:
+        """What to do about a rank that is late."""
+        return f"find out what rank {rank} does beyond the others, and share its work out"
+
+    def lower_precision(self) -> str:
+        """How products run on tensor cores."""
+        return "use tensor cores: TF32, or 16-bit types"
+
+    def fuse_attention(self) -> str:
+        """How attention needs no matrix of scores in memory."""
+        return "use a fused attention kernel, which keeps the scores on the chip"
+
+    def fuse_small(self, where: str) -> str:
+        """How many small kernels become few."""
+        return f"fuse the kernels{where}, or capture them in a CUDA graph"
+
     def evaluate_less(self) -> str:
         """How to idle less between batches."""
         return f"evaluate less often{self.flag('evaluate')}, or train longer epochs"
@@ -216,6 +262,7 @@ def shared_gpus(facts: Facts) -> Iterator[Finding]:
     for gpu, ranks in facts.shared_gpus.items():
         who = " and ".join(str(r) for r in ranks)
         yield Finding(
+            "shared_gpu",
             f"ranks {who} share GPU {gpu}",
             None,
             f"the operations of ranks {who} ran on one device, so their GPU times include each "
@@ -249,7 +296,7 @@ def idle_gpu(facts: Facts, actions: Actions) -> Iterator[Finding]:
     if facts.lacking:
         evidence += f"; {facts.lacking} operations of the run are in no range, and not counted"
         action = f"count these first, as the warning says; then {action}"
-    yield Finding("the GPU waits for the host", idle, evidence, action)
+    yield Finding("launch_bound", "the GPU waits for the host", idle, evidence, action)
 
 
 def nccl_latency(facts: Facts, actions: Actions) -> Iterator[Finding]:
@@ -259,6 +306,7 @@ def nccl_latency(facts: Facts, actions: Actions) -> Iterator[Finding]:
     if reduced is None or direct is None or reduced.bytes <= 0:
         return
     yield Finding(
+        "exposed_communication",
         "NCCL's all-reduce is mostly latency",
         reduced.seconds - direct,
         f"its kernels transfer for {share_of_batch(facts, reduced.seconds)}; "
@@ -283,6 +331,7 @@ def pageable_copies(facts: Facts, actions: Actions) -> Iterator[Finding]:
             continue
         spent = max(facts.copying_s.get(group.direction, 0.0), group.seconds)
         yield Finding(
+            "pageable_copy",
             f"{group.direction} copies use pageable memory",
             spent - group.bytes / rate,
             f"{group.count:.0f} copies, {si(group.bytes, 'B')} per batch at "
@@ -294,15 +343,16 @@ def pageable_copies(facts: Facts, actions: Actions) -> Iterator[Finding]:
 
 def waiting_ranks(facts: Facts, actions: Actions) -> Iterator[Finding]:
     """Time in collectives before the last rank has come."""
-    for waiting, where in (
-        (facts.waiting, "collectives"),
-        (facts.gpu_waiting, "NCCL's kernels, which keep its GPU busy meanwhile"),
+    for kind, waiting, where in (
+        ("waiting_mpi", facts.waiting, "collectives"),
+        ("straggler", facts.gpu_waiting, "NCCL's kernels, which keep its GPU busy meanwhile"),
     ):
         if waiting is None or waiting.waiting_s is None:
             continue
         worst = max(range(len(waiting.waiting_s)), key=waiting.waiting_s.__getitem__)
         seconds = waiting.waiting_s[worst]
         yield Finding(
+            kind,
             "ranks wait for each other",
             seconds,
             f"rank {worst} waits longest in {where}: {share_of_batch(facts, seconds)}",
@@ -319,6 +369,7 @@ def many_reductions(facts: Facts, actions: Actions) -> Iterator[Finding]:
     small = [g for g in reduced if g.bytes and g.bytes < 65536]
     saved = sum(g.count * g.seconds for g in small)
     yield Finding(
+        "exposed_communication",
         "the gradients are reduced in several messages",
         saved,
         f"{count:.0f} all-reduces per batch, {len(small)} of them under 64 KB, which together "
@@ -333,6 +384,7 @@ def slow_products(facts: Facts, actions: Actions) -> Iterator[Finding]:
         if gemm.bound_s is None:
             continue
         yield Finding(
+            "kernel_below_ceiling",
             f"{gemm.label} runs at {percent(gemm.bound_s / gemm.seconds)} of its ceiling",
             gemm.seconds - gemm.bound_s,
             f"{si(gemm.flops, 'FLOP')} in {si(gemm.seconds, 's')} = "

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from perfmodel.programs.findings import Actions
+from perfmodel.programs.identify import Identity
 from perfmodel.programs.program import Options
 from perfmodel.programs.unknown import UnknownProgram
 from perfmodel.readers.trace import GRAPH, Trace
@@ -140,6 +142,46 @@ def _hlo_key(source: str, operation: str) -> OperatorKey:
     return OperatorKey(shown, phase, "", "", "", "", False, False)
 
 
+@dataclass(frozen=True, slots=True)
+class JaxActions(Actions):
+    """See `perfmodel.programs.findings.Actions`."""
+
+    def launch_less(self, *, synchronizes: bool) -> str:
+        """Put more into one compiled function."""
+        return (
+            "launch less: jit the whole step as one function, several steps by jax.lax.scan; "
+            "XLA_FLAGS=--xla_gpu_enable_command_buffer=FUSION,CUBLAS,CUSTOM_CALL"
+        )
+
+    def wait_less(self, call: str) -> str:
+        """Read values later."""
+        return "call block_until_ready, float() and print on device arrays every n steps only"
+
+    def allocate_less(self) -> str:
+        """Donate buffers."""
+        return "jit(step, donate_argnums=...), and leave XLA_PYTHON_CLIENT_PREALLOCATE on"
+
+    def compute_less(self, where: str) -> str:
+        """Load data ahead."""
+        return f"do the host's work{where} ahead: prefetch batches by a thread and jax.device_put"
+
+    def pin(self, direction: str) -> str:
+        """Copy ahead."""
+        return "jax.device_put the next batch while this one computes; keep data on the GPU"
+
+    def lower_precision(self) -> str:
+        """Use tensor cores."""
+        return "jax.default_matmul_precision('tensorfloat32'), or bfloat16 arrays"
+
+    def fuse_attention(self) -> str:
+        """Use the fused attention kernels."""
+        return "jax.nn.dot_product_attention(q, k, v, implementation='cudnn')"
+
+    def fuse_small(self, where: str) -> str:
+        """Let XLA fuse."""
+        return "put the operations into one jitted function, so that XLA fuses them"
+
+
 class JaxProgram(UnknownProgram):
     """See `perfmodel.programs.program.Program`."""
 
@@ -160,6 +202,10 @@ class JaxProgram(UnknownProgram):
     def operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
         """Return the times of HLO operations."""
         return hlo_times(trace, steps)
+
+    def actions(self, identity: Identity) -> Actions:
+        """Return what to call in JAX."""
+        return JaxActions()
 
     def warnings(self, run: Run) -> list[str]:
         """CUDA graphs that were recorded as a whole hide their kernels."""

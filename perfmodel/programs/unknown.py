@@ -7,6 +7,7 @@ from typing import Final
 
 from perfmodel.programs.findings import Actions, Facts, Finding, general
 from perfmodel.programs.identify import Identity
+from perfmodel.programs.losses import find_losses
 from perfmodel.programs.program import Options, StepClock
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.operator_times import OperatorTimes
@@ -80,7 +81,10 @@ class UnknownProgram:
 
     def advice(self, facts: Facts) -> Iterable[Finding]:
         """Find what any program may lose."""
-        return general(facts, self.actions(Identity({}, "", {})))
+        actions = self.actions(Identity({}, "", {}))
+        if facts.steps is None:
+            return general(facts, actions)
+        return find_losses(facts, facts.steps, actions)
 
 
 UNKNOWN_PROGRAM: Final = UnknownProgram()

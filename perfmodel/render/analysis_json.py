@@ -83,6 +83,8 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
         "roofline": _roofline(run, (run,)),
         "model": [{**asdict(c), "relative_error": c.relative_error} for c in run.model],
         "idle": run.steps.idle if run.steps else [],
+        "critical_path": run.steps.facts.path if run.steps else [],
+        "stragglers": run.steps.facts.stragglers if run.steps else [],
         "diagnostics": [d for t in run.traces for d in t.diagnostics if d.severity != "info"],
         **pick(
             run, "gpus precision rates rates_by_clock ranks copies collectives skew unattributed "

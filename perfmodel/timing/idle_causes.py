@@ -13,39 +13,21 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64
-from perfmodel.readers.trace import GRAPH, MEMCPY, NO_NAME, NULL, Trace
-from perfmodel.timing.intervals import running_maximum, union
+from perfmodel.readers.trace import GRAPH, NO_NAME, Trace
+from perfmodel.timing.host_timeline import (
+    CAUSES,
+    DEPENDENCY,
+    HOST,
+    LAUNCH,
+    OTHER,
+    HostTimeline,
+    plain_call,
+)
+from perfmodel.timing.intervals import union
 from perfmodel.timing.nesting import innermost, nest
 from perfmodel.timing.step_times import StepTimes
 from perfmodel.timing.steps import Launched, Steps
 
-CAUSES: Final = (
-    "launch_bound", "blocking_sync", "allocation", "host_compute", "pageable_copy", "dependency",
-    "communication", "other",
-)  # fmt: skip
-"""Why a GPU idles; codes are positions in this tuple."""
-
-LAUNCH, SYNC, ALLOCATION, HOST, PAGEABLE, DEPENDENCY, COMMUNICATION, OTHER = range(len(CAUSES))
-
-_BLOCKING: Final = (
-    "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize",
-    "cudaThreadSynchronize", "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize",
-)  # fmt: skip
-_ALLOCATING: Final = (
-    "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaHostRegister", "cudaHostUnregister",
-    "cuMemAlloc", "cuMemFree", "cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemRelease",
-    "cuMemSetAccess", "cuMemAddressReserve", "cuMemAddressFree", "cuMemHostAlloc",
-)  # fmt: skip
-_DRAINING: Final = ("cudaFree", "cuMemFree")
-"""Calls that return only when the GPU has done what was launched, as the blocking ones."""
-_STREAM_ORDERED: Final = ("Async",)
-_TO_HOST: Final = 2
-_FROM_HOST: Final = 1
-_PAGEABLE: Final = 0
-_USUAL: Final = 10.0
-"""The host does more than to launch if it is outside CUDA for so many times the median."""
-_SHORTEST_NS: Final = 100_000
-_LONGEST_NS: Final = 500_000
 _SETUP_NS: Final = 10_000
 """A launch takes about so long until its operation can start on an idle GPU."""
 
@@ -94,36 +76,13 @@ class IdleGaps:
         return len(self.lane)
 
 
-@dataclass(frozen=True, slots=True)
-class HostTimeline:
-    """What the launching threads of one lane did, call after call, without overlaps.
-
-    Attributes
-    ----------
-    start_ns, end_ns : int64, shape (n,)
-        Calls and the times between them, in turn; the end of each is the start of the next.
-    kind : int8, shape (n,)
-        Index into `CAUSES`: `LAUNCH` for calls that launch and for the usual time between calls,
-        `HOST` for longer times between them.
-    call : int64, shape (n,)
-        Code of the call's name; between calls that of the next call.
-    thread : int32, shape (n,)
-    drains : bool, shape (n,)
-        Whether a call returns only when the GPU has nothing left to do.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
-    kind: Int8
-    call: Int64
-    thread: Int32
-    drains: Bool
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
-
-def idle_gaps(trace: Trace, steps: Steps, found: Launched, times: StepTimes) -> IdleGaps:
+def idle_gaps(
+    trace: Trace,
+    steps: Steps,
+    found: Launched,
+    times: StepTimes,
+    lines: tuple[HostTimeline, ...],
+) -> IdleGaps:
     """Split the idle time of every GPU inside steps by cause.
 
     Parameters
@@ -133,8 +92,9 @@ def idle_gaps(trace: Trace, steps: Steps, found: Launched, times: StepTimes) -> 
     steps : Steps
     found : Launched
     times : StepTimes
+    lines : tuple of HostTimeline
+        One per lane.
     """
-    kinds = call_kinds(trace, found)
     launch = np.full(len(trace.ops), -1, np.int64)
     launch[found.op] = np.arange(len(found.op))
     parts = []
@@ -143,8 +103,7 @@ def idle_gaps(trace: Trace, steps: Steps, found: Launched, times: StepTimes) -> 
         op, step = times.ops.op[mine], steps.number[times.ops.step[mine]].astype(np.int64)
         gaps = _gaps(trace, op, step)
         own = np.unique(steps.thread[(steps.process == times.process[lane]) & (steps.thread >= 0)])
-        line = host_timeline(trace, found, kinds, op, own, launch)
-        parts.append((lane, own, gaps, _pieces(trace, found, line, gaps, launch)))
+        parts.append((lane, own, gaps, _pieces(trace, found, lines[lane], gaps, launch)))
     return _joined(trace, parts)
 
 
@@ -181,99 +140,6 @@ def _gaps(trace: Trace, op: Int64, step: Int64) -> _Gaps:
     whose = numbers[np.maximum(at, 0)] if len(numbers) else at
     kept = (at >= 0) & ((at < len(numbers) - 1) | (len(numbers) == 1))
     return _Gaps(begin[kept], stop[kept], whose[kept], ends_with[kept])
-
-
-def call_kinds(trace: Trace, found: Launched) -> tuple[Int8, Bool]:
-    """What the host does in every CUDA call, as codes of `CAUSES`, and which calls drain the GPU.
-
-    A copy to the host counts as blocking where the memory is pageable: the call returns when the
-    data have arrived. A copy from pageable memory is staged through a buffer by the host.
-    """
-    names = trace.strings
-
-    def starting(prefixes: tuple[str, ...]) -> Bool:
-        hit = [n.startswith(prefixes) and not n.split("_v")[0].endswith("Async") for n in names]
-        return np.array([*hit, False], np.bool_)[trace.api.name]
-
-    graph = np.array([n.startswith(("cudaGraph", "cuGraph")) for n in names] + [False], np.bool_)
-    kind = np.full(len(trace.api), LAUNCH, np.int8)
-    kind[graph[trace.api.name]] = OTHER
-    kind[starting(_ALLOCATING)] = ALLOCATION
-    kind[starting(_BLOCKING)] = SYNC
-    drains = starting(_BLOCKING) | starting(_DRAINING)
-    ops = trace.ops
-    host = (ops.src_kind == _PAGEABLE) | (ops.dst_kind == _PAGEABLE)
-    copies = np.flatnonzero((ops.kind == MEMCPY) & host)
-    for row, direction in ((PAGEABLE, _FROM_HOST), (SYNC, _TO_HOST)):
-        chosen = copies[ops.copy_kind[copies] == direction]
-        calls = _calls_of(found, chosen)
-        kind[calls] = row
-        drains[calls] = True
-    return kind, drains
-
-
-def _calls_of(found: Launched, op: Int64) -> Int64:
-    return found.call[np.isin(found.op, op)]
-
-
-def host_timeline(
-    trace: Trace,
-    found: Launched,
-    kinds: tuple[Int8, Bool],
-    op: Int64,
-    own: Int32,
-    launch: Int64,
-) -> HostTimeline:
-    """Put the calls of the threads that launch on one GPU in a row, with the times between them.
-
-    `own` are the threads that the steps were found on. Other threads, such as those that look
-    after NCCL's operations, hold nothing up.
-    """
-    kind, drains = kinds
-    at = launch[op]
-    threads = np.union1d(found.thread[at[at >= 0]], own)
-    rows = np.flatnonzero(np.isin(trace.api.thread, threads))
-    rows = rows[trace.api.end_ns[rows] >= trace.api.start_ns[rows]]
-    mpi = np.flatnonzero(np.isin(trace.mpi.thread, threads) & (trace.mpi.end_ns != NULL))
-    start = np.concatenate([trace.api.start_ns[rows], trace.mpi.start_ns[mpi]])
-    end = np.concatenate([trace.api.end_ns[rows], trace.mpi.end_ns[mpi]])
-    codes = np.concatenate([trace.api.name[rows], trace.mpi.name[mpi]]).astype(np.int64)
-    what = np.concatenate([kind[rows], np.full(len(mpi), COMMUNICATION, np.int8)])
-    drain = np.concatenate([drains[rows], np.zeros(len(mpi), np.bool_)])
-    thread = np.concatenate([trace.api.thread[rows], trace.mpi.thread[mpi]])
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
-    reached = running_maximum(np.zeros(len(end), np.int64), end)
-    start = np.maximum(start, np.concatenate([start[:1], reached[:-1]]))
-    return _with_pauses(
-        start, np.maximum(end, start), codes[order], what[order], drain[order], thread[order]
-    )
-
-
-def _with_pauses(
-    start: Int64, end: Int64, codes: Int64, what: Int8, drain: Bool, thread: Int32
-) -> HostTimeline:
-    """Insert the times between calls: the usual ones belong to launching, longer ones do not."""
-    count = len(start)
-    if count == 0:
-        none = np.empty(0, np.int64)
-        return HostTimeline(none, none, what, none, thread, drain)
-    between = start[1:] - end[:-1]
-    usual = float(np.median(between)) if len(between) else 0.0
-    most = float(np.clip(_USUAL * usual, _SHORTEST_NS, _LONGEST_NS))
-    width = 2 * count - 1
-    s, e = np.empty(width, np.int64), np.empty(width, np.int64)
-    s[::2], e[::2] = start, end
-    s[1::2], e[1::2] = end[:-1], start[1:]
-    kind = np.empty(width, np.int8)
-    kind[::2] = what
-    kind[1::2] = np.where(between > most, HOST, LAUNCH)
-    call, who = np.empty(width, np.int64), np.empty(width, np.int32)
-    call[::2], who[::2] = codes, thread
-    call[1::2], who[1::2] = codes[1:], thread[1:]
-    drains = np.zeros(width, np.bool_)
-    drains[::2] = drain
-    return HostTimeline(s, e, kind, call, who, drains)
 
 
 def _pieces(
@@ -410,13 +276,3 @@ def _named(names: dict[str, int], texts: tuple[str, ...], codes: Int64) -> Int64
     distinct, inverse = np.unique(codes, return_inverse=True)
     new = [names.setdefault(plain_call(texts[c]), len(names)) if c >= 0 else -1 for c in distinct]
     return np.array(new or [-1], np.int64)[inverse]
-
-
-def plain_call(name: str) -> str:
-    """Name of a call without the version that CUPTI adds.
-
-    >>> plain_call("cudaLaunchKernel_v7000")
-    'cudaLaunchKernel'
-    """
-    head, _, version = name.rpartition("_v")
-    return head if head and version.isdecimal() else name

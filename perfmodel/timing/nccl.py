@@ -75,11 +75,17 @@ class MatchedKernels:
         Until the last rank arrived; `NULL` where the ranks' kernels cannot be matched.
     ranks : int64, shape (n,)
         Lanes that take part.
+    start_ns : int64, shape (n,)
+        On the clock of all reports.
+    collective : int64, shape (n,)
+        Number of the collective that the kernel is part of, -1 where it cannot be matched.
     """
 
     kernels: NcclKernels
     waiting_ns: Int64
     ranks: Int64
+    start_ns: Int64
+    collective: Int64
 
     def waiting_by_step(self, lanes: int, steps: int) -> Int64 | None:
         """Waiting of every lane and step, int64 ns, shape (lanes, steps); None if unknown."""
@@ -182,12 +188,13 @@ def match_kernels(
     joined, report = _joined(parts, lanes, utc_start_ns)
     if len(joined) == 0:
         none = np.empty(0, np.int64)
-        return MatchedKernels(joined, none, none)
+        return MatchedKernels(joined, none, none, none, none)
     start, end = joined.start_ns, joined.end_ns
     if len(parts) > 1:
         shift = _clock_shift(joined, report)
         start, end = start + shift, end + shift
     waiting, ranks = np.full(len(joined), NULL), np.ones(len(joined), np.int64)
+    collective, found = np.full(len(joined), -1), 0
     for rows in _groups(joined):
         width = len(np.unique(joined.lane[rows]))
         ranks[rows] = width
@@ -200,7 +207,9 @@ def match_kernels(
         if not sure and (arrival < gone).mean() < _MATCHED:
             continue
         waiting[grid] = np.clip(np.minimum(arrival, end[grid]) - start[grid], 0, None)
-    return MatchedKernels(joined, waiting, ranks)
+        collective[grid] = found + np.arange(grid.shape[1])
+        found += grid.shape[1]
+    return MatchedKernels(joined, waiting, ranks, start, collective)
 
 
 def _joined(

@@ -10,9 +10,12 @@ import numpy as np
 
 from perfmodel.base.arrays import Int8, Int64
 from perfmodel.readers.trace import KERNEL, NO_NAME, GpuOps, Trace
+from perfmodel.timing.host_timeline import HostTimes, host_timelines, host_times
 from perfmodel.timing.idle_causes import IdleGaps, idle_gaps
 from perfmodel.timing.intervals import union
 from perfmodel.timing.nccl import NcclKernels, communicating, nccl_kernels
+from perfmodel.timing.small_kernels import SmallKernels, small_kernels
+from perfmodel.timing.step_graph import StepGraph, step_graph
 from perfmodel.timing.step_times import StepTimes, step_times
 from perfmodel.timing.steps import Launched, Steps, launched
 
@@ -62,6 +65,10 @@ class StepReport:
     kernels : KernelTimes
     nccl : NcclKernels
     gaps : IdleGaps
+    host : HostTimes
+    small : SmallKernels
+    graphs : tuple of StepGraph
+        One per lane.
     lost_ns, launched_ns : int
         GPU time launched between the first and the last step of its process: in no step, and all.
     rank_of : dict of int to int
@@ -78,6 +85,9 @@ class StepReport:
     kernels: KernelTimes
     nccl: NcclKernels
     gaps: IdleGaps
+    host: HostTimes
+    small: SmallKernels
+    graphs: tuple[StepGraph, ...]
     lost_ns: int
     launched_ns: int
     rank_of: dict[int, int]
@@ -95,9 +105,12 @@ def report_steps(trace: Trace, steps: Steps, categorize: Categorize) -> StepRepo
     categorize : callable
     """
     found = launched(trace)
-    times = step_times(trace, steps, found, communicating(trace))
+    sends = communicating(trace)
+    times = step_times(trace, steps, found, sends)
     code, names = categorize(trace.ops, trace.strings)
     exclusive, own, count = _by_category(trace, steps, times, code, names)
+    lines = host_timelines(trace, steps, found, times)
+    small, small_of = small_kernels(trace, steps, found, times, code, names)
     lost, everything = _lost(trace, steps, found)
     return StepReport(
         steps=steps,
@@ -108,7 +121,13 @@ def report_steps(trace: Trace, steps: Steps, categorize: Categorize) -> StepRepo
         count=count,
         kernels=_kernels(trace, steps, times, code, names),
         nccl=nccl_kernels(trace, steps, found, times),
-        gaps=idle_gaps(trace, steps, found, times),
+        gaps=idle_gaps(trace, steps, found, times, lines),
+        host=host_times(lines, steps, times),
+        small=small,
+        graphs=tuple(
+            step_graph(trace, steps, found, times, line, lane, sends, small_of)
+            for lane, line in enumerate(lines)
+        ),
         lost_ns=lost,
         launched_ns=everything,
         rank_of=dict(trace.ranks) or _numbered(times),

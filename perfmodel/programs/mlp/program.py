@@ -126,6 +126,7 @@ def _through_host(facts: Facts, actions: Actions) -> Iterator[Finding]:
     if direct is None:
         return
     yield Finding(
+        "host_reduction",
         "gradients are reduced through the host",
         sum(spent) - direct,
         f"copying out, reducing and copying back takes {share_of_batch(facts, sum(spent))}; "
@@ -139,6 +140,7 @@ def _inputs(facts: Facts, actions: Actions) -> Iterator[Finding]:
     label = COPY
     if label in facts.host_s:
         yield Finding(
+            "input_copy",
             "the inputs are copied in every batch",
             facts.host_s[label],
             f"{label} takes {share_of_batch(facts, facts.host_s[label])}",

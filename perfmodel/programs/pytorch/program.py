@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from perfmodel.programs.findings import Actions
+from perfmodel.programs.identify import Identity
 from perfmodel.programs.kernels import categorize
 from perfmodel.programs.program import Options
+from perfmodel.programs.pytorch.advice import PyTorchActions
 from perfmodel.programs.pytorch.operator_times import operator_times
 from perfmodel.programs.pytorch.ranges import is_pytorch, own_ranges
 from perfmodel.programs.pytorch.two_recordings import operator_times_from
@@ -28,6 +31,10 @@ class PyTorchProgram(UnknownProgram):
     def own_ranges(self, trace: Trace) -> Trace:
         """Return the trace without the ranges of operators and libraries."""
         return own_ranges(trace)
+
+    def actions(self, identity: Identity) -> Actions:
+        """Return what to call in PyTorch."""
+        return PyTorchActions()
 
     def operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
         """Count ATen's operators, where their ranges name sizes, or those of another recording."""

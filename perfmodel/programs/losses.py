@@ -1,0 +1,205 @@
+"""What the steps of any program lose, by why its GPUs idle, the kernels it runs and its ranks.
+
+Savings are those of a replay of the steps, see `perfmodel.timing.critical_path`; of kernels that
+another kernel could replace, at most what the step would take less if no kernel took any time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from perfmodel.base.units import percent, si
+from perfmodel.programs.findings import Actions, Facts, Finding, shared_gpus, waiting_ranks
+from perfmodel.timing.step_facts import StepFacts, Straggler
+
+_FP32: Final = re.compile(r"sgemm|_f32f32_f32f32_f32_|ffma|gemm.*_fp32_", re.I)
+_TENSOR: Final = re.compile(r"tf32|bf16|s1688|s16816|f16", re.I)
+_SCORES: Final = re.compile(r"softmax_warp|softmax(?!.*LogSoftMax)", re.I)
+_LOG: Final = re.compile(r"log_?softmax|nll|cross_?entropy", re.I)
+_MANY_MESSAGES: Final = 20
+_LATE: Final = 0.03
+
+
+def find_losses(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding]:
+    """Find what the steps lose."""
+    yield from shared_gpus(facts)
+    late = _straggler(steps)
+    yield from _late_rank(steps, late, actions)
+    yield from _small_kernels(steps, actions)
+    yield from _launches(facts, steps, late, actions)
+    yield from _host(facts, steps, late, actions)
+    yield from _communication(steps, actions)
+    yield from _precision(facts, steps, actions)
+    yield from _attention(steps, actions)
+    if facts.waiting is not None:
+        yield from waiting_ranks(facts, actions)
+
+
+def _straggler(steps: StepFacts) -> Straggler | None:
+    """Return the rank that the others wait for, if a step would be shorter without."""
+    if steps.straggler_saving_s < _LATE * steps.step_s:
+        return None
+    return max(steps.stragglers, key=lambda s: s.share_last, default=None)
+
+
+def _late_rank(steps: StepFacts, late: Straggler | None, actions: Actions) -> Iterator[Finding]:
+    if late is None:
+        return
+    yield Finding(
+        "straggler",
+        f"the other ranks wait for rank {late.rank}",
+        steps.straggler_saving_s,
+        f"rank {late.rank} comes last to {percent(late.share_last)} of NCCL's collectives, "
+        f"{si(late.late_s, 's')} per step after the rank before it; what it does more of than the "
+        f"others: {late.doing}",
+        actions.help_rank(late.rank),
+    )
+
+
+def _small_kernels(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
+    for small in steps.small:
+        where = f" of '{small.range}'" if small.range else ""
+        yield Finding(
+            "many_small_kernels",
+            f"{small.count:.0f} small kernels{where}",
+            small.saving_s,
+            f"kernels under 10 µs, {si(small.gpu_s, 's')} of GPU time per step, which the host "
+            f"takes {si(small.host_s, 's')} to launch",
+            actions.fuse_small(where),
+        )
+
+
+def _launches(
+    facts: Facts, steps: StepFacts, late: Straggler | None, actions: Actions
+) -> Iterator[Finding]:
+    idle = steps.idle_s("launch_bound")
+    known = sum(small.saving_s for small in steps.small)
+    if late is not None:
+        idle = min((c.seconds for c in steps.idle if c.cause == "launch_bound"), default=0.0)
+    yield Finding(
+        "launch_bound",
+        "the GPU waits for launches",
+        min(steps.saved_s("launch_bound"), idle) - known,
+        f"the GPU idles {si(idle, 's')} per step with an empty queue while the host launches "
+        f"{facts.gpu_ops:.0f} operations, {si(facts.batch.value / max(facts.gpu_ops, 1), 's')} "
+        f"each",
+        actions.launch_less(synchronizes=False),
+    )
+
+
+def _host(
+    facts: Facts, steps: StepFacts, late: Straggler | None, actions: Actions
+) -> Iterator[Finding]:
+    """What the host does while the GPU idles, and copies that keep it busy."""
+    titles = {
+        "blocking_sync": "the host waits for the GPU, which then waits for the host",
+        "host_compute": "the GPU waits for the host's own work",
+        "allocation": "the host allocates and frees GPU memory in every step",
+        "pageable_copy": "copies from pageable memory",
+    }
+    for kind, title in titles.items():
+        if late is not None and late.doing.startswith(kind):
+            continue
+        idle, gap = steps.idle_s(kind), steps.longest(kind)
+        call = gap.call if gap else ""
+        where = f" in '{gap.range}'" if gap and gap.range else ""
+        most = steps.saved_s(kind)
+        if kind == "host_compute":
+            most = min(most, idle)
+        elif kind != "pageable_copy":
+            most = min(most, steps.most_idle_s())
+        longest = f"; the longest gap is {si(gap.seconds, 's')}{where}" if gap else ""
+        said = {
+            "blocking_sync": f"{facts.synchronizations:.0f} blocking calls per step "
+            f"({si(facts.synchronize_s, 's')} inside them, {call or 'a copy to the host'}); "
+            f"the GPU idles {si(idle, 's')} right after them{longest}",
+            "host_compute": f"the GPU idles {si(idle, 's')} per step while the host is outside "
+            f"CUDA{longest}",
+            "allocation": f"the GPU idles {si(idle, 's')} per step in {call or 'cudaMalloc'}"
+            f"{longest}",
+            "pageable_copy": _copies(facts),
+        }[kind]
+        action = {
+            "blocking_sync": actions.wait_less(call or "a blocking call"),
+            "host_compute": actions.compute_less(where),
+            "allocation": actions.allocate_less(),
+            "pageable_copy": actions.pin("Host-to-Device"),
+        }[kind]
+        yield Finding(kind, title, most, said, action)
+
+
+def _copies(facts: Facts) -> str:
+    """Describe the copies from pageable memory."""
+    groups = [g for g in facts.copies if g.memory == "pageable" and g.direction == "Host-to-Device"]
+    size, seconds = sum(g.bytes for g in groups), sum(g.seconds for g in groups)
+    if not seconds:
+        return "copies from pageable memory"
+    return (
+        f"{si(size, 'B')} per step at {si(size / seconds, 'B/s')}, {si(seconds, 's')} in which "
+        f"the host waits, too"
+    )
+
+
+def _communication(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
+    if not steps.collectives:
+        return
+    many = steps.collectives >= _MANY_MESSAGES
+    yield Finding(
+        "exposed_communication",
+        "communication is not hidden behind computing",
+        steps.bucket_saving_s,
+        f"{steps.collectives:.0f} NCCL kernels per step on the critical path"
+        + (", most of them small: each costs a launch and NCCL's latency" if many else ""),
+        actions.join_messages(many=many),
+    )
+
+
+def _precision(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding]:
+    """Products in single precision without tensor cores."""
+    slow = [
+        k for k in steps.kernels
+        if k.category in ("GEMM", "convolution") and _FP32.search(k.name)
+        and not _TENSOR.search(k.name)
+    ]  # fmt: skip
+    peaks = facts.machine.peak_flops_per_s if facts.machine else {}
+    if not slow or not {"float32", "tf32_tensor"} <= peaks.keys():
+        return
+    seconds = sum(k.seconds for k in slow)
+    share = 1.0 - peaks["float32"] / peaks["tf32_tensor"]
+    yield Finding(
+        "low_precision_unused",
+        "matrix products run without tensor cores",
+        min(seconds * share, steps.saved_s("kernel")),
+        f"{sum(k.count for k in slow):.0f} FP32 kernels per step take {si(seconds, 's')}; their "
+        f"peak is {si(peaks['float32'], 'FLOP/s')}, that of TF32 "
+        f"{si(peaks['tf32_tensor'], 'FLOP/s')}",
+        actions.lower_precision(),
+    )
+
+
+def _attention(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
+    """Softmax of a matrix of scores several times a step, and kernels that take as long."""
+    scores = [
+        k for k in steps.kernels
+        if k.category == "softmax and loss" and _SCORES.search(k.name)
+        and not _LOG.search(k.name) and k.count >= 2
+    ]  # fmt: skip
+    if not scores or any(k.category == "attention" for k in steps.kernels):
+        return
+    least = min(k.median_s for k in scores) / 3
+    beside = [
+        k for k in steps.kernels
+        if k.category in ("element-wise", "copy") and k.median_s >= least
+        and k.count >= min(s.count for s in scores)
+    ]  # fmt: skip
+    seconds = sum(k.seconds for k in [*scores, *beside])
+    yield Finding(
+        "unfused_attention",
+        "attention is computed with a matrix of scores in memory",
+        min(seconds, steps.saved_s("kernel")),
+        f"{sum(k.count for k in scores):.0f} softmax kernels over scores and the element-wise "
+        f"kernels as large take {si(seconds, 's')} per step; no fused attention kernel runs",
+        actions.fuse_attention(),
+    )

@@ -1,0 +1,237 @@
+"""What the host does inside steps: the CUDA and MPI calls of the threads that launch, by kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from perfmodel.base.arrays import Bool, Int8, Int32, Int64
+from perfmodel.readers.trace import MEMCPY, NULL, Trace
+from perfmodel.timing.intervals import running_maximum
+from perfmodel.timing.step_times import StepTimes
+from perfmodel.timing.steps import Launched, Steps
+
+CAUSES: Final = (
+    "launch_bound", "blocking_sync", "allocation", "host_compute", "pageable_copy", "dependency",
+    "communication", "other",
+)  # fmt: skip
+"""Why a GPU idles; codes are positions in this tuple."""
+
+LAUNCH, SYNC, ALLOCATION, HOST, PAGEABLE, DEPENDENCY, COMMUNICATION, OTHER = range(len(CAUSES))
+
+_COPYING: Final = ("cudaMemcpy", "cuMemcpy")
+_BLOCKING: Final = (
+    "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize",
+    "cudaThreadSynchronize", "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize",
+)  # fmt: skip
+_ALLOCATING: Final = (
+    "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaHostRegister", "cudaHostUnregister",
+    "cuMemAlloc", "cuMemFree", "cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemRelease",
+    "cuMemSetAccess", "cuMemAddressReserve", "cuMemAddressFree", "cuMemHostAlloc",
+)  # fmt: skip
+_DRAINING: Final = ("cudaFree", "cuMemFree")
+"""Calls that return only when the GPU has done what was launched, as the blocking ones."""
+_TO_HOST: Final = 2
+_FROM_HOST: Final = 1
+_PAGEABLE: Final = 0
+_QUEUE_NS: Final = 200_000
+"""A launch that takes longer waits until the GPU's queue has room."""
+_USUAL: Final = 10.0
+"""The host does more than to launch if it is outside CUDA for so many times the median."""
+_SHORTEST_NS: Final = 100_000
+_LONGEST_NS: Final = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class HostTimeline:
+    """What the launching threads of one lane did, call after call, without overlaps.
+
+    Attributes
+    ----------
+    start_ns, end_ns : int64, shape (n,)
+        Calls and the times between them, in turn; the end of each is the start of the next.
+    kind : int8, shape (n,)
+        Index into `CAUSES`: `LAUNCH` for calls that launch and for the usual time between calls,
+        `HOST` for longer times between them.
+    call : int64, shape (n,)
+        Code of the call's name; between calls that of the next call.
+    thread : int32, shape (n,)
+    drains : bool, shape (n,)
+        Whether a call returns only when the GPU has nothing left to do.
+    row : int64, shape (n,)
+        Row of `ApiCalls`; -1 for MPI calls and between calls.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    kind: Int8
+    call: Int64
+    thread: Int32
+    drains: Bool
+    row: Int64
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+def host_timelines(
+    trace: Trace, steps: Steps, found: Launched, times: StepTimes
+) -> tuple[HostTimeline, ...]:
+    """Put the calls of the threads that launch on each lane in a row, one timeline per lane.
+
+    The threads are those that launch on the lane's GPU and those that the steps were found on.
+    Other threads, such as those that look after NCCL's operations, hold nothing up.
+    """
+    kinds = call_kinds(trace, found)
+    thread_of = np.full(len(trace.ops), -1, np.int32)
+    thread_of[found.op] = found.thread
+    lines = []
+    for lane, process in enumerate(times.process.tolist()):
+        own = steps.thread[(steps.process == process) & (steps.thread >= 0)]
+        launching = thread_of[times.ops.op[times.ops.lane == lane]]
+        threads = np.union1d(own, launching[launching >= 0]).astype(np.int32)
+        lines.append(_timeline(trace, kinds, threads))
+    return tuple(lines)
+
+
+def call_kinds(trace: Trace, found: Launched) -> tuple[Int8, Bool]:
+    """What the host does in every CUDA call, as codes of `CAUSES`, and which calls drain the GPU.
+
+    A copy between the GPU and pageable memory holds the host up until the data have moved; one to
+    pinned memory does if a blocking call of the same thread comes next, as in `.item()`.
+    """
+    names = trace.strings
+
+    def starting(prefixes: tuple[str, ...]) -> Bool:
+        hit = [n.startswith(prefixes) and "Async" not in n for n in names]
+        return np.array([*hit, False], np.bool_)[trace.api.name]
+
+    kind = np.full(len(trace.api), LAUNCH, np.int8)
+    kind[starting(("cudaGraph", "cuGraph"))] = OTHER
+    kind[starting(_ALLOCATING)] = ALLOCATION
+    blocking = starting(_BLOCKING + _COPYING)
+    kind[blocking] = SYNC
+    drains = blocking | starting(_DRAINING)
+    ops = trace.ops
+    copies = ops.kind == MEMCPY
+    pageable = copies & ((ops.src_kind == _PAGEABLE) | (ops.dst_kind == _PAGEABLE))
+    into, out = ops.copy_kind == _FROM_HOST, ops.copy_kind == _TO_HOST
+    for chosen, code in ((pageable & into, PAGEABLE), (pageable & out, SYNC)):
+        calls = found.call[chosen[found.op]]
+        kind[calls], drains[calls] = code, True
+    read = found.call[(copies & out)[found.op]]
+    following = _next_call(trace)[read]
+    kind[read[(following >= 0) & blocking[following]]] = SYNC
+    return kind, drains
+
+
+def _next_call(trace: Trace) -> Int64:
+    """Row of the next call of the same thread, -1 for the last one."""
+    order = np.lexsort((trace.api.start_ns, trace.api.thread))
+    thread = trace.api.thread[order]
+    following = np.full(len(order), -1, np.int64)
+    same = thread[1:] == thread[:-1]
+    following[order[:-1][same]] = order[1:][same]
+    return following
+
+
+def _timeline(trace: Trace, kinds: tuple[Int8, Bool], threads: Int32) -> HostTimeline:
+    kind, drains = kinds
+    rows = np.flatnonzero(np.isin(trace.api.thread, threads))
+    rows = rows[trace.api.end_ns[rows] >= trace.api.start_ns[rows]]
+    mpi = np.flatnonzero(np.isin(trace.mpi.thread, threads) & (trace.mpi.end_ns != NULL))
+    start = np.concatenate([trace.api.start_ns[rows], trace.mpi.start_ns[mpi]])
+    end = np.concatenate([trace.api.end_ns[rows], trace.mpi.end_ns[mpi]])
+    codes = np.concatenate([trace.api.name[rows], trace.mpi.name[mpi]]).astype(np.int64)
+    what = np.concatenate([kind[rows], np.full(len(mpi), COMMUNICATION, np.int8)])
+    drain = np.concatenate([drains[rows], np.zeros(len(mpi), np.bool_)])
+    thread = np.concatenate([trace.api.thread[rows], trace.mpi.thread[mpi]])
+    source = np.concatenate([rows, np.full(len(mpi), -1)])
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    reached = running_maximum(np.zeros(len(end), np.int64), end)
+    start = np.maximum(start, np.concatenate([start[:1], reached[:-1]]))
+    return _with_pauses(
+        start, np.maximum(end, start), codes[order], what[order], drain[order], thread[order],
+        source[order],
+    )  # fmt: skip
+
+
+def _with_pauses(
+    start: Int64, end: Int64, codes: Int64, what: Int8, drain: Bool, thread: Int32, row: Int64
+) -> HostTimeline:
+    """Insert the times between calls: the usual ones belong to launching, longer ones do not."""
+    count = len(start)
+    if count == 0:
+        none = np.empty(0, np.int64)
+        return HostTimeline(none, none, what, none, thread, drain, none)
+    between = start[1:] - end[:-1]
+    usual = float(np.median(between)) if len(between) else 0.0
+    most = float(np.clip(_USUAL * usual, _SHORTEST_NS, _LONGEST_NS))
+    width = 2 * count - 1
+    s, e = np.empty(width, np.int64), np.empty(width, np.int64)
+    s[::2], e[::2] = start, end
+    s[1::2], e[1::2] = end[:-1], start[1:]
+    kind = np.empty(width, np.int8)
+    kind[::2] = what
+    reads = (what[1:] == SYNC) & (what[:-1] == SYNC)
+    kind[1::2] = np.where(between > most, HOST, np.where(reads, SYNC, LAUNCH))
+    call, who = np.empty(width, np.int64), np.empty(width, np.int32)
+    call[::2], who[::2] = codes, thread
+    call[1::2], who[1::2] = codes[1:], thread[1:]
+    drains = np.zeros(width, np.bool_)
+    drains[::2] = drain
+    source = np.full(width, -1, np.int64)
+    source[::2] = row
+    return HostTimeline(s, e, kind, call, who, drains, source)
+
+
+@dataclass(frozen=True, slots=True)
+class HostTimes:
+    """What the host spends in the steps of every lane.
+
+    Attributes
+    ----------
+    ns : int64, shape (lanes, steps, causes)
+        From a step's start to the next one's, by the kinds of `HostTimeline`.
+    calls : int64, shape (lanes, steps, causes)
+    queue_ns : int64, shape (lanes, steps)
+        The part of `LAUNCH` in launches that waited, since the GPU's queue was full.
+    """
+
+    ns: Int64
+    calls: Int64
+    queue_ns: Int64
+
+
+def host_times(lines: tuple[HostTimeline, ...], steps: Steps, times: StepTimes) -> HostTimes:
+    """Sum the timelines up by step and kind; pieces belong to the step in which they begin."""
+    shape = (*times.busy_ns.shape, len(CAUSES))
+    ns, calls = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    queue = np.zeros(shape[:2], np.int64)
+    for lane, line in enumerate(lines):
+        mine = np.flatnonzero(steps.process == times.process[lane])
+        mine = mine[np.argsort(steps.start_ns[mine], kind="stable")]
+        at = np.searchsorted(steps.start_ns[mine], line.start_ns, side="right") - 1
+        last = steps.end_ns[mine].max(initial=0)
+        inside = np.flatnonzero((at >= 0) & (line.start_ns < last))
+        step = steps.number[mine[at[inside]]]
+        length = (line.end_ns - line.start_ns)[inside]
+        np.add.at(ns[lane], (step, line.kind[inside]), length)
+        is_call = inside % 2 == 0
+        np.add.at(calls[lane], (step[is_call], line.kind[inside][is_call]), 1)
+        full = is_call & (line.kind[inside] == LAUNCH) & (length > _QUEUE_NS)
+        np.add.at(queue[lane], step[full], length[full])
+    return HostTimes(ns, calls, queue)
+
+
+def plain_call(name: str) -> str:
+    """Name of a call without the version that CUPTI adds.
+
+    >>> plain_call("cudaLaunchKernel_v7000")
+    'cudaLaunchKernel'
+    """
+    head, _, version = name.rpartition("_v")
+    return head if head and version.isdecimal() else name

@@ -1,0 +1,120 @@
+"""Kernels that are too small for what it takes to launch them, by the range that launched them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from perfmodel.base.arrays import Int8, Int64
+from perfmodel.readers.trace import KERNEL, NO_NAME, Trace
+from perfmodel.timing.nesting import innermost, nest
+from perfmodel.timing.step_times import StepTimes
+from perfmodel.timing.steps import Launched, Steps
+
+_SMALL_NS: Final = 10_000
+_FUSIBLE: Final = ("element-wise", "copy", "reduction", "optimizer")
+_MOST_HOST_NS: Final = 100_000
+"""A launch is charged at most so much host time: beyond it the host does something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmallKernels:
+    """Kernels under 10 µs that could be fused, by lane, step and range; one row each.
+
+    Attributes
+    ----------
+    ranges : tuple of str
+        Labels that `range` indexes; the last one, '', where the host is in none.
+    lane, step, range : int64, shape (n,)
+    count, all_ops : int64, shape (n,)
+        Small kernels, and all GPU operations that the range launched.
+    distinct : int64, shape (n,)
+        Different kernels: so often the same data are read and written.
+    host_ns, gpu_ns : int64, shape (n,)
+        Time to launch them, and their own.
+    """
+
+    ranges: tuple[str, ...]
+    lane: Int64
+    step: Int64
+    range: Int64
+    count: Int64
+    all_ops: Int64
+    distinct: Int64
+    host_ns: Int64
+    gpu_ns: Int64
+
+
+def small_kernels(
+    trace: Trace, steps: Steps, found: Launched, times: StepTimes, code: Int8, names: Sequence[str]
+) -> tuple[SmallKernels, Int64]:
+    """Collect the small kernels of the steps.
+
+    Parameters
+    ----------
+    trace : Trace
+    steps : Steps
+    found : Launched
+    times : StepTimes
+    code, names
+        Categories of all operations, as `programs.kernels.categorize` returns them.
+
+    Returns
+    -------
+    SmallKernels
+    range : int64, shape (operations,)
+        Index into its `ranges` of every small kernel; -1 for other operations.
+    """
+    at = np.full(len(trace.ops), -1, np.int64)
+    at[found.op] = np.arange(len(found.op))
+    op, lane = times.ops.op, times.ops.lane
+    call = found.call[at[op]]
+    end = trace.api.end_ns[call]
+    order = np.lexsort((end, lane))
+    op, lane, end, step = op[order], lane[order], end[order], times.ops.step[order]
+    cost = np.zeros(len(op), np.int64)
+    cost[1:] = np.where(lane[1:] == lane[:-1], end[1:] - end[:-1], 0)
+    cost = np.clip(cost, 0, _MOST_HOST_NS)
+    label = _labels(trace, steps, found, at[op], step)
+    duration = trace.ops.end_ns[op] - trace.ops.start_ns[op]
+    fusible = np.array([name in _FUSIBLE for name in names], np.bool_)
+    small = (trace.ops.kind[op] == KERNEL) & (duration < _SMALL_NS) & fusible[code[op]]
+    keys = np.column_stack([lane, steps.number[step], label]).astype(np.int64)
+    cells, cell = np.unique(keys, axis=0, return_inverse=True)
+    cell = cell.ravel()
+
+    def total(values: Int64) -> Int64:
+        return np.bincount(cell, values, len(cells)).astype(np.int64)
+
+    pairs = np.unique(np.column_stack([cell[small], trace.ops.name[op][small]]), axis=0)
+    where = np.where(label == NO_NAME, len(trace.range_labels), label)
+    range_of = np.full(len(trace.ops), -1, np.int64)
+    range_of[op[small]] = where[small]
+    kernels = SmallKernels(
+        ranges=(*trace.range_labels, ""),
+        lane=cells[:, 0],
+        step=cells[:, 1],
+        range=np.where(cells[:, 2] == NO_NAME, len(trace.range_labels), cells[:, 2]),
+        count=total(small.astype(np.int64)),
+        all_ops=total(np.ones(len(op), np.int64)),
+        distinct=np.bincount(pairs[:, 0], minlength=len(cells)).astype(np.int64),
+        host_ns=total(cost * small),
+        gpu_ns=total(duration * small),
+    )
+    return kernels, range_of
+
+
+def _labels(trace: Trace, steps: Steps, found: Launched, row: Int64, step: Int64) -> Int64:
+    """Innermost range that each operation was launched in, on its thread or the step's."""
+    nesting = nest(trace.ranges, len(trace.threads))
+    where = np.full(len(row), -1, np.int64)
+    when = found.at_ns[row]
+    for thread in (found.thread[row], steps.thread[step]):
+        open_ = (where < 0) & (thread >= 0)
+        where[open_] = innermost(nesting, thread[open_], when[open_], when[open_])
+    if len(nesting) == 0:
+        return where
+    return np.where(where >= 0, trace.ranges.name[nesting.row[where]], NO_NAME).astype(np.int64)

@@ -1,0 +1,402 @@
+"""What findings are drawn from: why GPUs idle, what each kind of work costs a step, who is late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from perfmodel.base.arrays import Floats
+from perfmodel.readers.trace import NULL
+from perfmodel.timing.critical_path import COLLECTIVES, PATH_KINDS, Change, Replay
+from perfmodel.timing.host_timeline import ALLOCATION, CAUSES, HOST, LAUNCH, PAGEABLE, SYNC
+from perfmodel.timing.nccl import MatchedKernels
+from perfmodel.timing.step_graph import KERNEL_OP
+from perfmodel.timing.step_report import StepReport
+
+_WORTH: Final = 0.005
+"""Kinds that take less than this share of a step cannot save more, and are not replayed."""
+_MANY: Final = 100
+"""So many small kernels of one range in a step are many, if most of its operations are such."""
+_MOSTLY: Final = 0.7
+_SMALL_MESSAGES: Final = 20
+_OFTEN: Final = 0.6
+"""A rank that is last in this share of the collectives holds the others up."""
+_BY_HOST: Final = (ALLOCATION, HOST, SYNC, PAGEABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """One kernel by name: launches per step and rank, median time, share of all kernel time."""
+
+    name: str
+    category: str
+    count: float
+    median_s: float
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A time in which a GPU idled: when in its report, how long, and what the host did.
+
+    `call` is the CUDA or MPI call that the cause was seen in, or that ended the gap, and `range`
+    the range that the host was in; '' where there is none.
+    """
+
+    start_s: float
+    seconds: float
+    step: int
+    call: str
+    range: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdleCause:
+    """Idle time of one rank's GPU in a median step by cause, with the longest gaps of that cause.
+
+    `cause` is one of `timing.host_timeline.CAUSES`. `share` is of the rank's idle time: the shares
+    of a rank add up to 1, its seconds to `RankStep.idle_s`.
+    """
+
+    rank: int
+    cause: str
+    seconds: float
+    share: float
+    gaps: tuple[Gap, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PathPart:
+    """A kind of work on the critical path of a step, and what the step takes where it is free.
+
+    `kind` is one of `timing.critical_path.PATH_KINDS`; `free_s` is the time of the replayed step
+    in which work of this kind takes no time.
+    """
+
+    kind: str
+    seconds: float
+    share: float
+    free_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SmallRange:
+    """A range that launches many small kernels in a step; `saving_s` where they are fused."""
+
+    range: str
+    count: float
+    gpu_s: float
+    host_s: float
+    saving_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """How often a rank comes last to NCCL's collectives, and what it does meanwhile.
+
+    Attributes
+    ----------
+    rank : int
+    share_last : float
+        Of the collectives of the steps that count.
+    late_s : float
+        Per step: from the arrival of the rank before it to its own, where it is last.
+    doing : str
+        What it does more of than the other ranks; '' where it is not often last.
+    persistent : bool
+        Whether it is last in more steps than chance explains (binomial, 5 %).
+    """
+
+    rank: int
+    share_last: float
+    late_s: float
+    doing: str
+    persistent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepFacts:
+    """A run's steps as far as findings need them.
+
+    Attributes
+    ----------
+    step_s : float
+    path : tuple of PathPart
+        Largest first; empty where the steps cannot be replayed.
+    free_s : mapping of str to float
+        Time of a step in which one of `PATH_KINDS` takes none.
+    small : tuple of SmallRange
+    stragglers : tuple of Straggler
+        By rank; empty without NCCL, or where its collectives cannot be matched.
+    straggler_saving_s : float
+        What a step takes less if the rank that is last most often did no more than the others.
+    bucket_saving_s : float
+        What it takes less if its collectives were free, and many small ones one.
+    collectives : float
+        Of a rank and step.
+    idle : tuple of IdleCause
+    kernels : tuple of KernelTime
+        Those with most GPU time.
+    """
+
+    step_s: float
+    path: tuple[PathPart, ...]
+    free_s: Mapping[str, float]
+    small: tuple[SmallRange, ...]
+    stragglers: tuple[Straggler, ...]
+    straggler_saving_s: float
+    bucket_saving_s: float
+    collectives: float
+    idle: tuple[IdleCause, ...]
+    kernels: tuple[KernelTime, ...]
+
+    def idle_s(self, cause: str) -> float:
+        """Idle time by a cause, of the rank with most of it."""
+        return max((c.seconds for c in self.idle if c.cause == cause), default=0.0)
+
+    def most_idle_s(self) -> float:
+        """Idle time of the rank with most of it."""
+        ranks = {c.rank for c in self.idle}
+        return max((sum(c.seconds for c in self.idle if c.rank == r) for r in ranks), default=0.0)
+
+    def longest(self, cause: str) -> Gap | None:
+        """Longest gap of a cause, on any rank."""
+        gaps = [gap for c in self.idle if c.cause == cause for gap in c.gaps]
+        return max(gaps, key=lambda gap: gap.seconds, default=None)
+
+    def saved_s(self, kind: str) -> float:
+        """What a step takes less where a kind of work takes no time."""
+        return max(self.step_s - self.free_s.get(kind, self.step_s), 0.0)
+
+
+def step_facts(
+    reports: Sequence[StepReport],
+    matched: MatchedKernels,
+    window: slice,
+    numbered: Sequence[Sequence[int]],
+    idle: tuple[IdleCause, ...],
+    kernels: tuple[KernelTime, ...],
+) -> StepFacts:
+    """Replay the steps of a run, and find its small kernels and its late ranks.
+
+    Parameters
+    ----------
+    reports : sequence of StepReport
+    matched : MatchedKernels
+    window : slice
+        Numbers of the steps that count.
+    numbered : sequence of sequences of int
+        Rank of every lane of every report.
+    idle : tuple of IdleCause
+    kernels : tuple of KernelTime
+    """
+    replay = _replay(reports, matched)
+    step = replay.step_s(Change())
+    lanes = [rank for ranks in numbered for rank in ranks]
+    spent = _spent(reports, window)
+    path = replay.critical_path(Change()) if step else {}
+    free = {
+        kind: replay.step_s(Change(free=frozenset([kind])))
+        for kind, seconds in spent.items()
+        if step and seconds > _WORTH * step
+    }
+    total = sum(path.values())
+    late = _stragglers(reports, matched, window, lanes, idle)
+    count = _collectives(reports, window)
+    bucket = 0.0
+    if count and step:
+        many = {COLLECTIVES: 0.0} if count >= _SMALL_MESSAGES else {}
+        bucket = step - replay.step_s(Change(free=frozenset(["exposed_communication"]), fused=many))
+    worst = max(late, key=lambda s: s.share_last, default=None)
+    saved = 0.0
+    if worst is not None and worst.share_last >= _OFTEN:
+        saved = step - replay.step_s(_like_others(reports, lanes.index(worst.rank)))
+    return StepFacts(
+        step_s=step,
+        path=tuple(
+            PathPart(kind, seconds, seconds / total, free.get(kind, step))
+            for kind, seconds in sorted(path.items(), key=lambda item: -item[1])
+        ),
+        free_s=free,
+        small=_small(reports, window, replay, step),
+        stragglers=late,
+        straggler_saving_s=max(saved, 0.0),
+        bucket_saving_s=max(bucket, 0.0),
+        collectives=count,
+        idle=idle,
+        kernels=kernels,
+    )
+
+
+def _replay(reports: Sequence[StepReport], matched: MatchedKernels) -> Replay:
+    """Join the lanes of all reports by the collectives that they share."""
+    kernels = matched.kernels
+    own = np.concatenate([r.nccl.start_ns for r in reports])
+    graphs = [graph for report in reports for graph in report.graphs]
+    shifts, collectives = [], []
+    for lane, graph in enumerate(graphs):
+        mine = np.flatnonzero(kernels.lane == lane)
+        number = dict(zip(own[mine].tolist(), matched.collective[mine].tolist(), strict=True))
+        collectives.append(
+            np.array([number.get(t, -1) for t in graph.op_start_ns.tolist()], np.int64)
+        )
+        shifts.append(int(matched.start_ns[mine[0]] - own[mine[0]]) if len(mine) else 0)
+    return Replay(graphs, shifts, collectives)
+
+
+def _spent(reports: Sequence[StepReport], window: slice) -> dict[str, float]:
+    """Seconds per step of every kind of work, of the lane with most of it."""
+    spent = dict.fromkeys(PATH_KINDS, 0.0)
+    for report in reports:
+        for lane in range(len(report.times.process)):
+            host = report.host.ns[lane, window].mean(axis=0) * 1e-9
+            times = report.times
+            here = {
+                **{kind: float(host[i]) for i, kind in enumerate(CAUSES)},
+                "kernel": float(times.compute_ns[lane, window].mean()) * 1e-9,
+                "copy": float(times.copy_ns[lane, window].mean()) * 1e-9,
+                "exposed_communication": float(times.exposed_ns[lane, window].mean()) * 1e-9,
+            }
+            spent = {kind: max(spent[kind], here[kind]) for kind in spent}
+    return spent
+
+
+def _collectives(reports: Sequence[StepReport], window: slice) -> float:
+    """NCCL's kernels of a lane and step."""
+    most = 0.0
+    for report in reports:
+        inside = (report.nccl.step >= window.start) & (report.nccl.step < window.stop)
+        for lane in range(len(report.times.process)):
+            count = int((inside & (report.nccl.lane == lane)).sum())
+            most = max(most, count / (window.stop - window.start))
+    return most
+
+
+def _small(
+    reports: Sequence[StepReport], window: slice, replay: Replay, step: float
+) -> tuple[SmallRange, ...]:
+    """Ranges most of whose many operations are small kernels, with the step where they are fused.
+
+    One pass over the data is left of as many as there are different kernels.
+    """
+    found: dict[str, SmallRange] = {}
+    for report in reports:
+        small = report.small
+        inside = (small.step >= window.start) & (small.step < window.stop)
+        for code in np.unique(small.range[inside]).tolist():
+            rows = np.flatnonzero(inside & (small.range == code) & (small.lane == 0))
+            steps = max(len(rows), 1)
+            count, everything = int(small.count[rows].sum()), int(small.all_ops[rows].sum())
+            if count < _MANY * steps or count < _MOSTLY * everything:
+                continue
+            passes = max(float(np.median(small.distinct[rows])), 1.0)
+            label = small.ranges[code]
+            saved = step - replay.step_s(Change(fused={code: 1.0 / passes})) if step else 0.0
+            found[label] = SmallRange(
+                label,
+                count / steps,
+                float(small.gpu_ns[rows].sum()) * 1e-9 / steps,
+                float(small.host_ns[rows].sum()) * 1e-9 / steps,
+                max(saved, 0.0),
+            )
+    return tuple(sorted(found.values(), key=lambda s: -s.saving_s))
+
+
+def _host_seconds(reports: Sequence[StepReport]) -> Floats:
+    """Median seconds of every lane by what its host does, and of its computing kernels last."""
+    rows = []
+    for report in reports:
+        for lane in range(len(report.times.process)):
+            host = np.median(report.host.ns[lane], axis=0) * 1e-9
+            graph = report.graphs[lane]
+            kernels = graph.op_kind == KERNEL_OP
+            length = (graph.op_end_ns - graph.op_start_ns)[kernels].sum() * 1e-9
+            steps = max(len(np.unique(graph.op_step)), 1)
+            rows.append(np.append(host, length / steps))
+    return np.array(rows)
+
+
+def _like_others(reports: Sequence[StepReport], late: int) -> Change:
+    """A late lane that does no more of anything than the others, and kernels as fast everywhere.
+
+    Kernels are slower beside a collective that waits for the late rank.
+    """
+    spent = _host_seconds(reports)
+    others = np.median(np.delete(spent, late, axis=0), axis=0)
+    scale = {
+        (late, CAUSES[k]): float(min(1.0, others[k] / spent[late, k]))
+        for k in _BY_HOST
+        if spent[late, k] > 0
+    }
+    fastest = float(spent[:, -1].min())
+    for lane in range(len(spent)):
+        if spent[lane, -1] > 0:
+            scale[lane, "kernel"] = fastest / float(spent[lane, -1])
+    return Change(scale=scale)
+
+
+def _stragglers(
+    reports: Sequence[StepReport],
+    matched: MatchedKernels,
+    window: slice,
+    ranks: Sequence[int],
+    idle: tuple[IdleCause, ...],
+) -> tuple[Straggler, ...]:
+    """Who is last in every matched collective of the steps that count."""
+    kernels = matched.kernels
+    inside = (kernels.step >= window.start) & (kernels.step < window.stop)
+    rows = np.flatnonzero(inside & (matched.collective >= 0) & (matched.waiting_ns != NULL))
+    if len(rows) == 0:
+        return ()
+    order = rows[np.lexsort((matched.start_ns[rows], matched.collective[rows]))]
+    number = matched.collective[order]
+    final = np.append(number[1:] != number[:-1], True)
+    second = np.flatnonzero(final) - 1
+    last = order[final]
+    ok = (second >= 0) & (number[np.maximum(second, 0)] == number[final])
+    late_ns = np.where(ok, matched.start_ns[last] - matched.start_ns[order[second]], 0)
+    lane, step = kernels.lane[last], kernels.step[last]
+    spent = _host_seconds(reports)
+    found = []
+    steps = window.stop - window.start
+    for i, rank in enumerate(ranks):
+        mine = lane == i
+        share = float(mine.mean())
+        by_step = [float((mine & (step == n)).sum() > (step == n).sum() / 2)
+                   for n in np.unique(step)]  # fmt: skip
+        often = share >= _OFTEN
+        found.append(
+            Straggler(
+                rank=rank,
+                share_last=share,
+                late_s=float(late_ns[mine].sum()) * 1e-9 / steps,
+                doing=_doing(spent, i, rank, idle) if often else "",
+                persistent=_beyond_chance(int(sum(by_step)), len(by_step), 1 / len(ranks)),
+            )
+        )
+    return tuple(found)
+
+
+def _doing(spent: Floats, lane: int, rank: int, idle: tuple[IdleCause, ...]) -> str:
+    """What a lane does more of than the others, and where its longest gap of that cause is."""
+    others = np.median(np.delete(spent, lane, axis=0), axis=0)
+    more = spent[lane] - others
+    most = max([*_BY_HOST, LAUNCH, len(CAUSES)], key=lambda k: more[k])
+    if most == len(CAUSES):
+        return "computing"
+    gaps = [g for c in idle if c.rank == rank and c.cause == CAUSES[most] for g in c.gaps]
+    where = gaps[0].range if gaps else ""
+    return f"{CAUSES[most]} in {where}" if where else CAUSES[most]
+
+
+def _beyond_chance(hits: int, trials: int, chance: float) -> bool:
+    """Whether so many hits are rarer than 5 % in independent trials (binomial)."""
+    terms = [1.0]
+    for k in range(trials):
+        terms.append(terms[-1] * (trials - k) / (k + 1))
+    tail = sum(terms[k] * chance**k * (1 - chance) ** (trials - k) for k in range(hits, trials + 1))
+    return hits > 0 and tail < 0.05

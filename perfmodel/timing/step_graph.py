@@ -1,0 +1,109 @@
+"""What the steps of one lane consist of: host calls in order, and the operations they launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from perfmodel.base.arrays import Bool, Int8, Int64
+from perfmodel.readers.trace import MEMCPY, MEMSET, Trace
+from perfmodel.timing.host_timeline import SYNC, HostTimeline
+from perfmodel.timing.step_times import StepTimes
+from perfmodel.timing.steps import Launched, Steps
+
+KERNEL_OP: Final = 0
+COPY_OP: Final = 1
+COMMUNICATION_OP: Final = 2
+PAGEABLE_OP: Final = 3
+READ_OP: Final = 4
+_PAGEABLE: Final = 0
+_FROM_HOST: Final = 1
+_TO_HOST: Final = 2
+_MOST: Final = 8_000
+"""Operations of a lane that are kept: those of its last whole steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepGraph:
+    """Host pieces and GPU operations of one lane, in steps that are kept.
+
+    Attributes
+    ----------
+    host_start_ns, host_end_ns : int64, shape (h,)
+        As `HostTimeline`, calls and the times between them in turn.
+    host_kind : int8, shape (h,)
+        Index into `CAUSES`.
+    host_call : bool, shape (h,)
+        Whether it is a call; else the time between two.
+    host_drains : bool, shape (h,)
+    op_start_ns, op_end_ns : int64, shape (k,)
+        In the order in which they were launched.
+    op_stream, op_step : int64, shape (k,)
+    op_call : int64, shape (k,)
+        Position of the launching call among the host's pieces.
+    op_kind : int8, shape (k,)
+        `KERNEL_OP`, `COPY_OP`, `COMMUNICATION_OP`, `PAGEABLE_OP` (a copy from pageable memory) or
+        `READ_OP` (a copy to the host that waits for it).
+    op_small : int64, shape (k,)
+        Number of the range whose small kernel it is, -1 if it is none.
+    """
+
+    host_start_ns: Int64
+    host_end_ns: Int64
+    host_kind: Int8
+    host_call: Bool
+    host_drains: Bool
+    op_start_ns: Int64
+    op_end_ns: Int64
+    op_stream: Int64
+    op_step: Int64
+    op_call: Int64
+    op_kind: Int8
+    op_small: Int64
+
+
+def step_graph(
+    trace: Trace,
+    steps: Steps,
+    found: Launched,
+    times: StepTimes,
+    line: HostTimeline,
+    lane: int,
+    communicates: Bool,
+    small: Int64,
+) -> StepGraph:
+    """Collect one lane's last steps; operations whose launch is not on the timeline are left out.
+
+    `small` is the range's number of every small kernel by `GpuOps` row, -1 for other operations.
+    """
+    ops = trace.ops
+    mine = np.flatnonzero(times.ops.lane == lane)
+    op, number = times.ops.op[mine], steps.number[times.ops.step[mine]].astype(np.int64)
+    call_of = np.full(len(ops), -1, np.int64)
+    call_of[found.op] = found.call
+    position = np.full(len(trace.api) + 1, -1, np.int64)
+    known = np.flatnonzero(line.row >= 0)
+    position[line.row[known]] = known
+    at = position[call_of[op]]
+    order = np.lexsort((ops.start_ns[op], at))
+    order = order[at[order] >= 0]
+    if len(order) > _MOST:
+        order = order[number[order] > number[order[-_MOST]]]
+    op, number, at = op[order], number[order], at[order]
+    first, last = (int(at[0]), int(at[-1]) + 1) if len(at) else (0, 0)
+    kind = np.full(len(op), KERNEL_OP, np.int8)
+    copies = (ops.kind[op] == MEMCPY) | (ops.kind[op] == MEMSET)
+    kind[copies] = COPY_OP
+    staged = (ops.copy_kind[op] == _FROM_HOST) & (ops.src_kind[op] == _PAGEABLE)
+    kind[copies & staged] = PAGEABLE_OP
+    kind[copies & (ops.copy_kind[op] == _TO_HOST) & (line.kind[at] == SYNC)] = READ_OP
+    kind[communicates[op]] = COMMUNICATION_OP
+    host = slice(first, last)
+    return StepGraph(
+        line.start_ns[host], line.end_ns[host], line.kind[host],
+        np.arange(first, last) % 2 == 0, line.drains[host],
+        ops.start_ns[op], ops.end_ns[op], ops.stream[op].astype(np.int64), number, at - first, kind,
+        small[op],
+    )  # fmt: skip
