@@ -24,7 +24,7 @@ def doctor(context: click.Context, /, purposes: tuple[str, ...], fmt: str) -> No
     ranks are started. Only what --for needs can fail, and then the exit code is 1: analyze reads
     reports, collect profiles, mpi starts ranks, gpu computes, count is Nsight Compute.
     """
-    from perfmodel.machines.doctor.diagnose import diagnose
+    from perfmodel.machines.doctor.checks import diagnose
     from perfmodel.render.doctor import broken, result
 
     with Progress(1) as advance:

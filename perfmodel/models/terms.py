@@ -1,6 +1,9 @@
 """What is predicted of a case: the parts of its batch, and their terms.
 
 A term is one part's coefficients from all runs that have it, by robust, non-negative regression.
+scipy.optimize.least_squares(loss="huber", bounds=(0, inf)), its scale set anew until it stays,
+finds the same minimum: on 118 terms of 16 reports predictions agree within 2e-5, where the rounds
+here stop. It is not used because a fit takes 23 ms instead of 1, and a bootstrap 100 fits a term.
 """
 
 from __future__ import annotations

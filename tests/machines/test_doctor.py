@@ -16,7 +16,7 @@ import click
 import pytest
 
 from perfmodel.commands.doctor import doctor
-from perfmodel.machines.doctor import gpu, host
+from perfmodel.machines.doctor import checks
 from perfmodel.machines.doctor.check import (
     PURPOSES,
     SHIPPED_WITH,
@@ -32,7 +32,7 @@ from perfmodel.machines.doctor.check import (
     nvtx_with_nsys,
     parse,
 )
-from perfmodel.machines.doctor.diagnose import QUESTIONS, diagnose
+from perfmodel.machines.doctor.checks import QUESTIONS, diagnose
 from perfmodel.render.doctor import document, result, sentences
 from support.cli import perfmodel
 from support.folders import ROOT
@@ -159,7 +159,7 @@ def test_what_hangs_is_ended_with_all_it_started(place: Fake, tmp_path: Path) ->
     here = place({"nsys": f"sleep 300 & echo $! > {tmp_path}/child; echo thinking; sleep 300"})
     here = Place(here.environment, here.root, patience=0.05)
     began = time.monotonic()
-    probe = make(Question("nsys", frozenset(), gpu.nsys), here)
+    probe = make(Question("nsys", frozenset(), checks.nsys), here)
     assert time.monotonic() - began < 20
     assert probe.state == "broken"
     assert "no answer within 0.5 s" in probe.found
@@ -174,29 +174,29 @@ def test_what_hangs_is_ended_with_all_it_started(place: Fake, tmp_path: Path) ->
 
 
 def test_nsight_systems_is_tried(place: Fake) -> None:
-    assert gpu.nsys(place()).state == "absent"
-    assert gpu.nsys_exports(place()).state == "absent"
+    assert checks.nsys(place()).state == "absent"
+    assert checks.nsys_exports(place()).state == "absent"
     good = place({"nsys": NSYS.format("2024.2.3.38") + RECORDS})
-    assert gpu.nsys(good).state == "good"
-    assert gpu.nsys_exports(good).state == "good"
+    assert checks.nsys(good).state == "good"
+    assert checks.nsys_exports(good).state == "good"
     old = place({"nsys": NSYS.format("2021.1.1")})
-    assert gpu.nsys(old).state == "doubtful"
+    assert checks.nsys(old).state == "doubtful"
     for script in ("exit 3", "echo Importation failed; exit 1", "kill -SEGV $$"):
         broken = place({"nsys": script})
-        assert gpu.nsys(broken).state == "broken"
-        assert gpu.nsys_exports(broken).state == "broken"
+        assert checks.nsys(broken).state == "broken"
+        assert checks.nsys_exports(broken).state == "broken"
     assert (
         "Importation failed"
-        in gpu.nsys_exports(place({"nsys": "echo Importation failed; exit 1"})).found
+        in checks.nsys_exports(place({"nsys": "echo Importation failed; exit 1"})).found
     )
 
 
 @pytest.mark.nsys
 def test_the_real_nsight_systems(nsys: str) -> None:
     here = Place({**os.environ, "PATH": f"{Path(nsys).parent}{os.pathsep}{os.environ['PATH']}"})
-    assert gpu.nsys(here).state == "good"
-    assert gpu.nsys_exports(here).state == "good"
-    assert gpu.driver_known(here).state in ("absent", "good", "doubtful")
+    assert checks.nsys(here).state == "good"
+    assert checks.nsys_exports(here).state == "good"
+    assert checks.driver_known(here).state in ("absent", "good", "doubtful")
 
 
 def test_ranges_of_nvtx(place: Fake, module: Callable[[str, str], None]) -> None:
@@ -206,11 +206,11 @@ def test_ranges_of_nvtx(place: Fake, module: Callable[[str, str], None]) -> None
     info = Path(fake) / "nvtx-0.2.13.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nvtx\nVersion: 0.2.13\n")
-    assert gpu.nvtx(place()).found == "nvtx 0.2.13; no nsys to go with it"
-    assert gpu.nvtx(place({"nsys": NSYS.format("2024.2.3.38")})).state == "broken"
-    assert gpu.nvtx(place({"nsys": NSYS.format("2025.3.2.1")})).state == "good"
+    assert checks.nvtx(place()).found == "nvtx 0.2.13; no nsys to go with it"
+    assert checks.nvtx(place({"nsys": NSYS.format("2024.2.3.38")})).state == "broken"
+    assert checks.nvtx(place({"nsys": NSYS.format("2025.3.2.1")})).state == "good"
     module("nvtx", "raise ImportError('libnvtx.so: wrong ELF class')")
-    assert "wrong ELF class" in gpu.nvtx(place()).found
+    assert "wrong ELF class" in checks.nvtx(place()).found
 
 
 SMI = """
@@ -221,39 +221,39 @@ esac"""
 
 
 def test_the_driver(place: Fake) -> None:
-    assert gpu.driver(place()).state == "absent"
+    assert checks.driver(place()).state == "absent"
     here = place({"nvidia-smi": SMI, "nsys": NSYS.format("2024.2.3.38")})
-    assert gpu.driver(here).found == "2 x NVIDIA H200, driver 580.65.06 (CUDA 13.0)"
-    assert gpu.driver_known(here).state == "doubtful"
+    assert checks.driver(here).found == "2 x NVIDIA H200, driver 580.65.06 (CUDA 13.0)"
+    assert checks.driver_known(here).state == "doubtful"
     failing = place({"nvidia-smi": "echo NVIDIA-SMI has failed; exit 9"})
-    assert gpu.driver(failing).found == "nvidia-smi: NVIDIA-SMI has failed"
-    assert gpu.driver(place({"nvidia-smi": "exit 0"})).found == "nvidia-smi lists no GPU"
+    assert checks.driver(failing).found == "nvidia-smi: NVIDIA-SMI has failed"
+    assert checks.driver(place({"nvidia-smi": "exit 0"})).found == "nvidia-smi lists no GPU"
 
 
 def test_permission_to_count(place: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     key = "proc__driver__nvidia__params"
-    assert gpu.counters(place()).state == "absent"
+    assert checks.counters(place()).state == "absent"
     free = place(None, **{key: "ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 0\n"})
-    assert gpu.counters(free).state == "good"
+    assert checks.counters(free).state == "good"
     admin = place(None, **{key: "RmProfilingAdminOnly: 1\n"})
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    probe = gpu.counters(admin)
+    probe = checks.counters(admin)
     assert probe.state == "broken"
     assert "ERR_NVGPUCTRPERM" in probe.found
     assert "NVreg_RestrictProfilingToAdminUsers=0" in probe.advice
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert gpu.counters(admin).state == "good"
-    assert gpu.counters(place(None, **{key: "Other: 1\n"})).state == "doubtful"
+    assert checks.counters(admin).state == "good"
+    assert checks.counters(place(None, **{key: "Other: 1\n"})).state == "doubtful"
 
 
 def test_nsight_compute_and_cpu_sampling(place: Fake) -> None:
-    assert gpu.ncu(place()).state == "absent"
+    assert checks.ncu(place()).state == "absent"
     here = place({"ncu": "echo 'NVIDIA (R) Nsight Compute'; echo 'Version 2025.3.1.0 (build 3)'"})
-    assert gpu.ncu(here).found.startswith("2025.3.1.0, ")
-    assert gpu.ncu(place({"ncu": "exit 1"})).state == "broken"
+    assert checks.ncu(here).found.startswith("2025.3.1.0, ")
+    assert checks.ncu(place({"ncu": "exit 1"})).state == "broken"
     for value, state in (("2", "good"), ("-1", "good"), ("4", "doubtful"), ("what", "absent")):
         key = {"proc__sys__kernel__perf_event_paranoid": f"{value}\n"}
-        assert gpu.cpu_sampling(place(None, **key)).state == state
+        assert checks.cpu_sampling(place(None, **key)).state == state
 
 
 # --- ranks
@@ -267,22 +267,22 @@ def test_mpirun_of_another_mpi_than_mpi4py(place: Fake) -> None:
     fake = place({"mpirun": ALONE})
     path = f"{fake.environment['PATH']}{os.pathsep}{os.environ['PATH']}"
     here = Place({**os.environ, "PATH": path})
-    assert host.mpirun(here).found.startswith("mpirun (Fake MPI) 1, ")
-    probe = host.two_ranks(here)
+    assert checks.mpirun(here).found.startswith("mpirun (Fake MPI) 1, ")
+    probe = checks.two_ranks(here)
     assert probe.state == "broken"
     assert "each believes that it is alone" in probe.found
 
 
 def test_ranks_that_do_not_start(place: Fake, module: Callable[[str, str], None]) -> None:
-    assert host.mpirun(place()).state == "absent"
-    assert host.two_ranks(place()).state == "absent"
-    assert host.cuda_aware(place()).state == "absent"
+    assert checks.mpirun(place()).state == "absent"
+    assert checks.two_ranks(place()).state == "absent"
+    assert checks.cuda_aware(place()).state == "absent"
     root = "echo 'mpirun has detected an attempt to run as root.'; exit 1"
-    assert "OMPI_ALLOW_RUN_AS_ROOT=1" in host.two_ranks(place({"mpirun": root})).advice
+    assert "OMPI_ALLOW_RUN_AS_ROOT=1" in checks.two_ranks(place({"mpirun": root})).advice
     orted = "echo 'ORTE was unable to start'; exit 213"
-    assert "ORTE was unable to start" in host.two_ranks(place({"mpirun": orted})).found
+    assert "ORTE was unable to start" in checks.two_ranks(place({"mpirun": orted})).found
     module("mpi4py", "raise ImportError('libmpi.so.40: cannot open shared object file')")
-    probe = host.mpi4py(place())
+    probe = checks.mpi4py(place())
     assert probe.state == "broken"
     assert "libmpi.so.40: cannot open" in probe.found
 
@@ -292,7 +292,7 @@ def test_ranks_that_do_not_start(place: Fake, module: Callable[[str, str], None]
 )
 def test_gpu_pointers(place: Fake, said: str, state: str) -> None:
     answer = f'echo \'{{"size": 2, "sum": 3, "cuda_aware": {said}}}\''
-    assert host.cuda_aware(place({"mpirun": answer})).state == state
+    assert checks.cuda_aware(place({"mpirun": answer})).state == state
 
 
 @pytest.mark.mpi
@@ -300,17 +300,17 @@ def test_real_ranks() -> None:
     need_mpi()
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     here = Place({**os.environ, **root})
-    assert host.mpi4py(here).state == "good"
-    assert host.two_ranks(here).state == "good"
+    assert checks.mpi4py(here).state == "good"
+    assert checks.two_ranks(here).state == "good"
 
 
 def test_slurm(place: Fake) -> None:
-    assert host.slurm(place()).state == "absent"
-    assert host.slurm(place({"srun": "echo MPI plugin types are...; echo pmix"})).state == "good"
-    none = host.slurm(place({"srun": "echo MPI plugin types are...; echo none; echo pmi2"}))
+    assert checks.slurm(place()).state == "absent"
+    assert checks.slurm(place({"srun": "echo MPI plugin types are...; echo pmix"})).state == "good"
+    none = checks.slurm(place({"srun": "echo MPI plugin types are...; echo none; echo pmi2"}))
     assert none.state == "doubtful"
     assert "libpmix" in none.advice
-    lost = host.slurm(place({"srun": "echo 'srun: fatal: no configuration' >&2; exit 1"}))
+    lost = checks.slurm(place({"srun": "echo 'srun: fatal: no configuration' >&2; exit 1"}))
     assert lost.found == "srun: fatal: no configuration"
 
 
@@ -318,9 +318,9 @@ def test_slurm(place: Fake) -> None:
 
 
 def test_packages_that_are_broken(place: Fake, module: Callable[[str, str], None]) -> None:
-    assert host.python(place()).state == "good"
+    assert checks.python(place()).state == "good"
     module("sympy", "raise ImportError('half an installation')")
-    probe = host.packages(place())
+    probe = checks.packages(place())
     assert probe.state == "broken"
     assert probe.found == "sympy: ImportError: half an installation"
     assert probe.advice == "run: pip install --upgrade sympy"
@@ -328,13 +328,13 @@ def test_packages_that_are_broken(place: Fake, module: Callable[[str, str], None
 
 def test_what_is_needed_is_what_the_package_says() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert tuple(project["dependencies"]) == host._WITHOUT_METADATA
-    assert set(host.required()) == {re.split("[>=]", d)[0] for d in project["dependencies"]}
+    assert tuple(project["dependencies"]) == checks._WITHOUT_METADATA
+    assert set(checks.required()) == {re.split("[>=]", d)[0] for d in project["dependencies"]}
 
 
 def test_pictures_that_cannot_be_drawn(place: Fake, module: Callable[[str, str], None]) -> None:
     module("matplotlib", "raise ImportError('no freetype')")
-    assert host.pictures(place()).found == "matplotlib: ImportError: no freetype"
+    assert checks.pictures(place()).found == "matplotlib: ImportError: no freetype"
 
 
 CUPY = """
@@ -352,14 +352,14 @@ def arange(*_, **__):
 
 def test_cupy_computes(place: Fake, module: Callable[[str, str], None]) -> None:
     module("cupy", CUPY.format("pass"))
-    assert gpu.cupy(place()).found == "CuPy 14.2.0, CUDA 13.2, computes on 2 GPU(s)"
+    assert checks.cupy(place()).found == "CuPy 14.2.0, CUDA 13.2, computes on 2 GPU(s)"
     module("cupy", CUPY.format("raise RuntimeError('cudaErrorInsufficientDriver')"))
-    probe = gpu.cupy(place())
+    probe = checks.cupy(place())
     assert (probe.state, probe.found) == (
         "broken", "CuPy: RuntimeError: cudaErrorInsufficientDriver"
     )  # fmt: skip
     module("cupy", "import os; os.abort()")
-    assert gpu.cupy(place()).state == "broken"
+    assert checks.cupy(place()).state == "broken"
 
 
 # --- the command
@@ -415,4 +415,4 @@ def test_purposes_are_those_of_the_command() -> None:
     assert isinstance(option.type, click.Choice)
     assert list(option.type.choices) == list(PURPOSES)
     assert set().union(*(q.needed_for for q in QUESTIONS)) == set(PURPOSES)
-    assert sys.version_info[:2] >= host._LEAST_PYTHON
+    assert sys.version_info[:2] >= checks._LEAST_PYTHON
