@@ -38,6 +38,59 @@ from perfmodel.timing.run import Run
 
 
 @dataclass(frozen=True, slots=True)
+class StepBound:
+    """What a step of the slowest rank would take at least, were one part of it free.
+
+    Attributes
+    ----------
+    part : str
+        Such as 'GPU idle time', or what some kernels do.
+    saving_s, step_s : float
+        Of a step at most, and what is left of it at least.
+    share : float
+        `saving_s` of the step.
+    """
+
+    part: str
+    saving_s: float
+    step_s: float
+    share: float
+
+
+def step_bounds(run: RunAnalysis) -> tuple[StepBound, ...]:
+    """Bound what each part of a step could save, by the report alone, largest first.
+
+    The parts are those of the slowest rank. A part that is free saves at most the time in which
+    nothing else runs: idle time, communication that no computing hides, the waiting in it, and
+    what a category of kernels has of the busy time. Savings overlap.
+
+    Raises
+    ------
+    ModelError
+        If the report has no steps.
+    """
+    if run.steps is None or not run.ranks:
+        raise ModelError(f"{run.label}: expected steps to bound; got none; see perfmodel analyze")
+    slowest = max(run.ranks, key=lambda rank: rank.batch_s or 0.0)
+    batch_s = slowest.batch_s or 0.0
+    parts = {
+        "GPU idle time": slowest.idle_s,
+        "communication that computing does not hide": slowest.exposed_communication_s,
+        "waiting for other ranks": slowest.waiting_s,
+        "copies and memsets": slowest.copy_s,
+    } | {
+        f"kernels: {c.category}": c.seconds
+        for c in run.steps.categories
+        if c.category not in ("communication", "copy", "memset")
+    }
+    known = {part: min(s, batch_s) for part, s in parts.items() if s and batch_s}
+    return tuple(
+        StepBound(part, seconds, batch_s - seconds, seconds / batch_s)
+        for part, seconds in sorted(known.items(), key=lambda item: -item[1])
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Saving:
     """One change and what it would save of this report's batch.
 

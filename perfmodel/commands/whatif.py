@@ -22,18 +22,28 @@ from perfmodel.commands._output import Progress, emit, read_reports, report_writ
 def whatif(reports: tuple[Path, ...], path: Path | None, out: Path | None, fmt: str) -> None:
     """Rank the changes that would make this run faster, with what each removes and how sure it is.
 
-    REPORTS are one run of the trainer's: one report, or one per rank. Without --model every saving
-    is an upper bound; with it, the model's relative change applied to the report's own batch, and
-    bounds for what the model cannot predict. Also says what would raise arithmetic intensity and
-    FLOP/s, and whether model parallelism would pay.
+    REPORTS are one run: one report, or one per rank. Of the trainer's runs, every saving is an
+    upper bound without --model; with it, the model's relative change applied to the report's own
+    batch, and bounds for what the model cannot predict. Also says what would raise arithmetic
+    intensity and FLOP/s, and whether model parallelism would pay. Of any other program, and
+    without the trainer's mark, says what a step could save at most were one part of it free.
     """
     from perfmodel.analysis.whatif import ask
     from perfmodel.models.model import load
-    from perfmodel.render.whatif import result
+    from perfmodel.programs import program_of
+    from perfmodel.programs.identify import read_mark
+    from perfmodel.programs.program import Options
+    from perfmodel.render.whatif import bounds_result, result
 
     model = None if path is None else load(path)
     with Progress(len(reports)) as advance:
         traces = read_reports(reports, advance)
+    of_trainer = program_of(traces, Options()).step_clock == "host"
+    if model is None and not (of_trainer and any(map(read_mark, traces))):
+        from perfmodel.analysis.analyze import analyze
+
+        emit(bounds_result(analyze(traces, Options()).fitted), fmt)
+        return
     said = ask(traces, model)
     if out is not None:
         _draw(said, out)

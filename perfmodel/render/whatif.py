@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from perfmodel.analysis.question import Answer
-from perfmodel.analysis.whatif import Saving, Step, WhatIf, words
+from perfmodel.analysis.result import RunAnalysis
+from perfmodel.analysis.whatif import Saving, Step, WhatIf, step_bounds, words
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
@@ -31,6 +32,26 @@ _NEXT: Final = (
 def result(said: WhatIf) -> Result:
     """Return the changes of one run in every format."""
     return Result(_blocks(said), lambda: document(said), warnings=said.warnings)
+
+
+BOUNDS: Final = (
+    Column("part", "Were this free", wrap=False),
+    Column("saving_s", "a step saves at most", "si", "s"),
+    Column("share", "Share", "percent", digits=0),
+    Column("step_s", "and takes at least", "si", "s", digits=4),
+)
+
+
+def bounds_result(run: RunAnalysis) -> Result:
+    """Return what the parts of any program's step could save, in every format."""
+    slowest = max(rank.batch_s or 0.0 for rank in run.ranks)
+    notes = [
+        "upper bounds by the report alone, of the slowest rank; they overlap and do not add up",
+        "what to change, and the evidence: perfmodel analyze",
+    ]
+    title = f"What a step of {si(slowest, 's', 4)} could save ({run.label})"
+    table = Table.of(title, step_bounds(run), BOUNDS, notes)
+    return Result([table], warnings=run.warnings)
 
 
 def _blocks(said: WhatIf) -> Iterator[Block]:

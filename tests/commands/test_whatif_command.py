@@ -119,13 +119,13 @@ def test_two_runs_are_refused() -> None:
     assert "got 2 runs" in said
 
 
-def test_a_report_without_a_mark_is_refused(tmp_path: Path) -> None:
+def test_a_model_needs_a_report_with_a_mark(tmp_path: Path) -> None:
     report = ReportBuilder()
     report.gpu(0)
     thread = report.thread(rank=0)
     for i in range(4):
         thread.range("batch iteration", 1_000_000 * i, 1_000_000 * i + 900_000)
-    said = fails(6, "whatif", report.write(tmp_path / "bare.sqlite"))
+    said = fails(6, "whatif", report.write(tmp_path / "bare.sqlite"), "--model", FROZEN)
     assert "configuration mark" in said
 
 
@@ -144,3 +144,20 @@ def test_the_page_shows_the_benchmark_s_results() -> None:
     shown = made.section(whatif_report.PAGE, whatif_report.SCRIPT)
     assert shown == whatif_report.made(result).strip()
     assert result["summary"]["bounds"]["hold"] == result["summary"]["bounds"]["pairs"]
+
+
+@pytest.mark.parametrize(
+    ("report", "part"),
+    [
+        ("programs/gpt_ddp.sqlite.xz", "waiting for other ranks"),
+        ("h200x2_2ranks_base_nsys2025.3.1.sqlite", "GPU idle time"),
+    ],
+)
+def test_bounds_of_any_program_need_no_model(report: str, part: str) -> None:
+    table = json.loads(succeeds("whatif", ROOT / "profiles" / report, "--format", "json"))
+    rows = {row["part"]: row for row in table["rows"]}
+    assert rows[part]["saving_s"] > 0
+    for row in rows.values():
+        assert row["step_s"] >= 0
+        assert row["saving_s"] / (row["saving_s"] + row["step_s"]) == pytest.approx(row["share"])
+    assert rows["kernels: GEMM"]["share"] > 0.02
