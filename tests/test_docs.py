@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir
 from functools import cache
 from pathlib import Path
@@ -112,12 +112,21 @@ def run(workplace: Path) -> Run:
     return run
 
 
-@pytest.mark.parametrize(("page", "command"), _commands())
+def _of_pages(rows: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Mark what is not on the README as slow, and training."""
+
+    def quick(row: tuple[Any, ...]) -> bool:
+        return row[0] == "README.md" and "-m trainer" not in str(row[1])
+
+    return [pytest.param(*row, marks=() if quick(row) else pytest.mark.slow) for row in rows]
+
+
+@pytest.mark.parametrize(("page", "command"), _of_pages(_commands()))
 def test_documented_command_runs(page: str, command: str, run: Run) -> None:
     assert run(page, command) or "-q" in shlex.split(command)
 
 
-@pytest.mark.parametrize(("page", "commands", "shown"), _samples())
+@pytest.mark.parametrize(("page", "commands", "shown"), _of_pages(_samples()))
 def test_output_that_is_shown_is_printed(
     page: str, commands: list[str], shown: str, run: Run
 ) -> None:
@@ -133,6 +142,7 @@ def test_pages_with_samples_are_found() -> None:
     assert {"compare.md", "splits.md"} <= {page for page, *_ in _samples()}
 
 
+@pytest.mark.slow
 def test_a_page_shows_what_the_demonstration_prints(tmp_path: Path) -> None:
     import refresh
 
@@ -283,6 +293,7 @@ def _python(page: Path) -> list[tuple[str, str]]:
     return block.findall(page.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in PAGES if _python(p)], ids=lambda page: page.name)
 def test_python_of_a_page_runs(page: Path, workplace: Path, run: Run) -> None:
     """All blocks of a page as one program, behind its commands, whose files they may read."""

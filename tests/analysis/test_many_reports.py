@@ -161,11 +161,13 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             process.wait(30)
 
 
+@pytest.mark.slow
 def test_dask_gives_the_same_numbers(job: list[Path], scheduler: str) -> None:
     assert document(job, Engine(scheduler=scheduler)) == document(job)
     assert csvs(job, Engine(scheduler=scheduler)) == csvs(job)
 
 
+@pytest.mark.slow
 def test_the_command_line_reads_on_dask(
     job: list[Path], scheduler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +192,7 @@ def test_no_scheduler_there(monkeypatch: pytest.MonkeyPatch) -> None:
         analyze_reports([SOURCE], Options({}), Engine(scheduler="tcp://127.0.0.1:9"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", ["nonsense", "http://127.0.0.1:8787/status", "tcp://h:port"])
 def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
     """By a process, as what Dask says at its end is nobody's exception."""
@@ -302,6 +305,7 @@ def test_ctrl_c_ends_the_command_and_its_workers(slow: subprocess.Popen[str]) ->
     assert all_end(workers)
 
 
+@pytest.mark.slow
 def test_a_killed_command_leaves_no_worker_behind(slow: subprocess.Popen[str]) -> None:
     workers = children(slow.pid)
     assert len(workers) >= 2

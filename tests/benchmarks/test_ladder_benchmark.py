@@ -322,6 +322,7 @@ def test_peers_compute_what_the_trainer_does(name: str) -> None:
     peer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_two_ranks_time_what_they_can_and_say_why_not_the_rest(tmp_path: Path) -> None:
     out = tmp_path / "ladder.json"
@@ -456,6 +457,7 @@ def test_text_and_picture_are_about_two_ranks_if_they_can(tmp_path: Path) -> Non
     assert (tmp_path / "ladder.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.slow
 def test_docs_show_the_committed_results() -> None:
     results = ROOT / "benchmarks" / "results" / "ladder.json"
     if not results.exists():

@@ -365,6 +365,7 @@ def test_cupy_computes(place: Fake, module: Callable[[str, str], None]) -> None:
 # --- the command
 
 
+@pytest.mark.slow
 def test_the_command_here() -> None:
     done = perfmodel("doctor", "--json")
     assert done.exit_code == 0, done.output
@@ -378,6 +379,7 @@ def test_the_command_here() -> None:
     assert all(c["advice"] for c in said["checks"] if c["status"] != "ok")
 
 
+@pytest.mark.slow
 def test_what_is_broken_and_needed_is_an_exit_code(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

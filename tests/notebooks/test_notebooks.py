@@ -140,6 +140,7 @@ def test_a_notebook_asks_first_and_answers_last(path: Path) -> None:
     assert any(c.cell_type == "markdown" and c.source.startswith("## Found") for c in cells[-3:])
 
 
+@pytest.mark.slow
 @notebooks
 def test_numbers_are_the_golden_ones(path: Path) -> None:
     wanted = golden(path)["values"]
@@ -149,6 +150,7 @@ def test_numbers_are_the_golden_ones(path: Path) -> None:
         assert found[expression] == pytest.approx(value, rel=tolerance), expression
 
 
+@pytest.mark.slow
 @notebooks
 def test_figures_are_written_with_captions(path: Path) -> None:
     run, names = executed(path), golden(path)["figures"]
@@ -166,12 +168,14 @@ def test_figures_are_written_with_captions(path: Path) -> None:
         assert f'"{name}"' in "\n".join(code(path)), f"{name} is in no cell"
 
 
+@pytest.mark.slow
 @notebooks
 def test_a_notebook_runs_quickly_and_without_a_warning(path: Path) -> None:
     assert executed(path).text == ""
     assert executed(path).seconds < LONGEST_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "report",
     [

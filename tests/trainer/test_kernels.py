@@ -47,6 +47,7 @@ def test_products_of_any_shape_and_layout(plain: PlannedGemm, dtype: str) -> Non
 sizes = st.integers(1, 70)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     st.sampled_from(PLAIN), st.sampled_from(DTYPES),
@@ -94,6 +95,7 @@ def test_results_do_not_depend_on_the_order_of_threads(plain: PlannedGemm, emula
     assert all(np.array_equal(results[0], other) for other in results[1:])
 
 
+@pytest.mark.slow
 def test_outputs_of_more_rows_than_a_grid_has(emulator: Emulator) -> None:
     """CUDA takes 65535 blocks in y; the kernels walk on from there."""
     rows = 8 * 65535 + 5

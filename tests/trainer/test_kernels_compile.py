@@ -18,6 +18,8 @@ from trainer.kernels.peer import THREADS
 from trainer.kernels.source import FOLDER
 from trainer.kernels.thin import ThinGemm
 
+pytestmark = pytest.mark.slow
+
 Variant = tuple[str, dict[str, str | int], int]
 """A file, its macros, and the registers a thread may take."""
 

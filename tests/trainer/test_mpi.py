@@ -19,8 +19,12 @@ from trainer.mpi import Communicator, connect
 pytestmark = pytest.mark.mpi
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-@pytest.mark.parametrize(("dtype", "bound"), [("float32", 3e-6), ("float64", 1e-14)])
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("ranks", [slow(1), 2, slow(4)])
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 3e-6), slow("float64", 1e-14)])
 @pytest.mark.parametrize("batch", [30, 31, 5])  # 100 images: even, uneven, a short last batch
 def test_ranks_compute_what_one_computes(ranks, dtype, bound, batch, tmp_path):
     config = small(dtype=dtype, batch_size=batch, verify=bound, learning_rate=0.1)
@@ -51,6 +55,7 @@ def test_verify_beyond_its_bound_explains_itself_and_fails():
     assert done.stderr.count("trainer:") == 1
 
 
+@pytest.mark.slow
 def test_resume_is_bit_identical_on_two_ranks(tmp_path):
     config = small(epochs=4)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -73,6 +78,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for found in lists for child in found.read_text().split()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_saves_and_ends_all_ranks(number, tmp_path):
     directory = tmp_path / "checkpoint"
@@ -107,6 +113,7 @@ def test_a_signal_saves_and_ends_all_ranks(number, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_one_failing_rank_ends_all_with_one_message():
     started = time.monotonic()
     done = subprocess.run(
