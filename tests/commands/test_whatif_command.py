@@ -149,7 +149,7 @@ def test_the_page_shows_the_benchmark_s_results() -> None:
 @pytest.mark.parametrize(
     ("report", "part"),
     [
-        ("programs/gpt_ddp.sqlite.xz", "waiting for other ranks"),
+        ("programs/gpt_ddp.sqlite.xz", "GPU idle time"),
         ("h200x2_2ranks_base_nsys2025.3.1.sqlite", "GPU idle time"),
     ],
 )
