@@ -1,15 +1,23 @@
-"""Results as plain data that JSON holds: base units, missing as null, never NaN."""
+"""Results as plain data that JSON holds (missing is null, never NaN); tables of files, checked."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from operator import attrgetter
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from perfmodel.base.escape import escape_json
+from perfmodel.base.errors import ModelError
+from perfmodel.base.escape import escape_json, printable
+
+if TYPE_CHECKING:
+    from perfmodel.base.arrays import Floats
+
+_MOST_BYTES: Final = 20_000_000
 
 
 def to_json(value: Any, indent: int | None = 1) -> str:
@@ -42,3 +50,168 @@ def pick(item: object, names: str, **renamed: str) -> dict[str, Any]:
     """
     wanted = {name: name for name in names.split()} | renamed
     return {key: attrgetter(name)(item) for key, name in wanted.items()}
+
+
+def read_table(path: Path, parse: Callable[[str], Any], what: str, again: str) -> Any:
+    """Read a file of at most 20 MB; `parse` is of its format, `what` it should be for errors.
+
+    Raises
+    ------
+    ModelError
+        If the file cannot be read or parsed.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise ValueError(f"more than {_MOST_BYTES} bytes")
+        return parse(content.decode())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(
+            f"{printable(str(path))}: expected {what}; got none that can be read "
+            f"({printable(str(error))[:100]}); {again}"
+        ) from None
+
+
+class Entries:
+    """Takes keys of a table of a file, TOML or JSON, refusing what is not as expected.
+
+    Parameters
+    ----------
+    data : mapping
+    where : str
+        The file, and the table in it, for errors.
+    again : str
+        What to do with a file that was damaged.
+
+    Raises
+    ------
+    ModelError
+        By every method: names the file, the key, what was expected and what was got.
+    """
+
+    def __init__(self, data: Any, where: str, again: str) -> None:
+        self._where, self._again = where, again
+        if not isinstance(data, Mapping):
+            raise ModelError(f"{where}: expected a table; got {_shown(data)}; {again}")
+        self._data = data
+
+    def get(self, key: str) -> Any:
+        """Return the value as it is; None if there is none."""
+        return self._data.get(key)
+
+    def __iter__(self) -> Iterator[str]:
+        """Give the keys there are."""
+        return iter(self._data)
+
+    def wrong(self, key: str, expected: object) -> ModelError:
+        """Return the error that says what was expected of a key."""
+        found = _shown(self.get(key)) if key in self._data else "no such key"
+        return ModelError(
+            f"{self._where}: key {printable(key)!r}: expected {expected}; got {found}; "
+            f"{self._again}: the file was changed or damaged, or another version of perfmodel "
+            "wrote it"
+        )
+
+    def only(self, keys: Iterable[str]) -> None:
+        """Refuse a key that is not among these."""
+        known = list(keys)
+        for key in self._data:
+            if key not in known:
+                raise self.wrong(key, f"only the keys {', '.join(known)}")
+
+    def table(self, key: str) -> Entries:
+        """Return a table within."""
+        return Entries(self.get(key), f"{self._where}: {printable(key)}", self._again)
+
+    def tables(self, key: str) -> list[Entries]:
+        """Return the tables of an array; none if the key is absent."""
+        found = self.get(key)
+        if found is None:
+            return []
+        if not isinstance(found, list):
+            raise self.wrong(key, "an array of tables")
+        return [
+            Entries(e, f"{self._where}: {key} {i + 1}", self._again) for i, e in enumerate(found)
+        ]
+
+    def text(self, key: str) -> str:
+        """Return a text."""
+        value = self.get(key)
+        if not isinstance(value, str):
+            raise self.wrong(key, "a text")
+        return value
+
+    def choice(self, key: str, allowed: Sequence[str]) -> str:
+        """Return one of some texts."""
+        value = self.get(key)
+        if not isinstance(value, str) or value not in allowed:
+            raise self.wrong(key, f"one of {', '.join(allowed)}")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """Return a list of texts."""
+        value = self.get(key)
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            raise self.wrong(key, "a list of texts")
+        return tuple(value)
+
+    def number(self, key: str, *, least: float | None = None) -> float:
+        """Return a finite number above 0, or of at least `least`."""
+        value = self.get(key)
+        if not _is_number(value) or (value <= 0 if least is None else value < least):
+            above = "above 0" if least is None else f"of at least {least:g}"
+            raise self.wrong(key, f"a finite number {above}")
+        return float(value)
+
+    def whole(self, key: str) -> int:
+        """Return a whole number above 0."""
+        value = self.get(key)
+        if type(value) is not int or value <= 0:
+            raise self.wrong(key, "a whole number above 0")
+        return value
+
+    def numbers(self, key: str, count: int) -> tuple[float, ...]:
+        """Return so many finite numbers above 0."""
+        return tuple(float(v) for v in self._several(key, count, lambda v: _is_number(v) and v > 0))
+
+    def wholes(self, key: str, count: int | None = None) -> tuple[int, ...]:
+        """Return whole numbers above 0, so many or any number of them."""
+        return tuple(self._several(key, count, lambda v: type(v) is int and v > 0))
+
+    def _several(self, key: str, count: int | None, fits: Callable[[Any], bool]) -> list[Any]:
+        value = self.get(key)
+        right = isinstance(value, list) and value and len(value) == (count or len(value))
+        if not right or not all(map(fits, value)):
+            raise self.wrong(key, f"{count or 'some'} numbers above 0")
+        return list(value)
+
+    def array(self, key: str, shape: tuple[int | None, ...], *, signed: bool = False) -> Floats:
+        """Return finite numbers as an array of a shape, None of any length; not below 0."""
+        import numpy as np
+
+        value = self.get(key)
+        rows: list[Any] = value if isinstance(value, list) else [None]
+        if len(shape) > 1 and all(isinstance(row, list) for row in rows):
+            rows = [number for row in rows for number in row]
+        if not all(map(_is_number, rows)):
+            raise self.wrong(key, f"finite numbers of shape {shape}")
+        try:
+            array = np.array(value, float)
+        except ValueError:
+            raise self.wrong(key, f"numbers of shape {shape}") from None
+        fits = array.ndim == len(shape) and all(
+            length in (None, found) for length, found in zip(shape, array.shape, strict=True)
+        )
+        if not fits or (not signed and (array < 0).any()):
+            raise self.wrong(key, f"numbers of shape {shape}, at least 0")
+        return array
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
+def _shown(value: Any) -> str:
+    shown = printable(repr(value))
+    return shown if len(shown) <= 80 else shown[:79] + "…"

@@ -248,9 +248,9 @@ BAD: tuple[tuple[tuple[Any, ...], Any, str], ...] = (
     (("terms", TERM, "amounts", 1), "wishes", "amounts among"),
     (("terms", TERM, "covariance", 0, 0), -1.0, "variances"),
     (("terms", TERM, "space"), 3, "shape"),
-    (("seen", "H"), [0], "positive whole numbers"),
+    (("seen", "H"), [0], "some numbers above 0"),
     (("runs",), "many", "a list of runs"),
-    (("runs", 0, "batch_s"), 0, "seconds above 0"),
+    (("runs", 0, "batch_s"), 0, "a finite number above 0"),
     (("runs", 0, "fitted_s"), None, "finite number"),
     (("runs", 0, "source"), 7, "a text"),
 )

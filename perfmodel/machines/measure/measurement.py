@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from perfmodel.base.document import Entries, read_table
 from perfmodel.base.errors import ModelError
 from perfmodel.base.escape import printable
 from perfmodel.base.files import write_text
@@ -322,121 +322,9 @@ def best_product(found: Products, library: str, *, tensor: bool = True) -> Found
     return Found(figures, products=(found,))
 
 
-class Entries:
-    """Takes keys of a table; a value that is not as wanted is refused by name.
-
-    Raises
-    ------
-    ModelError
-        By every method: names the file, the key, what was wanted and what was found.
-    """
-
-    def __init__(self, data: Any, where: str) -> None:
-        self._where = where
-        if not isinstance(data, Mapping):
-            raise ModelError(f"{where}: expected a table; got {_shown(data)}; measure again")
-        self._data = data
-
-    def get(self, key: str) -> Any:
-        """Return the value as it is; None if there is none."""
-        return self._data.get(key)
-
-    def __iter__(self) -> Iterator[str]:
-        """Give the keys there are."""
-        return iter(self._data)
-
-    def wrong(self, key: str, wanted: object) -> ModelError:
-        """Return the error that says what was wanted of a key."""
-        found = _shown(self.get(key)) if key in self._data else "no such key"
-        return ModelError(
-            f"{self._where}: key {printable(key)!r}: expected {wanted}; got {found}; measure "
-            "again: the file was changed or damaged, or another version of perfmodel wrote it"
-        )
-
-    def only(self, keys: Iterable[str]) -> None:
-        """Refuse a key that is not among these."""
-        known = list(keys)
-        for key in self._data:
-            if key not in known:
-                raise self.wrong(key, f"only the keys {', '.join(known)}")
-
-    def table(self, key: str) -> Entries:
-        """Return a table within."""
-        return Entries(self.get(key), f"{self._where}: {printable(key)}")
-
-    def tables(self, key: str) -> list[Entries]:
-        """Return the tables of an array; none if the key is absent."""
-        found = self.get(key)
-        if found is None:
-            return []
-        if not isinstance(found, list):
-            raise self.wrong(key, "an array of tables")
-        return [Entries(e, f"{self._where}: {key} {i + 1}") for i, e in enumerate(found)]
-
-    def text(self, key: str) -> str:
-        """Return a text."""
-        value = self.get(key)
-        if not isinstance(value, str):
-            raise self.wrong(key, "a text")
-        return value
-
-    def choice(self, key: str, allowed: Sequence[str]) -> str:
-        """Return one of some texts."""
-        value = self.get(key)
-        if not isinstance(value, str) or value not in allowed:
-            raise self.wrong(key, f"one of {', '.join(allowed)}")
-        return value
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        """Return a list of texts."""
-        value = self.get(key)
-        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-            raise self.wrong(key, "a list of texts")
-        return tuple(value)
-
-    def number(self, key: str, *, least: float | None = None) -> float:
-        """Return a finite number above 0, or of at least `least`."""
-        value = self.get(key)
-        if not _is_number(value) or (value <= 0 if least is None else value < least):
-            wanted = "above 0" if least is None else f"of at least {least:g}"
-            raise self.wrong(key, f"a finite number {wanted}")
-        return float(value)
-
-    def whole(self, key: str) -> int:
-        """Return a whole number above 0."""
-        value = self.get(key)
-        if type(value) is not int or value <= 0:
-            raise self.wrong(key, "a whole number above 0")
-        return value
-
-    def numbers(self, key: str, count: int) -> tuple[float, ...]:
-        """Return so many finite numbers above 0."""
-        return tuple(float(v) for v in self._several(key, count, lambda v: _is_number(v) and v > 0))
-
-    def wholes(self, key: str, count: int | None = None) -> tuple[int, ...]:
-        """Return whole numbers above 0, so many or any number of them."""
-        return tuple(self._several(key, count, lambda v: type(v) is int and v > 0))
-
-    def _several(self, key: str, count: int | None, fits: Callable[[Any], bool]) -> list[Any]:
-        value = self.get(key)
-        right = isinstance(value, list) and value and len(value) == (count or len(value))
-        if not right or not all(fits(v) for v in value):
-            raise self.wrong(key, f"{count or 'some'} numbers above 0")
-        return list(value)
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max
-
-
-def _shown(value: Any) -> str:
-    shown = printable(repr(value))
-    return shown if len(shown) <= 80 else shown[:79] + "…"
-
-
 FORMAT: Final = "perfmodel machine"
 VERSION: Final = 1
-_MOST_BYTES: Final = 20_000_000
+_AGAIN: Final = "measure again"
 _KEYS: Final = ("name", "gpus", "cpus", "source", *SECTIONS)
 _MEASURED_KEYS: Final = ("format", "version", *_KEYS, "measured", "series", "products")
 
@@ -482,23 +370,13 @@ def load(path: Path | str) -> MachineMeasurement:
 
 def _content(path: Path | str) -> tuple[str, dict[str, Any]]:
     """Return the file's name as it is shown, and what it holds."""
-    where = printable(str(path))
-    try:
-        with Path(path).open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise ValueError(f"more than {_MOST_BYTES} bytes")
-        return where, tomllib.loads(content.decode())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(
-            f"{where}: expected a TOML file that perfmodel machine measure wrote; got none that "
-            f"can be read ({printable(str(error))[:100]}); measure again"
-        ) from None
+    what = "a TOML file that perfmodel machine measure wrote"
+    return printable(str(path)), read_table(Path(path), tomllib.loads, what, _AGAIN)
 
 
 def parse(data: Mapping[str, Any], where: str) -> MachineMeasurement:
     """Return the measurement that a file's content is, checked; see `load`."""
-    top = Entries(data, where)
+    top = Entries(data, where, _AGAIN)
     if not {"format", "measured"} & set(data) and any(section in data for section in SECTIONS):
         raise ModelError(
             f"{where}: expected what perfmodel machine measure wrote; got a datasheet, which "
@@ -531,7 +409,7 @@ def parse(data: Mapping[str, Any], where: str) -> MachineMeasurement:
 
 def _published(data: Mapping[str, Any], where: str) -> Machine:
     """Return the machine of a file that has figures and sources, and no measurement."""
-    top = Entries(data, where)
+    top = Entries(data, where, _AGAIN)
     top.only((*_KEYS, "note"))
     source = top.text("source")
     note = top.text("note") if "note" in data else ""
