@@ -1,0 +1,1 @@
+"""Savings that findings predict, against runs with and without a planted fault."""
