@@ -630,10 +630,10 @@ def _parallel(p: Parallelisms) -> Iterator[str]:
         f"{si(p.data_bytes, 'B')}: fewer bytes {_where(p.bytes)}."
     )
     if p.seconds is None or p.data_s is None or p.model_s is None:
-        yield f"On paper, its time cannot be predicted: {p.rates}."
+        yield f"Its time cannot be predicted: {p.rates}."
     else:
         yield (
-            f"On paper (rates of {p.rates}; no launches): {si(p.model_s, 's')} for data "
+            f"By formula (rates of {p.rates}; no launches): {si(p.model_s, 's')} for data "
             f"parallelism's {si(p.data_s, 's')}; faster {_where(p.seconds)}."
         )
     if p.calibrated is not None:

@@ -115,7 +115,7 @@ def measured_table(found: Splits) -> Table:
             f"no paper's time: {found.rates.source} gives alpha and beta of {found.rates.through} "
             "only; give a report that sums by the same first"
         )
-    return Table.of("Communication on paper and measured", found.measured, MEASURED, notes)
+    return Table.of("Communication by formula and measured", found.measured, MEASURED, notes)
 
 
 def sentences(found: Splits) -> tuple[str, ...]:
@@ -156,7 +156,7 @@ def _sentences(found: Splits) -> Iterator[str]:
     ideal = best_hidden_ranks(found.sizes, found.ranks)
     fewest = min(found.ranked, key=lambda r: r.split.sent_bytes).split
     yield (
-        f"Fewest bytes sent of all: {fewest.grid.name}, {si(fewest.sent_bytes, 'B')}; on paper "
+        f"Fewest bytes sent of all: {fewest.grid.name}, {si(fewest.sent_bytes, 'B')}; by formula "
         f"p_H = sqrt(n p / (C B)) = {ideal:.3g} ranks should share the hidden units (1 or fewer: "
         f"data parallel; {found.ranks} or more: model parallel)."
     )

@@ -39,7 +39,7 @@ def test_by_hand() -> None:
     assert max(len(line) for line in text.splitlines() if "─" in line) <= 120
     found = as_json(*SIZES, "--dtype", "float64")
     assert found["grids"][0]["message_bytes"] == 240_000
-    assert found["rates"]["source"] == "the document, Question 2.4"
+    assert found["rates"]["source"] == "the CME 213 assignment, Question 2.4"
 
 
 def test_resident_images_and_given_rates_decide() -> None:
@@ -85,7 +85,7 @@ def test_a_model_parallel_report_stands_beside_the_paper(reports: tuple[Path, Pa
     link = rates.link
     assert row.estimated_s == pytest.approx(2 * link.alpha_s + 120_000 * link.beta_s_per_byte)
     text = succeeds("splits", BASE, data, model)
-    assert "Communication on paper and measured" in text
+    assert "Communication by formula and measured" in text
     assert "120.0 kB  120.0 kB" in text
     assert "1.628 MB  1.628 MB" in text
 

@@ -81,13 +81,13 @@ def test_text_says_at_most_and_answers_the_question() -> None:
     assert "note: times are the least that this report allows, not predictions" in said
     assert "If one link or unit took no time (Amdahl)" in said
     assert "B raises the intensity" in said
-    assert "On paper (rates of nccl_1, by NCCL" in said
+    assert "By formula (rates of nccl_1, by NCCL" in said
 
 
 def test_a_replayed_report_has_no_ridge_but_bounds() -> None:
     said = succeeds("whatif", LADDER / "graph_1.sqlite.xz")
     assert "no ridge" in said
-    assert "On paper, its time cannot be predicted: no rates" in said
+    assert "Its time cannot be predicted: no rates" in said
     assert "thin" in said
 
 

@@ -81,7 +81,7 @@ class Change:
 
 CHANGES: Final = (
     Change("no sync", "no barriers, and no waiting for the GPU between ranges",
-           "the document's waits at the end of every range",
+           "the CME 213 assignment's waits at the end of every range",
            {"sync": "no"}, {"sync": ("yes",)}),
     Change("pinned", "images and gradients in page-locked memory", "the driver's staging copies",
            {"data_on": "pinned", "transport": "pinned"},

@@ -351,7 +351,7 @@ DOCUMENT: Final = SplitRates(
     link=Link(0.0, 2 / 7.9502e9),
     images_bytes_per_s=1.2720e10,
     staging_bytes_per_s=1.2720e10,
-    source="the document, Question 2.4",
+    source="the CME 213 assignment, Question 2.4",
     notes=("alpha is unknown: messages cost their bytes only; give --rate alpha=2us, say",),
 )
 """The document's rates, of two GPUs; its P_mpi counts both directions, 2 n b bytes."""

@@ -1,0 +1,87 @@
+"""The words of the documentation and of messages are those of docs/glossary.md."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from support.folders import ROOT
+
+RETIRED: Final = {
+    r"the document('s)?\b(?! (of|with|that|holds))": "the CME 213 assignment",
+    r"mend(s|ed|ing)?\b": "fix",
+    r"(un)?told\b": "predicted, inferred, known, given",
+    r"witness(es)?\b": "example",
+    r"in vain\b": "needlessly",
+    r"whose word\b": "",
+    r"speaks\b": "is reported when",
+    r"paces?\b": "speed; what limits the batch",
+    r"rungs?\b": "optimization step",
+    r"spans\b": "ranges",
+    r"cautions?\b": "warning",
+    r"(?<!memory )traffic\b": "copies, bytes; memory traffic",
+    r"wanted\b": "expected",
+    r"on paper\b": "by formula",
+    r"test precision\b": "test accuracy",
+    r"[\d.]+ us\b": "µs",
+    r"[\d.]+%": "5 %, with a space",
+}
+"""Words that are not used any more, as regular expressions, each with what is said instead."""
+
+PAGES: Final = [
+    ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "profiles" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]  # fmt: skip
+MODULES: Final = sorted((ROOT / "perfmodel").rglob("*.py"))
+WORDS: Final = re.compile("|".join(rf"(?<![\w-]){word}" for word in RETIRED), re.IGNORECASE)
+
+
+def written(page: Path) -> Iterator[tuple[int, str]]:
+    """Lines of a page that somebody wrote: no code, no output, nothing that a benchmark makes."""
+    fence = made = False
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        if line.startswith("```"):
+            fence = not fence
+        elif line.startswith("<!-- made by"):
+            made = True
+        elif line.startswith("<!-- end"):
+            made = False
+        if not (fence or made or line.startswith(("```", "    ", "<!--"))):
+            yield number, re.sub(r"`[^`]*`|\]\([^)]*\)", " ", line)
+
+
+def messages(path: Path) -> Iterator[tuple[int, str]]:
+    """Texts of a module that are no docstrings: messages, titles, notes, help."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said:
+            if " " in node.value.strip():
+                yield node.lineno, node.value
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_has_a_retired_word(page: Path) -> None:
+    found = [f"{page.name}:{n}: {m[0]}" for n, line in written(page) for m in WORDS.finditer(line)]
+    assert found == []
+
+
+def test_no_message_has_a_retired_word() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{n}: {m[0]!r} in {text!r}"
+        for path in MODULES
+        for n, text in messages(path)
+        for m in WORDS.finditer(text)
+    ]
+    assert found == []
+
+
+def test_retired_words_are_found() -> None:
+    for text in ("By the document's counting.", "12 us", "Mending it saves 5%.", "is untold"):
+        assert WORDS.search(text), text
+    for text in ("recommended", "memory traffic", "12 µs", "5 %", "the documentation", "spaces"):
+        assert not WORDS.search(text), text
