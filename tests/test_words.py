@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+
 from support.folders import ROOT
 
 RETIRED: Final = {
@@ -59,9 +60,9 @@ def messages(path: Path) -> Iterator[tuple[int, str]]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said:
-            if " " in node.value.strip():
-                yield node.lineno, node.value
+        text = node.value if isinstance(node, ast.Constant) and id(node) not in said else None
+        if isinstance(text, str) and " " in text.strip():
+            yield node.lineno, text
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -362,14 +362,14 @@ def match_collectives(
     if len(ranks) > 1 and not same:
         warnings = (
             *warnings,
-            "the ranks' collectives differ in number or order: waiting cannot be told from "
-            "transfer; profile all ranks over the same interval",
+            "the ranks' collectives differ in number or order: waiting and transfer "
+            "cannot be separated; profile all ranks over the same interval",
         )
     if same and not utc:
         warnings = (
             *warnings,
-            "the reports have no UTC start time: ranks cannot be aligned, so waiting cannot be "
-            "told from transfer; profile the whole mpirun in one report",
+            "the reports have no UTC start time: ranks cannot be aligned, so waiting and "
+            "transfer cannot be separated; profile the whole mpirun in one report",
         )
     if not (same and utc) or len(traces) == 1:
         return Matched(tuple(calls), same and utc, 0, warnings)
