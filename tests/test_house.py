@@ -18,7 +18,7 @@ from perfmodel.programs.identify import MARK_KEY
 from perfmodel.programs.mlp.identify import MARK_SYMBOLS
 from perfmodel.programs.mlp.mlp import as_it_ran, mlp
 from perfmodel.workloads import Workload
-from support.folders import ROOT
+from support.folders import ROOT, TESTS
 
 MODULES: Final = sorted((ROOT / "perfmodel").rglob("*.py"))
 TRAINER: Final = sorted((ROOT / "trainer").rglob("*.py"))
@@ -303,6 +303,19 @@ def test_no_path_of_a_machine() -> None:
     path_of_one = re.compile(r"/(home|root|Users|work|mnt)/\w")
     texts = {path: path.read_text(encoding="utf-8") for path in (*MODULES, *TRAINER)}
     assert [named(path) for path, text in texts.items() if path_of_one.search(text)] == []
+
+
+# --- tests
+
+
+def test_tests_are_in_folders_named_as_the_packages_they_test() -> None:
+    """Their names differ over all folders, as pytest imports them without a package."""
+    packages = {path.parent.name for path in (ROOT / "perfmodel").glob("*/__init__.py")}
+    packages |= {"trainer", "benchmarks", "notebooks"}
+    tests = [path for path in TESTS.rglob("test_*.py") if path.parent != TESTS]
+    assert {path.parent.relative_to(TESTS).as_posix() for path in tests} <= packages
+    names = [path.name for path in TESTS.rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
 
 
 # --- documents
