@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from perfmodel.base.arrays import Int8, Int32, Int64
+from perfmodel.base.arrays import Bool, Int8, Int32, Int64
 from perfmodel.programs.pytorch.dtypes import (
     FLOATS,
     ITEM_BYTES,
@@ -159,10 +159,9 @@ def find_calls(
         [s is not None and formula_of(n) is not None for n, s in _pairs(names)], np.bool_
     )
     operator = np.array([s is not None or n.startswith("aten::") for n, s in _pairs(names)])
-    levels = _levels(tree.parent)
-    near_formula = _nearest(tree, modelled, levels)
-    near_operator = _nearest(tree, operator, levels)
-    phases = _phases(names, tree, levels)
+    near_formula = _nearest(tree.parent, modelled[tree.label])
+    near_operator = _nearest(tree.parent, operator[tree.label])
+    phases = _phases(names, tree)
     inside = kernels.node >= 0
     owner_node = np.full(len(kernels.node), -1, np.int64)
     owner_node[inside] = near_formula[kernels.node[inside]]
@@ -185,38 +184,18 @@ def _pairs(names: OperatorNames) -> Iterable[tuple[str, Sizes | None]]:
     return zip(names.name, names.sizes, strict=True)
 
 
-def _levels(parent: Int64) -> list[Int64]:
-    """Positions level by level, the outermost first."""
-    left = np.flatnonzero(parent < 0)
-    level = np.full(len(parent), -1, np.int64)
-    level[left] = 0
-    order = np.flatnonzero(parent >= 0)
-    found = [left]
-    while len(order):
-        ready = level[parent[order]] == len(found) - 1
-        here = order[ready]
-        if len(here) == 0:
-            break
-        level[here] = len(found)
-        found.append(here)
-        order = order[~ready]
-    return found
-
-
-def _nearest(tree: Tree, chosen: np.ndarray, levels: list[Int64]) -> Int64:
+def _nearest(parent: Int64, chosen: Bool) -> Int64:
     """Of every range the innermost chosen one that it is or is inside of, -1 if none is."""
-    mine = chosen[tree.label] if len(tree.label) else np.zeros(0, np.bool_)
-    found = np.full(len(tree.label), -1, np.int64)
-    for i, at in enumerate(levels):
-        above = found[tree.parent[at]] if i else np.full(len(at), -1, np.int64)
-        found[at] = np.where(mine[at], at, above)
-    return found
+    found: list[int] = []
+    for i, (above, mine) in enumerate(zip(parent.tolist(), chosen.tolist(), strict=True)):
+        found.append(i if mine else found[above] if above >= 0 else -1)
+    return np.array(found, np.int64)
 
 
 _PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "optimizer")
 
 
-def _phases(names: OperatorNames, tree: Tree, levels: list[Int64]) -> Int64:
+def _phases(names: OperatorNames, tree: Tree) -> Int64:
     """Phase of every range, as a position in `_PHASES`: the one that it is inside of.
 
     Autograd evaluates the backward in ranges of its own, and optimizers name their steps; a
@@ -233,29 +212,25 @@ def _phases(names: OperatorNames, tree: Tree, levels: list[Int64]) -> Int64:
             code[i] = 1
         elif low == "forward":
             code[i] = 0
-    found = np.full(len(tree.label), -1, np.int64)
-    for i, at in enumerate(levels):
-        above = found[tree.parent[at]] if i else np.full(len(at), -1, np.int64)
-        mine = code[tree.label[at]]
-        found[at] = np.where(mine >= 0, mine, above)
-    return np.maximum(found, 0)
+    mine = code[tree.label]
+    said = _nearest(tree.parent, mine >= 0)
+    return np.where(said >= 0, mine[said], 0)
 
 
 def _once(calls: Sequence[OperatorCall], tree: Tree) -> list[OperatorCall]:
     """Take the FLOPs from operators inside which another one was counted."""
     counted = {c.node: i for i, c in enumerate(calls) if c.work and c.work.flops}
+    chosen = np.zeros(len(tree.parent), np.bool_)
+    chosen[list(counted)] = True
+    near = _nearest(tree.parent, chosen)
     found = list(calls)
-    for call in calls:
-        if not (call.work and call.work.flops):
-            continue
-        above = int(tree.parent[call.node])
-        while above >= 0:
-            outer = counted.pop(above, None)
-            if outer is not None:
-                work = calls[outer].work
-                assert work is not None
-                found[outer] = replace(calls[outer], work=replace(work, flops=0))
-            above = int(tree.parent[above])
+    for node in counted:
+        above = int(tree.parent[node])
+        outer = int(near[above]) if above >= 0 else -1
+        if outer >= 0:
+            call = calls[counted[outer]]
+            assert call.work is not None
+            found[counted[outer]] = replace(call, work=replace(call.work, flops=0))
     return found
 
 
@@ -273,11 +248,13 @@ class _Graph:
     ) -> None:
         self.names, self.tree, self.kernels, self.nodes = names, tree, kernels, nodes
         self.given = dtype
-        order = np.lexsort((kernels.duration_ns, kernels.kind != KERNEL, owner))
-        owned = order[owner[order] >= 0]
-        bounds = np.searchsorted(owner[owned], np.arange(len(nodes) + 1))
-        self._mine = owned
-        self._bounds = bounds
+        kernel = kernels.kind == KERNEL
+        product = np.array([multiplies(name) for name in kernels.strings] + [False], np.bool_)
+        order = np.lexsort((kernels.duration_ns, product[kernels.name], kernel, owner))
+        self._mine = order[np.searchsorted(owner[order], 0) :]
+        self._bounds = np.searchsorted(owner[self._mine], np.arange(len(nodes) + 1)).tolist()
+        copied = np.where((kernels.kind == MEMCPY) & (owner >= 0), np.maximum(kernels.bytes, 0), 0)
+        self._copied = np.bincount(np.maximum(owner, 0), copied, len(nodes)).astype(np.int64)
         self._types = [
             kernel_types(kernels.strings[int(c)]) if c >= 0 else KernelTypes()
             for c in self._main_names()
@@ -290,18 +267,10 @@ class _Graph:
 
         Of those that multiply, if any does: a short product may come with longer copies.
         """
-        found = []
-        for i in range(len(self.nodes)):
-            mine = self._mine[self._bounds[i] : self._bounds[i + 1]]
-            are = mine[self.kernels.kind[mine] == KERNEL]
-            products = [k for k in are.tolist() if self._multiplies(int(self.kernels.name[k]))]
-            are = np.array(products, np.int64) if products else are
-            at = are[np.argmax(self.kernels.duration_ns[are])] if len(are) else -1
-            found.append(int(self.kernels.name[at]) if at >= 0 else -1)
-        return found
-
-    def _multiplies(self, code: int) -> bool:
-        return code >= 0 and multiplies(self.kernels.strings[code])
+        last = self._mine[np.array(self._bounds[1:], np.int64) - 1]
+        kernel = self.kernels.kind[last] == KERNEL
+        names: list[int] = np.where(kernel, self.kernels.name[last], -1).tolist()
+        return names
 
     @cached_property
     def _node_of(self) -> dict[tuple[int, int], int]:
@@ -365,9 +334,9 @@ class _Graph:
             sizes = self.names.sizes[label]
             if self.names.name[label] != "aten::convolution_backward" or not sizes:
                 continue
-            above = int(self.tree.parent[node])
-            while above >= 0 and self.names.seq[self.tree.label[above]] < 0:
-                above = int(self.tree.parent[above])
+            above, steps = int(self.tree.parent[node]), 0
+            while above >= 0 and self.names.seq[self.tree.label[above]] < 0 and steps < _MOST_STEPS:
+                above, steps = int(self.tree.parent[above]), steps + 1
             if above >= 0:
                 seq = int(self.names.seq[self.tree.label[above]])
                 found[int(self.tree.process[node]), seq] = sizes[0]
@@ -496,11 +465,9 @@ class _Graph:
         arguments: list[str | None],
         dtype: str,
     ) -> Call:
-        mine = self._mine[self._bounds[i] : self._bounds[i + 1]]
         item = types.item_bytes or ITEM_BYTES[types.result or dtype]
-        copied = mine[self.kernels.kind[mine] == MEMCPY]
-        if len(copied) and types.dtype is None and sizes and numel(sizes[0]):
-            item = max(int(self.kernels.bytes[copied].sum()) // numel(sizes[0]), 1)
+        if self._copied[i] and types.dtype is None and sizes and numel(sizes[0]):
+            item = max(int(self._copied[i]) // numel(sizes[0]), 1)
             arguments = []
         own = types.item_bytes or ITEM_BYTES[dtype]
         items = [own] * len(sizes)
@@ -527,14 +494,16 @@ class _Graph:
                 if place < len(items):
                     items[place] = size
         out = self._result(node, name, sizes)
-        names = "|".join(
-            self.kernels.strings[c] for c in self.kernels.name[mine].tolist() if c >= 0
-        )
         wanted = (True, True)
         if name == "aten::convolution_backward":
             wanted = self._wanted(node, sizes)
-        kernels = names if name in _BY_KERNELS else ""
+        kernels = self._joined(i) if name in _BY_KERNELS else ""
         return Call(name, sizes, tuple(items), item, out, wanted, types.depth, kernels)
+
+    def _joined(self, i: int) -> str:
+        """Names of the kernels of a call."""
+        mine = self._mine[self._bounds[i] : self._bounds[i + 1]]
+        return "|".join(self.kernels.strings[c] for c in self.kernels.name[mine].tolist() if c >= 0)
 
     def _fused_items(self, name: str, sizes: Sizes, arguments: list[str | None]) -> list[int]:
         """Bytes of the elements of a fused kernel's buffers.

@@ -142,7 +142,9 @@ def tabulate(trace: Trace, calls: Calls, placed: Placed) -> OperatorTimes:
         return summed
 
     def of_work(attribute: str) -> Int64:
-        counted = [min(getattr(w, attribute), _MOST) if w else 0 for w in work]
+        counted = [getattr(w, attribute) if w else 0 for w in work]
+        if sum(counted) > _MOST:
+            counted = [min(n, _MOST // len(counted)) for n in counted]
         return total(np.array([*counted, *[0] * len(outside)], np.int64))
 
     return OperatorTimes(
