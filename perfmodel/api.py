@@ -20,7 +20,7 @@ from perfmodel.programs.program import Options
 from perfmodel.readers import read as read_trace
 from perfmodel.readers.trace import Trace
 from perfmodel.render import compare as comparisons
-from perfmodel.render import outputs, store, tables
+from perfmodel.render import operators, outputs, store, tables
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.timing.nsys_stats.collect import compute
 from perfmodel.timing.nsys_stats.tables import to_table
@@ -262,6 +262,11 @@ class Results:
     def ranks(self) -> pd.DataFrame:
         """A row per rank."""
         return to_frame(tables.ranks(self.run))
+
+    @property
+    def operators(self) -> pd.DataFrame:
+        """A row per operator of a PyTorch step and its sizes; none where sizes are not recorded."""
+        return to_frame(operators.operators(self.run))
 
     @property
     def points(self) -> pd.DataFrame:

@@ -15,13 +15,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+import perfmodel
 from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.operators import StepWork
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.errors import SchemaError
+from perfmodel.cli import main
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.calls import Kernels, Tree, find_calls
 from perfmodel.programs.pytorch.dtypes import kernel_types
@@ -444,6 +447,20 @@ def test_the_document_has_exact_flops() -> None:
     }  # fmt: skip
     assert wanted <= set(document["operators"][0])
     assert json.loads(json.dumps(document))["mfu"]["unit"] == "bfloat16_tensor"
+
+
+def test_tables_and_reports_show_the_operators(tmp_path: Path) -> None:
+    packed = RECORDED / "resnet34_shapes.sqlite.xz"
+    frame = perfmodel.analyze(packed).operators
+    assert frame["flops"].sum() == truth(RECORDED, "resnet34_shapes")["flop_counter_total"]
+    assert set(frame["phase"]) == {"forward", "backward", "optimizer"}
+    done = CliRunner().invoke(main, ["analyze", str(packed), "-o", str(tmp_path / "out")])
+    assert done.exit_code == 0
+    assert "532.6 GFLOP" in done.output
+    assert (tmp_path / "out" / "operators.png").read_bytes().startswith(b"\x89PNG")
+    page = tmp_path / "report.html"
+    assert CliRunner().invoke(main, ["report", str(packed), "-o", str(page)]).exit_code == 0
+    assert "Operators of a median step" in page.read_text(encoding="utf-8")
 
 
 # --- two recordings of one program

@@ -20,8 +20,8 @@ from perfmodel.machines.machine import Machine
 from perfmodel.models.predict import Prediction
 from perfmodel.programs.identify import MARK_KEY
 from perfmodel.readers.trace import Trace
+from perfmodel.render import operators, summary, tables, whatif
 from perfmodel.render import predict as predictions
-from perfmodel.render import summary, tables, whatif
 from perfmodel.render.html.blocks import Advice, Block, Cell, Grid, Head, Notice, Words, grid
 from perfmodel.render.html.lead import percent
 from perfmodel.render.machines import TITLES
@@ -44,6 +44,11 @@ def breakdown(run: RunAnalysis, measured: Run) -> Iterator[Block]:
     if unknown:
         yield grid(tables.step_parts(run))
         yield grid(tables.categories(run))
+    if run.work:
+        yield Words(
+            "Work of a step", tuple(" ".join(w.split()) for w in operators.work_lines(run.work))
+        )
+        yield grid(operators.operators_text(run.work))
     yield _ranges(run)
     found = kernels(measured, run.batch.warmup, run.batch.median.value)
     if found is not None:
