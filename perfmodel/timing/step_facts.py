@@ -218,7 +218,7 @@ def step_facts(
     return StepFacts(
         step_s=step,
         path=tuple(
-            PathPart(kind, seconds, seconds / total, free.get(kind, step))
+            PathPart(kind, step * seconds / total, seconds / total, free.get(kind, step))
             for kind, seconds in sorted(path.items(), key=lambda item: -item[1])
         ),
         free_s=free,
