@@ -10,9 +10,8 @@ from perfmodel.analysis.splits import Splits, sizes_text
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
+from perfmodel.programs.mlp.settings import LAYER_1, LAYER_2
 from perfmodel.programs.mlp.splits import (
-    LAYER_1,
-    LAYER_2,
     Crossing,
     Ranked,
     SplitRates,

@@ -18,7 +18,7 @@ from perfmodel.base.arrays import Floats
 from perfmodel.machines.machine import Machine
 from perfmodel.models.terms import BETWEEN, Observation, Part
 from perfmodel.programs.mlp.case import Case
-from perfmodel.programs.mlp.settings import D2H, GEMMS, H2D, REDUCE
+from perfmodel.programs.mlp.settings import D2H, GEMMS, H2D, REDUCE, parameters
 from perfmodel.timing.collectives import CollectiveGroup
 from perfmodel.timing.run import Run, batch_seconds
 from perfmodel.timing.samples import bootstrap_medians, tabulate
@@ -372,9 +372,8 @@ class _Floors:
 
 def _of_the_first_layer(case: Case) -> float:
     """Share of the gradients that are W1's and b1's: they are summed last."""
-    z = case.sizes
-    first = z["H"] * z["D"] + z["H"]
-    return first / (first + z["C"] * z["H"] + z["C"])
+    d, h, c = (case.sizes[name] for name in "DHC")
+    return parameters(d, h, 0) / parameters(d, h, c)
 
 
 _LAUNCHED: Final = ("launch forward", "launch backward")

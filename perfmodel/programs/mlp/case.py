@@ -8,7 +8,14 @@ from typing import Any, Final, TypeVar
 
 from perfmodel.base.errors import WorkloadError
 from perfmodel.models.terms import Alone, Part, Route
-from perfmodel.programs.mlp.settings import GEMMS, ON_DEVICE, SETTINGS, TRANSPORTS, Transport
+from perfmodel.programs.mlp.settings import (
+    GEMMS,
+    ON_DEVICE,
+    SETTINGS,
+    TRANSPORTS,
+    Transport,
+    parameters,
+)
 from perfmodel.workloads.work import Symbol
 
 _T = TypeVar("_T")
@@ -99,10 +106,8 @@ class Case:
 
     @property
     def parameters(self) -> int:
-        """Return n = HD + H + CH + C, elements of the gradients of one rank."""
-        d, c = self.sizes["D"], self.sizes["C"]
-        h = self.shares[0]
-        return round(h * d + h + c * h + c)
+        """Return n, elements of the gradients of one rank."""
+        return round(parameters(self.sizes["D"], self.shares[0], self.sizes["C"]))
 
     @property
     def message_bytes(self) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 
 from perfmodel.base.units import DTYPE_BYTES
 from perfmodel.programs.identify import Identity, read_mark
-from perfmodel.programs.mlp.settings import ON_DEVICE
+from perfmodel.programs.mlp.settings import LAYER_2, ON_DEVICE
 from perfmodel.readers.trace import MEMCPY, MPI_SOURCES, NULL
 from perfmodel.timing.run import Run
 from perfmodel.workloads.work import LARGEST
@@ -35,7 +35,6 @@ _FUSED_STEP: Final = "the kernel that sums also updates the weights (--transport
 _PEAKS: Final = {2: "float16_tensor", 4: "float32", 8: "float64"}
 _MATHS: Final = {"tf32": "tf32_tensor", "tf32x3": "tf32x3_tensor"}
 _TWO_PRODUCTS: Final = "tf32x2_tensor"
-_THIN: Final = ("forward GEMM 2", "backward GEMM 1", "backward GEMM 2")
 _THIN_KERNELS: Final = ("thin", "fused")
 _H2D, _D2H = 1, 2
 _USUAL: Final = 0.9
@@ -158,7 +157,7 @@ def precision_of(label: str, run: str, config: Mapping[str, Any]) -> str:
     The trainer's kernels for the GEMMs with C rows or columns multiply float32 as it is, even
     where the large GEMMs run on tensor cores.
     """
-    apart = label in _THIN and config.get("gemm") in _THIN_KERNELS
+    apart = label in LAYER_2 and config.get("gemm") in _THIN_KERNELS
     return "float32" if apart and run in (*_MATHS.values(), _TWO_PRODUCTS) else run
 
 

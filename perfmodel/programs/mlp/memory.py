@@ -12,7 +12,7 @@ from perfmodel.base.units import si
 from perfmodel.machines.machine import datasheet
 from perfmodel.models import terms
 from perfmodel.programs.mlp.case import SIZES, TRAIN_IMAGES, Case, mlp_case, settings_of
-from perfmodel.programs.mlp.settings import GEMMS
+from perfmodel.programs.mlp.settings import GEMMS, parameters
 from perfmodel.programs.mlp.settings import SETTINGS as CHOICES
 from perfmodel.workloads.work import LARGEST
 
@@ -206,8 +206,8 @@ class Training:
 
     @property
     def elements(self) -> int:
-        """N = HD + H + CH + C of the rank."""
-        return self.own_hidden * (self.inputs + 1 + self.classes) + self.classes
+        """Parameters of the rank, n."""
+        return int(parameters(self.inputs, self.own_hidden, self.classes))
 
     def shares(self, images: int) -> dict[int, int]:
         """Return B' of the batches of a set of so many images, and how many there are of each.

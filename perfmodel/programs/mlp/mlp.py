@@ -10,10 +10,13 @@ from perfmodel.programs.mlp.settings import (
     BATCH_RANGE,
     COPY,
     D2H,
+    GEMM_LOOPS,
     GRAPH,
     H2D,
+    HIDDEN_FLOPS,
     LINKS,
     NCCL,
+    OUTPUT_FLOPS,
     PEER,
     REDUCE,
     TRANSPORTS,
@@ -235,33 +238,18 @@ def all_rows(h: str, k: str, m: str) -> Rows:
     return {
         COPY: _copied(f"b*(D + C)*{k}"),  # pixels, one-hot labels
         "forward": {  # bias and sigmoid; bias, softmax and output gradient
-            "flops": f"5*{h}*{k} + 8*C*{k}",
+            "flops": _elementwise("forward", h, k),
             "dram": f"b*(2*{h}*{k} + {h} + 3*C*{k} + C)",
         },
-        "forward GEMM 1": {  # W1 x
-            "flops": f"2*D*{h}*{k}",
-            "dram": f"b*(D*{h} + D*{k} + {h}*{k})",
-        },
-        "forward GEMM 2": {  # W2 a1
-            "flops": f"2*{h}*C*{k}",
-            "dram": f"b*({h}*C + {h}*{k} + C*{k})",
-        },
+        "forward GEMM 1": _gemm("forward GEMM 1", h, k),
+        "forward GEMM 2": _gemm("forward GEMM 2", h, k),
         "backward": {  # hidden gradient; sums for b2 and b1
-            "flops": f"4*{h}*{k} + C*{k}",
+            "flops": _elementwise("backward", h, k),
             "dram": f"b*(4*{h}*{k} + {h} + C*{k} + C)",
         },
-        "backward GEMM 1": {  # W2^T dz2
-            "flops": f"2*{h}*C*{k}",
-            "dram": f"b*({h}*C + C*{k} + {h}*{k})",
-        },
-        "backward GEMM 2": {  # dz2 a1^T
-            "flops": f"2*{h}*C*{k}",
-            "dram": f"b*(C*{k} + {h}*{k} + {h}*C)",
-        },
-        "backward GEMM 3": {  # dz1 x^T
-            "flops": f"2*D*{h}*{k}",
-            "dram": f"b*({h}*{k} + D*{k} + D*{h})",
-        },
+        "backward GEMM 1": _gemm("backward GEMM 1", h, k),
+        "backward GEMM 2": _gemm("backward GEMM 2", h, k),
+        "backward GEMM 3": _gemm("backward GEMM 3", h, k),
         D2H: _copied(f"{m}*b"),
         REDUCE: {  # a ring, one direction
             "flops": f"(p - 1)/p*{m}",
@@ -282,6 +270,16 @@ def all_rows(h: str, k: str, m: str) -> Rows:
             "peer_message": f"{m}*b",
         },
     }
+
+
+def _gemm(name: str, h: str, k: str) -> dict[str, str]:
+    """A product of two matrices, every one of the three read or written once."""
+    i, inner, j = ({"D": "D", "C": "C", "H": h, "B": k}[loop] for loop in GEMM_LOOPS[name])
+    return {"flops": f"2*{i}*{inner}*{j}", "dram": f"b*({i}*{inner} + {inner}*{j} + {i}*{j})"}
+
+
+def _elementwise(phase: str, h: str, k: str) -> str:
+    return f"{HIDDEN_FLOPS[phase]}*{h}*{k} + {OUTPUT_FLOPS[phase]}*C*{k}"
 
 
 def fuse(rows: Rows, h: str, k: str, *, sigmoid: bool) -> None:

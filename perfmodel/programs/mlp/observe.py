@@ -15,7 +15,17 @@ from perfmodel.models.terms import BETWEEN, DERIVED, Observation
 from perfmodel.programs.identify import read_mark
 from perfmodel.programs.mlp.case import MLP, Case, from_mark
 from perfmodel.programs.mlp.identify import identify
-from perfmodel.programs.mlp.settings import COPY, D2H, GRAPH, H2D, NCCL, PEER, REDUCE
+from perfmodel.programs.mlp.settings import (
+    COPY,
+    D2H,
+    GRAPH,
+    H2D,
+    LAYER_1,
+    LAYER_2,
+    NCCL,
+    PEER,
+    REDUCE,
+)
 from perfmodel.readers.trace import KERNEL, MEMCPY, NULL
 from perfmodel.timing.cuda_graphs import kernel_seconds, traced_as_a_whole
 from perfmodel.timing.run import Run, batch_seconds
@@ -65,8 +75,6 @@ def _together(tables: list[Floats]) -> Floats:
     return whole
 
 
-_WIDE: Final = ("forward GEMM 1", "backward GEMM 3")
-_THIN: Final = ("forward GEMM 2", "backward GEMM 1", "backward GEMM 2")
 _WAITS_S: Final = 100e-6
 """A host that waits longer than this is behind the GPU; below, it waits for its last launches."""
 AHEAD: Final = 1.1
@@ -161,8 +169,8 @@ class _Clocks:
 def _kernels(case: Case, clocks: _Clocks) -> dict[str, float]:
     """Seconds of the GPU's parts by key, from the busy clock of their ranges."""
     keys = {part.name: part.key for part in case.parts() if part.clock == "gpu"}
-    wide = sum(clocks.gpu(_phase(r), r) for r in _WIDE)
-    thin = sum(clocks.gpu(_phase(r), r) for r in _THIN)
+    wide = sum(clocks.gpu(_phase(r), r) for r in LAYER_1)
+    thin = sum(clocks.gpu(_phase(r), r) for r in LAYER_2)
     copies = sum(clocks.gpu("backward", r) for r in (D2H, H2D, NCCL))
     both = clocks.gpu("forward") - clocks.gpu("forward", NCCL) + clocks.gpu("backward") - copies
     found = {
@@ -174,8 +182,8 @@ def _kernels(case: Case, clocks: _Clocks) -> dict[str, float]:
     return {keys[name]: s for name, s in found.items() if name in keys}
 
 
-def _phase(product: str) -> str:
-    return product.split(" ")[0]
+def _phase(gemm: str) -> str:
+    return gemm.split(" ")[0]
 
 
 def _blocking(run: Run, case: Case, clocks: _Clocks) -> tuple[dict[str, float], dict[str, float]]:

@@ -19,9 +19,12 @@ from perfmodel.programs.mlp.settings import (
     GEMMS,
     GRAPH,
     H2D,
+    LAYER_1,
     NCCL,
     PEER,
     REDUCE,
+    gemm_flops,
+    parameters,
 )
 
 GROUPS: Final = ("copies", "MPI", "NCCL", "latency")
@@ -226,8 +229,8 @@ def _products(case: Case) -> list[Part]:
     z, s = case.sizes, case.settings
     d, (h, k), c, width = z["D"], case.shares, z["C"], z["b"]
     kind = f"{s['gemm']} {s['math']} {8 * width} bit"
-    wide = 2 * 2 * d * h * k
-    n = h * d + h + c * h + c
+    wide = len(LAYER_1) * gemm_flops(d, h, k)
+    n = parameters(d, h, c)
     product = {"kernels": 2.0, "flops": wide, "tail": 2 * math.sqrt(wide / 2)}
     if case.route == "replayed" and s["gemm"] not in ("cublas", "fused"):
         # no name says which kernel of the graph does what

@@ -19,6 +19,21 @@ D2H: Final = "cudaMemcpyDeviceToHost"
 H2D: Final = "cudaMemcpyHostToDevice"
 REDUCE: Final = "MPI_Allreduce"
 
+LAYER_1: Final = ("forward GEMM 1", "backward GEMM 3")
+LAYER_2: Final = ("forward GEMM 2", "backward GEMM 1", "backward GEMM 2")
+GEMM_LOOPS: Final[Mapping[str, str]] = {
+    "forward GEMM 1": "HDB",  # z1 = W1 x
+    "forward GEMM 2": "CHB",  # z2 = W2 a1
+    "backward GEMM 1": "HCB",  # da1 = W2^T dz2
+    "backward GEMM 2": "CBH",  # dW2 = dz2 a1^T
+    "backward GEMM 3": "HBD",  # dW1 = dz1 x^T
+}
+"""Every GEMM and the dimensions that its loops i, k and j run over: 2 i k j FLOPs."""
+HIDDEN_FLOPS: Final = {"forward": 5, "backward": 4}
+"""Of a hidden unit and image: bias 1, sigmoid 4; gradient 3, sum for b1 1."""
+OUTPUT_FLOPS: Final = {"forward": 8, "backward": 1}
+"""Of a class and image: bias 1, softmax 5, gradient 2; sum for b2 1."""
+
 Links = Literal["host", "mpi", "nccl", "peer", "none"]
 """What sums over the ranks: MPI between copies, MPI alone, NCCL, one kernel, nothing."""
 LINKS: Final[Mapping[Links, tuple[str, ...]]] = {
@@ -115,6 +130,16 @@ SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "backend": ("cupy", "numpy"),
 }
 """Settings of the trainer that change what a batch costs; the first value is the default."""
+
+
+def gemm_flops(i: float, k: float, j: float) -> float:
+    """Return the FLOPs of an (i, k) by (k, j) GEMM: a multiply-add is two."""
+    return 2 * i * k * j
+
+
+def parameters(d: float, h: float, c: float) -> float:
+    """Return the elements of W1, b1, W2 and b2: n = HD + H + CH + C."""
+    return h * d + h + c * h + c
 
 
 SETTING_FLAGS: Final = {

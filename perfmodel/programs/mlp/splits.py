@@ -9,29 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from math import prod
 from typing import Final, Literal
 
 from perfmodel.base.errors import WorkloadError
 from perfmodel.machines.machine import Collective, Link
 from perfmodel.models.collectives import cost
+from perfmodel.programs.mlp.settings import (
+    GEMM_LOOPS,
+    HIDDEN_FLOPS,
+    LAYER_1,
+    OUTPUT_FLOPS,
+    gemm_flops,
+    parameters,
+)
 from perfmodel.workloads.work import Symbol
-
-LAYER_1: Final = ("forward GEMM 1", "backward GEMM 3")
-LAYER_2: Final = ("forward GEMM 2", "backward GEMM 1", "backward GEMM 2")
-PRODUCTS: Final[Mapping[str, str]] = {
-    "forward GEMM 1": "HDB",  # z1 = W1 x
-    "forward GEMM 2": "CHB",  # z2 = W2 a1
-    "backward GEMM 1": "HCB",  # da1 = W2^T dz2
-    "backward GEMM 2": "CBH",  # dW2 = dz2 a1^T
-    "backward GEMM 3": "HBD",  # dW1 = dz1 x^T
-}
-"""Every GEMM and the dimensions that its loops i, k and j run over."""
-
-FLOPS_PER_HIDDEN: Final = 9
-"""Bias 1, sigmoid 4, hidden gradient 3, sum for b1 1; as `perfmodel.programs.mlp.mlp` counts."""
-FLOPS_PER_OUTPUT: Final = 9
-"""Bias 1, softmax 5, output gradient 2, sum for b2 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +41,8 @@ class Sizes:
 
     @property
     def parameters(self) -> int:
-        """Elements of W1, b1, W2 and b2: n = HD + H + CH + C."""
-        return self.H * self.D + self.H + self.C * self.H + self.C
+        """Elements of the network's parameters, n."""
+        return int(parameters(self.D, self.H, self.C))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +86,7 @@ class Grid:
         """Return into how many parts the loops i, k and j of a GEMM are cut."""
         cuts = {f.name: getattr(self, f.name) for f in fields(self)}
         cuts["H"] *= self.C if gemm in LAYER_1 else self.D
-        i, k, j = (cuts[dimension] for dimension in PRODUCTS[gemm])
+        i, k, j = (cuts[dimension] for dimension in GEMM_LOOPS[gemm])
         return i, k, j
 
     def why_not(self, sizes: Sizes) -> str | None:
@@ -261,11 +252,13 @@ def split(sizes: Sizes, grid: Grid) -> Split:
     weights = rows_1 * pixels + classes * rows_2
     parameters = weights + hidden + classes
     products = {
-        name: 2 * prod(-(-getattr(sizes, d) // cut) for d, cut in zip(loops, cuts, strict=True))
-        for name, loops in PRODUCTS.items()
+        name: int(
+            gemm_flops(*(-(-getattr(sizes, d) // cut) for d, cut in zip(loops, cuts, strict=True)))
+        )
+        for name, loops in GEMM_LOOPS.items()
         for cuts in (grid.parts(name),)
     }
-    whole = sum(2 * prod(getattr(sizes, d) for d in loops) for loops in PRODUCTS.values())
+    whole = sum(gemm_flops(*(getattr(sizes, d) for d in loops)) for loops in GEMM_LOOPS.values())
     moved = tuple(_transfers(sizes.b, grid, (rows_1, rows_2, classes, images), parameters))
     reduced = [t for t in moved if t.collective != "all-gather"]
     apart = grid.D > 1 or grid.C > 1  # then the layers hold different rows of the hidden layer
@@ -275,7 +268,10 @@ def split(sizes: Sizes, grid: Grid) -> Split:
         grid=grid,
         transfers=moved,
         products=products,
-        elementwise_flops=(FLOPS_PER_HIDDEN * hidden + FLOPS_PER_OUTPUT * classes) * images,
+        elementwise_flops=(
+            sum(HIDDEN_FLOPS.values()) * hidden + sum(OUTPUT_FLOPS.values()) * classes
+        )
+        * images,
         step_flops=2 * parameters + 2 * weights,
         reduce_flops=sum((t.ranks - 1) * t.elements / t.ranks for t in reduced),
         balance=whole / grid.ranks / sum(products.values()),
@@ -494,7 +490,7 @@ def crossings_of_time(
         fewer = s.b * (s.C * images - hidden * (s.D + s.C + 1) - s.C)
         extra = _over(s.b * (s.D + s.C) * images, pci) if streamed else 0.0
         sent = (2 * rates.link.beta_s_per_byte + rates.link.gamma_s_per_byte) * fewer
-        flops = FLOPS_PER_OUTPUT * s.C * images - hidden * (4 * (s.D + s.C) + 2)
+        flops = sum(OUTPUT_FLOPS.values()) * s.C * images - hidden * (4 * (s.D + s.C) + 2)
         return q * (extra + sent + flops / rates.flops_per_s) + _over(2 * fewer, host)
 
     batch, hidden, q = float(sizes.B), float(sizes.H), 1 - 1 / max(ranks, 2)
