@@ -274,8 +274,10 @@ def all_rows(h: str, k: str, m: str) -> Rows:
 
 def _gemm(name: str, h: str, k: str) -> dict[str, str]:
     """A product of two matrices, every one of the three read or written once."""
-    i, inner, j = ({"D": "D", "C": "C", "H": h, "B": k}[loop] for loop in GEMM_LOOPS[name])
-    return {"flops": f"2*{i}*{inner}*{j}", "dram": f"b*({i}*{inner} + {inner}*{j} + {i}*{j})"}
+    size = {"D": "D", "H": h, "C": "C", "B": k}
+    i, inner, j = (size[loop] for loop in GEMM_LOOPS[name])
+    flops = "*".join(["2", *(s for loop, s in size.items() if loop in GEMM_LOOPS[name])])
+    return {"flops": flops, "dram": f"b*({i}*{inner} + {inner}*{j} + {i}*{j})"}
 
 
 def _elementwise(phase: str, h: str, k: str) -> str:
