@@ -20,7 +20,7 @@ from perfmodel.programs.program import Options
 from perfmodel.readers import read as read_trace
 from perfmodel.readers.trace import Trace
 from perfmodel.render import compare as comparisons
-from perfmodel.render import operators, outputs, store, tables
+from perfmodel.render import operators, outputs, tables
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.timing.nsys_stats.collect import compute
 from perfmodel.timing.nsys_stats.tables import to_table
@@ -320,5 +320,5 @@ class Results:
         return Path(path)
 
     def append_to(self, database: str | Path) -> int:
-        """Add the results to a database; see `perfmodel.render.store.append`."""
-        return store.append(self.analysis, Path(database))
+        """Add the results to a database; see `perfmodel.render.outputs.append`."""
+        return outputs.append(self.analysis, Path(database))

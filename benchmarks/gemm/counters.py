@@ -28,7 +28,7 @@ from benchmarks.gemm.problems import Problem, network, squares, worth_measuring
 from perfmodel.analysis.counters import METRICS, SCALAR, TENSOR, Counted
 from perfmodel.readers.ncu import Launch, parse
 from perfmodel.render.plot import panels, save, style
-from perfmodel.render.plot.scales import apply
+from perfmodel.render.plot.style import apply
 from trainer.kernels import GEMMS, MATHS
 
 RESULTS = folders.RESULTS / "gemm_counters.json"

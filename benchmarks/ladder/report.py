@@ -18,8 +18,7 @@ from benchmarks.ladder.configurations import RUNGS, Rung
 from benchmarks.ladder.sections import notes, products, profiles, sweep, targets, written
 from perfmodel.render.plot import save
 from perfmodel.render.plot.bars import Dot, dots
-from perfmodel.render.plot.scales import Measure
-from perfmodel.render.plot.style import legend_over, new_figure
+from perfmodel.render.plot.style import Measure, legend_over, new_figure
 
 Row = dict[str, Any]
 Cells = dict[tuple[int, int, int, str], dict[str, Row]]

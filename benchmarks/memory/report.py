@@ -13,9 +13,9 @@ from benchmarks.common import folders
 from benchmarks.common.pages import percent, put, table
 from benchmarks.common.results import called, read
 from perfmodel.base.units import si
+from perfmodel.render.plot import save
 from perfmodel.render.plot.lines import Series, lines
-from perfmodel.render.plot.output import save
-from perfmodel.render.plot.scales import Measure
+from perfmodel.render.plot.style import Measure
 
 RESULTS = folders.RESULTS / "memory.json"
 PAGE = folders.DOCS / "memory.md"

@@ -14,7 +14,7 @@ from benchmarks.common.results import called
 from benchmarks.tta.__main__ import CONFIGURATIONS
 from perfmodel.analysis.tta import Compared, Side, compare, side
 from perfmodel.models.spread import Spread
-from perfmodel.render.plot.output import save
+from perfmodel.render.plot import save
 from perfmodel.render.plot.studies import AccuracyCurve, time_to_accuracy
 
 RESULTS = folders.RESULTS

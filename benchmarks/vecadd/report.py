@@ -14,9 +14,9 @@ from benchmarks.vecadd.ways import SECTOR, THREADS
 from perfmodel.base.units import si
 from perfmodel.machines.machine import Machine, datasheet, named
 from perfmodel.machines.measure.measurement import load
+from perfmodel.render.plot import save
 from perfmodel.render.plot.lines import Series, lines
-from perfmodel.render.plot.output import save
-from perfmodel.render.plot.scales import Measure
+from perfmodel.render.plot.style import Measure
 
 PAGE: Final = folders.DOCS / "vecadd.md"
 IMAGES: Final = folders.IMAGES

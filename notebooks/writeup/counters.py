@@ -268,8 +268,7 @@ def draw_published(axes: Sequence[Axes]) -> tuple[Axes, ...]:
 def draw_rates(steps: Sequence[Step], machine: Machine, axes: Sequence[Axes]) -> tuple[Axes, ...]:
     """Draw FLOP/s over images, a line per math, an axes per network."""
     from perfmodel.render.plot.lines import Series, lines
-    from perfmodel.render.plot.scales import Measure
-    from perfmodel.render.plot.style import legend_over
+    from perfmodel.render.plot.style import Measure, legend_over
 
     nets = list(dict.fromkeys(s.net for s in steps))
     maths = list(dict.fromkeys(s.math for s in steps))

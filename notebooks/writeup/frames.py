@@ -113,7 +113,7 @@ def draw_lines(
         Of `perfmodel.render.plot.lines.lines`: ordered, references, legend.
     """
     from perfmodel.render.plot.lines import lines
-    from perfmodel.render.plot.scales import Measure
+    from perfmodel.render.plot.style import Measure
 
     across = Measure(_MEASURES[x][0]) if linear else Measure(*_MEASURES[x])
     return lines(series(frame, x, y, by, label), across, Measure(*_MEASURES[y]), ax=ax, **looks)

@@ -214,8 +214,7 @@ def draw_ladder(
 ) -> tuple[Axes, ...]:  # fmt: skip
     """Draw the versions of one size, an axes for every number of GPUs; all of them by default."""
     from perfmodel.render.plot.bars import Dot, dots
-    from perfmodel.render.plot.scales import Measure
-    from perfmodel.render.plot.style import legend_over
+    from perfmodel.render.plot.style import Measure, legend_over
 
     timed = {
         p: [r for r in found.versions(p, hidden, batch, dtype) if not names or r.name in names]

@@ -142,8 +142,7 @@ def draw_parts(names: Sequence[str], axes: Sequence[Axes]) -> tuple[Axes, ...]:
 def draw_errors(judged: Sequence[Judged], axes: Sequence[Axes]) -> tuple[Axes, ...]:
     """Draw predicted over measured by images, a line per data type, an axes per network."""
     from perfmodel.render.plot.lines import Series, lines
-    from perfmodel.render.plot.scales import Measure
-    from perfmodel.render.plot.style import legend_over
+    from perfmodel.render.plot.style import Measure, legend_over
 
     nets = list(dict.fromkeys(j.measured.net for j in judged))
     for ax, net in zip(axes, nets, strict=True):
@@ -168,8 +167,7 @@ def draw_ways(
 ) -> tuple[Axes, ...]:
     """Draw times of all ways over the whole pass, an axes for every batch and math of `cells`."""
     from perfmodel.render.plot.bars import Dot, dots
-    from perfmodel.render.plot.scales import Measure
-    from perfmodel.render.plot.style import legend_over
+    from perfmodel.render.plot.style import Measure, legend_over
 
     for ax, (batch, math) in zip(axes, cells, strict=True):
         mine = [f for f in passes if (f.batch, f.math) == (batch, math)]

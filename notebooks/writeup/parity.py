@@ -57,7 +57,7 @@ def parity(
     ModelError
         If there is no pair, or a number that has no logarithm.
     """
-    from perfmodel.render.plot import scales, style
+    from perfmodel.render.plot import style
     from perfmodel.render.plot.labels import ordered_colors
 
     values = [v for pair in pairs for v in (pair.measured, pair.predicted)]
@@ -82,8 +82,8 @@ def parity(
             ax.plot(2 * x, [pair.low, pair.high], lw=0.7, alpha=0.6, **look)
         ax.plot(x, [pair.predicted], marker[pair.shape], ms=5, mec="white", mew=0.3, **look)
     style.finish(ax, f"Measured {words}", f"Predicted {words}")
-    scales.ticks(ax.xaxis, unit, ratio=300.0)
-    scales.ticks(ax.yaxis, unit)
+    style.ticks(ax.xaxis, unit, ratio=300.0)
+    style.ticks(ax.yaxis, unit)
     dot: dict[str, Any] = {"ls": "", "ms": 5}
     if shapes == hues:
         entries = [ax.plot([], [], marker[s], color=color[s], **dot)[0] for s in shapes]

@@ -162,8 +162,7 @@ def efficiencies(steps: Table, gpus: int) -> dict[str, dict[int, float]]:
 def draw_efficiencies(steps: Table, axes: Sequence[Axes]) -> tuple[Axes, ...]:
     """Draw efficiencies over images per GPU, an axes for 2 GPUs and one for 4."""
     from perfmodel.render.plot.lines import Series, lines
-    from perfmodel.render.plot.scales import Measure
-    from perfmodel.render.plot.style import legend_over
+    from perfmodel.render.plot.style import Measure, legend_over
 
     for ax, gpus in zip(axes, RANKS[1:], strict=True):
         series = {

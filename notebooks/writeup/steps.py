@@ -219,7 +219,7 @@ def steps_table(found: Sequence[Step]) -> Table:
 def draw_steps(found: Sequence[Step], ax: Axes) -> Axes:
     """Draw savings as shares of the batch before: measured, predicted, and at most."""
     from perfmodel.render.plot.bars import Dot, dots
-    from perfmodel.render.plot.scales import Measure
+    from perfmodel.render.plot.style import Measure
 
     made, most = [], {}
     for s in found:

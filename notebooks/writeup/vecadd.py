@@ -82,7 +82,7 @@ def programs_table(programs: Sequence[Program], floats: int) -> Table:
 def draw_programs(programs: Sequence[Program], bytes_per_s: float, ax: Axes) -> Axes:
     """Draw times over the size, beside the time of the bytes at a bandwidth."""
     from perfmodel.render.plot.lines import Series, lines, reference
-    from perfmodel.render.plot.scales import Measure
+    from perfmodel.render.plot.style import Measure
 
     series = {}
     for memory, way, part in SHOWN:

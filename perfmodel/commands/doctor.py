@@ -25,10 +25,10 @@ def doctor(context: click.Context, /, purposes: tuple[str, ...], fmt: str) -> No
     reports, collect profiles, mpi starts ranks, gpu computes, count is Nsight Compute.
     """
     from perfmodel.machines.doctor.checks import diagnose
-    from perfmodel.render.doctor import broken, result
+    from perfmodel.render.machines import broken, checkup
 
     with Progress(1) as advance:
         advance("asking this machine, up to a minute")
         checks = diagnose(purposes)
-    emit(result(checks, purposes), fmt)
+    emit(checkup(checks, purposes), fmt)
     context.exit(1 if broken(checks) else 0)

@@ -1,4 +1,4 @@
-"""Machines as tables and as one JSON document: figures, ratios to the datasheet, ridge points."""
+"""Machines in every format: figures, ratios to the datasheet, ridge points; and what works here."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
+from perfmodel.machines.doctor.check import PURPOSES, Check
 from perfmodel.machines.machine import SECTIONS, Figure, Machine, datasheet
 from perfmodel.machines.measure.measurement import MachineMeasurement
 from perfmodel.render.result import Block, Result
@@ -255,3 +256,46 @@ def document(machine: Machine, measurement: MachineMeasurement | None) -> dict[s
 
 def _sheet(measurement: MachineMeasurement | None) -> Machine | None:
     return datasheet(measurement.gpus or measurement.cpus) if measurement else None
+
+
+CHECKS: Final = (
+    Column("check", "Check", wrap=False, of="name"),
+    Column("status", "Status", wrap=False),
+    Column("found", "Found"),
+    Column("needed_for", "Needed to", wrap=False, of=lambda c: ", ".join(c.needed_for) or None),
+)
+
+
+def checkup(checks: Sequence[Check], purposes: Sequence[str]) -> Result:
+    """Return the checks in every format."""
+    found = Table.of("What is here", checks, CHECKS)
+    return Result(
+        [found, list(sentences(checks, purposes))], lambda: checkup_document(checks, purposes)
+    )
+
+
+def sentences(checks: Sequence[Check], purposes: Sequence[str]) -> Iterator[str]:
+    """Yield what to do, what failed first, and whether all is there for the purposes."""
+    for status in ("failed", "warning"):
+        for check in checks:
+            if check.status == status and check.advice:
+                yield f"{status}: {check.name}: {check.found}"
+                yield f"    -> {check.advice}"
+    wanted = "; ".join(f"{name}: {PURPOSES[name]}" for name in purposes)
+    failed = len(broken(checks))
+    yield f"{f'Not ready, {failed} failed' if failed else 'Ready'} ({wanted})."
+
+
+def broken(checks: Sequence[Check]) -> list[Check]:
+    """Return what failed that the purposes need."""
+    return [check for check in checks if check.status == "failed"]
+
+
+def checkup_document(checks: Sequence[Check], purposes: Sequence[str]) -> dict[str, Any]:
+    """Return the checks as what JSON holds."""
+    return {
+        "schema_version": 1,
+        "purposes": purposes,
+        "ready": not broken(checks),
+        "checks": checks,
+    }

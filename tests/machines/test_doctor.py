@@ -33,7 +33,7 @@ from perfmodel.machines.doctor.check import (
     parse,
 )
 from perfmodel.machines.doctor.checks import QUESTIONS, diagnose
-from perfmodel.render.doctor import document, result, sentences
+from perfmodel.render.machines import checkup, checkup_document, sentences
 from support.cli import perfmodel
 from support.folders import ROOT
 from support.trainer_runs import need_mpi
@@ -406,10 +406,10 @@ def test_what_is_said() -> None:
         "failed: three: gone", "    -> get it", "warning: two: odd", "    -> fix it",
         "Not ready, 1 failed (mpi: run several ranks).",
     ]  # fmt: skip
-    assert result(checks, ["mpi"]).render("csv").splitlines()[:2] == [
+    assert checkup(checks, ["mpi"]).render("csv").splitlines()[:2] == [
         "check,status,found,needed_for", "one,ok,fine,analyze",
     ]  # fmt: skip
-    assert document(checks, ["mpi"])["ready"] is False
+    assert checkup_document(checks, ["mpi"])["ready"] is False
 
 
 def test_purposes_are_those_of_the_command() -> None:

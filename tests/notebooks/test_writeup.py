@@ -41,7 +41,7 @@ from perfmodel.programs.mlp.mlp import mlp
 from perfmodel.render.plot import panels
 from perfmodel.render.plot.bars import Dot, dots, stacks
 from perfmodel.render.plot.lines import Series, lines
-from perfmodel.render.plot.scales import Measure
+from perfmodel.render.plot.style import Measure
 
 SYNC = "profiles/campaign/h200x2_p2_host_float32_H512_B3000_sync.sqlite.xz"
 

@@ -17,9 +17,9 @@ import pytest
 from perfmodel import api
 from perfmodel.base.table import Column, Table
 from perfmodel.models.model import load as load_model
+from perfmodel.render.html import parts
 from perfmodel.render.html.blocks import LONGEST, MOST_ROWS, grid
-from perfmodel.render.html.lead import parts
-from perfmodel.render.html.svg import inline
+from perfmodel.render.html.pictures import inline
 from perfmodel.workloads.spec import load
 from support.build_report import ReportBuilder
 from support.build_training import Training, analyzed, training_report

@@ -18,7 +18,8 @@ from matplotlib.text import Text
 
 from perfmodel.base.errors import ModelError, PerfmodelError
 from perfmodel.models.roofline import Point, Roofline
-from perfmodel.render.plot import BreakdownRow, breakdown, output, roofline, save, sweep
+from perfmodel.render import plot
+from perfmodel.render.plot import BreakdownRow, breakdown, roofline, save, sweep
 from perfmodel.render.plot.bars import CLOCKS
 from perfmodel.render.plot.labels import LabelLayer, Scene, ordered_colors, place
 from perfmodel.render.plot.style import wrap
@@ -481,14 +482,14 @@ def test_saved_files_are_the_same_every_time(tmp_path: Path) -> None:
 def test_saved_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ax = roofline(DOCUMENT)
     (tmp_path / "roof.png").write_bytes(b"old")
-    real = output._encode
+    real = plot._encode
 
     def encode(figure: Figure, fmt: str) -> bytes:
         if fmt == "pdf":
             raise KeyboardInterrupt
         return real(figure, fmt)
 
-    monkeypatch.setattr(output, "_encode", encode)
+    monkeypatch.setattr(plot, "_encode", encode)
     with pytest.raises(KeyboardInterrupt):
         save(ax, tmp_path, "roof")
     assert [p.name for p in tmp_path.iterdir()] == ["roof.png"]

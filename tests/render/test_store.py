@@ -15,7 +15,7 @@ import sqlite_utils
 
 from perfmodel.analysis.result import Analysis
 from perfmodel.base.errors import PerfmodelError
-from perfmodel.render import store, tables
+from perfmodel.render import outputs, tables
 from support.build_training import Training, analyzed, training_report
 
 SMALL = Training(D=9, H=6, C=2, B=20, pace=(3, 1, 1))
@@ -41,11 +41,11 @@ def counts(path: Path) -> dict[str, int]:
 def append_in_process(report: Path, database: Path, times: int) -> None:
     analysis = analyzed(report)
     for _ in range(times):
-        store.append(analysis, database)
+        outputs.append(analysis, database)
 
 
 def test_all_tables_are_written(analysis: Analysis, tmp_path: Path) -> None:
-    assert store.append(analysis, tmp_path / "results.db") == 1
+    assert outputs.append(analysis, tmp_path / "results.db") == 1
     found = counts(tmp_path / "results.db")
     assert set(found) == {"runs", *TABLES}
     assert found["runs"] == 1
@@ -64,10 +64,10 @@ def test_all_tables_are_written(analysis: Analysis, tmp_path: Path) -> None:
 def test_the_same_report_again_changes_nothing(analysis: Analysis, tmp_path: Path) -> None:
     """By content, whatever the file is called."""
     database = tmp_path / "results.db"
-    store.append(analysis, database)
+    outputs.append(analysis, database)
     before = content(database)
     copy = Path(shutil.copy(tmp_path / "r.sqlite", tmp_path / "another name.sqlite"))
-    store.append(analyzed(copy), database)
+    outputs.append(analyzed(copy), database)
     after = content(database)
     assert counts(database) == {name: len(rows) for name, rows in before.items()}
     assert {row[0] for row in after["runs"]} == {row[0] for row in before["runs"]}
@@ -76,9 +76,9 @@ def test_the_same_report_again_changes_nothing(analysis: Analysis, tmp_path: Pat
 
 def test_other_options_replace_the_rows(tmp_path: Path) -> None:
     report, database = training_report(tmp_path / "r.sqlite", SMALL), tmp_path / "results.db"
-    store.append(analyzed(report), database)
+    outputs.append(analyzed(report), database)
     other = {"counting": "full", "warmup": 0, "batch_label": "forward", "values": VALUES}
-    store.append(analyzed(report, **other), database)
+    outputs.append(analyzed(report, **other), database)
     found = sqlite_utils.Database(database)
     (run,) = found["runs"].rows
     assert (run["counting"], run["warmup"]) == ("full", 0)
@@ -92,8 +92,8 @@ def test_different_reports_add_up(tmp_path: Path) -> None:
         training_report(tmp_path / f"{H}.sqlite", Training(D=9, H=H, C=2, B=20)) for H in (6, 8)
     ]
     database = tmp_path / "results.db"
-    assert store.append(analyzed(*paths), database) == 2
-    store.append(analyzed(paths[0]), database)
+    assert outputs.append(analyzed(*paths), database) == 2
+    outputs.append(analyzed(paths[0]), database)
     assert counts(database)["runs"] == 2
     assert counts(database)["ranges"] == 26
 
@@ -103,8 +103,8 @@ def test_the_order_of_the_ranks_reports_does_not_matter(tmp_path: Path) -> None:
         training_report(tmp_path / f"{rank}.sqlite", SMALL, ranks=[rank], world_size=2)
         for rank in (0, 1)
     ]
-    store.append(analyzed(*paths), tmp_path / "results.db")
-    store.append(analyzed(*reversed(paths)), tmp_path / "results.db")
+    outputs.append(analyzed(*paths), tmp_path / "results.db")
+    outputs.append(analyzed(*reversed(paths)), tmp_path / "results.db")
     assert counts(tmp_path / "results.db")["runs"] == 1
 
 
@@ -113,12 +113,12 @@ def test_a_failure_in_the_middle_leaves_the_database_as_it_was(
 ) -> None:
     other = analyzed(training_report(tmp_path / "s.sqlite", Training(D=5, H=6, C=2, B=20)))
     database = tmp_path / "results.db"
-    store.append(analysis, database)
+    outputs.append(analysis, database)
     before = content(database)
     # the last table's rows cannot be made
     monkeypatch.setattr(tables, "points", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        store.append(other, database)
+        outputs.append(other, database)
     assert content(database) == before
     # the last table's rows cannot be inserted, when the others have been
     monkeypatch.undo()
@@ -127,7 +127,7 @@ def test_a_failure_in_the_middle_leaves_the_database_as_it_was(
             "CREATE TRIGGER refuse BEFORE INSERT ON points BEGIN SELECT raise(ABORT, 'no'); END"
         )
     with pytest.raises(PerfmodelError, match="cannot be written"):
-        store.append(other, database)
+        outputs.append(other, database)
     assert content(database) == before
 
 
@@ -160,7 +160,7 @@ def test_a_file_that_is_no_database_stays_as_it_is(
     path = tmp_path / "results.db"
     path.write_bytes(bad)
     with pytest.raises(PerfmodelError, match=r"cannot be written \(.*name another file with --db"):
-        store.append(analysis, path)
+        outputs.append(analysis, path)
     assert path.read_bytes() == bad
 
 
@@ -168,7 +168,7 @@ def test_a_report_is_no_results_database(analysis: Analysis, tmp_path: Path) -> 
     """`--db report.sqlite` by mistake must not write into the report."""
     before = (tmp_path / "r.sqlite").read_bytes()
     with pytest.raises(PerfmodelError, match="got an Nsight Systems report"):
-        store.append(analysis, tmp_path / "r.sqlite")
+        outputs.append(analysis, tmp_path / "r.sqlite")
     assert (tmp_path / "r.sqlite").read_bytes() == before
 
 
@@ -178,40 +178,40 @@ def test_a_view_in_a_table_s_place_is_told(analysis: Analysis, tmp_path: Path, n
     with closing(sqlite3.connect(path)) as db:
         db.execute(f"CREATE VIEW {name} AS SELECT 1 AS run_hash")
     with pytest.raises(PerfmodelError, match=f"got a view '{name}'.*name another file with --db"):
-        store.append(analysis, path)
+        outputs.append(analysis, path)
     assert content(path) == {}
 
 
 def test_views_of_one_s_own_are_welcome(analysis: Analysis, tmp_path: Path) -> None:
     path = tmp_path / "results.db"
-    store.append(analysis, path)
+    outputs.append(analysis, path)
     with closing(sqlite3.connect(path)) as db:
         db.execute("CREATE VIEW best AS SELECT min(batch_median_s) FROM runs")
-    assert store.append(analysis, path) == 1
+    assert outputs.append(analysis, path) == 1
 
 
 @pytest.mark.parametrize("path", [".", "missing/results.db"])
 def test_a_folder_and_a_missing_folder(analysis: Analysis, tmp_path: Path, path: str) -> None:
     with pytest.raises(PerfmodelError, match="cannot be written"):
-        store.append(analysis, tmp_path / path)
+        outputs.append(analysis, tmp_path / path)
     assert {p.name for p in tmp_path.iterdir()} == {"r.sqlite"}
 
 
 def test_a_database_that_stays_locked(
     analysis: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "_BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(outputs, "_BUSY_SECONDS", 0.1)
     database = tmp_path / "results.db"
     with closing(sqlite3.connect(database, isolation_level=None)) as db:
         db.execute("BEGIN EXCLUSIVE")
         with pytest.raises(PerfmodelError, match="wait until nobody else writes it"):
-            store.append(analysis, database)
+            outputs.append(analysis, database)
 
 
 def test_a_report_that_is_gone(analysis: Analysis, tmp_path: Path) -> None:
     (tmp_path / "r.sqlite").unlink()
     with pytest.raises(PerfmodelError, match="keep the report where it is"):
-        store.append(analysis, tmp_path / "results.db")
+        outputs.append(analysis, tmp_path / "results.db")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -222,6 +222,6 @@ def test_a_report_whose_name_is_no_utf8(tmp_path: Path) -> None:
         training_report(tmp_path / "r.sqlite", SMALL).rename(path)
     except OSError:
         pytest.skip("this file system has UTF-8 names only")
-    store.append(analyzed(path), tmp_path / "results.db")
+    outputs.append(analyzed(path), tmp_path / "results.db")
     (run,) = sqlite_utils.Database(tmp_path / "results.db")["runs"].rows
     assert run["label"] == "\\udcff\\udcfe"

@@ -1,5 +1,477 @@
-"""A report as one HTML file that needs nothing else: no network, no fonts, no other files."""
+"""The page: an analysis -> one HTML text, every name in it escaped, always the same bytes."""
 
-from perfmodel.render.html.page import Asked, page
+from __future__ import annotations
 
-__all__ = ["Asked", "page"]
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+import perfmodel
+from perfmodel.analysis import sweeps
+from perfmodel.analysis.rates import Rate
+from perfmodel.analysis.result import Analysis, RangeRow, RunAnalysis
+from perfmodel.analysis.rows import machine_roof
+from perfmodel.analysis.warnings import lacking
+from perfmodel.analysis.whatif import WhatIf, what_if_of
+from perfmodel.base.errors import PerfmodelError
+from perfmodel.base.escape import printable
+from perfmodel.base.table import Column, Table
+from perfmodel.base.units import si
+from perfmodel.models.model import Model
+from perfmodel.models.predict import Prediction, predict
+from perfmodel.programs.mlp.case import MLP, Case
+from perfmodel.programs.own import own_case
+from perfmodel.render import tables
+from perfmodel.render.html import pictures, sections
+from perfmodel.render.html.blocks import CLOCKS, Block, Grid, Section, Words, grid, percent
+from perfmodel.render.summary import what_ran
+
+_MOST_PARTS: Final = 7
+_REST: Final = 0.005
+"""Parts below this share of a batch are put together."""
+
+_LINKS: Final = {"P_pci": "pcie", "P_peer": "nvlink"}
+_MEANS: Final = {
+    "P_flops": "computing",
+    "P_pci": "copies over PCIe",
+    "P_mpi": "all-reduce by MPI",
+    "P_peer": "from GPU to GPU",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One number in large letters; `share` fills a bar below it."""
+
+    name: str
+    value: str
+    note: str
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a median batch; `begin` and `share` are of the whole.
+
+    `what` is 'range', 'small' for several ranges put together, 'rest' for what is in none.
+    """
+
+    name: str
+    seconds: float
+    begin: float
+    share: float
+    what: str = "range"
+
+    @property
+    def shown(self) -> str:
+        """Time and share as a reader sees them."""
+        return f"{si(self.seconds, 's')}, {percent(self.share)}"
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStep:
+    """The first thing to change: what it would save, on what grounds, and how to do it."""
+
+    title: str
+    saving: str
+    grounds: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """Everything that stands above the sections."""
+
+    sentence: str
+    tiles: tuple[Tile, ...]
+    parts: tuple[Part, ...]
+    parts_of: str
+    rates: Grid | None
+    first: FirstStep | None
+
+
+def lead(run: RunAnalysis, said: WhatIf | None) -> Lead:
+    """Sum one run up; `said` is what `perfmodel.whatif` says of it, if it can."""
+    found = tuple(parts(run))
+    queued = run.batch.queued_s is not None
+    fitted = [rate for rate in run.rates.values() if rate is not None]
+    return Lead(
+        sentence=_sentence(run, found),
+        tiles=tuple(_tiles(run)),
+        parts=found,
+        parts_of="GPU busy time by range" if queued else "host time by range",
+        rates=_rates(run) if fitted else None,
+        first=_first(run, said),
+    )
+
+
+def head_of(run: RunAnalysis) -> RangeRow:
+    """The row of the batch itself."""
+    return next(row for row in run.ranges if row.label == run.batch.label)
+
+
+def parts(run: RunAnalysis) -> Iterator[Part]:
+    """Cut a median batch into the ranges directly inside it, and what is in none.
+
+    Where the host only queues batches, its time says nothing: the GPU's is cut, and a range that is
+    all there is into what is inside it, such as the kernels of a CUDA graph.
+    """
+    queued, head = run.batch.queued_s is not None, head_of(run)
+    whole = run.batch.median.value
+    children = _inside(run, head, queued=queued)
+    if queued and len(children) == 1:
+        children = _inside(run, children[0][0], queued=queued) or children
+    if not children or whole <= 0:
+        return
+    found = [(row.label, s, "range") for row, s in children]
+    shown = [p for p in found if p[1] >= _REST * whole][:_MOST_PARTS]
+    small = sum(p[1] for p in found) - sum(p[1] for p in shown)
+    rest = whole - sum(p[1] for p in found)
+    scale = max(whole, whole - rest)
+    if small > 0:
+        shown.append((f"{len(found) - len(shown)} smaller ones", small, "small"))
+    if rest > _REST * whole:
+        idle = "the GPU is idle" if not lacking(run.unattributed) else "idle, or in no range"
+        shown.append((idle if queued else "in no range", rest, "rest"))
+    begin = 0.0
+    for name, seconds, what in shown:
+        yield Part(name, seconds, begin, seconds / scale, what)
+        begin += seconds / scale
+
+
+def _inside(run: RunAnalysis, row: RangeRow, *, queued: bool) -> list[tuple[RangeRow, float]]:
+    inner = [r for r in run.ranges if r.path[:-1] == row.path]
+    timed = [(r, r.gpu_busy_s if queued else r.host_s) for r in inner]
+    return [(r, s) for r, s in timed if s]
+
+
+def _sentence(run: RunAnalysis, found: Sequence[Part]) -> str:
+    batch = run.batch.median.value
+    said = f"A median batch takes {si(batch, 's', 4)}"
+    named = [p for p in found if p.what == "range"]
+    if named:
+        most = max(named, key=lambda p: p.seconds)
+        said += f"; its largest part, {most.shown}, is {most.name}"
+    busy = head_of(run).gpu_busy_s
+    if busy is not None and batch > 0:
+        least = "at least " * bool(lacking(run.unattributed))
+        said += f". The GPU is busy for {least}{percent(busy / batch)} of it"
+    return said + "."
+
+
+def _tiles(run: RunAnalysis) -> Iterator[Tile]:
+    batch, head = run.batch, head_of(run)
+    seconds = batch.median
+    yield Tile(
+        "Median batch",
+        si(seconds.value, "s", 4),
+        f"95 %: {si(seconds.low, 's', 4)} to {si(seconds.high, 's', 4)}; {batch.count} batches on "
+        f"{len(run.ranks)} rank{'s' * (len(run.ranks) != 1)}",
+    )
+    if head.gpu_busy_s is None or seconds.value <= 0:
+        yield Tile("GPU busy", "–", "no GPU operation was recorded in a batch")
+    else:
+        share = min(head.gpu_busy_s / seconds.value, 1.0)
+        note, lost = f"{si(head.gpu_busy_s, 's')} of a batch", lacking(run.unattributed)
+        if lost:
+            note = f"at least: {note}, without {lost:,} operations in no range"
+        yield Tile("GPU busy", percent(share), note, share)
+    if head.flops and head.rate and head.rate_unit == "FLOP/s":
+        note, reached = "the peak is not known", head.of_ceiling
+        if reached is not None and run.machine is not None:
+            peak = run.machine.peak_flops_per_s[run.precision]
+            note = f"{percent(reached)} of {si(peak, 'FLOP/s')}, {run.precision} peak"
+        yield Tile("Achieved in a batch", si(head.rate, "FLOP/s"), note, reached)
+    else:
+        yield Tile("Achieved in a batch", "–", "the FLOPs of a batch are not known")
+    roof = run.roofline or machine_roof(run)
+    name = "Of its effective roof" if run.roofline else "Of the machine's roof"
+    if roof is not None and run.points:
+        point = run.points[0]
+        height = float(roof.smooth(point.intensity_flops_per_byte))
+        share = point.flops_per_s / height
+        yield Tile(name, percent(share), f"smooth: {si(height, 'FLOP/s')}", min(share, 1.0))
+    else:
+        yield Tile("Of its effective roof", "–", "no roofline could be fitted")
+
+
+def _rates(run: RunAnalysis) -> Grid:
+    """Effective throughputs with their intervals, beside the machine's ceilings."""
+    rows: list[tuple[object, ...]] = []
+    fitted = [(name, rate) for name, rate in run.rates.items() if rate is not None]
+    ceilings = [_ceiling(run, name) for name, _ in fitted]
+    for (name, rate), (label, ceiling) in zip(fitted, ceilings, strict=True):
+        rows.append(
+            (name, _MEANS.get(name, ""), si(rate.value, rate.unit, 4), _interval(rate),
+             si(ceiling, rate.unit) if ceiling else None, label or None,
+             rate.value / ceiling if ceiling else None)
+        )  # fmt: skip
+    columns = (
+        Column("name", "Rate"),
+        Column("means", "Of"),
+        Column("value", "Effective", align="right"),
+        Column("interval", "95 % interval", align="right"),
+        Column("ceiling", "Ceiling", align="right"),
+        Column("which", "Which"),
+        Column("share", "Of the ceiling", "percent", digits=0),
+    )
+    values = [rate.value for _, rate in fitted]
+    return grid(
+        Table("Effective throughputs and the machine's ceilings", columns, rows),
+        sort={"value": values, "interval": values, "ceiling": [value for _, value in ceilings]},
+    )
+
+
+def _interval(rate: Rate) -> str:
+    return f"{si(rate.low, rate.unit)} to {si(rate.high, rate.unit)}"
+
+
+def _ceiling(run: RunAnalysis, name: str) -> tuple[str, float | None]:
+    """Name and value of the machine's limit of a rate; None where it is not known.
+
+    The datasheet's NVLink adds both directions up, and so does the assignment's count of bytes.
+    """
+    if run.machine is None:
+        return "", None
+    if name == "P_flops":
+        return f"{run.precision} peak", run.machine.peak_flops_per_s.get(run.precision)
+    link = _LINKS.get(name, "")
+    rate = run.machine.bandwidth_bytes_per_s.get(link)
+    if rate is None:
+        return "", None
+    one_way = link == "nvlink" and run.workload.counting != "document"
+    return {"pcie": "PCIe", "nvlink": "NVLink"}[link], rate / 2 if one_way else rate
+
+
+def _flags(said: WhatIf, after: Case) -> str:
+    """The trainer's flags that differ between this run and the changed one."""
+    found = []
+    for name, value in after.settings.items():
+        flag = {"sync": "--sync-ranges"}.get(name, f"--{name.replace('_', '-')}")
+        if value == said.case.settings.get(name):
+            continue
+        found.append({"yes": flag, "no": f"no {flag}"}.get(value, f"{flag} {value}"))
+    return " ".join(found)
+
+
+def _first(run: RunAnalysis, said: WhatIf | None) -> FirstStep | None:
+    """Choose what the model predicts to save most, else the largest loss that was measured."""
+    step = said.path[0] if said is not None and said.path else None
+    if said is not None and step is not None and step.source == "model":
+        change = next((c.change for c in said.changes if c.name == step.name), step.removes)
+        low, high = said.batch_s - step.high_s, said.batch_s - step.low_s
+        return FirstStep(
+            change,
+            f"saves {si(step.saving_s, 's')} a batch ({percent(step.saving_s / said.batch_s)}), "
+            f"90 %: {si(low, 's')} to {si(high, 's')}",
+            f"predicted by the calibrated model; {step.name} removes {step.removes}",
+            f"profile the trainer with {_flags(said, step.case)}",
+        )
+    finding = next((f for f in run.findings if f.saving_s is not None), None)
+    if finding is None or finding.saving_s is None:
+        return None
+    share = finding.saving_s / run.batch.median.value
+    return FirstStep(
+        finding.title,
+        f"saves at most {si(finding.saving_s, 's')} a batch ({percent(share)})",
+        finding.evidence,
+        finding.action,
+    )
+
+
+_NO_MODEL: Final = (
+    "give what perfmodel calibrate wrote with --model; without it savings are bounds, not "
+    "predictions"
+)
+
+_LONGEST: Final = 1000
+"""Letters of a text that are shown."""
+_NAMES: Final = 11
+"""Letters that the lines of a summary leave for their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the page says beyond the analysis: of changes, and of a calibrated model.
+
+    Each is a text where it cannot be said: why.
+    """
+
+    what_if: WhatIf | str
+    prediction: Prediction | str
+
+    @classmethod
+    def of(cls, run: RunAnalysis, model: Model | None) -> Asked:
+        """Ask about one run."""
+        said: WhatIf | str
+        of_trainer = model if model is not None and model.workload == MLP else None
+        try:
+            said = what_if_of(run.measured, of_trainer)
+        except PerfmodelError as error:
+            said = str(error).removeprefix(f"{run.label}: ")
+        try:
+            return cls(said, _predicted(run, said, model))
+        except PerfmodelError as error:
+            return cls(said, str(error))
+
+
+def _predicted(run: RunAnalysis, said: WhatIf | str, model: Model | None) -> Prediction | str:
+    """Predict the batch of the trainer, or of the program that the model was calibrated on."""
+    if model is None:
+        return _NO_MODEL
+    if isinstance(said, WhatIf) and model.workload == MLP:
+        return predict(model, said.case)
+    if model.workload != run.workload.name:
+        return (
+            f"the model is of the workload {model.workload!r}, and the report does not say that it "
+            f"ran that"
+        )
+    values = {s: v for s, v in run.identity.values.items() if s in run.workload.symbols}
+    return predict(model, own_case(run.workload, values))
+
+
+def page(analysis: Analysis, model: Model | None = None) -> str:
+    """Return the report of an analysis as one HTML text.
+
+    Parameters
+    ----------
+    analysis : Analysis
+        Of one run, or of several: details are those of the one that fits the roofline.
+    model : Model, optional
+        Calibrated; the changes of the trainer are then predicted, else bounded.
+
+    Raises
+    ------
+    PerfmodelError
+        If jinja2 is not installed.
+    """
+    run = analysis.fitted
+    asked = Asked.of(run, model)
+    said = asked.what_if if isinstance(asked.what_if, WhatIf) else None
+    style, script = _asset("style.css"), _asset("sort.js")
+    text: str = (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            title=run.label,
+            facts=list(_facts(run)),
+            lead=lead(run, said),
+            warnings=sections.warnings(run),
+            sections=list(_sections(analysis, asked)),
+            clocks=CLOCKS,
+            version=perfmodel.__version__,
+            style=style,
+            script=script,
+            style_hash=_hash(style),
+            script_hash=_hash(script),
+        )
+    )
+    return text
+
+
+def _facts(run: RunAnalysis) -> Iterator[tuple[str, str]]:
+    """What ran, as names and values."""
+    first, *others = what_ran(run)
+    yield "report", first
+    for line in others:
+        yield line[:_NAMES].strip(), line[_NAMES:].strip()
+
+
+def _sections(analysis: Analysis, asked: Asked) -> Iterator[Section]:
+    run = analysis.fitted
+    measured = run.measured
+
+    def section(key: str, title: str, intro: str, blocks: Iterator[Block]) -> Section:
+        return Section(key, title, intro, tuple(blocks))
+
+    if len(analysis.runs) > 1:
+        yield section("runs", "All runs", f"Details below are of {run.label}.", _runs(analysis))
+    yield section("time", "Where the time goes", _CLOCKS, sections.breakdown(run, measured))
+    yield section(
+        "timeline", "Timeline of one batch", "", pictures.timeline(measured, run.batch.warmup)
+    )
+    roof = _ROOF if run.roofline is not None else ""
+    yield section("roofline", "Roofline", roof, _roofline(analysis))
+    yield section("model", "Model", _MODEL, sections.model(run, asked.prediction))
+    yield section("whatif", "What if", _WHAT_IF, sections.what_if(asked.what_if))
+    yield section("findings", "Findings and warnings", _FINDINGS, sections.findings(run))
+    yield section("machine", "Configuration and machine", "", sections.machine(run))
+    yield section("provenance", "Provenance", "", sections.provenance(run))
+
+
+_CLOCKS: Final = (
+    "Medians over ranks and batches after the warm-up, on three clocks: host time; GPU projection, "
+    "from the first operation's start to the last one's end; GPU busy, the time in which any "
+    "operation ran."
+)
+_ROOF: Final = (
+    "Effective throughputs of this run make the roof: what is below it loses to what the roof "
+    "leaves out, such as launches, small kernels and waiting."
+)
+_MODEL: Final = (
+    "FLOPs and bytes by formula, rates fitted to the median times, and what they predict together."
+)
+_WHAT_IF: Final = "What each change would save of this batch. Savings overlap; they do not add up."
+_FINDINGS: Final = "Ranked by potential saving per step. Savings overlap; they do not add up."
+
+
+def _roofline(analysis: Analysis) -> Iterator[Block]:
+    yield from pictures.roofline(analysis)
+    if analysis.points:
+        found = tables.points_text(analysis)
+        left_out = ["predicted_s", "measured_s", "model_error"]  # the model section has them
+        if analysis.fitted.roofline is None:
+            left_out += ["roof_flops_per_s", "of_roof"]
+        made = grid(found, caption="Measured points", drop=left_out)
+        yield replace(made, notes=found.notes[:-1])
+
+
+def _runs(analysis: Analysis) -> Iterator[Block]:
+    yield grid(tables.sweep_text(analysis))
+    trends = tuple(sweeps.trends(analysis.runs))
+    if trends:
+        yield Words("What moved them", trends, listed=True)
+
+
+def _environment() -> Any:
+    """Templates that escape everything, and show control characters as such."""
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+        from markupsafe import Markup
+    except ImportError as error:
+        raise PerfmodelError(
+            "expected jinja2 to write an HTML report; got no such package; pip install jinja2"
+        ) from error
+
+    def shown(value: Any) -> Any:
+        if not isinstance(value, str) or isinstance(value, Markup):
+            return value
+        return printable(value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…")
+
+    made = Environment(
+        loader=PackageLoader("perfmodel.render", "html"),
+        autoescape=True,
+        finalize=shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters["made"] = Markup  # only for what no report has a say in, or svg.inline escaped
+    made.filters["percent"] = lambda share: f"{100 * share:.6g}"
+    return made
+
+
+@cache
+def _asset(name: str) -> str:
+    return resources.files("perfmodel").joinpath("render", "html", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """Hash of an inline style sheet or script as a content security policy names it."""
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"sha256-{base64.b64encode(digest).decode('ascii')}"

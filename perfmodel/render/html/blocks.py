@@ -169,6 +169,11 @@ def cut(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
+def percent(share: float) -> str:
+    """Show a share in whole percents, a small one in two digits."""
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
+
+
 def _key(number: object) -> str:
     if not isinstance(number, SupportsFloat) or math.isnan(float(number)):
         return ""

@@ -22,8 +22,17 @@ from perfmodel.programs.identify import MARK_KEY
 from perfmodel.readers.trace import Trace
 from perfmodel.render import operators, summary, tables, whatif
 from perfmodel.render import predict as predictions
-from perfmodel.render.html.blocks import Advice, Block, Cell, Grid, Head, Notice, Words, grid
-from perfmodel.render.html.lead import percent
+from perfmodel.render.html.blocks import (
+    Advice,
+    Block,
+    Cell,
+    Grid,
+    Head,
+    Notice,
+    Words,
+    grid,
+    percent,
+)
 from perfmodel.render.machines import TITLES
 from perfmodel.render.machines import rows as machine_rows
 from perfmodel.timing.range_times import ranks_of

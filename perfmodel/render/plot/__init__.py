@@ -1,17 +1,154 @@
-"""Figures for print and screen: the only package that imports matplotlib."""
+"""Figures for print and screen: the only package that imports matplotlib.
 
+PNG, SVG and PDF files, the same bytes for the same figure, as wide as a page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from perfmodel.base.errors import ModelError, PerfmodelError
+from perfmodel.base.files import staged_folder
 from perfmodel.render.plot.bars import BreakdownRow, breakdown
 from perfmodel.render.plot.lines import sweep
-from perfmodel.render.plot.output import figure_of, panels, save, svg_text
 from perfmodel.render.plot.roofline import roofline
+from perfmodel.render.plot.style import INK, LABEL_PT, new_figure
 
 __all__ = [
-    "BreakdownRow",
-    "breakdown",
-    "figure_of",
-    "panels",
-    "roofline",
-    "save",
-    "svg_text",
-    "sweep",
-]
+    "BreakdownRow", "breakdown", "figure_of", "panels", "roofline", "save", "svg_text", "sweep",
+]  # fmt: skip
+
+DPI: Final = 200
+WIDTHS_IN: Final = {"single": 3.5, "double": 7.2}
+"""Inches: one column, or both, of a two-column page of US letter or A4."""
+
+_METADATA: Final[dict[str, dict[str, Any]]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+_SETTINGS: Final[Any] = {"svg.hashsalt": "perfmodel", "pdf.fonttype": 42, "path.simplify": True}
+_IN_A_PAGE: Final[Any] = {"svg.fonttype": "none"}
+
+
+def panels(
+    width: str = "single",
+    height_in: float = 2.8,
+    *,
+    columns: int = 1,
+    rows: int = 1,
+    letters: bool = True,
+) -> tuple[Axes, ...]:
+    """Give empty axes of one figure, row by row, to draw in with `ax=`.
+
+    Parameters
+    ----------
+    width : {'single', 'double'}
+        3.5 or 7.2 inches.
+    height_in : float
+        Height of the whole figure in inches.
+    columns, rows : int
+    letters : bool
+        Whether several panels are marked (a), (b), ..., which captions refer to.
+
+    Returns
+    -------
+    tuple of Axes
+        All have one figure, ``axes[0].figure``.
+
+    Raises
+    ------
+    ModelError
+        If there is no such width, or no panel.
+    """
+    if width not in WIDTHS_IN:
+        raise ModelError(f"expected a width of {' or '.join(WIDTHS_IN)}; got {width!r}")
+    if columns < 1 or rows < 1:
+        raise ModelError(f"expected at least one panel; got {rows} x {columns}")
+    figure = new_figure(WIDTHS_IN[width], height_in)
+    axes = tuple(figure.subplots(rows, columns, squeeze=False).ravel())
+    if letters and len(axes) > 1:
+        for i, ax in enumerate(axes):
+            ax.set_title(f"({chr(ord('a') + i)})", loc="right", fontsize=LABEL_PT, color=INK)
+    return axes
+
+
+def save(
+    picture: Figure | Axes,
+    folder: Path | str,
+    stem: str,
+    formats: Sequence[str] = ("png", "svg", "pdf"),
+) -> list[Path]:
+    """Write a figure (or that of some axes) as ``folder/stem.format``, all `formats` or none.
+
+    Nothing in a file tells when it was written, and identifiers in SVG do not change from run to
+    run, so equal figures give equal files. PNG has 200 pixels per inch.
+
+    Raises
+    ------
+    PerfmodelError
+        If a format is unknown, `stem` is no file name, or the folder cannot be written.
+    """
+    unknown = [f for f in formats if f not in _METADATA]
+    if unknown:
+        raise PerfmodelError(f"expected figures as {', '.join(_METADATA)}; got {unknown[0]!r}")
+    if Path(stem).name != stem:
+        raise PerfmodelError(f"expected a file name without folders; got {stem!r}")
+    figure = figure_of(picture)
+    folder = Path(folder)
+    names = [f"{stem}.{fmt}" for fmt in formats]
+    with staged_folder(folder) as stage, mpl.rc_context(_SETTINGS), _frozen(figure):
+        for name, fmt in zip(names, formats, strict=True):
+            (stage / name).write_bytes(_encode(figure, fmt))
+    return [folder / name for name in names]
+
+
+def svg_text(picture: Figure | Axes) -> str:
+    """Return a figure (or that of some axes) as SVG for a page: its text stays text.
+
+    Letters are measured in DejaVu Sans, which is wider than the fonts of most pages: labels have
+    room in these. Equal figures give equal text.
+    """
+    figure = figure_of(picture)
+    with mpl.rc_context(_SETTINGS | _IN_A_PAGE), _frozen(figure):
+        return _encode(figure, "svg").decode("utf-8")
+
+
+def figure_of(picture: Figure | Axes) -> Figure:
+    """Return the whole figure that some axes lie in."""
+    return picture.figure.canvas.figure if isinstance(picture, Axes) else picture
+
+
+def _encode(figure: Figure, fmt: str) -> bytes:
+    stream = io.BytesIO()
+    figure.savefig(stream, format=fmt, dpi=DPI, metadata=_METADATA[fmt])
+    return stream.getvalue()
+
+
+@contextlib.contextmanager
+def _frozen(figure: Figure) -> Iterator[None]:
+    """Lay out once and round: layouts differ by format, and in the last digit from run to run."""
+    engine = figure.get_layout_engine()
+    if engine is None:
+        yield
+        return
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    placed = [ax for ax in figure.get_axes() if ax.get_in_layout()]
+    for ax in placed:
+        x, y, width, height = (round(v, 6) for v in ax.get_position().bounds)
+        ax.set_position((x, y, width, height))
+    try:
+        yield
+    finally:
+        for ax in placed:
+            ax.set_in_layout(True)
+        figure.set_layout_engine(engine)

@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from perfmodel.base.errors import ModelError
-from perfmodel.render.plot.scales import Measure, room_at_end, rows, ticks
 from perfmodel.render.plot.style import (
     BLUE,
     DARK_BLUE,
@@ -24,15 +23,19 @@ from perfmodel.render.plot.style import (
     PALE_GREY,
     PALETTE,
     VALUE_PT,
+    Measure,
     amount,
     axes_of,
     entry,
     finish,
     legend_above,
     plain,
+    room_at_end,
+    rows,
     shortened,
     size_pt,
     text_width_pt,
+    ticks,
 )
 
 Clock = tuple[str, str, str]

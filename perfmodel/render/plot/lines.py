@@ -15,7 +15,6 @@ from matplotlib.lines import Line2D
 from perfmodel.base.errors import ModelError
 from perfmodel.models.roofline import Point, Roofline
 from perfmodel.render.plot.labels import Label, LabelLayer, Obstacles, ordered_colors
-from perfmodel.render.plot.scales import Measure, apply, label_share, ticks, ticks_at, with_room
 from perfmodel.render.plot.style import (
     DASHED,
     GREY,
@@ -25,12 +24,18 @@ from perfmodel.render.plot.style import (
     MARKERS,
     PALETTE,
     VALUE_PT,
+    Measure,
+    apply,
     axes_of,
     entry,
     finish,
+    label_share,
     legend_above,
     plain,
     size_pt,
+    ticks,
+    ticks_at,
+    with_room,
 )
 
 Floats = npt.NDArray[np.float64]

@@ -9,9 +9,8 @@ from typing import Final
 from matplotlib.axes import Axes
 
 from perfmodel.analysis.operators import OperatorRow
+from perfmodel.render.plot import panels
 from perfmodel.render.plot.labels import Label, LabelLayer, Obstacles
-from perfmodel.render.plot.output import panels
-from perfmodel.render.plot.scales import apply, rows
 from perfmodel.render.plot.style import (
     BLUE,
     GREY,
@@ -21,10 +20,12 @@ from perfmodel.render.plot.style import (
     TEXT_PT,
     VALUE_PT,
     amount,
+    apply,
     finish,
     legend_above,
     plain,
     put_title,
+    rows,
     shortened,
     size_pt,
 )

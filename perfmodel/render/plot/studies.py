@@ -15,12 +15,12 @@ from matplotlib.lines import Line2D
 from perfmodel.base.errors import ModelError
 from perfmodel.render.plot.bars import Dot, dots, stacks
 from perfmodel.render.plot.lines import Series, lines, reference
-from perfmodel.render.plot.scales import Measure
 from perfmodel.render.plot.style import (
     DASHED,
     INK,
     MARKERS,
     PALETTE,
+    Measure,
     legend_above,
     legend_over,
     new_figure,
