@@ -42,7 +42,7 @@ if [ "$ranks" = 1 ]; then
     part tests "$one" "$python" -m pytest -q -m gpu tests -p no:cacheprovider
     part products "$one" "$python" -m benchmarks.gemm
     part counters "$one" "$python" -m benchmarks.gemm.counters
-    part trainer-counters "$one" "$python" -m benchmarks.gemm.trainer_counters
+    part trainer-counters "$one" "$python" -m profiles.collect_counters
     part sanitizer "$one" "$python" -m benchmarks.gemm.sanitize
     part layers 110 "$python" -m benchmarks.layers --part time
     part vecadd 140 "$python" -m benchmarks.vecadd --part time profile

@@ -1,4 +1,4 @@
-"""benchmarks.gemm.trainer_counters with a stand-in for ncu: what it runs, writes, survives."""
+"""profiles.collect_counters with a stand-in for ncu: what it runs, writes, survives."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(tmp_path: Path, *names: str, blind: str = "") -> subprocess.CompletedPro
     stub.write_text(STUB)
     stub.chmod(0o755)
     return subprocess.run(
-        [sys.executable, "-m", "benchmarks.gemm.trainer_counters", "--ncu", str(stub),
+        [sys.executable, "-m", "profiles.collect_counters", "--ncu", str(stub),
          "--out", str(tmp_path), "--only", *names, "--trainer", *SMALL],
         cwd=ROOT, capture_output=True, text=True, timeout=60,
         env={"PATH": "/usr/bin:/bin", "TABLE": str(TABLE), "BLIND": blind},

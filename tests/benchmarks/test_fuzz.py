@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import random
 import subprocess
 import sys
@@ -10,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.robustness.fuzz import mutated
-from benchmarks.robustness.fuzz_targets import TARGETS, run, seeds
 from support.folders import ROOT
+from support.fuzz import mutated
+from support.fuzz_targets import TARGETS, run, seeds
 
 FOUND = sorted((ROOT / "tests" / "fuzz").glob("*-*"))
 ROUNDS = {"cells": 8, "sqlite_bytes": 12, "ncu_csv": 15}
@@ -35,8 +36,11 @@ def test_mutated_seeds(name: str) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="no atheris")
 @pytest.mark.parametrize("name", ["formula", "model_json", "cells"])
 def test_atheris(name: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.robustness.fuzz", "--target", name]
+    command = [sys.executable, "-m", "support.fuzz", "--target", name]
     command += ["--seconds", "3", "--corpus", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    env = {**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{ROOT}"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT, env=env
+    )
     assert done.returncode == 0, done.stdout[-3000:]
     assert "'executions': 0," not in done.stdout

@@ -1,7 +1,7 @@
 """Counts what the trainer's kernels do in a few batches, with Nsight Compute on one GPU.
 
-    python -m benchmarks.gemm.trainer_counters                  # four ways to multiply, below 90 s
-    python -m benchmarks.gemm.trainer_counters --only cublas    # one of them
+    python -m profiles.collect_counters                  # four ways to multiply, below 90 s
+    python -m profiles.collect_counters --only cublas    # one of them
 
 Writes tests/golden/ncu/h200_NAME.csv, as `ncu --csv --page raw` prints it, for every NAME that
 ends in time; `perfmodel counters` reads these (docs/counters.md).
@@ -39,7 +39,7 @@ WAYS = (("nvtx", True), ("cupy", True), ("cupy", False))
 def program(extra: list[str], ranges: str, batches: int, given: list[str]) -> list[str]:
     """The trainer: the document's network, one rank, all images on the GPU."""
     return [
-        sys.executable, "-m", "benchmarks.gemm.trainer_counters", "--trainer-with", ranges,
+        sys.executable, "-m", "profiles.collect_counters", "--trainer-with", ranges,
         "--data", "synthetic", "--hidden-size", "512", "--batch-size", str(BATCH),
         "--train-size", str(batches * BATCH), "--test-size", "500", "--epochs", "1",
         "--evaluate-every", "0", "--data-on", "device", "--transport", "none", *extra, *given,

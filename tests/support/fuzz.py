@@ -1,6 +1,6 @@
 """Fuzzes everything that perfmodel reads, with atheris where it is installed.
 
-    python -m benchmarks.robustness.fuzz FLAGS
+    PYTHONPATH=tests python -m support.fuzz FLAGS
 
     --seconds 900                   every target, atheris
     --engine random --seconds 10    mutations alone, needs nothing
@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import folders, results
-from benchmarks.common.processes import module
 
 RESULTS = folders.RESULTS / "fuzz.json"
 TOKENS = (
@@ -51,7 +50,7 @@ def mutated(data: bytes, draw: random.Random) -> bytes:
 
 def fuzz_random(name: str, seconds: float, seed: int) -> dict[str, Any]:
     """Mutate seeds until the time is over; stop at the first input that breaks something."""
-    from benchmarks.robustness.fuzz_targets import run, seeds
+    from support.fuzz_targets import run, seeds
 
     draw, pool, done = random.Random(seed), seeds(name), 0
     begin = time.monotonic()
@@ -73,13 +72,15 @@ def fuzz_random(name: str, seconds: float, seed: int) -> dict[str, Any]:
 def fuzz_atheris(name: str, seconds: float, corpus: Path) -> dict[str, Any]:
     """Run libFuzzer in a process of its own, which a crash ends."""
     corpus.mkdir(parents=True, exist_ok=True)
-    command = module(
-        "robustness.fuzz", "--atheris-child", name, f"-max_total_time={seconds:.0f}", "-timeout=60",
-        "-rss_limit_mb=4096", "-print_final_stats=1", f"-artifact_prefix={corpus.parent}/{name}-",
-        corpus,
-    )  # fmt: skip
+    command = [
+        sys.executable, "-m", "support.fuzz", "--atheris-child", name,
+        f"-max_total_time={seconds:.0f}", "-timeout=60", "-rss_limit_mb=4096",
+        "-print_final_stats=1", f"-artifact_prefix={corpus.parent}/{name}-", str(corpus),
+    ]  # fmt: skip
+    paths = f"{folders.ROOT / 'tests'}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
+    env = {**os.environ, "PYTHONPATH": paths}
     done = subprocess.run(
-        command, cwd=folders.ROOT, capture_output=True, text=True, errors="replace"
+        command, cwd=folders.ROOT, capture_output=True, text=True, errors="replace", env=env
     )
     said = done.stdout + done.stderr
     count = re.search(r"number_of_executed_units: (\d+)", said)
@@ -98,7 +99,7 @@ def atheris_child(name: str, arguments: list[str]) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["perfmodel"]):
-        from benchmarks.robustness import fuzz_targets
+        from support import fuzz_targets
     corpus = Path(arguments[-1])
     for i, data in enumerate(fuzz_targets.seeds(name)):
         (corpus / f"seed-{i}").write_bytes(data)
@@ -123,7 +124,7 @@ def main() -> None:
     if sys.argv[1:2] == ["--atheris-child"]:
         atheris_child(sys.argv[2], sys.argv[3:])
         return
-    from benchmarks.robustness.fuzz_targets import TARGETS, run
+    from support.fuzz_targets import TARGETS, run
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", action="append", choices=list(TARGETS))
