@@ -34,14 +34,9 @@ Row = dict[str, Any]
 
 
 def convergence(
-    config: Config,
-    dataset: Dataset,
-    learning_rates: Iterable[float],
-    hidden_sizes: Iterable[int],
-    *,
-    backend: Backend | None = None,
-    thin: bool = False,
-) -> Iterator[Row]:
+    config: Config, dataset: Dataset, learning_rates: Iterable[float], hidden_sizes: Iterable[int],
+    *, backend: Backend | None = None, thin: bool = False,
+) -> Iterator[Row]:  # fmt: skip
     """Yield loss and precision after every epoch, per hidden size and learning rate.
 
     One rank computes, with NumPy or another backend. With `thin` only the first 20 epochs are kept,
@@ -68,13 +63,9 @@ def _milestone(epoch: int, last: int) -> bool:
 
 
 def parallel(
-    config: Config,
-    dataset: Dataset | None,
-    comm: Communicator,
-    backend: Backend,
-    learning_rates: Sequence[float],
-    hidden_sizes: Sequence[int],
-) -> Iterator[Row]:
+    config: Config, dataset: Dataset | None, comm: Communicator, backend: Backend,
+    learning_rates: Sequence[float], hidden_sizes: Sequence[int],
+) -> Iterator[Row]:  # fmt: skip
     """Yield how runs on these ranks do beside the sequential one, after every epoch.
 
     The learning rates are tried with the first of the hidden sizes, the other hidden sizes with
@@ -213,9 +204,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows = parallel(config, dataset, comm, backend, a.learning_rates, a.hidden_sizes)
     elif a.study == "convergence":
         assert dataset is not None
-        rows = convergence(
-            config, dataset, a.learning_rates, a.hidden_sizes, backend=backend, thin=a.thin
-        )
+        sizes = a.learning_rates, a.hidden_sizes
+        rows = convergence(config, dataset, *sizes, backend=backend, thin=a.thin)
     else:
         assert dataset is not None
         rows = discrepancy(config, dataset, a.learning_rates)

@@ -148,12 +148,12 @@ class Rehearsal:
         return lambda a, b, out: np.matmul(a, b, out=out)
 
     def operands(self, problem: Problem, dtype: str, seed: int) -> list[Operands]:
-        random = np.random.default_rng(seed)
-        real = "float64" if dtype == "float64" else "float32"
-        m, n, k, (a, b) = problem.m, problem.n, problem.k, problem.transposes
-        x = random.standard_normal((k, m) if a == "T" else (m, k)).astype(real)
-        y = random.standard_normal((n, k) if b == "T" else (k, n)).astype(real)
-        return [(x.T if a == "T" else x, y.T if b == "T" else y, np.full((m, n), np.nan, real))]
+        random, real = np.random.default_rng(seed), "float64" if dtype == "float64" else "float32"
+        m, n, k = problem.m, problem.n, problem.k
+        x, y = (random.standard_normal(shape).astype(real) for shape in ((m, k), (k, n)))
+        x, y = (np.asarray(z, order="F" if t == "T" else "C")
+                for z, t in zip((x, y), problem.transposes, strict=True))  # fmt: skip
+        return [(x, y, np.full((m, n), np.nan, real))]
 
     def error(self, gemm: Any, operands: Operands) -> float:
         a, b, out = operands

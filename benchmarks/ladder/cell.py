@@ -287,9 +287,8 @@ def _rows(
             "gemms_at_shapes_s": at_shapes if entry.parallel == "data" else None,
         }  # fmt: skip
         peer = None if best is None else (best, times[best])
-        rows.append(
-            make_row(about, entry.seconds, peer, floors[entry.parallel, entry.math or cell.math])
-        )
+        floor = floors[entry.parallel, entry.math or cell.math]
+        rows.append(make_row(about, entry.seconds, peer, floor))
     return rows
 
 
@@ -315,9 +314,8 @@ def _show(rows: list[dict[str, Any]]) -> None:
             print(f"    {row['rung']:22} not timed: {(row['reason'] or '')[:90]}")
             continue
         ratio = "" if row["ratio"] is None else f" {row['ratio']:8.3f} of {row['peer']}"
-        floor = (
-            "" if not row["floor_s"] else f" {row['median_s'] / row['floor_s']:7.2f} of the floor"
-        )
+        times = row["median_s"] / row["floor_s"] if row["floor_s"] else None
+        floor = f" {times:7.2f} of the floor" if times else ""
         wrong = "" if row["valid"] else f"  INVALID: {row['reason']}"
         print(f"    {row['rung']:22} {1e6 * row['median_s']:9.1f} us{ratio}{floor}{wrong}")
     sys.stdout.flush()

@@ -15,7 +15,7 @@ from benchmarks.common import folders, results
 from benchmarks.common.pages import microseconds, short, table
 from benchmarks.common.results import called
 from benchmarks.ladder.configurations import RUNGS, Rung
-from benchmarks.ladder.sections import notes, products, profiles, sweep, targets, written
+from benchmarks.ladder.sections import notes, products, profiles, ratio, sweep, targets, written
 from perfmodel.render.plot import save
 from perfmodel.render.plot.bars import Dot, dots
 from perfmodel.render.plot.style import Measure, legend_over, new_figure
@@ -49,13 +49,6 @@ def main_ranks(found: Cells) -> int:
     """Return the p that text and picture are about: 2, or else the fewest of several, or 1."""
     several = sorted({p for p, *_ in found if p > 1})
     return 2 if 2 in several else several[0] if several else 1
-
-
-def ratio(row: Row) -> str:
-    """Write the ratio to PyTorch with its interval."""
-    if row["ratio"] is None:
-        return ""
-    return f"{row['ratio']:.2f} [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}]"
 
 
 def over_floor(row: Row) -> float | None:
@@ -217,20 +210,16 @@ def runs(record: dict[str, Any]) -> str:
         versions = ", ".join(f"{k} {v}" for k, v in run["versions"].items() if v is not None)
         ceilings, rates = run.get("ceilings"), ""
         if ceilings:
-            flops = ", ".join(
-                f"{m} {r / 1e12:.1f} TFLOP/s" for m, r in ceilings["gemm_flops"].items()
-            )
-            rates = f"{flops}, copy {ceilings['copy_bytes_per_s'] / 1e12:.2f} TB/s"
+            each = (f"{m} {r / 1e12:.1f} TFLOP/s" for m, r in ceilings["gemm_flops"].items())
+            rates = f"{', '.join(each)}, copy {ceilings['copy_bytes_per_s'] / 1e12:.2f} TB/s"
         lines.append((name, f"`{called(run['command'])}`", versions, rates))
     return "\n" + table(("run", "command", "machine and versions", "ceilings"), lines)
 
 
 def markdown(
-    record: dict[str, Any],
-    gemm: dict[str, Any] | None = None,
-    compared: str = "",
+    record: dict[str, Any], gemm: dict[str, Any] | None = None, compared: str = "",
     tiles: dict[str, Any] | None = None,
-) -> str:
+) -> str:  # fmt: skip
     """Return the whole document.
 
     `gemm` and `tiles` are what gemm.py and thin_sweep.py measured, if they did; `compared` the
@@ -261,12 +250,8 @@ def draw(found: dict[Any, dict[str, Any]], ranks: int, path: Path) -> None:
     keys = [key for key in found if key[0] == ranks]
     maths = sorted({key[3] for key in keys})
     sizes = list(dict.fromkeys(key[1:3] for key in keys))
-    names = {
-        math: [
-            r.name for r in RUNGS if any(_time(found[k].get(r.name)) for k in keys if k[3] == math)
-        ]
-        for math in maths
-    }
+    timed = {(k[3], name) for k in keys for name, row in found[k].items() if _time(row)}
+    names = {math: [r.name for r in RUNGS if (math, r.name) in timed] for math in maths}
     heights = [0.9 + 0.2 * max(5, len(names[math])) for math in maths]
     figure = new_figure(2.2 + 2.9 * len(sizes), 0.4 + sum(heights))
     grid = figure.subplots(len(maths), len(sizes), squeeze=False, height_ratios=heights)

@@ -58,11 +58,9 @@ def compare(mine: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
 
 
 def make_row(
-    about: dict[str, Any],
-    seconds: Sequence[float],
-    peer: tuple[str, Sequence[float]] | None,
+    about: dict[str, Any], seconds: Sequence[float], peer: tuple[str, Sequence[float]] | None,
     floor: dict[str, float] | None,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Return one row; what was not measured is None, with the reason in `about`.
 
     Parameters

@@ -90,6 +90,13 @@ RATIOS: Final = (
 """Time over that of whole-graph PyTorch: at most."""
 
 
+def ratio(row: Row) -> str:
+    """Write the ratio to PyTorch with its interval."""
+    if row["ratio"] is None:
+        return ""
+    return f"{row['ratio']:.2f} [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}]"
+
+
 def targets(best: Best, gemm: dict[str, Any] | None) -> str:
     """Return every target with what was found; nothing without its rows."""
     lines = [*_ladder(best), *([] if gemm is None else _products(gemm["rows"]))]
@@ -103,9 +110,8 @@ def _ladder(best: Best) -> Iterable[tuple[str, ...]]:
     for name, key, most in RATIOS:
         row = best.get(key)
         if row is not None and row["ratio"] is not None:
-            found = f"{row['ratio']:.2f} [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}]"
             met = _met(row["ratio_high"] <= most)
-            yield f"{name}, over PyTorch", f"≤ {most:.2f}", found, met
+            yield f"{name}, over PyTorch", f"≤ {most:.2f}", ratio(row), met
     compared = [row for row in best.values() if row["ratio"] is not None]
     if compared:
         worst = max(row["ratio_high"] for row in compared)

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import folders, results
-from benchmarks.common.processes import module
+from benchmarks.common.processes import in_turn, module
 
 RATE, REGULARIZATION = 0.01, 1e-4
 
@@ -113,10 +113,8 @@ def torch_manual_step(sizes: argparse.Namespace):
 
 
 STEPS = {
-    "numpy": numpy_step,
-    "torch autograd": torch_autograd_step,
-    "torch manual": torch_manual_step,
-}
+    "numpy": numpy_step, "torch autograd": torch_autograd_step, "torch manual": torch_manual_step,
+}  # fmt: skip
 
 
 def work(sizes: argparse.Namespace) -> None:
@@ -185,30 +183,29 @@ def main() -> None:
         return
     shape = ("inputs", "hidden", "classes", "batch", "threads", "warm_up", "steps", "dtype")
     arguments = [a for n in shape for a in (f"--{n.replace('_', '-')}", str(getattr(sizes, n)))]
-    rounds = [
-        {name: measure(name, arguments, sizes.threads, sizes.patience) for name in STEPS}
-        for _ in range(sizes.rounds)
-    ]
-    losses = [r[name]["loss"] for r in rounds for name in STEPS]
+    measured = in_turn(
+        {n: lambda n=n: measure(n, arguments, sizes.threads, sizes.patience) for n in STEPS},
+        sizes.rounds,
+    )
+    losses = [run["loss"] for runs in measured.values() for run in runs]
     if max(losses) - min(losses) > 1e-3 * max(losses):
         sys.exit(f"the implementations disagree: losses {losses}")
+    seconds = {name: [run["seconds"] for run in runs] for name, runs in measured.items()}
     rows = []
-    for name in STEPS:
-        ratios = sorted(r["numpy"]["seconds"] / r[name]["seconds"] for r in rounds)
-        seconds = [r[name]["seconds"] for r in rounds]
+    for name, mine in seconds.items():
+        ratios = sorted(ours / this for ours, this in zip(seconds["numpy"], mine, strict=True))
         rows.append({
             "implementation": name,
             "inputs": sizes.inputs, "hidden": sizes.hidden, "classes": sizes.classes,
             "batch": sizes.batch, "dtype": sizes.dtype, "threads": sizes.threads,
-            "seconds_median": statistics.median(seconds),
-            "seconds_min": min(seconds),
+            "seconds_median": statistics.median(mine), "seconds_min": min(mine),
             "numpy_over_this_median": statistics.median(ratios),
-            "numpy_over_this_min": ratios[0],
-            "numpy_over_this_max": ratios[-1],
+            "numpy_over_this_min": ratios[0], "numpy_over_this_max": ratios[-1],
             "rounds": sizes.rounds,
         })  # fmt: skip
         print(f"{name:15} {1e3 * rows[-1]['seconds_median']:8.2f} ms   "
               f"numpy / this {rows[-1]['numpy_over_this_median']:.3f}")  # fmt: skip
+    busiest = max(run["busy_before"] for runs in measured.values() for run in runs)
     record = {
         "command": results.command("ladder.step_cpu", sys.argv[1:]),
         "date": results.now(),
@@ -217,8 +214,7 @@ def main() -> None:
             "system": platform.platform(),
         },
         "versions": versions(),
-        "busiest_before_a_process": max(r[n]["busy_before"] for r in rounds for n in STEPS),
-        "rows": rows,
+        "busiest_before_a_process": busiest, "rows": rows,
     }  # fmt: skip
     results.write(sizes.out, record)
 

@@ -93,20 +93,18 @@ def paleo(result: dict[str, Any]) -> str:
             (net, math, mine[FITTED]["ppp"], *(mine[b]["error"] for b in batches),
              mine[FITTED]["cross"])
         )  # fmt: skip
-    large, small = (
-        statistics.median(abs(e["error"]) for e in errors if e["batch"] in some)
-        for some in ((256,), (2, 10))
-    )
-    least = statistics.median(
-        abs(e["error"]) for e in paleo_errors(result, overlapped=True) if e["batch"] == 256
-    )
-    about = result["about"]
+
+    def median(rows: list[dict[str, Any]], *batches: int) -> float:
+        return statistics.median(abs(e["error"]) for e in rows if e["batch"] in batches)
+
+    about, large, small = result["about"], median(errors, 256), median(errors, 2, 10)
+    least = median(paleo_errors(result, overlapped=True), 256)
     said = (
         f"{about['device']}, torch {about['torch']}, {result['date'][:10]}. Median error without "
         f"its sign: {large:.1%} at 256 images ({least:.1%} if bytes overlap operations), "
         f"{small:.0%} at 2 and 10. Not Paleo's: with the step of 2 images as a floor, the host's "
         f"launches, the median at 10 and 32 is {_with_floor(errors):.0%} instead of "
-        f"{statistics.median(abs(e['error']) for e in errors if e['batch'] in (10, 32)):.0%}."
+        f"{median(errors, 10, 32):.0%}."
     )
     return f"{markdown(columns, rows)}\n\n{said}"
 
@@ -146,24 +144,21 @@ def torch(read: dict[str, Any]) -> str:
     """Say what torch counts, and how often it says the same."""
     if "theory" not in read:
         return _missing(read, "theory")
-    about, same, other = read["theory"]["about"], [], []
+    about, same, other = read["theory"]["about"], [], ""
     for row in read["theory"]["rows"]:
         t = totals(Layers(network(row["net"]), 1, "float32", 4))
         ours = (t["params"], t["forward_flops"], t["backward_flops"])
-        theirs = (row["parameters"], row["forward_flops"], row["backward_flops"])
-        (same if ours == theirs else other).append(row["net"])
+        if ours == (row["parameters"], row["forward_flops"], row["backward_flops"]):
+            same.append(row["net"])
+            continue
+        forward = "the same" if row["forward_flops"] == t["forward_flops"] else "other"
+        other += (
+            f" Of {row['net']} it counts {forward} FLOP forward, but "
+            f"{row['backward_flops']:,} backward where there are {t['backward_flops']:,}: the "
+            f"weight gradients of a grouped convolution once per group."
+        )
     said = f"torch {about['torch']} counts the same parameters and FLOP, forward and backward, of "
-    said += f"{', '.join(same)}."
-    for row in read["theory"]["rows"]:
-        if row["net"] in other:
-            t = totals(Layers(network(row["net"]), 1, "float32", 4))
-            forward = "the same" if row["forward_flops"] == t["forward_flops"] else "other"
-            said += (
-                f" Of {row['net']} it counts {forward} FLOP forward, but "
-                f"{row['backward_flops']:,} backward where there are {t['backward_flops']:,}: the "
-                f"weight gradients of a grouped convolution once per group."
-            )
-    return said
+    return f"{said}{', '.join(same)}.{other}"
 
 
 def measured(read: dict[str, Any]) -> str:

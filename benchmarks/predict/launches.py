@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -122,11 +121,6 @@ def grouped(observations: Sequence[Observation]) -> list[list[Observation]]:
     for o in observations:
         groups.setdefault(o.case.key, []).append(o)
     return list(groups.values())
-
-
-def measured(group: Sequence[Observation]) -> list[dict[str, Any]]:
-    """Every recorded launch of one configuration, in seconds."""
-    return [{"report": o.source, "batch_s": o.batch_s} for o in group]
 
 
 def commit_of(path: Path) -> str | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.common import folders
 from benchmarks.common.pages import percent, put, table
-from benchmarks.predict.score import QUIET
+from benchmarks.predict.score import QUIET, settings_at_one_size
 from perfmodel.models.calibrate import median_error
 
 PAGE = folders.DOCS / "predict.md"
@@ -165,11 +165,7 @@ def _targets(r: dict[str, Any]) -> str:
 
 def _ranking(r: dict[str, Any]) -> str:
     """How hard the pairs are: how many are close, and what a rival makes of the same pairs."""
-    rows = _known(r)
-    pairs = [
-        (a, b) for i, a in enumerate(rows) for b in rows[i + 1 :]
-        if a["sizes"] == b["sizes"] and a["settings"] != b["settings"]
-    ]  # fmt: skip
+    rows, pairs = _known(r), settings_at_one_size(r["rows"])
     close = [
         (a, b) for a, b in pairs
         if abs(math.log(a["measured_s"] / b["measured_s"])) < math.log(1 + CLOSE)

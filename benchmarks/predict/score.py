@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from benchmarks.predict.launches import Launches, grouped, measured
+from benchmarks.predict.launches import Launches, grouped
 from benchmarks.predict.rivals import rivals
 from perfmodel.base.errors import ModelError
 from perfmodel.models.calibrate import median_error
@@ -29,7 +30,7 @@ def predict_rows(
     rows = []
     for group in grouped(unseen):
         case = group[0].case
-        launches = measured(group)
+        launches = [{"report": o.source, "batch_s": o.batch_s} for o in group]
         median = float(np.median([m["batch_s"] for m in launches]))
         row: dict[str, Any] = {
             "case": case.label, "sizes": dict(case.sizes), "settings": dict(case.settings),
@@ -131,21 +132,24 @@ def ranking(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     `clear` counts the pairs whose medians differ by more than two standard deviations of launches.
     """
-    known = [r for r in rows if r["predicted_s"] is not None]
     found = []
-    for i, a in enumerate(known):
-        for b in known[i + 1 :]:
-            if a["sizes"] == b["sizes"] and a["settings"] != b["settings"]:
-                right = (a["predicted_s"] < b["predicted_s"]) == (a["measured_s"] < b["measured_s"])
-                noise = math.hypot(a["launch_sd"] or 0.0, b["launch_sd"] or 0.0)
-                apart = abs(math.log(a["measured_s"] / b["measured_s"])) > 2 * noise
-                found.append((right, apart))
+    for a, b in settings_at_one_size(rows):
+        right = (a["predicted_s"] < b["predicted_s"]) == (a["measured_s"] < b["measured_s"])
+        noise = math.hypot(a["launch_sd"] or 0.0, b["launch_sd"] or 0.0)
+        apart = abs(math.log(a["measured_s"] / b["measured_s"])) > 2 * noise
+        found.append((right, apart))
     right, clear = sum(r for r, _ in found), [r for r, apart in found if apart]
     return {
         "pairs": len(found), "right": right, "share": right / len(found) if found else None,
         "clear_pairs": len(clear), "clear_right": sum(clear),
         "clear_share": sum(clear) / len(clear) if clear else None,
     }  # fmt: skip
+
+
+def settings_at_one_size(rows: Sequence[dict[str, Any]]) -> list[tuple[Any, Any]]:
+    """Return the pairs of predicted rows that differ in settings, not in sizes."""
+    pairs = combinations([r for r in rows if r["predicted_s"] is not None], 2)
+    return [(a, b) for a, b in pairs if a["sizes"] == b["sizes"] and a["settings"] != b["settings"]]
 
 
 def overhead(launches: Launches) -> dict[str, Any]:

@@ -212,18 +212,14 @@ def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:
             problems.append(problem)
             rows += read_rows(path)
     about = next((r["about"] for r in rows if "about" in r), {})
-    measured = [r for r in rows if "about" not in r]
+    kept = [r for r in rows if "about" not in r]
+    plain = kind(part) in ("counters", "theory")
     return {
         "date": results.now(),
         "command": results.command("resnet", ["--part", part]),
         "seconds": round(time.monotonic() - began, 1), "problems": [p for p in problems if p],
-        "about": about, **more, "rows": medians(measured) if timed(part) else measured,
+        "about": about, **more, "rows": kept if plain else medians(kept),
     }  # fmt: skip
-
-
-def timed(part: str) -> bool:
-    """Whether a part's rows are repeats to be summarized."""
-    return kind(part) in ("time", "tuned", "ddp")
 
 
 def environments(ranks: int) -> list[dict[str, str]]:

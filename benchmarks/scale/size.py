@@ -45,6 +45,7 @@ print("\\n" + " ".join(sys.modules), file=sys.stderr)
 def commands(out: Path, nsys: str | None) -> dict[str, list[str]]:
     """Return what is timed, by name."""
     perfmodel = [sys.executable, "-m", "perfmodel"]
+    written = [*perfmodel, "analyze", REPORT, "-o", str(out)]
     found = {
         "python -c pass": [sys.executable, "-c", "pass"],
         "import numpy": [sys.executable, "-c", "import numpy"],
@@ -53,11 +54,9 @@ def commands(out: Path, nsys: str | None) -> dict[str, list[str]]:
         "perfmodel --help": [*perfmodel, "--help"],
         "perfmodel stats": [*perfmodel, "stats", REPORT],
         "perfmodel analyze": [*perfmodel, "analyze", REPORT],
-        "perfmodel analyze -o, without pictures": [
-            *perfmodel, "analyze", REPORT, "-o", str(out), "--no-plots",
-        ],
-        "perfmodel analyze -o": [*perfmodel, "analyze", REPORT, "-o", str(out)],
-    }  # fmt: skip
+        "perfmodel analyze -o, without pictures": [*written, "--no-plots"],
+        "perfmodel analyze -o": written,
+    }
     if nsys:
         found["nsys stats"] = [nsys, "stats", "-q", REPORT]
     return found
@@ -128,10 +127,8 @@ def measure(rounds: int, nsys: str | None) -> dict[str, Any]:
         "rounds": rounds,
         "processor": processor_times(rounds, nsys),
         "imports": {
-            "--version": imported("--version"),
-            "--help": imported("--help"),
-            "stats": imported("stats", REPORT),
-            "analyze": imported("analyze", REPORT),
+            **{flag: imported(flag) for flag in ("--version", "--help")},
+            **{name: imported(name, REPORT) for name in ("stats", "analyze")},
         },
         "wheel_bytes": wheel_bytes(),
         "dependencies": dependencies(),

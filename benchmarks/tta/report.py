@@ -36,10 +36,10 @@ def read(folder: Path) -> dict[str, Side]:
 def rule_of(one: Side) -> str:
     """Write the learning rate of a configuration."""
     s = one.runs[0].training.settings
-    peak = s["learning_rate"] * s["batch_size"] / (s["scale_learning_rate"] or s["batch_size"])
+    rate, size, of = s["learning_rate"], s["batch_size"], s["scale_learning_rate"]
     warm = f", {s['warmup_epochs']} epoch of warm-up" if s["warmup_epochs"] else ""
-    scaled = f"{s['learning_rate']:g} x {s['batch_size']} / {s['scale_learning_rate']} = "
-    return f"{scaled if s['scale_learning_rate'] else ''}{peak:g}{warm}"
+    scaled = f"{rate:g} x {size} / {of} = {rate * size / of:g}" if of else f"{rate:g}"
+    return f"{scaled}{warm}"
 
 
 def cv(found: Spread | None) -> str:

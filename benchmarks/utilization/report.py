@@ -104,15 +104,19 @@ Reports = dict[str, Busy]
 
 def reports(results: dict[str, Any]) -> Reports:
     """Read the reports of the same settings."""
-    good = [r for r in results["rows"] if "gpus" in r]
-    found = {r["name"]: busy_of(r["name"], r["flags"], r["ranks"]) for r in good}
+    found = {r["name"]: busy_of(r["name"], r["flags"], r["ranks"]) for r in sampled(results)}
     return {name: busy for name, busy in found.items() if busy}
+
+
+def sampled(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the settings that NVML has figures of."""
+    return [r for r in results["rows"] if "gpus" in r]
 
 
 def rows(results: dict[str, Any], found: Reports) -> str:
     """Write the before and after."""
     lines = []
-    for row in (r for r in results["rows"] if "gpus" in r):
+    for row in sampled(results):
         busy = found.get(row["name"])
         shares = (busy.kernels_share, busy.within_share) if busy else (None, None)
         each = [g["gpu_percent"] for g in row["gpus"] if g["gpu_percent"] is not None]
@@ -141,7 +145,7 @@ def causes(found: Reports) -> str:
 
 def missing(results: dict[str, Any]) -> str:
     """Say which settings have no result."""
-    good = {r["name"] for r in results["rows"] if "gpus" in r}
+    good = {r["name"] for r in sampled(results)}
     names = [name for name in RUNGS if name not in good]
     if not names:
         return ""
@@ -180,7 +184,7 @@ def answers(results: dict[str, Any], found: Reports) -> str:
 
 def drawn(results: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the settings that have a series."""
-    return [r for r in results["rows"] if "gpus" in r and (SERIES / f"{r['name']}.csv").exists()]
+    return [r for r in sampled(results) if (SERIES / f"{r['name']}.csv").exists()]
 
 
 def draw(results: dict[str, Any], found: Reports, folder: Path) -> None:

@@ -104,8 +104,7 @@ def totals(rows: Rows) -> str:
 
 def parts(rows: Rows, memory: str) -> str:
     """Return the parts of the largest programs of a kind of memory."""
-    mine = [row for row in rows if row["memory"] == memory]
-    if not mine:
+    if all(row["memory"] != memory for row in rows):
         return f"Nothing was measured {TITLES[memory]}."
     names = PARTS[memory]
     columns = (
@@ -114,9 +113,9 @@ def parts(rows: Rows, memory: str) -> str:
     )  # fmt: skip
     table = []
     for way in NAMES:
-        largest = max((r for r in mine if r["way"] == way), key=_millions, default=None)
-        if largest is None:
+        if not (ordered := _of(rows, memory, way)):
             continue
+        largest = ordered[-1]
         seconds = largest["seconds"]
         most = max((n for n in names if n != "second_kernel_s"), key=lambda n: seconds[n])
         share = seconds[most] / seconds["total_s"]
@@ -190,7 +189,7 @@ def ends(rows: Rows) -> Rows:
     """Return the smallest and the largest program of every way on the GPU."""
     found = []
     for memory, way in [(memory, way) for memory in PARTS for way in NAMES]:
-        mine = sorted((r for r in rows if (r["memory"], r["way"]) == (memory, way)), key=_millions)
+        mine = _of(rows, memory, way)
         found += [mine[0], mine[-1]] if len(mine) > 1 else mine
     return found
 
@@ -246,13 +245,9 @@ def draw(rows: Rows, folder: Path) -> None:
     """Draw time against K for every way, on the host and with one kind of memory."""
     for memory, title in TITLES.items():
         series = {}
-        for where, way in [(memory, w) for w in ("thread", "block", "grid")] + [
-            ("host", w) for w in ("python", "loop", "numpy")
-        ]:
-            mine = sorted(
-                (r for r in rows if (r["memory"], r["way"]) == (where, way)), key=_millions
-            )
-            if mine:
+        ways = [(memory, w) for w in ("thread", "block", "grid")]
+        for where, way in ways + [("host", w) for w in ("python", "loop", "numpy")]:
+            if mine := _of(rows, where, way):
                 label = ("CPU: " if where == "host" else "GPU: ") + NAMES[way]
                 seconds = [r["seconds"]["total_s"] for r in mine]
                 series[label] = Series([r["millions"] for r in mine], seconds)
@@ -270,8 +265,9 @@ def _verdict(rows: Rows) -> str:
     return f"**Wrong sums: {named_}.**"
 
 
-def _millions(row: dict[str, Any]) -> float:
-    return float(row["millions"])
+def _of(rows: Rows, memory: str, way: str) -> Rows:
+    mine = (r for r in rows if (r["memory"], r["way"]) == (memory, way))
+    return sorted(mine, key=lambda r: float(r["millions"]))
 
 
 # --- predicted from bandwidths and two latencies

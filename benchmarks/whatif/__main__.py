@@ -233,16 +233,14 @@ def together(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def summary(rows: Sequence[dict[str, Any]], model: str) -> dict[str, Any]:
     """Errors over the pairs that a model tells."""
-    known = [r for r in rows if "refused" not in r["models"].get(model, {"refused": ""})]
+    said = [(r, r["models"].get(model, {"refused": ""})) for r in rows]
+    known = [(r, m) for r, m in said if "refused" not in m]
     if not known:
         return {"pairs": len(rows), "told": 0}
-    errors = [abs(r["models"][model]["error"]) for r in known]
-    gaps = [
-        abs(r["models"][model]["saving_s"] - r["measured_s"]) / r["before_s"] for r in known
-    ]  # fmt: skip
-    inside = [sum(r["models"][model]["inside"][i] for r in known) for i in (0, 1)]
-    alone = [abs(r["models"][model]["alone"]) for r in known]
-    signs = [r["models"][model]["saving_s"] * r["measured_s"] > 0 for r in known]
+    errors, alone = ([abs(m[key]) for _, m in known] for key in ("error", "alone"))
+    gaps = [abs(m["saving_s"] - r["measured_s"]) / r["before_s"] for r, m in known]
+    inside = [sum(m["inside"][i] for _, m in known) for i in (0, 1)]
+    signs = [m["saving_s"] * r["measured_s"] > 0 for r, m in known]
     return {
         "pairs": len(rows), "told": len(known), "mean_error": float(np.mean(errors)),
         "largest_error": max(errors), "mean_alone": float(np.mean(alone)),
