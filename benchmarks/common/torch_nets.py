@@ -8,21 +8,8 @@ from typing import Final
 import torch
 from torch import nn
 
-from perfmodel.workloads.layers import (
-    IMAGE,
-    Add,
-    Concat,
-    Conv,
-    Dropout,
-    Linear,
-    LocalNorm,
-    Net,
-    Norm,
-    Placed,
-    Pool,
-    Relu,
-    place,
-)
+from perfmodel.workloads import layers as of
+from perfmodel.workloads.layers import Net, Placed, place
 
 
 class Sum(nn.Module):
@@ -67,7 +54,7 @@ class Network(nn.Module):
         self, images: torch.Tensor, run: Between = lambda _, layer, inputs: layer(*inputs)
     ) -> torch.Tensor:
         """Map images (N, C, H, W) to logits (N, 1000); `run` may do something around a layer."""
-        known = {IMAGE: images}
+        known = {of.IMAGE: images}
         for i, (x, layer) in enumerate(zip(self.placed, self.layers, strict=True)):
             known[x.name] = run(i, layer, tuple(known[n] for n in x.inputs))
             for name in set(self._done[i]):
@@ -79,28 +66,28 @@ def module(x: Placed) -> nn.Module:
     """Return torch's module for one layer."""
     inputs = x.input_shapes[0]
     match x.layer:
-        case Conv(channels, kernel, stride, padding, groups, bias):
+        case of.Conv(channels, kernel, stride, padding, groups, bias):
             return nn.Conv2d(
                 inputs.channels, channels, kernel, stride, padding, groups=groups, bias=bias
             )
-        case Linear(channels, bias):
+        case of.Linear(channels, bias):
             return Flat(inputs.elements, channels, bias)
-        case Norm():
+        case of.Norm():
             return nn.BatchNorm2d(inputs.channels)
-        case Relu():
+        case of.Relu():
             return nn.ReLU(inplace=True)
-        case Pool(_, None):
+        case of.Pool(_, None):
             return nn.AdaptiveAvgPool2d(1)
-        case Pool(kind, kernel, stride, padding, ceil):
+        case of.Pool(kind, kernel, stride, padding, ceil):
             pool = nn.MaxPool2d if kind == "max" else nn.AvgPool2d
             return pool(kernel, stride, padding, ceil_mode=ceil)
-        case Add():
+        case of.Add():
             return Sum()
-        case Concat():
+        case of.Concat():
             return Join()
-        case LocalNorm(size):
+        case of.LocalNorm(size):
             return nn.LocalResponseNorm(size)
-        case Dropout(share):
+        case of.Dropout(share):
             return nn.Dropout(share)
     raise TypeError(f"no module for {x.layer}")
 

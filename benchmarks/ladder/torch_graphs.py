@@ -13,15 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-from benchmarks.ladder.torch_peers import (
-    WARM_UP,
-    Ddp,
-    Net,
-    Peer,
-    Problem,
-    allow_recompilation,
-    first_of_each_shape,
-)
+from benchmarks.ladder import torch_peers as peers
+from benchmarks.ladder.torch_peers import Ddp, Net, Peer, Problem
 
 
 class Graph(Peer):
@@ -51,8 +44,8 @@ class Graph(Peer):
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for index in first_of_each_shape(problem):
-                for _ in range(WARM_UP):
+            for index in peers.first_of_each_shape(problem):
+                for _ in range(peers.WARM_UP):
                     self._body(index)
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
@@ -94,7 +87,7 @@ class Graph(Peer):
         self._optimizer = self._net.optimizer(problem.config)
         self._model: Any = self._net
         if self._compiled:
-            allow_recompilation()
+            peers.allow_recompilation()
             self._model = torch.compile(self._net, dynamic=False)
 
     def _body(self, index: int) -> None:
@@ -160,7 +153,7 @@ class ManualGraph(Graph):
         self._output: Any = fused_output
         self._hidden: Any = fused_hidden
         if self._kernels != "eager":
-            allow_recompilation()
+            peers.allow_recompilation()
             mode = "default" if self._kernels == "fused" else "max-autotune-no-cudagraphs"
             self._output, self._hidden = (
                 torch.compile(f, mode=mode, dynamic=False) for f in (fused_output, fused_hidden)
