@@ -149,7 +149,7 @@ def fit_link(
     """Fit alpha and beta of an all-reduce to measured times, by least squares in seconds.
 
     An error of one microsecond costs a batch one microsecond, whatever the message: residuals are
-    not weighted. gamma cannot be told from beta and is part of it. A negative alpha becomes 0.
+    not weighted. gamma cannot be separated from beta and is part of it. A negative alpha becomes 0.
 
     Parameters
     ----------

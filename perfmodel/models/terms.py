@@ -305,7 +305,7 @@ def measured_space(x: Floats) -> Floats:
     """Return an orthonormal basis (r, k) of the directions of the scaled columns that x measures.
 
     Columns are divided by their largest entry first. A case whose scaled amounts lie in this space
-    can be predicted, whatever the coefficients that cannot be told apart.
+    can be predicted, whatever the coefficients that cannot be separated.
     """
     usual = np.where(x.max(axis=0) > 0, x.max(axis=0), 1.0)
     _, sizes, rows = np.linalg.svd(x / usual, full_matrices=False)

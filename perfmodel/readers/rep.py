@@ -20,7 +20,7 @@ from perfmodel.readers.checks import stated_bytes
 RAW_SUFFIXES: Final = (".nsys-rep", ".qdrep")
 _EXPORT_SECONDS: Final = 3600
 _MORE: Final = 1 << 26
-"""Bytes that may lie behind those that an SQLite header speaks of."""
+"""Bytes that may lie behind those that an SQLite header states."""
 
 
 @contextmanager

@@ -162,7 +162,7 @@ PURPOSES: Final = {
     "gpu": "train or measure on a GPU",
     "count": "count with Nsight Compute",
 }
-"""What a machine may be wanted for."""
+"""What a machine may be used for."""
 
 
 @dataclass(frozen=True, slots=True)
