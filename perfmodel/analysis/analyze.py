@@ -259,7 +259,7 @@ def _join(
         rates=rates,
         rates_by_clock=by_clock,
         products=() if workload.replay else product_rates(measured, counts),
-        copies=group_copies(run.parts, excluded, int(np.isfinite(head.seconds["host"]).sum())),
+        copies=group_copies(run.parts, excluded, _counted(head, by_gpu=by_gpu)),
         collectives=collected.groups,
         unattributed=unattributed(run),
         roofline=fit_roofline(run.label, rates, totals),
@@ -458,6 +458,12 @@ def _parts(step: RankStep) -> dict[str, float | None]:
     """What a rank's step consists of, by the names of `RankRow`."""
     names = ("compute_s", "communication_s", "exposed_communication_s", "copy_s", "idle_s")
     return {name: getattr(step, name) for name in names}
+
+
+def _counted(head: PathTimes, *, by_gpu: bool) -> int:
+    """Batches of all ranks whose operations are counted: also a last step whose end is unknown."""
+    whole = head.instances > 0 if by_gpu else np.isfinite(head.seconds["host"])
+    return int(whole.sum())
 
 
 def _facts(

@@ -148,7 +148,7 @@ class Replay:
 
     def critical_path(self, change: Change) -> dict[str, float]:
         """Seconds of the longest chain of a step by kind, the mean over steps but the first."""
-        times = self._run(change)
+        times = self._run(change, traced=True)
         periods = [*map(_period, self._lanes, times.op_start)]
         lane = periods.index(max(periods))
         heads = _heads(self._lanes[lane])
@@ -166,9 +166,9 @@ class Replay:
         seconds = spent * 1e-9 / (len(heads) - 1 - first)
         return {k: float(t) for k, t in zip(PATH_KINDS, seconds, strict=True) if t > 0}
 
-    def _run(self, change: Change) -> _Times:
+    def _run(self, change: Change, *, traced: bool = False) -> _Times:
         """Sweep all events in recorded order: every node waits only for earlier ones."""
-        times = _Times(self._lanes, change)
+        times = _Times(self._lanes, change, traced=traced)
         for _, type_, i, j in self._events:
             if type_ == _HOST_END:
                 times.end_host(i, j)
@@ -182,7 +182,8 @@ class Replay:
 class _Times:
     """When every node of a replay happens, and which node it waited for."""
 
-    def __init__(self, lanes: Sequence[_Lane], change: Change) -> None:
+    def __init__(self, lanes: Sequence[_Lane], change: Change, *, traced: bool) -> None:
+        self._traced = traced
         self._lanes = lanes
         self._fused = change.fused
         self._free = {PATH_KINDS.index(k) for k in change.free}
@@ -223,7 +224,8 @@ class _Times:
             if waited > now:
                 now, source = waited, (_OP_END, i, wait)
         self.host_end[i][j] = now
-        self.why[_HOST_END, i, j] = kind, source
+        if self._traced:
+            self.why[_HOST_END, i, j] = kind, source
 
     def start_operation(self, i: int, j: int) -> None:
         """Start an operation after its launch, its stream and what else it waits for."""
@@ -246,7 +248,8 @@ class _Times:
         number = lane.collective[j]
         if number >= 0:
             self._arrived[number] = max(self._arrived.get(number, (now, i, j)), (now, i, j))
-        self.why[_OP_START, i, j] = cause, source
+        if self._traced:
+            self.why[_OP_START, i, j] = cause, source
 
     def end_operation(self, i: int, j: int, transfer_ns: int) -> None:
         """End an operation; a collective, after the last rank has arrived."""
@@ -259,7 +262,8 @@ class _Times:
             length, source = transfer_ns, (who[0], who[1])
         length = int(length * self._scale[i][kind] * self._fused.get(lane.op_group[j], 1.0))
         self.op_end[i][j] = begin + length
-        self.why[_OP_END, i, j] = kind, (_OP_START, *source)
+        if self._traced:
+            self.why[_OP_END, i, j] = kind, (_OP_START, *source)
 
 
 def _heads(lane: _Lane) -> list[int]:

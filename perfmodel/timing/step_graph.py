@@ -23,6 +23,7 @@ _FROM_HOST: Final = 1
 _TO_HOST: Final = 2
 _MOST: Final = 8_000
 """Operations of a lane that are kept: those of its last whole steps."""
+_MOST_STEPS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +90,12 @@ def step_graph(
     at = position[call_of[op]]
     order = np.lexsort((ops.start_ns[op], at))
     order = order[at[order] >= 0]
+    first = number.max(initial=0) - _MOST_STEPS
     if len(order) > _MOST:
-        order = order[number[order] > number[order[-_MOST]]]
+        first = max(first, number[order[-_MOST]])
+    order = order[number[order] > first]
     op, number, at = op[order], number[order], at[order]
-    first, last = (int(at[0]), int(at[-1]) + 1) if len(at) else (0, 0)
+    begin, end = (int(at[0]), int(at[-1]) + 1) if len(at) else (0, 0)
     kind = np.full(len(op), KERNEL_OP, np.int8)
     copies = (ops.kind[op] == MEMCPY) | (ops.kind[op] == MEMSET)
     kind[copies] = COPY_OP
@@ -100,10 +103,10 @@ def step_graph(
     kind[copies & staged] = PAGEABLE_OP
     kind[copies & (ops.copy_kind[op] == _TO_HOST) & (line.kind[at] == SYNC)] = READ_OP
     kind[communicates[op]] = COMMUNICATION_OP
-    host = slice(first, last)
+    host = slice(begin, end)
     return StepGraph(
         line.start_ns[host], line.end_ns[host], line.kind[host],
-        np.arange(first, last) % 2 == 0, line.drains[host],
-        ops.start_ns[op], ops.end_ns[op], ops.stream[op].astype(np.int64), number, at - first, kind,
+        np.arange(begin, end) % 2 == 0, line.drains[host],
+        ops.start_ns[op], ops.end_ns[op], ops.stream[op].astype(np.int64), number, at - begin, kind,
         small[op],
     )  # fmt: skip
