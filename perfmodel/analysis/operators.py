@@ -147,6 +147,13 @@ def step_work(
     flops = float(sum(row.flops or 0 for row in fine))
     computing = [row for row in fine if not row.communicates]
     total = sum(row.gpu_s for row in computing) or 1.0
+    mfu = _utilization(fine, flops, steps, machine)
+    said = list(dict.fromkeys(w for one in found for w in one.warnings))
+    if mfu is not None and mfu.of_busy > 1:
+        said.append(
+            f"the operators have {mfu.of_busy:.3g} times the FLOPs that the GPU can do in the time "
+            f"in which it computes: the recorded sizes or the machine's peak are wrong"
+        )
     return StepWork(
         flops=flops,
         bytes=float(sum(row.bytes or 0 for row in computing)),
@@ -154,8 +161,8 @@ def step_work(
         modelled=sum(row.gpu_s for row in computing if row.flops is not None) / total,
         operators=coarse,
         by_sizes=fine,
-        mfu=_utilization(fine, flops, steps, machine),
-        warnings=tuple(dict.fromkeys(w for one in found for w in one.warnings)),
+        mfu=mfu,
+        warnings=tuple(said),
     )
 
 

@@ -437,6 +437,23 @@ def test_utilization_is_flops_over_the_dense_peak() -> None:
     assert work.mfu.of_busy > work.mfu.of_step
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("1000000000000000000", "times the FLOPs that the GPU can do"),
+        ("-640", "operators cannot be read: not counted"),
+    ],
+)
+def test_impossible_sizes_are_warned_of(written: str, said: str, tmp_path: Path) -> None:
+    report = tmp_path / "report.sqlite"
+    report.write_bytes(lzma.decompress((RECORDED / "gpt_shapes.sqlite.xz").read_bytes()))
+    with closing(sqlite3.connect(report)) as file:
+        file.execute(f"UPDATE NVTX_EVENTS SET text = replace(text, '640', '{written}')")
+        file.commit()
+    run = analyze([read_sqlite(report)], Options()).fitted
+    assert any(said in warning for warning in run.warnings)
+
+
 def test_the_document_has_exact_flops() -> None:
     document = work_document(analyzed(RECORDED, "resnet34_shapes"))
     assert document["work"]["flops_per_step"] == 532_640_563_200
@@ -481,7 +498,9 @@ def without_sizes(packed: Path, target: Path) -> Path:
 def test_sizes_come_from_another_recording(tmp_path: Path) -> None:
     packed = RECORDED / "gpt_shapes.sqlite.xz"
     timing = without_sizes(packed, tmp_path / "timing.sqlite")
-    assert analyze([read_sqlite(timing)], Options()).fitted.work is None
+    without = analyze([read_sqlite(timing)], Options()).fitted
+    assert without.work is None
+    assert any("--pytorch=autograd-shapes-nvtx" in warning for warning in without.warnings)
     found = analyze([read_sqlite(timing)], Options(shapes=packed)).fitted.work
     own = work_in(RECORDED, "gpt_shapes")
     assert found is not None

@@ -16,6 +16,7 @@ from perfmodel.programs.unknown import UnknownProgram
 from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.operator_times import OperatorTimes
+from perfmodel.timing.run import Run
 from perfmodel.timing.step_report import StepReport, report_steps
 
 
@@ -44,6 +45,15 @@ class PyTorchProgram(UnknownProgram):
         shown, found = self.steps(other, options)
         measured = report_steps(shown, found, categorize)
         return operator_times_from(trace, steps, other, measured, options.dtype)
+
+    def warnings(self, run: Run) -> list[str]:
+        """Say how to record what FLOPs are counted from."""
+        if run.operators:
+            return []
+        return [
+            f"{run.label}: FLOPs are unknown: the operators' sizes were not recorded; record them "
+            f"with nsys profile --pytorch=autograd-shapes-nvtx (docs/pytorch.md)"
+        ]
 
 
 PYTORCH_PROGRAM: Final = PyTorchProgram()
