@@ -126,6 +126,16 @@ class Progress:
             self._bar.stop()
 
 
+def distinct(reports: Sequence[Path]) -> tuple[Path, ...]:
+    """Leave out reports that were given before: what they hold would count twice."""
+    first: dict[str, Path] = {}
+    for path in reports:
+        first.setdefault(os.path.realpath(path), path)
+    if repeated := len(reports) - len(first):
+        warn(f"{repeated} of the reports were given before and are left out")
+    return tuple(first.values())
+
+
 def read_reports(paths: Sequence[Path], advance: Callable[[str], None]) -> list[Trace]:
     """Read reports, and say which one is being read."""
     from perfmodel.readers import read

@@ -22,6 +22,7 @@ from perfmodel.commands._options import (
 from perfmodel.commands._output import (
     STDOUT,
     Progress,
+    distinct,
     emit,
     read_reports,
     report_written,
@@ -93,6 +94,7 @@ def _observed(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[list[
         batch_label=options["batch_range"],
         by_time=options["attribute"] == "time",
     )
+    reports = distinct(reports)
     with Progress(len(reports), options["quiet"]) as advance:
         traces = read_reports(reports, advance)
     gpus = sorted({gpu.name for trace in traces for gpu in trace.gpus})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.commands._options import REPORT, engine_of, engine_options, formats
-from perfmodel.commands._output import Progress, emit, warn
+from perfmodel.commands._output import Progress, distinct, emit, warn
 
 if TYPE_CHECKING:
     from perfmodel.base.table import Table
@@ -79,7 +78,7 @@ def _collected(reports: tuple[Path, ...], names: Sequence[str], options: dict[st
     from perfmodel.timing.nsys_stats.collect import collect, summarize_reports
 
     engine = engine_of(options)
-    reports = _distinct(reports)
+    reports = distinct(reports)
     size = sum(path.stat().st_size for path in reports if path.is_file())
     quiet = size < _SHOWN_BYTES
     if len(reports) == 1 and engine.scheduler is None:
@@ -88,16 +87,6 @@ def _collected(reports: tuple[Path, ...], names: Sequence[str], options: dict[st
             return collect(path, names, lambda read: advance(f"reading {path.name}", read))
     with Progress(len(reports), quiet) as advance:
         return summarize_reports(reports, names, engine, lambda path: advance(f"read {path.name}"))
-
-
-def _distinct(reports: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Leave out reports that were given before: their events would count twice."""
-    first: dict[str, Path] = {}
-    for path in reports:
-        first.setdefault(os.path.realpath(path), path)
-    if repeated := len(reports) - len(first):
-        warn(f"{repeated} of the reports were given before and are left out")
-    return tuple(first.values())
 
 
 def _shortened(table: Table) -> Table:
