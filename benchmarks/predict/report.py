@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.common import folders
-from benchmarks.common.pages import percent, put, table
+from benchmarks.common.pages import percent, put, table, written_in
 from benchmarks.predict.score import QUIET, settings_at_one_size
 from perfmodel.models.calibrate import median_error
 
 PAGE = folders.DOCS / "predict.md"
 SCRIPT = "benchmarks.predict --document"
+written = written_in(Path(__file__).with_name("text.md"))
 CLOSE = 0.3
 """Pairs of settings that differ by less are hard to rank."""
 
@@ -36,23 +38,16 @@ def made(result: dict[str, Any]) -> str:
 
 def _frozen(r: dict[str, Any]) -> str:
     s, floor, frozen, q = r["summary"], r["noise_floor"], r["frozen"], r["quiet"]
-    predicted = s["configurations"] - s["refused"]
-    sd = ", ".join(f"{name} {percent(value)}" for name, value in floor["launch_sd"].items())
-    return (
-        f"Frozen on {frozen['configurations']} of {frozen['of']} configurations (commit "
-        f"{frozen['commit'] or 'not yet made'}); {predicted} unseen ones predicted, {s['refused']} "
-        f"refused because no run of the calibration tells one of their terms. Launches of one "
-        f"configuration differ ({sd}; one standard deviation, {floor['launches']} launches): a "
-        f"model that knew every true median would still miss these measurements by "
-        f"{percent(s['floor_mean'])} on average. Ours misses them by {percent(s['mean'])} (95 % "
-        f"interval {percent(s['mean_low'])} to {percent(s['mean_high'])}), "
-        f"{s['times_floor']:.2f} times that floor. Where launches agree to {percent(QUIET)} "
-        f"({q['configurations'] - q['refused']} configurations, most of them paced by the GPU) it "
-        f"misses by {percent(q['mean'])} ({percent(q['mean_low'])} to "
-        f"{percent(q['mean_high'])}), {percent(q['max'])} at most: noise explains little of "
-        f"that, it is {q['mean'] / _quiet_floor(r):.0f} times what those launches' own spread "
-        f"leaves."
-    )
+    return written(
+        "frozen", configurations=frozen["configurations"], of=frozen["of"],
+        commit=frozen["commit"] or "not yet made", predicted=s["configurations"] - s["refused"],
+        refused=s["refused"], launches=floor["launches"], floor=percent(s["floor_mean"]),
+        sd=", ".join(f"{name} {percent(value)}" for name, value in floor["launch_sd"].items()),
+        mean=percent(s["mean"]), low=percent(s["mean_low"]), high=percent(s["mean_high"]),
+        times=s["times_floor"], quiet=percent(QUIET), q=q["configurations"] - q["refused"],
+        q_mean=percent(q["mean"]), q_low=percent(q["mean_low"]), q_high=percent(q["mean_high"]),
+        q_max=percent(q["max"]), q_times=q["mean"] / _quiet_floor(r),
+    )  # fmt: skip
 
 
 def _known(r: dict[str, Any]) -> list[dict[str, Any]]:
@@ -69,18 +64,12 @@ def _quiet_floor(r: dict[str, Any]) -> float:
 def _designs(r: dict[str, Any]) -> str:
     d, mean = r["other_designs"], r["summary"]["mean"]
     low, middle, high = (percent(d["quantiles"][q]) for q in ("0.05", "0.5", "0.95"))
-    better = float(np.mean([mean < found["mean"] for found in d["drawn"]]))
     refused = [found["refused"] for found in d["drawn"]]
-    return (
-        f"That is one choice of runs. The terms were chosen with the whole campaign in sight: only "
-        f"the coefficients have not seen the runs that are predicted. {d['designs']} other "
-        f"designs, drawn at random with as many configurations of every setting and number of "
-        f"ranks, miss by {middle} in the median ({low} to {high}, 5th to 95th percentile) and "
-        f"refuse {min(refused)} to {max(refused)}; ours does better than {100 * better:.0f} % of "
-        f"them. {percent(d['coverage'])} of launches lie inside their 90 % intervals, their "
-        f"largest errors are {percent(d['max'])} on average, and the best rival misses by "
-        f"{percent(d['best_rival'])}."
-    )
+    return written(
+        "designs", designs=d["designs"], low=low, middle=middle, high=high, least=min(refused),
+        most=max(refused), better=100 * np.mean([mean < found["mean"] for found in d["drawn"]]),
+        coverage=percent(d["coverage"]), max=percent(d["max"]), rival=percent(d["best_rival"]),
+    )  # fmt: skip
 
 
 def _overhead(r: dict[str, Any]) -> str:

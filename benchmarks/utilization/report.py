@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.common import folders
-from benchmarks.common.pages import put, table
+from benchmarks.common.pages import put, table, written_in
 from benchmarks.common.results import called
 from benchmarks.common.results import read as read_json
 from benchmarks.utilization.__main__ import RUNGS
@@ -28,6 +28,7 @@ RESULTS = folders.RESULTS / "utilization.json"
 SERIES = folders.RESULTS / "utilization"
 PAGE = folders.DOCS / "utilization.md"
 SCRIPT = "benchmarks.utilization.report"
+written = written_in(Path(__file__).with_name("text.md"))
 NOTHING: dict[str, Any] = {"data_on": "host", "transport": "host"}
 
 
@@ -163,23 +164,17 @@ def answers(results: dict[str, Any], found: Reports) -> str:
     first, last = good[0], good[-1]
     before, after = mean(first, "gpu_percent") or 0.0, mean(last, "gpu_percent") or 0.0
     close = ["is close to" if share >= 95 else "is not close to" for share in (before, after)]
-    text = (
-        f"\n**Question 3.** Averaged over {first['window_s'][1] - first['window_s'][0]:.1f} s of "
-        f"training, NVML's GPU utilization is {percent(before)} and memory utilization "
-        f"{percent(mean(first, 'memory_percent'))} in the setting `{first['name']}`: it {close[0]} "
-        f"100 %.\n\n**Question 4.** In the setting `{last['name']}` it is {percent(after)}, which "
-        f"{close[1]} 100 %, and a batch takes {si(last['batch_s'], 's')} instead of "
-        f"{si(first['batch_s'], 's')}."
-    )
+    text = written(
+        "questions", seconds=first["window_s"][1] - first["window_s"][0], before=percent(before),
+        memory=percent(mean(first, "memory_percent")), first=first["name"], last=last["name"],
+        is_before=close[0], is_after=close[1], after=percent(after),
+        batch_before=si(first["batch_s"], "s"), batch_after=si(last["batch_s"], "s"),
+    )  # fmt: skip
     both = [found.get(row["name"]) for row in (first, last)]
     if both[0] and both[1]:
-        text += (
-            f" Reports of these settings say that kernels ran in "
-            f"{percent(100 * both[0].kernels_share)} of a batch before and in "
-            f"{percent(100 * both[1].kernels_share)} after, and with copies the GPU was busy "
-            f"{percent(100 * both[0].within_share)} and {percent(100 * both[1].within_share)}."
-        )
-    return text + "\n"
+        shares = [percent(100 * s) for one in both for s in (one.kernels_share, one.within_share)]
+        text += written("reports", **dict(zip(("k0", "w0", "k1", "w1"), shares, strict=True)))
+    return f"\n{text}\n"
 
 
 def drawn(results: dict[str, Any]) -> list[dict[str, Any]]:
@@ -213,13 +208,7 @@ def text(results: dict[str, Any], given: Reports | None = None) -> str:
     said = f"{results['gpu']}, {results['date']}: `{called(results['command'])}`.\n\n"
     said += rows(results, found) + missing(results)
     if found:
-        said += (
-            "\nBy nsys: share of the time inside batches, medians of the launches named below, of "
-            "the same flags, H, B and ranks; their epochs have 20 batches, those under NVML 40. "
-            "NCCL's kernel counts as one that runs while it waits for the other GPU: on the "
-            "GPU that is ready first NVML is higher. Where there are many copies NVML's figure "
-            "lies between that of kernels alone and that with copies.\n"
-        )
+        said += f"\n{written('nsys')}\n"
     said += answers(results, found)
     if drawn(results):
         said += "\n![NVML utilization over time, setting by setting](images/utilization.png)\n"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from benchmarks.common import folders
-from benchmarks.common.pages import percent, put, table
+from benchmarks.common.pages import percent, put, table, written_in
 
 PAGE = folders.DOCS / "whatif.md"
 SCRIPT = "benchmarks.whatif --document"
+written = written_in(Path(__file__).with_name("text.md"))
 MODELS = ("frozen", "held out", "other launches")
 
 
@@ -59,14 +61,8 @@ def _bounds(r: dict[str, Any]) -> str:
     b, noise = r["summary"]["bounds"], r["launch_noise"]
     rows = [*r["ladder"], *r["campaign"]]
     gains = [x["measured_s"] / x["at_most_s"] for x in rows if x["measured_s"] > 0]
-    return (
-        f"**Bounds** ({b['pairs']} pairs): {b['hold']} hold within the noise of launches, "
-        f"{b['strictly']} strictly; where something was saved it was "
-        f"{percent(sorted(gains)[len(gains) // 2])} of the bound in the median. Launches of one "
-        f"configuration differ by {percent(noise['blocking'])} where the host waits, "
-        f"{percent(noise['queued'])} where it queues, {percent(noise['replayed'])} where it "
-        f"replays (standard deviations); noise is 1.645 of them."
-    )
+    gain = percent(sorted(gains)[len(gains) // 2])
+    return written("bounds", **b, gain=gain, **{k: percent(v) for k, v in noise.items()})
 
 
 def _models(r: dict[str, Any]) -> str:
@@ -87,16 +83,6 @@ def _models(r: dict[str, Any]) -> str:
          f"{k['right_sign']} of {k['told']}", percent(k["inside"])]
         for name, k, where in kinds
     ]  # fmt: skip
-    return (
-        "**Predictions.** Error: of the batch after the change, as the relative change applied to "
-        "the report before; alone: of the model's own prediction of it, which takes nothing from "
-        "that report; of the saving: as a share of the batch before; inside: pairs of launches "
-        "whose saving is in the 90 % interval of the next launch.\n\n"
-        + table(
-            ["model", "judged on", "told", "mean error", "largest", "alone",
-             "mean error of the saving", "right sign", "inside"],
-            lines,
-        )
-        + "\nMedians over launches; in brackets the 90 % interval of another launch's saving, "
-        "and by how much the batch after the change is missed."
-    )  # fmt: skip
+    head = ["model", "judged on", "told", "mean error", "largest", "alone",
+            "mean error of the saving", "right sign", "inside"]  # fmt: skip
+    return written("predictions", table=table(head, lines))
