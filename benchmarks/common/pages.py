@@ -37,7 +37,7 @@ def put_parts(page: Path, script: str, parts: Mapping[str, str]) -> None:
 def written_in(file: Path) -> Callable[..., str]:
     """Return a function that writes a section of a file of texts, by name and with its values."""
     text = file.read_text(encoding="utf-8")
-    found = dict(re.findall(r"^%% (\w+)\n(.*?)\n(?=^%%|\Z)", text, re.MULTILINE | re.DOTALL))
+    found = dict(re.findall(r"^%% ([\w ]+)\n(.*?)\n(?=^%%|\Z)", text, re.MULTILINE | re.DOTALL))
     return lambda name, **values: found[name].format(**values) if values else found[name]
 
 

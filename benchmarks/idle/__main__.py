@@ -9,7 +9,6 @@ profiler. Writes benchmarks/results/idle.json.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -20,14 +19,10 @@ from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.programs.program import Options
 
 KIND_OF: Final = {
-    "item": "blocking_sync",
-    "pageable": "pageable_copy",
-    "loop_optimizer": "many_small_kernels",
-    "dataloader": "host_compute",
-    "empty_cache": "allocation",
-    "straggler": "straggler",
+    "item": "blocking_sync", "pageable": "pageable_copy", "loop_optimizer": "many_small_kernels",
+    "dataloader": "host_compute", "empty_cache": "allocation", "straggler": "straggler",
     "late_allreduce": "exposed_communication",
-}
+}  # fmt: skip
 """What the finding about each fault is called."""
 
 _NAME: Final = re.compile(r"(?P<fault>\w+?)(?P<ranks>_p2)?_b(?P<batch>\d+)\.sqlite\.xz")
@@ -55,23 +50,15 @@ def pair(report: Path, fault: str, healthy: dict[str, Any]) -> dict[str, Any]:
     measured = truth["step_s_bare"] - healthy["step_s_bare"]
     predicted = about.saving_s if about else None
     return {
-        "report": report.name.removesuffix(".sqlite.xz"),
-        "step_s": run.batch.median.value,
-        "bare_s": truth["step_s_bare"],
-        "healthy_s": healthy["step_s_bare"],
-        "first": first.kind,
-        "first_saving_s": first.saving_s,
-        "kind": KIND_OF[fault],
-        "predicted_s": predicted,
-        "measured_s": measured,
-        "ratio": predicted / measured if predicted else None,
-    }
+        "report": report.name.removesuffix(".sqlite.xz"), "step_s": run.batch.median.value,
+        "bare_s": truth["step_s_bare"], "healthy_s": healthy["step_s_bare"], "first": first.kind,
+        "first_saving_s": first.saving_s, "kind": KIND_OF[fault], "predicted_s": predicted,
+        "measured_s": measured, "ratio": predicted / measured if predicted else None,
+    }  # fmt: skip
 
 
 def _truth(report: Path) -> dict[str, Any]:
-    name = report.name.removesuffix(".sqlite.xz")
-    found: dict[str, Any] = json.loads((report.parent / f"{name}.truth.json").read_text("utf-8"))
-    return found
+    return results.read(report.with_name(report.name.replace(".sqlite.xz", ".truth.json")))
 
 
 def main(folder: Path) -> dict[str, Any]:
@@ -81,17 +68,12 @@ def main(folder: Path) -> dict[str, Any]:
     close = [row for row in known if abs(row["ratio"] - 1) <= WITHIN]
     truth = _truth(next(folder.glob("healthy_b*.sqlite.xz")))
     return {
-        "command": "python -m benchmarks.idle FOLDER",
-        "device": truth["gpu"],
-        "torch": truth["torch"],
-        "recorded": truth["date"],
-        "recorded_by": truth["command"],
-        "within": WITHIN,
-        "close": len(close),
-        "first_is_the_fault": sum(row["first"] == row["kind"] for row in rows),
-        "pairs": len(rows),
+        "command": "python -m benchmarks.idle FOLDER", "device": truth["gpu"],
+        "torch": truth["torch"], "recorded": truth["date"], "recorded_by": truth["command"],
+        "within": WITHIN, "close": len(close),
+        "first_is_the_fault": sum(row["first"] == row["kind"] for row in rows), "pairs": len(rows),
         "rows": rows,
-    }
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

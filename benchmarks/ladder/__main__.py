@@ -122,14 +122,11 @@ def run(options: argparse.Namespace, comm: Any) -> None:
     ceilings = None if device is None else Ceilings.measure(device, comm)
     clock.say(f"ceilings: {ceilings}")
     options.run = {
-        "command": command(comm.size, sys.argv[1:]),
-        "date": results.now(),
-        "ranks": comm.size,
+        "command": command(comm.size, sys.argv[1:]), "date": results.now(), "ranks": comm.size,
         "cores": os.cpu_count(),
         "environment": {k: v for k, v in os.environ.items() if k.startswith("NCCL_")},
-        "versions": {**versions(backend), "mpi": library_version()},
-        "ceilings": None,
-    }
+        "versions": {**versions(backend), "mpi": library_version()}, "ceilings": None,
+    }  # fmt: skip
     for cell in options.cells:
         rows = time_cell(cell, options, comm, clock, data, (torch_peers, device), ceilings)
         if ceilings is not None:  # a cell's all-reduces are among them now

@@ -10,7 +10,7 @@ from writeup.counters import MATHS
 from writeup.paleo import Measured, judge
 
 from benchmarks.common import folders
-from benchmarks.common.pages import markdown, put_parts
+from benchmarks.common.pages import markdown, put_parts, written_in
 from benchmarks.common.results import called
 from benchmarks.common.results import read as read_json
 from perfmodel.machines.machine import Machine, known, named
@@ -22,6 +22,7 @@ from perfmodel.workloads.networks import NETWORKS, network
 PAGE: Final = folders.DOCS / "layers.md"
 RESNETS: Final = folders.RESULTS / "resnet.json"
 SCRIPT: Final = "benchmarks.layers --document"
+written: Final = written_in(Path(__file__).with_name("text.md"))
 FITTED: Final = 128
 """Images of the step that fits the percent of peak."""
 WAYS: Final = ("graph", "alone", "whole", "events", "synchronized")
@@ -99,13 +100,11 @@ def paleo(result: dict[str, Any]) -> str:
 
     about, large, small = result["about"], median(errors, 256), median(errors, 2, 10)
     least = median(paleo_errors(result, overlapped=True), 256)
-    said = (
-        f"{about['device']}, torch {about['torch']}, {result['date'][:10]}. Median error without "
-        f"its sign: {large:.1%} at 256 images ({least:.1%} if bytes overlap operations), "
-        f"{small:.0%} at 2 and 10. Not Paleo's: with the step of 2 images as a floor, the host's "
-        f"launches, the median at 10 and 32 is {_with_floor(errors):.0%} instead of "
-        f"{median(errors, 10, 32):.0%}."
-    )
+    said = written(
+        "paleo", device=about["device"], torch=about["torch"], date=result["date"][:10],
+        large=large, least=least, small=small, floor=_with_floor(errors),
+        middle=median(errors, 10, 32),
+    )  # fmt: skip
     return f"{markdown(columns, rows)}\n\n{said}"
 
 

@@ -162,11 +162,10 @@ def _ranking(r: dict[str, Any]) -> str:
     ours, near = _right(pairs, "predicted_s"), _right(close, "predicted_s")
     others = {name: _right(pairs, name) for name in rows[0]["rivals_s"]}
     best = max(others, key=lambda name: others[name])
-    return (
-        f"Most pairs are easy: of the {len(pairs)}, {len(close)} differ by less than "
-        f"{100 * CLOSE:.0f} %, and of those {near} are named right. Of all pairs {ours} are right; "
-        f"{best}, the best rival at this, has {others[best]}."
-    )
+    return written(
+        "ranking", pairs=len(pairs), close=len(close), share=100 * CLOSE, near=near, ours=ours,
+        best=best, others=others[best],
+    )  # fmt: skip
 
 
 def _right(pairs: list[tuple[dict[str, Any], dict[str, Any]]], by: str) -> int:

@@ -11,7 +11,7 @@ from studies.resnet_errata import errata
 from writeup.counters import PHASES, between
 
 from benchmarks.common import folders
-from benchmarks.common.pages import markdown, put_parts
+from benchmarks.common.pages import markdown, put_parts, written_in
 from benchmarks.common.results import called, read
 from perfmodel.analysis.counters import Counted
 from perfmodel.machines.machine import Machine, known
@@ -23,6 +23,7 @@ from perfmodel.workloads.networks import resnet
 
 PAGE: Final = folders.DOCS / "resnet.md"
 SCRIPT: Final = "benchmarks.resnet --document"
+written: Final = written_in(Path(__file__).with_name("text.md"))
 STUDIED: Final = ("resnet18", "resnet50")
 PICTURE: Final = "![Training steps under the roofs of {}](images/resnet_measured.png)"
 DRAWN: Final = {"fp32": "float32", "tf32": "tf32_tensor"}
@@ -34,12 +35,9 @@ PEAKS: Final = {
 
 NETWORK: Final = ("network", "images=int", "math")
 HOW: Final = {
-    "time": "--part time",
-    "counters": "--part counters",
-    "tuned": "--part tuned",
-    "ddp2": "--part ddp2",
-    "ddp4": "--part ddp4",
-}
+    "time": "--part time", "counters": "--part counters", "tuned": "--part tuned",
+    "ddp2": "--part ddp2", "ddp4": "--part ddp4",
+}  # fmt: skip
 
 
 def write(results: Path) -> None:
@@ -321,13 +319,7 @@ def _times(result: dict[str, Any], part: str, ceilings: Machine | None) -> str:
              r["batch"] / r["total_s"], rate, rate / peak if peak else None,
              r["host_s"] / r["total_s"])
         )  # fmt: skip
-    text = {
-        "time": "**Time of a training step**, without a profiler; medians of interleaved repeats; "
-        "cuDNN's heuristics choose the algorithms (cudnn.benchmark off), NCHW.",
-        "tuned": "**The same with cudnn.benchmark on and channels last**: cuDNN tries every "
-        "algorithm.",
-    }[part]
-    return f"{_heading(result, part, text)}\n\n{markdown(columns, rows)}"
+    return f"{_heading(result, part, written(part))}\n\n{markdown(columns, rows)}"
 
 
 def _cold(result: dict[str, Any]) -> str:
@@ -337,12 +329,7 @@ def _cold(result: dict[str, Any]) -> str:
         f"{r['net']} {1e3 * r['first_step_s']:.0f} ms, later {1e3 * r['total_s']:.1f} ms"
         for r in reversed(first.values())
     ]
-    return (
-        f"The first step of a process, on {rows[0]['batch']} images as in the study, loads "
-        f"libraries and chooses algorithms: {'; '.join(said)}. The study's "
-        f"ten images took 203 to 230 ms."
-        if said else ""
-    )  # fmt: skip
+    return written("cold", batch=rows[0]["batch"], said="; ".join(said)) if said else ""
 
 
 def _memory(result: dict[str, Any]) -> str:
@@ -385,11 +372,7 @@ def _counters(result: dict[str, Any], counts: list[dict[str, Any]]) -> str:
              r["l2_bytes"], r["l1_bytes"], _over(r["flops"], r["dram_bytes"]),
              r["kernel_time_s"], r["total_s"], r["profiled_step_s"])
         )  # fmt: skip
-    text = (
-        "**What Nsight Compute counted of one step**: kernel replay, caches flushed before each "
-        "kernel, clocks not locked."
-    )
-    return f"{_heading(result, 'counters', text)}\n\n{markdown(columns, rows)}"
+    return f"{_heading(result, 'counters', written('counters'))}\n\n{markdown(columns, rows)}"
 
 
 def _phases(result: dict[str, Any], counts: list[dict[str, Any]]) -> str:
@@ -437,8 +420,5 @@ def _of_gpus(result: dict[str, Any], ranks: int) -> str:
         NETWORK[0], "images per GPU=int", NETWORK[2], "alone=s", f"{ranks} GPUs=s", "longer by=s",
         "efficiency, every GPU its images=percent", "speed-up, the same images=float.2",
     )  # fmt: skip
-    text = (
-        f"**{ranks} GPUs** (DistributedDataParallel over NCCL, rank 0): the step alone and "
-        "together, in turn. The speed-up compares with one GPU on as many images as all have."
-    )
+    text = written("gpus", ranks=ranks)
     return f"{_heading(result, part, text)}\n\n{markdown(columns, rows)}"

@@ -150,10 +150,8 @@ def missing(results: dict[str, Any]) -> str:
     names = [name for name in RUNGS if name not in good]
     if not names:
         return ""
-    return (
-        f"\nNot measured by NVML yet: {', '.join(f'`{name}`' for name in names)} (the run was cut "
-        f"off before): `{called(results['command'])} --rungs {' '.join(names)}`.\n"
-    )
+    again, listed = f"{called(results['command'])} --rungs {' '.join(names)}", "`, `".join(names)
+    return f"\nNot measured by NVML yet: `{listed}` (the run was cut off before): `{again}`.\n"
 
 
 def answers(results: dict[str, Any], found: Reports) -> str:

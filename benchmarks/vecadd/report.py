@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.common import folders
-from benchmarks.common.pages import markdown, put
+from benchmarks.common.pages import markdown, put, written_in
 from benchmarks.common.results import called
 from benchmarks.common.results import read as read_json
 from benchmarks.vecadd.ways import SECTOR, THREADS
@@ -22,6 +22,7 @@ PAGE: Final = folders.DOCS / "vecadd.md"
 IMAGES: Final = folders.IMAGES
 MEASURED: Final = folders.RESULTS / "machine_h200x4.toml"
 SCRIPT: Final = "benchmarks.vecadd --document"
+written: Final = written_in(Path(__file__).with_name("text.md"))
 NAMES: Final = {
     "python": "loop in Python", "loop": "loop in C++", "numpy": "NumPy",
     "thread": "one thread", "block": "one block", "grid": "full grid",
@@ -135,21 +136,14 @@ def findings(rows: Rows) -> str:
     grid, loop = by["explicit", "grid", k], by.get(("host", "loop", k))
     rate = si(12e6 * k / grid["kernel_s"], "B/s")
     copied = (grid["copy_in_s"] + grid["copy_out_s"]) / grid["total_s"]
-    said = [
-        f"At K = {k:g} the full grid's kernel moves {rate}; {copied:.0%} of its program copies."
-    ]
+    said = [written("grid", k=k, rate=rate, copied=copied)]
     if loop is not None:
-        said.append(
-            f"The kernel alone is {loop['total_s'] / grid['kernel_s']:,.0f} times as fast as the "
-            f"loop in C++, the program {loop['total_s'] / grid['total_s']:.2g} times."
-        )
+        kernel, whole = (loop["total_s"] / grid[name] for name in ("kernel_s", "total_s"))
+        said.append(written("loop", kernel=kernel, whole=whole))
     if (unified := by.get(("unified", "grid", k))) is not None:
         times = unified["kernel_s"] / unified["second_kernel_s"]
         whole = unified["total_s"] / grid["total_s"]
-        said.append(
-            f"In unified memory the first kernel takes {times:,.0f} times as long as the second, "
-            f"and the program {whole:.2g} times as long as with copies."
-        )
+        said.append(written("unified", times=times, whole=whole))
     return " ".join(said)
 
 
@@ -176,12 +170,10 @@ def against(part: dict[str, Any]) -> str:
                  name.removesuffix("_s").replace("_", " "), bound, best[name], took,
                  took / best_s if best_s else None)
             )  # fmt: skip
-    said = "The latencies of a load were not measured: no prediction for few threads."
+    said = written("no latency")
     if latency:
-        said = (
-            f"A load that waits for memory takes {si(latency['memory_s'], 's')} here, from L1 "
-            f"{si(latency['l1_s'], 's')} (a chain of loads, 32 bytes apart)."
-        )
+        waits = {name: si(seconds, "s") for name, seconds in latency.items()}
+        said = written("latency", **waits)
     return f"{said}\n\n{markdown(columns, table)}"
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from benchmarks.ladder import __main__ as main
+from benchmarks.ladder import cell as ladder_check
 from benchmarks.ladder import configurations as ladder
 from benchmarks.ladder import floor as ladder_floor
-from benchmarks.ladder import reference as ladder_check
 from benchmarks.ladder import report as ladder_report
 from benchmarks.ladder import rows as ladder_rows
 from benchmarks.ladder import sections as ladder_notes
