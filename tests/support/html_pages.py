@@ -101,7 +101,8 @@ def hostile_report(folder: Path) -> Path:
         row["name"] = TRICKS[2]
     config: dict[str, Any] = dict(zip("abcdefghijkl", TRICKS, strict=True))
     config |= {"perfmodel_config": 1, "run_id": TRICKS[3], "transport": TRICKS[0]}
-    config |= {"workload": TRICKS[1], "gemm": TRICKS[7], TRICKS[4]: {TRICKS[5]: [TRICKS[6]]}}
+    config |= {"workload": "mlp", "backend": TRICKS[1], "gemm": TRICKS[7]}
+    config |= {TRICKS[4]: {TRICKS[5]: [TRICKS[6]]}}
     thread.mark(json.dumps(config), 500)
     step = 100_000
     for batch in range(4):

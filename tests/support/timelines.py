@@ -16,6 +16,7 @@ from perfmodel.readers.trace import (
     ApiCalls,
     GpuOps,
     MpiCalls,
+    NcclRanges,
     Ranges,
     Trace,
 )
@@ -130,6 +131,7 @@ def make_trace(
         ops=make_ops(ops),
         api=make_api(calls),
         mpi=MpiCalls(none, none, small, small, source, none, none, none),
+        nccl=NcclRanges(none, small, none, none),
         marks=(),
         gpus=(),
         cuda_devices={},
