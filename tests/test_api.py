@@ -69,7 +69,7 @@ def test_statistics_are_frames(report: perfmodel.Report) -> None:
     kernels = report.stats("cuda_gpu_kern_sum")
     assert kernels.columns[1] == "Total Time (ns)"
     assert kernels["Instances"].sum() == 2 * 6 * 6
-    with pytest.raises(SchemaError, match="wanted one of nvtx_gpu_proj_sum"):
+    with pytest.raises(SchemaError, match="expected one of nvtx_gpu_proj_sum"):
         report.stats("nosuch")
 
 

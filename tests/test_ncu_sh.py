@@ -15,6 +15,8 @@ from support.build_ncu import FFMA, TIME, Kernel, wide
 from support.cli import succeeds
 from support.trainer_runs import ROOT, environment, need_mpi
 
+pytestmark = pytest.mark.slow
+
 FLAGS = [
     "--backend", "numpy", "--data", "synthetic", "--train-size", "90", "--test-size", "30",
     "--batch-size", "30", "--hidden-size", "16",

@@ -17,6 +17,8 @@ from test_docs import commands_of_jobs
 from support.trainer_runs import ROOT, environment, need_mpi
 from trainer.ranges import PARENT
 
+pytestmark = pytest.mark.slow
+
 FLAGS = [
     "--backend", "numpy", "--data", "synthetic", "--train-size", "900", "--test-size", "50",
     "--batch-size", "90", "--hidden-size", "32",

@@ -17,6 +17,8 @@ import pytest
 
 from support.folders import ROOT
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("hatchling", reason="builds the package: pip install -e '.[dev]'")
 pytest.importorskip("hatch_vcs", reason="builds the package: pip install -e '.[dev]'")
 

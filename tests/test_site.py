@@ -11,6 +11,8 @@ import pytest
 
 from support.folders import ROOT
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("sphinx")
 
 PAGES = sorted(

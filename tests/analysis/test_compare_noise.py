@@ -160,6 +160,7 @@ def wrong(seeds: int, launches: int, noise: float = 0.1, **made: float) -> float
     return found / seeds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launches", [1, 2, 3, 5])
 def test_equal_sides_are_rarely_called_different(launches: int) -> None:
     """5 % are allowed; 1000 seeds give 0.8, 0.8, 2.5 and 2.8 %."""
@@ -177,6 +178,7 @@ def test_ranks_and_batches_are_not_taken_for_launches() -> None:
     assert wrong(100, 1, batches=2000) <= 0.05
 
 
+@pytest.mark.slow
 def test_noisier_launches_than_stated_are_noticed_from_three() -> None:
     """With 1000 seeds, three launches: 2.9 %; one, at 20 instead of the assumed 10 %: 32 %."""
     assert wrong(150, 3, between=0.4) <= 0.05

@@ -200,7 +200,7 @@ def test_half_numbers_multiplied_in_a_kernel_that_ends_in_fp32_are_operations():
 
 def test_what_is_above_a_ceiling_is_said():
     found = place(counted(time=1.0, read=20.0, write=0.0, ffma=60.0), TOY)
-    assert found.above == ("120% of the peak of fp32", "200% of the bandwidth of DRAM")
+    assert found.above == ("120 % of the peak of fp32", "200 % of the bandwidth of DRAM")
     assert found.share_of_roof == 2.0  # 120 FLOP of 20 bytes: 6 FLOP/byte at 10 bytes/s
 
 

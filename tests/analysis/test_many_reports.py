@@ -219,6 +219,7 @@ def test_jobs_and_scheduler_exclude_each_other() -> None:
 # --- what goes wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_broken_reports_among_many_are_named(job: list[Path], tmp_path: Path, jobs: int) -> None:
     cut = tmp_path / "cut.sqlite"
@@ -236,6 +237,7 @@ def test_broken_reports_among_many_are_named(job: list[Path], tmp_path: Path, jo
         summarize_reports([*job, cut], ["cuda_api_sum"], Engine(jobs=jobs))
 
 
+@pytest.mark.slow
 def test_reports_given_twice_count_once_where_they_came_first(job: list[Path]) -> None:
     once, twice = analyze_reports(job, Options({})), analyze_reports([*job, job[0]], Options({}))
     assert twice.fitted.label == once.fitted.label

@@ -15,6 +15,8 @@ from support.folders import ROOT
 from support.fuzz import mutated
 from support.fuzz_targets import TARGETS, run, seeds
 
+pytestmark = pytest.mark.slow
+
 FOUND = sorted((ROOT / "tests" / "fuzz").glob("*-*"))
 ROUNDS = {"cells": 8, "sqlite_bytes": 12, "ncu_csv": 15}
 

@@ -18,6 +18,8 @@ from profiles.plans import FRESH, LAUNCHES, PLANS, USUAL, configurations
 from profiles.visit import configuration, own_cores, settle
 from support.trainer_runs import environment, mpirun_command
 
+pytestmark = pytest.mark.slow
+
 VISITS = [
     {"name": "one", "hidden_size": 16, "batch_size": 6000, "transport": "host"},
     {"name": "two", "hidden_size": 8, "batch_size": 12000, "transport": "host-flat"},

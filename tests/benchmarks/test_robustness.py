@@ -14,6 +14,8 @@ from benchmarks.robustness.reading import READING, read_faults
 from benchmarks.robustness.writing import WRITING, Place, prepare, write_faults
 from support.folders import ROOT
 
+pytestmark = pytest.mark.slow
+
 REPORT = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="limits and signals of Linux")
 FEW = {"beside": 3, "plain": 4, "changed": 6}

@@ -15,6 +15,8 @@ from benchmarks.scale import size
 from support.build_training import training_report
 from support.folders import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -13,6 +13,8 @@ from benchmarks.tta import __main__ as tta
 from benchmarks.tta import report as tta_report
 from perfmodel.analysis.tta import side
 
+pytestmark = pytest.mark.slow
+
 RESULTS = sorted(tta_report.RESULTS.glob("tta*/*.json"))
 
 

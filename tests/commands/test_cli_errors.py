@@ -71,7 +71,7 @@ def test_exit_code_3_a_raw_report_without_nsys(
 def test_exit_code_4_the_report_lacks_what_is_needed(
     bare: Path, evil: Path, tmp_path: Path
 ) -> None:
-    assert "cuda_api_sum wants" in fails(4, "stats", bare, "--report", "cuda_api_sum")
+    assert "cuda_api_sum expected" in fails(4, "stats", bare, "--report", "cuda_api_sum")
     said = fails(4, "analyze", bare, "--batch-range", EVIL)
     assert "got 'batch iteration'" in said
     fails(4, "analyze", evil, "--batch-range", "nosuch")

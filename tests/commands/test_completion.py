@@ -17,6 +17,8 @@ from support.build_report import ReportBuilder
 from support.cli import perfmodel, succeeds
 from support.folders import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

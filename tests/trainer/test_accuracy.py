@@ -15,6 +15,8 @@ from trainer.data import Dataset, load
 from trainer.mpi import Communicator, set_threads
 from trainer.train import sequential
 
+pytestmark = pytest.mark.slow
+
 long = pytest.mark.skipif(
     os.environ.get("TRAINER_LONG") != "1", reason="minutes long: set TRAINER_LONG=1"
 )

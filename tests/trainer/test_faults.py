@@ -150,6 +150,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(place)], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_a_full_disk_keeps_the_checkpoint_before(small_disk: Path) -> None:
     need_mpi()
@@ -216,6 +217,7 @@ def test_files_swapped_between_runs_are_noticed(swapped: int, tmp_path: Path) ->
 # --- ranks that die, stop, or are too many
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_a_killed_rank_ends_the_job_and_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     need_mpi()
@@ -250,6 +252,7 @@ def wait_for(path: Path, run: soak.Run) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_more_ranks_than_images_are_refused_on_resume(tmp_path: Path) -> None:
     config = small(batch_size=2, train_size=8)
@@ -265,6 +268,7 @@ def test_more_ranks_than_images_are_refused_on_resume(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_killed_and_resumed_again_and_again_the_weights_are_the_same(tmp_path: Path) -> None:
     """Every fault of the soak once; benchmarks/results/soak.json has hundreds."""

@@ -117,6 +117,7 @@ def check(emulator: Emulator, dtype: str, hidden: int, classes: int, columns: in
     return gradients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [1, 15, 36, 50])
 @pytest.mark.parametrize(("hidden", "classes"), [(37, 10), (3, 13), (301, 2), (1, 32), (130, 17)])
 def test_a_batch_in_float32(emulator: Emulator, hidden: int, classes: int, columns: int) -> None:
@@ -124,6 +125,7 @@ def test_a_batch_in_float32(emulator: Emulator, hidden: int, classes: int, colum
     check(emulator, "float32", hidden, classes, columns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hidden", "classes", "columns"), [(37, 10, 50), (2, 16, 7), (260, 3, 33)])
 def test_a_batch_in_float64(emulator: Emulator, hidden: int, classes: int, columns: int) -> None:
     check(emulator, "float64", hidden, classes, columns)

@@ -76,6 +76,7 @@ def test_thin_products(emulator: Emulator, case: Case, dtype: str) -> None:
     assert np.array_equal(results[0], results[2])
 
 
+@pytest.mark.slow
 def test_thin_products_of_blocks_with_several_groups(emulator: Emulator) -> None:
     """Few multiprocessors make wide tiles: several warps of a block side by side along n."""
     emulator.order = 3

@@ -53,6 +53,7 @@ def _cupy(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- right results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "tile"), IEEE, ids=named)
 def test_every_tile_multiplies_every_layout(dtype: str, tile: Tile, emulator: Emulator) -> None:
     """Inside the matrix and across its edges, aligned and not, whole slabs of k and parts."""
@@ -75,6 +76,7 @@ def test_every_tile_multiplies_every_layout(dtype: str, tile: Tile, emulator: Em
     emulator.order = 0
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(m=st.integers(1, 90), n=st.integers(1, 90), k=st.integers(0, 90), splits=st.integers(1, 5),
        order=st.integers(0, 3), along=st.booleans())  # fmt: skip

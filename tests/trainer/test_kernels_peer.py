@@ -29,6 +29,8 @@ from trainer.kernels.peer import (
 )
 from trainer.parameters import Tensors
 
+pytestmark = pytest.mark.slow
+
 REAL = {"float32": "float", "float64": "double"}
 Build = Callable[[str, int], Path]
 

@@ -116,6 +116,7 @@ def test_its_only_sum_is_in_the_forward_pass() -> None:
 # --- checkpoints
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_a_checkpoint_continues_bit_by_bit_or_says_why_not(tmp_path: Path) -> None:
     """The checkpoint holds the whole network: any ranks, parallel in any way, may go on with it."""

@@ -33,7 +33,7 @@ def gradients(sizes: tuple[int, int, int] = SIZES, dtype: str = "float64") -> Te
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))])
 def test_every_transport_trains_as_one_rank_does(ranks: int) -> None:
     """Batches of 31 of 100 images: no number of ranks divides them, and the last one has 7."""
     asked = [
