@@ -9,9 +9,7 @@ from perfmodel.programs.identify import Identity
 from perfmodel.programs.kernels import categorize
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.advice import PyTorchActions
-from perfmodel.programs.pytorch.operator_times import operator_times
 from perfmodel.programs.pytorch.ranges import is_pytorch, own_ranges
-from perfmodel.programs.pytorch.two_recordings import operator_times_from
 from perfmodel.programs.unknown import UnknownProgram
 from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
@@ -39,8 +37,13 @@ class PyTorchProgram(UnknownProgram):
 
     def operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
         """Count ATen's operators, where their ranges name sizes, or those of another recording."""
+        # most reports are of other programs: the formulas are imported for those that need them
         if options.shapes is None:
+            from perfmodel.programs.pytorch.operator_times import operator_times
+
             return operator_times(trace, steps, options.dtype)
+        from perfmodel.programs.pytorch.two_recordings import operator_times_from
+
         other = read(options.shapes)
         shown, found = self.steps(other, options)
         measured = report_steps(shown, found, categorize)
