@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -18,6 +19,14 @@ import numpy
 import perfmodel
 
 Keep = Callable[[dict[str, Any]], None]
+
+
+def parser(doc: str | None, page: str, out: Path | None) -> argparse.ArgumentParser:
+    """Return a command line with ``--document`` and ``--out``; `doc` is shown as it is."""
+    found = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawTextHelpFormatter)
+    found.add_argument("--document", action="store_true", help=f"write the made parts of {page}")
+    found.add_argument("--out", type=Path, default=out, help="results")
+    return found
 
 
 def read(path: Path) -> dict[str, Any]:

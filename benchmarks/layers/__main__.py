@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.common import folders, results
@@ -96,15 +95,11 @@ def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = results.parser(__doc__, "docs/layers.md", RESULTS)
     add = parser.add_argument
     add("--part", nargs="+", default=(), choices=tuple(PARTS))
-    add("--document", action="store_true", help="write the made parts of docs/layers.md")
     add("--tiny", action="store_true", help="rehearse on any machine")
     add("--seconds", type=float, default=75.0, help="within which cells may begin")
-    add("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     results.run_parts(args.part, args.out, lambda part: part_of(part, args))
     if args.document:

@@ -12,9 +12,7 @@ Commit the frozen model before predicting: results name its commit.
 
 from __future__ import annotations
 
-import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 from benchmarks.common import folders, results
@@ -30,12 +28,8 @@ TARGETS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = results.parser(__doc__, "docs/predict.md", folders.RESULTS / "predict.json")
     parser.add_argument("--freeze", action="store_true")
-    parser.add_argument("--document", action="store_true")
-    parser.add_argument("--out", type=Path, default=folders.RESULTS / "predict.json")
     args = parser.parse_args()
     if args.document:
         from benchmarks.predict import report

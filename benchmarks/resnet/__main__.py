@@ -253,15 +253,11 @@ def medians(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = results.parser(__doc__, "docs/resnet.md", RESULTS)
     add = parser.add_argument
     add("--part", nargs="+", default=(), choices=PARTS)
-    add("--document", action="store_true", help="write docs/resnet.md and its pictures")
     add("--tiny", action="store_true", help="rehearse with small images")
     add("--ncu", default=shutil.which("ncu") or "ncu")
-    add("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     results.run_parts(args.part, args.out, lambda part: part_of(part, args))
     if args.document:

@@ -232,17 +232,13 @@ def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = results.parser(__doc__, "docs/vecadd.md", None)
     add = parser.add_argument
     add("--part", nargs="+", default=(), choices=(*PARTS, "program"))
-    add("--document", action="store_true", help="write the made part of docs/vecadd.md")
     add("--device", choices=("cuda", "cpu"), default="cuda")
     add("--millions", type=float, nargs="+", default=MILLIONS, help="floats in a vector, /1e6")
     add("--seconds", type=float, default=95.0, help="within which cells may begin")
     add("--report", type=Path, default=Path("build/vecadd.sqlite"), help="of the profile")
-    add("--out", type=Path, help="results (of --device cpu: build/vecadd_cpu.json)")
     args = parser.parse_args()
     shown = args.out or RESULTS
     if args.out is None:

@@ -12,7 +12,6 @@ one among them.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -294,12 +293,8 @@ def judge() -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--document", action="store_true")
-    parser.add_argument("--out", type=Path, default=folders.RESULTS / "whatif.json")
-    args = parser.parse_args()
+    file = folders.RESULTS / "whatif.json"
+    args = results.parser(__doc__, "docs/whatif.md", file).parse_args()
     if args.document:
         from benchmarks.whatif import report
 
