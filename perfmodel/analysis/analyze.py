@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from perfmodel.analysis.messages import messages_of, ranges_by_rank
 from perfmodel.analysis.operators import step_work
 from perfmodel.analysis.rates import counted, fit_rates, fit_roofline, product_rates
 from perfmodel.analysis.result import Analysis, BatchSummary, RangeRow, RankRow, RunAnalysis
@@ -269,6 +270,8 @@ def _join(
         warnings=tuple(dict.fromkeys(notes)),
         skew=collected.skew,
         steps=steps,
+        messages=messages_of(run, excluded),
+        ranges_by_rank=ranges_by_rank(measured, run.ranks),
         work=work,
     )
     facts = _facts(analysis, counts, collected, peaks, by_gpu=by_gpu)
@@ -497,6 +500,8 @@ def _facts(
         machine=analysis.machine,
         ranks=len(run.ranks),
         config=analysis.identity.config,
+        messages=analysis.messages,
+        ranges_by_rank=analysis.ranges_by_rank,
         steps=analysis.steps.facts if by_gpu and analysis.steps else None,
         lacking=lacking(analysis.unattributed),
     )

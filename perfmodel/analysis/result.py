@@ -18,6 +18,7 @@ from perfmodel.programs.program import Program
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.collectives import CollectiveGroup
 from perfmodel.timing.copies import CopyGroup
+from perfmodel.timing.point_to_point import PointToPoint, RangeOfRank
 from perfmodel.timing.range_times import Path
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import Estimate
@@ -151,6 +152,8 @@ class RunAnalysis:
     warnings: tuple[str, ...]
     skew: Skew | None = None
     steps: StepBreakdown | None = None
+    messages: PointToPoint | None = None
+    ranges_by_rank: tuple[RangeOfRank, ...] = ()
     work: StepWork | None = None
 
     @property

@@ -12,6 +12,7 @@ from perfmodel.machines.machine import Machine
 from perfmodel.timing.collectives import CollectiveGroup, Waiting
 from perfmodel.timing.copies import CopyGroup
 from perfmodel.timing.idle import BETWEEN, INPUTS, LAUNCHES, REDUCTIONS, Idle
+from perfmodel.timing.point_to_point import PointToPoint, RangeOfRank
 from perfmodel.timing.samples import Estimate
 from perfmodel.timing.step_facts import StepFacts
 
@@ -102,6 +103,8 @@ class Facts:
     polled_s: float = 0.0
     copying_s: Mapping[str, float] = field(default_factory=dict)
     steps: StepFacts | None = None
+    messages: PointToPoint | None = None
+    ranges_by_rank: tuple[RangeOfRank, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +240,8 @@ def general(facts: Facts, actions: Actions) -> Iterator[Finding]:
     """Find what any program may lose, by the times of its GPU, its copies and its collectives."""
     yield from shared_gpus(facts)
     for find in (
-        idle_gpu, nccl_latency, pageable_copies, waiting_ranks, many_reductions, slow_products,
+        idle_gpu, nccl_latency, pageable_copies, late_messages, waiting_ranks, many_reductions,
+        slow_products,
     ):  # fmt: skip
         yield from find(facts, actions)
 
@@ -358,6 +362,29 @@ def waiting_ranks(facts: Facts, actions: Actions) -> Iterator[Finding]:
             f"rank {worst} waits longest in {where}: {share_of_batch(facts, seconds)}",
             actions.balance(),
         )
+
+
+def late_messages(facts: Facts, actions: Actions) -> Iterator[Finding]:
+    """The rank to which most waiting in point-to-point messages leads back."""
+    if facts.messages is None or not facts.messages.ranks:
+        return
+    late = facts.messages.ranks[0]
+    own = [r for r in facts.ranges_by_rank if r.rank == late.rank and r.more_s > 0]
+    most = max(own, key=lambda r: (r.more_s, len(r.path)), default=None)
+    said = (
+        f"'{most.range}' takes {si(most.seconds, 's')} there, {si(most.more_s, 's')} more than on "
+        f"the median rank; "
+        if most
+        else ""
+    )
+    yield Finding(
+        "waiting_mpi",
+        f"ranks wait for messages of rank {late.rank}",
+        min(late.most_s, most.more_s) if most else late.most_s,
+        f"{said}{si(late.caused_s, 's')} of all ranks' waiting per batch leads back to rank "
+        f"{late.rank}, up to {si(late.most_s, 's')} of one rank",
+        actions.help_rank(late.rank),
+    )
 
 
 def many_reductions(facts: Facts, actions: Actions) -> Iterator[Finding]:

@@ -11,7 +11,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from perfmodel.base.units import percent, si
-from perfmodel.programs.findings import Actions, Facts, Finding, shared_gpus, waiting_ranks
+from perfmodel.programs.findings import (
+    Actions,
+    Facts,
+    Finding,
+    late_messages,
+    shared_gpus,
+    waiting_ranks,
+)
 from perfmodel.timing.step_facts import StepFacts, Straggler
 
 _FP32: Final = re.compile(r"sgemm|_f32f32_f32f32_f32_|ffma|gemm.*_fp32_", re.I)
@@ -33,6 +40,7 @@ def find_losses(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fi
     yield from _communication(steps, actions)
     yield from _precision(facts, steps, actions)
     yield from _attention(steps, actions)
+    yield from late_messages(facts, actions)
     if facts.waiting is not None:
         yield from waiting_ranks(facts, actions)
 

@@ -40,6 +40,9 @@ class Mpi:
     size_bytes: Int64
     recv_size_bytes: Int64
     communicator: Int64
+    peer: Int64
+    tag: Int64
+    request: Int64
     ranks: dict[int, int]
     world_size: int | None
     from_nvtx: bool = False
@@ -55,12 +58,16 @@ class Mpi:
             self.size_bytes,
             self.recv_size_bytes,
             self.communicator,
+            self.peer,
+            self.tag,
+            self.request,
         )
 
 
 def read_mpi(db: Database | None, ids: Ids, strings: tuple[str, ...]) -> Mpi:
     """Read every MPI table there is; with no database, none."""
-    columns = ["globalTid", "textId", "size", "recvSize", "commHandle"]
+    columns = ["globalTid", "textId", "size", "recvSize", "commHandle", "remoteRank", "tag",
+               "requestHandle"]  # fmt: skip
     tables = [
         db.read_events(t, columns, needed=["globalTid"], open_ends=True) for t in TABLES if db
     ]
@@ -92,6 +99,9 @@ def read_mpi(db: Database | None, ids: Ids, strings: tuple[str, ...]) -> Mpi:
         size_bytes=_message_bytes(name, strings, joined["size"], joined["recvSize"], members),
         recv_size_bytes=joined["recvSize"],
         communicator=joined["commHandle"],
+        peer=joined["remoteRank"],
+        tag=joined["tag"],
+        request=joined["requestHandle"],
         ranks=ranks,
         world_size=world if world > 0 else None,
     )
@@ -160,6 +170,9 @@ def from_nvtx(nvtx: Nvtx, mpi: Mpi, strings: tuple[str, ...]) -> tuple[Mpi, tupl
         size_bytes=missing,
         recv_size_bytes=missing,
         communicator=missing,
+        peer=missing,
+        tag=missing,
+        request=missing,
         ranks=mpi.ranks,
         world_size=mpi.world_size,
         from_nvtx=True,

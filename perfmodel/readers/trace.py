@@ -174,6 +174,9 @@ class MpiCalls:
         Bytes handed to MPI; `NULL` where the report does not record them.
     communicator : int64, shape (n,)
         The communicator's handle in its own process; `NULL` where there is none.
+    peer, tag, request : int64, shape (n,)
+        Rank at the other end of a message, its tag, and the handle that a call started or completed
+        (one row a request); `NULL` where there is none.
     """
 
     start_ns: Int64
@@ -184,6 +187,9 @@ class MpiCalls:
     size_bytes: Int64
     recv_size_bytes: Int64
     communicator: Int64
+    peer: Int64
+    tag: Int64
+    request: Int64
 
     def __len__(self) -> int:
         return len(self.start_ns)

@@ -13,6 +13,7 @@ from perfmodel.analysis.rows import own_roof
 from perfmodel.base.document import pick, plain
 from perfmodel.models.roofline import Point
 from perfmodel.render.operators import work_document
+from perfmodel.timing.point_to_point import PointToPoint
 from perfmodel.timing.range_times import ranks_of
 
 SCHEMA_VERSION: Final = 2
@@ -84,6 +85,8 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
         "model": [{**asdict(c), "relative_error": c.relative_error} for c in run.model],
         "idle": run.steps.idle if run.steps else [],
         "critical_path": run.steps.facts.path if run.steps else [],
+        "point_to_point": run.messages and _messages(run.messages),
+        "ranges_by_rank": run.ranges_by_rank,
         "stragglers": run.steps.facts.stragglers if run.steps else [],
         "diagnostics": [d for t in run.traces for d in t.diagnostics if d.severity != "info"],
         **pick(
@@ -91,6 +94,18 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
             "findings warnings",
         ),
     }  # fmt: skip
+
+
+def _messages(messages: PointToPoint) -> dict[str, Any]:
+    """Pairs with the key names `from` and `to`, and the ranks that others wait for."""
+    return {
+        "pairs": [
+            {"from": p.sender, "to": p.receiver, **pick(p, "messages bytes waiting_s")}
+            for p in messages.pairs
+        ],
+        "ranks": messages.ranks,
+        "unmatched": messages.unmatched,
+    }
 
 
 def _roofline(fitted: RunAnalysis, runs: Sequence[RunAnalysis]) -> dict[str, Any]:

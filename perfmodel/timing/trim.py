@@ -27,7 +27,7 @@ from perfmodel.timing.collectives import is_nccl
 from perfmodel.timing.range_times import Attribution
 from perfmodel.timing.run import TimedReport
 
-_COLLECTIVE = MPI_SOURCES.index("collectives")
+_OTHER = MPI_SOURCES.index("other")
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 
 
@@ -49,7 +49,7 @@ def trim(timed: TimedReport, *, replays: bool = False) -> TimedReport:
         ranges=rows(trace.ranges, _ranges(trace.ranges)),
         ops=rows(trace.ops, op),
         api=rows(trace.api, waits[trace.api.name]),
-        mpi=rows(trace.mpi, (trace.mpi.source == _COLLECTIVE) | _first_and_last(trace.mpi)),
+        mpi=rows(trace.mpi, (trace.mpi.source != _OTHER) | _first_and_last(trace.mpi)),
     )
     attribution = replace(
         found,

@@ -1,0 +1,295 @@
+"""MPI point-to-point messages: matched between ranks, with who waits for whom, and for which rank.
+
+The n-th send of a rank to another with one tag is the n-th receive there, since messages between
+two ranks do not overtake each other (MPI standard 4.0, 3.5). A receiver that is blocked before the
+message was sent waits for a late sender; a sender that is blocked before the receive was posted,
+for a late receiver. Source: Scalasca's patterns "Late Sender" and "Late Receiver"; what a rank
+waited itself just before is passed on to whom it waited for, as its delay analysis does (Böhme et
+al., "Identifying the root causes of wait states in large-scale parallel applications", ICPP
+2010).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from perfmodel.base.arrays import Floats, Int64
+from perfmodel.readers.trace import MPI_SOURCES, NULL, Trace
+from perfmodel.timing.range_times import ranks_of
+
+_P2P: Final = MPI_SOURCES.index("p2p")
+_WAIT: Final = MPI_SOURCES.index("start-wait")
+_BOTH: Final = ("MPI_Sendrecv",)
+_RECEIVES: Final = ("MPI_Recv", "MPI_Irecv", "MPI_Mrecv", "MPI_Imrecv")
+_RETURNS_AT_ONCE: Final = ("MPI_I", "MPI_Start")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Messages from one rank to another in the batches that count, per batch.
+
+    `waiting_s` is the time that either of them waited for the other.
+    """
+
+    sender: int
+    receiver: int
+    messages: float
+    bytes: float
+    waiting_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankWaiting:
+    """One rank's waiting per batch, and what it makes all others wait.
+
+    `caused_s` is the waiting of all ranks that leads back to this one, `most_s` that of the rank
+    that waits longest for it.
+    """
+
+    rank: int
+    waiting_s: float
+    caused_s: float
+    most_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PointToPoint:
+    """Point-to-point messages of a run.
+
+    Attributes
+    ----------
+    pairs : tuple of Pair
+        Most waiting first.
+    ranks : tuple of RankWaiting
+        The rank that causes most waiting first.
+    unmatched : int
+        Sends and receives without the other end: of any source, or of ranks without a report.
+    """
+
+    pairs: tuple[Pair, ...]
+    ranks: tuple[RankWaiting, ...]
+    unmatched: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeOfRank:
+    """Median host time of one range on one rank.
+
+    `more_s` is what it takes more than on the median rank; `imbalance` the slowest rank's time over
+    the mean, less 1.
+    """
+
+    rank: int
+    range: str
+    path: str
+    seconds: float
+    more_s: float
+    imbalance: float
+
+
+@dataclass(slots=True)
+class _End:
+    """One end of a message: when it was posted, and the call in which its rank was blocked."""
+
+    rank: int
+    peer: int
+    posted: int
+    begin: int
+    end: int
+    size: int
+
+
+def point_to_point(
+    traces: Sequence[Trace], begins: Mapping[int, Sequence[int]]
+) -> PointToPoint | None:
+    """Match the messages of a run's ranks and find who waits; None without messages.
+
+    Parameters
+    ----------
+    traces : sequence of Trace
+    begins : mapping of int to sequence of int
+        Of every rank, the starts in ns (on its report's clock) of the batches that count, and the
+        end of the last one.
+    """
+    shift = _shifts(traces)
+    sends: dict[tuple[int, int, int], list[_End]] = {}
+    receives: dict[tuple[int, int, int], list[_End]] = {}
+    batches = max((len(b) - 1 for b in begins.values()), default=0)
+    for trace, moved in zip(traces, shift, strict=True):
+        _collect(trace, moved, begins, sends, receives)
+    if batches < 1 or not (sends or receives):
+        return None
+    matched: list[tuple[_End, _End]] = []
+    total = sum(map(len, sends.values())) + sum(map(len, receives.values()))
+    for key, out in sends.items():
+        matched += zip(out, receives.get(key, []), strict=False)
+    waits = _waits(matched)
+    count = 1 + max((max(s.rank, r.rank) for s, r in matched), default=0)
+    pair_wait, waiting, caused = _blame(waits, _meetings(matched), count)
+    pairs: dict[tuple[int, int], list[float]] = {}
+    for s, r in matched:
+        cell = pairs.setdefault((s.rank, r.rank), [0.0, 0.0])
+        cell[0] += 1
+        cell[1] += max(s.size, 0)
+    found = [
+        Pair(a, b, n / batches, size / batches, float(pair_wait[a, b]) * 1e-9 / batches)
+        for (a, b), (n, size) in pairs.items()
+    ]  # fmt: skip
+    rows = [
+        RankWaiting(
+            rank, float(waiting[rank]) * 1e-9 / batches,
+            float(caused[:, rank].sum()) * 1e-9 / batches,
+            float(caused[:, rank].max()) * 1e-9 / batches,
+        )
+        for rank in range(count)
+    ]  # fmt: skip
+    return PointToPoint(
+        tuple(sorted(found, key=lambda p: -p.waiting_s)),
+        tuple(sorted(rows, key=lambda r: -r.caused_s)),
+        total - 2 * len(matched),
+    )
+
+
+def _shifts(traces: Sequence[Trace]) -> list[int]:
+    """What to add to each report's times so that they are on one clock: by their UTC starts."""
+    known = [t.utc_start_ns for t in traces if t.utc_start_ns is not None]
+    if len(known) < len(traces):
+        return [0] * len(traces)
+    return [(t.utc_start_ns or 0) - min(known) for t in traces]
+
+
+def _collect(
+    trace: Trace,
+    moved: int,
+    begins: Mapping[int, Sequence[int]],
+    sends: dict[tuple[int, int, int], list[_End]],
+    receives: dict[tuple[int, int, int], list[_End]],
+) -> None:
+    """Collect the ends of messages of one report, in the order in which they were posted."""
+    calls = trace.mpi
+    rank_of = ranks_of(trace)
+    rank = np.array([rank_of.get(p, -1) for p in range(len(trace.processes))], np.int64)
+    whose = rank[trace.thread_process[calls.thread]]
+    done = _Completions(trace, whose)
+    rows = np.flatnonzero((calls.source == _P2P) & (calls.peer != NULL) & (whose >= 0))
+    order = rows[np.lexsort((rows, calls.start_ns[rows]))]
+    sent: dict[tuple[int, int], _End] = {}
+    for i in order.tolist():
+        name, mine, peer = trace.strings[calls.name[i]], int(whose[i]), int(calls.peer[i])
+        start, end = int(calls.start_ns[i]), int(calls.end_ns[i])
+        window = begins.get(mine)
+        if not window or not window[0] <= start <= window[-1] or end < start:
+            continue
+        receiving = name.startswith(_RECEIVES)
+        if name.startswith(_BOTH):  # a row for the message sent, then one for the one received
+            receiving = (mine, start) in sent
+        begin = start
+        if name.startswith(_RETURNS_AT_ONCE):
+            begin, end = done.next(mine, int(calls.request[i]), end)
+        made = _End(mine, peer, start + moved, begin + moved, end + moved, int(calls.size_bytes[i]))
+        tag = int(calls.tag[i])
+        if receiving and (mine, start) in sent:
+            first = sent.pop((mine, start))
+            first.end = made.end = max(first.end, made.end)
+        elif name.startswith(_BOTH):
+            sent[mine, start] = made
+        if receiving:
+            receives.setdefault((peer, mine, tag), []).append(made)
+        else:
+            sends.setdefault((mine, peer, tag), []).append(made)
+
+
+class _Completions:
+    """Calls that complete requests, by rank and request, in time order."""
+
+    def __init__(self, trace: Trace, rank: Int64) -> None:
+        calls = trace.mpi
+        rows = np.flatnonzero((calls.source == _WAIT) & (calls.request != NULL))
+        rows = rows[np.argsort(calls.start_ns[rows], kind="stable")]
+        self._calls: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for i in rows[calls.end_ns[rows] >= calls.start_ns[rows]].tolist():
+            key = int(rank[i]), int(calls.request[i])
+            self._calls.setdefault(key, []).append((int(calls.start_ns[i]), int(calls.end_ns[i])))
+
+    def next(self, rank: int, request: int, posted_ns: int) -> tuple[int, int]:
+        """Return the first call that waits for a request after it was posted, or no time."""
+        calls = self._calls.get((rank, request), [])
+        at = bisect_left(calls, (posted_ns, 0))
+        return calls[at] if at < len(calls) else (posted_ns, posted_ns)
+
+
+@dataclass(slots=True)
+class _Wait:
+    """A blocking call, with the last of the other ranks that it needed."""
+
+    rank: int
+    begin: int
+    end: int
+    peer: int
+    ready: int
+    message: tuple[int, int]  # sender and receiver
+
+    @property
+    def waiting(self) -> int:
+        """Time until the other rank was there, in ns."""
+        return max(min(self.ready, self.end) - self.begin, 0)
+
+
+def _waits(matched: Sequence[tuple[_End, _End]]) -> list[_Wait]:
+    """Blocking calls by their end, each with the rank that it waited for longest."""
+    found: dict[tuple[int, int, int], _Wait] = {}
+    for sender, receiver in matched:
+        for here, there in ((receiver, sender), (sender, receiver)):
+            if here.end <= here.begin or there.posted > here.end:
+                continue  # it did not wait for what came later
+            key = here.rank, here.begin, here.end
+            wait = found.get(key)
+            if wait is None or there.posted > wait.ready:
+                message = sender.rank, receiver.rank
+                found[key] = _Wait(*key, there.rank, there.posted, message)
+    return sorted(found.values(), key=lambda w: w.end)
+
+
+def _blame(
+    waits: Sequence[_Wait], met: Mapping[tuple[int, int], Sequence[int]], ranks: int
+) -> tuple[Floats, Floats, Floats]:
+    """Waiting by (sender, receiver), by rank, and by (rank, the rank that it leads back to), in ns.
+
+    What the peer itself waited since the two last met (`met`) is not its own doing.
+    """
+    by_pair, caused = np.zeros((ranks, ranks)), np.zeros((ranks, ranks))
+    waiting = np.zeros(ranks)
+    ends: list[list[int]] = [[] for _ in range(ranks)]
+    shares: list[list[Floats]] = [[] for _ in range(ranks)]
+    for wait in waits:
+        waited, peer = wait.waiting, wait.peer
+        times = met[min(wait.rank, peer), max(wait.rank, peer)]
+        at = bisect_left(times, wait.begin) - 1
+        since = times[at] if at >= 0 else wait.begin
+        blame = np.zeros(ranks)
+        for i in range(bisect_right(ends[peer], since), bisect_right(ends[peer], wait.ready)):
+            blame += shares[peer][i]
+        if blame.sum() > waited:
+            blame *= waited / blame.sum()
+        blame[peer] += waited - blame.sum()
+        ends[wait.rank].append(wait.end)
+        shares[wait.rank].append(blame)
+        by_pair[wait.message] += waited
+        waiting[wait.rank] += waited
+        caused[wait.rank] += blame
+    np.fill_diagonal(caused, 0.0)
+    return by_pair, waiting, caused
+
+
+def _meetings(matched: Sequence[tuple[_End, _End]]) -> dict[tuple[int, int], list[int]]:
+    """When both ends of the messages between two ranks were posted, in time order."""
+    met: dict[tuple[int, int], list[int]] = {}
+    for a, b in matched:
+        key = min(a.rank, b.rank), max(a.rank, b.rank)
+        met.setdefault(key, []).append(max(a.posted, b.posted))
+    return {key: sorted(times) for key, times in met.items()}
