@@ -76,7 +76,7 @@ def test_size_tells_the_share_of_time():
     ax = levels(placed(long=SCALAR | {TIME: 3e-3}, short=SCALAR))
     sizes = [line.get_markersize() for line in ax.lines if line.get_linestyle() == "None"]
     assert sizes[0] > sizes[-1]
-    assert {"long, 75%", "short, 25%"} <= set(texts(ax))
+    assert {"long, 75 %", "short, 25 %"} <= set(texts(ax))
 
 
 def test_what_is_above_a_ceiling_is_marked():

@@ -80,7 +80,9 @@ def test_work_of_other_threads_by_time(built: Callable[[Fill], Trace]) -> None:
     assert sorted(found.op_batch.tolist()) == [0, 0, 0, 0]
 
 
-def test_a_range_of_its_own_thread_comes_first(built: Callable[[Fill], Trace]) -> None:
+def test_a_range_of_another_thread_in_no_batch_does_not_keep_work_from_it(
+    built: Callable[[Fill], Trace],
+) -> None:
     def fill(report: ReportBuilder, t: Thread) -> None:
         phases(t)
         worker = report.thread(tid=101)
@@ -89,12 +91,12 @@ def test_a_range_of_its_own_thread_comes_first(built: Callable[[Fill], Trace]) -
 
     times, found = time_ranges(built(fill), BATCH, by_time=True)
     assert column(times, "ops") == {
-        BATCH: [0],
+        BATCH: [1],
         "forward": [0],
-        "backward": [0],
-        "engine": [1],
+        "backward": [1],
+        "engine": [0],
     }
-    assert (found.by_time, found.outside, len(found.op)) == (0, 0, 0)
+    assert (found.by_time, found.outside, len(found.op)) == (1, 0, 1)
 
 
 def test_by_time_where_ranges_cross(built: Callable[[Fill], Trace]) -> None:

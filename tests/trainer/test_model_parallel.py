@@ -104,7 +104,7 @@ def test_one_rank_that_stops_and_resumes_is_the_sequential_run(after: int) -> No
 
 
 def test_its_only_sum_is_in_the_forward_pass() -> None:
-    from test_trainer_ranges import Recorder
+    from support.trainer_runs import Recorder
 
     recorder = Recorder()
     session(small(**MODEL, evaluate_every=0), ranges=recorder).run()
