@@ -42,6 +42,7 @@ def test_the_grid_is_whole() -> None:
     assert sizes == {(h, b) for h in hidden for b in batch}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", INDEX, ids=lambda entry: entry["file"].split(".")[0])
 def test_report_says_what_was_run(entry: dict[str, Any]) -> None:
     run = analyzed(entry)

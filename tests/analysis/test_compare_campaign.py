@@ -42,6 +42,7 @@ def halves(one: Launch) -> tuple[Launch, Launch]:
     return part(one, slice(0, middle)), part(one, slice(middle, None))
 
 
+@pytest.mark.slow
 def test_two_halves_of_one_launch_are_not_different(launches: dict[str, Launch]) -> None:
     for one in launches.values():
         first, second = halves(one)

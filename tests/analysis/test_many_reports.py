@@ -114,6 +114,7 @@ def test_a_trimmed_report_is_not_measured_again() -> None:
     assert time_run(run.traces, run.batch.label, label=run.label).ranks == (0, 1)
 
 
+@pytest.mark.slow
 def test_the_page_of_the_command_is_that_of_whole_reports(tmp_path: Path) -> None:
     out = tmp_path / "r.html"
     assert run_cli("report", str(SOURCE), "-o", str(out), "-q").exit_code == 0
@@ -127,6 +128,7 @@ def test_the_page_of_the_command_is_that_of_whole_reports(tmp_path: Path) -> Non
 # --- engines
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_numbers(job: list[Path]) -> None:
     """Bit for bit: the JSON documents and the CSVs are equal as texts."""
     assert document(job, Engine(jobs=2)) == document(job)

@@ -193,6 +193,7 @@ def test_reports_that_cannot_tell_communication_say_why(tmp_path: Path) -> None:
     assert any("no GPU work was recorded" in w for w in found.warnings)
 
 
+@pytest.mark.slow
 def test_the_campaign_s_speedups() -> None:
     """Medians of the batches by perfmodel analyze: 7.87, 6.52 and 5.54 ms."""
     names = [f"h200x4_p{p}_host_float32_H2048_B12000.sqlite.xz" for p in (1, 2, 4)]

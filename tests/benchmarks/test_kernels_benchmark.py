@@ -96,6 +96,7 @@ def test_a_rehearsal_writes_a_row_for_every_kernel(tmp_path: Path) -> None:
     assert able["tf32x3"] == {"hierarchical", "cublas"}  # cuBLAS's float32 beside it
 
 
+@pytest.mark.slow
 def test_a_picture_is_drawn_from_counters(tmp_path: Path) -> None:
     from benchmarks.gemm import counters as gemm_picture
 

@@ -94,6 +94,7 @@ def test_what_is_between_the_markers_is_replaced(tmp_path: Path) -> None:
         made.put(page, "y.py", "new")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.SCRIPT)
 def test_the_page_is_of_the_results_that_are_there(report: Any) -> None:
     shown = made.section(report.PAGE, report.SCRIPT)

@@ -76,6 +76,7 @@ def test_json_is_a_contract(pair: tuple[Path, Path]) -> None:
     assert sources == {("training", "MPI"), ("NVIDIA H200", "MPI"), ("NVIDIA H200", "NCCL")}
 
 
+@pytest.mark.slow
 def test_a_picture_of_reports_is_drawn(pair: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "scaling.png"
     result = perfmodel("scaling", *pair, "-o", out)
@@ -102,6 +103,7 @@ def test_files_that_are_neither_record_nor_report_are_refused(tmp_path: Path) ->
 # --- the page
 
 
+@pytest.mark.slow
 def test_the_page_holds_what_is_committed() -> None:
     for name, part in benchmark.parts(benchmark.of_campaign()).items():
         shown = made.section(benchmark.PAGE, benchmark.SCRIPT, name)

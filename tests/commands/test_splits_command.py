@@ -136,6 +136,7 @@ def test_names_of_reports_are_shown_harmlessly(reports: tuple[Path, Path], tmp_p
         assert harmless(result.stdout + result.stderr)
 
 
+@pytest.mark.slow
 def test_four_ranks_of_a_real_machine_mix_both() -> None:
     """docs/splits.md: B2 x H2 where images are copied in every batch, else model parallel."""
     run = PROFILES / "campaign" / "h200x4_p4_host_float32_H512_B3000.sqlite.xz"

@@ -49,6 +49,7 @@ def test_no_step_takes_less_than_nothing(bounded: Any) -> None:
     assert all(0 <= step["low_s"] <= step["high_s"] for step in bounded["path"])
 
 
+@pytest.mark.slow
 def test_json_of_predictions(told: Any) -> None:
     assert [c["name"] for c in told["changes"][:2]] == ["nccl", "pinned"]
     first = told["changes"][1]
@@ -91,6 +92,7 @@ def test_a_replayed_report_has_no_ridge_but_bounds() -> None:
     assert "thin" in said
 
 
+@pytest.mark.slow
 def test_the_figure_is_written(tmp_path: Path) -> None:
     perfmodel("whatif", DOCUMENT, "--model", FROZEN, "-o", tmp_path)
     assert {f.name for f in tmp_path.iterdir()} == {"whatif.png", "whatif.svg", "whatif.pdf"}

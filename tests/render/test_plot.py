@@ -311,6 +311,7 @@ def test_bad_input_is_refused() -> None:
         roofline(DOCUMENT, ceiling_flops_per_s=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["_hidden", "$x^{$ \\$", "a\nb\x1b[31m", ""])
 def test_any_name_can_be_drawn(name: str) -> None:
     points = [Point(name, name, name, 100.0 * (i + 1), 1e11 * (i + 1)) for i in range(10)]
@@ -401,6 +402,7 @@ def test_long_names_are_shortened_in_the_middle() -> None:
     assert name.endswith(tail)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [None, 3.5])
 def test_long_names_of_reports_fit(width: float | None) -> None:
     name = "h200x2_2ranks_pinned_nsys2025.3.1_of_a_long_and_careful_series"

@@ -134,6 +134,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     return analyze_reports(paths, Options({}))
 
 
+@pytest.mark.slow
 def test_stragglers_of_a_grown_job_are_found(job: Analysis) -> None:
     run = job.fitted
     assert len(run.ranks) == 18

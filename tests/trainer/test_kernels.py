@@ -18,6 +18,8 @@ from trainer.kernels.launch import Operand, PlannedGemm
 from trainer.kernels.plain import NaiveGemm, RegisterGemm, TiledGemm
 from trainer.kernels.thin import ThinGemm, vector
 
+pytestmark = pytest.mark.slow
+
 PLAIN = (NaiveGemm, TiledGemm, RegisterGemm)
 DTYPES = ("float32", "float64")
 
@@ -47,7 +49,6 @@ def test_products_of_any_shape_and_layout(plain: PlannedGemm, dtype: str) -> Non
 sizes = st.integers(1, 70)
 
 
-@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     st.sampled_from(PLAIN), st.sampled_from(DTYPES),
@@ -76,7 +77,6 @@ def test_thin_products(emulator: Emulator, case: Case, dtype: str) -> None:
     assert np.array_equal(results[0], results[2])
 
 
-@pytest.mark.slow
 def test_thin_products_of_blocks_with_several_groups(emulator: Emulator) -> None:
     """Few multiprocessors make wide tiles: several warps of a block side by side along n."""
     emulator.order = 3
@@ -96,7 +96,6 @@ def test_results_do_not_depend_on_the_order_of_threads(plain: PlannedGemm, emula
     assert all(np.array_equal(results[0], other) for other in results[1:])
 
 
-@pytest.mark.slow
 def test_outputs_of_more_rows_than_a_grid_has(emulator: Emulator) -> None:
     """CUDA takes 65535 blocks in y; the kernels walk on from there."""
     rows = 8 * 65535 + 5

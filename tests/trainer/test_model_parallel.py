@@ -70,6 +70,7 @@ def test_a_rank_holds_rows_of_w1_and_columns_of_w2() -> None:
 # --- what they compute
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_ranks_compute_what_one_computes(ranks: int) -> None:
@@ -163,6 +164,7 @@ def test_the_record_says_how_it_was_parallel(tmp_path: Path) -> None:
 # --- memory
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_batch_loop_allocates_nothing_on_any_rank(ranks: int) -> None:

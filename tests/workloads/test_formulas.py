@@ -191,6 +191,7 @@ def test_latex_uses_the_papers_symbols() -> None:
     assert r"\paragraph{copying images host -\textgreater{} device}" in latex
 
 
+@pytest.mark.slow
 def test_latex_compiles(tmp_path: Path) -> None:
     if shutil.which("pdflatex") is None:
         pytest.skip("no pdflatex")

@@ -120,7 +120,7 @@ def test_the_command_reads_it(tmp_path: Path) -> None:
     path = written(network("resnet18")).save(tmp_path / "r.onnx")
     said = json.loads(perfmodel("layers", path, "--json").stdout)
     assert said["totals"] == json.loads(perfmodel("layers", "resnet18", "--json").stdout)["totals"]
-    assert "tells its own size" in perfmodel("layers", path, "--pixels", 64).stderr
+    assert "has its own size" in perfmodel("layers", path, "--pixels", 64).stderr
 
 
 def test_what_is_not_known_is_named(tmp_path: Path) -> None:
