@@ -17,7 +17,7 @@ demo: $(VENV)/.installed
 	$(BIN)/perfmodel analyze $(REPORT) -o out/demo
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not (slow or nsys)"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not (slow or nsys)" --hypothesis-profile quick
 
 test-all: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile

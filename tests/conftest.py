@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from benchmarks.robustness.reading import numbers
 from perfmodel.readers import read
@@ -19,6 +20,10 @@ from support.cuda_on_cpu import compiler
 from support.document_report import document_report
 
 NSYS_VERSION = "2024.2.3"
+
+settings.register_profile("all", deadline=None)  # a busy machine is no failure
+settings.register_profile("quick", deadline=None, max_examples=25)  # of make test
+settings.load_profile("all")
 
 
 @pytest.fixture(scope="session")
