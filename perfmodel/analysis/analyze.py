@@ -11,7 +11,6 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.analysis.messages import messages_of, ranges_by_rank
 from perfmodel.analysis.operators import step_work
 from perfmodel.analysis.rates import counted, fit_rates, fit_roofline, product_rates
 from perfmodel.analysis.result import Analysis, BatchSummary, RangeRow, RankRow, RunAnalysis
@@ -50,6 +49,7 @@ from perfmodel.timing.collectives import (
 from perfmodel.timing.copies import devices, group_copies, synchronizations, tells_devices
 from perfmodel.timing.cuda_graphs import first_replay
 from perfmodel.timing.cuda_graphs import notes as graph_notes
+from perfmodel.timing.point_to_point import messages_of, ranges_by_rank
 from perfmodel.timing.run import Run, TimedReport
 from perfmodel.timing.samples import PathTimes, count_warmup, estimate, median, tabulate
 from perfmodel.timing.stragglers import Skew, skew_of

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from perfmodel.base.escape import escape_json, escape_latex, escape_markdown, printable
 from perfmodel.base.units import si
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["text", "int", "float", "si", "percent"]
 Align = Literal["left", "right", "center"]
-Format = Literal["table", "csv", "json", "jsonl", "markdown", "latex"]
-FORMATS: Final[tuple[str, ...]] = get_args(Format)
+FORMATS: Final = ("table", "csv", "json", "jsonl", "markdown", "latex")
 MISSING: Final = "–"
 _GAP: Final = 2  # blanks between two columns
 _NARROWEST: Final = 16  # a text column is never shrunk below this many cells
@@ -180,7 +179,7 @@ class Table:
 
 
 def render(
-    table: Table, fmt: Format = "table", *, width: int | None = None, color: bool = False
+    table: Table, fmt: str = "table", *, width: int | None = None, color: bool = False
 ) -> str:
     """Render `table` as text that ends in a newline.
 
@@ -195,6 +194,11 @@ def render(
         shrink to 16 columns, and the rest sticks out.
     color : bool
         Whether ``table`` may use ANSI styles.
+
+    Raises
+    ------
+    ValueError
+        If there is no such format.
     """
     if fmt == "table":
         return _draw(table, width, color)

@@ -60,7 +60,7 @@ class Result:
         if fmt == "csv" and self.csv is not None:
             yield from self.csv
         elif fmt != "text":
-            yield from (render(table, fmt) for table in self._tables())  # type: ignore[arg-type]
+            yield from (render(table, fmt) for table in self._tables())
         else:
             for block in self.text:
                 if isinstance(block, Table):

@@ -12,7 +12,7 @@ from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.base.units import percent, si
 from perfmodel.programs.identify import read_mark
 from perfmodel.readers.trace import Trace
-from perfmodel.render import idle, operators, tables
+from perfmodel.render import operators, tables
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.outputs import csv_tables
 from perfmodel.render.result import Block, Result
@@ -41,7 +41,8 @@ def _blocks(analysis: Analysis) -> Iterator[Block]:
     if not run.workload.ranges and run.steps is not None:  # no FLOPs are known
         yield tables.step_parts(run)
         if run.program.step_clock == "gpu":
-            yield from idle.blocks(run.steps)
+            why = (tables.idle_text(run.steps), tables.path_text(run.steps))
+            yield from (table for table in why if table.rows)
         if run.steps.categories:
             yield tables.categories(run)
         if run.steps.kernels:

@@ -8,13 +8,18 @@ from typing import Final
 from perfmodel.analysis.rates import Rate, amounts
 from perfmodel.analysis.result import Analysis, RunAnalysis
 from perfmodel.analysis.rows import own_roof
+from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.timing.collectives import NCCL
+from perfmodel.timing.step_facts import IdleCause
 from perfmodel.timing.stragglers import Skew
 
 SHOWN: Final = 10
 """Ranks that the terminal lists; files and JSON have them all."""
+
+_LEAST_SHARE: Final = 0.01
+"""Causes and kinds below this share of a step are left to the JSON."""
 
 _RANGE: Final = Column("range", "Range", wrap=False, of="label")
 _HOST: Final = Column("host_s", "Host", "si", "s")
@@ -245,6 +250,41 @@ def _short(name: str, most: int = 60) -> str:
     """A kernel's name without return type, as far as a terminal has room."""
     name = name.removeprefix("void ")
     return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+IDLE_CAUSES: Final = (
+    Column("rank", "Rank", "int"),
+    Column("cause", "The GPU idles by"),
+    Column("seconds", "Per step", "si", "s"),
+    Column("share", "of idle", "percent", digits=0),
+    Column("longest", "Longest gap", of=lambda c: _longest_gap(c)),
+)
+
+CRITICAL_PATH: Final = (
+    Column("kind", "Critical path"),
+    Column("seconds", "Per step", "si", "s"),
+    Column("share", "Share", "percent", digits=0),
+    Column("free_s", "Step without it", "si", "s"),
+)
+
+
+def idle_text(steps: StepBreakdown) -> Table:
+    """Idle time by rank and cause, with the longest gap of each."""
+    rows = [c for c in steps.idle if c.seconds >= _LEAST_SHARE * steps.median_s]
+    return Table.of("Why the GPU idles (median step)", rows, IDLE_CAUSES)
+
+
+def path_text(steps: StepBreakdown) -> Table:
+    """What the chain that decides a step consists of."""
+    rows = [p for p in steps.facts.path if p.share >= _LEAST_SHARE]
+    notes = ["Step without it: the steps replayed with this kind of work taking no time"]
+    return Table.of("What decides a step", rows, CRITICAL_PATH, notes)
+
+
+def _longest_gap(cause: IdleCause) -> str:
+    gap = cause.gaps[0]
+    where = f" in {gap.range}" if gap.range else ""
+    return f"{si(gap.seconds, 's')} at {gap.start_s:.4f} s, {gap.call}{where}"
 
 
 COPIES: Final = (

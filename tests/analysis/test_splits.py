@@ -270,7 +270,7 @@ def test_at_the_crossing_both_take_as_long(streamed: bool) -> None:
 
 
 def test_more_ranks_can_turn_the_tables() -> None:
-    """Slow PCIe for images, fast MPI: what p ranks copy in vain grows with p, staging does not."""
+    """Slow PCIe, fast MPI: what p ranks copy needlessly grows with p, staging does not."""
     rates = SplitRates(1e15, Link(0, 1e-12), 20e9, 10.5e9)
     found = crossings_of_time(PAPER, 2, rates).ranks
     assert found.model_wins == "below"

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.base.escape import printable
-from perfmodel.base.table import Column, Format, Table, render, to_frame
+from perfmodel.base.table import FORMATS, Column, Table, render, to_frame
 from support.folders import ROOT
 
 COLUMNS = (
@@ -235,7 +234,7 @@ def test_column_that_does_not_wrap_ends_in_an_ellipsis() -> None:
 def test_no_rows_and_no_title() -> None:
     table = Table("", COLUMNS, [])
     assert render(table, "csv") == "range,host_s,instances,share,time_ms\n"
-    for fmt in get_args(Format):
+    for fmt in FORMATS:
         said = render(table, fmt)
         assert said.endswith("\n") or fmt == "jsonl"  # no row, no line
 

@@ -1,4 +1,4 @@
-"""What fuzzing found stays mended; a brief round of it, with atheris where that is installed."""
+"""What fuzzing found stays fixed; a brief round of it, with atheris where that is installed."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_by_hand() -> None:
 
 
 def test_resident_images_and_given_rates_decide() -> None:
-    """With fast MPI and slow PCIe, what is copied in vain makes data parallelism win."""
+    """With fast MPI and slow PCIe, what is copied needlessly makes data parallelism win."""
     given = ("--rate", "P_mpi=400GB/s", "--rate", "alpha=2us", "--rate", "P_pci=5GB/s")
     streamed = as_json(*SIZES, *given, "--rate", "P_flops=20TFLOP/s", "-B", 9000)
     resident = as_json(*SIZES, *given, "--images", 60_000, "-B", 9000)

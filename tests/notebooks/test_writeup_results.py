@@ -73,7 +73,7 @@ def test_a_gain_has_the_interval_of_its_rounds(tmp_path: Path) -> None:
 
 
 def test_invalid_rows_count_for_nothing_and_notes_reach_their_rows(tmp_path: Path) -> None:
-    note = {"text": "mended since", "runs": ["r"], "rungs": ["pinned"], "H": [64]}
+    note = {"text": "fixed since", "runs": ["r"], "rungs": ["pinned"], "H": [64]}
     path = written(
         tmp_path, {"place": 2, "rung": "resident"}, {"place": 1, "rung": "pinned"}, {},
         {"rung": "torch graph", "kind": "peer"}, {"rung": "nccl", "valid": False},
@@ -83,11 +83,11 @@ def test_invalid_rows_count_for_nothing_and_notes_reach_their_rows(tmp_path: Pat
     assert [r.name for r in found.versions(1, 64, 3200)] == ["document", "pinned", "resident"]
     assert found.find("nccl", 1, 64, 3200) is None
     assert found.find("torch graph", 1, 64, 3200) is not None
-    assert found.warnings(found.versions(1, 64, 3200)) == ("mended since",)
+    assert found.warnings(found.versions(1, 64, 3200)) == ("fixed since",)
     table = gains_table(found, 64, 3200, chain=("document", "pinned"), ranks=(1, 2))
     assert table.rows[1][:3] == ("pinned", 4e-4, "1.00 [0.95, 1.05] =")
     assert table.rows[1][3:] == (None, None)
-    assert table.notes[1:] == ("to be timed again: mended since",)
+    assert table.notes[1:] == ("to be timed again: fixed since",)
     with pytest.raises(ReportError, match="mpirun -n 4"):
         found.best(4, 64, 3200)
 

@@ -220,8 +220,8 @@ def test_reports_are_put_on_one_clock_by_their_utc_time(tmp_path: Path) -> None:
     assert (window.start_ns, window.end_ns) == (1_000, 2_700)
     assert [b.start_ns for b in bars(select(run, window))] == [1_000, 1_700]
     assert not clocks_differ(run)
-    untold = tuple((replace(trace, utc_start_ns=None), found) for trace, found in run.parts)
-    assert clocks_differ(replace(run, parts=untold))
+    without_utc = tuple((replace(trace, utc_start_ns=None), found) for trace, found in run.parts)
+    assert clocks_differ(replace(run, parts=without_utc))
 
 
 def test_batches_that_are_not_there(tmp_path: Path) -> None:

@@ -480,7 +480,7 @@ def crossings_of_time(
             + (9 C B - 4 H (D + C) - 2 H) / P_flops,
         Y = 2 b (C B - n) / P_staging:
 
-    the images that model parallelism copies in vain, the bytes it does not send, its repeated
+    the images that model parallelism copies needlessly, the bytes it does not send, its repeated
     softmax against the step on all parameters, and the bytes it does not stage. It is affine in
     B, in H and in q; alpha cancels, since each all-reduces once.
     """

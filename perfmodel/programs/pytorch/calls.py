@@ -17,6 +17,7 @@ from perfmodel.programs.pytorch.dtypes import (
     KernelTypes,
     kernel_types,
     multiplies,
+    plain_unit,
 )
 from perfmodel.programs.pytorch.names import OperatorNames, Size, Sizes
 from perfmodel.programs.pytorch.operators import (
@@ -440,20 +441,21 @@ class _Graph:
         name, sizes = self.names.name[label], self.names.sizes[label]
         types = self._types[i]
         arguments = self._argument_types(node) if sizes is not None else []
-        dtype, origin = types.dtype, "kernel"
+        dtype = types.dtype
+        origin: Origin = "kernel"
         if dtype is None:
             floats = [t for t in arguments if t in FLOATS]
-            dtype, origin = (floats[0], "inputs") if floats else (None, "")
+            dtype, origin = (floats[0] if floats else None), "inputs"
         if dtype is None:
             dtype = self.half if types.item_bytes == 2 else self.parameter
             origin = "given" if self.given else "default"
-        unit = types.unit
-        if not unit and name.startswith(_PRODUCTS):
-            unit = "float32" if dtype == "float32" else f"{dtype}_tensor"
+        unit = types.unit or plain_unit(dtype)
+        if not types.unit and name.startswith(_PRODUCTS) and dtype != "float32":
+            unit = f"{dtype}_tensor"
         work = None
         if sizes is not None and formula_of(name) is not None:
             work = work_of(self._as_call(i, node, name, sizes, types, arguments, dtype))
-        return OperatorCall(node, name, phase, sizes, dtype, origin, unit or "float32", work)  # type: ignore[arg-type]
+        return OperatorCall(node, name, phase, sizes, dtype, origin, unit, work)
 
     def _as_call(
         self,

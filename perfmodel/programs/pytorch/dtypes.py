@@ -120,16 +120,16 @@ def kernel_types(name: str) -> KernelTypes:
     if last:
         dtype = _CPP[last[-1]]
     elif "SoftMaxForward" in name and len(floating) >= 3:
-        return KernelTypes(floating[0], result=floating[2], unit=_cores(floating[0]))
+        return KernelTypes(floating[0], result=floating[2], unit=plain_unit(floating[0]))
     elif "softmax_warp_forward" in name and len(floating) >= 2:
-        return KernelTypes(floating[0], result=floating[1], unit=_cores(floating[0]))
+        return KernelTypes(floating[0], result=floating[1], unit=plain_unit(floating[0]))
     elif "CopyFunctor" in name and len(floating) >= 2 and lists:
         return KernelTypes(floating[0], floating[1], unit="float32", depth=lists)
     elif arguments:
         dtype = floating[0] if floating else arguments[0]
     else:
         return KernelTypes(casts=casts, depth=lists)
-    return KernelTypes(dtype, casts=casts, unit=_cores(dtype), depth=lists)
+    return KernelTypes(dtype, casts=casts, unit=plain_unit(dtype), depth=lists)
 
 
 @lru_cache(maxsize=4096)
@@ -154,9 +154,9 @@ def _product(name: str) -> KernelTypes:
         return KernelTypes(item_bytes=2 if _SIXTEEN_BITS.search(name) else None)
     tensor = bool(_TENSOR.search(name)) or dtype.startswith(("tf32", "float8"))
     plain = "float32" if dtype.startswith("tf32") else dtype
-    return KernelTypes(plain, unit=f"{dtype}_tensor" if tensor else _cores(dtype))
+    return KernelTypes(plain, unit=f"{dtype}_tensor" if tensor else plain_unit(dtype))
 
 
-def _cores(dtype: str) -> str:
+def plain_unit(dtype: str) -> str:
     """The unit of arithmetic outside tensor cores: operands of 16 bits are computed as FP32."""
     return "float64" if dtype in ("float64", "complex128") else "float32"
