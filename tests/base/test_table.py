@@ -259,7 +259,7 @@ def test_wrong_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="1 levels for 0 rows"):
         Table("", COLUMNS, [], levels=[0])
     with pytest.raises(ValueError, match="table, csv, json, jsonl, markdown, latex"):
-        render(BATCH, "html")  # type: ignore[arg-type]
+        render(BATCH, "html")
 
 
 def test_frame() -> None:
