@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import json
+import os
 import sys
 import time
 import traceback
@@ -18,7 +19,14 @@ from trainer import checkpoint, mpi
 from trainer.backends.choice import choose
 from trainer.config import Config
 from trainer.data import Dataset, load
-from trainer.errors import EXIT_STOPPED, EXIT_VERIFY, ConfigError, TrainerError
+from trainer.errors import (
+    EXIT_STOPPED,
+    EXIT_VERIFY,
+    ConfigError,
+    DeviceError,
+    TrainerError,
+    out_of_memory,
+)
 from trainer.flags import configure, parser
 from trainer.ranges import make_ranges, mark_config, name_rank, profiler_warning
 from trainer.record import Run, config_mark, run_record
@@ -90,6 +98,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             _complain(error)
         comm.barrier()
         return error.exit_code
+    except MemoryError as error:
+        _complain(f"rank {comm.rank}: {out_of_memory(error)}")
+        comm.abort(DeviceError.exit_code)
     except Exception:
         _complain(f"rank {comm.rank} of {comm.size} failed:\n{traceback.format_exc()}")
         comm.abort(1)
@@ -107,6 +118,7 @@ def _main(arguments: argparse.Namespace, comm: mpi.Communicator) -> int:
     with comm.agreed():
         threads = mpi.set_threads(comm, config.threads)
         backend = choose(config, comm.local_rank)
+        _check_memory(config)
     if comm.rank == 0 and not backend.on_device and config.data_on not in (None, "host"):
         _complain(f"--data-on {config.data_on}: the backend numpy computes where its data is")
     warning = profiler_warning()
@@ -121,6 +133,18 @@ def _main(arguments: argparse.Namespace, comm: mpi.Communicator) -> int:
             _complain(why)
     result = _train(run, arguments.checkpoint, dataset, state, stop)
     return _finish(run, arguments, dataset, result, stop)
+
+
+def _check_memory(config: Config) -> None:
+    """Refuse a network whose initial weights alone, drawn in float64, exceed the host's memory."""
+    needed = 8 * config.parameters
+    here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > here:
+        raise ConfigError(
+            f"--hidden-size {config.hidden_size}, --input-size {config.input_size}: expected "
+            f"parameters that fit into this host's {here / 2**30:.0f} GiB; got "
+            f"{needed / 2**30:.3g} GiB of them (float64); lower --hidden-size"
+        )
 
 
 def _read(
@@ -230,7 +254,8 @@ def _conclude(
         verification = verify(config, dataset, result, stop=stop)
         code = _report_verification(verification)
     if arguments.record:
-        content = json.dumps(run_record(run, result, verification), indent=1) + "\n"
+        record = run_record(run, result, verification)
+        content = json.dumps(record, indent=1, allow_nan=False) + "\n"
         checkpoint.write_atomically(arguments.record, content.encode())
     return code
 

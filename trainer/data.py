@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import math
 import os
 import zlib
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ MD5_GZ: Final = {  # of the packed files at `URL`
 }
 URL: Final = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _BROADCAST_BYTES: Final = 1 << 30  # MPI counts are 32-bit
+_HEADER_BYTES: Final = 16  # of an IDX file with three dimensions
+_LARGEST_BYTES: Final = 2 << 30  # 45 times MNIST's images
 _MNIST_SHAPES: Final = ((60000, 28, 28), (60000,), (10000, 28, 28), (10000,))
 
 
@@ -105,6 +108,11 @@ def read_directory(directory: Path, *, checksum: bool = True) -> Dataset:
                 f"{directory}: expected as many {kind} labels as images (n x rows x columns); got "
                 f"images {some.shape} and labels {of.shape}; the files do not belong together"
             )
+        if some.size == 0:
+            raise DataError(
+                f"{directory}: expected {kind} images with pixels; got {some.shape}, which holds "
+                "none; fetch the files again"
+            )
     return Dataset(
         images.reshape(len(images), -1), labels,
         test_images.reshape(len(test_images), -1), test_labels,
@@ -116,8 +124,9 @@ def _content(directory: Path, name: str) -> bytes:
         if not path.is_file():
             continue
         try:
-            content = path.read_bytes()
-            return gzip.decompress(content) if path.suffix == ".gz" else content
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+                header = file.read(_HEADER_BYTES)
+                return header + file.read(_body_bytes(header, str(path)))
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise DataError(
                 f"{path}: expected a whole gzip file; got a damaged or truncated one ({error}); "
@@ -131,30 +140,52 @@ def _content(directory: Path, name: str) -> bytes:
     )
 
 
+def _body_bytes(header: bytes, source: str) -> int:
+    """Return how many bytes to read behind an IDX file's first ones: one more than there should be.
+
+    A few kB of gzip may unpack to many GB: the header says how much of that is wanted.
+    """
+    size = _idx_bytes(header, source)
+    if size > _LARGEST_BYTES:
+        raise DataError(
+            f"{source}: expected at most {_LARGEST_BYTES >> 30} GiB; got a header that announces "
+            f"{size} bytes; the file is damaged, or too large for this trainer"
+        )
+    return max(0, size + 1 - len(header))
+
+
 def parse_idx(content: bytes, source: str) -> Bytes:
     """Parse an IDX file of unsigned bytes (http://yann.lecun.com/exdb/mnist, "IDX format").
 
     Big-endian: two zero bytes, the type (8: unsigned byte), the number of dimensions, each
     dimension as 4 bytes, then the bytes, last dimension fastest.
     """
+    wanted = _idx_bytes(content, source)
+    shape = _idx_shape(content)
+    if len(content) != wanted:
+        state = "truncated" if len(content) < wanted else "too long"
+        raise DataError(
+            f"{source}: {state}: expected {wanted} bytes for {' x '.join(map(str, shape))} values; "
+            f"got {len(content)}{' or more' * (len(content) > wanted)}; fetch it again"
+        )
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
+
+
+def _idx_bytes(content: bytes, source: str) -> int:
+    """Return the size that an IDX file's header announces, in bytes, with the header."""
     if len(content) < 4 or content[:3] != b"\x00\x00\x08" or not 1 <= content[3] <= 3:
         raise DataError(
             f"{source}: expected an IDX file of unsigned bytes (beginning 00 00 08); got "
             f"{content[:4].hex(' ') or 'nothing'}; this is another kind of file"
         )
-    dimensions = content[3]
-    start = 4 + 4 * dimensions
+    start = 4 + 4 * content[3]
     if len(content) < start:
         raise DataError(f"{source}: ends inside its {start}-byte header; fetch it again")
-    shape = tuple(int(n) for n in np.frombuffer(content, ">u4", dimensions, 4))
-    wanted = start + int(np.prod(shape, dtype=np.int64))
-    if len(content) != wanted:
-        state = "truncated" if len(content) < wanted else "too long"
-        raise DataError(
-            f"{source}: {state}: expected {wanted} bytes for {' x '.join(map(str, shape))} values; "
-            f"got {len(content)}; fetch it again"
-        )
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+    return start + math.prod(_idx_shape(content))  # Python's integers do not wrap
+
+
+def _idx_shape(content: bytes) -> tuple[int, ...]:
+    return tuple(int(n) for n in np.frombuffer(content, ">u4", content[3], 4))
 
 
 def download() -> Path:

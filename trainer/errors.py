@@ -59,5 +59,13 @@ class DeviceError(TrainerError):
     exit_code = 6
 
 
+def out_of_memory(error: MemoryError) -> str:
+    """Return what to do about a host or a GPU without enough memory."""
+    return (
+        f"out of memory: expected the network, the images and a batch to fit; got {error}; lower "
+        "--hidden-size, --batch-size or --train-size, or use more ranks"
+    )
+
+
 EXIT_VERIFY = 7
 EXIT_STOPPED = 143  # 128 + SIGTERM, what a batch system expects of a job it has preempted

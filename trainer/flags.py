@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from trainer.config import (
     BACKENDS,
@@ -21,7 +21,8 @@ from trainer.config import (
 from trainer.errors import ConfigError
 from trainer.transports import TRANSPORTS
 
-_DEFAULT_BOUND = -1.0
+_DEFAULT_BOUND: Final = object()
+"""What --verify without a number is given: nothing that could be typed."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -96,7 +97,7 @@ def _add_machine(group: Any) -> None:
 def configure(arguments: argparse.Namespace) -> Config:
     """Turn flags into a validated Config."""
     values = {f.name: getattr(arguments, f.name) for f in fields(Config)}
-    if values["verify"] == _DEFAULT_BOUND:
+    if values["verify"] is _DEFAULT_BOUND:
         values["verify"] = VERIFY_BOUNDS["tf32" if values["math"] == "tf32" else values["dtype"]]
     if arguments.resume and arguments.checkpoint is None:
         raise ConfigError("--resume: expected the --checkpoint DIR to continue from; got none")

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from trainer.errors import ConfigError, DeviceError, TrainerError
+from trainer.errors import ConfigError, DeviceError, TrainerError, out_of_memory
 
 _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")
 
@@ -126,6 +126,8 @@ class Communicator:
         except (TrainerError, OSError, MemoryError, RuntimeError, ImportError) as caught:
             error = caught
         if self.raw is None:
+            if isinstance(error, MemoryError):
+                raise DeviceError(out_of_memory(error)).on_all_ranks() from error
             if error is not None:
                 raise error
             return
@@ -134,7 +136,7 @@ class Communicator:
         failed = int(first[0])
         if failed == self.size:
             return
-        code = np.array([getattr(error, "exit_code", 1)], np.int32)
+        code = np.array([_exit_code(error)], np.int32)
         self.broadcast(code, failed)
         message = self.broadcast_bytes(_message(error).encode(), failed).decode()
         shared = TrainerError(message if self.size == 1 else f"rank {failed}: {message}")
@@ -142,9 +144,17 @@ class Communicator:
         raise shared.on_all_ranks() from error
 
 
+def _exit_code(error: Exception | None) -> int:
+    if isinstance(error, MemoryError):
+        return DeviceError.exit_code
+    return int(getattr(error, "exit_code", 1))
+
+
 def _message(error: Exception | None) -> str:
     if error is None or isinstance(error, TrainerError):
         return str(error)
+    if isinstance(error, MemoryError):
+        return out_of_memory(error)
     return f"{type(error).__name__}: {error}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from array import array
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from trainer.backends.numpy import NumpyBackend
 from trainer.checkpoint import State
 from trainer.config import Config
 from trainer.data import Dataset, distribute
-from trainer.errors import NonFiniteLossError
+from trainer.errors import NonFiniteLossError, TrainerError
 from trainer.mpi import Communicator
 from trainer.ranges import SILENT, Ranges
 from trainer.steps.assembly import Assembly
@@ -127,7 +128,8 @@ class Session:
         Raises
         ------
         NonFiniteLossError
-            If the loss of a batch is NaN or infinite (on every rank).
+            If the loss of a batch or an epoch, or the output in an evaluation, is NaN or infinite
+            (on every rank).
         """
         config = self.config
         with self.ranges[names.TRAIN]:
@@ -240,11 +242,13 @@ class Session:
         if self.comm.size > 1:
             per_batch = self.comm.largest(elapsed / max(1, batches - first))
             self._check_every = max(1, int(_CHECK_SECONDS / per_batch))
+        loss = float(self._losses.sum() / self._parts.batches.split.images) + self._parts.penalty()
+        if not math.isfinite(loss):
+            raise self._diverged(f"the loss became {loss:g} after epoch {self._epoch + 1}")
         self._history.append(
             {
                 "epoch": self._epoch + 1,
-                "loss": float(self._losses.sum() / self._parts.batches.split.images)
-                + self._parts.penalty(),
+                "loss": loss,
                 "precision_train": None,
                 "precision_test": None,
                 "seconds": elapsed,
@@ -259,16 +263,25 @@ class Session:
         self._losses += self._parts.take_losses()
         bad = np.flatnonzero(~np.isfinite(self._losses))
         if bad.size:
-            raise NonFiniteLossError(
+            raise self._diverged(
                 f"the loss became {self._losses[bad[0]]:g} in epoch {self._epoch + 1}, batch "
-                f"{bad[0] + 1} of {len(self._losses)}: expected a finite one; lower "
-                f"--learning-rate (now {self._parts.rate.now:g}), or try --pixels unit"
-            ).on_all_ranks()
+                f"{bad[0] + 1} of {len(self._losses)}"
+            )
 
+    def _diverged(self, what: str) -> TrainerError:
+        return NonFiniteLossError(
+            f"{what}: expected a finite one; lower --learning-rate (now {self._parts.rate.now:g}), "
+            "or try --pixels unit"
+        ).on_all_ranks()
+
+    @np.errstate(over="ignore", invalid="ignore")  # the accuracy is NaN then
     def _evaluate(self) -> None:
         """Compute the accuracy on both data sets for the last epoch's record."""
         started = time.perf_counter()
         train, test = self._parts.accuracies()
+        if math.isnan(train + test):
+            raise self._diverged(f"the network's output became NaN or infinite in the evaluation "
+                                 f"after epoch {self._epoch}")  # fmt: skip
         self._history[-1] |= {"precision_train": train, "precision_test": test}
         self._seconds["evaluate"] += time.perf_counter() - started
 

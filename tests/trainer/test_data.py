@@ -2,6 +2,7 @@ import gzip
 import http.server
 import shutil
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -54,6 +55,39 @@ def test_a_damaged_file_is_refused(content, words, directory):
     with pytest.raises(DataError, match="train-images-idx3-ubyte") as caught:
         data.read_directory(directory)
     assert words in str(caught.value)
+
+
+def header(*shape: int) -> bytes:
+    return bytes([0, 0, 8, len(shape)]) + b"".join(n.to_bytes(4, "big") for n in shape)
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((0, 28, 28), r"expected train images with pixels; got \(0, 28, 28\)"),
+        ((6, 0, 28), r"expected train images with pixels; got \(6, 0, 28\)"),
+        ((1 << 31, 1 << 31, 4), "expected at most 2 GiB; got a header"),  # 2^64 wraps to 0
+        ((6, 1 << 16, 1 << 16), "expected at most 2 GiB; got a header"),
+    ],
+)
+def test_sizes_that_hold_nothing_or_wrap_are_refused(shape, words, directory):
+    (directory / "train-images-idx3-ubyte").write_bytes(header(*shape))
+    if shape[0] == 0:
+        (directory / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(header(0)))
+    with pytest.raises(DataError, match=words):
+        data.read_directory(directory)
+
+
+def test_a_gzip_bomb_is_read_as_far_as_its_header_says(directory):
+    (directory / "train-images-idx3-ubyte").unlink()
+    bomb = gzip.compress(header(6, 3, 4) + bytes(64 << 20))
+    (directory / "train-images-idx3-ubyte.gz").write_bytes(bomb)
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"too long: expected 88 bytes .* got 89 or more"):
+        data.read_directory(directory)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 def test_a_truncated_gzip_is_refused(directory):

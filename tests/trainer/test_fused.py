@@ -28,6 +28,8 @@ def emulator(gxx: str, tmp_path_factory: pytest.TempPathFactory) -> Emulator:
 class Device:
     """Enough of CuPy's functions for a network: its arrays know their addresses."""
 
+    isfinite, where = staticmethod(np.isfinite), staticmethod(np.where)
+
     @staticmethod
     def full(shape: Any, value: float, dtype: Any) -> Any:
         """As a GPU allocates: from 16 bytes on, here up to a forbidden page where that fits."""

@@ -8,13 +8,22 @@ import subprocess
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from support.trainer_runs import environment, flags, mpirun_command, run_alone, run_ranks, small
+from support.trainer_runs import (
+    environment,
+    flags,
+    mpirun_command,
+    run_alone,
+    run_ranks,
+    session,
+    small,
+)
 from trainer.backends.choice import choose
 from trainer.backends.numpy import NumpyBackend
 from trainer.config import DTYPES, GEMMS, MATHS, PARALLEL
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, DeviceError
 from trainer.kernels import MATHS as KERNEL_MATHS
 from trainer.transports import TRANSPORTS
 from trainer.transports import device as transport_device
@@ -102,6 +111,31 @@ def test_ranks_refuse_together_and_say_it_once(arguments: list[str], words: str)
     assert words in done.stderr
     assert done.stderr.count("trainer:") == 1, done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--hidden-size", "99999999999"], "expected parameters that fit into this host's"),
+        (["--verify", "-1"], "--verify: expected a finite number > 0"),
+        (["--verify", "0"], "--verify: expected a finite number > 0"),
+    ],
+)
+def test_sizes_and_bounds_that_cannot_be(arguments: list[str], words: str) -> None:
+    done = run_alone(*flags(small()), *arguments)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_lack_of_memory_says_what_to_lower(monkeypatch: pytest.MonkeyPatch) -> None:
+    def zeros(*_: object) -> Any:
+        raise MemoryError("Unable to allocate 9 TiB")
+
+    made = session(small())
+    monkeypatch.setattr(made.backend, "xp", SimpleNamespace(**{**vars(np), "zeros": zeros}))
+    with pytest.raises(DeviceError, match=r"got Unable to allocate 9 TiB; lower --hidden-size"):
+        made.prepare()
 
 
 def test_a_lone_rank_refuses_alike() -> None:

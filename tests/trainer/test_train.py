@@ -1,4 +1,5 @@
 import json
+import math
 
 import numpy as np
 import pytest
@@ -57,6 +58,39 @@ def test_not_a_number_stops_with_epoch_and_batch():
         session(config).run()
     assert caught.value.everywhere
     assert "--learning-rate" in str(caught.value)
+
+
+@pytest.mark.parametrize("rate", [1e300, 1e307])
+def test_an_update_that_overflows_in_the_last_batch_is_found(rate):
+    """No batch's loss holds it: the epoch's does, and a bias that is not finite is looked at."""
+    config = small(
+        dtype="float64", learning_rate=rate, regularization=0.0, batch_size=100, epochs=1,
+        pixels="raw", evaluate_every=0,
+    )  # fmt: skip
+    with pytest.raises(NonFiniteLossError, match="after epoch 1: expected a finite one"):
+        session(config).run()
+
+
+@pytest.mark.parametrize("parallel", ["data", "model"])
+def test_scores_that_overflow_in_the_evaluation_are_found(parallel):
+    config = small(epochs=1, parallel=parallel)
+    made = session(config)
+    made.prepare()
+    weights = made.parameters()
+    weights[:] = np.finfo(np.float32).max / 2
+    made._parts.set_parameters(weights)
+    assert all(math.isnan(accuracy) for accuracy in made._parts.accuracies())
+    made._history.append({})
+    with pytest.raises(NonFiniteLossError, match="in the evaluation"):
+        made._evaluate()
+
+
+def test_a_record_is_valid_json_or_is_not_written(tmp_path):
+    record = tmp_path / "record.json"
+    config = small(dtype="float64", learning_rate=1e300, regularization=0.0, batch_size=100)
+    done = run_alone(*flags(config), "--record", str(record))
+    assert done.returncode == 5, done.stderr
+    assert not record.exists()
 
 
 @pytest.mark.parametrize("after", [1, 3, 4, 6])  # 4 batches an epoch

@@ -17,6 +17,7 @@ z2           C x B'      W2 a1 + b2; later scale (softmax(z2) - y), the gradient
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,17 +160,30 @@ class Network:
         descend(p.b2, g.b2, rate, 0.0)
 
     def penalty(self, regularization: float) -> float:
-        """Return 0.5 lambda ||W||^2 of the current weights (eq. 1)."""
+        """Return 0.5 lambda ||W||^2 of the current weights (eq. 1); NaN beside any NaN, infinity.
+
+        The biases are looked at, too: an update that overflows in the last batch of an epoch is in
+        no batch's loss.
+        """
         flat = self.host_parameters().astype(np.float64)
+        if not np.isfinite(flat).all():
+            return math.nan
         host = Tensors.split(flat, self.inputs, self.hidden, self.classes)
         squares = sum(float(np.vdot(w, w)) for w in (host.W1, host.W2))
         return 0.5 * regularization * squares
 
     def predict(self, x: Array) -> Array:
-        """Return the most likely class of each image of x (B', D): shape (B',)."""
+        """Return the most likely class of each image of x (B', D), as `most_likely` does."""
         return self.most_likely(self.forward(x))
 
     def most_likely(self, work: Work) -> Array:
-        """Return the most likely class of each image after `forward`: shape (B',)."""
-        scores = work.z2 + self.parameters.b2[:, None]
-        return scores.argmax(axis=0)
+        """Return the most likely class of each image after `forward`, shape (B',).
+
+        -1 where a score is NaN or infinite.
+        """
+        return self.best(work.z2 + self.parameters.b2[:, None])
+
+    def best(self, scores: Array) -> Array:
+        """Return the row of the largest of `scores` (C, B') in each column; -1 beside a NaN."""
+        xp = self.backend.xp
+        return xp.where(xp.isfinite(scores).all(axis=0), scores.argmax(axis=0), -1)

@@ -100,9 +100,9 @@ class FusedNetwork(Network):
         self._output(work, y, scale, loss)
 
     def most_likely(self, work: Work) -> Array:
-        """Return the most likely class of each image after `forward`: shape (B',)."""
+        """Return the most likely class of each image after `forward`, as `Network` does."""
         self._output(work, None, 0.0, None)
-        return work.z2.argmax(axis=0)
+        return self.best(work.z2)
 
     def backward_output(self, work: Work, ranges: Ranges = SILENT) -> None:
         """Compute dW2, db2, and already d1 a1 (1 - a1) and db1."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -135,11 +136,17 @@ class Assembly:
         return float(own[0])
 
     def accuracies(self) -> tuple[float, float]:
-        """Return the accuracy on the training and on the test set (collective)."""
+        """Return the accuracy on the training and on the test set (collective).
+
+        NaN where the network's scores of an image are not finite.
+        """
         sets = zip((self.batches, self._tests), self._labels, strict=True)
-        correct = np.array([self._plain.count_correct(*each) for each in sets], np.int64)
-        self._comm.sum_in_place(correct)
-        train, test = (int(n) / len(of) for n, of in zip(correct, self._labels, strict=True))
+        counts = np.array([self._plain.count_correct(*each) for each in sets], np.int64)
+        self._comm.sum_in_place(counts)
+        train, test = (
+            math.nan if without else int(correct) / len(labels)
+            for (correct, without), labels in zip(counts, self._labels, strict=True)
+        )
         return train, test
 
     def _sizes(self) -> tuple[int, int, int]:

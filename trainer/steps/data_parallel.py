@@ -57,15 +57,20 @@ class DataParallelStep:
             with ranges[names.STEP]:
                 network.step(self._rate.now, config.regularization)
 
-    def count_correct(self, batches: Batches, labels: Bytes) -> int:
-        """Count this rank's images of a data set whose most likely class is their label."""
-        xp, correct = self._network.backend.xp, 0
+    def count_correct(self, batches: Batches, labels: Bytes) -> tuple[int, int]:
+        """Count this rank's images whose most likely class is their label, and those without one.
+
+        An image is without a class where its scores are not finite.
+        """
+        xp, correct, without = self._network.backend.xp, 0, 0
         for index in range(len(batches.split)):
             low, high = batches.split.bounds(index)
             if low < high:
                 x = batches.load(index, SILENT).x
-                correct += int((self._network.predict(x) == xp.asarray(labels[low:high])).sum())
-        return correct
+                found = self._network.predict(x)
+                correct += int((found == xp.asarray(labels[low:high])).sum())
+                without += int((found < 0).sum())
+        return correct, without
 
 
 def loss_buffer(network: Network, split: Split, config: Config) -> Array:

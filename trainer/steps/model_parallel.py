@@ -102,19 +102,20 @@ class ModelParallelStep:
         with ranges[names.STEP]:
             network.step(self._rate.now, config.regularization)
 
-    def count_correct(self, batches: Batches, labels: Bytes) -> int:
-        """Count the images of a data set whose most likely class is their label; on rank 0 alone.
+    def count_correct(self, batches: Batches, labels: Bytes) -> tuple[int, int]:
+        """Count the images whose most likely class is their label, and those without one.
 
-        Every rank takes part; the others return 0, since all see the same images.
+        Every rank takes part; those but rank 0 return zeros, since all see the same images.
         """
-        network, correct = self._network, 0
+        network, correct, without = self._network, 0, 0
         xp = network.backend.xp
         for index in range(len(batches.split)):
             low, high = batches.split.bounds(index)
             x = batches.load(index, SILENT).x
             found = network.most_likely(self._forward(x, SILENT))
             correct += int((found == xp.asarray(labels[low:high])).sum())
-        return correct if self._comm.rank == 0 else 0
+            without += int((found < 0).sum())
+        return (correct, without) if self._comm.rank == 0 else (0, 0)
 
     def _forward(self, x: object, ranges: Ranges) -> Work:
         work = self._network.forward(x, ranges)
