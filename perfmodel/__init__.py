@@ -16,14 +16,21 @@ try:
 except ImportError:  # a source tree that nobody built or installed
     __version__ = "0+unbuilt"
 
-__all__ = ["Compared", "Report", "Results", "__version__", "analyze", "compare", "read"]
+__all__ = [
+    "Compared", "Report", "Results", "__version__", "analyze", "annotate", "compare", "read",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from perfmodel.api import Compared, Report, Results, analyze, compare, read
+    from perfmodel.programs.pytorch.annotate import annotate
 
 
 def __getattr__(name: str) -> Any:
     """Import the public names when they are first used, so that `import perfmodel` is cheap."""
+    if name == "annotate":  # for programs to be profiled, which need nothing else
+        from perfmodel.programs.pytorch.annotate import annotate
+
+        return annotate
     if name in __all__:
         from perfmodel import api
 

@@ -26,6 +26,10 @@ METRICS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "gpu__time_duration.
 
 FAULTS = ("healthy", "item", "pageable", "loop_optimizer", "dataloader", "empty_cache")
 RANKED = ("healthy", "straggler", "late_allreduce")
+SMALL = ["gpt", "--width", "512", "--layers", "4", "--heads", "8", "--length", "256", "--batch",
+         "8", "--vocabulary", "10000"]  # fmt: skip
+COMPILED = ["gpt", "--width", "768", "--layers", "4", "--heads", "12", "--length", "512", "--batch",
+            "16", "--vocabulary", "16000", "--compile"]  # fmt: skip
 RECORDINGS: dict[str, tuple[int, list[str]]] = {
     **{
         f"{fault}_b{batch}": (1, ["gpt", "--fault", fault, "--batch", str(batch)])
@@ -55,6 +59,10 @@ RECORDINGS: dict[str, tuple[int, list[str]]] = {
                             "--shapes"]),
     "convnext_shapes": (1, ["convnext_tiny", "--length", "128", "--batch", "32", "--steps", "4",
                             "--shapes"]),
+    "gpt_modules": (1, [*SMALL, "--steps", "4", "--shapes", "--annotate"]),
+    "gpt_modules_timing": (1, [*SMALL, "--steps", "4"]),
+    "gpt_compiled_shapes": (1, [*COMPILED, "--steps", "4", "--shapes"]),
+    "gpt_fp32_shapes": (1, [*SMALL, "--steps", "4", "--shapes", "--fault", "fp32"]),
     "gpt_unnamed": (1, ["gpt", "--batch", "16", "--name", "none", "--layers", "4"]),
 }  # fmt: skip
 COUNTED = {
@@ -62,10 +70,13 @@ COUNTED = {
     "llama_ncu": ["llama", "--width", "768", "--layers", "2", "--heads", "12", "--kv-heads", "4",
                   "--length", "512", "--batch", "8", "--vocabulary", "16000", "--steps", "1",
                   "--shapes"],
+    "gpt_compiled_ncu": [*COMPILED, "--steps", "1", "--shapes"],
 }  # fmt: skip
 GROUPS = {
     "pairs": [n for n in RECORDINGS if n.split("_b")[0] in FAULTS],
     "ranked": [n for n in RECORDINGS if "_p2_" in n],
+    "modules": ["gpt_modules", "gpt_modules_timing"],
+    "compiled": ["gpt_compiled_shapes", "gpt_compiled_ncu"],  # the second finds what was compiled
     "shapes": [n for n in RECORDINGS if n.endswith("_shapes")],
     "counters": [*COUNTED],
 }

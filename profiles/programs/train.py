@@ -41,6 +41,7 @@ def flags() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--fault", choices=FAULTS, default="healthy")
     parser.add_argument("--shapes", action="store_true", help="record the operators' sizes")
+    parser.add_argument("--annotate", action="store_true", help="a range around every module")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--fsdp", action="store_true")
     parser.add_argument("--name", default="step %d", help="of a step's range; none: no ranges")
@@ -172,6 +173,10 @@ class Run:
         model, self.x, self.loss = problem(c, self.device)
         self.raw = model.to(self.device)
         self.parameters = sum(p.numel() for p in self.raw.parameters())
+        if c.annotate:
+            import perfmodel
+
+            perfmodel.annotate(self.raw)
         self.model = self.raw if self.world == 1 else self.distributed()
         self.run = torch.compile(self.model) if c.compile else self.model
         loop = c.fault == "loop_optimizer"
