@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 MODULE: Final = "nn.Module: "
-"""How the name of a module's range begins; the module's qualified name follows."""
+"""How the name of a module's range begins; the model's class and the module's name follow."""
 
 
 def annotate(model: Any) -> Callable[[], None]:
     """Push an NVTX range around the forward pass of a model and of every module in it.
 
-    The ranges are called `nn.Module: NAME`, NAME as of `model.named_modules()` and the class of the
-    model itself. No range is needed in the backward pass: what `emit_nvtx` records ties every
+    The ranges are called `nn.Module: CLASS.NAME`, CLASS that of the model and NAME as of
+    `model.named_modules()`. No range is needed in the backward pass: what `emit_nvtx` records ties every
     operator of it to one of the forward pass. Code that `torch.compile` traces gets no ranges.
 
     Parameters
@@ -43,8 +43,8 @@ def annotate(model: Any) -> Callable[[], None]:
             torch.cuda.nvtx.range_pop()
 
     hooks = []
-    for name, module in model.named_modules():
-        before = push(MODULE + (name or type(module).__name__))
+    for name, module in model.named_modules(prefix=type(model).__name__):
+        before = push(MODULE + name)
         hooks.append(module.register_forward_pre_hook(before, prepend=True))
         hooks.append(module.register_forward_hook(pop, always_call=True))
 
