@@ -171,8 +171,8 @@ class Entries:
             raise self.wrong(key, "a whole number above 0")
         return value
 
-    def numbers(self, key: str, count: int) -> tuple[float, ...]:
-        """Return so many finite numbers above 0."""
+    def numbers(self, key: str, count: int | None = None) -> tuple[float, ...]:
+        """Return finite numbers above 0, so many or any number of them."""
         return tuple(float(v) for v in self._several(key, count, lambda v: _is_number(v) and v > 0))
 
     def wholes(self, key: str, count: int | None = None) -> tuple[int, ...]:

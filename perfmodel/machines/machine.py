@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import resources
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
+from perfmodel.base.document import Entries
 from perfmodel.base.errors import ModelError, PerfmodelError
 from perfmodel.base.escape import printable
 from perfmodel.base.gpu import Gpu
@@ -82,6 +83,9 @@ SECTIONS: Final = {
     "latency_s": "s",
 }
 """The tables of figures in a machine's file, and their units."""
+
+KEYS: Final = ("name", "gpus", "cpus", "source", *SECTIONS)
+"""The keys of every machine's file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,25 +234,41 @@ class _Entry:
 def _table() -> tuple[_Entry, ...]:
     table = []
     for file in resources.files("perfmodel").joinpath("machines").iterdir():
-        stem, dot, kind = file.name.rpartition(".")
-        if dot and kind == "toml":
-            entry = tomllib.loads(file.read_text(encoding="utf-8"))
-            figures = {
-                (section, key): _figure(given, entry["source"])
-                for section in SECTIONS
-                for key, given in entry.get(section, {}).items()
-            }
-            machine = Machine.of(entry["name"], entry["source"], figures, entry.get("note", ""))
-            devices = frozenset(entry["gpus"] + entry.get("cpus", []))
-            table.append(_Entry(stem, devices, machine))
+        if file.name.endswith(".toml"):
+            content = tomllib.loads(file.read_text(encoding="utf-8"))
+            top = Entries(content, file.name, "install perfmodel again")
+            devices = frozenset((*top.texts("gpus"), *(top.texts("cpus") if "cpus" in top else ())))
+            table.append(_Entry(file.name.removesuffix(".toml"), devices, published(top)))
     return tuple(table)
 
 
-def _figure(given: Any, source: str) -> Figure:
-    """Return a figure of a file: a number, or a table where it has a source of its own."""
-    if isinstance(given, dict):
-        return Figure(float(given["value"]), given.get("source", source))
-    return Figure(float(given), source)
+def published(top: Entries) -> Machine:
+    """Return the machine of a file that has figures and sources, and no measurement."""
+    top.only((*KEYS, "note"))
+    note = top.text("note") if "note" in top else ""
+    return Machine.of(top.text("name"), top.text("source"), figures_of(top), note)
+
+
+def figures_of(top: Entries) -> dict[tuple[str, str], Figure]:
+    """Return the figures of every section that a file has, checked."""
+    source = top.text("source")
+    tables = [(section, top.table(section)) for section in SECTIONS if section in top]
+    return {(section, key): _figure(table, key, source) for section, table in tables
+            for key in table}  # fmt: skip
+
+
+def _figure(section: Entries, key: str, source: str) -> Figure:
+    """Return a figure: a number, or a table where it has a source or spread of its own."""
+    if not isinstance(section.get(key), Mapping):
+        return Figure(section.number(key), source)
+    given = section.table(key)
+    given.only([one.name for one in fields(Figure)])
+    value = given.number("value")
+    q1, q3 = (given.number(q) if q in given else None for q in ("q1", "q3"))
+    if not (value if q1 is None else q1) <= value <= (value if q3 is None else q3):
+        raise given.wrong("value", "a value between its quartiles q1 and q3")
+    repeats = given.whole("repeats") if "repeats" in given else None
+    return Figure(value, given.text("source") if "source" in given else source, q1, q3, repeats)
 
 
 def _with_split_tf32(peaks: Mapping[str, float]) -> dict[str, float]:

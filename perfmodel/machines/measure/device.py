@@ -6,8 +6,10 @@ import ctypes
 import importlib
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
-from itertools import cycle
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import cached_property, partial
+from itertools import cycle, starmap
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,7 +80,6 @@ class Device:
         kilohertz = self.cupy.cuda.Device(self.index).attributes.get("ClockRate")
         self._hertz = 1e3 * (kilohertz or _USUAL_KILOHERTZ)
         self._began, self._ended = self.cupy.cuda.Event(), self.cupy.cuda.Event()
-        self._made: dict[str, Any] = {}
         self._seed = 0
 
     def random(self, count: int, dtype: str = "float32") -> Any:
@@ -90,11 +91,10 @@ class Device:
             return (values.view(np.uint32) >> 16).astype(np.uint16)
         return values.astype(dtype, copy=False)
 
-    def shared(self, name: str, make: Callable[[Device], Any]) -> Any:
-        """Return what `make` makes of this device, made on first use."""
-        if name not in self._made:
-            self._made[name] = make(self)
-        return self._made[name]
+    @cached_property
+    def cublas(self) -> Cublas:
+        """CuBLAS on the device's stream."""
+        return Cublas(self)
 
     def has_tensor_cores(self, dtype: str) -> bool:
         """Whether the tensor cores take a data type (CUDA Programming Guide, Tensor Cores)."""
@@ -111,7 +111,7 @@ class Device:
         """Queue a kernel that only takes time, so that what follows it is there when it ends."""
         self._spin((1,), (1,), (np.int64(seconds * self._hertz),))
 
-    def queued(self, call: Callable[[], Any], most: int = _MOST_QUEUED) -> Spread:
+    def queued(self, call: Callable[[], Any]) -> Spread:
         """Return device seconds per call of calls that are queued one behind the other.
 
         A kernel that spins holds the device while the host queues the calls between two events, so
@@ -124,7 +124,7 @@ class Device:
         host_s = time.perf_counter() - began
         self.wait()
         once_s = time.perf_counter() - began
-        calls = max(1, min(most, int(_QUEUED_S / once_s)))
+        calls = max(1, min(_MOST_QUEUED, int(_QUEUED_S / once_s)))
         head_start_s = min(5e-3, 20e-6 + 2.0 * calls * host_s)
         return Spread.of(
             [self._between_events(call, calls, head_start_s) for _ in range(self.repeats + 1)][1:]
@@ -148,11 +148,12 @@ class Device:
             "cuda_runtime": str(runtime.runtimeGetVersion()),
             "cuda_driver": str(runtime.driverGetVersion()),
         }
-        for name, ask in (("nccl", _nccl_version), ("driver", _driver_version)):
-            try:
-                found[name] = ask()
-            except Exception:  # what cannot be asked is left out: each of these is optional
-                continue
+        with suppress(Exception):  # what cannot be asked is left out: each of these is optional
+            found["nccl"] = str(importlib.import_module("cupy.cuda.nccl").get_version())
+        with suppress(Exception):
+            nvml = importlib.import_module("pynvml")
+            nvml.nvmlInit()
+            found["driver"] = str(nvml.nvmlSystemGetDriverVersion())
         return found
 
 
@@ -176,16 +177,6 @@ def _cupy() -> Any:
             "measure the CPU with --device cpu"
         )
     return cupy
-
-
-def _nccl_version() -> str:
-    return str(importlib.import_module("cupy.cuda.nccl").get_version())
-
-
-def _driver_version() -> str:
-    nvml = importlib.import_module("pynvml")
-    nvml.nvmlInit()
-    return str(nvml.nvmlSystemGetDriverVersion())
 
 
 CHAINS: Final = 8
@@ -237,11 +228,8 @@ _ARITHMETIC_ROUNDS: Final = {"float64": 400, "float32": 800, "float16": 800}
 def arithmetic(device: Device, dtype: str) -> Found:
     """Measure fused multiply-adds of a data type without the tensor cores, 2 FLOP each."""
     cupy = device.cupy
-    options = tuple(
-        f"-D{name}={value}"
-        for name, value in (("CHAINS", CHAINS), ("UNROLLED", UNROLLED), ("STARTS", STARTS))
-    )
-    options = ("--std=c++17", MACROS[dtype], *options)
+    macros = {"CHAINS": CHAINS, "UNROLLED": UNROLLED, "STARTS": STARTS}
+    options = ("--std=c++17", MACROS[dtype], *(f"-D{k}={v}" for k, v in macros.items()))
     kernel = cupy.RawKernel(ARITHMETIC_SOURCE, "multiply_adds", options=options)
     lanes, rounds = _LANES[dtype], np.int32(_ARITHMETIC_ROUNDS[dtype])
     blocks = BLOCKS_OF_AN_SM * int(device.properties["multiProcessorCount"])
@@ -356,7 +344,7 @@ def device_memory(device: Device, array_bytes: int) -> Found:
     best = max(figures.values(), key=lambda figure: figure.value)
     total = int(device.properties["totalGlobalMem"])
     figures["bandwidth_bytes_per_s", "hbm"] = best
-    figures["capacity_bytes", "hbm"] = _said(total)
+    figures["capacity_bytes", "hbm"] = Figure(float(total), "cudaGetDeviceProperties")
     return Found(figures)
 
 
@@ -373,7 +361,7 @@ def second_level_cache(device: Device) -> Found:
     return Found({
         ("bandwidth_bytes_per_s", "l2"): copied.rate(2 * moved, f"copy of {16 * count} B"),
         ("bandwidth_bytes_per_s", "l2_read"): taken.rate(moved, f"reading {16 * count} B"),
-        ("capacity_bytes", "l2"): _said(capacity),
+        ("capacity_bytes", "l2"): Figure(float(capacity), "cudaGetDeviceProperties"),
     })  # fmt: skip
 
 
@@ -421,36 +409,37 @@ def copies(device: Device, ranks: Ranks, sizes: tuple[int, ...]) -> Found:
         return Found(series=tuple(series))
     figures = {}
     for one in series:
-        n, q = one.bytes[-1], Spread(one.median_s[-1], one.q1_s[-1], one.q3_s[-1], one.repeats)
         if one.memory == "pageable" or one.clock == "device":
             key = f"pcie_{one.direction}" + ("_pageable" if one.memory == "pageable" else "")
-            how = f"{one.memory} memory, {n} B at a time, {one.clock} clock"
-            figures["bandwidth_bytes_per_s", key] = q.rate(n, how)
+            how = f"{one.memory} memory, {one.bytes[-1]} B at a time, {one.clock} clock"
+            figures["bandwidth_bytes_per_s", key] = one.at(-1).rate(one.bytes[-1], how)
     return Found(figures, tuple(series))
 
 
 def _copy(device: Device, ranks: Ranks, memory: str, direction: str, size: int) -> Spread:
     """Return host seconds of one cudaMemcpy, which waits for its end."""
-    runtime = device.cupy.cuda.runtime
-    host, there = _buffers(device, memory, size)
-    to, source, kind = (
-        (there.data.ptr, host.ctypes.data, runtime.memcpyHostToDevice)
-        if direction == "h2d"
-        else (host.ctypes.data, there.data.ptr, runtime.memcpyDeviceToHost)
-    )
+    where, _kept = _transfer(device, memory, direction, size)
     device.wait()
-    return ranks.slowest(lambda: runtime.memcpy(to, source, size, kind), device.repeats)
+    return ranks.slowest(lambda: device.cupy.cuda.runtime.memcpy(*where), device.repeats)
 
 
 def _queued_copy(device: Device, direction: str, size: int) -> Spread:
+    where, _kept = _transfer(device, "pinned", direction, size)
+    stream = device.stream.ptr
+    return device.queued(lambda: device.cupy.cuda.runtime.memcpyAsync(*where, stream))
+
+
+def _transfer(
+    device: Device, memory: str, direction: str, size: int
+) -> tuple[tuple[int, int, int, int], Any]:
+    """Return where to, where from, size and kind of a copy, and its buffers, to be kept."""
     runtime = device.cupy.cuda.runtime
-    host, there = _buffers(device, "pinned", size)
-    to, source, kind = (
-        (there.data.ptr, host.ctypes.data, runtime.memcpyHostToDevice)
-        if direction == "h2d"
-        else (host.ctypes.data, there.data.ptr, runtime.memcpyDeviceToHost)
-    )
-    return device.queued(lambda: runtime.memcpyAsync(to, source, size, kind, device.stream.ptr))
+    host, there = _buffers(device, memory, size)
+    if direction == "h2d":
+        ends = there.data.ptr, host.ctypes.data
+        return (*ends, size, runtime.memcpyHostToDevice), (host, there)
+    ends = host.ctypes.data, there.data.ptr
+    return (*ends, size, runtime.memcpyDeviceToHost), (host, there)
 
 
 def _buffers(device: Device, memory: str, size: int) -> tuple[np.ndarray, Any]:
@@ -466,10 +455,6 @@ def _buffers(device: Device, memory: str, size: int) -> tuple[np.ndarray, Any]:
 
 def _blocks(device: Device) -> tuple[int]:
     return (_BLOCKS_OF_AN_SM * int(device.properties["multiProcessorCount"]),)
-
-
-def _said(value: int) -> Figure:
-    return Figure(float(value), "cudaGetDeviceProperties")
 
 
 _WORKSPACE_BYTES: Final = 32 << 20
@@ -538,10 +523,7 @@ def products(
     device: Device, dtype: str, name: str, layout: str, shapes: Iterable[tuple[int, int, int]]
 ) -> Products:
     """Measure products of shapes (m, n, k)."""
-    cublas = device.shared("cublas", Cublas)
-    found: Mapping[tuple[int, int, int], Spread] = {
-        shape: device.queued(cublas.product(*shape, dtype, layout)) for shape in shapes
-    }
+    found = {s: device.queued(device.cublas.product(*s, dtype, layout)) for s in shapes}
     return Products.of(name, dtype, layout, found)
 
 
@@ -553,12 +535,8 @@ def squares(device: Device, dtype: str, sizes: Iterable[int]) -> Found:
 
 def trainer_products(device: Device, dtype: str, effort: Effort) -> Found:
     """Measure the trainer's products in a data type."""
-    return Found(
-        products=tuple(
-            products(device, dtype, name, layout, shapes)
-            for name, layout, shapes in products_of_the_trainer(effort.hidden, effort.batches)
-        )
-    )
+    wanted = products_of_the_trainer(effort.hidden, effort.batches)
+    return Found(products=tuple(starmap(partial(products, device, dtype), wanted)))
 
 
 def _library() -> Any:

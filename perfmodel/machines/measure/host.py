@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, starmap
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,21 +75,19 @@ def blas_threads(count: int) -> Iterator[None]:
 def squares(dtype: str, effort: Effort) -> Found:
     """Measure square products on all cores; the best is the ceiling of the data type."""
     shapes = [(n, n, n) for n in effort.host_squares]
-    found = _products("square", "nn", dtype, shapes, effort.repeats)
-    best = best_product(found, _blas(), tensor=False)
+    found = _products(dtype, effort.repeats, "square", "nn", shapes)
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    library = f"NumPy with {blas['name']} {blas.get('version', '')}".strip()
+    best = best_product(found, library, tensor=False)
     figures = {**best.figures, ("peak_flops_per_s", dtype): best.figures["gemm_flops_per_s", dtype]}
     return Found(figures, products=(found,))
 
 
 def trainer_products(dtype: str, effort: Effort) -> Found:
     """Measure the trainer's products."""
+    measure = partial(_products, dtype, effort.repeats)
     wanted = products_of_the_trainer(effort.host_hidden, effort.host_batches)
-    return Found(
-        products=tuple(
-            _products(name, layout, dtype, shapes, effort.repeats)
-            for name, layout, shapes in wanted
-        )
-    )
+    return Found(products=tuple(starmap(measure, wanted)))
 
 
 def memory(effort: Effort) -> Found:
@@ -134,7 +132,7 @@ def _triad(a: Any, b: Any, out: Any, part: slice) -> None:
         np.add(out[block], a[block], out=out[block])
 
 
-def _products(name: str, layout: str, dtype: str, shapes: list[Shape], repeats: int) -> Products:
+def _products(dtype: str, repeats: int, name: str, layout: str, shapes: list[Shape]) -> Products:
     with blas_threads(cores()):
         found = {shape: _product(shape, layout, dtype, repeats) for shape in shapes}
     return Products.of(name, dtype, layout, found)
@@ -163,8 +161,3 @@ def _spread(call: Callable[[], Any], repeats: int) -> Spread:
             call()
         seconds.append((time.perf_counter() - began) / calls)
     return Spread.of(seconds)
-
-
-def _blas() -> str:
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-    return f"NumPy with {blas['name']} {blas.get('version', '')}".strip()

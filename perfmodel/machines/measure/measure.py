@@ -181,7 +181,6 @@ def _versions(device: Device | None, ranks: Ranks) -> Mapping[str, str]:
         "numpy": np.__version__,
         "system": platform.platform(terse=True),
     }
-    library = ranks.library()
-    if library:
+    if library := ranks.library():
         found["mpi"] = library
     return {**found, **(device.versions() if device else {})}

@@ -15,7 +15,16 @@ from perfmodel.base.document import Entries, read_table
 from perfmodel.base.errors import ModelError
 from perfmodel.base.escape import printable
 from perfmodel.base.files import write_text
-from perfmodel.machines.machine import SECTIONS, Figure, Link, Machine, named
+from perfmodel.machines.machine import (
+    KEYS,
+    SECTIONS,
+    Figure,
+    Link,
+    Machine,
+    figures_of,
+    named,
+    published,
+)
 
 KINDS: Final = ("copy", "mpi_allreduce", "nccl_allreduce")
 MEMORIES: Final = ("pinned", "pageable", "host", "device")
@@ -44,9 +53,7 @@ class Spread:
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         """Return the spread of at least one value."""
-        q1, median, q3 = (
-            float(q) for q in np.quantile(np.asarray(values, float), (0.25, 0.5, 0.75))
-        )
+        q1, median, q3 = np.quantile(np.asarray(values, float), (0.25, 0.5, 0.75)).tolist()
         return cls(median, q1, q3, len(values))
 
     def rate(self, amount: float, how: str) -> Figure:
@@ -56,6 +63,12 @@ class Spread:
     def figure(self, how: str) -> Figure:
         """Return the value itself as a figure."""
         return Figure(self.median, how, self.q1, self.q3, self.repeats)
+
+
+def _seconds(spreads: Sequence[Spread]) -> tuple[Any, Any, Any, int]:
+    """Return medians, first and third quartiles, and the least number of repeats."""
+    columns = zip(*((s.median, s.q1, s.q3) for s in spreads), strict=True)
+    return *columns, min(s.repeats for s in spreads)  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +112,17 @@ class Series:
     ) -> Series:  # fmt: skip
         """Return a series from the spread at every size."""
         sizes = sorted(found)
-        spreads = [found[size] for size in sizes]
-        return cls(
-            kind, memory, direction, clock, ranks, tuple(sizes),
-            tuple(s.median for s in spreads), tuple(s.q1 for s in spreads),
-            tuple(s.q3 for s in spreads), min(s.repeats for s in spreads),
-        )  # fmt: skip
+        seconds = _seconds([found[size] for size in sizes])
+        return cls(kind, memory, direction, clock, ranks, tuple(sizes), *seconds)
 
     @property
     def best_bytes_per_s(self) -> float:
         """The highest rate at any size."""
         return max(n / t for n, t in zip(self.bytes, self.median_s, strict=True))
+
+    def at(self, i: int) -> Spread:
+        """Return the seconds of the i-th size."""
+        return Spread(self.median_s[i], self.q1_s[i], self.q3_s[i], self.repeats)
 
     def line(self) -> Link | None:
         """Fit t = alpha + n beta; the relative errors are made small, so every size counts alike.
@@ -157,13 +170,8 @@ class Products:
         cls, name: str, dtype: str, layout: str, found: Mapping[tuple[int, int, int], Spread]
     ) -> Products:
         """Return products from the spread at every shape (m, n, k)."""
-        spreads = list(found.values())
         m, n, k = (tuple(shape[i] for shape in found) for i in range(3))
-        return cls(
-            name, dtype, layout, m, n, k, tuple(s.median for s in spreads),
-            tuple(s.q1 for s in spreads), tuple(s.q3 for s in spreads),
-            min(s.repeats for s in spreads),
-        )  # fmt: skip
+        return cls(name, dtype, layout, m, n, k, *_seconds(list(found.values())))
 
     @property
     def flops_per_s(self) -> tuple[float, ...]:
@@ -313,9 +321,9 @@ def best_product(found: Products, library: str, *, tensor: bool = True) -> Found
     """Return products with the rate of the best of them as the data type's ceiling."""
     rates = found.flops_per_s
     i = max(range(len(rates)), key=rates.__getitem__)
-    flops = 2 * found.m[i] * found.n[i] * found.k[i]
-    how = f"{library}, {found.m[i]} x {found.n[i]} x {found.k[i]}"
-    best = Figure(rates[i], how, flops / found.q3_s[i], flops / found.q1_s[i], found.repeats)
+    m, n, k = found.m[i], found.n[i], found.k[i]
+    seconds = Spread(found.median_s[i], found.q1_s[i], found.q3_s[i], found.repeats)
+    best = seconds.rate(2 * m * n * k, f"{library}, {m} x {n} x {k}")
     figures = {("gemm_flops_per_s", found.dtype): best}
     if tensor and found.dtype in PEAK_OF_PRODUCT:
         figures["peak_flops_per_s", PEAK_OF_PRODUCT[found.dtype]] = best
@@ -325,8 +333,10 @@ def best_product(found: Products, library: str, *, tensor: bool = True) -> Found
 FORMAT: Final = "perfmodel machine"
 VERSION: Final = 1
 _AGAIN: Final = "measure again"
-_KEYS: Final = ("name", "gpus", "cpus", "source", *SECTIONS)
-_MEASURED_KEYS: Final = ("format", "version", *_KEYS, "measured", "series", "products")
+_CHOICES: Final[Mapping[str, Sequence[str]]] = {
+    "kind": KINDS, "memory": MEMORIES, "direction": DIRECTIONS, "clock": CLOCKS, "dtype": DTYPES,
+    "layout": LAYOUTS,
+}  # fmt: skip
 
 
 def choose(word: str) -> tuple[Machine, MachineMeasurement | None]:
@@ -352,7 +362,7 @@ def choose(word: str) -> tuple[Machine, MachineMeasurement | None]:
     if {"format", "measured"} & data.keys():
         measurement = parse(data, where)
         return measurement.machine, measurement
-    return _published(data, where), None
+    return published(Entries(data, where, _AGAIN)), None
 
 
 def load(path: Path | str) -> MachineMeasurement:
@@ -386,13 +396,12 @@ def parse(data: Mapping[str, Any], where: str) -> MachineMeasurement:
         raise top.wrong("format", repr(FORMAT))
     if top.get("version") != VERSION:
         raise top.wrong("version", VERSION)
-    top.only(_MEASURED_KEYS)
+    top.only(("format", "version", *KEYS, "measured", "series", "products"))
     measured = top.table("measured")
-    source = top.text("source")
     versions = measured.table("versions")
     elapsed = measured.table("elapsed_s")
     return MachineMeasurement(
-        machine=Machine.of(top.text("name"), source, _figures(top, source)),
+        machine=Machine.of(top.text("name"), top.text("source"), figures_of(top)),
         gpus=top.texts("gpus"),
         cpus=top.texts("cpus"),
         date=measured.text("date"),
@@ -400,88 +409,36 @@ def parse(data: Mapping[str, Any], where: str) -> MachineMeasurement:
         ranks=measured.whole("ranks"),
         cores=measured.whole("cores"),
         versions={key: versions.text(key) for key in versions},
-        series=tuple(_series(entry) for entry in top.tables("series")),
-        products=tuple(_products(entry) for entry in top.tables("products")),
+        series=tuple(_row(Series, entry) for entry in top.tables("series")),
+        products=tuple(_row(Products, entry) for entry in top.tables("products")),
         elapsed_s={key: elapsed.number(key, least=0.0) for key in elapsed},
         warnings=measured.texts("warnings"),
     )
 
 
-def _published(data: Mapping[str, Any], where: str) -> Machine:
-    """Return the machine of a file that has figures and sources, and no measurement."""
-    top = Entries(data, where, _AGAIN)
-    top.only((*_KEYS, "note"))
-    source = top.text("source")
-    note = top.text("note") if "note" in data else ""
-    return Machine.of(top.text("name"), source, _figures(top, source), note)
-
-
-def _figures(top: Entries, source: str) -> dict[tuple[str, str], Figure]:
-    """Return the figures of every section that there is."""
-    return {
-        (section, key): _figure(table, key, source)
-        for section in SECTIONS
-        if section in top
-        for table in (top.table(section),)
-        for key in table
-    }
-
-
-def _figure(section: Entries, key: str, source: str) -> Figure:
-    if not isinstance(section.get(key), Mapping):
-        return Figure(section.number(key), source)
-    given = section.table(key)
-    given.only([one.name for one in fields(Figure)])
-    value = given.number("value")
-    q1, q3 = (given.number(q) if given.get(q) is not None else None for q in ("q1", "q3"))
-    if not (value if q1 is None else q1) <= value <= (value if q3 is None else q3):
-        raise given.wrong("value", "a value between its quartiles q1 and q3")
-    repeats = given.whole("repeats") if given.get("repeats") is not None else None
-    said = given.text("source") if given.get("source") is not None else source
-    return Figure(value, said, q1, q3, repeats)
-
-
-def _series(entry: Entries) -> Series:
-    entry.only([one.name for one in fields(Series)])
-    sizes = entry.wholes("bytes")
+def _row(kind: type, entry: Entries) -> Any:
+    """Return a series or products: every key of its data class, columns of one length."""
+    entry.only([one.name for one in fields(kind)])
+    values: dict[str, Any] = {}
+    count = None
+    for one in fields(kind):
+        if one.name in _CHOICES:
+            values[one.name] = entry.choice(one.name, _CHOICES[one.name])
+        elif one.type in ("str", "int"):
+            read = entry.text if one.type == "str" else entry.whole
+            values[one.name] = read(one.name)
+        elif one.type == "tuple[int, ...]":
+            values[one.name] = entry.wholes(one.name, count)
+            count = len(values[one.name])
+        else:
+            values[one.name] = entry.numbers(one.name, count)
+    sizes = values.get("bytes", ())
     if sorted(set(sizes)) != list(sizes):
         raise entry.wrong("bytes", "sizes that rise")
-    return Series(
-        entry.choice("kind", KINDS),
-        entry.choice("memory", MEMORIES),
-        entry.choice("direction", DIRECTIONS),
-        entry.choice("clock", CLOCKS),
-        entry.whole("ranks"),
-        sizes,
-        *_spread(entry, len(sizes)),
-        entry.whole("repeats"),
-    )
-
-
-def _products(entry: Entries) -> Products:
-    entry.only([one.name for one in fields(Products)])
-    m = entry.wholes("m")
-    n, k = (entry.wholes(key, len(m)) for key in ("n", "k"))
-    return Products(
-        entry.text("name"),
-        entry.choice("dtype", DTYPES),
-        entry.choice("layout", LAYOUTS),
-        m,
-        n,
-        k,
-        *_spread(entry, len(m)),
-        entry.whole("repeats"),
-    )
-
-
-def _spread(
-    entry: Entries, count: int
-) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
-    """Return median, first and third quartile in seconds."""
-    median, q1, q3 = (entry.numbers(key, count) for key in ("median_s", "q1_s", "q3_s"))
-    if not all(low <= t <= high for low, t, high in zip(q1, median, q3, strict=True)):
+    quartiles = zip(values["q1_s"], values["median_s"], values["q3_s"], strict=True)
+    if not all(low <= t <= high for low, t, high in quartiles):
         raise entry.wrong("median_s", "medians between the quartiles q1_s and q3_s")
-    return median, q1, q3
+    return kind(**values)
 
 
 def as_text(measurement: MachineMeasurement) -> str:
@@ -495,12 +452,11 @@ def save(measurement: MachineMeasurement, path: Path) -> None:
 
 
 def _lines(found: MachineMeasurement) -> Iterator[str]:
-    yield f"format = {_value(FORMAT)}"
-    yield f"version = {VERSION}"
-    yield f"name = {_value(found.machine.name)}"
-    yield f"gpus = {_value(found.gpus)}"
-    yield f"cpus = {_value(found.cpus)}"
-    yield f"source = {_value(found.machine.source)}"
+    top = {
+        "format": FORMAT, "version": VERSION, "name": found.machine.name, "gpus": found.gpus,
+        "cpus": found.cpus, "source": found.machine.source,
+    }  # fmt: skip
+    yield from _pairs(top)
     yield from _table("measured", {
         "date": found.date, "command": found.command, "ranks": found.ranks,
         "cores": found.cores, "warnings": found.warnings,
@@ -514,14 +470,16 @@ def _lines(found: MachineMeasurement) -> Iterator[str]:
     for name, entries in (("series", found.series), ("products", found.products)):
         for entry in entries:
             yield f"\n[[{name}]]"
-            for one in fields(entry):
-                yield f"{one.name} = {_value(getattr(entry, one.name))}"
+            yield from _pairs({one.name: getattr(entry, one.name) for one in fields(entry)})
 
 
 def _table(name: str, values: Mapping[str, Any]) -> Iterator[str]:
     yield f"\n[{name}]"
-    for key, value in values.items():
-        yield f"{_key(key)} = {_value(value)}"
+    yield from _pairs(values)
+
+
+def _pairs(values: Mapping[str, Any]) -> Iterator[str]:
+    return (f"{_key(key)} = {_value(value)}" for key, value in values.items())
 
 
 def _key(key: str) -> str:

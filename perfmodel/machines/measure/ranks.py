@@ -7,12 +7,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from perfmodel.base.errors import PerfmodelError
-from perfmodel.machines.machine import Figure, bus_bytes_per_s
+from perfmodel.machines.machine import bus_bytes_per_s
 from perfmodel.machines.measure.measurement import Found, Series, Spread
 
 if TYPE_CHECKING:
@@ -147,13 +148,8 @@ def over_mpi(ranks: Ranks, sizes: tuple[int, ...], repeats: int) -> Found:
     for size in sizes:
         source = np.random.default_rng(ranks.rank).standard_normal(size // 4).astype(np.float32)
         values = np.empty_like(source)
-
-        def refill(to: np.ndarray = values, source: np.ndarray = source) -> None:
-            np.copyto(to, source)  # sums of sums would overflow
-
-        def reduce(values: np.ndarray = values) -> None:
-            ranks.sum_in_place(values)
-
+        refill = partial(np.copyto, values, source)  # sums of sums would overflow
+        reduce = partial(ranks.sum_in_place, values)
         calls = _CALLS if size <= _SMALL_BYTES else 1
         found[size] = ranks.slowest(reduce, repeats, calls=calls, prepare=refill)
     return _found(Series.of("mpi_allreduce", "host", "all", "host", ranks.size, found), "mpi")
@@ -170,15 +166,15 @@ class Nccl:
 
     def __init__(self, device: Device, ranks: Ranks) -> None:
         self._device = device
-        identity, said = b"", ""
+        identity = b""
         try:
             self._nccl: Any = importlib.import_module("cupy.cuda.nccl")
             given = self._nccl.get_unique_id()
             identity = given if isinstance(given, bytes) else np.array(given, np.int8).tobytes()
+            said = ""
         except Exception as error:
             said = f"{type(error).__name__}: {error}"
-        said = ranks.agree(said)
-        if said:
+        if said := ranks.agree(said):
             raise PerfmodelError(
                 f"expected NCCL; got none ({said}); run pip install nvidia-nccl-cu13 (or -cu12)"
             )
@@ -189,8 +185,7 @@ class Nccl:
             self._communicator = self._nccl.NcclCommunicator(ranks.size, shared, ranks.rank)
         except Exception as error:
             said = f"{type(error).__name__}: {error}"
-        said = ranks.agree(said)
-        if said:
+        if said := ranks.agree(said):
             raise PerfmodelError(
                 f"expected a GPU for each of {ranks.size} ranks; NCCL says: {said}; start "
                 "fewer ranks"
@@ -249,9 +244,9 @@ def _queued(device: Device, ranks: Ranks, nccl: Nccl, source: Any, values: Any) 
 
 def _found(series: Series, name: str) -> Found:
     """Return a series with its bus bandwidth (nccl-tests, doc/PERFORMANCE.md) at the best size."""
-    pairs = list(zip(series.bytes, series.median_s, series.q1_s, series.q3_s, strict=True))
-    size, *seconds = max(pairs, key=lambda pair: pair[0] / pair[1])
-    value, high, low = (bus_bytes_per_s("all-reduce", size, t, series.ranks) for t in seconds)
+    best = max(range(len(series.bytes)), key=lambda i: series.bytes[i] / series.median_s[i])
+    size = series.bytes[best]
     how = f"{series.kind}, {size} B over {series.ranks} ranks"
-    figure = Figure(value, how, low, high, series.repeats)
+    per_second = bus_bytes_per_s("all-reduce", size, 1.0, series.ranks)
+    figure = series.at(best).rate(per_second, how)
     return Found({("bandwidth_bytes_per_s", f"{name}_bus"): figure}, (series,))
