@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Int8, Int32, Int64
+from perfmodel.base.arrays import Int32, Int64
 from perfmodel.readers.codes import Ids, factorize
 from perfmodel.readers.nvtx import MPI_DOMAIN, PROCESS_BITS, Nvtx
 from perfmodel.readers.sqlite import Database
-from perfmodel.readers.trace import MPI_SOURCES, NULL, MpiCalls
+from perfmodel.readers.trace import MPI_SOURCES, NULL, MpiCalls, rows
 
 TABLES: Final = (
     "MPI_P2P_EVENTS",
@@ -30,81 +30,40 @@ _OTHER = ("MPI_Init", "MPI_Finalize", "MPI_Comm", "MPI_Abort")
 
 @dataclass(frozen=True, slots=True)
 class Mpi:
-    """MPI calls with their threads factorized, ranks by serialized process id."""
+    """MPI calls with serialized thread ids, and ranks by serialized process id."""
 
-    start_ns: Int64
-    end_ns: Int64
-    tids: tuple[Int32, Int64]
-    name: Int32
-    source: Int8
-    size_bytes: Int64
-    recv_size_bytes: Int64
-    communicator: Int64
-    peer: Int64
-    tag: Int64
-    request: Int64
+    calls: MpiCalls
     ranks: dict[int, int]
     world_size: int | None
     from_nvtx: bool = False
 
-    def calls(self, thread: Int32) -> MpiCalls:
-        """Return the table of a trace whose threads have the codes `thread`."""
-        return MpiCalls(
-            self.start_ns,
-            self.end_ns,
-            thread,
-            self.name,
-            self.source,
-            self.size_bytes,
-            self.recv_size_bytes,
-            self.communicator,
-            self.peer,
-            self.tag,
-            self.request,
-        )
 
-
-def read_mpi(db: Database | None, ids: Ids, strings: tuple[str, ...]) -> Mpi:
-    """Read every MPI table there is; with no database, none."""
+def read_mpi(db: Database, ids: Ids, strings: tuple[str, ...]) -> Mpi:
+    """Read every MPI table there is."""
     columns = ["globalTid", "textId", "size", "recvSize", "commHandle", "remoteRank", "tag",
                "requestHandle"]  # fmt: skip
-    tables = [
-        db.read_events(t, columns, needed=["globalTid"], open_ends=True) for t in TABLES if db
-    ]
-    joined = {
-        c: np.concatenate([t[c] for t in tables]) if tables else np.empty(0, np.int64)
-        for c in ["start", "end", *columns]
-    }
-    sources = [np.full(len(t["start"]), i, np.int8) for i, t in enumerate(tables)]
+    tables = [db.read_events(t, columns, needed=["globalTid"], open_ends=True) for t in TABLES]
+    start, end, tid, text, size, received, handle, peer, tag, request = (
+        np.concatenate([t[c] for t in tables]) for c in ["start", "end", *columns]
+    )
     ranks = {
-        tid & PROCESS_BITS: rank
-        for tid, rank in (db.rows("MPI_RANKS", ["globalTid", "rank"]) if db else ())
-        if isinstance(tid, int) and isinstance(rank, int) and 0 <= rank < 2**31
+        thread & PROCESS_BITS: rank
+        for thread, rank in db.rows("MPI_RANKS", ["globalTid", "rank"])
+        if isinstance(thread, int) and isinstance(rank, int) and 0 <= rank < 2**31
     }
-    columns = ["rank", "commHandle", "size"]
     groups = [
         row
-        for row in (db.rows("MPI_COMMUNICATORS", columns) if db else ())
+        for row in db.rows("MPI_COMMUNICATORS", ["rank", "commHandle", "size"])
         if all(isinstance(v, int) for v in row) and row[2] > 0
     ]
-    world = max((size for _, _, size in groups), default=0)
-    name = ids.codes(joined["textId"])
-    members = _members(joined["globalTid"], joined["commHandle"], ranks, groups, world)
-    return Mpi(
-        start_ns=joined["start"],
-        end_ns=joined["end"],
-        tids=factorize(joined["globalTid"]),
-        name=name,
-        source=np.concatenate(sources) if sources else np.empty(0, np.int8),
-        size_bytes=_message_bytes(name, strings, joined["size"], joined["recvSize"], members),
-        recv_size_bytes=joined["recvSize"],
-        communicator=joined["commHandle"],
-        peer=joined["remoteRank"],
-        tag=joined["tag"],
-        request=joined["requestHandle"],
-        ranks=ranks,
-        world_size=world if world > 0 else None,
-    )
+    world = max((members for _, _, members in groups), default=0)
+    name = ids.codes(text)
+    members = _members(tid, handle, ranks, groups, world)
+    thread: Any = tid
+    source = np.repeat(np.arange(len(TABLES), dtype=np.int8), [len(t["start"]) for t in tables])
+    sent = _message_bytes(name, strings, size, received, members)
+    calls = MpiCalls(start, end, thread, name, source, sent, received, handle, peer, tag, request)
+    return Mpi(calls, ranks, world or None)
 
 
 def _members(
@@ -152,32 +111,17 @@ def from_nvtx(nvtx: Nvtx, mpi: Mpi, strings: tuple[str, ...]) -> tuple[Mpi, tupl
     Sizes and communicators stay `NULL`: those exports do not have them. Returns the calls and
     the strings with the calls' names appended.
     """
-    is_mpi = [
-        d == MPI_DOMAIN and label.startswith("MPI_")
-        for d, label in zip(nvtx.domains, nvtx.labels, strict=True)
-    ]
+    texts = zip(nvtx.domains, nvtx.labels, strict=True)
+    is_mpi = [domain == MPI_DOMAIN and label.startswith("MPI_") for domain, label in texts]
     if not any(is_mpi):
         return mpi, strings
-    at = np.flatnonzero((nvtx.name >= 0) & np.array([*is_mpi, False])[nvtx.name])
-    missing = np.full(len(at), NULL)
-    source = np.array([_source(label) for label in nvtx.labels], np.int8)
-    calls = Mpi(
-        start_ns=nvtx.start_ns[at],
-        end_ns=nvtx.end_ns[at],
-        tids=factorize(nvtx.tid[at]),
-        name=nvtx.name[at] + np.int32(len(strings)),
-        source=source[nvtx.name[at]],
-        size_bytes=missing,
-        recv_size_bytes=missing,
-        communicator=missing,
-        peer=missing,
-        tag=missing,
-        request=missing,
-        ranks=mpi.ranks,
-        world_size=mpi.world_size,
-        from_nvtx=True,
-    )
-    return calls, (*strings, *nvtx.labels)
+    found = nvtx.ranges
+    found = rows(found, (found.name >= 0) & np.array([*is_mpi, False])[found.name])
+    source = np.array([_source(label) for label in nvtx.labels], np.int8)[found.name]
+    name = found.name + np.int32(len(strings))
+    missing = [np.full(len(found), NULL)] * 6
+    calls = MpiCalls(found.start_ns, found.end_ns, found.thread, name, source, *missing)
+    return replace(mpi, calls=calls, from_nvtx=True), (*strings, *nvtx.labels)
 
 
 def _source(name: str) -> int:

@@ -6,8 +6,9 @@ GPU operations, some rows at a time.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -18,7 +19,7 @@ from perfmodel.base.errors import SchemaError
 from perfmodel.base.gpu import Gpu
 from perfmodel.readers import mpi as mpi_tables
 from perfmodel.readers.codes import Ids, factorize
-from perfmodel.readers.nvtx import PROCESS_BITS, Nvtx, Payloads, read_nvtx
+from perfmodel.readers.nvtx import PROCESS_BITS, Nvtx, read_nvtx
 from perfmodel.readers.pages import as_text
 from perfmodel.readers.sqlite import Database
 from perfmodel.readers.trace import (
@@ -31,8 +32,6 @@ from perfmodel.readers.trace import (
     ApiCalls,
     Diagnostic,
     GpuOps,
-    NcclRanges,
-    Ranges,
     Trace,
 )
 
@@ -81,10 +80,10 @@ def read_sqlite(
     with Database(path, fast=fast, shown=source) as db:
         check_export(db)
         ids, strings = read_strings(db)
-        nvtx = read_nvtx(db, strings, ids) if "nvtx" in expected else None
-        ops = _read_ops(db if "ops" in expected else None, ids, details="op_details" in expected)
-        api = _read_api(db if "api" in expected else None, ids, names="api_names" in expected)
-        mpi = mpi_tables.read_mpi(db if "mpi" in expected else None, ids, strings)
+        nvtx = read_nvtx(db.only_if("nvtx" in expected), strings, ids)
+        ops = _read_ops(db.only_if("ops" in expected), ids, details="op_details" in expected)
+        api = _read_api(db.only_if("api" in expected), ids, names="api_names" in expected)
+        mpi = mpi_tables.read_mpi(db.only_if("mpi" in expected), ids, strings)
         return _assemble(db, strings, nvtx, ops, api, mpi)
 
 
@@ -107,88 +106,64 @@ def read_strings(db: Database) -> tuple[Ids, tuple[str, ...]]:
     return Ids(np.array([*known], np.int64)), tuple(known.values())
 
 
-def _read_ops(db: Database | None, ids: Ids, *, details: bool) -> dict[str, Any]:
-    """Columns of all GPU operations, processes still as serialized ids."""
+def _read_ops(db: Database, ids: Ids, *, details: bool) -> GpuOps:
+    """Read all GPU operations, processes still as serialized ids."""
     columns = ["correlationId", "globalPid", "demangledName"]
-    more = ["deviceId", "streamId", "bytes", "copyKind", "srcKind", "dstKind"]
-    parts: dict[str, list[Any]] = {c: [] for c in ["start", "end", *columns, *more, "kind"]}
+    if details:
+        columns += ["deviceId", "streamId", "bytes", "copyKind", "srcKind", "dstKind"]
+    parts = []
     for kind, table in OP_TABLES:
-        have = db.columns(table) if db else ()
-        expected = [c for c in (columns + more if details else columns) if c in have]
-        rows = db.read_events(table, expected, open_ends=False) if db else {}
-        count = len(rows["start"]) if rows else 0
-        parts["kind"].append(np.full(count, kind, np.int8))
-        for c in ("start", "end", "correlationId", "globalPid", "bytes"):
-            parts[c].append(rows.get(c, np.full(count, NULL)))
-        for c in ("deviceId", "streamId"):
-            parts[c].append(narrow(rows.get(c), count, np.int32))
-        for c in ("copyKind", "srcKind", "dstKind"):
-            parts[c].append(narrow(rows.get(c), count, np.int8))
-        names = rows.get("demangledName")
-        parts["demangledName"].append(
-            np.full(count, NO_NAME, np.int32) if names is None else ids.codes(names)
-        )
-    return {c: np.concatenate(arrays) for c, arrays in parts.items()}
+        have = db.columns(table)
+        rows = db.read_events(table, [c for c in columns if c in have], open_ends=False)
+        count = len(rows["start"])
+        column = _columns(rows)
+        parts.append((
+            np.full(count, kind, np.int8), rows["start"], rows["end"],
+            narrow(column["deviceId"], np.int32), narrow(column["streamId"], np.int32),
+            column["globalPid"], column["correlationId"], ids.codes(column["demangledName"]),
+            column["bytes"],
+            *(narrow(column[c], np.int8) for c in ("copyKind", "srcKind", "dstKind")),
+        ))  # fmt: skip
+    return GpuOps(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
-def _read_api(db: Database | None, ids: Ids, *, names: bool) -> dict[str, Any]:
+def _read_api(db: Database, ids: Ids, *, names: bool) -> ApiCalls:
+    """Read all API calls, threads still as serialized ids."""
     needed = ["globalTid", "correlationId"]
     columns = [*needed, "nameId"] if names else needed
-    rows: dict[str, Any] = dict.fromkeys(["start", "end", *columns], np.empty(0, np.int64))
-    if db is not None:
-        rows = db.read_events(API_TABLE, columns, needed=needed, open_ends=False)
-    unnamed = np.full(len(rows["start"]), NO_NAME, np.int32)
-    return rows | {"nameId": ids.codes(rows["nameId"]) if names else unnamed}
+    rows: dict[str, Any] = db.read_events(API_TABLE, columns, needed=needed, open_ends=False)
+    name = ids.codes(rows["nameId"]) if names else np.full(len(rows["start"]), NO_NAME, np.int32)
+    return ApiCalls(rows["start"], rows["end"], rows["globalTid"], rows["correlationId"], name)
 
 
-def narrow(values: Int64 | None, count: int, kind: Any) -> Any:
+def narrow(values: Int64, kind: Any) -> Any:
     """Shrink a column of small numbers; what does not fit (or is NULL) becomes -1."""
-    if values is None:
-        return np.full(count, -1, kind)
-    limits = np.iinfo(kind)
-    return np.where((values >= 0) & (values <= limits.max), values, -1).astype(kind)
-
-
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """All threads and processes of the report, and the codes of every table's threads."""
-
-    threads: Int64
-    processes: Int64
-
-    def thread_codes(self, coded: tuple[Int32, Int64]) -> Int32:
-        codes, distinct = coded
-        return np.searchsorted(self.threads, distinct).astype(np.int32)[codes]
-
-    def process_codes(self, coded: tuple[Int32, Int64]) -> Int32:
-        codes, distinct = coded
-        at = np.searchsorted(self.processes, distinct).astype(np.int32)
-        return np.where(distinct == NULL, np.int32(-1), at)[codes]
+    return np.where((values >= 0) & (values <= np.iinfo(kind).max), values, -1).astype(kind)
 
 
 def _assemble(
     db: Database,
     strings: tuple[str, ...],
-    nvtx: Nvtx | None,
-    ops: dict[str, Any],
-    api: dict[str, Any],
+    nvtx: Nvtx,
+    ops: GpuOps,
+    api: ApiCalls,
     mpi: mpi_tables.Mpi,
 ) -> Trace:
-    empty = np.empty(0, np.int64)
-    range_tids = factorize(nvtx.tid if nvtx else empty)
-    api_tids = factorize(api.pop("globalTid"))
-    if nvtx and not any(t in db.tables for t in mpi_tables.TABLES):
+    if not any(t in db.tables for t in mpi_tables.TABLES):
         mpi, strings = mpi_tables.from_nvtx(nvtx, mpi, strings)
-    op_pids = factorize(ops.pop("globalPid"))
-    ranks = {**(nvtx.ranks if nvtx else {}), **mpi.ranks}
-    marks = nvtx.marks if nvtx else ()
-    marking = np.array([tid for _, tid, _ in marks], np.int64)
-    threads = np.unique(np.concatenate([range_tids[1], api_tids[1], mpi.tids[1], marking]))
-    ranked = np.array([*ranks], np.int64)
-    processes = np.unique(
-        np.concatenate([threads & PROCESS_BITS, op_pids[1][op_pids[1] != NULL], ranked])
+    by_thread: tuple[Any, ...] = (nvtx.ranges, api, mpi.calls, nvtx.payloads)
+    coded = [factorize(np.asarray(table.thread)) for table in by_thread]
+    marking = np.array([tid for _, tid, _ in nvtx.marks], np.int64)
+    threads = np.unique(np.concatenate([*(distinct for _, distinct in coded), marking]))
+    ranges, api, calls, nccl = (
+        replace(table, thread=np.searchsorted(threads, distinct).astype(np.int32)[codes])
+        for table, (codes, distinct) in zip(by_thread, coded, strict=True)
     )
-    axis = _Axis(threads, processes)
+    ranks = {**nvtx.ranks, **mpi.ranks}
+    codes, pids = factorize(np.asarray(ops.process))
+    ranked = np.array([*ranks], np.int64)
+    processes = np.unique(np.concatenate([threads & PROCESS_BITS, pids[pids != NULL], ranked]))
+    process = np.where(pids == NULL, -1, np.searchsorted(processes, pids)).astype(np.int32)[codes]
     meta = {str(n): str(v) for t in _META for n, v in db.rows(t, ["name", "value"])}
     return Trace(
         source=db.path,
@@ -196,63 +171,26 @@ def _assemble(
         schema_version=meta.get("EXPORT_SCHEMA_VERSION", "unknown"),
         tables=db.tables,
         strings=strings,
-        range_names=nvtx.names if nvtx else (),
-        range_labels=nvtx.labels if nvtx else (),
-        range_domains=nvtx.domains if nvtx else (),
+        range_names=nvtx.names,
+        range_labels=nvtx.labels,
+        range_domains=nvtx.domains,
         threads=threads,
         processes=processes,
         thread_process=np.searchsorted(processes, threads & PROCESS_BITS).astype(np.int32),
-        ranges=_ranges(nvtx, axis.thread_codes(range_tids)),
-        ops=_gpu_ops(ops, axis.process_codes(op_pids)),
-        api=ApiCalls(
-            api["start"],
-            api["end"],
-            axis.thread_codes(api_tids),
-            api["correlationId"],
-            api["nameId"],
-        ),
-        mpi=mpi.calls(axis.thread_codes(mpi.tids)),
-        nccl=_nccl(nvtx, axis),
-        marks=tuple((t, int(np.searchsorted(threads, tid)), text) for t, tid, text in marks),
+        ranges=ranges,
+        ops=replace(ops, process=process),
+        api=api,
+        mpi=calls,
+        nccl=nccl,
+        marks=tuple((t, int(np.searchsorted(threads, tid)), text) for t, tid, text in nvtx.marks),
         gpus=tuple(_gpus(db)),
         cuda_devices=_cuda_devices(db),
         diagnostics=tuple(_diagnostics(db)),
         ranks={int(np.searchsorted(processes, pid)): rank for pid, rank in ranks.items()},
         world_size=mpi.world_size,
-        nvtx_last_ns=nvtx.last_ns if nvtx else None,
+        nvtx_last_ns=nvtx.last_ns,
         utc_start_ns=_utc_start(db),
         mpi_from_nvtx=mpi.from_nvtx,
-    )
-
-
-def _ranges(nvtx: Nvtx | None, thread: Int32) -> Ranges:
-    if nvtx is None:
-        empty = np.empty(0, np.int64)
-        small = np.empty(0, np.int32)
-        return Ranges(empty, empty, small, small, small.astype(np.int8), small.astype(np.bool_))
-    return Ranges(nvtx.start_ns, nvtx.end_ns, thread, nvtx.name, nvtx.style, nvtx.other_thread)
-
-
-def _nccl(nvtx: Nvtx | None, axis: _Axis) -> NcclRanges:
-    none = np.empty(0, np.int64)
-    found = nvtx.payloads if nvtx else Payloads(none, none, none, none)
-    return found.ranges(np.searchsorted(axis.threads, found.tid).astype(np.int32))
-
-
-def _gpu_ops(ops: dict[str, Any], process: Int32) -> GpuOps:
-    return GpuOps(
-        kind=ops["kind"],
-        start_ns=ops["start"],
-        end_ns=ops["end"],
-        device=ops["deviceId"],
-        stream=ops["streamId"],
-        process=process,
-        correlation=ops["correlationId"],
-        name=ops["demangledName"],
-        bytes=ops["bytes"],
-        copy_kind=ops["copyKind"],
-        src_kind=ops["srcKind"],
-        dst_kind=ops["dstKind"],
     )
 
 
@@ -261,32 +199,23 @@ def _gpus(db: Database) -> Iterable[Gpu]:
         "id", "name", "smCount", "clockRate", "memoryBandwidth", "l2CacheSize", "totalMemory",
         "computeMajor", "computeMinor", "uuid",
     ]  # fmt: skip
-    for row in db.rows("TARGET_INFO_GPU", columns):
-        numbers = [v if isinstance(v, int) and v > 0 else None for v in row[2:7]]
-        major, minor = row[7], row[8]
+    for identity, name, *numbers, major, minor, uuid in db.rows("TARGET_INFO_GPU", columns):
+        known = [v if isinstance(v, int) and v > 0 else None for v in numbers]
+        units, clock, bandwidth, cache, memory = known
         yield Gpu(
-            id=row[0] if isinstance(row[0], int) else -1,
-            name=str(row[1]) if row[1] is not None else "unnamed GPU",
-            sm_count=numbers[0],
-            clock_hz=numbers[1],
-            memory_bandwidth_bytes_per_s=numbers[2],
-            l2_bytes=numbers[3],
-            memory_bytes=numbers[4],
-            compute_capability=(major, minor)
-            if isinstance(major, int) and isinstance(minor, int)
-            else None,
-            uuid=str(row[9]) if row[9] is not None else None,
-        )
+            identity if isinstance(identity, int) else -1,
+            "unnamed GPU" if name is None else str(name),
+            units, clock, bandwidth, cache, memory,
+            (major, minor) if isinstance(major, int) and isinstance(minor, int) else None,
+            None if uuid is None else str(uuid),
+        )  # fmt: skip
 
 
 def _cuda_devices(db: Database) -> dict[tuple[int, int], int]:
     """GPU id by (process id, CUDA ordinal): 2025 exports have it."""
     rows = db.rows("TARGET_INFO_CUDA_DEVICE", ["pid", "cudaId", "gpuId"])
-    return {
-        (pid, cuda): gpu
-        for pid, cuda, gpu in rows
-        if all(isinstance(v, int) for v in (pid, cuda, gpu))
-    }
+    known = [row for row in rows if all(isinstance(v, int) for v in row)]
+    return {(pid, cuda): gpu for pid, cuda, gpu in known}
 
 
 def _diagnostics(db: Database) -> Iterable[Diagnostic]:
@@ -372,13 +301,10 @@ class EventStream:
         columns = [*(needed if joins else ()), *(["nameId"] if names else ())]
         read = self._db.event_chunks(API_TABLE, columns, needed=needed, open_ends=False)
         for rows, size in read:
-            shape = rows["start"].shape
+            column = _columns(rows)
+            name = self._ids.codes(column["nameId"])
             yield Calls(
-                rows["start"],
-                rows["end"],
-                rows["globalTid"] if joins else _missing(shape),
-                rows["correlationId"] if joins else _missing(shape),
-                self._ids.codes(rows["nameId"]) if names else _unnamed(shape),
+                rows["start"], rows["end"], column["globalTid"], column["correlationId"], name
             )
             self._progress(size)
 
@@ -390,25 +316,16 @@ class EventStream:
             have = self._db.columns(table)
             expected = [c for c in columns if c in have]
             for rows, size in self._db.event_chunks(table, expected, open_ends=False):
-                shape = rows["start"].shape
-                names = rows.get("demangledName")
-                directions = rows.get("copyKind")
+                column = _columns(rows)
+                name = self._ids.codes(column["demangledName"])
                 yield Ops(
-                    kind,
-                    rows["start"],
-                    rows["end"],
-                    rows.get("globalPid", _missing(shape)),
-                    rows.get("correlationId", _missing(shape)),
-                    _unnamed(shape) if names is None else self._ids.codes(names),
-                    rows.get("bytes", _missing(shape)),
-                    narrow(directions, shape[0], np.int8),
-                )
+                    kind, rows["start"], rows["end"], column["globalPid"],
+                    column["correlationId"], name, column["bytes"],
+                    narrow(column["copyKind"], np.int8),
+                )  # fmt: skip
                 self._progress(size)
 
 
-def _missing(shape: tuple[int, ...]) -> Int64:
-    return np.broadcast_to(np.int64(NULL), shape)
-
-
-def _unnamed(shape: tuple[int, ...]) -> Int32:
-    return np.broadcast_to(np.int32(NO_NAME), shape)
+def _columns(rows: dict[str, Int64]) -> defaultdict[str, Int64]:
+    """Return the columns; one that was not read is `NULL`, which takes no memory."""
+    return defaultdict(lambda: np.broadcast_to(np.int64(NULL), rows["start"].shape), rows)

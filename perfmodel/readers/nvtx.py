@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Int8, Int32, Int64
+from perfmodel.base.arrays import Int32, Int64
 from perfmodel.readers.codes import Ids, factorize
 from perfmodel.readers.sqlite import Database
-from perfmodel.readers.trace import NO_NAME, NULL, NcclRanges
+from perfmodel.readers.trace import NO_NAME, NULL, NcclRanges, Ranges
 
 _TABLE: Final = "NVTX_EVENTS"
 _SIZE: Final = "Message size [bytes]"
@@ -24,49 +24,38 @@ _COMMUNICATOR: Final = "NCCL communicator ID"
 _LARGEST_TEXT: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Payloads:
-    """Payloads of NVTX ranges that NCCL pushed, threads still as serialized ids."""
-
-    start_ns: Int64
-    tid: Int64
-    communicator: Int64
-    bytes: Int64
-
-    def ranges(self, thread: Any) -> NcclRanges:
-        """Return the table with threads as indices."""
-        return NcclRanges(self.start_ns, thread, self.communicator, self.bytes)
-
-
 def read_payloads(
-    db: Database | None, ids: Ids, strings: Sequence[str], start_ns: Int64, tid: Int64
-) -> Payloads:
+    db: Database, ids: Ids, strings: Sequence[str], start_ns: Int64, tid: Int64
+) -> NcclRanges:
     """Read the payloads, which only exports with ``--include-json true`` hold.
 
     A payload that is no JSON object of NCCL's, or whose numbers do not fit, is left out.
 
     Parameters
     ----------
-    db : Database or None
     ids, strings
         Of the report's string table: a payload may be a registered string.
     start_ns, tid : int64, shape (rows,)
         Columns of NVTX_EVENTS, in row order.
+
+    Returns
+    -------
+    NcclRanges
+        Threads still as serialized ids.
     """
-    none = np.empty(0, np.int64)
-    if db is None or len(start_ns) == 0:
-        return Payloads(none, none, none, none)
     code, texts = db.read_text(_TABLE, "jsonText")
     if not texts and "jsonTextId" in db.columns(_TABLE):
         code, texts = ids.codes(db.read(_TABLE, ["jsonTextId"])["jsonTextId"]), list(strings)
     if len(code) != len(start_ns):
-        return Payloads(none, none, none, none)
+        none = np.empty(0, np.int64)
+        return NcclRanges(none, none.astype(np.int32), none, none)
     used = np.unique(code[code >= 0])
     said = {c: parsed for c in used.tolist() if (parsed := parse(texts[c])) is not None}
     rows = np.flatnonzero(np.isin(code, np.array([*said], np.int64)))
     rows = rows[np.lexsort((start_ns[rows], tid[rows]))]
     pairs = np.array([said[c] for c in code[rows].tolist()], np.int64).reshape(-1, 2)
-    return Payloads(start_ns[rows], tid[rows], pairs[:, 0], pairs[:, 1])
+    thread: Any = tid[rows]
+    return NcclRanges(start_ns[rows], thread, pairs[:, 0], pairs[:, 1])
 
 
 def parse(text: str) -> tuple[int, int] | None:
@@ -113,19 +102,14 @@ _MAX_MARKS = 10_000
 class Nvtx:
     """What NVTX_EVENTS holds, threads still as serialized ids."""
 
-    start_ns: Int64
-    end_ns: Int64
-    tid: Int64
-    name: Int32
-    style: Int8
-    other_thread: Bool
+    ranges: Ranges
     names: tuple[str, ...]
     labels: tuple[str, ...]
     domains: tuple[str, ...]
     marks: tuple[tuple[int, int, str], ...]
     ranks: dict[int, int]
     last_ns: int | None
-    payloads: Payloads
+    payloads: NcclRanges
 
 
 def read_nvtx(db: Database, strings: tuple[str, ...], ids: Ids) -> Nvtx:
@@ -155,13 +139,11 @@ def read_nvtx(db: Database, strings: tuple[str, ...], ids: Ids) -> Nvtx:
     names, labels, domains, name = _names(
         tid[chosen], events["domainId"][chosen], text[chosen], texts, domain_of
     )
+    thread: Any = tid[chosen]
+    style = np.isin(kind[chosen], _START_END).astype(np.int8)
+    other_thread = events["endGlobalTid"][chosen] != NULL
     return Nvtx(
-        start_ns=start[chosen],
-        end_ns=end[chosen],
-        tid=tid[chosen],
-        name=name,
-        style=np.isin(kind[chosen], _START_END).astype(np.int8),
-        other_thread=events["endGlobalTid"][chosen] != NULL,
+        ranges=Ranges(start[chosen], end[chosen], thread, name, style, other_thread),
         names=names,
         labels=labels,
         domains=domains,

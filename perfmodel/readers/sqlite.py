@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -105,6 +106,14 @@ class Database:
     def tables(self) -> frozenset[str]:
         """Names of the ordinary tables."""
         return frozenset(self._schema)
+
+    def only_if(self, wanted: bool) -> Database:
+        """Return this report, or the same without its tables."""
+        if wanted:
+            return self
+        bare = copy(self)
+        bare._schema = {}
+        return bare
 
     def columns(self, table: str) -> tuple[str, ...]:
         """Names of the columns of `table`, in stored order; empty if there is no such table."""
