@@ -269,6 +269,11 @@ class Results:
         return to_frame(operators.operators(self.run))
 
     @property
+    def modules(self) -> pd.DataFrame:
+        """A row per module of a PyTorch model with the ranges of `perfmodel.annotate`, or none."""
+        return to_frame(operators.modules(self.run))
+
+    @property
     def points(self) -> pd.DataFrame:
         """The measured points of all runs, the roof above them and the model's error."""
         return to_frame(tables.points(self.analysis))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -69,6 +69,40 @@ class OperatorRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ModuleRow:
+    """Operators that a module and the modules in it call in a median step, the mean over ranks.
+
+    Attributes
+    ----------
+    name : str
+        Qualified name; '' for operators outside of all modules. In `StepWork.module_groups`
+        numbers are `*`: layers of one kind are together.
+    forward_s, backward_s, gpu_s : float
+        Time of the operators' kernels; of a backward pass those whose forward the module called.
+    own_s : float
+        Of it what the module itself calls, not a module in it.
+    share : float
+        Of the step's time in operations that do not communicate.
+    flops, bytes : float
+        By formula.
+    flops_per_s : float or None
+    of_ceiling : float or None
+        Least time by peaks and bandwidth over the time of operators with a formula.
+    """
+
+    name: str
+    forward_s: float
+    backward_s: float
+    gpu_s: float
+    own_s: float
+    share: float
+    flops: float
+    bytes: float
+    flops_per_s: float | None
+    of_ceiling: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Utilization:
     """Model FLOPs utilization: FLOPs of a step over what the GPU's dense peak allows in its time.
 
@@ -110,6 +144,8 @@ class StepWork:
         By name, phase, type and unit, most time first.
     by_sizes : tuple of OperatorRow
         By sizes, too.
+    modules, module_groups : tuple of ModuleRow
+        A module before those in it, in the order of their first call; none without their ranges.
     mfu : Utilization or None
         None without the machine's peak, or FLOPs.
     warnings : tuple of str
@@ -121,6 +157,8 @@ class StepWork:
     modelled: float
     operators: tuple[OperatorRow, ...]
     by_sizes: tuple[OperatorRow, ...]
+    modules: tuple[ModuleRow, ...]
+    module_groups: tuple[ModuleRow, ...]
     mfu: Utilization | None
     warnings: tuple[str, ...]
 
@@ -142,8 +180,9 @@ def step_work(
     if not found:
         return None
     window = range(steps.warmup, steps.warmup + steps.count)
-    fine = _rows(found, window, machine, _as_it_is)
+    fine = _rows(found, window, machine, _without_module)
     coarse = _rows(found, window, machine, _without_sizes)
+    parts = _parts(found, window, machine)
     flops = float(sum(row.flops or 0 for row in fine))
     computing = [row for row in fine if not row.communicates]
     total = sum(row.gpu_s for row in computing) or 1.0
@@ -161,19 +200,19 @@ def step_work(
         modelled=sum(row.gpu_s for row in computing if row.flops is not None) / total,
         operators=coarse,
         by_sizes=fine,
+        modules=_modules(parts, lambda name: name),
+        module_groups=_modules(parts, _layers_together),
         mfu=mfu,
         warnings=tuple(said),
     )
 
 
-def _as_it_is(key: OperatorKey) -> OperatorKey:
-    return key
+def _without_module(key: OperatorKey) -> OperatorKey:
+    return replace(key, module="")
 
 
 def _without_sizes(key: OperatorKey) -> OperatorKey:
-    return OperatorKey(
-        key.name, key.phase, key.dtype, key.origin, key.unit, "", key.modelled, key.communicates
-    )
+    return replace(key, module="", sizes="")
 
 
 def _rows(
@@ -187,15 +226,92 @@ def _rows(
     limits: dict[OperatorKey, _Limit] = {}
     lanes = sum(one.lanes for one in found) or 1
     for one in found:
-        by_size = _medians(one, window, lambda k: k)
-        same = group is _as_it_is
-        for key, values in (by_size if same else _medians(one, window, group)).items():
+        for key, values in _medians(one, window, group).items():
             sums[key] = sums.get(key, np.zeros(len(_COLUMNS))) + values / lanes
-        for key, values in by_size.items():
+        for key, values in _medians(one, window, _without_module).items():
             limits.setdefault(group(key), _Limit()).add(key, values / lanes, machine)
     computing = sum(v[-1] for k, v in sums.items() if not k.communicates) or 1.0
     rows = [_row(key, values, limits[key], computing) for key, values in sums.items()]
     return tuple(sorted(rows, key=lambda r: -r.gpu_s))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one module itself calls in one phase."""
+
+    module: str
+    phase: str
+    flops: float
+    bytes: float
+    gpu_s: float
+    limited_s: float  # of it the time of operators whose least time is known
+    least_s: float
+
+
+def _parts(
+    found: Sequence[OperatorTimes], window: range, machine: Machine | None
+) -> tuple[_Part, ...]:
+    """What modules call in a median step, in the order of their first call; none without names."""
+    if not any(key.module for one in found for key in one.keys):
+        return ()
+    parts = []
+    lanes = sum(one.lanes for one in found) or 1
+    for one in found:
+        for key, values in _medians(one, window, lambda key: key).items():
+            if key.communicates:
+                continue
+            limit = _Limit()
+            limit.add(key, values / lanes, machine)
+            _, _, flops, read, written, ns = (float(v) / lanes for v in values)
+            gpu_s = ns * 1e-9
+            known = gpu_s if limit.known else 0.0
+            parts.append(
+                _Part(key.module, key.phase, flops, read + written, gpu_s, known, limit.least_s)
+            )
+    return tuple(parts)
+
+
+def _modules(parts: Sequence[_Part], named: Callable[[str], str]) -> tuple[ModuleRow, ...]:
+    """Sum parts up by module and by all modules around it."""
+    inside: dict[str, list[_Part]] = {}
+    own: dict[str, float] = {}
+    for part in parts:
+        module = named(part.module)
+        own[module] = own.get(module, 0.0) + part.gpu_s
+        for name in _around(module):
+            inside.setdefault(name, []).append(part)
+    first = {name: i for i, name in enumerate(inside)}
+    ordered = sorted(inside, key=lambda name: (not name, [first[n] for n in _around(name)]))
+    total = sum(part.gpu_s for part in parts) or 1.0
+    return tuple(_module(name, inside[name], own.get(name, 0.0), total) for name in ordered)
+
+
+def _around(module: str) -> list[str]:
+    """A module's name and those of the modules around it, the outermost first."""
+    parts = module.split(".")
+    names = [".".join(parts[: i + 1]) for i in range(len(parts))]
+    return [n for n, below in zip(names, [*parts[1:], ""], strict=True) if below != "*"]
+
+
+def _layers_together(module: str) -> str:
+    return ".".join("*" if part.isdecimal() else part for part in module.split("."))
+
+
+def _module(name: str, parts: Sequence[_Part], own_s: float, total_s: float) -> ModuleRow:
+    gpu_s, flops = sum(p.gpu_s for p in parts), sum(p.flops for p in parts)
+    limited_s = sum(p.limited_s for p in parts)
+    return ModuleRow(
+        name=name,
+        forward_s=sum(p.gpu_s for p in parts if p.phase == "forward"),
+        backward_s=sum(p.gpu_s for p in parts if p.phase == "backward"),
+        gpu_s=gpu_s,
+        own_s=own_s,
+        share=gpu_s / total_s,
+        flops=flops,
+        bytes=sum(p.bytes for p in parts),
+        flops_per_s=flops / gpu_s if flops and gpu_s else None,
+        of_ceiling=sum(p.least_s for p in parts) / limited_s if limited_s else None,
+    )
 
 
 _COLUMNS: Final = ("count", "kernels", "flops", "read_bytes", "write_bytes", "gpu_ns")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from perfmodel.analysis.operators import OperatorRow, StepWork
+from perfmodel.analysis.operators import ModuleRow, OperatorRow, StepWork
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
@@ -13,6 +13,9 @@ from perfmodel.base.units import si
 
 SHOWN: Final = 15
 """Operators that the terminal lists; files and JSON have them all."""
+
+SHOWN_MODULES: Final = 24
+"""Modules that the terminal lists at most."""
 
 _UNITS: Final = {
     "bfloat16_tensor": "bf16 TC", "float16_tensor": "fp16 TC", "tf32_tensor": "TF32 TC",
@@ -83,6 +86,56 @@ def operators(run: RunAnalysis) -> Table:
     return Table.of("Operators of a median step (per rank)", found, OPERATORS)
 
 
+MODULES: Final = (
+    Column("module", "Module", wrap=False, of="name"),
+    _TIME,
+    _SHARE,
+    Column("forward_s", "Forward", "si", "s"),
+    Column("backward_s", "Backward", "si", "s"),
+    Column("own_s", "Own", "si", "s"),
+    _FLOPS,
+    _BYTES,
+    Column("flops_per_s", "FLOP/s", "si"),
+    _OF_CEILING,
+)
+MODULES_TEXT: Final = (
+    Column("module", "Module", wrap=False, of=lambda r: _own_name(r.name)[1] or "(in no module)"),
+    *(column for column in MODULES[1:] if column.key != "own_s"),
+)
+_BY_MODULE: Final = "Operators by module of a median step (per rank)"
+
+
+def modules_text(work: StepWork) -> Table:
+    """The modules for the terminal, layers of one kind together, down to where they are few."""
+    levels = [_own_name(row.name)[0] for row in work.module_groups]
+    deepest = max(levels, default=0)
+    while deepest and sum(level <= deepest for level in levels) > SHOWN_MODULES:
+        deepest -= 1
+    shown = [r for r, level in zip(work.module_groups, levels, strict=True) if level <= deepest]
+    notes = ["*: all of these layers. A module's time, FLOPs and bytes hold those of modules in it"]
+    if len(shown) < len(work.modules):
+        notes.append("every module by itself with --out or --format json")
+    levels = [level for level in levels if level <= deepest]
+    return Table.of(_BY_MODULE, shown, MODULES_TEXT, notes, levels)
+
+
+def modules(run: RunAnalysis) -> Table:
+    """All modules, each with those in it."""
+    return Table.of(_BY_MODULE, run.work.modules if run.work else (), MODULES)
+
+
+def _own_name(name: str) -> tuple[int, str]:
+    """Depth of a module and its own name, in which `*` stays with the name of its list.
+
+    >>> _own_name("GPT.blocks.*.mlp.up")
+    (3, 'up')
+    >>> _own_name("GPT.blocks.*")
+    (1, 'blocks.*')
+    """
+    outer, _, own = name.replace(".*", "*").rpartition(".")
+    return outer.count(".") + bool(outer), own.replace("*", ".*")
+
+
 def _notes(left: int, *, counted: bool) -> list[str]:
     notes = [_COUNTED] if counted else []
     if left > 0:
@@ -108,10 +161,12 @@ def work_lines(work: StepWork) -> Iterator[str]:
 
 
 def work_document(run: RunAnalysis) -> dict[str, Any]:
-    """Keys of `analysis.json`: `work`, `operators`, `operators_by_size` and `mfu`."""
+    """Keys of `analysis.json`: `work`, `operators`, `operators_by_size`, `modules`, `mfu`."""
     work = run.work
     if work is None:
-        return {"work": None, "operators": [], "operators_by_size": [], "mfu": None}
+        return {
+            "work": None, "operators": [], "operators_by_size": [], "modules": [], "mfu": None,
+        }  # fmt: skip
     return {
         "work": None if not work.modelled else {
             "flops_per_step": _whole(work.flops),
@@ -121,14 +176,15 @@ def work_document(run: RunAnalysis) -> dict[str, Any]:
         },
         "operators": [_row(row) for row in work.operators],
         "operators_by_size": [_row(row) for row in work.by_sizes],
+        "modules": [_row(row) for row in work.modules],
         "mfu": None if work.mfu is None else pick(
             work.mfu, "of_step without_exposed_communication of_busy unit peak_flops_per_s"
         ),
     }  # fmt: skip
 
 
-def _row(row: OperatorRow) -> dict[str, Any]:
-    keys = " ".join(OperatorRow.__slots__)
+def _row(row: OperatorRow | ModuleRow) -> dict[str, Any]:
+    keys = " ".join(type(row).__slots__)
     return {k: _whole(v) for k, v in pick(row, keys).items()}
 
 

@@ -74,6 +74,8 @@ def csv_tables(analysis: Analysis) -> Iterator[tuple[str, Table]]:
     }  # fmt: skip
     if any(run.work for run in analysis.runs):
         of_run["operators"] = operators.operators
+    if any(run.work and run.work.modules for run in analysis.runs):
+        of_run["modules"] = operators.modules
     for name, make in of_run.items():
         yield name, _stacked([(run.label, make(run)) for run in analysis.runs])
     yield "points", tables.points(analysis)

@@ -50,6 +50,8 @@ def _blocks(analysis: Analysis) -> Iterator[Block]:
     if run.work:
         yield list(operators.work_lines(run.work))
         yield operators.operators_text(run.work)
+        if run.work.modules:
+            yield operators.modules_text(run.work)
     yield tables.ranges_text(run)
     if any(run.rates.values()):
         yield tables.rates_text(run)

@@ -27,6 +27,8 @@ class OperatorKey:
         Whether a formula counts it.
     communicates : bool
         Whether its kernels exchange data between GPUs.
+    module : str
+        Qualified name of the module that called it; '' outside of all.
     """
 
     name: str
@@ -37,6 +39,7 @@ class OperatorKey:
     sizes: str
     modelled: bool
     communicates: bool
+    module: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,11 @@ from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.errors import SchemaError
 from perfmodel.cli import main
 from perfmodel.programs.program import Options
-from perfmodel.programs.pytorch.calls import Kernels, Tree, find_calls
+from perfmodel.programs.pytorch.calls import Kernels, find_calls
 from perfmodel.programs.pytorch.dtypes import kernel_types
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.operators import Call, OperatorWork, distinct_rows, work_of
+from perfmodel.programs.pytorch.tree import Tree
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.readers.trace import KERNEL
 from perfmodel.render.operators import work_document
@@ -274,6 +275,7 @@ def calls_of(ranges: list[tuple[str, int]], launches: list[int]) -> list[tuple[s
         np.arange(len(ranges)),
         np.array([parent for _, parent in ranges], np.int64),
         np.zeros(len(ranges), np.int64),
+        np.arange(len(ranges)),
     )
     kernels = Kernels(
         np.array(launches, np.int64), np.zeros(count, np.int32), np.full(count, KERNEL, np.int8),

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from perfmodel.programs.pytorch.calls import Kernels, OperatorCall, Tree, find_calls
+from perfmodel.programs.pytorch.calls import Kernels, OperatorCall, find_calls
 from perfmodel.programs.pytorch.names import parse
+from perfmodel.programs.pytorch.tree import Tree
 from perfmodel.readers.ncu import parse as parse_counters
 from perfmodel.readers.trace import KERNEL
 
@@ -38,7 +39,9 @@ def operators_of(table: Path) -> list[tuple[OperatorCall, float, float, int]]:
         (metric("gpu__time_duration.sum") * 1e9).astype(np.int64),
         np.zeros(len(launches), np.int64), strings,
     )  # fmt: skip
-    tree = Tree(np.array(label), np.array(parent), np.zeros(len(label), np.int64))
+    tree = Tree(
+        np.array(label), np.array(parent), np.zeros(len(label), np.int64), np.arange(len(label))
+    )
     found = find_calls(parse(list(labels)), tree, kernels)
     inside = found.owner >= 0
     read, written, count = (

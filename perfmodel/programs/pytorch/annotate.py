@@ -13,8 +13,8 @@ def annotate(model: Any) -> Callable[[], None]:
     """Push an NVTX range around the forward pass of a model and of every module in it.
 
     The ranges are called `nn.Module: CLASS.NAME`, CLASS that of the model and NAME as of
-    `model.named_modules()`. No range is needed in the backward pass: what `emit_nvtx` records ties every
-    operator of it to one of the forward pass. Code that `torch.compile` traces gets no ranges.
+    `model.named_modules()`. The backward pass needs no ranges: what `emit_nvtx` records ties each
+    of its operators to one of the forward pass. Code that `torch.compile` traces gets none.
 
     Parameters
     ----------

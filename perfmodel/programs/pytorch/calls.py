@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Int8, Int32, Int64
+from perfmodel.base.arrays import Int8, Int32, Int64
 from perfmodel.programs.pytorch.dtypes import (
     FLOATS,
     ITEM_BYTES,
@@ -19,6 +19,7 @@ from perfmodel.programs.pytorch.dtypes import (
     multiplies,
     plain_unit,
 )
+from perfmodel.programs.pytorch.modules import EVALUATE, find_modules
 from perfmodel.programs.pytorch.names import OperatorNames, Size, Sizes
 from perfmodel.programs.pytorch.operators import (
     Call,
@@ -28,6 +29,7 @@ from perfmodel.programs.pytorch.operators import (
     numel,
     work_of,
 )
+from perfmodel.programs.pytorch.tree import Tree, nearest
 from perfmodel.readers.trace import KERNEL, MEMCPY
 
 Phase = Literal["forward", "backward", "optimizer"]
@@ -63,25 +65,6 @@ _TENSORS_IN: Final = "aten::embedding_dense_backward"
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
-    """Ranges and what each is inside of, an outer one before its inner ones.
-
-    Attributes
-    ----------
-    label : int64, shape (n,)
-        Row of `OperatorNames`.
-    parent : int64, shape (n,)
-        -1 for the outermost.
-    process : int64, shape (n,)
-        In which `op_id`s are unique.
-    """
-
-    label: Int64
-    parent: Int64
-    process: Int64
-
-
-@dataclass(frozen=True, slots=True)
 class Kernels:
     """GPU operations by the range that launched them.
 
@@ -110,7 +93,8 @@ class OperatorCall:
     """One call of an operator that launched GPU operations itself.
 
     `work` is None if no formula is for it. `dtype` is that of its longest kernel or its inputs,
-    `origin` says which; `unit` the machine's peak for it.
+    `origin` says which; `unit` the machine's peak for it; `module` the one that called it, ''
+    outside of all.
     """
 
     node: int
@@ -121,6 +105,7 @@ class OperatorCall:
     origin: Origin
     unit: str
     work: OperatorWork | None
+    module: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +117,13 @@ class Calls:
     calls : tuple of OperatorCall
     owner : int64, shape (k,)
         Index into `calls`, -1 for operations outside of operators.
-    phase : tuple of str, one for every GPU operation
+    phase, module : tuple of str, one for every GPU operation
     """
 
     calls: tuple[OperatorCall, ...]
     owner: Int64
     phase: tuple[Phase, ...]
+    module: tuple[str, ...]
 
 
 def find_calls(
@@ -160,8 +146,8 @@ def find_calls(
         [s is not None and formula_of(n) is not None for n, s in _pairs(names)], np.bool_
     )
     operator = np.array([s is not None or n.startswith("aten::") for n, s in _pairs(names)])
-    near_formula = _nearest(tree.parent, modelled[tree.label])
-    near_operator = _nearest(tree.parent, operator[tree.label])
+    near_formula = nearest(tree.parent, modelled[tree.label])
+    near_operator = nearest(tree.parent, operator[tree.label])
     phases = _phases(names, tree)
     inside = kernels.node >= 0
     owner_node = np.full(len(kernels.node), -1, np.int64)
@@ -173,24 +159,18 @@ def find_calls(
     owner = owner.astype(np.int64) - outside
     nodes = nodes[outside:]
     graph = _Graph(names, tree, kernels, nodes, owner, dtype)
+    modules = find_modules(names, tree)
     calls = [
-        graph.call(i, node, "backward" if phases[node] == 1 else _PHASES[phases[node]])
+        replace(graph.call(i, node, _PHASES[phases[node]]), module=modules.path(node))
         for i, node in enumerate(nodes.tolist())
     ]
     phase = tuple(_PHASES[phases[n] if n >= 0 else 0] for n in kernels.node.tolist())
-    return Calls(tuple(_once(calls, tree)), owner, phase)
+    module = tuple(modules.path(n) for n in kernels.node.tolist())
+    return Calls(tuple(_once(calls, tree)), owner, phase, module)
 
 
 def _pairs(names: OperatorNames) -> Iterable[tuple[str, Sizes | None]]:
     return zip(names.name, names.sizes, strict=True)
-
-
-def _nearest(parent: Int64, chosen: Bool) -> Int64:
-    """Of every range the innermost chosen one that it is or is inside of, -1 if none is."""
-    found: list[int] = []
-    for i, (above, mine) in enumerate(zip(parent.tolist(), chosen.tolist(), strict=True)):
-        found.append(i if mine else found[above] if above >= 0 else -1)
-    return np.array(found, np.int64)
 
 
 _PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "optimizer")
@@ -205,7 +185,7 @@ def _phases(names: OperatorNames, tree: Tree) -> Int64:
     code = np.full(len(names.name), -1, np.int64)
     for i, name in enumerate(names.name):
         low = name.lower()
-        if name.startswith("autograd::engine::evaluate_function"):
+        if name.startswith(EVALUATE):
             code[i] = 1
         elif name.startswith("Optimizer.") or low in ("optimizer", "optimizer_step"):
             code[i] = 2
@@ -214,7 +194,7 @@ def _phases(names: OperatorNames, tree: Tree) -> Int64:
         elif low == "forward":
             code[i] = 0
     mine = code[tree.label]
-    said = _nearest(tree.parent, mine >= 0)
+    said = nearest(tree.parent, mine >= 0)
     return np.where(said >= 0, mine[said], 0)
 
 
@@ -223,7 +203,7 @@ def _once(calls: Sequence[OperatorCall], tree: Tree) -> list[OperatorCall]:
     counted = {c.node: i for i, c in enumerate(calls) if c.work and c.work.flops}
     chosen = np.zeros(len(tree.parent), np.bool_)
     chosen[list(counted)] = True
-    near = _nearest(tree.parent, chosen)
+    near = nearest(tree.parent, chosen)
     found = list(calls)
     for node in counted:
         above = int(tree.parent[node])

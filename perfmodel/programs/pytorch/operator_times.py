@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from perfmodel.base.arrays import Int64
 from perfmodel.programs.kernels import categorize
-from perfmodel.programs.pytorch.calls import Calls, Kernels, OperatorCall, Tree, find_calls
+from perfmodel.programs.pytorch.calls import Calls, Kernels, OperatorCall, find_calls
 from perfmodel.programs.pytorch.dtypes import kernel_types
 from perfmodel.programs.pytorch.names import OperatorNames, parse
+from perfmodel.programs.pytorch.tree import Tree
 from perfmodel.readers.trace import KERNEL, Trace
 from perfmodel.timing.intervals import lengths
 from perfmodel.timing.nesting import Nesting, innermost, nest
@@ -101,6 +102,7 @@ def _calls(
         trace.ranges.name[nesting.row].astype(np.int64),
         nesting.parent,
         trace.thread_process[nesting.thread].astype(np.int64),
+        nesting.start_ns,
     )
     kernels = Kernels(
         node, ops.name[op], ops.kind[op], (ops.end_ns - ops.start_ns)[op], ops.bytes[op],
@@ -167,7 +169,7 @@ def _key(call: OperatorCall, communicates: bool) -> OperatorKey:
     sizes = "" if call.sizes is None else _shown(call)
     return OperatorKey(
         call.name, call.phase, call.dtype, call.origin, call.unit, sizes, call.work is not None,
-        communicates,
+        communicates, call.module,
     )  # fmt: skip
 
 
@@ -186,14 +188,8 @@ def _merged(keys: list[OperatorKey], gpu_ns: Int64) -> list[OperatorKey]:
     for key, ns in zip(keys, gpu_ns.tolist(), strict=True):
         spent[key] = spent.get(key, 0) + ns
     kept = set(sorted(spent, key=lambda k: -spent[k])[:_MOST_SIZES])
-    merged = {k: k if k in kept else _without_sizes(k) for k in spent}
+    merged = {k: k if k in kept else replace(k, sizes="") for k in spent}
     return [merged[k] for k in keys]
-
-
-def _without_sizes(key: OperatorKey) -> OperatorKey:
-    return OperatorKey(
-        key.name, key.phase, key.dtype, key.origin, key.unit, "", key.modelled, key.communicates
-    )
 
 
 def _strays(
@@ -209,7 +205,7 @@ def _strays(
         said = types.dtype or ""
         key = OperatorKey(
             f"({categories[c]})", calls.phase[i], said, "kernel" if said else "", types.unit, "",
-            False, categories[c] == "communication",
+            False, categories[c] == "communication", calls.module[i],
         )  # fmt: skip
         found.append(known.setdefault(key, len(known)))
     return list(known), found

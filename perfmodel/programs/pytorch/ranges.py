@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from perfmodel.programs.pytorch.annotate import MODULE
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.steps import relabel
 
@@ -43,16 +44,17 @@ def name_of(label: str) -> str:
 
 
 def own_ranges(trace: Trace) -> Trace:
-    """The trace with the program's own ranges only: steps, phases, modules, named functions.
+    """The trace with the program's own ranges only: steps, phases, named functions.
 
     Operators of the framework and ranges that libraries push do not say what a program is doing;
-    they are thousands a step.
+    they are thousands a step. Modules are shown with the operators that they call.
     """
 
     def label(domain: str, text: str) -> str | None:
         if domain in _LIBRARIES:
             return None
         name = name_of(text)
-        return None if _OPERATOR.match(name) or ", sizes = " in text else name
+        framework = _OPERATOR.match(name) or name.startswith(MODULE) or ", sizes = " in text
+        return None if framework else name
 
     return relabel(trace, label)

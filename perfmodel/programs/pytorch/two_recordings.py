@@ -15,7 +15,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Int64
 from perfmodel.base.errors import SchemaError
-from perfmodel.programs.pytorch.calls import Calls, OperatorCall, Phase
+from perfmodel.programs.pytorch.calls import Calls, OperatorCall
 from perfmodel.programs.pytorch.operator_times import Placed, find, tabulate
 from perfmodel.readers.trace import KERNEL, OP_KINDS, Trace
 from perfmodel.timing.nccl import communicating
@@ -68,11 +68,10 @@ def operator_times_from(
         )
     references = _steps(shapes, shape_steps)
     calls: list[OperatorCall] = []
-    phases: list[Phase] = []
     mine = _steps(trace, steps)
     op = steps.times.ops.op
     owner = np.full(len(op), -1, np.int64)
-    phase = np.zeros(len(op), np.int64)
+    same = np.full(len(op), -1, np.int64)
     matched = total = 0
     known: dict[tuple[int, tuple[str, ...]], list[tuple[int, int]]] = {}
     for (lane, _), step in sorted(mine.items()):
@@ -89,7 +88,7 @@ def operator_times_from(
         distinct, code = np.unique(owned[owned >= 0], return_inverse=True)
         owner[ours[owned >= 0]] = code + len(calls)
         calls.extend(found.calls.calls[i] for i in distinct.tolist())
-        phase[ours] = [_PHASES.index(found.calls.phase[i]) for i in theirs.tolist()]
+        same[ours] = theirs
     if total == 0 or matched < (1 - _MOST_DIFFERENT) * total:
         share = 1 - matched / total if total else 1.0
         raise SchemaError(
@@ -97,12 +96,10 @@ def operator_times_from(
             f"program; got steps of which {100 * share:.1f} % of the kernels differ (at most 1 % "
             f"may); record the same program and sizes twice, with and without shapes"
         )
-    phases = [_PHASES[i] for i in phase.tolist()]
+    phase = tuple(found.calls.phase[i] if i >= 0 else "forward" for i in same.tolist())
+    module = tuple(found.calls.module[i] if i >= 0 else "" for i in same.tolist())
     placed = replace(_placed(steps), warnings=found.warnings)
-    return tabulate(trace, Calls(tuple(calls), owner, tuple(phases)), placed)
-
-
-_PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "optimizer")
+    return tabulate(trace, Calls(tuple(calls), owner, phase, module), placed)
 
 
 def _placed(steps: StepReport) -> Placed:

@@ -1,0 +1,93 @@
+"""Operators by module: ranges of `perfmodel.annotate`, and backward operators tied by number."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import perfmodel
+from perfmodel.programs.pytorch.annotate import MODULE
+from perfmodel.programs.pytorch.modules import EVALUATE, find_modules
+from perfmodel.programs.pytorch.names import parse
+from perfmodel.programs.pytorch.tree import Tree
+
+
+def modules_of(ranges: list[tuple[str, int]], process: list[int] | None = None) -> list[str]:
+    """Modules of ranges, each a label and its parent, in the order of their start."""
+    names = parse([label for label, _ in ranges])
+    count = len(ranges)
+    tree = Tree(
+        np.arange(count),
+        np.array([parent for _, parent in ranges], np.int64),
+        np.array(process or [0] * count, np.int64),
+        np.arange(count),
+    )
+    found = find_modules(names, tree)
+    return [found.path(i) for i in range(count)]
+
+
+FORWARD = [
+    ("step 0", -1),
+    (MODULE + "Net", 0),
+    (MODULE + "Net.up", 1),
+    ("aten::linear, seq = 7, op_id = 1", 2),
+    ("aten::addmm, seq = 7, op_id = 2", 3),
+    ("aten::detach, seq = 8, op_id = 3", 2),  # makes no function: the next operator has its number
+    (MODULE + "Net.down", 1),
+    ("aten::addmm, seq = 8, op_id = 4", 6),
+]
+IN_FORWARD = ["", "Net", "Net.up", "Net.up", "Net.up", "Net.up", "Net.down", "Net.down"]
+
+
+def backward(number: int, parent: int) -> list[tuple[str, int]]:
+    return [
+        (f"{EVALUATE}: AddmmBackward0, op_id = 9", -1),
+        (f"AddmmBackward0, seq = {number}, op_id = 10", parent),
+        ("aten::mm, op_id = 11", parent + 1),
+    ]
+
+
+def test_a_backward_operator_belongs_to_the_module_of_its_forward() -> None:
+    found = modules_of([*FORWARD, *backward(8, 8), *backward(7, 11)])
+    assert found == [*IN_FORWARD, "", "Net.down", "Net.down", "", "Net.up", "Net.up"]
+
+
+def test_a_number_of_another_process_or_of_no_forward_ties_nothing() -> None:
+    ranges = [*FORWARD, *backward(8, 8)]
+    assert modules_of(ranges, [0] * 8 + [1] * 3) == [*IN_FORWARD, "", "", ""]
+    assert modules_of([*FORWARD, *backward(6, 8)]) == [*IN_FORWARD, "", "", ""]
+
+
+def test_what_the_backward_pass_recomputes_belongs_to_the_module_around_it() -> None:
+    again = [
+        (f"{EVALUATE}: CheckpointFunctionBackward, op_id = 20", -1),
+        ("CheckpointFunctionBackward, seq = 8, op_id = 21", 8),
+        (MODULE + "Net.up", 9),
+        ("aten::addmm, seq = 30, op_id = 22", 10),
+    ]
+    assert modules_of([*FORWARD, *again])[8:] == ["", "Net.down", "Net.up", "Net.up"]
+
+
+def test_a_later_step_with_numbers_of_its_own_is_tied_to_its_own_forward() -> None:
+    later = [(MODULE + "Net.other", -1), ("aten::mm, seq = 8, op_id = 31", 11)]
+    found = modules_of([*FORWARD, *backward(8, 8), *later, *backward(8, 13)])
+    assert found[8:11] == ["", "Net.down", "Net.down"]
+    assert found[13:] == ["", "Net.other", "Net.other"]
+
+
+def test_a_model_is_annotated_and_is_what_it_was_before() -> None:
+    torch = pytest.importorskip("torch")
+    pushed: list[str] = []
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ModuleList([torch.nn.ReLU()]))
+    net.forward = lambda x: net[1][0](net[0](x))
+    expected = net(x := torch.ones(2, 3))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda.nvtx, "range_push", pushed.append)
+        patch.setattr(torch.cuda.nvtx, "range_pop", lambda: pushed.append("pop"))
+        remove = perfmodel.annotate(net)
+        assert torch.equal(net(x), expected)
+        root = MODULE + "Sequential"
+        assert pushed == [root, f"{root}.0", "pop", f"{root}.1.0", "pop", "pop"]
+        remove()
+        net(x)
+    assert len(pushed) == 6
