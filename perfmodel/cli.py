@@ -14,6 +14,7 @@ import click
 
 from perfmodel import __version__
 from perfmodel.base.errors import PerfmodelError
+from perfmodel.base.escape import substitute_unencodable
 from perfmodel.commands._options import COMPLETING
 from perfmodel.commands._output import say_error
 
@@ -29,6 +30,7 @@ COMMANDS: Final = (
 gc.set_threshold(100_000)  # start-up makes many objects and drops few
 # nothing here multiplies matrices on the host: spare NumPy the start of its BLAS threads
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+substitute_unencodable(sys.stdout, sys.stderr)
 if COMPLETING in os.environ:
     import_module("perfmodel.commands.completion")  # knows how bash wants its words
 

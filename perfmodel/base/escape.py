@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import re
+import unicodedata
+from typing import Final, TextIO
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f"
                      r"\ud800-\udfff\ufeff\ufff9-\ufffb\ufffe\uffff"
@@ -17,6 +20,14 @@ _LATEX = {
     "→": r"$\rightarrow$", "≤": r"$\leq$", "≥": r"$\geq$", "≈": r"$\approx$", "µ": r"$\mu$",
     "μ": r"$\mu$", "²": r"$^2$", "\xa0": "~",
 }  # fmt: skip
+_ASCII = str.maketrans({
+    **dict.fromkeys("─━═╌┄╴╶", "-"), **dict.fromkeys("│┃║┆┊╎", "|"), "×": "x", "·": ".", "−": "-",
+    "–": "-", "—": "-", "→": "->", "←": "<-", "≤": "<=", "≥": ">=", "≈": "~", "µ": "u", "μ": "u",
+    "‘": "'", "’": "'", "“": '"', "”": '"', "±": "+-", "█": "#", "▏": "|",
+    **{chr(corner): "+" for corner in range(0x250C, 0x254C)},
+    **{chr(block): "#" for block in range(0x2589, 0x2590)},
+})  # fmt: skip
+_SUBSTITUTE: Final = "perfmodel.substitute"
 _MARKDOWN = re.compile(r"[\\`*\[\]<|~&$]|(?<![^\W_])_|_(?![^\W_])")
 
 
@@ -31,6 +42,26 @@ def printable(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return _UNSAFE.sub(_escape, text.replace("\r\n", " "))
+
+
+def substitute_unencodable(*streams: TextIO | None) -> None:
+    """Let streams write ASCII for characters that their encoding lacks, instead of failing.
+
+    Lines of tables become - | +, other characters lose their accents or become ``?``.
+    """
+    for stream in streams:
+        encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-")
+        if hasattr(stream, "reconfigure") and not encoding.startswith("utf"):
+            codecs.register_error(_SUBSTITUTE, _substituted)
+            stream.reconfigure(errors=_SUBSTITUTE)
+
+
+def _substituted(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_ASCII)
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "replace").decode("ascii")
+    return plain, error.end
 
 
 def escape_json(text: str) -> str:

@@ -338,6 +338,11 @@ class Expression:
         ----------
         expand : bool
             Replace derived symbols by what they stand for; else keep them as symbols.
+
+        Raises
+        ------
+        WorkloadError
+            If it has no finite real value whatever its symbols are, such as ``max(D, 1/0)``.
         """
         import sympy
 
@@ -356,7 +361,16 @@ class Expression:
         def apply(operation: str, operands: Sequence[Any]) -> Any:
             return functions[operation](*operands)
 
-        return _fold(self.node, leaf, apply, None if expand else sympy_derived)
+        try:
+            made = _fold(self.node, leaf, apply, None if expand else sympy_derived)
+        except ValueError:  # Max and Min refuse infinity and complex numbers
+            made = sympy.nan
+        if made.has(sympy.nan, sympy.zoo, sympy.oo, sympy.I):
+            raise WorkloadError(
+                f"expected a formula with a finite value; got '{self.text}', which has none "
+                "whatever its symbols are; correct it"
+            )
+        return made
 
 
 def sympy_symbol(name: str) -> Any:

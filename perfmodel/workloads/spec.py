@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import keyword
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from perfmodel.base.document import parse_toml
 from perfmodel.base.errors import WorkloadError
 from perfmodel.base.escape import printable
 from perfmodel.workloads.expression import FUNCTIONS, Expression
@@ -81,7 +81,7 @@ def _read(path: Path, where: str) -> dict[str, Any]:
             "path"
         )
     try:
-        return tomllib.loads(content.decode("utf-8-sig"))
+        return parse_toml(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise WorkloadError(
             f"{where}: expected a TOML file; got something else ({printable(str(error))}); compare "

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from perfmodel.base.errors import WorkloadError
 from perfmodel.programs.mlp.mlp import mlp
-from perfmodel.workloads import Symbol, Work, Workload, formulas
+from perfmodel.workloads import Expression, Symbol, Work, Workload, formulas
 from perfmodel.workloads.formulas import sensitivities, tidy
 
 DOCUMENT = {"D": 784, "H": 512, "C": 10, "B": 3000, "p": 2, "b": 4}
@@ -217,3 +217,19 @@ def test_latex_compiles(tmp_path: Path) -> None:
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "formulas.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout[-2000:]
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "max(D, 1/0)",
+        "min(0/0, D)",
+        "D / (1 - 1)",
+        "max(D, sqrt(0 - 4))",
+        "log2(0) + D",
+        "D*sqrt(-1)",
+    ],
+)
+def test_a_formula_without_a_value_is_refused_in_print(formula: str) -> None:
+    with pytest.raises(WorkloadError, match="expected a formula with a finite value; got"):
+        Expression.parse(formula, ["D"]).sympy()

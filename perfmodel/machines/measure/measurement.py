@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.base.document import Entries, read_table
+from perfmodel.base.document import Entries, parse_toml, read_table
 from perfmodel.base.errors import ModelError
 from perfmodel.base.escape import printable
 from perfmodel.base.files import write_text
@@ -381,7 +380,7 @@ def load(path: Path | str) -> MachineMeasurement:
 def _content(path: Path | str) -> tuple[str, dict[str, Any]]:
     """Return the file's name as it is shown, and what it holds."""
     what = "a TOML file that perfmodel machine measure wrote"
-    return printable(str(path)), read_table(Path(path), tomllib.loads, what, _AGAIN)
+    return printable(str(path)), read_table(Path(path), parse_toml, what, _AGAIN)
 
 
 def parse(data: Mapping[str, Any], where: str) -> MachineMeasurement:

@@ -1,0 +1,81 @@
+"""TOML of strangers, whose depth is bounded before it is parsed; terminals without UTF-8."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from perfmodel.base.document import parse_toml
+
+DEEP = 30_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ".".join(["a"] * DEEP) + " = 1",
+        "[" + ".".join(["a"] * DEEP) + "]\nx = 1",
+        "[[" + " . ".join(["a"] * DEEP) + "]]\nx = 1",
+        ".".join(['"="'] * DEEP) + " = 1",
+        ".".join(["'#'"] * DEEP) + " = 1",
+        "x = {" + ".".join(["a"] * 65) + " = 1}",
+    ],
+    ids=["key", "table", "array of tables", "basic strings", "literal strings", "inline"],
+)
+def test_a_key_of_too_many_parts_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="a key of more than 64 parts"):
+        parse_toml(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ".".join(["a"] * 64) + " = 1",
+        f'x = "{"a." * DEEP}"',
+        f"x = '{'a.' * DEEP}'",
+        f'x = """{"a." * DEEP}"""',
+        f"x = '''\n{'a.' * DEEP}'''",
+        f"# {'a.' * DEEP}\nx = 'it'",
+        'x = "a \\" b"  # "',
+    ],
+)
+def test_dots_in_text_are_text(text: str) -> None:
+    assert parse_toml(text) == tomllib.loads(text)
+
+
+@pytest.mark.parametrize("text", ['"' * 10**6, '"\\' * 10**5, "'" * 10**6, 'x="""' * 10**5])
+def test_strings_without_an_end_take_linear_time(text: str) -> None:
+    with pytest.raises(ValueError, match=r"\(at "):
+        parse_toml(text)
+
+
+@pytest.mark.parametrize("command", [["formulas", "--workload"], ["machine", "show"]])
+def test_no_command_takes_more_than_200_mb_for_it(command: list[str], tmp_path: Path) -> None:
+    path, said = tmp_path / "deep.toml", tmp_path / "said"
+    path.write_text(".".join(["a"] * DEEP) + " = 1\n")
+    with said.open("w") as stderr:
+        run = subprocess.Popen(
+            [sys.executable, "-m", "perfmodel", *command, str(path)], stderr=stderr
+        )
+        _, status, used = os.wait4(run.pid, 0)
+    run.returncode = os.waitstatus_to_exitcode(status)
+    assert run.returncode in (1, 5, 6)
+    assert "a key of more than 64 parts" in said.read_text()
+    assert used.ru_maxrss < 200_000  # kB
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "ascii"])
+@pytest.mark.parametrize("command", [["machine", "list"], ["layers", "resnet18"], ["--help"]])
+def test_a_terminal_without_utf_8_gets_text_it_can_show(encoding: str, command: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "perfmodel", *command], capture_output=True, timeout=60,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    if encoding != "ascii":  # click writes UTF-8 where Python says ASCII
+        assert "─" not in done.stdout.decode(encoding)
