@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 import re
 import unicodedata
 from typing import Final, TextIO
@@ -51,7 +52,7 @@ def substitute_unencodable(*streams: TextIO | None) -> None:
     """
     for stream in streams:
         encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-")
-        if hasattr(stream, "reconfigure") and not encoding.startswith("utf"):
+        if isinstance(stream, io.TextIOWrapper) and not encoding.startswith("utf"):
             codecs.register_error(_SUBSTITUTE, _substituted)
             stream.reconfigure(errors=_SUBSTITUTE)
 
