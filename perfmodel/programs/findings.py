@@ -249,14 +249,15 @@ def general(facts: Facts, actions: Actions) -> Iterator[Finding]:
 def ranked(facts: Facts, found: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the findings worth at least one percent of a batch, largest saving first.
 
-    A saving is between nothing and the whole batch; unknown ones come last.
+    A saving is between nothing and the whole batch; unknown ones come last. A rank that the others
+    wait for is named even if that costs nothing: its waiting looks like work.
     """
     if facts.batch.value <= 0:
         return ()
     worth = [
         f if f.saving_s is None else replace(f, saving_s=min(f.saving_s, facts.batch.value))
         for f in found
-        if f.saving_s is None or f.saving_s >= _WORTH * facts.batch.value
+        if f.saving_s is None or f.saving_s >= _WORTH * facts.batch.value or f.kind == "straggler"
     ]
     return tuple(sorted(worth, key=lambda f: (f.saving_s is None, -(f.saving_s or 0.0))))
 
@@ -355,6 +356,8 @@ def waiting_ranks(facts: Facts, actions: Actions) -> Iterator[Finding]:
             continue
         worst = max(range(len(waiting.waiting_s)), key=waiting.waiting_s.__getitem__)
         seconds = waiting.waiting_s[worst]
+        if seconds < _WORTH * facts.batch.value:
+            continue
         yield Finding(
             kind,
             "ranks wait for each other",

@@ -33,9 +33,9 @@ def find_losses(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fi
     """Find what the steps lose."""
     yield from shared_gpus(facts)
     late = _straggler(steps)
-    yield from _late_rank(steps, late, actions)
+    yield from _late_rank(steps, actions)
     yield from _small_kernels(steps, actions)
-    yield from _launches(facts, steps, late, actions)
+    yield from _launches(facts, steps, actions)
     yield from _host(facts, steps, late, actions)
     yield from _communication(steps, actions)
     yield from _precision(facts, steps, actions)
@@ -49,19 +49,22 @@ def _straggler(steps: StepFacts) -> Straggler | None:
     """Return the rank that the others wait for, if a step would be shorter without."""
     if steps.straggler_saving_s < _LATE * steps.step_s:
         return None
-    return max(steps.stragglers, key=lambda s: s.share_last, default=None)
+    return steps.last_rank()
 
 
-def _late_rank(steps: StepFacts, late: Straggler | None, actions: Actions) -> Iterator[Finding]:
-    if late is None:
+def _late_rank(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
+    late = steps.last_rank()
+    if late is None or max(late.late_s, steps.straggler_saving_s) < _LATE * steps.step_s:
         return
+    more = f"; what it does more of than the others: {late.doing}" if late.doing else ""
+    if steps.straggler_saving_s < _LATE * steps.step_s:
+        more += "; it is late by as much in every step, so that little is gained without it"
     yield Finding(
         "straggler",
         f"the other ranks wait for rank {late.rank}",
         steps.straggler_saving_s,
         f"rank {late.rank} comes last to {percent(late.share_last)} of NCCL's collectives, "
-        f"{si(late.late_s, 's')} per step after the rank before it; what it does more of than the "
-        f"others: {late.doing}",
+        f"{si(late.late_s, 's')} per step after the rank before it{more}",
         actions.help_rank(late.rank),
     )
 
@@ -79,13 +82,9 @@ def _small_kernels(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
         )
 
 
-def _launches(
-    facts: Facts, steps: StepFacts, late: Straggler | None, actions: Actions
-) -> Iterator[Finding]:
+def _launches(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding]:
     idle = steps.idle_s("launch_bound")
     known = sum(small.saving_s for small in steps.small)
-    if late is not None:
-        idle = min((c.seconds for c in steps.idle if c.cause == "launch_bound"), default=0.0)
     yield Finding(
         "launch_bound",
         "the GPU waits for launches",
@@ -108,8 +107,6 @@ def _host(
         "pageable_copy": "copies from pageable memory",
     }
     for kind, title in titles.items():
-        if late is not None and late.doing.startswith(kind):
-            continue
         idle, gap = steps.idle_s(kind), steps.longest(kind)
         call = gap.call if gap else ""
         where = f" in '{gap.range}'" if gap and gap.range else ""
@@ -118,6 +115,8 @@ def _host(
             most = min(most, idle)
         elif kind != "pageable_copy":
             most = min(most, steps.most_idle_s())
+        if late is not None and late.doing.startswith(kind):
+            most -= steps.straggler_saving_s
         longest = f"; the longest gap is {si(gap.seconds, 's')}{where}" if gap else ""
         said = {
             "blocking_sync": f"{facts.synchronizations:.0f} blocking calls per step "

@@ -308,19 +308,32 @@ def _prepare(graph: StepGraph, shift_ns: int, collective: Int64) -> _Lane:
     latency = latency + np.where(by_stream, 0, late)
     waits_for, tail = _waits(graph, host_start, host_end, end)
     group = np.where(graph.op_kind == COMMUNICATION_OP, COLLECTIVES, graph.op_small)
-    launches: dict[int, int] = {}
-    for j in np.flatnonzero(group != -1).tolist():
-        first = int(graph.op_call[j - 1]) + 1 if j else 0
-        for at in range(first, int(graph.op_call[j]) + 1):
-            if graph.host_kind[at] == LAUNCH:
-                launches[at] = int(group[j])
     return _Lane(
         host_start.tolist(), host_end.tolist(), graph.host_kind.tolist(),
         graph.host_call.tolist(), waits_for.tolist(), tail.tolist(), start.tolist(), end.tolist(),
         graph.op_kind.tolist(), graph.op_call.tolist(), graph.op_step.tolist(),
         group.tolist(), latency.tolist(), before.tolist(), overlaps.tolist(), gap.tolist(),
-        other.tolist(), lag.tolist(), collective.tolist(), launches,
+        other.tolist(), lag.tolist(), collective.tolist(), _launching(graph, group),
     )  # fmt: skip
+
+
+def _launching(graph: StepGraph, group: Int64) -> dict[int, int]:
+    """Host pieces that launch each group of operations.
+
+    An operation is launched from the launch before it on. A collective's events are recorded after
+    its launch, until the longest piece before the next one, in which that is prepared.
+    """
+    length = graph.host_end_ns - graph.host_start_ns
+    calls = graph.op_call.tolist()
+    found: dict[int, int] = {}
+    for j in np.flatnonzero(group != -1).tolist():
+        first, until = (calls[j - 1] + 1 if j else 0), calls[j] + 1
+        if group[j] == COLLECTIVES and j + 1 < len(calls) and calls[j + 1] > until:
+            until += int(np.argmax(length[until : calls[j + 1]]))
+        for at in range(first, until):
+            if graph.host_kind[at] == LAUNCH:
+                found.setdefault(at, int(group[j]))
+    return found
 
 
 def _others(start: Int64, end: Int64, stream: Int64, late: Int64) -> tuple[Int64, Int64]:
@@ -347,7 +360,7 @@ def _waits(graph: StepGraph, host_start: Int64, host_end: Int64, end: Int64) -> 
     last operation launched until then that ended before it returned, if it ended during the call.
     """
     length = host_end - host_start
-    waiting = graph.host_call & (graph.host_drains | (graph.host_kind == SYNC))
+    waiting = graph.host_call & graph.host_drains
     waiting |= graph.host_call & (graph.host_kind == LAUNCH) & (length > _WAITS_NS)
     waits_for = np.full(len(host_start), -1, np.int64)
     tail = np.zeros(len(host_start), np.int64)

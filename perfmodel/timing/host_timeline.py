@@ -40,6 +40,11 @@ _QUEUE_NS: Final = 200_000
 """A launch that takes longer waits until the GPU's queue has room."""
 _USUAL: Final = 10.0
 """The host does more than to launch if it is outside CUDA for so many times the median."""
+_READ_OPS: Final = 4
+_READ_NS: Final = 500_000
+_READ_GPU_NS: Final = 100_000
+"""Between two values that the host reads, at most: operations, host and GPU time of what is
+computed only to be read."""
 _SHORTEST_NS: Final = 100_000
 _LONGEST_NS: Final = 500_000
 
@@ -100,7 +105,8 @@ def call_kinds(trace: Trace, found: Launched) -> tuple[Int8, Bool]:
     """What the host does in every CUDA call, as codes of `CAUSES`, and which calls drain the GPU.
 
     A copy between the GPU and pageable memory holds the host up until the data have moved; one to
-    pinned memory does if a blocking call of the same thread comes next, as in `.item()`.
+    pinned memory does if a blocking call of the same thread comes next, as in `.item()`. What is
+    launched between two such reads, if it is little, is computed to be read, and counts as reading.
     """
     names = trace.strings
 
@@ -124,7 +130,32 @@ def call_kinds(trace: Trace, found: Launched) -> tuple[Int8, Bool]:
     read = found.call[(copies & out)[found.op]]
     following = _next_call(trace)[read]
     kind[read[(following >= 0) & blocking[following]]] = SYNC
+    kind[_for_reading(trace, found, read[kind[read] == SYNC]) & (kind == LAUNCH)] = SYNC
     return kind, drains
+
+
+def _for_reading(trace: Trace, found: Launched, read: Int64) -> Bool:
+    """Calls between two reads of one thread that launch little, shape (calls,)."""
+    api = trace.api
+    order = np.lexsort((api.start_ns, api.thread))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    at = np.sort(place[read])
+    launches, gpu_ns = np.zeros(len(order), np.int64), np.zeros(len(order), np.int64)
+    np.add.at(launches, place[found.call], 1)
+    np.add.at(gpu_ns, place[found.call], (trace.ops.end_ns - trace.ops.start_ns)[found.op])
+    first, last = order[at[:-1]], order[at[1:]]
+    close = (api.thread[first] == api.thread[last]) & (
+        api.start_ns[last] - api.start_ns[first] <= _READ_NS
+    )
+    for what, most in ((launches, _READ_OPS + 1), (gpu_ns, _READ_GPU_NS)):
+        total = np.cumsum(what)
+        close &= total[at[1:]] - total[at[:-1]] <= most
+    inside = np.zeros(len(order) + 1, np.int64)
+    np.add.at(inside, at[:-1][close], 1)
+    np.add.at(inside, at[1:][close], -1)
+    found_here: Bool = np.cumsum(inside[:-1])[place] > 0
+    return found_here
 
 
 def _next_call(trace: Trace) -> Int64:
@@ -176,8 +207,8 @@ def _with_pauses(
     s[1::2], e[1::2] = end[:-1], start[1:]
     kind = np.empty(width, np.int8)
     kind[::2] = what
-    reads = (what[1:] == SYNC) & (what[:-1] == SYNC)
-    kind[1::2] = np.where(between > most, HOST, np.where(reads, SYNC, LAUNCH))
+    goes_on = (what[1:] == what[:-1]) & np.isin(what[1:], (SYNC, ALLOCATION))
+    kind[1::2] = np.where(between > most, HOST, np.where(goes_on, what[1:], LAUNCH))
     call, who = np.empty(width, np.int64), np.empty(width, np.int32)
     call[::2], who[::2] = codes, thread
     call[1::2], who[1::2] = codes[1:], thread[1:]

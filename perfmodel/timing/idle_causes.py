@@ -165,7 +165,7 @@ def _pieces(
     call = np.where((cause == LAUNCH) | (cause == HOST), name[gap], call)
     inherits = _inherits(gap, cause, drained)
     cause = np.where(inherits, drained[gap], cause).astype(np.int8)
-    call = np.where(inherits, waited_in[gap], call)
+    call = np.where(drained[gap] == cause, waited_in[gap], call)
     after = (drained >= 0) & (tail == LAUNCH) & ~_has(gap, cause == HOST, len(rows))
     tail = np.where(after, drained, tail).astype(np.int8)
     name = np.where(after, waited_in, name)

@@ -24,7 +24,7 @@ _MOSTLY: Final = 0.7
 _SMALL_MESSAGES: Final = 20
 _OFTEN: Final = 0.6
 """A rank that is last in this share of the collectives holds the others up."""
-_BY_HOST: Final = (ALLOCATION, HOST, SYNC, PAGEABLE)
+_BY_HOST: Final = (ALLOCATION, HOST, SYNC, PAGEABLE, LAUNCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Straggler:
     late_s : float
         Per step: from the arrival of the rank before it to its own, where it is last.
     doing : str
-        What it does more of than the other ranks; '' where it is not often last.
+        What it does more of than the other ranks; '' where it is not often last, or does no more.
     persistent : bool
         Whether it is last in more steps than chance explains (binomial, 5 %).
     """
@@ -167,6 +167,11 @@ class StepFacts:
         """Longest gap of a cause, on any rank."""
         gaps = [gap for c in self.idle if c.cause == cause for gap in c.gaps]
         return max(gaps, key=lambda gap: gap.seconds, default=None)
+
+    def last_rank(self) -> Straggler | None:
+        """Return the rank that comes last to most collectives; None if none often does."""
+        worst = max(self.stragglers, key=lambda s: s.share_last, default=None)
+        return worst if worst is not None and worst.share_last >= _OFTEN else None
 
     def saved_s(self, kind: str) -> float:
         """What a step takes less where a kind of work takes no time."""
@@ -307,11 +312,16 @@ def _small(
 
 
 def _host_seconds(reports: Sequence[StepReport]) -> Floats:
-    """Median seconds of every lane by what its host does, and of its computing kernels last."""
+    """Median seconds of every lane by what its host does, and of its computing kernels last.
+
+    Launches that wait for room in the GPU's queue do not count.
+    """
     rows = []
     for report in reports:
         for lane in range(len(report.times.process)):
-            host = np.median(report.host.ns[lane], axis=0) * 1e-9
+            ns = report.host.ns[lane].copy()
+            ns[:, LAUNCH] -= report.host.queue_ns[lane]
+            host = np.median(ns, axis=0) * 1e-9
             graph = report.graphs[lane]
             kernels = graph.op_kind == KERNEL_OP
             length = (graph.op_end_ns - graph.op_start_ns)[kernels].sum() * 1e-9
@@ -369,23 +379,26 @@ def _stragglers(
         by_step = [float((mine & (step == n)).sum() > (step == n).sum() / 2)
                    for n in np.unique(step)]  # fmt: skip
         often = share >= _OFTEN
+        total = float(late_ns[mine].sum()) * 1e-9 / steps
         found.append(
             Straggler(
                 rank=rank,
                 share_last=share,
-                late_s=float(late_ns[mine].sum()) * 1e-9 / steps,
-                doing=_doing(spent, i, rank, idle) if often else "",
+                late_s=total,
+                doing=_doing(spent, i, rank, idle, total) if often else "",
                 persistent=_beyond_chance(int(sum(by_step)), len(by_step), 1 / len(ranks)),
             )
         )
     return tuple(found)
 
 
-def _doing(spent: Floats, lane: int, rank: int, idle: tuple[IdleCause, ...]) -> str:
+def _doing(spent: Floats, lane: int, rank: int, idle: tuple[IdleCause, ...], late_s: float) -> str:
     """What a lane does more of than the others, and where its longest gap of that cause is."""
     others = np.median(np.delete(spent, lane, axis=0), axis=0)
     more = spent[lane] - others
-    most = max([*_BY_HOST, LAUNCH, len(CAUSES)], key=lambda k: more[k])
+    most = max([*_BY_HOST, len(CAUSES)], key=lambda k: more[k])
+    if more[most] < _WORTH * late_s:
+        return ""
     if most == len(CAUSES):
         return "computing"
     gaps = [g for c in idle if c.rank == rank and c.cause == CAUSES[most] for g in c.gaps]

@@ -46,7 +46,7 @@ class StepGraph:
         Position of the launching call among the host's pieces.
     op_kind : int8, shape (k,)
         `KERNEL_OP`, `COPY_OP`, `COMMUNICATION_OP`, `PAGEABLE_OP` (a copy from pageable memory) or
-        `READ_OP` (a copy to the host that waits for it).
+        `READ_OP` (a copy to the host that waits for it, or a kernel whose result is only read).
     op_small : int64, shape (k,)
         Number of the range whose small kernel it is, -1 if it is none.
     """
@@ -101,7 +101,7 @@ def step_graph(
     kind[copies] = COPY_OP
     staged = (ops.copy_kind[op] == _FROM_HOST) & (ops.src_kind[op] == _PAGEABLE)
     kind[copies & staged] = PAGEABLE_OP
-    kind[copies & (ops.copy_kind[op] == _TO_HOST) & (line.kind[at] == SYNC)] = READ_OP
+    kind[(~copies | (ops.copy_kind[op] == _TO_HOST)) & (line.kind[at] == SYNC)] = READ_OP
     kind[communicates[op]] = COMMUNICATION_OP
     host = slice(begin, end)
     return StepGraph(
