@@ -87,6 +87,7 @@ def analyze(
     fit: str | int | None = None,
     dtype: str | None = None,
     shapes: str | Path | None = None,
+    attention: str = "full",
     **symbols: int,
 ) -> Results:
     """Analyze one or more reports, as `perfmodel analyze` does.
@@ -109,6 +110,8 @@ def analyze(
         Type of the tensors of PyTorch's operators of which a report gives none.
     shapes : str or Path, optional
         Another recording of the same PyTorch program, which names the sizes of its operators.
+    attention : {'full', 'causal'}
+        Whether FLOPs of attention are of all scores, or without those that a causal mask hides.
     **symbols : int
         Values of symbols (D, H, C, B, p, b) that the reports do not hold, or that override them.
 
@@ -118,6 +121,8 @@ def analyze(
         As the command line does, with the same message.
     """
     _check(attribute, warmup)
+    if attention not in ("full", "causal"):
+        raise WorkloadError(f"expected attention='full' or 'causal'; got {attention!r}; take one")
     read_ones = [r if isinstance(r, Report) else read(r) for r in reports]
     options = Options(
         values=symbols,
@@ -129,6 +134,7 @@ def analyze(
         fit=fit,
         dtype=dtype,
         shapes=None if shapes is None else Path(shapes),
+        causal=attention == "causal",
     )
     return Results(analyze_traces([r.trace for r in read_ones], options))
 

@@ -138,6 +138,8 @@ class StepWork:
         Compulsory bytes of all operators that do not communicate.
     source : str
         Where the sizes are from: 'shapes'.
+    attention : str
+        How attention is counted: 'full', or 'causal' without what a causal mask hides.
     modelled : float
         Share of the time of operations that do not communicate that has a formula.
     operators : tuple of OperatorRow
@@ -154,6 +156,7 @@ class StepWork:
     flops: float
     bytes: float
     source: str
+    attention: str
     modelled: float
     operators: tuple[OperatorRow, ...]
     by_sizes: tuple[OperatorRow, ...]
@@ -197,6 +200,7 @@ def step_work(
         flops=flops,
         bytes=float(sum(row.bytes or 0 for row in computing)),
         source="shapes",
+        attention="causal" if any(one.causal for one in found) else "full",
         modelled=sum(row.gpu_s for row in computing if row.flops is not None) / total,
         operators=coarse,
         by_sizes=fine,

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 @click.option(
     "--shapes", type=REPORT, help="Recording of the same program with its operators' sizes."
 )
+@click.option(
+    "--attention", type=click.Choice(["full", "causal"]), default="full", show_default=True,
+    help="FLOPs of attention: of all scores, or without those that a causal mask hides.",
+)  # fmt: skip
 @click.option("--no-plots", is_flag=True, help="Draw nothing.")
 @formats
 @QUIET
@@ -88,6 +92,7 @@ def analyzed(
         fit=options["fit"],
         dtype=options["dtype"],
         shapes=options.get("shapes"),
+        causal=options.get("attention") == "causal",
     )
     with Progress(2 * len(reports), options["quiet"]) as advance:
         found = analyze_reports(reports, chosen, engine, advance, whole=engine is None)

@@ -43,6 +43,8 @@ class Options:
         Type of tensors of which a report gives none.
     shapes : Path or None
         Another recording of the same program, which names the sizes of its operators.
+    causal : bool
+        Whether operators that attend are counted as under a causal mask.
     """
 
     values: Mapping[str, int] = field(default_factory=dict)
@@ -54,6 +56,7 @@ class Options:
     fit: str | int | None = None
     dtype: str | None = None
     shapes: Path | None = None
+    causal: bool = False
 
 
 class Program(Protocol):

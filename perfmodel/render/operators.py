@@ -147,9 +147,11 @@ def work_lines(work: StepWork) -> Iterator[str]:
     """Say a step's work and utilization, a line each; nothing where no formula counts any."""
     if not work.modelled:
         return
+    masked = " (causal attention: half of the scores)" if work.attention == "causal" else ""
     yield (
         f"work       {si(work.flops, 'FLOP', 4)} and {si(work.bytes, 'B')} per step and rank, from "
-        f"the operators' sizes; formulas cover {100 * work.modelled:.1f} % of the computing time"
+        f"the operators' sizes{masked}; formulas cover {100 * work.modelled:.1f} % of the "
+        f"computing time"
     )
     if work.mfu:
         mfu, unit = work.mfu, _UNITS.get(work.mfu.unit, work.mfu.unit)
@@ -172,6 +174,7 @@ def work_document(run: RunAnalysis) -> dict[str, Any]:
             "flops_per_step": _whole(work.flops),
             "bytes_per_step": _whole(work.bytes),
             "from": work.source,
+            "attention": work.attention,
             "modelled_share": work.modelled,
         },
         "operators": [_row(row) for row in work.operators],

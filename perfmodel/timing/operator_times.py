@@ -58,6 +58,8 @@ class OperatorTimes:
     gpu_ns : int64, shape (n,)
         Sum over calls of the union of their own GPU operations.
     lanes : int
+    causal : bool
+        Whether attention was counted as under a causal mask.
     warnings : tuple of str
     """
 
@@ -72,4 +74,5 @@ class OperatorTimes:
     write_bytes: Int64
     gpu_ns: Int64
     lanes: int
+    causal: bool = False
     warnings: tuple[str, ...] = ()

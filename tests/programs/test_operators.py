@@ -23,7 +23,7 @@ import perfmodel
 from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.operators import StepWork
 from perfmodel.analysis.result import RunAnalysis
-from perfmodel.base.errors import SchemaError
+from perfmodel.base.errors import SchemaError, WorkloadError
 from perfmodel.cli import main
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.calls import Kernels, find_calls
@@ -383,6 +383,32 @@ def test_grouped_queries_are_counted_where_the_counter_refuses() -> None:
     scores = 4 * 2 * 8 * 12 * 512 * 512 * 64
     work = work_in(RECORDED, "llama_shapes")
     assert work.flops == 3 * products + (2 + 5) * scores
+
+
+def test_causal_attention_is_counted_without_what_the_mask_hides() -> None:
+    """5 layers, 12 x 10 heads of 64 numbers, 384 tokens; forward 4, backward 10 a number and score.
+
+    The scores of a causal mask are the lower triangle: 384 * 385 / 2.
+    """
+    packed = RECORDED / "gpt_shapes.sqlite.xz"
+    full, causal = (perfmodel.analyze(packed, attention=a).run.work for a in ("full", "causal"))
+    assert full is not None
+    assert causal is not None
+    heads = 5 * 12 * 10 * 64
+    assert (full.attention, causal.attention) == ("full", "causal")
+    assert full.flops - causal.flops == 14 * heads * (384 * 384 - 384 * 385 // 2)
+    assert full.bytes == causal.bytes
+    done = CliRunner().invoke(main, ["analyze", str(packed), "--attention", "causal"])
+    assert "causal attention: half of the scores" in done.output
+    with pytest.raises(WorkloadError, match="'full' or 'causal'"):
+        perfmodel.analyze(packed, attention="masked")
+
+
+def test_cross_attention_is_never_taken_for_causal() -> None:
+    q, k = (2, 8, 100, 64), (2, 8, 128, 64)
+    name = "aten::_scaled_dot_product_flash_attention"
+    masked, whole = (count(name, q, k, k, causal=causal) for causal in (True, False))
+    assert masked == whole
 
 
 # --- against counters of Nsight Compute, which empties the caches before every kernel

@@ -127,7 +127,12 @@ class Calls:
 
 
 def find_calls(
-    names: OperatorNames, tree: Tree, kernels: Kernels, dtype: str | None = None
+    names: OperatorNames,
+    tree: Tree,
+    kernels: Kernels,
+    dtype: str | None = None,
+    *,
+    causal: bool = False,
 ) -> Calls:
     """Give every GPU operation to the innermost operator with a formula that encloses its launch.
 
@@ -141,6 +146,8 @@ def find_calls(
     kernels : Kernels
     dtype : str, optional
         Of tensors whose type neither kernels nor casts tell.
+    causal : bool
+        Whether attention is counted as under a causal mask.
     """
     modelled = np.array(
         [s is not None and formula_of(n) is not None for n, s in _pairs(names)], np.bool_
@@ -158,7 +165,7 @@ def find_calls(
     outside = int(len(nodes) > 0 and nodes[0] < 0)
     owner = owner.astype(np.int64) - outside
     nodes = nodes[outside:]
-    graph = _Graph(names, tree, kernels, nodes, owner, dtype)
+    graph = _Graph(names, tree, kernels, nodes, owner, dtype, causal=causal)
     modules = find_modules(names, tree)
     calls = [
         replace(graph.call(i, node, _PHASES[phases[node]]), module=modules.path(node))
@@ -226,7 +233,10 @@ class _Graph:
         nodes: Int64,
         owner: Int64,
         dtype: str | None,
+        *,
+        causal: bool,
     ) -> None:
+        self.causal = causal
         self.names, self.tree, self.kernels, self.nodes = names, tree, kernels, nodes
         self.given = dtype
         kernel = kernels.kind == KERNEL
@@ -480,7 +490,7 @@ class _Graph:
         if name == "aten::convolution_backward":
             wanted = self._wanted(node, sizes)
         kernels = self._joined(i) if name in _BY_KERNELS else ""
-        return Call(name, sizes, tuple(items), item, out, wanted, types.depth, kernels)
+        return Call(name, sizes, tuple(items), item, out, wanted, types.depth, kernels, self.causal)
 
     def _joined(self, i: int) -> str:
         """Names of the kernels of a call."""

@@ -11,7 +11,7 @@ from perfmodel.base.arrays import Int64
 from perfmodel.programs.kernels import categorize
 from perfmodel.programs.pytorch.calls import Calls, Kernels, OperatorCall, find_calls
 from perfmodel.programs.pytorch.dtypes import kernel_types
-from perfmodel.programs.pytorch.names import OperatorNames, parse
+from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.tree import Tree
 from perfmodel.readers.trace import KERNEL, Trace
 from perfmodel.timing.intervals import lengths
@@ -30,13 +30,14 @@ _MOST: Final = 2**62
 class Placed:
     """GPU operations of steps: their rows, lanes and steps' numbers; and how many lanes there are.
 
-    `warnings` are what a reader should know of the operators.
+    `causal` is how attention was counted, `warnings` what a reader should know of the operators.
     """
 
     op: Int64
     lane: Int64
     step: Int64
     lanes: int
+    causal: bool = False
     warnings: tuple[str, ...] = ()
 
 
@@ -49,7 +50,7 @@ class Found:
 
 
 def operator_times(
-    trace: Trace, steps: StepReport, dtype: str | None = None
+    trace: Trace, steps: StepReport, dtype: str | None = None, *, causal: bool = False
 ) -> OperatorTimes | None:
     """Count the operators of every step, and time them; None if the ranges name no sizes.
 
@@ -61,19 +62,23 @@ def operator_times(
         Of the same trace.
     dtype : str, optional
         Of tensors whose type nothing in the report says.
+    causal : bool
+        Whether attention is counted as under a causal mask.
     """
-    found = find(trace, steps, dtype)
+    found = find(trace, steps, dtype, causal=causal)
     if found is None:
         return None
     inside = steps.times.ops
     number = steps.steps.number[inside.step].astype(np.int64)
     lanes = len(steps.times.process)
     return tabulate(
-        trace, found.calls, Placed(inside.op, inside.lane, number, lanes, found.warnings)
+        trace, found.calls, Placed(inside.op, inside.lane, number, lanes, causal, found.warnings)
     )
 
 
-def find(trace: Trace, steps: StepReport, dtype: str | None = None) -> Found | None:
+def find(
+    trace: Trace, steps: StepReport, dtype: str | None = None, *, causal: bool = False
+) -> Found | None:
     """Find the calls of operators in the steps of a report; None if its ranges name no sizes."""
     names = parse(trace.range_labels)
     if all(sizes is None for sizes in names.sizes):
@@ -83,32 +88,28 @@ def find(trace: Trace, steps: StepReport, dtype: str | None = None) -> Found | N
     at = np.searchsorted(found.op, inside.op)
     nesting = nest(trace.ranges, len(trace.threads))
     node = innermost(nesting, found.thread[at], found.at_ns[at], found.at_ns[at])
-    calls = _calls(trace, names, nesting, node, inside.op, dtype)
+    tree, kernels = _tree(trace, nesting), _kernels(trace, node, inside.op)
+    calls = find_calls(names, tree, kernels, dtype, causal=causal)
     unread = names.unread
     said = (f"sizes of {unread} operators cannot be read: not counted",) if unread else ()
     return Found(calls, said)
 
 
-def _calls(
-    trace: Trace,
-    names: OperatorNames,
-    nesting: Nesting,
-    node: Int64,
-    op: Int64,
-    dtype: str | None,
-) -> Calls:
-    ops = trace.ops
-    tree = Tree(
+def _tree(trace: Trace, nesting: Nesting) -> Tree:
+    return Tree(
         trace.ranges.name[nesting.row].astype(np.int64),
         nesting.parent,
         trace.thread_process[nesting.thread].astype(np.int64),
         nesting.start_ns,
     )
-    kernels = Kernels(
+
+
+def _kernels(trace: Trace, node: Int64, op: Int64) -> Kernels:
+    ops = trace.ops
+    return Kernels(
         node, ops.name[op], ops.kind[op], (ops.end_ns - ops.start_ns)[op], ops.bytes[op],
         trace.strings,
     )  # fmt: skip
-    return find_calls(names, tree, kernels, dtype)
 
 
 def tabulate(trace: Trace, calls: Calls, placed: Placed) -> OperatorTimes:
@@ -161,6 +162,7 @@ def tabulate(trace: Trace, calls: Calls, placed: Placed) -> OperatorTimes:
         write_bytes=of_work("write_bytes"),
         gpu_ns=total(gpu_ns),
         lanes=placed.lanes,
+        causal=placed.causal,
         warnings=placed.warnings,
     )
 

@@ -39,6 +39,8 @@ class Call:
         Lists of tensors that the kernel of a foreach or fused operator takes.
     kernels : str
         Names of its kernels, joined.
+    causal : bool
+        Whether an attention of as many queries as keys is counted as masked.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Call:
     wanted: tuple[bool, bool] = (True, True)
     depth: int = 0
     kernels: str = ""
+    causal: bool = False
 
     def read(self, *which: int) -> int:
         """Bytes of some arguments, each once."""
@@ -307,15 +310,15 @@ def is_transposed(dy: Size, x: Size, w: Size) -> bool:
 # --- attention
 
 
-def attention_flops(q: Size, k: Size, v: Size) -> int:
-    """2 B H Sq Sk (D + Dv): scores and their product with the values, unmasked.
+def scores(q: Size, k: Size, *, causal: bool) -> int:
+    """B H Sq Sk scores; of S queries and S keys under a causal mask B H S (S + 1) / 2.
 
-    flop_counter.sdpa_flop_count; a causal mask halves what is needed, and that counter counts it
-    whole. With grouped queries H is the queries'.
+    flop_counter.sdpa_flop_count, which counts causal attention whole. With grouped queries H is the
+    queries'. A mask between different numbers of queries and keys is not taken for causal.
     """
     b, h, sq, d = q
     _equal((b, d), (k[0], k[3]))
-    return 2 * b * h * sq * k[2] * (d + v[3])
+    return b * h * (sq * (sq + 1) // 2 if causal and sq == k[2] else sq * k[2])
 
 
 @formula(
@@ -324,10 +327,14 @@ def attention_flops(q: Size, k: Size, v: Size) -> int:
     "aten::_scaled_dot_product_fused_attention_overrideable",
 )  # fmt: skip
 def attention(call: Call) -> OperatorWork:
-    """`attention_flops`; reads queries, keys, values, writes the result and 4 bytes a row."""
+    """2 (D + Dv) a score: the score itself and its product with the values.
+
+    Reads queries, keys, values, writes the result and 4 bytes a row.
+    """
     q, k, v = call.sizes[:3]
     written = prod(q[:3]) * (v[3] * call.item + 4)
-    return OperatorWork(attention_flops(q, k, v), call.read(0, 1, 2), written)
+    flops = 2 * scores(q, k, causal=call.causal) * (q[3] + v[3])
+    return OperatorWork(flops, call.read(0, 1, 2), written)
 
 
 @formula(
@@ -337,7 +344,7 @@ def attention(call: Call) -> OperatorWork:
     "aten::_scaled_dot_product_fused_attention_overrideable_backward",
 )
 def attention_backward(call: Call) -> OperatorWork:
-    """2 B H Sq Sk (3 D + 2 Dv): scores again, and four gradients (sdpa_backward_flop_count).
+    """2 (3 D + 2 Dv) a score: the score again, and four gradients (sdpa_backward_flop_count).
 
     The arguments are the result's gradient, queries, keys, values. Reads these, the result and
     4 bytes a row; the sum of gradient times result, which every back end takes first, reads the
@@ -345,9 +352,8 @@ def attention_backward(call: Call) -> OperatorWork:
     float32 read and write that too, and cuDNN's, of grouped queries, gradients of every head.
     """
     q, k, v = call.sizes[1:4]
-    b, h, sq, d = q
-    _equal((b, d), (k[0], k[3]))
-    flops = 2 * b * h * sq * k[2] * (3 * d + 2 * v[3])
+    b, h, _, d = q
+    flops = 2 * scores(q, k, causal=call.causal) * (3 * d + 2 * v[3])
     read = 3 * call.read(0) + call.read(1, 2, 3) + 4 * prod(q[:3])
     written = call.read(1, 2, 3)
     if "convert_dq" in call.kernels:

@@ -123,13 +123,15 @@ class PyTorchProgram(UnknownProgram):
         if options.shapes is None:
             from perfmodel.programs.pytorch.operator_times import operator_times
 
-            return operator_times(trace, steps, options.dtype)
+            return operator_times(trace, steps, options.dtype, causal=options.causal)
         from perfmodel.programs.pytorch.two_recordings import operator_times_from
 
         other = read(options.shapes)
         shown, found = self.steps(other, options)
         measured = report_steps(shown, found, categorize)
-        return operator_times_from(trace, steps, other, measured, options.dtype)
+        return operator_times_from(
+            trace, steps, other, measured, options.dtype, causal=options.causal
+        )
 
     def warnings(self, run: Run) -> list[str]:
         """Say how to record what FLOPs are counted from."""

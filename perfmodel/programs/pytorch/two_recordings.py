@@ -40,6 +40,8 @@ def operator_times_from(
     shapes: Trace,
     shape_steps: StepReport,
     dtype: str | None = None,
+    *,
+    causal: bool = False,
 ) -> OperatorTimes:
     """Time the operators of one recording by the sizes of another.
 
@@ -54,13 +56,15 @@ def operator_times_from(
         What names sizes.
     dtype : str, optional
         Of tensors whose type nothing says.
+    causal : bool
+        Whether attention is counted as under a causal mask.
 
     Raises
     ------
     SchemaError
         If the other recording names no sizes, or more than 1 % of the kernels differ.
     """
-    found = find(shapes, shape_steps, dtype)
+    found = find(shapes, shape_steps, dtype, causal=causal)
     if found is None:
         raise SchemaError(
             f"{shapes.source.name}: expected ranges that name operators' sizes; got none; record "
@@ -98,7 +102,7 @@ def operator_times_from(
         )
     phase = tuple(found.calls.phase[i] if i >= 0 else "forward" for i in same.tolist())
     module = tuple(found.calls.module[i] if i >= 0 else "" for i in same.tolist())
-    placed = replace(_placed(steps), warnings=found.warnings)
+    placed = replace(_placed(steps), causal=causal, warnings=found.warnings)
     return tabulate(trace, Calls(tuple(calls), owner, phase, module), placed)
 
 
