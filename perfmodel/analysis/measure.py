@@ -25,7 +25,6 @@ from perfmodel.readers.trace import GRAPH, KERNEL, NULL, Trace
 from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.collectives import NCCL, CollectiveGroup, is_nccl
 from perfmodel.timing.idle import BusyTime
-from perfmodel.timing.range_times import ranks_of
 from perfmodel.timing.run import Run, batch_seconds, batch_windows
 from perfmodel.timing.samples import tabulate
 
@@ -213,8 +212,8 @@ def split_of(run: Run, warmup: int) -> Split:
         low, high = np.quantile(last - first, (0.25, 0.75), method="nearest")
         usual = (last - first >= low) & (last - first <= high)
         first, last = first[usual], last[usual]
-        for trace in run.traces:
-            process = next((at for at, r in ranks_of(trace).items() if r == rank), None)
+        for trace, rank_of in zip(run.traces, run.rank_of, strict=True):
+            process = next((at for at, r in rank_of.items() if r == rank), None)
             if process is not None:
                 total += _of_process(trace, process, first, last)
                 batches += len(first)

@@ -61,7 +61,8 @@ def timeline(reports: tuple[Path, ...], **options: Any) -> None:
         batches = range(first, first + 1)
     window = None if batches is None else window_of(run, batches)
     ranks = _ranks(options["ranks"], run.ranks)
-    lanes = select(run, window, ranks=ranks, api=options["api"] or not picture)
+    api = options["api"] or not picture
+    lanes = select(run, window, ranks=ranks, api=api, around=not picture)
     title = _title(run, batches, median=options["batches"] is None)
     if window is not None and picture:
         _draw(lanes, window, title, options["out"] or Path("timeline.png"))

@@ -88,6 +88,7 @@ def _complete(bar: Bar, row: _Row, zero: int) -> dict[str, Any]:
         "pid": row[0], "tid": row[1], "ts": (bar.start_ns - zero) / 1000,
         "dur": (bar.end_ns - bar.start_ns) / 1000,
         "args": {k: v for k, v in args.items() if v is not None}
+        | {k: printable(v) if isinstance(v, str) else v for k, v in bar.details}
         | ({"name": printable(bar.name)} if bar.kind in GPU else {}),
     }  # fmt: skip
 

@@ -34,7 +34,7 @@ _SETUP_NS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class IdleGaps:
-    """Pieces of the gaps between GPU operations inside steps; one row per gap and cause.
+    """Gaps between GPU operations inside steps, cut where the cause changes; one row per part.
 
     Attributes
     ----------
@@ -45,11 +45,9 @@ class IdleGaps:
     step : int64, shape (n,)
         Number of the step.
     start_ns : int64, shape (n,)
-        Start of the gap, which is the end of all operations before it.
-    gap_ns : int64, shape (n,)
-        Length of the whole gap.
+        Start of the part; that of the first one is the end of all operations before the gap.
     idle_ns : int64, shape (n,)
-        The cause's part of the gap; the parts of a gap add up to its length.
+        Length of the part; the parts of a gap add up to its length.
     cause : int8, shape (n,)
         Index into `CAUSES`.
     call : int64, shape (n,)
@@ -65,7 +63,6 @@ class IdleGaps:
     lane: Int64
     step: Int64
     start_ns: Int64
-    gap_ns: Int64
     idle_ns: Int64
     cause: Int8
     call: Int64
@@ -175,7 +172,7 @@ def _pieces(
         np.concatenate([cause, tail]),
         np.concatenate([call, name]),
         np.concatenate([who, thread]),
-        np.concatenate([when, np.maximum(until, called)]),
+        np.concatenate([when, until]),
     )
 
 
@@ -239,18 +236,20 @@ def _inherits(gap: Int64, cause: Int8, drained: Int8) -> Bool:
 
 
 def _joined(trace: Trace, parts: list[tuple[int, Int32, _Gaps, _Pieces]]) -> IdleGaps:
-    """One row per gap and cause: the sum of its pieces, with the longest one's call and range."""
+    """Join successive pieces of one cause; call and range are those of the longest one."""
     nesting = nest(trace.ranges, len(trace.threads))
     names: dict[str, int] = {}
-    columns: list[tuple[Int64, ...]] = []
+    columns: list[tuple[Int64 | Int8, ...]] = []
     for lane, own, gaps, pieces in parts:
-        key = pieces.gap * len(CAUSES) + pieces.cause
-        order = np.lexsort((-pieces.ns, key))
+        order = np.lexsort((pieces.at_ns, pieces.gap))
         order = order[pieces.ns[order] > 0]
-        distinct, first = np.unique(key[order], return_index=True)
-        head = order[first]
-        total = np.add.reduceat(pieces.ns[order], first) if len(first) else first
-        gap = distinct // len(CAUSES)
+        key = pieces.gap[order] * len(CAUSES) + pieces.cause[order]
+        first = np.flatnonzero(np.diff(key, prepend=-1))
+        part = np.cumsum(np.diff(key, prepend=-1) != 0) - 1
+        total = np.bincount(part, pieces.ns[order], len(first)).astype(np.int64)
+        longest = np.lexsort((-pieces.ns[order], part))  # of every part comes first
+        head = order[longest[first]]
+        gap, start = pieces.gap[head], pieces.at_ns[order[first]]
         thread, when = pieces.thread[head], pieces.at_ns[head] + pieces.ns[head] // 2
         where = np.full(len(head), -1, np.int64)
         for asked in (thread, *(np.full(len(head), t, np.int32) for t in own)):
@@ -258,17 +257,14 @@ def _joined(trace: Trace, parts: list[tuple[int, Int32, _Gaps, _Pieces]]) -> Idl
             where[seen] = innermost(nesting, asked[seen], when[seen], when[seen])
         label = np.where(where >= 0, trace.ranges.name[nesting.row[where]], NO_NAME)
         columns.append((
-            np.full(len(head), lane), gaps.step[gap], gaps.start_ns[gap],
-            (gaps.end_ns - gaps.start_ns)[gap], total, distinct % len(CAUSES),
+            np.full(len(head), lane), gaps.step[gap], start, total, pieces.cause[head],
             _named(names, trace.strings, pieces.call[head]),
             _named(names, trace.range_labels, label), gaps.op[gap],
         ))  # fmt: skip
     table = [np.concatenate(c) for c in zip(*columns, strict=True)] if columns else []
-    table = table or [np.empty(0, np.int64)] * 9
-    lane_, step, start, length, idle, cause, call, where, op = table
-    return IdleGaps(
-        tuple(names), lane_, step, start, length, idle, cause.astype(np.int8), call, where, op
-    )
+    table = table or [np.empty(0, np.int64)] * 8
+    lane_, step, start, idle, cause, call, where, op = table
+    return IdleGaps(tuple(names), lane_, step, start, idle, cause.astype(np.int8), call, where, op)
 
 
 def _named(names: dict[str, int], texts: tuple[str, ...], codes: Int64) -> Int64:

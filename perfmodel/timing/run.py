@@ -12,7 +12,7 @@ from perfmodel.base.arrays import Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers.trace import NULL, Trace
 from perfmodel.timing.operator_times import OperatorTimes
-from perfmodel.timing.range_times import Attribution, RangeTimes, concatenate, time_ranges
+from perfmodel.timing.range_times import Attribution, RangeTimes, concatenate, ranks_of, time_ranges
 from perfmodel.timing.step_report import StepReport
 
 
@@ -38,6 +38,13 @@ class Run:
     def traces(self) -> tuple[Trace, ...]:
         """The reports."""
         return tuple(trace for trace, _ in self.parts)
+
+    @property
+    def rank_of(self) -> tuple[dict[int, int], ...]:
+        """Rank by process index, of every report."""
+        if len(self.steps) == len(self.parts):
+            return tuple(report.rank_of for report in self.steps)
+        return tuple(ranks_of(trace) for trace in self.traces)
 
 
 @dataclass(frozen=True, slots=True)

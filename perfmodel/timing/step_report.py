@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,7 +73,7 @@ class StepReport:
     lost_ns, launched_ns : int
         GPU time launched between the first and the last step of its process: in no step, and all.
     rank_of : dict of int to int
-        Rank by process index: as MPI names it, else processes counted by GPU and process id.
+        Rank by process index: MPI's; other processes with steps are counted on, by GPU.
     utc_start_ns : int or None
     """
 
@@ -130,17 +131,22 @@ def report_steps(trace: Trace, steps: Steps, categorize: Categorize) -> StepRepo
         ),
         lost_ns=lost,
         launched_ns=everything,
-        rank_of=dict(trace.ranks) or _numbered(times),
+        rank_of=_numbered(trace.ranks, times),
         utc_start_ns=trace.utc_start_ns,
     )
 
 
-def _numbered(times: StepTimes) -> dict[int, int]:
-    """Processes by the GPU that they use: local ranks choose their GPUs in this order."""
-    first: dict[int, int] = {}
-    for device, process in sorted(zip(times.device.tolist(), times.process.tolist(), strict=True)):
-        first.setdefault(process, device)
-    return {process: rank for rank, process in enumerate(first)}
+def _numbered(known: Mapping[int, int], times: StepTimes) -> dict[int, int]:
+    """Rank of every process with steps: MPI's, else the next one, in the order of their GPUs.
+
+    Local ranks choose their GPUs in this order.
+    """
+    found = dict(known)
+    following = itertools.count(max(known.values(), default=-1) + 1)
+    for _, process in sorted(zip(times.device.tolist(), times.process.tolist(), strict=True)):
+        if process not in found:
+            found[process] = next(following)
+    return found
 
 
 def _by_category(

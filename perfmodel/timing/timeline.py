@@ -6,7 +6,7 @@ import heapq
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -19,12 +19,14 @@ from perfmodel.readers.nvtx import MPI_DOMAIN
 from perfmodel.readers.trace import COPY_KINDS, KERNEL, MEMCPY, NULL, OP_KINDS, Trace
 from perfmodel.timing.collectives import is_nccl
 from perfmodel.timing.cuda_graphs import shortened
+from perfmodel.timing.host_timeline import CAUSES
 from perfmodel.timing.nesting import nest
 from perfmodel.timing.nsys_stats.tables import API_VERSION
 from perfmodel.timing.projection import join_launches
-from perfmodel.timing.range_times import own_rows, ranks_of
+from perfmodel.timing.range_times import own_rows
 from perfmodel.timing.run import Run, batch_seconds, batch_windows
 from perfmodel.timing.samples import count_warmup
+from perfmodel.timing.step_report import StepReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +67,14 @@ def median_batch(run: Run, warmup: int | None = None) -> int:
     """Return the batch behind the warm-up whose slowest rank took the median time.
 
     Of an even number of batches, the shorter of the two in the middle; of equal ones the first.
+    The last step of a GPU is only taken if there is no other: nothing marks its end.
     """
     seconds = batch_seconds(run)
     slowest = np.max(np.where(np.isnan(seconds), -np.inf, seconds), axis=0)
     first = count_warmup(seconds) if warmup is None else warmup
     late = [b for b in range(first, len(slowest)) if np.isfinite(slowest[b])]
+    if len(late) > 1 and any((report.times.device >= 0).any() for report in run.steps):
+        late.pop()
     if not late:
         raise SchemaError(
             f"{run.label}: expected a batch after the warm-up of {first}; got {len(slowest)} "
@@ -95,8 +100,8 @@ def window_of(run: Run, batches: range) -> Window:
         )
     offset = {
         rank: clock
-        for trace, clock in zip(run.traces, clocks(run), strict=True)
-        for rank in ranks_of(trace).values()
+        for rank_of, clock in zip(run.rank_of, clocks(run), strict=True)
+        for rank in rank_of.values()
     }
     times = run.range_times
     head = np.array([path[-1] == run.batch_label for path in times.paths], np.bool_)
@@ -124,6 +129,7 @@ def window_of(run: Run, batches: range) -> Window:
 
 
 HOST: Final = ("range", "mpi", "api")
+IDLE: Final = "idle"
 GPU: Final = (
     "kernel", "graph", "nccl", "h2d", "d2h", "d2d", "p2p", "copy", "memset",
 )  # fmt: skip
@@ -132,6 +138,7 @@ NAMES: Final[Mapping[str, str]] = {
     "range": "NVTX",
     "mpi": "MPI",
     "api": "CUDA API",
+    IDLE: "GPU idle",
     "kernel": "kernels",
     "graph": "CUDA graphs",
     "nccl": "NCCL",
@@ -142,7 +149,7 @@ NAMES: Final[Mapping[str, str]] = {
     "copy": "other copies",
     "memset": "memsets",
 }
-"""Kinds of bars, in the order of their lanes, and what their lanes are called."""
+"""Kinds of lanes, in their order, and what they are called."""
 
 _NCCL: Final = re.compile(r"^nccl(?:Dev)?Kernel_?(?=.)")
 _DIRECTIONS: Final = {
@@ -162,9 +169,9 @@ class Bar:
     Attributes
     ----------
     kind : str
-        Key of `NAMES`.
+        Key of `NAMES`; in lanes of idle time one of `perfmodel.timing.host_timeline.CAUSES`.
     name : str
-        As the report writes it, of any length and with any letters.
+        As the report writes it, of any length and with any letters; a cause of idle time.
     start_ns, end_ns : int
         On the clock of the run's first report.
     own : bool
@@ -174,6 +181,8 @@ class Bar:
     correlation : int or None
         Same for a CUDA call and what it launched, within a process.
     size_bytes, stream, device : int or None
+    details : tuple of (str, value)
+        What else is known of it, by name: of idle time the evidence of its cause.
     """
 
     kind: str
@@ -186,6 +195,7 @@ class Bar:
     size_bytes: int | None = None
     stream: int | None = None
     device: int | None = None
+    details: tuple[tuple[str, str | int | float], ...] = ()
 
     @property
     def label(self) -> str:
@@ -242,8 +252,8 @@ class Track:
     @property
     def order(self) -> tuple[int, int, int, int, int]:
         """Ranks ascending, host before GPU, thread by thread, kind by kind."""
-        on_gpu = self.kind in GPU
-        kinds = GPU if on_gpu else HOST
+        on_gpu = self.kind not in HOST
+        kinds = (IDLE, *GPU) if on_gpu else HOST
         rank = 2**31 if self.rank is None else self.rank
         return rank, on_gpu, self.unit, kinds.index(self.kind), self.level
 
@@ -252,11 +262,11 @@ def lanes_of(tracks: Mapping[Track, Iterable[Bar]]) -> tuple[Lane, ...]:
     """Lay the bars of every track into as few lanes as let none overlap."""
     gpus: dict[int | None, set[int]] = {}
     for track in tracks:
-        if track.kind in GPU:
+        if track.kind not in HOST:
             gpus.setdefault(track.rank, set()).add(track.unit)
     found = []
     for track in sorted(tracks, key=lambda t: t.order):
-        several = track.kind in GPU and len(gpus[track.rank]) > 1
+        several = track.kind not in HOST and len(gpus[track.rank]) > 1
         for part, bars in enumerate(apart(tracks[track])):
             name = _name(track, part, several=several)
             found.append(
@@ -314,6 +324,7 @@ class _Part:
     units: tuple[int, ...]
     last_ns: int
     window: Window | None
+    steps: StepReport | None
 
     def inside(self, start_ns: Int64, end_ns: Int64) -> Bool:
         """Mark what overlaps the window, or begins and ends at once in it."""
@@ -338,7 +349,12 @@ class _Part:
 
 
 def select(
-    run: Run, window: Window | None, *, ranks: Collection[int] | None = None, api: bool = True
+    run: Run,
+    window: Window | None,
+    *,
+    ranks: Collection[int] | None = None,
+    api: bool = True,
+    around: bool = True,
 ) -> tuple[Lane, ...]:
     """Return all that ran in the window, by rank and lane.
 
@@ -351,26 +367,50 @@ def select(
         All by default, with what no rank did.
     api : bool
         With CUDA API calls.
+    around : bool
+        With levels of ranges in which nothing begins or ends in the window.
 
     Returns
     -------
     tuple of Lane
         Every range, call and GPU operation that overlaps the window is in exactly one lane, as
-        long as it is; bars of a lane do not overlap.
+        long as it is, and so is the idle time of steps, by cause; bars of a lane do not overlap.
     """
     tracks: dict[Track, list[Bar]] = defaultdict(list)
     first = 0
-    for trace, clock in zip(run.traces, clocks(run), strict=True):
+    sources = (_ranges, _mpi, _api, _idle, _operations)
+    steps = run.steps if len(run.steps) == len(run.parts) else (None,) * len(run.parts)
+    for trace, clock, rank_of, report in zip(
+        run.traces, clocks(run), run.rank_of, steps, strict=True
+    ):
         part = _Part(
-            trace, clock, first, ranks_of(trace), _units(trace, run.batch_label),
-            _last(trace), window,
+            trace, clock, first, rank_of, _units(trace, run.batch_label), _last(trace), window,
+            report,
         )  # fmt: skip
-        for source in (_ranges, _mpi, _api, _operations) if api else (_ranges, _mpi, _operations):
+        for source in sources:
+            if source is _api and not api:
+                continue
             for track, bar in source(part):
                 if ranks is None or track.rank in ranks:
                     tracks[track].append(bar)
         first += len(trace.processes)
-    return lanes_of(tracks)
+    return lanes_of(tracks if around or window is None else _within(tracks, window))
+
+
+def _within(tracks: Mapping[Track, list[Bar]], window: Window) -> dict[Track, list[Bar]]:
+    """Leave out levels whose ranges all begin before the window and end after it."""
+    found: dict[Track, list[Bar]] = {}
+    left: dict[tuple[int | None, int], int] = defaultdict(int)
+    for track in sorted(tracks, key=lambda t: t.order):
+        bars = tracks[track]
+        outside = (b.start_ns < window.start_ns and b.end_ns > window.end_ns for b in bars)
+        if track.kind == "range" and track.level >= 0:
+            if all(outside):
+                left[track.rank, track.unit] += 1
+                continue
+            track = replace(track, level=track.level - left[track.rank, track.unit])
+        found.setdefault(track, []).extend(bars)
+    return found
 
 
 def _ranges(part: _Part) -> Iterator[tuple[Track, Bar]]:
@@ -432,23 +472,52 @@ def _api(part: _Part) -> Iterator[tuple[Track, Bar]]:
         )  # fmt: skip
 
 
+def _idle(part: _Part) -> Iterator[tuple[Track, Bar]]:
+    if part.steps is None:
+        return
+    gaps, times = part.steps.gaps, part.steps.times
+    ends, names = gaps.start_ns + gaps.idle_ns, (*gaps.names, "")
+    at = np.flatnonzero(part.inside(gaps.start_ns, ends))
+    columns = (
+        gaps.cause, gaps.start_ns, ends, gaps.step, gaps.call, gaps.range, gaps.op,
+        times.process[gaps.lane], times.device[gaps.lane],
+    )  # fmt: skip
+    for code, start, end, step, call, where, op, process, device in zip(
+        *(c[at].tolist() for c in columns), strict=True
+    ):
+        details = {"call": names[call], "range": names[where], "before": _what(part.trace, op)}
+        yield (
+            Track(part.rank_of.get(process), IDLE, device),
+            Bar(CAUSES[code], CAUSES[code], start + part.clock_ns, end + part.clock_ns,
+                part.window is None or step in part.window.batches, part.first_process + process,
+                device=device, details=tuple((k, v) for k, v in details.items() if v)),
+        )  # fmt: skip
+
+
+def _what(trace: Trace, op: int) -> str:
+    """Return what an operation is called: a kernel's name, the direction of a copy, its kind."""
+    kind = int(trace.ops.kind[op])
+    if kind == KERNEL:
+        return _string(trace, int(trace.ops.name[op]))
+    if kind == MEMCPY:
+        return COPY_KINDS.get(int(trace.ops.copy_kind[op]), COPY_KINDS[0])
+    return OP_KINDS[kind]
+
+
 def _operations(part: _Part) -> Iterator[tuple[Track, Bar]]:
     ops, own = part.trace.ops, _launched_in_time(part)
     nccl = np.array([is_nccl(s) for s in part.trace.strings] + [False], np.bool_)[ops.name]
     at = np.flatnonzero(part.inside(ops.start_ns, ops.end_ns))
     columns = (
-        ops.kind, ops.copy_kind, nccl, own, ops.name, ops.start_ns, ops.end_ns, ops.process,
-        ops.correlation, ops.bytes, ops.stream, ops.device,
+        at, ops.kind[at], ops.copy_kind[at], nccl[at], own[at], ops.start_ns[at], ops.end_ns[at],
+        ops.process[at], ops.correlation[at], ops.bytes[at], ops.stream[at], ops.device[at],
     )  # fmt: skip
-    for kind, copy, collective, mine, name, start, end, process, same, size, stream, device in zip(
-        *(c[at].tolist() for c in columns), strict=True
+    for op, kind, copy, collective, mine, start, end, process, same, size, stream, device in zip(
+        *(c.tolist() for c in columns), strict=True
     ):
-        word = OP_KINDS[kind]
-        said = word if kind != MEMCPY else COPY_KINDS.get(copy, COPY_KINDS[0])
+        word, said = "nccl" if collective else OP_KINDS[kind], _what(part.trace, op)
         if kind == MEMCPY:
             word = _DIRECTIONS.get(copy, "copy")
-        elif kind == KERNEL:
-            word, said = "nccl" if collective else word, _string(part.trace, name)
         yield (
             Track(part.rank_of.get(process), word, device),
             Bar(word, said, start + part.clock_ns, end + part.clock_ns, mine,

@@ -20,6 +20,7 @@ from perfmodel.models.model import load as load_model
 from perfmodel.render.html import parts
 from perfmodel.render.html.blocks import LONGEST, MOST_ROWS, grid
 from perfmodel.render.html.pictures import inline
+from perfmodel.timing.host_timeline import CAUSES
 from perfmodel.workloads.spec import load
 from support.build_report import ReportBuilder
 from support.build_training import Training, analyzed, training_report
@@ -245,9 +246,10 @@ def test_the_parts_of_a_batch_fill_it() -> None:
 
 def test_bars_of_the_timeline_have_names_and_times(base: Page) -> None:
     tips = [e.text for e in base.all("title") if e.above[-1] == "path"]
-    assert len(tips) == 138
+    assert len(tips) == 243
+    assert sum(tip.startswith(CAUSES) for tip in tips) == 109
     assert sum("MPI_Allreduce, 1.61 MB" in tip for tip in tips) == 2
-    assert all(re.search(r": \d.* from -?[\d,.]+ µs on$", tip) for tip in tips)
+    assert all(re.search(r": \d.* from -?[\d,.]+ µs on(; |$)", tip) for tip in tips)
 
 
 # --- with a model, several reports, less than usual
@@ -437,17 +439,17 @@ def test_long_names_and_many_ranges_stay_readable(tmp_path: Path) -> None:
     report = ReportBuilder()
     report.gpu(0)
     thread = report.thread(rank=0)
-    for start in range(0, 60_000_000, 20_000_000):
-        thread.range("batch iteration", start, start + 19_900_000)
-        for i in range(1600):
+    for start in range(0, 90_000_000, 30_000_000):
+        thread.range("batch iteration", start, start + 29_900_000)
+        for i in range(2100):
             at = start + 10_000 * i
             thread.range(f"{'x' * 3000} {i}", at, at + 9_000)
             thread.kernel("k" * 9000, (at + 10, at + 20), (at + 30, at + 5_000))
     page = page_of(report.write(tmp_path / "long.sqlite"))
     assert len(cells(page, "Where a median batch goes")) == 1 + MOST_ROWS
-    assert "1,201 more rows are left out" in page.words
+    assert "1,701 more rows are left out" in page.words
     assert max(len(e.text) for e in page.all("th", "td")) == LONGEST
-    assert "One batch of one rank has more than 3,000 bars" in page.words
+    assert "One batch of one rank has more than 4,000 bars" in page.words
     assert len(page.text) < 1_000_000
 
 

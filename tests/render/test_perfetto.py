@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 from test_timeline import PROFILES, REPORTS, run_of
 
+from perfmodel.analysis.runs import time_runs
+from perfmodel.programs.program import Options
+from perfmodel.readers import read
 from perfmodel.render.perfetto import to_json
+from perfmodel.timing.host_timeline import CAUSES
 from perfmodel.timing.projection import join_launches
 from perfmodel.timing.run import Run
 from perfmodel.timing.timeline import GPU, select, window_of
@@ -96,10 +100,15 @@ def test_some_batches_only(tmp_path: Path) -> None:
     out = tmp_path / "trace.json"
     succeeds("timeline", report, "--format", "perfetto", "--batch", "2:5", "-o", out)
     document = json.loads(out.read_text(encoding="utf-8"))
-    run = run_of(report)
+    (run,) = time_runs([read(report)], Options(by_time=True))
     lanes = select(run, window_of(run, range(2, 5)))
     found = of(document["traceEvents"], "X")
     assert len(found) == sum(len(lane.bars) for lane in lanes)
+    gaps = [event for event in found if event["cat"] in CAUSES]
+    assert {event["name"] for event in gaps} <= {*CAUSES}
+    synced = [event["args"] for event in gaps if event["name"] == "blocking_sync"]
+    assert {args["call"] for args in synced} >= {"cudaDeviceSynchronize"}
+    assert all("before" in event["args"] for event in gaps)
     assert "batches 2 to 4" in document["otherData"]["title"]
 
 

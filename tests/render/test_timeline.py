@@ -12,17 +12,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.text import Text
 
+from perfmodel.analysis.runs import time_runs
 from perfmodel.base.errors import ModelError, SchemaError
+from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.readers.trace import NULL
+from perfmodel.render.plot.style import CAUSE_COLORS, amount
 from perfmodel.render.plot.timeline import fitting
 from perfmodel.render.plot.timeline import timeline as draw
+from perfmodel.timing.host_timeline import CAUSES
 from perfmodel.timing.run import Run, batch_seconds, time_run
 from perfmodel.timing.samples import count_warmup
 from perfmodel.timing.timeline import (
     GPU,
+    IDLE,
     Bar,
     Lane,
     Window,
@@ -149,6 +155,88 @@ def test_apart_keeps_all_and_takes_the_fewest_lists(spans: list[tuple[int, int]]
     assert len(lists) <= max(crowd + 1, 1)
 
 
+# --- idle time
+
+
+@pytest.fixture(scope="module", params=["item_b32", "straggler_p2_b32", "gpt_unnamed"])
+def program_run(request: pytest.FixtureRequest) -> Run:
+    (run,) = time_runs([read(PROFILES / f"programs/{request.param}.sqlite.xz")], Options())
+    return run
+
+
+def test_idle_time_is_drawn_once_and_by_cause(program_run: Run) -> None:
+    window = median(program_run)
+    step = window.batches.start
+    (report,) = program_run.steps
+    lanes = select(program_run, None)
+    for lane, process in enumerate(report.times.process.tolist()):
+        rank = report.rank_of[process]
+        idle = [b for ln in lanes if ln.kind == IDLE and ln.rank == rank for b in ln.bars]
+        mine = report.gaps.lane == lane
+        for code, cause in enumerate(CAUSES):
+            expected = int(report.gaps.idle_ns[mine & (report.gaps.cause == code)].sum())
+            assert sum(b.end_ns - b.start_ns for b in idle if b.kind == cause) == expected
+        shown = [b for ln in select(program_run, window) if ln.kind == IDLE and ln.rank == rank
+                 for b in ln.bars if b.own]  # fmt: skip
+        mine &= (report.gaps.step == step) & (report.gaps.start_ns < window.end_ns)
+        assert sum(b.end_ns - b.start_ns for b in shown) == report.gaps.idle_ns[mine].sum()
+
+
+def test_no_operation_of_a_step_runs_in_idle_time(program_run: Run) -> None:
+    lanes = select(program_run, None)
+    for rank in program_run.ranks:
+        idle = sorted((b.start_ns, b.end_ns) for ln in lanes if ln.kind == IDLE and ln.rank == rank
+                      for b in ln.bars)  # fmt: skip
+        busy = [b for ln in lanes if ln.kind in GPU and ln.rank == rank for b in ln.bars]
+        starts, stops = np.array(idle).T
+        for bar in busy:
+            at = np.searchsorted(stops, bar.start_ns, side="right")
+            assert at == len(starts) or starts[at] >= bar.end_ns
+
+
+def test_a_gap_says_what_it_was_seen_in(program_run: Run) -> None:
+    gaps = [b for ln in select(program_run, None) if ln.kind == IDLE for b in ln.bars]
+    assert all(dict(b.details)["before"] for b in gaps)
+    calls = {dict(b.details)["call"] for b in gaps if b.kind == "blocking_sync"}
+    assert all("Synchronize" in c or "cpy" in c or "Launch" in c or "Memset" in c for c in calls)
+
+
+def test_communication_is_drawn_where_the_call_is() -> None:
+    (run,) = time_runs([read(PROFILES / REPORTS[0])], Options())
+    lanes = select(run, None)
+    for rank in run.ranks:
+        mine = [b for ln in lanes if ln.rank == rank for b in ln.bars]
+        calls = [(b.start_ns, b.end_ns) for b in mine if b.kind == "mpi"]
+        waiting = [(b.start_ns, b.end_ns) for b in mine if b.kind == "communication"]
+        assert waiting
+        for start, end in waiting:
+            parts = [(max(s, start), min(e, end)) for s, e in calls if s < end and e > start]
+            assert sum(e - s for s, e in parts) == end - start
+
+
+def test_every_cause_has_one_colour_which_the_legend_explains(program_run: Run) -> None:
+    assert len(set(CAUSE_COLORS.values())) == len(CAUSES)
+    window = median(program_run)
+    lanes = select(program_run, window)
+    ax = draw(lanes, *ends(window))
+    legend = ax.get_legend()
+    assert legend is not None
+    entries = zip(legend.get_texts(), legend.get_patches(), strict=True)
+    shown = {text.get_text(): patch.get_facecolor() for text, patch in entries}
+    causes = {b.kind for ln in lanes if ln.kind == IDLE for b in ln.bars}
+    assert causes
+    for cause in causes:
+        assert shown[f"idle: {cause}"] == to_rgba(CAUSE_COLORS[cause])
+
+
+def test_levels_around_the_window_are_left_out_of_pictures() -> None:
+    run = run_of(PROFILES / REPORTS[0])
+    whole, within = (select(run, median(run), around=around) for around in (True, False))
+    assert "GPU parallel train" in {b.name for b in bars(whole, "range")}
+    assert "GPU parallel train" not in {b.name for b in bars(within, "range")}
+    assert [ln.name for ln in within if ln.kind == "range"] == ["NVTX 1", "NVTX 2", "NVTX 3"] * 2
+
+
 # --- odd reports
 
 
@@ -224,6 +312,22 @@ def test_reports_are_put_on_one_clock_by_their_utc_time(tmp_path: Path) -> None:
     assert clocks_differ(replace(run, parts=without_utc))
 
 
+def test_processes_without_a_rank_are_counted_on(tmp_path: Path) -> None:
+    report = ReportBuilder()
+    for i in range(6):
+        thread = report.thread(pid=100 + i, rank=0 if i == 0 else None)
+        for start in range(0, 40_000, 10_000):
+            thread.range("batch iteration", start + i, start + 9_000)
+    path = report.write(tmp_path / "r.sqlite")
+    (run,) = time_runs([read(path)], Options())
+    assert run.ranks == (0, 1, 2, 3, 4, 5)
+    assert run.range_times.batch.max() == 3
+    succeeds("timeline", path, "-o", tmp_path / "x.svg")
+    assert "rank 5" in (tmp_path / "x.svg").read_text(encoding="utf-8")
+    succeeds("report", path, "-o", tmp_path / "x.html")
+    assert "Rank 5" in (tmp_path / "x.html").read_text(encoding="utf-8")
+
+
 def test_batches_that_are_not_there(tmp_path: Path) -> None:
     run = run_of(training_report(tmp_path / "r.sqlite"))
     with pytest.raises(SchemaError, match="expected batch 99; got batches 0 to 5"):
@@ -273,7 +377,8 @@ def on_a_bar(
         pixels = [ax.transData.transform(((v - window.start_ns) * 1e-3, 0))[0] for v in (low, high)]
         if pixels[0] <= box[0] and box[1] <= pixels[1]:
             beginning = text.get_text().replace("\\$", "$").split("…")[0]
-            return bar.label.startswith(beginning)
+            timed = f"{bar.label}, {amount((bar.end_ns - bar.start_ns) * 1e-9, 's')}"
+            return timed.startswith(beginning)
     return False
 
 

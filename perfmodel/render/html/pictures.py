@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 from xml.etree import ElementTree as ET
 
@@ -18,6 +19,7 @@ from perfmodel.render import outputs
 from perfmodel.render.html.blocks import Block, Notice, Picture, cut, grid
 from perfmodel.timing.run import Run
 from perfmodel.timing.timeline import (
+    IDLE,
     Bar,
     Lane,
     Window,
@@ -27,7 +29,9 @@ from perfmodel.timing.timeline import (
     window_of,
 )
 
-_MOST_BARS: Final = 3000
+_MOST_BARS: Final = 4000
+_SEEN: Final = 1e-3
+"""Gaps below this share of a picture are left out of it: a page is about so many pixels wide."""
 _MOST_RANKS: Final = 8
 _TRACE: Final = "perfmodel timeline --format perfetto writes all of it as a trace"
 
@@ -40,7 +44,7 @@ def timeline(run: Run, warmup: int) -> Iterator[Block]:
     except PerfmodelError as error:
         yield Notice("No batch can be drawn.", str(error))
         return
-    lanes, left_out = _room(select(run, window, api=False))
+    lanes, left_out = _room(_seen(select(run, window, api=False, around=False), window))
     if not lanes:
         yield Notice(
             f"One batch of one rank has more than {_MOST_BARS:,} bars, too many for a page.",
@@ -70,8 +74,9 @@ def _picture(lanes: Sequence[Lane], window: Window, title: str) -> Picture:
     length = si((window.end_ns - window.start_ns) * 1e-9, "s", 4)
     words = f"{bars} bars in {len(lanes)} lanes of {ranks} rank{'s' * (ranks != 1)}, {length}"
     caption = (
-        f"{title}: {words}. Ranges, calls and GPU operations on one axis of time; what belongs to "
-        f"other batches is pale. Hold the pointer over a bar for its name and time."
+        f"{title}: {words}. Ranges, calls and GPU operations on one axis of time, and why the GPU "
+        f"idles between them; what belongs to other batches is pale. Hold the pointer over a bar "
+        f"for its name, its time and the evidence."
     )
     drawn = inline(svg, "timeline", printable(title), words, _tips(lanes, window))
     return Picture(drawn, caption, wide=True)
@@ -90,14 +95,24 @@ def _room(lanes: Sequence[Lane]) -> tuple[list[Lane], int]:
     return kept, 0
 
 
+def _seen(lanes: Sequence[Lane], window: Window) -> list[Lane]:
+    """Leave out gaps that are too short to be seen."""
+    least = _SEEN * (window.end_ns - window.start_ns)
+    return [
+        replace(lane, bars=tuple(b for b in lane.bars if b.end_ns - b.start_ns >= least))
+        if lane.kind == IDLE
+        else lane
+        for lane in lanes
+    ]
+
+
 def _tips(lanes: Sequence[Lane], window: Window) -> dict[str, list[str]]:
     """What to say of every bar, by the group that it is drawn in and in the order of drawing."""
     found: dict[str, list[str]] = {}
-    for own in (False, True):
-        for lane in lanes:
-            group = f"{lane.kind}{'' if own else ' others'}"
-            names = found.setdefault(group, [])
-            names += [_said(bar, window) for bar in lane.bars if bar.own is own]
+    for lane in lanes:
+        for bar in lane.bars:
+            group = f"{bar.kind}{'' if bar.own else ' others'}"
+            found.setdefault(group, []).append(_said(bar, window))
     return found
 
 
@@ -105,7 +120,9 @@ def _said(bar: Bar, window: Window) -> str:
     name = cut(printable(bar.name))
     size = "" if bar.size_bytes is None else f", {si(bar.size_bytes, 'B')}"
     starts = (bar.start_ns - window.start_ns) * 1e-3
-    return f"{name}{size}: {si((bar.end_ns - bar.start_ns) * 1e-9, 's')} from {starts:,.1f} µs on"
+    more = "".join(f"; {key}: {cut(printable(str(value)))}" for key, value in bar.details)
+    seconds = si((bar.end_ns - bar.start_ns) * 1e-9, "s")
+    return f"{name}{size}: {seconds} from {starts:,.1f} µs on{more}"
 
 
 def _lanes_table(lanes: Sequence[Lane], window: Window) -> Table:

@@ -28,6 +28,7 @@ from matplotlib.ticker import (
 from perfmodel.base.escape import printable
 from perfmodel.base.units import si
 from perfmodel.models.roofline import Point, Roofline
+from perfmodel.timing.host_timeline import CAUSES
 
 INK: Final = "#222222"
 GREY: Final = "#808080"
@@ -44,6 +45,16 @@ FILLS: Final = (
     (PALETTE[3], "\\\\\\"), (DARK_BLUE, ""), (GREY, "xxx"),
 )  # fmt: skip
 """Colour and hatch of the parts of a bar, told apart in grey as well."""
+
+CAUSE_COLORS: Final = dict(
+    zip(
+        CAUSES,
+        ("#DDCC77", "#CC6677", "#AA4499", "#44AA99", "#882255", "#88CCEE", "#332288", "#BBBBBB"),
+        strict=True,
+    )
+)
+"""Colour of every cause of idle time, in all figures and on the HTML page: Paul Tol's muted scheme
+(Colour Schemes, SRON/EPS/TN/09-002, 2021)."""
 
 DASHED: Final = (0, (4, 2))
 """What is predicted, ideal or a limit; solid is measured."""

@@ -16,10 +16,12 @@ from matplotlib.patches import Patch
 
 from perfmodel.base.errors import ModelError
 from perfmodel.render.plot.style import (
+    CAUSE_COLORS,
     GREY,
     INK,
     PALETTE,
     VALUE_PT,
+    amount,
     axes_of,
     finish,
     legend_above,
@@ -32,13 +34,14 @@ from perfmodel.timing.timeline import Bar, Lane
 _COLORS: Final = {
     "range": "#dfe5ea", "mpi": PALETTE[1], "api": "#b9a44c", "kernel": PALETTE[0],
     "graph": INK, "nccl": PALETTE[3], "h2d": PALETTE[2], "d2h": PALETTE[4], "d2d": PALETTE[5],
-    "p2p": "#8c564b", "copy": GREY, "memset": "#a0a0a0",
+    "p2p": "#8c564b", "copy": GREY, "memset": "#a0a0a0", **CAUSE_COLORS,
 }  # fmt: skip
 _WORDS: Final = {
     "range": "NVTX range", "mpi": "MPI call", "api": "CUDA API call", "kernel": "kernel",
     "graph": "CUDA graph", "nccl": "NCCL kernel", "h2d": "copy host to device",
     "d2h": "copy device to host", "d2d": "copy on a device", "p2p": "copy between devices",
     "copy": "other copy", "memset": "memset",
+    **{cause: f"idle: {cause}" for cause in CAUSE_COLORS},
 }  # fmt: skip
 _PALE: Final = 0.3
 """Opacity of what belongs to other batches."""
@@ -52,7 +55,7 @@ _FULL: Final = 0.84  # of a lane's height is the bar's
 _SHORTEST: Final = 4  # letters of a shortened label that still say something
 _NUMBER: Final = re.compile(r" \d{1,2}$")
 _TICKS: Final = 9
-_LONG_US: Final = 20_000.0
+_LONG_US: Final = 2_000.0
 
 
 def timeline(
@@ -92,14 +95,19 @@ def timeline(
     ax.set_ylim(height + 0.2, -0.2)
     _frame(ax, lanes, rows)
     _time_axis(ax, since)
-    for kind in dict.fromkeys(lane.kind for lane in lanes):
-        mine = [(at, lane) for at, lane in zip(rows, lanes, strict=True) if lane.kind == kind]
-        _draw_bars(ax, kind, mine, start_ns, end_ns)
+    for kind in kinds(lanes):
+        _draw_bars(ax, kind, [*zip(rows, lanes, strict=True)], start_ns, end_ns)
     _legend(ax, lanes, title)
     width_pt = size_pt(ax)[0]
     for at, lane in zip(rows, lanes, strict=True):
         _write_labels(ax, at, lane, (start_ns, end_ns), width_pt)
     return ax
+
+
+def kinds(lanes: Sequence[Lane]) -> list[str]:
+    """Return the kinds of bars, in the order in which they are drawn and explained."""
+    seen = {bar.kind for lane in lanes for bar in lane.bars}
+    return [kind for kind in _COLORS if kind in seen]
 
 
 def _rows(lanes: Sequence[Lane]) -> list[float]:
@@ -145,16 +153,20 @@ def _time_axis(ax: Axes, since: str) -> None:
 def _draw_bars(
     ax: Axes, kind: str, lanes: Sequence[tuple[float, Lane]], start_ns: int, end_ns: int
 ) -> None:
-    """Draw all bars of a kind, cut at the window, those of other batches pale."""
+    """Draw all bars of a kind, cut at the window, those of other batches pale.
+
+    Idle time has no edges, which would make a thousand short gaps look like long ones.
+    """
+    edge = "none" if kind in CAUSE_COLORS else _edge(kind)
     for own in (False, True):
         corners = [
             _corners(at, bar, start_ns, end_ns)
-            for at, lane in lanes for bar in lane.bars if bar.own is own
+            for at, lane in lanes for bar in lane.bars if bar.kind == kind and bar.own is own
         ]  # fmt: skip
         if corners:
             ax.add_collection(
                 PolyCollection(
-                    corners, facecolor=_COLORS[kind], edgecolor=_edge(kind), lw=0.3,
+                    corners, facecolor=_COLORS[kind], edgecolor=edge, lw=0.3,
                     alpha=None if own else _PALE, zorder=2, gid=f"{kind}{'' if own else ' others'}",
                 ),
                 autolim=False,
@@ -175,9 +187,10 @@ def _edge(kind: str) -> tuple[float, float, float]:
 
 def _legend(ax: Axes, lanes: Sequence[Lane], title: str | None) -> None:
     """Explain the colours that there are."""
-    seen = {lane.kind for lane in lanes}
-    handles = [Patch(facecolor=_COLORS[k], edgecolor=_edge(k), lw=0.3, label=_WORDS[k])
-               for k in _COLORS if k in seen]  # fmt: skip
+    handles = [
+        Patch(facecolor=_COLORS[k], edgecolor=_edge(k), lw=0.3, label=_WORDS[k])
+        for k in kinds(lanes)
+    ]
     if any(not bar.own for lane in lanes for bar in lane.bars):
         handles.append(
             Patch(facecolor=GREY, edgecolor=INK, lw=0.3, alpha=_PALE, label="other batches")
@@ -192,15 +205,19 @@ def _write_labels(
     """Write on every bar of a lane what fits."""
     start, end = window
     scale = width_pt / (end - start)
-    ink = INK if _luminance(lane.kind) > 0.45 else "white"
     for bar in lane.bars:
         left, right = max(bar.start_ns, start), min(bar.end_ns, end)
-        text = fitting(bar.label, (right - left) * scale - 2 * _PAD_PT)
+        width = (right - left) * scale - 2 * _PAD_PT
+        if width < _LABEL_PT:
+            continue
+        timed = f"{bar.label}, {amount((bar.end_ns - bar.start_ns) * 1e-9, 's')}"
+        text = plain(timed) if _fits(timed, width) else fitting(bar.label, width)
         if text:
+            ink = INK if _luminance(bar.kind) > 0.45 or not bar.own else "white"
             ax.text(
-                ((left + right) / 2 - start) * 1e-3, at + 0.5, text, fontsize=_LABEL_PT,
-                color=ink if bar.own else INK, ha="center", va="center_baseline", zorder=3,
-                gid=f"{lane.kind} label{'' if bar.own else ' others'}", in_layout=False,
+                ((left + right) / 2 - start) * 1e-3, at + 0.5, text, fontsize=_LABEL_PT, color=ink,
+                ha="center", va="center_baseline", zorder=3, in_layout=False,
+                gid=f"{bar.kind} label{'' if bar.own else ' others'}",
             )  # fmt: skip
 
 
@@ -211,7 +228,7 @@ def fitting(label: str, width_pt: float) -> str:
     """
     if width_pt < _LABEL_PT:
         return ""
-    if len(label) <= _most(width_pt) and _width(label) <= width_pt:
+    if _fits(label, width_pt):
         return plain(label)
     number = _NUMBER.search(label)
     tail = "…" + (number[0] if number else "")
@@ -221,6 +238,10 @@ def fitting(label: str, width_pt: float) -> str:
         fits = _width(label[:middle] + tail) <= width_pt
         low, high = (middle, high) if fits else (low, middle - 1)
     return plain(label[:low].rstrip() + tail) if low >= _SHORTEST else ""
+
+
+def _fits(text: str, width_pt: float) -> bool:
+    return len(text) <= _most(width_pt) and _width(text) <= width_pt
 
 
 def _most(width_pt: float) -> int:
