@@ -54,7 +54,7 @@ class Network(nn.Module):
         self, images: torch.Tensor, run: Between = lambda _, layer, inputs: layer(*inputs)
     ) -> torch.Tensor:
         """Map images (N, C, H, W) to logits (N, 1000); `run` may do something around a layer."""
-        known = {of.IMAGE: images}
+        known = {of.INPUT: images}
         for i, (x, layer) in enumerate(zip(self.placed, self.layers, strict=True)):
             known[x.name] = run(i, layer, tuple(known[n] for n in x.inputs))
             for name in set(self._done[i]):
@@ -98,7 +98,7 @@ def counted(net: Net) -> dict[str, int]:
 
     with torch.device("meta"):
         made = Network(net)
-        images = torch.empty(1, net.image.channels, net.image.height, net.image.width)
+        images = torch.empty(1, net.sample.channels, net.sample.height, net.sample.width)
     forward = FlopCounterMode(display=False)
     with forward:
         loss = made(images).sum()

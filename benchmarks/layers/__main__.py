@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from benchmarks.common import folders, results
 from benchmarks.common.results import Keep
-from perfmodel.workloads.networks import NETWORKS, network
+from perfmodel.workloads.networks import CNNS, network
 
 RESULTS: Final = folders.RESULTS / "layers.json"
 TIMED: Final = ("alexnet", "vgg16", "googlenet", "resnet50", "vgg19", "resnet18")
@@ -38,7 +38,7 @@ def theory(args: argparse.Namespace, keep: Keep) -> None:
     """Count every network."""
     from benchmarks.common.torch_nets import counted
 
-    for name in NETWORKS:
+    for name in CNNS:
         keep({"net": name, **counted(network(name))})
 
 

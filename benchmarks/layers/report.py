@@ -17,7 +17,7 @@ from perfmodel.machines.machine import Machine, known, named
 from perfmodel.models.paleo import DTYPES, platform, step
 from perfmodel.render.layers import Layers, kind, totals
 from perfmodel.workloads.layers import place
-from perfmodel.workloads.networks import NETWORKS, network
+from perfmodel.workloads.networks import CNNS, network
 
 PAGE: Final = folders.DOCS / "layers.md"
 RESNETS: Final = folders.RESULTS / "resnet.json"
@@ -50,7 +50,7 @@ def counts() -> str:
         "FLOP/byte, forward=float.1; of 32 images=float.1"
     )  # fmt: skip
     rows = []
-    for name in NETWORKS:
+    for name in CNNS:
         t, many = (totals(Layers(network(name), n, "float32", 4)) for n in (1, 32))
         rows.append(
             (name, t["params"], t["conv_macs"], t["fc_macs"], t["conv_share"], t["forward_flops"],

@@ -37,7 +37,7 @@ class Bench(Device):
         whole pass took while they were taken, but for 'alone' the sum.
         """
         set_tf32(math == "tf32")
-        shape = (batch, self.net.image.channels, self.net.image.height, self.net.image.width)
+        shape = (batch, self.net.sample.channels, self.net.sample.height, self.net.sample.width)
         images = torch.randn(shape, device=self.device)
         if mode == "training":
             return self._training(images, repeats)

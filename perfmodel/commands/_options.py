@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -338,11 +338,17 @@ def symbol_values(options: dict[str, Any]) -> dict[str, int]:
     values = {s: options[name] for name, s in _SYMBOLS.items() if options[name] is not None}
     if options["dtype"]:
         values["b"] = DTYPE_BYTES[options["dtype"]]
-    for item in options["given"]:
-        symbol, _, number = item.partition("=")
-        if not symbol or not number.isascii() or not number.isdigit() or len(number) > 18:
+    return values | given_values(options["given"])
+
+
+def given_values(items: Iterable[str]) -> dict[str, int]:
+    """Read the values of --set."""
+    values = {}
+    for item in items:
+        name, _, number = item.partition("=")
+        if not name or not number.isascii() or not number.isdigit() or len(number) > 18:
             raise click.BadParameter(f"expected SYMBOL=N with a whole number; got {item!r}")
-        values[symbol] = int(number)
+        values[name] = int(number)
     return values
 
 

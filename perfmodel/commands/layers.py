@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
 
-from perfmodel.commands._options import formats, machine_option, networks, quantity
+from perfmodel.commands._options import formats, given_values, machine_option, networks, quantity
 from perfmodel.commands._output import emit, warn
 
 _DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16")
@@ -17,15 +16,17 @@ _DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16")
 @click.command()
 @click.argument("network", shell_complete=networks)
 @click.option(
-    "--batch", type=click.IntRange(1), default=1, show_default=True, help="Images of a step."
-)
+    "--batch", type=click.IntRange(1, 2**31), default=1, show_default=True,
+    help="Samples of a step: images, or sequences of tokens.",
+)  # fmt: skip
+@click.option(
+    "--set", "given", multiple=True, metavar="KEY=N",
+    help="Setting of the network, such as n_layer=24, seq=512 or image=160.",
+)  # fmt: skip
 @click.option(
     "--dtype", type=click.Choice(_DTYPES), default="float32", show_default=True,
     help="Numbers in memory, and whose peak counts.",
 )  # fmt: skip
-@click.option(
-    "--pixels", type=click.IntRange(1), help="Height and width for a torch model.  [default: 224]"
-)
 @machine_option("Add times on it, such as h200.")
 @click.option(
     "--ppp", type=float, help="Platform percent of peak as a fraction, such as 0.5.  [default: 1]"
@@ -45,10 +46,11 @@ def layers(network: str, every: bool, fmt: str, **options: Any) -> None:
     """Count a network layer by layer: parameters, MACs, FLOPs, bytes, intensity; and time it.
 
     NETWORK is alexnet (torchvision's), alexnet-caffe (grouped, 227 pixels), vgg16, vgg19,
-    googlenet (the paper's, without auxiliary classifiers), resnet18, resnet34, resnet50, resnet101
-    or resnet152; or MODULE:FUNCTION, a function that makes a torch model; or FILE.onnx. With
-    --machine, times are Paleo's (Qi et al., ICLR 2017): bytes and FLOPs of each layer at a
-    percentage of the machine's peaks.
+    googlenet (the paper's, without auxiliary classifiers), resnet18 to resnet152; gpt2 to gpt2-xl,
+    bert-base, bert-large, vit_b_16 to vit_h_14, llama-2-7b to llama-3-70b, mistral-7b; or a
+    config.json of Hugging Face; or MODULE:FUNCTION, a function that makes a torch model; or
+    FILE.onnx. With --machine, times are Paleo's (Qi et al., ICLR 2017): bytes and FLOPs of each
+    layer at a percentage of the machine's peaks.
     """
     from perfmodel.render.layers import result
 
@@ -65,10 +67,12 @@ def layers(network: str, every: bool, fmt: str, **options: Any) -> None:
 def _counted(name: str, options: dict[str, Any]) -> Any:
     from perfmodel.models.paleo import DTYPES, fit_ppp, layer_times, platform, step
     from perfmodel.render.layers import Layers
+    from perfmodel.workloads.networks import network
 
-    batch, dtype = options["batch"], options["dtype"]
+    dtype, settings = options["dtype"], given_values(options["given"])
     size, _ = DTYPES[dtype]
-    net = _network(name, options["pixels"])
+    batch = settings.pop("batch", options["batch"])
+    net = network(name, **settings)
     said = Layers(net, batch, dtype, size)
     if options["machine"] is None:
         return said
@@ -89,26 +93,6 @@ def _counted(name: str, options: dict[str, Any]) -> Any:
         warn(f"times are below those at the peaks (PPP {where.ppp:.3g}): --ppp is a fraction")
     said = replace(said, where=where, timed=layer_times(net, where, batch, size))
     return said if options["ranks"] is None else _with_exchange(said, machine, options)
-
-
-def _network(name: str, pixels: int | None) -> Any:
-    from perfmodel.workloads.networks import network
-
-    if ":" in name:
-        from perfmodel.workloads.foreign import from_torch
-
-        return from_torch(name, pixels or 224)
-    if name.endswith(".onnx"):
-        from perfmodel.workloads.foreign import from_onnx
-
-        if pixels is not None:
-            raise click.UsageError("--pixels is for torch models; an ONNX file has its own size")
-        return from_onnx(Path(name))
-    if pixels is not None:
-        raise click.UsageError(
-            f"--pixels is for torch models; {name}'s images have the size it was published with"
-        )
-    return network(name)
 
 
 def _with_exchange(said: Any, machine: Any, options: dict[str, Any]) -> Any:

@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
 from perfmodel.base.document import pick
+from perfmodel.base.escape import printable
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.models.paleo import Exchange, LayerTime, Platform, Times
 from perfmodel.render.result import Result
 from perfmodel.workloads.layers import (
-    Conv,
+    MULTIPLIES,
+    Attention,
     Cost,
-    Linear,
+    FeatureNorm,
     Net,
     Placed,
-    Shape,
+    Pointwise,
+    Pool,
     costs,
     training_bytes,
 )
 
-CONVENTION: Final = {
-    "macs": "multiply-accumulates of convolutions and fully connected layers, without bias; "
-    "nothing else is one",
-    "flops": "2 per MAC; backward is twice forward, less the gradient of the images",
-    "bytes": "every layer reads its inputs and weights once and writes its output once; the update "
-    "is of SGD with momentum",
-}
-"""What the counts count: shown wherever one is."""
-
 _KINDS: Final = {"Conv": "conv", "Linear": "fc", "Norm": "norm", "LocalNorm": "local norm"}
+_NUMBER: Final = re.compile(r"(?<![^.])[0-9]+(?=[.])")
+"""Of a block in the name of its layers."""
+
+
+def convention(net: Net) -> dict[str, str]:
+    """What the counts count: shown wherever one is."""
+    attention = [node.layer for node in net.nodes if isinstance(node.layer, Attention)]
+    macs = "multiply-accumulates of convolutions and fully connected layers"
+    flops = "2 per MAC; backward is twice forward"
+    if attention:
+        half = any(layer.causal for layer in attention)
+        square = "the scores that a causal mask leaves" if half else "the whole square of scores"
+        macs += f" and of attention ({square})"
+        flops += ", of attention 5/2"
+    return {
+        "macs": f"{macs}, without bias; nothing else is one",
+        "flops": f"{flops}, less the gradient of the network's input",
+        "bytes": "every layer reads its inputs and weights once and writes its output once; the "
+        f"update is of {net.optimizer}",
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +86,29 @@ class Layers:
 
 def kind(x: Placed) -> str:
     """Name what a layer is, such as 'conv', 'fc' or 'max pool'."""
+    match x.layer:
+        case Pool():
+            return f"{x.layer.kind} pool"
+        case Pointwise():
+            return x.layer.name
+        case FeatureNorm():
+            return "layer norm" if x.layer.bias else "rms norm"
     name = type(x.layer).__name__
-    what = f"{x.layer.kind} " if name == "Pool" and hasattr(x.layer, "kind") else ""
-    return what + _KINDS.get(name, name.lower())
+    return _KINDS.get(name, name.lower())
 
 
 def totals(said: Layers) -> dict[str, Any]:
     """Return the sums over all layers, with the convolutions' share of the MACs."""
     found = said.layers
     whole = sum((c for _, c in found), Cost())
-    conv = sum(c.macs for x, c in found if isinstance(x.layer, Conv))
-    fc = sum(c.macs for x, c in found if isinstance(x.layer, Linear))
+    macs = {
+        name: sum(c.macs for x, c in found if isinstance(x.layer, kinds))
+        for name, kinds in MULTIPLIES.items()
+    }
     return {
         "params": whole.parameters,
-        "conv_macs": conv,
-        "fc_macs": fc,
-        "conv_share": conv / (conv + fc) if conv + fc else None,
+        **{f"{name}_macs": count for name, count in macs.items()},
+        "conv_share": macs["conv"] / whole.macs if whole.macs else None,
         "forward_flops": whole.forward_flops,
         "backward_flops": whole.backward_flops,
         "training_flops": whole.flops,
@@ -95,9 +117,13 @@ def totals(said: Layers) -> dict[str, Any]:
         "backward_bytes": whole.backward_bytes,
         "update_bytes": whole.update_bytes,
         "held_bytes": training_bytes(said.net, said.batch, said.element_bytes),
-        "forward_flops_per_byte": whole.forward_flops / whole.forward_bytes,
-        "training_flops_per_byte": whole.flops / whole.moved_bytes,
+        "forward_flops_per_byte": _ratio(whole.forward_flops, whole.forward_bytes),
+        "training_flops_per_byte": _ratio(whole.flops, whole.moved_bytes),
     }
+
+
+def _ratio(flops: int, moved: int) -> float | None:
+    return flops / moved if moved else None
 
 
 def result(said: Layers, every: bool = False) -> Result:
@@ -107,7 +133,10 @@ def result(said: Layers, every: bool = False) -> Result:
 
 
 def table(said: Layers, every: bool = False) -> Table:
-    """One row per layer with MACs (or per layer), those without summed up by kind, and all."""
+    """One row per layer with MACs, equal layers of blocks in one; those without by kind; and all.
+
+    With `every` one row per layer.
+    """
     columns = (
         Column("layer", "Layer", wrap=False),
         Column("kind", "Kind", wrap=False),
@@ -125,14 +154,11 @@ def table(said: Layers, every: bool = False) -> Table:
     # Times take the place of what other columns say: a screen is so wide.
     hidden = {"forward_s", "backward_s"} if said.where is None else {"output", "macs"}
     shown = [i for i, c in enumerate(columns) if c.key not in hidden]
-    image = said.net.image
-    title = (
-        f"{said.net.name}, {said.batch} x {image.channels} x {image.height} x {image.width}, "
-        f"{said.dtype}"
-    )
+    title = f"{printable(said.net.name)}, {said.batch} x {said.net.sample}, {said.dtype}"
+    rule = convention(said.net)
     notes = [
-        f"MACs: {CONVENTION['macs']}; FLOP: {CONVENTION['flops']}",
-        f"moved: {CONVENTION['bytes']} ({si(totals(said)['update_bytes'], 'B')}, not in a column); "
+        f"MACs: {rule['macs']}; FLOP: {rule['flops']}",
+        f"moved: {rule['bytes']} ({si(totals(said)['update_bytes'], 'B')}, not in a column); "
         f"FLOP/B: forward and backward",
     ]
     if said.where is not None:
@@ -143,17 +169,23 @@ def table(said: Layers, every: bool = False) -> Table:
 
 def _rows(said: Layers, every: bool) -> list[tuple[object, ...]]:
     seconds = {x.layer.name: x.times for x in said.timed}
-    rows: list[tuple[object, ...]] = []
-    rest: dict[str, tuple[int, Cost, Times]] = {}
+    groups: dict[tuple[str, ...], list[tuple[Placed, Cost]]] = {}
     for x, cost in said.layers:
-        times = seconds.get(x.name, Times())
+        name = x.name if every else _NUMBER.sub("*", x.name)
+        key: tuple[str, ...] = (kind(x),)
         if every or cost.macs:
-            rows.append((x.name, kind(x), _shape(x), *_counts(cost, times)))
+            key = (kind(x), name, str(x.shape), str(cost))
+        groups.setdefault(key, []).append((x, cost))
+    rows: list[tuple[object, ...]] = []
+    for key, members in sorted(groups.items(), key=lambda group: len(group[0]) == 1):
+        times = sum((seconds.get(x.name, Times()) for x, _ in members), Times())
+        counts = _counts(sum((c for _, c in members), Cost()), times)
+        n = len(members)
+        if len(key) == 1:
+            rows.append((f"{n} layer{'s' * (n > 1)}", key[0], None, *counts))
         else:
-            n, c, t = rest.get(kind(x), (0, Cost(), Times()))
-            rest[kind(x)] = (n + 1, c + cost, t + times)
-    for name, (n, c, t) in rest.items():
-        rows.append((f"{n} layer{'s' * (n > 1)}", name, None, *_counts(c, t)))
+            name = printable(key[1] if n > 1 else members[0][0].name)
+            rows.append((f"{n} {name}" if n > 1 else name, key[0], key[2], *counts))
     whole = sum((c for _, c in said.layers), Cost())
     return [*rows, ("all", None, None, *_counts(whole, said.times[0]))]
 
@@ -170,7 +202,7 @@ def exchange_table(said: Layers) -> Table:
         Column("efficiency", "Efficiency", "percent"),
     )
     note = (
-        f"each of {said.ranks} ranks trains on {said.batch} images, then all gradients are "
+        f"each of {said.ranks} ranks trains on {said.batch} samples, then all gradients are "
         f"exchanged: nothing overlaps; OneToAll, tree and butterfly are Paleo's"
     )
     return Table.of(f"Gradients over {said.ranks} ranks", said.exchanges, columns, [note])
@@ -183,9 +215,14 @@ def sentences(said: Layers) -> list[str]:
         f"{si(t['forward_flops'], 'FLOP')} forward, {si(t['training_flops'], 'FLOP')} training, at "
         f"2 FLOP per MAC; {t['activations']:,} activations (all layers' outputs).",
         f"A training step holds {si(t['held_bytes'], 'B')} at its fullest (weights, gradients, "
-        f"momenta, and what the backward pass needs), without workspaces.",
+        f"the optimizer's states, and what the backward pass needs), without workspaces.",
     ]
-    if t["conv_share"] is not None:
+    macs = sum(t[f"{name}_macs"] for name in MULTIPLIES)
+    if t["attention_macs"]:
+        lines.insert(
+            0, f"Attention is {percent(t['attention_macs'] / macs, 2)} of the multiply-accumulates."
+        )
+    elif macs:
         lines.insert(
             0, f"Convolutions are {percent(t['conv_share'], 2)} of the multiply-accumulates."
         )
@@ -208,10 +245,10 @@ def document(said: Layers) -> dict[str, Any]:
     seconds = {x.layer.name: x for x in said.timed}
     return {
         "network": said.net.name,
-        "image": _sizes(said.net.image),
+        "input": said.net.sample,
         "batch": said.batch,
         "dtype": said.dtype,
-        "convention": CONVENTION,
+        "convention": convention(said.net),
         "totals": totals(said),
         "paleo": None if said.where is None else _paleo(said, said.where),
         "exchange": [
@@ -238,20 +275,16 @@ def _paleo(said: Layers, where: Platform) -> dict[str, Any]:
     }
 
 
-def _sizes(shape: Shape) -> list[int]:
-    return [shape.channels, shape.height, shape.width]
-
-
 def _entry(x: Placed, c: Cost, batch: int) -> dict[str, Any]:
     return {
         "name": x.name,
         "kind": kind(x),
         "inputs": x.inputs,
-        "output": _sizes(x.shape),
+        "output": x.shape,
         **pick(c, "macs forward_flops backward_flops", params="parameters"),
         "activations": batch * x.shape.elements,
         **pick(c, "forward_bytes backward_bytes update_bytes"),
-        "flops_per_byte": c.flops / (c.forward_bytes + c.backward_bytes),
+        "flops_per_byte": _ratio(c.flops, c.forward_bytes + c.backward_bytes),
     }
 
 
@@ -262,14 +295,7 @@ def _seconds(x: LayerTime | None) -> dict[str, Any]:
 def _counts(c: Cost, t: Times) -> tuple[object, ...]:
     return (
         c.parameters, c.macs, c.forward_flops, c.backward_flops, c.forward_bytes, c.backward_bytes,
-        c.flops / (c.forward_bytes + c.backward_bytes), t.forward_s, t.backward_s,
-    )  # fmt: skip
-
-
-def _shape(x: Placed) -> str:
-    s = x.shape
-    return str(s.channels) if (s.height, s.width) == (1, 1) else (
-        f"{s.channels} x {s.height} x {s.width}"
+        _ratio(c.flops, c.forward_bytes + c.backward_bytes), t.forward_s, t.backward_s,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from perfmodel.base.errors import WorkloadError
 from perfmodel.base.escape import printable
 from perfmodel.workloads.layers import (
-    IMAGE,
+    INPUT,
     Add,
     Concat,
     Conv,
@@ -72,8 +72,8 @@ _TORCH_SAME: Final = ("flatten", "view", "reshape", "contiguous", "size", "getat
 """What neither computes nor moves anything."""
 
 
-def from_torch(word: str, size: int = 224) -> Net:
-    """Return the network that `MODULE:FUNCTION` makes, for images of (3, size, size).
+def from_torch(word: str, image: int = 224) -> Net:
+    """Return the network that `MODULE:FUNCTION` makes, for images of (3, image, image).
 
     The function is imported and called without arguments, on torch's meta device: no weights are
     made. Convolutions, fully connected layers, normalizations, pools, sums, concatenations, ReLU
@@ -87,17 +87,17 @@ def from_torch(word: str, size: int = 224) -> Net:
     """
     torch = imported("torch", "install torch, or name one of perfmodel's own networks")
     model = _made(torch, word)
-    images = torch.empty(1, 3, size, size, device="meta")
+    images = torch.empty(1, 3, image, image, device="meta")
     try:
         traced = importlib.import_module("torch.fx").symbolic_trace(model)
         propagate = importlib.import_module("torch.fx.passes.shape_prop").ShapeProp
         propagate(traced).propagate(images)
     except Exception as problem:  # torch.fx raises what the model's own code raises
         raise WorkloadError(
-            f"expected a model that torch.fx can trace on images of 3 x {size} x {size}; got: "
+            f"expected a model that torch.fx can trace on images of 3 x {image} x {image}; got: "
             f"{printable(str(problem))}: a model whose forward pass branches on values cannot be"
         ) from problem
-    net = Net(word, Shape(3, size, size), _nodes(traced, dict(traced.named_modules())))
+    net = Net(word, Shape(3, image, image), _nodes(traced, dict(traced.named_modules())))
     check_parameters(net, sum(p.numel() for p in model.parameters()))
     return net
 
@@ -132,7 +132,7 @@ def _nodes(traced: Any, modules: Mapping[str, Any]) -> tuple[Node, ...]:
     nodes: list[Node] = []
     for op in traced.graph.nodes:
         if op.op == "placeholder":
-            names[op] = IMAGE
+            names[op] = INPUT
         if op.op == "get_attr":
             raise unknown("a tensor outside of layers", op.name)
         if op.op not in ("call_module", "call_function", "call_method"):
@@ -214,7 +214,7 @@ _TRAINED: Final = ("Conv", "Gemm", "MatMul", "BatchNormalization")
 _STATISTICS: Final = 3  # inputs of a BatchNormalization before its running mean and variance
 
 
-def from_onnx(path: Path) -> Net:
+def from_onnx(path: Path, settings: Mapping[str, int] = {}) -> Net:
     """Return the network of an ONNX file with one input of images, (N, C, S, S).
 
     Convolutions, fully connected layers (Gemm, or MatMul and the Add of its bias), normalizations,
@@ -262,7 +262,7 @@ class _Graph:
 
     def __init__(self, onnx: Any, sizes: Mapping[str, tuple[int, ...]], images: str) -> None:
         self._onnx, self._sizes = onnx, sizes
-        self._names = {images: IMAGE}
+        self._names = {images: INPUT}
         self._made: list[Node] = []
         self._parameters = 0
 

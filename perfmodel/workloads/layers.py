@@ -2,53 +2,138 @@
 
 Conventions, wherever a number is shown:
 
-- MACs: multiply-accumulates of convolutions and fully connected layers, without bias. Batch
-  normalization, activations and pools are none.
+- MACs: multiply-accumulates of convolutions, fully connected layers, attention and other matrix
+  products, without bias. Normalizations, activations, softmax and pools are none.
 - FLOPs: 2 per MAC.
 - Bytes: every layer reads each input once and writes its output once, as a program does that
   launches layer after layer (eager PyTorch) with perfect caches within a layer and none between
   layers. Batch normalization of a training step reads its input twice (statistics, then values).
   The gradients of a sum's and a concatenation's inputs are (parts of) the output's: no bytes.
-  Dropout's masks are left out.
+  Attention is fused: its scores stay on the chip. Dropout's masks are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal, NamedTuple
 
 from perfmodel.base.errors import WorkloadError
 
-IMAGE: Final = "image"
+INPUT: Final = "input"
 """Name of the network's input, for the layers that read it."""
 
+_LARGEST: Final = 2**63 - 1
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Extent of one image's activations: (channels, height, width)."""
 
-    channels: int
-    height: int = 1
-    width: int = 1
+class Shape(tuple[int, ...]):
+    """Extents of one sample: (channels, height, width) of an image, (tokens, features) of text."""
 
-    def __post_init__(self) -> None:
-        if min(self.channels, self.height, self.width) < 1:
+    __slots__ = ()
+
+    def __new__(cls, *sizes: int) -> Shape:
+        """Refuse what holds nothing, and what no memory holds.
+
+        Raises
+        ------
+        WorkloadError
+            If an extent is below 1, or there are more than 2^63 - 1 elements.
+        """
+        if min(sizes, default=1) < 1:
             raise WorkloadError(
-                f"a layer needs at least one channel, row and column; found {self}: enlarge the "
-                f"image, or the padding before it"
+                f"expected at least one element each way; got {' x '.join(map(str, sizes))}: "
+                f"enlarge the input, or the padding before it"
             )
+        if math.prod(sizes) > _LARGEST:
+            raise WorkloadError(
+                f"expected at most 2^63 - 1 elements in a layer; got more, {len(sizes)} extents "
+                f"from {sizes[0]:.3g} on: correct the sizes"
+            )
+        return super().__new__(cls, sizes)
 
     @property
     def elements(self) -> int:
-        """Channels times height times width."""
-        return self.channels * self.height * self.width
+        """Product of the extents."""
+        return math.prod(self)
+
+    @property
+    def channels(self) -> int:
+        """First extent, that of an image's channels."""
+        return self[0]
+
+    @property
+    def height(self) -> int:
+        """Rows of an image, 1 of what is none."""
+        return self[1] if len(self) > 1 else 1
+
+    @property
+    def width(self) -> int:
+        """Columns of an image, 1 of what is none."""
+        return self[2] if len(self) > 2 else 1
+
+    def __str__(self) -> str:
+        return " x ".join(map(str, self))
+
+
+class Traffic(NamedTuple):
+    """How often a layer passes over its activations; `gradient` is that of the inputs.
+
+    Attributes
+    ----------
+    read, write : int
+        Passes over inputs and output, forward.
+    of_output, of_input, gradient : int
+        Passes backward: over the output or its gradient, the inputs, and the inputs' gradients.
+    """
+
+    read: int = 1
+    write: int = 1
+    of_output: int = 1
+    of_input: int = 1
+    gradient: int = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Conv:
+class Layer:
+    """A layer that keeps its input's shape, without parameters and without products.
+
+    Attributes
+    ----------
+    traffic : Traffic
+    keeps : str
+        What the backward pass needs: 'inputs', 'output', 'both' or ''.
+    """
+
+    traffic: ClassVar[Traffic] = Traffic()
+    keeps: ClassVar[str] = ""
+
+    def shape(self, *inputs: Shape) -> Shape:
+        """Return the output's shape."""
+        return inputs[0]
+
+    def weights(self, *inputs: Shape) -> int:
+        """Return the number of weights that the layer uses."""
+        return 0
+
+    def parameters(self, *inputs: Shape) -> int:
+        """Return the number of weights that are the layer's own."""
+        return self.weights(*inputs)
+
+    def macs(self, *inputs: Shape) -> int:
+        """Return the multiply-accumulates of one sample, forward."""
+        return 0
+
+    def backward_macs(self, inputs: Sequence[Shape], trained: Sequence[bool]) -> int:
+        """Return those of the gradients: of weights, and of each input that needs one."""
+        return self.macs(*inputs) * (bool(self.weights(*inputs)) + sum(trained))
+
+
+@dataclass(frozen=True, slots=True)
+class Conv(Layer):
     """Convolution with a square kernel: `channels` outputs, each of c/groups input channels."""
 
+    keeps: ClassVar[str] = "inputs"
     channels: int
     kernel: int
     stride: int = 1
@@ -59,130 +144,280 @@ class Conv:
     def shape(self, *inputs: Shape) -> Shape:
         """Return the output's shape: floor((size + 2 padding - kernel) / stride) + 1 each way."""
         (x,) = inputs
-        if x.channels % self.groups or self.channels % self.groups:
-            raise WorkloadError(
-                f"expected channels that {self.groups} groups divide; got {x.channels} in, "
-                f"{self.channels} out"
-            )
+        self._inner(x)
         return _windows(x, self.channels, self.kernel, self.stride, self.padding)
 
     def weights(self, *inputs: Shape) -> int:
         """Return c/groups k^2 per output channel, and its bias."""
-        (x,) = inputs
-        return self.channels * (x.channels // self.groups * self.kernel**2 + self.bias)
+        return self.channels * (self._inner(inputs[0]) + self.bias)
 
     def macs(self, *inputs: Shape) -> int:
         """Return c/groups k^2 per element of the output; a bias is none."""
-        (x,) = inputs
-        return self.shape(x).elements * (x.channels // self.groups) * self.kernel**2
+        return self.shape(*inputs).elements * self._inner(inputs[0])
+
+    def _inner(self, x: Shape) -> int:
+        if self.groups < 1 or x.channels % self.groups or self.channels % self.groups:
+            raise WorkloadError(
+                f"expected channels that {self.groups} groups divide; got {x.channels} in, "
+                f"{self.channels} out: correct the groups"
+            )
+        return x.channels // self.groups * self.kernel**2
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
-    """Fully connected layer: every output reads every input element."""
+class Linear(Layer):
+    """Fully connected layer: every output reads every input element.
 
+    Attributes
+    ----------
+    each : bool
+        Whether it maps the last extent at every position, as of tokens; else all elements.
+    tied : bool
+        Whether the weights are another layer's, such as those of the embedding.
+    """
+
+    keeps: ClassVar[str] = "inputs"
     channels: int
     bias: bool = True
+    each: bool = False
+    tied: bool = False
 
     def shape(self, *inputs: Shape) -> Shape:
-        """Return `channels` outputs."""
-        return Shape(self.channels)
+        """Return `channels` outputs, at every position if `each`."""
+        return Shape(*(inputs[0][:-1] if self.each else ()), self.channels)
 
     def weights(self, *inputs: Shape) -> int:
         """Return one per input element and output, and a bias per output."""
         (x,) = inputs
-        return self.channels * (x.elements + self.bias)
+        return self.channels * ((x[-1] if self.each else x.elements) + self.bias)
+
+    def parameters(self, *inputs: Shape) -> int:
+        """Return the weights unless they are another layer's."""
+        return 0 if self.tied else self.weights(*inputs)
 
     def macs(self, *inputs: Shape) -> int:
         """Return one per input element and output; a bias is none."""
-        (x,) = inputs
-        return self.channels * x.elements
+        return self.channels * inputs[0].elements
 
 
 @dataclass(frozen=True, slots=True)
-class Norm:
-    """Batch normalization with a scale and a shift per channel."""
+class Product(Layer):
+    """Matrix product of two activations, or with `factors` weights, `inner` MACs an element."""
+
+    keeps: ClassVar[str] = "inputs"
+    inner: int
+    output: Shape
+    factors: int = 0
 
     def shape(self, *inputs: Shape) -> Shape:
-        """Return the input's shape."""
-        return inputs[0]
+        """Return the given shape."""
+        return self.output
+
+    def weights(self, *inputs: Shape) -> int:
+        """Return the given number."""
+        return self.factors
+
+    def macs(self, *inputs: Shape) -> int:
+        """Return `inner` per element of the output."""
+        return self.output.elements * self.inner
+
+
+@dataclass(frozen=True, slots=True)
+class Attention(Layer):
+    """Scaled dot-product attention of queries, keys and values, joined in one input or apart.
+
+    Attributes
+    ----------
+    heads, kv_heads : int
+        Of the queries, and of keys and values: fewer where queries are grouped.
+    size : int
+        Features of a head.
+    causal : bool
+        Whether only the scores up to a token's own position count; else the whole square, as
+        torch's FlopCounterMode counts a causal attention, too.
+    """
+
+    traffic: ClassVar[Traffic] = Traffic(of_output=2)
+    keeps: ClassVar[str] = "both"
+    heads: int
+    kv_heads: int
+    size: int
+    causal: bool = False
+
+    def shape(self, *inputs: Shape) -> Shape:
+        """Return every query's position with all heads' features."""
+        queries, _ = self._lengths(*inputs)
+        return Shape(queries, self.heads * self.size)
+
+    def macs(self, *inputs: Shape) -> int:
+        """Return d per head and score, and d for its product with the value.
+
+        Source: torch.utils.flop_counter.sdpa_flop_count, 2 (S_q d S_k + S_q S_k d) FLOPs a head.
+        """
+        queries, keys = self._lengths(*inputs)
+        scores = queries * (2 * keys - queries + 1) // 2 if self.causal else queries * keys
+        return 2 * self.heads * self.size * scores
+
+    def backward_macs(self, inputs: Sequence[Shape], trained: Sequence[bool]) -> int:
+        """Return 5/2 of the forward pass's: scores again, gradients of them, of v, q and k.
+
+        Source: torch.utils.flop_counter.sdpa_backward_flop_count.
+        """
+        return 5 * self.macs(*inputs) // 2 if any(trained) else 0
+
+    def _lengths(self, *inputs: Shape) -> tuple[int, int]:
+        """Return the numbers of queries and of keys."""
+        if len(inputs) == 1:
+            length, left = divmod(inputs[0].elements, (self.heads + 2 * self.kv_heads) * self.size)
+            return self._whole(length, length, left, inputs)
+        queries, left = divmod(inputs[0].elements, self.heads * self.size)
+        keys, more = divmod(inputs[1].elements, self.kv_heads * self.size)
+        return self._whole(queries, keys, left + more, inputs)
+
+    def _whole(
+        self, queries: int, keys: int, left: int, inputs: Sequence[Shape]
+    ) -> tuple[int, int]:
+        if left or self.heads % self.kv_heads or (self.causal and keys < queries):
+            raise WorkloadError(
+                f"expected queries of {self.heads} heads, keys and values of {self.kv_heads}, "
+                f"{self.size} features each; got {', '.join(map(str, inputs))}: correct the heads"
+            )
+        return queries, keys
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding(Layer):
+    """A table of `rows` vectors of `width` features, one of which every index takes."""
+
+    traffic: ClassVar[Traffic] = Traffic(write=2, of_input=0, gradient=0)  # a row is read, too
+    keeps: ClassVar[str] = "inputs"
+    rows: int
+    width: int
+
+    def shape(self, *inputs: Shape) -> Shape:
+        """Return the inputs' shape with the features behind it."""
+        return Shape(*inputs[0], self.width)
+
+    def weights(self, *inputs: Shape) -> int:
+        """Return the table's elements."""
+        return self.rows * self.width
+
+
+@dataclass(frozen=True, slots=True)
+class Learned(Layer):
+    """Adds, multiplies by or joins `count` learned numbers: positions, a class token, scales."""
+
+    traffic: ClassVar[Traffic] = Traffic(of_output=0, of_input=0, gradient=0)
+    count: int
+
+    def weights(self, *inputs: Shape) -> int:
+        """Return their number."""
+        return self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Norm(Layer):
+    """Batch normalization with a scale and a shift per channel."""
+
+    traffic: ClassVar[Traffic] = Traffic(read=2, of_output=2, of_input=2)
+    keeps: ClassVar[str] = "inputs"
 
     def weights(self, *inputs: Shape) -> int:
         """Return two per channel."""
         return 2 * inputs[0].channels
 
-    def macs(self, *inputs: Shape) -> int:
-        """Return 0: only convolutions and fully connected layers multiply and accumulate."""
-        return 0
-
 
 @dataclass(frozen=True, slots=True)
-class _Bare:
-    """A layer without parameters that keeps its input's shape."""
+class FeatureNorm(Layer):
+    """Layer normalization over the last extent; without `bias` it is RMSNorm."""
 
-    def shape(self, *inputs: Shape) -> Shape:
-        """Return the input's shape."""
-        return inputs[0]
+    keeps: ClassVar[str] = "inputs"
+    bias: bool = True
 
     def weights(self, *inputs: Shape) -> int:
-        """Return 0."""
-        return 0
-
-    def macs(self, *inputs: Shape) -> int:
-        """Return 0."""
-        return 0
+        """Return a scale, and a shift if there is a bias, per feature."""
+        return inputs[0][-1] * (1 + self.bias)
 
 
 @dataclass(frozen=True, slots=True)
-class Relu(_Bare):
+class Relu(Layer):
     """max(0, x), in place."""
 
+    keeps: ClassVar[str] = "output"
+
 
 @dataclass(frozen=True, slots=True)
-class Add(_Bare):
+class Pointwise(Layer):
+    """Any other operation that moves its inputs and its output, such as GELU and softmax."""
+
+    keeps: ClassVar[str] = "inputs"
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Add(Layer):
     """Sum of inputs of one shape: where a shortcut meets its block."""
+
+    traffic: ClassVar[Traffic] = Traffic(of_output=0, of_input=0, gradient=0)
 
     def shape(self, *inputs: Shape) -> Shape:
         """Return the inputs' shape; refuse inputs that differ."""
         if len(inputs) < 2 or len(set(inputs)) > 1:
-            raise WorkloadError(f"expected several inputs of one shape to add; got {inputs}")
+            raise WorkloadError(
+                f"expected several inputs of one shape to add; got {'; '.join(map(str, inputs))}: "
+                f"correct the layers before"
+            )
         return inputs[0]
 
 
 @dataclass(frozen=True, slots=True)
-class Concat(_Bare):
+class Concat(Layer):
     """Inputs of one height and width, channels behind channels."""
+
+    traffic: ClassVar[Traffic] = Traffic(of_output=0, of_input=0, gradient=0)
 
     def shape(self, *inputs: Shape) -> Shape:
         """Return the inputs' height and width with all their channels; refuse unequal ones."""
-        if len(inputs) < 2 or len({(x.height, x.width) for x in inputs}) > 1:
+        if len({x[1:] for x in inputs}) > 1 or not inputs:
             raise WorkloadError(
-                f"expected several inputs of one height and width to join; got {inputs}"
+                f"expected several inputs of one height and width to join; got "
+                f"{'; '.join(map(str, inputs))}: correct the layers before"
             )
-        return Shape(sum(x.channels for x in inputs), inputs[0].height, inputs[0].width)
+        return Shape(sum(x.channels for x in inputs), *inputs[0][1:])
 
 
 @dataclass(frozen=True, slots=True)
-class LocalNorm(_Bare):
+class View(Layer):
+    """The same numbers, or some of them, in another shape: the one that its node gives."""
+
+    traffic: ClassVar[Traffic] = Traffic(0, 0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNorm(Layer):
     """Local response normalization: divides by neighbouring channels' squares."""
 
+    traffic: ClassVar[Traffic] = Traffic(of_output=2)
+    keeps: ClassVar[str] = "both"
     size: int = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Dropout(_Bare):
+class Dropout(Layer):
     """Zeroes a share of its input while training."""
 
+    traffic: ClassVar[Traffic] = Traffic(of_input=0)
     share: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Pool(_Bare):
+class Pool(Layer):
     """Maximum or mean over square windows; `kernel` None is the whole image.
 
     `ceil`: a last window may reach over the edge, as Caffe's does and torch's with `ceil_mode`.
     """
 
+    traffic: ClassVar[Traffic] = Traffic(of_input=0)
     kind: Literal["max", "mean"]
     kernel: int | None = None
     stride: int = 1
@@ -197,37 +432,58 @@ class Pool(_Bare):
         return _windows(x, x.channels, self.kernel, self.stride, self.padding, self.ceil)
 
 
-Layer = Conv | Linear | Norm | Relu | Pool | Add | Concat | LocalNorm | Dropout
-
-
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A layer in its place: its name, and the names of what it reads."""
+    """A layer in its place: its name, and the names of what it reads.
+
+    `shape` is the output's, where the layer's own rule does not give it.
+    """
 
     name: str
     layer: Layer
     inputs: tuple[str, ...]
+    shape: Shape | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Net:
-    """A network: its layers in an order in which they can run, on images of one shape."""
+    """A network: its layers in an order in which they can run, on samples of one shape.
+
+    Attributes
+    ----------
+    sample : Shape
+        Of one image, or the number of tokens.
+    loss : str
+        Layer from which the loss is computed, the last one by default; what it does not depend on
+        has no backward pass.
+    states : int
+        Numbers that the optimizer keeps of every parameter: 1 of SGD with momentum, 2 of Adam.
+    """
 
     name: str
-    image: Shape
+    sample: Shape
     nodes: tuple[Node, ...]
+    loss: str = ""
+    states: int = 1
+
+    @property
+    def optimizer(self) -> str:
+        """What updates the parameters."""
+        return {1: "SGD with momentum", 2: "Adam"}.get(self.states, f"{self.states} states")
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A layer with its shapes for one image.
+    """A layer with its shapes for one sample.
 
     Attributes
     ----------
     trained_inputs : tuple of bool
         Whether each input depends on a parameter, so that training needs its gradient.
     consumers : int
-        How many layers read the output.
+        How many layers that the loss depends on read the output.
+    trains : bool
+        Whether the loss depends on it.
     """
 
     name: str
@@ -237,15 +493,16 @@ class Placed:
     shape: Shape
     trained_inputs: tuple[bool, ...]
     consumers: int
+    trains: bool = True
 
     @property
     def parameters(self) -> int:
         """Number of parameters."""
-        return self.layer.weights(*self.input_shapes)
+        return self.layer.parameters(*self.input_shapes)
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of one image, forward, without bias."""
+        """Multiply-accumulates of one sample, forward, without bias."""
         return self.layer.macs(*self.input_shapes)
 
 
@@ -257,8 +514,8 @@ def place(net: Net) -> tuple[Placed, ...]:
     WorkloadError
         If a layer reads what no earlier layer wrote, a name occurs twice, or shapes do not fit.
     """
-    shapes: dict[str, Shape] = {IMAGE: net.image}
-    trained: dict[str, bool] = {IMAGE: False}
+    shapes: dict[str, Shape] = {INPUT: net.sample}
+    trained: dict[str, bool] = {INPUT: False}
     readers = _readers(net)
     placed = []
     for node in net.nodes:
@@ -266,36 +523,45 @@ def place(net: Net) -> tuple[Placed, ...]:
         if unknown or not node.inputs or node.name in shapes:
             raise WorkloadError(
                 f"{net.name}: expected {node.name!r}, once, to read layers before it; it reads "
-                f"{', '.join(node.inputs) or 'nothing'}"
+                f"{', '.join(node.inputs) or 'nothing'}: correct the layers' names"
             )
         inputs = tuple(shapes[name] for name in node.inputs)
         try:
-            shape = node.layer.shape(*inputs)
+            shape = node.shape or node.layer.shape(*inputs)
+            weights = node.layer.weights(*inputs)
         except (WorkloadError, ValueError) as problem:
             raise WorkloadError(f"{net.name}, {node.name}: {problem}") from problem
         through = tuple(trained[name] for name in node.inputs)
         shapes[node.name] = shape
-        trained[node.name] = any(through) or node.layer.weights(*inputs) > 0
+        trained[node.name] = any(through) or weights > 0
         placed.append(
             Placed(
-                node.name, node.layer, node.inputs, inputs, shape, through, readers[node.name]
+                node.name, node.layer, node.inputs, inputs, shape, through,
+                readers.get(node.name, 0), node.name in readers,
             )
         )  # fmt: skip
     return tuple(placed)
 
 
-def _readers(net: Net) -> Mapping[str, int]:
-    count = {node.name: 0 for node in net.nodes}
-    for node in net.nodes:
-        for name in node.inputs:
-            if name in count:
-                count[name] += 1
+def _readers(net: Net) -> dict[str, int]:
+    """Of every layer that the loss depends on, how many such layers read it."""
+    count = {net.loss or node.name: 0 for node in net.nodes[-1:]}
+    for node in reversed(net.nodes):
+        if node.name in count:
+            for name in node.inputs:
+                count[name] = count.get(name, 0) + 1
     return count
 
 
 def _windows(
     x: Shape, channels: int, kernel: int, stride: int, padding: int, ceil: bool = False
 ) -> Shape:
+    if min(kernel, stride) < 1 or padding < 0 or len(x) != 3:
+        raise WorkloadError(
+            f"expected windows and strides of at least 1, padding of at least 0, over channels, "
+            f"height and width; got {kernel}, {stride}, {padding} over {x}: correct the layer"
+        )
+
     def windows(size: int) -> int:
         room = size + 2 * padding - kernel
         if ceil and room % stride and (room // stride + 1) * stride < size + padding:
@@ -304,9 +570,6 @@ def _windows(
 
     return Shape(channels, windows(x.height), windows(x.width))
 
-
-UPDATE_PASSES: Final = 5
-"""SGD with momentum reads weight, gradient and momentum, and writes weight and momentum."""
 
 _INDEX_BYTES: Final = 8  # where each maximum was: int64 in torch
 
@@ -320,11 +583,11 @@ class Cost:
     parameters : int
         Independent of the batch.
     macs, forward_flops, backward_flops : int
-        The backward pass of a convolution or fully connected layer computes the gradients of its
-        weights and of its input, as many FLOPs each as forward; nothing needs the gradient of
-        the images.
+        The backward pass of a matrix product computes the gradients of its weights and of its
+        inputs, as many FLOPs each as forward; nothing needs the gradient of the network's input.
+        That of attention is 5/2 of forward.
     forward_bytes, backward_bytes, update_bytes : int
-        Memory traffic; update is that of SGD with momentum.
+        Memory traffic; update is that of the network's optimizer.
     """
 
     parameters: int = 0
@@ -350,7 +613,7 @@ class Cost:
 
 
 def costs(net: Net, batch: int = 1, element_bytes: int = 4) -> tuple[tuple[Placed, Cost], ...]:
-    """Return every layer with what it costs in a training step of `batch` images.
+    """Return every layer with what it costs in a training step of `batch` samples.
 
     Parameters
     ----------
@@ -364,19 +627,24 @@ def costs(net: Net, batch: int = 1, element_bytes: int = 4) -> tuple[tuple[Place
     """
     if batch < 1 or element_bytes < 1:
         raise WorkloadError(
-            f"expected at least one image and one byte a number; got {batch} and {element_bytes}"
+            f"expected at least one sample and one byte a number; got {batch} and "
+            f"{element_bytes}: enlarge them"
         )
-    return tuple((layer, _cost(layer, batch, element_bytes)) for layer in place(net))
+    return tuple((x, _cost(x, batch, element_bytes, net.states)) for x in place(net))
+
+
+MULTIPLIES: Final = {"conv": (Conv,), "fc": (Linear,), "attention": (Attention, Product)}
+"""Layers that multiply and accumulate, by kind; attention's are also products of activations."""
 
 
 def total(
     net: Net,
     batch: int = 1,
     element_bytes: int = 4,
-    only: Literal["conv", "fc"] | None = None,
+    only: Literal["conv", "fc", "attention"] | None = None,
 ) -> Cost:
-    """Return what all layers cost together, or only the convolutions or the FC layers."""
-    kinds = {"conv": (Conv,), "fc": (Linear,), None: (object,)}[only]
+    """Return what all layers cost together, or only those of a kind of `MULTIPLIES`."""
+    kinds = MULTIPLIES[only] if only else (object,)
     chosen = [c for layer, c in costs(net, batch, element_bytes) if isinstance(layer.layer, kinds)]
     return sum(chosen, Cost())
 
@@ -384,26 +652,27 @@ def total(
 def training_bytes(net: Net, batch: int, element_bytes: int = 4) -> int:
     """Return the memory a training step holds at its fullest, without workspaces and caches.
 
-    Weights, gradients and momenta (three copies of the parameters), and what the backward pass
-    needs of every layer: inputs of convolutions, FC layers, normalizations and maximum pools,
-    outputs of activations (in place) and local normalizations, positions of maxima, dropout's masks
-    (a byte each). A tensor that two layers need is held once.
+    Weights, gradients and the optimizer's states, and what the backward pass needs of every layer:
+    inputs of matrix products, normalizations and maximum pools, outputs of activations (in place)
+    and local normalizations, positions of maxima, dropout's masks (a byte each). A tensor that two
+    layers need is held once.
     """
     layers = place(net)
     shapes = {name: s for x in layers for name, s in zip(x.inputs, x.input_shapes, strict=True)}
     shapes |= {x.name: x.shape for x in layers}
+    same = {x.name: x.inputs[0] for x in layers if isinstance(x.layer, View)}
     kept: set[str] = set()
     positions = masks = 0
     for x in layers:
-        if isinstance(x.layer, Relu | LocalNorm):
+        if x.layer.keeps in ("output", "both"):
             kept.add(x.name)
-        if isinstance(x.layer, Conv | Linear | Norm | LocalNorm) or _is_maximum(x):
-            kept.update(x.inputs)
+        if x.layer.keeps in ("inputs", "both") or _is_maximum(x):
+            kept.update(same.get(name, name) for name in x.inputs)
         positions += x.shape.elements if _is_maximum(x) else 0
         masks += x.shape.elements if isinstance(x.layer, Dropout) else 0
     activations = sum(shapes[name].elements for name in kept)
     parameters = sum(x.parameters for x in layers)
-    held = element_bytes * (3 * parameters + batch * activations)
+    held = element_bytes * ((2 + net.states) * parameters + batch * activations)
     return held + batch * (_INDEX_BYTES * positions + masks)
 
 
@@ -411,41 +680,37 @@ def _is_maximum(x: Placed) -> bool:
     return isinstance(x.layer, Pool) and x.layer.kind == "max"
 
 
-def _cost(x: Placed, batch: int, element_bytes: int) -> Cost:
-    forward, backward = _passes(x)
-    weights = x.parameters
-    once = weights if isinstance(x.layer, Conv | Linear) else 0  # those of a Norm are few
-    gradients = once * (1 + any(x.trained_inputs))  # dW is written; W is read for dx
+def _cost(x: Placed, batch: int, element_bytes: int, states: int) -> Cost:
     macs = batch * x.macs
+    weights = x.layer.weights(*x.input_shapes)
+    multiplied = weights if macs else 0  # those of a normalization are few
+    gradients = multiplied * (1 + any(x.trained_inputs))  # dW is written; W is read for dx
+    if isinstance(x.layer, Embedding):
+        gradients = weights  # of all rows
+    forward, backward = _passes(x, weights)
+    if not x.trains:
+        backward = gradients = 0
+    trained = x.layer.backward_macs(x.input_shapes, x.trained_inputs) if x.trains else 0
     return Cost(
-        parameters=weights,
+        parameters=x.parameters,
         macs=macs,
         forward_flops=2 * macs,
-        backward_flops=2 * macs * (1 + any(x.trained_inputs)),
-        forward_bytes=element_bytes * (batch * forward + once),
+        backward_flops=2 * batch * trained,
+        forward_bytes=element_bytes * (batch * forward + multiplied),
         backward_bytes=element_bytes * (batch * backward + gradients),
-        update_bytes=element_bytes * UPDATE_PASSES * weights,
+        # the optimizer reads and writes the weight and its states, and reads the gradient
+        update_bytes=element_bytes * (3 + 2 * states) * x.parameters,
     )
 
 
-def _passes(x: Placed) -> tuple[int, int]:
-    """Return the elements of activations and their gradients moved per image: forward, backward."""
+def _passes(x: Placed, weights: int) -> tuple[int, int]:
+    """Return the elements of activations and gradients moved per sample: forward, backward."""
+    t = x.layer.traffic
     read, written = sum(s.elements for s in x.input_shapes), x.shape.elements
     back = sum(s.elements for s, t in zip(x.input_shapes, x.trained_inputs, strict=True) if t)
-    forward = read + written
-    match x.layer:
-        case Conv() | Linear():  # dW = f(dy, x), then dx = f(dy, W)
-            backward = written + read + (written + back if back else 0)
-        case Norm():
-            forward = 2 * read + written
-            backward = 2 * (written + read) + back
-        case Relu():
-            backward = 2 * written + back
-        case LocalNorm():
-            backward = 2 * written + read + back
-        case Pool() | Dropout():
-            backward = written + back
-        case Add() | Concat():
-            backward = 0  # the inputs' gradients are the output's, or parts of it
+    of_output = t.of_output
+    if x.macs and not isinstance(x.layer, Attention):  # dW = f(dy, x), then dx = f(dy, W)
+        of_output = bool(weights) + sum(x.trained_inputs)
     joined = 3 * (x.consumers - 1) if x.consumers > 1 else 0  # gradients of a fork are summed
-    return forward, backward + joined * written
+    backward = of_output * written + t.of_input * read + t.gradient * back + joined * written
+    return t.read * read + t.write * written, backward

@@ -12,7 +12,7 @@ from benchmarks.common import pages as made
 from benchmarks.layers import __main__ as benchmark
 from benchmarks.layers import report as layers_report
 from perfmodel.cli import main
-from perfmodel.workloads.layers import place, total
+from perfmodel.workloads.layers import MULTIPLIES, place, total
 from perfmodel.workloads.networks import NETWORKS, network
 
 
@@ -31,10 +31,10 @@ def test_json_of_every_network(name: str) -> None:
     assert totals["forward_flops"] == cost.forward_flops == sum(x["forward_flops"] for x in layers)
     assert totals["training_flops"] == cost.flops
     assert totals["training_flops"] == totals["forward_flops"] + totals["backward_flops"]
-    assert totals["conv_macs"] + totals["fc_macs"] == cost.macs
+    assert sum(totals[f"{kind}_macs"] for kind in MULTIPLIES) == cost.macs
     assert totals["conv_share"] == totals["conv_macs"] / cost.macs
     assert [x["name"] for x in layers] == [x.name for x in place(network(name))]
-    assert found["convention"]["flops"].startswith("2 per MAC")
+    assert found["convention"]["flops"].startswith("2 per MAC; backward is twice forward")
     assert (found["paleo"], found["exchange"]) == (None, [])
 
 
@@ -84,8 +84,8 @@ def test_warnings_say_what_was_assumed() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (("lenet",), 5, "resnet152; got 'lenet'"),
-        (("vgg16", "--pixels", "64"), 2, "--pixels is for torch models"),
+        (("lenet",), 5, "mistral-7b; got 'lenet'"),
+        (("vgg16", "--set", "image=64"), 5, "expected settings among none; got image"),
         (("model.onnx",), 5, "which cannot be read"),
         (("vgg16", "--ppp", "0.5"), 2, "give --machine NAME"),
         (("vgg16", "--machine", "h200", "--ppp", "0.5", "--measured", "1s"), 2, "got both"),

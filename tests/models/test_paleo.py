@@ -19,12 +19,12 @@ from perfmodel.models.paleo import (
     platform,
     step,
 )
-from perfmodel.workloads.layers import IMAGE, Conv, Net, Node, Relu, Shape, total
+from perfmodel.workloads.layers import INPUT, Conv, Net, Node, Relu, Shape, total
 from perfmodel.workloads.networks import NETWORKS, network
 
 SLOW = Platform("made", "float32", peak_flops_per_s=1000.0, bandwidth_bytes_per_s=100.0)
 SMALL = Net(
-    "small", Shape(2, 4, 4), (Node("conv", Conv(3, 1), (IMAGE,)), Node("relu", Relu(), ("conv",)))
+    "small", Shape(2, 4, 4), (Node("conv", Conv(3, 1), (INPUT,)), Node("relu", Relu(), ("conv",)))
 )
 """A 1x1 convolution from 2 to 3 channels of 4 x 4 pixels: 96 MACs, 6 weights."""
 

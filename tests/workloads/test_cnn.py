@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from perfmodel.base.errors import WorkloadError
 from perfmodel.workloads.layers import (
-    IMAGE,
+    INPUT,
     Add,
     Conv,
     Cost,
@@ -41,7 +41,7 @@ TORCH = {"resnet18": (3_628_146_688, 7_020_265_472), "resnet50": (8_178_368_512,
 
 def chain(image: Shape, *layers: Layer) -> Net:
     """A network whose layers read each other in turn."""
-    names = [IMAGE, *(f"l{i}" for i in range(len(layers)))]
+    names = [INPUT, *(f"l{i}" for i in range(len(layers)))]
     nodes = [Node(names[i + 1], x, (names[i],)) for i, x in enumerate(layers)]
     return Net("chain", image, tuple(nodes))
 
@@ -173,7 +173,7 @@ def test_backward_is_twice_forward_less_the_image_s_gradient(net: Net) -> None:
 @given(nets)
 def test_every_layer_reads_what_the_one_before_wrote(net: Net) -> None:
     placed = place(net)
-    before = [net.image, *(x.shape for x in placed)]
+    before = [net.sample, *(x.shape for x in placed)]
     for x, shape in zip(placed, before, strict=False):
         assert x.input_shapes == (shape,)
         if isinstance(x.layer, Norm | Relu):
@@ -198,7 +198,7 @@ def test_the_last_window_fits_and_one_more_would_not(
     x = Shape(2, size, size)
     conv = Conv(3, kernel, stride, padding)
     if size + 2 * padding < kernel:
-        with pytest.raises(WorkloadError, match="enlarge the image"):
+        with pytest.raises(WorkloadError, match="enlarge the input"):
             conv.shape(x)
         return
     y = conv.shape(x)
@@ -215,15 +215,15 @@ def test_networks_that_cannot_be() -> None:
     lost = Net("n", image, (Node("a", Relu(), ("nobody",)),))
     with pytest.raises(WorkloadError, match="'a', once, to read layers before it; it reads nobody"):
         place(lost)
-    twice = Net("n", image, (Node("a", Relu(), (IMAGE,)), Node("a", Relu(), (IMAGE,))))
+    twice = Net("n", image, (Node("a", Relu(), (INPUT,)), Node("a", Relu(), (INPUT,))))
     with pytest.raises(WorkloadError, match="once"):
         place(twice)
-    odd = Net("n", image, (Node("a", Conv(4, 1), (IMAGE,)), Node("b", Add(), (IMAGE, "a"))))
+    odd = Net("n", image, (Node("a", Conv(4, 1), (INPUT,)), Node("b", Add(), (INPUT, "a"))))
     with pytest.raises(WorkloadError, match="n, b: expected several inputs of one shape"):
         place(odd)
     with pytest.raises(WorkloadError, match="2 groups divide; got 3 in"):
         place(chain(image, Conv(4, 1, groups=2)))
     with pytest.raises(WorkloadError, match="resnet101, resnet152; got 'resnet99'"):
         resnet("resnet99")
-    with pytest.raises(WorkloadError, match="at least one image"):
+    with pytest.raises(WorkloadError, match="at least one sample"):
         costs(chain(image, Relu()), batch=0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perfmodel.base.errors import WorkloadError
 from perfmodel.workloads.layers import (
-    IMAGE,
+    INPUT,
     Concat,
     Conv,
     Cost,
@@ -27,7 +27,7 @@ from perfmodel.workloads.layers import (
     total,
     training_bytes,
 )
-from perfmodel.workloads.networks import NETWORKS, network
+from perfmodel.workloads.networks import CNNS, network
 from support.folders import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -50,7 +50,7 @@ The design's table; those of ResNet-34, 101 and 152 are torch's counts (below).
 """
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", CNNS)
 def test_the_golden_table(name: str) -> None:
     parameters, conv, fc, share = GOLDEN[name]
     net = network(name)
@@ -105,7 +105,7 @@ def test_an_unknown_network_names_the_known() -> None:
 def test_concatenation_joins_channels_and_moves_its_bytes_forward_only() -> None:
     """Two readers of 2 x 4 x 4 joined: 64 read, 64 written; its gradient is split in place."""
     nodes = (
-        Node("a", Conv(2, 1), (IMAGE,)), Node("b", Relu(), ("a",)), Node("c", Relu(), ("a",)),
+        Node("a", Conv(2, 1), (INPUT,)), Node("b", Relu(), ("a",)), Node("c", Relu(), ("a",)),
         Node("d", Concat(), ("b", "c")),
     )  # fmt: skip
     x, cost = costs(Net("n", Shape(3, 4, 4), nodes))[-1]
@@ -118,7 +118,7 @@ def test_concatenation_joins_channels_and_moves_its_bytes_forward_only() -> None
 def test_dropout_and_local_normalization_have_no_weights_and_no_macs() -> None:
     """A tensor of 2 x 3 x 3: dropout passes a gradient; the normalization reads x, y and dy."""
     nodes = (
-        Node("a", Conv(2, 1), (IMAGE,)), Node("b", LocalNorm(), ("a",)),
+        Node("a", Conv(2, 1), (INPUT,)), Node("b", LocalNorm(), ("a",)),
         Node("c", Dropout(), ("b",)),
     )  # fmt: skip
     net = Net("n", Shape(1, 3, 3), nodes)
@@ -161,7 +161,7 @@ def check(name: str, found: dict[str, int]) -> None:
     assert found["backward_flops"] == OVER_COUNTED.get(name, ours.backward_flops)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", CNNS)
 def test_torch_counts_the_same(name: str) -> None:
     """FlopCounterMode runs the network on the meta device: its shapes, its formulas."""
     pytest.importorskip("torch")
@@ -182,7 +182,7 @@ def test_windows_are_torch_s() -> None:
 def test_what_torch_counted_is_recorded() -> None:
     recorded = json.loads((BENCHMARKS / "results" / "layers.json").read_text(encoding="utf-8"))
     rows = {row["net"]: row for row in recorded["theory"]["rows"]}
-    assert set(rows) == set(NETWORKS)
+    assert set(rows) == set(CNNS)
     for name, row in rows.items():
         check(name, row)
 

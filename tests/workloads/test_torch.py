@@ -79,11 +79,11 @@ def test_the_command_takes_a_model(put: Put) -> None:
     from support import torchvision_resnet
 
     word = put(lambda: torchvision_resnet.make("resnet18"))
-    done = CliRunner().invoke(main, ["layers", word, "--pixels", "64", "--json"])
+    done = CliRunner().invoke(main, ["layers", word, "--set", "image=64", "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert found["totals"]["params"] == 11_689_512
-    assert found["image"] == [3, 64, 64]
+    assert found["input"] == [3, 64, 64]
 
 
 @with_torch
