@@ -15,7 +15,7 @@ from perfmodel.analysis.result import Analysis, RunAnalysis
 from perfmodel.base.errors import WorkloadError
 from perfmodel.base.files import write_text
 from perfmodel.base.table import to_frame
-from perfmodel.programs.mlp.mlp import Counting
+from perfmodel.programs import Counting
 from perfmodel.programs.program import Options
 from perfmodel.readers import read as read_trace
 from perfmodel.readers.trace import Trace

@@ -14,8 +14,8 @@ import click
 import pytest
 
 from perfmodel.cli import main
+from perfmodel.programs import MARK_SYMBOLS
 from perfmodel.programs.identify import MARK_KEY
-from perfmodel.programs.mlp.identify import MARK_SYMBOLS
 from perfmodel.programs.mlp.mlp import as_it_ran, mlp
 from perfmodel.workloads import Workload
 from support.folders import ROOT, TESTS

@@ -11,9 +11,18 @@ from perfmodel.programs import programs
 from support.folders import ROOT
 
 PACKAGE = ROOT / "perfmodel"
+RECORDS: Final = PACKAGE / "readers" / "run_records.py"  # of python -m trainer --record
 OUTSIDE: Final = sorted(
-    path for path in PACKAGE.rglob("*.py") if not path.is_relative_to(PACKAGE / "programs" / "mlp")
+    path
+    for path in PACKAGE.rglob("*.py")
+    if not path.is_relative_to(PACKAGE / "programs" / "mlp") and path != RECORDS
 )
+STUDIES: Final = {
+    "analysis/memory.py", "analysis/splits.py", "render/memory.py", "render/splits.py",
+    "commands/splits.py",
+}  # fmt: skip
+"""What is about one network alone: the tensors that the trainer allocates, and the ways to cut its
+GEMMs. No other program has them, so that an interface would have one implementation."""
 
 RANGES: Final = {
     "batch iteration", "copying images host -> device", "forward GEMM 1", "forward GEMM 2",
@@ -43,6 +52,15 @@ def texts(path: Path) -> Iterator[str]:
             yield node.value
 
 
+def imports(path: Path) -> Iterator[str]:
+    """Modules that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
 def offences(path: Path) -> set[str]:
     return {
         text
@@ -54,6 +72,17 @@ def offences(path: Path) -> set[str]:
 def test_only_the_trainer_s_room_names_its_ranges_settings_and_flags() -> None:
     found = {path.relative_to(PACKAGE).as_posix(): offences(path) for path in OUTSIDE}
     assert {path: sorted(words) for path, words in found.items() if words} == {}
+
+
+def test_nobody_but_its_studies_imports_the_trainer_s_room() -> None:
+    above = [path for room in ("analysis", "render", "commands") for path in
+             (PACKAGE / room).rglob("*.py")]  # fmt: skip
+    found = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in [*above, PACKAGE / "api.py"]
+        if any(name.startswith("perfmodel.programs.mlp") for name in imports(path))
+    }
+    assert found == STUDIES
 
 
 def test_programs_have_names_of_their_own() -> None:

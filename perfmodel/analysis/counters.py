@@ -13,8 +13,7 @@ from typing import Final, Literal
 from perfmodel.base.errors import SchemaError, WorkloadError
 from perfmodel.base.units import percent
 from perfmodel.machines.machine import Machine, datasheet, known
-from perfmodel.programs.mlp.mlp import as_its_kernels
-from perfmodel.programs.mlp.settings import BATCH_RANGE
+from perfmodel.programs import BATCH_RANGE, program_of_sizes
 from perfmodel.readers.ncu import Launch
 from perfmodel.workloads import Workload
 
@@ -372,7 +371,8 @@ def batches_of(launches: Sequence[Launch], batch_range: str) -> int:
 
 def as_counted(workload: Workload | None, ranges: Sequence[Counted]) -> Workload:
     """Return the workload, by default the MLP with the ranges that were counted."""
-    return workload or as_its_kernels({one.name: one.kernels for one in ranges})
+    kernels = {one.name: one.kernels for one in ranges}
+    return workload or program_of_sizes().workload_of(kernels)
 
 
 def compare(

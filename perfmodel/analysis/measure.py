@@ -16,11 +16,10 @@ from perfmodel.base.arrays import Bool, Floats, Int64
 from perfmodel.base.errors import ReportError
 from perfmodel.base.escape import printable
 from perfmodel.base.units import DTYPE_BYTES
+from perfmodel.programs import MARK_SYMBOLS, program_of_sizes
 from perfmodel.programs.identify import Identity
-from perfmodel.programs.mlp.case import settings_of
-from perfmodel.programs.mlp.identify import MARK_SYMBOLS, only_queues
-from perfmodel.programs.mlp.run_records import read_record, whole_number
-from perfmodel.programs.program import Options
+from perfmodel.programs.program import Options, Program
+from perfmodel.readers.run_records import read_record, whole_number
 from perfmodel.readers.trace import GRAPH, KERNEL, NULL, Trace
 from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.collectives import NCCL, CollectiveGroup, is_nccl
@@ -82,9 +81,10 @@ class Launch:
     sizes : mapping of str to int
         Values of the workload's symbols but p; B is the batch of all ranks together.
     settings : mapping of str to str
-        Of `perfmodel.programs.mlp.settings.SETTINGS`, those that the run gives.
+        What the run gives that changes the time of a batch, by the program's names.
     seconds : array, shape (ranks, batches)
         Batches behind the warm-up; shape (1, epochs) from a record: means over epochs.
+    program : Program
     split : Split or None
         None from a record, and where the report cannot say.
     reduced : tuple of CollectiveGroup
@@ -98,9 +98,15 @@ class Launch:
     sizes: Mapping[str, int]
     settings: Mapping[str, str]
     seconds: Floats
+    program: Program
     split: Split | None = None
     reduced: tuple[CollectiveGroup, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @property
+    def alone(self) -> Mapping[str, str] | None:
+        """Settings of the same run on one rank that sums nothing; None if there are none."""
+        return self.program.alone(self.settings)
 
     @property
     def median_s(self) -> float:
@@ -151,8 +157,9 @@ def _launch(found: RunAnalysis) -> Launch:
         source="report",
         ranks=ranks,
         sizes=values,
-        settings=settings_of(found.identity.config),
+        settings=found.program.settings(found.identity.config),
         seconds=seconds[:, found.batch.warmup :],
+        program=found.program,
         split=split,
         reduced=tuple(g for g in found.collectives if g.name in _ALL_REDUCES and g.bytes),
         warnings=tuple(warnings),
@@ -170,14 +177,14 @@ def launch_of_record(path: Path) -> Launch:
     ReportError
         If the file cannot be read, is no record, or times no batch behind the first.
     """
-    record = read_record(path)
+    record, program = read_record(path), program_of_sizes()
     sizes = {
         symbol: whole_number(record.config.get(name), name, path.name)
         for symbol, name in MARK_SYMBOLS.items()
         if symbol != "p"
     }
     sizes["b"] = DTYPE_BYTES.get(str(record.config.get("dtype")), 4)
-    queues = only_queues(record.config)
+    queues = program.queues(record.config)
     median = record.batch_median_s
     seconds = record.epoch_batch_s if queues else () if median is None else (median,)
     if not seconds:
@@ -190,8 +197,9 @@ def launch_of_record(path: Path) -> Launch:
         source="record",
         ranks=record.ranks,
         sizes=sizes,
-        settings=settings_of(record.config),
+        settings=program.settings(record.config),
         seconds=np.array([seconds]),
+        program=program,
     )
 
 

@@ -13,8 +13,8 @@ from perfmodel.analysis.analyze import analyze
 from perfmodel.base.arrays import Int64
 from perfmodel.base.errors import PerfmodelError, WorkloadError
 from perfmodel.base.gpu import Gpu
-from perfmodel.programs.identify import read_mark
-from perfmodel.programs.mlp.identify import from_mark, is_trainers
+from perfmodel.programs.identify import from_mark, read_mark
+from perfmodel.programs.mlp.identify import is_trainers
 from perfmodel.programs.mlp.memory import (
     Allocation,
     Footprint,

@@ -7,24 +7,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from perfmodel.analysis.result import RangeRow, RunAnalysis
-from perfmodel.analysis.splits import rates_of, sizes_of
 from perfmodel.analysis.sweeps import elasticity
 from perfmodel.base.errors import ModelError, WorkloadError
-from perfmodel.models.model import Model
-from perfmodel.models.predict import predict
-from perfmodel.programs.mlp.bounds import Evidence, Free, if_free, without
-from perfmodel.programs.mlp.case import Case, mlp_case
-from perfmodel.programs.mlp.settings import COPY, D2H, GRAPH, H2D
-from perfmodel.programs.mlp.splits import (
-    Crossing,
-    Crossings,
-    Grid,
-    crossings_of_bytes,
-    crossings_of_time,
-    of_kind,
-    rank_grids,
-    split,
-)
+from perfmodel.models.terms import Case
+from perfmodel.programs.program import Evidence, Free, Options
 from perfmodel.workloads.work import Counts
 
 Source = Literal["model", "bound"]
@@ -128,7 +114,7 @@ def answer(run: RunAnalysis, found: Evidence, batch: Batch) -> Answer:
         formula=formula,
         reach=tuple(_reaches(run, found.case, batch)),
         removed=tuple(_removed(run, found)),
-        free=tuple(sorted(if_free(found, flops), key=lambda f: f.batch_s)),
+        free=tuple(sorted(found.if_free(flops), key=lambda f: f.batch_s)),
         ceilings=tuple(_ceilings(run, rate)),
     )
 
@@ -154,7 +140,9 @@ def _doubled(
 ) -> tuple[float | None, Source | None]:
     """Return FLOP/s at twice the value of a symbol, and by what."""
     try:
-        bigger = mlp_case({**case.sizes, symbol: 2 * case.sizes[symbol]}, case.settings)
+        bigger = run.program.case(
+            {**case.sizes, symbol: 2 * case.sizes[symbol]}, case.settings, Options()
+        )
         counts = run.workload.evaluate({**values, symbol: 2 * values[symbol]}).values()
         seconds, source = batch(bigger)
     except (ModelError, WorkloadError):
@@ -197,27 +185,24 @@ def _ridge_at(
 def _removed(run: RunAnalysis, found: Evidence) -> Iterator[Removed]:
     """Every range that moves bytes over a link, and the images, which the document leaves out."""
     flops, whole = run.totals.flops, run.totals.moved_bytes
-    seen = {D2H: "copy out", H2D: "copy back", COPY: "copy images"}
     for row in run.ranges:
         own = _bytes(row)
         if own <= 0 or any(other is not row and other.path[: len(row.path)] == row.path
                            and _bytes(other) > 0 for other in run.ranges):  # fmt: skip
             continue
-        name = seen.get(row.label, "all-reduce")
-        if name not in found.seconds and "pipeline" in found.seconds:
-            name = "pipeline"
+        name = found.part_of(row.label)
         seconds = found.seconds.get(name)
         left = whole - own
-        after = found.batch_s if seconds is None else without(found, (name,))
-        label = "all-reduce in the graph" if row.label == GRAPH else row.label
+        after = found.batch_s if seconds is None else found.without((name,))
+        replayed = row.label == run.workload.replay
+        label = "all-reduce in the graph" if replayed else row.label
         yield Removed(label, own, seconds, flops / left if left > 0 else None, flops / after)
     images = found.seconds.get("copy images")
-    if images:
-        row_bytes = next((r.measured_copy_bytes for r in run.ranges
-                          if r.label.startswith(COPY)), None)  # fmt: skip
-        after = without(found, ("copy images",))
+    copied = next((r for r in run.ranges if found.part_of(r.label) == "copy images"), None)
+    if images and copied is not None:
+        after = found.without(("copy images",))
         yield Removed(
-            f"{COPY} (not in the intensity)", row_bytes or 0.0, images,
+            f"{copied.label} (not in the intensity)", copied.measured_copy_bytes or 0.0, images,
             flops / whole if whole else None, flops / after,
         )  # fmt: skip
 
@@ -239,120 +224,3 @@ def _ceilings(run: RunAnalysis, rate: float | None) -> Iterator[Ceiling]:
         found[f"datasheet, {run.precision}"] = run.machine.peak_flops_per_s[run.precision]
     for name, value in found.items():
         yield Ceiling(name, value, value / rate)
-
-
-_ENDS: Final = {"H": (1, 1 << 17), "B": (1, 1 << 20), "p": (2, 1 << 10)}
-"""Where crossings are looked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parallelisms:
-    """Data against model parallelism for one report's sizes and ranks.
-
-    Attributes
-    ----------
-    data_s, model_s : float or None
-        Seconds of a batch on paper (`perfmodel.splits`): bytes and FLOPs over the report's rates,
-        without launches. None where the report has no rates.
-    data_bytes, model_bytes : float
-        Handed to the all-reduce.
-    rates : str
-        Where the rates come from, or why there are none.
-    bytes : Crossings
-        Where the model's message is the smaller one.
-    seconds : Crossings or None
-        Where its batch is the shorter one, on paper.
-    calibrated : Crossings or None
-        The same by the calibrated model, whose terms are measured.
-    missing_calibration : str
-        Why there is no `calibrated`.
-    """
-
-    data_s: float | None
-    model_s: float | None
-    data_bytes: float
-    model_bytes: float
-    rates: str
-    bytes: Crossings
-    seconds: Crossings | None
-    calibrated: Crossings | None
-    missing_calibration: str
-
-
-def parallelisms(full: RunAnalysis, case: Case, model: Model | None) -> Parallelisms | None:
-    """Compare both parallelisms on paper and, where it can, by the calibrated model.
-
-    Parameters
-    ----------
-    full : RunAnalysis
-        Counted in full.
-    case : Case
-    model : Model, optional
-
-    Returns
-    -------
-    Parallelisms or None
-        None on one rank.
-    """
-    if case.sizes["p"] < 2:
-        return None
-    sizes, ranks = sizes_of(case.sizes)
-    streamed = case.streamed
-    data = split(sizes, Grid(B=ranks)).message_bytes
-    apart = split(sizes, Grid(H=ranks)).message_bytes
-    times: list[float | None] = [None, None]
-    seconds = None
-    try:
-        rates = rates_of(full)
-        ranked, _ = rank_grids(sizes, ranks, rates, streamed=streamed)
-        kinds = [of_kind(ranked, f"{kind} parallel") for kind in ("data", "model")]
-        times = [r.times.batch_s(streamed=streamed) if r else None for r in kinds]
-        seconds = crossings_of_time(sizes, ranks, rates, streamed=streamed)
-        source = f"{rates.source}, by {rates.through}"
-    except ModelError as error:
-        source = f"no rates ({error})"
-    calibrated, missing = _calibrated(case, model)
-    return Parallelisms(
-        times[0], times[1], data, apart, source, crossings_of_bytes(sizes), seconds,
-        calibrated, missing,
-    )  # fmt: skip
-
-
-def _calibrated(case: Case, model: Model | None) -> tuple[Crossings | None, str]:
-    if model is None:
-        return None, "no calibrated model was given (--model model.json)"
-    settings = case.having(overlap="no").settings
-    try:
-        kinds = [mlp_case(case.sizes, {**settings, "parallel": k}) for k in ("data", "model")]
-
-        def faster(symbol: str) -> Callable[[int], bool]:
-            def wins(value: int) -> bool:
-                data, apart = (k.resized({symbol: value}) for k in kinds)
-                return predict(model, apart).batch_s < predict(model, data).batch_s
-
-            return wins
-
-        found = {symbol: _crossing(faster(symbol), *_ends(case, symbol)) for symbol in _ENDS}
-    except (ModelError, WorkloadError) as error:
-        return None, str(error)
-    return Crossings(batch=found["B"], hidden=found["H"], ranks=found["p"]), ""
-
-
-def _ends(case: Case, symbol: str) -> tuple[int, int]:
-    """Values between which a run can be: a rank needs an image and a hidden unit."""
-    low, high = _ENDS[symbol]
-    z = case.sizes
-    if symbol == "p":
-        return low, min(high, z["B"], z["H"])
-    return max(low, z["p"]), high
-
-
-def _crossing(wins: Callable[[int], bool], low: int, high: int) -> Crossing:
-    """Say from where on, or up to where, model parallelism wins, if it changes once."""
-    first, last = wins(low), wins(high)
-    if first == last:
-        return Crossing(None, "always" if first else "never")
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if wins(middle) == first else (low, middle)
-    return Crossing(float(high), "below" if first else "above")

@@ -16,7 +16,6 @@ from perfmodel.machines.measure.measurement import MachineMeasurement
 from perfmodel.models.collectives import cost, fit_link
 from perfmodel.models.predict import Scaling
 from perfmodel.models.scaling_laws import INTERVAL, Fit, Law, fit, karp_flatt, weak_fraction
-from perfmodel.programs.mlp.case import sums_nothing, unusual, without_sums
 from perfmodel.timing.collectives import NCCL
 from perfmodel.timing.samples import bootstrap_medians
 
@@ -74,6 +73,8 @@ class Series:
     kind : {'strong', 'weak'}
     sizes, settings : mapping
         What the points share; B is in strong scaling's.
+    unusual : sequence of str
+        Settings that are not the program's default, in words.
     per_rank : float or None
         B/p of weak scaling.
     points : tuple of Point
@@ -87,6 +88,7 @@ class Series:
     kind: Scaling
     sizes: Mapping[str, int]
     settings: Mapping[str, str]
+    unusual: Sequence[str]
     per_rank: float | None
     points: tuple[Point, ...]
     fit: Fit | None
@@ -98,7 +100,7 @@ class Series:
         shown = [f"{k}={v}" for k, v in sorted(self.sizes.items()) if k in ("H", "B")]
         if self.per_rank is not None:
             shown.append(f"B/p={self.per_rank:g}")
-        return " ".join([*shown, *unusual(self.settings)])
+        return " ".join([*shown, *self.unusual])
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +163,14 @@ def _groups(launches: Sequence[Launch], kind: Scaling) -> Iterable[list[Launch]]
         groups.setdefault(_key(launch, kind), []).append(launch)
     bases = {
         key: group for key, group in groups.items()
-        if sums_nothing(group[0].settings)
+        if group[0].settings == group[0].alone
     }  # fmt: skip
     for key, group in groups.items():
         if key in bases:
             continue
         base: list[Launch] = []
         if all(launch.ranks > 1 for launch in group):
-            other = _key(group[0], kind, without_sums(group[0].settings))
+            other = _key(group[0], kind, group[0].alone)
             base = [x for x in bases.get(other, []) if x.ranks == 1]
         yield [*base, *group]
 
@@ -208,6 +210,7 @@ def _series(kind: Scaling, group: Sequence[Launch]) -> Series:
         kind=kind,
         sizes=sizes,
         settings=dict(last.settings),
+        unusual=last.program.unusual(last.settings),
         per_rank=last.sizes["B"] / last.ranks if kind == "weak" else None,
         points=points,
         fit=law,

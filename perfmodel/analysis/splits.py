@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import Final
 
 from perfmodel.analysis.result import RangeRow, RunAnalysis
 from perfmodel.base.errors import ModelError, WorkloadError
+from perfmodel.base.units import si
 from perfmodel.machines.machine import Link
+from perfmodel.models import terms
 from perfmodel.models.collectives import cost, fit_link
+from perfmodel.models.model import Model
+from perfmodel.models.predict import predict
+from perfmodel.programs.mlp.case import Case, mlp_case
 from perfmodel.programs.mlp.settings import COPY, D2H, H2D, REDUCE
 from perfmodel.programs.mlp.splits import (
+    Crossing,
     Crossings,
     Grid,
     Ranked,
@@ -19,6 +26,7 @@ from perfmodel.programs.mlp.splits import (
     Through,
     crossings_of_bytes,
     crossings_of_time,
+    of_kind,
     rank_grids,
     split,
 )
@@ -324,3 +332,149 @@ def rank_splits(
 def sizes_text(sizes: Sizes) -> str:
     """The sizes in one line."""
     return "  ".join(f"{name}={value}" for name, value in asdict(sizes).items())
+
+
+_ENDS: Final = {"H": (1, 1 << 17), "B": (1, 1 << 20), "p": (2, 1 << 10)}
+"""Where crossings are looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelisms:
+    """Data against model parallelism for one report's sizes and ranks.
+
+    Attributes
+    ----------
+    data_s, model_s : float or None
+        Seconds of a batch on paper (`perfmodel.splits`): bytes and FLOPs over the report's rates,
+        without launches. None where the report has no rates.
+    data_bytes, model_bytes : float
+        Handed to the all-reduce.
+    rates : str
+        Where the rates come from, or why there are none.
+    bytes : Crossings
+        Where the model's message is the smaller one.
+    seconds : Crossings or None
+        Where its batch is the shorter one, on paper.
+    calibrated : Crossings or None
+        The same by the calibrated model, whose terms are measured.
+    missing_calibration : str
+        Why there is no `calibrated`.
+    """
+
+    data_s: float | None
+    model_s: float | None
+    data_bytes: float
+    model_bytes: float
+    rates: str
+    bytes: Crossings
+    seconds: Crossings | None
+    calibrated: Crossings | None
+    missing_calibration: str
+
+
+def parallelisms(full: RunAnalysis, case: terms.Case, model: Model | None) -> Parallelisms | None:
+    """Compare both parallelisms on paper and, where it can, by the calibrated model.
+
+    Parameters
+    ----------
+    full : RunAnalysis
+        Counted in full.
+    case : Case
+    model : Model, optional
+
+    Returns
+    -------
+    Parallelisms or None
+        None on one rank, and of another program than the trainer.
+    """
+    if not isinstance(case, Case) or case.sizes["p"] < 2:
+        return None
+    sizes, ranks = sizes_of(case.sizes)
+    streamed = case.streamed
+    data = split(sizes, Grid(B=ranks)).message_bytes
+    apart = split(sizes, Grid(H=ranks)).message_bytes
+    times: list[float | None] = [None, None]
+    seconds = None
+    try:
+        rates = rates_of(full)
+        ranked, _ = rank_grids(sizes, ranks, rates, streamed=streamed)
+        kinds = [of_kind(ranked, f"{kind} parallel") for kind in ("data", "model")]
+        times = [r.times.batch_s(streamed=streamed) if r else None for r in kinds]
+        seconds = crossings_of_time(sizes, ranks, rates, streamed=streamed)
+        source = f"{rates.source}, by {rates.through}"
+    except ModelError as error:
+        source = f"no rates ({error})"
+    calibrated, missing = _calibrated(case, model)
+    return Parallelisms(
+        times[0], times[1], data, apart, source, crossings_of_bytes(sizes), seconds,
+        calibrated, missing,
+    )  # fmt: skip
+
+
+def _calibrated(case: Case, model: Model | None) -> tuple[Crossings | None, str]:
+    if model is None:
+        return None, "no calibrated model was given (--model model.json)"
+    settings = case.having(overlap="no").settings
+    try:
+        kinds = [mlp_case(case.sizes, {**settings, "parallel": k}) for k in ("data", "model")]
+
+        def faster(symbol: str) -> Callable[[int], bool]:
+            def wins(value: int) -> bool:
+                data, apart = (k.resized({symbol: value}) for k in kinds)
+                return predict(model, apart).batch_s < predict(model, data).batch_s
+
+            return wins
+
+        found = {symbol: _crossing(faster(symbol), *_ends(case, symbol)) for symbol in _ENDS}
+    except (ModelError, WorkloadError) as error:
+        return None, str(error)
+    return Crossings(batch=found["B"], hidden=found["H"], ranks=found["p"]), ""
+
+
+def _ends(case: Case, symbol: str) -> tuple[int, int]:
+    """Values between which a run can be: a rank needs an image and a hidden unit."""
+    low, high = _ENDS[symbol]
+    z = case.sizes
+    if symbol == "p":
+        return low, min(high, z["B"], z["H"])
+    return max(low, z["p"]), high
+
+
+def _crossing(wins: Callable[[int], bool], low: int, high: int) -> Crossing:
+    """Say from where on, or up to where, model parallelism wins, if it changes once."""
+    first, last = wins(low), wins(high)
+    if first == last:
+        return Crossing(None, "always" if first else "never")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if wins(middle) == first else (low, middle)
+    return Crossing(float(high), "below" if first else "above")
+
+
+def words(p: Parallelisms) -> Iterator[str]:
+    """Say which parallelism sends less, and which takes less time, by formula and by a model."""
+    yield (
+        f"Model parallelism hands the all-reduce {si(p.model_bytes, 'B')} for "
+        f"{si(p.data_bytes, 'B')}: fewer bytes {_where(p.bytes)}."
+    )
+    if p.seconds is None or p.data_s is None or p.model_s is None:
+        yield f"Its time cannot be predicted: {p.rates}."
+    else:
+        yield (
+            f"By formula (rates of {p.rates}; no launches): {si(p.model_s, 's')} for data "
+            f"parallelism's {si(p.data_s, 's')}; faster {_where(p.seconds)}."
+        )
+    if p.calibrated is not None:
+        yield f"By the calibrated model, whose terms are measured: faster {_where(p.calibrated)}."
+    else:
+        yield f"Not by a calibrated model: {p.missing_calibration}."
+
+
+def _where(at: Crossings) -> str:
+    return "; ".join(_side(c, s) for c, s in ((at.hidden, "H"), (at.batch, "B"), (at.ranks, "p")))
+
+
+def _side(crossing: Crossing, symbol: str) -> str:
+    if crossing.at is None:
+        return f"for {'every' if crossing.model_wins == 'always' else 'no'} {symbol}"
+    return f"for {symbol} {'<' if crossing.model_wins == 'below' else '>'} {crossing.at:,.0f}"

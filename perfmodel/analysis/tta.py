@@ -14,7 +14,7 @@ import numpy as np
 
 from perfmodel.base.errors import ModelError
 from perfmodel.models.spread import LARGEST_CV, LEVEL, Spread, spread, t_quantile, t_two_sided
-from perfmodel.programs.mlp.run_records import Training, differences, read_trainings
+from perfmodel.readers.run_records import Training, differences, read_trainings
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,29 +10,18 @@ from typing import Final
 import numpy as np
 
 from perfmodel.analysis.analyze import analyze_run
-from perfmodel.analysis.question import (
-    FLAT,
-    SMOOTH,
-    Answer,
-    Parallelisms,
-    Reach,
-    Source,
-    answer,
-    parallelisms,
-)
+from perfmodel.analysis.question import FLAT, SMOOTH, Answer, Reach, Source, answer
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.analysis.runs import group, time_runs
+from perfmodel.analysis.splits import Parallelisms, parallelisms
+from perfmodel.analysis.splits import words as words_of_splits
 from perfmodel.base.errors import ModelError
 from perfmodel.base.units import si
 from perfmodel.models.model import Z90, Model
 from perfmodel.models.predict import predict
-from perfmodel.models.terms import Floats, Observation, Term
-from perfmodel.programs.mlp.bounds import Evidence, draws, gather, least, percentiles
-from perfmodel.programs.mlp.case import MLP, Case
-from perfmodel.programs.mlp.changes import Change, offers
-from perfmodel.programs.mlp.observe import observe
-from perfmodel.programs.mlp.splits import Crossing, Crossings
-from perfmodel.programs.program import Options
+from perfmodel.models.terms import Case, Floats, Observation, Term
+from perfmodel.programs import program_of_run
+from perfmodel.programs.program import Change, Evidence, Options
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.run import Run
 
@@ -97,7 +86,7 @@ class Saving:
     Attributes
     ----------
     name, change, removes : str
-        As of `perfmodel.programs.mlp.changes.Change`.
+        As of `perfmodel.programs.program.Change`.
     case : Case
         The changed run.
     source : {'model', 'bound'}
@@ -287,6 +276,12 @@ def _with(model: Model, key: str, term: Term) -> Model:
     return replace(model, terms={**model.terms, key: term})
 
 
+def percentiles(values: Sequence[float]) -> tuple[float, float]:
+    """Return the middle 90 % of draws."""
+    low, high = np.percentile(np.array(values), [5, 95])
+    return float(low), float(high)
+
+
 _WORTH: Final = 0.01
 """A step of the sequence that saves less than this share of its batch ends it."""
 _SAME_S: Final = 1e-9
@@ -301,7 +296,7 @@ class Judge:
     ----------
     found : Evidence
     resampled : sequence of Evidence
-        Of `perfmodel.programs.mlp.bounds.draws`.
+        Of `Evidence.draws`.
     model : Model or None
     """
 
@@ -363,7 +358,7 @@ class Judge:
             If the structure of such a run is not modelled.
         """
         share = _per_image(self.found.case, after)
-        floor = least(self.found, after)
+        floor = self.found.least(after)
         saving = _at_most(self.found, after)
         low, high = percentiles([_at_most(drawn, after) for drawn in self.resampled] or [saving])
         parts = {name: then * share for name, then in floor.parts.items()}
@@ -376,14 +371,14 @@ class Judge:
 
     def batch(self, after: Case) -> tuple[float, Source]:
         """Return what a batch of another case takes, predicted or at least; see `saving`."""
-        said = self.saving(Change("", "", ""), after)
+        said = self.saving(Change(), after)
         return said.batch_s / _per_image(self.found.case, after), said.source
 
     def all_of(self, case: Case) -> tuple[tuple[Saving, ...], tuple[Later, ...]]:
         """Return what each change would save, ranked, and those that cannot be predicted yet."""
         ranked: list[Saving] = []
         later: list[Later] = []
-        for offer in offers(case):
+        for offer in self.found.changes(case):
             try:
                 if offer.case is not None:
                     ranked.append(self.saving(offer.change, offer.case))
@@ -407,9 +402,9 @@ class Judge:
         by_model = self._known
         while len(steps) < _MOST_STEPS:
             enough = (1 - _WORTH) * spent
-            best = self._best(by_model, _exact(case), enough)
+            best = self._best(by_model, self._exact(case), enough)
             if best is None and by_model:
-                best = self._best(by_model, _two(case), enough)
+                best = self._best(by_model, self._two(case), enough)
             if best is None:
                 break
             change, case = best
@@ -452,22 +447,20 @@ class Judge:
         except ModelError:
             return False
 
+    def _exact(self, case: Case) -> Iterator[tuple[Change, Case]]:
+        """Yield the changes of program, not of size, that keep the accuracy."""
+        for offer in self.found.changes(case):
+            if offer.case is not None and offer.change.exact and not offer.change.doubles:
+                yield offer.change, offer.case
 
-def _exact(case: Case) -> Iterator[tuple[Change, Case]]:
-    """Yield the changes of program, not of size, that keep the accuracy."""
-    for offer in offers(case):
-        if offer.case is not None and offer.change.exact and not offer.change.doubles:
-            yield offer.change, offer.case
-
-
-def _two(case: Case) -> Iterator[tuple[Change, Case]]:
-    """Yield pairs of such changes, one after the other, as one."""
-    for first, between in _exact(case):
-        for second, after in _exact(between):
-            yield Change(
-                f"{first.name} + {second.name}", f"{first.change}; {second.change}",
-                f"{first.removes}; {second.removes}",
-            ), after  # fmt: skip
+    def _two(self, case: Case) -> Iterator[tuple[Change, Case]]:
+        """Yield pairs of such changes, one after the other, as one."""
+        for first, between in self._exact(case):
+            for second, after in self._exact(between):
+                yield Change(
+                    f"{first.name} + {second.name}", f"{first.change}; {second.change}",
+                    f"{first.removes}; {second.removes}",
+                ), after  # fmt: skip
 
 
 def _per_image(before: Case, after: Case) -> float:
@@ -477,7 +470,7 @@ def _per_image(before: Case, after: Case) -> float:
 
 def _at_most(found: Evidence, after: Case) -> float:
     """Bound the saving from below, too: a bound that allows none is 0."""
-    floor = least(found, after).batch_s * _per_image(found.case, after)
+    floor = found.least(after).batch_s * _per_image(found.case, after)
     saving = found.batch_s - floor
     return saving if saving > _SAME_S else 0.0
 
@@ -493,7 +486,7 @@ def _changed(
 def evidence(observed: Observation, analysis: RunAnalysis) -> Evidence:
     """Put together what a report gives: an observation, and the analysis of the same run."""
     busy_s = {row.label: row.gpu_busy_s or 0.0 for row in analysis.ranges}
-    return gather(observed, busy_s, analysis.collectives, analysis.machine)
+    return analysis.program.evidence(observed, busy_s, analysis.collectives, analysis.machine)
 
 
 def ask(traces: Sequence[Trace], model: Model | None = None) -> WhatIf:
@@ -523,17 +516,17 @@ def ask(traces: Sequence[Trace], model: Model | None = None) -> WhatIf:
 
 def what_if_of(run: Run, model: Model | None = None) -> WhatIf:
     """Say what each change of the ladder would save of the batch of a measured run; see `ask`."""
-    if model is not None and model.workload != MLP:
+    observed = program_of_run(run, Options()).observe(run, Options())
+    if model is not None and model.workload != observed.case.workload:
         raise ModelError(
             f"expected a model of the trainer's MLP, whose changes these are; got one of "
             f"{model.workload!r}; calibrate on reports of the trainer, or leave --model out"
         )
-    observed = observe(run)
     analysis, full = (
         analyze_run(run, Options(counting=counting)) for counting in ("document", "full")
     )
     mine = evidence(observed, analysis)
-    judge = Judge(mine, draws(run, mine, observed), model)
+    judge = Judge(mine, mine.draws(run, observed), model)
     changes, later = judge.all_of(mine.case)
     low, high = percentiles([drawn.batch_s for drawn in judge.resampled])
     return WhatIf(
@@ -584,7 +577,7 @@ def words(said: WhatIf) -> Iterator[str]:
                for c in said.answer.ceilings]  # fmt: skip
         yield f"Distance to the ceilings: {', '.join(far)}."
     if said.parallel is not None:
-        yield from _parallel(said.parallel)
+        yield from words_of_splits(said.parallel)
 
 
 def _position(said: Answer, label: str) -> Iterator[str]:
@@ -622,31 +615,3 @@ def _follows(said: Answer, r: Reach) -> str:
         limit = "" if r.doubled_by == "model" else "at most "
         text += f"; {r.symbol} = {2 * r.value:,}: {limit}{si(r.doubled_flops_per_s, 'FLOP/s')}"
     return f"{text}."
-
-
-def _parallel(p: Parallelisms) -> Iterator[str]:
-    yield (
-        f"Model parallelism hands the all-reduce {si(p.model_bytes, 'B')} for "
-        f"{si(p.data_bytes, 'B')}: fewer bytes {_where(p.bytes)}."
-    )
-    if p.seconds is None or p.data_s is None or p.model_s is None:
-        yield f"Its time cannot be predicted: {p.rates}."
-    else:
-        yield (
-            f"By formula (rates of {p.rates}; no launches): {si(p.model_s, 's')} for data "
-            f"parallelism's {si(p.data_s, 's')}; faster {_where(p.seconds)}."
-        )
-    if p.calibrated is not None:
-        yield f"By the calibrated model, whose terms are measured: faster {_where(p.calibrated)}."
-    else:
-        yield f"Not by a calibrated model: {p.missing_calibration}."
-
-
-def _where(at: Crossings) -> str:
-    return "; ".join(_side(c, s) for c, s in ((at.hidden, "H"), (at.batch, "B"), (at.ranks, "p")))
-
-
-def _side(crossing: Crossing, symbol: str) -> str:
-    if crossing.at is None:
-        return f"for {'every' if crossing.model_wins == 'always' else 'no'} {symbol}"
-    return f"for {symbol} {'<' if crossing.model_wins == 'below' else '>'} {crossing.at:,.0f}"

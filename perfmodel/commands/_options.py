@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from perfmodel.programs.mlp.settings import SETTING_FLAGS, SWITCH_FLAGS
+from perfmodel.programs import MARK_SYMBOLS, SETTING_FLAGS, SWITCH_FLAGS
 
 if TYPE_CHECKING:
     from perfmodel.base.parallel import Engine
@@ -21,9 +21,6 @@ FORMATS: Final = ("text", "csv", "json", "jsonl", "markdown", "latex")
 COMPLETING: Final = "_PERFMODEL_COMPLETE"
 """What a shell's script sets to tell the program that it is asked to complete; click's name."""
 
-_SYMBOLS: Final = {
-    "input_size": "D", "hidden_size": "H", "num_classes": "C", "batch_size": "B", "ranks": "p",
-}  # fmt: skip
 _STDIN: Final = "perfmodel.commands.stdin"
 _BLOCK: Final = 1 << 20
 _KINDS: Final = (
@@ -335,7 +332,7 @@ def symbol_values(options: dict[str, Any]) -> dict[str, int]:
     """Symbols given on the command line."""
     from perfmodel.base.units import DTYPE_BYTES
 
-    values = {s: options[name] for name, s in _SYMBOLS.items() if options[name] is not None}
+    values = {s: options[name] for s, name in MARK_SYMBOLS.items() if options[name] is not None}
     if options["dtype"]:
         values["b"] = DTYPE_BYTES[options["dtype"]]
     return values | given_values(options["given"])

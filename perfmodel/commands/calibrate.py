@@ -80,8 +80,7 @@ def calibrate(reports: tuple[Path, ...], out: Path, **options: Any) -> None:
 def _observed(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[list[Any], str]:
     """Observations of all runs, and the GPUs' name."""
     from perfmodel.analysis.runs import time_runs
-    from perfmodel.programs.mlp.observe import observe
-    from perfmodel.programs.own import observe_own
+    from perfmodel.programs import program_of_sizes
     from perfmodel.programs.program import Options
 
     workload = None
@@ -90,6 +89,7 @@ def _observed(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[list[
 
         workload = load(options["workload"])
     chosen = Options(
+        values=symbol_values(options),
         workload=workload,
         batch_label=options["batch_range"],
         by_time=options["attribute"] == "time",
@@ -98,12 +98,8 @@ def _observed(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[list[
     with Progress(len(reports), options["quiet"]) as advance:
         traces = read_reports(reports, advance)
     gpus = sorted({gpu.name for trace in traces for gpu in trace.gpus})
-    found = []
-    for run in time_runs(traces, chosen):
-        if workload is None:
-            found.append(observe(run))
-        else:
-            found.append(observe_own(run, workload, symbol_values(options)))
+    program = program_of_sizes(chosen)
+    found = [program.observe(run, chosen) for run in time_runs(traces, chosen)]
     if len(gpus) > 1:
         warn(
             f"reports of {len(gpus)} kinds of GPU, {', '.join(gpus)}: one model for all of them "
@@ -128,7 +124,7 @@ def _microbenchmarks(file: Path | None, machine: str) -> tuple[Any, Any]:
     """What a machine's measurement holds: GEMMs by shape, and evidence of other parts."""
     from perfmodel.base.errors import ModelError
     from perfmodel.machines.measure.measurement import load
-    from perfmodel.programs.mlp.parts import gemms_alone, microbenchmarks
+    from perfmodel.programs import program_of_sizes
 
     if file is None:
         return None, ()
@@ -139,8 +135,7 @@ def _microbenchmarks(file: Path | None, machine: str) -> tuple[Any, Any]:
             f"{file}: expected microbenchmarks of the reports' GPU, {machine or 'none'}; got those "
             f"of {names or 'a CPU'}; measure on the machine that ran the reports"
         )
-    products = gemms_alone(found, file.name)
-    evidence = microbenchmarks(found, file.name)
+    products, evidence = program_of_sizes().microbenchmarks(found, file.name)
     if products is None and not evidence:
         raise ModelError(
             f"{file}: expected the trainer's GEMMs, copies, all-reduces or an empty kernel's "

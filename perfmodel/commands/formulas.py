@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from perfmodel.commands._options import COUNTING, WORKLOAD, flag, symbol_options, symbol_values
-from perfmodel.programs.mlp.settings import LEADING_SETTING, LINKS
+from perfmodel.programs import LEADING_SETTING, LINKS, program_of_sizes
 
 
 @click.command()
@@ -35,9 +35,13 @@ def formulas(
 
     With values of all symbols, also what raises arithmetic intensity there, in numbers.
     """
-    from perfmodel.programs.mlp.mlp import mlp
+    from perfmodel.programs.identify import Identity
+    from perfmodel.programs.program import Options
     from perfmodel.workloads import formulas as described
     from perfmodel.workloads import load
 
-    model = load(workload) if workload else mlp(counting, parallel, transport=links)
+    chosen = Options(counting=counting, workload=load(workload) if workload else None)
+    mark = {"parallel": parallel, LEADING_SETTING: links}
+    model = program_of_sizes(chosen).workload(Identity({}, "", mark), chosen)
+    assert model is not None
     click.echo(described(model, fmt, symbol_values(options) or None), nl=False)

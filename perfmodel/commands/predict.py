@@ -20,7 +20,7 @@ from perfmodel.commands._options import (
     trainer_switches,
 )
 from perfmodel.commands._output import emit, report_written, warn
-from perfmodel.programs.mlp.settings import LEADING_SETTING
+from perfmodel.programs import LEADING_SETTING, program_of_sizes
 
 
 @click.command()
@@ -68,28 +68,20 @@ def predict(path: Path, out: Path | None, fmt: str, **options: Any) -> None:
     else:
         found = [predict_case(model, case)]
         result = report.one(found[0], images)
-    _warn_of_memory(model, [p.case for p in found], images)
-    emit(result, fmt)
-
-
-def _warn_of_memory(model: Any, cases: list[Any], images: int) -> None:
-    """Say which configurations the GPU's memory does not hold."""
-    from perfmodel.programs.mlp.memory import too_large
-
-    said = too_large(cases, model.machine, images)
+    said = program_of_sizes().too_large([p.case for p in found], model.machine, images)
     if said is not None:
         warn(said)
+    emit(result, fmt)
 
 
 def _case(model: Any, options: dict[str, Any]) -> Any:
     """Return the configuration that the flags describe."""
     from perfmodel.base.errors import WorkloadError
     from perfmodel.base.escape import printable
-    from perfmodel.programs.mlp.case import mlp_case
-    from perfmodel.programs.own import own_case
+    from perfmodel.programs.program import Options
 
-    values = symbol_values(options)
-    if model.workload != "mlp":
+    program, values = program_of_sizes(), symbol_values(options)
+    if model.workload != program.name:
         if not options["workload"]:
             raise WorkloadError(
                 f"expected the workload that the model was calibrated with, {model.workload!r}; "
@@ -106,13 +98,15 @@ def _case(model: Any, options: dict[str, Any]) -> Any:
         if ignored := trainer_settings(options):
             flags = ", ".join(map(flag, ignored))
             warn(f"{flags}: settings of the trainer's say nothing of {model.workload}")
-        return own_case(workload, values)
+        chosen = Options(workload=workload)
+        return program_of_sizes(chosen).case(values, {}, chosen)
     if options["workload"]:
         raise WorkloadError(
             f"expected a model of the workload {printable(str(options['workload']))}; got one of "
             "the trainer's MLP; calibrate with --workload, too, or leave it out here"
         )
-    return mlp_case({"D": 784, "C": 10, "b": 4, **values}, trainer_settings(options))
+    sizes = {"D": 784, "C": 10, "b": 4, **values}
+    return program.case(sizes, trainer_settings(options), Options())
 
 
 def _over(model: Any, case: Any, options: dict[str, Any]) -> tuple[list[Any], Any, str]:

@@ -38,8 +38,8 @@ def whatif(reports: tuple[Path, ...], path: Path | None, out: Path | None, fmt: 
     model = None if path is None else load(path)
     with Progress(len(reports)) as advance:
         traces = read_reports(reports, advance)
-    of_trainer = program_of(traces, Options()).step_clock == "host"
-    if model is None and not (of_trainer and any(map(read_mark, traces))):
+    modelled = program_of(traces, Options()).modelled
+    if model is None and not (modelled and any(map(read_mark, traces))):
         from perfmodel.analysis.analyze import analyze
 
         emit(bounds_result(analyze(traces, Options()).fitted), fmt)

@@ -3,12 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
+
+from perfmodel.programs.mlp.settings import (
+    BATCH_RANGE,
+    LEADING_SETTING,
+    LINKS,
+    SETTING_FLAGS,
+    SWITCH_FLAGS,
+)
 
 if TYPE_CHECKING:
-    from perfmodel.programs.program import Options, Program, StepClock
+    from perfmodel.programs.program import Options, Program
     from perfmodel.readers.trace import Trace
     from perfmodel.timing.run import Run
+
+__all__ = [
+    "BATCH_RANGE",
+    "LEADING_SETTING",
+    "LINKS",
+    "MARK_SYMBOLS",
+    "SETTING_FLAGS",
+    "SWITCH_FLAGS",
+    "Counting",
+    "program_named",
+    "program_of",
+    "program_of_run",
+    "program_of_sizes",
+    "programs",
+]  # fmt: skip
+
+Counting = Literal["document", "full"]
+"""How FLOPs and bytes are counted: as the CME 213 assignment does, or everything."""
+MARK_SYMBOLS: Final = {
+    "D": "input_size",
+    "H": "hidden_size",
+    "C": "num_classes",
+    "B": "batch_size",
+    "p": "ranks",
+}
+"""Symbols and their names in a configuration mark and on the command line."""
 
 
 def programs() -> tuple[Program, ...]:
@@ -37,8 +71,15 @@ def program_of_run(run: Run, options: Options) -> Program:
     return next(named, None) or program_of(run.traces, options)
 
 
-def clock_of(run: Run) -> StepClock:
-    """Return what times a step of a run: its range on the host, or the GPU."""
-    from perfmodel.programs.program import Options
+def program_named(name: str) -> Program:
+    """Return the program of this name; the user's own has its formulas' instead."""
+    known = programs()
+    return next((program for program in known if program.name == name), known[1])
 
-    return program_of_run(run, Options()).step_clock
+
+def program_of_sizes(options: Options | None = None) -> Program:
+    """Return the program that sizes alone describe: of the user's formulas, else the trainer."""
+    from perfmodel.programs.mlp.program import MLP_PROGRAM
+    from perfmodel.programs.own import OWN_PROGRAM
+
+    return MLP_PROGRAM if options is None or options.workload is None else OWN_PROGRAM

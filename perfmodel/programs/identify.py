@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from perfmodel.base.units import DTYPE_BYTES
+from perfmodel.programs import MARK_SYMBOLS
 from perfmodel.readers.trace import Trace
+from perfmodel.workloads.work import LARGEST
 
 MARK_KEY: Final = "perfmodel_config"
 """Key of the JSON object that a program may leave in an NVTX mark: its configuration."""
@@ -75,3 +78,27 @@ def _is_shallow(value: Any) -> bool:
             for inner in (outer.values() if isinstance(outer, dict) else outer)
         ]
     return not level
+
+
+def from_mark(config: Mapping[str, Any]) -> dict[str, int]:
+    """Return the symbols a configuration mark gives; what it gives wrongly is left out."""
+    values = {
+        symbol: config[name]
+        for symbol, name in MARK_SYMBOLS.items()
+        if type(config.get(name)) is int and 0 < config[name] <= LARGEST
+    }
+    width = DTYPE_BYTES.get(str(config.get("dtype")))
+    return values | ({"b": width} if width else {})
+
+
+def missing_values(label: str, missing: Sequence[str], *, marked: bool) -> str:
+    """Say which flags give the values that a report does not give."""
+    flags = " ".join(
+        f"--{MARK_SYMBOLS[s].replace('_', '-')} {s}" if s in MARK_SYMBOLS else f"--set {s}=..."
+        for s in missing
+    )
+    return (
+        f"{label}: the report has {'a' if marked else 'no'} configuration mark"
+        f"{' without' if marked else ', and the sizes of its messages do not give'} "
+        f"{', '.join(missing)}; give: {flags}"
+    )

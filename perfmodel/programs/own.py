@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, get_args
 
@@ -12,29 +12,26 @@ from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
 from perfmodel.models.terms import BETWEEN, Alone, Observation, Part, Route
 from perfmodel.models.terms import Clock as Side
-from perfmodel.programs.findings import Actions, Facts, Finding, general
-from perfmodel.programs.identify import Identity
-from perfmodel.programs.mlp.identify import identify, missing_values, precision
+from perfmodel.programs.identify import Identity, missing_values
+from perfmodel.programs.mlp.identify import identify, precision
 from perfmodel.programs.mlp.observe import AHEAD
 from perfmodel.programs.mlp.settings import BATCH_RANGE
 from perfmodel.programs.program import Options, StepClock
+from perfmodel.programs.unknown import UnknownProgram
 from perfmodel.readers.trace import Trace
-from perfmodel.timing.operator_times import OperatorTimes
 from perfmodel.timing.run import Run, batch_seconds
 from perfmodel.timing.samples import Clock, PathTimes, count_warmup, tabulate
-from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.steps import Steps, named_steps
 from perfmodel.workloads.work import Workload
 
 _CLOCKS: Final[dict[str, Clock]] = {"host": "host", "gpu": "gpu_busy"}
 
 
-class OwnProgram:
+class OwnProgram(UnknownProgram):
     """See `perfmodel.programs.program.Program`."""
 
     name: str = "own"
     step_clock: StepClock = "host"
-    idle_causes: Mapping[str, str] = {}
 
     def recognizes(self, trace: Trace, options: Options) -> bool:
         """Whether the user gave formulas."""
@@ -45,10 +42,6 @@ class OwnProgram:
         assert options.workload is not None  # `recognizes`
         label = options.batch_label or options.workload.batch_range or BATCH_RANGE
         return trace, named_steps(trace, label, "range")
-
-    def operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
-        """No operators are named."""
-        return None
 
     def identify(self, run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
         """Take given values; p is what the report records, and sizes of messages may say more."""
@@ -66,13 +59,18 @@ class OwnProgram:
         """Return the peak for elements of b bytes."""
         return precision(identity.values.get("b", 4), {}, seen_tf32=seen_tf32)
 
-    def actions(self, identity: Identity) -> Actions:
-        """Return everything: the program says nothing of what it does."""
-        return Actions()
+    def case(
+        self, sizes: Mapping[str, int], settings: Mapping[str, str], options: Options
+    ) -> OwnCase:
+        """Return a case of the user's formulas."""
+        assert options.workload is not None  # `recognizes`
+        return own_case(options.workload, sizes)
 
-    def advice(self, facts: Facts) -> Iterable[Finding]:
-        """Find what any program may lose."""
-        return general(facts, Actions())
+    def observe(self, run: Run, options: Options) -> Observation:
+        """Measure the ranges that the file names."""
+        if options.workload is None:  # the run was measured with one
+            return super().observe(run, options)
+        return observe_own(run, options.workload, options.values)
 
 
 OWN_PROGRAM: Final = OwnProgram()

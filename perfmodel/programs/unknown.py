@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
 
+from perfmodel.base.errors import ModelError
+from perfmodel.base.escape import printable
+from perfmodel.machines.machine import Machine
+from perfmodel.machines.measure.measurement import MachineMeasurement
+from perfmodel.models.terms import Alone, Case, Microbenchmark, Observation
 from perfmodel.programs.findings import Actions, Facts, Finding, general
-from perfmodel.programs.identify import Identity
+from perfmodel.programs.identify import Identity, read_mark
 from perfmodel.programs.losses import find_losses
-from perfmodel.programs.program import Options, StepClock
+from perfmodel.programs.program import Evidence, Options, StepClock
 from perfmodel.readers.trace import Trace
+from perfmodel.timing.collectives import CollectiveGroup
 from perfmodel.timing.operator_times import OperatorTimes
 from perfmodel.timing.run import Run
 from perfmodel.timing.step_report import StepReport
@@ -26,6 +32,8 @@ class UnknownProgram:
     name: str = "unknown"
     step_clock: StepClock = "gpu"
     idle_causes: Mapping[str, str] = {}
+    replay: str = ""
+    modelled: bool = False
 
     def recognizes(self, trace: Trace, options: Options) -> bool:
         """Any report."""
@@ -67,6 +75,10 @@ class UnknownProgram:
         """No formulas."""
         return None
 
+    def workload_of(self, kernels: Mapping[str, Collection[str]]) -> Workload:
+        """No formulas."""
+        return Workload("unknown", "no", "", "", {}, {})
+
     def missing(self, label: str, symbols: Sequence[str], *, marked: bool) -> str:
         """No symbols, so that none is missing."""
         return ""
@@ -85,6 +97,78 @@ class UnknownProgram:
         if facts.steps is None:
             return general(facts, actions)
         return find_losses(facts, facts.steps, actions)
+
+    def settings(self, config: Mapping[str, Any]) -> dict[str, str]:
+        """No settings are known."""
+        return {}
+
+    def unusual(self, settings: Mapping[str, str]) -> Sequence[str]:
+        """No settings are known."""
+        return ()
+
+    def alone(self, settings: Mapping[str, str]) -> Mapping[str, str] | None:
+        """No settings are known."""
+        return None
+
+    def queues(self, config: Mapping[str, Any]) -> bool:
+        """Its steps are timed on the GPU where the host queues them."""
+        return False
+
+    def case(self, sizes: Mapping[str, int], settings: Mapping[str, str], options: Options) -> Case:
+        """Refuse: no parts are known."""
+        raise ModelError(
+            f"expected a program whose batch is predicted; got {self.name}; describe it with "
+            f"--workload FILE.toml"
+        )
+
+    def observe(self, run: Run, options: Options) -> Observation:
+        """Refuse: nothing says what a batch consists of."""
+        raise not_modelled(run)
+
+    def evidence(
+        self,
+        observed: Observation,
+        busy_s: Mapping[str, float],
+        collectives: Sequence[CollectiveGroup],
+        machine: Machine | None,
+    ) -> Evidence:
+        """Refuse: no changes are known."""
+        raise ModelError(
+            f"expected a program whose changes are known; got {self.name}; leave --model out for "
+            f"bounds by the report alone"
+        )
+
+    def microbenchmarks(
+        self, found: MachineMeasurement, source: str
+    ) -> tuple[Alone | None, Sequence[Microbenchmark]]:
+        """No parts, so that nothing is measured alone."""
+        return None, ()
+
+    def separating(self, term: str, amounts: Sequence[str], missing: int) -> str:
+        """Other sizes separate what a workload's formulas do not make proportional."""
+        return (
+            "a report at sizes that change their proportions would separate them; if by the "
+            "workload's formulas no sizes do, nothing is missing"
+        )
+
+    def too_large(self, cases: Sequence[Case], gpu: str, images: int) -> str | None:
+        """What it allocates is not known."""
+        return None
+
+
+def not_modelled(run: Run) -> ModelError:
+    """Say why nothing is known of the parts of a run's batches, and what to do."""
+    config = next((c for t in run.traces if (c := read_mark(t))), {})
+    if not config:
+        return ModelError(
+            f"{run.label}: expected a configuration mark, which says how the batch ran; got none; "
+            f"profile with python -m trainer, or calibrate with --workload and the sizes"
+        )
+    return ModelError(
+        f"{run.label}: expected a run of the trainer's MLP; got one of the workload "
+        f"{printable(str(config.get('workload')))!r}, by its configuration mark; perfmodel "
+        f"calibrate takes it with its formulas, --workload FILE.toml"
+    )
 
 
 UNKNOWN_PROGRAM: Final = UnknownProgram()

@@ -14,17 +14,11 @@ from perfmodel.base.units import percent, si
 from perfmodel.models.model import Z90, Model
 from perfmodel.models.predict import Phase, Prediction, Scaled, epoch_s
 from perfmodel.models.terms import BOUNDS, UNITS, USUAL_NOISE, Term
-from perfmodel.programs.mlp.case import MLP
-from perfmodel.programs.mlp.parts import SEPARATING_RUNS, SEPARATING_SIZES
+from perfmodel.programs import program_named
 from perfmodel.render.result import Result
 
 _RATES: Final = ("bytes", "moved", "flops")
 """Amounts whose coefficients are shown as what happens in a second."""
-_PROPORTION: Final = (
-    "a report at sizes that change their proportions would separate them; if by the workload's "
-    "formulas no sizes do, nothing is missing"
-)
-
 
 TERMS: Final = (
     Column("term", "Term", wrap=False),
@@ -86,26 +80,16 @@ def identified(term: Term) -> list[bool]:
 
 def open_questions(model: Model) -> list[str]:
     """Say which coefficients the runs leave open, and which run would determine them."""
-    found = []
+    found, program = [], program_named(model.workload)
     for term in model.terms.values():
         unsure = [n for n, sure in zip(term.amounts, identified(term), strict=True) if not sure]
         if unsure:
             found.append(
                 f"{term.key}: {len(term.runs)} run{'s' * (len(term.runs) != 1)} cannot separate "
                 f"{' from '.join(unsure)}: only such runs are predicted; "
-                + (_telling(term, unsure) if model.workload == MLP else _PROPORTION)
+                + program.separating(term.key, unsure, len(term.amounts) - len(term.space))
             )
     return found
-
-
-def _telling(term: Term, unsure: Sequence[str]) -> str:
-    """Say how many reports are missing, and of which runs."""
-    missing = len(term.amounts) - len(term.space)
-    ways = [way for name, way in SEPARATING_RUNS.items() if name in unsure]
-    if len(ways) < missing and not set(unsure) <= {"batches", *SEPARATING_RUNS}:
-        ways.append(f"at another {SEPARATING_SIZES.get(term.key.partition(' [')[0], 'H and B')}")
-    reports = "a report" if missing == 1 else f"{missing} reports"
-    return f"{reports} of such a run {', and '.join(ways)} would separate them"
 
 
 def calibration_text(model: Model) -> list[str]:

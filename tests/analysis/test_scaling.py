@@ -16,6 +16,7 @@ from perfmodel.analysis.scaling import links, of_launches, of_machine, study
 from perfmodel.base.errors import ModelError, ReportError
 from perfmodel.machines.measure.measurement import load
 from perfmodel.models.scaling_laws import amdahl, fit, gustafson, karp_flatt, weak_fraction
+from perfmodel.programs import program_of_sizes
 from perfmodel.readers import read
 from perfmodel.timing.collectives import CollectiveGroup
 from support.build_report import ReportBuilder
@@ -28,10 +29,13 @@ ranks = st.integers(2, 4096)
 shares = st.floats(0, 1)
 
 
+MLP = program_of_sizes()
+
+
 def launch(p: int, batch_s: float, B: int | None = 1200, **settings: str) -> Launch:
     sizes = {"H": 8, "b": 4} | ({"B": B} if B else {})
     seconds = np.array([[batch_s]])
-    return Launch(f"p{p}", "report", p, sizes, {"transport": "host", **settings}, seconds)
+    return Launch(f"p{p}", "report", p, sizes, {"transport": "host", **settings}, seconds, MLP)
 
 
 # --- the laws
@@ -231,7 +235,7 @@ def test_all_reduces_of_a_machine_by_the_ring_formula() -> None:
 
 def test_one_size_fits_no_link() -> None:
     group = CollectiveGroup("MPI_Allreduce", 1000, 1.0, 3e-3, 2e-3, 1e-3, None)
-    one = Launch("a", "report", 4, {}, {}, np.array([[1.0]]), reduced=(group,))
+    one = Launch("a", "report", 4, {}, {}, np.array([[1.0]]), MLP, reduced=(group,))
     (row,) = of_launches([one, one])
     assert (row.seconds, row.bus_bytes_per_s) == (2e-3, 1000 / 2e-3 * 1.5)  # without waiting
     assert links([row]) == {("training", "MPI", 4): None}

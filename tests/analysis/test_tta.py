@@ -17,7 +17,7 @@ from perfmodel.analysis.tta import Moment, answer, permutation, ratio, reach, we
 from perfmodel.base.document import plain
 from perfmodel.base.errors import ModelError, ReportError, SchemaError
 from perfmodel.models.spread import chi2_below, chi2_quantile, cv_interval, spread, t_quantile
-from perfmodel.programs.mlp.run_records import Epoch, Training, read_trainings
+from perfmodel.readers.run_records import Epoch, Training, read_trainings
 from perfmodel.render.plot.studies import AccuracyCurve, time_to_accuracy
 from perfmodel.render.tta import document
 from support.cli import fails, perfmodel, succeeds

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from benchmarks.ladder import configurations as ladder
 from perfmodel.analysis.analyze import analyze
-from perfmodel.analysis.question import parallelisms
+from perfmodel.analysis.splits import parallelisms
 from perfmodel.analysis.whatif import Judge, ask, effect, evidence, gradient
 from perfmodel.base.errors import ModelError, WorkloadError
 from perfmodel.machines.machine import Machine
@@ -23,7 +23,7 @@ from perfmodel.models.calibrate import calibrate
 from perfmodel.models.model import Model, load
 from perfmodel.models.predict import predict
 from perfmodel.models.terms import Observation, Term
-from perfmodel.programs.mlp.bounds import GROUPS, Evidence, draws, if_free, least, without
+from perfmodel.programs.mlp.bounds import GROUPS, Evidence
 from perfmodel.programs.mlp.case import Case, mlp_case
 from perfmodel.programs.mlp.changes import CHANGES, offers
 from perfmodel.programs.mlp.observe import observe
@@ -110,7 +110,7 @@ def test_double_precision_has_no_tensor_cores() -> None:
     assert not {"tf32", "tf32x3"} & set(offered(one))
     found = replace(launch("nccl")[2], case=one)
     after = NAMED["fused"].apply(one)
-    assert least(found, after).parts["wide products"] == 0  # no peak that it could not pass
+    assert found.least(after).parts["wide products"] == 0  # no peak that it could not pass
 
 
 @st.composite
@@ -146,7 +146,7 @@ def test_changes_have_rungs_of_the_ladder() -> None:
 def test_evidence_accounts_for_the_batch(rung: str) -> None:
     _, seen, found = launch(rung)
     assert found.batch_s == seen.batch_s
-    assert without(found, ()) == pytest.approx(found.batch_s, rel=0.01)
+    assert found.without(()) == pytest.approx(found.batch_s, rel=0.01)
     assert all(s >= 0 for s in found.seconds.values())
 
 
@@ -154,7 +154,7 @@ def test_evidence_accounts_for_the_batch(rung: str) -> None:
 def test_no_change_saves_nothing(rung: str) -> None:
     """Up to the gaps of a host that queues, which belong to no part."""
     found = launch(rung)[2]
-    floor = least(found, found.case).batch_s
+    floor = found.least(found.case).batch_s
     assert floor <= found.batch_s * (1 + 1e-9)
     assert floor == pytest.approx(found.batch_s, rel=0.14 if rung == "model-nccl" else 0.01)
 
@@ -195,7 +195,7 @@ def test_without_a_machine_the_bound_is_looser() -> None:
     found = launch("pinned")[2]
     unknown = replace(found, machine=Machine("?", "", {}, {}))
     after = NAMED["host-flat"].apply(found.case)
-    assert least(unknown, after).batch_s < least(found, after).batch_s
+    assert unknown.least(after).batch_s < found.least(after).batch_s
 
 
 @pytest.mark.parametrize(
@@ -214,12 +214,12 @@ def test_measured_savings_stay_below_their_bounds(before: str, name: str, after:
 
 def test_batches_resampled_leave_an_interval_around_the_bound() -> None:
     run, seen, found = launch("document")
-    resampled = draws(run, found, seen)
+    resampled = found.draws(run, seen)
     said = Judge(found, resampled).bound(NAMED["resident"], NAMED["resident"].apply(found.case))
     assert said.low_s < said.saving_s < said.high_s
     assert said.high_s - said.low_s < 0.1 * said.saving_s
     for drawn in resampled[:20]:
-        assert without(drawn, ()) == pytest.approx(drawn.batch_s, rel=1e-6)
+        assert drawn.without(()) == pytest.approx(drawn.batch_s, rel=1e-6)
 
 
 # --- predictions
@@ -343,7 +343,7 @@ def test_the_sequence_of_bounds_says_what_is_left_at_least() -> None:
 @pytest.mark.parametrize("rung", RUNGS)
 def test_freeing_a_unit_saves_no_more_than_it_takes(rung: str) -> None:
     found = launch(rung)[2]
-    rows = list(if_free(found, 1e9))
+    rows = list(found.if_free(1e9))
     assert rows
     for row in rows:
         waits = found.seconds.get("waiting for the GPU", 0.0)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.errors import WorkloadError
-from perfmodel.programs.identify import read_mark
-from perfmodel.programs.mlp.identify import from_mark, from_messages, precision
+from perfmodel.programs.identify import from_mark, read_mark
+from perfmodel.programs.mlp.identify import from_messages, precision
 from perfmodel.readers import read
 from support.build_report import ReportBuilder
 from support.build_training import Training, analyzed, training_report

@@ -28,9 +28,9 @@ from perfmodel.base.errors import PerfmodelError
 from perfmodel.machines.gpu_samples import read_series
 from perfmodel.machines.measure import measurement
 from perfmodel.models import model as model_file
-from perfmodel.programs.mlp.run_records import read_trainings
 from perfmodel.programs.program import Options
 from perfmodel.readers import ncu, nsys
+from perfmodel.readers.run_records import read_trainings
 from perfmodel.render import summary
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.timing.nsys_stats.collect import REPORTS, collect, compute

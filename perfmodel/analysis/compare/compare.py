@@ -32,9 +32,8 @@ from perfmodel.analysis.compare.series import (
 )
 from perfmodel.analysis.runs import time_runs
 from perfmodel.base.errors import ReportError, WorkloadError
-from perfmodel.programs import program_of_run
+from perfmodel.programs import MARK_SYMBOLS, program_of_run
 from perfmodel.programs.identify import MARK_KEY, Identity
-from perfmodel.programs.mlp.identify import MARK_SYMBOLS
 from perfmodel.programs.program import Options
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.async_batches import AsyncBatches, time_async

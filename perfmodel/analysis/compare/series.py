@@ -13,8 +13,8 @@ from perfmodel.analysis.steps import break_down, on_step_clock
 from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.models.spread import t_quantile, t_two_sided
-from perfmodel.programs import clock_of
-from perfmodel.programs.mlp.settings import GRAPH as GRAPH_RANGE
+from perfmodel.programs import program_of_run
+from perfmodel.programs.program import Options, Program
 from perfmodel.readers.trace import COPY_KINDS, GRAPH, KERNEL, MEMCPY, MEMORY_KINDS, Trace
 from perfmodel.timing.async_batches import AsyncBatches, head_of, time_async, until_done
 from perfmodel.timing.collectives import Calls, calls_by_rank, is_nccl, marked_by_nccl, nccl_calls
@@ -379,14 +379,15 @@ def launch_of(
     """
     measured = tabulate(run.range_times, run.ranks, run.batch_label)
     pace = pace or time_async(run, measured)
-    by_gpu = clock_of(run) == "gpu" and bool(run.steps)
+    program = program_of_run(run, Options())
+    by_gpu = program.step_clock == "gpu" and bool(run.steps)
     if by_gpu:
         steps = break_down(run.steps, warmup=warmup)
         measured, first = on_step_clock(measured, run, steps), steps.warmup
     else:
         if pace.queues if done is None else done:
             measured = until_done(run, measured, pace)
-        first = _warmup(run, measured) if warmup is None else warmup
+        first = _warmup(run, measured, program) if warmup is None else warmup
     head = head_of(run, measured)
     whole = head.seconds["host"]
     left = int(np.isfinite(_slowest(whole[:, first:])).sum())
@@ -413,8 +414,8 @@ def launch_of(
     return Launch(run.label, first, len(run.ranks), gpus, recorded, kept, queues)
 
 
-def _warmup(run: Run, measured: tuple[PathTimes, ...]) -> int:
-    replays = first_replay(measured, GRAPH_RANGE, run.batch_label)
+def _warmup(run: Run, measured: tuple[PathTimes, ...], program: Program) -> int:
+    replays = first_replay(measured, program.replay, run.batch_label) if program.replay else 0
     return max(count_warmup(head_of(run, measured).seconds["host"]), replays or 0)
 
 

@@ -16,9 +16,12 @@ import numpy as np
 
 from perfmodel.base.arrays import Floats
 from perfmodel.machines.machine import Machine
+from perfmodel.models import terms
 from perfmodel.models.terms import BETWEEN, Observation, Part
 from perfmodel.programs.mlp.case import Case
-from perfmodel.programs.mlp.settings import D2H, GEMMS, H2D, REDUCE, parameters
+from perfmodel.programs.mlp.changes import offers
+from perfmodel.programs.mlp.settings import COPY, D2H, GEMMS, H2D, REDUCE, parameters
+from perfmodel.programs.program import Floor, Free, Offer
 from perfmodel.timing.collectives import CollectiveGroup
 from perfmodel.timing.run import Run, batch_seconds
 from perfmodel.timing.samples import bootstrap_medians, tabulate
@@ -56,6 +59,98 @@ class Evidence:
     largest: float
     machine: Machine | None
 
+    def part_of(self, label: str) -> str:
+        """Return the part that moves the bytes of a range."""
+        name = {D2H: "copy out", H2D: "copy back", COPY: "copy images"}.get(label, "all-reduce")
+        piped = name not in self.seconds and "pipeline" in self.seconds
+        return "pipeline" if piped else name
+
+    def changes(self, case: terms.Case) -> Iterator[Offer]:
+        """Yield the changes that a run of this case has not made, in the ladder's order."""
+        assert isinstance(case, Case)
+        return offers(case)
+
+    def least(self, after: terms.Case) -> Floor:
+        """Return the least time of a batch of the changed case.
+
+        Raises
+        ------
+        ModelError
+            If the structure of such a run is not modelled.
+        """
+        assert isinstance(after, Case)
+        floors = _Floors(self, after, structure(self.case), structure(after))
+        return floors.blocking() if after.route == "blocking" else floors.queued()
+
+    def without(self, names: Sequence[str]) -> float:
+        """Return the batch if some parts took no time: what runs beside them may then show.
+
+        A host that waits for the GPU is done with a batch when both its launches and the GEMMs are;
+        where it only queues, the slower side is the batch.
+        """
+        s, how, parts = self.seconds, self.case.route, structure(self.case)
+        if how == "replayed":
+            return self.batch_s - sum(s.get(name, 0.0) for name in names if name != "replay")
+        host = {n: v for n, v in s.items() if n in parts and parts[n].clock == "host"}
+        gpu = {
+            n: v for n, v in s.items() if n == "gaps" or (n in parts and parts[n].clock == "gpu")
+        }
+        if how == "queued":
+            sides = [sum(v for n, v in side.items() if n not in names) for side in (host, gpu)]
+            now = max(sum(host.values()), sum(gpu.values()))
+            return self.batch_s - now + max(sides)
+        kept = sum(v for n, v in host.items() if n not in names)
+        launched = sum(s.get(n, 0.0) for n in _LAUNCHED)
+        computed = sum(v for n, v in gpu.items() if parts[n].phase == "products")
+        waits = s.get(WAITS, 0.0)
+        done = launched + waits if waits > 0 else min(computed, launched)
+        if set(_LAUNCHED) & set(names):
+            launched = sum(s.get(n, 0.0) for n in _LAUNCHED if n not in names)
+        if "wide products" in names:
+            done = 0.0
+        return kept + max(done - launched, 0.0)
+
+    def if_free(self, flops: float) -> Iterator[Free]:
+        """Yield the bound of every link or unit that takes time; `flops` are those of a batch."""
+        for name, parts in GROUPS.items():
+            seconds = sum(self.seconds.get(part, 0.0) for part in parts if part != WAITS)
+            if seconds <= 0:
+                continue
+            batch = max(self.without(parts), 0.0)
+            speedup = self.batch_s / batch if batch > 0 else float("inf")
+            yield Free(
+                name, seconds, batch, speedup, flops / batch if flops and batch > 0 else None
+            )
+
+    def draws(self, run: Run, observed: Observation) -> tuple[Evidence, ...]:
+        """Resample the report's batches: the same evidence as other batches of this launch give it.
+
+        Whole batches of all ranks are drawn together, so that what the medians share stays shared.
+        What launches differ by is not in one launch's batches.
+        """
+        tables = _tables(run, observed.batches)
+        names = list(tables)
+        medians = bootstrap_medians([tables[name] for name in names])[:_DRAWS]
+        usual = np.array([np.nanmedian(tables[name]) for name in names])
+        ratios = np.where(usual > 0, medians / np.where(usual > 0, usual, 1.0), 1.0)
+        parts = structure(self.case)
+        made = []
+        for row in ratios:
+            drawn = dict(zip(names, row.tolist(), strict=True))
+            seconds = {}
+            for name, s in self.seconds.items():
+                part = parts.get(name)
+                table = part.phase if part is not None and part.clock == "host" else "GPU"
+                seconds[name] = s * drawn.get(table, drawn["batch"])
+            batch_s = self.batch_s * drawn["batch"]
+            if self.case.route == "blocking":
+                seconds["between"] += batch_s - sum(
+                    s for n, s in seconds.items()
+                    if n == WAITS or (n in parts and parts[n].clock == "host")
+                )  # fmt: skip
+            made.append(replace(self, batch_s=batch_s, seconds=seconds))
+        return tuple(made)
+
 
 def structure(case: Case) -> dict[str, Part]:
     """Return the parts of a case by name, those of a replayed or overlapped one as if it were not.
@@ -74,18 +169,7 @@ def gather(
     collectives: Sequence[CollectiveGroup],
     machine: Machine | None,
 ) -> Evidence:
-    """Put together what a report gives.
-
-    Parameters
-    ----------
-    observed : Observation
-        Of `perfmodel.programs.mlp.observe`.
-    busy_s : mapping of str to float
-        The GPU's busy time of the same run's ranges, and of a graph's kernels, the batch first.
-    collectives : sequence of CollectiveGroup
-        Of the same run.
-    machine : Machine, optional
-    """
+    """Put together what a report gives; see `perfmodel.programs.program.Program.evidence`."""
     case = observed.case
     assert isinstance(case, Case)  # as `observe` makes it
     how = case.route
@@ -154,39 +238,6 @@ def _largest(collectives: Sequence[CollectiveGroup]) -> float:
     return max(spent)[1] / whole if whole > 0 else 0.0
 
 
-def draws(run: Run, found: Evidence, observed: Observation) -> tuple[Evidence, ...]:
-    """Resample the report's batches: the same evidence as other batches of this launch give it.
-
-    Whole batches of all ranks are drawn together, so that what the medians share stays shared. What
-    launches differ by is not in one launch's batches.
-    """
-    tables = _tables(run, observed.batches)
-    names = list(tables)
-    medians = bootstrap_medians([tables[name] for name in names])[:_DRAWS]
-    usual = np.array([np.nanmedian(tables[name]) for name in names])
-    ratios = np.where(usual > 0, medians / np.where(usual > 0, usual, 1.0), 1.0)
-    at = {name: i for i, name in enumerate(names)}
-    parts = structure(found.case)
-    blocking = found.case.route == "blocking"
-    made = []
-    for row in ratios:
-        seconds = {}
-        for name, s in found.seconds.items():
-            part = parts.get(name)
-            table = part.phase if part is not None and part.clock == "host" else "GPU"
-            seconds[name] = s * float(row[at.get(table, at["batch"])])
-        batch_s = found.batch_s * float(row[at["batch"]])
-        if blocking:
-            others = sum(s for name, s in seconds.items() if _on_host(name, parts))
-            seconds["between"] += batch_s - others
-        made.append(replace(found, batch_s=batch_s, seconds=seconds))
-    return tuple(made)
-
-
-def _on_host(name: str, parts: Mapping[str, Part]) -> bool:
-    return name == WAITS or (name in parts and parts[name].clock == "host")
-
-
 def _tables(run: Run, batches: int) -> dict[str, Floats]:
     """Seconds of the last batches by phase, each (ranks, batches)."""
     everything = tabulate(run.range_times, run.ranks, run.batch_label)
@@ -204,40 +255,12 @@ def _tables(run: Run, batches: int) -> dict[str, Floats]:
     return {name: table for name, table in found.items() if not np.isnan(table).all()}
 
 
-def percentiles(values: Sequence[float]) -> tuple[float, float]:
-    """Return the middle 90 % of draws."""
-    low, high = np.percentile(np.array(values), [5, 95])
-    return float(low), float(high)
-
-
 _PEAKS: Final = {"ieee": "float32", "tf32": "tf32_tensor", "tf32x3": "tf32x2_tensor"}
 """Of float32; two TF32 GEMMs do where one factor is exact. Double precision has none here:
 cuBLAS may multiply it on tensor cores, whose rate is not the datasheet's ordinary one."""
 _COPIES: Final = ("copy images", "copy out", "copy back")
 _PRODUCTS: Final = ("wide products", "thin products", "element-wise", "fused steps")
 _LAUNCHES: Final = ("launch forward", "launch backward", "launch step", "between")
-
-
-@dataclass(frozen=True, slots=True)
-class Floor:
-    """The least that a changed batch takes, in seconds, and its parts; per batch of the change."""
-
-    batch_s: float
-    parts: Mapping[str, float]
-
-
-def least(found: Evidence, after: Case) -> Floor:
-    """Return the least time of a batch of the changed case.
-
-    Raises
-    ------
-    ModelError
-        If the structure of such a run is not modelled.
-    """
-    floors = _Floors(found, after, structure(found.case), structure(after))
-    if after.route == "blocking":
-        return floors.blocking()
-    return floors.queued()
 
 
 @dataclass(frozen=True)
@@ -387,55 +410,3 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "gaps between kernels": ("gaps",),
 }
 """Parts by link or unit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Free:
-    """Amdahl's bound: the batch if one link or unit took no time.
-
-    `seconds` is what it takes now, hidden or not.
-    """
-
-    name: str
-    seconds: float
-    batch_s: float
-    speedup: float
-    flops_per_s: float | None
-
-
-def if_free(found: Evidence, flops: float) -> Iterator[Free]:
-    """Yield the bound of every link or unit that takes time; `flops` are those of a batch."""
-    for name, parts in GROUPS.items():
-        seconds = sum(found.seconds.get(part, 0.0) for part in parts if part != WAITS)
-        if seconds <= 0:
-            continue
-        batch = max(without(found, parts), 0.0)
-        speedup = found.batch_s / batch if batch > 0 else float("inf")
-        yield Free(name, seconds, batch, speedup, flops / batch if flops and batch > 0 else None)
-
-
-def without(found: Evidence, names: tuple[str, ...]) -> float:
-    """Return the batch if some parts took no time: what runs beside them may then show.
-
-    A host that waits for the GPU is done with a batch when both its launches and the GEMMs are;
-    where it only queues, the slower side is the batch.
-    """
-    s, how, parts = found.seconds, found.case.route, structure(found.case)
-    if how == "replayed":
-        return found.batch_s - sum(s.get(name, 0.0) for name in names if name != "replay")
-    host = {n: v for n, v in s.items() if n in parts and parts[n].clock == "host"}
-    gpu = {n: v for n, v in s.items() if n == "gaps" or (n in parts and parts[n].clock == "gpu")}
-    if how == "queued":
-        sides = [sum(v for n, v in side.items() if n not in names) for side in (host, gpu)]
-        now = max(sum(host.values()), sum(gpu.values()))
-        return found.batch_s - now + max(sides)
-    kept = sum(v for n, v in host.items() if n not in names)
-    launched = sum(s.get(n, 0.0) for n in _LAUNCHED)
-    computed = sum(v for n, v in gpu.items() if parts[n].phase == "products")
-    waits = s.get(WAITS, 0.0)
-    done = launched + waits if waits > 0 else min(computed, launched)
-    if set(_LAUNCHED) & set(names):
-        launched = sum(s.get(n, 0.0) for n in _LAUNCHED if n not in names)
-    if "wide products" in names:
-        done = 0.0
-    return kept + max(done - launched, 0.0)

@@ -210,16 +210,6 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def sums_nothing(settings: Mapping[str, str]) -> bool:
-    """Whether a run of such settings sums no gradients, as one rank alone does."""
-    return settings.get("transport") == "none"
-
-
-def without_sums(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of the same run on one rank that sums no gradients."""
-    return {**settings, "transport": "none"}
-
-
 def unusual(settings: Mapping[str, str]) -> list[str]:
     """Return the values that are not the default, in words."""
     usual = ("no", "data", "cublas", "ieee", "cupy")

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from perfmodel.base.errors import WorkloadError
+from perfmodel.programs import program
 from perfmodel.programs.mlp.case import Case, mlp_case
+from perfmodel.programs.program import Offer
 
 _HOST: Final = ("host", "pinned", "host-flat", "chunked")
 _DEVICE: Final = ("nccl", "peer", "none")
@@ -16,13 +18,11 @@ _MANY: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """One step up the ladder, or one size doubled.
+class Change(program.Change):
+    """One step up the ladder, or one size doubled: names and terms are those of docs/ladder.md.
 
     Attributes
     ----------
-    name, change, removes : str
-        Its rung, what is changed, and which term of the batch that removes, as docs/ladder.md says.
     sets : mapping of str to str
         Settings (`perfmodel.programs.mlp.settings.SETTINGS`) and their new values.
     replaces : mapping of str to tuple of str
@@ -31,21 +31,12 @@ class Change:
         Values that other settings must have first.
     ranks : (int, int)
         Fewest and most ranks it is for.
-    doubles : str
-        Symbol that doubles instead, or empty.
-    exact : bool
-        Whether results keep the accuracy of the data type.
     """
 
-    name: str
-    change: str
-    removes: str
     sets: Mapping[str, str] = field(default_factory=dict)
     replaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ranks: tuple[int, int] = (1, _MANY)
-    doubles: str = ""
-    exact: bool = True
 
     def made(self, case: Case) -> bool:
         """Whether nothing is left to change, or it is not for so many ranks."""
@@ -147,18 +138,6 @@ CHANGES: Final = (
            {"transport": (*_HOST, "nccl", "peer")}, doubles="p"),
 )  # fmt: skip
 """In the ladder's order; rungs of benchmarks.ladder, and the sizes that a user may choose."""
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """A change that this case does not have yet, and what it becomes; None where others are first.
-
-    `needs` names the settings that must come first.
-    """
-
-    change: Change
-    case: Case | None
-    needs: str = ""
 
 
 def offers(case: Case) -> Iterator[Offer]:

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import permutations
 from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.base.units import DTYPE_BYTES
-from perfmodel.programs.identify import Identity, read_mark
+from perfmodel.programs import MARK_SYMBOLS
+from perfmodel.programs.identify import Identity, from_mark, read_mark
 from perfmodel.programs.mlp.settings import LAYER_2, ON_DEVICE
 from perfmodel.readers.trace import MEMCPY, MPI_SOURCES, NULL
 from perfmodel.timing.run import Run
-from perfmodel.workloads.work import LARGEST
-
-MARK_SYMBOLS: Final = {
-    "D": "input_size",
-    "H": "hidden_size",
-    "C": "num_classes",
-    "B": "batch_size",
-    "p": "ranks",
-}
-"""Symbols of the MLP and the mark's (and the command line's) names for them."""
 
 COMPARED_SETTINGS: Final = (
     *("transport", "backend", "gemm", "math", "tf32", "overlap", "graph", "data_on"),
@@ -118,17 +108,6 @@ def _messages(run: Run) -> tuple[set[int], set[int]]:
     return gradients, inputs
 
 
-def from_mark(config: Mapping[str, Any]) -> dict[str, int]:
-    """Return the symbols a configuration mark gives; what it gives wrongly is left out."""
-    values = {
-        symbol: config[name]
-        for symbol, name in MARK_SYMBOLS.items()
-        if type(config.get(name)) is int and 0 < config[name] <= LARGEST
-    }
-    width = DTYPE_BYTES.get(str(config.get("dtype")))
-    return values | ({"b": width} if width else {})
-
-
 def precision(width: int, config: Mapping[str, Any], *, seen_tf32: bool) -> str:
     """Return which of a machine's peaks the GEMMs run against.
 
@@ -211,24 +190,6 @@ def _batch(found: Mapping[str, int], images: list[int]) -> int | None:
     return share * found["p"]
 
 
-def missing_values(label: str, missing: Sequence[str], *, marked: bool) -> str:
-    """Say which flags give the values that a report does not give."""
-    flags = " ".join(
-        f"--{MARK_SYMBOLS[s].replace('_', '-')} {s}" if s in MARK_SYMBOLS else f"--set {s}=..."
-        for s in missing
-    )
-    return (
-        f"{label}: the report has {'a' if marked else 'no'} configuration mark"
-        f"{' without' if marked else ', and the sizes of its messages do not give'} "
-        f"{', '.join(missing)}; give: {flags}"
-    )
-
-
 def is_trainers(config: Mapping[str, Any]) -> bool:
     """Whether a configuration mark is the trainer's, and not of a program with its ranges."""
     return "transport" in config
-
-
-def only_queues(config: Mapping[str, Any]) -> bool:
-    """Whether the host only queues batches on the GPU, so that its own times say nothing."""
-    return config.get("transport") in ON_DEVICE and config.get("backend") != "numpy"

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal, get_args
 
 from perfmodel.base.errors import WorkloadError
+from perfmodel.programs import Counting
 from perfmodel.programs.mlp.settings import (
     BATCH_RANGE,
     COPY,
@@ -25,7 +26,6 @@ from perfmodel.programs.mlp.settings import (
 from perfmodel.workloads.expression import Expression
 from perfmodel.workloads.work import Symbol, Work, Workload
 
-Counting = Literal["document", "full"]
 Parallel = Literal["data", "model"]
 Fused = Literal["no", "products", "all"]
 Rows = dict[str, dict[str, str]]
@@ -155,7 +155,9 @@ def as_it_ran(workload: Workload, config: Mapping[str, Any]) -> Workload:
         return workload
     on_gpu = config.get("backend") != "numpy"
     row = TRANSPORTS.get(str(config.get("transport")))
-    transport: Links = row.links if row is not None else "host"
+    said = config.get("transport")
+    named: Links = next((links for links in LINKS if links == said), "host")
+    transport = row.links if row is not None else named
     fused: Fused = "no"
     if on_gpu and config.get("gemm") == "fused":  # cuBLAS, which multiplies TF32, has no sigmoid
         fused = "products" if config.get("math") == "tf32" else "all"

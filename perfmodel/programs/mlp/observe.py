@@ -10,7 +10,6 @@ import numpy as np
 
 from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import ModelError
-from perfmodel.base.escape import printable
 from perfmodel.models.terms import BETWEEN, DERIVED, Observation
 from perfmodel.programs.identify import read_mark
 from perfmodel.programs.mlp.case import MLP, Case, from_mark
@@ -26,6 +25,7 @@ from perfmodel.programs.mlp.settings import (
     PEER,
     REDUCE,
 )
+from perfmodel.programs.unknown import not_modelled
 from perfmodel.readers.trace import KERNEL, MEMCPY, NULL
 from perfmodel.timing.cuda_graphs import kernel_seconds, traced_as_a_whole
 from perfmodel.timing.run import Run, batch_seconds
@@ -92,18 +92,8 @@ def observe(run: Run) -> Observation:
         batch is left after the warm-up.
     """
     config = next((c for t in run.traces if (c := read_mark(t))), {})
-    if not config:
-        raise ModelError(
-            f"{run.label}: expected a configuration mark, which says how the batch ran; got none; "
-            f"profile with python -m trainer, or calibrate with --workload and the sizes"
-        )
-    workload = config.get("workload", MLP)
-    if workload != MLP:
-        raise ModelError(
-            f"{run.label}: expected a run of the trainer's MLP; got one of the workload "
-            f"{printable(str(workload))!r}, by its configuration mark; perfmodel calibrate "
-            f"takes it with its formulas, --workload FILE.toml"
-        )
+    if not config or config.get("workload", MLP) != MLP:
+        raise not_modelled(run)
     identity, _ = identify(run, {})
     case = from_mark(config, identity.values)
     clocks = _Clocks.of(run, config.get("graph") is True)

@@ -145,12 +145,12 @@ _GEMMS_OF: Final = {"wide products": LARGE, "thin products": SMALL}
 _PACKETS: Final = 4 << 20
 """Bytes to all peers together up to which the trainer sends packets, a quarter of them flags."""
 
-SEPARATING_SIZES: Final = {
+_SEPARATING_SIZES: Final = {
     "copy images": "B", "copy out": "H", "copy back": "H", "pipeline": "H", "step kernels": "H",
     "all-reduce": "H and number of ranks", PEER: "H",
 }  # fmt: skip
 """Sizes that change the amounts of a term: another such value separates them; else H and B."""
-SEPARATING_RUNS: Final = {
+_SEPARATING_RUNS: Final = {
     "NCCL sums": "on one rank or without NCCL",
     "paged": "with images that are not pageable (--data-on pinned)",
     "spilled": "at another H",
@@ -373,3 +373,12 @@ def slowest(ranks: int) -> float:
     The median of the largest of p normal variables: the p-th root of 1/2 is its quantile.
     """
     return NormalDist().inv_cdf(0.5 ** (1 / ranks))
+
+
+def separating(term: str, unsure: Sequence[str], missing: int) -> str:
+    """Say how many reports, and of which runs, separate the amounts of a term from each other."""
+    ways = [way for name, way in _SEPARATING_RUNS.items() if name in unsure]
+    if len(ways) < missing and not set(unsure) <= {"batches", *_SEPARATING_RUNS}:
+        ways.append(f"at another {_SEPARATING_SIZES.get(term.partition(' [')[0], 'H and B')}")
+    reports = "a report" if missing == 1 else f"{missing} reports"
+    return f"{reports} of such a run {', and '.join(ways)} would separate them"

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from perfmodel.base.units import si
+from perfmodel.machines.machine import Machine
+from perfmodel.machines.measure.measurement import MachineMeasurement
+from perfmodel.models import terms
+from perfmodel.models.terms import Alone, Microbenchmark, Observation
 from perfmodel.programs import findings
 from perfmodel.programs.findings import Actions, Facts, Finding, over_nvlink, share_of_batch
-from perfmodel.programs.identify import Identity, read_mark
-from perfmodel.programs.mlp.identify import (
-    MARK_SYMBOLS,
-    identify,
-    missing_values,
-    precision,
-    precision_of,
-)
-from perfmodel.programs.mlp.mlp import Counting, as_it_ran, mlp
-from perfmodel.programs.mlp.settings import BATCH_RANGE, COPY
-from perfmodel.programs.program import Options, StepClock
+from perfmodel.programs.identify import Identity, missing_values, read_mark
+from perfmodel.programs.mlp.case import Case, mlp_case, settings_of, unusual
+from perfmodel.programs.mlp.identify import identify, precision, precision_of
+from perfmodel.programs.mlp.mlp import as_it_ran, as_its_kernels, mlp
+from perfmodel.programs.mlp.settings import BATCH_RANGE, COPY, GRAPH, ON_DEVICE
+from perfmodel.programs.program import Evidence, Options, StepClock
+from perfmodel.programs.unknown import UnknownProgram
 from perfmodel.readers.trace import Trace
+from perfmodel.timing.collectives import CollectiveGroup
 from perfmodel.timing.idle import INPUTS, REDUCTIONS
-from perfmodel.timing.operator_times import OperatorTimes
 from perfmodel.timing.run import Run
-from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.steps import Steps, named_steps
 from perfmodel.workloads.work import Workload
 
@@ -148,19 +147,21 @@ def _inputs(facts: Facts, actions: Actions) -> Iterator[Finding]:
         )
 
 
-class MlpProgram:
+class MlpProgram(UnknownProgram):
     """See `perfmodel.programs.program.Program`."""
 
     name: str = "mlp"
     step_clock: StepClock = "host"
     idle_causes: Mapping[str, str] = IDLE_CAUSES
+    replay: str = GRAPH
+    modelled: bool = True
 
     def recognizes(self, trace: Trace, options: Options) -> bool:
         """A report with the trainer's mark, with its range, or of which D, H, C or B is given."""
         mark = read_mark(trace)
         if mark:
             return bool(mark.get("workload", self.name) == self.name)
-        asked = bool(options.values.keys() & (MARK_SYMBOLS.keys() - {"p"}))
+        asked = not options.values.keys().isdisjoint("DHCB")
         return options.workload is None and (asked or BATCH_RANGE in trace.range_labels)
 
     def steps(self, trace: Trace, options: Options) -> tuple[Trace, Steps]:
@@ -168,10 +169,6 @@ class MlpProgram:
         of_workload = options.workload.batch_range if options.workload else None
         label = options.batch_label or of_workload or BATCH_RANGE
         return trace, named_steps(trace, label, "mark" if read_mark(trace) else "range")
-
-    def operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
-        """No operators are named."""
-        return None
 
     def identify(self, run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
         """Take given values first, then the mark's, then what the sizes of messages give."""
@@ -182,9 +179,12 @@ class MlpProgram:
         chosen = options.workload
         if chosen is None:
             parallel = identity.config.get("parallel")
-            counting = cast(Counting, options.counting)  # `mlp` refuses another one
-            chosen = mlp(counting, "model" if parallel == "model" else "data")
+            chosen = mlp(options.counting, "model" if parallel == "model" else "data")
         return as_it_ran(chosen, identity.config)
+
+    def workload_of(self, kernels: Mapping[str, Collection[str]]) -> Workload:
+        """Return the MLP as these kernels computed it."""
+        return as_its_kernels(kernels)
 
     def missing(self, label: str, symbols: Sequence[str], *, marked: bool) -> str:
         """Name the flags that give them."""
@@ -202,6 +202,66 @@ class MlpProgram:
     def advice(self, facts: Facts) -> Iterable[Finding]:
         """Find what a run of the trainer loses."""
         return advise(facts)
+
+    def settings(self, config: Mapping[str, Any]) -> dict[str, str]:
+        """Return the settings that a mark gives, switches as 'yes' and 'no'."""
+        return settings_of(config)
+
+    def unusual(self, settings: Mapping[str, str]) -> Sequence[str]:
+        """Return the values that are not the default, in words."""
+        return unusual(settings)
+
+    def alone(self, settings: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the settings without a transport."""
+        return {**settings, "transport": "none"}
+
+    def queues(self, config: Mapping[str, Any]) -> bool:
+        """Whether the GPUs sum among themselves."""
+        return config.get("transport") in ON_DEVICE and config.get("backend") != "numpy"
+
+    # What follows predicts: most commands only analyze, and are spared these imports.
+
+    def case(self, sizes: Mapping[str, int], settings: Mapping[str, str], options: Options) -> Case:
+        """Return a run of the trainer, its defaults filled in."""
+        return mlp_case(sizes, settings)
+
+    def observe(self, run: Run, options: Options) -> Observation:
+        """Measure the parts of a run with the trainer's mark."""
+        from perfmodel.programs.mlp.observe import observe
+
+        return observe(run)
+
+    def evidence(
+        self,
+        observed: Observation,
+        busy_s: Mapping[str, float],
+        collectives: Sequence[CollectiveGroup],
+        machine: Machine | None,
+    ) -> Evidence:
+        """Put together what a report gives."""
+        from perfmodel.programs.mlp.bounds import gather
+
+        return gather(observed, busy_s, collectives, machine)
+
+    def microbenchmarks(
+        self, found: MachineMeasurement, source: str
+    ) -> tuple[Alone | None, Sequence[Microbenchmark]]:
+        """Return the trainer's GEMMs, copies, all-reduces and launches alone."""
+        from perfmodel.programs.mlp.parts import gemms_alone, microbenchmarks
+
+        return gemms_alone(found, source), microbenchmarks(found, source)
+
+    def separating(self, term: str, amounts: Sequence[str], missing: int) -> str:
+        """Name the trainer's flags and sizes."""
+        from perfmodel.programs.mlp.parts import separating
+
+        return separating(term, amounts, missing)
+
+    def too_large(self, cases: Sequence[terms.Case], gpu: str, images: int) -> str | None:
+        """Count the trainer's allocations."""
+        from perfmodel.programs.mlp.memory import too_large
+
+        return too_large(cases, gpu, images)
 
 
 MLP_PROGRAM: Final = MlpProgram()

@@ -23,7 +23,7 @@ from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
 from perfmodel.models.model import Model
 from perfmodel.models.predict import Prediction, predict
-from perfmodel.programs.mlp.case import MLP, Case
+from perfmodel.models.terms import Case
 from perfmodel.programs.own import own_case
 from perfmodel.render import tables
 from perfmodel.render.html import pictures, sections
@@ -308,9 +308,9 @@ class Asked:
     def of(cls, run: RunAnalysis, model: Model | None) -> Asked:
         """Ask about one run."""
         said: WhatIf | str
-        of_trainer = model if model is not None and model.workload == MLP else None
+        own = model if model is not None and model.workload == run.program.name else None
         try:
-            said = what_if_of(run.measured, of_trainer)
+            said = what_if_of(run.measured, own)
         except PerfmodelError as error:
             said = str(error).removeprefix(f"{run.label}: ")
         try:
@@ -323,7 +323,7 @@ def _predicted(run: RunAnalysis, said: WhatIf | str, model: Model | None) -> Pre
     """Predict the batch of the trainer, or of the program that the model was calibrated on."""
     if model is None:
         return _NO_MODEL
-    if isinstance(said, WhatIf) and model.workload == MLP:
+    if isinstance(said, WhatIf) and model.workload == said.case.workload:
         return predict(model, said.case)
     if model.workload != run.workload.name:
         return (
