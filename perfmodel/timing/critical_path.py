@@ -10,12 +10,13 @@ the recorded times; with some of them changed, those of another program.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Int64
+from perfmodel.base.arrays import Bool, Floats, Int64
 from perfmodel.timing.host_timeline import CAUSES, LAUNCH, PAGEABLE, SYNC
 from perfmodel.timing.step_graph import (
     COMMUNICATION_OP,
@@ -30,27 +31,18 @@ PATH_KINDS: Final = (*CAUSES, "kernel", "copy", "exposed_communication")
 """What a critical path consists of: the host's `CAUSES`, and operations of the GPU."""
 
 _KERNEL, _COPY, _COMMUNICATION = (PATH_KINDS.index(k) for k in PATH_KINDS[len(CAUSES) :])
-_PATH_OF: Final = {
-    KERNEL_OP: _KERNEL,
-    COPY_OP: _COPY,
-    COMMUNICATION_OP: _COMMUNICATION,
-    PAGEABLE_OP: PAGEABLE,
-    READ_OP: SYNC,
-}
+_PATH_OF: Final = np.zeros(5, np.int64)
+_PATH_OF[[KERNEL_OP, COPY_OP, COMMUNICATION_OP]] = _KERNEL, _COPY, _COMMUNICATION
+_PATH_OF[[PAGEABLE_OP, READ_OP]] = PAGEABLE, SYNC
 _DEPENDENCY: Final = CAUSES.index("dependency")
 _WAITS_NS: Final = 200_000
 _BASE_NS: Final = 5_000
 _NEAR_NS: Final = 10_000
+_LOOK_BACK: Final = 8
 _LATENCY_NS: Final = 5_000
 """From the start of a launch to that of its operation on an idle GPU, at least."""
 _GAP_NS: Final = 1_000
 """Between operations of one stream, at least, where the second was queued."""
-
-
-_OP_END, _OP_START, _HOST_END = range(3)
-"""Types of nodes, in the order in which nodes of one moment are replayed."""
-_Node = tuple[int, int, int]
-"""Type, lane, and position in the lane's operations or calls."""
 
 COLLECTIVES: Final = -2
 """Stands for the communicating operations in `Change.fused`."""
@@ -76,30 +68,79 @@ class Change:
     fused: Mapping[int, float] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Lane:
-    """One lane's nodes as lists, with what each waits for, as recorded."""
+@dataclass(frozen=True, slots=True)
+class _Nodes:
+    """Pieces of the host, waits and operations, with what each waits for, as recorded.
 
-    host_start: list[int]
-    host_end: list[int]
-    host_kind: list[int]
-    host_call: list[bool]
-    waits_for: list[int]  # op that a call waited for, -1 for none
-    tail: list[int]
-    op_start: list[int]
-    op_end: list[int]
-    op_kind: list[int]
-    op_call: list[int]
-    op_step: list[int]
-    op_group: list[int]
-    latency: list[int]  # from the call's start to the operation's
-    before: list[int]  # op before it on its stream, -1
-    overlaps: list[bool]  # with the op before it, by programmatic dependent launch
+    Of one lane, or of all: then a lane's numbers follow those of the lane before it.
+
+    Attributes
+    ----------
+    begin_ns : int64, shape (lanes,)
+        When the first piece of each lane begins.
+    host_ns, host_kind : int64, shape (h,)
+        Lengths of the host's pieces, but for the time that they waited for operations.
+    host_group : int64, shape (h,)
+        What of `Change.fused` a piece launches, -1 for nothing.
+    wait, wait_end_ns : int64, shape (w,)
+        Pieces that wait for an operation, and their ends.
+    wait_op, tail_ns : int64, shape (w,)
+        The operation that each waited for, and when it returned after that.
+    start_ns, end_ns, step, call, kind : int64, shape (k,)
+        As those of `StepGraph`, the kind as an index into `PATH_KINDS`.
+    group : int64, shape (k,)
+        What of `Change.fused` an operation is, -1 for nothing.
+    launched_ns, latency_ns : int64, shape (k,)
+        The call's start, and from it to the operation's.
+    before, gap_ns : int64, shape (k,)
+        Operation before it on its stream, -1 for none, and when it began after that one's end.
+    overlaps : bool, shape (k,)
+        By programmatic dependent launch: the gap is to the start of the operation before it.
+    other, lag_ns : int64, shape (k,)
+        Operation of another stream that it waited for, -1 for none, and for how long after it.
+    """
+
+    begin_ns: Int64
+    host_ns: Int64
+    host_kind: Int64
+    host_group: Int64
+    wait: Int64
+    wait_end_ns: Int64
+    wait_op: Int64
+    tail_ns: Int64
+    start_ns: Int64
+    end_ns: Int64
+    step: Int64
+    call: Int64
+    kind: Int64
+    group: Int64
+    launched_ns: Int64
+    latency_ns: Int64
+    before: Int64
+    gap_ns: Int64
+    overlaps: Bool
+    other: Int64
+    lag_ns: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """When every node of a replay happens.
+
+    Piece p of the host ends at `base[i] + passed[p + 1]`, where i counts the waits until p and the
+    lanes before its own: a wait moves all that follows it.
+    """
+
+    start: list[int]
+    end: list[int]
+    base: list[int]
+    passed: Int64
+    launch: list[int]  # from the base to the earliest start of an operation
     gap: list[int]
-    other: list[int]  # op of another stream, -1
-    lag: list[int]
-    collective: list[int]
-    launches: dict[int, int]  # pieces that launch what `fused` names
+    length: list[int]
+    waits: list[bool]
+    bound: list[bool]  # whether a wait had to wait
+    last: dict[int, int]  # the operation of a collective that this one waited for
 
 
 class Replay:
@@ -120,181 +161,242 @@ class Replay:
         shift_ns: Sequence[int],
         collectives: Sequence[Int64],
     ) -> None:
-        self._lanes = [
-            _prepare(g, s, c) for g, s, c in zip(graphs, shift_ns, collectives, strict=True)
+        lanes = [*map(_prepare, graphs, shift_ns)]
+        self._first_piece = _offsets([len(lane.host_ns) for lane in lanes])
+        self._first_op = _offsets([len(lane.start_ns) for lane in lanes])
+        self._first_wait = _offsets([len(lane.wait) for lane in lanes])
+        self._nodes = nodes = _join(lanes, self._first_piece, self._first_op)
+        self._host_lane = np.repeat(np.arange(len(lanes)), np.diff(self._first_piece))
+        self._op_lane = np.repeat(np.arange(len(lanes)), np.diff(self._first_op))
+        self._collective = np.concatenate([np.empty(0, np.int64), *collectives])
+        together = np.flatnonzero(self._collective >= 0)
+        number = self._collective[together]
+        arrived = np.zeros(number.max(initial=-1) + 1, np.int64)
+        np.maximum.at(arrived, number, nodes.start_ns[together])
+        self._length_ns = nodes.end_ns - nodes.start_ns
+        self._length_ns[together] = np.maximum(nodes.end_ns[together] - arrived[number], 0)
+        self._order = _recorded_order(nodes, together)
+        # where in `_Times.base` a launch, and a wait, begins
+        self._launch_base = np.searchsorted(nodes.wait, nodes.call) + self._op_lane
+        self._wait_base = np.arange(len(nodes.wait)) + self._host_lane[nodes.wait]
+        self._heads = [
+            first + _heads(nodes.step[first:end], nodes.start_ns[first:end])
+            for first, end in pairwise(self._first_op.tolist())
         ]
-        events: list[tuple[int, int, int, int]] = []
-        for i, lane in enumerate(self._lanes):
-            events += [(t, _HOST_END, i, j) for j, t in enumerate(lane.host_end)]
-            events += [(t, _OP_START, i, j) for j, t in enumerate(lane.op_start)]
-            events += [(t, _OP_END, i, j) for j, t in enumerate(lane.op_end)]
-        events.sort()
-        self._events = events
-        self._transfer: dict[tuple[int, int], int] = {}
-        arrived: dict[int, int] = {}
-        for lane in self._lanes:
-            for start, number in zip(lane.op_start, lane.collective, strict=True):
-                if number >= 0:
-                    arrived[number] = max(arrived.get(number, start), start)
-        for i, lane in enumerate(self._lanes):
-            for j, number in enumerate(lane.collective):
-                if number >= 0:
-                    self._transfer[i, j] = max(lane.op_end[j] - arrived[number], 0)
 
     def step_s(self, change: Change) -> float:
         """Seconds of a step of the slowest lane, the median over steps but the first."""
-        starts = self._run(change).op_start
-        return max(map(_period, self._lanes, starts), default=0.0)
+        start = np.array(self._run(change).start, np.int64)
+        return max((_period(start[heads]) for heads in self._heads), default=0.0)
 
     def critical_path(self, change: Change) -> dict[str, float]:
         """Seconds of the longest chain of a step by kind, the mean over steps but the first."""
-        times = self._run(change, traced=True)
-        periods = [*map(_period, self._lanes, times.op_start)]
-        lane = periods.index(max(periods))
-        heads = _heads(self._lanes[lane])
+        times = self._run(change)
+        start = np.array(times.start, np.int64)
+        heads = max(self._heads, key=lambda heads: _period(start[heads])).tolist()
         if len(heads) < 2:
             return {}
         first = min(1, len(heads) - 2)
-        until = times.op_start[lane][heads[first]]
-        spent = np.zeros(len(PATH_KINDS))
-        node: _Node | None = (_OP_START, lane, heads[-1])
-        while node is not None and times.of(node) > until:
-            kind, before = times.why[node]
-            then = until if before is None else max(times.of(before), until)
-            spent[kind] += max(times.of(node) - then, 0)
-            node = before
+        spent = self._spent_ns(times, heads[-1], times.start[heads[first]])
         seconds = spent * 1e-9 / (len(heads) - 1 - first)
         return {k: float(t) for k, t in zip(PATH_KINDS, seconds, strict=True) if t > 0}
 
-    def _run(self, change: Change, *, traced: bool = False) -> _Times:
-        """Sweep all events in recorded order: every node waits only for earlier ones."""
-        times = _Times(self._lanes, change, traced=traced)
-        for _, type_, i, j in self._events:
-            if type_ == _HOST_END:
-                times.end_host(i, j)
-            elif type_ == _OP_START:
-                times.start_operation(i, j)
-            else:
-                times.end_operation(i, j, self._transfer.get((i, j), 0))
+    def _run(self, change: Change) -> _Times:
+        """Go through the nodes in recorded order: each waits only for earlier ones."""
+        nodes, times = self._nodes, self._lengths(change)
+        count = len(nodes.start_ns)
+        collective, before, overlaps, other, lag, wait_op, tail, launch_base, wait_base = (
+            column.tolist()
+            for column in (
+                self._collective, nodes.before, nodes.overlaps, nodes.other, nodes.lag_ns,
+                nodes.wait_op, nodes.tail_ns, self._launch_base, self._wait_base,
+            )
+        )  # fmt: skip
+        wait_passed = times.passed[nodes.wait + 1].tolist()
+        start, end, base = times.start, times.end, times.base
+        launch, gap, length = times.launch, times.gap, times.length
+        arrived: dict[int, tuple[int, int]] = {}
+        for node in self._order:
+            if node < count:  # an operation begins
+                now = base[launch_base[node]] + launch[node]
+                op = before[node]
+                if op >= 0:
+                    now = max(now, (start[op] if overlaps[node] else end[op]) + gap[node])
+                op = other[node]
+                if op >= 0:
+                    now = max(now, end[op] + lag[node])
+                start[node], end[node] = now, now + length[node]
+                number = collective[node]
+                if number >= 0:
+                    arrived[number] = max(arrived.get(number, (now, node)), (now, node))
+            elif node < 2 * count:  # a collective ends, after its last rank has arrived
+                op = node - count
+                now, times.last[op] = max(arrived[collective[op]], (start[op], op))
+                end[op] = now + length[op]
+            else:  # a call returns
+                i = node - 2 * count
+                now, waited = base[wait_base[i]], end[wait_op[i]] + tail[i] - wait_passed[i]
+                times.bound[i] = times.waits[i] and waited > now
+                base[wait_base[i] + 1] = waited if times.bound[i] else now
         return times
 
+    def _lengths(self, change: Change) -> _Times:
+        """Apply a change to the lengths; the times of nodes are not known yet."""
+        nodes, lanes = self._nodes, range(len(self._nodes.begin_ns))
+        free = np.array([kind in change.free for kind in PATH_KINDS])
+        scale = np.array([[change.scale.get((i, k), 1.0) for k in PATH_KINDS] for i in lanes])
+        scale = scale.reshape(len(lanes), len(PATH_KINDS)) * ~free
+        host = (nodes.host_ns * scale[self._host_lane, nodes.host_kind]).astype(np.int64)
+        op_scale = scale[self._op_lane, nodes.kind]
+        length, gap = self._length_ns * op_scale, np.where(op_scale == 0, 0, nodes.gap_ns)
+        for group, part in change.fused.items():
+            host[nodes.host_group == group] = 0
+            gap[nodes.group == group] = 0
+            length[nodes.group == group] *= part
+        passed = np.concatenate([np.zeros(1, np.int64), np.cumsum(host)])
+        base = nodes.begin_ns - passed[self._first_piece[:-1]]
+        return _Times(
+            start=[0] * len(length),
+            end=[0] * len(length),
+            base=np.repeat(base, np.diff(self._first_wait) + 1).tolist(),
+            passed=passed,
+            launch=(passed[nodes.call] + nodes.latency_ns).tolist(),
+            gap=gap.tolist(),
+            length=length.astype(np.int64).tolist(),
+            waits=(~free[nodes.host_kind[nodes.wait]]).tolist(),
+            bound=[False] * len(nodes.wait),
+            last={},
+        )
 
-class _Times:
-    """When every node of a replay happens, and which node it waited for."""
+    def _spent_ns(self, times: _Times, op: int, until: int) -> Floats:
+        """Go back from an operation's start, always to what was waited for; time by kind."""
+        spent = np.zeros(len(PATH_KINDS))
 
-    def __init__(self, lanes: Sequence[_Lane], change: Change, *, traced: bool) -> None:
-        self._traced = traced
-        self._lanes = lanes
-        self._fused = change.fused
-        self._free = {PATH_KINDS.index(k) for k in change.free}
-        self._scale = [
-            [change.scale.get((i, k), 1.0) * (k not in change.free) for k in PATH_KINDS]
-            for i in range(len(lanes))
-        ]
-        self._arrived: dict[int, tuple[int, int, int]] = {}
-        self.host_end = [[0] * len(lane.host_end) for lane in lanes]
-        self.op_start = [[0] * len(lane.op_start) for lane in lanes]
-        self.op_end = [[0] * len(lane.op_end) for lane in lanes]
-        self.why: dict[_Node, tuple[int, _Node | None]] = {}
+        def add(kind: int, now: int, since: int) -> None:
+            spent[kind] += max(now - max(since, until), 0)
 
-    def of(self, node: _Node) -> int:
-        """Return when a node happens."""
-        type_, i, j = node
-        return (self.op_end, self.op_start, self.host_end)[type_][i][j]
+        while times.start[op] > until:
+            kind, since, source, overlaps = self._waited_for(times, op)
+            add(kind, times.start[op], since)
+            if source < 0:
+                source = self._along_host(times, op, until, spent)
+                if source < 0:
+                    break
+            if not overlaps:
+                last = times.last.get(source, source)
+                add(int(self._nodes.kind[source]), times.end[source], times.start[last])
+                source = last
+            op = source
+        return spent
 
-    def _host_before(self, i: int, j: int) -> tuple[int, _Node | None]:
-        if j == 0:
-            return self._lanes[i].host_start[0], None
-        return self.host_end[i][j - 1], (_HOST_END, i, j - 1)
+    def _waited_for(self, times: _Times, op: int) -> tuple[int, int, int, bool]:
+        """What held the start of an operation up: kind, since when, which one, -1 for the host.
 
-    def end_host(self, i: int, j: int) -> None:
-        """End a call, or the time between two."""
-        lane = self._lanes[i]
-        now, source = self._host_before(i, j)
-        kind = lane.host_kind[j]
-        wait = lane.waits_for[j]
-        length = lane.host_end[j] - lane.host_start[j]
-        if wait >= 0:
-            length = min(length, _BASE_NS)
-        if lane.launches.get(j, -1) in self._fused:
-            length = 0
-        now += int(length * self._scale[i][kind])
-        if wait >= 0 and kind not in self._free:
-            waited = self.op_end[i][wait] + lane.tail[j]
-            if waited > now:
-                now, source = waited, (_OP_END, i, wait)
-        self.host_end[i][j] = now
-        if self._traced:
-            self.why[_HOST_END, i, j] = kind, source
-
-    def start_operation(self, i: int, j: int) -> None:
-        """Start an operation after its launch, its stream and what else it waits for."""
-        lane = self._lanes[i]
-        now, source = self._host_before(i, lane.op_call[j])
-        now, cause = now + lane.latency[j], LAUNCH
-        before = lane.before[j]
+        The last is true where it is the other one's start, not its end.
+        """
+        nodes = self._nodes
+        base = times.base[self._launch_base[op]]
+        now, found = (
+            base + times.launch[op],
+            (LAUNCH, base + int(times.passed[nodes.call[op]]), -1, False),
+        )
+        before, other = int(nodes.before[op]), int(nodes.other[op])
         if before >= 0:
-            type_ = _OP_START if lane.overlaps[j] else _OP_END
-            gone = self._scale[i][_PATH_OF[lane.op_kind[j]]] == 0
-            gap = 0 if gone or lane.op_group[j] in self._fused else lane.gap[j]
-            ready = self.of((type_, i, before)) + gap
-            if ready > now:
-                now, cause, source = ready, _DEPENDENCY, (type_, i, before)
-        other = lane.other[j]
-        if other >= 0 and self.op_end[i][other] + lane.lag[j] > now:
-            now, cause = self.op_end[i][other] + lane.lag[j], _DEPENDENCY
-            source = (_OP_END, i, other)
-        self.op_start[i][j] = now
-        number = lane.collective[j]
-        if number >= 0:
-            self._arrived[number] = max(self._arrived.get(number, (now, i, j)), (now, i, j))
-        if self._traced:
-            self.why[_OP_START, i, j] = cause, source
+            overlaps = bool(nodes.overlaps[op])
+            since = times.start[before] if overlaps else times.end[before]
+            if since + times.gap[op] > now:
+                now, found = since + times.gap[op], (_DEPENDENCY, since, before, overlaps)
+        if other >= 0 and times.end[other] + int(nodes.lag_ns[op]) > now:
+            found = _DEPENDENCY, times.end[other], other, False
+        return found
 
-    def end_operation(self, i: int, j: int, transfer_ns: int) -> None:
-        """End an operation; a collective, after the last rank has arrived."""
-        lane = self._lanes[i]
-        kind = _PATH_OF[lane.op_kind[j]]
-        number = lane.collective[j]
-        length, begin, source = lane.op_end[j] - lane.op_start[j], self.op_start[i][j], (i, j)
-        if number >= 0:
-            begin, *who = max(self._arrived[number], (begin, i, j))
-            length, source = transfer_ns, (who[0], who[1])
-        length = int(length * self._scale[i][kind] * self._fused.get(lane.op_group[j], 1.0))
-        self.op_end[i][j] = begin + length
-        if self._traced:
-            self.why[_OP_END, i, j] = kind, (_OP_START, *source)
+    def _along_host(self, times: _Times, op: int, until: int, spent: Floats) -> int:
+        """Add the host's pieces before a launch, back to the operation that one waited for.
+
+        Returns
+        -------
+        int
+            That operation, -1 where the host waited for none since its lane began.
+        """
+        nodes, lane = self._nodes, self._op_lane[op]
+        call = int(nodes.call[op])
+        wait = int(np.searchsorted(nodes.wait, call)) - 1
+        while wait >= self._first_wait[lane] and not times.bound[wait]:
+            wait -= 1
+        waited = wait >= self._first_wait[lane]
+        first = int(nodes.wait[wait]) + 1 if waited else int(self._first_piece[lane])
+        ends = times.base[self._launch_base[op]] + times.passed[first : call + 1]
+        if not waited:
+            ends[0] = until
+        np.add.at(spent, nodes.host_kind[first:call], np.diff(np.maximum(ends, until)))
+        if not waited:
+            return -1
+        source = int(nodes.wait_op[wait])
+        spent[nodes.host_kind[first - 1]] += max(int(ends[0]) - max(times.end[source], until), 0)
+        return source
 
 
-def _heads(lane: _Lane) -> list[int]:
+def _recorded_order(nodes: _Nodes, together: Int64) -> list[int]:
+    """Order the nodes in time: starts of operations, ends of collectives, waits.
+
+    They are numbered in this order; the ends of other operations follow from their starts, and
+    the host's pieces from the waits. An operation does not begin before its call, whatever clocks
+    say; of nodes of one moment collectives end first, then calls.
+    """
+    count = len(nodes.start_ns)
+    start = np.maximum(nodes.start_ns, nodes.launched_ns)
+    end = np.maximum(nodes.end_ns, start)[together]
+    waits = np.arange(len(nodes.wait))
+    number = np.concatenate([np.arange(count), count + together, 2 * count + waits])
+    first = np.repeat([2, 0, 1], [count, len(together), len(waits)])
+    time = np.concatenate([start, end, nodes.wait_end_ns])
+    order: list[int] = number[np.lexsort((number, first, time))].tolist()
+    return order
+
+
+def _heads(step: Int64, start: Int64) -> Int64:
     """First operation of every step, in order of the steps."""
-    first: dict[int, int] = {}
-    for j, step in enumerate(lane.op_step):
-        if step not in first or lane.op_start[j] < lane.op_start[first[step]]:
-            first[step] = j
-    return [first[step] for step in sorted(first)]
+    order = np.lexsort((start, step))
+    heads: Int64 = order[np.diff(step[order], prepend=-1) != 0]
+    return heads
 
 
-def _period(lane: _Lane, op_start: list[int]) -> float:
-    """Seconds between the first operations of steps, over the later half."""
-    heads = _heads(lane)
-    if len(heads) < 2:
+def _period(starts: Int64) -> float:
+    """Seconds between the first operations of steps, the median over steps but the first."""
+    passed = np.diff(starts)
+    if len(passed) == 0:
         return 0.0
-    passed = np.diff([op_start[j] for j in heads])
     return max(float(np.median(passed[1:] if len(passed) > 2 else passed)), 0.0) * 1e-9
 
 
-def _prepare(graph: StepGraph, shift_ns: int, collective: Int64) -> _Lane:
+def _offsets(counts: Sequence[int]) -> Int64:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(counts, np.int64))])
+
+
+def _join(lanes: Sequence[_Nodes], first_piece: Int64, first_op: Int64) -> _Nodes:
+    """Put lanes one after another; -1 stays -1."""
+    shifted = {"wait": first_piece, "call": first_piece, "wait_op": first_op, "before": first_op,
+               "other": first_op}  # fmt: skip
+    joined = {}
+    for field_ in fields(_Nodes):
+        columns = [getattr(lane, field_.name) for lane in lanes]
+        if field_.name in shifted:
+            first = shifted[field_.name].tolist()
+            columns = [np.where(c >= 0, c + n, -1) for c, n in zip(columns, first, strict=False)]
+        joined[field_.name] = np.concatenate(columns)
+    return _Nodes(**joined)
+
+
+def _prepare(graph: StepGraph, shift_ns: int) -> _Nodes:
     """Find what every node waits for, and by how much it begins later than that."""
     start, end = graph.op_start_ns + shift_ns, graph.op_end_ns + shift_ns
     host_start, host_end = graph.host_start_ns + shift_ns, graph.host_end_ns + shift_ns
-    count = len(start)
     launched = host_start[graph.op_call]
     latency = np.clip(start - launched, 0, _LATENCY_NS)
-    before = np.full(count, -1, np.int64)
-    for stream in np.unique(graph.op_stream):
-        mine = np.flatnonzero(graph.op_stream == stream)
-        before[mine[1:]] = mine[:-1]
+    order = np.argsort(graph.op_stream, kind="stable")
+    same = graph.op_stream[order[1:]] == graph.op_stream[order[:-1]]
+    before = np.full(len(start), -1, np.int64)
+    before[order[1:][same]] = order[:-1][same]
     overlaps = (before >= 0) & (end[before] > start)
     waited = np.where(overlaps, start[before], end[before])
     slack = start - np.where(before >= 0, waited, 0)
@@ -304,73 +406,87 @@ def _prepare(graph: StepGraph, shift_ns: int, collective: Int64) -> _Lane:
     other, lag = _others(start, end, graph.op_stream, late)
     late = np.where(other >= 0, 0, late)
     by_stream = queued > launched + latency  # what held the operation up keeps all of the time
-    gap = gap + np.where(by_stream, late, 0)
-    latency = latency + np.where(by_stream, 0, late)
-    waits_for, tail = _waits(graph, host_start, host_end, end)
+    wait, wait_op, tail = _waits(graph, host_start, host_end, end)
+    host_ns = host_end - host_start
+    host_ns[wait] = np.minimum(host_ns[wait], _BASE_NS)
     group = np.where(graph.op_kind == COMMUNICATION_OP, COLLECTIVES, graph.op_small)
-    return _Lane(
-        host_start.tolist(), host_end.tolist(), graph.host_kind.tolist(),
-        graph.host_call.tolist(), waits_for.tolist(), tail.tolist(), start.tolist(), end.tolist(),
-        graph.op_kind.tolist(), graph.op_call.tolist(), graph.op_step.tolist(),
-        group.tolist(), latency.tolist(), before.tolist(), overlaps.tolist(), gap.tolist(),
-        other.tolist(), lag.tolist(), collective.tolist(), _launching(graph, group),
-    )  # fmt: skip
+    return _Nodes(
+        begin_ns=host_start[:1] if len(host_start) else np.zeros(1, np.int64),
+        host_ns=host_ns,
+        host_kind=graph.host_kind.astype(np.int64),
+        host_group=_launching(graph, group),
+        wait=wait,
+        wait_end_ns=host_end[wait],
+        wait_op=wait_op,
+        tail_ns=tail,
+        start_ns=start,
+        end_ns=end,
+        step=graph.op_step,
+        call=graph.op_call,
+        kind=_PATH_OF[graph.op_kind],
+        group=group,
+        launched_ns=launched,
+        latency_ns=latency + np.where(by_stream, 0, late),
+        before=before,
+        gap_ns=gap + np.where(by_stream, late, 0),
+        overlaps=overlaps,
+        other=other,
+        lag_ns=lag,
+    )
 
 
-def _launching(graph: StepGraph, group: Int64) -> dict[int, int]:
-    """Host pieces that launch each group of operations.
+def _launching(graph: StepGraph, group: Int64) -> Int64:
+    """Group of operations that each of the host's pieces launches, -1 for none.
 
     An operation is launched from the launch before it on. A collective's events are recorded after
     its launch, until the longest piece before the next one, in which that is prepared.
     """
-    length = graph.host_end_ns - graph.host_start_ns
-    calls = graph.op_call.tolist()
-    found: dict[int, int] = {}
-    for j in np.flatnonzero(group != -1).tolist():
-        first, until = (calls[j - 1] + 1 if j else 0), calls[j] + 1
-        if group[j] == COLLECTIVES and j + 1 < len(calls) and calls[j + 1] > until:
-            until += int(np.argmax(length[until : calls[j + 1]]))
-        for at in range(first, until):
-            if graph.host_kind[at] == LAUNCH:
-                found.setdefault(at, int(group[j]))
-    return found
+    length, calls = graph.host_end_ns - graph.host_start_ns, graph.op_call
+    launches: Int64 = np.append(group, -1)[np.searchsorted(calls, np.arange(len(length)))]
+    for j in np.flatnonzero((group[:-1] == COLLECTIVES) & (np.diff(calls) > 1)).tolist():
+        after = slice(int(calls[j]) + 1, int(calls[j + 1]))
+        launches[after][: np.argmax(length[after])] = COLLECTIVES
+    launches[graph.host_kind != LAUNCH] = -1
+    return launches
 
 
 def _others(start: Int64, end: Int64, stream: Int64, late: Int64) -> tuple[Int64, Int64]:
     """Operation of another stream whose end let one begin that nothing else held up."""
-    count = len(start)
-    other, lag = np.full(count, -1, np.int64), np.zeros(count, np.int64)
+    other, lag = np.full(len(start), -1, np.int64), np.zeros(len(start), np.int64)
     order = np.argsort(end, kind="stable")
-    at = np.searchsorted(end[order], start, side="right") - 1
-    for j in np.flatnonzero(late > 0).tolist():
-        for back in range(at[j], max(at[j] - 8, -1), -1):
-            k = int(order[back])
-            if start[j] - end[k] > _NEAR_NS:
-                break
-            if stream[k] != stream[j]:
-                other[j], lag[j] = k, start[j] - end[k]
-                break
+    ended, whose = end[order], stream[order]
+    rest = np.flatnonzero(late > 0)
+    back = np.searchsorted(ended, start[rest], side="right") - 1
+    for _ in range(_LOOK_BACK):
+        near = (back >= 0) & (start[rest] - ended[back] <= _NEAR_NS)
+        rest, back = rest[near], back[near]
+        found = whose[back] != stream[rest]
+        other[rest[found]] = order[back[found]]
+        lag[rest[found]] = start[rest[found]] - ended[back[found]]
+        rest, back = rest[~found], back[~found] - 1
     return other, lag
 
 
-def _waits(graph: StepGraph, host_start: Int64, host_end: Int64, end: Int64) -> tuple[Int64, Int64]:
-    """Operation that each waiting call waited for, -1 for none, and when it returned after that.
+def _waits(
+    graph: StepGraph, host_start: Int64, host_end: Int64, end: Int64
+) -> tuple[Int64, Int64, Int64]:
+    """Calls that waited for an operation, which one, and when they returned after its end.
 
     Blocking calls wait, and launches that take long: the queue has no room. A call waited for the
     last operation launched until then that ended before it returned, if it ended during the call.
     """
-    length = host_end - host_start
     waiting = graph.host_call & graph.host_drains
-    waiting |= graph.host_call & (graph.host_kind == LAUNCH) & (length > _WAITS_NS)
-    waits_for = np.full(len(host_start), -1, np.int64)
-    tail = np.zeros(len(host_start), np.int64)
+    full = graph.host_call & (graph.host_kind == LAUNCH) & (host_end - host_start > _WAITS_NS)
+    rest = np.flatnonzero(waiting | full)
     order = np.argsort(end, kind="stable")
-    for i in np.flatnonzero(waiting).tolist():
-        back = int(np.searchsorted(end[order], host_end[i], side="right")) - 1
-        while back >= 0 and end[order[back]] >= host_start[i]:
-            if graph.op_call[order[back]] <= i:
-                waits_for[i] = order[back]
-                tail[i] = host_end[i] - end[order[back]]
-                break
-            back -= 1
-    return waits_for, tail
+    ended, called = end[order], graph.op_call[order]
+    back = np.searchsorted(ended, host_end[rest], side="right") - 1
+    op = np.full(len(host_start), -1, np.int64)
+    while len(rest):
+        during = (back >= 0) & (ended[back] >= host_start[rest])
+        rest, back = rest[during], back[during]
+        launched = called[back] <= rest
+        op[rest[launched]] = order[back[launched]]
+        rest, back = rest[~launched], back[~launched] - 1
+    wait = np.flatnonzero(op >= 0)
+    return wait, op[wait], host_end[wait] - end[op[wait]]
