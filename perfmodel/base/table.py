@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -24,6 +24,8 @@ FORMATS: Final = ("table", "csv", "json", "jsonl", "markdown", "latex")
 MISSING: Final = "–"
 _GAP: Final = 2  # blanks between two columns
 _NARROWEST: Final = 16  # a text column is never shrunk below this many cells
+_NARROW: Final = re.compile("[ -~\xa0-\u02ff\u0370-\u0482\u2010-\u2027\u2190-\u22ff\u2500-\u25fc]*")
+"""Texts of characters that take one cell of a terminal each; of others rich knows the widths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,52 +299,92 @@ def _latex(table: Table) -> str:
 
 def _draw(table: Table, width: int | None, color: bool) -> str:
     """Draw `table` `width` columns wide at most; None never wraps."""
-    from rich import box
-    from rich.console import Console, Group
-    from rich.padding import Padding
-    from rich.table import Table as Grid
-    from rich.text import Text
-
-    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
-    cells = table.cells()
     widths = _widths(table, width)
-    tree = table.tree_column
-    for column, cell_width in zip(table.columns, widths, strict=True):
-        grid.add_column(
-            Text(column.heading, style="bold"),
-            justify=column.alignment,
-            width=cell_width,
-            no_wrap=column.kind != "text" or not column.wrap,
-            overflow="fold" if column.wrap else "ellipsis",
-        )
-    for i, row in enumerate(cells):
-        line: list[Text | Padding] = [Text(c, style="dim" if c == MISSING else "") for c in row]
-        if table.levels is not None and tree is not None:
-            line[tree] = Padding(line[tree], (0, 0, 0, 2 * int(table.levels[i])))
-        grid.add_row(*line)
-    parts = [Text(printable(table.title), style="bold")] if table.title else []
-    notes = [Text(f"note: {printable(n)}", style="dim") for n in table.notes]
-    needed = sum(widths) + _GAP * len(widths)
-    console = Console(
-        file=io.StringIO(),
-        width=max(needed, width or max([needed, *(p.cell_len for p in [*parts, *notes])])),
-        force_terminal=color,
-        force_jupyter=False,
-        color_system="standard" if color else None,
-        no_color=not color,
-        legacy_windows=False,
-    )
-    with console.capture() as capture:
-        console.print(Group(*parts, grid, *notes))
-    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
+    total = sum(widths) + _GAP * (len(widths) - 1)
+    notes = [f"note: {printable(n)}" for n in table.notes]
+    outside = [printable(table.title), *notes]
+    room = max(total + _GAP, width or max(map(_cells, outside)))
+    bold, dim = ("1", "2") if color else ("", "")
+    headings = [_lines(c.heading, c, w) for c, w in zip(table.columns, widths, strict=True)]
+    highest = max(map(len, headings))
+    headings = [[""] * (highest - len(lines)) + lines for lines in headings]
+    drawn = [_styled(line, bold) for line in _wrapped(outside[0], room) if table.title]
+    drawn += _side_by_side(headings, widths, [bold] * len(widths))
+    drawn.append("─" * total)
+    for i, row in enumerate(table.cells()):
+        cells, styles = [], []
+        for at, (cell, column) in enumerate(zip(row, table.columns, strict=True)):
+            deep = table.levels is not None and at == table.tree_column
+            indent = 2 * int(table.levels[i]) if table.levels is not None and deep else 0
+            lines = _lines(cell, column, max(widths[at] - indent, 1))
+            cells.append([" " * indent + line for line in lines])
+            styles.append(dim if cell == MISSING else "")
+        drawn += _side_by_side(cells, widths, styles)
+    drawn += [_styled(line, dim) for note in notes for line in _wrapped(note, room)]
+    return "\n".join(line.rstrip() for line in drawn) + "\n"
+
+
+def _side_by_side(
+    cells: Sequence[Sequence[str]], widths: Sequence[int], styles: Sequence[str]
+) -> Iterator[str]:
+    """Put the lines of the cells of one row next to each other."""
+    for lines in zip_longest(*cells, fillvalue=""):
+        padded = [line + " " * (w - _cells(line)) for line, w in zip(lines, widths, strict=True)]
+        yield (" " * _GAP).join(map(_styled, padded, styles))
+
+
+def _styled(text: str, style: str) -> str:
+    """A text between the escape sequences of an ANSI style, '' for none."""
+    return f"\x1b[{style}m{text}\x1b[0m" if style and text.strip() else text
+
+
+def _lines(text: str, column: Column, width: int) -> list[str]:
+    """The lines of a cell, aligned in `width` terminal cells."""
+    if _cells(text) > width:
+        if column.kind == "text" and not column.wrap:
+            from rich.cells import set_cell_size
+
+            return [set_cell_size(text, width - 1) + "…"]
+        lines = _wrapped(text, width)
+    else:
+        lines = [text]
+    if column.alignment == "left":
+        return lines
+    share = 1 if column.alignment == "right" else 2
+    stripped = [line.rstrip() for line in lines]
+    return [" " * ((width - _cells(line)) // share) + line for line in stripped]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Break a text into lines of `width` cells at most, between words where that is possible."""
+    if _cells(text) <= width:
+        return [text]
+    from rich.cells import chop_cells
+
+    lines = [""]
+    for word in re.findall(r"\s*\S+\s*", text):
+        if _cells(lines[-1] + word.rstrip()) <= width:
+            lines[-1] += word
+        elif _cells(word.rstrip()) <= width:
+            lines.append(word)
+        else:
+            lines += chop_cells(word, width)
+    return [line.rstrip() for line in lines if line]
+
+
+def _cells(text: str) -> int:
+    """Terminal cells that a text takes."""
+    if _NARROW.fullmatch(text):
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def _widths(table: Table, width: int | None) -> list[int]:
     """Cells per column: natural, then the widest text column shrinks until the table fits."""
-    from rich.cells import cell_len
-
     lines = [[c.heading for c in table.columns], *table.cells("  ")]
-    widths = [max(cell_len(line[i]) for line in lines) for i in range(len(table.columns))]
+    widths = [max(_cells(line[i]) for line in lines) for i in range(len(table.columns))]
     excess = 0 if width is None else sum(widths) + _GAP * (len(widths) - 1) - width
     while excess > 0:
         wide = [i for i, c in enumerate(table.columns) if c.kind == "text"]
