@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from perfmodel.base.arrays import Floats, Int32, Int64
 from perfmodel.readers.trace import NULL
@@ -21,9 +23,12 @@ _RESAMPLES: Final = 1000
 _FEWEST: Final = 199
 _CELLS: Final = 50_000_000
 _CHUNK: Final = 4_000_000
-_PLAIN: Final = 160  # values of a table whose resamples are sorted: counting pays beyond
+_ONE_BY_ONE: Final = 1024  # values of a table that are counted one by one: blocks pay beyond
 _BLOCK: Final = 128
 _SEED: Final = 213
+
+Times = npt.NDArray[np.int16 | np.int32]
+"""How often every batch is in every resample, shape (resamples, batches)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,28 +164,39 @@ def bootstrap_medians(tables: Sequence[Floats]) -> Floats:
     batches = tables[0].shape[1]
     cells = sum(table.size for table in tables)
     resamples = int(np.clip(_CELLS // max(cells, 1), _FEWEST, _RESAMPLES))
-    generator = np.random.default_rng(_SEED)
-    step = max(1, _CHUNK // max(batches, 1))
-    plain = [table.size <= _PLAIN and not np.isnan(table).any() for table in tables]
-    many = {i: _Ordered.of(table) for i, table in enumerate(tables) if not plain[i]}
+    ordered = [_Ordered.of(table) for table in tables]
     out = []
-    for first in range(0, resamples, step):
-        size = min(step, resamples - first)
-        drawn = generator.integers(0, batches, size=(size, batches))
-        cell = drawn + batches * np.arange(size)[:, None]
-        times = np.bincount(cell.ravel(), minlength=size * batches).reshape(size, batches)
+    for times in _resampled(batches, resamples):
+        by_batch = np.ascontiguousarray(times.T) if any(table.few for table in ordered) else times
         medians = [
-            many[i].medians(times) if i in many else _medians(table[:, drawn])
-            for i, table in enumerate(tables)
+            table.medians_one_by_one(by_batch) if table.few else table.medians(times)
+            for table in ordered
         ]
         out.append(np.column_stack(medians))
     return np.concatenate(out)
 
 
-def _medians(resampled: Floats) -> Floats:
-    """Medians of a table's resamples, shape (ranks, resamples, batches), by sorting."""
-    values = np.moveaxis(resampled, 1, 0).reshape(resampled.shape[1], -1)
-    return np.asarray(np.median(values, axis=1))
+def _resampled(batches: int, resamples: int) -> Iterable[Times]:
+    """How often every batch is in every resample, some resamples at a time."""
+    size = max(1, _CHUNK // max(batches, 1))
+    if resamples <= size:
+        return (_resampled_at_once(batches, resamples),)
+    generator = np.random.default_rng(_SEED)
+    sizes = (min(size, resamples - first) for first in range(0, resamples, size))
+    return (_draw(generator, batches, size) for size in sizes)
+
+
+@lru_cache(maxsize=2)  # every rate of a run draws the same
+def _resampled_at_once(batches: int, resamples: int) -> Times:
+    return _draw(np.random.default_rng(_SEED), batches, resamples)
+
+
+def _draw(generator: np.random.Generator, batches: int, size: int) -> Times:
+    """Draw batches for `size` resamples; how often each came."""
+    drawn = generator.integers(0, batches, size=(size, batches))
+    cell = drawn + batches * np.arange(size)[:, None]
+    times = np.bincount(cell.ravel(), minlength=size * batches).reshape(size, batches)
+    return times.astype(np.int16 if batches < 1 << 15 else np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +224,13 @@ class _Ordered:
         counts = np.bincount(cell, minlength=blocks * table.shape[1]).astype(np.float64)
         return cls(values[order], batch, block, counts.reshape(blocks, table.shape[1]))
 
-    def medians(self, times: Int64) -> Floats:
+    @property
+    def few(self) -> bool:
+        """Whether counting value by value takes least."""
+        return len(self.values) <= _ONE_BY_ONE
+
+    def medians(self, times: Times) -> Floats:
         """Medians where batch b counts `times[i, b]` times in resample i; NaN without values."""
-        if len(self.values) == 0:
-            return np.full(len(times), np.nan)
         upto = np.cumsum(times @ self.counts.T, axis=1).astype(np.int64)
         total = upto[:, -1]
         some = np.flatnonzero(total)
@@ -223,7 +242,19 @@ class _Ordered:
         medians[some] = (low + high) / 2
         return medians
 
-    def _at(self, position: Int64, times: Int64, upto: Int64) -> Floats:
+    def medians_one_by_one(self, times: Times) -> Floats:
+        """The same for `times` of shape (batches, resamples), counted without blocks."""
+        if len(self.values) == 0:
+            return np.full(times.shape[1], np.nan)
+        upto = np.cumsum(times[self.batch], axis=0, dtype=times.dtype)
+        total = upto[-1]
+        low, high = (
+            self.values[np.count_nonzero(upto <= position, axis=0)]
+            for position in ((total - 1) // 2, np.minimum(total // 2, total - 1))
+        )
+        return np.where(total > 0, (low + high) / 2, np.nan)
+
+    def _at(self, position: Int64, times: Times, upto: Int64) -> Floats:
         """The value at a position of each resample, in order."""
         block = (upto <= position[:, None]).sum(axis=1)
         resample = np.arange(len(times))
