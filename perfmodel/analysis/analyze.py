@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.analysis.operators import step_work
+from perfmodel.analysis.operators import operator_facts, step_work
 from perfmodel.analysis.rates import counted, fit_rates, fit_roofline, product_rates
 from perfmodel.analysis.result import Analysis, BatchSummary, RangeRow, RankRow, RunAnalysis
 from perfmodel.analysis.rows import check_bytes, check_model, kernel_rows, points, range_rows
@@ -504,6 +504,7 @@ def _facts(
         ranges_by_rank=analysis.ranges_by_rank,
         steps=analysis.steps.facts if by_gpu and analysis.steps else None,
         lacking=lacking(analysis.unattributed),
+        operators=operator_facts(analysis.work),
     )
 
 

@@ -11,7 +11,11 @@ import numpy as np
 from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.base.arrays import Floats
 from perfmodel.machines.machine import Machine
+from perfmodel.programs.findings import OperatorFact
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
+
+TENSOR_UNITS: Final = {"float32": "tf32_tensor", "float64": "float64_tensor"}
+"""Tensor cores that multiply what a unit without does; TF32 rounds the factors to 10 bits."""
 
 _SHORTEST_S: Final = 1.5e-6
 """Least time of a kernel on the GPU: the shortest of reports of H200s take 0.7 to 1.5 µs."""
@@ -43,6 +47,8 @@ class OperatorRow:
     of_ceiling : float or None
         Least time that the unit's peak and the memory's bandwidth allow, over `gpu_s`. More than
         1 where data came from the cache.
+    of_tensor_ceiling : float or None
+        The same by the peak of the tensor cores (`TENSOR_UNITS`), of a product that runs without.
     communicates : bool
     """
 
@@ -65,6 +71,7 @@ class OperatorRow:
     bytes_per_s: float | None
     bound: str | None
     of_ceiling: float | None
+    of_tensor_ceiling: float | None = None
     communicates: bool = False
 
 
@@ -211,6 +218,20 @@ def step_work(
     )
 
 
+def operator_facts(work: StepWork | None) -> tuple[OperatorFact, ...]:
+    """The operators whose least time is known, as findings need them."""
+    return tuple(
+        OperatorFact(
+            name=row.name, phase=row.phase, unit=row.unit, count=row.count, gpu_s=row.gpu_s,
+            share=row.share, flops=row.flops or 0.0, bytes=row.bytes or 0.0, bound=row.bound,
+            least_s=row.of_ceiling * row.gpu_s,
+            tensor_s=row.of_tensor_ceiling * row.gpu_s if row.of_tensor_ceiling else None,
+        )
+        for row in (work.operators if work else ())
+        if row.bound and row.of_ceiling is not None
+    )  # fmt: skip
+
+
 def _without_module(key: OperatorKey) -> OperatorKey:
     return replace(key, module="")
 
@@ -352,13 +373,15 @@ class _Limit:
 
     def __init__(self) -> None:
         self.least_s = 0.0
+        self.tensor_s = 0.0
         self.by_bound: dict[str, float] = {}
         self.known = True
 
     def add(self, key: OperatorKey, values: Floats, machine: Machine | None) -> None:
         """Add calls of one size: time at the unit's peak, at the memory's bandwidth, of kernels."""
         bandwidth = machine.bandwidth_bytes_per_s.get("hbm") if machine else None
-        peak = machine.peak_flops_per_s.get(key.unit) if machine else None
+        peaks = machine.peak_flops_per_s if machine else {}
+        peak, tensor = peaks.get(key.unit), peaks.get(TENSOR_UNITS.get(key.unit, ""))
         _, kernels, flops, read, written, ns = (float(v) for v in values)
         if not (key.modelled and bandwidth and (peak or not flops)) or key.communicates:
             self.known = False
@@ -369,6 +392,7 @@ class _Limit:
             "latency": kernels * _SHORTEST_S,
         }
         self.least_s += max(limits["compute"], limits["memory"])
+        self.tensor_s += max(flops / tensor, limits["memory"]) if flops and tensor else 0.0
         bound = max(limits, key=lambda name: limits[name])
         self.by_bound[bound] = self.by_bound.get(bound, 0.0) + ns
 
@@ -405,6 +429,7 @@ def _row(key: OperatorKey, values: Floats, limit: _Limit, computing_ns: float) -
         bytes_per_s=moved / gpu_s if known and gpu_s else None,
         bound=limit.bound,
         of_ceiling=limit.least_s / gpu_s if limit.bound and gpu_s else None,
+        of_tensor_ceiling=limit.tensor_s / gpu_s if limit.tensor_s and gpu_s else None,
         communicates=key.communicates,
     )
 

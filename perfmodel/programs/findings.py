@@ -64,6 +64,27 @@ class GemmTime:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorFact:
+    """A framework's operator in one phase of a step: its time against the machine's ceilings.
+
+    `bound` is 'compute', 'memory' or 'latency', `least_s` what peak and bandwidth allow. `tensor_s`
+    is what tensor cores would allow a product that runs without them; None for all else.
+    """
+
+    name: str
+    phase: str
+    unit: str
+    count: float
+    gpu_s: float
+    share: float
+    flops: float
+    bytes: float
+    bound: str
+    least_s: float
+    tensor_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceReduce:
     """NCCL's all-reduce of `bytes` a rank and batch: its kernels' time, less waiting if known."""
 
@@ -80,7 +101,7 @@ class Facts:
     operations of the whole run that no batch has: with some, `busy_s` is a lower bound. `host_s` is
     host time by range; a program that knows its ranges says which of it completes reductions that
     began before (`polled_s`) and which is spent in copies, by direction (`copying_s`). `steps` is
-    there where the GPU's operations time the steps.
+    there where the GPU's operations time the steps, `operators` where their sizes are known.
     """
 
     batch: Estimate
@@ -103,6 +124,7 @@ class Facts:
     polled_s: float = 0.0
     copying_s: Mapping[str, float] = field(default_factory=dict)
     steps: StepFacts | None = None
+    operators: tuple[OperatorFact, ...] = ()
     messages: PointToPoint | None = None
     ranges_by_rank: tuple[RangeOfRank, ...] = ()
 
@@ -222,6 +244,14 @@ class Actions:
     def lower_precision(self) -> str:
         """How products run on tensor cores."""
         return "use tensor cores: TF32, or 16-bit types"
+
+    def move_less(self) -> str:
+        """How operators that memory limits move fewer bytes."""
+        return "fuse element-wise kernels with what makes or takes their data; use 16-bit types"
+
+    def raise_rate(self) -> str:
+        """How products come nearer to the peak of their unit."""
+        return "larger matrices: a larger batch; sizes that are multiples of 64"
 
     def fuse_attention(self) -> str:
         """How attention needs no matrix of scores in memory."""

@@ -7,7 +7,7 @@ another kernel could replace, at most what the step would take less if no kernel
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from perfmodel.base.units import percent, si
@@ -15,6 +15,7 @@ from perfmodel.programs.findings import (
     Actions,
     Facts,
     Finding,
+    OperatorFact,
     late_messages,
     shared_gpus,
     waiting_ranks,
@@ -25,6 +26,11 @@ _FP32: Final = re.compile(r"sgemm|_f32f32_f32f32_f32_|ffma|gemm.*_fp32_", re.I)
 _TENSOR: Final = re.compile(r"tf32|bf16|s1688|s16816|f16", re.I)
 _SCORES: Final = re.compile(r"softmax_warp|softmax(?!.*LogSoftMax)", re.I)
 _LOG: Final = re.compile(r"log_?softmax|nll|cross_?entropy", re.I)
+_OF_PEAK: Final = 0.8
+"""Share of a unit's dense peak that large products reach: 0.76 to 0.80 (docs/machines.md)."""
+_OF_HBM: Final = 0.85
+"""Share of the memory's bandwidth that a triad reaches (docs/machines.md)."""
+_NAMED: Final = 3
 _MANY_MESSAGES: Final = 20
 _LATE: Final = 0.03
 
@@ -40,6 +46,8 @@ def find_losses(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fi
     yield from _communication(steps, actions)
     yield from _precision(facts, steps, actions)
     yield from _attention(steps, actions)
+    yield from _memory(facts, steps, actions)
+    yield from _products(facts, steps, actions)
     yield from late_messages(facts, actions)
     if facts.waiting is not None:
         yield from waiting_ranks(facts, actions)
@@ -164,7 +172,11 @@ def _communication(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
 
 
 def _precision(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding]:
-    """Products in single precision without tensor cores."""
+    """Products in single precision without tensor cores, by their operators or kernels."""
+    plain = [o for o in facts.operators if o.tensor_s is not None and o.bound != "latency"]
+    if plain:
+        yield _without_tensor_cores(facts, steps, plain, actions)
+        return
     slow = [
         k for k in steps.kernels
         if k.category in ("GEMM", "convolution") and _FP32.search(k.name)
@@ -184,6 +196,77 @@ def _precision(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fin
         f"{si(peaks['tf32_tensor'], 'FLOP/s')}",
         actions.lower_precision(),
     )
+
+
+def _without_tensor_cores(
+    facts: Facts, steps: StepFacts, plain: Sequence[OperatorFact], actions: Actions
+) -> Finding:
+    """Tensor cores take the same multiple of their least time, it is assumed, as the unit does."""
+    seconds = sum(o.gpu_s for o in plain)
+    faster = sum(o.gpu_s * (1.0 - (o.tensor_s or 0.0) / o.least_s) for o in plain)
+    peaks = facts.machine.peak_flops_per_s if facts.machine else {}
+    unit = max(plain, key=lambda o: o.gpu_s).unit
+    units = {"float32": ("FP32 units", "tf32_tensor", "TF32's"),
+             "float64": ("FP64 units", "float64_tensor", "FP64's")}  # fmt: skip
+    name, tensor, whose = units[unit]
+    return Finding(
+        "low_precision_unused",
+        "matrix products run without tensor cores",
+        min(faster, steps.saved_s("kernel")),
+        f"{sum(o.count for o in plain):.0f} products on {name} take {si(seconds, 's')} per step: "
+        f"{percent(sum(o.least_s for o in plain) / seconds)} of their ceiling "
+        f"({si(peaks[unit], 'FLOP/s')}), "
+        f"{percent(sum(o.tensor_s or 0.0 for o in plain) / seconds)} of {whose} on tensor cores "
+        f"({si(peaks[tensor], 'FLOP/s')})",
+        actions.lower_precision(),
+    )
+
+
+def _memory(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding]:
+    """Operators that the memory's bandwidth bounds, and what they take more than it."""
+    bound = [o for o in facts.operators if o.bound == "memory" and not o.flops]
+    if not bound:
+        return
+    seconds, moved = sum(o.gpu_s for o in bound), sum(o.bytes for o in bound)
+    slow = sorted(bound, key=_recoverable_s, reverse=True)[:_NAMED]
+    named = ", ".join(
+        f"{o.name} ({o.phase}) {si(o.gpu_s, 's')} at {percent(o.least_s / o.gpu_s)}" for o in slow
+    )
+    yield Finding(
+        "memory_bound",
+        "operators are limited by the GPU's memory",
+        min(sum(map(_recoverable_s, bound)), steps.saved_s("kernel")),
+        f"operators without products take {si(seconds, 's')} per step, "
+        f"{percent(sum(o.share for o in bound))} of the computing time, to move {si(moved, 'B')}: "
+        f"{si(moved / seconds, 'B/s')}; most is lost by {named} of the bandwidth. Saved if all "
+        f"reached {percent(_OF_HBM)} of it; fusing them saves bytes, too",
+        actions.move_less(),
+    )
+
+
+def _products(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding]:
+    """Products against the lower of the roofs of their unit and of memory."""
+    slow = [o for o in facts.operators if o.flops and o.bound != "latency"]
+    for o in sorted(slow, key=_recoverable_s, reverse=True)[:_NAMED]:
+        rate = si(o.flops / o.gpu_s, "FLOP/s")
+        yield Finding(
+            "kernel_below_ceiling",
+            f"{o.name} ({o.phase}) runs at {percent(o.least_s / o.gpu_s)} of its ceiling",
+            min(_recoverable_s(o), steps.saved_s("kernel")),
+            f"{o.count:.0f} calls per step take {si(o.gpu_s, 's')} for {si(o.flops, 'FLOP')} "
+            f"({rate}); peak and bandwidth allow {si(o.least_s, 's')}, of which large products "
+            f"reach {percent(_reachable(o))}",
+            actions.raise_rate(),
+        )
+
+
+def _reachable(o: OperatorFact) -> float:
+    return _OF_PEAK if o.bound == "compute" else _OF_HBM
+
+
+def _recoverable_s(o: OperatorFact) -> float:
+    """What an operator takes more than at the share of its ceiling that can be reached."""
+    return max(o.gpu_s - o.least_s / _reachable(o), 0.0)
 
 
 def _attention(steps: StepFacts, actions: Actions) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from perfmodel.analysis.operators import ModuleRow, OperatorRow, StepWork
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
-from perfmodel.base.units import si
+from perfmodel.base.units import percent, si
 
 SHOWN: Final = 15
 """Operators that the terminal lists; files and JSON have them all."""
@@ -45,7 +45,7 @@ OPERATORS_TEXT: Final = (
     Column("rate", "Achieved", align="right",
            of=lambda r: si(r.flops_per_s, "FLOP/s") if r.flops_per_s else
            (si(r.bytes_per_s, "B/s") if r.bytes_per_s else None)),
-    _BOUND, _OF_CEILING,
+    _BOUND, Column("of_ceiling", "Ceiling", align="right", of=lambda r: _ceilings(r)),
 )  # fmt: skip
 
 OPERATORS: Final = (
@@ -68,7 +68,16 @@ OPERATORS: Final = (
     Column("unit", "Unit"),
     _BOUND,
     _OF_CEILING,
+    Column("of_tensor_ceiling", "Ceiling of tensor cores", "percent", digits=0),
 )
+
+
+def _ceilings(row: OperatorRow) -> str | None:
+    """Shares of the ceiling, and of that of the tensor cores where a product runs without."""
+    if row.of_ceiling is None:
+        return None
+    own = percent(row.of_ceiling)
+    return f"{own} (TC {percent(row.of_tensor_ceiling)})" if row.of_tensor_ceiling else own
 
 
 def operators_text(work: StepWork) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from benchmarks.idle.__main__ import KIND_OF, WITHIN, pair
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import RunAnalysis
-from perfmodel.programs.findings import KINDS
+from perfmodel.programs.findings import KINDS, Actions, Facts, OperatorFact, ranked
+from perfmodel.programs.losses import find_losses
 from perfmodel.programs.program import Options
+from perfmodel.timing.samples import Estimate
 
 PROFILES = Path(__file__).parents[2] / "profiles" / "programs"
 PLANTED = Path(os.environ.get("PROGRAM_REPORTS", "/nonexistent")) / "planted"
@@ -109,3 +112,66 @@ def test_the_late_rank_is_named_with_what_it_does() -> None:
     late = max(steps.facts.stragglers, key=lambda s: s.share_last)
     assert (late.rank, late.share_last, late.persistent) == (1, 1.0, True)
     assert late.doing == "host_compute in forward"
+
+
+@pytest.mark.skipif(not PLANTED.exists(), reason="PROGRAM_REPORTS names no folder of reports")
+@pytest.mark.parametrize("path", ["planted/fp32", "programs/conv32"])
+def test_products_on_fp32_units_are_set_against_both_ceilings(path: str) -> None:
+    run = analyzed(PLANTED.parent / f"{path}.sqlite.xz")
+    assert run.work is not None
+    assert run.machine is not None
+    assert run.steps is not None
+    slow = [r for r in run.work.operators if r.unit == "float32" and r.flops]
+    assert len(slow) >= 3
+    faster = 0.0
+    for row in slow:
+        by_size = [r for r in run.work.by_sizes if (r.name, r.phase) == (row.name, row.phase)]
+        memory = [(r.bytes or 0) / 4.8e12 for r in by_size]
+        least = sum(max((r.flops or 0) / 67e12, m) for r, m in zip(by_size, memory, strict=True))
+        tensor = sum(
+            max((r.flops or 0) / 494.7e12, m) for r, m in zip(by_size, memory, strict=True)
+        )
+        assert row.of_ceiling == pytest.approx(least / row.gpu_s)
+        assert row.of_tensor_ceiling == pytest.approx(tensor / row.gpu_s)
+        faster += row.gpu_s * (1 - tensor / least)
+    (found,) = (f for f in run.findings if f.kind == "low_precision_unused")
+    limit = run.steps.facts.saved_s("kernel")
+    assert found.saving_s == pytest.approx(min(faster, limit))
+    assert "TF32's on tensor cores" in found.evidence
+
+
+@pytest.mark.parametrize("name", ["convnext_shapes", "resnet34_shapes"])
+def test_findings_of_operators_save_no_more_than_kernels_do(name: str) -> None:
+    run = analyzed(PROFILES / f"{name}.sqlite.xz")
+    assert run.work is not None
+    assert run.steps is not None
+    limit = run.steps.facts.saved_s("kernel")
+    found = [f for f in run.findings if f.kind in ("memory_bound", "kernel_below_ceiling")]
+    assert all(0 < (f.saving_s or 0) <= limit for f in found)
+    assert sum(f.kind == "kernel_below_ceiling" for f in found) <= 3
+
+
+def test_memory_and_products_are_found_where_the_gpu_sets_the_pace() -> None:
+    """A step of 10 ms, of which 6 are one product at 40 % of its peak and 3 element-wise."""
+    steps = replace(
+        analyzed(PROFILES / "healthy_b32.sqlite.xz").steps.facts,  # type: ignore[union-attr]
+        step_s=10e-3, free_s={"kernel": 1e-3}, small=(), idle=(), kernels=(), collectives=0,
+    )  # fmt: skip
+    operators = (
+        OperatorFact("mm", "forward", "bfloat16_tensor", 8, 6e-3, 0.6, 2e12, 1e9, "compute",
+                     2.4e-3, None),
+        OperatorFact("gelu", "forward", "float32", 8, 3e-3, 0.3, 0, 9e9, "memory", 1.7e-3, None),
+        OperatorFact("fill_", "forward", "float32", 1, 1e-3, 0.1, 0, 8, "latency", 1e-6, None),
+    )  # fmt: skip
+    facts = Facts(
+        batch=Estimate(10e-3, 10e-3, 10e-3, 5), busy_s=10e-3, gpu_ops=17, synchronizations=0,
+        synchronize_s=0, host_s={}, copies=(), collectives=(), waiting=None, gemms=(),
+        shared_gpus={}, machine=None, ranks=1, operators=operators,
+    )  # fmt: skip
+    found = {f.kind: f for f in ranked(facts, find_losses(facts, steps, Actions()))}
+    assert found["kernel_below_ceiling"].saving_s == pytest.approx(6e-3 - 2.4e-3 / 0.8)
+    assert found["memory_bound"].saving_s == pytest.approx(3e-3 - 1.7e-3 / 0.85)
+    assert "gelu (forward) 3.00 ms at 57 %" in found["memory_bound"].evidence
+    short = replace(steps, free_s={"kernel": 9.8e-3})
+    capped = [f.saving_s for f in ranked(facts, find_losses(facts, short, Actions()))]
+    assert capped == pytest.approx([0.2e-3, 0.2e-3])
