@@ -296,7 +296,6 @@ class PageFile:
         self,
         root_page: int,
         columns: Sequence[int],
-        *,
         rowid_alias: int | None = None,
         header_bytes: tuple[int, int] = ANY_HEADER,
     ) -> list[Int64]:
@@ -337,7 +336,6 @@ class PageFile:
         self,
         root_page: int,
         columns: Sequence[int],
-        *,
         rowid_alias: int | None = None,
         header_bytes: tuple[int, int] = ANY_HEADER,
     ) -> Iterator[tuple[list[Int64], int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -145,7 +145,9 @@ class Database:
             return dict.fromkeys(columns, np.empty(0, np.int64))
         arrays = self._read_pages(table, present)
         if arrays is None:
-            arrays = self._read_rows(table, present)
+            none = [np.empty((len(present), 0), np.int64)]
+            parts = [np.stack(part) for part, _ in self._chunks(table, present, fast=False)]
+            arrays = [np.ascontiguousarray(c) for c in np.concatenate(none + parts, axis=1)]
         found = dict(zip(present, arrays, strict=True))
         filler = np.full(len(arrays[0]), NULL) if len(present) < len(columns) else arrays[0]
         return {c: found.get(c, filler) for c in columns}
@@ -256,48 +258,39 @@ class Database:
         except (sqlite3.Error, Damaged) as error:
             raise broken(self.path, error) from error
 
-    def _read_pages(self, table: str, columns: Sequence[str]) -> list[Int64] | None:
+    def _on_pages(
+        self, table: str, columns: Sequence[str]
+    ) -> tuple[int, list[int], int | None, tuple[int, int]] | None:
+        """Return the arguments of the page reader; None where it cannot read the columns."""
         stored = self._schema[table]
         if self._pages is None or stored.root == 0 or stored.real & set(columns):
             return None
         at = [stored.columns.index(c) for c in columns]
+        return stored.root, at, stored.alias, stored.header_bytes
+
+    def _read_pages(self, table: str, columns: Sequence[str]) -> list[Int64] | None:
         try:
-            return self._pages.read(
-                stored.root, at, rowid_alias=stored.alias, header_bytes=stored.header_bytes
-            )
+            where = self._on_pages(table, columns)
+            return self._pages.read(*where) if self._pages and where else None
         except Unsupported:
             return None
         except Damaged as error:
             raise broken(self.path, error) from error
 
-    def _chunks(self, table: str, columns: list[str]) -> Iterator[tuple[list[Int64], int]]:
-        stored = self._schema[table]
-        if self._pages is None or stored.root == 0 or stored.real & set(columns):
+    def _chunks(
+        self, table: str, columns: list[str], *, fast: bool = True
+    ) -> Iterator[tuple[list[Int64], int]]:
+        where = self._on_pages(table, columns) if fast else None
+        if self._pages is None or where is None:
             rows = self.rows(table, columns)
             while flat := [self._integer(v, table) for row in islice(rows, _ROWS) for v in row]:
                 part = np.array(flat, np.int64).reshape(-1, len(columns)).T
                 yield [np.ascontiguousarray(c) for c in part], 0
             return
-        at = [stored.columns.index(c) for c in columns]
         try:
-            yield from self._pages.chunks(
-                stored.root, at, rowid_alias=stored.alias, header_bytes=stored.header_bytes
-            )
+            yield from self._pages.chunks(*where)
         except Damaged as error:
             raise broken(self.path, error) from error
-
-    def _read_rows(self, table: str, columns: Sequence[str]) -> list[Int64]:
-        width = len(columns)
-        chosen = ", ".join(f"ifnull({quoted(c)}, {NULL})" for c in columns)
-        try:
-            self._check(table)
-            rows: Iterable[tuple[Any, ...]] = self._connection.execute(
-                f"SELECT {chosen} FROM {quoted(table)} NOT INDEXED"
-            )
-            flat = np.fromiter((self._integer(v, table) for row in rows for v in row), np.int64)
-        except (sqlite3.Error, Damaged) as error:
-            raise broken(self.path, error) from error
-        return [np.ascontiguousarray(c) for c in flat.reshape(-1, width).T]
 
     def _check(self, table: str) -> None:
         """Let SQLite check that pages are used once, rows in order, and NOT NULL where it says."""

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -114,10 +115,7 @@ def window_of(run: Run, batches: range) -> Window:
         mine = at[times.rank[at] == rank]
         if len(mine) == 0:
             continue
-        begin, end = (
-            times.start_ns[mine],
-            times.start_ns[mine] + times.host_ns[mine],
-        )
+        begin, end = times.start_ns[mine], times.start_ns[mine] + times.host_ns[mine]
         host[rank] = int(begin.min()) + offset[rank], int(end.max()) + offset[rank]
         ends.append(int(done[row, batches.start : batches.stop].max()) + offset[rank])
     if not host:
@@ -308,9 +306,7 @@ def _name(track: Track, part: int, *, several: bool) -> str:
     return f"{name} ({part + 1})" if part else name
 
 
-@lru_cache(maxsize=4096)
-def _kernel(name: str) -> str:
-    return shortened(name)
+_kernel = lru_cache(maxsize=4096)(shortened)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,12 +331,16 @@ class _Part:
         kept: Bool = (start < high) & ((end > low) | ((start == end) & (start >= low)))
         return kept
 
-    def own(self, rank: int | None, start_ns: int, end_ns: int) -> bool:
-        """Whether what the host did then belongs to the batches: begun in them, or around them."""
-        if self.window is None:
-            return True
-        begin, end = self.window.host_ns.get(-1 if rank is None else rank, (0, -1))
-        return begin <= start_ns < end or start_ns <= begin <= end <= end_ns
+    def bar(
+        self, kind: str, name: str, start_ns: int, end_ns: int, rank: int | None, process: int,
+        **more: int | None,
+    ) -> Bar:  # fmt: skip
+        """Return a bar of the host; it belongs to batches that it begins in, or goes around."""
+        start, end, own = start_ns + self.clock_ns, end_ns + self.clock_ns, True
+        if self.window is not None:
+            begin, done = self.window.host_ns.get(-1 if rank is None else rank, (0, -1))
+            own = begin <= start < done or start <= begin <= done <= end
+        return Bar(kind, name, start, end, own, process, **more)
 
     def whose(self, thread: int) -> tuple[int, int | None]:
         """Process, counted over all reports, and rank of a thread."""
@@ -378,7 +378,6 @@ def select(
     """
     tracks: dict[Track, list[Bar]] = defaultdict(list)
     first = 0
-    sources = (_ranges, _mpi, _api, _idle, _operations)
     steps = run.steps if len(run.steps) == len(run.parts) else (None,) * len(run.parts)
     for trace, clock, rank_of, report in zip(
         run.traces, clocks(run), run.rank_of, steps, strict=True
@@ -387,12 +386,10 @@ def select(
             trace, clock, first, rank_of, _units(trace, run.batch_label), _last(trace), window,
             report,
         )  # fmt: skip
-        for source in sources:
-            if source is _api and not api:
-                continue
-            for track, bar in source(part):
-                if ranks is None or track.rank in ranks:
-                    tracks[track].append(bar)
+        calls = (_calls(part, kind) for kind in (("mpi", "api") if api else ("mpi",)))
+        for track, bar in chain(_ranges(part), *calls, _idle(part), _operations(part)):
+            if ranks is None or track.rank in ranks:
+                tracks[track].append(bar)
         first += len(trace.processes)
     return lanes_of(tracks if around or window is None else _within(tracks, window))
 
@@ -414,62 +411,39 @@ def _within(tracks: Mapping[Track, list[Bar]], window: Window) -> dict[Track, li
 
 
 def _ranges(part: _Part) -> Iterator[tuple[Track, Bar]]:
-    trace = part.trace
-    nesting = nest(trace.ranges, len(trace.threads), own_rows(trace))
-    at = np.flatnonzero(part.inside(nesting.start_ns, nesting.end_ns))
-    nested = ~nesting.crossing[nesting.thread]
-    columns = (nesting.row, nesting.start_ns, nesting.end_ns, nesting.level, nested)
-    for row, start, end, level, inner in zip(*(c[at].tolist() for c in columns), strict=True):
-        yield _range(part, row, start, end, level, nested=inner)
-    outside = np.flatnonzero(trace.ranges.other_thread)
-    ends = np.where(trace.ranges.end_ns == NULL, part.last_ns, trace.ranges.end_ns)
-    for row in outside[part.inside(trace.ranges.start_ns[outside], ends[outside])].tolist():
-        domain = trace.range_domains[trace.ranges.name[row]] if trace.ranges.name[row] >= 0 else ""
-        if domain != MPI_DOMAIN:
-            yield _range(
-                part, row, int(trace.ranges.start_ns[row]), int(ends[row]), _ACROSS, nested=False
-            )
-
-
-def _range(
-    part: _Part, row: int, start: int, end: int, level: int, *, nested: bool
-) -> tuple[Track, Bar]:
-    ranges, name = part.trace.ranges, int(part.trace.ranges.name[row])
-    thread = int(ranges.thread[row])
-    process, rank = part.whose(thread)
-    start, end = start + part.clock_ns, end + part.clock_ns
-    label = part.trace.range_labels[name] if name >= 0 else _NO_NAME
-    track = Track(rank, "range", part.units[thread], level, nested and rank is not None)
-    return track, Bar("range", label, start, end, part.own(rank, start, end), process)
-
-
-def _mpi(part: _Part) -> Iterator[tuple[Track, Bar]]:
-    mpi = part.trace.mpi
-    ends = np.where(mpi.end_ns == NULL, part.last_ns, mpi.end_ns)
-    at = np.flatnonzero(part.inside(mpi.start_ns, ends))
-    columns = (mpi.thread, mpi.name, mpi.start_ns, ends, mpi.size_bytes)
-    for thread, name, start, end, size in zip(*(c[at].tolist() for c in columns), strict=True):
+    """Ranges of one thread by their nesting, then those that start on one and end on another."""
+    trace, ranges = part.trace, part.trace.ranges
+    nesting = nest(ranges, len(trace.threads), own_rows(trace))
+    mpi = np.array([d == MPI_DOMAIN for d in trace.range_domains] + [False], np.bool_)
+    across = np.flatnonzero(ranges.other_thread & ~mpi[ranges.name])
+    ends = np.where(ranges.end_ns == NULL, part.last_ns, ranges.end_ns)[across]
+    row = np.append(nesting.row, across)
+    start, end = ranges.start_ns[row], np.append(nesting.end_ns, ends)
+    level = np.append(nesting.level, np.full(len(across), _ACROSS))
+    nested = np.append(~nesting.crossing[nesting.thread], np.zeros(len(across), np.bool_))
+    at = np.flatnonzero(part.inside(start, end))
+    columns = (ranges.thread[row], ranges.name[row], start, end, level, nested)
+    for thread, name, begin, until, depth, inner in zip(
+        *(c[at].tolist() for c in columns), strict=True
+    ):
         process, rank = part.whose(thread)
-        start, end = start + part.clock_ns, end + part.clock_ns
-        yield (
-            Track(rank, "mpi", part.units[thread]),
-            Bar("mpi", _string(part.trace, name), start, end, part.own(rank, start, end), process,
-                size_bytes=_known(size)),
-        )  # fmt: skip
+        label = trace.range_labels[name] if name >= 0 else _NO_NAME
+        track = Track(rank, "range", part.units[thread], depth, inner and rank is not None)
+        yield track, part.bar("range", label, begin, until, rank, process)
 
 
-def _api(part: _Part) -> Iterator[tuple[Track, Bar]]:
-    api = part.trace.api
-    at = np.flatnonzero(part.inside(api.start_ns, api.end_ns))
-    columns = (api.thread, api.name, api.start_ns, api.end_ns, api.correlation)
-    for thread, name, start, end, same in zip(*(c[at].tolist() for c in columns), strict=True):
+def _calls(part: _Part, kind: str) -> Iterator[tuple[Track, Bar]]:
+    """MPI calls with their sizes, or CUDA API calls with their correlation ids."""
+    trace, mpi = part.trace, part.trace.mpi
+    table, more = (mpi, mpi.size_bytes) if kind == "mpi" else (trace.api, trace.api.correlation)
+    ends = np.where(table.end_ns == NULL, part.last_ns, table.end_ns)
+    at = np.flatnonzero(part.inside(table.start_ns, ends))
+    columns = (table.thread, table.name, table.start_ns, ends, more)
+    for thread, name, start, end, number in zip(*(c[at].tolist() for c in columns), strict=True):
         process, rank = part.whose(thread)
-        start, end = start + part.clock_ns, end + part.clock_ns
-        yield (
-            Track(rank, "api", part.units[thread]),
-            Bar("api", _string(part.trace, name), start, end, part.own(rank, start, end), process,
-                correlation=_known(same)),
-        )  # fmt: skip
+        said = {"size_bytes" if kind == "mpi" else "correlation": _known(number)}
+        bar = part.bar(kind, _string(trace, name), start, end, rank, process, **said)
+        yield Track(rank, kind, part.units[thread]), bar
 
 
 def _idle(part: _Part) -> Iterator[tuple[Track, Bar]]:
