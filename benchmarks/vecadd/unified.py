@@ -10,7 +10,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Int64
 from perfmodel.readers import read
-from perfmodel.readers.rep import as_sqlite
+from perfmodel.readers import opened
 from perfmodel.readers.sqlite import Database, needed_columns
 from perfmodel.readers.trace import COPY_KINDS, KERNEL, MEMCPY, NULL
 
@@ -83,7 +83,7 @@ def read_unified(path: Path) -> UnifiedMemory:
     SchemaError
         If a table lacks a column, or holds no number where one must be.
     """
-    with as_sqlite(path) as file, Database(file, shown=path) as db:
+    with opened(path) as file, Database(file, shown=path) as db:
 
         def faults(table: str, *counts: str) -> Faults | None:
             if table not in db.tables:

@@ -13,7 +13,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int32, Int64
 from perfmodel.base.errors import SchemaError
-from perfmodel.readers.rep import as_sqlite
+from perfmodel.readers import opened
 from perfmodel.readers.sqlite import Database, needed_columns
 from perfmodel.readers.trace import MEMORY_KINDS, NULL
 
@@ -23,6 +23,7 @@ COLLECT_MEMORY: Final = "nsys profile --cuda-memory-usage=true"
 
 _ALLOCATION: Final = 0
 _DEALLOCATION: Final = 1
+_UNKNOWN: Final = 7
 _COLUMNS: Final = ("globalPid", "deviceId", "address", "bytes", "memKind", "memoryOperationType")
 
 
@@ -73,7 +74,7 @@ def read_memory(path: Path) -> MemoryEvents | None:
     SchemaError
         If the table lacks a column, or holds what it should not.
     """
-    with as_sqlite(path) as file, Database(file, shown=path) as db:
+    with opened(path) as file, Database(file, shown=path) as db:
         if MEMORY_TABLE not in db.tables:
             return None
         row = needed_columns(db, path, MEMORY_TABLE, ("start", *_COLUMNS))
@@ -90,22 +91,15 @@ def read_memory(path: Path) -> MemoryEvents | None:
         start_ns=row["start"],
         process=row["globalPid"],
         device=row["deviceId"].astype(np.int32),
-        kind=np.where(known, kind, _unknown()).astype(np.int32),
+        kind=np.where(known, kind, _UNKNOWN).astype(np.int32),
         address=row["address"],
         bytes=row["bytes"],
         frees=row["memoryOperationType"] == _DEALLOCATION,
     )
 
 
-def _unknown() -> int:
-    return next(kind for kind, name in MEMORY_KINDS.items() if name == "unknown")
-
-
 METRICS_TABLE: Final = "GPU_METRICS"
 METRICS_NAMES: Final = "TARGET_INFO_GPU_METRICS"
-COLLECT_METRICS: Final = "nsys profile --gpu-metrics-devices=all"
-"""What makes Nsight Systems sample them; the driver must allow it (ERR_NVGPUCTRPERM)."""
-
 _GPU_BITS: Final = 0xFF
 """The last byte of a typeId is the GPU (Nsight Systems' own recipe gpu_metric_util_map)."""
 
@@ -143,7 +137,7 @@ def read_metrics(path: Path) -> tuple[GpuMetric, ...]:
     SchemaError
         If a column is missing or holds what it should not.
     """
-    with as_sqlite(path) as file, Database(file, shown=path) as db:
+    with opened(path) as file, Database(file, shown=path) as db:
         if METRICS_TABLE not in db.tables or METRICS_NAMES not in db.tables:
             return ()
         columns = db.columns(METRICS_TABLE)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import math
 import re
-import shutil
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Final
 
 from perfmodel.base.errors import ReportError, SchemaError
 from perfmodel.base.files import check_path
+from perfmodel.readers.rep import converted
 
 TIME: Final = "gpu__time_duration.sum"
 DEVICE: Final = "device__attribute_display_name"
@@ -280,9 +279,6 @@ def _counted(launches: Sequence[Launch]) -> set[str]:
     return {n for n in names if n != TIME and not n.startswith(("device__", "launch__"))}
 
 
-_EXPORT_SECONDS: Final = 600
-
-
 def names_of(paths: Sequence[Path]) -> list[str]:
     """Name files by their last parts, as many as tell them apart: runs of one name are not one."""
     whole = [path.resolve().parts for path in paths]
@@ -306,27 +302,8 @@ def read_text(path: Path) -> str:
 def _import(path: Path) -> str:
     """Let ncu print a report; the report holds all metrics that were collected."""
     command = ["ncu", "--import", str(path.resolve()), "--csv", "--page", "raw"]
-    command += ["--print-units", "base"]
-    ncu = shutil.which("ncu")
-    if ncu is None:
-        raise ReportError(
-            f"{path}: a raw report needs ncu to be exported, and ncu is not on the PATH; where ncu "
-            f"is, run: ncu --import {path.name} --csv --page raw > {path.stem}.csv  and read that"
-        )
-    try:
-        done = subprocess.run(
-            [ncu, *command[1:]], capture_output=True, text=True, errors="replace",
-            stdin=subprocess.DEVNULL, timeout=_EXPORT_SECONDS, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ReportError(f"{path}: {' '.join(command)} did not finish: {error}") from error
-    if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
-        raise ReportError(
-            f"{path}: ncu --import failed ({said[-1].strip()}); an ncu at least as new as the one "
-            f"that made the report is needed"
-        )
-    return done.stdout
+    instead = f"ncu --import {path.name} --csv --page raw > {path.stem}.csv  and read that"
+    return converted(path, [*command, "--print-units", "base"], instead)
 
 
 _BASES: Final = frozenset(("inst", "byte", "B", "second", "s", "hz", "Hz", "op", "ops", "%"))

@@ -8,7 +8,7 @@ import lzma
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -25,20 +25,14 @@ _MORE: Final = 1 << 26
 
 @contextmanager
 def as_sqlite(path: Path) -> Iterator[Path]:
-    """Yield the path of an SQLite file with the report's content, temporary where it must be.
+    """Yield the path of a temporary SQLite file with the content of a raw or compressed report.
 
     Raises
     ------
     ReportError
         If a raw report cannot be exported here, or a compressed one is damaged.
     """
-    if path.suffix in RAW_SUFFIXES:
-        make = _export
-    elif path.suffix in (".gz", ".xz", ".zst"):
-        make = _unpack
-    else:
-        yield path
-        return
+    make = _export if path.suffix in RAW_SUFFIXES else _unpack
     check_path(path)
     with tempfile.TemporaryDirectory(prefix="perfmodel-") as folder:
         target = Path(folder) / "report.sqlite"
@@ -46,49 +40,61 @@ def as_sqlite(path: Path) -> Iterator[Path]:
         yield target
 
 
-def _export(path: Path, target: Path) -> None:
-    raw = str(path.resolve())  # a name that starts with '-' is no option
-    command = ["nsys", "export", "-q", "true", "-t", "sqlite", "-o", str(target), raw]
-    nsys = shutil.which("nsys")
-    if nsys is None:
+def converted(
+    path: Path, command: Sequence[str], instead: str, *more: str, made: Path | None = None
+) -> str:
+    """Let nsys or ncu convert a raw report; return what it prints.
+
+    Parameters
+    ----------
+    path : Path
+    command : sequence of str
+        The program, what it does, and its other arguments, as errors name it.
+    instead : str
+        The command for another machine, and what to do with its output.
+    *more : str
+        Further arguments.
+    made : Path, optional
+        The file that must be there then.
+    """
+    tool, what, *_ = command
+    if shutil.which(tool) is None:
         raise ReportError(
-            f"{path}: a raw report needs nsys to be exported, and nsys is not on the PATH; "
-            f"where nsys is, run: nsys export -q true -t sqlite {path.name}  and analyze "
-            f"{path.with_suffix('.sqlite').name} here"
+            f"{path}: a raw report needs {tool} to be exported, and {tool} is not on the PATH; "
+            f"where {tool} is, run: {instead}"
         )
     try:
-        done = subprocess.run(
-            [nsys, *command[1:], *_payloads(nsys)],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            stdin=subprocess.DEVNULL,
-            timeout=_EXPORT_SECONDS,
-            check=False,
-        )
+        done = _run([*command, *more])
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ReportError(f"{path}: {' '.join(command)} did not finish: {error}") from error
-    if done.returncode != 0 or not target.is_file():
+    if done.returncode or not (made is None or made.is_file()):
         lines = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
         raise ReportError(
-            f"{path}: nsys export failed ({lines[-1].strip()}); an nsys at least as new as the one "
-            f"that made the report is needed"
+            f"{path}: {tool} {what} failed ({lines[-1].strip()}); an {tool} at least as new as the "
+            f"one that made the report is needed"
         )
+    return done.stdout
 
 
-def _payloads(nsys: str) -> tuple[str, ...]:
-    """Flags to export NVTX payloads, which hold the sizes of NCCL's messages; 2024.2 lacks them."""
-    shown = subprocess.run(
-        [nsys, "export", "--help"],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        stdin=subprocess.DEVNULL,
-        timeout=_EXPORT_SECONDS,
-        check=False,
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
+        timeout=_EXPORT_SECONDS, check=False,
+    )  # fmt: skip
+
+
+def _export(path: Path, target: Path) -> None:
+    """Export a report with its NVTX payloads, which hold the sizes of NCCL's messages."""
+    raw = str(path.resolve())  # a name that starts with '-' is no option
+    instead = (
+        f"nsys export -q true -t sqlite {path.name}  and analyze "
+        f"{path.with_suffix('.sqlite').name} here"
     )
-    known = "--include-json" in shown.stdout
-    return ("--include-json", "true", "--include-blobs", "true") if known else ()
+    # 2024.2 lacks the flags
+    known = shutil.which("nsys") and "--include-json" in _run(["nsys", "export", "--help"]).stdout
+    payloads = ("--include-json", "true", "--include-blobs", "true") if known else ()
+    command = ["nsys", "export", "-q", "true", "-t", "sqlite", "-o", str(target), raw]
+    converted(path, command, instead, *payloads, made=target)
 
 
 def _unpack(path: Path, target: Path) -> None:
