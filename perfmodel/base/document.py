@@ -195,20 +195,18 @@ class Entries:
             raise self.wrong(key, "a whole number above 0")
         return value
 
-    def numbers(self, key: str, count: int | None = None) -> tuple[float, ...]:
-        """Return finite numbers above 0, so many or any number of them."""
-        return tuple(float(v) for v in self._several(key, count, lambda v: _is_number(v) and v > 0))
+    def numbers(self, key: str, count: int | None = None, *kinds: type) -> tuple[Any, ...]:
+        """Return numbers above 0, so many or any number of them, of these types."""
+        value = self.get(key)
+        given = value if isinstance(value, list) else []
+        fits = (_is_number(v) and v > 0 and type(v) in (kinds or (int, float)) for v in given)
+        if not given or len(given) != (count or len(given)) or not all(fits):
+            raise self.wrong(key, f"{count or 'some'} numbers above 0")
+        return tuple(given) if kinds else tuple(map(float, given))
 
     def wholes(self, key: str, count: int | None = None) -> tuple[int, ...]:
         """Return whole numbers above 0, so many or any number of them."""
-        return tuple(self._several(key, count, lambda v: type(v) is int and v > 0))
-
-    def _several(self, key: str, count: int | None, fits: Callable[[Any], bool]) -> list[Any]:
-        value = self.get(key)
-        right = isinstance(value, list) and value and len(value) == (count or len(value))
-        if not right or not all(map(fits, value)):
-            raise self.wrong(key, f"{count or 'some'} numbers above 0")
-        return list(value)
+        return self.numbers(key, count, int)
 
     def array(self, key: str, shape: tuple[int | None, ...], *, signed: bool = False) -> Floats:
         """Return finite numbers as an array of a shape, None of any length; not below 0."""

@@ -52,7 +52,28 @@ def over_reports(
     engine: Engine,
     progress: Callable[[Path], object] = lambda _: None,
 ) -> list[T]:
-    """Call `function` with every report's path and name; return the results in order.
+    """Call `function` as `attempt_reports` does.
+
+    Raises
+    ------
+    PerfmodelError
+        As there, or the error of the first report that cannot be read, which says how many others
+        cannot.
+    """
+    found = attempt_reports(function, paths, engine, progress)
+    broken = [(r, p) for r, p in zip(found, paths, strict=True) if isinstance(r, PerfmodelError)]
+    if broken:
+        raise all_failed([r for r, _ in broken], [p for _, p in broken], len(paths))
+    return [result for result in found if not isinstance(result, PerfmodelError)]
+
+
+def attempt_reports(
+    function: Callable[[Path, Path], T],
+    paths: Sequence[Path],
+    engine: Engine,
+    progress: Callable[[Path], object] = lambda _: None,
+) -> list[T | PerfmodelError]:
+    """Call `function` with every report's path and name; return results, or errors, in order.
 
     Parameters
     ----------
@@ -67,21 +88,8 @@ def over_reports(
     Raises
     ------
     PerfmodelError
-        If the engine cannot be used, or a worker process is killed; otherwise the error of the
-        first report that cannot be read, which says how many others cannot.
+        If the engine cannot be used, or a worker process is killed.
     """
-    found = attempt_reports(function, paths, engine, progress)
-    _check(found, paths)
-    return [result for result in found if not isinstance(result, PerfmodelError)]
-
-
-def attempt_reports(
-    function: Callable[[Path, Path], T],
-    paths: Sequence[Path],
-    engine: Engine,
-    progress: Callable[[Path], object] = lambda _: None,
-) -> list[T | PerfmodelError]:
-    """Call `function` as `over_reports` does; a report that cannot be read gives its error."""
     elsewhere = engine.scheduler is not None  # where other folders are the working ones
     reports = [(Path.cwd() / path if elsewhere else path, path) for path in paths]
     found: dict[int, T | PerfmodelError] = {}
@@ -90,12 +98,6 @@ def attempt_reports(
             found[index] = result
             progress(paths[index])
     return [found[i] for i in range(len(paths))]
-
-
-def _check(results: Sequence[object], paths: Sequence[Path]) -> None:
-    broken = [(p, r) for p, r in zip(paths, results, strict=True) if isinstance(r, PerfmodelError)]
-    if broken:
-        raise all_failed([r for _, r in broken], [p for p, _ in broken], len(paths))
 
 
 def all_failed(
@@ -124,22 +126,25 @@ def _results(
     call: Callable[[Report], T], reports: Sequence[Report], engine: Engine
 ) -> Iterator[Iterable[tuple[int, T]]]:
     """Yield what yields (index, result), in any order."""
-    chunks = _chunks(reports)
+    size = sum(_bytes(path) for path, _ in reports)
+    # small reports go four at a time, so that few messages carry them; large ones one by one
+    step = 1 if size > _LARGE_BYTES * len(reports) else _TOGETHER
+    numbered = list(enumerate(reports))
+    chunks = [numbered[i : i + step] for i in range(0, len(reports), step)]
     if engine.scheduler is not None:
         with _client(engine.scheduler) as client:
             yield _on_dask(call, chunks, client)
         return
-    jobs = min(_jobs(reports) if engine.jobs is None else engine.jobs, len(chunks))
+    paying = cores() if size >= _WORTH_BYTES else 1  # starting processes takes time, too
+    jobs = min(paying if engine.jobs is None else engine.jobs, len(chunks))
     if jobs <= 1:
         yield ((i, call(report)) for i, report in enumerate(reports))
     else:
         yield _in_processes(call, chunks, jobs)
 
 
-def _jobs(reports: Sequence[Report]) -> int:
-    """One process per core, where the reports take longer than starting the processes."""
-    if sum(_bytes(path) for path, _ in reports) < _WORTH_BYTES:
-        return 1
+def cores() -> int:
+    """Return how many cores this process may use."""
     available = getattr(os, "sched_getaffinity", None)
     return len(available(0)) if available else os.cpu_count() or 1
 
@@ -149,14 +154,6 @@ def _bytes(path: Path) -> int:
         return path.stat().st_size
     except (OSError, ValueError):
         return 0
-
-
-def _chunks(reports: Sequence[Report]) -> list[list[tuple[int, Report]]]:
-    """Small reports go four at a time, so that few messages carry them; large ones one by one."""
-    usual = sum(_bytes(path) for path, _ in reports) / max(len(reports), 1)
-    step = 1 if usual > _LARGE_BYTES else _TOGETHER
-    numbered = list(enumerate(reports))
-    return [numbered[i : i + step] for i in range(0, len(reports), step)]
 
 
 def _of_chunk(
@@ -253,7 +250,7 @@ def _check_workers(client: Client, address: str) -> None:
             f"dask worker {address}"
         ) from error
     try:
-        versions = set(client.run(_version).values())
+        versions = set(client.run(lambda: perfmodel.__version__).values())
     except Exception as error:  # whatever a worker raises
         raise PerfmodelError(
             f"--scheduler {address}: its workers cannot run perfmodel ({error}); install perfmodel "
@@ -264,10 +261,6 @@ def _check_workers(client: Client, address: str) -> None:
             f"--scheduler {address}: expected workers with perfmodel {perfmodel.__version__}; got "
             f"{', '.join(sorted(versions))}; install the same version everywhere"
         )
-
-
-def _version() -> str:
-    return str(perfmodel.__version__)
 
 
 def _on_dask(

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import PerfmodelError
+from perfmodel.base.parallel import cores
 from perfmodel.machines.machine import Figure, Machine, named
 from perfmodel.machines.measure import host
 from perfmodel.machines.measure.measure import measure
@@ -212,7 +213,7 @@ def test_the_cpu_is_measured(tmp_path: Path) -> None:
     assert found.gpus == ()
     assert found.cpus == (host.name(),)
     assert not found.warnings
-    assert found.cores == host.cores()
+    assert found.cores == cores()
     machine = found.machine
     assert set(machine.gemm_flops_per_s) == {"float32", "float64"}
     assert set(machine.bandwidth_bytes_per_s) == {"dram", "dram_copy", "dram_triad", "l2"}

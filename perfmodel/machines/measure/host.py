@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from perfmodel.base.errors import PerfmodelError
+from perfmodel.base.parallel import cores
 from perfmodel.machines.measure.measurement import (
     Effort,
     Found,
@@ -31,13 +31,6 @@ _CACHE_BYTES: Final = 1 << 18
 _BLOCK: Final = 1 << 14
 """Numbers of a triad's block: what the product leaves for the sum stays in the first cache."""
 _LEAST_S: Final = 2e-3
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def name() -> str:

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.errors import PerfmodelError
+from perfmodel.base.parallel import cores
 from perfmodel.machines.machine import Machine
 from perfmodel.machines.measure import host
 from perfmodel.machines.measure.device import (
@@ -79,7 +80,7 @@ def measure(
         date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         command=command,
         ranks=ranks.size,
-        cores=host.cores(),
+        cores=cores(),
         versions=_versions(gpu, ranks),
         warnings=(f"no GPU: {why_not}",) if why_not else (),
     )
