@@ -10,15 +10,14 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from perfmodel.base.arrays import Int64
+from perfmodel.base.arrays import Bool, Floats, Int64
 from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError
 from perfmodel.base.files import check_path
 
@@ -52,13 +51,6 @@ class Reading:
     power_w: float | None = None
     pcie_tx_bytes_per_s: float | None = None
     pcie_rx_bytes_per_s: float | None = None
-
-
-class Sampler(Protocol):
-    """Reads all GPUs that it watches."""
-
-    def sample(self) -> Sequence[Reading]:
-        """Read every GPU once, now."""
 
 
 class NvmlSampler:
@@ -106,49 +98,36 @@ class NvmlSampler:
 
     def names(self) -> dict[int, str]:
         """Return the names of the GPUs."""
-        return {gpu: self._name(handle) for gpu, handle in self._handles.items()}
+        names = {g: self._nvml.nvmlDeviceGetName(h) for g, h in self._handles.items()}
+        return {g: n.decode() if isinstance(n, bytes) else str(n) for g, n in names.items()}
 
     def sample(self) -> Sequence[Reading]:
         """Read every GPU once; a counter that this GPU does not have is None."""
         return [self._read(gpu, handle) for gpu, handle in self._handles.items()]
 
     def _read(self, gpu: int, handle: Any) -> Reading:
-        nvml, ask = self._nvml, self._ask
-        rates = ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
-        memory = ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-        clock = ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
-        power = ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-        sent = received = None
-        if self._pcie:
-            through, out, back = (
-                nvml.nvmlDeviceGetPcieThroughput,
-                nvml.NVML_PCIE_UTIL_TX_BYTES,
-                nvml.NVML_PCIE_UTIL_RX_BYTES,
-            )
-            sent, received = ask(lambda: through(handle, out)), ask(lambda: through(handle, back))
+        nvml = self._nvml
+
+        def ask(counter: Callable[..., Any], *of: Any, scale: float = 1.0) -> Any:
+            try:
+                found = counter(handle, *of)
+            except nvml.NVMLError:
+                return None
+            return found * scale if isinstance(found, int | float) else found
+
+        rates, memory = ask(nvml.nvmlDeviceGetUtilizationRates), ask(nvml.nvmlDeviceGetMemoryInfo)
+        through = nvml.nvmlDeviceGetPcieThroughput if self._pcie else None
         return Reading(
-            gpu=gpu,
-            gpu_percent=None if rates is None else float(rates.gpu),
-            memory_percent=None if rates is None else float(rates.memory),
-            memory_used_bytes=None if memory is None else float(memory.used),
-            sm_clock_hz=None if clock is None else clock * 1e6,
-            power_w=None if power is None else power * 1e-3,
-            pcie_tx_bytes_per_s=None if sent is None else sent * 1e3,
-            pcie_rx_bytes_per_s=None if received is None else received * 1e3,
+            gpu,
+            rates and float(rates.gpu),
+            rates and float(rates.memory),
+            memory and float(memory.used),
+            ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM, scale=1e6),
+            ask(nvml.nvmlDeviceGetPowerUsage, scale=1e-3),
+            through and ask(through, nvml.NVML_PCIE_UTIL_TX_BYTES, scale=1e3),
+            through and ask(through, nvml.NVML_PCIE_UTIL_RX_BYTES, scale=1e3),
         )
 
-    def _ask(self, question: Callable[[], Any]) -> Any:
-        try:
-            return question()
-        except self._nvml.NVMLError:
-            return None
-
-    def _name(self, handle: Any) -> str:
-        name = self._nvml.nvmlDeviceGetName(handle)
-        return name.decode() if isinstance(name, bytes) else str(name)
-
-
-Floats = npt.NDArray[np.float64]
 
 COUNTERS: Final = tuple(f.name for f in fields(Reading) if f.name != "gpu")
 """Columns of a series, but for `time_s` and `gpu`."""
@@ -236,7 +215,9 @@ class Series:
         total = weight = 0.0
         for gpu in self.gpus:
             mine = self.of(gpu)
-            value, width = mine.values[counter], _widths(mine.time_s)
+            value, width = mine.values[counter], np.ones(len(mine))
+            if len(mine) > 1:
+                width = np.maximum(np.gradient(mine.time_s), 1e-9)
             known = ~np.isnan(value)
             total += float((value[known] * width[known]).sum())
             weight += float(width[known].sum())
@@ -247,33 +228,17 @@ class Series:
         known = self.values[counter][~np.isnan(self.values[counter])]
         return float(known.max()) if len(known) else None
 
-    def _rows(self, keep: npt.NDArray[np.bool_]) -> Series:
+    def _rows(self, keep: Bool) -> Series:
         values = {name: column[keep] for name, column in self.values.items()}
         return Series(self.time_s[keep], self.gpu[keep], values)
-
-
-def _widths(time_s: Floats) -> Floats:
-    if len(time_s) < 2:
-        return np.ones(len(time_s))
-    gaps = np.diff(time_s)
-    ends = np.concatenate([gaps[:1], gaps, gaps[-1:]])
-    widths: Floats = np.maximum((ends[:-1] + ends[1:]) / 2, 1e-9)
-    return widths
 
 
 def series_of(samples: Sequence[tuple[float, Reading]]) -> Series:
     """Turn readings with their times into columns, by time."""
     ordered = sorted(samples, key=lambda sample: (sample[0], sample[1].gpu))
-    return Series(
-        np.array([time for time, _ in ordered], float),
-        np.array([reading.gpu for _, reading in ordered], np.int64),
-        {
-            name: np.array(
-                [math.nan if (v := getattr(r, name)) is None else v for _, r in ordered], float
-            )
-            for name in COUNTERS
-        },
-    )
+    table = np.array([(t, *astuple(reading)) for t, reading in ordered], float)  # None is NaN
+    time_s, gpu, *values = table.reshape(-1, 2 + len(COUNTERS)).T
+    return Series(time_s, gpu.astype(np.int64), dict(zip(COUNTERS, values, strict=True)))
 
 
 def to_csv(series: Series) -> str:
@@ -340,7 +305,8 @@ class Recorder:
 
     Parameters
     ----------
-    sampler : Sampler
+    sampler : NvmlSampler
+        Or what has its `sample`.
     period_s : float
         From one sample's start to the next one's; a sampler that takes longer is asked again at
         once.
@@ -352,7 +318,7 @@ class Recorder:
     >>> recorder.series()  # doctest: +SKIP
     """
 
-    def __init__(self, sampler: Sampler, period_s: float = 0.1) -> None:
+    def __init__(self, sampler: NvmlSampler, period_s: float = 0.1) -> None:
         self._sampler, self._period_s = sampler, period_s
         self._samples: list[tuple[float, Reading]] = []
         self._stopped = threading.Event()
@@ -406,7 +372,9 @@ class Recorder:
                 return
 
 
-def record_command(command: Sequence[str], sampler: Sampler, period_s: float) -> tuple[Series, int]:
+def record_command(
+    command: Sequence[str], sampler: NvmlSampler, period_s: float
+) -> tuple[Series, int]:
     """Run a command to its end under a recorder; return the series and its exit code.
 
     The command has this process's terminal, environment and signals. An interrupt (Ctrl-C) ends the
