@@ -83,14 +83,13 @@ def staged_folder(out: Path | str) -> Iterator[Path]:
     ...     (folder / "table.csv").write_text("a,b\n")
     """
     out = Path(os.path.realpath(out))
-    made: list[Path] = []
-    stage: Path | None = None
-    try:
+    with contextlib.ExitStack() as undo:
         with _explained(out):
             if out.exists() and not out.is_dir():
                 raise FileExistsError(errno.EEXIST, "a file of that name")
-            _make_folders(out.parent, made)
+            _make_folders(out.parent, undo)
             stage = (out if out.is_dir() else out.parent) / _temporary_name()
+            undo.callback(shutil.rmtree, stage, ignore_errors=True)
             stage.mkdir()
         try:
             yield stage
@@ -101,11 +100,7 @@ def staged_folder(out: Path | str) -> Iterator[Path]:
                 raise
         with _explained(out):
             _publish(stage, out)
-    except BaseException:
-        if stage is not None:
-            shutil.rmtree(stage, ignore_errors=True)
-        _remove_folders(made)
-        raise
+        undo.pop_all()
 
 
 def _publish(stage: Path, out: Path) -> None:
@@ -114,31 +109,30 @@ def _publish(stage: Path, out: Path) -> None:
         stage.rename(out)
         return
     aside = stage.parent / _temporary_name()
-    undo: list[tuple[Path, Path | None]] = []  # a target and where its old file is kept
-    made: list[Path] = []
     try:
-        aside.mkdir()
-        for source in sorted(p for p in stage.rglob("*") if not p.is_dir()):
-            target = out / source.relative_to(stage)
-            if target.is_dir():
-                raise IsADirectoryError(errno.EISDIR, f"a folder {target.name!r} in its place")
-            _make_folders(target.parent, made)
-            old = aside / str(len(undo)) if os.path.lexists(target) else None
-            undo.append((target, old))
-            if old is not None:
-                _keep(target, old)
-            source.replace(target)
-    except BaseException:
-        for target, old in reversed(undo):
-            if old is not None and os.path.lexists(old):
-                old.replace(target)
-            elif old is None:
-                target.unlink(missing_ok=True)
-        _remove_folders(made)
-        raise
+        with contextlib.ExitStack() as undo:
+            aside.mkdir()
+            for i, source in enumerate(sorted(p for p in stage.rglob("*") if not p.is_dir())):
+                target = out / source.relative_to(stage)
+                if target.is_dir():
+                    raise IsADirectoryError(errno.EISDIR, f"a folder {target.name!r} in its place")
+                _make_folders(target.parent, undo)
+                if os.path.lexists(target):
+                    old = aside / str(i)
+                    undo.callback(_put_back, old, target)
+                    _keep(target, old)
+                else:
+                    undo.callback(target.unlink, missing_ok=True)
+                source.replace(target)
+            undo.pop_all()
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     shutil.rmtree(stage, ignore_errors=True)
+
+
+def _put_back(old: Path, target: Path) -> None:
+    if os.path.lexists(old):
+        old.replace(target)
 
 
 def _keep(target: Path, old: Path) -> None:
@@ -190,17 +184,15 @@ def _concerns(error: OSError, stage: Path) -> bool:
     return any(Path(n).is_relative_to(stage) for n in names)
 
 
-def _make_folders(folder: Path, made: list[Path]) -> None:
-    missing = [p for p in (folder, *folder.parents) if not p.exists()]
-    for path in reversed(missing):
+def _make_folders(folder: Path, undo: contextlib.ExitStack) -> None:
+    for path in reversed([p for p in (folder, *folder.parents) if not p.exists()]):
         path.mkdir(exist_ok=True)
-        made.append(path)
+        undo.callback(_remove, path)
 
 
-def _remove_folders(made: list[Path]) -> None:
-    for path in reversed(made):
-        with contextlib.suppress(OSError):
-            path.rmdir()
+def _remove(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _mode(path: Path) -> int | None:

@@ -206,10 +206,11 @@ def render(
         return _draw(table, width, color)
     if fmt not in FORMATS:
         raise ValueError(f"expected a format among {', '.join(FORMATS)}; got {fmt!r}")
-    drawn = {
-        "csv": _csv, "json": _json, "jsonl": _jsonl, "markdown": _markdown, "latex": _latex,
-    }  # fmt: skip
-    return drawn[fmt](table)
+    if fmt == "json":
+        return _dump(table.document(), indent=2)
+    if fmt == "jsonl":
+        return "".join(_dump({"table": table.title, **row}) for row in table.objects())
+    return {"csv": _csv, "markdown": _markdown, "latex": _latex}[fmt](table)
 
 
 def to_frame(table: Table) -> pd.DataFrame:
@@ -258,14 +259,6 @@ def _csv(table: Table) -> str:
 def _dump(value: object, indent: int | None = None) -> str:
     text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False, default=str)
     return escape_json(text) + "\n"
-
-
-def _jsonl(table: Table) -> str:
-    return "".join(_dump({"table": table.title, **row}) for row in table.objects())
-
-
-def _json(table: Table) -> str:
-    return _dump(table.document(), indent=2)
 
 
 def _markdown(table: Table) -> str:

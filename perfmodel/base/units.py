@@ -43,7 +43,7 @@ def si(value: float | None, unit: str, digits: int = 3) -> str:
         return f"{value:g} {unit}"
     rounded = float(f"{value:.{digits - 1}e}")
     exponent = min(24, max(-12, 3 * math.floor(math.log10(abs(rounded)) / 3)))
-    prefix = next(p for p, scale in _PREFIXES.items() if _exponent(scale) == exponent)
+    prefix = next(p for p, scale in _PREFIXES.items() if round(math.log10(scale)) == exponent)
     scaled = rounded / 10.0**exponent
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(scaled))))
     return f"{scaled:.{decimals}f} {prefix}{unit}"
@@ -79,7 +79,3 @@ def parse_si(text: str, unit: str) -> float:
         if suffix == prefix + unit:
             return number * scale
     raise PerfmodelError(f"expected a quantity in {unit}, such as '{example}'; got {text!r}")
-
-
-def _exponent(scale: float) -> int:
-    return round(math.log10(scale))
