@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -333,7 +333,7 @@ class _Part:
 
     def bar(
         self, kind: str, name: str, start_ns: int, end_ns: int, rank: int | None, process: int,
-        **more: int | None,
+        **more: Any,
     ) -> Bar:  # fmt: skip
         """Return a bar of the host; it belongs to batches that it begins in, or goes around."""
         start, end, own = start_ns + self.clock_ns, end_ns + self.clock_ns, True
