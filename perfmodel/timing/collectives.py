@@ -68,12 +68,8 @@ def align(start_ns: Int64, end_ns: Int64, report: Int64) -> Alignment:
     bound = np.where(empty, low - high, np.maximum(high - shift, shift - low))
     shift[0] = bound[0] = 0
     others = np.arange(reports) > 0
-    return Alignment(
-        shift,
-        bound,
-        np.flatnonzero(others & ~agrees & ~empty),
-        np.flatnonzero(others & empty),
-    )
+    moved, drifting = (np.flatnonzero(others & found) for found in (~agrees & ~empty, empty))
+    return Alignment(shift, bound, moved, drifting)
 
 
 NCCL: Final = "NCCL "
@@ -198,6 +194,17 @@ def _collective(
     )
 
 
+def on_one_clock(traces: Sequence[Trace]) -> bool:
+    """Whether the times of several reports can be compared: all know their UTC start."""
+    return len(traces) == 1 or all(t.utc_start_ns is not None for t in traces)
+
+
+def _shifts(traces: Sequence[Trace]) -> list[int]:
+    """What to add to every report's times to have them on one clock."""
+    base = min((t.utc_start_ns for t in traces if t.utc_start_ns is not None), default=0)
+    return [(t.utc_start_ns or base) - base if len(traces) > 1 else 0 for t in traces]
+
+
 def calls_by_rank(
     traces: Sequence[Trace], times: RangeTimes, batch_label: str, ranks: Sequence[int]
 ) -> tuple[list[Calls], tuple[str, ...]]:
@@ -205,9 +212,7 @@ def calls_by_rank(
     by_rank: dict[int, Calls] = {}
     warnings: list[str] = []
     batches = Batches.of(times, batch_label)
-    base = min((t.utc_start_ns for t in traces if t.utc_start_ns is not None), default=0)
-    for trace in traces:
-        shift = (trace.utc_start_ns or base) - base if len(traces) > 1 else 0
+    for trace, shift in zip(traces, _shifts(traces), strict=True):
         process = trace.thread_process[trace.mpi.thread]
         for index, rank in ranks_of(trace).items():
             if rank not in ranks:
@@ -252,7 +257,7 @@ def nccl_collectives(
     if alone and message_bytes > 0:
         calls = [replace(c, size=np.full(len(c.name), round(message_bytes))) for c in calls]
     same = len({c.name for c in calls}) == 1 and len(ranks) > 1
-    aligned = len(parts) == 1 or all(t.utc_start_ns is not None for t, _ in parts)
+    aligned = on_one_clock([trace for trace, _ in parts])
     return grouped(calls, same and aligned, warmup, max(batches - warmup, 1))
 
 
@@ -261,11 +266,10 @@ def nccl_calls(parts: Sequence[tuple[Trace, Attribution]], ranks: Sequence[int])
 
     A kernel starts when its rank arrives, and all end together.
     """
-    base = min((t.utc_start_ns for t, _ in parts if t.utc_start_ns is not None), default=0)
     columns: dict[int, list[tuple[int, int, str, int]]] = {rank: [] for rank in ranks}
-    for trace, found in parts:
+    shifts = _shifts([trace for trace, _ in parts])
+    for (trace, found), shift in zip(parts, shifts, strict=True):
         op, at = np.unique(found.op, return_index=True)
-        shift = (trace.utc_start_ns or base) - base if len(parts) > 1 else 0
         ours = {i: m[1] for i, s in enumerate(trace.strings) if (m := NCCL_KERNEL.match(s))}
         name = np.where(trace.ops.kind[op] == KERNEL, trace.ops.name[op], -1)
         for i in np.flatnonzero(np.isin(name, list(ours))).tolist():
@@ -358,29 +362,23 @@ def match_collectives(
     if not any(len(c.name) for c in calls):
         return Matched(tuple(calls), False, 0, warnings)
     same = len({c.name for c in calls}) == 1 and len(ranks) > 1
-    utc = len(traces) == 1 or all(t.utc_start_ns is not None for t in traces)
+    utc = on_one_clock(traces)
     if len(ranks) > 1 and not same:
-        warnings = (
-            *warnings,
+        warnings += (
             "the ranks' collectives differ in number or order: waiting and transfer "
             "cannot be separated; profile all ranks over the same interval",
         )
     if same and not utc:
-        warnings = (
-            *warnings,
+        warnings += (
             "the reports have no UTC start time: ranks cannot be aligned, so waiting and "
             "transfer cannot be separated; profile the whole mpirun in one report",
         )
     if not (same and utc) or len(traces) == 1:
         return Matched(tuple(calls), same and utc, 0, warnings)
-    aligned, bound, said = _aligned(calls, _report_of(traces, ranks))
-    return Matched(aligned, True, bound, (*warnings, *said))
-
-
-def _report_of(traces: Sequence[Trace], ranks: Sequence[int]) -> Int64:
-    """Index of the report that holds each rank."""
     at = {rank: i for i, trace in enumerate(traces) for rank in ranks_of(trace).values()}
-    return np.array([at.get(rank, 0) for rank in ranks], np.int64)
+    report = np.array([at.get(rank, 0) for rank in ranks], np.int64)  # that holds each rank
+    aligned, bound, said = _aligned(calls, report)
+    return Matched(aligned, True, bound, (*warnings, *said))
 
 
 def _aligned(
@@ -390,8 +388,8 @@ def _aligned(
     waits = np.array([bool(_FOR_ALL.fullmatch(name)) for name in calls[0].name], np.bool_)
     if not waits.any():
         return tuple(calls), 0, ()
-    start, end = (np.stack([t[waits] for t in ts]) for ts in (
-        [c.start_ns for c in calls], [c.end_ns for c in calls]))  # fmt: skip
+    start = np.stack([c.start_ns[waits] for c in calls])
+    end = np.stack([c.end_ns[waits] for c in calls])
     found = align(start, end, report)
     shifts = found.shift_ns[report].tolist()
     said = []

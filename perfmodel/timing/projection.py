@@ -126,13 +126,17 @@ def _join_sorted(
         np.concatenate([ids, ops.correlation[op_rows]]), return_inverse=True
     )
     key = np.concatenate([whose, ops.process[op_rows]]).astype(np.int64) * len(distinct) + codes
-    api_key, op_key = key[: len(ids)], key[len(ids) :]
-    order = np.argsort(api_key, kind="stable")
-    lo = np.searchsorted(api_key[order], op_key, side="left")
-    count = np.searchsorted(api_key[order], op_key, side="right") - lo
-    op = np.repeat(op_rows, count)
-    offset = np.arange(len(op)) - np.repeat(np.cumsum(count) - count, count)
-    return op, api_rows[order[np.repeat(lo, count) + offset]].astype(np.int64), True
+    at, found = _matches(key[: len(ids)], key[len(ids) :])
+    return op_rows[at], api_rows[found].astype(np.int64), True
+
+
+def _matches(keys: Int64, asked: Int64) -> tuple[Int64, Int64]:
+    """Return all (index into `asked`, index into `keys`) pairs of equal values."""
+    order = np.argsort(keys, kind="stable")
+    lo = np.searchsorted(keys[order], asked, side="left")
+    count = np.searchsorted(keys[order], asked, side="right") - lo
+    offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    return np.repeat(np.arange(len(asked)), count), order[np.repeat(lo, count) + offset]
 
 
 def attribute(trace: Trace, nesting: Nesting, ops: GpuOps) -> Launches:
@@ -147,20 +151,12 @@ def attribute(trace: Trace, nesting: Nesting, ops: GpuOps) -> Launches:
     )
     inner_of_call = np.full(len(api), -1, np.int64)
     inner_of_call[calls] = inner
-    crossing = _pairs_of_calls(holder, calls[at], call)
+    crossing = holder, calls[at]  # (range, call) pairs, which become (range, index into call)
+    if len(holder):
+        index = np.flatnonzero(np.isin(call, calls[at]))
+        pair, found = _matches(call[index], calls[at])
+        crossing = holder[pair], index[found]
     return Launches(op, call, inner_of_call[call], inner, *crossing, repeated)
-
-
-def _pairs_of_calls(holder: Int64, held_call: Int64, call: Int64) -> tuple[Int64, Int64]:
-    """Turn (range, call) pairs into (range, index into `call`) pairs."""
-    if len(held_call) == 0:
-        return holder, held_call
-    index = np.flatnonzero(np.isin(call, held_call))
-    index = index[np.argsort(call[index], kind="stable")]
-    lo = np.searchsorted(call[index], held_call, side="left")
-    count = np.searchsorted(call[index], held_call, side="right") - lo
-    offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    return np.repeat(holder, count), index[np.repeat(lo, count) + offset]
 
 
 def project(trace: Trace, nesting: Nesting, ops: GpuOps) -> Projection:

@@ -310,9 +310,7 @@ def _longest(trace: Trace, counts: Int64, ends: Int64) -> Int64:
     """Names whose ranges are the longest on average: a step's range holds most others."""
     ranges = trace.ranges
     named = ranges.name >= 0
-    spent = np.bincount(
-        ranges.name[named], (ends - ranges.start_ns)[named].astype(np.float64), len(counts)
-    )
+    spent = np.bincount(ranges.name[named], (ends - ranges.start_ns)[named] * 1.0, len(counts))
     mean = np.where(counts > 0, spent / np.maximum(counts, 1), -1.0)
     longest = np.argsort(-mean, kind="stable")[:_MOST_NAMES]
     return longest[mean[longest] >= 0]
@@ -383,11 +381,7 @@ class _Work:
             mine = np.flatnonzero(process == p)
             mine = mine[np.argsort(at[mine], kind="stable")]
             parts.append((int(p), at[mine], np.concatenate([[0.0], np.cumsum(weight[mine])])))
-        return (
-            cls(*(tuple(column) for column in zip(*parts, strict=True)))
-            if parts
-            else cls((), (), ())
-        )
+        return cls(*(map(tuple, zip(*parts, strict=True)) if parts else ((), (), ())))
 
     def inside(self, process: Int32, start: Int64, end: Int64) -> float:
         """Share of all work that lies in the intervals, each of one process."""
@@ -420,18 +414,13 @@ def _outermost_times(trace: Trace) -> Floats:
 
 def _asked(trace: Trace, found: Launched, asked: str) -> Steps:
     matches = matcher(asked)
-    codes = [
-        i
-        for i, (name, label) in enumerate(zip(trace.range_names, trace.range_labels, strict=True))
-        if matches(name) or matches(label)
-    ]
+    every = enumerate(zip(trace.range_names, trace.range_labels, strict=True))
+    codes = [i for i, (name, label) in every if matches(name) or matches(label)]
     where = trace.source.name
     best = _best(_candidates(trace, found))
-    better = (
-        f"; most of the work is in ranges called {best.label!r}"
-        if best is not None and best.share >= _MOST
-        else ""
-    )
+    better = ""
+    if best is not None and best.share >= _MOST:
+        better = f"; most of the work is in ranges called {best.label!r}"
     rows = np.flatnonzero(np.isin(trace.ranges.name, codes) & ~trace.ranges.other_thread)
     rows = _on_one_thread(trace, rows)
     if len(rows) == 0:
@@ -599,23 +588,16 @@ def _proposed(codes: Int64) -> list[int]:
 
 
 def _last_call(trace: Trace, process: int) -> int:
-    ends = [
-        table.end_ns[trace.thread_process[table.thread] == process]
-        for table in (trace.api, trace.mpi)
-    ]
+    tables = (trace.api, trace.mpi)
+    ends = [t.end_ns[trace.thread_process[t.thread] == process] for t in tables]
     return int(np.concatenate(ends).max(initial=np.iinfo(np.int64).min))
 
 
 def _whole(trace: Trace, found: Launched) -> Steps:
     """One step per process: all that was recorded of it."""
     times: dict[int, list[int]] = {}
-    tables = (
-        (trace.ranges, trace.ranges.thread),
-        (trace.api, trace.api.thread),
-        (trace.mpi, trace.mpi.thread),
-    )
-    for table, thread in tables:
-        process = trace.thread_process[thread]
+    for table in (trace.ranges, trace.api, trace.mpi):
+        process = trace.thread_process[table.thread]
         for p in np.unique(process).tolist():
             mine = process == p
             last = max(int(table.end_ns[mine].max()), int(table.start_ns[mine].max()))
@@ -628,21 +610,12 @@ def _whole(trace: Trace, found: Launched) -> Steps:
             f"{complaint}; profile with --trace=cuda,nvtx,mpi"
         )
     process = np.array(sorted(times), np.int32)
-    start = np.array([min(times[p]) for p in process.tolist()], np.int64)
-    end = np.array([max(times[p]) for p in process.tolist()], np.int64)
-    none = np.full(len(process), -1, np.int64)
-    busiest = [_busiest_thread(trace, p) for p in process.tolist()]
-    return Steps(
-        "",
-        "whole",
-        1.0,
-        process,
-        np.array(busiest, np.int32),
-        np.zeros(len(process), np.int32),
-        start,
-        end,
-        none,
+    start, end = (
+        np.array([pick(times[p]) for p in process.tolist()], np.int64) for pick in (min, max)
     )
+    thread = np.array([_busiest_thread(trace, p) for p in process.tolist()], np.int32)
+    number, row = np.zeros(len(process), np.int32), np.full(len(process), -1, np.int64)
+    return Steps("", "whole", 1.0, process, thread, number, start, end, row)
 
 
 def _busiest_thread(trace: Trace, process: int) -> int:
