@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Floats
+from perfmodel.base.arrays import Bools, Floats
 from perfmodel.readers.trace import GRAPH, KERNEL, OP_KINDS
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import PathTimes
@@ -17,12 +17,13 @@ _TILED: Final = re.compile(r"^(\w*?gemm)_\w+?_([tn]{2}_[tn]_tilesize\w+?)_stage.
 """cuBLAS's names of a hundred letters, of which the layout and the tile tell products apart."""
 
 
-def first_replay(everything: Sequence[PathTimes], replay: str, batch_label: str) -> int | None:
-    """Return the first batch in which every rank replays its graph and does nothing else.
+def only_replays(everything: Sequence[PathTimes], replay: str, batch_label: str) -> Bools:
+    """Return in which batches every rank replays its graph and does nothing else, (batches,).
 
-    `replay` is the label of the range that replays. Before that batch, others run as they are, or
-    are recorded: ranges are pushed while the graph is made, and no work is done in them. None if
-    there is no such batch.
+    `replay` is the label of the range that replays. In other batches kernels run as they are, or
+    are recorded: ranges are pushed while a graph is made, and no work is done in them. These come
+    first, and again where a batch size does: an epoch's short last batch is recorded in the
+    second epoch.
     """
     head = next(m for m in everything if m.label == batch_label)
     replays = np.zeros(head.instances.shape[1], np.bool_)
@@ -35,6 +36,12 @@ def first_replay(everything: Sequence[PathTimes], replay: str, batch_label: str)
         inside = m.path[: len(head.path)] == head.path and m is not head
         if inside and replay not in m.path:
             replays &= ~(m.instances > 0).any(axis=0)
+    return replays
+
+
+def first_replay(everything: Sequence[PathTimes], replay: str, batch_label: str) -> int | None:
+    """Return the first of the batches of `only_replays`; None if there is none."""
+    replays = only_replays(everything, replay, batch_label)
     return int(replays.argmax()) if replays.any() else None
 
 

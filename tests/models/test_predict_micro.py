@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import lzma
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -184,3 +187,35 @@ def test_rows_that_were_observed_again_have_the_kernels() -> None:
     kept = [row for row in rows if row.get("file") and row["settings"]["graph"] == "yes"]
     assert len(kept) == 9
     assert all("gaps [replayed]" in row["parts"] for row in kept)
+
+
+def test_a_batch_that_is_recorded_at_an_epoch_s_end_is_left_out(tmp_path: Path) -> None:
+    """A short last batch runs as it is in the first epoch and is recorded in the second."""
+    from perfmodel.readers import read
+    from perfmodel.timing.run import time_run
+
+    packed = ROOT / "profiles" / "launches" / "p2_nccl_device_graph_H512_B3000.sqlite.xz"
+    path = tmp_path / "report.sqlite"
+    path.write_bytes(lzma.decompress(packed.read_bytes()))
+    before = observe(time_run([read(path)], "batch iteration", label=path.name))
+    with closing(sqlite3.connect(path)) as db, db:
+        named = "SELECT id FROM StringIds WHERE value = ?"
+        ((batch,),), ((forward,),) = (
+            db.execute(named, [name]).fetchall() for name in ("batch iteration", "forward")
+        )
+        last = db.execute(
+            "SELECT max(rowid) FROM NVTX_EVENTS WHERE textId = ? GROUP BY globalTid", [batch]
+        ).fetchall()
+        assert len(last) == 2
+        for (rowid,) in last:
+            copied = db.execute(
+                "INSERT INTO NVTX_EVENTS SELECT * FROM NVTX_EVENTS WHERE rowid = ?", [rowid]
+            ).lastrowid
+            db.execute(
+                "UPDATE NVTX_EVENTS SET start = start + 100, end = start + 4000, textId = ? "
+                "WHERE rowid = ?", [forward, copied],
+            )  # fmt: skip
+    after = observe(time_run([read(path)], "batch iteration", label=path.name))
+    assert after.batches == before.batches - 1
+    assert after.batch_s == pytest.approx(before.batch_s, rel=0.01)
+    assert set(after.parts) == set(before.parts)

@@ -27,7 +27,7 @@ from perfmodel.programs.mlp.settings import (
 )
 from perfmodel.programs.unknown import not_modelled
 from perfmodel.readers.trace import KERNEL, MEMCPY, NULL
-from perfmodel.timing.cuda_graphs import kernel_seconds, traced_as_a_whole
+from perfmodel.timing.cuda_graphs import kernel_seconds, only_replays, traced_as_a_whole
 from perfmodel.timing.run import Run, batch_seconds
 from perfmodel.timing.samples import count_warmup, tabulate
 
@@ -127,15 +127,15 @@ class _Clocks:
         head = next(m for m in everything if m.label == run.batch_label)
         done = batch_seconds(run)
         warmup = count_warmup(head.seconds["host"])
-        if replayed:
-            ran = next((m for m in everything if m.label == GRAPH), None)
-            if ran is not None:
-                first = np.flatnonzero((ran.instances > 0).all(axis=0))
-                other = [m for m in everything if len(m.path) > len(head.path)
-                         and GRAPH not in m.path]  # fmt: skip
-                seen = [np.flatnonzero(m.instances.any(axis=0)).max(initial=-1) for m in other]
-                warmup = max(warmup, int(first[0]) if len(first) else 0, max(seen, default=-1) + 1)
-        late = done[:, warmup:]
+        chosen = np.ones(done.shape[1], np.bool_)
+        if replayed and any(m.label == GRAPH for m in everything):
+            chosen = only_replays(everything, GRAPH, run.batch_label)
+            warmup = max(warmup, int(chosen.argmax()) if chosen.any() else done.shape[1])
+
+        def late_of(table: Floats) -> Floats:
+            return np.where(chosen, table, np.nan)[:, warmup:]
+
+        late = late_of(done)
         if late.size == 0 or np.isnan(late).all():
             raise ModelError(
                 f"{run.label}: expected batches after the warm-up; got {done.shape[1]}, "
@@ -143,8 +143,8 @@ class _Clocks:
             )
         depth = len(head.path)
         return cls(
-            {m.path[depth:]: m.seconds["host"][:, warmup:] for m in everything},
-            {m.path[depth:]: m.seconds["gpu_busy"][:, warmup:] for m in everything},
+            {m.path[depth:]: late_of(m.seconds["host"]) for m in everything},
+            {m.path[depth:]: late_of(m.seconds["gpu_busy"]) for m in everything},
             warmup,
             float(np.nanmedian(late)),
             int(np.isfinite(late).any(axis=0).sum()),
