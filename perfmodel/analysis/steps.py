@@ -278,7 +278,7 @@ def _idle(
     """Split the idle time of every rank's median step by the medians of its causes."""
     idle_s = {(r.rank, r.gpu): r.idle_s or 0.0 for r in ranks}
     found: list[IdleCause] = []
-    for report, numbers in zip(reports, numbered, strict=True):
+    for report, numbers, begins in zip(reports, numbered, _begins(reports), strict=True):
         gaps = report.gaps
         inside = (gaps.step >= window.start) & (gaps.step < window.stop)
         for lane, rank in enumerate(numbers):
@@ -292,7 +292,7 @@ def _idle(
             found += [
                 IdleCause(
                     rank, CAUSES[code], float(seconds[code]), float(share[code]),
-                    _longest(gaps, rows[gaps.cause[rows] == code]),
+                    _longest(gaps, rows[gaps.cause[rows] == code], begins),
                 )
                 for code in np.argsort(-share, kind="stable").tolist()
                 if share[code] > 0
@@ -300,7 +300,17 @@ def _idle(
     return tuple(sorted(found, key=lambda cause: cause.rank))
 
 
-def _longest(gaps: IdleGaps, rows: Int64) -> tuple[Gap, ...]:
+def _begins(reports: Sequence[StepReport]) -> list[Int64]:
+    """When the first rank began every step, in ns on the clock of each report."""
+    base = reports[0].utc_start_ns or 0
+    shifts = [(r.utc_start_ns or base) - base for r in reports]
+    first = np.full(max(int(r.steps.number.max()) for r in reports) + 1, np.iinfo(np.int64).max)
+    for report, shift in zip(reports, shifts, strict=True):
+        np.minimum.at(first, report.steps.number, report.steps.start_ns + shift)
+    return [first - shift for shift in shifts]
+
+
+def _longest(gaps: IdleGaps, rows: Int64, begins: Int64) -> tuple[Gap, ...]:
     names = (*gaps.names, "")
     top = rows[np.argsort(-gaps.idle_ns[rows], kind="stable")[:_TOP_GAPS]]
     return tuple(
@@ -308,6 +318,7 @@ def _longest(gaps: IdleGaps, rows: Int64) -> tuple[Gap, ...]:
             start_s=float(gaps.start_ns[i]) * 1e-9,
             seconds=float(gaps.idle_ns[i]) * 1e-9,
             step=int(gaps.step[i]),
+            in_step_s=float(gaps.start_ns[i] - begins[gaps.step[i]]) * 1e-9,
             call=names[gaps.call[i]],
             range=names[gaps.range[i]],
         )

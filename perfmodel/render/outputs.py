@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _PICTURES: Final = frozenset(
     f"{stem}.{suffix}"
-    for stem in ("roofline", "roofline_phases", "sweep", "breakdown", "operators")
+    for stem in ("roofline", "roofline_phases", "sweep", "breakdown", "operators", "idle")
     for suffix in ("png", "svg", "pdf")
 )
 _CROWD: Final = 8
@@ -70,7 +70,8 @@ def csv_tables(analysis: Analysis) -> Iterator[tuple[str, Table]]:
         "ranges": tables.ranges, "rates": tables.rates, "copies": tables.copies,
         "collectives": tables.collectives, "ranks": tables.ranks, "findings": tables.findings,
         "skew": tables.collective_skew, "stragglers": tables.stragglers,
-        "categories": tables.categories, "kernels": tables.kernels,
+        "categories": tables.categories, "kernels": tables.kernels, "idle": tables.idle,
+        "gaps": tables.gaps,
     }  # fmt: skip
     if any(run.work for run in analysis.runs):
         of_run["operators"] = operators.operators
@@ -114,6 +115,9 @@ def _draw(analysis: Analysis, folder: Path) -> None:
         pair = draw_operators(analysis)
         if pair is not None:
             plot.save(pair, folder, "operators", formats=("png", "svg"))
+        idle = draw_idle(analysis.fitted)
+        if idle is not None:
+            plot.save(idle, folder, "idle", formats=("png", "svg"))
         if analysis.fitted.batch.median.value > 0:
             plot.save(draw_breakdown(analysis), folder, "breakdown", formats=("png", "svg"))
 
@@ -127,6 +131,16 @@ def draw_operators(analysis: Analysis) -> Axes | None:
     if run.work is None or run.machine is None or not bandwidth or not run.work.flops:
         return None
     return draw(run.work.by_sizes, run.work.operators, run.machine.peak_flops_per_s, bandwidth)[0]
+
+
+def draw_idle(run: RunAnalysis) -> Axes | None:
+    """Draw why the GPU of every rank idles; None where no GPU does, or nothing says why."""
+    from perfmodel.render.plot.bars import idle as draw
+
+    found = run.steps.idle if run.steps else ()
+    if not any(cause.seconds for cause in found):
+        return None
+    return draw(found, title=f"Why the GPU idles, {run.label}")
 
 
 def draw_roofline(

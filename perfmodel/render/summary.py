@@ -41,8 +41,7 @@ def _blocks(analysis: Analysis) -> Iterator[Block]:
     if not run.workload.ranges and run.steps is not None:  # no FLOPs are known
         yield tables.step_parts(run)
         if run.program.step_clock == "gpu":
-            why = (tables.idle_text(run.steps), tables.path_text(run.steps))
-            yield from (table for table in why if table.rows)
+            yield from _why_idle(run.steps)
         if run.steps.categories:
             yield tables.categories(run)
         if run.steps.kernels:
@@ -64,9 +63,15 @@ def _blocks(analysis: Analysis) -> Iterator[Block]:
     if len(run.ranks) > 2 and run.skew:  # of two ranks the table of ranks says it all
         yield tables.collective_skew(run)
         yield tables.stragglers_text(run)
+    if run.workload.ranges and run.steps is not None:
+        yield from _why_idle(run.steps)
     if analysis.points:
         yield tables.points_text(analysis)
     yield list(_findings(run))
+
+
+def _why_idle(steps: StepBreakdown) -> Iterator[Block]:
+    yield from (table for table in (tables.idle_text(steps), tables.path_text(steps)) if table.rows)
 
 
 def what_ran(run: RunAnalysis) -> Iterator[str]:

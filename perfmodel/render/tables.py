@@ -12,7 +12,7 @@ from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.timing.collectives import NCCL
-from perfmodel.timing.step_facts import IdleCause
+from perfmodel.timing.step_facts import Gap, IdleCause
 from perfmodel.timing.stragglers import Skew
 
 SHOWN: Final = 10
@@ -252,13 +252,24 @@ def _short(name: str, most: int = 60) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
-IDLE_CAUSES: Final = (
+IDLE: Final = (
     Column("rank", "Rank", "int"),
     Column("cause", "The GPU idles by"),
     Column("seconds", "Per step", "si", "s"),
     Column("share", "of idle", "percent", digits=0),
-    Column("longest", "Longest gap", of=lambda c: _longest_gap(c)),
 )
+GAPS: Final = (
+    Column("rank", "Rank", "int", of=lambda pair: pair[0].rank),
+    Column("cause", "The GPU idles by", of=lambda pair: pair[0].cause),
+    Column("seconds", "Gap", "si", "s", of=lambda pair: pair[1].seconds),
+    Column("step", "Step", "int", of=lambda pair: pair[1].step),
+    Column("in_step_s", "Into the step", "si", "s", of=lambda pair: pair[1].in_step_s, digits=4),
+    Column("start_s", "In the report", "si", "s", of=lambda pair: pair[1].start_s, digits=6),
+    Column("call", "Call", of=lambda pair: pair[1].call),
+    Column("range", "Range", of=lambda pair: pair[1].range),
+)
+_MOST_IDLE: Final = 4
+"""Of more ranks, tables show those that idle most."""
 
 CRITICAL_PATH: Final = (
     Column("kind", "Critical path"),
@@ -268,10 +279,33 @@ CRITICAL_PATH: Final = (
 )
 
 
+def idle(run: RunAnalysis) -> Table:
+    """Idle time by rank and cause."""
+    return Table.of("Why the GPU idles", run.steps.idle if run.steps else (), IDLE)
+
+
+def gaps(run: RunAnalysis) -> Table:
+    """The longest gaps of every rank and cause, with what the host did."""
+    found = run.steps.idle if run.steps else ()
+    pairs = [(cause, gap) for cause in found for gap in cause.gaps]
+    return Table.of("Longest gaps", pairs, GAPS)
+
+
 def idle_text(steps: StepBreakdown) -> Table:
     """Idle time by rank and cause, with the longest gap of each."""
-    rows = [c for c in steps.idle if c.seconds >= _LEAST_SHARE * steps.median_s]
-    return Table.of("Why the GPU idles (median step)", rows, IDLE_CAUSES)
+    rows, notes = idlest(steps)
+    columns = (*IDLE, Column("longest", "Longest gap", of=lambda c: gap_text(c.gaps[0])))
+    return Table.of("Why the GPU idles (median step)", rows, columns, notes)
+
+
+def idlest(steps: StepBreakdown) -> tuple[list[IdleCause], list[str]]:
+    """Causes worth a row, of the ranks that idle most, and a note on what is left out."""
+    order = sorted(steps.ranks, key=lambda r: -(r.idle_s or 0.0))
+    shown = {r.rank for r in order[:_MOST_IDLE]}
+    rows = [c for c in steps.idle
+            if c.rank in shown and c.seconds >= _LEAST_SHARE * steps.median_s]  # fmt: skip
+    left = len(order) > _MOST_IDLE
+    return rows, [f"of {len(order)} ranks, the {_MOST_IDLE} that idle most"] if left else []
 
 
 def path_text(steps: StepBreakdown) -> Table:
@@ -281,10 +315,11 @@ def path_text(steps: StepBreakdown) -> Table:
     return Table.of("What decides a step", rows, CRITICAL_PATH, notes)
 
 
-def _longest_gap(cause: IdleCause) -> str:
-    gap = cause.gaps[0]
+def gap_text(gap: Gap) -> str:
+    """How long a gap is, where a timeline shows it, and what the host did."""
     where = f" in {gap.range}" if gap.range else ""
-    return f"{si(gap.seconds, 's')} at {gap.start_s:.4f} s, {gap.call}{where}"
+    when = f"{si(gap.in_step_s, 's', 4)} into step {gap.step}"
+    return f"{si(gap.seconds, 's')}, {when}: {gap.call}{where}"
 
 
 COPIES: Final = (

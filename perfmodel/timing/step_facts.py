@@ -43,13 +43,15 @@ class KernelTime:
 class Gap:
     """A time in which a GPU idled: when in its report, how long, and what the host did.
 
-    `call` is the CUDA or MPI call that the cause was seen in, or that ended the gap, and `range`
-    the range that the host was in; '' where there is none.
+    `in_step_s` counts from the moment in which the first rank began `step`, as timelines do. `call`
+    is the CUDA or MPI call that the cause was seen in, or that ended the gap, and `range` the range
+    that the host was in; '' where there is none.
     """
 
     start_s: float
     seconds: float
     step: int
+    in_step_s: float
     call: str
     range: str
 

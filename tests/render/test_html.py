@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from matplotlib.colors import to_hex
 
 from perfmodel import api
 from perfmodel.base.table import Column, Table
@@ -20,7 +21,10 @@ from perfmodel.models.model import load as load_model
 from perfmodel.render.html import parts
 from perfmodel.render.html.blocks import LONGEST, MOST_ROWS, grid
 from perfmodel.render.html.pictures import inline
+from perfmodel.render.plot.bars import idle
+from perfmodel.render.plot.style import CAUSE_COLORS
 from perfmodel.timing.host_timeline import CAUSES
+from perfmodel.timing.step_facts import IdleCause
 from perfmodel.workloads.spec import load
 from support.build_report import ReportBuilder
 from support.build_training import Training, analyzed, training_report
@@ -138,9 +142,10 @@ def test_it_is_built_for_screen_readers(page: Page) -> None:
 
 def test_the_summary_is_first_and_small(page: Page) -> None:
     titles = [e.text for e in page.all("h2")]
+    idle = ["Why the GPU idles"] if "describes no GPU" not in page.words else []
     assert titles == [
-        "Summary", "Where the time goes", "Timeline of one batch", "Roofline", "Model", "What if",
-        "Findings and warnings", "Configuration and machine", "Provenance",
+        "Summary", "Where the time goes", "Timeline of one batch", *idle, "Roofline", "Model",
+        "What if", "Findings and warnings", "Configuration and machine", "Provenance",
     ]  # fmt: skip
     links = [e.text for e in page.all("a") if "nav" in e.above]
     assert links == titles
@@ -288,7 +293,29 @@ def test_what_is_missing_is_said_with_how_to_collect_it(without_gpu: Page) -> No
 def test_reports_of_the_ranks_of_one_run_make_one_page() -> None:
     both = page_of(*sorted(CPU.glob("cpu_rank?of2*.sqlite")))
     assert len(cells(both, "Reports")) == 3
-    assert cells(both, "The timeline in numbers")[0] == ["Lane", "Rank 0", "Rank 1"]
+    assert "of 2 ranks" in both.words
+
+
+def test_every_cause_of_idle_time_has_its_bar_and_its_longest_gaps(base: Page) -> None:
+    head, *rows = cells(base, "Longest gaps of each cause")
+    assert head == ["Rank", "The GPU idles by", "Per step", "of idle", "Longest gaps"]
+    causes = ["blocking_sync", "launch_bound", "host_compute", "communication"]
+    assert [row[:2] for row in rows] == [[str(r), c] for r in (0, 1) for c in causes]
+    assert all(row[4].count("into step") == 3 for row in rows)
+    titles = {e.text for e in base.all("title")}
+    assert "Idle time of the GPUs in a median step, by cause" in titles
+
+
+def test_idle_bars_are_named_from_2_to_512_ranks() -> None:
+    for ranks in (2, 64, 512):
+        causes = [IdleCause(r, CAUSES[r % 8], 1e-3, 1.0, ()) for r in range(ranks)]
+        ax = idle(causes)
+        ax.figure.canvas.figure.draw_without_rendering()
+        names = [tick.get_window_extent() for tick in ax.get_yticklabels()]
+        assert 2 <= len(names) <= 64
+        assert not any(a.overlaps(b) for a, b in pairwise(names))
+        assert ax.figure.canvas.figure.get_figheight() < 10
+        assert {to_hex(p.get_facecolor()).upper() for p in ax.patches} <= {*CAUSE_COLORS.values()}
 
 
 def test_reports_of_several_runs_share_one_roof() -> None:
@@ -310,7 +337,7 @@ def test_a_pytorch_report_is_as_useful(tmp_path: Path) -> None:
     )  # fmt: skip
     assert "It predicts" in page.words
     assert cells(page, "Effective throughputs and the machine's ceilings")[1][0] == "P_flops"
-    assert len([e for e in page.all("svg") if e.attributes.get("role") == "img"]) == 2
+    assert len([e for e in page.all("svg") if e.attributes.get("role") == "img"]) == 3
     assert "NCCL" in page.words
     assert "got one of the workload" in page.words
 

@@ -25,17 +25,18 @@ from support.document_report import document_report
 from support.folders import ROOT
 
 PROFILES = ROOT / "profiles"
-CSVS = {"categories", "kernels",
-    "collectives", "copies", "findings", "points", "ranges", "ranks", "rates", "runs", "skew",
-    "stragglers",
+CSVS = {
+    "categories", "collectives", "copies", "findings", "gaps", "idle", "kernels", "points",
+    "ranges", "ranks", "rates", "runs", "skew", "stragglers",
 }  # fmt: skip
 PICTURES = {
-    "breakdown.png", "breakdown.svg", "roofline.pdf", "roofline.png", "roofline.svg",
+    "breakdown.png", "breakdown.svg", "idle.png", "idle.svg", "roofline.pdf", "roofline.png",
+    "roofline.svg",
 }  # fmt: skip
 UNITS = ("_s", "seconds", "bytes", "flops", "_per_byte")
 UNITLESS = {
     "level", "count", "instances", "rank", "gpu", "batches", "gpu_ops",  # numbers of things
-    "last", "last_rank",
+    "last", "last_rank", "step",
     "share", "last_share", "of_ceiling", "of_roof", "model_error",  # fractions
     "value", "low", "high", "rate",  # their unit is in a column of its own
     *"DHCBpb",  # symbols
@@ -206,7 +207,7 @@ def test_hostile_names_are_drawn_without_a_word(hostile: Analysis, tmp_path: Pat
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         written = outputs.write(hostile, tmp_path / "out")
-    assert {p.name for p in written if p.suffix == ".svg"} == {"breakdown.svg"}
+    assert {p.name for p in written if p.suffix == ".svg"} == {"breakdown.svg", "idle.svg"}
     svg = (tmp_path / "out" / "breakdown.svg").read_text(encoding="utf-8")
     assert "<script" not in svg
     assert "\x1b" not in svg
@@ -222,10 +223,10 @@ def test_many_points_make_a_picture_per_kind(
         for H in (64, 128, 256, 512, 1024)
     ]
     outputs.write(analyzed(*paths[:2]), tmp_path / "few")
-    assert drawn == ["roofline", "breakdown"]
+    assert drawn == ["roofline", "idle", "breakdown"]
     drawn.clear()
     outputs.write(analyzed(*paths), tmp_path / "many")
-    assert drawn == ["roofline", "roofline_phases", "breakdown"]
+    assert drawn == ["roofline", "roofline_phases", "idle", "breakdown"]
 
 
 def test_a_batch_without_duration_is_not_drawn(tmp_path: Path) -> None:

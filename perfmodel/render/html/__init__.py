@@ -394,6 +394,8 @@ def _sections(analysis: Analysis, asked: Asked) -> Iterator[Section]:
     yield section(
         "timeline", "Timeline of one batch", "", pictures.timeline(measured, run.batch.warmup)
     )
+    if run.steps is not None and any(rank.gpu is not None for rank in run.steps.ranks):
+        yield section("idle", "Why the GPU idles", _IDLE, pictures.idle(run))
     roof = _ROOF if run.roofline is not None else ""
     yield section("roofline", "Roofline", roof, _roofline(analysis))
     yield section("model", "Model", _MODEL, sections.model(run, asked.prediction))
@@ -407,6 +409,10 @@ _CLOCKS: Final = (
     "Medians over ranks and batches after the warm-up, on three clocks: host time; GPU projection, "
     "from the first operation's start to the last one's end; GPU busy, the time in which any "
     "operation ran."
+)
+_IDLE: Final = (
+    "Gaps between the operations of a GPU, of all streams, by what the host did until it launched "
+    "the operation that ends the gap; the seconds of a rank add up to its idle time."
 )
 _ROOF: Final = (
     "Effective throughputs of this run make the roof: what is below it loses to what the roof "

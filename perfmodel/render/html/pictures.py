@@ -15,7 +15,7 @@ from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.escape import printable
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
-from perfmodel.render import outputs
+from perfmodel.render import outputs, tables
 from perfmodel.render.html.blocks import Block, Notice, Picture, cut, grid
 from perfmodel.timing.run import Run
 from perfmodel.timing.timeline import (
@@ -37,7 +37,7 @@ _TRACE: Final = "perfmodel timeline --format perfetto writes all of it as a trac
 
 
 def timeline(run: Run, warmup: int) -> Iterator[Block]:
-    """Draw the batch of median time, as many ranks as a page has room for, and add its lanes up."""
+    """Draw the batch of median time, with as many ranks as a page has room for."""
     try:
         batch = median_batch(run, warmup)
         window = window_of(run, range(batch, batch + 1))
@@ -59,7 +59,6 @@ def timeline(run: Run, warmup: int) -> Iterator[Block]:
             "A report has no UTC time: its rank may be shifted against the others.",
             "profile all ranks with one nsys, around mpirun",
         )
-    yield grid(_lanes_table(lanes, window))
 
 
 def _picture(lanes: Sequence[Lane], window: Window, title: str) -> Picture:
@@ -98,12 +97,13 @@ def _room(lanes: Sequence[Lane]) -> tuple[list[Lane], int]:
 def _seen(lanes: Sequence[Lane], window: Window) -> list[Lane]:
     """Leave out gaps that are too short to be seen."""
     least = _SEEN * (window.end_ns - window.start_ns)
-    return [
+    long = [
         replace(lane, bars=tuple(b for b in lane.bars if b.end_ns - b.start_ns >= least))
         if lane.kind == IDLE
         else lane
         for lane in lanes
     ]
+    return [lane for lane in long if lane.bars]
 
 
 def _tips(lanes: Sequence[Lane], window: Window) -> dict[str, list[str]]:
@@ -125,22 +125,26 @@ def _said(bar: Bar, window: Window) -> str:
     return f"{name}{size}: {seconds} from {starts:,.1f} µs on{more}"
 
 
-def _lanes_table(lanes: Sequence[Lane], window: Window) -> Table:
-    """The picture in numbers: time of every lane by rank, cut at the window."""
-    ranks = list(dict.fromkeys(lane.rank for lane in lanes))
-    spent: dict[str, dict[int | None, float]] = {}
-    for lane in lanes:
-        cut = (
-            min(bar.end_ns, window.end_ns) - max(bar.start_ns, window.start_ns)
-            for bar in lane.bars
-        )  # fmt: skip
-        spent.setdefault(lane.name, {})[lane.rank] = sum(cut) * 1e-9
-    columns = (
-        Column("lane", "Lane"),
-        *(Column(f"rank_{r}", "No rank" if r is None else f"Rank {r}", "si", "s") for r in ranks),
-    )
-    rows = [(name, *(found.get(rank) for rank in ranks)) for name, found in spent.items()]
-    return Table("The timeline in numbers: time in every lane", columns, rows)
+def idle(run: RunAnalysis) -> Iterator[Block]:
+    """Draw why every rank's GPU idles, and list the longest gaps of each cause."""
+    from perfmodel.render.plot import svg_text
+
+    axes = outputs.draw_idle(run)
+    if run.steps is None or axes is None:
+        yield Notice("No idle time of a GPU was recorded.", "profile with --trace=nvtx,cuda,mpi")
+        return
+    axes.set_title("", loc="left")  # the caption says it
+    ranks = len({cause.rank for cause in run.steps.idle})
+    title = f"Idle time of the GPU{'s' * (ranks > 1)} in a median step, by cause"
+    drawn = inline(svg_text(axes), "idle", title, "the table below has the numbers", {})
+    yield Picture(drawn, f"{title}; colours as in the timeline.", wide=False)
+    rows, notes = tables.idlest(run.steps)
+    gaps = Column("gaps", "Longest gaps", of=lambda c: "; ".join(map(tables.gap_text, c.gaps)))
+    notes += [f"perfmodel timeline --batch {rows[0].gaps[0].step} draws a step"] if rows else []
+    yield grid(Table.of("Longest gaps of each cause", rows, (*tables.IDLE, gaps), notes))
+    path = tables.path_text(run.steps)
+    if path.rows:
+        yield grid(path)
 
 
 def roofline(analysis: Analysis) -> Iterator[Block]:

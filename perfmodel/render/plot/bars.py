@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 from perfmodel.base.errors import ModelError
 from perfmodel.render.plot.style import (
     BLUE,
+    CAUSE_COLORS,
     DARK_BLUE,
     DASHED,
     FILLS,
@@ -37,6 +38,7 @@ from perfmodel.render.plot.style import (
     text_width_pt,
     ticks,
 )
+from perfmodel.timing.step_facts import IdleCause
 
 Clock = tuple[str, str, str]
 
@@ -48,6 +50,10 @@ CLOCKS: Final[tuple[Clock, ...]] = (
 _QUEUED: Final = "batch: until done; ranges: host, queueing"
 _LONGEST: Final = 40  # letters of a range's name
 _MOST_ROWS: Final = 80
+_TALL_IN: Final = 8.0
+"""Height of all bars together that is not passed."""
+_MOST_NAMES: Final = 64
+"""Rows of that height that are named."""
 _PLATE: Final[dict[str, Any]] = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none"}
 """What a number stands on, so that hatching and lines do not cross it."""
 
@@ -242,6 +248,7 @@ def stacks(
     label: str = "Share of the time (%)",
     named: bool = True,
     legend: bool = True,
+    colors: Mapping[str, str] | None = None,
     ax: Axes | None = None,
     title: str | None = None,
     width_in: float = 7.2,
@@ -262,6 +269,8 @@ def stacks(
         Of the horizontal axis.
     named, legend : bool
         Whether rows are named and parts explained here; not in panels beside another.
+    colors : mapping of str to str, optional
+        By part; `FILLS` in turn by default.
 
     Raises
     ------
@@ -274,7 +283,8 @@ def stacks(
         raise ModelError("expected bars with parts of at least 0; got none, or others")
     parts = list(dict.fromkeys(part for bar in bars.values() for part in bar))
     foreign = ax is not None
-    ax = axes_of(ax, width_in, 1.0 + (0.34 if total else 0.3) * len(bars))
+    row_in = min(0.34 if total else 0.3, _TALL_IN / len(bars))
+    ax = axes_of(ax, width_in, 1.0 + row_in * len(bars))
     rows(ax, list(bars), named)
     finish(ax, label, "", "x")
     wholes = [sum(bar.values()) for bar in bars.values()]
@@ -285,6 +295,8 @@ def stacks(
     ticks(ax.xaxis, unit, 5)
     width = size_pt(ax, foreign)[0]
     looks = {part: part_look(i) for i, part in enumerate(p for p in parts if p != rest)}
+    if colors:
+        looks = {p: {"facecolor": colors[p], "edgecolor": "none"} for p in parts if p != rest}
     looks[rest] = {"facecolor": PALE_GREY, "edgecolor": "white", "lw": 0.5}
     for row, (bar, whole) in enumerate(zip(bars.values(), wholes, strict=True)):
         left = 0.0
@@ -302,6 +314,21 @@ def stacks(
     else:
         for part in parts:
             ax.barh(0, 0, label=entry(plain(part)), **looks[part])
+    return ax
+
+
+def idle(causes: Sequence[IdleCause], *, ax: Axes | None = None, title: str | None = None) -> Axes:
+    """Draw the idle time of every rank's GPU in a median step, a bar of causes for each."""
+    shown = [c for c in CAUSE_COLORS if any(one.cause == c for one in causes)]
+    ranks: dict[int, dict[str, float]] = {}
+    for one in causes:
+        ranks.setdefault(one.rank, dict.fromkeys(shown, 0.0))[one.cause] += one.seconds
+    bars = {f"rank {rank}": found for rank, found in sorted(ranks.items()) if any(found.values())}
+    label = "Idle time of the GPU in a median step"
+    ax = stacks(bars, unit="s", label=label, colors=CAUSE_COLORS, ax=ax, title=title)
+    every = -(-len(bars) // _MOST_NAMES)
+    ax.set_yticks(range(0, len(bars), every), list(bars)[::every])
+    ax.tick_params(axis="y", labelsize=VALUE_PT)
     return ax
 
 
