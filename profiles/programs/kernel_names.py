@@ -16,6 +16,8 @@ from torch.profiler import ProfilerActivity, profile
 SIZES = ((2048, 2048, 2048), (4096, 512, 1024), (256, 256, 8192), (64, 4096, 512), (16, 48, 4096))
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ACTIVITY = ProfilerActivity.CUDA if DEVICE == "cuda" else ProfilerActivity.CPU
+NO_KERNEL = ("cu", "Activity", "INVALID", "Lazy", "Runtime", "Mem")
+"""What else CUPTI's activities are called."""
 PLAIN = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64,
          "complex64": torch.complex64}  # fmt: skip
 
@@ -66,7 +68,8 @@ def kernels_of(several: Sequence[Callable[[], object]]) -> list[str]:
             except RuntimeError as error:
                 found.append(f"refused: {str(error).splitlines()[0][:120]}")
         torch.cuda.synchronize()
-    return [*found, *(e.key for e in recorded.key_averages() if not e.key.startswith("cuda"))]
+    names = (event.key for event in recorded.key_averages())
+    return [*found, *(name for name in names if not name.startswith(NO_KERNEL))]
 
 
 def main() -> None:

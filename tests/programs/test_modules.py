@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import perfmodel
+from perfmodel.cli import main
 from perfmodel.programs.pytorch.annotate import MODULE
 from perfmodel.programs.pytorch.modules import EVALUATE, find_modules
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.tree import Tree
+
+RECORDED = Path(__file__).parents[2] / "profiles" / "programs"
 
 
 def modules_of(ranges: list[tuple[str, int]], process: list[int] | None = None) -> list[str]:
@@ -73,6 +79,44 @@ def test_a_later_step_with_numbers_of_its_own_is_tied_to_its_own_forward() -> No
     found = modules_of([*FORWARD, *backward(8, 8), *later, *backward(8, 13)])
     assert found[8:11] == ["", "Net.down", "Net.down"]
     assert found[13:] == ["", "Net.other", "Net.other"]
+
+
+def test_a_recorded_model_is_shown_by_module() -> None:
+    """4 layers of width 512, 8 x 256 tokens, 10000 words: forward 2 FLOPs a weight and token."""
+    results = perfmodel.analyze(RECORDED / "gpt_modules.sqlite.xz")
+    work = results.run.work
+    assert work is not None
+    rows = {row.name: row for row in work.modules}
+    blocks = [f"Transformer.blocks.{i}" for i in range(4)]
+    assert set(rows) == {
+        "", "Transformer", "Transformer.blocks",
+        *(f"Transformer.{n}" for n in ("tokens", "places", "norm", "head")),
+        *blocks,
+        *(f"{b}.{n}" for b in blocks for n in ("first", "second", "attention", "mlp")),
+        *(f"{b}.attention.{n}" for b in blocks for n in ("query", "key_value", "out")),
+        *(f"{b}.mlp.{n}" for b in blocks for n in ("up", "down")),
+    }  # fmt: skip
+    tokens, width = 8 * 256, 512
+    scores = 14 * 8 * 8 * 256 * 256 * 64
+    for block in blocks:
+        assert rows[f"{block}.mlp.up"].flops == 3 * 2 * tokens * width * 4 * width
+        assert rows[f"{block}.mlp"].flops == 3 * 2 * tokens * width * 8 * width
+        assert rows[f"{block}.attention"].flops == 3 * 2 * tokens * 4 * width * width + scores
+    assert rows["Transformer.head"].flops == 3 * 2 * tokens * width * 10000
+    root = rows["Transformer"]
+    assert root.flops == work.flops
+    parts = [r for n, r in rows.items() if n.count(".") == 1]
+    assert root.gpu_s == pytest.approx(sum(r.gpu_s for r in parts) + root.own_s)
+    assert root.gpu_s == pytest.approx(root.forward_s + root.backward_s)
+    assert root.share + rows[""].share == pytest.approx(1)
+    assert root.bytes + rows[""].bytes == pytest.approx(work.bytes)
+    frame = results.modules
+    assert frame["flops"].max() == work.flops
+    (group,) = (r for r in work.module_groups if r.name == "Transformer.blocks.*.mlp")
+    assert group.flops == 4 * rows["Transformer.blocks.0.mlp"].flops
+    done = CliRunner().invoke(main, ["analyze", str(RECORDED / "gpt_modules.sqlite.xz")])
+    assert "\n  blocks.* " in done.output
+    assert "\n    mlp " in done.output
 
 
 def test_a_model_is_annotated_and_is_what_it_was_before() -> None:

@@ -27,7 +27,7 @@ from perfmodel.base.errors import SchemaError, WorkloadError
 from perfmodel.cli import main
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.calls import Kernels, find_calls
-from perfmodel.programs.pytorch.dtypes import kernel_types
+from perfmodel.programs.pytorch.dtypes import kernel_types, multiplies
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.operators import Call, OperatorWork, distinct_rows, work_of
 from perfmodel.programs.pytorch.tree import Tree
@@ -255,6 +255,24 @@ def test_a_kernels_name_says_its_type(kernel: str, dtype: str | None, unit: str)
     assert (found.dtype, found.unit) == (dtype, unit)
 
 
+PRODUCTS_RAN = json.loads((RECORDED / "kernel_names.json").read_text())["kernels"]
+
+
+@pytest.mark.parametrize("ran", PRODUCTS_RAN)
+def test_kernels_of_products_say_the_types_that_ran(ran: str) -> None:
+    """What cuBLAS ran of products of known types on an H200."""
+    names = [name for name in PRODUCTS_RAN[ran] if multiplies(name)]
+    assert len(names) >= 2
+    factors, _, result = ran.partition(" -> torch.")
+    wanted = "float8" if factors.startswith("float8") else factors.replace("tf32", "float32")
+    plain = {"float32": "float32", "complex64": "float32"}.get(factors)
+    for name in names:
+        found = kernel_types(name)
+        assert found.dtype == wanted
+        assert found.unit == plain or (plain is None and found.unit.endswith("_tensor"))
+        assert (found.result or "") == (result if result else {"int8": "int32"}.get(ran, ""))
+
+
 def test_a_cast_reads_one_type_and_writes_another() -> None:
     found = kernel_types(
         "void at::native::vectorized_elementwise_kernel<(int)8, at::native::bfloat16_copy_kernel_"
@@ -328,7 +346,10 @@ def test_a_deep_nest_of_operators_is_followed() -> None:
 
 # --- against FlopCounterMode
 
-EXACT = ["gpt_shapes", "llama_heads_shapes", "bert_shapes", "resnet34_shapes"]
+EXACT = [
+    "gpt_shapes", "llama_heads_shapes", "bert_shapes", "resnet34_shapes", "gpt_modules",
+    "gpt_fp32_shapes", "gpt_compiled_shapes",
+]  # fmt: skip
 EXACT_ELSEWHERE = ["gpt2_ddp", "gpt2_compiled", "gpt_small", "conv32", "resnet50_ddp"]
 HOLDERS = [*((RECORDED, n) for n in EXACT), *((OTHERS, n) for n in EXACT_ELSEWHERE)]
 
@@ -537,6 +558,29 @@ def test_sizes_come_from_another_recording(tmp_path: Path) -> None:
     expected = {(r.name, r.phase, r.sizes): (r.count, r.bytes, r.gpu_s) for r in own.by_sizes}
     mine = {(r.name, r.phase, r.sizes): (r.count, r.bytes, r.gpu_s) for r in found.by_sizes}
     assert mine == expected
+
+
+def test_two_recordings_of_one_program_are_one_analysis() -> None:
+    """A GPT of 4 layers, recorded once with sizes and once without, which takes half as long."""
+    timing, shapes = (RECORDED / f"{n}.sqlite.xz" for n in ("gpt_modules_timing", "gpt_modules"))
+    found = perfmodel.analyze(timing, shapes=shapes).run
+    own = analyzed(RECORDED, "gpt_modules")
+    assert found.work is not None
+    assert own.work is not None
+    assert (
+        found.work.flops == own.work.flops == truth(RECORDED, "gpt_modules")["flop_counter_total"]
+    )
+    assert found.work.modelled > 0.99
+    assert own.batch.median.value > 2 * found.batch.median.value
+    bare = truth(RECORDED, "gpt_modules_timing")["step_s_bare"]
+    assert bare < found.batch.median.value < 2 * bare
+    kernels = [sum(r.gpu_s for r in work.operators) for work in (found.work, own.work)]
+    assert kernels[0] == pytest.approx(kernels[1], rel=0.03)
+    assert found.work.mfu is not None
+    assert found.work.mfu.of_step == pytest.approx(
+        found.work.flops / found.batch.median.value / 989.4e12
+    )
+    assert {m.name for m in found.work.modules} == {m.name for m in own.work.modules}
 
 
 def test_a_kernel_more_shifts_no_operator(tmp_path: Path) -> None:

@@ -30,11 +30,18 @@ _OPAQUE: Final = re.compile(r"OpaqueType<\(?(?:unsigned int\)?)?([0-9]{1,2})")
 _DEPTH: Final = re.compile(r"TensorListMetadata<(?:\(int\))?([1-5])>")
 _CAST_TO: Final = re.compile(r"::(bfloat16|float16|float8)_copy_kernel_cuda")
 
-_NVJET: Final = {"t": "bfloat16", "h": "float16", "s": "tf32", "d": "float64", "q": "float8"}
-"""First letter behind `nvjet_sm90_`: the type of the factors. `t` was seen in runs of bfloat16."""
+_NVJET: Final = {"t": "bfloat16", "h": "float16", "q": "float8", "r": "float8", "s": "tf32"}
+"""Letters behind `nvjet_sm90_`: the first is the type of the first factor, the last the result's.
+
+Seen on an H200 (profiles/programs/kernel_names.json): `tst` of bfloat16, `hsh` of float16, `qqtst`,
+`qqhsh`, `qqsss` of float8 e4m3 into bfloat16, float16, float32, `qr...` and `rq...` with e5m2.
+Products of TF32 and float64 ran other kernels there.
+"""
 
 _PRODUCTS: Final = (
-    (re.compile(r"^nvjet_(?:sm[0-9]+_)?([a-z])"), None),
+    (re.compile(r"^nvjet_(?:sm[0-9]+_)?([a-z])[a-z]*([a-z])_"), None),
+    (re.compile(r"cf32cf32"), "complex64"),
+    (re.compile(r"i16832gemm_s8|_s8s8_|imma"), "int8"),
     (re.compile(r"e4m3|e5m2|fp8|float8"), "float8"),
     (re.compile(r"tf32|tfloat32_t"), "tf32"),
     (re.compile(r"bf16|bfloat16|BFloat16"), "bfloat16"),
@@ -141,20 +148,29 @@ def multiplies(name: str) -> bool:
 def _product(name: str) -> KernelTypes:
     """Types of a kernel that multiplies matrices, convolves or attends."""
     dtype: str | None = None
+    result: str | None = None
     if not _SIXTEEN_BITS.search(name):  # cuDNN's attention says f16 of both types of 16 bits
         for pattern, kind in _PRODUCTS:
             found = pattern.search(name)
             if found:
                 dtype = kind or _NVJET.get(found[1])
+                if kind is None:
+                    result = "float32" if found[2] == "s" else _NVJET.get(found[2])
+                elif kind == "int8":
+                    result = "int32"
                 break
         else:
             arguments = [_CPP[t] for t in _ARGUMENT.findall(name)]
             dtype = next((t for t in arguments if t in FLOATS), None)
     if dtype is None:
         return KernelTypes(item_bytes=2 if _SIXTEEN_BITS.search(name) else None)
-    tensor = bool(_TENSOR.search(name)) or dtype.startswith(("tf32", "float8"))
+    tensor = bool(_TENSOR.search(name)) or dtype.startswith(("tf32", "float8", "int8"))
     plain = "float32" if dtype.startswith("tf32") else dtype
-    return KernelTypes(plain, unit=f"{dtype}_tensor" if tensor else plain_unit(dtype))
+    return KernelTypes(
+        plain,
+        result=None if result == plain else result,
+        unit=f"{dtype}_tensor" if tensor else plain_unit(dtype),
+    )
 
 
 def plain_unit(dtype: str) -> str:
