@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfmodel.analysis.operators import operator_facts, step_work
 from perfmodel.analysis.rates import counted, fit_rates, fit_roofline, product_rates
 from perfmodel.analysis.result import Analysis, BatchSummary, RangeRow, RankRow, RunAnalysis
 from perfmodel.analysis.rows import check_bytes, check_model, kernel_rows, points, range_rows
@@ -28,11 +27,8 @@ from perfmodel.analysis.warnings import (
 from perfmodel.base.errors import ModelError, PerfmodelError, SchemaError, WorkloadError
 from perfmodel.base.parallel import Engine, all_failed, attempt_reports
 from perfmodel.machines import machine as machines
-from perfmodel.machines.machine import Machine
 from perfmodel.programs import program_of_run
 from perfmodel.programs.findings import DeviceReduce, Facts, GemmTime, ranked
-from perfmodel.programs.identify import Identity
-from perfmodel.programs.program import Options, Program
 from perfmodel.readers import opened
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.readers.trace import Trace
@@ -55,6 +51,13 @@ from perfmodel.timing.samples import PathTimes, count_warmup, estimate, median, 
 from perfmodel.timing.stragglers import Skew, skew_of
 from perfmodel.timing.trim import trim
 from perfmodel.workloads.work import Counts, Symbol, Workload
+
+if TYPE_CHECKING:
+    from perfmodel.analysis.operators import StepWork
+    from perfmodel.machines.machine import Machine
+    from perfmodel.programs.findings import OperatorFact
+    from perfmodel.programs.identify import Identity
+    from perfmodel.programs.program import Options, Program
 
 _TF32: Final = re.compile(r"tf32|s1688", re.IGNORECASE)
 
@@ -229,7 +232,7 @@ def _join(
     peaks = {label: program.peak(label, identity, seen_tf32=tf32) for label in ("", *counts)}
     rates, by_clock = fit_rates(measured, {} if workload.replay else counts)
     found = points(run.label, measured, head, workload, totals, symbols, waits=not queues)
-    work = step_work(run.operators, steps, machine) if steps else None
+    work = _work(run, steps, machine)
     said = (
         *check_bytes(measured, counts, head),
         *collected.warnings,
@@ -276,6 +279,23 @@ def _join(
     )
     facts = _facts(analysis, counts, collected, peaks, by_gpu=by_gpu)
     return replace(analysis, findings=ranked(facts, program.advice(facts)))
+
+
+def _work(run: Run, steps: StepBreakdown | None, machine: Machine | None) -> StepWork | None:
+    """Sum up the operators of a framework; None if no report names any."""
+    if steps is None or not run.operators:
+        return None
+    from perfmodel.analysis.operators import step_work  # most reports name none
+
+    return step_work(run.operators, steps, machine)
+
+
+def _operator_facts(work: StepWork | None) -> tuple[OperatorFact, ...]:
+    if work is None:
+        return ()
+    from perfmodel.analysis.operators import operator_facts
+
+    return operator_facts(work)
 
 
 def _times(
@@ -504,7 +524,7 @@ def _facts(
         ranges_by_rank=analysis.ranges_by_rank,
         steps=analysis.steps.facts if by_gpu and analysis.steps else None,
         lacking=lacking(analysis.unattributed),
-        operators=operator_facts(analysis.work),
+        operators=_operator_facts(analysis.work),
     )
 
 

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from perfmodel.analysis.operators import StepWork
-from perfmodel.analysis.rates import Rate
-from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.base.errors import PerfmodelError
-from perfmodel.base.gpu import Gpu
-from perfmodel.machines.machine import Machine
-from perfmodel.models.roofline import Point, Roofline
-from perfmodel.programs.findings import Finding
-from perfmodel.programs.identify import Identity
-from perfmodel.programs.program import Program
 from perfmodel.readers.trace import Trace
-from perfmodel.timing.collectives import CollectiveGroup
-from perfmodel.timing.copies import CopyGroup
-from perfmodel.timing.point_to_point import PointToPoint, RangeOfRank
-from perfmodel.timing.range_times import Path
-from perfmodel.timing.run import Run
-from perfmodel.timing.samples import Estimate
-from perfmodel.timing.stragglers import Skew
-from perfmodel.workloads.work import Counts, Workload
+
+if TYPE_CHECKING:
+    from perfmodel.analysis.operators import StepWork
+    from perfmodel.analysis.rates import Rate
+    from perfmodel.analysis.steps import StepBreakdown
+    from perfmodel.base.gpu import Gpu
+    from perfmodel.machines.machine import Machine
+    from perfmodel.models.roofline import Point, Roofline
+    from perfmodel.programs.findings import Finding
+    from perfmodel.programs.identify import Identity
+    from perfmodel.programs.program import Program
+    from perfmodel.timing.collectives import CollectiveGroup
+    from perfmodel.timing.copies import CopyGroup
+    from perfmodel.timing.point_to_point import PointToPoint, RangeOfRank
+    from perfmodel.timing.range_times import Path
+    from perfmodel.timing.run import Run
+    from perfmodel.timing.samples import Estimate
+    from perfmodel.timing.stragglers import Skew
+    from perfmodel.workloads.work import Counts, Workload
 
 
 @dataclass(frozen=True, slots=True)

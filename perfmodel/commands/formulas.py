@@ -37,8 +37,8 @@ def formulas(
     """
     from perfmodel.programs.identify import Identity
     from perfmodel.programs.program import Options
-    from perfmodel.workloads import formulas as described
     from perfmodel.workloads import load
+    from perfmodel.workloads.formulas import formulas as described
 
     chosen = Options(counting=counting, workload=load(workload) if workload else None)
     mark = {"parallel": parallel, LEADING_SETTING: links}

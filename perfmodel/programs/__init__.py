@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 from perfmodel.programs.mlp.settings import (
@@ -45,24 +45,34 @@ MARK_SYMBOLS: Final = {
 """Symbols and their names in a configuration mark and on the command line."""
 
 
-def programs() -> tuple[Program, ...]:
-    """Return the programs in the order in which they are asked; the last recognizes every report.
+def programs() -> Iterator[Program]:
+    """Yield the programs in the order in which they are asked; the last recognizes every report.
 
-    They are imported here, not with the package: the commands' flags come from it, too.
+    Each is imported when it is asked, not with the package: the commands' flags come from it, too.
     """
-    from perfmodel.programs.jax import JAX_PROGRAM
     from perfmodel.programs.mlp.program import MLP_PROGRAM
+
+    yield MLP_PROGRAM
     from perfmodel.programs.own import OWN_PROGRAM
+
+    yield OWN_PROGRAM
+    from perfmodel.programs.jax import JAX_PROGRAM
+
+    yield JAX_PROGRAM
     from perfmodel.programs.pytorch.program import PYTORCH_PROGRAM
+
+    yield PYTORCH_PROGRAM
     from perfmodel.programs.unknown import UNKNOWN_PROGRAM
 
-    return (MLP_PROGRAM, OWN_PROGRAM, JAX_PROGRAM, PYTORCH_PROGRAM, UNKNOWN_PROGRAM)
+    yield UNKNOWN_PROGRAM
 
 
 def program_of(traces: Sequence[Trace], options: Options) -> Program:
     """Return the program that recognizes a report of a run."""
-    known = programs()
-    return next(p for p in known if p is known[-1] or any(p.recognizes(t, options) for t in traces))
+    for program in programs():
+        if any(program.recognizes(trace, options) for trace in traces):
+            return program
+    return program_named("unknown")
 
 
 def program_of_run(run: Run, options: Options) -> Program:
@@ -73,8 +83,9 @@ def program_of_run(run: Run, options: Options) -> Program:
 
 def program_named(name: str) -> Program:
     """Return the program of this name; the user's own has its formulas' instead."""
-    known = programs()
-    return next((program for program in known if program.name == name), known[1])
+    from perfmodel.programs.own import OWN_PROGRAM
+
+    return next((program for program in programs() if program.name == name), OWN_PROGRAM)
 
 
 def program_of_sizes(options: Options | None = None) -> Program:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from perfmodel.base.units import percent, si
-from perfmodel.machines.machine import Machine
-from perfmodel.timing.collectives import CollectiveGroup, Waiting
-from perfmodel.timing.copies import CopyGroup
 from perfmodel.timing.idle import BETWEEN, INPUTS, LAUNCHES, REDUCTIONS, Idle
-from perfmodel.timing.point_to_point import PointToPoint, RangeOfRank
-from perfmodel.timing.samples import Estimate
-from perfmodel.timing.step_facts import StepFacts
+
+if TYPE_CHECKING:
+    from perfmodel.machines.machine import Machine
+    from perfmodel.timing.collectives import CollectiveGroup, Waiting
+    from perfmodel.timing.copies import CopyGroup
+    from perfmodel.timing.point_to_point import PointToPoint, RangeOfRank
+    from perfmodel.timing.samples import Estimate
+    from perfmodel.timing.step_facts import StepFacts
 
 _WORTH: Final = 0.01
 """Savings below this share of a batch are not worth a line."""
@@ -310,7 +313,7 @@ def idle_gpu(facts: Facts, actions: Actions) -> Iterator[Finding]:
     """Time in which neither the GPU nor a collective works: launches, synchronizations, Python."""
     if facts.busy_s is None:
         return
-    mpi = statistics.median(facts.waiting.seconds) if facts.waiting else 0.0
+    mpi = float(np.median(facts.waiting.seconds)) if facts.waiting else 0.0
     mpi = max(mpi, facts.polled_s)
     idle = facts.batch.value - facts.busy_s - mpi
     if idle <= 0:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from perfmodel.base.units import percent, si
 from perfmodel.programs.findings import (
@@ -20,7 +20,9 @@ from perfmodel.programs.findings import (
     shared_gpus,
     waiting_ranks,
 )
-from perfmodel.timing.step_facts import StepFacts, Straggler
+
+if TYPE_CHECKING:
+    from perfmodel.timing.step_facts import StepFacts, Straggler
 
 _FP32: Final = re.compile(r"sgemm|_f32f32_f32f32_f32_|ffma|gemm.*_fp32_", re.I)
 _TENSOR: Final = re.compile(r"tf32|bf16|s1688|s16816|f16", re.I)

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from perfmodel.machines.machine import Machine
-from perfmodel.machines.measure.measurement import MachineMeasurement
-from perfmodel.models.terms import Alone, Case, Microbenchmark, Observation
-from perfmodel.programs import Counting
-from perfmodel.programs.findings import Actions, Facts, Finding
-from perfmodel.programs.identify import Identity
 from perfmodel.readers.trace import Trace
-from perfmodel.timing.collectives import CollectiveGroup
-from perfmodel.timing.operator_times import OperatorTimes
-from perfmodel.timing.run import Run
-from perfmodel.timing.step_report import StepReport
-from perfmodel.timing.steps import Steps
-from perfmodel.workloads.work import Workload
+
+if TYPE_CHECKING:
+    from perfmodel.machines.machine import Machine
+    from perfmodel.machines.measure.measurement import MachineMeasurement
+    from perfmodel.models.terms import Alone, Case, Microbenchmark, Observation
+    from perfmodel.programs import Counting
+    from perfmodel.programs.findings import Actions, Facts, Finding
+    from perfmodel.programs.identify import Identity
+    from perfmodel.timing.collectives import CollectiveGroup
+    from perfmodel.timing.operator_times import OperatorTimes
+    from perfmodel.timing.run import Run
+    from perfmodel.timing.step_report import StepReport
+    from perfmodel.timing.steps import Steps
+    from perfmodel.workloads.work import Workload
 
 StepClock = Literal["host", "gpu"]
 

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from perfmodel.base.errors import ModelError
 from perfmodel.base.escape import printable
-from perfmodel.machines.machine import Machine
-from perfmodel.machines.measure.measurement import MachineMeasurement
-from perfmodel.models.terms import Alone, Case, Microbenchmark, Observation
 from perfmodel.programs.findings import Actions, Facts, Finding, general
 from perfmodel.programs.identify import Identity, read_mark
 from perfmodel.programs.losses import find_losses
-from perfmodel.programs.program import Evidence, Options, StepClock
 from perfmodel.readers.trace import Trace
-from perfmodel.timing.collectives import CollectiveGroup
-from perfmodel.timing.operator_times import OperatorTimes
-from perfmodel.timing.run import Run
-from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.steps import Steps, find_steps, with_steps
 from perfmodel.workloads.work import Workload
+
+if TYPE_CHECKING:
+    from perfmodel.machines.machine import Machine
+    from perfmodel.machines.measure.measurement import MachineMeasurement
+    from perfmodel.models.terms import Alone, Case, Microbenchmark, Observation
+    from perfmodel.programs.program import Evidence, Options, StepClock
+    from perfmodel.timing.collectives import CollectiveGroup
+    from perfmodel.timing.operator_times import OperatorTimes
+    from perfmodel.timing.run import Run
+    from perfmodel.timing.step_report import StepReport
 
 _STEP: Final = "step"
 """What steps are called that nothing names."""

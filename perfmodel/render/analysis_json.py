@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import perfmodel
 from perfmodel.analysis import sweeps
-from perfmodel.analysis.result import Analysis, RunAnalysis
 from perfmodel.analysis.rows import own_roof
 from perfmodel.base.document import pick, plain
-from perfmodel.models.roofline import Point
 from perfmodel.render.operators import work_document
-from perfmodel.timing.point_to_point import PointToPoint
 from perfmodel.timing.range_times import ranks_of
+
+if TYPE_CHECKING:
+    from perfmodel.analysis.result import Analysis, RunAnalysis
+    from perfmodel.models.roofline import Point
+    from perfmodel.timing.point_to_point import PointToPoint
 
 SCHEMA_VERSION: Final = 2
 """Grows by one when a key changes its meaning or goes away; new keys do not change it."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from perfmodel.analysis.operators import ModuleRow, OperatorRow, StepWork
-from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
+
+if TYPE_CHECKING:
+    from perfmodel.analysis.operators import ModuleRow, OperatorRow, StepWork
+    from perfmodel.analysis.result import RunAnalysis
 
 SHOWN: Final = 15
 """Operators that the terminal lists; files and JSON have them all."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from perfmodel.analysis import sweeps
-from perfmodel.analysis.result import Analysis, RunAnalysis
-from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.base.units import percent, si
 from perfmodel.programs.identify import read_mark
 from perfmodel.readers.trace import Trace
@@ -17,6 +15,10 @@ from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.outputs import csv_tables
 from perfmodel.render.result import Block, Result
 from perfmodel.timing.copies import tells_devices
+
+if TYPE_CHECKING:
+    from perfmodel.analysis.result import Analysis, RunAnalysis
+    from perfmodel.analysis.steps import StepBreakdown
 
 _LOST: Final = 0.01
 """Share of the GPU time in no step that is worth a line."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +12,11 @@ import numpy.typing as npt
 from perfmodel.base.arrays import Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers.trace import NULL, Trace
-from perfmodel.timing.operator_times import OperatorTimes
 from perfmodel.timing.range_times import Attribution, RangeTimes, concatenate, ranks_of, time_ranges
-from perfmodel.timing.step_report import StepReport
+
+if TYPE_CHECKING:
+    from perfmodel.timing.operator_times import OperatorTimes
+    from perfmodel.timing.step_report import StepReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from perfmodel.workloads.expression import Expression
-from perfmodel.workloads.formulas import formulas
 from perfmodel.workloads.spec import load
 from perfmodel.workloads.work import Counts, Symbol, Work, Workload
 
-__all__ = ["Counts", "Expression", "Symbol", "Work", "Workload", "formulas", "load"]
+__all__ = ["Counts", "Expression", "Symbol", "Work", "Workload", "load"]

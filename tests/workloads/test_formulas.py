@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from perfmodel.base.errors import WorkloadError
 from perfmodel.programs.mlp.mlp import mlp
-from perfmodel.workloads import Expression, Symbol, Work, Workload, formulas
-from perfmodel.workloads.formulas import sensitivities, tidy
+from perfmodel.workloads import Expression, Symbol, Work, Workload
+from perfmodel.workloads.formulas import formulas, sensitivities, tidy
 
 DOCUMENT = {"D": 784, "H": 512, "C": 10, "B": 3000, "p": 2, "b": 4}
 WORKLOADS = [mlp(c, k) for c in ("document", "full") for k in ("data", "model")]

@@ -11,7 +11,8 @@ import pytest
 
 from perfmodel.base.errors import WorkloadError
 from perfmodel.programs.mlp.mlp import mlp
-from perfmodel.workloads import Workload, formulas, load
+from perfmodel.workloads import Workload, load
+from perfmodel.workloads.formulas import formulas
 from perfmodel.workloads.spec import MOST_RANGES, MOST_SYMBOLS
 from support.folders import ROOT
 

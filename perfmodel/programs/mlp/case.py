@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from perfmodel.base.errors import WorkloadError
-from perfmodel.models.terms import Alone, Part, Route
 from perfmodel.programs.mlp.settings import (
     GEMMS,
     ON_DEVICE,
@@ -17,6 +16,9 @@ from perfmodel.programs.mlp.settings import (
     parameters,
 )
 from perfmodel.workloads.work import Symbol
+
+if TYPE_CHECKING:
+    from perfmodel.models.terms import Alone, Part, Route
 
 _T = TypeVar("_T")
 

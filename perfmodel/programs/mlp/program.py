@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from perfmodel.base.units import si
-from perfmodel.machines.machine import Machine
-from perfmodel.machines.measure.measurement import MachineMeasurement
-from perfmodel.models import terms
-from perfmodel.models.terms import Alone, Microbenchmark, Observation
 from perfmodel.programs import findings
 from perfmodel.programs.findings import Actions, Facts, Finding, over_nvlink, share_of_batch
 from perfmodel.programs.identify import Identity, missing_values, read_mark
@@ -18,14 +14,20 @@ from perfmodel.programs.mlp.case import Case, mlp_case, settings_of, unusual
 from perfmodel.programs.mlp.identify import identify, precision, precision_of
 from perfmodel.programs.mlp.mlp import as_it_ran, as_its_kernels, mlp
 from perfmodel.programs.mlp.settings import BATCH_RANGE, COPY, GRAPH, ON_DEVICE
-from perfmodel.programs.program import Evidence, Options, StepClock
 from perfmodel.programs.unknown import UnknownProgram
 from perfmodel.readers.trace import Trace
-from perfmodel.timing.collectives import CollectiveGroup
 from perfmodel.timing.idle import INPUTS, REDUCTIONS
-from perfmodel.timing.run import Run
 from perfmodel.timing.steps import Steps, named_steps
-from perfmodel.workloads.work import Workload
+
+if TYPE_CHECKING:
+    from perfmodel.machines.machine import Machine
+    from perfmodel.machines.measure.measurement import MachineMeasurement
+    from perfmodel.models import terms
+    from perfmodel.models.terms import Alone, Microbenchmark, Observation
+    from perfmodel.programs.program import Evidence, Options, StepClock
+    from perfmodel.timing.collectives import CollectiveGroup
+    from perfmodel.timing.run import Run
+    from perfmodel.workloads.work import Workload
 
 _STAGES: Final = ("cudaMemcpyDeviceToHost", "MPI_Allreduce", "cudaMemcpyHostToDevice")
 _REDUCING: Final = ("MPI_Allreduce", "MPI_Iallreduce")

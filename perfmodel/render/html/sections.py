@@ -38,7 +38,7 @@ from perfmodel.render.machines import rows as machine_rows
 from perfmodel.timing.range_times import ranks_of
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import median, tabulate
-from perfmodel.workloads import formulas
+from perfmodel.workloads.formulas import formulas
 
 _COLLECT: Final = "nsys profile --trace=nvtx,cuda,mpi ..."
 _MOST_KERNELS: Final = 15
