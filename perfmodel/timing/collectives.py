@@ -1,7 +1,4 @@
-"""Collectives of MPI and NCCL: every rank's calls, matched, with their transfer and waiting.
-
-The clocks of a job's reports are aligned by what its collectives allow.
-"""
+"""Collectives of MPI and NCCL: every rank's calls, matched, with their transfer and waiting."""
 
 from __future__ import annotations
 
@@ -16,60 +13,8 @@ import numpy as np
 from perfmodel.base.arrays import Bool, Floats, Int32, Int64
 from perfmodel.base.units import si
 from perfmodel.readers.trace import KERNEL, MPI_SOURCES, NULL, Trace
+from perfmodel.timing.clock_sync import align, collective_limits, utc_shifts
 from perfmodel.timing.range_times import Attribution, Path, RangeTimes, ranks_of
-
-
-@dataclass(frozen=True, slots=True)
-class Alignment:
-    """Shifts that put all reports on the first one's clock.
-
-    Attributes
-    ----------
-    shift_ns : int64, shape (reports,)
-        To add to a report's times; 0 where its UTC times agree with the collectives.
-    bound_ns : int64, shape (reports,)
-        A report's clock is known to so much, either way.
-    moved, drifting : int64
-        Reports that were shifted, and those that no constant shift puts right, which are not.
-    """
-
-    shift_ns: Int64
-    bound_ns: Int64
-    moved: Int64
-    drifting: Int64
-
-
-def align(start_ns: Int64, end_ns: Int64, report: Int64) -> Alignment:
-    """Find shifts with which nobody leaves a collective before everybody has come.
-
-    The n-th collective ends on no rank before it has started on every rank. Between the first
-    report and another one, each of their collectives bounds the shift of the other's clock from
-    both sides; the bounds of all together leave an interval. If 0 is in it, the clocks agree as
-    far as one can tell. If not, its middle is taken (Cristian 1989 so reads a remote clock from
-    a message's round trip).
-
-    Parameters
-    ----------
-    start_ns, end_ns : int64, shape (ranks, collectives)
-        Of collectives that let nobody go before all have come, such as an all-reduce.
-    report : int64, shape (ranks,)
-        Index of the report that a rank is in: ranks of one report share a clock.
-    """
-    reports = int(report.max(initial=0)) + 1
-    come = np.full((reports, start_ns.shape[1]), np.iinfo(np.int64).min)
-    gone = np.full((reports, start_ns.shape[1]), np.iinfo(np.int64).max)
-    np.maximum.at(come, report, start_ns)
-    np.minimum.at(gone, report, end_ns)
-    high = (gone[0] - come).min(axis=1)
-    low = (come[0] - gone).max(axis=1)
-    empty = low > high
-    agrees = (low <= 0) & (high >= 0)
-    shift = np.where(agrees | empty, 0, low + (high - low) // 2)
-    bound = np.where(empty, low - high, np.maximum(high - shift, shift - low))
-    shift[0] = bound[0] = 0
-    others = np.arange(reports) > 0
-    moved, drifting = (np.flatnonzero(others & found) for found in (~agrees & ~empty, empty))
-    return Alignment(shift, bound, moved, drifting)
 
 
 NCCL: Final = "NCCL "
@@ -199,12 +144,6 @@ def on_one_clock(traces: Sequence[Trace]) -> bool:
     return len(traces) == 1 or all(t.utc_start_ns is not None for t in traces)
 
 
-def _shifts(traces: Sequence[Trace]) -> list[int]:
-    """What to add to every report's times to have them on one clock."""
-    base = min((t.utc_start_ns for t in traces if t.utc_start_ns is not None), default=0)
-    return [(t.utc_start_ns or base) - base if len(traces) > 1 else 0 for t in traces]
-
-
 def calls_by_rank(
     traces: Sequence[Trace], times: RangeTimes, batch_label: str, ranks: Sequence[int]
 ) -> tuple[list[Calls], tuple[str, ...]]:
@@ -212,7 +151,7 @@ def calls_by_rank(
     by_rank: dict[int, Calls] = {}
     warnings: list[str] = []
     batches = Batches.of(times, batch_label)
-    for trace, shift in zip(traces, _shifts(traces), strict=True):
+    for trace, shift in zip(traces, utc_shifts(traces), strict=True):
         process = trace.thread_process[trace.mpi.thread]
         for index, rank in ranks_of(trace).items():
             if rank not in ranks:
@@ -267,7 +206,7 @@ def nccl_calls(parts: Sequence[tuple[Trace, Attribution]], ranks: Sequence[int])
     A kernel starts when its rank arrives, and all end together.
     """
     columns: dict[int, list[tuple[int, int, str, int]]] = {rank: [] for rank in ranks}
-    shifts = _shifts([trace for trace, _ in parts])
+    shifts = utc_shifts([trace for trace, _ in parts])
     for (trace, found), shift in zip(parts, shifts, strict=True):
         op, at = np.unique(found.op, return_index=True)
         ours = {i: m[1] for i, s in enumerate(trace.strings) if (m := NCCL_KERNEL.match(s))}
@@ -375,22 +314,38 @@ def match_collectives(
         )
     if not (same and utc) or len(traces) == 1:
         return Matched(tuple(calls), same and utc, 0, warnings)
-    at = {rank: i for i, trace in enumerate(traces) for rank in ranks_of(trace).values()}
-    report = np.array([at.get(rank, 0) for rank in ranks], np.int64)  # that holds each rank
-    aligned, bound, said = _aligned(calls, report)
+    aligned, bound, said = _aligned(calls, report_of(traces, ranks))
     return Matched(aligned, True, bound, (*warnings, *said))
+
+
+def report_of(traces: Sequence[Trace], ranks: Sequence[int]) -> Int64:
+    """Index of the report that holds each rank."""
+    at = {rank: i for i, trace in enumerate(traces) for rank in ranks_of(trace).values()}
+    return np.array([at.get(rank, 0) for rank in ranks], np.int64)
+
+
+def times_for_all(calls: Sequence[Calls]) -> tuple[Int64, Int64] | None:
+    """Starts and ends of the collectives that let nobody go before all have come, by rank.
+
+    None where there are none, or the ranks' collectives differ.
+    """
+    if len({c.name for c in calls}) != 1:
+        return None
+    waits = np.array([bool(_FOR_ALL.fullmatch(name)) for name in calls[0].name], np.bool_)
+    if not waits.any():
+        return None
+    start, end = np.stack([c.start_ns for c in calls]), np.stack([c.end_ns for c in calls])
+    return start[:, waits], end[:, waits]
 
 
 def _aligned(
     calls: Sequence[Calls], report: Int64
 ) -> tuple[tuple[Calls, ...], int, tuple[str, ...]]:
     """Shift the calls onto the first report's clock; return what is known of it, and warnings."""
-    waits = np.array([bool(_FOR_ALL.fullmatch(name)) for name in calls[0].name], np.bool_)
-    if not waits.any():
+    times = times_for_all(calls)
+    if times is None:
         return tuple(calls), 0, ()
-    start = np.stack([c.start_ns[waits] for c in calls])
-    end = np.stack([c.end_ns[waits] for c in calls])
-    found = align(start, end, report)
+    found = align(collective_limits(*times, report))
     shifts = found.shift_ns[report].tolist()
     said = []
     if len(found.moved):

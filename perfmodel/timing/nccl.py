@@ -11,7 +11,8 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int64
 from perfmodel.readers.trace import KERNEL, NULL, Trace
-from perfmodel.timing.collectives import NCCL, NCCL_KERNEL, CollectiveGroup, align, is_nccl
+from perfmodel.timing.clock_sync import align, collective_limits
+from perfmodel.timing.collectives import NCCL, NCCL_KERNEL, CollectiveGroup, is_nccl
 from perfmodel.timing.intervals import covered, union
 from perfmodel.timing.step_times import StepTimes
 from perfmodel.timing.steps import Launched, Steps
@@ -261,7 +262,8 @@ def _clock_shift(kernels: NcclKernels, report: Int64) -> Int64:
             continue
         where = report[grid[:, 0]]
         if len(np.unique(where)) == len(shifts):
-            shifts = align(kernels.start_ns[grid], kernels.end_ns[grid], where).shift_ns
+            limits = collective_limits(kernels.start_ns[grid], kernels.end_ns[grid], where)
+            shifts = align(limits).shift_ns
             break
     return shifts[report]
 

@@ -19,7 +19,10 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Floats, Int64
+from perfmodel.base.units import si
 from perfmodel.readers.trace import MPI_SOURCES, NULL, Trace
+from perfmodel.timing.clock_sync import FAR, align, collective_limits, utc_shifts
+from perfmodel.timing.collectives import Calls, calls_by_rank, report_of, times_for_all
 from perfmodel.timing.range_times import ranks_of
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import PathTimes
@@ -71,11 +74,14 @@ class PointToPoint:
         The rank that causes most waiting first.
     unmatched : int
         Sends and receives without the other end: of any source, or of ranks without a report.
+    warnings : tuple of str
+        About the clocks of the reports.
     """
 
     pairs: tuple[Pair, ...]
     ranks: tuple[RankWaiting, ...]
     unmatched: int
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,9 @@ class _End:
 
 
 def point_to_point(
-    traces: Sequence[Trace], begins: Mapping[int, Sequence[int]]
+    traces: Sequence[Trace],
+    begins: Mapping[int, Sequence[int]],
+    collectives: Mapping[int, Calls] | None = None,
 ) -> PointToPoint | None:
     """Match the messages of a run's ranks and find who waits; None without messages.
 
@@ -117,12 +125,13 @@ def point_to_point(
     begins : mapping of int to sequence of int
         Of every rank, the starts in ns (on its report's clock) of the batches that count, and the
         end of the last one.
+    collectives : mapping of int to Calls, optional
+        Of every rank, which help to align the clocks of several reports.
     """
-    shift = _shifts(traces)
     sends: dict[tuple[int, int, int], list[_End]] = {}
     receives: dict[tuple[int, int, int], list[_End]] = {}
     batches = max((len(b) - 1 for b in begins.values()), default=0)
-    for trace, moved in zip(traces, shift, strict=True):
+    for trace, moved in zip(traces, utc_shifts(traces), strict=True):
         _collect(trace, moved, begins, sends, receives)
     if batches < 1 or not (sends or receives):
         return None
@@ -130,6 +139,7 @@ def point_to_point(
     total = sum(map(len, sends.values())) + sum(map(len, receives.values()))
     for key, out in sends.items():
         matched += zip(out, receives.get(key, []), strict=False)
+    said = _align(matched, traces, collectives)
     waits = _waits(matched)
     count = 1 + max((max(s.rank, r.rank) for s, r in matched), default=0)
     pair_wait, waiting, caused = _blame(waits, _meetings(matched), count)
@@ -154,15 +164,54 @@ def point_to_point(
         tuple(sorted(found, key=lambda p: -p.waiting_s)),
         tuple(sorted(rows, key=lambda r: -r.caused_s)),
         total - 2 * len(matched),
+        said,
     )
 
 
-def _shifts(traces: Sequence[Trace]) -> list[int]:
-    """What to add to each report's times so that they are on one clock: by their UTC starts."""
-    known = [t.utc_start_ns for t in traces if t.utc_start_ns is not None]
-    if len(known) < len(traces):
-        return [0] * len(traces)
-    return [(t.utc_start_ns or 0) - min(known) for t in traces]
+def _align(
+    matched: Sequence[tuple[_End, _End]],
+    traces: Sequence[Trace],
+    collectives: Mapping[int, Calls] | None,
+) -> tuple[str, ...]:
+    """Shift the ends of all messages onto the first report's clock; return warnings.
+
+    No message arrives before it was sent. Where the UTC starts contradict that, or the collectives,
+    the shifts are those with which the collectives end at the same time, as far as all agrees.
+    """
+    ranks = sorted({end.rank for pair in matched for end in pair})
+    report = dict(zip(ranks, report_of(traces, ranks).tolist(), strict=True))
+    if len(set(report.values())) < 2:
+        return ()
+    limits, guess = np.full((len(traces), len(traces)), FAR), None
+    calls = [collectives[rank] for rank in ranks if rank in collectives] if collectives else []
+    times = times_for_all(calls) if len(calls) == len(ranks) else None
+    if times is not None:
+        mine = np.array([report[rank] for rank in ranks])
+        limits = np.minimum(limits, collective_limits(*times, mine))
+        guess = np.zeros(len(traces), np.int64)
+        guess[mine] = np.median(times[1][0] - times[1], axis=1)
+        guess -= guess[0]
+    for sender, receiver in matched:
+        i, j = report[receiver.rank], report[sender.rank]
+        if i != j:
+            limits[i, j] = min(limits[i, j], receiver.end - sender.posted)
+    found = align(limits, guess)
+    for end in {id(end): end for pair in matched for end in pair}.values():
+        by = int(found.shift_ns[report[end.rank]])
+        end.posted, end.begin, end.end = end.posted + by, end.begin + by, end.end + by
+    said = []
+    if len(found.moved):
+        said.append(
+            f"the clocks of {len(found.moved)} of {len(traces)} reports contradict the order of "
+            f"messages by up to {si(float(np.abs(found.shift_ns).max()) * 1e-9, 's')}: they are "
+            f"aligned by these and by the collectives"
+        )
+    if len(found.drifting):
+        said.append(
+            f"the clocks of {len(found.drifting)} of {len(traces)} reports drift: no one shift "
+            f"lets all messages arrive after they were sent; profile for a shorter time"
+        )
+    return tuple(said)
 
 
 def _collect(
@@ -309,7 +358,8 @@ def messages_of(run: Run, excluded: int) -> PointToPoint | None:
             start = times.start_ns[mine]
             end = int((start + np.maximum(times.host_ns[mine], 0)).max())
             begins[rank] = [*np.sort(start).tolist(), end]
-    return point_to_point(run.traces, begins)
+    calls, _ = calls_by_rank(run.traces, run.range_times, run.batch_label, run.ranks)
+    return point_to_point(run.traces, begins, dict(zip(run.ranks, calls, strict=True)))
 
 
 def ranges_by_rank(measured: Sequence[PathTimes], ranks: Sequence[int]) -> tuple[RangeOfRank, ...]:

@@ -1,6 +1,9 @@
 """Exchanges halos in a ring of ranks of which rank 3 computes 2 ms longer than the others.
 
-nsys profile --trace=nvtx,mpi --mpi-impl=openmpi -o halo mpirun -n 8 python halo.py [blocking]
+nsys profile --trace=nvtx,mpi --mpi-impl=openmpi -o halo mpirun -n 8 python halo.py [WAY]
+
+WAY is nothing for MPI_Waitall, `blocking` for MPI_Sendrecv, or `chain`: rank 5 computes 2 ms longer,
+and rank 3 computes what rank 5 sent.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import numpy as np
 import nvtx
 from mpi4py import MPI
 
-STEPS, LATE, SECONDS, MORE = 20, 3, 0.0022, 0.0020
+STEPS, LATE, ORIGIN, SECONDS, MORE = 20, 3, 5, 0.0022, 0.0020
 
 
 def compute(seconds: float) -> None:
@@ -22,18 +25,24 @@ def compute(seconds: float) -> None:
         time.sleep(0.0001)
 
 
-def main(*, blocking: bool) -> None:
+def main(way: str) -> None:
     """Compute and exchange with both neighbours, step after step."""
     world = MPI.COMM_WORLD
     left, right = (world.rank - 1) % world.size, (world.rank + 1) % world.size
     out, a, b = np.zeros(1024), np.zeros(1024), np.zeros(1024)
+    late = ORIGIN if way == "chain" else LATE
     world.Barrier()
     for step in range(STEPS):
         with nvtx.annotate(f"step {step}"):
+            if way == "chain" and world.rank == LATE:
+                with nvtx.annotate("input"):
+                    world.Recv(a, ORIGIN, 2)
             with nvtx.annotate("compute"):
-                compute(SECONDS + (MORE if world.rank == LATE else 0.0))
+                compute(SECONDS + (MORE if world.rank == late else 0.0))
+            if way == "chain" and world.rank == ORIGIN:
+                world.Send(out, LATE, 2)
             with nvtx.annotate("exchange"):
-                if blocking:
+                if way == "blocking":
                     world.Sendrecv(out, right, 0, a, left, 0)
                     world.Sendrecv(out, left, 1, b, right, 1)
                 else:
@@ -43,4 +52,4 @@ def main(*, blocking: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(blocking=len(sys.argv) > 1)
+    main(sys.argv[1] if len(sys.argv) > 1 else "")
