@@ -19,6 +19,7 @@ from perfmodel.cli import main
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs" / "columns.md"
 BASE: Final = "profiles/h200x2_2ranks_base_nsys2025.3.1.sqlite"
+HALO: Final = "profiles/programs/halo.sqlite.xz"
 PINNED: Final = "profiles/h200x2_2ranks_pinned_nsys2025.3.1.sqlite"
 LADDER: Final = "profiles/ladder/document_1.sqlite.xz"
 CAMPAIGN: Final = tuple(
@@ -32,6 +33,7 @@ COMMANDS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
         "ranges", "rates", "copies", "collectives", "ranks", "findings", "skew", "stragglers",
         "categories", "kernels", "idle", "gaps", "points", "runs",
     )),
+    ("analyze", (HALO,), (*10 * ("",), "messages", "waiting", "chains", "ranges_by_rank", "", "")),
     ("stats", (BASE,), (
         "nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum",
         "cuda_gpu_mem_size_sum", "cuda_api_sum", "mpi_event_sum",
@@ -50,7 +52,8 @@ COMMANDS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
     ("machine list", (), ("machines",)),
     ("machine show", ("h200",), ("figures",)),
 )  # fmt: skip
-"""Command, an example that prints every table of it, and what the tables are called here."""
+"""Command, an example that prints tables of it, and what they are called here: '' where they stand
+already."""
 
 _INTRO: Final = """# Columns
 
@@ -85,7 +88,7 @@ def tables() -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
         found = drawn(command, arguments)
         if len(found) != len(called):
             raise ValueError(f"{command}: found {[t.title for t in found]}, wanted {called}")
-        for name, table in zip(called, found, strict=True):
+        for name, table in ((n, t) for n, t in zip(called, found, strict=True) if n):
             keys, heads = table.records()[0], [column.heading for column in table.columns]
             first = ["Depth"] if len(keys) == len(heads) + 1 else []
             yield command, name, list(zip(keys, first + heads, strict=True))

@@ -45,7 +45,7 @@ from perfmodel.timing.collectives import (
 from perfmodel.timing.copies import devices, group_copies, synchronizations, tells_devices
 from perfmodel.timing.cuda_graphs import first_replay
 from perfmodel.timing.cuda_graphs import notes as graph_notes
-from perfmodel.timing.point_to_point import messages_of, ranges_by_rank
+from perfmodel.timing.point_to_point import PointToPoint, messages_of, ranges_by_rank
 from perfmodel.timing.run import Run, TimedReport
 from perfmodel.timing.samples import PathTimes, count_warmup, estimate, median, tabulate
 from perfmodel.timing.stragglers import Skew, skew_of
@@ -273,7 +273,7 @@ def _join(
         warnings=tuple(dict.fromkeys(notes)),
         skew=collected.skew,
         steps=steps,
-        messages=messages_of(run, excluded),
+        messages=collected.messages,
         ranges_by_rank=ranges_by_rank(measured, run.ranks),
         work=work,
     )
@@ -318,12 +318,13 @@ def _times(
 
 @dataclass(frozen=True, slots=True)
 class _Collected:
-    """Collectives of MPI and of NCCL, and what ranks spend in them, on the host and on the GPU."""
+    """Collectives of MPI and of NCCL, what ranks spend in them, and point-to-point messages."""
 
     groups: tuple[CollectiveGroup, ...]
     waiting: Waiting | None
     gpu_waiting: Waiting | None
     skew: Skew | None
+    messages: PointToPoint | None
     warnings: tuple[str, ...]
 
 
@@ -343,12 +344,14 @@ def _collectives(
         )
     else:
         on_gpu, gpu_waiting = steps.collectives, _nccl_waiting(steps)
+    messages = messages_of(run, excluded)
     return _Collected(
         (*groups, *on_gpu),
         waiting if groups else None,
         gpu_waiting if on_gpu else None,
         skew_of(matched, run.ranks, batch_s[:, excluded:], excluded),
-        matched.warnings,
+        messages,
+        (*matched.warnings, *(messages.warnings if messages else ())),
     )
 
 

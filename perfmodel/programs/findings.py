@@ -413,12 +413,22 @@ def late_messages(facts: Facts, actions: Actions) -> Iterator[Finding]:
         if most
         else ""
     )
+    through: dict[int, float] = {}
+    for chain in facts.messages.chains:
+        if chain.origin == late.rank:
+            through[chain.peer] = through.get(chain.peer, 0.0) + chain.waiting_s
+    peer = max(through, key=lambda rank: through[rank], default=None)
+    passed = (
+        f"; {si(through[peer], 's')} of it comes through rank {peer}, which waits itself"
+        if peer is not None
+        else ""
+    )
     yield Finding(
         "waiting_mpi",
         f"ranks wait for messages of rank {late.rank}",
         min(late.most_s, most.more_s) if most else late.most_s,
         f"{said}{si(late.caused_s, 's')} of all ranks' waiting per batch leads back to rank "
-        f"{late.rank}, up to {si(late.most_s, 's')} of one rank",
+        f"{late.rank}, up to {si(late.most_s, 's')} of one rank{passed}",
         actions.help_rank(late.rank),
     )
 

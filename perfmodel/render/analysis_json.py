@@ -105,8 +105,7 @@ def _messages(messages: PointToPoint) -> dict[str, Any]:
             {"from": p.sender, "to": p.receiver, **pick(p, "messages bytes waiting_s")}
             for p in messages.pairs
         ],
-        "ranks": messages.ranks,
-        "unmatched": messages.unmatched,
+        **pick(messages, "ranks chains unmatched warnings"),
     }
 
 

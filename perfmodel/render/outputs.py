@@ -19,7 +19,7 @@ from perfmodel.base.errors import ModelError, PerfmodelError
 from perfmodel.base.files import staged_folder
 from perfmodel.base.table import Column, Table, render
 from perfmodel.models.roofline import Point
-from perfmodel.render import operators, tables
+from perfmodel.render import messages, operators, tables
 from perfmodel.render.analysis_json import analysis_document
 
 if TYPE_CHECKING:
@@ -77,6 +77,11 @@ def csv_tables(analysis: Analysis) -> Iterator[tuple[str, Table]]:
         of_run["operators"] = operators.operators
     if any(run.work and run.work.modules for run in analysis.runs):
         of_run["modules"] = operators.modules
+    if any(run.messages for run in analysis.runs):
+        of_run |= {
+            "messages": messages.pairs, "waiting": messages.waiters, "chains": messages.chains,
+            "ranges_by_rank": messages.by_rank,
+        }  # fmt: skip
     for name, make in of_run.items():
         yield name, _stacked([(run.label, make(run)) for run in analysis.runs])
     yield "points", tables.points(analysis)

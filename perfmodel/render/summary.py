@@ -10,7 +10,7 @@ from perfmodel.analysis import sweeps
 from perfmodel.base.units import percent, si
 from perfmodel.programs.identify import read_mark
 from perfmodel.readers.trace import Trace
-from perfmodel.render import operators, tables
+from perfmodel.render import messages, operators, tables
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.outputs import csv_tables
 from perfmodel.render.result import Block, Result
@@ -67,6 +67,7 @@ def _blocks(analysis: Analysis) -> Iterator[Block]:
         yield tables.stragglers_text(run)
     if run.workload.ranges and run.steps is not None:
         yield from _why_idle(run.steps)
+    yield from messages.blocks(run)
     if analysis.points:
         yield tables.points_text(analysis)
     yield list(_findings(run))

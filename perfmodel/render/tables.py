@@ -405,6 +405,7 @@ def findings(run: RunAnalysis) -> Table:
         Column("title", "Finding"),
         Column("evidence", "Evidence"),
         Column("action", "What to do"),
+        Column("kind", "Kind"),
     )  # fmt: skip
     return Table.of("Findings (savings overlap; they do not add up)", run.findings, columns)
 

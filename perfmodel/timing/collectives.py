@@ -16,7 +16,6 @@ from perfmodel.readers.trace import KERNEL, MPI_SOURCES, NULL, Trace
 from perfmodel.timing.clock_sync import align, collective_limits, utc_shifts
 from perfmodel.timing.range_times import Attribution, Path, RangeTimes, ranks_of
 
-
 NCCL: Final = "NCCL "
 """What the names of NCCL's collectives begin with here."""
 

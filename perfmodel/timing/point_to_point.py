@@ -31,6 +31,7 @@ _P2P: Final = MPI_SOURCES.index("p2p")
 _WAIT: Final = MPI_SOURCES.index("start-wait")
 _BOTH: Final = ("MPI_Sendrecv",)
 _RECEIVES: Final = ("MPI_Recv", "MPI_Irecv", "MPI_Mrecv", "MPI_Imrecv")
+_WORTH: Final = 0.01
 _RETURNS_AT_ONCE: Final = ("MPI_I", "MPI_Start")
 
 
@@ -63,6 +64,16 @@ class RankWaiting:
 
 
 @dataclass(frozen=True, slots=True)
+class Chain:
+    """Waiting per batch of a rank for a peer that waited itself, as its own waiting leads back."""
+
+    rank: int
+    peer: int
+    origin: int
+    waiting_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class PointToPoint:
     """Point-to-point messages of a run.
 
@@ -72,6 +83,8 @@ class PointToPoint:
         Most waiting first.
     ranks : tuple of RankWaiting
         The rank that causes most waiting first.
+    chains : tuple of Chain
+        Those of at least one percent of all waiting, the longest first.
     unmatched : int
         Sends and receives without the other end: of any source, or of ranks without a report.
     warnings : tuple of str
@@ -80,6 +93,7 @@ class PointToPoint:
 
     pairs: tuple[Pair, ...]
     ranks: tuple[RankWaiting, ...]
+    chains: tuple[Chain, ...]
     unmatched: int
     warnings: tuple[str, ...] = ()
 
@@ -142,7 +156,11 @@ def point_to_point(
     said = _align(matched, traces, collectives)
     waits = _waits(matched)
     count = 1 + max((max(s.rank, r.rank) for s, r in matched), default=0)
-    pair_wait, waiting, caused = _blame(waits, _meetings(matched), count)
+    pair_wait, waiting, by_peer = _blame(waits, _meetings(matched), count)
+    caused = np.zeros((count, count))
+    for (rank, _), blame in by_peer.items():
+        caused[rank] += blame
+    np.fill_diagonal(caused, 0.0)
     pairs: dict[tuple[int, int], list[float]] = {}
     for s, r in matched:
         cell = pairs.setdefault((s.rank, r.rank), [0.0, 0.0])
@@ -163,9 +181,23 @@ def point_to_point(
     return PointToPoint(
         tuple(sorted(found, key=lambda p: -p.waiting_s)),
         tuple(sorted(rows, key=lambda r: -r.caused_s)),
+        _chains(by_peer, float(waiting.sum()), batches),
         total - 2 * len(matched),
         said,
     )
+
+
+def _chains(
+    by_peer: Mapping[tuple[int, int], Floats], waiting_ns: float, batches: int
+) -> tuple[Chain, ...]:
+    """Return the waiting for peers that is not of their own making."""
+    found = [
+        Chain(rank, peer, origin, blame[origin] * 1e-9 / batches)
+        for (rank, peer), blame in by_peer.items()
+        for origin in np.flatnonzero(blame >= max(_WORTH * waiting_ns, 1.0)).tolist()
+        if origin not in (rank, peer)
+    ]
+    return tuple(sorted(found, key=lambda c: -c.waiting_s))
 
 
 def _align(
@@ -308,13 +340,13 @@ def _waits(matched: Sequence[tuple[_End, _End]]) -> list[_Wait]:
 
 def _blame(
     waits: Sequence[_Wait], met: Mapping[tuple[int, int], Sequence[int]], ranks: int
-) -> tuple[Floats, Floats, Floats]:
-    """Waiting by (sender, receiver), by rank, and by (rank, the rank that it leads back to), in ns.
+) -> tuple[Floats, Floats, dict[tuple[int, int], Floats]]:
+    """Waiting in ns by (sender, receiver), by rank, and by (rank, peer) and origin.
 
     What the peer itself waited since the two last met (`met`) is not its own doing.
     """
-    by_pair, caused = np.zeros((ranks, ranks)), np.zeros((ranks, ranks))
-    waiting = np.zeros(ranks)
+    by_pair, waiting = np.zeros((ranks, ranks)), np.zeros(ranks)
+    by_peer: dict[tuple[int, int], Floats] = {}
     ends: list[list[int]] = [[] for _ in range(ranks)]
     shares: list[list[Floats]] = [[] for _ in range(ranks)]
     for wait in waits:
@@ -332,9 +364,8 @@ def _blame(
         shares[wait.rank].append(blame)
         by_pair[wait.message] += waited
         waiting[wait.rank] += waited
-        caused[wait.rank] += blame
-    np.fill_diagonal(caused, 0.0)
-    return by_pair, waiting, caused
+        by_peer[wait.rank, peer] = by_peer.get((wait.rank, peer), 0.0) + blame
+    return by_pair, waiting, by_peer
 
 
 def _meetings(matched: Sequence[tuple[_End, _End]]) -> dict[tuple[int, int], list[int]]:
@@ -358,6 +389,8 @@ def messages_of(run: Run, excluded: int) -> PointToPoint | None:
             start = times.start_ns[mine]
             end = int((start + np.maximum(times.host_ns[mine], 0)).max())
             begins[rank] = [*np.sort(start).tolist(), end]
+    if len(run.traces) == 1:
+        return point_to_point(run.traces, begins)
     calls, _ = calls_by_rank(run.traces, run.range_times, run.batch_label, run.ranks)
     return point_to_point(run.traces, begins, dict(zip(run.ranks, calls, strict=True)))
 

@@ -1,9 +1,9 @@
 """Exchanges halos in a ring of ranks of which rank 3 computes 2 ms longer than the others.
 
-nsys profile --trace=nvtx,mpi --mpi-impl=openmpi -o halo mpirun -n 8 python halo.py [WAY]
+nsys profile --trace=nvtx,mpi --mpi-impl=openmpi -o halo mpirun -n 8 python halo.py [WAY [TIMES]]
 
-WAY is nothing for MPI_Waitall, `blocking` for MPI_Sendrecv, or `chain`: rank 5 computes 2 ms longer,
-and rank 3 computes what rank 5 sent.
+WAY is `waitall`, `blocking` (MPI_Sendrecv) or `chain`: rank 5 computes 2 ms longer, and rank 3
+computes what rank 5 sent. All compute TIMES as long.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def compute(seconds: float) -> None:
         time.sleep(0.0001)
 
 
-def main(way: str) -> None:
+def main(way: str, times: float) -> None:
     """Compute and exchange with both neighbours, step after step."""
     world = MPI.COMM_WORLD
     left, right = (world.rank - 1) % world.size, (world.rank + 1) % world.size
@@ -38,7 +38,7 @@ def main(way: str) -> None:
                 with nvtx.annotate("input"):
                     world.Recv(a, ORIGIN, 2)
             with nvtx.annotate("compute"):
-                compute(SECONDS + (MORE if world.rank == late else 0.0))
+                compute(times * (SECONDS + (MORE if world.rank == late else 0.0)))
             if way == "chain" and world.rank == ORIGIN:
                 world.Send(out, LATE, 2)
             with nvtx.annotate("exchange"):
@@ -52,4 +52,5 @@ def main(way: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "")
+    way, times = [*sys.argv[1:], *("waitall", "1")[len(sys.argv) - 1 :]]
+    main(way, float(times))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -50,17 +51,75 @@ def test_the_late_rank_of_a_halo_exchange_is_named() -> None:
     assert late["exchange"] < 0
 
 
-@pytest.mark.skipif(not NSYS, reason="PERFMODEL_NSYS names no nsys")
-@pytest.mark.parametrize("way", [[], ["blocking"]])
-def test_a_halo_exchange_recorded_here(way: list[str], tmp_path: Path) -> None:
-    report = tmp_path / "halo"
-    profile = [NSYS, "profile", "-o", str(report), "--sample=none", "--cpuctxsw=none",
+def record(folder: Path, way: str, *, report_per_rank: bool) -> list[Path]:
+    """Profile the halo exchange of eight ranks and export its reports."""
+    name = "rank%q{OMPI_COMM_WORLD_RANK}" if report_per_rank else "all"
+    profile = [NSYS, "profile", "-o", str(folder / name), "--sample=none", "--cpuctxsw=none",
                "--trace=nvtx,mpi", "--mpi-impl=openmpi"]  # fmt: skip
-    program = ["mpirun", "--oversubscribe", "-n", "8", sys.executable, str(PROFILES / "halo.py")]
-    subprocess.run([*profile, *program, *way], check=True, capture_output=True, timeout=120)
-    export = [NSYS, "export", "-q", "true", "-t", "sqlite", "-o", f"{report}.sqlite"]
-    subprocess.run([*export, f"{report}.nsys-rep"], check=True, capture_output=True, timeout=120)
-    check_halo(analyzed(Path(f"{report}.sqlite")))
+    ranks = ["mpirun", "--oversubscribe", "-n", "8"]
+    program = [sys.executable, str(PROFILES / "halo.py"), *way.split()]
+    command = [*ranks, *profile, *program] if report_per_rank else [*profile, *ranks, *program]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    paths = []
+    for report in sorted(folder.glob("*.nsys-rep")):
+        paths.append(report.with_suffix(".sqlite"))
+        export = [NSYS, "export", "-q", "true", "-t", "sqlite", "-o", str(paths[-1]), str(report)]
+        subprocess.run(export, check=True, capture_output=True, timeout=120)
+    return paths
+
+
+@pytest.mark.skipif(not NSYS, reason="PERFMODEL_NSYS names no nsys")
+@pytest.mark.parametrize("way", ["waitall", "blocking"])
+def test_a_halo_exchange_recorded_here(way: str, tmp_path: Path) -> None:
+    (report,) = record(tmp_path, way, report_per_rank=False)
+    check_halo(analyzed(report))
+
+
+@pytest.mark.skipif(not NSYS, reason="PERFMODEL_NSYS names no nsys")
+def test_a_late_rank_leads_back_to_the_one_that_it_waited_for(tmp_path: Path) -> None:
+    (report,) = record(tmp_path, "chain", report_per_rank=False)
+    run = analyzed(report)
+    assert run.findings[0].title == "ranks wait for messages of rank 5"
+    assert "'compute'" in run.findings[0].evidence
+    assert run.messages is not None
+    passed = {(c.rank, c.peer, c.origin) for c in run.messages.chains}
+    assert {(2, 3, 5), (4, 3, 5)} <= passed
+
+
+@pytest.mark.skipif(not NSYS, reason="PERFMODEL_NSYS names no nsys")
+def test_reports_of_one_rank_each_whose_clocks_are_off(tmp_path: Path) -> None:
+    reports = record(tmp_path, "waitall 10", report_per_rank=True)
+    check_halo(analyze_reports(reports, Options()).fitted)
+    for rank, report in enumerate(reports):
+        with sqlite3.connect(report) as db:
+            db.execute(
+                "UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + ?",
+                ((rank * 5 % 8 - 3) * 4 * MS,),
+            )
+    run = analyze_reports(reports, Options()).fitted
+    check_halo(run)
+    assert any("contradict the order" in w for w in run.warnings)
+
+
+@pytest.mark.parametrize("off_ms", [0, 40, -40])
+def test_messages_align_the_clocks_of_two_reports(off_ms: int, tmp_path: Path) -> None:
+    """Each rank is late once in two steps, by 3 ms: whatever the clocks say, so they wait."""
+    paths = []
+    for rank in (0, 1):
+        builder = ReportBuilder(utc_start_ns=10**18 + rank * off_ms * MS, world_size=2)
+        thread = builder.thread(100, rank=rank)
+        for step in range(6):
+            at, late = 10 * MS * (step + 1), step % 2 == rank
+            thread.range(f"step {step}", at, at + 9 * MS)
+            sent = at + (4 * MS if late else MS)
+            thread.mpi("MPI_Isend", sent, sent + 1000, 100, "p2p", remoteRank=1 - rank, tag=0)
+            got = at + 4 * MS + (1000 if late else 5000)
+            thread.mpi("MPI_Recv", sent + 1000, got, 100, "p2p", remoteRank=1 - rank, tag=0)
+        paths.append(builder.write(tmp_path / f"{rank}.sqlite"))
+    run = analyze_reports(paths, Options()).fitted
+    assert run.messages is not None
+    assert sum(r.waiting_s for r in run.messages.ranks) == pytest.approx(3e-3, rel=0.01)
+    assert any("order of messages" in w for w in run.warnings) == (off_ms != 0)
 
 
 def test_waiting_is_that_of_the_receiver_until_the_message_is_sent(tmp_path: Path) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import Analysis
 from perfmodel.programs.program import Options
 from perfmodel.render import summary
-from perfmodel.timing.clock_sync import align, collective_limits
 from perfmodel.timing.collectives import Calls, Matched
 from perfmodel.timing.stragglers import Skew, skew_of
 from profiles.grow import grow_ranks
@@ -79,50 +76,6 @@ def test_ranks_that_do_not_match_have_no_skew() -> None:
     one = calls([0], [9], [0])
     assert skew_of(Matched((one, one), False, 0, ()), [0, 1], np.ones((2, 1)), 0) is None
     assert skew_of(Matched((one, one), True, 0, ()), [0, 1], np.ones((2, 1)), 1) is None
-
-
-# --- clocks
-
-
-def test_clocks_that_agree_with_the_collectives_are_left_alone() -> None:
-    start, end = np.array([[0, 100], [5, 110]]), np.array([[20, 130], [21, 131]])
-    found = align(collective_limits(start, end, np.array([0, 1])))
-    assert found.shift_ns.tolist() == [0, 0]
-    # rank 1 may go back by 16 (its second end stays behind 115...) and on by 15
-    assert found.bound_ns[1] == max(min(20 - 5, 130 - 110), min(21 - 0, 131 - 100))
-
-
-def test_a_clock_far_off_is_moved_between_its_bounds() -> None:
-    start, end = np.array([[0, 100], [1005, 1110]]), np.array([[20, 130], [1021, 1131]])
-    found = align(collective_limits(start, end, np.array([0, 1])))
-    high = min(20 - 1005, 130 - 1110)
-    low = max(0 - 1021, 100 - 1131)
-    assert found.shift_ns.tolist() == [0, low + (high - low) // 2]
-    assert found.moved.tolist() == [1]
-
-
-def test_a_clock_that_drifts_is_left_alone_and_told() -> None:
-    start, end = np.array([[0, 1000], [50, 960]]), np.array([[10, 1010], [60, 970]])
-    found = align(collective_limits(start, end, np.array([0, 1])))
-    assert found.drifting.tolist() == [1]
-    assert found.shift_ns.tolist() == [0, 0]
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(2, 6), st.integers(1, 8), st.data())
-def test_aligned_collectives_are_in_order(ranks: int, count: int, data: st.DataObject) -> None:
-    """Whatever the clocks were off by, nobody leaves before all have come."""
-    gaps = st.lists(st.integers(0, 50), min_size=ranks, max_size=ranks)
-    arrive = np.array([data.draw(gaps) for _ in range(count)]).T + 1000 * np.arange(count)
-    leave = arrive.max(axis=0) + np.array([data.draw(gaps) for _ in range(count)]).T
-    off = np.array([0, *data.draw(st.lists(st.integers(-(10**6), 10**6), min_size=ranks - 1,
-                                           max_size=ranks - 1))])  # fmt: skip
-    limits = collective_limits(arrive + off[:, None], leave + off[:, None], np.arange(ranks))
-    found = align(limits)
-    assert len(found.drifting) == 0
-    start, end = (t + off[:, None] + found.shift_ns[:, None] for t in (arrive, leave))
-    assert (end.min(axis=0) >= start.max(axis=0)).all()
-    assert (np.abs(off + found.shift_ns) <= found.bound_ns).all()
 
 
 # --- a grown job

@@ -20,7 +20,7 @@ from perfmodel.machines.machine import Machine
 from perfmodel.models.predict import Prediction
 from perfmodel.programs.identify import MARK_KEY
 from perfmodel.readers.trace import Trace
-from perfmodel.render import operators, summary, tables, whatif
+from perfmodel.render import messages, operators, summary, tables, whatif
 from perfmodel.render import predict as predictions
 from perfmodel.render.html.blocks import (
     Advice,
@@ -78,6 +78,7 @@ def breakdown(run: RunAnalysis, measured: Run) -> Iterator[Block]:
             "No collective was recorded in the ranges of the batches.",
             f"for MPI's, profile with {_COLLECT} --mpi-impl=openmpi (or mpich)",
         )
+    yield from map(grid, messages.blocks(run))
     if len(run.ranks) > 1 and not unknown:
         yield grid(tables.ranks(run))
 
