@@ -216,6 +216,11 @@ class Compared:
         return to_frame(comparisons.rows(self.comparison, "kernel"))
 
     @property
+    def idle(self) -> pd.DataFrame:
+        """Idle time of every rank's GPU in a median step, by cause."""
+        return to_frame(comparisons.rows(self.comparison, "idle"))
+
+    @property
     def differences(self) -> Sequence[str]:
         """What the sides' configurations differ in."""
         return tuple(map(str, self.comparison.differences))

@@ -133,7 +133,7 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
             seconds.append(_seconds(report.times.step_ns[lane], window, steps))
     order = sorted(range(len(rows)), key=lambda i: (rows[i].rank, rows[i].gpu or 0))
     launched = sum(r.launched_ns for r in reports)
-    idle = _idle(reports, window, numbered, [rows[i] for i in order])
+    idle = _idle(reports, window, numbered)
     kernels = _kernels(reports, window)
     return StepBreakdown(
         label=reports[0].steps.label,
@@ -269,14 +269,18 @@ def _categories(reports: Sequence[StepReport], window: slice) -> tuple[CategoryT
     return tuple(sorted(found, key=lambda c: -c.seconds))
 
 
+def idle_causes(
+    reports: Sequence[StepReport], *, warmup: int | None = None
+) -> tuple[IdleCause, ...]:
+    """Sum up why the GPUs of a run idle, and nothing else of `break_down`."""
+    steps = max(r.times.step_ns.shape[1] for r in reports)
+    return _idle(reports, _window(reports, steps, warmup), lane_ranks(reports))
+
+
 def _idle(
-    reports: Sequence[StepReport],
-    window: slice,
-    numbered: Sequence[Sequence[int]],
-    ranks: Sequence[RankStep],
+    reports: Sequence[StepReport], window: slice, numbered: Sequence[Sequence[int]]
 ) -> tuple[IdleCause, ...]:
     """Split the idle time of every rank's median step by the medians of its causes."""
-    idle_s = {(r.rank, r.gpu): r.idle_s or 0.0 for r in ranks}
     found: list[IdleCause] = []
     for report, numbers, begins in zip(reports, numbered, _begins(reports), strict=True):
         gaps = report.gaps
@@ -288,7 +292,7 @@ def _idle(
             usual = np.median(total, axis=1)
             usual = usual if usual.any() else total.mean(axis=1)
             share = usual / max(float(usual.sum()), 1.0)
-            seconds = share * idle_s[rank, int(report.times.device[lane])] if len(rows) else share
+            seconds = share * (_median_s(report.times.idle_ns[lane, window]) or 0.0)
             found += [
                 IdleCause(
                     rank, CAUSES[code], float(seconds[code]), float(share[code]),

@@ -20,6 +20,7 @@ _TITLES: Final[dict[Group, str]] = {
     "range": "Ranges (host time per batch, slowest rank)",
     "link": "Links (per batch, slowest rank)",
     "kernel": "Kernels (GPU time per batch, slowest rank)",
+    "idle": "Idle time of the GPU by cause (median step of the rank)",
 }
 _QUEUED: Final = "Ranges (host time per batch, the batch until the GPU is done; slowest rank)"
 
@@ -53,6 +54,12 @@ ROWS_TEXT: Final = (
 )
 
 
+_MOST_IDLE: Final = 12
+"""Causes of idle time that the terminal lists, those that changed most."""
+_WORTH: Final = 0.01
+"""Of the batch before: what changed less is not named."""
+
+
 def _interval(row: Row) -> str | None:
     if row.low is None or row.high is None:
         return None
@@ -73,12 +80,15 @@ def _blocks(found: Comparison, every: bool) -> Iterator[Block]:
     yield list(_what(found))
     yield list(_answer(found))
     yield from filter(None, (group_table(found, group, every=every) for group in GROUPS))
+    if found.idle:
+        yield idle_table(found)
     yield [f"note: {note}" for note in notes(found)]
 
 
 def rows(comparison: Comparison, group: Group | None = None) -> Table:
     """Everything that was compared, a row each; of one group or all."""
-    chosen = [r for g in ([group] if group else GROUPS) for r in comparison.group(g)]
+    groups = [group] if group else (*GROUPS, "idle")
+    chosen = [r for g in groups for r in comparison.group(g)]
     levels = [r.depth for r in chosen]
     return Table.of("Before and after", chosen, ROWS, notes(comparison), levels)
 
@@ -96,6 +106,15 @@ def group_table(comparison: Comparison, group: Group, *, every: bool = False) ->
     title = _QUEUED if queues else _TITLES[group]
     columns = (Column("name", group.capitalize(), wrap=False), *ROWS_TEXT)
     return Table.of(title, shown, columns, hidden, [r.depth for r in shown])
+
+
+def idle_table(comparison: Comparison) -> Table:
+    """Which causes of idle time came and went, by rank, for the terminal."""
+    shown = comparison.idle[:_MOST_IDLE]
+    left = len(comparison.idle) - len(shown)
+    hidden = [f"{left} more, which changed less, are in the other formats"] if left else []
+    columns = (Column("name", "Rank and cause", wrap=False), *ROWS_TEXT[:4])
+    return Table.of(_TITLES["idle"], shown, columns, hidden)
 
 
 def notes(comparison: Comparison) -> tuple[str, ...]:
@@ -152,6 +171,12 @@ def _answer(c: Comparison) -> Iterator[str]:
     idle = next((r for r in c.rows if r.path == (GPU_IDLE,)), None)
     if idle is not None and idle.ratio is not None and idle not in c.addressed:
         yield f"Of a batch, the GPU idles {_change(idle)}: {_verdict(idle)}"
+    for word, sign in (("removed", -1), ("added", 1)):
+        least = _WORTH * (batch.before_s or 0.0)
+        moved = [r for r in c.idle if sign * r.difference_s > least]
+        if moved:
+            causes = ", ".join(f"{r.name} {si(abs(r.difference_s), 's')}" for r in moved[:3])
+            yield f"Idle time {word}, by cause: {causes}"
 
 
 def _kind(row: Row) -> str:
@@ -219,6 +244,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "batch": _row(c.batch),
         "addressed": [_row(r) for r in c.addressed],
         "rows": [_row(r) for r in c.rows],
+        "idle": [_row(r) for r in c.idle],
         "warnings": c.warnings,
     })  # fmt: skip
     return found

@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.compare.compare import CompareOptions, Comparison, Row, compare_traces
 from perfmodel.base.errors import ReportError, SchemaError, WorkloadError
+from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.render.compare import document, result
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
 from support.build_training import Training, training_report
+from support.folders import ROOT
 
+PROFILES = ROOT / "profiles"
 BATCHES = 12
 
 
@@ -429,3 +433,44 @@ def test_the_document_holds_everything(base: Path, tmp_path: Path) -> None:
         "group", "name", "path", "before_s", "after_s", "difference_s", "share_before", "ratio",
         "ratio_low", "ratio_high", "p", "level", "verdict", "launches_before", "launches_after",
     }  # fmt: skip
+
+
+# --- idle time
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"), [("item", "blocking_sync"), ("dataloader", "host_compute")]
+)
+def test_the_cause_of_idle_time_that_a_fault_adds_is_named(fault: str, cause: str) -> None:
+    paths = [PROFILES / f"programs/{name}_b32.sqlite.xz" for name in (fault, "healthy")]
+    before, after = ([read(path)] for path in paths)
+    found = compare_traces(before, after)
+    most = found.idle[0]
+    assert most.path == ("rank 0", cause)
+    assert most.verdict == "not tested"
+    analyzed = [analyze_reports([path], Options()).fitted.steps for path in paths]
+    for side, steps in zip(("before_s", "after_s"), analyzed, strict=True):
+        assert steps is not None
+        known = {c.cause: c.seconds for c in steps.idle}
+        assert {r.path[1]: getattr(r, side) for r in found.idle} == pytest.approx(
+            {r.path[1]: known.get(r.path[1], 0.0) for r in found.idle}
+        )
+    text = result(found).render()
+    assert f"Idle time removed, by cause: rank 0: {cause} " in text
+    back = compare_traces(after, before)
+    assert [r.difference_s for r in back.idle] == pytest.approx(
+        [-r.difference_s for r in found.idle]
+    )
+    assert f"Idle time added, by cause: rank 0: {cause} " in result(back).render()
+    assert f"idle,rank 0/{cause}," in result(found).render("csv")
+    assert json.loads(result(found).render("json"))["idle"][0]["group"] == "idle"
+
+
+def test_a_rank_that_only_one_side_has_is_missing_not_zero() -> None:
+    one, two = (
+        [read(PROFILES / f"programs/{name}_b32.sqlite.xz")] for name in ("healthy", "straggler_p2")
+    )
+    found = compare_traces(one, two)
+    for row in found.idle:
+        assert (row.before_s is None) == (row.path[0] == "rank 1")
+        assert row.launches == (int(row.path[0] == "rank 0"), 1)

@@ -103,9 +103,9 @@ def test_one_table_of_all_rows(reports: dict[str, Path]) -> None:
     rows = list(csv.DictReader(io.StringIO(succeeds("compare", *pair, "--format", "csv"))))
     assert float(rows[0]["before_s"]) == pytest.approx(6e-3)
     assert rows[0]["verdict"] == "faster"
-    assert {r["group"] for r in rows} == {"range", "link", "kernel"}
+    assert {r["group"] for r in rows} == {"range", "link", "kernel", "idle"}
     document = json.loads(succeeds("compare", *pair, "--format", "json"))
-    assert len(document["rows"]) == len(rows)
+    assert len(document["rows"]) + len(document["idle"]) == len(rows)
     assert document == json.loads(succeeds("compare", *pair, "--json"))
     for fmt in ("markdown", "latex"):
         assert "batch iteration" in succeeds("compare", *pair, "--format", fmt)
@@ -150,7 +150,8 @@ def test_frames(reports: dict[str, Path]) -> None:
     assert found.ranges["before_s"][0] == pytest.approx(6e-3)
     assert list(found.ranges["verdict"].unique()) == ["faster"]
     assert set(found.links["group"]) == {"link"}
-    assert len(found.rows) == len(found.ranges) + len(found.links) + len(found.kernels)
+    parts = (found.ranges, found.links, found.kernels, found.idle)
+    assert len(found.rows) == sum(map(len, parts))
     assert found.differences == ()
     assert len(found.warnings) == 1
     assert found.to_dict()["batch"]["verdict"] == "faster"

@@ -42,7 +42,7 @@ from perfmodel.timing.range_times import Path
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import tabulate
 
-Verdict = Literal["faster", "slower", "within noise", "only before", "only after"]
+Verdict = Literal["faster", "slower", "within noise", "only before", "only after", "not tested"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,8 @@ class Row:
     Attributes
     ----------
     path : tuple of str
-        A range's labels from the batch inwards; a link's or kernel's kind and name.
+        A range's labels from the batch inwards; a link's or kernel's kind and name; the rank that
+        idles, and the cause.
     part : bool
         A link or kernel that is part of a total among the rows.
     before_s, after_s : float or None
@@ -86,7 +87,7 @@ class Row:
         """What a reader calls it: the innermost label, with its kind where no total has it."""
         if self.group == "range" or self.part or len(self.path) == 1:
             return self.path[-1]
-        return ": ".join(self.path) if self.group == "link" else self.path[-1]
+        return ": ".join(self.path) if self.group in ("link", "idle") else self.path[-1]
 
     @property
     def depth(self) -> int:
@@ -137,6 +138,9 @@ class Comparison:
         Smallest relative change of the batch that could have passed.
     addressed : tuple of Row
         The range and the link that lost the most time, of those that lost any for certain.
+    idle : tuple of Row
+        Idle time of every rank's GPU in a median step by cause, the largest change first; medians
+        over launches, not tested.
     """
 
     before: Side
@@ -150,6 +154,7 @@ class Comparison:
     machines: bool
     detectable: float
     addressed: tuple[Row, ...]
+    idle: tuple[Row, ...]
     warnings: tuple[str, ...]
 
     @property
@@ -159,7 +164,7 @@ class Comparison:
 
     def group(self, name: Group) -> tuple[Row, ...]:
         """Rows of one group."""
-        return tuple(row for row in self.rows if row.group == name)
+        return tuple(row for row in (*self.rows, *self.idle) if row.group == name)
 
 
 Launches = Sequence[Launch]
@@ -459,6 +464,7 @@ def compare_sides(
         machines=machines,
         detectable=effects[first].detectable(tests[first][2], options.least),
         addressed=_addressed(rows, before, after),
+        idle=_idle(before.launches, after.launches, batch_s),
         warnings=tuple(dict.fromkeys([*warnings, *_cautions(before, after, machines, options)])),
     )
 
@@ -551,6 +557,26 @@ def _row(
         share_before=before / batch_s if before is not None and batch_s else None,
         launches=(len(medians[0]), len(medians[1])),
     )
+
+
+def _idle(before: Launches, after: Launches, batch_s: float | None) -> tuple[Row, ...]:
+    """Idle time by rank and cause on both sides; 0 where a rank idles, but not by that cause."""
+    sides = [[launch.idle for launch in side if launch.idle] for side in (before, after)]
+    keys = dict.fromkeys(key for side in sides for one in side for key in one)
+    found = []
+    for rank, cause in keys:
+        seconds = [
+            [one.get((rank, cause), 0.0) for one in side if any(r == rank for r, _ in one)]
+            for side in sides
+        ]
+        old, new = (float(np.median(values)) if values else None for values in seconds)
+        share = old / batch_s if old is not None and batch_s else None
+        launches = (len(seconds[0]), len(seconds[1]))
+        found.append(
+            Row("idle", (f"rank {rank}", cause), False, old, new, None, None, None, None, None,
+                "not tested", share, launches)
+        )  # fmt: skip
+    return tuple(sorted(found, key=lambda row: -abs(row.difference_s)))
 
 
 def _addressed(rows: Sequence[Row], before: Side, after: Side) -> tuple[Row, ...]:

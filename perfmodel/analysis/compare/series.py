@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import numpy as np
 
-from perfmodel.analysis.steps import break_down, on_step_clock
+from perfmodel.analysis.steps import break_down, idle_causes, on_step_clock
 from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.models.spread import t_quantile, t_two_sided
@@ -188,7 +188,7 @@ def _exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf
 
 
-Group = Literal["range", "link", "kernel"]
+Group = Literal["range", "link", "kernel", "idle"]
 GROUPS: Final[tuple[Group, ...]] = ("range", "link", "kernel")
 Key = tuple[Group, tuple[str, ...]]
 """What is compared: a range by its labels from the batch inwards, a link or kernel by the kind it
@@ -334,7 +334,8 @@ class Launch:
     `gpus` are the UUIDs of the GPUs of its host, empty where the report does not give them;
     `recorded` names what it has events of: 'gpu', 'nodes' (operations one by one, no CUDA graphs
     traced whole) and 'mpi'; `queues` says that the host leaves batches before they are done, so
-    that the host times of ranges are those of queueing.
+    that the host times of ranges are those of queueing. `idle` has the seconds that the GPU of a
+    rank idles in a median step, by rank and cause; empty where the report does not say.
     """
 
     label: str
@@ -344,6 +345,7 @@ class Launch:
     recorded: frozenset[str]
     series: Mapping[Key, Series]
     queues: bool = False
+    idle: Mapping[tuple[int, str], float] = field(default_factory=dict)
 
     @property
     def batches(self) -> int:
@@ -411,7 +413,9 @@ def launch_of(
     gpus = frozenset(g.uuid for t in run.traces for g in t.gpus if g.uuid)
     recorded = frozenset(_recorded(run))
     queues = pace.queues and not by_gpu
-    return Launch(run.label, first, len(run.ranks), gpus, recorded, kept, queues)
+    causes = idle_causes(run.steps, warmup=first) if run.steps else ()
+    idle = {(one.rank, one.cause): one.seconds for one in causes}
+    return Launch(run.label, first, len(run.ranks), gpus, recorded, kept, queues, idle)
 
 
 def _warmup(run: Run, measured: tuple[PathTimes, ...], program: Program) -> int:
