@@ -23,7 +23,6 @@ from perfmodel.render import compare as comparisons
 from perfmodel.render import operators, outputs, tables
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.timing.nsys_stats.collect import compute
-from perfmodel.timing.nsys_stats.tables import to_table
 from perfmodel.workloads.work import Workload
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class Report:
         SchemaError
             If the report lacks the events, or there is no such summary.
         """
-        return to_frame(to_table(compute(name, self.trace)))
+        return to_frame(compute(name, self.trace))
 
     def analyze(self, **options: Any) -> Results:
         """Analyze the report; the options are those of `perfmodel.analyze`."""

@@ -31,7 +31,7 @@ from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.timing.nsys_stats.collect import REPORTS, collect, compute
-from perfmodel.timing.nsys_stats.tables import to_csv, to_statistic
+from perfmodel.timing.nsys_stats.tables import to_csv, to_table
 from perfmodel.timing.range_times import time_ranges
 
 PAGE: Final = 4096
@@ -75,7 +75,7 @@ def summarized(path: Path) -> Answer:
         if isinstance(counted, PerfmodelError):
             lacking.append(name)
         else:
-            shown += to_csv(to_statistic(name, counted))
+            shown += to_csv(to_table(name, counted))
     return shown, lacking
 
 

@@ -45,7 +45,7 @@ def stats(reports: tuple[Path, ...], names: tuple[str, ...], fmt: str, **options
     quirky and perfmodel is not.
     """
     from perfmodel.render.result import Result
-    from perfmodel.timing.nsys_stats.tables import to_csv, to_statistic, to_table
+    from perfmodel.timing.nsys_stats.tables import to_csv, to_table
 
     wanted = names or REPORTS
     found = _collected(reports, wanted, options)
@@ -55,7 +55,7 @@ def stats(reports: tuple[Path, ...], names: tuple[str, ...], fmt: str, **options
             counted = found[name]
             if isinstance(counted, PerfmodelError):
                 raise counted
-            made.append(to_statistic(name, counted))
+            made.append(to_table(name, counted))
         except PerfmodelError as error:
             missing.append(error)
     if names or not made:
@@ -65,8 +65,8 @@ def stats(reports: tuple[Path, ...], names: tuple[str, ...], fmt: str, **options
             raise missing[-1]
     emit(
         Result(
-            text=(_shortened(to_table(one)) for one in made),
-            tables=map(to_table, made),
+            text=map(_shortened, made),
+            tables=made,
             csv=map(to_csv, made),
         ),
         fmt,

@@ -21,7 +21,7 @@ from perfmodel.readers.trace import Trace
 from perfmodel.timing import projection as projector
 from perfmodel.timing.nesting import nest
 from perfmodel.timing.nsys_stats import collect as streamed
-from perfmodel.timing.nsys_stats.tables import to_csv, to_statistic
+from perfmodel.timing.nsys_stats.tables import to_csv, to_table
 from perfmodel.timing.nsys_stats.values import Counted, Tally
 from support.build_report import ReportBuilder
 from support.folders import TESTS
@@ -47,7 +47,7 @@ def in_whole(trace: Trace, name: str) -> str:
 def written(name: str, found: Counted | PerfmodelError) -> str:
     if isinstance(found, PerfmodelError):
         return f"{type(found).__name__}: {found}"
-    return to_csv(to_statistic(name, found))
+    return to_csv(to_table(name, found))
 
 
 def check(path: Path) -> dict[str, str]:

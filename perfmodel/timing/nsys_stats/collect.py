@@ -17,6 +17,7 @@ import numpy as np
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64
 from perfmodel.base.errors import PerfmodelError, SchemaError
 from perfmodel.base.parallel import Engine, over_reports
+from perfmodel.base.table import Table
 from perfmodel.readers import opened
 from perfmodel.readers.checks import unchanged
 from perfmodel.readers.codes import factorize
@@ -37,8 +38,8 @@ from perfmodel.readers.trace import (
     rows,
 )
 from perfmodel.timing.nesting import Nesting, nest
-from perfmodel.timing.nsys_stats.tables import Statistic, to_statistic
-from perfmodel.timing.nsys_stats.values import Counted, Counter, joined, named, numbered
+from perfmodel.timing.nsys_stats.tables import to_table
+from perfmodel.timing.nsys_stats.values import Counted, joined, named, numbered
 from perfmodel.timing.projection import Irregular, Projection, Projector, project
 
 Found = Mapping[str, Counted | PerfmodelError]
@@ -90,7 +91,7 @@ class AbsentError(SchemaError):
     """A report holds no events of a summary: other reports' are all there are."""
 
 
-def compute(name: str, trace: Trace) -> Statistic:
+def compute(name: str, trace: Trace) -> Table:
     """Compute one summary report of a trace.
 
     Raises
@@ -105,7 +106,7 @@ def compute(name: str, trace: Trace) -> Statistic:
     found = collector.found(lambda: trace)[name]
     if isinstance(found, PerfmodelError):
         raise found
-    return to_statistic(name, found)
+    return to_table(name, found)
 
 
 def collect(
@@ -218,7 +219,7 @@ class _Collector:
     def __init__(self, names: Sequence[str], trace: Trace) -> None:
         self._names, self._trace = names, trace
         self._found: dict[str, Counted | PerfmodelError] = {}
-        self._counters: dict[str, Counter] = {}
+        self._counters: dict[str, Counted] = {}
         self._nesting: Nesting | None = None
         self._projector: Projector | None = None
         self._calls = self._ops = 0
@@ -228,9 +229,12 @@ class _Collector:
         if _PROJECTED in names and len(trace.ranges):
             self._nesting = nest(trace.ranges, len(trace.threads))
 
-    def _try(self, name: str, count: Callable[[], Counted | None]) -> None:
+    def _try(self, name: str, count: Callable[[], Counted]) -> None:
         try:
-            self._found[name] = count() or _absent(name, self._trace.source)
+            found = count()
+            if not found.count.any():
+                raise _absent(name, self._trace.source)
+            self._found[name] = found
         except PerfmodelError as error:
             self._found[name] = error
 
@@ -241,7 +245,7 @@ class _Collector:
             (_CALLS, numbered), (_KERNELS, named), (_TIMES, None), (_SIZES, None)
         ):  # fmt: skip
             if name in self._names:
-                self._counters[name] = Counter(keys(events.strings) if keys else labels)
+                self._counters[name] = Counted(keys(events.strings) if keys else labels)
         if regular and self._nesting is not None:
             with suppress(Irregular):
                 self._projector = Projector(self._nesting, self._trace.threads)
@@ -296,12 +300,12 @@ class _Collector:
         """Return the summaries; `whole` gives the trace of what is not projected in a stream."""
         for name, counter in self._counters.items():
             if name not in self._found:
-                self._try(name, partial(counter.counted, name))
+                self._try(name, partial(joined, name, [counter]))
         if _PROJECTED in self._names:
             self._try(_PROJECTED, partial(self._project, whole))
         return {name: self._found[name] for name in self._names}
 
-    def _project(self, whole: Callable[[], Trace]) -> Counted | None:
+    def _project(self, whole: Callable[[], Trace]) -> Counted:
         source, trace, nesting = self._trace.source, self._trace, self._nesting
         if nesting is None:
             raise _absent(_PROJECTED, source)
@@ -319,18 +323,18 @@ class _Collector:
         return _count_projection(trace, nesting, projected, self._ops)
 
 
-def _count_ranges(trace: Trace) -> Counted | None:
+def _count_ranges(trace: Trace) -> Counted:
     """Host time of push/pop ranges; an open end counts as the last time of any NVTX event."""
     ranges = trace.ranges
-    counter = Counter(named(trace.range_names))
+    counter = Counted(named(trace.range_names))
     chosen = np.flatnonzero(ranges.style == PUSH_POP)
     end = ranges.end_ns[chosen]
     last = trace.nvtx_last_ns if trace.nvtx_last_ns is not None else NULL
     counter.add(ranges.name[chosen] + 1, np.where(end == NULL, last, end) - ranges.start_ns[chosen])
-    return counter.counted(_RANGES)
+    return joined(_RANGES, [counter])
 
 
-def _count_mpi(trace: Trace) -> Counted | None:
+def _count_mpi(trace: Trace) -> Counted:
     """Host time of MPI calls by source and name; an open call counts, but has no time."""
     mpi = trace.mpi
     if trace.mpi_from_nvtx:
@@ -342,14 +346,12 @@ def _count_mpi(trace: Trace) -> Counted | None:
     used, code = np.unique(mpi.source.astype(np.int64) * len(texts) + mpi.name + 1,
                            return_inverse=True)  # fmt: skip
     keys = [(MPI_SOURCES[u // len(texts)], *texts[u % len(texts)]) for u in used.tolist()]
-    counter = Counter(keys)
+    counter = Counted(keys)
     counter.add(code, mpi.end_ns - mpi.start_ns, mpi.end_ns != NULL)
-    return counter.counted(_MPI)
+    return joined(_MPI, [counter])
 
 
-def _count_projection(
-    trace: Trace, nesting: Nesting, found: Projection, ops: int
-) -> Counted | None:
+def _count_projection(trace: Trace, nesting: Nesting, found: Projection, ops: int) -> Counted:
     """Group projected ranges by name and style; `ops` is the number of GPU operations."""
     row = nesting.row[found.range]
     name = trace.ranges.name[row]
@@ -366,7 +368,7 @@ def _count_projection(
     at, row = found.range[chosen], row[chosen]
     codes, used = factorize(trace.ranges.name[row].astype(np.int64) * 2 + trace.ranges.style[row])
     keys = [(trace.range_names[u // 2], STYLES[u % 2]) for u in used.tolist()]
-    counter = Counter(keys, ("host", "ops", "level", "children"))
+    counter = Counted(keys, ("host", "ops", "level", "children"))
     counter.add(
         codes,
         (found.end_ns - found.start_ns)[chosen],
@@ -375,7 +377,7 @@ def _count_projection(
         level=nesting.level[at].astype(np.int64),
         children=children[at],
     )
-    return counter.counted(_PROJECTED)
+    return joined(_PROJECTED, [counter])
 
 
 def _memory_labels(kind: int, copy_kind: Int8) -> tuple[Bool, Int64]:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import numpy as np
 
+from perfmodel.base.table import Column, Table
 from perfmodel.timing.nsys_stats.values import Counted, Groups
-
-if TYPE_CHECKING:
-    from perfmodel.base.table import Table
 
 API_VERSION: Final = re.compile(r"_v....$", re.DOTALL)
 _SPECIAL: Final = re.compile(r'[,"\r\n]')
@@ -21,38 +18,18 @@ _FINE: Final = 15
 _SIGNIFICANT: Final = 16
 _WHOLE: Final = 2.0**52
 _BASE: Final = (
-    "Total Time (ns)",
-    "Instances",
-    "Avg (ns)",
-    "Med (ns)",
-    "Min (ns)",
-    "Max (ns)",
-    "StdDev (ns)",
-)
+    "Total Time (ns)", "Instances", "Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)",
+)  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Statistic:
-    """One summary report: headers as `nsys stats` writes them, rows of numbers and names.
-
-    `digits` is the number of decimals of every column: 0 for integers, None for text.
-    """
-
-    name: str
-    headers: tuple[str, ...]
-    digits: tuple[int | None, ...]
-    rows: tuple[tuple[Any, ...], ...]
-
-
-def to_csv(statistic: Statistic) -> str:
-    """Write a statistic as `nsys stats --format csv` does, without the blank line at its end.
+def to_csv(table: Table) -> str:
+    """Write a summary as `nsys stats --format csv` does, without the blank line at its end.
 
     Fields that hold a comma, quote or line break are quoted, as RFC 4180 wants it; nsys doubles
     no quotes.
     """
-    lines = [statistic.headers]
-    for row in statistic.rows:
-        lines.append(tuple(_cell(v, d) for v, d in zip(row, statistic.digits, strict=True)))
+    lines = [[c.key for c in table.columns]]
+    lines += [list(map(_cell, row, table.columns)) for row in table.rows]
     return "".join(",".join(map(_field, line)) + "\n" for line in lines)
 
 
@@ -60,26 +37,26 @@ def _field(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if _SPECIAL.search(text) else text
 
 
-def to_table(statistic: Statistic) -> Table:
-    """Return a statistic as a table for the other formats; keys are the headers nsys uses."""
-    from perfmodel.base.table import Column, Table
-
-    columns = tuple(
-        Column(header, header, "text" if digits is None else "float" if digits else "int",
-               digits=digits or None, wrap=False)
-        for header, digits in zip(statistic.headers, statistic.digits, strict=True)
-    )  # fmt: skip
-    return Table(statistic.name, columns, statistic.rows)
-
-
-def _cell(value: Any, digits: int | None) -> str:
+def _cell(value: Any, column: Column) -> str:
     if value is None:
         return ""
-    return f"{value:.{digits}f}" if digits else str(value)
+    return f"{value:.{column.digits}f}" if column.digits else str(value)
 
 
-def to_statistic(name: str, counted: Counted) -> Statistic:
-    """Make the summary report `name` of its material."""
+def _table(
+    name: str, headers: Sequence[str], digits: Sequence[int | None], rows: Sequence[tuple[Any, ...]]
+) -> Table:
+    """Return a summary whose columns have so many decimals: 0 for integers, None for text."""
+    columns = tuple(
+        Column(header, header, "text" if n is None else "float" if n else "int", digits=n or None,
+               wrap=False)
+        for header, n in zip(headers, digits, strict=True)
+    )  # fmt: skip
+    return Table(name, columns, tuple(rows))
+
+
+def to_table(name: str, counted: Counted) -> Table:
+    """Make the summary report `name` of its material; keys are the headers that nsys uses."""
     groups, keys = counted.groups(), counted.keys
     if name == "nvtx_gpu_proj_sum":
         return _projected(counted, groups)
@@ -106,7 +83,7 @@ def _timed(
     *,
     counted: str = "Instances",
     key: Callable[[int], Any] | None = None,
-) -> Statistic:
+) -> Table:
     """Time %, total, count, average, median, minimum, maximum, deviation and labels by group."""
     grand = int(groups.total.sum())
     longest_first = key or (lambda g: (groups.timed[g] == 0, -groups.total[g]))
@@ -117,54 +94,37 @@ def _timed(
         texts = (values[g] for _, values in labels)
         table.append((share, total, *_figures(groups, g), *texts))
     headers = ("Time (%)", *(counted if h == "Instances" else h for h in _BASE))
-    return Statistic(
-        name,
-        (*headers, *(title for title, _ in labels)),
-        (1, 0, 0, 1, 1, 0, 0, 1, *(None for _ in labels)),
-        tuple(table),
-    )
+    digits = (1, 0, 0, 1, 1, 0, 0, 1, *(None for _ in labels))
+    return _table(name, (*headers, *(title for title, _ in labels)), digits, table)
 
 
-def _sizes(counted: Counted, groups: Groups) -> Statistic:
+def _sizes(counted: Counted, groups: Groups) -> Table:
     table = []
     for g in sorted(range(len(counted.keys)), key=lambda g: -groups.total[g]):
         size = [groups.mean[g], groups.median[g], groups.minimum[g], groups.maximum[g]]
         megabytes = [float(v) / 1e6 for v in (groups.total[g], *size, groups.stddev[g])]
         table.append((megabytes[0], int(groups.count[g]), *megabytes[1:], counted.keys[g][0]))
-    headers = ("Total", "Avg", "Med", "Min", "Max", "StdDev")
-    titles = [f"{h} (MB)" for h in headers]
-    return Statistic(
-        "cuda_gpu_mem_size_sum",
-        (titles[0], "Count", *titles[1:], "Operation"),
-        (3, 0, 3, 3, 3, 3, 3, None),
-        tuple(table),
-    )
+    total, *titles = (f"{h} (MB)" for h in ("Total", "Avg", "Med", "Min", "Max", "StdDev"))
+    digits = (3, 0, 3, 3, 3, 3, 3, None)
+    return _table("cuda_gpu_mem_size_sum", (total, "Count", *titles, "Operation"), digits, table)
 
 
-def _projected(counted: Counted, groups: Groups) -> Statistic:
+def _projected(counted: Counted, groups: Groups) -> Table:
     table = []
     for g in sorted(range(len(counted.keys)), key=lambda g: -groups.total[g]):
         totals = {title: int(values[g]) for title, values in counted.sums.items()}
-        table.append(
-            (
-                *counted.keys[g],
-                int(groups.total[g]),
-                totals["host"],
-                *_figures(groups, g),
-                totals["ops"],
-                *(
-                    round_half_up(float(totals[k]) / int(groups.count[g]))
-                    for k in ("ops", "level", "children")
-                ),
-            )
-        )
+        means = (totals[k] / int(groups.count[g]) for k in ("ops", "level", "children"))
+        table.append((
+            *counted.keys[g], int(groups.total[g]), totals["host"], *_figures(groups, g),
+            totals["ops"], *map(round_half_up, means),
+        ))  # fmt: skip
     headers = (
         "Range", "Style", "Total Proj Time (ns)", "Total Range Time (ns)", "Range Instances",
         "Proj Avg (ns)", "Proj Med (ns)", "Proj Min (ns)", "Proj Max (ns)", "Proj StdDev (ns)",
         "Total GPU Ops", "Avg GPU Ops", "Avg Range Lvl", "Avg Num Child",
     )  # fmt: skip
     digits = (None, None, 0, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 1)
-    return Statistic("nvtx_gpu_proj_sum", headers, digits, tuple(table))
+    return _table("nvtx_gpu_proj_sum", headers, digits, table)
 
 
 def _figures(groups: Groups, g: int) -> tuple[Any, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
@@ -116,14 +116,14 @@ def _deviation(values: npt.NDArray[Any], mean: float) -> float:
     return math.sqrt(math.fsum(squares) / (len(values) - 1))
 
 
-@dataclass(frozen=True, slots=True)
 class Counted:
     """Values by group, of one report or of several.
 
     Attributes
     ----------
     keys : tuple of Key
-        In the order in which groups of equal totals are listed.
+        Of the codes 0, 1, ...; they may repeat while values are added. `joined` puts them in the
+        order in which groups of equal totals are listed.
     tally : Tally
         The values.
     count : int64, shape (groups,)
@@ -132,39 +132,24 @@ class Counted:
         Further totals.
     """
 
-    keys: tuple[Key, ...]
-    tally: Tally
-    count: Int64
-    sums: Mapping[str, Int64]
-
-    def groups(self) -> Groups:
-        """Return the figures of every group."""
-        return replace(self.tally.groups(len(self.keys)), count=self.count)
-
-
-class Counter:
-    """Gathers one summary's values; codes are positions in `keys`, which may repeat."""
-
-    def __init__(self, keys: Sequence[Key], sums: Sequence[str] = ()) -> None:
-        self._keys = tuple(keys)
-        self._tally = Tally()
-        self._count = np.zeros(len(self._keys), np.int64)
-        self._sums = {name: np.zeros(len(self._keys), np.int64) for name in sums}
+    def __init__(self, keys: Sequence[Key], sums: Iterable[str] = ()) -> None:
+        self.keys = tuple(keys)
+        self.tally = Tally()
+        self.count = np.zeros(len(self.keys), np.int64)
+        self.sums = {name: np.zeros(len(self.keys), np.int64) for name in sums}
 
     def add(
         self, codes: Int32 | Int64, values: Int64, valid: Bool | None = None, **more: Int64
     ) -> None:
         """Add values; those that are not `valid` count as instances only."""
-        self._count += np.bincount(codes, minlength=len(self._keys))
-        self._tally.add(*((codes, values) if valid is None else (codes[valid], values[valid])))
+        self.count += np.bincount(codes, minlength=len(self.keys))
+        self.tally.add(*((codes, values) if valid is None else (codes[valid], values[valid])))
         for name, column in more.items():
-            self._sums[name] += sums(codes, column, len(self._keys))
+            self.sums[name] += sums(codes, column, len(self.keys))
 
-    def counted(self, name: str) -> Counted | None:
-        """Return what summary `name` is made of, None if nothing was added."""
-        if not self._count.any():
-            return None
-        return joined(name, [Counted(self._keys, self._tally, self._count, self._sums)])
+    def groups(self) -> Groups:
+        """Return the figures of every group."""
+        return replace(self.tally.groups(len(self.keys)), count=self.count)
 
 
 def named(texts: Sequence[str]) -> list[Key]:
@@ -189,16 +174,15 @@ def joined(name: str, parts: Sequence[Counted]) -> Counted:
     )
     keys = sorted(used, key=_ORDER.get(name, _by_bytes))
     at = {key: i for i, key in enumerate(keys)}
-    tally, count = Tally(), np.zeros(len(keys), np.int64)
-    totals = {title: np.zeros(len(keys), np.int64) for part in parts for title in part.sums}
+    found = Counted(keys, dict.fromkeys(title for part in parts for title in part.sums))
     for part in parts:
         recode = np.array([at.get(key, -1) for key in part.keys], np.int64)
         mine = recode >= 0
-        tally.merge(part.tally, recode)
-        np.add.at(count, recode[mine], part.count[mine])
+        found.tally.merge(part.tally, recode)
+        np.add.at(found.count, recode[mine], part.count[mine])
         for title, values in part.sums.items():
-            np.add.at(totals[title], recode[mine], values[mine])
-    return Counted(tuple(keys), tally, count, totals)
+            np.add.at(found.sums[title], recode[mine], values[mine])
+    return found
 
 
 def _by_bytes(key: Key) -> tuple[Any, ...]:
