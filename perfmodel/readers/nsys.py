@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Int8, Int32, Int64
+from perfmodel.base.arrays import Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.gpu import Gpu
 from perfmodel.readers import mpi as mpi_tables
@@ -27,12 +27,12 @@ from perfmodel.readers.trace import (
     KERNEL,
     MEMCPY,
     MEMSET,
-    NO_NAME,
     NULL,
     ApiCalls,
     Diagnostic,
     GpuOps,
     Trace,
+    concatenate,
 )
 
 ALL_PARTS: Final = frozenset({"nvtx", "ops", "op_details", "api", "api_names", "mpi"})
@@ -111,33 +111,47 @@ def _read_ops(db: Database, ids: Ids, *, details: bool) -> GpuOps:
     columns = ["correlationId", "globalPid", "demangledName"]
     if details:
         columns += ["deviceId", "streamId", "bytes", "copyKind", "srcKind", "dstKind"]
-    parts = []
+    tables = []
     for kind, table in OP_TABLES:
         have = db.columns(table)
-        rows = db.read_events(table, [c for c in columns if c in have], open_ends=False)
-        count = len(rows["start"])
-        column = _columns(rows)
-        parts.append((
-            np.full(count, kind, np.int8), rows["start"], rows["end"],
-            narrow(column["deviceId"], np.int32), narrow(column["streamId"], np.int32),
-            column["globalPid"], column["correlationId"], ids.codes(column["demangledName"]),
-            column["bytes"],
-            *(narrow(column[c], np.int8) for c in ("copyKind", "srcKind", "dstKind")),
-        ))  # fmt: skip
-    return GpuOps(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+        found = db.read_events(table, [c for c in columns if c in have], open_ends=False)
+        tables.append(_gpu_ops(kind, found, ids))
+    return concatenate(tables)
+
+
+def _gpu_ops(kind: int, rows: dict[str, Int64], ids: Ids) -> GpuOps:
+    """Return operations of one kind, processes still as serialized ids."""
+    column: defaultdict[str, Any] = _columns(rows)
+    return GpuOps(
+        np.broadcast_to(np.int8(kind), rows["start"].shape), rows["start"], rows["end"],
+        narrow(column["deviceId"], np.int32), narrow(column["streamId"], np.int32),
+        column["globalPid"], column["correlationId"], ids.codes(column["demangledName"]),
+        column["bytes"], *(narrow(column[c], np.int8) for c in ("copyKind", "srcKind", "dstKind")),
+    )  # fmt: skip
 
 
 def _read_api(db: Database, ids: Ids, *, names: bool) -> ApiCalls:
     """Read all API calls, threads still as serialized ids."""
     needed = ["globalTid", "correlationId"]
     columns = [*needed, "nameId"] if names else needed
-    rows: dict[str, Any] = db.read_events(API_TABLE, columns, needed=needed, open_ends=False)
-    name = ids.codes(rows["nameId"]) if names else np.full(len(rows["start"]), NO_NAME, np.int32)
-    return ApiCalls(rows["start"], rows["end"], rows["globalTid"], rows["correlationId"], name)
+    return _api_calls(db.read_events(API_TABLE, columns, needed=needed, open_ends=False), ids)
+
+
+def _api_calls(rows: dict[str, Int64], ids: Ids) -> ApiCalls:
+    column: defaultdict[str, Any] = _columns(rows)
+    name = ids.codes(column["nameId"])
+    return ApiCalls(rows["start"], rows["end"], column["globalTid"], column["correlationId"], name)
+
+
+def _columns(rows: dict[str, Int64]) -> defaultdict[str, Int64]:
+    """Return the columns; one that was not read is `NULL`, which takes no memory."""
+    return defaultdict(lambda: np.broadcast_to(np.int64(NULL), rows["start"].shape), rows)
 
 
 def narrow(values: Int64, kind: Any) -> Any:
     """Shrink a column of small numbers; what does not fit (or is NULL) becomes -1."""
+    if values.strides == (0,):  # a column that was not read
+        return np.broadcast_to(kind(-1), values.shape)
     return np.where((values >= 0) & (values <= np.iinfo(kind).max), values, -1).astype(kind)
 
 
@@ -233,66 +247,28 @@ Progress = Callable[[int], object]
 """Called with the bytes of the file that were read since the call before."""
 
 
-class Calls(NamedTuple):
-    """Some API calls, as in `perfmodel.readers.trace.ApiCalls`, with serialized thread ids."""
-
-    start_ns: Int64
-    end_ns: Int64
-    tid: Int64
-    correlation: Int64
-    name: Int32
-
-
-class Ops(NamedTuple):
-    """Some GPU operations of one kind, as in `readers.trace.GpuOps`; `pid` is serialized."""
-
-    kind: int
-    start_ns: Int64
-    end_ns: Int64
-    pid: Int64
-    correlation: Int64
-    name: Int32
-    bytes: Int64
-    copy_kind: Int8
-
-
 class EventStream:
-    """An export whose large tables are read some rows at a time.
+    """The large tables of an export, some rows at a time; processes and threads as serialized ids.
 
     Parameters
     ----------
-    path : Path
-        The SQLite file.
-    source : Path
-        What errors call it.
-    fast : bool
-        Parse leaf pages directly. What the page reader cannot read, it may find out late: it then
-        raises `perfmodel.readers.pages.Unsupported`.
+    db : Database
+        If it is fast: what the page reader cannot read, it may find out late. It then raises
+        `perfmodel.readers.pages.Unsupported`.
     progress : callable
 
     Raises
     ------
-    ReportError, SchemaError
-        As `read_sqlite`.
+    SchemaError
+        If it is no Nsight Systems export.
     """
 
-    def __init__(self, path: Path, source: Path, *, fast: bool, progress: Progress) -> None:
-        self._db = Database(path, fast=fast, shown=source)
-        self._progress = progress
-        try:
-            check_export(self._db)
-            self._ids, self.strings = read_strings(self._db)
-        except BaseException:
-            self._db.close()
-            raise
+    def __init__(self, db: Database, progress: Progress) -> None:
+        check_export(db)
+        self._db, self._progress = db, progress
+        self._ids, self.strings = read_strings(db)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._db.close()
-
-    def calls(self, *, names: bool, joins: bool) -> Iterator[Calls]:
+    def calls(self, *, names: bool, joins: bool) -> Iterator[ApiCalls]:
         """Yield all API calls in row order, with their names or with what joins them to GPU work.
 
         What is not asked for is missing (`NO_NAME`, `NULL`), which costs no memory.
@@ -300,32 +276,17 @@ class EventStream:
         needed = ["globalTid", "correlationId"]
         columns = [*(needed if joins else ()), *(["nameId"] if names else ())]
         read = self._db.event_chunks(API_TABLE, columns, needed=needed, open_ends=False)
-        for rows, size in read:
-            column = _columns(rows)
-            name = self._ids.codes(column["nameId"])
-            yield Calls(
-                rows["start"], rows["end"], column["globalTid"], column["correlationId"], name
-            )
+        for found, size in read:
+            yield _api_calls(found, self._ids)
             self._progress(size)
 
-    def ops(self, *, details: bool, joins: bool) -> Iterator[Ops]:
+    def ops(self, *, details: bool, joins: bool) -> Iterator[tuple[int, GpuOps]]:
         """Yield all GPU operations kind by kind, with sizes and directions if `details`."""
         columns = ["demangledName", *(["correlationId", "globalPid"] if joins else [])]
         columns += ["bytes", "copyKind"] if details else []
         for kind, table in OP_TABLES:
             have = self._db.columns(table)
             expected = [c for c in columns if c in have]
-            for rows, size in self._db.event_chunks(table, expected, open_ends=False):
-                column = _columns(rows)
-                name = self._ids.codes(column["demangledName"])
-                yield Ops(
-                    kind, rows["start"], rows["end"], column["globalPid"],
-                    column["correlationId"], name, column["bytes"],
-                    narrow(column["copyKind"], np.int8),
-                )  # fmt: skip
+            for found, size in self._db.event_chunks(table, expected, open_ends=False):
+                yield kind, _gpu_ops(kind, found, self._ids)
                 self._progress(size)
-
-
-def _columns(rows: dict[str, Int64]) -> defaultdict[str, Int64]:
-    """Return the columns; one that was not read is `NULL`, which takes no memory."""
-    return defaultdict(lambda: np.broadcast_to(np.int64(NULL), rows["start"].shape), rows)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64
 from perfmodel.base.gpu import Gpu
+
+T = TypeVar("T")
 
 NULL: Final = int(np.iinfo(np.int64).min)
 """Stands for SQL NULL in an int64 column: an end never written, a size not recorded."""
@@ -301,3 +304,10 @@ class Trace:
 def rows(table: Any, index: Any) -> Any:
     """Return `table` with every column indexed by `index` (a mask, slice or index array)."""
     return type(table)(*(getattr(table, name)[index] for name in table.__slots__))
+
+
+def concatenate(tables: Sequence[T]) -> T:
+    """Return the rows of several tables of one type, one behind the other."""
+    first: Any = tables[0]
+    columns = ([getattr(table, name) for table in tables] for name in first.__slots__)
+    return type(tables[0])(*map(np.concatenate, columns))

@@ -14,7 +14,7 @@ from perfmodel.base.arrays import Floats, Int32, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.units import percent
 from perfmodel.readers.nvtx import MPI_DOMAIN
-from perfmodel.readers.trace import NO_NAME, NULL, PUSH_POP, GpuOps, Ranges, Trace
+from perfmodel.readers.trace import NO_NAME, NULL, PUSH_POP, GpuOps, Ranges, Trace, concatenate
 from perfmodel.readers.trace import rows as select
 from perfmodel.timing.intervals import running_maximum
 from perfmodel.timing.projection import join_launches
@@ -202,14 +202,12 @@ def with_steps(trace: Trace, steps: Steps, unnamed: str) -> tuple[Trace, Steps]:
     made = np.flatnonzero((steps.row < 0) & (steps.thread >= 0))
     if len(made):
         count = len(made)
-        ranges = Ranges(
-            np.concatenate([ranges.start_ns, steps.start_ns[made]]),
-            np.concatenate([ranges.end_ns, steps.end_ns[made]]),
-            np.concatenate([ranges.thread, steps.thread[made]]),
-            np.concatenate([name, np.full(count, code, np.int32)]),
-            np.concatenate([ranges.style, np.full(count, PUSH_POP, np.int8)]),
-            np.concatenate([ranges.other_thread, np.zeros(count, np.bool_)]),
-        )
+        more = Ranges(
+            steps.start_ns[made], steps.end_ns[made], steps.thread[made],
+            np.full(count, code, np.int32), np.full(count, PUSH_POP, np.int8),
+            np.zeros(count, np.bool_),
+        )  # fmt: skip
+        ranges = concatenate([ranges, more])
     shown = replace(
         trace,
         range_names=names,

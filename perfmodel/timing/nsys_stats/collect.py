@@ -21,8 +21,9 @@ from perfmodel.base.table import Table
 from perfmodel.readers import opened
 from perfmodel.readers.checks import unchanged
 from perfmodel.readers.codes import factorize
-from perfmodel.readers.nsys import OP_TABLES, Calls, EventStream, Ops, Progress, read_sqlite
+from perfmodel.readers.nsys import OP_TABLES, EventStream, Progress, read_sqlite
 from perfmodel.readers.pages import Unsupported
+from perfmodel.readers.sqlite import Database
 from perfmodel.readers.trace import (
     COPY_KINDS,
     GRAPH,
@@ -34,6 +35,8 @@ from perfmodel.readers.trace import (
     NULL,
     PUSH_POP,
     STYLES,
+    ApiCalls,
+    GpuOps,
     Trace,
     rows,
 )
@@ -141,8 +144,8 @@ def collect(
             try:
                 collector = _Collector(names, read(parts=parts & {"nvtx", "mpi"}))
                 if {"api", "ops"} & parts:
-                    with EventStream(file, source, fast=fast, progress=progress) as stream:
-                        collector.add(stream, regular=True)
+                    with Database(file, fast=fast, shown=source) as db:
+                        collector.add(EventStream(db, progress), regular=True)
                 return collector.found(partial(read, parts=REPORTS[_PROJECTED].parts))
             except Unsupported:  # found out late: SQLite reads it all again
                 continue
@@ -190,8 +193,8 @@ class _Events(Protocol):
 
     @property
     def strings(self) -> tuple[str, ...]: ...
-    def calls(self, *, names: bool, joins: bool) -> Iterator[Calls]: ...
-    def ops(self, *, details: bool, joins: bool) -> Iterator[Ops]: ...
+    def calls(self, *, names: bool, joins: bool) -> Iterator[ApiCalls]: ...
+    def ops(self, *, details: bool, joins: bool) -> Iterator[tuple[int, GpuOps]]: ...
 
 
 class _InMemory:
@@ -200,17 +203,12 @@ class _InMemory:
     def __init__(self, trace: Trace) -> None:
         self.strings, self._trace = trace.strings, trace
 
-    def calls(self, *, names: bool, joins: bool) -> Iterator[Calls]:
-        api = self._trace.api
-        tid = self._trace.threads[api.thread]
-        yield Calls(api.start_ns, api.end_ns, tid, api.correlation, api.name)
+    def calls(self, *, names: bool, joins: bool) -> Iterator[ApiCalls]:
+        yield self._trace.api
 
-    def ops(self, *, details: bool, joins: bool) -> Iterator[Ops]:
-        for kind, _ in OP_TABLES:
-            ops = rows(self._trace.ops, self._trace.ops.kind == kind)
-            pid = np.append(self._trace.processes, NULL)[ops.process]
-            yield Ops(kind, ops.start_ns, ops.end_ns, pid, ops.correlation, ops.name, ops.bytes,
-                      ops.copy_kind)  # fmt: skip
+    def ops(self, *, details: bool, joins: bool) -> Iterator[tuple[int, GpuOps]]:
+        ops = self._trace.ops
+        yield from ((kind, rows(ops, ops.kind == kind)) for kind, _ in OP_TABLES)
 
 
 class _Collector:
@@ -256,24 +254,26 @@ class _Collector:
                 self._add_calls(calls)
         details = bool({_TIMES, _SIZES} & {*self._names})
         if projected or details or _KERNELS in self._names:
-            for ops in events.ops(details=details, joins=self._projector is not None):
-                self._add_ops(ops, details)
+            joins = self._projector is not None
+            for kind, ops in events.ops(details=details, joins=joins):
+                self._add_ops(kind, ops, details)
 
-    def _add_calls(self, calls: Calls) -> None:
+    def _add_calls(self, calls: ApiCalls) -> None:
         self._calls += len(calls.start_ns)
         self._count(_CALLS, calls.name + 1, calls.end_ns - calls.start_ns)
         if self._projector is not None:
             try:
-                self._projector.add_calls(*calls[:4])
+                tid = calls.thread.astype(np.int64, copy=False)  # serialized in a stream
+                self._projector.add_calls(calls.start_ns, calls.end_ns, tid, calls.correlation)
             except Irregular:
                 self._projector = None
 
-    def _add_ops(self, ops: Ops, details: bool) -> None:
+    def _add_ops(self, kind: int, ops: GpuOps, details: bool) -> None:
         spent = ops.end_ns - ops.start_ns
-        if ops.kind == KERNEL:
+        if kind == KERNEL:
             self._count(_KERNELS, ops.name + 1, spent)
         if details:
-            chosen, labels = _memory_labels(ops.kind, ops.copy_kind)
+            chosen, labels = _memory_labels(kind, ops.copy_kind)
             self._count(_TIMES, labels, spent[chosen])
             sizes = ops.bytes[chosen]
             if (sizes == NULL).any() and _SIZES in self._names:
@@ -283,10 +283,11 @@ class _Collector:
                     f"nsys export -q true -t sqlite REPORT.nsys-rep"
                 )
             self._count(_SIZES, labels, sizes)
-        if ops.kind != GRAPH:
+        if kind != GRAPH:
             self._ops += len(ops.start_ns)
             if self._projector is not None:
-                self._projector.add_ops(ops.start_ns, ops.end_ns, ops.pid, ops.correlation)
+                pid = ops.process.astype(np.int64, copy=False)
+                self._projector.add_ops(ops.start_ns, ops.end_ns, pid, ops.correlation)
 
     def _count(self, name: str, codes: Int32 | Int64, values: Int64) -> None:
         if name not in self._counters or name in self._found:
