@@ -15,6 +15,7 @@ from perfmodel.analysis.result import Analysis, RunAnalysis
 from perfmodel.base.errors import WorkloadError
 from perfmodel.base.files import write_text
 from perfmodel.base.table import to_frame
+from perfmodel.machines.machine import Machine
 from perfmodel.programs import Counting
 from perfmodel.programs.program import Options
 from perfmodel.readers import read as read_trace
@@ -87,6 +88,8 @@ def analyze(
     dtype: str | None = None,
     shapes: str | Path | None = None,
     attention: str = "full",
+    counters: str | Path | None = None,
+    machine: Machine | None = None,
     **symbols: int,
 ) -> Results:
     """Analyze one or more reports, as `perfmodel analyze` does.
@@ -111,6 +114,11 @@ def analyze(
         Another recording of the same PyTorch program, which names the sizes of its operators.
     attention : {'full', 'causal'}
         Whether FLOPs of attention are of all scores, or without those that a causal mask hides.
+    counters : str or Path, optional
+        Table of Nsight Compute of the same PyTorch program, with its operators' ranges.
+    machine : Machine, optional
+        Ceilings, such as `perfmodel.machines.machine.named("h100")`; by default those of the
+        datasheet of the GPU in the report.
     **symbols : int
         Values of symbols (D, H, C, B, p, b) that the reports do not hold, or that override them.
 
@@ -134,6 +142,8 @@ def analyze(
         dtype=dtype,
         shapes=None if shapes is None else Path(shapes),
         causal=attention == "causal",
+        counters=None if counters is None else Path(counters),
+        machine=machine,
     )
     return Results(analyze_traces([r.trace for r in read_ones], options))
 

@@ -207,7 +207,7 @@ def analyze_run(run: Run, options: Options, notes: Sequence[str] = ()) -> RunAna
             workload = None
     if workload is None:
         workload = Workload("unknown", "no", "", run.batch_label, {}, {})
-    return _join(run, program, workload, identity, options.warmup, warnings)
+    return _join(run, program, workload, identity, options, warnings)
 
 
 def _join(
@@ -215,20 +215,20 @@ def _join(
     program: Program,
     workload: Workload,
     identity: Identity,
-    warmup: int | None,
+    options: Options,
     warnings: Sequence[str],
 ) -> RunAnalysis:
     """Join what a run took with what its workload counts."""
     symbols = {s: v for s, v in identity.values.items() if s in workload.symbols}
     counts = workload.evaluate(symbols)
-    everything, excluded, steps, host = _times(run, program, workload, warmup)
+    everything, excluded, steps, host = _times(run, program, workload, options.warmup)
     by_gpu, queues = program.step_clock == "gpu", host is not None
     late = (_after(m, excluded) for m in everything if not marked_by_nccl(m.path))
     measured = tuple(m for m in late if m.instances.any())
     head = next(m for m in measured if m.label == run.batch_label)
     totals = sum((counts[label] for label in counted(measured, counts)), Counts())
     collected = _collectives(run, everything, excluded, totals, steps if by_gpu else None)
-    machine, tf32 = _machine(run), _seen_tf32(run)
+    machine, tf32 = options.machine or _machine(run), _seen_tf32(run)
     peaks = {label: program.peak(label, identity, seen_tf32=tf32) for label in ("", *counts)}
     rates, by_clock = fit_rates(measured, {} if workload.replay else counts)
     found = points(run.label, measured, head, workload, totals, symbols, waits=not queues)

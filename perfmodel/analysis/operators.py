@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -10,12 +10,16 @@ import numpy as np
 
 from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.base.arrays import Floats
+from perfmodel.base.units import percent
 from perfmodel.machines.machine import Machine
 from perfmodel.programs.findings import OperatorFact
-from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
+from perfmodel.timing.operator_times import CountedOperator, OperatorKey, OperatorTimes
 
 TENSOR_UNITS: Final = {"float32": "tf32_tensor", "float64": "float64_tensor"}
 """Tensor cores that multiply what a unit without does; TF32 rounds the factors to 10 bits."""
+
+_COVERED: Final = 0.9
+"""Counters of less of the time than this are of another program."""
 
 _SHORTEST_S: Final = 1.5e-6
 """Least time of a kernel on the GPU: the shortest of reports of H200s take 0.7 to 1.5 µs."""
@@ -49,6 +53,14 @@ class OperatorRow:
         1 where data came from the cache.
     of_tensor_ceiling : float or None
         The same by the peak of the tensor cores (`TENSOR_UNITS`), of a product that runs without.
+    cached_bytes : float or None
+        What it moves to and from memory if its inputs are still in L2, as far as they fit there.
+    inputs_from : str or None
+        'l2' where the time is too short for all its bytes, 'memory' of others that memory bounds.
+    dram_bytes, l2_bytes : float or None
+        As Nsight Compute counted them, with no input in L2; None without its table.
+    l2_intensity, of_l2 : float or None
+        FLOPs a byte of L2; and `l2_bytes` over what L2's bandwidth allows in the time.
     communicates : bool
     """
 
@@ -72,6 +84,12 @@ class OperatorRow:
     bound: str | None
     of_ceiling: float | None
     of_tensor_ceiling: float | None = None
+    cached_bytes: float | None = None
+    inputs_from: str | None = None
+    dram_bytes: float | None = None
+    l2_bytes: float | None = None
+    l2_intensity: float | None = None
+    of_l2: float | None = None
     communicates: bool = False
 
 
@@ -197,7 +215,7 @@ def step_work(
     computing = [row for row in fine if not row.communicates]
     total = sum(row.gpu_s for row in computing) or 1.0
     mfu = _utilization(fine, flops, steps, machine)
-    said = list(dict.fromkeys(w for one in found for w in one.warnings))
+    said = [*dict.fromkeys(w for one in found for w in one.warnings), *_uncounted(found, fine)]
     if mfu is not None and mfu.of_busy > 1:
         said.append(
             f"the operators have {mfu.of_busy:.3g} times the FLOPs that the GPU can do in the time "
@@ -216,6 +234,20 @@ def step_work(
         mfu=mfu,
         warnings=tuple(said),
     )
+
+
+def _uncounted(found: Sequence[OperatorTimes], fine: Sequence[OperatorRow]) -> Iterator[str]:
+    """Say how much of the time the table of Nsight Compute does not cover."""
+    if not any(one.counted for one in found):
+        return
+    modelled = [r for r in fine if r.flops is not None and not r.communicates]
+    seconds = sum(r.gpu_s for r in modelled)
+    known = sum(r.gpu_s for r in modelled if r.dram_bytes is not None)
+    if known < _COVERED * seconds:
+        yield (
+            f"the counters hold operators of {percent(known / seconds)} of the time: of another "
+            f"program, or of other sizes; count one step of this one with ncu --nvtx"
+        )
 
 
 def operator_facts(work: StepWork | None) -> tuple[OperatorFact, ...]:
@@ -256,8 +288,42 @@ def _rows(
         for key, values in _medians(one, window, _without_module).items():
             limits.setdefault(group(key), _Limit()).add(key, values / lanes, machine)
     computing = sum(v[-1] for k, v in sums.items() if not k.communicates) or 1.0
-    rows = [_row(key, values, limits[key], computing) for key, values in sums.items()]
+    counted = _counted(found, window, group)
+    rows = [
+        _row(key, values, limits[key], computing, machine, counted.get(key))
+        for key, values in sums.items()
+    ]
     return tuple(sorted(rows, key=lambda r: -r.gpu_s))
+
+
+@dataclass(slots=True)
+class _Counted:
+    """Bytes that Nsight Compute counted of the calls of one key; None where one was not."""
+
+    dram: float | None = 0.0
+    l2: float | None = 0.0
+
+    def add(self, calls: float, one: CountedOperator | None) -> None:
+        """Add so many calls."""
+        read, written = (one.dram_read_bytes, one.dram_write_bytes) if one else (None, None)
+        both = None if read is None or written is None else read + written
+        l2 = one.l2_bytes if one else None
+        self.dram = None if self.dram is None or both is None else self.dram + calls * both
+        self.l2 = None if self.l2 is None or l2 is None else self.l2 + calls * l2
+
+
+def _counted(
+    found: Sequence[OperatorTimes], window: range, group: Callable[[OperatorKey], OperatorKey]
+) -> dict[OperatorKey, _Counted]:
+    """Counted bytes of a median step, where a table was given."""
+    sums: dict[OperatorKey, _Counted] = {}
+    lanes = sum(one.lanes for one in found) or 1
+    for one in found:
+        known = {(c.name, c.phase, c.sizes): c for c in one.counted}
+        for key, values in (_medians(one, window, _without_module) if known else {}).items():
+            here = known.get((key.name, key.phase, key.sizes))
+            sums.setdefault(group(key), _Counted()).add(float(values[0]) / lanes, here)
+    return sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +440,7 @@ class _Limit:
     def __init__(self) -> None:
         self.least_s = 0.0
         self.tensor_s = 0.0
+        self.cached_bytes: float | None = 0.0
         self.by_bound: dict[str, float] = {}
         self.known = True
 
@@ -382,7 +449,8 @@ class _Limit:
         bandwidth = machine.bandwidth_bytes_per_s.get("hbm") if machine else None
         peaks = machine.peak_flops_per_s if machine else {}
         peak, tensor = peaks.get(key.unit), peaks.get(TENSOR_UNITS.get(key.unit, ""))
-        _, kernels, flops, read, written, ns = (float(v) for v in values)
+        count, kernels, flops, read, written, ns = (float(v) for v in values)
+        self._cache(machine, count, read, written)
         if not (key.modelled and bandwidth and (peak or not flops)) or key.communicates:
             self.known = False
             return
@@ -396,6 +464,13 @@ class _Limit:
         bound = max(limits, key=lambda name: limits[name])
         self.by_bound[bound] = self.by_bound.get(bound, 0.0) + ns
 
+    def _cache(self, machine: Machine | None, count: float, read: float, written: float) -> None:
+        capacity = machine.capacity_bytes.get("l2") if machine else None
+        if capacity is None or self.cached_bytes is None:
+            self.cached_bytes = None
+        else:
+            self.cached_bytes += max(read - count * capacity, 0.0) + written
+
     @property
     def bound(self) -> str | None:
         """What bounds most of the time; None if the machine's limits or the work are not known."""
@@ -404,7 +479,17 @@ class _Limit:
         return max(self.by_bound, key=lambda name: self.by_bound[name])
 
 
-def _row(key: OperatorKey, values: Floats, limit: _Limit, computing_ns: float) -> OperatorRow:
+def _row(
+    key: OperatorKey,
+    values: Floats,
+    limit: _Limit,
+    computing_ns: float,
+    machine: Machine | None,
+    counted: _Counted | None,
+) -> OperatorRow:
+    links = machine.bandwidth_bytes_per_s if machine else {}
+    l2_bytes = counted.l2 if counted else None
+    l2_rate = max((links[k] for k in ("l2", "l2_read") if k in links), default=None)
     count, kernels, flops, read, written, ns = (float(v) for v in values)
     gpu_s = ns * 1e-9
     moved = read + written
@@ -430,8 +515,23 @@ def _row(key: OperatorKey, values: Floats, limit: _Limit, computing_ns: float) -
         bound=limit.bound,
         of_ceiling=limit.least_s / gpu_s if limit.bound and gpu_s else None,
         of_tensor_ceiling=limit.tensor_s / gpu_s if limit.tensor_s and gpu_s else None,
+        cached_bytes=limit.cached_bytes if known else None,
+        inputs_from=_inputs_from(limit, moved, gpu_s, links.get("hbm")) if read else None,
+        dram_bytes=counted.dram if counted else None,
+        l2_bytes=l2_bytes,
+        l2_intensity=flops / l2_bytes if l2_bytes and flops else None,
+        of_l2=l2_bytes / l2_rate / gpu_s if l2_bytes and l2_rate and gpu_s else None,
         communicates=key.communicates,
     )
+
+
+def _inputs_from(limit: _Limit, moved: float, gpu_s: float, bandwidth: float | None) -> str | None:
+    """Where inputs were, as far as the time says."""
+    if not bandwidth or not limit.bound:
+        return None
+    if gpu_s < moved / bandwidth:
+        return "l2"
+    return "memory" if limit.bound == "memory" else None
 
 
 def _utilization(

@@ -190,7 +190,7 @@ REPORT: Final = Input(".sqlite", ".sqlite.gz", ".sqlite.xz", ".sqlite.zst", ".ns
 RUN: Final = Input(".json", ".sqlite", ".sqlite.gz", ".sqlite.xz", ".sqlite.zst", ".nsys-rep")
 JSON: Final = Input(".json")
 TOML: Final = Input(".toml")
-COUNTERS: Final = Input(".csv", ".ncu-rep")
+COUNTERS: Final = Input(".csv", ".csv.xz", ".ncu-rep")
 SERIES: Final = Input(".csv")
 FOLDER: Final = Folder()
 FILE: Final = click.Path(path_type=Path)

@@ -9,6 +9,7 @@ import click
 
 from perfmodel.base.errors import ReportError
 from perfmodel.commands._options import (
+    COUNTERS,
     FILE,
     FOLDER,
     QUIET,
@@ -17,6 +18,7 @@ from perfmodel.commands._options import (
     engine_of,
     engine_options,
     formats,
+    machine_option,
     symbol_values,
 )
 from perfmodel.commands._output import Progress, emit, report_written, say_error, warn
@@ -24,6 +26,7 @@ from perfmodel.commands._output import Progress, emit, report_written, say_error
 if TYPE_CHECKING:
     from perfmodel.analysis.result import Analysis
     from perfmodel.base.parallel import Engine
+    from perfmodel.machines.machine import Machine
 
 
 @click.command()
@@ -39,6 +42,11 @@ if TYPE_CHECKING:
     "--attention", type=click.Choice(["full", "causal"]), default="full", show_default=True,
     help="FLOPs of attention: of all scores, or without those that a causal mask hides.",
 )  # fmt: skip
+@click.option(
+    "--counters", type=COUNTERS,
+    help="Table of Nsight Compute of the same PyTorch program, with its operators' ranges.",
+)  # fmt: skip
+@machine_option("Ceilings, such as those that perfmodel machine measure wrote.")
 @click.option("--no-plots", is_flag=True, help="Draw nothing.")
 @formats
 @QUIET
@@ -93,6 +101,8 @@ def analyzed(
         dtype=options["dtype"],
         shapes=options.get("shapes"),
         causal=options.get("attention") == "causal",
+        counters=options.get("counters"),
+        machine=_machine(options.get("machine")),
     )
     with Progress(2 * len(reports), options["quiet"]) as advance:
         found = analyze_reports(reports, chosen, engine, advance, whole=engine is None)
@@ -101,6 +111,15 @@ def analyzed(
     if not options["quiet"]:
         warn_of(found)
     return found
+
+
+def _machine(word: str | None) -> Machine | None:
+    """Return the machine of a name or a file, which is read only where one is given."""
+    if word is None:
+        return None
+    from perfmodel.machines.measure.measurement import choose
+
+    return choose(word)[0]
 
 
 def warn_of(analysis: Analysis) -> None:

@@ -52,6 +52,10 @@ class Options:
         Another recording of the same program, which names the sizes of its operators.
     causal : bool
         Whether operators that attend are counted as under a causal mask.
+    counters : Path or None
+        Table of Nsight Compute of the same program, with the ranges of its operators.
+    machine : Machine or None
+        Ceilings in place of those of the datasheet of the GPU in the report.
     """
 
     values: Mapping[str, int] = field(default_factory=dict)
@@ -64,6 +68,8 @@ class Options:
     dtype: str | None = None
     shapes: Path | None = None
     causal: bool = False
+    counters: Path | None = None
+    machine: Machine | None = None
 
 
 @dataclass(frozen=True, slots=True)

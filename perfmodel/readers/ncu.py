@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import lzma
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -68,7 +69,8 @@ def read_counters(paths: Sequence[str | Path]) -> Counters:
     Parameters
     ----------
     paths : sequence of str or Path
-        CSV of ``ncu --csv``, with or without ``--page raw``, or ``.ncu-rep`` (needs ncu).
+        CSV of ``ncu --csv``, with or without ``--page raw``, also compressed (``.csv.xz``), or
+        ``.ncu-rep`` (needs ncu).
 
     Raises
     ------
@@ -294,9 +296,23 @@ def read_text(path: Path) -> str:
     check_path(path)
     if path.suffix == ".ncu-rep":
         return _import(path)
-    data = path.read_bytes()
+    data = _unpacked(path) if path.suffix == ".xz" else path.read_bytes()
     wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")  # redirected by PowerShell
     return data.decode("utf-16" if wide else "utf-8-sig", errors="replace")
+
+
+def _unpacked(path: Path) -> bytes:
+    try:
+        with lzma.open(path) as file:
+            data = file.read(_MOST_BYTES + 1)
+    except (lzma.LZMAError, EOFError) as error:
+        raise ReportError(f"{path}: cannot be unpacked ({error}); copy it again") from error
+    if len(data) > _MOST_BYTES:
+        raise ReportError(
+            f"{path}: expected at most {_MOST_BYTES} bytes unpacked; got more; unpack it, and give "
+            f"the CSV file"
+        )
+    return data
 
 
 def _import(path: Path) -> str:
@@ -305,6 +321,8 @@ def _import(path: Path) -> str:
     instead = f"ncu --import {path.name} --csv --page raw > {path.stem}.csv  and read that"
     return converted(path, [*command, "--print-units", "base"], instead)
 
+
+_MOST_BYTES: Final = 1 << 30
 
 _BASES: Final = frozenset(("inst", "byte", "B", "second", "s", "hz", "Hz", "op", "ops", "%"))
 _PREFIXES: Final = {

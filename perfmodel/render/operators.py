@@ -29,20 +29,21 @@ _UNITS: Final = {
 _COUNTED: Final = (
     "FLOPs of products (2 a multiply-add) and compulsory bytes: by formula from the recorded "
     "sizes. Ceiling: least time by the unit's peak and HBM over the measured; more than 100 %: "
-    "from the cache"
+    "from the cache. If in L2: what is left of the bytes if the inputs are still there"
 )
 _NAME: Final = Column("name", "Operator", wrap=False, of=lambda r: r.name.removeprefix("aten::"))
 _PHASE: Final = Column("phase", "Phase")
 _COUNT: Final = Column("count", "Calls", "float", digits=0)
 _FLOPS: Final = Column("flops", "FLOPs", "si", of=lambda r: r.flops or None)
 _BYTES: Final = Column("bytes", "Bytes", "si", "B", of=lambda r: r.bytes or None)
+_CACHED: Final = Column("cached_bytes", "If in L2", "si", "B", of=lambda r: r.cached_bytes or None)
 _TIME: Final = Column("gpu_s", "GPU time", "si", "s")
 _SHARE: Final = Column("share", "Share", "percent", of=lambda r: r.share or None)
 _BOUND: Final = Column("bound", "Bound by")
 _OF_CEILING: Final = Column("of_ceiling", "Ceiling", "percent", digits=0)
 
 OPERATORS_TEXT: Final = (
-    _NAME, _PHASE, _COUNT, _TIME, _SHARE, _FLOPS, _BYTES,
+    _NAME, _PHASE, _COUNT, _TIME, _SHARE, _FLOPS, _BYTES, _CACHED,
     Column("unit", "Unit", of=lambda r: _UNITS.get(r.unit, r.unit) if r.flops else r.dtype),
     Column("rate", "Achieved", align="right",
            of=lambda r: si(r.flops_per_s, "FLOP/s") if r.flops_per_s else
@@ -62,6 +63,8 @@ OPERATORS: Final = (
     Column("read_bytes", "Read", "si", "B"),
     Column("write_bytes", "Written", "si", "B"),
     Column("bytes", "Bytes", "si", "B"),
+    Column("cached_bytes", "Bytes with inputs in L2", "si", "B"),
+    Column("inputs_from", "Inputs from"),
     Column("intensity_flops_per_byte", "FLOP/byte", "float", of="intensity"),
     Column("flops_per_s", "FLOP/s", "si"),
     Column("bytes_per_s", "Byte/s", "si"),
@@ -71,7 +74,22 @@ OPERATORS: Final = (
     _BOUND,
     _OF_CEILING,
     Column("of_tensor_ceiling", "Ceiling of tensor cores", "percent", digits=0),
+    Column("dram_bytes", "DRAM, counted", "si", "B"),
+    Column("l2_bytes", "L2, counted", "si", "B"),
+    Column("l2_intensity_flops_per_byte", "FLOP/byte of L2", "float", of="l2_intensity"),
+    Column("of_l2", "Of L2's bandwidth", "percent", digits=0),
 )
+COUNTED_TEXT: Final = (
+    _NAME, _PHASE, _TIME, _BYTES,
+    Column("dram_bytes", "DRAM", "si", "B"),
+    Column("over", "DRAM/bytes", "float", digits=2,
+           of=lambda r: r.dram_bytes / r.bytes if r.dram_bytes and r.bytes else None),
+    Column("l2_bytes", "L2", "si", "B"),
+    Column("l2_intensity", "FLOP/B of L2", "float", digits=1),
+    Column("l2_rate", "L2 rate", "si", "B/s",
+           of=lambda r: r.l2_bytes / r.gpu_s if r.l2_bytes and r.gpu_s else None),
+    Column("of_l2", "Of L2", "percent", digits=0),
+)  # fmt: skip
 
 
 def _ceilings(row: OperatorRow) -> str | None:
@@ -89,6 +107,20 @@ def operators_text(work: StepWork) -> Table:
     columns = OPERATORS_TEXT if work.modelled else OPERATORS_TEXT[:5]
     notes = _notes(left, counted=work.modelled > 0)
     return Table.of("Operators of a median step (per rank)", shown, columns, notes)
+
+
+def counted_text(work: StepWork) -> Table | None:
+    """What Nsight Compute counted beside the formulas; None without its table."""
+    shown = [row for row in work.operators if row.dram_bytes is not None][:SHOWN]
+    if not shown:
+        return None
+    notes = ["counted with the caches emptied before every kernel; writes that stay in L2 are not"]
+    if all(row.of_l2 is None for row in shown):
+        notes.append(
+            "no bandwidth of L2 is known of this machine: give --machine what perfmodel machine "
+            "measure wrote on it"
+        )
+    return Table.of("Bytes that Nsight Compute counted of a step", shown, COUNTED_TEXT, notes)
 
 
 def operators(run: RunAnalysis) -> Table:

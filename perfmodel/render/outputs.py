@@ -135,7 +135,10 @@ def draw_operators(analysis: Analysis) -> Axes | None:
     bandwidth = run.machine.bandwidth_bytes_per_s.get("hbm") if run.machine else None
     if run.work is None or run.machine is None or not bandwidth or not run.work.flops:
         return None
-    return draw(run.work.by_sizes, run.work.operators, run.machine.peak_flops_per_s, bandwidth)[0]
+    links = run.machine.bandwidth_bytes_per_s
+    l2 = max((links[name] for name in ("l2", "l2_read") if name in links), default=None)
+    peaks = run.machine.peak_flops_per_s
+    return draw(run.work.by_sizes, run.work.operators, peaks, bandwidth, l2)[0]
 
 
 def draw_idle(run: RunAnalysis) -> Axes | None:

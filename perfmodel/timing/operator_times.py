@@ -43,6 +43,21 @@ class OperatorKey:
 
 
 @dataclass(frozen=True, slots=True)
+class CountedOperator:
+    """What Nsight Compute counted of one call of an operator of some sizes; None: not counted.
+
+    The caches are emptied before every kernel.
+    """
+
+    name: str
+    phase: str
+    sizes: str
+    dram_read_bytes: float | None
+    dram_write_bytes: float | None
+    l2_bytes: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorTimes:
     """Work and GPU time of operators, one row for every key, lane and step that has any.
 
@@ -61,6 +76,8 @@ class OperatorTimes:
     causal : bool
         Whether attention was counted as under a causal mask.
     warnings : tuple of str
+    counted : tuple of CountedOperator
+        From a table of Nsight Compute, if one was given.
     """
 
     keys: tuple[OperatorKey, ...]
@@ -76,3 +93,4 @@ class OperatorTimes:
     lanes: int
     causal: bool = False
     warnings: tuple[str, ...] = ()
+    counted: tuple[CountedOperator, ...] = ()

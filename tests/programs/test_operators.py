@@ -25,18 +25,22 @@ from perfmodel.analysis.operators import StepWork
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.errors import SchemaError, WorkloadError
 from perfmodel.cli import main
+from perfmodel.machines.measure.measurement import choose
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.calls import Kernels, find_calls
+from perfmodel.programs.pytorch.counters import CountedCall, counted_calls
 from perfmodel.programs.pytorch.dtypes import kernel_types, multiplies
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.operators import Call, OperatorWork, distinct_rows, work_of
 from perfmodel.programs.pytorch.tree import Tree
+from perfmodel.readers.ncu import read_counters
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.readers.trace import KERNEL
 from perfmodel.render.operators import work_document
-from tests.support.operator_counters import operators_of
 
-RECORDED = Path(__file__).parents[2] / "profiles" / "programs"
+ROOT = Path(__file__).parents[2]
+RECORDED = ROOT / "profiles" / "programs"
+MEASURED = ROOT / "benchmarks" / "results" / "machine_h200x4.toml"
 OTHERS = Path(os.environ.get("PROGRAM_REPORTS", "/nonexistent")) / "programs"
 """A folder with more recordings and their truth, which are too large for this repository."""
 
@@ -435,23 +439,91 @@ def test_cross_attention_is_never_taken_for_causal() -> None:
 # --- against counters of Nsight Compute, which empties the caches before every kernel
 
 
-@pytest.mark.parametrize("name", ["llama_ncu", "resnet50_ncu", "gpt_small_ncu"])
-def test_bytes_are_those_that_dram_moved(name: str) -> None:
+COUNTED = ["llama_ncu", "resnet50_ncu", "gpt_small_ncu", "gpt_compiled_ncu"]
+
+
+@cache
+def counted(name: str) -> tuple[CountedCall, ...]:
     folder = RECORDED if (RECORDED / f"{name}.csv.xz").is_file() else OTHERS
     if not (folder / f"{name}.csv.xz").is_file():
         pytest.skip(f"no {name}.csv.xz: set PROGRAM_REPORTS to the folder that has it")
-    found = operators_of(folder / f"{name}.csv.xz")
-    large = [(c, read) for c, read, _, _ in found if read > 4e6]
-    errors = [abs(c.work.read_bytes / read - 1) if c.work else 1.0 for c, read in large]
+    return counted_calls(read_counters([folder / f"{name}.csv.xz"]).launches)
+
+
+@pytest.mark.parametrize("name", COUNTED[:3])
+def test_bytes_are_those_that_dram_moved(name: str) -> None:
+    large = [one for one in counted(name) if one.dram_read_bytes > 4e6]
+    errors = [
+        abs(one.call.work.read_bytes / one.dram_read_bytes - 1) if one.call.work else 1.0
+        for one in large
+    ]
     assert len(large) > 100
     assert np.mean(np.array(errors) <= 0.05) >= 0.9
     assert np.median(errors) <= 0.02
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_what_is_written_is_what_reaches_dram_and_what_stays_in_l2(name: str) -> None:
     l2 = 60 << 20  # of an H200: up to half of it is written only when the kernel is long done
-    for call, read, written, kernels in found:
-        if written > 200e6 and call.work:
-            mine = call.work.read_bytes + call.work.write_bytes
-            left = max(0.1 * (read + written), kernels * l2 / 2)
-            assert -0.1 * (read + written) <= mine - (read + written) <= left
+    for one in counted(name):
+        if one.dram_write_bytes > 200e6 and one.call.work:
+            mine = one.call.work.read_bytes + one.call.work.write_bytes
+            moved = one.dram_read_bytes + one.dram_write_bytes
+            left = max(0.1 * moved, one.kernels * l2 / 2)
+            assert -0.1 * moved <= mine - moved <= left
+
+
+def test_counters_stand_beside_the_formulas(tmp_path: Path) -> None:
+    """Bytes of DRAM and L2 by operator, and the roof of L2 of a machine that was measured."""
+    report, table = (RECORDED / f"gpt_compiled_{n}" for n in ("shapes.sqlite.xz", "ncu.csv.xz"))
+    machine = choose(str(MEASURED))[0]
+    work = perfmodel.analyze(report, counters=table, machine=machine).run.work
+    assert work is not None
+    (product,) = (r for r in work.operators if (r.name, r.phase) == ("aten::mm", "forward"))
+    (launch,) = (
+        x for x in counted("gpt_compiled_ncu")
+        if (x.call.name, x.call.phase) == ("aten::mm", "forward")
+    )  # fmt: skip
+    assert product.dram_bytes == launch.dram_read_bytes + launch.dram_write_bytes
+    assert product.l2_bytes == launch.l2_bytes
+    assert product.l2_intensity == pytest.approx(product.flops / launch.l2_bytes)
+    assert product.of_l2 == pytest.approx(launch.l2_bytes / 7.07e12 / product.gpu_s, rel=2e-3)
+    known = sum(r.gpu_s for r in work.operators if r.dram_bytes is not None)
+    assert known > 0.99 * sum(r.gpu_s for r in work.operators if r.flops is not None)
+    words = ["analyze", str(report), "--counters", str(table), "--machine", str(MEASURED)]
+    done = CliRunner().invoke(main, [*words, "-o", str(tmp_path)])
+    assert done.exit_code == 0
+    assert "Bytes that Nsight Compute counted of a step" in done.output
+    assert "no bandwidth of L2" not in done.output
+    assert "dashed, hollow: L2" in (tmp_path / "operators.svg").read_text()
+    without = CliRunner().invoke(main, words[:4])
+    assert "no bandwidth of L2 is known" in without.output
+
+
+def test_counters_of_another_program_are_warned_of() -> None:
+    found = perfmodel.analyze(
+        RECORDED / "bert_shapes.sqlite.xz", counters=RECORDED / "llama_ncu.csv.xz"
+    )
+    assert any("the counters hold operators of" in warning for warning in found.warnings)
+    table = Path(__file__).parents[1] / "golden" / "ncu" / "h200_forward_gemm_1.csv"
+    with pytest.raises(SchemaError, match="ranges that name operators' sizes"):
+        perfmodel.analyze(RECORDED / "bert_shapes.sqlite.xz", counters=table)
+
+
+def test_inputs_that_are_still_in_l2_are_bytes_that_memory_need_not_move() -> None:
+    """An H200's L2 holds 62,914,560 bytes; what is read beyond comes from memory in any case."""
+    rows = work_in(RECORDED, "gpt_shapes").by_sizes
+    (optimizer,) = (r for r in rows if r.name == "aten::_fused_adamw_")
+    assert optimizer.cached_bytes == optimizer.bytes - 62_914_560
+    small = [r for r in rows if r.read_bytes and r.read_bytes < 62_914_560 * r.count]
+    assert len(small) > 20
+    for row in small:
+        assert row.cached_bytes == row.write_bytes
+    for row in rows:
+        too_short = bool(row.read_bytes) and row.gpu_s < row.bytes / 4.8e12
+        assert (row.inputs_from == "l2") == too_short
+    copies = work_in(RECORDED, "convnext_shapes").by_sizes
+    assert any(row.inputs_from == "l2" for row in copies)
 
 
 # --- what is shown

@@ -107,6 +107,13 @@ class OperatorCall:
     work: OperatorWork | None
     module: str = ""
 
+    @property
+    def shown(self) -> str:
+        """Sizes in print; of many tensors the first ones."""
+        sizes = [s for s in self.sizes or () if s]
+        shown = ", ".join("×".join(map(str, s)) for s in sizes[:4])
+        return f"{shown}, … ({len(sizes)})" if len(sizes) > 4 else shown
+
 
 @dataclass(frozen=True, slots=True)
 class Calls:

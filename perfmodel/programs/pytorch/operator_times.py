@@ -168,18 +168,10 @@ def tabulate(trace: Trace, calls: Calls, placed: Placed) -> OperatorTimes:
 
 
 def _key(call: OperatorCall, communicates: bool) -> OperatorKey:
-    sizes = "" if call.sizes is None else _shown(call)
     return OperatorKey(
-        call.name, call.phase, call.dtype, call.origin, call.unit, sizes, call.work is not None,
-        communicates, call.module,
+        call.name, call.phase, call.dtype, call.origin, call.unit, call.shown,
+        call.work is not None, communicates, call.module,
     )  # fmt: skip
-
-
-def _shown(call: OperatorCall) -> str:
-    """Sizes in print; of many tensors the first ones."""
-    sizes = [s for s in call.sizes or () if s]
-    shown = ", ".join("×".join(map(str, s)) for s in sizes[:4])
-    return f"{shown}, … ({len(sizes)})" if len(sizes) > 4 else shown
 
 
 def _merged(keys: list[OperatorKey], gpu_ns: Int64) -> list[OperatorKey]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from perfmodel.programs.findings import Actions
@@ -135,6 +135,16 @@ class PyTorchProgram(UnknownProgram):
     def operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
         """Count ATen's operators, where their ranges name sizes, or those of another recording."""
         # most reports are of other programs: the formulas are imported for those that need them
+        found = self._operators(trace, steps, options)
+        if found is None or options.counters is None:
+            return found
+        from perfmodel.programs.pytorch.counters import counted_operators
+        from perfmodel.readers.ncu import read_counters
+
+        launches = read_counters([options.counters]).launches
+        return replace(found, counted=counted_operators(launches, options.dtype))
+
+    def _operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
         if options.shapes is None:
             from perfmodel.programs.pytorch.operator_times import operator_times
 

@@ -44,6 +44,7 @@ def operators(
     by_name: Sequence[OperatorRow],
     peaks: Mapping[str, float],
     bandwidth_bytes_per_s: float,
+    l2_bytes_per_s: float | None = None,
     titles: tuple[str, str] = ("Products", "Everything else"),
 ) -> tuple[Axes, Axes]:
     """Draw products as points below their units' roofs, other operators as shares of bandwidth.
@@ -56,22 +57,35 @@ def operators(
         FLOP/s by unit; those that a product uses are drawn.
     bandwidth_bytes_per_s : float
         Of the GPU's memory.
+    l2_bytes_per_s : float, optional
+        Bandwidth of L2: with it, products whose bytes of L2 were counted have a second, hollow
+        point at their FLOPs a byte of L2.
     titles : tuple of str
         Of the two axes.
     """
     left, right = panels("double", 3.6, columns=2)
     products = [r for r in by_sizes if r.flops and r.intensity and r.flops_per_s][:MOST]
-    _draw_products(left, products, peaks, bandwidth_bytes_per_s, titles[0])
+    links = {"HBM": bandwidth_bytes_per_s}
+    if l2_bytes_per_s and any(r.l2_intensity for r in products):
+        links["L2"] = l2_bytes_per_s
+    _draw_products(left, products, peaks, links, titles[0])
     others = [r for r in by_name if not r.flops and r.bytes and not r.communicates][:_BARS]
     _draw_others(right, others, bandwidth_bytes_per_s, titles[1])
     return left, right
 
 
 def _draw_products(
-    ax: Axes, shown: Sequence[OperatorRow], peaks: Mapping[str, float], bandwidth: float, title: str
+    ax: Axes,
+    shown: Sequence[OperatorRow],
+    peaks: Mapping[str, float],
+    links: Mapping[str, float],
+    title: str,
 ) -> None:
+    bandwidth = links["HBM"]
     used = {r.unit: peaks[r.unit] for r in shown if r.unit in peaks}
     at = [r.intensity or 1.0 for r in shown] + [p / bandwidth for p in used.values()]
+    if "L2" in links:
+        at += [r.l2_intensity for r in shown if r.l2_intensity]
     heights = [r.flops_per_s or 1.0 for r in shown] + [*used.values()]
     low, high = min(at, default=1.0) / 12, max(at, default=1.0) * 4
     apply(ax, (low, high, min(heights, default=1.0) / 6, max(heights, default=1.0) * 4))
@@ -88,6 +102,8 @@ def _draw_products(
             textcoords="offset points", fontsize=TEXT_PT, color=INK,
         )  # fmt: skip
         obstacles.boxes.append(note.get_window_extent)
+    if "L2" in links and used:
+        _draw_l2(ax, shown, links["L2"], max(used.values()), low)
     for phase, hue in _HUES.items():
         mine = [r for r in shown if r.phase == phase]
         if mine:
@@ -103,6 +119,24 @@ def _draw_products(
         labels.append(Label(name, row.intensity or 1.0, row.flops_per_s or 1.0, -60.0))
     LabelLayer(ax, labels, obstacles, MARKER_PT)
     legend_above(ax, title=title)
+
+
+def _draw_l2(
+    ax: Axes, shown: Sequence[OperatorRow], bandwidth: float, peak: float, low: float
+) -> None:
+    """Draw the roof of L2, and products at their FLOPs a byte of it."""
+    ax.plot([low, peak / bandwidth], [low * bandwidth, peak], color=INK, lw=1.0, ls="--", zorder=2)
+    ax.annotate(
+        f"dashed, hollow: L2, {amount(bandwidth, 'B/s')}", (1, 0), (-3, 4), ha="right",
+        xycoords="axes fraction", textcoords="offset points", fontsize=TEXT_PT, color=INK,
+    )  # fmt: skip
+    for phase, hue in _HUES.items():
+        mine = [r for r in shown if r.phase == phase and r.l2_intensity]
+        ax.scatter(
+            [r.l2_intensity or math.nan for r in mine], [r.flops_per_s or math.nan for r in mine],
+            [max(_LEAST, _AREA * r.share) for r in mine], facecolors="none", edgecolors=hue,
+            lw=1.0, zorder=3,
+        )  # fmt: skip
 
 
 def _short(name: str) -> str:
