@@ -1,8 +1,8 @@
 """Compares the savings that findings predict with recorded steps that lack the fault.
 
-    python -m benchmarks.idle FOLDER
+    python -m benchmarks.idle FOLDER...
 
-FOLDER holds reports `FAULT_bBATCH.sqlite.xz` (of two ranks: `FAULT_p2_bBATCH`), the truth beside
+A folder holds reports `FAULT_SIZE.sqlite.xz` (of two ranks: `FAULT_p2_SIZE`), the truth beside
 each, made by `profiles/programs/train.py`. A prediction is about the recorded step, whose host
 calls the profiler makes longer; the truth's `step_s_bare` is the step's time without a profiler,
 and is compared, too. Writes benchmarks/results/idle.json.
@@ -27,7 +27,7 @@ KIND_OF: Final = {
 }  # fmt: skip
 """What the finding about each fault is called."""
 
-_NAME: Final = re.compile(r"(?P<fault>\w+?)(?P<ranks>_p2)?_b(?P<batch>\d+)\.sqlite\.xz")
+_NAME: Final = re.compile(r"(?P<fault>\w+?)(?P<ranks>_p2)?_(?P<size>[a-z]\d+)\.sqlite\.xz")
 WITHIN: Final = 0.25
 
 
@@ -38,7 +38,7 @@ def pairs(folder: Path) -> list[dict[str, Any]]:
         named = _NAME.fullmatch(report.name)
         if named is None or named["fault"] not in KIND_OF:
             continue
-        healthy = folder / f"healthy{named['ranks'] or ''}_b{named['batch']}.sqlite.xz"
+        healthy = folder / f"healthy{named['ranks'] or ''}_{named['size']}.sqlite.xz"
         rows.append(pair(report, named["fault"], healthy))
     return rows
 
@@ -73,12 +73,12 @@ def _close(rows: list[dict[str, Any]], ratio: str) -> int:
     return sum(row[ratio] is not None and abs(row[ratio] - 1) <= WITHIN for row in rows)
 
 
-def main(folder: Path) -> dict[str, Any]:
-    """Compare all pairs of a folder."""
-    rows = pairs(folder)
-    truth = _truth(next(folder.glob("healthy_b*.sqlite.xz")))
+def main(recorded: list[Path]) -> dict[str, Any]:
+    """Compare all pairs of some folders."""
+    rows = [row for folder in recorded for row in pairs(folder)]
+    truth = _truth(next(recorded[0].glob("healthy_*.sqlite.xz")))
     return {
-        "command": "python -m benchmarks.idle FOLDER", "device": truth["gpu"],
+        "command": "python -m benchmarks.idle FOLDER...", "device": truth["gpu"],
         "torch": truth["torch"], "recorded": truth["date"], "recorded_by": truth["command"],
         "within": WITHIN, "close": _close(rows, "ratio"), "close_bare": _close(rows, "ratio_bare"),
         "first_is_the_fault": sum(row["first"] == row["kind"] for row in rows), "pairs": len(rows),
@@ -87,7 +87,7 @@ def main(folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    found = main(Path(sys.argv[1]))
+    found = main([Path(folder) for folder in sys.argv[1:]])
     results.write(folders.RESULTS / "idle.json", found, 6)
     for row in found["rows"]:
         figures = [row[k] or 0.0 for k in ("predicted_s", "measured_s", "bare_s")]

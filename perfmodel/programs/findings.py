@@ -55,6 +55,10 @@ class Finding:
     evidence: str
     action: str
 
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"expected one of {', '.join(KINDS)}; got {self.kind!r}")
+
 
 @dataclass(frozen=True, slots=True)
 class GemmTime:

@@ -21,7 +21,7 @@ READ_OP: Final = 4
 _PAGEABLE: Final = 0
 _FROM_HOST: Final = 1
 _TO_HOST: Final = 2
-_MOST: Final = 8_000
+_MOST: Final = 16_000
 """Operations of a lane that are kept: those of its last whole steps."""
 _MOST_STEPS: Final = 10
 
