@@ -11,8 +11,7 @@ import numpy as np
 
 from benchmarks.common import folders
 from benchmarks.common.pages import percent, put, table, written_in
-from benchmarks.predict.score import QUIET, settings_at_one_size
-from perfmodel.models.calibrate import median_error
+from benchmarks.predict.score import QUIET, median_error, settings_at_one_size
 
 PAGE = folders.DOCS / "predict.md"
 SCRIPT = "benchmarks.predict --document"

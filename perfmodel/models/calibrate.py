@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
 from perfmodel.models.model import Model
 from perfmodel.models.predict import predict
@@ -24,7 +25,6 @@ from perfmodel.models.terms import (
     RESAMPLES,
     USUAL_NOISE,
     Alone,
-    Case,
     Microbenchmark,
     Observation,
     Part,
@@ -75,12 +75,9 @@ def estimate(observations: Sequence[Observation], refit: Refit, most: int = MOST
     most : int
         Configurations to leave out.
     """
-    groups: dict[object, list[Observation]] = {}
-    for o in observations:
-        groups.setdefault(o.case.key, []).append(o)
-    if len(groups) < FEWEST_CONFIGURATIONS or most < 1:
+    every = _grouped(observations)
+    if len(every) < FEWEST_CONFIGURATIONS or most < 1:
         return Noise({}, {})
-    every = list(groups.values())
     missed = [
         found
         for group in every[:: -(-len(every) // most)]
@@ -154,25 +151,15 @@ def shrunk(found: Mapping[str, tuple[float, int]]) -> dict[str, float]:
 
 
 @cache
-def _medians(count: int) -> tuple[float, float]:
-    """Mean absolute value and standard deviation of medians of so many standard normals."""
+def medians(count: int) -> Floats:
+    """Simulate medians of so many launches, in standard deviations of a normal distribution."""
     draws = np.random.default_rng(213).standard_normal((_DRAWS, count))
-    medians = np.median(draws, axis=1)
-    return float(np.mean(np.abs(medians))), float(np.sqrt(np.mean(medians**2)))
-
-
-def median_error(count: int) -> float:
-    """Return how far the median of so many launches is off on average, in standard deviations.
-
-    Of a normal distribution, by simulation (0.2 %): 0.80, 0.56, 0.53, 0.44, 0.43 of one to five.
-    The mean would be nearer: 0.80, 0.56, 0.46, 0.40, 0.36.
-    """
-    return _medians(count)[0]
+    return np.asarray(np.median(draws, axis=1))
 
 
 def median_sd(count: int) -> float:
-    """Return the standard deviation of the median of so many launches, in theirs."""
-    return _medians(count)[1]
+    """Return the standard deviation of the median of so many launches, in theirs (0.2 %)."""
+    return float(np.sqrt(np.mean(medians(count) ** 2)))
 
 
 _Rows = dict[str, list[Row]]
@@ -361,8 +348,3 @@ def _grouped(observations: Sequence[Observation]) -> list[list[Observation]]:
     for o in observations:
         groups.setdefault(o.case.key, []).append(o)
     return list(groups.values())
-
-
-def configurations(observations: Sequence[Observation]) -> dict[tuple[object, ...], Case]:
-    """Return the distinct cases by key."""
-    return {o.case.key: o.case for o in observations}

@@ -43,26 +43,14 @@ class Cost:
         )
 
 
-def _recursive_doubling(n: float, p: int, rounds: int) -> Cost:
-    """L (alpha + n beta + n gamma): everybody exchanges everything, L times [T]."""
-    return Cost(rounds, rounds * n, rounds * n)
-
-
-def _rabenseifner(n: float, p: int, rounds: int) -> Cost:
-    """2 L alpha + 2 (p-1)/p n beta + (p-1)/p n gamma: halve and reduce, double back [T]."""
-    return Cost(2 * rounds, 2 * (p - 1) * n / p, (p - 1) * n / p)
-
-
-def _ring(n: float, p: int, rounds: int) -> Cost:
-    """2 (p-1) alpha + 2 (p-1)/p n beta + (p-1)/p n gamma [P]: the fewest bytes there can be."""
-    return Cost(2 * (p - 1), 2 * (p - 1) * n / p, (p - 1) * n / p)
-
-
-_ALGORITHMS: Final[Mapping[str, Mapping[str, Callable[[float, int, int], Cost]]]] = {
+ALGORITHMS: Final[Mapping[str, Mapping[str, Callable[[float, int, int], Cost]]]] = {
     "all-reduce": {
-        "ring": _ring,
-        "recursive doubling": _recursive_doubling,
-        "rabenseifner": _rabenseifner,
+        # 2 (p-1) alpha + 2 (p-1)/p n beta + (p-1)/p n gamma [P]: the fewest bytes there can be
+        "ring": lambda n, p, rounds: Cost(2 * (p - 1), 2 * (p - 1) * n / p, (p - 1) * n / p),
+        # L (alpha + n beta + n gamma): everybody exchanges everything, L times [T]
+        "recursive doubling": lambda n, p, rounds: Cost(rounds, rounds * n, rounds * n),
+        # 2 L alpha + 2 (p-1)/p n beta + (p-1)/p n gamma: halve and reduce, double back [T]
+        "rabenseifner": lambda n, p, rounds: Cost(2 * rounds, 2 * (p - 1) * n / p, (p - 1) * n / p),
     },
     "reduce-scatter": {  # [T]: pairwise exchange costs what a ring does
         "ring": lambda n, p, rounds: Cost(p - 1, (p - 1) * n / p, (p - 1) * n / p),
@@ -81,11 +69,6 @@ _ALGORITHMS: Final[Mapping[str, Mapping[str, Callable[[float, int, int], Cost]]]
 }
 
 
-def algorithms(collective: Collective) -> tuple[str, ...]:
-    """Name the algorithms of a collective, a ring (or a tree) first."""
-    return tuple(_of(collective))
-
-
 def cost(
     collective: Collective, size_bytes: float, ranks: int, algorithm: str | None = None
 ) -> Cost:
@@ -101,7 +84,7 @@ def cost(
         p. L = ceil(log2 p) rounds; exact where p is a power of two, and a little too low
         elsewhere, where the algorithms that double need one or two messages more [T].
     algorithm : str, optional
-        One of `algorithms`; the first by default.
+        One of `ALGORITHMS`; the first, a ring or a tree, by default.
 
     Raises
     ------
@@ -113,7 +96,12 @@ def cost(
     >>> cost("all-reduce", 1000, 4)  # a ring
     Cost(messages=6, sent_bytes=1500.0, reduced_bytes=750.0)
     """
-    known = _of(collective)
+    known = ALGORITHMS.get(collective)
+    if known is None:
+        raise ModelError(
+            f"expected a collective among {', '.join(get_args(Collective))}; got {collective!r}; "
+            "take one"
+        )
     name = algorithm or next(iter(known))
     if name not in known:
         raise ModelError(
@@ -128,16 +116,6 @@ def cost(
     if ranks == 1:
         return Cost(0, 0.0, 0.0)
     return known[name](size_bytes, ranks, (ranks - 1).bit_length())
-
-
-def cheapest(
-    collective: Collective, size_bytes: float, ranks: int, link: Link
-) -> tuple[str, float]:
-    """Return the fastest algorithm at this size and its seconds, as a library's tuning would."""
-    times = {
-        name: cost(collective, size_bytes, ranks, name).seconds(link) for name in _of(collective)
-    }
-    return min(times.items(), key=lambda item: item[1])
 
 
 def fit_link(
@@ -157,7 +135,7 @@ def fit_link(
         Size of every message and its (median) time, without waiting for the other ranks.
     ranks : int
     algorithm : str, optional
-        Of `algorithms("all-reduce")`.
+        Of `ALGORITHMS["all-reduce"]`.
 
     Raises
     ------
@@ -184,12 +162,3 @@ def fit_link(
             f"{list(sizes_bytes)} bytes; measure longer messages"
         )
     return Link(alpha, beta)
-
-
-def _of(collective: str) -> Mapping[str, Callable[[float, int, int], Cost]]:
-    if collective not in _ALGORITHMS:
-        raise ModelError(
-            f"expected a collective among {', '.join(get_args(Collective))}; got {collective!r}; "
-            "take one"
-        )
-    return _ALGORITHMS[collective]

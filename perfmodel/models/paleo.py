@@ -24,34 +24,17 @@ from perfmodel.models.collectives import Cost as Exchanged
 from perfmodel.models.collectives import cost
 from perfmodel.workloads.layers import Cost, Net, Placed, costs
 
-
-def _one_to_all(size_bytes: float, ranks: int) -> Exchanged:
-    """2 (p-1) n / B: one rank takes everybody's gradients and gives everybody the sum."""
-    cost("broadcast", size_bytes, ranks)  # refuses what cannot be
-    return Exchanged(2 * (ranks - 1), 2.0 * (ranks - 1) * size_bytes, (ranks - 1.0) * size_bytes)
-
-
-def _tree(size_bytes: float, ranks: int) -> Exchanged:
-    """2 L n / B: up a binary tree and down again."""
-    down = cost("broadcast", size_bytes, ranks, "binomial tree")
-    return Exchanged(2 * down.messages, 2 * down.sent_bytes, down.sent_bytes)
-
-
-def _butterfly(size_bytes: float, ranks: int) -> Exchanged:
-    """L n / B: everybody exchanges everything with a partner, L times."""
-    return cost("all-reduce", size_bytes, ranks, "recursive doubling")
-
-
-def _ring(size_bytes: float, ranks: int) -> Exchanged:
-    """2 (p-1)/p n / B; not one of Paleo's, which NCCL uses."""
-    return cost("all-reduce", size_bytes, ranks, "ring")
-
-
 _COSTS: Final[Mapping[str, Callable[[float, int], Exchanged]]] = {
-    "OneToAll": _one_to_all,
-    "tree": _tree,
-    "butterfly": _butterfly,
-    "ring": _ring,
+    # one rank takes everybody's gradients and gives everybody the sum
+    "OneToAll": lambda n, p: Exchanged(2 * (p - 1), 2.0 * (p - 1) * n, (p - 1.0) * n),
+    # up a binary tree and down again
+    "tree": lambda n, p: Exchanged(
+        2 * (down := cost("broadcast", n, p)).messages, 2 * down.sent_bytes, down.sent_bytes
+    ),
+    # everybody exchanges everything with a partner, L times
+    "butterfly": lambda n, p: cost("all-reduce", n, p, "recursive doubling"),
+    # not one of Paleo's, which NCCL uses
+    "ring": lambda n, p: cost("all-reduce", n, p, "ring"),
 }
 SCHEMES: Final = tuple(_COSTS)
 
@@ -94,6 +77,7 @@ def exchange(scheme: str, size_bytes: float, ranks: int) -> Exchanged:
     """
     if scheme not in _COSTS:
         raise ModelError(f"expected a scheme among {', '.join(SCHEMES)}; got {scheme!r}; take one")
+    cost("broadcast", size_bytes, ranks)  # refuses what cannot be
     return _COSTS[scheme](size_bytes, ranks)
 
 

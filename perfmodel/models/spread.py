@@ -34,19 +34,6 @@ def t_quantile(p: float, df: float) -> float:
     return -float(stdtrit(df, p / 2))
 
 
-def chi2_below(x: float, df: float) -> float:
-    """Return the probability that chi-square with `df` degrees of freedom is at most `x`.
-
-    Examples
-    --------
-    >>> round(chi2_below(9.488, 4), 4)
-    0.95
-    """
-    from scipy.special import chdtr
-
-    return float(chdtr(df, x)) if x > 0 else 0.0
-
-
 def chi2_quantile(p: float, df: float) -> float:
     """Return x that chi-square is at most with probability `p`.
 

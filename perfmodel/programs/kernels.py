@@ -65,16 +65,12 @@ _PATTERNS: Final = tuple((CATEGORIES.index(name), re.compile(rule, re.I)) for na
 _OF_KIND: Final = {MEMCPY: "copy", MEMSET: "memset", GRAPH: "graph"}
 
 
-def category_of(kernel: str) -> str:
+def _code(kernel: str) -> int:
     """Category of a kernel by its (demangled) name; 'other' where no rule knows it.
 
     What a template kernel does stands in its arguments, the work of a generic element-wise,
     reducing or copying kernel in its functor; namespaces and plain types say nothing.
     """
-    return CATEGORIES[_code(kernel)]
-
-
-def _code(kernel: str) -> int:
     for code, pattern in _PATTERNS:
         if pattern.search(kernel):
             return code

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +18,7 @@ from perfmodel.analysis.memory import answer, timelines
 from perfmodel.base.document import plain
 from perfmodel.base.errors import ModelError, SchemaError
 from perfmodel.programs.mlp.memory import (
-    DevicePool,
+    Allocation,
     allocations,
     device_block,
     footprint,
@@ -51,42 +50,18 @@ def test_blocks(size: int, device: int, pinned: int) -> None:
     assert pinned_block(0) == 0
 
 
-def test_a_freed_block_is_split_and_merged_again() -> None:
-    pool = DevicePool()
-    large = pool.allocate(4096)
-    pool.release(large)
-    first, second = pool.allocate(1024), pool.allocate(512)
-    assert (pool.total_bytes, pool.used_bytes) == (4096, 1536)  # both from the freed one
-    pool.release(first)
-    pool.release(second)
-    assert pool.allocate(4096).size == 4096
-    assert (pool.total_bytes, pool.peak_bytes) == (4096, 4096)
+def block(size: int, *, stays: bool = True) -> Allocation:
+    return Allocation("", "activations", "device", size, "", stays=stays)
 
 
-def test_the_smallest_block_that_fits_is_taken() -> None:
-    pool = DevicePool()
-    blocks = [pool.allocate(size) for size in (8192, 2048, 4096)]
-    for block in blocks:
-        pool.release(block)
-    assert pool.allocate(2000).neighbours is blocks[1].neighbours
-
-
-@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=40), st.randoms(use_true_random=False))
-def test_a_pool_neither_loses_nor_invents_memory(sizes: list[int], random: random.Random) -> None:
-    pool, live = DevicePool(), []
-    for size in sizes:
-        live.append(pool.allocate(size))
-        if random.random() < 0.5:
-            pool.release(live.pop(random.randrange(len(live))))
-        assert pool.used_bytes == sum(block.size for block in live)
-        assert pool.used_bytes <= pool.peak_bytes <= pool.total_bytes
-    for block in live:
-        pool.release(block)
-    total = pool.total_bytes
-    for segment in {id(b.neighbours): b.neighbours for b in live}.values():
-        assert len(segment) == 1  # merged again
-    assert pool.used_bytes == 0
-    assert pool.total_bytes == total
+def test_the_smallest_free_block_that_fits_is_split() -> None:
+    given_back = [block(size, stays=False) for size in (8192, 2048, 4096)]
+    found = footprint((*given_back, block(1000), block(1024), block(2000)))
+    # all others are cut off the first one
+    assert found.reserved_bytes == 8192
+    assert found.peak_bytes == 8192
+    assert found.held_bytes["device"] == 4096
+    assert footprint((block(512, stays=False), block(513))).reserved_bytes == 512 + 1024
 
 
 # --- theory

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.predict.score import median_error
 from perfmodel.machines.measure.measurement import load as load_machine
-from perfmodel.models.calibrate import median_error, median_sd, shrunk
+from perfmodel.models.calibrate import median_sd, shrunk
 from perfmodel.models.model import load
 from perfmodel.models.predict import predict
 from perfmodel.models.terms import Microbenchmark, Observation, fit_term
@@ -119,6 +120,7 @@ def test_medians_of_launches_are_further_off_than_means() -> None:
     """One launch: sqrt(2/pi) of its deviation. Two: the median is the mean. Three: 16 % more."""
     assert median_error(1) == pytest.approx(np.sqrt(2 / np.pi), rel=0.01)
     assert median_error(2) == pytest.approx(np.sqrt(1 / np.pi), rel=0.01)
+    assert median_sd(2) == pytest.approx(np.sqrt(1 / 2), rel=0.01)
     assert median_sd(3) == pytest.approx(0.6698, rel=0.01)
     assert median_sd(4) == pytest.approx(0.5461, rel=0.01)
     assert median_sd(5) == pytest.approx(0.5356, rel=0.01)

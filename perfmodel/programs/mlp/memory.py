@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from perfmodel.base.errors import WorkloadError
@@ -43,64 +43,6 @@ def pinned_block(size: int) -> int:
     268435456
     """
     return 0 if size == 0 else 1 << (device_block(size) - 1).bit_length()
-
-
-@dataclass(eq=False, slots=True)
-class Block:
-    """A piece of device memory, handed out or free; its neighbours are those of one cudaMalloc."""
-
-    size: int
-    neighbours: list[Block] = field(repr=False)
-
-
-class DevicePool:
-    """CuPy's device pool: the smallest free block that fits is split, else cudaMalloc is asked.
-
-    Source: cupy/cuda/memory.pyx, SingleDeviceMemoryPool, on one stream; nothing is given back to
-    CUDA.
-
-    Attributes
-    ----------
-    total_bytes : int
-        Asked of cudaMalloc so far.
-    used_bytes, peak_bytes : int
-        Handed out now, and at most.
-    """
-
-    def __init__(self) -> None:
-        self.total_bytes = self.used_bytes = self.peak_bytes = 0
-        self._free: list[Block] = []
-
-    def allocate(self, size: int) -> Block:
-        """Hand out a block of at least `size` bytes."""
-        needed = device_block(size)
-        fits = [block for block in self._free if block.size >= needed]
-        if fits:
-            block = min(fits, key=lambda b: b.size)
-            self._free.remove(block)
-            rest, block.size = block.size - needed, needed
-            if rest:
-                self._free.append(Block(rest, block.neighbours))
-                block.neighbours.insert(block.neighbours.index(block) + 1, self._free[-1])
-        else:
-            block = Block(needed, [])
-            block.neighbours.append(block)
-            self.total_bytes += needed
-        self.used_bytes += needed
-        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
-        return block
-
-    def release(self, block: Block) -> None:
-        """Take a block back and merge it with its free neighbours."""
-        self.used_bytes -= block.size
-        blocks = block.neighbours
-        at = blocks.index(block)
-        for near in (*blocks[at + 1 : at + 2], *blocks[max(at - 1, 0) : at]):
-            if near in self._free:
-                self._free.remove(near)
-                blocks.remove(near)
-                block.size += near.size
-        self._free.append(block)
 
 
 Use = Literal[
@@ -184,30 +126,11 @@ class Training:
         return self.case.settings["parallel"] == "model"
 
     @property
-    def inputs(self) -> int:
-        """D."""
-        return self.case.sizes["D"]
-
-    @property
-    def classes(self) -> int:
-        """C."""
-        return self.case.sizes["C"]
-
-    @property
-    def item_bytes(self) -> int:
-        """Bytes of an element, b."""
-        return self.case.sizes["b"]
-
-    @property
-    def own_hidden(self) -> int:
-        """Hidden neurons of the rank with most of them."""
-        h, p = self.case.sizes["H"], self.case.sizes["p"]
-        return -(-h // p) if self.parallel else h
-
-    @property
-    def elements(self) -> int:
-        """Parameters of the rank, n."""
-        return int(parameters(self.inputs, self.own_hidden, self.classes))
+    def rank_sizes(self) -> tuple[int, int, int, int, int]:
+        """Return D, H, C, b and n of the rank that has most hidden units."""
+        d, h, c, b, p = (self.case.sizes[name] for name in "DHCbp")
+        h = -(-h // p) if self.parallel else h
+        return d, h, c, b, int(parameters(d, h, c))
 
     def shares(self, images: int) -> dict[int, int]:
         """Return B' of the batches of a set of so many images, and how many there are of each.
@@ -260,13 +183,15 @@ def allocations(run: Training) -> tuple[Allocation, ...]:
     The source of every formula is the code of `trainer/`; tests/programs/test_mlp_memory.py counts
     there and compares.
     """
+    *_, b, n = run.rank_sizes
     return (
         *_products(run),
         *_inputs(run),
-        *_network(run),
+        Allocation("W1, b1, W2, b2", "parameters", "device", n * b, "n b"),
+        Allocation("their gradients", "gradients", "device", n * b, "n b"),
+        Allocation("none", "optimizer state", "device", 0, "0: gradient descent keeps none"),
         *_messages(run),
         *_training(run),
-        *_evaluation(run),
     )
 
 
@@ -287,7 +212,7 @@ def _products(run: Training) -> Iterator[Allocation]:
 
 
 def _inputs(run: Training) -> Iterator[Allocation]:
-    D, C, b = run.inputs, run.classes, run.item_bytes  # noqa: N806 (the model's symbols)
+    D, _, C, b, _ = run.rank_sizes  # noqa: N806 (the model's symbols)
     shares, tests = run.shares(run.images), run.shares(run.test_images)
     total, most = sum(share * count for share, count in shares.items()), max(shares)
     if run.case.settings["data_on"] == "device":
@@ -317,15 +242,8 @@ def _inputs(run: Training) -> Iterator[Allocation]:
         yield Allocation(name, "inputs", "device", b * each * max(tests), f"b {symbol} B', largest")
 
 
-def _network(run: Training) -> Iterator[Allocation]:
-    size = run.item_bytes * run.elements
-    yield Allocation("W1, b1, W2, b2", "parameters", "device", size, "n b")
-    yield Allocation("their gradients", "gradients", "device", size, "n b")
-    yield Allocation("none", "optimizer state", "device", 0, "0: gradient descent keeps none")
-
-
 def _messages(run: Training) -> Iterator[Allocation]:
-    D, H, C, b = run.inputs, run.own_hidden, run.classes, run.item_bytes  # noqa: N806
+    D, H, C, b, n = run.rank_sizes  # noqa: N806
     transport = run.case.transport
     if transport.links == "nccl":
         yield Allocation("NCCL's buffers", "messages", "device", None, "NCCL's own")
@@ -336,28 +254,30 @@ def _messages(run: Training) -> Iterator[Allocation]:
         for share in run.shares(run.images):
             yield Allocation(f"z2 of {share}", "messages", "pinned", b * C * share, "b C B")
     elif transport.buffers == "pinned" and transport.messages > 1:
-        for name, n in (("W1", H * D), ("b1", H), ("W2", C * H), ("b2", C)):
-            yield Allocation(f"gradient of {name}", "messages", "pinned", b * n, f"b |{name}|")
+        for name, size in (("W1", H * D), ("b1", H), ("W2", C * H), ("b2", C)):
+            yield Allocation(f"gradient of {name}", "messages", "pinned", b * size, f"b |{name}|")
     elif transport.buffers == "pinned":
-        yield Allocation("gradients", "messages", "pinned", b * run.elements, "n b")
+        yield Allocation("gradients", "messages", "pinned", b * n, "n b")
 
 
 def _training(run: Training) -> Iterator[Allocation]:
-    shares = run.shares(run.images)
-    size = run.item_bytes * sum(shares.values()) * max(shares)
+    shares, (*_, b, n) = run.shares(run.images), run.rank_sizes
+    size = b * sum(shares.values()) * max(shares)
     yield Allocation("losses of an epoch", "losses", "device", size, "b ceil(N/B) B'")
     if run.parallel:  # which makes its matrices with its transports
         yield from _matrices(run)
-    size = run.item_bytes * run.elements
-    yield Allocation("initial values", "parameters", "device", size, "n b", stays=False)
-    yield Allocation("staging of initial values", "parameters", "pinned", size, "n b")
+    yield Allocation("initial values", "parameters", "device", b * n, "n b", stays=False)
+    yield Allocation("staging of initial values", "parameters", "pinned", b * n, "n b")
     if not run.parallel:
         yield from _matrices(run)
+    if run.case.settings["gemm"] != "fused":
+        size = b * run.case.sizes["C"] * max(shares)
+        yield Allocation("scores z2 + b2", "activations", "device", size, "b C B'", stays=False)
 
 
 def _matrices(run: Training) -> Iterator[Allocation]:
     """The activations, with the first step; the fused network's are apart for every width."""
-    H, C, b = run.own_hidden, run.classes, run.item_bytes  # noqa: N806
+    _, H, C, b, _ = run.rank_sizes  # noqa: N806
     widths = {*run.shares(run.images), *run.shares(run.test_images)}
     if run.case.settings["gemm"] == "fused":
         for width in sorted(widths, reverse=True):
@@ -375,26 +295,9 @@ def _matrices(run: Training) -> Iterator[Allocation]:
     yield Allocation("ones", "workspace", "device", b * most, "b B'")
 
 
-def _evaluation(run: Training) -> Iterator[Allocation]:
-    most = max(run.shares(run.images))
-    if run.case.settings["gemm"] != "fused":
-        yield Allocation(
-            "scores z2 + b2",
-            "activations",
-            "device",
-            run.item_bytes * run.classes * most,
-            "b C B'",
-            stays=False,
-        )
-
-
 def _of_four(columns: int) -> int:
     """Rows start on 16 bytes of single precision."""
     return -(-columns // 4) * 4
-
-
-_MOST_BLOCKS: Final = 4096
-"""More blocks of one size are replayed as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,10 +332,16 @@ class Footprint:
 
 
 def footprint(listed: tuple[Allocation, ...]) -> Footprint:
-    """Replay allocations in their order through CuPy's device pool, and sum them by memory."""
-    pool, apart = DevicePool(), 0
+    """Replay allocations in their order through CuPy's device pool, and sum them by memory.
+
+    The smallest free block that fits is split, else CUDA is asked; nothing is given back to it.
+    Source: cupy/cuda/memory.pyx, SingleDeviceMemoryPool, on one stream. Free neighbours are not
+    merged: no list here asks again for a block that it has split.
+    """
     asked: dict[Memory, int] = {"device": 0, "pinned": 0}
     held: dict[Memory, int] = {"device": 0, "pinned": 0}
+    used = peak = reserved = apart = 0
+    free: list[int] = []
     for one in listed:
         if not one.bytes or one.held_bytes is None:
             continue
@@ -442,15 +351,24 @@ def footprint(listed: tuple[Allocation, ...]) -> Footprint:
         if one.stays:
             asked[one.memory] += one.bytes
             held[one.memory] += one.held_bytes
-        if one.memory == "device":
-            pieces = one.count if one.count <= _MOST_BLOCKS else 1
-            blocks = [pool.allocate(one.held_bytes // pieces) for _ in range(pieces)]
-            for block in [] if one.stays else blocks:
-                pool.release(block)
-    return Footprint(
-        asked, held, pool.peak_bytes, pool.total_bytes, apart,
-        tuple(one.name for one in listed if one.bytes is None),
-    )  # fmt: skip
+        if one.memory == "pinned":
+            continue
+        count = one.count if free else 1  # there may be millions of batches
+        each = one.held_bytes // count
+        for _ in range(count):
+            block = min((b for b in free if b >= each), default=None)
+            if block is None:
+                reserved += each
+            else:
+                free.remove(block)
+                free += [block - each] if block > each else []
+        peak = max(peak, used + one.held_bytes)
+        if one.stays:
+            used += one.held_bytes
+        else:
+            free += [each] * count
+    unknown = tuple(one.name for one in listed if one.bytes is None)
+    return Footprint(asked, held, peak, reserved, apart, unknown)
 
 
 def needed_bytes(case: terms.Case, images: int) -> int | None:

@@ -83,7 +83,6 @@ TRANSPORTS: Final[Mapping[str, Transport]] = {
     "peer": Transport("peer", "device"),
     "none": Transport("none", "device", 0),
 }
-BY_THE_HOST: Final = tuple(name for name, t in TRANSPORTS.items() if t.by_host)
 ON_DEVICE: Final = tuple(n for n, t in TRANSPORTS.items() if t.links not in ("host", "mpi"))
 """Transports that the host only queues, and a CUDA graph holds."""
 
