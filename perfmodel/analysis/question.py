@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -175,11 +176,8 @@ def _ridge_at(
     far = _FARTHEST // step if rising else 1
     if reached(here) or not reached(far):
         return None
-    short, enough = here, far
-    while abs(enough - short) > 1:
-        middle = (short + enough) // 2
-        short, enough = (short, middle) if reached(middle) else (middle, enough)
-    return enough * step
+    way = range(here, far, 1 if rising else -1)
+    return (way[0] + way.step * bisect_left(way, True, key=reached)) * step
 
 
 def _removed(run: RunAnalysis, found: Evidence) -> Iterator[Removed]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Final
@@ -445,10 +446,8 @@ def _crossing(wins: Callable[[int], bool], low: int, high: int) -> Crossing:
     first, last = wins(low), wins(high)
     if first == last:
         return Crossing(None, "always" if first else "never")
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if wins(middle) == first else (low, middle)
-    return Crossing(float(high), "below" if first else "above")
+    at = low + bisect_left(range(low, high), True, key=lambda value: wins(value) != first)
+    return Crossing(float(at), "below" if first else "above")
 
 
 def words(p: Parallelisms) -> Iterator[str]:

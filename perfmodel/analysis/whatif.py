@@ -19,7 +19,7 @@ from perfmodel.base.errors import ModelError
 from perfmodel.base.units import si
 from perfmodel.models.model import Z90, Model
 from perfmodel.models.predict import predict
-from perfmodel.models.terms import Case, Floats, Observation, Term
+from perfmodel.models.terms import Case, Floats, Observation
 from perfmodel.programs import program_of_run
 from perfmodel.programs.program import Change, Evidence, Options
 from perfmodel.readers.trace import Trace
@@ -260,20 +260,11 @@ def gradient(model: Model, case: Case, batch_s: float) -> dict[str, Floats]:
         slopes = np.zeros(len(term.amounts))
         for i, largest in enumerate(term.largest):
             step = _STEP * batch_s / max(float(largest), 1.0)
-            moved = predict(_with(model, key, _moved(term, i, step)), case)
-            slopes[i] = (moved.batch_s - batch_s) / step
+            moved = term.coefficients + step * (np.arange(len(slopes)) == i)
+            terms = {**model.terms, key: replace(term, coefficients=moved)}
+            slopes[i] = (predict(replace(model, terms=terms), case).batch_s - batch_s) / step
         found[key] = slopes
     return found
-
-
-def _moved(term: Term, i: int, step: float) -> Term:
-    coefficients = term.coefficients.copy()
-    coefficients[i] += step
-    return replace(term, coefficients=coefficients)
-
-
-def _with(model: Model, key: str, term: Term) -> Model:
-    return replace(model, terms={**model.terms, key: term})
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, float]:

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.base.document import Entries, read_table
-from perfmodel.base.escape import escape_json, printable
+from perfmodel.base.document import Entries, pick, plain, read_table, to_json
+from perfmodel.base.escape import printable
 from perfmodel.base.files import write_text
 from perfmodel.models.terms import UNITS, USUAL_NOISE, Alone, Term
 
@@ -65,48 +65,37 @@ class Model:
         return self.batch_noise.get(pace, max(self.batch_noise.values(), default=USUAL_NOISE))
 
 
-def document(model: Model) -> dict[str, Any]:
+def document(model: Model) -> Any:
     """Return the model as what JSON holds."""
-    return {
+    alone = model.alone and {
+        **pick(model.alone, "source kernel_s"),
+        "rows": [
+            {"product": name, "dtype": dtype, "h_k_seconds": rows}
+            for (name, dtype), rows in model.alone.seconds.items()
+        ],
+    }
+    what = "coefficients covariance noise largest space runs microbenchmarks"
+    said = {
         "format": FORMAT,
         "version": VERSION,
-        "workload": model.workload,
-        "machine": model.machine,
-        "batch_noise": dict(model.batch_noise),
-        "tracing_s": model.tracing_s,
-        "phase_noise": dict(model.phase_noise),
-        "seen": {name: list(values) for name, values in model.seen.items()},
-        "terms": {key: _term(term) for key, term in model.terms.items()},
-        "runs": [dict(run) for run in model.runs],
-        "products_alone": None if model.alone is None else _alone(model.alone),
+        **pick(model, "workload machine batch_noise tracing_s phase_noise seen"),
+        "terms": {
+            key: {
+                "amounts": term.amounts,
+                "units": [UNITS[name] for name in term.amounts],
+                **pick(term, what),
+            }
+            for key, term in model.terms.items()
+        },
+        "runs": model.runs,
+        "products_alone": alone,
     }
-
-
-def _alone(alone: Alone) -> dict[str, Any]:
-    rows = [
-        {"product": name, "dtype": dtype, "h_k_seconds": [list(row) for row in found]}
-        for (name, dtype), found in alone.seconds.items()
-    ]
-    return {"source": alone.source, "kernel_s": alone.kernel_s, "rows": rows}
-
-
-def _term(term: Term) -> dict[str, Any]:
-    return {
-        "amounts": list(term.amounts),
-        "units": [UNITS[name] for name in term.amounts],
-        "coefficients": term.coefficients.tolist(),
-        "covariance": term.covariance.tolist(),
-        "noise": term.noise,
-        "largest": term.largest.tolist(),
-        "space": term.space.tolist(),
-        "runs": list(term.runs),
-        "microbenchmarks": list(term.microbenchmarks),
-    }
+    return plain(said)
 
 
 def as_text(model: Model) -> str:
     """Return what a model's file holds; the same model gives the same bytes."""
-    return escape_json(json.dumps(document(model), indent=1, allow_nan=False)) + "\n"
+    return to_json(document(model)) + "\n"
 
 
 def save(model: Model, path: Path) -> None:

@@ -72,12 +72,15 @@ def predict(model: Model, case: Case) -> Prediction:
     timed = [_Timed.of(model, part, case) for part in case.parts(model.alone)]
     if case.route == "blocking":
         return _prediction(model, case, _blocking(timed), "host, waiting")
+    # host and GPU work side by side: the phases of the slower one are the batch
     host, gpu = ([t for t in timed if t.part.clock == clock] for clock in ("host", "gpu"))
     paced_by_host = sum(t.seconds for t in host) > sum(t.seconds for t in gpu)
     queues: Final = "host, queueing"
     if paced_by_host:
-        return _prediction(model, case, _queued(host), queues, (gpu, "GPU"))
-    return _prediction(model, case, _computed(gpu), "GPU", (host, queues))
+        return _prediction(
+            model, case, _together(host, lambda t: t.part.phase), queues, (gpu, "GPU")
+        )
+    return _prediction(model, case, _together(gpu, lambda t: t.part.name), "GPU", (host, queues))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +128,6 @@ def _blocking(timed: Sequence[_Timed]) -> _Phases:
             seconds += behind
         found.append((t.part.phase, seconds, variance, bound))
     return found
-
-
-def _queued(host: Sequence[_Timed]) -> _Phases:
-    """Host and GPU work side by side, the host is the slower: its phases are the batch."""
-    return _together(host, lambda t: t.part.phase)
-
-
-def _computed(gpu: Sequence[_Timed]) -> _Phases:
-    """Host and GPU work side by side, the GPU is the slower: its parts are the batch."""
-    return _together(gpu, lambda t: t.part.name)
 
 
 def _together(timed: Sequence[_Timed], name: Callable[[_Timed], str]) -> _Phases:

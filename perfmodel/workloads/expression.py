@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import math
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral
@@ -56,63 +56,11 @@ Node: TypeAlias = int | Fraction | str | Apply | Named
 """A number, a symbol's name, an operation or a derived symbol."""
 
 
-def parse_formula(
-    text: str, symbols: Collection[str], derived: Mapping[str, Node], where: str
-) -> tuple[str, Node]:
-    """Check a formula and return it in canonical spelling and as nodes.
-
-    Parameters
-    ----------
-    text : str
-        In Python's notation, such as ``'2*D*H*ceil(B/p)'``.
-    symbols : collection of str
-        Names the formula may use.
-    derived : mapping of str to node
-        Further names and what they stand for.
-    where : str
-        Names the formula in errors.
-
-    Raises
-    ------
-    WorkloadError
-        If the formula is too long, too deep or too large, or holds anything that is not on the
-        whitelist.
-    """
-    text = text.strip()
-    shown = printable(_shorten(text, 100))
-    try:
-        if len(text) > LONGEST:
-            raise _RefusedError(
-                f"{len(text)} characters",
-                f"at most {LONGEST}",
-                "name parts of it as derived symbols",
-            )
-        tree = _parse(text)
-        node = _Whitelist(text, frozenset(symbols), derived).convert(tree, 1)
-        size, depth, power = _measure(node)
-        if size > MOST_NODES or depth > 2 * DEEPEST:
-            raise _RefusedError(
-                f"{size} symbols, numbers and operators, {depth} levels deep,",
-                f"at most {MOST_NODES}, {2 * DEEPEST} levels deep, with derived symbols replaced",
-            )
-        if power > HIGHEST_POWER:
-            raise _RefusedError(
-                f"nested powers of {power} in all", f"at most {HIGHEST_POWER} in all"
-            )
-    except _RefusedError as refused:
-        raise WorkloadError(
-            f"{where}: expected {refused.wanted}; got {printable(refused.found)} in '{shown}'; "
-            f"{refused.remedy}"
-        ) from None
-    return ast.unparse(tree), node
-
-
 class _RefusedError(ValueError):
     """What was found, what is wanted instead, and what to do."""
 
     def __init__(self, found: str, wanted: str, remedy: str = "correct the formula") -> None:
         super().__init__(found, wanted, remedy)
-        self.found, self.wanted, self.remedy = found, wanted, remedy
 
 
 def _parse(text: str) -> ast.expr:
@@ -266,8 +214,34 @@ class Expression:
             numbers, ``+ - * / // **``, unary minus, ceil, floor, log2, max, min and sqrt.
         """
         nodes = {name: definition.node for name, definition in (derived or {}).items()}
-        canonical, node = parse_formula(text, symbols, nodes, where)
-        return cls(canonical, (node,)) if node != 0 else cls()
+        text = text.strip()
+        try:
+            if len(text) > LONGEST:
+                raise _RefusedError(
+                    f"{len(text)} characters",
+                    f"at most {LONGEST}",
+                    "name parts of it as derived symbols",
+                )
+            tree = _parse(text)
+            node = _Whitelist(text, frozenset(symbols), nodes).convert(tree, 1)
+            size, depth, power = _measure(node)
+            if size > MOST_NODES or depth > 2 * DEEPEST:
+                raise _RefusedError(
+                    f"{size} symbols, numbers and operators, {depth} levels deep,",
+                    f"at most {MOST_NODES}, {2 * DEEPEST} levels deep, with derived symbols "
+                    f"replaced",
+                )
+            if power > HIGHEST_POWER:
+                raise _RefusedError(
+                    f"nested powers of {power} in all", f"at most {HIGHEST_POWER} in all"
+                )
+        except _RefusedError as refused:
+            found, wanted, remedy = map(printable, refused.args)
+            raise WorkloadError(
+                f"{where}: expected {wanted}; got {found} in '{printable(_shorten(text, 100))}'; "
+                f"{remedy}"
+            ) from None
+        return cls(ast.unparse(tree), (node,)) if node != 0 else cls()
 
     def __bool__(self) -> bool:
         return bool(self.terms)
@@ -290,7 +264,11 @@ class Expression:
     @property
     def symbols(self) -> frozenset[str]:
         """Names of the symbols used, derived ones replaced by what they stand for."""
-        return frozenset(_names(self.node))
+        return _fold(
+            self.node,
+            lambda leaf: frozenset({leaf} if isinstance(leaf, str) else ()),
+            lambda _, parts: frozenset().union(*parts),
+        )
 
     def evaluate(self, values: Mapping[str, Number]) -> Number:
         """Evaluate in exact arithmetic, without SymPy.
@@ -399,16 +377,6 @@ def _fold(
     if isinstance(node, Named):
         return named(node.name) if named else _fold(node.value, leaf, apply)
     return leaf(node)
-
-
-def _names(node: Node) -> Iterator[str]:
-    if isinstance(node, str):
-        yield node
-    elif isinstance(node, Named):
-        yield from _names(node.value)
-    elif isinstance(node, Apply):
-        for operand in node.operands:
-            yield from _names(operand)
 
 
 def _compute(operation: str, operands: Sequence[_Exact]) -> _Exact:

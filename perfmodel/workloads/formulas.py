@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, Literal
 
+from perfmodel.base.document import plain
 from perfmodel.base.errors import WorkloadError
 from perfmodel.base.escape import escape_json, escape_latex, printable
 from perfmodel.workloads.expression import Expression, Number, sympy_derived, sympy_symbol
@@ -369,14 +370,6 @@ def _align(title: str, rows: list[tuple[str, _Line]]) -> Iterator[str]:
 def _write_json(sheet: _Sheet) -> str:
     load = sheet.workload
 
-    def entry(line: _Line | None) -> dict[str, Any] | None:
-        if line is None:
-            return None
-        return {"text": line.text, "latex": line.latex, "value": line.value}
-
-    def entries(rows: Mapping[str, _Line]) -> dict[str, Any]:
-        return {name: entry(line) for name, line in rows.items()}
-
     content = {
         "name": load.name,
         "counting": load.counting,
@@ -387,13 +380,13 @@ def _write_json(sheet: _Sheet) -> str:
             for s in [*load.symbols.values(), *load.derived.values()]
         },
         "values": sheet.values,
-        "derived": entries(sheet.derived),
-        "ranges": {name: entries(rows) for name, rows in sheet.ranges.items()},
-        "total": entries(sheet.total),
-        "arithmetic_intensity": entry(sheet.intensity),
+        "derived": sheet.derived,
+        "ranges": sheet.ranges,
+        "total": sheet.total,
+        "arithmetic_intensity": sheet.intensity,
         "elasticities": {
-            name: {"sign": s.sign, "effect": _effect(s), "formula": entry(line)}
+            name: {"sign": s.sign, "effect": _effect(s), "formula": line}
             for name, (s, line) in sheet.sensitivities.items()
         },
     }
-    return escape_json(json.dumps(content, indent=2, ensure_ascii=False)) + "\n"
+    return escape_json(json.dumps(plain(content), indent=2, ensure_ascii=False)) + "\n"

@@ -249,9 +249,22 @@ class Workload:
             for name, symbol in self.symbols.items()
         }
         for whole, parts in (*self.divisible, *self.shared):
-            _check_enough(whole, complete[whole], parts, complete[parts])
+            value, count = complete[whole], complete[parts]
+            if count > value:
+                raise WorkloadError(
+                    f"expected {parts} of at most {whole}: every rank needs a share; got "
+                    f"{whole}={value}, {parts}={count}; take {whole}={count} or more, or a smaller "
+                    f"{parts}"
+                )
         for whole, parts in self.divisible:
-            _check_divisible(whole, complete[whole], parts, complete[parts])
+            value, count = complete[whole], complete[parts]
+            below = value - value % count
+            if below != value:
+                nearest = below if value - below <= below + count - value else below + count
+                raise WorkloadError(
+                    f"expected {whole} divisible by {parts}: every rank takes an equal share; got "
+                    f"{whole}={value}, {parts}={count}; take {whole}={nearest}, the nearest"
+                )
         return complete
 
     def evaluate(self, values: Mapping[str, int]) -> dict[str, Counts]:
@@ -277,21 +290,3 @@ class Workload:
                         f"'{getattr(work, attribute).text}'; change the formula or the values"
                     )
         return counts
-
-
-def _check_enough(whole: str, value: int, parts: str, count: int) -> None:
-    if count > value:
-        raise WorkloadError(
-            f"expected {parts} of at most {whole}: every rank needs a share; got {whole}={value}, "
-            f"{parts}={count}; take {whole}={count} or more, or a smaller {parts}"
-        )
-
-
-def _check_divisible(whole: str, value: int, parts: str, count: int) -> None:
-    below = value - value % count
-    if below != value:
-        nearest = below if value - below <= below + count - value else below + count
-        raise WorkloadError(
-            f"expected {whole} divisible by {parts}: every rank takes an equal share; got "
-            f"{whole}={value}, {parts}={count}; take {whole}={nearest}, the nearest"
-        )
