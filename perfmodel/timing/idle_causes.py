@@ -130,8 +130,9 @@ def _gaps(trace: Trace, op: Int64, step: Int64) -> _Gaps:
     begin, stop = last[:-1], first[1:]
     order = np.argsort(start, kind="stable")
     ends_with = op[order][np.searchsorted(start[order], stop)] if len(stop) else op[:0]
-    numbers = np.unique(step)
-    heads = np.array([start[step == n].min() for n in numbers], np.int64)
+    numbers, which = np.unique(step, return_inverse=True)
+    heads = np.full(len(numbers), np.iinfo(np.int64).max)
+    np.minimum.at(heads, which, start)
     heads = np.maximum.accumulate(heads)
     at = np.searchsorted(heads, begin, side="right") - 1
     whose = numbers[np.maximum(at, 0)] if len(numbers) else at

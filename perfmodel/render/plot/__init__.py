@@ -20,7 +20,7 @@ from perfmodel.base.files import staged_folder
 from perfmodel.render.plot.bars import BreakdownRow, breakdown
 from perfmodel.render.plot.lines import sweep
 from perfmodel.render.plot.roofline import roofline
-from perfmodel.render.plot.style import INK, LABEL_PT, new_figure
+from perfmodel.render.plot.style import INK, LABEL_PT, lay_out, new_figure
 
 __all__ = [
     "BreakdownRow", "breakdown", "figure_of", "panels", "roofline", "save", "svg_text", "sweep",
@@ -35,7 +35,13 @@ _METADATA: Final[dict[str, dict[str, Any]]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-_SETTINGS: Final[Any] = {"svg.hashsalt": "perfmodel", "pdf.fonttype": 42, "path.simplify": True}
+_SETTINGS: Final[Any] = {
+    "svg.hashsalt": "perfmodel",
+    "pdf.fonttype": 42,
+    "path.simplify": True,
+    "figure.autolayout": False,
+    "figure.constrained_layout.use": False,
+}
 _IN_A_PAGE: Final[Any] = {"svg.fonttype": "none"}
 
 
@@ -140,8 +146,8 @@ def _frozen(figure: Figure) -> Iterator[None]:
     if engine is None:
         yield
         return
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    lay_out(figure)
+    figure.set_layout_engine(None)  # "none" would draw twice for every file
     placed = [ax for ax in figure.get_axes() if ax.get_in_layout()]
     for ax in placed:
         x, y, width, height = (round(v, 6) for v in ax.get_position().bounds)

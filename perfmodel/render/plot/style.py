@@ -91,10 +91,19 @@ def size_pt(ax: Axes, foreign: bool = False) -> tuple[float, float]:
     In a `foreign` figure, neighbours drawn later may take a tenth of the width.
     """
     figure = ax.figure.canvas.figure
-    figure.draw_without_rendering()
+    lay_out(figure)
     extent = ax.get_window_extent()
     scale = 72.0 / figure.dpi
     return scale * extent.width * (0.9 if foreign else 1.0), scale * extent.height
+
+
+def lay_out(figure: Figure) -> None:
+    """Place the axes of a figure, without drawing what is in them where that can be spared."""
+    engine = figure.get_layout_engine()
+    if engine is None:
+        figure.draw_without_rendering()
+    else:
+        engine.execute(figure)
 
 
 def text_width_pt(text: str, size: float = TEXT_PT) -> float:
