@@ -1,6 +1,56 @@
-"""`python -m perfmodel`."""
+"""The program: `python -m perfmodel` and the command `perfmodel`. Ctrl-C ends it with 130."""
 
-from perfmodel.cli import main
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+INTERRUPTED = 130
+"""Exit code of Ctrl-C, as of any program in a shell: 128 + SIGINT."""
+
+
+def main() -> None:
+    """Run the command line.
+
+    While modules are imported, and after the command, Ctrl-C ends the process at once; while the
+    command runs it is a KeyboardInterrupt, so that half-written files go and worker processes end.
+    Where SIGINT is ignored, as in a shell's background, it stays so.
+    """
+    heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if heard:
+        signal.signal(signal.SIGINT, _end)
+    from perfmodel import cli
+
+    try:
+        if heard:
+            signal.signal(signal.SIGINT, _interrupt)
+            sys.unraisablehook = _unraisable
+        cli.main(prog_name="perfmodel")
+    finally:
+        if heard:
+            signal.signal(signal.SIGINT, _end)
+
+
+def _end(*_: object) -> None:
+    os._exit(INTERRUPTED)
+
+
+def _interrupt(*_: object) -> None:
+    from perfmodel import cli
+
+    signal.signal(signal.SIGINT, _end)  # another one ends it at once
+    cli.interrupted = True
+    raise KeyboardInterrupt
+
+
+def _unraisable(problem: Any) -> None:
+    """End at once where an interrupt came in a place that swallows exceptions, as a destructor."""
+    if issubclass(problem.exc_type, KeyboardInterrupt):
+        os._exit(INTERRUPTED)
+    sys.__unraisablehook__(problem)
+
 
 if __name__ == "__main__":  # processes that read reports import this file, too
-    main(prog_name="perfmodel")
+    main()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from importlib import import_module
-from typing import Any, Final, cast
+from typing import Any, Final, NoReturn, cast
 
 import click
 
@@ -18,14 +17,19 @@ from perfmodel.base.escape import substitute_unencodable
 from perfmodel.commands._options import COMPLETING
 from perfmodel.commands._output import say_error
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["COMMANDS", "GROUPS", "main"]
 
-COMMANDS: Final = (
-    "analyze", "report", "compare", "calibrate", "predict", "whatif", "stats", "formulas", "layers",
-    "splits", "scaling", "machine", "counters", "memory", "utilization", "timeline", "tta",
-    "completion", "doctor",
-)  # fmt: skip
-"""One file in commands/ each, with a command of its name."""
+GROUPS: Final = {
+    "Explain a run": (
+        "analyze", "report", "timeline", "stats", "counters", "memory", "utilization",
+    ),
+    "Compare runs": ("compare", "scaling", "tta"),
+    "Model and predict": ("calibrate", "predict", "whatif", "formulas"),
+    "Study without a run": ("layers", "splits"),
+    "System": ("machine", "doctor", "completion"),
+}  # fmt: skip
+"""One file in commands/ each, with a command of its name, by what they are for."""
+COMMANDS: Final = tuple(name for names in GROUPS.values() for name in names)
 
 gc.set_threshold(100_000)  # start-up makes many objects and drops few
 # nothing here multiplies matrices on the host: spare NumPy the start of its BLAS threads
@@ -34,30 +38,62 @@ substitute_unencodable(sys.stdout, sys.stderr)
 if COMPLETING in os.environ:
     import_module("perfmodel.commands.completion")  # knows how bash wants its words
 
+_INTERRUPTED: Final = 130
+interrupted = False
+"""Whether Ctrl-C was pressed: code that it interrupts may raise something else instead."""
+
 
 class _Main(click.Group):
     """Turns perfmodel's errors into one line on stderr and their exit code."""
 
+    def main(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Run a command and exit, as click does, but for Ctrl-C, which is 130 and no word."""
+        try:
+            code = super().main(*arguments, **{**options, "standalone_mode": False})
+        except click.exceptions.Abort:
+            code = _INTERRUPTED
+        except click.ClickException as error:
+            code = error.exit_code
+            if not interrupted:
+                error.show()
+        except BaseException:
+            if not interrupted:
+                raise
+            code = _INTERRUPTED
+        sys.exit(_INTERRUPTED if interrupted else code if isinstance(code, int) else 0)
+
     def invoke(self, context: click.Context) -> Any:
         try:
             return super().invoke(context)
-        except PerfmodelError as error:
-            say_error(error)
-            context.exit(error.exit_code)
-        except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # another one ends it at once, silently
+        except Exception as error:
+            if interrupted:
+                raise KeyboardInterrupt from error
+            if isinstance(error, PerfmodelError):
+                say_error(error)
+                context.exit(error.exit_code)
+            if isinstance(error, BrokenPipeError):
+                sys.stderr.close()
+                context.exit(0)
+            if isinstance(error, MemoryError):
+                say_error("there is not enough memory; free some, or give fewer reports")
+                context.exit(1)
+            if isinstance(error, OSError):
+                where = f"{error.filename}: " if error.filename else "standard output: "
+                said = f"{where}{error.strerror or error}; free some space or write elsewhere"
+                say_error(said)
+                context.exit(1)
             raise
-        except BrokenPipeError:
-            sys.stderr.close()
-            context.exit(0)
-        except MemoryError:
-            say_error("there is not enough memory; free some, or give fewer reports")
-            context.exit(1)
-        except OSError as error:
-            where = f"{error.filename}: " if error.filename else "standard output: "
-            said = f"{where}{error.strerror or error}; free some space or write elsewhere"
-            say_error(said)
-            context.exit(1)
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands by what they are for, each with its whole summary."""
+        known: Sequence[str] = self.list_commands(context)
+        others = tuple(name for name in known if name not in COMMANDS)
+        for title, names in {**GROUPS, "Other": others}.items():
+            commands = [(name, self.get_command(context, name)) for name in names]
+            rows = [(name, c.get_short_help_str(200)) for name, c in commands if c is not None]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 class _Commands(MutableMapping[str, click.Command]):

@@ -25,6 +25,8 @@ from perfmodel.programs.program import Change, Evidence, Options
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.run import Run
 
+_USUAL: Final = Options()
+
 
 @dataclass(frozen=True, slots=True)
 class StepBound:
@@ -480,7 +482,7 @@ def evidence(observed: Observation, analysis: RunAnalysis) -> Evidence:
     return analysis.program.evidence(observed, busy_s, analysis.collectives, analysis.machine)
 
 
-def ask(traces: Sequence[Trace], model: Model | None = None) -> WhatIf:
+def ask(traces: Sequence[Trace], model: Model | None = None, options: Options = _USUAL) -> WhatIf:
     """Say what each change of the ladder would save of one run's batch.
 
     Parameters
@@ -489,6 +491,8 @@ def ask(traces: Sequence[Trace], model: Model | None = None) -> WhatIf:
         The reports of one run: one, or one per rank.
     model : Model, optional
         Calibrated; without one, savings are bounds by the report alone.
+    options : Options
+        How the report is measured, and whose ceilings count.
 
     Raises
     ------
@@ -502,19 +506,19 @@ def ask(traces: Sequence[Trace], model: Model | None = None) -> WhatIf:
             f"expected the report of one run (or those of its ranks); got {len(found)} runs: "
             f"{', '.join(label for label, _ in found)}; give one of them"
         )
-    return what_if_of(time_runs(found[0][1], Options())[0], model)
+    return what_if_of(time_runs(found[0][1], options)[0], model, options)
 
 
-def what_if_of(run: Run, model: Model | None = None) -> WhatIf:
+def what_if_of(run: Run, model: Model | None = None, options: Options = _USUAL) -> WhatIf:
     """Say what each change of the ladder would save of the batch of a measured run; see `ask`."""
-    observed = program_of_run(run, Options()).observe(run, Options())
+    observed = program_of_run(run, options).observe(run, options)
     if model is not None and model.workload != observed.case.workload:
         raise ModelError(
             f"expected a model of the trainer's MLP, whose changes these are; got one of "
             f"{model.workload!r}; calibrate on reports of the trainer, or leave --model out"
         )
     analysis, full = (
-        analyze_run(run, Options(counting=counting)) for counting in ("document", "full")
+        analyze_run(run, replace(options, counting=counting)) for counting in ("document", "full")
     )
     mine = evidence(observed, analysis)
     judge = Judge(mine, mine.draws(run, observed), model)

@@ -5,19 +5,22 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 from click.shell_completion import CompletionItem
 
-from perfmodel.programs import MARK_SYMBOLS, SETTING_FLAGS, SWITCH_FLAGS
+from perfmodel.programs import MARK_SYMBOLS, SETTING_FLAGS, SETTINGS, SWITCH_FLAGS
 
 if TYPE_CHECKING:
     from perfmodel.base.parallel import Engine
+    from perfmodel.programs.program import Options
 
 FORMATS: Final = ("text", "csv", "json", "jsonl", "markdown", "latex")
+SILENT: Final = "perfmodel.commands.silent"
+"""Where a command's context keeps whether --quiet was given."""
 COMPLETING: Final = "_PERFMODEL_COMPLETE"
 """What a shell's script sets to tell the program that it is asked to complete; click's name."""
 
@@ -94,15 +97,6 @@ def _paths(context: click.Context) -> list[Path]:
     return found + [Path(word) for word in context.args if not word.startswith("-")]
 
 
-def machines(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Offer the machines that perfmodel knows, and TOML files."""
-    from perfmodel.machines.machine import shipped
-
-    names = [CompletionItem(n, help=m.name) for n, m in shipped() if n.startswith(incomplete)]
-    found = files(incomplete, (".toml",))
-    return names + [item for item in found if not names or item.type == "plain"]
-
-
 def networks(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Offer the networks that perfmodel knows layer by layer."""
     from perfmodel.workloads.networks import NETWORKS
@@ -173,17 +167,82 @@ def _copied(stream: IO[bytes], folder: Path, usual: str) -> Path:
     return path
 
 
-class Folder(click.Path):
-    """A folder to write into; `-` is refused, for a folder does not fit into a pipe."""
+class MachineName(Input):
+    """A machine that perfmodel knows, or a TOML file of one; `-` is standard input."""
 
     def __init__(self) -> None:
-        super().__init__(path_type=Path)
+        super().__init__(".toml")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path to write to."""
-        if value == "-":
-            self.fail("expected a folder; got -; for standard output take --json", param, ctx)
+        """Return the name as it is, or the path of what came through a pipe."""
+        return super().convert(value, param, ctx) if value == "-" else value
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem[str]]:
+        """Offer the machines that perfmodel knows, and TOML files."""
+        from perfmodel.machines.machine import shipped
+
+        names = [CompletionItem(n, help=m.name) for n, m in shipped() if n.startswith(incomplete)]
+        found = files(incomplete, (".toml",))
+        return names + [item for item in found if not names or item.type == "plain"]
+
+
+PICTURES: Final = (".png", ".svg", ".pdf")
+RESULTS: Final = {
+    ".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".md": "markdown", ".tex": "latex",
+    ".txt": "text",
+}  # fmt: skip
+"""Formats of a result by the suffix of the file that keeps it."""
+
+
+def kind_of(out: Path | str) -> str:
+    """Return the suffix of what is to be written, or '-' for standard output."""
+    return "-" if str(out) == "-" else Path(out).suffix.lower()
+
+
+class Out(click.Path):
+    """Where `-o` writes: what it makes follows from the name.
+
+    Parameters
+    ----------
+    own : tuple of str
+        Suffixes of what the command itself makes, such as '.toml'; '-' is that on standard output,
+        '' any other name. `PICTURES` are for those that draw.
+    result : bool
+        Whether a file of `RESULTS` keeps the result, and a name without a suffix is a folder of its
+        tables.
+    """
+
+    def __init__(self, *own: str, result: bool = True) -> None:
+        super().__init__(path_type=Path)
+        self.own, self._result = own, result
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path, whose suffix says what to write."""
+        kind = kind_of(value)
+        known = kind in self.own or (self._result and kind in RESULTS)
+        folder = self._result and (not kind or Path(value).is_dir())
+        if not known and "" not in self.own and not folder:
+            self.fail(f"expected {self.words}; got {Path(value).name!r}", param, ctx)
+        if kind == "-" and not known:
+            self.fail("expected a file or a folder; got -; take --format without -o", param, ctx)
         return super().convert(value, param, ctx)
+
+    @property
+    def words(self) -> str:
+        """What may be written, in words."""
+        own = [kind for kind in self.own if kind.startswith(".")]
+        parts = [_files(own)] if own else []
+        if self._result:
+            parts.append(f"{_files([kind for kind in RESULTS if kind not in own])} for the result")
+            parts += [] if set(own) - {*PICTURES} else ["a folder for all of it"]
+        parts += ["- for standard output"] if "-" in self.own else []
+        return "; ".join(parts)
+
+
+def _files(kinds: Sequence[str]) -> str:
+    return f"FILE{', '.join(kinds[:-1])}{' or ' if kinds[:-1] else ''}{kinds[-1]}"
 
 
 REPORT: Final = Input(".sqlite", ".sqlite.gz", ".sqlite.xz", ".sqlite.zst", ".nsys-rep", ".qdrep")
@@ -192,7 +251,6 @@ JSON: Final = Input(".json")
 TOML: Final = Input(".toml")
 COUNTERS: Final = Input(".csv", ".csv.xz", ".ncu-rep")
 SERIES: Final = Input(".csv")
-FOLDER: Final = Folder()
 FILE: Final = click.Path(path_type=Path)
 
 
@@ -229,44 +287,94 @@ def together(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _
     return add
 
 
-def formats(command: _Command) -> _Command:
-    """`--format` of every command that prints tables, and `--json`, short for one of them.
+def _be_quiet(context: click.Context, _: click.Parameter, quiet: bool) -> None:
+    context.meta[SILENT] = quiet
 
-    The command is called with the chosen one as `fmt`.
+
+QUIET: Final = click.option(
+    "--quiet", "-q", is_flag=True, expose_value=False, callback=_be_quiet,
+    help="Print errors, and what --format asks for, only.",
+)  # fmt: skip
+
+
+def out_option(kind: Out, said: str = "") -> Callable[[_Command], _Command]:
+    """`-o`: a file where a command makes one, a folder where it makes several."""
+    help_said = f"Write to {kind.words}. {said}".strip()
+    return click.option("--out", "-o", type=kind, metavar="PATH", help=help_said)
+
+
+def output_options(*own: str, said: str = "") -> Callable[[_Command], _Command]:
+    """`-o`, `--format`, `--json` and `-q`: of every command that has a result.
+
+    The command is called with `out` and `fmt`, for `emit`. `own` is what it makes beside its
+    result; see `Out`.
     """
 
-    @functools.wraps(command)
-    def with_format(*args: Any, as_json: bool, fmt: str, **options: Any) -> Any:
-        if as_json and fmt not in ("text", "json"):
-            raise click.UsageError(f"expected --json or --format {fmt}; got both; leave one out")
-        return command(*args, fmt="json" if as_json else fmt, **options)
+    def add(command: _Command) -> _Command:
+        @functools.wraps(command)
+        def with_format(*args: Any, as_json: bool, fmt: str, **options: Any) -> Any:
+            if as_json and fmt not in ("text", "json"):
+                raise click.UsageError(
+                    f"expected --json or --format {fmt}; got both; leave one out"
+                )
+            return command(*args, fmt="json" if as_json else fmt, **options)
 
-    chosen = click.option(
-        "--format", "fmt", type=click.Choice(FORMATS), default="text", show_default=True,
-        help="Text with what there is to say, nothing but the tables, or one JSON document.",
-    )  # fmt: skip
-    alias = click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
-    return together(chosen, alias)(with_format)
+        chosen = click.option(
+            "--format", "fmt", type=click.Choice(FORMATS), default="text", show_default=True,
+            help="Text with what there is to say, nothing but the tables, or one JSON document.",
+        )  # fmt: skip
+        alias = click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
+        return together(out_option(Out(*own), said), chosen, alias, QUIET)(with_format)
+
+    return add
+
+
+def machine_option(said: str) -> Callable[[_Command], _Command]:
+    """`--machine`: a name that perfmodel knows, or a TOML file."""
+    return click.option("--machine", type=MachineName(), metavar="NAME|FILE.toml", help=said)
+
+
+def machine_of(word: str | Path | None) -> tuple[Any, Any]:
+    """Return the machine of a name or file, and what was measured of it; None for neither."""
+    from perfmodel.machines.measure.measurement import choose
+
+    return (None, None) if word is None else choose(str(word))
 
 
 _COUNT: Final = click.IntRange(1)
 DTYPES: Final = click.Choice(["float16", "bfloat16", "float32", "float64"])
+
+
+def batch_size_option(
+    said: str, default: int | None = None, most: int | None = None
+) -> Callable[[_Command], _Command]:
+    """`--batch-size`, which is B."""
+    return click.option(
+        "--batch-size",
+        "-B",
+        type=click.IntRange(1, most),
+        default=default,
+        show_default=True,
+        help=said,
+    )
+
+
+def ranks_option(said: str, least: int = 1) -> Callable[[_Command], _Command]:
+    """`--ranks`, which is p."""
+    return click.option("--ranks", "-p", type=click.IntRange(least), help=said)
+
+
 symbol_options = together(
     click.option("--input-size", "-D", type=_COUNT, help="D, inputs of one sample."),
     click.option("--hidden-size", "-H", type=_COUNT, help="H, hidden units."),
     click.option("--num-classes", "-C", type=_COUNT, help="C, classes."),
-    click.option("--batch-size", "-B", type=_COUNT, help="B, batch of all ranks together."),
-    click.option("--ranks", "-p", type=_COUNT, help="p, MPI ranks."),
+    batch_size_option("B, batch of all ranks together."),
+    ranks_option("p, MPI ranks."),
     click.option("--dtype", type=DTYPES, help="b, the data type that is copied and reduced."),
     click.option("--set", "given", multiple=True, metavar="SYMBOL=N",
                  help="Value of any symbol."),
 )  # fmt: skip
 WORKLOAD = click.option("--workload", type=TOML, help="A TOML file of your own.")
-QUIET = click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
-PICTURE = click.option(
-    "--out", "-o", type=FILE, metavar="FILE.png", help="Draw to this file: .png, .svg or .pdf."
-)
-FIGURES = click.option("--out", "-o", type=FOLDER, help="Folder for the figure.")
 COUNTING = click.option(
     "--counting", type=click.Choice(["document", "full"]), default="document", show_default=True,
     help="Count four GEMMs and the gradients, as the CME 213 assignment does, or everything.",
@@ -284,8 +392,18 @@ ATTRIBUTE = click.option(
 FIT = click.option(
     "--fit", metavar="RUN", help="Label or number (from 0) of the run that fits the roofline."
 )
+operator_options = together(
+    click.option("--shapes", type=REPORT,
+                 help="Recording of the same program with its operators' sizes."),
+    click.option("--attention", type=click.Choice(["full", "causal"]), default="full",
+                 show_default=True, help="FLOPs of attention: of all scores, or without those "
+                 "that a causal mask hides."),
+    click.option("--counters", type=COUNTERS, help="Table of Nsight Compute of the same PyTorch "
+                 "program, with its operators' ranges."),
+)  # fmt: skip
 batch_options = together(BATCH_RANGE, WARMUP, ATTRIBUTE)
-analysis_options = together(symbol_options, WORKLOAD, COUNTING, batch_options, FIT)
+MACHINE = machine_option("Ceilings: h200, or what perfmodel machine measure wrote.")
+analysis_options = together(symbol_options, WORKLOAD, COUNTING, batch_options, FIT, MACHINE)
 engine_options = together(
     click.option("--jobs", "-j", type=click.IntRange(1),
                  help="Processes that read the reports; one per core where that pays by default."),
@@ -299,10 +417,15 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-trainer_options = together(
-    *(click.option(flag(name), metavar=value, help=said)
-      for name, (value, said) in SETTING_FLAGS.items())
-)  # fmt: skip
+def setting_options(*names: str) -> Callable[[_Command], _Command]:
+    """Settings of the trainer, with their values as choices."""
+    return together(
+        *(click.option(flag(name), type=click.Choice(SETTINGS[name]), help=SETTING_FLAGS[name])
+          for name in names)
+    )  # fmt: skip
+
+
+trainer_options = setting_options(*SETTING_FLAGS)
 trainer_switches = together(
     *(click.option(flag(name), is_flag=True, help=said) for name, said in SWITCH_FLAGS.items())
 )
@@ -310,13 +433,8 @@ trainer_switches = together(
 
 def trainer_settings(options: dict[str, Any]) -> dict[str, str]:
     """Settings of the trainer given on the command line."""
-    given = {name: options[name] for name in SETTING_FLAGS if options[name] is not None}
+    given = {name: options[name] for name in SETTING_FLAGS if options.get(name) is not None}
     return given | {name: "yes" for name in SWITCH_FLAGS if options.get(name)}
-
-
-def machine_option(said: str) -> Callable[[_Command], _Command]:
-    """`--machine`: a name that perfmodel knows, or a TOML file."""
-    return click.option("--machine", metavar="NAME|FILE.toml", help=said, shell_complete=machines)
 
 
 def engine_of(options: dict[str, Any]) -> Engine:
@@ -328,14 +446,37 @@ def engine_of(options: dict[str, Any]) -> Engine:
     return Engine(options["jobs"], options["scheduler"])
 
 
+def analysis_options_of(options: dict[str, Any]) -> Options:
+    """What a command's options say of how to analyze; those that it lacks are at their default."""
+    from perfmodel.programs.program import Options
+    from perfmodel.workloads.spec import load
+
+    file = options.get("workload")
+    return Options(
+        values=symbol_values(options),
+        counting=options.get("counting", "document"),
+        workload=None if file is None else load(file),
+        batch_label=options.get("batch_range"),
+        warmup=options.get("warmup"),
+        by_time=options.get("attribute", "time") == "time",
+        fit=options.get("fit"),
+        dtype=options.get("dtype"),
+        shapes=options.get("shapes"),
+        causal=options.get("attention") == "causal",
+        counters=options.get("counters"),
+        machine=machine_of(options.get("machine"))[0],
+    )
+
+
 def symbol_values(options: dict[str, Any]) -> dict[str, int]:
     """Symbols given on the command line."""
     from perfmodel.base.units import DTYPE_BYTES
 
-    values = {s: options[name] for s, name in MARK_SYMBOLS.items() if options[name] is not None}
-    if options["dtype"]:
+    given = {symbol: options.get(name) for symbol, name in MARK_SYMBOLS.items()}
+    values = {symbol: value for symbol, value in given.items() if value is not None}
+    if options.get("dtype"):
         values["b"] = DTYPE_BYTES[options["dtype"]]
-    return values | given_values(options["given"])
+    return values | given_values(options.get("given", ()))
 
 
 def given_values(items: Iterable[str]) -> dict[str, int]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+from perfmodel.commands._options import PICTURES, RESULTS, SILENT, kind_of
 
 if TYPE_CHECKING:
     from perfmodel.readers.trace import Trace
@@ -16,17 +19,115 @@ if TYPE_CHECKING:
 
 STDOUT: Final = Path("-")
 _PIPE_COLUMNS: Final = 120
+_SUFFIX_OF: Final = {fmt: suffix for suffix, fmt in RESULTS.items()}
+
+Makers = Mapping[str, Callable[[Path], Path | Sequence[Path]]]
 
 
-def emit(result: Result, fmt: str = "text", *, err: bool = False) -> None:
-    """Print a result in one format, and its warnings on standard error."""
+def emit(result: Result, fmt: str = "text", out: Path | None = None, **others: Any) -> None:
+    """Print a result, and write what `-o` names.
+
+    Parameters
+    ----------
+    result : Result
+    fmt : str
+        Of `FORMATS`.
+    out : Path, optional
+        The value of `-o`.
+    makes : mapping of str to callable, optional
+        What the command itself makes, by the suffix of its file ('-' is standard output, '' any
+        other name): writes it there and returns what it wrote.
+    picture : callable, optional
+        Makes the figure that a file of `PICTURES`, or a folder, keeps.
+    """
     for warning in result.warnings:
         warn(warning)
-    for part in result.parts(fmt, *terminal()):
+    if out is not None:
+        result = replace(result, text=[*result.text])  # which may be read twice
+    kept, written = _kept(result, fmt, out, **others)
+    if not kept:
+        _show(result, fmt, err=out == STDOUT)
+    if written and out != STDOUT:
+        report_written(written, err=fmt != "text")
+
+
+def _kept(
+    result: Result,
+    fmt: str,
+    out: Path | None,
+    *,
+    makes: Makers | None = None,
+    picture: Callable[[], Any] | None = None,
+) -> tuple[bool, list[Path]]:
+    """Write what `-o` names; whether that is all that --format asks for, and the files."""
+    if out is None:
+        return False, []
+    kind, makes = kind_of(out), makes or {}
+    if kind in PICTURES and picture is not None:
+        return False, write_picture(picture(), out)
+    if kind not in (*makes, *RESULTS):
+        kind = ""
+    if kind in makes:
+        made = makes[kind](out)
+        in_files = kind == "" and fmt == "csv"
+        return in_files, [made] if isinstance(made, Path) else [*made]
+    if kind:
+        write(out, "".join(_parts(result, RESULTS[kind])))
+        return fmt != "text", [out]
+    return fmt != "text", _write_folder(result, fmt, out, picture)
+
+
+def _write_folder(
+    result: Result, fmt: str, out: Path, picture: Callable[[], Any] | None
+) -> list[Path]:
+    """Write the tables, a file each, and the figure."""
+    from perfmodel.base.files import staged_folder
+
+    fmt = "csv" if fmt == "text" else fmt
+    with staged_folder(out) as stage:
+        for name, content in result.files(fmt):
+            path = stage / f"{name}{_SUFFIX_OF[fmt]}"
+            path = (
+                path if not path.exists() else path.with_stem(f"{name}_{len([*stage.iterdir()])}")
+            )
+            path.write_text(content, encoding="utf-8", newline="")
+        if picture is not None:
+            from perfmodel.render.plot import save
+
+            save(picture(), stage, click.get_current_context().info_name or "figure", ("png",))
+        names = sorted(path.name for path in stage.iterdir())
+    return [out / name for name in names]
+
+
+def _parts(result: Result, fmt: str) -> Iterable[str]:
+    """Return the result's parts; refuse several tables as one CSV."""
+    if fmt != "csv":
+        return result.parts(fmt, *terminal())
+    tables = [*result.files(fmt)]
+    if len(tables) > 1:
+        names = ", ".join(name for name, _ in tables)
+        raise click.UsageError(
+            f"expected one table in CSV; got {len(tables)}: {names}; give -o FOLDER for a file "
+            f"each, or --format jsonl for one stream"
+        )
+    return [text for _, text in tables]
+
+
+def _show(result: Result, fmt: str, *, err: bool) -> None:
+    """Print a result in one format."""
+    if fmt == "text" and is_quiet():
+        return
+    for part in _parts(result, fmt):
         if fmt == "csv" and is_terminal():
             part = "\n".join(map(one_line, part.split("\n")))
         # whatever comes from outside is escaped or, as in CSV, meant as it is
         click.echo(part, nl=False, color=True, err=err)
+
+
+def is_quiet() -> bool:
+    """Whether --quiet was given."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(SILENT))
 
 
 def one_line(message: object) -> str:
@@ -38,7 +139,8 @@ def one_line(message: object) -> str:
 
 def warn(message: object) -> None:
     """Print a warning on standard error, in one line."""
-    click.echo(f"perfmodel: warning: {one_line(message)}", err=True)
+    if not is_quiet():
+        click.echo(f"perfmodel: warning: {one_line(message)}", err=True)
 
 
 def say_error(message: object) -> None:
@@ -49,7 +151,8 @@ def say_error(message: object) -> None:
 def report_written(paths: Path | Sequence[Path], *, err: bool = True) -> None:
     """Say which files were written."""
     several = [paths] if isinstance(paths, Path) else paths
-    click.echo(f"Written: {'  '.join(map(one_line, several))}", err=err)
+    if not is_quiet():
+        click.echo(f"Written: {'  '.join(map(one_line, several))}", err=err)
 
 
 def is_terminal() -> bool:
@@ -87,25 +190,19 @@ def picture_bytes(figure: Any) -> bytes:
         return save(figure, folder, "picture", ("png",))[0].read_bytes()
 
 
-def write_picture(figure: Any, out: Path, *, option: str = "-o") -> None:
+def write_picture(figure: Any, out: Path) -> list[Path]:
     """Write a figure to the file named, in the format that its name says."""
     from perfmodel.render.plot import save
 
-    kind = out.suffix.removeprefix(".")
-    if kind not in ("png", "svg", "pdf"):
-        raise click.BadParameter(
-            f"expected a file that ends in .png, .svg or .pdf; got {out.name!r}", param_hint=option
-        )
-    for written in save(figure, out.parent, out.stem, (kind,)):
-        report_written(written)
+    return save(figure, out.parent, out.stem, (out.suffix.lower().removeprefix("."),))
 
 
 class Progress:
     """A progress bar on standard error, only where that is a terminal and takes a while."""
 
-    def __init__(self, total: int, quiet: bool = False) -> None:
+    def __init__(self, total: int, shown: bool = True) -> None:
         seen = sys.stderr is not None and sys.stderr.isatty()
-        self._total, self._shown = total, seen and not quiet
+        self._total, self._shown = total, shown and seen and not is_quiet()
         self._bar: Any = None
 
     def __enter__(self) -> Callable[..., None]:

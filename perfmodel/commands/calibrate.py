@@ -10,22 +10,20 @@ import click
 from perfmodel.commands._options import (
     ATTRIBUTE,
     BATCH_RANGE,
-    FILE,
     JSON,
-    QUIET,
     REPORT,
-    TOML,
     WORKLOAD,
+    analysis_options_of,
+    machine_of,
+    machine_option,
+    output_options,
     symbol_options,
-    symbol_values,
 )
 from perfmodel.commands._output import (
-    STDOUT,
     Progress,
     distinct,
     emit,
     read_reports,
-    report_written,
     warn,
     write,
 )
@@ -33,9 +31,6 @@ from perfmodel.commands._output import (
 
 @click.command()
 @click.argument("reports", nargs=-1, required=True, type=REPORT)
-@click.option(
-    "--out", "-o", required=True, type=FILE, help="Where model.json goes; - for standard output."
-)
 @symbol_options
 @WORKLOAD
 @BATCH_RANGE
@@ -44,17 +39,14 @@ from perfmodel.commands._output import (
     "--index", type=JSON,
     help="index.json with batch_median_s_without_nsys of the reports: what recording adds.",
 )  # fmt: skip
-@click.option(
-    "--microbenchmarks", type=TOML,
-    help="What perfmodel machine measure wrote on this machine: GEMMs, copies, all-reduces.",
-)  # fmt: skip
-@QUIET
-def calibrate(reports: tuple[Path, ...], out: Path, **options: Any) -> None:
-    """Fit a predictive model to REPORTS of a few configurations and write it to a file.
+@machine_option("What perfmodel machine measure wrote there: GEMMs, copies, all-reduces.")
+@output_options(".json", "-", "", said="FILE.json is the model, for perfmodel predict and whatif.")
+def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
+    """Fit a predictive model to reports of a few runs.
 
-    Every term (launches, kernels, copies, sums) is fitted on all reports that have it; what they
-    cannot determine is said, with the run that would. Reports of the ranks of one run are put
-    together; every other report is a launch of its own.
+    -o FILE.json keeps the model. Every term (launches, kernels, copies, sums) is fitted on all
+    reports that have it; what they cannot determine is said, with the run that would. Reports of
+    the ranks of one run are put together; every other report is a launch of its own.
     """
     from perfmodel.models.calibrate import calibrate as calibrated
     from perfmodel.models.model import as_text
@@ -62,40 +54,31 @@ def calibrate(reports: tuple[Path, ...], out: Path, **options: Any) -> None:
     from perfmodel.render.predict import calibration
 
     observations, machine = _observed(reports, options)
-    part, terms = _microbenchmarks(options["microbenchmarks"], machine)
+    part, terms = _microbenchmarks(options["machine"], machine)
     model = calibrated(
         observations, machine=machine, untraced=_untraced(options["index"]), alone=part,
         micro=terms,
     )  # fmt: skip
     if not model.runs:
         predicted(model, observations[0].case)  # says what its report lacks
-    write(out, as_text(model))
-    if options["quiet"]:
-        return
-    emit(calibration(model), err=out == STDOUT)
-    if out != STDOUT:
-        report_written(out, err=False)
+
+    def save(path: Path) -> Path:
+        write(path, as_text(model))
+        return path
+
+    if out is None and fmt == "text":
+        warn("the model is not kept; give -o FILE.json, which predict and whatif take as --model")
+    emit(calibration(model), fmt, out, makes={".json": save, "-": save, "": save})
 
 
 def _observed(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[list[Any], str]:
     """Observations of all runs, and the GPUs' name."""
     from perfmodel.analysis.runs import time_runs
     from perfmodel.programs import program_of_sizes
-    from perfmodel.programs.program import Options
 
-    workload = None
-    if options["workload"]:
-        from perfmodel.workloads import load
-
-        workload = load(options["workload"])
-    chosen = Options(
-        values=symbol_values(options),
-        workload=workload,
-        batch_label=options["batch_range"],
-        by_time=options["attribute"] == "time",
-    )
+    chosen = analysis_options_of({**options, "machine": None})
     reports = distinct(reports)
-    with Progress(len(reports), options["quiet"]) as advance:
+    with Progress(len(reports)) as advance:
         traces = read_reports(reports, advance)
     gpus = sorted({gpu.name for trace in traces for gpu in trace.gpus})
     program = program_of_sizes(chosen)
@@ -120,22 +103,27 @@ def _distinct(found: list[Any]) -> list[Any]:
     return kept
 
 
-def _microbenchmarks(file: Path | None, machine: str) -> tuple[Any, Any]:
+def _microbenchmarks(file: str | None, machine: str) -> tuple[Any, Any]:
     """What a machine's measurement holds: GEMMs by shape, and evidence of other parts."""
     from perfmodel.base.errors import ModelError
-    from perfmodel.machines.measure.measurement import load
     from perfmodel.programs import program_of_sizes
 
     if file is None:
         return None, ()
-    found = load(file)
+    _, found = machine_of(file)
+    if found is None:
+        raise ModelError(
+            f"{file}: expected what perfmodel machine measure wrote; got a datasheet; measure on "
+            f"the machine that ran the reports"
+        )
+    source = Path(file).name
     names = ", ".join(sorted(set(found.gpus)))
     if names != machine:
         raise ModelError(
             f"{file}: expected microbenchmarks of the reports' GPU, {machine or 'none'}; got those "
             f"of {names or 'a CPU'}; measure on the machine that ran the reports"
         )
-    products, evidence = program_of_sizes().microbenchmarks(found, file.name)
+    products, evidence = program_of_sizes().microbenchmarks(found, source)
     if products is None and not evidence:
         raise ModelError(
             f"{file}: expected the trainer's GEMMs, copies, all-reduces or an empty kernel's "

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from perfmodel.commands._options import REPORT, TakesAll, batch_options, formats
+from perfmodel.commands._options import REPORT, TakesAll, batch_options, output_options
 from perfmodel.commands._output import Progress, emit, read_reports
 
 _PERCENT = click.FloatRange(0, 900)
@@ -36,11 +36,18 @@ class _Sides(TakesAll):
     help="What host times of equal launches are assumed to differ by, below 3 launches a side.",
 )  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="List kernels within noise, too.")
-@formats
+@output_options()
 def compare(
-    reports: tuple[Path, ...], after: tuple[Path, ...], every: bool, fmt: str, **options: Any
+    reports: tuple[Path, ...],
+    after: tuple[Path, ...],
+    every: bool,
+    fmt: str,
+    out: Path | None,
+    **options: Any,
 ) -> None:
-    """Say which ranges, links and kernels a change made faster or slower, beyond noise.
+    """Find what a change made faster or slower, beyond noise.
+
+    Ranges, links and kernels of a median batch are compared.
 
     REPORTS are the report before and the one after; or, with --to, all reports before the change,
     and behind --to all reports after it. Reports of the ranks of one run are put together; every
@@ -72,4 +79,4 @@ def compare(
     with Progress(2 * len(before + after)) as advance:
         first, second = (read_reports(paths, advance) for paths in (before, after))
         found = compare_traces(first, second, chosen, lambda label: advance(f"measuring {label}"))
-    emit(result(found, every=every), fmt)
+    emit(result(found, every=every), fmt, out)

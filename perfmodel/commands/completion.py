@@ -49,7 +49,7 @@ class QuotingBash(BashComplete):
 @click.pass_context
 @click.argument("shell", type=click.Choice(sorted(_INSTALL)))
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script that lets bash, zsh or fish complete perfmodel's words.
+    """Print the script that completes commands in bash, zsh or fish.
 
     Its first lines say where to put it. Completed are commands, options and their values, report
     files, machines, networks, and for --batch-range the ranges of the reports named before it.

@@ -9,14 +9,16 @@ import click
 
 from perfmodel.commands._options import (
     COUNTERS,
-    FILE,
-    TOML,
-    formats,
+    PICTURES,
+    WORKLOAD,
+    kind_of,
+    machine_of,
     machine_option,
+    output_options,
     symbol_options,
     symbol_values,
 )
-from perfmodel.commands._output import emit, warn, write_picture
+from perfmodel.commands._output import emit, warn
 
 
 @click.command()
@@ -35,21 +37,17 @@ from perfmodel.commands._output import emit, warn, write_picture
     help="Sum by kernel or innermost NVTX range (where the file has ranges, by these).",
 )  # fmt: skip
 @machine_option("Whose ceilings, such as h200.")
-@click.option(
-    "--roofline", type=FILE, metavar="OUT.png",
-    help="Draw the hierarchical roofline: PNG, SVG or PDF.",
-)  # fmt: skip
 @symbol_options
-@click.option(
-    "--workload", type=TOML, help="Compare with the formulas of this TOML file, not of the MLP."
-)
+@WORKLOAD
 @click.option(
     "--batches", type=click.IntRange(1),
     help="How many batches were counted; inferred from how often kernels ran by default.",
 )  # fmt: skip
-@formats
-def counters(files: tuple[str, ...], fmt: str, **options: Any) -> None:
-    """Read Nsight Compute's counters: FLOPs by type, bytes at L1, L2 and DRAM, intensities.
+@output_options(*PICTURES)
+def counters(files: tuple[str, ...], fmt: str, out: Path | None, **options: Any) -> None:
+    """Read Nsight Compute's counters: FLOPs, bytes, rooflines.
+
+    FLOPs by type, bytes at L1, L2 and DRAM, and a hierarchical roofline.
 
     FILES are CSV files of ncu, in both its forms, or .ncu-rep reports (these need ncu). Passes of
     one program that counted different metrics are put together. With --command, FILES are the
@@ -66,20 +64,23 @@ def counters(files: tuple[str, ...], fmt: str, **options: Any) -> None:
     if not files:
         raise click.UsageError("expected FILES of ncu, or --command -- PROGRAM; got neither")
     context = click.get_current_context()
-    emit(_read(tuple(COUNTERS.convert(name, None, context) for name in files), options), fmt)
+    paths = tuple(COUNTERS.convert(name, None, context) for name in files)
+    result, placed, machine = _read(paths, options)
+    draws = out is not None and (machine is not None or kind_of(out) in PICTURES)
+    emit(result, fmt, out, picture=(lambda: _picture(placed, machine)) if draws else None)
 
 
-def _read(paths: tuple[Path, ...], options: dict[str, Any]) -> Any:
+def _read(paths: tuple[Path, ...], options: dict[str, Any]) -> tuple[Any, list[Any], Any]:
+    """Return the result, what it places, and whose ceilings they are."""
     from perfmodel.analysis import counters
     from perfmodel.analysis.counters import by_kernel, by_range, inside
-    from perfmodel.machines.measure.measurement import choose
     from perfmodel.readers.ncu import read_counters
     from perfmodel.render import counters as report
 
     read = read_counters(paths)
     launches = inside(read.launches, options["ranges"])
-    chosen = options["machine"]
-    machine, measured = choose(chosen) if chosen else (counters.device_of(launches), None)
+    machine, measured = machine_of(options["machine"])
+    machine = machine or counters.device_of(launches)
     ranged = options["by"] == "range" or (not options["by"] and any(x.ranges for x in launches))
     counted = (by_range if ranged else by_kernel)(launches)
     placed = [counters.place(one, machine) for one in counted]
@@ -91,9 +92,7 @@ def _read(paths: tuple[Path, ...], options: dict[str, Any]) -> Any:
         said.append("no launch has an NVTX range: collect with ncu --nvtx, or take --by kernel")
     compared = _compared(launches, options)
     said += counters.warnings(compared)
-    if options["roofline"]:
-        _draw(placed, machine, options["roofline"])
-    return report.result(placed, machine, said, compared)
+    return report.result(placed, machine, said, compared), placed, machine
 
 
 def _compared(launches: Any, options: dict[str, Any]) -> list[Any]:
@@ -117,17 +116,17 @@ def _compared(launches: Any, options: dict[str, Any]) -> list[Any]:
     return found
 
 
-def _draw(placed: list[Any], machine: Any, out: Path) -> None:
-    """Write the picture, and say what it cannot show."""
+def _picture(placed: list[Any], machine: Any) -> Any:
+    """Draw the roofline, and say what it cannot show."""
     from perfmodel.render.plot.roofline import MOST, drawable, levels
 
     if machine is None:
-        raise click.UsageError("--roofline draws ceilings: give --machine NAME or FILE.toml, too")
+        raise click.UsageError("-o draws ceilings: give --machine NAME or FILE.toml, too")
     axes = levels(placed, title=f"What {machine.name} does by {placed[0].counted.kind}")
-    write_picture(axes, out, option="--roofline")
     pointless = [p.counted.label for p in placed if not drawable(p)]
     if pointless:
         warn(f"not drawn, for want of FLOPs, time or bytes: {', '.join(pointless)}")
     rest = len(placed) - len(pointless) - MOST
     if rest > 0:
         warn(f"{rest} more are not drawn: they take the least time")
+    return axes

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-from perfmodel.commands._options import formats
+from perfmodel.commands._options import output_options
 from perfmodel.commands._output import Progress, emit
 
 _PURPOSES = ("analyze", "collect", "mpi", "gpu", "count")
@@ -15,10 +17,12 @@ _PURPOSES = ("analyze", "collect", "mpi", "gpu", "count")
     "--for", "purposes", multiple=True, type=click.Choice(_PURPOSES), default=("analyze",),
     show_default=True, help="What the machine is for; may be repeated.",
 )  # fmt: skip
-@formats
+@output_options()
 @click.pass_context
-def doctor(context: click.Context, /, purposes: tuple[str, ...], fmt: str) -> None:
-    """Check Python, Nsight Systems, MPI, GPU and counters here, and say what to do.
+def doctor(
+    context: click.Context, /, purposes: tuple[str, ...], fmt: str, out: Path | None
+) -> None:
+    """Check Python, Nsight Systems, MPI and GPUs on this machine.
 
     Everything is tried, not only looked for: a figure is drawn, an empty program profiled, two
     ranks are started. Only what --for needs can fail, and then the exit code is 1: analyze reads
@@ -30,5 +34,5 @@ def doctor(context: click.Context, /, purposes: tuple[str, ...], fmt: str) -> No
     with Progress(1) as advance:
         advance("asking this machine, up to a minute")
         checks = diagnose(purposes)
-    emit(checkup(checks, purposes), fmt)
+    emit(checkup(checks, purposes), fmt, out)
     context.exit(1 if broken(checks) else 0)

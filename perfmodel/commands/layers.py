@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
 
-from perfmodel.commands._options import formats, given_values, machine_option, networks, quantity
+from perfmodel.commands._options import (
+    batch_size_option,
+    given_values,
+    machine_of,
+    machine_option,
+    networks,
+    output_options,
+    quantity,
+    ranks_option,
+)
 from perfmodel.commands._output import emit, warn
 
 _DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16")
@@ -15,10 +25,7 @@ _DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16")
 
 @click.command()
 @click.argument("network", shell_complete=networks)
-@click.option(
-    "--batch", type=click.IntRange(1, 2**31), default=1, show_default=True,
-    help="Samples of a step: images, or sequences of tokens.",
-)  # fmt: skip
+@batch_size_option("B, samples of a step: images, or sequences.", default=1, most=2**31)
 @click.option(
     "--set", "given", multiple=True, metavar="KEY=N",
     help="Setting of the network, such as n_layer=24, seq=512 or image=160.",
@@ -36,14 +43,14 @@ _DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16")
     help="Fit the percent of peak to a training step's time, such as 46.7ms.",
 )  # fmt: skip
 @click.option("--forward", is_flag=True, help="--measured is a forward pass, not a training step.")
-@click.option("--ranks", "-p", type=click.IntRange(2), help="Add the exchange of gradients.")
+@ranks_option("p, ranks: adds the exchange of gradients.", least=2)
 @click.option(
     "--link", metavar="RATE", help="Of the exchange, one way, such as 25GB/s; else NVLink or PCIe."
 )
 @click.option("--all", "every", is_flag=True, help="List layers without FLOPs one by one, too.")
-@formats
-def layers(network: str, every: bool, fmt: str, **options: Any) -> None:
-    """Count a network layer by layer: parameters, MACs, FLOPs, bytes, intensity; and time it.
+@output_options()
+def layers(network: str, every: bool, fmt: str, out: Path | None, **options: Any) -> None:
+    """Count a network layer by layer: FLOPs, bytes, time.
 
     NETWORK is alexnet (torchvision's), alexnet-caffe (grouped, 227 pixels), vgg16, vgg19,
     googlenet (the paper's, without auxiliary classifiers), resnet18 to resnet152; gpt2 to gpt2-xl,
@@ -61,7 +68,7 @@ def layers(network: str, every: bool, fmt: str, **options: Any) -> None:
         raise click.UsageError("expected --ppp or --measured; got both; leave one out")
     if options["link"] and not options["ranks"]:
         raise click.UsageError("--link is about an exchange: give --ranks, too")
-    emit(result(_counted(network, options), every), fmt)
+    emit(result(_counted(network, options), every), fmt, out)
 
 
 def _counted(name: str, options: dict[str, Any]) -> Any:
@@ -71,12 +78,12 @@ def _counted(name: str, options: dict[str, Any]) -> Any:
 
     dtype, settings = options["dtype"], given_values(options["given"])
     size, _ = DTYPES[dtype]
-    batch = settings.pop("batch", options["batch"])
+    batch = settings.pop("batch", options["batch_size"])
     net = network(name, **settings)
     said = Layers(net, batch, dtype, size)
-    if options["machine"] is None:
+    machine, _ = machine_of(options["machine"])
+    if machine is None:
         return said
-    machine = _machine(options["machine"])
     if machine.note:
         warn(f"{machine.name}: {machine.note}")
     where = platform(machine, dtype, 1.0 if options["ppp"] is None else options["ppp"])
@@ -87,7 +94,7 @@ def _counted(name: str, options: dict[str, Any]) -> Any:
         if where.ppp > 1:
             warn(
                 f"the measured time is below that at the peaks (PPP {where.ppp:.3g}): check "
-                f"--measured, --batch and --dtype; else caches or fewer operations explain it"
+                f"--measured, --batch-size and --dtype; else caches or fewer operations explain it"
             )
     elif where.ppp > 1:
         warn(f"times are below those at the peaks (PPP {where.ppp:.3g}): --ppp is a fraction")
@@ -114,10 +121,3 @@ def _with_exchange(said: Any, machine: Any, options: dict[str, Any]) -> Any:
         said.times[0].training_s,
     )  # fmt: skip
     return replace(said, exchanges=found, ranks=options["ranks"])
-
-
-def _machine(word: str) -> Any:
-    from perfmodel.machines.machine import named
-    from perfmodel.machines.measure.measurement import load
-
-    return load(word).machine if word.endswith(".toml") else named(word)

@@ -8,30 +8,30 @@ from pathlib import Path
 
 import click
 
-from perfmodel.commands._options import FILE, formats, machines
-from perfmodel.commands._output import STDOUT, emit, one_line, report_written, warn, write
+from perfmodel.commands._options import MachineName, kind_of, output_options
+from perfmodel.commands._output import emit, one_line, say_error, write
 
 
 @click.group()
 def machine() -> None:
-    """List and show the ceilings of machines, or measure those of this one."""
+    """List, show or measure the ceilings of machines."""
 
 
 @machine.command("list")
-@formats
-def list_(fmt: str) -> None:
-    """List the machines that perfmodel knows, with their published ceilings."""
+@output_options()
+def list_(fmt: str, out: Path | None) -> None:
+    """List the known machines and their published ceilings."""
     from perfmodel.machines.machine import shipped
     from perfmodel.render.machines import listing
     from perfmodel.render.result import Result
 
-    emit(Result([listing(shipped())]), fmt)
+    emit(Result([listing(shipped())]), fmt, out)
 
 
 @machine.command("show")
-@click.argument("name", shell_complete=machines)
-@formats
-def show_(name: str, fmt: str) -> None:
+@click.argument("name", type=MachineName())
+@output_options()
+def show_(name: str, fmt: str, out: Path | None) -> None:
     """Show every figure of a machine with its source.
 
     NAME is a machine of the list, the system's name of its GPU, or a TOML file. Figures that
@@ -40,14 +40,10 @@ def show_(name: str, fmt: str) -> None:
     from perfmodel.machines.measure.measurement import choose
     from perfmodel.render.machines import result
 
-    emit(result(*choose(name)), fmt)
+    emit(result(*choose(name)), fmt, out)
 
 
 @machine.command("measure")
-@click.option(
-    "--out", "-o", required=True, type=FILE,
-    help="Where the TOML file goes; - for standard output.",
-)  # fmt: skip
 @click.option(
     "--device", type=click.Choice(["auto", "gpu", "cpu"]), default="auto", show_default=True,
     help="What is measured; auto is the GPU where there is one.",
@@ -57,15 +53,18 @@ def show_(name: str, fmt: str) -> None:
     "--seconds", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,
     help="Parts that have not begun by then are left out.",
 )  # fmt: skip
-def measure_(out: Path, device: str, quick: bool, seconds: float) -> None:
-    """Measure this machine's ceilings and write them to a TOML file.
+@output_options(".toml", "-", "", said="FILE.toml is a machine, for --machine.")
+def measure_(device: str, quick: bool, seconds: float, fmt: str, out: Path | None) -> None:
+    """Measure this machine's ceilings.
 
-    Under mpirun all-reduces are measured as well, and the first rank writes the file.
+    -o FILE.toml keeps them. Under mpirun all-reduces are measured as well, and the first rank
+    writes the file.
     """
     from perfmodel.base.errors import PerfmodelError
     from perfmodel.machines.measure.measure import measure
     from perfmodel.machines.measure.measurement import FULL, QUICK, as_text, save
     from perfmodel.machines.measure.ranks import connect
+    from perfmodel.render.machines import result
 
     ranks = connect()
     first = ranks.rank == 0
@@ -74,7 +73,7 @@ def measure_(out: Path, device: str, quick: bool, seconds: float) -> None:
         if first:
             click.echo(one_line(text), err=True)
 
-    words = (out.name if word == str(out) else word for word in sys.argv[1:])  # no one's folders
+    words = (Path(word).name if word == str(out) else word for word in sys.argv[1:])
     command = shlex.join(["perfmodel", *words])
     if ranks.size > 1:
         command = f"mpirun -n {ranks.size} {command}"
@@ -83,17 +82,18 @@ def measure_(out: Path, device: str, quick: bool, seconds: float) -> None:
         for found in measure(
             ranks, effort, device=device, seconds=seconds, command=command, say=say
         ):
-            if first and out != STDOUT:
-                save(found, out)
+            if first and out is not None and kind_of(out) in ("", ".toml"):
+                save(found, out)  # whatever comes later
     except PerfmodelError as error:
         if ranks.size == 1:
             raise
-        click.echo(f"perfmodel: error: {one_line(error)}", err=True)
+        say_error(error)
         ranks.abort(error.exit_code)  # the others wait for this one
+
+    def kept(path: Path) -> Path:
+        write(path, as_text(found))
+        return path
+
     if first:
-        for warning in found.warnings:
-            warn(warning)
-        if out == STDOUT:
-            write(out, as_text(found))
-        else:
-            report_written(out, err=False)
+        shown = result(found.machine, found)
+        emit(shown, fmt, out, makes=dict.fromkeys((".toml", "-", ""), kept))

@@ -8,15 +8,15 @@ from typing import Any
 import click
 
 from perfmodel.commands._options import (
-    PICTURE,
+    PICTURES,
     REPORT,
-    formats,
+    output_options,
     symbol_options,
     symbol_values,
     trainer_options,
     trainer_settings,
 )
-from perfmodel.commands._output import emit, write_picture
+from perfmodel.commands._output import emit
 
 
 @click.command()
@@ -31,13 +31,12 @@ from perfmodel.commands._output import emit, write_picture
     "--test-images", type=click.IntRange(1), default=10_000, show_default=True,
     help="Images of the test set, where the report does not say.",
 )  # fmt: skip
-@PICTURE
-@formats
-def memory(report: Path | None, out: Path | None, fmt: str, **options: Any) -> None:
-    """List what the trainer allocates, tensor by tensor, beside the peaks that a report recorded.
+@output_options(*PICTURES)
+def memory(report: Path | None, fmt: str, out: Path | None, **options: Any) -> None:
+    """List what the trainer allocates, beside recorded peaks.
 
-    Without a report the sizes must be given. A report holds memory if it was collected with nsys
-    profile --cuda-memory-usage=true.
+    Tensor by tensor. Without a report the sizes must be given. A report holds memory if it was
+    collected with nsys profile --cuda-memory-usage=true.
     """
     from perfmodel.analysis.memory import answer
     from perfmodel.render.memory import picture, result
@@ -46,6 +45,4 @@ def memory(report: Path | None, out: Path | None, fmt: str, **options: Any) -> N
         report, symbol_values(options), trainer_settings(options),
         images=options["images"], test_images=options["test_images"],
     )  # fmt: skip
-    if out:
-        write_picture(picture(found), out)
-    emit(result(found), fmt)
+    emit(result(found), fmt, out, picture=lambda: picture(found))

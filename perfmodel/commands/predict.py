@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from perfmodel.commands._options import (
-    FIGURES,
     JSON,
+    PICTURES,
     WORKLOAD,
     flag,
-    formats,
+    kind_of,
+    output_options,
     symbol_options,
     symbol_values,
     trainer_options,
     trainer_settings,
     trainer_switches,
 )
-from perfmodel.commands._output import emit, report_written, warn
+from perfmodel.commands._output import emit, warn
 from perfmodel.programs import LEADING_SETTING, program_of_sizes
 
 
@@ -43,13 +45,13 @@ from perfmodel.programs import LEADING_SETTING, program_of_sizes
     "--images", type=click.IntRange(1), default=60_000, show_default=True,
     help="Images of an epoch.",
 )  # fmt: skip
-@FIGURES
-@formats
-def predict(path: Path, out: Path | None, fmt: str, **options: Any) -> None:
-    """Predict time per batch and per phase, with 90 % intervals and what bounds each phase.
+@output_options(*PICTURES, said="Curves are of --sweep and --scaling.")
+def predict(path: Path, fmt: str, out: Path | None, **options: Any) -> None:
+    """Predict a batch of another configuration by a model.
 
-    Without --sweep and --scaling one configuration is predicted. What the calibration did not see
-    is refused, with the run that would determine it; sizes beyond it are marked as extrapolated.
+    Time per batch and per phase, with 90 % intervals and what bounds each phase. Without --sweep
+    and --scaling one configuration is predicted. What the calibration did not see is refused, with
+    the run that would determine it; sizes beyond it are marked as extrapolated.
     """
     from perfmodel.models.model import load
     from perfmodel.models.predict import predict as predict_case
@@ -60,18 +62,17 @@ def predict(path: Path, out: Path | None, fmt: str, **options: Any) -> None:
     images = options["images"]
     if options["sweep"] or options["scaling"]:
         found, table, symbol = _over(model, case, options)
-        if out:
-            _draw(model, found, symbol, out)
         result = report.several(found, table, images)
-    elif out:
-        raise click.UsageError("--out draws curves: give --sweep or --scaling, too")
+        picture = partial(_picture, model, found, symbol)
+    elif out is not None and kind_of(out) in PICTURES:
+        raise click.UsageError(f"{out.suffix} is of curves: give --sweep or --scaling, too")
     else:
-        found = [predict_case(model, case)]
+        found, picture = [predict_case(model, case)], None
         result = report.one(found[0], images)
     said = program_of_sizes().too_large([p.case for p in found], model.machine, images)
     if said is not None:
         warn(said)
-    emit(result, fmt)
+    emit(result, fmt, out, picture=picture)
 
 
 def _case(model: Any, options: dict[str, Any]) -> Any:
@@ -146,9 +147,8 @@ def _values(text: str) -> tuple[str, tuple[int, ...]]:
     return symbol, scaling.doublings(*numbers) if ":" in said else numbers
 
 
-def _draw(model: Any, found: list[Any], symbol: str, out: Path) -> None:
+def _picture(model: Any, found: list[Any], symbol: str) -> Any:
     from perfmodel.render import predict as report
-    from perfmodel.render.plot import save
     from perfmodel.render.plot.lines import Prediction, predictions
 
     curve = Prediction(
@@ -161,6 +161,4 @@ def _draw(model: Any, found: list[Any], symbol: str, out: Path) -> None:
     )
     label = found[0].case.settings.get(LEADING_SETTING, model.workload)
     words = [w for w in found[0].case.label.split() if not w.startswith(f"{symbol}=")]
-    axes = predictions(f"predicted, {label}", curve, symbol, title=" ".join(words))
-    for written in save(axes, out, f"predict_{symbol}"):
-        report_written(written)
+    return predictions(f"predicted, {label}", curve, symbol, title=" ".join(words))

@@ -7,38 +7,47 @@ from typing import Any
 
 import click
 
-from perfmodel.commands._options import JSON, QUIET, REPORT, analysis_options
-from perfmodel.commands._output import STDOUT, report_written, write
-from perfmodel.commands.analyze import analyzed
+from perfmodel.commands._options import (
+    JSON,
+    QUIET,
+    REPORT,
+    Out,
+    analysis_options,
+    operator_options,
+    out_option,
+)
+from perfmodel.commands._output import STDOUT, is_quiet, report_written, write
+from perfmodel.commands.analyze import analyzed, exit_of
+
+_USUAL = Path("report.html")
 
 
 @click.command()
 @click.argument("reports", nargs=-1, required=True, type=REPORT)
 @analysis_options
+@operator_options
 @click.option(
     "--model", "path", type=JSON,
     help="What perfmodel calibrate wrote: changes are then predicted, not bounded.",
 )  # fmt: skip
-@click.option(
-    "--out", "-o", type=click.Path(path_type=Path, allow_dash=True), default=Path("report.html"),
-    show_default=True, metavar="FILE.html", help="Where to; - is standard output.",
-)  # fmt: skip
+@out_option(Out(".html", ".htm", "-", result=False), f"Without it: {_USUAL}, which is then named.")
 @QUIET
-def report(reports: tuple[Path, ...], path: Path | None, out: Path, **options: Any) -> None:
-    """Write one HTML file: summary, breakdown, timeline, roofline, model, what-if, findings.
+def report(reports: tuple[Path, ...], path: Path | None, out: Path | None, **options: Any) -> None:
+    """Write everything about a run into one HTML file.
 
-    REPORTS and options are those of perfmodel analyze. The file loads nothing from anywhere: mail
-    it, print it, open it in any browser.
+    Summary, breakdown, timeline, roofline, model, what-if and findings. REPORTS and options are
+    those of perfmodel analyze. The file loads nothing from anywhere: mail it, print it, open it in
+    any browser.
     """
     from perfmodel.models.model import load
     from perfmodel.render.html import page
 
-    if out != STDOUT and out.suffix not in (".html", ".htm"):
-        raise click.BadParameter(
-            f"expected a file that ends in .html, or - for standard output; got {out.name!r}",
-            param_hint="--out",
-        )
+    if out is None and is_quiet():
+        raise click.UsageError("expected -o FILE.html with --quiet, which does not name the file")
+    out = out or _USUAL
     model = None if path is None else load(path)
-    write(out, page(analyzed(reports, options), model))
-    if out != STDOUT and not options["quiet"]:
+    analysis = analyzed(reports, options)
+    write(out, page(analysis, model))
+    if out != STDOUT:
         report_written(out, err=False)
+    exit_of(analysis)

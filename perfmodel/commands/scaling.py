@@ -7,37 +7,38 @@ from typing import Any
 
 import click
 
-from perfmodel.commands._options import PICTURE, RUN, TOML, batch_options, formats
-from perfmodel.commands._output import Progress, emit, read_reports, write_picture
+from perfmodel.commands._options import (
+    PICTURES,
+    RUN,
+    batch_options,
+    machine_of,
+    machine_option,
+    output_options,
+)
+from perfmodel.commands._output import Progress, emit, read_reports, warn
 
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=RUN)
 @batch_options
-@click.option(
-    "--machine", type=TOML, metavar="FILE.toml",
-    help="All-reduces that perfmodel machine measure timed, beside those of the runs.",
-)  # fmt: skip
-@PICTURE
-@formats
-def scaling(
-    runs: tuple[Path, ...], machine: Path | None, out: Path | None, fmt: str, **options: Any
-) -> None:
-    """Measure strong and weak scaling, fit Amdahl's and Gustafson's laws, and say what is lost.
+@machine_option("What perfmodel machine measure wrote: its all-reduces beside those of the runs.")
+@output_options(*PICTURES)
+def scaling(runs: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
+    """Measure strong and weak scaling; fit Amdahl and Gustafson.
 
     RUNS are reports of one, two or more ranks, or records of `python -m trainer --record
     run.json`; several launches of the same are put together, and intervals then hold what launches
     differ by. Reports also separate communication from computing, and all-reduces by size.
     """
     from perfmodel.analysis.scaling import of_launches, of_machine, study
-    from perfmodel.machines.measure.measurement import load
     from perfmodel.render.scaling import picture, result
 
     found = study(_launches(runs, options))
-    rows = of_launches(found.launches) + (of_machine(load(machine)) if machine else ())
-    if out:
-        write_picture(picture(found, rows), out)
-    emit(result(found, rows), fmt)
+    machine, measured = machine_of(options["machine"])
+    if machine is not None and measured is None:
+        warn(f"{machine.name}: no all-reduces in a datasheet; give what machine measure wrote")
+    rows = of_launches(found.launches) + (of_machine(measured) if measured else ())
+    emit(result(found, rows), fmt, out, picture=lambda: picture(found, rows))
 
 
 def _launches(paths: tuple[Path, ...], options: dict[str, Any]) -> list[Any]:

@@ -7,9 +7,16 @@ from typing import Any
 
 import click
 
-from perfmodel.commands._options import REPORT, formats, quantity, symbol_options, symbol_values
-from perfmodel.commands._output import Progress, emit, read_reports, warn
-from perfmodel.commands.analyze import warn_of
+from perfmodel.commands._options import (
+    REPORT,
+    batch_options,
+    output_options,
+    quantity,
+    symbol_options,
+    symbol_values,
+)
+from perfmodel.commands._output import emit, warn
+from perfmodel.commands.analyze import analyzed, exit_of
 
 _UNITS = {"P_flops": "FLOP/s", "P_pci": "B/s", "P_mpi": "B/s", "P_peer": "B/s", "alpha": "s"}
 
@@ -25,9 +32,12 @@ _UNITS = {"P_flops": "FLOP/s", "P_pci": "B/s", "P_mpi": "B/s", "P_peer": "B/s", 
     "--rate", "rates", multiple=True, metavar="NAME=VALUE",
     help="P_flops, P_pci, P_mpi or P_peer (bytes sent, one way) or alpha, such as P_mpi=4GB/s.",
 )  # fmt: skip
-@formats
-def splits(reports: tuple[Path, ...], fmt: str, **options: Any) -> None:
-    """Rank all ways to split the MLP's loops over p ranks: FLOPs, bytes, memory, time.
+@batch_options
+@output_options()
+def splits(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
+    """Rank all ways to split the MLP over p ranks.
+
+    By FLOPs, bytes, memory and time.
 
     D, H, C, B and p are taken from the first of REPORTS, which also gives the rates (the CME 213
     assignment's without one); options override them. Every report's all-reduce, data or model
@@ -37,7 +47,9 @@ def splits(reports: tuple[Path, ...], fmt: str, **options: Any) -> None:
     from perfmodel.programs.mlp.splits import DOCUMENT
     from perfmodel.render.splits import result
 
-    runs = _analyzed(reports)
+    batches = {name: options[name] for name in ("batch_range", "warmup", "attribute")}
+    analysis = analyzed(reports, {**batches, "counting": "full"}) if reports else None
+    runs = analysis.runs if analysis else ()
     values = symbol_values(options)
     known = dict(runs[0].identity.values) if runs else {}
     sizes, ranks = sizes_of({**known, **values})
@@ -56,22 +68,10 @@ def splits(reports: tuple[Path, ...], fmt: str, **options: Any) -> None:
             f"--images N for N images that stay on the GPUs, or --rate P_pci=..."
         )
     measured = tuple(compare(run, rates) for run in runs)
-    emit(result(rank_splits(sizes, ranks, rates, images=options["images"], measured=measured)), fmt)
-
-
-def _analyzed(reports: tuple[Path, ...]) -> list[Any]:
-    """Analyze the reports, each by its own configuration, counting everything."""
-    from perfmodel.analysis.analyze import analyze
-    from perfmodel.programs.program import Options
-
-    if not reports:
-        return []
-    with Progress(2 * len(reports)) as advance:
-        traces = read_reports(reports, advance)
-        chosen = Options(values={}, counting="full")
-        analysis = analyze(traces, chosen, lambda label: advance(f"analyzing {label}"))
-    warn_of(analysis)
-    return list(analysis.runs)
+    ranked = rank_splits(sizes, ranks, rates, images=options["images"], measured=measured)
+    emit(result(ranked), fmt, out)
+    if analysis:
+        exit_of(analysis)
 
 
 def _rates(given: tuple[str, ...]) -> dict[str, float]:

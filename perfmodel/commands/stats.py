@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfmodel.base.errors import PerfmodelError
-from perfmodel.commands._options import REPORT, engine_of, engine_options, formats
+from perfmodel.commands._options import REPORT, engine_of, engine_options, output_options
 from perfmodel.commands._output import Progress, distinct, emit, warn
 
 if TYPE_CHECKING:
@@ -36,9 +36,15 @@ _MOST_ROWS = 2000
     help="Summary to print; may be repeated. All that the report has data for by default.",
 )  # fmt: skip
 @engine_options
-@formats
-def stats(reports: tuple[Path, ...], names: tuple[str, ...], fmt: str, **options: Any) -> None:
-    """Print the summary reports of `nsys stats`, equal to the last digit.
+@output_options()
+def stats(
+    reports: tuple[Path, ...],
+    names: tuple[str, ...],
+    fmt: str,
+    out: Path | None,
+    **options: Any,
+) -> None:
+    """Print the summaries of `nsys stats`, equal to the last digit.
 
     Several REPORTS are summarized together, with the medians of all their events. The CSV of one
     equals that of Nsight Systems 2024.2.3; docs/statistics.md names the cases in which nsys is
@@ -67,9 +73,10 @@ def stats(reports: tuple[Path, ...], names: tuple[str, ...], fmt: str, **options
         Result(
             text=map(_shortened, made),
             tables=made,
-            csv=map(to_csv, made),
+            made={"csv": ((one.title, to_csv(one)) for one in made)},
         ),
         fmt,
+        out,
     )
 
 
@@ -80,12 +87,12 @@ def _collected(reports: tuple[Path, ...], names: Sequence[str], options: dict[st
     engine = engine_of(options)
     reports = distinct(reports)
     size = sum(path.stat().st_size for path in reports if path.is_file())
-    quiet = size < _SHOWN_BYTES
+    shown = size >= _SHOWN_BYTES
     if len(reports) == 1 and engine.scheduler is None:
         path = reports[0]
-        with Progress(size, quiet) as advance:
+        with Progress(size, shown) as advance:
             return collect(path, names, lambda read: advance(f"reading {path.name}", read))
-    with Progress(len(reports), quiet) as advance:
+    with Progress(len(reports), shown) as advance:
         return summarize_reports(reports, names, engine, lambda path: advance(f"read {path.name}"))
 
 

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfmodel.commands._options import BATCH_RANGE, FILE, REPORT, WARMUP
-from perfmodel.commands._output import (
-    STDOUT,
-    one_line,
-    picture_bytes,
-    report_written,
-    warn,
-    write,
-    write_picture,
+from perfmodel.commands._options import (
+    PICTURES,
+    REPORT,
+    analysis_options_of,
+    batch_options,
+    kind_of,
+    output_options,
 )
+from perfmodel.commands._output import emit, picture_bytes, warn, write
 
 if TYPE_CHECKING:
     from perfmodel.timing.run import Run
@@ -30,58 +29,67 @@ if TYPE_CHECKING:
     "--batch", "batches", metavar="N|FROM:TO",
     help="Batch, or batches from FROM up to but without TO, counted from 0.",
 )  # fmt: skip
-@click.option("--ranks", metavar="0,1", help="Only these ranks.")
+@click.option(
+    "--rank",
+    "ranks",
+    multiple=True,
+    type=click.IntRange(0),
+    help="This rank only; may be repeated.",
+)
 @click.option("--api", is_flag=True, help="With a lane of CUDA API calls in the picture.")
-@BATCH_RANGE
-@WARMUP
-@click.option(
-    "--format", "fmt", type=click.Choice(["picture", "perfetto"]), default="picture",
-    show_default=True, help="A picture, or a trace for Perfetto and chrome://tracing.",
-)  # fmt: skip
-@click.option(
-    "--out", "-o", type=FILE, metavar="FILE",
-    help="Where to: .png, .svg or .pdf, or .json; - for standard output (PNG or JSON).  "
-    "[default: timeline.png or trace.json]",
-)  # fmt: skip
-def timeline(reports: tuple[Path, ...], **options: Any) -> None:
-    """Show when everything in a batch ran: ranges, MPI, kernels, copies, by rank.
+@batch_options
+@click.option("--perfetto", is_flag=True, help="With -o -: a trace for Perfetto, not a picture.")
+@output_options(*PICTURES, ".json", "-", said="FILE.json is a trace for Perfetto.")
+def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
+    """Show when everything in a batch ran, by rank.
 
-    REPORTS are those of one run. A picture shows the batch of median time behind the warm-up, a
-    trace the whole report, unless --batch says which.
+    Ranges, MPI calls, kernels and copies, as a picture, a trace for Perfetto and chrome://tracing,
+    or a table. REPORTS are those of one run. A picture and a table show the batch of median time
+    behind the warm-up, a trace the whole report, unless --batch says which.
     """
+    from perfmodel.render.timeline import result
     from perfmodel.timing.timeline import clocks_differ, median_batch, select, window_of
 
-    run = _run(reports, options["batch_range"])
+    run = _run(reports, options)
     if clocks_differ(run):
         warn("a report has no UTC time: its rank may be shifted against the others")
-    picture = options["fmt"] == "picture"
+    perfetto = out is not None and (options["perfetto"] or kind_of(out) == ".json")
     batches = _batches(options["batches"])
-    if batches is None and picture:
+    if batches is None and not perfetto:
         first = median_batch(run, options["warmup"])
         batches = range(first, first + 1)
     window = None if batches is None else window_of(run, batches)
     ranks = _ranks(options["ranks"], run.ranks)
-    api = options["api"] or not picture
-    lanes = select(run, window, ranks=ranks, api=api, around=not picture)
+    api = options["api"] or perfetto
+    lanes = select(run, window, ranks=ranks, api=api, around=perfetto)
     title = _title(run, batches, median=options["batches"] is None)
-    if window is not None and picture:
-        _draw(lanes, window, title, options["out"] or Path("timeline.png"))
-    else:
-        _write_trace(lanes, title, options["out"] or Path("trace.json"))
-    bars = sum(len(lane.bars) for lane in lanes)
-    said = f"{title}: {bars} bars in {len(lanes)} lanes"
-    click.echo(one_line(said), err=options["out"] == STDOUT)
+
+    def trace(path: Path) -> Path:
+        from perfmodel.render.perfetto import to_json
+
+        write(path, to_json(lanes, title))
+        return path
+
+    def drawn(path: Path) -> Path:
+        click.echo(picture_bytes(_picture(lanes, window, title)), nl=False)
+        return path
+
+    standard = trace if perfetto else drawn
+    start_ns = window.start_ns if window else None
+    emit(
+        result(lanes, title, start_ns), fmt, out, makes={".json": trace, "-": standard},
+        picture=lambda: _picture(lanes, window, title),
+    )  # fmt: skip
 
 
-def _run(reports: tuple[Path, ...], batch_label: str | None) -> Run:
+def _run(reports: tuple[Path, ...], options: dict[str, Any]) -> Run:
     from perfmodel.analysis.runs import group, time_runs
-    from perfmodel.programs.program import Options
     from perfmodel.readers import read
 
     label, traces = (groups := group([read(path) for path in dict.fromkeys(reports)]))[0]
     if len(groups) > 1:
         warn(f"the reports are of {len(groups)} runs: only {label} is shown")
-    (run,) = time_runs(traces, Options(batch_label=batch_label, by_time=True))
+    (run,) = time_runs(traces, analysis_options_of(options))
     return replace(run, label=label)
 
 
@@ -99,17 +107,14 @@ def _batches(text: str | None) -> range | None:
     return found
 
 
-def _ranks(text: str | None, known: tuple[int, ...]) -> frozenset[int] | None:
-    if text is None:
-        return None
-    words = [word.strip() for word in text.split(",")]
-    found = {int(w) for w in words if w.isascii() and w.isdigit() and len(w) < 10}
-    if len(found) < len(words) or not found <= set(known):
+def _ranks(given: tuple[int, ...], known: tuple[int, ...]) -> frozenset[int] | None:
+    if not set(given) <= set(known):
         raise click.BadParameter(
-            f"expected some of the ranks {', '.join(map(str, known))}; got {text!r}",
-            param_hint="--ranks",
+            f"expected some of the ranks {', '.join(map(str, known))}; got "
+            f"{', '.join(map(str, given))}",
+            param_hint="--rank",
         )
-    return frozenset(found)
+    return frozenset(given) or None
 
 
 def _title(run: Run, batches: range | None, *, median: bool) -> str:
@@ -129,31 +134,9 @@ def _title(run: Run, batches: range | None, *, median: bool) -> str:
     return f"{run.label}, {which}" + (f"; {symbols}" if symbols else "")
 
 
-def _draw(lanes: Any, window: Any, title: str, out: Path) -> None:
+def _picture(lanes: Any, window: Any, title: str) -> Any:
     from perfmodel.render.plot.timeline import timeline as draw
 
-    if out.suffix == ".json":
-        raise click.BadParameter(
-            f"expected a file that ends in .png, .svg or .pdf; got {out.name!r}; for a trace add "
-            f"--format perfetto",
-            param_hint="--out",
-        )
     with warnings.catch_warnings():  # names may be in scripts that the font lacks
         warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
-        figure = draw(lanes, window.start_ns, window.end_ns, title=title)
-        if out == STDOUT:
-            click.echo(picture_bytes(figure), nl=False)
-        else:
-            write_picture(figure, out)
-
-
-def _write_trace(lanes: Any, title: str, out: Path) -> None:
-    from perfmodel.render.perfetto import to_json
-
-    if out.suffix != ".json" and out != STDOUT:
-        raise click.BadParameter(
-            f"expected a file that ends in .json; got {out.name!r}", param_hint="--out"
-        )
-    write(out, to_json(lanes, title))
-    if out != STDOUT:
-        report_written(out)
+        return draw(lanes, window.start_ns, window.end_ns, title=title)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from perfmodel.commands._options import PICTURE, RUN, TakesAll, formats
-from perfmodel.commands._output import emit, write_picture
+from perfmodel.commands._options import PICTURES, RUN, TakesAll, output_options
+from perfmodel.commands._output import emit
 
 
 class _Sides(TakesAll):
@@ -26,12 +26,11 @@ class _Sides(TakesAll):
     "--against", multiple=True, metavar="OTHER...", type=RUN,
     help="Runs of another configuration, to compare with.",
 )  # fmt: skip
-@PICTURE
-@formats
+@output_options(*PICTURES)
 def tta(
-    runs: tuple[Path, ...], against: tuple[Path, ...], target: float, out: Path | None, fmt: str
+    runs: tuple[Path, ...], against: tuple[Path, ...], target: float, fmt: str, out: Path | None
 ) -> None:
-    """Say how long repeated trainings take to a test accuracy, how stable that is, and how good.
+    """Measure time to accuracy of repeated trainings.
 
     RUNS are records of one configuration with several seeds: files of python -m trainer --record,
     or of benchmarks.tta. Times are of training alone: neither set-up nor evaluation counts.
@@ -40,6 +39,4 @@ def tta(
     from perfmodel.render import tta as report
 
     found = answer(runs, against, target)
-    if out:
-        write_picture(report.picture(found), out)
-    emit(report.result(found), fmt)
+    emit(report.result(found), fmt, out, picture=lambda: report.picture(found))

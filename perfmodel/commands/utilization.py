@@ -9,16 +9,18 @@ import click
 
 from perfmodel.commands._options import (
     BATCH_RANGE,
-    FILE,
-    PICTURE,
+    PICTURES,
     REPORT,
+    RESULTS,
     SERIES,
     WARMUP,
-    formats,
+    kind_of,
+    output_options,
 )
-from perfmodel.commands._output import emit, report_written, warn, write_picture
+from perfmodel.commands._output import emit, warn
 
 _KEY = "command"
+_SAMPLES = "samples.csv"
 
 
 class _Samples(click.Command):
@@ -42,17 +44,14 @@ class _Samples(click.Command):
     help="Seconds between samples of a command.",
 )  # fmt: skip
 @click.option("--gpu", "gpus", multiple=True, type=click.IntRange(0), help="This GPU only.")
-@click.option(
-    "--save", type=FILE, default=Path("utilization.csv"), show_default=True,
-    help="Where the samples of a command go.",
-)  # fmt: skip
 @BATCH_RANGE
 @WARMUP
-@PICTURE
-@formats
+@output_options(*PICTURES, said="The folder also has the samples of a command and the figure.")
 @click.pass_context
-def utilization(context: click.Context, /, series: Path | None, fmt: str, **options: Any) -> None:
-    """Say how well the GPUs are used over time, and in which phase they idle.
+def utilization(
+    context: click.Context, /, series: Path | None, fmt: str, out: Path | None, **options: Any
+) -> None:
+    """Measure how busy the GPUs are, and in which phase they idle.
 
     With a command behind --, it is run and the GPUs are sampled by NVML meanwhile; the exit code is
     its own. With SERIES, a CSV sampled before is read. --report sets GPU busy time beside it and
@@ -69,21 +68,19 @@ def utilization(context: click.Context, /, series: Path | None, fmt: str, **opti
     window = _window(options["window"])
     if window and not (series or command):
         raise click.UsageError("--window is of a series: give SERIES.csv or -- COMMAND..., too")
-    sampled, code = _samples(series, command, options)
+    sampled, code = _samples(series, command, out, options)
     found = answer(
         sampled, options["reports"], window_s=window, batch_label=options["batch_range"],
         warmup=options["warmup"],
     )  # fmt: skip
-    if options["out"]:
-        write_picture(picture(sampled, found), options["out"])
-    emit(result(found), fmt)
+    emit(result(found), fmt, out, picture=lambda: picture(sampled, found))
     context.exit(code)
 
 
 def _samples(
-    path: Path | None, command: tuple[str, ...], options: dict[str, Any]
+    path: Path | None, command: tuple[str, ...], out: Path | None, options: dict[str, Any]
 ) -> tuple[Any, int]:
-    """Read the series, or run the command and save its own; return it and the exit code."""
+    """Read the series, or run the command and keep its own; return it and the exit code."""
     if path is not None:
         from perfmodel.machines.gpu_samples import read_series
 
@@ -91,15 +88,18 @@ def _samples(
         return (series.only(options["gpus"]) if options["gpus"] else series), 0
     if not command:
         return None, 0
-    from perfmodel.base.files import write_text
+    from perfmodel.base.files import staged_folder
     from perfmodel.machines.gpu_samples import NvmlSampler, record_command, to_csv
 
     sampler = NvmlSampler(options["gpus"] or None)
     series, code = record_command(command, sampler, options["period"])
-    write_text(options["save"], to_csv(series))
-    report_written(options["save"])
+    if out is None or kind_of(out) in (*PICTURES, *RESULTS):
+        warn(f"the samples are not kept; give -o FOLDER, which gets them as {_SAMPLES}")
+    else:
+        with staged_folder(out) as stage:  # before anything else can fail
+            (stage / _SAMPLES).write_text(to_csv(series), encoding="utf-8", newline="")
     if code:
-        warn(f"the command ended with {code}; its samples are saved all the same")
+        warn(f"the command ended with {code}; what was sampled counts all the same")
     return series, code
 
 

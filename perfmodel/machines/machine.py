@@ -157,6 +157,10 @@ class Machine:
         for (section, key), figure in figures.items():
             values[section][key] = figure.value
         values["peak_flops_per_s"] = _with_split_tf32(values["peak_flops_per_s"])
+        links = values["bandwidth_bytes_per_s"]
+        pinned = [links[key] for key in ("pcie_h2d", "pcie_d2h") if key in links]
+        if pinned:  # measured each way; a datasheet has one figure for both
+            links.setdefault("pcie", max(pinned))
         return cls(name, source, figures=figures, note=note, **values)
 
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from perfmodel.programs.mlp.settings import (
     BATCH_RANGE,
+    FORMULA_SETTINGS,
     LEADING_SETTING,
-    LINKS,
     SETTING_FLAGS,
+    SETTINGS,
     SWITCH_FLAGS,
 )
 
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BATCH_RANGE",
+    "FORMULA_SETTINGS",
     "LEADING_SETTING",
-    "LINKS",
     "MARK_SYMBOLS",
+    "SETTINGS",
     "SETTING_FLAGS",
     "SWITCH_FLAGS",
     "Counting",

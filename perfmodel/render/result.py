@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from perfmodel.base.document import to_json
@@ -11,6 +12,7 @@ from perfmodel.base.escape import printable
 from perfmodel.base.table import Table
 
 Block = Table | str | Sequence[str]
+_LONGEST_NAME = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +27,16 @@ class Result:
         Returns everything as plain data; by default the rows and notes of the tables.
     tables : iterable of Table, optional
         For other programs; by default those of the text.
-    csv : iterable of str, optional
-        The tables as CSV, where it is another program's format.
+    made : mapping of str to iterable of (str, str)
+        Formats that another function writes: the name and the content of every part.
     warnings : sequence of str
         What the result does not hold, and how to collect it.
     """
 
-    text: Iterable[Block]
+    text: Iterable[Block] = ()
     document: Callable[[], Any] | None = None
     tables: Iterable[Table] | None = None
-    csv: Iterable[str] | None = None
+    made: Mapping[str, Iterable[tuple[str, str]]] = field(default_factory=dict)
     warnings: Sequence[str] = ()
 
     def render(self, fmt: str = "text", width: int | None = None, color: bool = False) -> str:
@@ -46,28 +48,38 @@ class Result:
 
         What may come from a report is escaped here, or by the tables.
         """
-        if fmt == "json":
-            yield to_json(self._document() if self.document is None else self.document()) + "\n"
-            return
+        if fmt in ("text", "json") and fmt not in self.made:
+            contents = self._text(width, color) if fmt == "text" else self._json()
+        else:
+            contents = (content for _, content in self.files(fmt))
         gap = ""
-        for part in filter(None, self._made(fmt, width, color)):
+        for part in filter(None, contents):
             yield gap + part
             gap = "" if fmt == "jsonl" else "\n"
 
-    def _made(self, fmt: str, width: int | None, color: bool) -> Iterator[str]:
+    def files(self, fmt: str) -> Iterator[tuple[str, str]]:
+        """Yield name and content of every file that keeps the result in a format."""
         from perfmodel.base.table import render
 
-        if fmt == "csv" and self.csv is not None:
-            yield from self.csv
-        elif fmt != "text":
-            yield from (render(table, fmt) for table in self._tables())
+        if fmt in self.made:
+            yield from self.made[fmt]
+        elif fmt == "json":
+            yield from (("result", content) for content in self._json())
         else:
-            for block in self.text:
-                if isinstance(block, Table):
-                    yield render(block, "table", width=width, color=color)
-                else:
-                    lines = [block] if isinstance(block, str) else block
-                    yield "".join(f"{printable(line)}\n" for line in lines)
+            yield from ((file_name(table.title), render(table, fmt)) for table in self._tables())
+
+    def _json(self) -> Iterator[str]:
+        yield to_json(self._document() if self.document is None else self.document()) + "\n"
+
+    def _text(self, width: int | None, color: bool) -> Iterator[str]:
+        from perfmodel.base.table import render
+
+        for block in self.text:
+            if isinstance(block, Table):
+                yield render(block, "table", width=width, color=color)
+            else:
+                lines = [block] if isinstance(block, str) else block
+                yield "".join(f"{printable(line)}\n" for line in lines)
 
     def _tables(self) -> Iterable[Table]:
         if self.tables is not None:
@@ -78,3 +90,15 @@ class Result:
         """Return rows and notes of the only table, or of all as a list."""
         documents = [table.document() for table in self._tables()]
         return documents[0] if len(documents) == 1 else documents
+
+
+def file_name(title: str) -> str:
+    """Return how the file of a table is called: its title up to what changes from run to run.
+
+    Examples
+    --------
+    >>> file_name("Where a median batch goes (5 batches, 2 ranks)")
+    'where_a_median_batch_goes'
+    """
+    words = re.split(r"[(:,;]|\s\d", title)[0].lower()
+    return re.sub(r"[^a-z0-9]+", "_", words).strip("_")[:_LONGEST_NAME] or "table"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from perfmodel.analysis.question import Answer
 from perfmodel.analysis.result import RunAnalysis
@@ -13,6 +13,9 @@ from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
 from perfmodel.render.result import Block, Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 VERSION: Final = 1
 """Version of the JSON document."""
@@ -63,6 +66,17 @@ def _blocks(said: WhatIf) -> Iterator[Block]:
     if said.answer.removed:
         yield removed_table(said.answer)
     yield list(words(said))
+
+
+def picture(said: WhatIf) -> Axes:
+    """Draw what every change would save."""
+    from perfmodel.render.plot.bars import SavingBar, savings
+
+    bars = [
+        SavingBar(c.name, c.saving_s, c.low_s, c.high_s, bound=c.source == "bound")
+        for c in said.changes
+    ]
+    return savings(bars, said.batch_s, title=f"{said.label}: {said.case.label}")
 
 
 def changes_table(said: WhatIf) -> Table:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any, Final, Literal
 
 from perfmodel.base.document import plain
 from perfmodel.base.errors import WorkloadError
 from perfmodel.base.escape import escape_json, escape_latex, printable
+from perfmodel.base.table import Column, Table
 from perfmodel.workloads.expression import Expression, Number, sympy_derived, sympy_symbol
 from perfmodel.workloads.work import KEYS, Work, Workload
 
@@ -149,7 +151,7 @@ def _count_terms(expression: Any) -> tuple[int, int]:
     return 1, 1
 
 
-Format = Literal["text", "latex", "json"]
+Format = Literal["text", "csv", "json", "jsonl", "markdown", "latex"]
 
 _QUANTITIES: Final = {
     "flops": ("FLOPs", "F"),
@@ -173,8 +175,8 @@ def formulas(
     Parameters
     ----------
     workload : Workload
-    fmt : {'text', 'latex', 'json'}
-        LaTeX needs amsmath.
+    fmt : {'text', 'csv', 'json', 'jsonl', 'markdown', 'latex'}
+        LaTeX needs amsmath. CSV, JSON lines and Markdown hold a formula a row.
     values : mapping of str to int, optional
         Print the numbers at these values, too.
 
@@ -183,7 +185,10 @@ def formulas(
     WorkloadError
         If a value is wrong or the format is unknown.
     """
-    writers = {"text": _write_text, "latex": _write_latex, "json": _write_json}
+    writers: dict[str, Callable[[_Sheet], str]] = {
+        "text": _write_text, "latex": _write_latex, "json": _write_json,
+        **{form: partial(_write_table, fmt=form) for form in ("csv", "jsonl", "markdown")},
+    }  # fmt: skip
     if fmt not in writers:
         raise WorkloadError(f"expected one of {', '.join(writers)}; got '{fmt}'; take one")
     if values is not None:
@@ -329,6 +334,27 @@ def _elasticity(line: _Line | None) -> str:
     if value and value != line.text:
         shown.append(value)
     return f"; elasticity {' = '.join(shown)}" if shown else ""
+
+
+_FORMULAS: Final = (
+    Column("range", "Range", wrap=False),
+    Column("quantity", "Quantity", wrap=False),
+    Column("formula", "Formula"),
+    Column("value", "Value", "float"),
+)
+
+
+def _write_table(sheet: _Sheet, fmt: str) -> str:
+    from perfmodel.base.table import render
+
+    rows: list[tuple[str, str, str, Number | None]] = [
+        (title, quantity, line.text, line.value)
+        for title, lines in [*sheet.ranges.items(), ("Total", sheet.total)]
+        for quantity, line in lines.items()
+    ]
+    if sheet.intensity is not None:
+        rows.append(("Total", "flops_per_byte", sheet.intensity.text, sheet.intensity.value))
+    return render(Table("Formulas per rank and batch", _FORMULAS, rows), fmt)
 
 
 def _write_latex(sheet: _Sheet) -> str:

@@ -294,9 +294,7 @@ def test_names_of_kernels_and_ranges_are_harmless(tmp_path):
     table.write_text(wide([Kernel(name, counts, (name,))]))
     for by in ("kernel", "range"):
         picture = tmp_path / f"{by}.png"
-        result = perfmodel(
-            "counters", table, "--machine", "h200", "--by", by, "--roofline", picture
-        )
+        result = perfmodel("counters", table, "--machine", "h200", "--by", by, "-o", picture)
         assert result.exit_code == 0
         assert harmless(result.stdout)
         assert "$x_1$" in result.stdout

@@ -364,15 +364,15 @@ def test_a_command_is_run_saved_and_its_code_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
-    out = tmp_path / "u.csv"
+    out = tmp_path / "out"
     code = "import sys, time; time.sleep(0.1); sys.exit(len(sys.argv))"
     result = perfmodel(
-        "utilization", "--save", out, "--period", "0.02", "--gpu", "0",
+        "utilization", "-o", out, "--period", "0.02", "--gpu", "0",
         "--", sys.executable, "-c", code, "--window", "x",
     )  # fmt: skip
     assert result.exit_code == 3  # of the command: its own --window came through
     assert "97.0 %" in result.stdout
-    series = read_series(out)
+    series = read_series(out / "samples.csv")
     assert series.gpus == (0,)
     assert math.isnan(series.values["power_w"][0])
 

@@ -9,8 +9,10 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from support.build_report import ReportBuilder
@@ -189,16 +191,56 @@ def test_output_is_utf8_whatever_the_locale(report: Path, locale: str) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
-def test_a_second_interrupt_ends_it_without_a_traceback(interruptible: None) -> None:
-    code = (
-        "import atexit, os, signal, time, click; from perfmodel.cli import main\n"
-        "def interrupt(): os.kill(os.getpid(), signal.SIGINT); time.sleep(5)\n"
-        "atexit.register(interrupt); main.commands['stop'] = click.command('stop')(interrupt)\n"
-        "main(['stop'])"
+@pytest.mark.parametrize("words", [("analyze", "{}"), ("stats", "{}"), ("layers", "vgg19")])
+def test_ctrl_c_at_any_moment_ends_with_130_and_no_word(
+    words: tuple[str, ...], report: Path, interruptible: None
+) -> None:
+    """While modules are imported, a report is read, or a result is printed."""
+    command = [*COMMAND, *(word.format(report) for word in words)]
+    begin = time.perf_counter()
+    subprocess.run(command, capture_output=True, check=True)
+    takes = time.perf_counter() - begin
+    codes = []
+    for share in np.linspace(0.4, 0.95, 8):  # before, Python itself starts
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        time.sleep(float(share) * takes)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+        codes.append(process.returncode)
+        assert said.strip() == ""
+    assert {0, *codes} <= {0, 130, -signal.SIGINT}  # the last one: before Python listens
+    assert codes[:3].count(0) == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+@pytest.mark.parametrize(
+    "place",
+    ["import perfmodel.cli", "stop()", "try: stop()\n        except BaseException: pass",
+     "try: stop()\n        except BaseException: raise ImportError('numpy')",
+     "atexit.register(stop)", "D()"],
+    ids=["import", "command", "swallowed", "replaced", "exit", "destructor"],
+)  # fmt: skip
+def test_ctrl_c_wherever_it_comes(place: str, interruptible: None, tmp_path: Path) -> None:
+    script = (
+        "import atexit, os, signal, sys, time, click\n"
+        "def stop(): os.kill(os.getpid(), signal.SIGINT); time.sleep(0.2)\n"
+        "class D:\n    def __del__(self): stop()\n"
+        "class Importing:\n    def find_spec(self, name, *_):\n"
+        "        if name == 'perfmodel.cli': stop()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stderr.strip() == "Aborted!"
-    assert done.returncode == -signal.SIGINT
+    if place.startswith("import"):
+        script += "sys.meta_path.insert(0, Importing())\n"
+    else:
+        script += (
+            "import perfmodel.cli as cli\n"
+            f"@click.command()\ndef stop_it():\n    if True:\n        {place}\n"
+            "cli.main.commands['stop'] = stop_it\nsys.argv = ['perfmodel', 'stop']\n"
+        )
+    script += "from perfmodel.__main__ import main\nmain()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="processor time as POSIX counts it")

@@ -24,7 +24,7 @@ def run(*words: str, code: int = 0) -> str:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_json_of_every_network(name: str) -> None:
-    found = json.loads(run(name, "--batch", "4", "--json"))
+    found = json.loads(run(name, "--batch-size", "4", "--json"))
     totals, layers = found["totals"], found["layers"]
     cost = total(network(name), 4)
     assert totals["params"] == cost.parameters == sum(x["params"] for x in layers)
@@ -49,7 +49,7 @@ def test_the_text_names_its_convention_and_the_share_of_convolutions() -> None:
 
 
 def test_a_measured_step_gives_the_percent_of_peak() -> None:
-    words = ("resnet50", "--batch", "128", "--machine", "h200", "--json")
+    words = ("resnet50", "--batch-size", "128", "--machine", "h200", "--json")
     at_peak = json.loads(run(*words))["paleo"]
     fitted = json.loads(run(*words, "--measured", "145.16ms"))["paleo"]
     assert fitted["ppp"] == pytest.approx(at_peak["training_s"] / 0.14516)

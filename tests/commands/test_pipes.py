@@ -36,9 +36,9 @@ def test_a_report_through_a_pipe_is_the_report(
     report: Path, pack: Callable[[bytes], bytes]
 ) -> None:
     before = set(Path(tempfile.gettempdir()).glob("perfmodel-*"))
-    done = piped(pack(report.read_bytes()), "stats", "-", "--format", "csv")
+    done = piped(pack(report.read_bytes()), "stats", "-", "--format", "jsonl")
     assert done.exit_code == 0, done.stderr
-    assert done.stdout == succeeds("stats", report, "--format", "csv")
+    assert done.stdout == succeeds("stats", report, "--format", "jsonl")
     assert set(Path(tempfile.gettempdir()).glob("perfmodel-*")) <= before
 
 
@@ -81,16 +81,16 @@ def test_a_terminal_is_no_report() -> None:
 
 def test_counters_of_ncu_through_a_pipe() -> None:
     csv = ROOT / "tests" / "golden" / "ncu" / "h200_cublas.csv"
-    done = piped(csv.read_bytes(), "counters", "-", "--format", "csv")
+    done = piped(csv.read_bytes(), "counters", "-", "--format", "jsonl")
     assert done.exit_code == 0, done.stderr
-    assert done.stdout == succeeds("counters", csv, "--format", "csv")
+    assert done.stdout == succeeds("counters", csv, "--format", "jsonl")
 
 
 # --- standard output
 
 
 def test_a_trace_and_a_picture_to_standard_output(report: Path, tmp_path: Path) -> None:
-    done = perfmodel("timeline", report, "--format", "perfetto", "-o", "-")
+    done = perfmodel("timeline", report, "--perfetto", "-o", "-")
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["traceEvents"]
     assert "bars in" in done.stderr
@@ -116,7 +116,7 @@ def test_a_model_goes_from_one_command_to_the_next() -> None:
 def test_a_folder_does_not_fit_into_a_pipe(report: Path) -> None:
     result = perfmodel("analyze", report, "-o", "-")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "expected a folder; got -; for standard output take --json" in result.stderr
+    assert "got -; take --format without -o" in result.stderr
 
 
 # --- JSON lines and columns
@@ -134,7 +134,7 @@ def test_json_lines_are_the_rows_of_the_tables(report: Path, tmp_path: Path) -> 
 
 
 def test_nothing_but_tables(report: Path) -> None:
-    for fmt in ("csv", "jsonl", "markdown", "latex"):
+    for fmt in ("jsonl", "markdown", "latex"):
         said = succeeds("splits", report, "--format", fmt)
         assert "better" not in said.splitlines()[-1]
         assert "\x1b" not in said

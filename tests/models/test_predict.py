@@ -295,7 +295,7 @@ def test_commands_end_to_end(model: Model, tmp_path: Path) -> None:
     assert math.isclose(sum(p["seconds"] for p in answer["phases"]), answer["batch_s"])
     assert {"name", "seconds", "low_s", "high_s", "bound"} == set(answer["phases"][0])
     succeeds("predict", "--model", path, *flags, "--sweep", "H=128:4096", "-o", tmp_path / "out")
-    assert {f.suffix for f in (tmp_path / "out").iterdir()} == {".png", ".svg", ".pdf"}
+    assert {f.suffix for f in (tmp_path / "out").iterdir()} == {".png", ".csv"}
     assert "4,096" in succeeds("predict", "--model", path, *flags, "--scaling", "weak")
     fails(6, "predict", "--model", path, *flags[:-4], "--transport", "nccl")
     fails(5, "predict", "--model", path, *flags[:-6], "--ranks", 4000)

@@ -55,7 +55,7 @@ def test_a_gap_s_interval_is_no_nonsense(tmp_path: Path) -> None:
     reports = [ONE, LAUNCHES / "p2_nccl_device_H4096_B12000.sqlite.xz",
                LAUNCHES / "p4_nccl_device_H512_B3000.sqlite.xz"]  # fmt: skip
     path = tmp_path / "model.json"
-    said = perfmodel("calibrate", *reports, "-o", path, "--microbenchmarks", MACHINE)
+    said = perfmodel("calibrate", *reports, "-o", path, "--machine", MACHINE)
     assert "a report of such a run on one rank or without NCCL would separate them" in said.stderr
     model = load(path)
     sizes = {"D": 784, "H": 1024, "C": 10, "B": 6000, "p": 2, "b": 4}
@@ -151,14 +151,14 @@ def test_other_microbenchmarks_are_refused(
 ) -> None:
     other = tmp_path / "machine.toml"
     other.write_text(damage(MACHINE.read_text(encoding="utf-8")), encoding="utf-8")
-    said = fails(6, "calibrate", ONE, "-o", tmp_path / "m.json", "--microbenchmarks", other)
+    said = fails(6, "calibrate", ONE, "-o", tmp_path / "m.json", "--machine", other)
     assert found in said
     assert not (tmp_path / "m.json").exists()
 
 
 def test_a_datasheet_has_no_microbenchmarks(tmp_path: Path) -> None:
     sheet = ROOT / "perfmodel" / "machines" / "h200.toml"
-    said = fails(6, "calibrate", ONE, "-o", tmp_path / "m.json", "--microbenchmarks", sheet)
+    said = fails(6, "calibrate", ONE, "-o", tmp_path / "m.json", "--machine", sheet)
     assert "got a datasheet" in said
     assert "perfmodel machine measure" in said
 

@@ -107,7 +107,7 @@ def test_another_gpu_s_microbenchmarks_are_refused(tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     text = MACHINE.read_text(encoding="utf-8")
     other.write_text(text.replace('gpus = ["NVIDIA H200"]', 'gpus = ["NVIDIA L4"]'))
-    said = fails(6, "calibrate", report, "-o", tmp_path / "m.json", "--microbenchmarks", other)
+    said = fails(6, "calibrate", report, "-o", tmp_path / "m.json", "--machine", other)
     assert (
         "expected microbenchmarks of the reports' GPU, NVIDIA H200; got those of NVIDIA L4" in said
     )

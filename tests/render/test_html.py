@@ -382,7 +382,7 @@ def test_a_notebook_writes_the_same_file(tmp_path: Path, base: Page) -> None:
 
 
 def test_what_cannot_be_written_or_read_is_refused(tmp_path: Path, bare: Path) -> None:
-    assert "ends in .html" in perfmodel("report", bare, "-o", tmp_path / "r.pdf").stderr
+    assert "FILE.html" in perfmodel("report", bare, "-o", tmp_path / "r.pdf").stderr
     assert "no folder" in fails(1, "report", bare, "-o", tmp_path / "none" / "r.html")
     fails(3, "report", tmp_path / "none.sqlite", "-o", tmp_path / "r.html")
 

@@ -98,7 +98,7 @@ def test_flows_lead_from_each_call_to_what_it_launched(run: Run, events: list[Ev
 def test_some_batches_only(tmp_path: Path) -> None:
     report = PROFILES / REPORTS[0]
     out = tmp_path / "trace.json"
-    succeeds("timeline", report, "--format", "perfetto", "--batch", "2:5", "-o", out)
+    succeeds("timeline", report, "--batch", "2:5", "-o", out)
     document = json.loads(out.read_text(encoding="utf-8"))
     (run,) = time_runs([read(report)], Options(by_time=True))
     lanes = select(run, window_of(run, range(2, 5)))
@@ -115,7 +115,7 @@ def test_some_batches_only(tmp_path: Path) -> None:
 def test_names_are_harmless(tmp_path: Path) -> None:
     report = evil_report(tmp_path / "evil.sqlite")
     out = tmp_path / "trace.json"
-    succeeds("timeline", report, "--format", "perfetto", "-o", out)
+    succeeds("timeline", report, "-o", out)
     text = out.read_text(encoding="utf-8")
     assert all(line.isprintable() for line in text.splitlines())
     names = {event["name"] for event in json.loads(text)["traceEvents"]}

@@ -119,10 +119,10 @@ def test_the_command_draws(tmp_path: Path):
     kernels = [Kernel("gemm", zeros | SCALAR | {TIME: 1e6}), Kernel("memset", zeros | {TIME: 5.0})]
     table.write_text(wide(kernels))
     out = tmp_path / "roof.png"
-    result = perfmodel("counters", table, "--machine", "h200", "--roofline", out)
+    result = perfmodel("counters", table, "--machine", "h200", "-o", out)
     assert result.exit_code == 0, result.output
     assert out.stat().st_size > 20_000
     assert "not drawn, for want of FLOPs, time or bytes: memset" in result.stderr
-    assert "give --machine" in perfmodel("counters", table, "--roofline", out).stderr
-    other = perfmodel("counters", table, "--machine", "h200", "--roofline", tmp_path / "x.bmp")
+    assert "give --machine" in perfmodel("counters", table, "-o", out).stderr
+    other = perfmodel("counters", table, "--machine", "h200", "-o", tmp_path / "x.bmp")
     assert other.exit_code == 2

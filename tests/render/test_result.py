@@ -70,8 +70,9 @@ def _with_formats() -> list[tuple[str, click.Command]]:
 def test_formats_are_the_same_everywhere() -> None:
     commands = _with_formats()
     assert {name for name, _ in commands} == {
-        "analyze", "compare", "counters", "doctor", "layers", "machine list", "machine show",
-        "memory", "predict", "scaling", "splits", "stats", "tta", "utilization", "whatif",
+        "analyze", "calibrate", "compare", "counters", "doctor", "formulas", "layers",
+        "machine list", "machine measure", "machine show", "memory", "predict", "scaling", "splits",
+        "stats", "timeline", "tta", "utilization", "whatif",
     }  # fmt: skip
     for name, command in commands:
         (option,) = (p for p in command.params if p.name == "fmt")

@@ -63,7 +63,9 @@ def test_text_of_a_workload_without_bytes_or_flops() -> None:
 
 
 def test_wrong_formats_and_values_are_refused() -> None:
-    with pytest.raises(WorkloadError, match="expected one of text, latex, json; got 'html'"):
+    with pytest.raises(
+        WorkloadError, match="expected one of text, latex, json, csv, jsonl, markdown; got 'html'"
+    ):
         formulas(mlp(), "html")  # type: ignore[arg-type]
     with pytest.raises(WorkloadError, match="take B=3003"):
         formulas(mlp(), "text", {**DOCUMENT, "p": 7})

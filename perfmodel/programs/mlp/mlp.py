@@ -155,9 +155,7 @@ def as_it_ran(workload: Workload, config: Mapping[str, Any]) -> Workload:
         return workload
     on_gpu = config.get("backend") != "numpy"
     row = TRANSPORTS.get(str(config.get("transport")))
-    said = config.get("transport")
-    named: Links = next((links for links in LINKS if links == said), "host")
-    transport = row.links if row is not None else named
+    transport: Links = row.links if row is not None else "host"
     fused: Fused = "no"
     if on_gpu and config.get("gemm") == "fused":  # cuBLAS, which multiplies TF32, has no sigmoid
         fused = "products" if config.get("math") == "tf32" else "all"

@@ -142,18 +142,20 @@ def parameters(d: float, h: float, c: float) -> float:
 
 
 SETTING_FLAGS: Final = {
-    "transport": ("NAME", "host, pinned, host-flat, nccl, peer ..."),
-    "data_on": ("WHERE", "host, pinned, prefetch or device."),
-    "gemm": ("KERNEL", "cublas, thin, fused, ..."),
-    "math": ("HOW", "ieee, tf32 or tf32x3."),
-    "parallel": ("WHAT", "data or model."),
+    "transport": "How gradients are summed over the ranks.",
+    "data_on": "Where images are.",
+    "gemm": "Kernels of the GEMMs.",
+    "math": "How they multiply float32.",
+    "parallel": "What the ranks share: the batch, or the hidden units.",
 }
-"""Settings of the trainer that commands take: by name, what stands for the value, and its help."""
+"""Settings of the trainer that commands take, with their help; values as in `SETTINGS`."""
 SWITCH_FLAGS: Final = {
     "graph": "The step as a CUDA graph.",
     "overlap": "Sum gradients while others are computed.",
     "sync": "The assignment's barriers and synchronizations.",
 }
 """Settings that are on or off: by name, the help."""
+FORMULA_SETTINGS: Final = ("parallel", "transport")
+"""Settings that change what a rank computes and moves."""
 LEADING_SETTING: Final = "transport"
 """The setting that a configuration is called by."""

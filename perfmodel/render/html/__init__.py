@@ -25,6 +25,7 @@ from perfmodel.models.model import Model
 from perfmodel.models.predict import Prediction, predict
 from perfmodel.models.terms import Case
 from perfmodel.programs.own import own_case
+from perfmodel.programs.program import Options
 from perfmodel.render import tables
 from perfmodel.render.html import pictures, sections
 from perfmodel.render.html.blocks import CLOCKS, Block, Grid, Section, Words, grid, percent
@@ -310,7 +311,7 @@ class Asked:
         said: WhatIf | str
         own = model if model is not None and model.workload == run.program.name else None
         try:
-            said = what_if_of(run.measured, own)
+            said = what_if_of(run.measured, own, Options(machine=run.machine))
         except PerfmodelError as error:
             said = str(error).removeprefix(f"{run.label}: ")
         try:
