@@ -80,8 +80,15 @@ REWORDED: Final[dict[str, str]] = {
 }
 """Words and phrases of text and of strings: before -> after; replaced in both, as some stay."""
 
-ARGUMENTS: Final[dict[str, str]] = {"table": "text"}
-"""Arguments of the command line: before -> after."""
+ARGUMENTS: Final[dict[str, str]] = {
+    r"\btable\b": "text",
+    r"^(timeline\t.*)--format\tperfetto\t": r"\1",
+    r"^(timeline\t.*)--ranks\t": r"\1--rank\t",
+    r"^(layers\t.*)--batch\t": r"\1--batch-size\t",
+    r"^(calibrate\t.*)--microbenchmarks\t": r"\1--machine\t",
+    r"^(formulas\t.*)--transport\tmpi": r"\1--transport\tcuda-aware",
+}
+"""Regular expressions of command lines, a tab between two arguments: before -> after."""
 
 TOLERANCES: Final[dict[str, float]] = {
     r"^compare.*\.(p|ratio_low|ratio_high|detectable_slower|detectable_faster)$": 1e-9,
@@ -95,6 +102,9 @@ Student's t and chi-square are SciPy's after, and were perfmodel's own before.
 EXPECTED: Final[dict[str, str]] = {
     r"report\.html behind '.* TFLOP/s Performance'$": "the roofline's axis says: per GPU",
     r"^compare.*format_table/": "the summary; all rows are in CSV, and kernels in --all",
+    r"^(analyze|stats|splits).*format_csv/": "several tables are a file each, or refused",
+    r"^(whatif|predict).*-o_{out}/|/(whatif|predict_\w+)\.(png|svg|pdf)": "one file, or a folder",
+    r"^timeline.*/stdout|^timeline.*/text": "the lanes, and where it was written",
     r"^compare.*format_json/": "the document of --json, where it was the rows alone",
 }
 """Regular expression found in `case/file path` -> why a difference there is intended."""
@@ -327,6 +337,14 @@ def run(checkout: Path, python: str, inputs: Path, cases: Mapping[str, Case], re
     )  # fmt: skip
 
 
+def renamed_arguments(command: list[str]) -> list[str]:
+    """Return a command as it is written after."""
+    line = "\t".join(command)
+    for before, after in ARGUMENTS.items():
+        line = re.sub(before, after, line)
+    return line.split("\t")
+
+
 def compare_cases(
     names: Sequence[str], before: Path, after: Path, rules: Rules, shown: int
 ) -> Counter[str]:
@@ -386,7 +404,7 @@ def main() -> int:
     if given.list:
         print("\n".join(cases))
         return 0
-    changed = {n: [[ARGUMENTS.get(a, a) for a in c] for c in cases[n]] for n in cases}
+    changed = {n: [renamed_arguments(c) for c in cases[n]] for n in cases}
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         before = given.cache or Path(scratch, "before")

@@ -74,7 +74,7 @@ def main() -> None:
         run("whatif", DOCUMENT, "--model", MODEL, "-o", str(out))
         shutil.copy(out / "whatif.png", images / "whatif.png")
     run("timeline", REPORT, "-o", str(images / "timeline.png"))
-    run("counters", *COUNTERS, "--roofline", str(images / "counters.png"))
+    run("counters", *COUNTERS, "-o", str(images / "counters.png"))
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
     page.write_text(before + BEGIN + text + END + after, encoding="utf-8")

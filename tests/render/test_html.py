@@ -354,7 +354,7 @@ def test_a_batch_too_crowded_for_a_page_says_where_to_look(tmp_path: Path) -> No
     training_report(path, Training(p=9))
     page = page_of(path)
     assert "1 more ranks are not drawn" in page.words
-    assert "perfmodel timeline --format perfetto" in page.words
+    assert "perfmodel timeline -o FILE.json" in page.words
 
 
 # --- bytes

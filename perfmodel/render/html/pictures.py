@@ -33,7 +33,7 @@ _MOST_BARS: Final = 4000
 _SEEN: Final = 1e-3
 """Gaps below this share of a picture are left out of it: a page is about so many pixels wide."""
 _MOST_RANKS: Final = 8
-_TRACE: Final = "perfmodel timeline --format perfetto writes all of it as a trace"
+_TRACE: Final = "perfmodel timeline -o FILE.json writes all of it as a trace"
 
 
 def timeline(run: Run, warmup: int) -> Iterator[Block]:

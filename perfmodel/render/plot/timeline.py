@@ -86,7 +86,7 @@ def timeline(
     if len(lanes) > _MOST_LANES:
         raise ModelError(
             f"expected at most {_MOST_LANES} lanes in a picture; got {len(lanes)}; choose fewer "
-            f"ranks with --ranks, or write a trace with --format perfetto"
+            f"ranks with --rank, or write a trace with -o FILE.json"
         )
     rows = _rows(lanes)
     height = max(rows) + 1.0
