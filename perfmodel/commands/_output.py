@@ -47,7 +47,9 @@ def emit(result: Result, fmt: str = "text", out: Path | None = None, **others: A
     kept, written = _kept(result, fmt, out, **others)
     if not kept:
         _show(result, fmt, err=out == STDOUT)
-    if written and out != STDOUT:
+    if written and out != STDOUT and not is_quiet():
+        if fmt == "text":
+            click.echo()
         report_written(written, err=fmt != "text")
 
 
