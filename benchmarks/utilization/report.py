@@ -16,13 +16,13 @@ from benchmarks.common.results import called
 from benchmarks.common.results import read as read_json
 from benchmarks.utilization.__main__ import RUNGS
 from perfmodel.analysis.analyze import analyze
+from perfmodel.analysis.utilization import Idle, idle_of
 from perfmodel.base.units import si
 from perfmodel.machines.gpu_samples import read_series
 from perfmodel.programs.program import Options
 from perfmodel.readers import read, trace
 from perfmodel.render.plot import panels, save
 from perfmodel.render.plot.lines import Percentages, utilization
-from perfmodel.timing.idle import BETWEEN, Idle, idle_of
 
 RESULTS = folders.RESULTS / "utilization.json"
 SERIES = folders.RESULTS / "utilization"
@@ -36,11 +36,11 @@ NOTHING: dict[str, Any] = {"data_on": "host", "transport": "host"}
 class Busy:
     """What the launches of one setting say, medians over them; the first one's causes.
 
-    Shares are of the time inside batches: what the GPU does between epochs is left out.
+    Shares are of the median step.
     """
 
     files: tuple[str, ...]
-    within_share: float
+    busy_share: float
     kernels_share: float
     first: Idle
 
@@ -70,22 +70,16 @@ def busy_of(name: str, flags: list[str], ranks: int) -> Busy | None:
         return None
     all_of_it, kernels = zip(*(_read(path) for path in paths), strict=True)
     files = tuple(str(path.relative_to(folders.ROOT)) for path in paths)
-    return Busy(files, median(map(_within, all_of_it)), median(map(_within, kernels)), all_of_it[0])
+    shares = (median(one.busy_share for one in side) for side in (all_of_it, kernels))
+    return Busy(files, *shares, all_of_it[0])
 
 
 def _read(path: Path) -> tuple[Idle, Idle]:
-    run = analyze([read(path)], Options(values={})).fitted
-    parts = tuple(
-        (replace(t, ops=trace.rows(t.ops, t.ops.kind == trace.KERNEL)), a)
-        for t, a in run.measured.parts
-    )
-    kernels = replace(run.measured, parts=parts)
-    warmup, causes = run.batch.warmup, run.program.idle_causes
-    return idle_of(run.measured, warmup, causes), idle_of(kernels, warmup, causes)
-
-
-def _within(one: Idle) -> float:
-    return one.busy_share / (1 - one.causes.get(BETWEEN, 0.0))
+    """Return what the GPUs idle in by all operations, and by kernels alone."""
+    whole = read(path)
+    kernels = replace(whole, ops=trace.rows(whole.ops, whole.ops.kind == trace.KERNEL))
+    first, second = (idle_of(analyze([t], Options()).fitted) for t in (whole, kernels))
+    return first, second
 
 
 def mean(row: dict[str, Any], counter: str) -> float | None:
@@ -119,7 +113,7 @@ def rows(results: dict[str, Any], found: Reports) -> str:
     lines = []
     for row in sampled(results):
         busy = found.get(row["name"])
-        shares = (busy.kernels_share, busy.within_share) if busy else (None, None)
+        shares = (busy.kernels_share, busy.busy_share) if busy else (None, None)
         each = [g["gpu_percent"] for g in row["gpus"] if g["gpu_percent"] is not None]
         lines.append(
             [row["name"], f"`{' '.join(row['flags'])}`", si(row["batch_s"], "s"),
@@ -135,7 +129,7 @@ def rows(results: dict[str, Any], found: Reports) -> str:
 
 def causes(found: Reports) -> str:
     """Write what the GPU idles in, setting by setting, and which reports say so."""
-    idle = {name: busy.first.causes for name, busy in found.items()}
+    idle = {name: busy.first.shares for name, busy in found.items()}
     names = list(dict.fromkeys(cause for one in idle.values() for cause in one))
     lines = [
         [name, *(percent(100 * one.get(n, 0.0)) for n in names), ", ".join(found[name].files)]
@@ -170,7 +164,7 @@ def answers(results: dict[str, Any], found: Reports) -> str:
     )  # fmt: skip
     both = [found.get(row["name"]) for row in (first, last)]
     if both[0] and both[1]:
-        shares = [percent(100 * s) for one in both for s in (one.kernels_share, one.within_share)]
+        shares = [percent(100 * s) for one in both for s in (one.kernels_share, one.busy_share)]
         text += written("reports", **dict(zip(("k0", "w0", "k1", "w1"), shares, strict=True)))
     return f"\n{text}\n"
 
@@ -193,7 +187,7 @@ def draw(results: dict[str, Any], found: Reports, folder: Path) -> None:
             for gpu in series.gpus for mine in [series.of(gpu)]
         ]  # fmt: skip
         seen = found.get(row["name"])
-        busy = {"GPU busy inside batches, by nsys": seen.within_share} if seen else {}
+        busy = {"GPU busy, by nsys": seen.busy_share} if seen else {}
         utilization(curves, window_s=row["window_s"], busy=busy, ax=ax, title=row["name"],
                     legend="" if ax is axes[0] else None)  # fmt: skip
         ax.set_xlabel("Time since the start (s); grey: the window" if ax is axes[-1] else "")
@@ -211,7 +205,7 @@ def text(results: dict[str, Any], given: Reports | None = None) -> str:
     if drawn(results):
         said += "\n![NVML utilization over time, setting by setting](images/utilization.png)\n"
     if found:
-        said += "\nWhat the GPU idles in, share of the whole time by the first report:\n\n"
+        said += "\nWhat the GPU idles in, share of the median step by the first report:\n\n"
         said += causes(found)
     return said.strip()
 

@@ -23,7 +23,7 @@ from perfmodel.readers.run_records import read_record, whole_number
 from perfmodel.readers.trace import GRAPH, KERNEL, NULL, Trace
 from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.collectives import NCCL, CollectiveGroup, is_nccl
-from perfmodel.timing.idle import BusyTime
+from perfmodel.timing.intervals import covered, union
 from perfmodel.timing.run import Run, batch_seconds, batch_windows
 from perfmodel.timing.samples import tabulate
 
@@ -242,19 +242,17 @@ def _of_process(trace: Trace, process: int, first: Int64, last: Int64) -> Floats
     kernels = mine & (((ops.kind == KERNEL) & ~reduces) | (ops.kind == GRAPH))
     calls = (trace.thread_process[mpi.thread] == process) & (mpi.end_ns != NULL)
 
-    def covered(of_gpu: Bool, with_mpi: bool) -> int:
+    def spent(of_gpu: Bool, with_mpi: bool) -> int:
         start, end = ops.start_ns[of_gpu], ops.end_ns[of_gpu]
         if with_mpi:
             start = np.concatenate([start, mpi.start_ns[calls]])
             end = np.concatenate([end, mpi.end_ns[calls]])
-        if len(start) == 0:
-            return 0
-        busy = BusyTime(start, end)
-        return int((busy.until(last) - busy.until(first)).sum())
+        busy = union(np.zeros(len(start), np.int64), start, end)
+        return int(covered(np.zeros(len(first), np.int64), first, last, busy).sum())
 
     return np.array([
-        int((last - first).sum()), covered(kernels, False), covered(reduces, True),
-        covered(kernels | reduces, True), covered(mine, True),
+        int((last - first).sum()), spent(kernels, False), spent(reduces, True),
+        spent(kernels | reduces, True), spent(mine, True),
     ], float)  # fmt: skip
 
 

@@ -16,7 +16,14 @@ from perfmodel.timing.idle_causes import IdleGaps
 from perfmodel.timing.nccl import match_kernels, nccl_groups
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import PathTimes
-from perfmodel.timing.step_facts import Gap, IdleCause, KernelTime, StepFacts, step_facts
+from perfmodel.timing.step_facts import (
+    Gap,
+    IdleCause,
+    IdleRange,
+    KernelTime,
+    StepFacts,
+    step_facts,
+)
 from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.step_times import StepTimes
 from perfmodel.timing.steps import FoundBy
@@ -277,6 +284,29 @@ def idle_causes(
     return _idle(reports, _window(reports, steps, warmup), lane_ranks(reports))
 
 
+def idle_ranges(
+    reports: Sequence[StepReport], *, warmup: int | None = None
+) -> tuple[IdleRange, ...]:
+    """Sum up in which ranges, and why, the GPUs of a run idle; the largest first."""
+    steps = max(r.times.step_ns.shape[1] for r in reports)
+    window = _window(reports, steps, warmup)
+    found: dict[tuple[str, str], float] = {}
+    step_s, lanes = 0.0, 0
+    for report in reports:
+        gaps, names = report.gaps, (*report.gaps.names, "")
+        key = (gaps.range + 1) * len(CAUSES) + gaps.cause
+        for lane in np.flatnonzero(report.times.device >= 0).tolist():
+            distinct, share = _shares(report, lane, window, key)
+            idle_s = _median_s(report.times.idle_ns[lane, window]) or 0.0
+            for code, part in zip(distinct.tolist(), share.tolist(), strict=True):
+                where = names[code // len(CAUSES) - 1], CAUSES[code % len(CAUSES)]
+                found[where] = found.get(where, 0.0) + part * idle_s
+            step_s += _median_s(report.times.step_ns[lane, window]) or 0.0
+            lanes += 1
+    rows = [IdleRange(*key, s / lanes, s / step_s) for key, s in found.items() if s and step_s]
+    return tuple(sorted(rows, key=lambda row: -row.seconds))
+
+
 def _idle(
     reports: Sequence[StepReport], window: slice, numbered: Sequence[Sequence[int]]
 ) -> tuple[IdleCause, ...]:
@@ -286,22 +316,27 @@ def _idle(
         gaps = report.gaps
         inside = (gaps.step >= window.start) & (gaps.step < window.stop)
         for lane, rank in enumerate(numbers):
+            codes, shares = _shares(report, lane, window, gaps.cause.astype(np.int64))
+            idle_s = _median_s(report.times.idle_ns[lane, window]) or 0.0
             rows = np.flatnonzero(inside & (gaps.lane == lane))
-            total = np.zeros((len(CAUSES), window.stop - window.start))
-            np.add.at(total, (gaps.cause[rows], gaps.step[rows] - window.start), gaps.idle_ns[rows])
-            usual = np.median(total, axis=1)
-            usual = usual if usual.any() else total.mean(axis=1)
-            share = usual / max(float(usual.sum()), 1.0)
-            seconds = share * (_median_s(report.times.idle_ns[lane, window]) or 0.0)
-            found += [
-                IdleCause(
-                    rank, CAUSES[code], float(seconds[code]), float(share[code]),
-                    _longest(gaps, rows[gaps.cause[rows] == code], begins),
-                )
-                for code in np.argsort(-share, kind="stable").tolist()
-                if share[code] > 0
-            ]  # fmt: skip
+            for i in np.argsort(-shares, kind="stable").tolist():
+                code, share = int(codes[i]), float(shares[i])
+                if share > 0:
+                    longest = _longest(gaps, rows[gaps.cause[rows] == code], begins)
+                    found.append(IdleCause(rank, CAUSES[code], share * idle_s, share, longest))
     return tuple(sorted(found, key=lambda cause: cause.rank))
+
+
+def _shares(report: StepReport, lane: int, window: slice, key: Int64) -> tuple[Int64, Floats]:
+    """Distinct keys of a lane's gaps, and the share of each by its median over steps."""
+    gaps = report.gaps
+    inside = (gaps.lane == lane) & (gaps.step >= window.start) & (gaps.step < window.stop)
+    distinct, code = np.unique(key[inside], return_inverse=True)
+    total = np.zeros((len(distinct), window.stop - window.start))
+    np.add.at(total, (code.ravel(), gaps.step[inside] - window.start), gaps.idle_ns[inside])
+    usual = np.median(total, axis=1) if len(distinct) else total.sum(axis=1)
+    usual = usual if usual.any() else total.mean(axis=1)
+    return distinct, usual / max(float(usual.sum()), 1.0)
 
 
 def _begins(reports: Sequence[StepReport]) -> list[Int64]:

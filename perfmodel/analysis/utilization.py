@@ -8,15 +8,70 @@ from pathlib import Path
 from typing import Final
 
 from perfmodel.analysis.analyze import analyze
+from perfmodel.analysis.result import RunAnalysis
+from perfmodel.analysis.steps import RankStep, idle_ranges
+from perfmodel.base.errors import SchemaError
+from perfmodel.base.units import si
 from perfmodel.machines.gpu_samples import Series
-from perfmodel.programs.findings import idle_advice
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.readers.gpu import GpuMetric, read_metrics
-from perfmodel.timing.idle import Idle, idle_of
+from perfmodel.timing.step_facts import IdleCause, IdleRange
 
 LOW: Final = 0.9
 """Below this share a GPU is not well used, and what it idles in is worth a look."""
+
+_MOST_ADVICE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """What the steps of a report say of its GPUs' idling.
+
+    Attributes
+    ----------
+    ranks : tuple of RankStep
+        Those with a GPU.
+    causes : tuple of IdleCause
+        By rank and cause.
+    ranges : tuple of IdleRange
+        By range and cause.
+    """
+
+    ranks: tuple[RankStep, ...]
+    causes: tuple[IdleCause, ...]
+    ranges: tuple[IdleRange, ...]
+
+    @property
+    def busy_share(self) -> float:
+        """GPU busy / step, medians, over all ranks."""
+        return sum(r.gpu_busy_s or 0.0 for r in self.ranks) / sum(r.batch_s for r in self.ranks)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Share of the steps by cause, largest first."""
+        found: dict[str, float] = {}
+        for row in self.ranges:
+            found[row.cause] = found.get(row.cause, 0.0) + row.share
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def idle_of(run: RunAnalysis) -> Idle:
+    """Take what an analysis says of idle GPUs.
+
+    Raises
+    ------
+    SchemaError
+        If the report holds no GPU work in steps.
+    """
+    steps = run.steps
+    ranks = tuple(r for r in steps.ranks if r.gpu is not None and r.batch_s) if steps else ()
+    if steps is None or not ranks:
+        raise SchemaError(
+            f"{run.label}: expected GPU work of batches behind the warm-up; got none; profile more "
+            f"batches with --trace=cuda,nvtx"
+        )
+    return Idle(ranks, steps.idle, idle_ranges(run.measured.steps, warmup=steps.warmup))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +127,15 @@ def answer(
     run = analysis.fitted
     if len(analysis.runs) > 1:
         warnings.append(f"the reports are of {len(analysis.runs)} runs: only {run.label} is shown")
-    idle = idle_of(run.measured, run.batch.warmup, run.program.idle_causes)
+    idle = idle_of(run)
     metrics = tuple(metric for path in reports for metric in read_metrics(path))
     steps: tuple[str, ...] = ()
     if idle.busy_share < LOW:
-        actions = run.program.actions(run.identity)
-        steps = idle_advice(idle, actions, synchronizes=run.identity.synchronizes)
+        worth = [f for f in run.findings if f.saving_s]
+        steps = tuple(
+            f"{f.title}, up to {si(f.saving_s, 's')} a step: {f.action}"
+            for f in worth[:_MOST_ADVICE]
+        )
     return Answer(cut, window_s, idle, metrics, steps, tuple(warnings))
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from perfmodel.base.units import percent, si
-from perfmodel.timing.idle import BETWEEN, INPUTS, LAUNCHES, REDUCTIONS, Idle
 
 if TYPE_CHECKING:
     from perfmodel.machines.machine import Machine
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 _WORTH: Final = 0.01
 """Savings below this share of a batch are not worth a line."""
 
-_WORTH_IDLE: Final = 0.02
-"""Causes of idling below this share of the time are not worth advice."""
 
 _OF_PCIE: Final = 0.8
 """Share of PCIe's datasheet rate that large pinned copies reach (52.7 of 64 GB/s on an H200)."""
@@ -268,10 +265,6 @@ class Actions:
         """How many small kernels become few."""
         return f"fuse the kernels{where}, or capture them in a CUDA graph"
 
-    def evaluate_less(self) -> str:
-        """How to idle less between batches."""
-        return f"evaluate less often{self.flag('evaluate')}, or train longer epochs"
-
 
 def general(facts: Facts, actions: Actions) -> Iterator[Finding]:
     """Find what any program may lose, by the times of its GPU, its copies and its collectives."""
@@ -481,18 +474,3 @@ def over_nvlink(facts: Facts, size: float) -> float | None:
     """Seconds of a ring between the GPUs; half the data sheet's rate is one direction."""
     link = facts.machine.bandwidth_bytes_per_s.get("nvlink") if facts.machine else None
     return None if link is None else 2 * (facts.ranks - 1) / facts.ranks * size / (link / 2)
-
-
-def idle_advice(idle: Idle, actions: Actions, *, synchronizes: bool) -> tuple[str, ...]:
-    """Say what removes the largest causes of a GPU's idling."""
-    known = {
-        INPUTS: actions.keep_inputs(),
-        REDUCTIONS: actions.reduce_on_gpus(),
-        LAUNCHES: actions.launch_less(synchronizes=synchronizes),
-        BETWEEN: actions.evaluate_less(),
-    }
-    return tuple(
-        f"{cause}: the GPU idles {percent(share)} of the time; {known[cause]}"
-        for cause, share in idle.causes.items()
-        if share >= _WORTH_IDLE
-    )

@@ -178,8 +178,6 @@ class Program(Protocol):
         As `analysis.json` names it.
     step_clock : {'host', 'gpu'}
         What times a step: its range on the host, or from its first GPU operation to the next's.
-    idle_causes : mapping of str to str
-        Why a GPU idles, by the label of the range in which the host is.
     replay : str
         Range that replays a whole batch as one CUDA graph, empty if there is none.
     modelled : bool
@@ -188,7 +186,6 @@ class Program(Protocol):
 
     name: str
     step_clock: StepClock
-    idle_causes: Mapping[str, str]
     replay: str
     modelled: bool
 

@@ -33,7 +33,6 @@ class UnknownProgram:
 
     name: str = "unknown"
     step_clock: StepClock = "gpu"
-    idle_causes: Mapping[str, str] = {}
     replay: str = ""
     modelled: bool = False
 

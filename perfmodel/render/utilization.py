@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from perfmodel.analysis.utilization import Answer
+from perfmodel.analysis.utilization import Answer, Idle
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent
 from perfmodel.machines.gpu_samples import COUNTERS, Series
 from perfmodel.readers.gpu import GpuMetric
 from perfmodel.render.result import Result
-from perfmodel.timing.idle import Idle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,35 +63,32 @@ def series_table(series: Series) -> Table:
 
 RANKS: Final = (
     Column("rank", "Rank", "int"),
-    Column("batches", "Batches", "int"),
-    Column("window_s", "Window", "si", "s"),
-    Column("busy_s", "GPU busy", "si", "s"),
-    Column("busy_share", "Share", "percent"),
-    Column("paused_s", "Left out (pauses)", "si", "s", of=lambda r: sum(r.pauses_s) or None),
+    Column("gpu", "GPU", "int"),
+    Column("steps", "Steps", "int", of="batches"),
+    Column("step_s", "Step", "si", "s", of="batch_s"),
+    Column("busy_s", "GPU busy", "si", "s", of="gpu_busy_s"),
+    Column("busy_share", "Share", "percent", of=lambda r: r.gpu_busy_s / r.batch_s),
+)
+PHASES: Final = (
+    Column("range", "Range (innermost)", wrap=False, of=lambda r: r.range or None),
+    Column("cause", "The GPU idles by", wrap=False),
+    Column("idle_s", "Per step", "si", "s", of="seconds"),
+    Column("share", "Of the step", "percent"),
 )
 
 
 def busy_table(idle: Idle) -> Table:
     """Return how busy the GPU of every rank was, by the report."""
-    ranks = sorted(idle.ranks, key=lambda r: r.rank)
-    return Table.of("GPU busy by the report: union of all GPU operations", ranks, RANKS)
+    title = "GPU busy by the report: union of all GPU operations, medians over steps"
+    return Table.of(title, idle.ranks, RANKS)
 
 
 def phases_table(idle: Idle) -> Table:
-    """Return what the host was in while the GPU idled."""
-    columns = (
-        Column("range", "Range (without those inside it)", wrap=False),
-        Column("cause", "Cause", wrap=False),
-        Column("idle_s", "GPU idle per batch", "si", "s"),
-        Column("share", "Of the time", "percent"),
-    )
-    rows = [(p.path[-1], p.cause, p.idle_s, p.share) for p in idle.phases[:_MOST_PHASES]]
-    rest = idle.phases[_MOST_PHASES:]
-    if rest:
-        rows.append(
-            (f"{len(rest)} others", "", sum(p.idle_s for p in rest), sum(p.share for p in rest))
-        )
-    return Table("Where the GPU idles, means over ranks and batches", columns, rows)
+    """Return what the host was in while the GPU idled, and why it did."""
+    left = len(idle.ranges) - _MOST_PHASES
+    notes = [f"{left} more, which take less, are in the JSON"] if left > 0 else []
+    title = "Where the GPU idles, and why (medians over steps, means over ranks)"
+    return Table.of(title, idle.ranges[:_MOST_PHASES], PHASES, notes)
 
 
 METRICS: Final = (
@@ -145,8 +140,8 @@ def document(found: Answer) -> dict[str, Any]:
         "window_s": None if found.series is None else found.series.time_s[[0, -1]],
         "gpus": [] if found.series is None else list(_means(found.series)),
         "report": None if found.idle is None else {
-            **pick(found.idle, "busy_share phases causes"),
-            "ranks": [{**asdict(r), "busy_share": r.busy_share} for r in found.idle.ranks],
+            **pick(found.idle, "busy_share causes ranges shares"),
+            "ranks": busy_table(found.idle).objects(),
         },
         "gpu_metrics": [pick(m, "gpu name mean") for m in found.metrics],
         **pick(found, "advice warnings"),

@@ -72,6 +72,19 @@ class IdleCause:
 
 
 @dataclass(frozen=True, slots=True)
+class IdleRange:
+    """Idle time of a GPU per step by the innermost range that the host was in, and by cause.
+
+    `range` is '' outside all ranges. `seconds` are the mean over ranks; `share` is of their steps.
+    """
+
+    range: str
+    cause: str
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class PathPart:
     """A kind of work on the critical path of a step, and what the step takes where it is free.
 

@@ -1,4 +1,4 @@
-"""Utilization: series, the recorder, NVML's answers, idle time by phase, the command."""
+"""Utilization: series, the recorder, NVML's answers, idle time by range and cause, the command."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.analysis.analyze import analyze
+from perfmodel.analysis.utilization import Idle, answer, idle_of
 from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError
 from perfmodel.machines.gpu_samples import (
     COUNTERS,
@@ -28,12 +29,9 @@ from perfmodel.machines.gpu_samples import (
     series_of,
     to_csv,
 )
-from perfmodel.programs.findings import idle_advice
-from perfmodel.programs.mlp.program import IDLE_CAUSES, actions_of
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.readers.gpu import read_metrics
-from perfmodel.timing.idle import BETWEEN, BusyTime, Idle, cause_of, idle_of
 from support.build_report import ReportBuilder
 from support.build_training import Training, training_report
 from support.cli import fails, perfmodel, succeeds
@@ -203,29 +201,16 @@ def test_what_is_missing_of_nvml_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
 
 # --- idle time
 
-spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), min_size=1, max_size=12)
-
-
-@given(spans, st.lists(st.integers(-5, 90), min_size=1, max_size=8))
-def test_busy_time_is_that_of_the_union(pieces: list[tuple[int, int]], times: list[int]) -> None:
-    start = np.array([a for a, _ in pieces], np.int64)
-    end = start + np.array([n for _, n in pieces], np.int64)
-    found = BusyTime(start, end).until(np.array(times, np.int64))
-    for at, ns in zip(times, found.tolist(), strict=True):
-        assert ns == sum(any(a <= t < b for a, b in zip(start, end, strict=True))
-                         for t in range(-10, at))  # fmt: skip
-
 
 def idle(path: Path) -> Idle:
-    run = analyze([read(path)], Options()).fitted
-    return idle_of(run.measured, run.batch.warmup, run.program.idle_causes)
+    return idle_of(analyze([read(path)], Options()).fitted)
 
 
 def test_idle_time_by_hand(tmp_path: Path) -> None:
     """Batches of 100 µs: copying 10 to 40 (a copy 20 to 40), forward 40 to 100 (a kernel 50 to 80).
 
-    The GPU works 50 of 110 µs from start to start; it idles 10 in copying, 10 + 20 in forward, 10
-    before the first range and 10 between batches.
+    The GPU works 50 of 110 µs from start to start. It idles 10 µs until forward has launched its
+    kernel, and 50 until the next batch's copy, most of which no range of the next batch holds.
     """
     report = ReportBuilder()
     report.gpu(0)
@@ -240,15 +225,13 @@ def test_idle_time_by_hand(tmp_path: Path) -> None:
         thread.kernel("gemm", (at + 41_000, at + 42_000), (at + 50_000, at + 80_000))
     found = idle(report.write(tmp_path / "i.sqlite"))
     (rank,) = found.ranks
-    window = rank.batches * 110e-6 - 10e-6
-    assert rank.window_s == pytest.approx(window)
-    assert rank.busy_s == pytest.approx(rank.batches * 50e-6)
-    assert not rank.pauses_s
-    by_path = {phase.path[-1]: phase.idle_s for phase in found.phases}
-    assert by_path["copying images host -> device"] == pytest.approx(10e-6)
-    assert by_path["forward"] == pytest.approx(30e-6)
-    assert by_path["batch iteration"] == pytest.approx(10e-6)
-    assert by_path[BETWEEN] == pytest.approx(10e-6 * (rank.batches - 1) / rank.batches)
+    assert (rank.batches, rank.batch_s) == (4, pytest.approx(110e-6))
+    assert found.busy_share == pytest.approx(50 / 110)
+    rows = {(row.range, row.cause): row.seconds for row in found.ranges}
+    assert rows == {
+        ("", "launch_bound"): pytest.approx(50e-6),
+        ("forward", "launch_bound"): pytest.approx(10e-6),
+    }
 
 
 REAL = [
@@ -260,22 +243,22 @@ REAL = [
 
 
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
-def test_busy_and_idle_fill_the_window(path: Path) -> None:
+def test_busy_and_idle_fill_the_step(path: Path) -> None:
     found = idle(path)
-    assert found.busy_share + sum(p.share for p in found.phases) == pytest.approx(1, abs=1e-6)
-    assert sum(found.causes.values()) == pytest.approx(1 - found.busy_share, abs=1e-6)
+    assert found.busy_share + sum(row.share for row in found.ranges) == pytest.approx(1, abs=0.02)
+    assert sum(found.shares.values()) == pytest.approx(sum(row.share for row in found.ranges))
+    by_rank = sum(cause.seconds for cause in found.causes) / len(found.ranks)
+    assert sum(row.seconds for row in found.ranges) == pytest.approx(by_rank)
     assert 0 < found.busy_share < 1
 
 
-def test_a_pause_is_left_out_and_said() -> None:
+def test_a_rare_pause_does_not_count() -> None:
     """The first evaluation of that run compiles for 1.55 s between two batches."""
-    for rank in idle(REAL[2]).ranks:
-        assert rank.pauses_s == pytest.approx((1.554,), abs=1e-3)
-        assert rank.window_s < 0.13
+    assert all(rank.batch_s < 3e-3 for rank in idle(REAL[2]).ranks)
 
 
 def test_long_gaps_that_are_usual_are_idle_time(tmp_path: Path) -> None:
-    """Loading 0.2 s before every batch is no pause: the GPU works 50 ms of 250."""
+    """Loading 0.2 s before every batch: the GPU works 50 ms of 250."""
     report = ReportBuilder()
     report.gpu(0)
     thread = report.thread(rank=0)
@@ -284,22 +267,17 @@ def test_long_gaps_that_are_usual_are_idle_time(tmp_path: Path) -> None:
         thread.range("batch iteration", at, at + 50_000_000)
         thread.kernel("gemm", (at, at + 1), (at, at + 50_000_000))
     found = idle(report.write(tmp_path / "l.sqlite"))
-    assert not found.ranks[0].pauses_s
-    assert found.causes[BETWEEN] == pytest.approx(1 - found.busy_share)
-    assert found.busy_share < 0.25
+    assert found.busy_share == pytest.approx(0.2)
+    assert found.shares == {"host_compute": pytest.approx(0.8)}
 
 
-def test_causes_and_what_removes_them() -> None:
-    assert cause_of(("batch iteration", "backward", "MPI_Allreduce"), {}).startswith("summing")
-    assert cause_of(("batch iteration", "forward"), IDLE_CAUSES) == "host launches"
-    assert cause_of((BETWEEN,), IDLE_CAUSES) == BETWEEN
-    trainer = {"transport": "host", "data_on": "host", "gemm": "cublas", "graph": False}
-    said = " ".join(idle_advice(idle(BASE), actions_of(trainer), synchronizes=False))
-    for flag in ("--data-on device", "--transport nccl", "--graph", "--gemm fused"):
-        assert flag in said
-    assert "--" not in " ".join(
-        idle_advice(idle(BASE), actions_of({}), synchronizes=False)
-    )  # another program has other flags
+def test_advice_is_that_of_the_findings() -> None:
+    run = analyze([read(BASE)], Options()).fitted
+    said = answer(None, [BASE]).advice
+    assert len(said) == 4
+    for text, finding in zip(said, run.findings, strict=False):
+        assert text.startswith(f"{finding.title}, up to ")
+        assert text.endswith(finding.action)
 
 
 def test_a_report_without_gpu_work_is_refused(tmp_path: Path) -> None:
@@ -337,12 +315,13 @@ def test_a_series_beside_a_report(tmp_path: Path) -> None:
     text = succeeds(
         "utilization", path, "--report", BASE, "--window", "2:", "-o", tmp_path / "u.png"
     )
-    assert "NVML says 85 %, the report 14 %" in text
-    assert "-> copying images" in text
+    assert "NVML says 85 %, the report 15 %" in text
+    assert "-> the GPU waits for the host, up to " in text
+    assert "copying images host -> device  host_compute" in text
     assert (tmp_path / "u.png").read_bytes().startswith(b"\x89PNG")
     found = json.loads(succeeds("utilization", path, "--report", BASE, "--window", "1:3", "--json"))
     assert found["gpus"][0]["means"]["gpu_percent"] == pytest.approx(42.5)
-    assert found["report"]["busy_share"] == pytest.approx(0.143, abs=1e-3)
+    assert found["report"]["busy_share"] == pytest.approx(0.147, abs=1e-3)
 
 
 def test_a_low_series_alone_asks_for_a_report(tmp_path: Path) -> None:

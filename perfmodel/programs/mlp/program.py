@@ -16,7 +16,6 @@ from perfmodel.programs.mlp.mlp import as_it_ran, as_its_kernels, mlp
 from perfmodel.programs.mlp.settings import BATCH_RANGE, COPY, GRAPH, ON_DEVICE
 from perfmodel.programs.unknown import UnknownProgram
 from perfmodel.readers.trace import Trace
-from perfmodel.timing.idle import INPUTS, REDUCTIONS
 from perfmodel.timing.steps import Steps, named_steps
 
 if TYPE_CHECKING:
@@ -33,12 +32,6 @@ _STAGES: Final = ("cudaMemcpyDeviceToHost", "MPI_Allreduce", "cudaMemcpyHostToDe
 _REDUCING: Final = ("MPI_Allreduce", "MPI_Iallreduce")
 _OWN_KERNELS: Final = ("hierarchical", "thin", "fused")
 _ON_GPU: Final = ("nccl", "peer", "none")
-
-IDLE_CAUSES: Final = {
-    COPY: INPUTS,
-    **dict.fromkeys(_STAGES, REDUCTIONS),
-}
-"""Why the GPU idles, by the range in which the host is."""
 
 
 def advise(facts: Facts) -> Iterator[Finding]:
@@ -98,7 +91,6 @@ def actions_of(config: Mapping[str, Any]) -> Actions:
         "nccl": "--transport nccl",
         "peer": "--transport peer",
         "flat": "--transport host-flat",
-        "evaluate": "--evaluate-every 0",
     } | ({"fuse": "--gemm fused"} if by_data else {})
     known = "transport" in config
     return Actions(
@@ -154,7 +146,6 @@ class MlpProgram(UnknownProgram):
 
     name: str = "mlp"
     step_clock: StepClock = "host"
-    idle_causes: Mapping[str, str] = IDLE_CAUSES
     replay: str = GRAPH
     modelled: bool = True
 
