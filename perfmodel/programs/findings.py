@@ -133,6 +133,22 @@ class Facts:
     ranges_by_rank: tuple[RangeOfRank, ...] = ()
 
 
+ADVICE: Final[Mapping[str, str]] = {
+    "wait_less": "read results later or less often, so that the host does not wait in {call}",
+    "allocate_less": "allocate GPU memory once and reuse it",
+    "compute_less": "do the host's work{where} beside the GPU's: in another thread, a step ahead",
+    "join_messages": "join the messages to a few large ones, and start it while computing goes on",
+    "overlap_messages": "start it while computing goes on",
+    "help_rank": "find out what rank {rank} does beyond the others, and share its work out",
+    "lower_precision": "use tensor cores: TF32, or 16-bit types",
+    "move_less": "fuse element-wise kernels with what makes or takes their data; use 16-bit types",
+    "raise_rate": "larger matrices: a larger batch; sizes that are multiples of 64",
+    "fuse_attention": "use a fused attention kernel, which keeps the scores on the chip",
+    "fuse_small": "fuse the kernels{where}, or capture them in a CUDA graph",
+}
+"""What to do against a loss of any program."""
+
+
 @dataclass(frozen=True, slots=True)
 class Actions:
     """What to advise: everything by default, less what a program says that it does.
@@ -147,11 +163,19 @@ class Actions:
         (no kernel could sum over the GPUs' memory).
     flags : mapping of str to str
         The program's own flags, by what they do.
+    texts : mapping of str to str
+        What to call in the program's framework: keys of `ADVICE`, 'launch_less', 'pin in' and 'pin
+        out'.
     """
 
     known: bool = False
     done: Set[str] = frozenset()
     flags: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    def advise(self, what: str, **words: object) -> str:
+        """Return what to do, one of `ADVICE`."""
+        return self.texts.get(what, ADVICE[what]).format(**words)
 
     def flag(self, what: str) -> str:
         """Return the program's flag for something in parentheses; empty if it has none."""
@@ -159,6 +183,8 @@ class Actions:
 
     def launch_less(self, *, synchronizes: bool) -> str:
         """What shortens the time in which the GPU waits for the host."""
+        if "launch_less" in self.texts:
+            return self.texts["launch_less"]
         steps = []
         if "fused" not in self.done:
             steps.append(f"fuse elementwise kernels{self.flag('fuse')}")
@@ -172,8 +198,10 @@ class Actions:
 
     def pin(self, direction: str) -> str:
         """How to take host buffers from page-locked memory."""
-        said = "allocate the host buffers with cudaMallocHost"
-        flags = self.flags.get("pin out" if direction == "Device-to-Host" else "pin in")
+        what = "pin out" if direction == "Device-to-Host" else "pin in"
+        if what in self.texts:
+            return self.texts[what]
+        said, flags = "allocate the host buffers with cudaMallocHost", self.flags.get(what)
         return f"{said} (CuPy: cupyx.empty_pinned; {flags})" if flags else said
 
     def keep_inputs(self) -> str:
@@ -223,47 +251,6 @@ class Actions:
         if "overlapped" not in self.done:
             steps.append(f"sum what is computed first beside the rest{self.flag('overlapping')}")
         return ", or ".join(steps) or "fewer ranks, which have more to compute for every message"
-
-    def wait_less(self, call: str) -> str:
-        """How the host need not wait for the GPU."""
-        return f"read results later or less often, so that the host does not wait in {call}"
-
-    def allocate_less(self) -> str:
-        """How not to allocate in every step."""
-        return "allocate GPU memory once and reuse it"
-
-    def compute_less(self, where: str) -> str:
-        """How the GPU need not wait for the host's own work."""
-        return f"do the host's work{where} beside the GPU's: in another thread, a step ahead"
-
-    def join_messages(self, *, many: bool) -> str:
-        """How communication costs less."""
-        said = "start it while computing goes on"
-        return f"join the messages to a few large ones, and {said}" if many else said
-
-    def help_rank(self, rank: int) -> str:
-        """What to do about a rank that is late."""
-        return f"find out what rank {rank} does beyond the others, and share its work out"
-
-    def lower_precision(self) -> str:
-        """How products run on tensor cores."""
-        return "use tensor cores: TF32, or 16-bit types"
-
-    def move_less(self) -> str:
-        """How operators that memory limits move fewer bytes."""
-        return "fuse element-wise kernels with what makes or takes their data; use 16-bit types"
-
-    def raise_rate(self) -> str:
-        """How products come nearer to the peak of their unit."""
-        return "larger matrices: a larger batch; sizes that are multiples of 64"
-
-    def fuse_attention(self) -> str:
-        """How attention needs no matrix of scores in memory."""
-        return "use a fused attention kernel, which keeps the scores on the chip"
-
-    def fuse_small(self, where: str) -> str:
-        """How many small kernels become few."""
-        return f"fuse the kernels{where}, or capture them in a CUDA graph"
 
 
 def general(facts: Facts, actions: Actions) -> Iterator[Finding]:
@@ -426,7 +413,7 @@ def late_messages(facts: Facts, actions: Actions) -> Iterator[Finding]:
         min(late.most_s, most.more_s) if most else late.most_s,
         f"{said}{si(late.caused_s, 's')} of all ranks' waiting per batch leads back to rank "
         f"{late.rank}, up to {si(late.most_s, 's')} of one rank{passed}",
-        actions.help_rank(late.rank),
+        actions.advise("help_rank", rank=late.rank),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -142,44 +142,23 @@ def _hlo_key(source: str, operation: str) -> OperatorKey:
     return OperatorKey(shown, phase, "", "", "", "", False, False)
 
 
-@dataclass(frozen=True, slots=True)
-class JaxActions(Actions):
-    """See `perfmodel.programs.findings.Actions`."""
-
-    def launch_less(self, *, synchronizes: bool) -> str:
-        """Put more into one compiled function."""
-        return (
-            "launch less: jit the whole step as one function, several steps by jax.lax.scan; "
-            "XLA_FLAGS=--xla_gpu_enable_command_buffer=FUSION,CUBLAS,CUSTOM_CALL"
-        )
-
-    def wait_less(self, call: str) -> str:
-        """Read values later."""
-        return "call block_until_ready, float() and print on device arrays every n steps only"
-
-    def allocate_less(self) -> str:
-        """Donate buffers."""
-        return "jit(step, donate_argnums=...), and leave XLA_PYTHON_CLIENT_PREALLOCATE on"
-
-    def compute_less(self, where: str) -> str:
-        """Load data ahead."""
-        return f"do the host's work{where} ahead: prefetch batches by a thread and jax.device_put"
-
-    def pin(self, direction: str) -> str:
-        """Copy ahead."""
-        return "jax.device_put the next batch while this one computes; keep data on the GPU"
-
-    def lower_precision(self) -> str:
-        """Use tensor cores."""
-        return "jax.default_matmul_precision('tensorfloat32'), or bfloat16 arrays"
-
-    def fuse_attention(self) -> str:
-        """Use the fused attention kernels."""
-        return "jax.nn.dot_product_attention(q, k, v, implementation='cudnn')"
-
-    def fuse_small(self, where: str) -> str:
-        """Let XLA fuse."""
-        return "put the operations into one jitted function, so that XLA fuses them"
+ACTIONS: Final = Actions(texts={
+    "launch_less":
+        "launch less: jit the whole step as one function, several steps by jax.lax.scan; "
+        "XLA_FLAGS=--xla_gpu_enable_command_buffer=FUSION,CUBLAS,CUSTOM_CALL",
+    "wait_less": "call block_until_ready, float() and print on device arrays every n steps only",
+    "allocate_less": "jit(step, donate_argnums=...), and leave XLA_PYTHON_CLIENT_PREALLOCATE on",
+    "compute_less":
+        "do the host's work{where} ahead: prefetch batches by a thread and jax.device_put",
+    **dict.fromkeys(
+        ("pin in", "pin out"),
+        "jax.device_put the next batch while this one computes; keep data on the GPU",
+    ),
+    "lower_precision": "jax.default_matmul_precision('tensorfloat32'), or bfloat16 arrays",
+    "fuse_attention": "jax.nn.dot_product_attention(q, k, v, implementation='cudnn')",
+    "fuse_small": "put the operations into one jitted function, so that XLA fuses them",
+})  # fmt: skip
+"""What to call in JAX against each loss."""
 
 
 class JaxProgram(UnknownProgram):
@@ -205,7 +184,7 @@ class JaxProgram(UnknownProgram):
 
     def actions(self, identity: Identity) -> Actions:
         """Return what to call in JAX."""
-        return JaxActions()
+        return ACTIONS
 
     def warnings(self, run: Run) -> list[str]:
         """CUDA graphs that were recorded as a whole hide their kernels."""

@@ -75,7 +75,7 @@ def _late_rank(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
         steps.straggler_saving_s,
         f"rank {late.rank} comes last to {percent(late.share_last)} of NCCL's collectives, "
         f"{si(late.late_s, 's')} per step after the rank before it{more}",
-        actions.help_rank(late.rank),
+        actions.advise("help_rank", rank=late.rank),
     )
 
 
@@ -88,7 +88,7 @@ def _small_kernels(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
             small.saving_s,
             f"kernels under 10 µs, {si(small.gpu_s, 's')} of GPU time per step, which the host "
             f"takes {si(small.host_s, 's')} to launch",
-            actions.fuse_small(where),
+            actions.advise("fuse_small", where=where),
         )
 
 
@@ -139,9 +139,9 @@ def _host(
             "pageable_copy": _copies(facts),
         }[kind]
         action = {
-            "blocking_sync": actions.wait_less(call or "a blocking call"),
-            "host_compute": actions.compute_less(where),
-            "allocation": actions.allocate_less(),
+            "blocking_sync": actions.advise("wait_less", call=call or "a blocking call"),
+            "host_compute": actions.advise("compute_less", where=where),
+            "allocation": actions.advise("allocate_less"),
             "pageable_copy": actions.pin("Host-to-Device"),
         }[kind]
         yield Finding(kind, title, most, said, action)
@@ -169,7 +169,7 @@ def _communication(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
         steps.bucket_saving_s,
         f"{steps.collectives:.0f} NCCL kernels per step on the critical path"
         + (", most of them small: each costs a launch and NCCL's latency" if many else ""),
-        actions.join_messages(many=many),
+        actions.advise("join_messages" if many else "overlap_messages"),
     )
 
 
@@ -196,7 +196,7 @@ def _precision(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fin
         f"{sum(k.count for k in slow):.0f} FP32 kernels per step take {si(seconds, 's')}; their "
         f"peak is {si(peaks['float32'], 'FLOP/s')}, that of TF32 "
         f"{si(peaks['tf32_tensor'], 'FLOP/s')}",
-        actions.lower_precision(),
+        actions.advise("lower_precision"),
     )
 
 
@@ -220,7 +220,7 @@ def _without_tensor_cores(
         f"({si(peaks[unit], 'FLOP/s')}), "
         f"{percent(sum(o.tensor_s or 0.0 for o in plain) / seconds)} of {whose} on tensor cores "
         f"({si(peaks[tensor], 'FLOP/s')})",
-        actions.lower_precision(),
+        actions.advise("lower_precision"),
     )
 
 
@@ -242,7 +242,7 @@ def _memory(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Findin
         f"{percent(sum(o.share for o in bound))} of the computing time, to move {si(moved, 'B')}: "
         f"{si(moved / seconds, 'B/s')}; most is lost by {named} of the bandwidth. Saved if all "
         f"reached {percent(_OF_HBM)} of it; fusing them saves bytes, too",
-        actions.move_less(),
+        actions.advise("move_less"),
     )
 
 
@@ -258,7 +258,7 @@ def _products(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Find
             f"{o.count:.0f} calls per step take {si(o.gpu_s, 's')} for {si(o.flops, 'FLOP')} "
             f"({rate}); peak and bandwidth allow {si(o.least_s, 's')}, of which large products "
             f"reach {percent(_reachable(o))}",
-            actions.raise_rate(),
+            actions.advise("raise_rate"),
         )
 
 
@@ -293,5 +293,5 @@ def _attention(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
         min(seconds, steps.saved_s("kernel")),
         f"{sum(k.count for k in scores):.0f} softmax kernels over scores and the element-wise "
         f"kernels as large take {si(seconds, 's')} per step; no fused attention kernel runs",
-        actions.fuse_attention(),
+        actions.advise("fuse_attention"),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from perfmodel.programs.findings import Actions
@@ -17,102 +17,50 @@ from perfmodel.timing.operator_times import OperatorTimes
 from perfmodel.timing.run import Run
 from perfmodel.timing.step_report import StepReport, report_steps
 
-
-@dataclass(frozen=True, slots=True)
-class PyTorchActions(Actions):
-    """What to call in PyTorch against each loss; see `perfmodel.programs.findings.Actions`."""
-
-    def launch_less(self, *, synchronizes: bool) -> str:
-        """Compile, capture in a CUDA graph, or give each launch more work."""
-        return (
-            "launch less: torch.compile(model, mode='reduce-overhead') captures CUDA graphs; or "
-            "torch.cuda.make_graphed_callables, or a larger batch per GPU"
-        )
-
-    def wait_less(self, call: str) -> str:
-        """Read values later."""
-        return (
-            "call .item(), .cpu(), .tolist() and print on tensors of the GPU less often: sum the "
-            "values up in a tensor and read it every n steps; compare and clip on the GPU"
-        )
-
-    def allocate_less(self) -> str:
-        """Let the caching allocator keep its memory."""
-        return (
-            "drop torch.cuda.empty_cache() from the step; where memory is short or fragmented, set "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-        )
-
-    def compute_less(self, where: str) -> str:
-        """Load data in other processes, a few batches ahead."""
-        return (
-            f"if the host's work{where} is data loading: DataLoader(num_workers=8, "
-            f"pin_memory=True, persistent_workers=True, prefetch_factor=4); if it is Python: "
-            f"torch.compile, or do it every n steps"
-        )
-
-    def pin(self, direction: str) -> str:
-        """Copy from page-locked memory, without waiting."""
-        if direction == "Device-to-Host":
-            return "copy into a tensor with pin_memory=True by .copy_(source, non_blocking=True)"
-        return (
-            "DataLoader(pin_memory=True) or tensor.pin_memory() once, then "
-            ".to(device, non_blocking=True), of the next batch while this one computes"
-        )
-
-    def join_messages(self, *, many: bool) -> str:
-        """Let DDP's buckets overlap with the backward."""
-        if many:
-            return (
-                "reduce gradients in buckets during the backward: "
-                "DistributedDataParallel(bucket_cap_mb=25, gradient_as_bucket_view=True) in place "
-                "of an all-reduce per parameter; gradient accumulation under no_sync()"
-            )
-        return (
-            "more overlap with the backward: a smaller bucket_cap_mb of DistributedDataParallel "
-            "(FSDP: backward_prefetch, forward_prefetch); gradient accumulation under no_sync()"
-        )
-
-    def help_rank(self, rank: int) -> str:
-        """Find what a rank does beyond the others."""
-        return (
-            f"look at what rank {rank} does beyond the others (data loading, logging, "
-            f"checkpoints, another GPU clock), and give every rank the same work, such as by "
-            f"DistributedSampler"
-        )
-
-    def lower_precision(self) -> str:
-        """Use tensor cores."""
-        return (
-            "torch.set_float32_matmul_precision('high') for TF32, or "
-            "torch.autocast('cuda', dtype=torch.bfloat16)"
-        )
-
-    def move_less(self) -> str:
-        """Compile, which fuses; fewer casts."""
-        return (
-            "torch.compile(model), which fuses element-wise operators, normalization and casts; "
-            "activations in bfloat16; channels_last for convolutions"
-        )
-
-    def raise_rate(self) -> str:
-        """Larger, rounder products, and kernels chosen for them."""
-        return (
-            "a larger batch; widths, heads and vocabularies that are multiples of 64; "
-            "torch.compile(model, mode='max-autotune'); torch.backends.cudnn.benchmark = True "
-            "for convolutions"
-        )
-
-    def fuse_attention(self) -> str:
-        """Use the fused attention kernels."""
-        return "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=...)"
-
-    def fuse_small(self, where: str) -> str:
-        """Fuse the optimizer, or compile."""
-        return (
-            "of an optimizer: fused=True (or foreach=True) in torch.optim; of other element-wise "
-            "operations: torch.compile"
-        )
+ACTIONS: Final = Actions(texts={
+    "launch_less":
+        "launch less: torch.compile(model, mode='reduce-overhead') captures CUDA graphs; or "
+        "torch.cuda.make_graphed_callables, or a larger batch per GPU",
+    "wait_less":
+        "call .item(), .cpu(), .tolist() and print on tensors of the GPU less often: sum the "
+        "values up in a tensor and read it every n steps; compare and clip on the GPU",
+    "allocate_less":
+        "drop torch.cuda.empty_cache() from the step; where memory is short or fragmented, set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    "compute_less":
+        "if the host's work{where} is data loading: DataLoader(num_workers=8, "
+        "pin_memory=True, persistent_workers=True, prefetch_factor=4); if it is Python: "
+        "torch.compile, or do it every n steps",
+    "pin out": "copy into a tensor with pin_memory=True by .copy_(source, non_blocking=True)",
+    "pin in":
+        "DataLoader(pin_memory=True) or tensor.pin_memory() once, then "
+        ".to(device, non_blocking=True), of the next batch while this one computes",
+    "join_messages":
+        "reduce gradients in buckets during the backward: "
+        "DistributedDataParallel(bucket_cap_mb=25, gradient_as_bucket_view=True) in place "
+        "of an all-reduce per parameter; gradient accumulation under no_sync()",
+    "overlap_messages":
+        "more overlap with the backward: a smaller bucket_cap_mb of DistributedDataParallel "
+        "(FSDP: backward_prefetch, forward_prefetch); gradient accumulation under no_sync()",
+    "help_rank":
+        "look at what rank {rank} does beyond the others (data loading, logging, checkpoints, "
+        "another GPU clock), and give every rank the same work, such as by DistributedSampler",
+    "lower_precision":
+        "torch.set_float32_matmul_precision('high') for TF32, or "
+        "torch.autocast('cuda', dtype=torch.bfloat16)",
+    "move_less":
+        "torch.compile(model), which fuses element-wise operators, normalization and casts; "
+        "activations in bfloat16; channels_last for convolutions",
+    "raise_rate":
+        "a larger batch; widths, heads and vocabularies that are multiples of 64; "
+        "torch.compile(model, mode='max-autotune'); torch.backends.cudnn.benchmark = True "
+        "for convolutions",
+    "fuse_attention": "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=...)",
+    "fuse_small":
+        "of an optimizer: fused=True (or foreach=True) in torch.optim; of other element-wise "
+        "operations: torch.compile",
+})  # fmt: skip
+"""What to call in PyTorch against each loss."""
 
 
 class PyTorchProgram(UnknownProgram):
@@ -130,7 +78,7 @@ class PyTorchProgram(UnknownProgram):
 
     def actions(self, identity: Identity) -> Actions:
         """Return what to call in PyTorch."""
-        return PyTorchActions()
+        return ACTIONS
 
     def operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
         """Count ATen's operators, where their ranges name sizes, or those of another recording."""
