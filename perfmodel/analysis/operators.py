@@ -362,6 +362,10 @@ def _parts(
     return tuple(parts)
 
 
+_DEEPEST: Final = 31
+"""Modules around a module; the names of those further in stay with the last."""
+
+
 def _modules(parts: Sequence[_Part], named: Callable[[str], str]) -> tuple[ModuleRow, ...]:
     """Sum parts up by module and by all modules around it."""
     inside: dict[str, list[_Part]] = {}
@@ -379,7 +383,7 @@ def _modules(parts: Sequence[_Part], named: Callable[[str], str]) -> tuple[Modul
 
 def _around(module: str) -> list[str]:
     """A module's name and those of the modules around it, the outermost first."""
-    parts = module.split(".")
+    parts = module.split(".", _DEEPEST)
     names = [".".join(parts[: i + 1]) for i in range(len(parts))]
     return [n for n, below in zip(names, [*parts[1:], ""], strict=True) if below != "*"]
 
@@ -415,23 +419,26 @@ def _medians(
     codes: dict[OperatorKey, int] = {}
     code = np.array([codes.setdefault(group(k), len(codes)) for k in one.keys], np.int64)
     inside = np.flatnonzero((one.step >= window.start) & (one.step < window.stop))
-    lane_steps = len(window)
-    found: dict[OperatorKey, Floats] = {k: np.zeros(len(_COLUMNS)) for k in codes}
     if len(inside) == 0:
         return {}
-    cell = one.lane[inside] * lane_steps + one.step[inside] - window.start
-    order = np.argsort(code[one.key[inside]], kind="stable")
-    mine = code[one.key[inside]][order]
-    bounds = np.searchsorted(mine, np.arange(len(codes) + 1))
-    values = [getattr(one, name)[inside][order] for name in _COLUMNS]
-    cell = cell[order]
-    for number, key in enumerate(codes):
-        lo, hi = bounds[number], bounds[number + 1]
-        for i, column in enumerate(values):
-            table = np.zeros(one.lanes * lane_steps, np.int64)
-            np.add.at(table, cell[lo:hi], column[lo:hi])
-            found[key][i] = np.median(table.reshape(one.lanes, lane_steps), axis=1).sum()
-    return {k: v for k, v in found.items() if v.any()}
+    steps = len(window)
+    pair = code[one.key[inside]] * one.lanes + one.lane[inside]
+    cell = pair * steps + one.step[inside] - window.start
+    order = np.argsort(cell, kind="stable")
+    first = np.flatnonzero(np.diff(cell[order], prepend=-1))
+    pair = cell[order][first] // steps
+    begin = np.flatnonzero(np.diff(pair, prepend=-1))
+    absent = steps - np.diff(np.append(begin, len(pair)))  # steps without any: they count as 0
+    found = np.zeros((len(codes), len(_COLUMNS)))
+    for i, name in enumerate(_COLUMNS):
+        total = np.add.reduceat(getattr(one, name)[inside][order], first)
+        ranked = total[np.lexsort((total, pair))]
+        middle = [
+            np.where(at < absent, 0, ranked[begin + np.maximum(at - absent, 0)])
+            for at in ((steps - 1) // 2, steps // 2)
+        ]
+        np.add.at(found[:, i], pair[begin] // one.lanes, (middle[0] + middle[1]) / 2)
+    return {key: found[at] for key, at in codes.items() if found[at].any()}
 
 
 class _Limit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import perfmodel
+from perfmodel.analysis.operators import _modules, _Part
 from perfmodel.cli import main
 from perfmodel.programs.pytorch.annotate import MODULE
 from perfmodel.programs.pytorch.modules import EVALUATE, find_modules
@@ -79,6 +81,17 @@ def test_a_later_step_with_numbers_of_its_own_is_tied_to_its_own_forward() -> No
     found = modules_of([*FORWARD, *backward(8, 8), *later, *backward(8, 13)])
     assert found[8:11] == ["", "Net.down", "Net.down"]
     assert found[13:] == ["", "Net.other", "Net.other"]
+
+
+def test_a_hostile_number_and_depth_of_modules_ends() -> None:
+    deep = "Net" + ".0" * 100_000
+    many = [*(f"Net.{i}" for i in range(20_000)), deep]
+    parts = [_Part(name, "forward", 1.0, 1.0, 1.0, 0.0, 0.0) for name in many]
+    start = time.process_time()
+    rows = _modules(parts, lambda name: name)
+    assert rows[0].flops == len(many)
+    assert max(row.name.count(".") for row in rows[:-1]) < 100_001
+    assert time.process_time() - start < 10
 
 
 def test_a_recorded_model_is_shown_by_module() -> None:

@@ -175,7 +175,7 @@ def find_calls(
     graph = _Graph(names, tree, kernels, nodes, owner, dtype, causal=causal)
     modules = find_modules(names, tree)
     calls = [
-        replace(graph.call(i, node, _PHASES[phases[node]]), module=modules.path(node))
+        graph.call(i, node, _PHASES[phases[node]], modules.path(node))
         for i, node in enumerate(nodes.tolist())
     ]
     phase = tuple(_PHASES[phases[n] if n >= 0 else 0] for n in kernels.node.tolist())
@@ -432,7 +432,7 @@ class _Graph:
 
     # --- calls
 
-    def call(self, i: int, node: int, phase: Phase) -> OperatorCall:
+    def call(self, i: int, node: int, phase: Phase, module: str) -> OperatorCall:
         """Count one call."""
         label = int(self.tree.label[node])
         name, sizes = self.names.name[label], self.names.sizes[label]
@@ -452,7 +452,7 @@ class _Graph:
         work = None
         if sizes is not None and formula_of(name) is not None:
             work = work_of(self._as_call(i, node, name, sizes, types, arguments, dtype))
-        return OperatorCall(node, name, phase, sizes, dtype, origin, unit, work)
+        return OperatorCall(node, name, phase, sizes, dtype, origin, unit, work, module)
 
     def _as_call(
         self,

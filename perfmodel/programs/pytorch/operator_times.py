@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -20,10 +21,14 @@ from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
 from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.steps import launched
 
-_MOST_SIZES: Final = 2000
-"""Operators that are kept apart by their sizes, those with most GPU time."""
+_MOST_SIZES: Final = 10_000
+"""Operators that are kept apart by their sizes and modules, those with most GPU time."""
+_MOST_MODULES: Final = 5000
 _MOST: Final = 2**62
 """Counts of sizes that no program has end here."""
+
+
+_Name = TypeVar("_Name", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +136,7 @@ def tabulate(trace: Trace, calls: Calls, placed: Placed) -> OperatorTimes:
     np.minimum.at(first, owner, np.arange(len(op)))
     keys = [_key(c, bool(t)) for c, t in zip(calls.calls, talking, strict=False)]
     keys += [strays[g] for g in group_of_stray]
-    keys = _merged(keys, gpu_ns)
+    keys = _fewer_sizes(_fewer_modules(keys, gpu_ns), gpu_ns)
     codes: dict[OperatorKey, int] = {}
     code = np.array([codes.setdefault(k, len(codes)) for k in keys], np.int64)
     cells = np.column_stack([code, lane[first], step[first]]) if count else np.empty((0, 3), int)
@@ -174,16 +179,28 @@ def _key(call: OperatorCall, communicates: bool) -> OperatorKey:
     )  # fmt: skip
 
 
-def _merged(keys: list[OperatorKey], gpu_ns: Int64) -> list[OperatorKey]:
+def _fewer_sizes(keys: list[OperatorKey], gpu_ns: Int64) -> list[OperatorKey]:
     """Leave the sizes out of those with least GPU time, where there are too many."""
-    if len(set(keys)) <= _MOST_SIZES:
-        return keys
-    spent: dict[OperatorKey, int] = {}
-    for key, ns in zip(keys, gpu_ns.tolist(), strict=True):
-        spent[key] = spent.get(key, 0) + ns
-    kept = set(sorted(spent, key=lambda k: -spent[k])[:_MOST_SIZES])
-    merged = {k: k if k in kept else replace(k, sizes="") for k in spent}
+    kept = _longest(keys, gpu_ns, _MOST_SIZES)
+    merged = {k: k if k in kept else replace(k, sizes="") for k in set(keys)}
     return [merged[k] for k in keys]
+
+
+def _fewer_modules(keys: list[OperatorKey], gpu_ns: Int64) -> list[OperatorKey]:
+    """Leave out the modules with least GPU time, where there are too many."""
+    kept = _longest([k.module for k in keys], gpu_ns, _MOST_MODULES)
+    merged = {k: k if k.module in kept else replace(k, module="") for k in set(keys)}
+    return [merged[k] for k in keys]
+
+
+def _longest(names: Sequence[_Name], gpu_ns: Int64, most: int) -> set[_Name]:
+    """Return those with most GPU time, all of them where they are few."""
+    if len(found := set(names)) <= most:
+        return found
+    spent: dict[_Name, int] = {}
+    for name, ns in zip(names, gpu_ns.tolist(), strict=True):
+        spent[name] = spent.get(name, 0) + ns
+    return set(sorted(spent, key=lambda name: -spent[name])[:most])
 
 
 def _strays(
