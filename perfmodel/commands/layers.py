@@ -76,10 +76,9 @@ def _counted(name: str, options: dict[str, Any]) -> Any:
     from perfmodel.render.layers import Layers
     from perfmodel.workloads.networks import network
 
-    dtype, settings = options["dtype"], given_values(options["given"])
+    dtype, batch = options["dtype"], options["batch_size"]
     size, _ = DTYPES[dtype]
-    batch = settings.pop("batch", options["batch_size"])
-    net = network(name, **settings)
+    net = network(name, **given_values(options["given"]))
     said = Layers(net, batch, dtype, size)
     machine, _ = machine_of(options["machine"])
     if machine is None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from perfmodel.base.document import pick
-from perfmodel.base.escape import printable
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.models.paleo import Exchange, LayerTime, Platform, Times
@@ -21,6 +20,7 @@ from perfmodel.workloads.layers import (
     Placed,
     Pointwise,
     Pool,
+    View,
     costs,
     training_bytes,
 )
@@ -112,7 +112,8 @@ def totals(said: Layers) -> dict[str, Any]:
         "forward_flops": whole.forward_flops,
         "backward_flops": whole.backward_flops,
         "training_flops": whole.flops,
-        "activations": said.batch * sum(x.shape.elements for x, _ in found),
+        "activations": said.batch
+        * sum(x.shape.elements for x, _ in found if not isinstance(x.layer, View)),
         "forward_bytes": whole.forward_bytes,
         "backward_bytes": whole.backward_bytes,
         "update_bytes": whole.update_bytes,
@@ -154,7 +155,7 @@ def table(said: Layers, every: bool = False) -> Table:
     # Times take the place of what other columns say: a screen is so wide.
     hidden = {"forward_s", "backward_s"} if said.where is None else {"output", "macs"}
     shown = [i for i, c in enumerate(columns) if c.key not in hidden]
-    title = f"{printable(said.net.name)}, {said.batch} x {said.net.sample}, {said.dtype}"
+    title = f"{said.net.name}, {said.batch} x {said.net.sample}, {said.dtype}"
     rule = convention(said.net)
     notes = [
         f"MACs: {rule['macs']}; FLOP: {rule['flops']}",
@@ -184,7 +185,7 @@ def _rows(said: Layers, every: bool) -> list[tuple[object, ...]]:
         if len(key) == 1:
             rows.append((f"{n} layer{'s' * (n > 1)}", key[0], None, *counts))
         else:
-            name = printable(key[1] if n > 1 else members[0][0].name)
+            name = key[1] if n > 1 else members[0][0].name
             rows.append((f"{n} {name}" if n > 1 else name, key[0], key[2], *counts))
     whole = sum((c for _, c in said.layers), Cost())
     return [*rows, ("all", None, None, *_counts(whole, said.times[0]))]

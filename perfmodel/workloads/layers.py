@@ -116,10 +116,6 @@ class Layer:
         """Return the number of weights that the layer uses."""
         return 0
 
-    def parameters(self, *inputs: Shape) -> int:
-        """Return the number of weights that are the layer's own."""
-        return self.weights(*inputs)
-
     def macs(self, *inputs: Shape) -> int:
         """Return the multiply-accumulates of one sample, forward."""
         return 0
@@ -172,15 +168,12 @@ class Linear(Layer):
     ----------
     each : bool
         Whether it maps the last extent at every position, as of tokens; else all elements.
-    tied : bool
-        Whether the weights are another layer's, such as those of the embedding.
     """
 
     keeps: ClassVar[str] = "inputs"
     channels: int
     bias: bool = True
     each: bool = False
-    tied: bool = False
 
     def shape(self, *inputs: Shape) -> Shape:
         """Return `channels` outputs, at every position if `each`."""
@@ -190,10 +183,6 @@ class Linear(Layer):
         """Return one per input element and output, and a bias per output."""
         (x,) = inputs
         return self.channels * ((x[-1] if self.each else x.elements) + self.bias)
-
-    def parameters(self, *inputs: Shape) -> int:
-        """Return the weights unless they are another layer's."""
-        return 0 if self.tied else self.weights(*inputs)
 
     def macs(self, *inputs: Shape) -> int:
         """Return one per input element and output; a bias is none."""
@@ -436,13 +425,19 @@ class Pool(Layer):
 class Node:
     """A layer in its place: its name, and the names of what it reads.
 
-    `shape` is the output's, where the layer's own rule does not give it.
+    Attributes
+    ----------
+    shape : Shape or None
+        Of the output, where the layer's own rule does not give it.
+    parameters : int or None
+        Weights of its own, where some are another layer's: 0 of a head tied to the embedding.
     """
 
     name: str
     layer: Layer
     inputs: tuple[str, ...]
     shape: Shape | None = None
+    parameters: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,6 +479,8 @@ class Placed:
         How many layers that the loss depends on read the output.
     trains : bool
         Whether the loss depends on it.
+    own : int or None
+        Weights of its own, all by default.
     """
 
     name: str
@@ -494,11 +491,12 @@ class Placed:
     trained_inputs: tuple[bool, ...]
     consumers: int
     trains: bool = True
+    own: int | None = None
 
     @property
     def parameters(self) -> int:
         """Number of parameters."""
-        return self.layer.parameters(*self.input_shapes)
+        return self.layer.weights(*self.input_shapes) if self.own is None else self.own
 
     @property
     def macs(self) -> int:
@@ -537,7 +535,7 @@ def place(net: Net) -> tuple[Placed, ...]:
         placed.append(
             Placed(
                 node.name, node.layer, node.inputs, inputs, shape, through,
-                readers.get(node.name, 0), node.name in readers,
+                readers.get(node.name, 0), node.name in readers, node.parameters,
             )
         )  # fmt: skip
     return tuple(placed)

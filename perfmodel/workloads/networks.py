@@ -46,9 +46,9 @@ class Chain:
         """Name of what was added last; of the network's input before that."""
         return self.nodes[-1].name if self.nodes else INPUT
 
-    def add(self, name: str, layer: Layer, *inputs: str, shape: Shape | None = None) -> str:
-        """Add a layer that reads `inputs`, or what was added last."""
-        self.nodes.append(Node(name, layer, inputs or (self.last,), shape))
+    def add(self, name: str, layer: Layer, *inputs: str, **given: Any) -> str:
+        """Add a layer that reads `inputs`, or what was added last; `given` are the `Node`'s."""
+        self.nodes.append(Node(name, layer, inputs or (self.last,), **given))
         return name
 
     def activate(self, name: str, layer: Layer, *inputs: str) -> str:
@@ -333,7 +333,7 @@ def gpt(
     chain.embed(d_model, wte=vocab, wpe=positions)
     chain.blocks(n_layer, d_model, n_head, d_ff, causal=causal)
     chain.add("norm", FeatureNorm())
-    chain.add("head", Linear(vocab, False, each=True, tied=tied))
+    chain.add("head", _each(vocab, False), parameters=0 if tied else None)
     return Net(name, _tokens(seq, positions), tuple(chain.nodes), states=2)
 
 
@@ -412,7 +412,7 @@ def llama(
         y = chain.add(at + "mlp.down", _each(d_model, False))
         x = chain.add(at + "mlp.add", Add(), y, x)
     chain.add("norm", FeatureNorm(bias=False))
-    chain.add("head", Linear(vocab, False, each=True, tied=tied))
+    chain.add("head", _each(vocab, False), parameters=0 if tied else None)
     return Net(name, _tokens(seq, positions), tuple(chain.nodes), states=2)
 
 
@@ -512,7 +512,7 @@ def network(word: str, /, **settings: int) -> Net:
         If there is no such network or setting, or sizes do not fit.
     """
     if word.endswith(".onnx"):
-        from perfmodel.workloads.foreign import from_onnx
+        from perfmodel.workloads.onnx_file import from_onnx
 
         return from_onnx(Path(word), settings)
     if ":" in word:
