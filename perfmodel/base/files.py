@@ -50,7 +50,9 @@ def write_bytes(path: Path | str, data: bytes) -> None:
     """
     path = Path(path)
     with _explained(path):
-        mode = _mode(path)
+        mode = None
+        with contextlib.suppress(FileNotFoundError):
+            mode = path.stat().st_mode
         if mode is not None and stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
         if mode is not None and not os.access(path, os.W_OK):
@@ -193,13 +195,6 @@ def _make_folders(folder: Path, undo: contextlib.ExitStack) -> None:
 def _remove(folder: Path) -> None:
     with contextlib.suppress(OSError):
         folder.rmdir()
-
-
-def _mode(path: Path) -> int | None:
-    try:
-        return path.stat().st_mode
-    except FileNotFoundError:
-        return None
 
 
 def _temporary_name() -> str:

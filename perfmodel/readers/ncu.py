@@ -176,10 +176,12 @@ def _tables(text: str) -> tuple[list[tuple[list[str], Rows]], int]:
         elif tables and (line.startswith(('"', ",")) or line[:1].isdigit()):
             header, rows = tables[-1]
             cells = _cells(line)
-            least = header.index(_LONG[2]) + 1 if _is_long(header) else len(header)
-            if least <= len(cells) <= len(header) and _is_id(cells[0], header):
+            is_long = _is_long(header)
+            least = header.index(_LONG[2]) + 1 if is_long else len(header)
+            first = cells[0].strip() if cells else ""
+            if least <= len(cells) <= len(header) and (first.isdigit() or not (first or is_long)):
                 rows.append(cells + [""] * (len(header) - len(cells)))
-            elif line.startswith('"') and cells[:1] and cells[0].isdigit():
+            elif line.startswith('"') and first.isdigit():
                 torn += 1
     return tables, torn
 
@@ -189,10 +191,6 @@ def _cells(line: str) -> list[str]:
         return next(csv.reader([line]))
     except csv.Error:  # a line of the program that is no CSV
         return []
-
-
-def _is_id(cell: str, header: list[str]) -> bool:
-    return cell.strip().isdigit() or (not cell.strip() and not _is_long(header))
 
 
 def _is_long(header: list[str]) -> bool:

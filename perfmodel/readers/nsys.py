@@ -57,24 +57,17 @@ def read_sqlite(
     fast: bool = True,
     source: Path | None = None,
 ) -> Trace:
-    """Read one SQLite export.
+    """Read one SQLite export as `perfmodel.readers.read` does.
 
     Parameters
     ----------
     path : Path
     parts : iterable of str
-        Event tables and columns to read, of `ALL_PARTS`; the others come back empty or missing.
+        Of `ALL_PARTS`; the others come back empty or missing.
     fast : bool
         Parse leaf pages directly where possible; both ways give the same trace.
     source : Path, optional
         What the trace and errors name as the report, where `path` is a temporary file.
-
-    Raises
-    ------
-    ReportError
-        If the file cannot be read as a whole SQLite file.
-    SchemaError
-        If it is no Nsight Systems export, or its columns hold what they should not.
     """
     expected = frozenset(parts)
     with Database(path, fast=fast, shown=source) as db:
@@ -179,6 +172,8 @@ def _assemble(
     processes = np.unique(np.concatenate([threads & PROCESS_BITS, pids[pids != NULL], ranked]))
     process = np.where(pids == NULL, -1, np.searchsorted(processes, pids)).astype(np.int32)[codes]
     meta = {str(n): str(v) for t in _META for n, v in db.rows(t, ["name", "value"])}
+    devices = db.rows("TARGET_INFO_CUDA_DEVICE", ["pid", "cudaId", "gpuId"])  # since 2025
+    (utc,) = next(db.rows("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"]), (None,))
     return Trace(
         source=db.path,
         product_version=meta.get("EXPORT_PRODUCT_VERSION", "unknown"),
@@ -198,12 +193,15 @@ def _assemble(
         nccl=nccl,
         marks=tuple((t, int(np.searchsorted(threads, tid)), text) for t, tid, text in nvtx.marks),
         gpus=tuple(_gpus(db)),
-        cuda_devices=_cuda_devices(db),
-        diagnostics=tuple(_diagnostics(db)),
+        cuda_devices={(p, c): g for p, c, g in devices if {type(p), type(c), type(g)} == {int}},
+        diagnostics=tuple(
+            Diagnostic(_SEVERITY.get(severity, "unknown"), (as_text(text) or "").strip())
+            for severity, text in db.rows("DIAGNOSTIC_EVENT", ["severity", "text"])
+        ),
         ranks={int(np.searchsorted(processes, pid)): rank for pid, rank in ranks.items()},
         world_size=mpi.world_size,
         nvtx_last_ns=nvtx.last_ns,
-        utc_start_ns=_utc_start(db),
+        utc_start_ns=utc if isinstance(utc, int) else None,
         mpi_from_nvtx=mpi.from_nvtx,
     )
 
@@ -223,24 +221,6 @@ def _gpus(db: Database) -> Iterable[Gpu]:
             (major, minor) if isinstance(major, int) and isinstance(minor, int) else None,
             None if uuid is None else str(uuid),
         )  # fmt: skip
-
-
-def _cuda_devices(db: Database) -> dict[tuple[int, int], int]:
-    """GPU id by (process id, CUDA ordinal): 2025 exports have it."""
-    rows = db.rows("TARGET_INFO_CUDA_DEVICE", ["pid", "cudaId", "gpuId"])
-    known = [row for row in rows if all(isinstance(v, int) for v in row)]
-    return {(pid, cuda): gpu for pid, cuda, gpu in known}
-
-
-def _diagnostics(db: Database) -> Iterable[Diagnostic]:
-    for severity, text in db.rows("DIAGNOSTIC_EVENT", ["severity", "text"]):
-        yield Diagnostic(_SEVERITY.get(severity, "unknown"), (as_text(text) or "").strip())
-
-
-def _utc_start(db: Database) -> int | None:
-    for (start,) in db.rows("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"]):
-        return start if isinstance(start, int) else None
-    return None
 
 
 Progress = Callable[[int], object]

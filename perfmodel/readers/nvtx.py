@@ -74,17 +74,11 @@ def parse(text: str) -> tuple[int, int] | None:
         return None
     if not isinstance(said, dict):
         return None
-    return _signed(said.get(_COMMUNICATOR)), _size(said.get(_SIZE))
-
-
-def _signed(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 2**64:
-        return NULL
-    return value - 2**64 if value >= 2**63 else value
-
-
-def _size(value: Any) -> int:
-    return value if type(value) is int and 0 <= value < 2**62 else NULL
+    communicator, size = said.get(_COMMUNICATOR), said.get(_SIZE)
+    signed = NULL
+    if type(communicator) is int and 0 <= communicator < 2**64:
+        signed = communicator - (2**64 if communicator >= 2**63 else 0)
+    return signed, size if type(size) is int and 0 <= size < 2**62 else NULL
 
 
 MPI_DOMAIN: Final = "MPI"

@@ -339,14 +339,7 @@ class PageFile:
         rowid_alias: int | None = None,
         header_bytes: tuple[int, int] = ANY_HEADER,
     ) -> Iterator[tuple[list[Int64], int]]:
-        """Read integer columns as `read` does, some rows at a time.
-
-        Yields
-        ------
-        columns : list of int64 array
-        bytes : int
-            Of the pages they were on.
-        """
+        """Read integer columns as `read` does, some at a time, with the bytes of their pages."""
         leaves = self._leaves(root_page)
         left = len(leaves) * self._size
         records = self._records(leaves)
@@ -362,14 +355,7 @@ class PageFile:
             next(fields(records, (), header_bytes), None)
 
     def read_text(self, root_page: int, column: int) -> tuple[Int32, list[str]]:
-        """Read a text column as codes into the list of its distinct strings.
-
-        Parameters
-        ----------
-        root_page : int
-            `sqlite_master.rootpage` of the table.
-        column : int
-            Position in the stored record.
+        """Read a text column as codes into the list of its distinct strings; see `read`.
 
         Returns
         -------
@@ -377,11 +363,6 @@ class PageFile:
             Index into `strings`, -1 for NULL.
         strings : list of str
             In the order of their first rows; what is not UTF-8 in them is replaced by U+FFFD.
-
-        Raises
-        ------
-        Unsupported
-            If a row holds something else there, or the table is not plain.
         """
         texts = Texts()
         parts = [

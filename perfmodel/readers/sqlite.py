@@ -168,10 +168,8 @@ class Database:
 
         Raises
         ------
-        ReportError
-            If the file is damaged.
         SchemaError
-            If a needed column is missing or holds no integers, or a time is none.
+            Also if a needed column is missing, or a time is none.
         """
         self._check_events(table, needed)
         found = self.read(table, ["start", "end", *columns])

@@ -64,7 +64,9 @@ def time_async(run: Run, measured: tuple[PathTimes, ...]) -> AsyncBatches:
     """Time the batches of a run on both clocks; `measured` are its ranges of all batches."""
     host, done = head_of(run, measured).seconds["host"], batch_seconds(run)
     late = slice(host.shape[1] // 2, None)
-    both = [(h, d) for h, d in zip(host[:, late], done[:, late], strict=True) if _any(h)]
+    both = [
+        (h, d) for h, d in zip(host[:, late], done[:, late], strict=True) if np.isfinite(h).any()
+    ]
     ratios = [float(np.nanmedian(d)) / max(float(np.nanmedian(h)), 1e-9) for h, d in both]
     queued, taken = (
         float(np.nanmedian(t)) if both else 0.0 for t in (host[:, late], done[:, late])
@@ -84,7 +86,3 @@ def until_done(
     head = head_of(run, measured)
     timed = replace(head, seconds={**head.seconds, "host": timing.done})
     return tuple(timed if m is head else m for m in measured)
-
-
-def _any(seconds: Floats) -> bool:
-    return bool(np.isfinite(seconds).any())

@@ -126,7 +126,10 @@ def time_ranges(
     moved = 0
     if by_time:
         launches, moved = _attribute_by_time(trace, nesting, launches, batch_of)
-    holder, op = _operations(nesting, launches)
+    holder, pair = launches.pairs(nesting)
+    op = launches.op[pair]
+    if launches.repeated_ids and len(op):  # an operation counts once, however many calls share it
+        holder, op = np.unique(np.stack([holder, op]), axis=1)
     projection, busy, ops = _gpu_clocks(trace, len(nesting), holder, op)
     copied = np.isin(trace.ops.copy_kind[op], _PCI_COPIES) & (trace.ops.kind[op] == MEMCPY)
     sizes = np.maximum(trace.ops.bytes[op[copied]], 0)
@@ -153,7 +156,9 @@ def time_ranges(
     own_batch[inside] = batch_of[launches.inner[inside]]
     np.maximum.at(own_batch, launches.crossing_pair, batch_of[launches.crossing_range])
     batched = own_batch >= 0
-    outside = _outside(launches)
+    unheld = launches.inner < 0
+    unheld[launches.crossing_pair] = False
+    outside = np.flatnonzero(unheld)  # launches that no range of their thread encloses
     return times, Attribution(
         total=len(trace.ops),
         unlaunched=int((~launched).sum()),
@@ -245,11 +250,14 @@ def _attribute_by_time(
     """Give operations that their own thread's ranges put into no batch to the batches' thread."""
     heads = nesting.thread[batch_of == np.arange(len(nesting))]
     main = np.full(len(trace.processes), -1, np.int32)
-    for thread, _ in sorted(
-        zip(*np.unique(heads, return_counts=True), strict=True), key=lambda pair: pair[1]
-    ):
+    threads, counts = np.unique(heads, return_counts=True)
+    for thread in threads[np.argsort(counts, kind="stable")]:
         main[trace.thread_process[thread]] = thread
-    lost = _in_no_batch(launches, batch_of)
+    without = np.ones(len(launches.inner), np.bool_)  # launches whose ranges are in no batch
+    inside = launches.inner >= 0
+    without[inside] = batch_of[launches.inner[inside]] < 0
+    without[launches.crossing_pair[batch_of[launches.crossing_range] >= 0]] = False
+    lost = np.flatnonzero(without)
     thread = main[trace.thread_process[trace.api.thread[launches.call[lost]]]]
     lost, thread = lost[thread >= 0], thread[thread >= 0]
     call = launches.call[lost]
@@ -275,31 +283,6 @@ def _strays(trace: Trace, nesting: Nesting, call: Int64, batch_of: Int64) -> int
     np.maximum.at(last, process, nesting.end_ns[heads])
     whose, start = trace.thread_process[trace.api.thread[call]], trace.api.start_ns[call]
     return int(((start >= first[whose]) & (start < last[whose])).sum())
-
-
-def _in_no_batch(launches: Launches, batch_of: Int64) -> Int64:
-    """Launches whose ranges of their own thread are in no batch."""
-    without = np.ones(len(launches.inner), np.bool_)
-    inside = launches.inner >= 0
-    without[inside] = batch_of[launches.inner[inside]] < 0
-    without[launches.crossing_pair[batch_of[launches.crossing_range] >= 0]] = False
-    return np.flatnonzero(without)
-
-
-def _outside(launches: Launches) -> Int64:
-    """Launches that no range of their thread encloses."""
-    outside = launches.inner < 0
-    outside[launches.crossing_pair] = False
-    return np.flatnonzero(outside)
-
-
-def _operations(nesting: Nesting, launches: Launches) -> tuple[Int64, Int64]:
-    """All (range, operation) pairs; an operation counts once, however many calls share its id."""
-    holder, pair = launches.pairs(nesting)
-    op = launches.op[pair]
-    if launches.repeated_ids and len(op):
-        holder, op = np.unique(np.stack([holder, op]), axis=1)
-    return holder, op
 
 
 def _gpu_clocks(trace: Trace, count: int, holder: Int64, op: Int64) -> tuple[Int64, Int64, Int64]:

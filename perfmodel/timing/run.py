@@ -166,22 +166,17 @@ def batch_windows(run: Run) -> tuple[Int64, Int64]:
     begin[cell] = start
     timed = run.range_times.host_ns[at] != NULL
     end[tuple(c[timed] for c in cell)] = (start + run.range_times.host_ns[at])[timed]
-    done = np.maximum(end, _last_operations(run, shape))
+    last = np.full(shape, np.iinfo(np.int64).min)
+    for trace, found in run.parts:
+        where = np.searchsorted(run.ranks, found.op_rank), found.op_batch
+        np.maximum.at(last, where, trace.ops.end_ns[found.op])
+    done = np.maximum(end, last)
     before = np.full(shape[0], NULL)
     for batch in range(shape[1]):
         known = end[:, batch] != NULL
         begin[:, batch] = np.where(known, np.maximum(begin[:, batch], before), NULL)
         before[known] = np.maximum(before, done[:, batch])[known]
     return begin, np.where(begin == NULL, NULL, done)
-
-
-def _last_operations(run: Run, shape: tuple[int, int]) -> Int64:
-    """End of the last GPU operation of every rank and batch in ns, the least int64 without any."""
-    last = np.full(shape, np.iinfo(np.int64).min)
-    for trace, found in run.parts:
-        cell = np.searchsorted(run.ranks, found.op_rank), found.op_batch
-        np.maximum.at(last, cell, trace.ops.end_ns[found.op])
-    return last
 
 
 def _no_batches(traces: Sequence[Trace], batch_label: str) -> SchemaError:

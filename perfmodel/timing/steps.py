@@ -289,18 +289,14 @@ def _candidates(trace: Trace, found: Launched) -> list[Candidate]:
     work = _Work.of(trace, found)
     by_name = np.argsort(ranges.name, kind="stable")
     first = np.searchsorted(ranges.name[by_name], np.arange(len(counts) + 1))
-    made = []
+    made, thread = [], ranges.thread
     for label, codes in groups.items():
         rows = np.concatenate([by_name[first[c] : first[c + 1]] for c in codes])
         rows = _on_one_thread(trace, rows[~ranges.other_thread[rows]])
-        if not _repeat(trace, rows) or _overlapping(
-            ranges.thread[rows], ranges.start_ns[rows], ends[rows]
-        ):
-            continue
-        share = work.inside(
-            trace.thread_process[ranges.thread[rows]], ranges.start_ns[rows], ends[rows]
-        )
-        made.append(Candidate(label, rows, share))
+        process, start, end = trace.thread_process[thread[rows]], ranges.start_ns[rows], ends[rows]
+        repeats = np.bincount(process).max(initial=0) >= 2  # in one process
+        if repeats and not _overlapping(thread[rows], start, end):
+            made.append(Candidate(label, rows, work.inside(process, start, end)))
     return made
 
 
@@ -312,12 +308,6 @@ def _longest(trace: Trace, counts: Int64, ends: Int64) -> Int64:
     mean = np.where(counts > 0, spent / np.maximum(counts, 1), -1.0)
     longest = np.argsort(-mean, kind="stable")[:_MOST_NAMES]
     return longest[mean[longest] >= 0]
-
-
-def _repeat(trace: Trace, rows: Int64) -> bool:
-    """Whether a process has several of the ranges."""
-    process = trace.thread_process[trace.ranges.thread[rows]]
-    return bool(len(rows)) and int(np.bincount(process).max()) >= 2
 
 
 def _on_one_thread(trace: Trace, rows: Int64) -> Int64:
