@@ -67,11 +67,7 @@ def read_mpi(db: Database, ids: Ids, strings: tuple[str, ...]) -> Mpi:
 
 
 def _members(
-    tid: Int64,
-    handle: Int64,
-    ranks: dict[int, int],
-    groups: list[tuple[int, int, int]],
-    world: int,
+    tid: Int64, handle: Int64, ranks: dict[int, int], groups: list[tuple[int, int, int]], world: int
 ) -> Int64:
     """Number of ranks in every call's communicator; handles are those of the calling rank."""
     known = {(rank, communicator): size for rank, communicator, size in groups}

@@ -51,11 +51,7 @@ _SEVERITY = {0: "unknown", 1: "info", 2: "warning", 3: "error", 4: "verbose"}
 
 
 def read_sqlite(
-    path: Path,
-    *,
-    parts: Iterable[str] = ALL_PARTS,
-    fast: bool = True,
-    source: Path | None = None,
+    path: Path, *, parts: Iterable[str] = ALL_PARTS, fast: bool = True, source: Path | None = None
 ) -> Trace:
     """Read one SQLite export as `perfmodel.readers.read` does.
 

@@ -504,10 +504,7 @@ class PageFile:
 
 
 def _integers(
-    records: Records,
-    columns: Collection[int],
-    alias: int | None,
-    header_bytes: tuple[int, int],
+    records: Records, columns: Collection[int], alias: int | None, header_bytes: tuple[int, int]
 ) -> Iterator[tuple[int, Int64]]:
     """Decode integer columns of some records."""
     for field in fields(records, columns, header_bytes):

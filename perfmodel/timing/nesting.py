@@ -220,11 +220,7 @@ def start_keys(nesting: Nesting) -> Int64:
 
 
 def innermost(
-    nesting: Nesting,
-    thread: Int32,
-    start_ns: Int64,
-    end_ns: Int64,
-    keys: Int64 | None = None,
+    nesting: Nesting, thread: Int32, start_ns: Int64, end_ns: Int64, keys: Int64 | None = None
 ) -> Int64:
     """Return the innermost range that encloses each call, -1 where none does.
 
