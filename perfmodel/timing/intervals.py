@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfmodel.base.arrays import Int64
+from perfmodel.base.arrays import Int32, Int64
+from perfmodel.readers.codes import sums
 
 
 def union(group: Int64, start_ns: Int64, end_ns: Int64) -> tuple[Int64, Int64, Int64]:
@@ -47,12 +48,21 @@ def running_maximum(group: Int64, values: Int64) -> Int64:
     return highest
 
 
+def extents(
+    group: Int32 | Int64, start_ns: Int64, end_ns: Int64, groups: int
+) -> tuple[Int64, Int64]:
+    """First start and last end of every group: the largest and the least int64 without any."""
+    first = np.full(groups, np.iinfo(np.int64).max)
+    last = np.full(groups, np.iinfo(np.int64).min)
+    np.minimum.at(first, group, start_ns)
+    np.maximum.at(last, group, end_ns)
+    return first, last
+
+
 def lengths(group: Int64, start_ns: Int64, end_ns: Int64, groups: int) -> Int64:
     """Length of the union of every group's intervals, shape (groups,)."""
     which, start, end = union(group, start_ns, end_ns)
-    total = np.zeros(groups, np.int64)
-    np.add.at(total, which, end - start)
-    return total
+    return sums(which, end - start, groups)
 
 
 def covered(group: Int64, start_ns: Int64, end_ns: Int64, by: tuple[Int64, Int64, Int64]) -> Int64:

@@ -16,6 +16,7 @@ from perfmodel.base.arrays import Arena, Bool, Int32, Int64
 from perfmodel.readers.codes import factorize
 from perfmodel.readers.nvtx import PROCESS_BITS
 from perfmodel.readers.trace import NULL, ApiCalls, GpuOps, Trace
+from perfmodel.timing.intervals import extents
 from perfmodel.timing.nesting import Nesting, enclosing, innermost, start_keys
 
 _UNKNOWN: Final = -2
@@ -96,11 +97,7 @@ def join_launches(trace: Trace, ops: GpuOps, api: ApiCalls) -> tuple[Int64, Int6
     if len(op_rows) == 0 or len(ids) == 0:
         return np.empty(0, np.int64), np.empty(0, np.int64), False
     row = np.arange(len(api), dtype=np.int32)[api_rows]
-    processes = len(trace.processes)
-    low = np.full(processes, np.iinfo(np.int64).max)
-    high = np.full(processes, np.iinfo(np.int64).min)
-    np.minimum.at(low, whose, ids)
-    np.maximum.at(high, whose, ids)
+    low, high = extents(whose, ids, ids, len(trace.processes))
     seen = high >= low
     width = np.where(seen, high - low + 1, 0)
     if (width < 0).any() or float(width.astype(np.float64).sum()) > 8.0 * len(ids) + 1e6:

@@ -13,6 +13,7 @@ from perfmodel.base.errors import SchemaError
 from perfmodel.readers.codes import check_sum, sums
 from perfmodel.readers.nvtx import MPI_DOMAIN
 from perfmodel.readers.trace import MEMCPY, NULL, Trace, rows
+from perfmodel.timing.intervals import extents
 from perfmodel.timing.nesting import Nesting, enclosing, nest
 from perfmodel.timing.projection import Launches, all_pairs, attribute
 
@@ -277,10 +278,8 @@ def _strays(trace: Trace, nesting: Nesting, call: Int64, batch_of: Int64) -> int
     """Count the API calls made while the batches of their process ran."""
     heads = np.flatnonzero(batch_of == np.arange(len(nesting)))
     process = trace.thread_process[nesting.thread[heads]]
-    first = np.full(len(trace.processes), np.iinfo(np.int64).max)
-    last = np.full(len(trace.processes), np.iinfo(np.int64).min)
-    np.minimum.at(first, process, nesting.start_ns[heads])
-    np.maximum.at(last, process, nesting.end_ns[heads])
+    starts, ends = nesting.start_ns[heads], nesting.end_ns[heads]
+    first, last = extents(process, starts, ends, len(trace.processes))
     whose, start = trace.thread_process[trace.api.thread[call]], trace.api.start_ns[call]
     return int(((start >= first[whose]) & (start < last[whose])).sum())
 

@@ -10,10 +10,11 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Int8, Int64
+from perfmodel.readers.codes import sums
 from perfmodel.readers.trace import KERNEL, NO_NAME, GpuOps, Trace
 from perfmodel.timing.host_timeline import HostTimes, host_timelines, host_times
 from perfmodel.timing.idle_causes import IdleGaps, idle_gaps
-from perfmodel.timing.intervals import union
+from perfmodel.timing.intervals import extents, union
 from perfmodel.timing.nccl import NcclKernels, communicating, nccl_kernels
 from perfmodel.timing.small_kernels import SmallKernels, small_kernels
 from perfmodel.timing.step_graph import StepGraph, step_graph
@@ -162,11 +163,9 @@ def _by_category(
     order = np.array([later.get(name, 0) for name in names], np.int64)
     held = exclusive(cell, start, end, order[category])
     where = cell * len(names) + category
-    totals = []
-    for values in (held, end - start, np.ones(len(op), np.int64)):
-        total = np.zeros(shape[0] * shape[1] * shape[2], np.int64)
-        np.add.at(total, where, values)
-        totals.append(total.reshape(shape))
+    cells = shape[0] * shape[1] * shape[2]
+    each = (held, end - start, np.ones(len(op), np.int64))
+    totals = [sums(where, values, cells).reshape(shape) for values in each]
     return totals[0], totals[1], totals[2]
 
 
@@ -206,11 +205,9 @@ def _kernels(
     kernel = (trace.ops.kind[op] == KERNEL) & (trace.ops.name[op] != NO_NAME)
     op, step = op[kernel], step[kernel]
     duration = (trace.ops.end_ns - trace.ops.start_ns)[op]
-    total = np.zeros(times.busy_ns.shape[1], np.int64)
-    np.add.at(total, step, duration)
+    total = sums(step, duration, times.busy_ns.shape[1])
     distinct, first, name = np.unique(trace.ops.name[op], return_index=True, return_inverse=True)
-    spent = np.zeros(len(distinct), np.int64)
-    np.add.at(spent, name, duration)
+    spent = sums(name, duration, len(distinct))
     top = np.argsort(-spent, kind="stable")[:_MOST_KERNELS]
     place = np.full(len(distinct), -1, np.int64)
     place[top] = np.arange(len(top))
@@ -228,10 +225,7 @@ def _kernels(
 def _lost(trace: Trace, steps: Steps, found: Launched) -> tuple[int, int]:
     """GPU time that a process launched between its first and last step: in none, and all."""
     inside = steps.holding(found.process, found.at_ns) >= 0
-    first = np.full(len(trace.processes), np.iinfo(np.int64).max)
-    last = np.full(len(trace.processes), np.iinfo(np.int64).min)
-    np.minimum.at(first, steps.process, steps.start_ns)
-    np.maximum.at(last, steps.process, steps.end_ns)
+    first, last = extents(steps.process, steps.start_ns, steps.end_ns, len(trace.processes))
     at, whose = found.at_ns, found.process
     between = (at >= first[whose]) & (at <= last[whose])
     spent = (trace.ops.end_ns - trace.ops.start_ns)[found.op]

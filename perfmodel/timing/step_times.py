@@ -8,7 +8,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int32, Int64
 from perfmodel.readers.trace import MEMCPY, MEMSET, Trace
-from perfmodel.timing.intervals import lengths
+from perfmodel.timing.intervals import extents, lengths
 from perfmodel.timing.steps import Launched, Steps
 
 
@@ -129,10 +129,7 @@ def _measure(
     for i, (process, _) in enumerate(lanes):
         present[i * count + steps.number[steps.process == process]] = True
     present = present.reshape(shape)
-    first = np.full(cells, np.iinfo(np.int64).max)
-    np.minimum.at(first, cell, start)
-    last = np.full(cells, np.iinfo(np.int64).min)
-    np.maximum.at(last, cell, end)
+    first, last = extents(cell, start, end, cells)
     step_ns = _extents(first.reshape(shape), last.reshape(shape), steps, lanes)
     host = lanes[:, 1] < 0
     compute[host] = np.maximum(step_ns[host] - communication[host], 0)
