@@ -83,6 +83,11 @@ def check_collection(run: Run, identity: Identity) -> Iterator[str]:
 
 def _uncollected(trace: Trace, ranks: int, identity: Identity) -> Iterator[str]:
     """What one report of a run of so many ranks lacks, or holds amiss."""
+    for view in sorted(trace.views):
+        yield (
+            f"{trace.source.name}: {view} is a view, which perfmodel does not read: its events "
+            f"are missing; make it a table: CREATE TABLE copy AS SELECT * FROM {view}"
+        )
     if len(trace.ops) == 0 and identity.uses_gpu:
         yield (
             f"{trace.source.name}: no GPU operation was recorded, so GPU times are missing; if "

@@ -51,6 +51,7 @@ def stats(
     quirky and perfmodel is not.
     """
     from perfmodel.render.result import Result
+    from perfmodel.timing.nsys_stats.collect import AbsentError
     from perfmodel.timing.nsys_stats.tables import to_csv, to_table
 
     wanted = names or REPORTS
@@ -64,11 +65,11 @@ def stats(
             made.append(to_table(name, counted))
         except PerfmodelError as error:
             missing.append(error)
-    if names or not made:
-        for problem in missing if made else missing[:-1]:
+    for problem in missing if made else missing[:-1]:
+        if names or not made or not isinstance(problem, AbsentError):
             warn(problem)
-        if not made:
-            raise missing[-1]
+    if not made:
+        raise missing[-1]
     emit(
         Result(
             text=map(_shortened, made),

@@ -46,6 +46,13 @@ OP_TABLES = (
     (GRAPH, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"),
 )
 API_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
+EVENT_TABLES: Final = {
+    "nvtx": ("NVTX_EVENTS",),
+    "ops": tuple(table for _, table in OP_TABLES),
+    "api": (API_TABLE,),
+    "mpi": mpi_tables.TABLES,
+}
+"""The tables of events by part of a report."""
 _META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 _SEVERITY = {0: "unknown", 1: "info", 2: "warning", 3: "error", 4: "verbose"}
 
@@ -199,6 +206,7 @@ def _assemble(
         nvtx_last_ns=nvtx.last_ns,
         utc_start_ns=utc if isinstance(utc, int) else None,
         mpi_from_nvtx=mpi.from_nvtx,
+        views=db.views & frozenset().union(*EVENT_TABLES.values()),
     )
 
 

@@ -107,6 +107,12 @@ class Database:
         """Names of the ordinary tables."""
         return frozenset(self._schema)
 
+    @property
+    def views(self) -> frozenset[str]:
+        """Names of the views, which are never read: a view may compute anything."""
+        named = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'")
+        return frozenset(name for (name,) in named.fetchall() if isinstance(name, str))
+
     def only_if(self, wanted: bool) -> Database:
         """Return this report, or the same without its tables."""
         if wanted:

@@ -269,6 +269,8 @@ class Trace:
         MPI calls were NVTX ranges in the domain 'MPI' (exports of 2022): they have no sizes.
     cuda_devices : dict
         GPU id by (process id, CUDA ordinal); empty where the report does not say.
+    views : frozenset of str
+        Tables of events that are views in this file, which are not read.
     whole : bool
         Whether all rows are there; `perfmodel.timing.trim` keeps those that one analysis looks at.
     """
@@ -298,6 +300,7 @@ class Trace:
     nvtx_last_ns: int | None
     utc_start_ns: int | None
     mpi_from_nvtx: bool
+    views: frozenset[str] = frozenset()
     whole: bool = True
 
 

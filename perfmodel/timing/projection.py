@@ -386,6 +386,8 @@ class _Ids:
 def _split(ids: Int64, rows: Int32 | None = None) -> Iterator[tuple[int, Int64 | slice]]:
     """Yield every distinct id with its rows; row i has the id `ids[rows[i]]`, or `ids[i]`."""
     codes, distinct = factorize(ids)
+    if len(distinct) == 0:
+        return
     if len(distinct) == 1:
         yield int(distinct[0]), slice(None)
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -24,6 +25,7 @@ from perfmodel.timing.nsys_stats import collect as streamed
 from perfmodel.timing.nsys_stats.tables import to_csv, to_table
 from perfmodel.timing.nsys_stats.values import Counted, Tally
 from support.build_report import ReportBuilder
+from support.cli import perfmodel
 from support.folders import TESTS
 from support.nsys_cases import CASES, STATISTICS
 
@@ -224,3 +226,33 @@ def test_a_tally_does_not_depend_on_its_chunks(rows: list[tuple[int, int]], cut:
     found, at_once = tally.groups(5), whole.groups(5)
     for name in ("timed", "total", "minimum", "maximum", "mean", "median", "stddev"):
         np.testing.assert_array_equal(getattr(found, name), getattr(at_once, name))
+
+
+EVENTS = ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME")
+
+
+@pytest.mark.parametrize("tables", [*((t,) for t in EVENTS), EVENTS], ids="+".join)
+def test_an_empty_table_is_as_an_absent_one(tables: tuple[str, ...], tmp_path: Path) -> None:
+    """As `nsys export --lazy=false` writes them."""
+    found = []
+    for statement in ("DELETE FROM", "DROP TABLE"):
+        path = tmp_path / "report.sqlite"
+        shutil.copy(TESTS.parent / "profiles" / "h200x1_2ranks_nsys2024.2.3.sqlite", path)
+        with closing(sqlite3.connect(path)) as db, db:
+            for table in tables:
+                db.execute(f"{statement} CUPTI_ACTIVITY_KIND_{table}")
+        found.append(check(path))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("table", ["NVTX_EVENTS", *(f"CUPTI_ACTIVITY_KIND_{t}" for t in EVENTS)])
+def test_a_view_in_place_of_a_table_is_named(table: str, tmp_path: Path) -> None:
+    path = tmp_path / "report.sqlite"
+    shutil.copy(TESTS.parent / "profiles" / "h200x1_2ranks_nsys2024.2.3.sqlite", path)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(f"ALTER TABLE {table} RENAME TO stored")
+        db.execute(f"CREATE VIEW {table} AS SELECT * FROM stored")
+    for command in (["stats"], ["analyze", "--no-plots"]):
+        said = perfmodel(*command, path).stderr
+        assert f"{table}" in said
+        assert "which perfmodel does not read" in said

@@ -21,7 +21,7 @@ from perfmodel.base.table import Table
 from perfmodel.readers import opened
 from perfmodel.readers.checks import unchanged
 from perfmodel.readers.codes import factorize
-from perfmodel.readers.nsys import OP_TABLES, EventStream, Progress, read_sqlite
+from perfmodel.readers.nsys import EVENT_TABLES, OP_TABLES, EventStream, Progress, read_sqlite
 from perfmodel.readers.pages import Unsupported
 from perfmodel.readers.sqlite import Database
 from perfmodel.readers.trace import (
@@ -227,6 +227,15 @@ class _Collector:
         if _PROJECTED in names and len(trace.ranges):
             self._nesting = nest(trace.ranges, len(trace.threads))
 
+        for name in names:
+            tables = {t for part in REPORTS[name].parts for t in EVENT_TABLES.get(part, ())}
+            if views := sorted(tables & trace.views):
+                self._found[name] = SchemaError(
+                    f"{trace.source}: {name} expected tables; got the view {', '.join(views)}, "
+                    f"which perfmodel does not read; make it a table: CREATE TABLE copy AS "
+                    f"SELECT * FROM {views[0]}"
+                )
+
     def _try(self, name: str, count: Callable[[], Counted]) -> None:
         try:
             found = count()
@@ -302,7 +311,7 @@ class _Collector:
         for name, counter in self._counters.items():
             if name not in self._found:
                 self._try(name, partial(joined, name, [counter]))
-        if _PROJECTED in self._names:
+        if _PROJECTED in self._names and _PROJECTED not in self._found:
             self._try(_PROJECTED, partial(self._project, whole))
         return {name: self._found[name] for name in self._names}
 
