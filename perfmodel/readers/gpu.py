@@ -15,7 +15,7 @@ from perfmodel.base.arrays import Bool, Int32, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers import opened
 from perfmodel.readers.sqlite import Database, needed_columns
-from perfmodel.readers.trace import MEMORY_KINDS, NULL
+from perfmodel.readers.trace import MEMORY_KINDS, NULL, Events
 
 MEMORY_TABLE: Final = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 COLLECT_MEMORY: Final = "nsys profile --cuda-memory-usage=true"
@@ -28,7 +28,7 @@ _COLUMNS: Final = ("globalPid", "deviceId", "address", "bytes", "memKind", "memo
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryEvents:
+class MemoryEvents(Events):
     """Allocations and releases, one row each, by start.
 
     Attributes
@@ -54,9 +54,6 @@ class MemoryEvents:
     address: Int64
     bytes: Int64
     frees: Bool
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
 
 def read_memory(path: Path) -> MemoryEvents | None:

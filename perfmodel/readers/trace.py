@@ -63,8 +63,18 @@ MEMORY_KINDS: Final = {
 """CUPTI's `CUpti_ActivityMemoryKind`, as Nsight Systems numbers it."""
 
 
+class Events:
+    """Columns of one length; a row is what began at `start_ns`."""
+
+    __slots__ = ()
+    start_ns: Int64
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
 @dataclass(frozen=True, slots=True)
-class Ranges:
+class Ranges(Events):
     """NVTX push/pop and start/end ranges, one row per instance, in the report's row order.
 
     Attributes
@@ -89,12 +99,9 @@ class Ranges:
     style: Int8
     other_thread: Bool
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
 
 @dataclass(frozen=True, slots=True)
-class GpuOps:
+class GpuOps(Events):
     """GPU operations: kernels, copies, sets and whole graphs, in that order, rows as stored.
 
     Attributes
@@ -129,12 +136,9 @@ class GpuOps:
     src_kind: Int8
     dst_kind: Int8
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
 
 @dataclass(frozen=True, slots=True)
-class ApiCalls:
+class ApiCalls(Events):
     """CUDA runtime and driver API calls, in the report's row order.
 
     Attributes
@@ -155,12 +159,9 @@ class ApiCalls:
     correlation: Int64
     name: Int32
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
 
 @dataclass(frozen=True, slots=True)
-class MpiCalls:
+class MpiCalls(Events):
     """MPI calls: point-to-point, start/wait, other and collective, in that order, rows as stored.
 
     Attributes
@@ -194,12 +195,9 @@ class MpiCalls:
     tag: Int64
     request: Int64
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
 
 @dataclass(frozen=True, slots=True)
-class NcclRanges:
+class NcclRanges(Events):
     """Payloads of the NVTX ranges that NCCL pushes, by thread and start.
 
     Attributes
@@ -218,9 +216,6 @@ class NcclRanges:
     thread: Int32
     communicator: Int64
     bytes: Int64
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,13 +132,13 @@ def _with(
     """Return what was found with one part more, or with the warning why not."""
     began = time.perf_counter()
     late = "its time is up; give more --seconds" if began > deadline else ""
-    late = ranks.decide(late) if ranks else late
+    late = ranks.of_first(late) if ranks else late
     new, said = Found(), late
     if not late:
         try:
             new = part.work()
         except Exception as error:  # a part may fail in any library; the others still count
-            said = str(error) if isinstance(error, PerfmodelError) else _words(error)
+            said = _words(error)
         said = ranks.agree(said) if ranks else said
         new = Found() if said else new
     elapsed_s = time.perf_counter() - began
@@ -162,7 +162,7 @@ def _device(ranks: Ranks, effort: Effort, wanted: str) -> tuple[Device | None, s
     try:
         found = Device(ranks.local_rank, effort.repeats)
     except Exception as error:
-        said = str(error) if isinstance(error, PerfmodelError) else _words(error)
+        said = _words(error)
     said = ranks.agree(said)
     if said and wanted == "gpu":
         raise PerfmodelError(said)
@@ -170,6 +170,8 @@ def _device(ranks: Ranks, effort: Effort, wanted: str) -> tuple[Device | None, s
 
 
 def _words(error: Exception) -> str:
+    if isinstance(error, PerfmodelError):
+        return str(error)
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from perfmodel.machines.measure.measurement import Found, Series, Spread
 
 if TYPE_CHECKING:
     from perfmodel.machines.measure.device import Device
+
+T = TypeVar("T")
 
 _LAUNCHED: Final = (
     "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS",
@@ -63,13 +65,9 @@ class Ranks:
         self._all.Allreduce(self.mpi.IN_PLACE, first, self.mpi.MIN)
         return "" if first[0] == self.size else str(self._all.bcast(said, int(first[0])))
 
-    def decide(self, said: str) -> str:
-        """Return what the first rank says."""
-        return str(self._all.bcast(said, 0)) if self.size > 1 else said
-
-    def share(self, value: bytes) -> bytes:
-        """Return the first rank's bytes."""
-        return bytes(self._all.bcast(value, 0)) if self.size > 1 else value
+    def of_first(self, value: T) -> T:
+        """Return what the first rank has."""
+        return self._all.bcast(value, 0) if self.size > 1 else value
 
     def sum_in_place(self, values: np.ndarray) -> None:
         """Replace an array by its sum over the ranks (MPI_Allreduce)."""
@@ -178,7 +176,7 @@ class Nccl:
             raise PerfmodelError(
                 f"expected NCCL; got none ({said}); run pip install nvidia-nccl-cu13 (or -cu12)"
             )
-        shared: Any = ranks.share(identity)
+        shared: Any = ranks.of_first(identity)
         if not isinstance(given, bytes):  # before CuPy 14
             shared = tuple(np.frombuffer(shared, np.int8).tolist())
         try:
