@@ -6,7 +6,7 @@ import heapq
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from typing import Any, Final
@@ -208,8 +208,8 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
-    """One row of a rank: bars that do not overlap, by start.
+class Track:
+    """What bars have in common that share lanes.
 
     Attributes
     ----------
@@ -220,26 +220,9 @@ class Lane:
         Which thread (from 0, that of the batches first) or GPU of the rank.
     level : int
         Ranges: how many ranges are above.
-    part : int
-        Counts lanes that are there only because bars overlap.
     nested : bool
         Ranges: those of the next level lie inside those of this one.
-    name : str
     """
-
-    rank: int | None
-    kind: str
-    unit: int
-    level: int
-    part: int
-    nested: bool
-    name: str
-    bars: tuple[Bar, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Track:
-    """Key of bars that share lanes; `order` sorts the tracks of a rank."""
 
     rank: int | None
     kind: str
@@ -256,6 +239,18 @@ class Track:
         return rank, on_gpu, self.unit, kinds.index(self.kind), self.level
 
 
+@dataclass(frozen=True, slots=True)
+class Lane(Track):
+    """One row of a rank: bars that do not overlap, by start.
+
+    `part` counts lanes that are there only because bars overlap.
+    """
+
+    part: int = 0
+    name: str = ""
+    bars: tuple[Bar, ...] = ()
+
+
 def lanes_of(tracks: Mapping[Track, Iterable[Bar]]) -> tuple[Lane, ...]:
     """Lay the bars of every track into as few lanes as let none overlap."""
     gpus: dict[int | None, set[int]] = {}
@@ -267,10 +262,7 @@ def lanes_of(tracks: Mapping[Track, Iterable[Bar]]) -> tuple[Lane, ...]:
         several = track.kind not in HOST and len(gpus[track.rank]) > 1
         for part, bars in enumerate(apart(tracks[track])):
             name = _name(track, part, several=several)
-            found.append(
-                Lane(track.rank, track.kind, track.unit, track.level, part, track.nested, name,
-                     tuple(bars))
-            )  # fmt: skip
+            found.append(Lane(*astuple(track), part, name, tuple(bars)))
     return tuple(found)
 
 

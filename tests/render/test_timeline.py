@@ -383,7 +383,7 @@ def on_a_bar(
 
 
 def test_what_no_picture_can_hold_is_an_error() -> None:
-    lane = Lane(0, "range", 0, 0, 0, True, "NVTX 1", (Bar("range", "a", 0, 9, True, 0),))
+    lane = Lane(0, "range", 0, 0, True, 0, "NVTX 1", (Bar("range", "a", 0, 9, True, 0),))
     with pytest.raises(ModelError, match="got none in the window"):
         draw((), 0, 9)
     with pytest.raises(ModelError, match="at most 500 lanes in a picture; got 501"):
