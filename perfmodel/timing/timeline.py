@@ -262,7 +262,7 @@ def lanes_of(tracks: Mapping[Track, Iterable[Bar]]) -> tuple[Lane, ...]:
         several = track.kind not in HOST and len(gpus[track.rank]) > 1
         for part, bars in enumerate(apart(tracks[track])):
             name = _name(track, part, several=several)
-            found.append(Lane(*astuple(track), part, name, tuple(bars)))
+            found.append(Lane(*astuple(track), part=part, name=name, bars=tuple(bars)))
     return tuple(found)
 
 
