@@ -6,7 +6,7 @@ import heapq
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from typing import Any, Final
@@ -262,7 +262,7 @@ def lanes_of(tracks: Mapping[Track, Iterable[Bar]]) -> tuple[Lane, ...]:
         several = track.kind not in HOST and len(gpus[track.rank]) > 1
         for part, bars in enumerate(apart(tracks[track])):
             name = _name(track, part, several=several)
-            found.append(Lane(*astuple(track), part=part, name=name, bars=tuple(bars)))
+            found.append(Lane(**asdict(track), part=part, name=name, bars=tuple(bars)))
     return tuple(found)
 
 

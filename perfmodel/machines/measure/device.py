@@ -93,7 +93,7 @@ class Device:
 
     @cached_property
     def cublas(self) -> Cublas:
-        """CuBLAS on the device's stream."""
+        """The cuBLAS handle of the device's stream."""
         return Cublas(self)
 
     def has_tensor_cores(self, dtype: str) -> bool:
@@ -126,12 +126,13 @@ class Device:
         once_s = time.perf_counter() - began
         calls = max(1, min(_MOST_QUEUED, int(_QUEUED_S / once_s)))
         head_start_s = min(5e-3, 20e-6 + 2.0 * calls * host_s)
-        return Spread.of(
-            [self._between_events(call, calls, head_start_s) for _ in range(self.repeats + 1)][1:]
-        )
+        times = [self.timed(call, calls, head_start_s) for _ in range(self.repeats + 1)]
+        return Spread.of(times[1:])
 
-    def _between_events(self, call: Callable[[], Any], calls: int, head_start_s: float) -> float:
-        self.spin(head_start_s)
+    def timed(self, call: Callable[[], Any], calls: int, head_start_s: float = 0.0) -> float:
+        """Return device seconds per call between two events, behind a kernel that spins so long."""
+        if head_start_s:
+            self.spin(head_start_s)
         self._began.record(self.stream)
         for _ in range(calls):
             call()

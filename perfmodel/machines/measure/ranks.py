@@ -230,14 +230,8 @@ def _queued(device: Device, ranks: Ranks, nccl: Nccl, source: Any, values: Any) 
     values[...] = source
     device.wait()
     ranks.meet()
-    began, ended = device.cupy.cuda.Event(), device.cupy.cuda.Event()
     nccl.all_reduce(values)
-    began.record(device.stream)
-    for _ in range(_CALLS):
-        nccl.all_reduce(values)
-    ended.record(device.stream)
-    ended.synchronize()
-    return float(device.cupy.cuda.get_elapsed_time(began, ended)) * 1e-3 / _CALLS
+    return device.timed(partial(nccl.all_reduce, values), _CALLS)
 
 
 def _found(series: Series, name: str) -> Found:
