@@ -254,23 +254,23 @@ SERIES: Final = Input(".csv")
 FILE: Final = click.Path(path_type=Path)
 
 
-class TakesAll(click.Command):
-    """Lets the option `flag` take all the words that follow it, as a shell's pattern gives them."""
+def taking_all(flag: str) -> type[click.Command]:
+    """Return a command whose option `flag` takes all words behind it, as a pattern gives them."""
 
-    flag = ""
+    class TakesAll(click.Command):
+        def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+            spread, taking = [], False
+            for word in args:
+                if word.startswith("-"):
+                    taking = word == flag
+                    spread += [] if taking else [word]
+                else:
+                    spread += [flag, word] if taking else [word]
+            if taking and args[-1] == flag:
+                spread.append(flag)  # click says what is missing
+            return super().parse_args(context, spread)
 
-    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        """Repeat the flag before every word that it takes."""
-        spread, taking = [], False
-        for word in args:
-            if word.startswith("-"):
-                taking = word == self.flag
-                spread += [] if taking else [word]
-            else:
-                spread += [self.flag, word] if taking else [word]
-        if taking and args[-1] == self.flag:
-            spread.append(self.flag)  # click says what is missing
-        return super().parse_args(context, spread)
+    return TakesAll
 
 
 # --- options ---
@@ -297,13 +297,13 @@ QUIET: Final = click.option(
 )  # fmt: skip
 
 
-def out_option(kind: Out, said: str = "") -> Callable[[_Command], _Command]:
+def out(kind: Out, said: str = "") -> Callable[[_Command], _Command]:
     """`-o`: a file where a command makes one, a folder where it makes several."""
     help_said = f"Write to {kind.words}. {said}".strip()
     return click.option("--out", "-o", type=kind, metavar="PATH", help=help_said)
 
 
-def output_options(*own: str, said: str = "") -> Callable[[_Command], _Command]:
+def output(*own: str, said: str = "") -> Callable[[_Command], _Command]:
     """`-o`, `--format`, `--json` and `-q`: of every command that has a result.
 
     The command is called with `out` and `fmt`, for `emit`. `own` is what it makes beside its
@@ -324,12 +324,12 @@ def output_options(*own: str, said: str = "") -> Callable[[_Command], _Command]:
             help="Text with what there is to say, nothing but the tables, or one JSON document.",
         )  # fmt: skip
         alias = click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
-        return together(out_option(Out(*own), said), chosen, alias, QUIET)(with_format)
+        return together(out(Out(*own), said), chosen, alias, QUIET)(with_format)
 
     return add
 
 
-def machine_option(said: str) -> Callable[[_Command], _Command]:
+def machine(said: str) -> Callable[[_Command], _Command]:
     """`--machine`: a name that perfmodel knows, or a TOML file."""
     return click.option("--machine", type=MachineName(), metavar="NAME|FILE.toml", help=said)
 
@@ -341,11 +341,16 @@ def machine_of(word: str | Path | None) -> tuple[Any, Any]:
     return (None, None) if word is None else choose(str(word))
 
 
+reports = click.argument("reports", nargs=-1, required=True, type=REPORT)
+MODEL = click.option(
+    "--model", "path", type=JSON,
+    help="What perfmodel calibrate wrote; without it, savings are bounds by the report alone.",
+)  # fmt: skip
 _COUNT: Final = click.IntRange(1)
 DTYPES: Final = click.Choice(["float16", "bfloat16", "float32", "float64"])
 
 
-def batch_size_option(
+def batch_size(
     said: str, default: int | None = None, most: int | None = None
 ) -> Callable[[_Command], _Command]:
     """`--batch-size`, which is B."""
@@ -359,17 +364,17 @@ def batch_size_option(
     )
 
 
-def ranks_option(said: str, least: int = 1) -> Callable[[_Command], _Command]:
+def ranks(said: str, least: int = 1) -> Callable[[_Command], _Command]:
     """`--ranks`, which is p."""
     return click.option("--ranks", "-p", type=click.IntRange(least), help=said)
 
 
-symbol_options = together(
+symbols = together(
     click.option("--input-size", "-D", type=_COUNT, help="D, inputs of one sample."),
     click.option("--hidden-size", "-H", type=_COUNT, help="H, hidden units."),
     click.option("--num-classes", "-C", type=_COUNT, help="C, classes."),
-    batch_size_option("B, batch of all ranks together."),
-    ranks_option("p, MPI ranks."),
+    batch_size("B, batch of all ranks together."),
+    ranks("p, MPI ranks."),
     click.option("--dtype", type=DTYPES, help="b, the data type that is copied and reduced."),
     click.option("--set", "given", multiple=True, metavar="SYMBOL=N",
                  help="Value of any symbol."),
@@ -392,7 +397,7 @@ ATTRIBUTE = click.option(
 FIT = click.option(
     "--fit", metavar="RUN", help="Label or number (from 0) of the run that fits the roofline."
 )
-operator_options = together(
+operators = together(
     click.option("--shapes", type=REPORT,
                  help="Recording of the same program with its operators' sizes."),
     click.option("--attention", type=click.Choice(["full", "causal"]), default="full",
@@ -401,10 +406,10 @@ operator_options = together(
     click.option("--counters", type=COUNTERS, help="Table of Nsight Compute of the same PyTorch "
                  "program, with its operators' ranges."),
 )  # fmt: skip
-batch_options = together(BATCH_RANGE, WARMUP, ATTRIBUTE)
-MACHINE = machine_option("Ceilings: h200, or what perfmodel machine measure wrote.")
-analysis_options = together(symbol_options, WORKLOAD, COUNTING, batch_options, FIT, MACHINE)
-engine_options = together(
+batches = together(BATCH_RANGE, WARMUP, ATTRIBUTE)
+MACHINE = machine("Ceilings: h200, or what perfmodel machine measure wrote.")
+analysis = together(symbols, WORKLOAD, COUNTING, batches, FIT, MACHINE)
+engine = together(
     click.option("--jobs", "-j", type=click.IntRange(1),
                  help="Processes that read the reports; one per core where that pays by default."),
     click.option("--scheduler", metavar="ADDRESS",
@@ -417,7 +422,7 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def setting_options(*names: str) -> Callable[[_Command], _Command]:
+def settings(*names: str) -> Callable[[_Command], _Command]:
     """Settings of the trainer, with their values as choices."""
     return together(
         *(click.option(flag(name), type=click.Choice(SETTINGS[name]), help=SETTING_FLAGS[name])
@@ -425,8 +430,8 @@ def setting_options(*names: str) -> Callable[[_Command], _Command]:
     )  # fmt: skip
 
 
-trainer_options = setting_options(*SETTING_FLAGS)
-trainer_switches = together(
+trainer = settings(*SETTING_FLAGS)
+switches = together(
     *(click.option(flag(name), is_flag=True, help=said) for name, said in SWITCH_FLAGS.items())
 )
 
@@ -446,7 +451,7 @@ def engine_of(options: dict[str, Any]) -> Engine:
     return Engine(options["jobs"], options["scheduler"])
 
 
-def analysis_options_of(options: dict[str, Any]) -> Options:
+def chosen(options: dict[str, Any]) -> Options:
     """What a command's options say of how to analyze; those that it lacks are at their default."""
     from perfmodel.programs.program import Options
     from perfmodel.workloads.spec import load

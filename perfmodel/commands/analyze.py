@@ -8,18 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfmodel.base.errors import ReportError
-from perfmodel.commands._options import (
-    FILE,
-    REPORT,
-    RESULTS,
-    analysis_options,
-    analysis_options_of,
-    engine_of,
-    engine_options,
-    kind_of,
-    operator_options,
-    output_options,
-)
+from perfmodel.commands import _options
 from perfmodel.commands._output import Progress, emit, say_error, warn
 
 if TYPE_CHECKING:
@@ -28,13 +17,13 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("reports", nargs=-1, required=True, type=REPORT)
-@analysis_options
-@operator_options
-@engine_options
-@click.option("--db", type=FILE, help="Results database to add to.")
+@_options.reports
+@_options.analysis
+@_options.operators
+@_options.engine
+@click.option("--db", type=_options.FILE, help="Results database to add to.")
 @click.option("--no-plots", is_flag=True, help="Draw nothing.")
-@output_options("", said="The folder also has analysis.json and the figures.")
+@_options.output("", said="The folder also has analysis.json and the figures.")
 def analyze(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
     """Explain where a step's time goes: rates, roofline, findings.
 
@@ -45,12 +34,12 @@ def analyze(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: An
     from perfmodel.render import outputs, summary
 
     db, plots = options["db"], not options["no_plots"]
-    analysis = analyzed(reports, options, engine_of(options))
+    analysis = analyzed(reports, options, _options.engine_of(options))
 
     def write(folder: Path) -> list[Path]:
         return outputs.write(analysis, folder, plots=plots, db=db)
 
-    if db and (out is None or kind_of(out) in RESULTS):
+    if db and (out is None or _options.kind_of(out) in _options.RESULTS):
         outputs.append(analysis, db)
     emit(summary.result(analysis), fmt, out, makes={"": write})
     exit_of(analysis)
@@ -65,13 +54,13 @@ def exit_of(analysis: Analysis) -> None:
 def analyzed(
     reports: tuple[Path, ...], options: dict[str, Any], engine: Engine | None = None
 ) -> Analysis:
-    """Read and analyze reports with the values of `analysis_options`; warn.
+    """Read and analyze reports with the values of `_options.analysis`; warn.
 
     Without an engine all of every report is kept, for who looks further into it.
     """
     from perfmodel.analysis.analyze import analyze_reports
 
-    chosen = analysis_options_of(options)
+    chosen = _options.chosen(options)
     with Progress(2 * len(reports)) as advance:
         found = analyze_reports(reports, chosen, engine, advance, whole=engine is None)
     for error in found.failed:

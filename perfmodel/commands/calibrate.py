@@ -7,18 +7,7 @@ from typing import Any
 
 import click
 
-from perfmodel.commands._options import (
-    ATTRIBUTE,
-    BATCH_RANGE,
-    JSON,
-    REPORT,
-    WORKLOAD,
-    analysis_options_of,
-    machine_of,
-    machine_option,
-    output_options,
-    symbol_options,
-)
+from perfmodel.commands import _options
 from perfmodel.commands._output import (
     Progress,
     distinct,
@@ -30,17 +19,17 @@ from perfmodel.commands._output import (
 
 
 @click.command()
-@click.argument("reports", nargs=-1, required=True, type=REPORT)
-@symbol_options
-@WORKLOAD
-@BATCH_RANGE
-@ATTRIBUTE
+@_options.reports
+@_options.symbols
+@_options.WORKLOAD
+@_options.BATCH_RANGE
+@_options.ATTRIBUTE
 @click.option(
-    "--index", type=JSON,
+    "--index", type=_options.JSON,
     help="index.json with batch_median_s_without_nsys of the reports: what recording adds.",
 )  # fmt: skip
-@machine_option("What perfmodel machine measure wrote there: GEMMs, copies, all-reduces.")
-@output_options(".json", "-", "", said="FILE.json is the model, for perfmodel predict and whatif.")
+@_options.machine("What perfmodel machine measure wrote there: GEMMs, copies, all-reduces.")
+@_options.output(".json", "-", "", said="FILE.json is the model, for predict.")
 def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
     """Fit a predictive model to reports of a few runs.
 
@@ -76,7 +65,7 @@ def _observed(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[list[
     from perfmodel.analysis.runs import time_runs
     from perfmodel.programs import program_of_sizes
 
-    chosen = analysis_options_of({**options, "machine": None})
+    chosen = _options.chosen({**options, "machine": None})
     reports = distinct(reports)
     with Progress(len(reports)) as advance:
         traces = read_reports(reports, advance)
@@ -110,7 +99,7 @@ def _microbenchmarks(file: str | None, machine: str) -> tuple[Any, Any]:
 
     if file is None:
         return None, ()
-    _, found = machine_of(file)
+    _, found = _options.machine_of(file)
     if found is None:
         raise ModelError(
             f"{file}: expected what perfmodel machine measure wrote; got a datasheet; measure on "

@@ -8,25 +8,19 @@ from typing import Any
 
 import click
 
-from perfmodel.commands._options import REPORT, TakesAll, batch_options, output_options
+from perfmodel.commands import _options
 from perfmodel.commands._output import Progress, emit, read_reports
 
 _PERCENT = click.FloatRange(0, 900)
 
 
-class _Sides(TakesAll):
-    """Lets `--to` take all the reports that follow it."""
-
-    flag = "--to"
-
-
-@click.command(cls=_Sides)
-@click.argument("reports", nargs=-1, required=True, type=REPORT)
+@click.command(cls=_options.taking_all("--to"))
+@_options.reports
 @click.option(
-    "--to", "after", multiple=True, metavar="REPORT...", type=REPORT,
+    "--to", "after", multiple=True, metavar="REPORT...", type=_options.REPORT,
     help="All reports after the change, where a side has several.",
 )  # fmt: skip
-@batch_options
+@_options.batches
 @click.option(
     "--least", type=_PERCENT, default=1.0, show_default=True, metavar="PERCENT",
     help="Changes up to this one do not count.",
@@ -36,7 +30,7 @@ class _Sides(TakesAll):
     help="What host times of equal launches are assumed to differ by, below 3 launches a side.",
 )  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="List kernels within noise, too.")
-@output_options()
+@_options.output()
 def compare(
     reports: tuple[Path, ...],
     after: tuple[Path, ...],

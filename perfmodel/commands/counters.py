@@ -7,17 +7,7 @@ from typing import Any
 
 import click
 
-from perfmodel.commands._options import (
-    COUNTERS,
-    PICTURES,
-    WORKLOAD,
-    kind_of,
-    machine_of,
-    machine_option,
-    output_options,
-    symbol_options,
-    symbol_values,
-)
+from perfmodel.commands import _options
 from perfmodel.commands._output import emit, warn
 
 
@@ -36,14 +26,14 @@ from perfmodel.commands._output import emit, warn
     "--by", type=click.Choice(["kernel", "range"]),
     help="Sum by kernel or innermost NVTX range (where the file has ranges, by these).",
 )  # fmt: skip
-@machine_option("Whose ceilings, such as h200.")
-@symbol_options
-@WORKLOAD
+@_options.machine("Whose ceilings, such as h200.")
+@_options.symbols
+@_options.WORKLOAD
 @click.option(
     "--batches", type=click.IntRange(1),
     help="How many batches were counted; inferred from how often kernels ran by default.",
 )  # fmt: skip
-@output_options(*PICTURES)
+@_options.output(*_options.PICTURES)
 def counters(files: tuple[str, ...], fmt: str, out: Path | None, **options: Any) -> None:
     """Read Nsight Compute's counters: FLOPs, bytes, rooflines.
 
@@ -64,9 +54,9 @@ def counters(files: tuple[str, ...], fmt: str, out: Path | None, **options: Any)
     if not files:
         raise click.UsageError("expected FILES of ncu, or --command -- PROGRAM; got neither")
     context = click.get_current_context()
-    paths = tuple(COUNTERS.convert(name, None, context) for name in files)
+    paths = tuple(_options.COUNTERS.convert(name, None, context) for name in files)
     result, placed, machine = _read(paths, options)
-    draws = out is not None and (machine is not None or kind_of(out) in PICTURES)
+    draws = out is not None and (machine is not None or _options.kind_of(out) in _options.PICTURES)
     emit(result, fmt, out, picture=(lambda: _picture(placed, machine)) if draws else None)
 
 
@@ -79,7 +69,7 @@ def _read(paths: tuple[Path, ...], options: dict[str, Any]) -> tuple[Any, list[A
 
     read = read_counters(paths)
     launches = inside(read.launches, options["ranges"])
-    machine, measured = machine_of(options["machine"])
+    machine, measured = _options.machine_of(options["machine"])
     machine = machine or counters.device_of(launches)
     ranged = options["by"] == "range" or (not options["by"] and any(x.ranges for x in launches))
     counted = (by_range if ranged else by_kernel)(launches)
@@ -97,7 +87,7 @@ def _read(paths: tuple[Path, ...], options: dict[str, Any]) -> tuple[Any, list[A
 
 def _compared(launches: Any, options: dict[str, Any]) -> list[Any]:
     """Formulas beside counters, file by file, where sizes or a workload are given."""
-    values = symbol_values(options)
+    values = _options.symbol_values(options)
     if not values and not options["workload"]:
         return []
     from perfmodel.analysis import counters

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from perfmodel.commands._options import output_options
+from perfmodel.commands import _options
 from perfmodel.commands._output import Progress, emit
 
 _PURPOSES = ("analyze", "collect", "mpi", "gpu", "count")
@@ -17,7 +17,7 @@ _PURPOSES = ("analyze", "collect", "mpi", "gpu", "count")
     "--for", "purposes", multiple=True, type=click.Choice(_PURPOSES), default=("analyze",),
     show_default=True, help="What the machine is for; may be repeated.",
 )  # fmt: skip
-@output_options()
+@_options.output()
 @click.pass_context
 def doctor(
     context: click.Context, /, purposes: tuple[str, ...], fmt: str, out: Path | None

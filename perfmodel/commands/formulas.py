@@ -7,26 +7,17 @@ from typing import Any
 
 import click
 
-from perfmodel.commands._options import (
-    COUNTING,
-    FORMATS,
-    WORKLOAD,
-    output_options,
-    setting_options,
-    symbol_options,
-    symbol_values,
-    trainer_settings,
-)
+from perfmodel.commands import _options
 from perfmodel.commands._output import emit
 from perfmodel.programs import FORMULA_SETTINGS, program_of_sizes
 
 
 @click.command()
-@WORKLOAD
-@COUNTING
-@setting_options(*FORMULA_SETTINGS)
-@symbol_options
-@output_options()
+@_options.WORKLOAD
+@_options.COUNTING
+@_options.settings(*FORMULA_SETTINGS)
+@_options.symbols
+@_options.output()
 def formulas(
     workload: Path | None, counting: Any, fmt: str, out: Path | None, **options: Any
 ) -> None:
@@ -42,12 +33,12 @@ def formulas(
     from perfmodel.workloads.formulas import formulas as described
 
     chosen = Options(counting=counting, workload=load(workload) if workload else None)
-    run = Identity({}, "", trainer_settings(options))
+    run = Identity({}, "", _options.trainer_settings(options))
     model = program_of_sizes(chosen).workload(run, chosen)
     assert model is not None
-    values = symbol_values(options) or None
+    values = _options.symbol_values(options) or None
 
     def written(form: Any) -> tuple[str, str]:
         return "formulas", described(model, form, values)
 
-    emit(Result(made={form: map(written, [form]) for form in FORMATS}), fmt, out)
+    emit(Result(made={form: map(written, [form]) for form in _options.FORMATS}), fmt, out)

@@ -8,24 +8,15 @@ from typing import Any
 
 import click
 
-from perfmodel.commands._options import (
-    batch_size_option,
-    given_values,
-    machine_of,
-    machine_option,
-    networks,
-    output_options,
-    quantity,
-    ranks_option,
-)
+from perfmodel.commands import _options
 from perfmodel.commands._output import emit, warn
 
 _DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16")
 
 
 @click.command()
-@click.argument("network", shell_complete=networks)
-@batch_size_option("B, samples of a step: images, or sequences.", default=1, most=2**31)
+@click.argument("network", shell_complete=_options.networks)
+@_options.batch_size("B, samples of a step: images, or sequences.", default=1, most=2**31)
 @click.option(
     "--set", "given", multiple=True, metavar="KEY=N",
     help="Setting of the network, such as n_layer=24, seq=512 or image=160.",
@@ -34,7 +25,7 @@ _DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16")
     "--dtype", type=click.Choice(_DTYPES), default="float32", show_default=True,
     help="Numbers in memory, and whose peak counts.",
 )  # fmt: skip
-@machine_option("Add times on it, such as h200.")
+@_options.machine("Add times on it, such as h200.")
 @click.option(
     "--ppp", type=float, help="Platform percent of peak as a fraction, such as 0.5.  [default: 1]"
 )
@@ -43,12 +34,12 @@ _DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16")
     help="Fit the percent of peak to a training step's time, such as 46.7ms.",
 )  # fmt: skip
 @click.option("--forward", is_flag=True, help="--measured is a forward pass, not a training step.")
-@ranks_option("p, ranks: adds the exchange of gradients.", least=2)
+@_options.ranks("p, ranks: adds the exchange of gradients.", least=2)
 @click.option(
     "--link", metavar="RATE", help="Of the exchange, one way, such as 25GB/s; else NVLink or PCIe."
 )
 @click.option("--all", "every", is_flag=True, help="List layers without FLOPs one by one, too.")
-@output_options()
+@_options.output()
 def layers(network: str, every: bool, fmt: str, out: Path | None, **options: Any) -> None:
     """Count a network layer by layer: FLOPs, bytes, time.
 
@@ -78,9 +69,9 @@ def _counted(name: str, options: dict[str, Any]) -> Any:
 
     dtype, batch = options["dtype"], options["batch_size"]
     size, _ = DTYPES[dtype]
-    net = network(name, **given_values(options["given"]))
+    net = network(name, **_options.given_values(options["given"]))
     said = Layers(net, batch, dtype, size)
-    machine, _ = machine_of(options["machine"])
+    machine, _ = _options.machine_of(options["machine"])
     if machine is None:
         return said
     if machine.note:
@@ -89,7 +80,9 @@ def _counted(name: str, options: dict[str, Any]) -> Any:
     if options["measured"]:
         at_peak = step(net, where, batch, size)
         part = at_peak.forward_s if options["forward"] else at_peak.training_s
-        where = replace(where, ppp=fit_ppp(part, quantity(options["measured"], "s", "--measured")))
+        where = replace(
+            where, ppp=fit_ppp(part, _options.quantity(options["measured"], "s", "--measured"))
+        )
         if where.ppp > 1:
             warn(
                 f"the measured time is below that at the peaks (PPP {where.ppp:.3g}): check "
@@ -107,7 +100,7 @@ def _with_exchange(said: Any, machine: Any, options: dict[str, Any]) -> Any:
     from perfmodel.render.layers import totals
 
     if options["link"]:
-        rate = quantity(options["link"], "B/s", "--link")
+        rate = _options.quantity(options["link"], "B/s", "--link")
     else:
         rates = machine.bandwidth_bytes_per_s
         name = next((key for key in ("nvlink", "pcie") if key in rates), None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from perfmodel.commands._options import MachineName, kind_of, output_options
+from perfmodel.commands import _options
 from perfmodel.commands._output import emit, one_line, say_error, write
 
 
@@ -18,7 +18,7 @@ def machine() -> None:
 
 
 @machine.command("list")
-@output_options()
+@_options.output()
 def list_(fmt: str, out: Path | None) -> None:
     """List the known machines and their published ceilings."""
     from perfmodel.machines.machine import shipped
@@ -29,8 +29,8 @@ def list_(fmt: str, out: Path | None) -> None:
 
 
 @machine.command("show")
-@click.argument("name", type=MachineName())
-@output_options()
+@click.argument("name", type=_options.MachineName())
+@_options.output()
 def show_(name: str, fmt: str, out: Path | None) -> None:
     """Show every figure of a machine with its source.
 
@@ -53,7 +53,7 @@ def show_(name: str, fmt: str, out: Path | None) -> None:
     "--seconds", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,
     help="Parts that have not begun by then are left out.",
 )  # fmt: skip
-@output_options(".toml", "-", "", said="FILE.toml is a machine, for --machine.")
+@_options.output(".toml", "-", "", said="FILE.toml is a machine, for --machine.")
 def measure_(device: str, quick: bool, seconds: float, fmt: str, out: Path | None) -> None:
     """Measure this machine's ceilings.
 
@@ -82,7 +82,7 @@ def measure_(device: str, quick: bool, seconds: float, fmt: str, out: Path | Non
         for found in measure(
             ranks, effort, device=device, seconds=seconds, command=command, say=say
         ):
-            if first and out is not None and kind_of(out) in ("", ".toml"):
+            if first and out is not None and _options.kind_of(out) in ("", ".toml"):
                 save(found, out)  # whatever comes later
     except PerfmodelError as error:
         if ranks.size == 1:

@@ -7,22 +7,14 @@ from typing import Any
 
 import click
 
-from perfmodel.commands._options import (
-    PICTURES,
-    REPORT,
-    output_options,
-    symbol_options,
-    symbol_values,
-    trainer_options,
-    trainer_settings,
-)
+from perfmodel.commands import _options
 from perfmodel.commands._output import emit
 
 
 @click.command()
-@click.argument("report", required=False, type=REPORT)
-@symbol_options
-@trainer_options
+@click.argument("report", required=False, type=_options.REPORT)
+@_options.symbols
+@_options.trainer
 @click.option(
     "--images", type=click.IntRange(1), default=60_000, show_default=True,
     help="Images of the training set, where the report does not say.",
@@ -31,7 +23,7 @@ from perfmodel.commands._output import emit
     "--test-images", type=click.IntRange(1), default=10_000, show_default=True,
     help="Images of the test set, where the report does not say.",
 )  # fmt: skip
-@output_options(*PICTURES)
+@_options.output(*_options.PICTURES)
 def memory(report: Path | None, fmt: str, out: Path | None, **options: Any) -> None:
     """List what the trainer allocates, beside recorded peaks.
 
@@ -42,7 +34,7 @@ def memory(report: Path | None, fmt: str, out: Path | None, **options: Any) -> N
     from perfmodel.render.memory import picture, result
 
     found = answer(
-        report, symbol_values(options), trainer_settings(options),
+        report, _options.symbol_values(options), _options.trainer_settings(options),
         images=options["images"], test_images=options["test_images"],
     )  # fmt: skip
     emit(result(found), fmt, out, picture=lambda: picture(found))

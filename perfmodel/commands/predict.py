@@ -8,29 +8,19 @@ from typing import Any
 
 import click
 
-from perfmodel.commands._options import (
-    JSON,
-    PICTURES,
-    WORKLOAD,
-    flag,
-    kind_of,
-    output_options,
-    symbol_options,
-    symbol_values,
-    trainer_options,
-    trainer_settings,
-    trainer_switches,
-)
+from perfmodel.commands import _options
 from perfmodel.commands._output import emit, warn
 from perfmodel.programs import LEADING_SETTING, program_of_sizes
 
 
 @click.command()
-@click.option("--model", "path", required=True, type=JSON, help="What perfmodel calibrate wrote.")
-@symbol_options
-@trainer_options
-@trainer_switches
-@WORKLOAD
+@click.option(
+    "--model", "path", required=True, type=_options.JSON, help="What perfmodel calibrate wrote."
+)
+@_options.symbols
+@_options.trainer
+@_options.switches
+@_options.WORKLOAD
 @click.option(
     "--sweep", metavar="SYMBOL=FROM:TO", help="Predict over a symbol, doubling, or at A,B,C."
 )
@@ -45,7 +35,7 @@ from perfmodel.programs import LEADING_SETTING, program_of_sizes
     "--images", type=click.IntRange(1), default=60_000, show_default=True,
     help="Images of an epoch.",
 )  # fmt: skip
-@output_options(*PICTURES, said="Curves are of --sweep and --scaling.")
+@_options.output(*_options.PICTURES, said="Curves are of --sweep and --scaling.")
 def predict(path: Path, fmt: str, out: Path | None, **options: Any) -> None:
     """Predict a batch of another configuration by a model.
 
@@ -64,7 +54,7 @@ def predict(path: Path, fmt: str, out: Path | None, **options: Any) -> None:
         found, table, symbol = _over(model, case, options)
         result = report.several(found, table, images)
         picture = partial(_picture, model, found, symbol)
-    elif out is not None and kind_of(out) in PICTURES:
+    elif out is not None and _options.kind_of(out) in _options.PICTURES:
         raise click.UsageError(f"{out.suffix} is of curves: give --sweep or --scaling, too")
     else:
         found, picture = [predict_case(model, case)], None
@@ -81,7 +71,7 @@ def _case(model: Any, options: dict[str, Any]) -> Any:
     from perfmodel.base.escape import printable
     from perfmodel.programs.program import Options
 
-    program, values = program_of_sizes(), symbol_values(options)
+    program, values = program_of_sizes(), _options.symbol_values(options)
     if model.workload != program.name:
         if not options["workload"]:
             raise WorkloadError(
@@ -96,8 +86,8 @@ def _case(model: Any, options: dict[str, Any]) -> Any:
                 f"expected the workload that the model was calibrated with, {model.workload!r}; "
                 f"got {workload.name!r}; give that one's file"
             )
-        if ignored := trainer_settings(options):
-            flags = ", ".join(map(flag, ignored))
+        if ignored := _options.trainer_settings(options):
+            flags = ", ".join(map(_options.flag, ignored))
             warn(f"{flags}: settings of the trainer's say nothing of {model.workload}")
         chosen = Options(workload=workload)
         return program_of_sizes(chosen).case(values, {}, chosen)
@@ -107,7 +97,7 @@ def _case(model: Any, options: dict[str, Any]) -> Any:
             "the trainer's MLP; calibrate with --workload, too, or leave it out here"
         )
     sizes = {"D": 784, "C": 10, "b": 4, **values}
-    return program.case(sizes, trainer_settings(options), Options())
+    return program.case(sizes, _options.trainer_settings(options), Options())
 
 
 def _over(model: Any, case: Any, options: dict[str, Any]) -> tuple[list[Any], Any, str]:

@@ -7,15 +7,7 @@ from typing import Any
 
 import click
 
-from perfmodel.commands._options import (
-    JSON,
-    QUIET,
-    REPORT,
-    Out,
-    analysis_options,
-    operator_options,
-    out_option,
-)
+from perfmodel.commands import _options
 from perfmodel.commands._output import STDOUT, is_quiet, report_written, write
 from perfmodel.commands.analyze import analyzed, exit_of
 
@@ -23,15 +15,14 @@ _USUAL = Path("report.html")
 
 
 @click.command()
-@click.argument("reports", nargs=-1, required=True, type=REPORT)
-@analysis_options
-@operator_options
-@click.option(
-    "--model", "path", type=JSON,
-    help="What perfmodel calibrate wrote: changes are then predicted, not bounded.",
-)  # fmt: skip
-@out_option(Out(".html", ".htm", "-", result=False), f"Without it: {_USUAL}, which is then named.")
-@QUIET
+@_options.reports
+@_options.analysis
+@_options.operators
+@_options.MODEL
+@_options.out(
+    _options.Out(".html", ".htm", "-", result=False), f"Without it: {_USUAL}, which is then named."
+)
+@_options.QUIET
 def report(reports: tuple[Path, ...], path: Path | None, out: Path | None, **options: Any) -> None:
     """Write everything about a run into one HTML file.
 

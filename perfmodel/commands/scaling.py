@@ -7,22 +7,15 @@ from typing import Any
 
 import click
 
-from perfmodel.commands._options import (
-    PICTURES,
-    RUN,
-    batch_options,
-    machine_of,
-    machine_option,
-    output_options,
-)
+from perfmodel.commands import _options
 from perfmodel.commands._output import Progress, emit, read_reports, warn
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, type=RUN)
-@batch_options
-@machine_option("What perfmodel machine measure wrote: its all-reduces beside those of the runs.")
-@output_options(*PICTURES)
+@click.argument("runs", nargs=-1, required=True, type=_options.RUN)
+@_options.batches
+@_options.machine("What perfmodel machine measure wrote: its all-reduces beside those of the runs.")
+@_options.output(*_options.PICTURES)
 def scaling(runs: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
     """Measure strong and weak scaling; fit Amdahl and Gustafson.
 
@@ -34,7 +27,7 @@ def scaling(runs: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) 
     from perfmodel.render.scaling import picture, result
 
     found = study(_launches(runs, options))
-    machine, measured = machine_of(options["machine"])
+    machine, measured = _options.machine_of(options["machine"])
     if machine is not None and measured is None:
         warn(f"{machine.name}: no all-reduces in a datasheet; give what machine measure wrote")
     rows = of_launches(found.launches) + (of_machine(measured) if measured else ())

@@ -7,14 +7,7 @@ from typing import Any
 
 import click
 
-from perfmodel.commands._options import (
-    REPORT,
-    batch_options,
-    output_options,
-    quantity,
-    symbol_options,
-    symbol_values,
-)
+from perfmodel.commands import _options
 from perfmodel.commands._output import emit, warn
 from perfmodel.commands.analyze import analyzed, exit_of
 
@@ -22,8 +15,8 @@ _UNITS = {"P_flops": "FLOP/s", "P_pci": "B/s", "P_mpi": "B/s", "P_peer": "B/s", 
 
 
 @click.command()
-@click.argument("reports", nargs=-1, type=REPORT)
-@symbol_options
+@click.argument("reports", nargs=-1, type=_options.REPORT)
+@_options.symbols
 @click.option(
     "--images", type=click.IntRange(1),
     help="Images of the training set that stay on the GPUs; without it every batch copies its own.",
@@ -32,8 +25,8 @@ _UNITS = {"P_flops": "FLOP/s", "P_pci": "B/s", "P_mpi": "B/s", "P_peer": "B/s", 
     "--rate", "rates", multiple=True, metavar="NAME=VALUE",
     help="P_flops, P_pci, P_mpi or P_peer (bytes sent, one way) or alpha, such as P_mpi=4GB/s.",
 )  # fmt: skip
-@batch_options
-@output_options()
+@_options.batches
+@_options.output()
 def splits(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
     """Rank all ways to split the MLP over p ranks.
 
@@ -50,7 +43,7 @@ def splits(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any
     batches = {name: options[name] for name in ("batch_range", "warmup", "attribute")}
     analysis = analyzed(reports, {**batches, "counting": "full"}) if reports else None
     runs = analysis.runs if analysis else ()
-    values = symbol_values(options)
+    values = _options.symbol_values(options)
     known = dict(runs[0].identity.values) if runs else {}
     sizes, ranks = sizes_of({**known, **values})
     rates = override(rates_of(runs[0]) if runs else DOCUMENT, _rates(options["rates"]))
@@ -83,5 +76,5 @@ def _rates(given: tuple[str, ...]) -> dict[str, float]:
                 f"expected one of {', '.join(_UNITS)} and =VALUE; got {item!r}",
                 param_hint="--rate",
             )
-        found[name] = quantity(value, _UNITS[name], "--rate", zero=name == "alpha")
+        found[name] = _options.quantity(value, _UNITS[name], "--rate", zero=name == "alpha")
     return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfmodel.base.errors import PerfmodelError
-from perfmodel.commands._options import REPORT, engine_of, engine_options, output_options
+from perfmodel.commands import _options
 from perfmodel.commands._output import Progress, distinct, emit, warn
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ _MOST_ROWS = 2000
 
 
 @click.command()
-@click.argument("reports", nargs=-1, required=True, type=REPORT)
+@_options.reports
 @click.option(
     "--report", "names", multiple=True, type=click.Choice(REPORTS),
     help="Summary to print; may be repeated. All that the report has data for by default.",
 )  # fmt: skip
-@engine_options
-@output_options()
+@_options.engine
+@_options.output()
 def stats(
     reports: tuple[Path, ...],
     names: tuple[str, ...],
@@ -85,7 +85,7 @@ def _collected(reports: tuple[Path, ...], names: Sequence[str], options: dict[st
     """Gather what the summaries are made of, with a bar over bytes of one report or over many."""
     from perfmodel.timing.nsys_stats.collect import collect, summarize_reports
 
-    engine = engine_of(options)
+    engine = _options.engine_of(options)
     reports = distinct(reports)
     size = sum(path.stat().st_size for path in reports if path.is_file())
     shown = size >= _SHOWN_BYTES

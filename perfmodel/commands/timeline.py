@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfmodel.commands._options import (
-    PICTURES,
-    REPORT,
-    analysis_options_of,
-    batch_options,
-    kind_of,
-    output_options,
-)
+from perfmodel.commands import _options
 from perfmodel.commands._output import emit, picture_bytes, warn, write
 
 if TYPE_CHECKING:
@@ -24,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("reports", nargs=-1, required=True, type=REPORT)
+@_options.reports
 @click.option(
     "--batch", "batches", metavar="N|FROM:TO",
     help="Batch, or batches from FROM up to but without TO, counted from 0.",
@@ -37,9 +30,9 @@ if TYPE_CHECKING:
     help="This rank only; may be repeated.",
 )
 @click.option("--api", is_flag=True, help="With a lane of CUDA API calls in the picture.")
-@batch_options
+@_options.batches
 @click.option("--perfetto", is_flag=True, help="With -o -: a trace for Perfetto, not a picture.")
-@output_options(*PICTURES, ".json", "-", said="FILE.json is a trace for Perfetto.")
+@_options.output(*_options.PICTURES, ".json", "-", said="FILE.json is a trace for Perfetto.")
 def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
     """Show when everything in a batch ran, by rank.
 
@@ -53,7 +46,7 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
     run = _run(reports, options)
     if clocks_differ(run):
         warn("a report has no UTC time: its rank may be shifted against the others")
-    perfetto = out is not None and (options["perfetto"] or kind_of(out) == ".json")
+    perfetto = out is not None and (options["perfetto"] or _options.kind_of(out) == ".json")
     batches = _batches(options["batches"])
     if batches is None and not perfetto:
         first = median_batch(run, options["warmup"])
@@ -89,7 +82,7 @@ def _run(reports: tuple[Path, ...], options: dict[str, Any]) -> Run:
     label, traces = (groups := group([read(path) for path in dict.fromkeys(reports)]))[0]
     if len(groups) > 1:
         warn(f"the reports are of {len(groups)} runs: only {label} is shown")
-    (run,) = time_runs(traces, analysis_options_of(options))
+    (run,) = time_runs(traces, _options.chosen(options))
     return replace(run, label=label)
 
 

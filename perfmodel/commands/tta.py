@@ -6,27 +6,21 @@ from pathlib import Path
 
 import click
 
-from perfmodel.commands._options import PICTURES, RUN, TakesAll, output_options
+from perfmodel.commands import _options
 from perfmodel.commands._output import emit
 
 
-class _Sides(TakesAll):
-    """Lets `--against` take all the files that follow it."""
-
-    flag = "--against"
-
-
-@click.command(cls=_Sides)
-@click.argument("runs", nargs=-1, required=True, type=RUN)
+@click.command(cls=_options.taking_all("--against"))
+@click.argument("runs", nargs=-1, required=True, type=_options.RUN)
 @click.option(
     "--target", type=click.FloatRange(0, 1, min_open=True), default=0.95, show_default=True,
     help="Test accuracy that counts as reached.",
 )  # fmt: skip
 @click.option(
-    "--against", multiple=True, metavar="OTHER...", type=RUN,
+    "--against", multiple=True, metavar="OTHER...", type=_options.RUN,
     help="Runs of another configuration, to compare with.",
 )  # fmt: skip
-@output_options(*PICTURES)
+@_options.output(*_options.PICTURES)
 def tta(
     runs: tuple[Path, ...], against: tuple[Path, ...], target: float, fmt: str, out: Path | None
 ) -> None:

@@ -7,16 +7,7 @@ from typing import Any
 
 import click
 
-from perfmodel.commands._options import (
-    BATCH_RANGE,
-    PICTURES,
-    REPORT,
-    RESULTS,
-    SERIES,
-    WARMUP,
-    kind_of,
-    output_options,
-)
+from perfmodel.commands import _options
 from perfmodel.commands._output import emit, warn
 
 _KEY = "command"
@@ -33,9 +24,9 @@ class _Samples(click.Command):
 
 
 @click.command(cls=_Samples, options_metavar="[OPTIONS]", epilog="[-- COMMAND...]")
-@click.argument("series", required=False, type=SERIES)
+@click.argument("series", required=False, type=_options.SERIES)
 @click.option(
-    "--report", "reports", multiple=True, type=REPORT,
+    "--report", "reports", multiple=True, type=_options.REPORT,
     help="A report of the same program; again for those of other ranks.",
 )  # fmt: skip
 @click.option("--window", metavar="FROM:TO", help="Seconds of the series to look at.")
@@ -44,9 +35,9 @@ class _Samples(click.Command):
     help="Seconds between samples of a command.",
 )  # fmt: skip
 @click.option("--gpu", "gpus", multiple=True, type=click.IntRange(0), help="This GPU only.")
-@BATCH_RANGE
-@WARMUP
-@output_options(*PICTURES, said="The folder also has the samples of a command and the figure.")
+@_options.BATCH_RANGE
+@_options.WARMUP
+@_options.output(*_options.PICTURES, said="The folder also has a command's samples.")
 @click.pass_context
 def utilization(
     context: click.Context, /, series: Path | None, fmt: str, out: Path | None, **options: Any
@@ -93,7 +84,7 @@ def _samples(
 
     sampler = NvmlSampler(options["gpus"] or None)
     series, code = record_command(command, sampler, options["period"])
-    if out is None or kind_of(out) in (*PICTURES, *RESULTS):
+    if out is None or _options.kind_of(out) in (*_options.PICTURES, *_options.RESULTS):
         warn(f"the samples are not kept; give -o FOLDER, which gets them as {_SAMPLES}")
     else:
         with staged_folder(out) as stage:  # before anything else can fail

@@ -7,27 +7,16 @@ from typing import Any
 
 import click
 
-from perfmodel.commands._options import (
-    JSON,
-    MACHINE,
-    PICTURES,
-    REPORT,
-    analysis_options_of,
-    batch_options,
-    output_options,
-)
+from perfmodel.commands import _options
 from perfmodel.commands._output import Progress, emit, read_reports
 
 
 @click.command()
-@click.argument("reports", nargs=-1, required=True, type=REPORT)
-@click.option(
-    "--model", "path", type=JSON,
-    help="What perfmodel calibrate wrote; without it, savings are bounds by the report alone.",
-)  # fmt: skip
-@batch_options
-@MACHINE
-@output_options(*PICTURES)
+@_options.reports
+@_options.MODEL
+@_options.batches
+@_options.MACHINE
+@_options.output(*_options.PICTURES)
 def whatif(
     reports: tuple[Path, ...], path: Path | None, fmt: str, out: Path | None, **options: Any
 ) -> None:
@@ -47,7 +36,7 @@ def whatif(
     from perfmodel.render.whatif import bounds_result, picture, result
 
     model = None if path is None else load(path)
-    chosen = analysis_options_of(options)
+    chosen = _options.chosen(options)
     with Progress(len(reports)) as advance:
         traces = read_reports(reports, advance)
     modelled = program_of(traces, chosen).modelled
