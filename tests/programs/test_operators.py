@@ -34,6 +34,7 @@ from perfmodel.programs.pytorch.dtypes import kernel_types, multiplies
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.operators import Call, OperatorWork, distinct_rows, work_of
 from perfmodel.programs.pytorch.tree import Tree
+from perfmodel.programs.pytorch.triton import Types, buffers
 from perfmodel.readers.ncu import read_counters
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.readers.trace import KERNEL
@@ -198,7 +199,6 @@ def _seconds(labels: list[str]) -> float:
         ("aten::_fused_adamw_", ((5,), (5,), (5,), (5,), (), ()), {"depth": 4}, (0, 40, 30)),
         ("aten::_foreach_add_", ((5,), (6,), (5,), (6,), ()), {"depth": 2}, (0, 44, 22)),
         ("aten::_foreach_mul", ((5,), (6,), ()), {"depth": 2}, (0, 22, 22)),
-        ("triton_poi_fused_gelu_view_10", ((4, 8), (4, 8), ()), {}, (0, 64, 64)),
     ],
     ids=lambda v: v if isinstance(v, str) else "",
 )  # fmt: skip
@@ -286,6 +286,70 @@ def test_a_cast_reads_one_type_and_writes_another() -> None:
         "(unsigned long)2>>(int, T2, T3)"
     )
     assert (found.source, found.dtype) == ("float32", "bfloat16")
+
+
+# --- kernels of torch.compile
+
+PRODUCTS = Types(
+    of_product={(8, 4): "bfloat16", (4, 4): "bfloat16", (90, 4): "bfloat16"},
+    of_numel={32: "bfloat16", 16: "bfloat16", 360: "bfloat16"},
+    parameter="float32",
+)
+"""Of 8 tokens of width 4, with weights of 4 x 4 and a table of 90 words."""
+
+
+@pytest.mark.parametrize(
+    ("name", "phase", "sizes", "read", "written"),
+    [
+        ("poi_fused__to_copy_1", "forward", [(4, 4), (4, 4)], [64, 0], [0, 32]),
+        ("poi_fused__to_copy_1", "backward", [(4, 4), (4, 4)], [32, 0], [0, 64]),
+        ("poi_fused__to_copy_view_2", "backward", [(2, 4, 4), (8, 4)], [128, 0], [0, 64]),
+        ("poi_fused_gelu_view_3", "forward", [(8, 4), (2, 4, 4), ()], [64, 0, 0], [0, 64, 0]),
+        ("poi_fused_gelu_backward_4", "backward", [(2, 4, 4), (8, 4)], [64, 64], [64, 0]),
+        ("red_fused_sum_5", "backward", [(8, 4), (1, 4)], [64, 0], [0, 8]),
+        ("per_fused__to_copy_add_native_layer_norm_6", "forward",
+         [(2, 4, 4), (8, 4), (4,), (4,), (2, 4, 4), (2, 4, 4), (2, 4, 1)],
+         [128, 64, 16, 16, 0, 0, 0], [0, 0, 0, 0, 128, 64, 32]),
+        ("per_fused__to_copy_add_native_layer_norm_7", "forward",
+         [(2, 4, 4), (8, 4), (4,), (4,), (2, 4, 4), (2, 4, 1)],
+         [128, 64, 16, 16, 0, 0], [128, 0, 0, 0, 64, 32]),
+        ("per_fused__to_copy_embedding_native_layer_norm_8", "forward",
+         [(2, 4, 1), (2, 4), (90, 4), (4,), (4,), (2, 4, 4), (2, 4, 4)],
+         [32, 32, 8 * 4 * 4, 16, 16, 0, 0], [0, 0, 0, 0, 0, 128, 64]),
+        ("per_fused__to_copy_native_layer_norm_backward_9", "backward",
+         [(8, 4), (4,), (2, 4, 4), (2, 4, 1), (2, 4, 4), (48,)],
+         [64, 16, 128, 32, 0, 0], [0, 0, 0, 0, 128, 192]),
+        ("per_fused__to_copy_add_native_layer_norm_backward_10", "backward",
+         [(2, 4, 4), (8, 4), (4,), (2, 4, 4), (2, 4, 1), (48,)],
+         [128, 64, 16, 128, 32, 0], [128, 0, 0, 0, 0, 192]),
+        ("poi_fused_relu_11", "forward", [(5, 5), (5, 5)], [100, 0], [0, 100]),
+    ],
+    ids=lambda v: v if isinstance(v, str) and v.startswith(("p", "r")) else "",
+)  # fmt: skip
+def test_a_fused_kernel_reads_and_writes_its_buffers_once(
+    name: str,
+    phase: str,
+    sizes: list[tuple[int, ...]],
+    read: list[int],
+    written: list[int],
+) -> None:
+    """Bytes by hand; of 90 words 8 tokens name 8 on average (7.7)."""
+    found = buffers(f"triton_{name}", tuple(sizes), phase, PRODUCTS)
+    assert (list(found.read), list(found.written)) == (read, written)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 9), max_size=4).map(tuple), min_size=1, max_size=9),
+    st.sampled_from(["forward", "backward"]),
+    st.sampled_from(["norm", "_to_copy", "embedding", "norm__to_copy_embedding", "add_backward"]),
+)
+def test_any_sizes_of_a_fused_kernel_are_taken(
+    sizes: list[tuple[int, ...]], phase: str, name: str
+) -> None:
+    if any(sizes):
+        found = buffers(f"triton_poi_fused_{name}_1", tuple(sizes), phase, PRODUCTS)
+        assert len(found.read) == len(found.written) == len(sizes)
+        assert min(*found.read, *found.written, 0) == 0
 
 
 # --- which operator launched what
@@ -489,10 +553,7 @@ def counted(name: str) -> tuple[CountedCall, ...]:
 @pytest.mark.parametrize("name", COUNTED[:3])
 def test_bytes_are_those_that_dram_moved(name: str) -> None:
     large = [one for one in counted(name) if one.dram_read_bytes > 4e6]
-    errors = [
-        abs(one.call.work.read_bytes / one.dram_read_bytes - 1) if one.call.work else 1.0
-        for one in large
-    ]
+    errors = [_error(one) for one in large]
     assert len(large) > 100
     assert np.mean(np.array(errors) <= 0.05) >= 0.9
     assert np.median(errors) <= 0.02
@@ -500,13 +561,42 @@ def test_bytes_are_those_that_dram_moved(name: str) -> None:
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_what_is_written_is_what_reaches_dram_and_what_stays_in_l2(name: str) -> None:
-    l2 = 60 << 20  # of an H200: up to half of it is written only when the kernel is long done
+    """A kernel leaves results in L2: their share of its bytes of 60 MiB, at most half of it.
+
+    What is left of the formulas' bytes is what DRAM moved, within 10 % of every operator that
+    writes over 200 MB, but for a product that reads a factor twice.
+    """
+    l2 = 60 << 20  # of an H200
+    errors = {}
     for one in counted(name):
-        if one.dram_write_bytes > 200e6 and one.call.work:
-            mine = one.call.work.read_bytes + one.call.work.write_bytes
-            moved = one.dram_read_bytes + one.dram_write_bytes
-            left = max(0.1 * moved, one.kernels * l2 / 2)
-            assert -0.1 * moved <= mine - moved <= left
+        if one.dram_write_bytes < 200e6 or not one.call.work:
+            continue
+        read, written = one.call.work.read_bytes, one.call.work.write_bytes
+        stays = one.kernels * min(0.5, written / (read + written)) * l2
+        moved = one.dram_read_bytes + one.dram_write_bytes
+        errors[one.call.name] = (read + written - stays) / moved - 1
+    assert errors
+    if name == "gpt_compiled_ncu":
+        assert errors.pop("aten::mm") == pytest.approx(-0.143, abs=0.005)
+    assert max(map(abs, errors.values())) <= 0.06
+    assert np.median(np.abs(list(errors.values()))) <= (0.06 if len(errors) == 1 else 0.02)
+
+
+def test_fused_kernels_of_a_compiled_program_move_their_buffers_once() -> None:
+    """Nine of ten within 5 %, but for a scatter into the embedding's gradient."""
+    large = [one for one in counted("gpt_compiled_ncu") if one.dram_read_bytes > 4e6]
+    assert np.median([_error(one) for one in large]) <= 0.02
+    assert np.mean([_error(one) <= 0.05 for one in large]) >= 0.89  # products read factors twice
+    fused = [one for one in large if one.call.name.startswith("triton_")]
+    assert len(fused) > 80
+    far = [one.call.name for one in fused if _error(one) > 0.05]
+    assert len(far) == 1
+    assert "embedding_dense_backward" in far[0]
+    assert np.median([_error(one) for one in fused]) <= 0.002
+
+
+def _error(one: CountedCall) -> float:
+    return abs(one.call.work.read_bytes / one.dram_read_bytes - 1) if one.call.work else 1.0
 
 
 def test_counters_stand_beside_the_formulas(tmp_path: Path) -> None:

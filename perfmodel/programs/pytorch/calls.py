@@ -30,6 +30,7 @@ from perfmodel.programs.pytorch.operators import (
     work_of,
 )
 from perfmodel.programs.pytorch.tree import Tree, nearest
+from perfmodel.programs.pytorch.triton import Types, buffers
 from perfmodel.readers.trace import KERNEL, MEMCPY
 
 Phase = Literal["forward", "backward", "optimizer"]
@@ -451,7 +452,8 @@ class _Graph:
             unit = f"{dtype}_tensor"
         work = None
         if sizes is not None and formula_of(name) is not None:
-            work = work_of(self._as_call(i, node, name, sizes, types, arguments, dtype))
+            call = self._as_call(i, node, name, sizes, types, arguments, dtype, phase)
+            work = work_of(call)
         return OperatorCall(node, name, phase, sizes, dtype, origin, unit, work, module)
 
     def _as_call(
@@ -463,6 +465,7 @@ class _Graph:
         types: KernelTypes,
         arguments: list[str | None],
         dtype: str,
+        phase: Phase,
     ) -> Call:
         item = types.item_bytes or ITEM_BYTES[types.result or dtype]
         if self._copied[i] and types.dtype is None and sizes and numel(sizes[0]):
@@ -471,9 +474,10 @@ class _Graph:
         own = types.item_bytes or ITEM_BYTES[dtype]
         items = [own] * len(sizes)
         if name.startswith("triton_"):
-            items = self._fused_items(name, sizes, arguments)
-            item = items[-1] if items else own
-        elif name == "aten::copy_" and len(sizes) > 1:
+            moved = buffers(name, sizes, phase, self._types_of_sizes) if any(sizes) else None
+            both = (sum(moved.read), sum(moved.written)) if moved else None
+            return Call(name, sizes, tuple(items), item, moved=both)
+        if name == "aten::copy_" and len(sizes) > 1:
             items[0] = item
             source = types.source or (arguments[1] if len(arguments) > 1 else None)
             if types.source is None and not types.casts:
@@ -504,30 +508,20 @@ class _Graph:
         mine = self._mine[self._bounds[i] : self._bounds[i + 1]]
         return "|".join(self.kernels.strings[c] for c in self.kernels.name[mine].tolist() if c >= 0)
 
-    def _fused_items(self, name: str, sizes: Sizes, arguments: list[str | None]) -> list[int]:
-        """Bytes of the elements of a fused kernel's buffers.
-
-        Of what made them where that is recorded; of the sizes that products have in this program
-        theirs; else the parameters'.
-        """
-        found: list[int] = []
-        for place, size in enumerate(sizes):
-            known = arguments[place] if place < len(arguments) else None
-            found.append(ITEM_BYTES[self._type_of_size.get(size) or known or self.parameter])
-        return found
-
     @cached_property
-    def _type_of_size(self) -> dict[Size, str]:
-        """Types of the arguments of products, by size."""
-        found: dict[Size, str] = {}
+    def _types_of_sizes(self) -> Types:
+        """Types of the arguments and results of products, by size, and by number of elements."""
+        of_product: dict[Size, str] = {}
+        of_numel: dict[int, str] = {}
         for types, node in zip(self._types, self.nodes.tolist(), strict=True):
             label = int(self.tree.label[node])
-            if self.names.name[label].startswith(_PRODUCTS):
-                dtype = types.dtype or (self.half if types.item_bytes == 2 else None)
-                for size in self.names.sizes[label] or ():
-                    if size and dtype and len(size) > 1:
-                        found[size] = dtype
-        return found
+            dtype = types.dtype or (self.half if types.item_bytes == 2 else None)
+            if not dtype or not self.names.name[label].startswith(_PRODUCTS):
+                continue
+            for size in self.names.sizes[label] or ():
+                if len(size) > 1:
+                    of_product[size] = of_numel[numel(size)] = dtype
+        return Types(of_product, of_numel, self.parameter)
 
     def _result(self, node: int, name: str, sizes: Sizes) -> Size | None:
         """Size of a result that the arguments do not tell: a backward's first, or a consumer's."""

@@ -41,6 +41,8 @@ class Call:
         Names of its kernels, joined.
     causal : bool
         Whether an attention of as many queries as keys is counted as masked.
+    moved : tuple of int or None
+        Bytes that a kernel of torch.compile reads, and writes.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Call:
     depth: int = 0
     kernels: str = ""
     causal: bool = False
+    moved: tuple[int, int] | None = None
 
     def read(self, *which: int) -> int:
         """Bytes of some arguments, each once."""
@@ -683,13 +686,12 @@ def collective(call: Call) -> OperatorWork:
 def fused(call: Call) -> OperatorWork:
     """A kernel that torch.compile made of several operators: every buffer is moved once.
 
-    Its arguments are what it reads, then what it writes (torch/_inductor/codegen/triton.py,
-    `in_ptr` before `out_ptr`); FLOPs of what is fused are not counted.
+    Which are read, written or both and their types: `perfmodel.programs.pytorch.triton`. FLOPs of
+    what is fused are not counted.
     """
-    buffers = [i for i, s in enumerate(call.sizes) if s]
-    if not buffers:
+    if call.moved is None or not any(call.sizes):
         raise FormulaError
-    return OperatorWork(0, call.read(*buffers[:-1]), call.read(buffers[-1]))
+    return OperatorWork(0, *call.moved)
 
 
 def _equal(one: object, other: object) -> None:
