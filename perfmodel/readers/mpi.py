@@ -51,37 +51,46 @@ def read_mpi(db: Database, ids: Ids, strings: tuple[str, ...]) -> Mpi:
         for thread, rank in db.rows("MPI_RANKS", ["globalTid", "rank"])
         if isinstance(thread, int) and isinstance(rank, int) and 0 <= rank < 2**31
     }
-    groups = [
-        row
-        for row in db.rows("MPI_COMMUNICATORS", ["rank", "commHandle", "size"])
-        if all(isinstance(v, int) for v in row) and row[2] > 0
-    ]
-    world = max((members for _, _, members in groups), default=0)
+    columns = ["rank", "commHandle", "size", "localRank", "groupRoot", "groupRootUid"]
+    known = {
+        (rank, at): (size, 0 if root is None or uid is None else (root << 32) + uid + 1, own)
+        for rank, at, size, own, root, uid in db.rows("MPI_COMMUNICATORS", columns)
+        if all(isinstance(v, int) and v < 1 << 31 for v in (rank, size, own, root or 0, uid or 0))
+        and isinstance(at, int)
+        and size > 0
+    }
+    world = max((size for size, _, _ in known.values()), default=0)
     name = ids.codes(text)
-    members = _members(tid, handle, ranks, groups, world)
+    members, group, own = _communicators(tid, handle, ranks, known, world)
     thread: Any = tid
     source = np.repeat(np.arange(len(TABLES), dtype=np.int8), [len(t["start"]) for t in tables])
     sent = _message_bytes(name, strings, size, received, members)
-    calls = MpiCalls(start, end, thread, name, source, sent, received, handle, peer, tag, request)
+    calls = MpiCalls(
+        start, end, thread, name, source, sent, received, group, own, peer, tag, request
+    )
     return Mpi(calls, ranks, world or None)
 
 
-def _members(
-    tid: Int64, handle: Int64, ranks: dict[int, int], groups: list[tuple[int, int, int]], world: int
-) -> Int64:
-    """Number of ranks in every call's communicator; handles are those of the calling rank."""
-    known = {(rank, communicator): size for rank, communicator, size in groups}
+def _communicators(
+    tid: Int64,
+    handle: Int64,
+    ranks: dict[int, int],
+    known: dict[tuple[int, int], tuple[int, int, int]],
+    world: int,
+) -> tuple[Int64, Int64, Int64]:
+    """Size and number of every call's communicator, and the caller's rank in it.
+
+    Handles are those of the calling rank; a communicator that is not described is the world.
+    """
     process, processes = factorize(tid & PROCESS_BITS)
     which, handles = factorize(handle)
     pair, pairs = factorize(process.astype(np.int64) * len(handles) + which)
-    size = [
-        known.get(
-            (ranks.get(int(processes[p // len(handles)]), -1), int(handles[p % len(handles)]))
-        )
-        or world
-        for p in pairs.tolist()
-    ]
-    return np.array(size, np.int64)[pair] if size else np.empty(0, np.int64)
+    found = np.empty((len(pairs), 3), np.int64)
+    for i, p in enumerate(pairs.tolist()):
+        rank = ranks.get(int(processes[p // len(handles)]), NULL)
+        found[i] = known.get((rank, int(handles[p % len(handles)])), (world, 0, rank))
+    size, group, own = found[pair].T
+    return size, group, own
 
 
 def _message_bytes(
@@ -115,7 +124,7 @@ def from_nvtx(nvtx: Nvtx, mpi: Mpi, strings: tuple[str, ...]) -> tuple[Mpi, tupl
     found = rows(found, (found.name >= 0) & np.array([*is_mpi, False])[found.name])
     source = np.array([_source(label) for label in nvtx.labels], np.int8)[found.name]
     name = found.name + np.int32(len(strings))
-    missing = [np.full(len(found), NULL)] * 6
+    missing = [np.full(len(found), NULL)] * 7
     calls = MpiCalls(found.start_ns, found.end_ns, found.thread, name, source, *missing)
     return replace(mpi, calls=calls, from_nvtx=True), (*strings, *nvtx.labels)
 

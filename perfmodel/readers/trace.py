@@ -177,10 +177,13 @@ class MpiCalls(Events):
     size_bytes, recv_size_bytes : int64, shape (n,)
         Bytes handed to MPI; `NULL` where the report does not record them.
     communicator : int64, shape (n,)
-        The communicator's handle in its own process; `NULL` where there is none.
-    peer, tag, request : int64, shape (n,)
-        Rank at the other end of a message, its tag, and the handle that a call started or completed
-        (one row a request); `NULL` where there is none.
+        A number that all its ranks share, 0 for MPI_COMM_WORLD; `NULL` where there is none.
+    own, peer : int64, shape (n,)
+        The caller's rank and that at the other end of a message, in the communicator; -1 for a
+        message of any source, `NULL` where there is none.
+    tag, request : int64, shape (n,)
+        A message's tag, and the handle that a call started or completed (one row a request); `NULL`
+        where there is none.
     """
 
     start_ns: Int64
@@ -191,6 +194,7 @@ class MpiCalls(Events):
     size_bytes: Int64
     recv_size_bytes: Int64
     communicator: Int64
+    own: Int64
     peer: Int64
     tag: Int64
     request: Int64

@@ -1,12 +1,10 @@
-"""MPI point-to-point messages: matched between ranks, with who waits for whom, and for which rank.
+"""Waiting in MPI point-to-point messages: who waits for whom, and for which rank.
 
-The n-th send of a rank to another with one tag is the n-th receive there, since messages between
-two ranks do not overtake each other (MPI standard 4.0, 3.5). A receiver that is blocked before the
-message was sent waits for a late sender; a sender that is blocked before the receive was posted,
-for a late receiver. Source: Scalasca's patterns "Late Sender" and "Late Receiver"; what a rank
-waited itself just before is passed on to whom it waited for, as its delay analysis does (Böhme et
-al., "Identifying the root causes of wait states in large-scale parallel applications", ICPP
-2010).
+A receiver that is blocked before the message was sent waits for a late sender; a sender that is
+blocked before the receive was posted, for a late receiver. Source: Scalasca's patterns "Late
+Sender" and "Late Receiver"; what a rank waited itself just before is passed on to whom it waited
+for, as its delay analysis does (Böhme et al., "Identifying the root causes of wait states in
+large-scale parallel applications", ICPP 2010).
 """
 
 from __future__ import annotations
@@ -18,21 +16,16 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Floats, Int64
+from perfmodel.base.arrays import Floats
 from perfmodel.base.units import si
-from perfmodel.readers.trace import MPI_SOURCES, NULL, Trace
+from perfmodel.readers.trace import Trace
 from perfmodel.timing.clock_sync import FAR, align, collective_limits, utc_shifts
 from perfmodel.timing.collectives import Calls, calls_by_rank, report_of, times_for_all
-from perfmodel.timing.range_times import ranks_of
+from perfmodel.timing.messages import End, Message, ends_of, match, match_any, members_of
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import PathTimes
 
-_P2P: Final = MPI_SOURCES.index("p2p")
-_WAIT: Final = MPI_SOURCES.index("start-wait")
-_BOTH: Final = ("MPI_Sendrecv",)
-_RECEIVES: Final = ("MPI_Recv", "MPI_Irecv", "MPI_Mrecv", "MPI_Imrecv")
 _WORTH: Final = 0.01
-_RETURNS_AT_ONCE: Final = ("MPI_I", "MPI_Start")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +107,6 @@ class RangeOfRank:
     imbalance: float
 
 
-@dataclass(slots=True)
-class _End:
-    """One end of a message: when it was posted, and the call in which its rank was blocked."""
-
-    rank: int
-    peer: int
-    posted: int
-    begin: int
-    end: int
-    size: int
-
-
 def point_to_point(
     traces: Sequence[Trace],
     begins: Mapping[int, Sequence[int]],
@@ -142,18 +123,17 @@ def point_to_point(
     collectives : mapping of int to Calls, optional
         Of every rank, which help to align the clocks of several reports.
     """
-    sends: dict[tuple[int, int, int], list[_End]] = {}
-    receives: dict[tuple[int, int, int], list[_End]] = {}
     batches = max((len(b) - 1 for b in begins.values()), default=0)
-    for trace, moved in zip(traces, utc_shifts(traces), strict=True):
-        _collect(trace, moved, begins, sends, receives)
-    if batches < 1 or not (sends or receives):
+    members = members_of(traces)
+    ends = [
+        end for trace, shift in zip(traces, utc_shifts(traces), strict=True)
+        for end in ends_of(trace, shift, begins, members)
+    ]  # fmt: skip
+    if batches < 1 or not ends:
         return None
-    matched: list[tuple[_End, _End]] = []
-    total = sum(map(len, sends.values())) + sum(map(len, receives.values()))
-    for key, out in sends.items():
-        matched += zip(out, receives.get(key, []), strict=False)
-    said = _align(matched, traces, collectives)
+    matched, sends, receives = match(ends)
+    said = _align(matched, ends, traces, collectives)
+    matched += match_any(sends, receives)
     waits = _waits(matched)
     count = 1 + max((max(s.rank, r.rank) for s, r in matched), default=0)
     pair_wait, waiting, by_peer = _blame(waits, _meetings(matched), count)
@@ -182,7 +162,7 @@ def point_to_point(
         tuple(sorted(found, key=lambda p: -p.waiting_s)),
         tuple(sorted(rows, key=lambda r: -r.caused_s)),
         _chains(by_peer, float(waiting.sum()), batches),
-        total - 2 * len(matched),
+        len(ends) - 2 * len(matched),
         said,
     )
 
@@ -201,7 +181,8 @@ def _chains(
 
 
 def _align(
-    matched: Sequence[tuple[_End, _End]],
+    matched: Sequence[Message],
+    ends: Sequence[End],
     traces: Sequence[Trace],
     collectives: Mapping[int, Calls] | None,
 ) -> tuple[str, ...]:
@@ -210,7 +191,7 @@ def _align(
     No message arrives before it was sent. Where the UTC starts contradict that, or the collectives,
     the shifts are those with which the collectives end at the same time, as far as all agrees.
     """
-    ranks = sorted({end.rank for pair in matched for end in pair})
+    ranks = sorted({end.rank for end in ends})
     report = dict(zip(ranks, report_of(traces, ranks).tolist(), strict=True))
     if len(set(report.values())) < 2:
         return ()
@@ -228,7 +209,7 @@ def _align(
         if i != j:
             limits[i, j] = min(limits[i, j], receiver.end - sender.posted)
     found = align(limits, guess)
-    for end in {id(end): end for pair in matched for end in pair}.values():
+    for end in ends:
         by = int(found.shift_ns[report[end.rank]])
         end.posted, end.begin, end.end = end.posted + by, end.begin + by, end.end + by
     said = []
@@ -244,66 +225,6 @@ def _align(
             f"lets all messages arrive after they were sent; profile for a shorter time"
         )
     return tuple(said)
-
-
-def _collect(
-    trace: Trace,
-    moved: int,
-    begins: Mapping[int, Sequence[int]],
-    sends: dict[tuple[int, int, int], list[_End]],
-    receives: dict[tuple[int, int, int], list[_End]],
-) -> None:
-    """Collect the ends of messages of one report, in the order in which they were posted."""
-    calls = trace.mpi
-    rank_of = ranks_of(trace)
-    rank = np.array([rank_of.get(p, -1) for p in range(len(trace.processes))], np.int64)
-    whose = rank[trace.thread_process[calls.thread]]
-    done = _Completions(trace, whose)
-    rows = np.flatnonzero((calls.source == _P2P) & (calls.peer != NULL) & (whose >= 0))
-    order = rows[np.lexsort((rows, calls.start_ns[rows]))]
-    sent: dict[tuple[int, int], _End] = {}
-    for i in order.tolist():
-        name, mine, peer = trace.strings[calls.name[i]], int(whose[i]), int(calls.peer[i])
-        start, end = int(calls.start_ns[i]), int(calls.end_ns[i])
-        window = begins.get(mine)
-        if not window or not window[0] <= start <= window[-1] or end < start:
-            continue
-        receiving = name.startswith(_RECEIVES)
-        if name.startswith(_BOTH):  # a row for the message sent, then one for the one received
-            receiving = (mine, start) in sent
-        begin = start
-        if name.startswith(_RETURNS_AT_ONCE):
-            begin, end = done.next(mine, int(calls.request[i]), end)
-        made = _End(mine, peer, start + moved, begin + moved, end + moved, int(calls.size_bytes[i]))
-        tag = int(calls.tag[i])
-        if receiving and (mine, start) in sent:
-            first = sent.pop((mine, start))
-            first.end = made.end = max(first.end, made.end)
-        elif name.startswith(_BOTH):
-            sent[mine, start] = made
-        if receiving:
-            receives.setdefault((peer, mine, tag), []).append(made)
-        else:
-            sends.setdefault((mine, peer, tag), []).append(made)
-
-
-class _Completions:
-    """Calls that complete requests, by rank and request, in time order."""
-
-    def __init__(self, trace: Trace, rank: Int64) -> None:
-        calls = trace.mpi
-        rows = np.flatnonzero((calls.source == _WAIT) & (calls.request != NULL))
-        rows = rows[np.argsort(calls.start_ns[rows], kind="stable")]
-        self._calls: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for i in rows[calls.end_ns[rows] >= calls.start_ns[rows]].tolist():
-            key = int(rank[i]), int(calls.request[i])
-            self._calls.setdefault(key, []).append((int(calls.start_ns[i]), int(calls.end_ns[i])))
-
-    def next(self, rank: int, request: int, posted_ns: int) -> tuple[int, int]:
-        """Return the first call that waits for a request after it was posted, or no time."""
-        calls = self._calls.get((rank, request), [])
-        at = bisect_left(calls, (posted_ns, 0))
-        return calls[at] if at < len(calls) else (posted_ns, posted_ns)
 
 
 @dataclass(slots=True)
@@ -323,7 +244,7 @@ class _Wait:
         return max(min(self.ready, self.end) - self.begin, 0)
 
 
-def _waits(matched: Sequence[tuple[_End, _End]]) -> list[_Wait]:
+def _waits(matched: Sequence[Message]) -> list[_Wait]:
     """Blocking calls by their end, each with the rank that it waited for longest."""
     found: dict[tuple[int, int, int], _Wait] = {}
     for sender, receiver in matched:
@@ -368,7 +289,7 @@ def _blame(
     return by_pair, waiting, by_peer
 
 
-def _meetings(matched: Sequence[tuple[_End, _End]]) -> dict[tuple[int, int], list[int]]:
+def _meetings(matched: Sequence[Message]) -> dict[tuple[int, int], list[int]]:
     """When both ends of the messages between two ranks were posted, in time order."""
     met: dict[tuple[int, int], list[int]] = {}
     for a, b in matched:
@@ -407,7 +328,8 @@ def ranges_by_rank(measured: Sequence[PathTimes], ranks: Sequence[int]) -> tuple
             continue
         median = np.full(len(host), np.nan)
         median[known] = np.nanmedian(host[known], axis=1)
-        usual, most, mean = np.nanmedian(median), np.nanmax(median), np.nanmean(median)
+        usual = np.nanquantile(median, 0.5, method="lower")  # of two ranks the faster one
+        most, mean = np.nanmax(median), np.nanmean(median)
         imbalance = float(most / mean - 1.0) if mean > 0 else 0.0
         found += [
             RangeOfRank(

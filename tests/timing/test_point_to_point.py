@@ -14,6 +14,7 @@ from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.programs.program import Options
 from support.build_report import ReportBuilder
+from support.build_thread import Thread
 
 PROFILES = Path(__file__).parents[2] / "profiles" / "programs"
 NSYS = os.environ.get("PERFMODEL_NSYS", "")
@@ -153,3 +154,80 @@ def test_a_sender_waits_for_a_late_receiver(tmp_path: Path) -> None:
     assert messages is not None
     assert messages.ranks[0].rank == 1
     assert messages.ranks[0].caused_s == pytest.approx(5e-3)
+
+
+def two_ranks(builder: ReportBuilder) -> tuple[Thread, Thread]:
+    """Two ranks with four steps of 10 ms."""
+    zero, one = builder.thread(100, rank=0), builder.thread(200, rank=1)
+    for step in range(4):
+        for thread in (zero, one):
+            thread.range(f"step {step}", 10 * MS * (step + 1), 10 * MS * (step + 1) + 9 * MS)
+    return zero, one
+
+
+def waits_of(path: Path) -> tuple[int, dict[tuple[int, int], float]]:
+    """Ends that are left, and waiting by pair in ms."""
+    found = analyzed(path).messages
+    assert found is not None
+    return found.unmatched, {(p.sender, p.receiver): p.waiting_s * 1e3 for p in found.pairs}
+
+
+def test_an_exchange_with_one_rank_is_one_row_of_both(tmp_path: Path) -> None:
+    builder = ReportBuilder(world_size=2)
+    zero, one = two_ranks(builder)
+    for at in range(10 * MS, 50 * MS, 10 * MS):
+        zero.mpi("MPI_Sendrecv", at + MS, at + 5 * MS, 100, "p2p", remoteRank=1, tag=0)
+        one.mpi("MPI_Sendrecv", at + 4 * MS, at + 5 * MS, 100, "p2p", remoteRank=0, tag=0)
+    unmatched, waiting = waits_of(builder.write(tmp_path / "r.sqlite"))
+    assert unmatched == 0
+    assert waiting[1, 0] + waiting[0, 1] == pytest.approx(3.0)
+
+
+def test_a_message_of_any_source_is_the_first_that_was_sent(tmp_path: Path) -> None:
+    builder = ReportBuilder(world_size=2)
+    zero, one = two_ranks(builder)
+    for at in range(10 * MS, 50 * MS, 10 * MS):
+        one.mpi("MPI_Recv", at + MS, at + 5 * MS, 100, "p2p", remoteRank=-1, tag=None)
+        zero.mpi("MPI_Send", at + 4 * MS, at + 5 * MS, 100, "p2p", remoteRank=1, tag=7)
+    unmatched, waiting = waits_of(builder.write(tmp_path / "r.sqlite"))
+    assert unmatched == 0
+    assert waiting == {(0, 1): pytest.approx(3.0)}
+
+
+def test_persistent_requests_post_a_message_with_every_start(tmp_path: Path) -> None:
+    builder = ReportBuilder(world_size=2)
+    zero, one = two_ranks(builder)
+    zero.mpi("MPI_Send_init", 1, 2, 100, "p2p", remoteRank=1, tag=7, requestHandle=5)
+    one.mpi("MPI_Recv_init", 1, 2, 100, "p2p", remoteRank=0, tag=7, requestHandle=6)
+    for at in range(10 * MS, 50 * MS, 10 * MS):
+        one.mpi("MPI_Start", at, at + 10, None, "start-wait", requestHandle=6)
+        one.mpi("MPI_Wait", at + MS, at + 5 * MS, None, "start-wait", requestHandle=6)
+        zero.mpi("MPI_Start", at + 4 * MS, at + 5 * MS, None, "start-wait", requestHandle=5)
+        zero.mpi("MPI_Wait", at + 6 * MS, at + 7 * MS, None, "start-wait", requestHandle=5)
+    unmatched, waiting = waits_of(builder.write(tmp_path / "r.sqlite"))
+    assert unmatched == 0
+    assert waiting == {(0, 1): pytest.approx(3.0)}
+
+
+def test_ranks_of_a_communicator_are_those_of_the_world(tmp_path: Path) -> None:
+    """Rank 1 of the odd ranks' communicator is rank 3; a row of no rank is MPI_PROC_NULL's."""
+    builder = ReportBuilder(world_size=4)
+    threads = [builder.thread(100 * (rank + 1), rank=rank) for rank in range(4)]
+    for rank in (1, 3):
+        builder.insert(
+            "MPI_COMMUNICATORS", rank=rank, timestamp=0, commHandle=70 + rank,
+            parentHandle=threads[rank].world, localRank=rank // 2, size=2, groupRoot=1,
+            groupRootUid=0,
+        )  # fmt: skip
+    for at in range(10 * MS, 50 * MS, 10 * MS):
+        for thread in threads:
+            thread.range(f"step {at // MS}", at, at + 9 * MS)
+        for rank, begin in ((1, MS), (3, 4 * MS)):
+            other = {"remoteRank": 1 - rank // 2, "commHandle": 70 + rank, "tag": 0}
+            threads[rank].mpi("MPI_Sendrecv", at + begin, at + 5 * MS, 100, "p2p", **other)
+        nobody = {"remoteRank": None, "tag": None}
+        threads[0].mpi("MPI_Send", at + MS, at + 2 * MS, 0, "p2p", **nobody)
+    unmatched, waiting = waits_of(builder.write(tmp_path / "r.sqlite"))
+    assert unmatched == 0
+    assert waiting.keys() == {(1, 3), (3, 1)}
+    assert sum(waiting.values()) == pytest.approx(3.0)

@@ -122,6 +122,7 @@ def trace_of(ranges: Any, names: Any, calls: Any, ops: Any, copies: Any, message
         size_bytes=ints(size for _, size, _ in messages),
         recv_size_bytes=np.full(count, NULL),
         communicator=np.full(count, NULL),
+        own=np.full(count, NULL),
         peer=np.full(count, NULL),
         tag=np.full(count, NULL),
         request=np.full(count, NULL),
