@@ -53,9 +53,15 @@ def read_mpi(db: Database, ids: Ids, strings: tuple[str, ...]) -> Mpi:
     }
     columns = ["rank", "commHandle", "size", "localRank", "groupRoot", "groupRootUid"]
     known = {
-        (rank, at): (size, 0 if root is None or uid is None else (root << 32) + uid + 1, own)
+        (rank, at): (
+            size,
+            0 if root is None or uid is None else (root << 32) + uid + 1,
+            rank if own is None else own,
+        )
         for rank, at, size, own, root, uid in db.rows("MPI_COMMUNICATORS", columns)
-        if all(isinstance(v, int) and v < 1 << 31 for v in (rank, size, own, root or 0, uid or 0))
+        if all(
+            isinstance(v, int) and v < 1 << 31 for v in (rank, size, own or 0, root or 0, uid or 0)
+        )
         and isinstance(at, int)
         and size > 0
     }

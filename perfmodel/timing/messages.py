@@ -189,7 +189,8 @@ def match(ends: Sequence[End]) -> tuple[list[Message], list[End], list[End]]:
     for end in ends:
         route = (end.peer, end.rank) if end.receives else (end.rank, end.peer)
         sides[end.receives].setdefault((end.communicator, *route, end.tag), []).append(end)
-    matched, left = [], []
+    matched: list[Message] = []
+    left: list[End] = []
     for key, sent in sides[False].items():
         received = sides[True].get(key, [])
         matched += zip(sent, received, strict=False)
