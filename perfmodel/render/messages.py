@@ -28,7 +28,7 @@ def pairs(run: RunAnalysis) -> Table:
     """Messages of every pair of ranks that has some, most waiting first."""
     found = run.messages.pairs if run.messages else ()
     lacking = run.messages.unmatched if run.messages else 0
-    note = f"{lacking} sends and receives lack the other end: of any source, or of unknown ranks"
+    note = f"{lacking} sends and receives lack the other end, of ranks without a report"
     return Table.of("Messages between ranks, per batch", found, PAIRS, [note] if lacking else [])
 
 

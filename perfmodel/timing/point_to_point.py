@@ -79,7 +79,7 @@ class PointToPoint:
     chains : tuple of Chain
         Those of at least one percent of all waiting, the longest first.
     unmatched : int
-        Sends and receives without the other end: of any source, or of ranks without a report.
+        Sends and receives without the other end, such as of ranks without a report.
     warnings : tuple of str
         About the clocks of the reports.
     """
