@@ -43,7 +43,7 @@ COMMANDS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
     ("scaling", CAMPAIGN, ("strong or weak", "communication", "all-reduces")),
     ("layers", ("resnet18", "--machine", "h200", "--ranks", "4"), ("layers", "exchange")),
     ("memory", ("profiles/memory/document.sqlite.xz",), ("theory", "recorded")),
-    ("utilization", ("--report", BASE), ("busy", "idle")),
+    ("utilization", ("--report", BASE), ("busy", "idle", "gaps")),
     ("whatif", (LADDER, "--model", MODEL), ("changes", "path", "free", "removed")),
     ("predict", ("--model", MODEL, *SIZES), ("phases",)),
     ("predict --sweep", ("--model", MODEL, *SIZES, "--sweep", "H=512,1024"), ("sweep",)),

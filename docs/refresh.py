@@ -74,6 +74,8 @@ def main() -> None:
         run("whatif", DOCUMENT, "--model", MODEL, "-o", str(out))
         shutil.copy(out / "whatif.png", images / "whatif.png")
     run("timeline", REPORT, "-o", str(images / "timeline.png"))
+    item = "profiles/programs/item_b32.sqlite.xz"
+    run("timeline", item, "--batch", "2", "--api", "-o", str(images / "idle.png"))
     run("counters", *COUNTERS, "-o", str(images / "counters.png"))
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]

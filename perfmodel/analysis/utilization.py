@@ -9,7 +9,7 @@ from typing import Final
 
 from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.result import RunAnalysis
-from perfmodel.analysis.steps import RankStep, idle_ranges
+from perfmodel.analysis.steps import RankStep, StepBreakdown, idle_ranges
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.units import si
 from perfmodel.machines.gpu_samples import Series
@@ -30,17 +30,23 @@ class Idle:
 
     Attributes
     ----------
-    ranks : tuple of RankStep
-        Those with a GPU.
-    causes : tuple of IdleCause
-        By rank and cause.
+    steps : StepBreakdown
     ranges : tuple of IdleRange
         By range and cause.
     """
 
-    ranks: tuple[RankStep, ...]
-    causes: tuple[IdleCause, ...]
+    steps: StepBreakdown
     ranges: tuple[IdleRange, ...]
+
+    @property
+    def ranks(self) -> tuple[RankStep, ...]:
+        """Those with a GPU."""
+        return tuple(r for r in self.steps.ranks if r.gpu is not None and r.batch_s)
+
+    @property
+    def causes(self) -> tuple[IdleCause, ...]:
+        """By rank and cause."""
+        return self.steps.idle
 
     @property
     def busy_share(self) -> float:
@@ -64,14 +70,13 @@ def idle_of(run: RunAnalysis) -> Idle:
     SchemaError
         If the report holds no GPU work in steps.
     """
-    steps = run.steps
-    ranks = tuple(r for r in steps.ranks if r.gpu is not None and r.batch_s) if steps else ()
-    if steps is None or not ranks:
+    found = run.steps and Idle(run.steps, idle_ranges(run.measured.steps, warmup=run.steps.warmup))
+    if not found or not found.ranks:
         raise SchemaError(
             f"{run.label}: expected GPU work of batches behind the warm-up; got none; profile more "
             f"batches with --trace=cuda,nvtx"
         )
-    return Idle(ranks, steps.idle, idle_ranges(run.measured.steps, warmup=steps.warmup))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

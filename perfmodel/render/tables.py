@@ -286,9 +286,17 @@ def idle(run: RunAnalysis) -> Table:
 
 def gaps(run: RunAnalysis) -> Table:
     """The longest gaps of every rank and cause, with what the host did."""
-    found = run.steps.idle if run.steps else ()
-    pairs = [(cause, gap) for cause in found for gap in cause.gaps]
-    return Table.of("Longest gaps", pairs, GAPS)
+    return _gaps(run.steps.idle if run.steps else ())
+
+
+def gaps_text(steps: StepBreakdown) -> Table:
+    """The longest gaps of the causes that are worth a row."""
+    return _gaps(*idlest(steps))
+
+
+def _gaps(causes: Sequence[IdleCause], notes: Sequence[str] = ()) -> Table:
+    pairs = [(cause, gap) for cause in causes for gap in cause.gaps]
+    return Table.of("Longest gaps of each cause", pairs, GAPS, notes)
 
 
 def idle_text(steps: StepBreakdown) -> Table:

@@ -11,6 +11,7 @@ from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent
 from perfmodel.machines.gpu_samples import COUNTERS, Series
 from perfmodel.readers.gpu import GpuMetric
+from perfmodel.render import tables
 from perfmodel.render.result import Result
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def result(found: Answer) -> Result:
         made.append(series_table(found.series))
     if found.idle is not None:
         made += [busy_table(found.idle), phases_table(found.idle)]
+        made.append(tables.gaps_text(found.idle.steps))
     if found.metrics:
         made.append(metrics_table(found.metrics))
     return Result([*made, sentences(found)], lambda: document(found), warnings=found.warnings)

@@ -39,8 +39,8 @@ class Window:
     batches : range
         Batches from 0.
     start_ns, end_ns : int
-        From the first rank's start until the last rank and its GPU are done, on the clock of the
-        run's first report.
+        From the first rank's start until the last rank and its GPU are done, and the GPU has begun
+        the next step, on the clock of the run's first report.
     host_ns : dict
         When the host of every rank was in the batches.
     """
@@ -123,6 +123,11 @@ def window_of(run: Run, batches: range) -> Window:
             f"{run.label}: expected the end of batch {batches.start}; it never ended on "
             f"the host; name another one with --batch"
         )
+    for report, clock in zip(run.steps, clocks(run), strict=False):
+        gaps = report.gaps
+        mine = (gaps.step >= batches.start) & (gaps.step < batches.stop)
+        if len(run.steps) == len(run.parts) and mine.any():
+            ends.append(int((gaps.start_ns + gaps.idle_ns)[mine].max()) + clock)
     return Window(batches, min(begin for begin, _ in host.values()), max(ends), host)
 
 

@@ -251,8 +251,8 @@ def test_the_parts_of_a_batch_fill_it() -> None:
 
 def test_bars_of_the_timeline_have_names_and_times(base: Page) -> None:
     tips = [e.text for e in base.all("title") if e.above[-1] == "path"]
-    assert len(tips) == 243
-    assert sum(tip.startswith(CAUSES) for tip in tips) == 109
+    assert len(tips) == 246
+    assert sum(tip.startswith(CAUSES) for tip in tips) == 110
     assert sum("MPI_Allreduce, 1.61 MB" in tip for tip in tips) == 2
     assert all(re.search(r": \d.* from -?[\d,.]+ µs on(; |$)", tip) for tip in tips)
 

@@ -16,6 +16,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.text import Text
 
 from perfmodel.analysis.runs import time_runs
+from perfmodel.analysis.steps import idle_causes
 from perfmodel.base.errors import ModelError, SchemaError
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
@@ -178,8 +179,20 @@ def test_idle_time_is_drawn_once_and_by_cause(program_run: Run) -> None:
             assert sum(b.end_ns - b.start_ns for b in idle if b.kind == cause) == expected
         shown = [b for ln in select(program_run, window) if ln.kind == IDLE and ln.rank == rank
                  for b in ln.bars if b.own]  # fmt: skip
-        mine &= (report.gaps.step == step) & (report.gaps.start_ns < window.end_ns)
-        assert sum(b.end_ns - b.start_ns for b in shown) == report.gaps.idle_ns[mine].sum()
+        assert sum(b.end_ns - b.start_ns for b in shown) == report.times.idle_ns[lane, step]
+
+
+def test_the_longest_gaps_are_where_the_tables_say(program_run: Run) -> None:
+    for cause in idle_causes(program_run.steps):
+        for gap in cause.gaps:
+            window = window_of(program_run, range(gap.step, gap.step + 1))
+            start = window.start_ns + round(gap.in_step_s * 1e9)
+            lanes = [ln for ln in select(program_run, window)
+                     if ln.kind == IDLE and ln.rank == cause.rank]  # fmt: skip
+            (bar,) = [b for ln in lanes for b in ln.bars if b.start_ns == start]
+            assert bar.own
+            assert bar.end_ns <= window.end_ns
+            assert (bar.kind, bar.end_ns - start) == (cause.cause, round(gap.seconds * 1e9))
 
 
 def test_no_operation_of_a_step_runs_in_idle_time(program_run: Run) -> None:
@@ -197,8 +210,8 @@ def test_no_operation_of_a_step_runs_in_idle_time(program_run: Run) -> None:
 def test_a_gap_says_what_it_was_seen_in(program_run: Run) -> None:
     gaps = [b for ln in select(program_run, None) if ln.kind == IDLE for b in ln.bars]
     assert all(dict(b.details)["before"] for b in gaps)
-    calls = {dict(b.details)["call"] for b in gaps if b.kind == "blocking_sync"}
-    assert all("Synchronize" in c or "cpy" in c or "Launch" in c or "Memset" in c for c in calls)
+    calls = [dict(b.details)["call"] for b in gaps if b.kind == "blocking_sync"]
+    assert sum(call == "cudaStreamSynchronize" for call in calls) >= 0.5 * len(calls)
 
 
 def test_communication_is_drawn_where_the_call_is() -> None:
@@ -325,7 +338,7 @@ def test_processes_without_a_rank_are_counted_on(tmp_path: Path) -> None:
     succeeds("timeline", path, "-o", tmp_path / "x.svg")
     assert "rank 5" in (tmp_path / "x.svg").read_text(encoding="utf-8")
     succeeds("report", path, "-o", tmp_path / "x.html")
-    assert "Rank 5" in (tmp_path / "x.html").read_text(encoding="utf-8")
+    assert "rank 5" in (tmp_path / "x.html").read_text(encoding="utf-8")
 
 
 def test_batches_that_are_not_there(tmp_path: Path) -> None:
