@@ -8,13 +8,16 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Int8, Int64
+from perfmodel.base.arrays import Bool, Int8, Int64
 from perfmodel.readers.trace import KERNEL, NO_NAME, Trace
 from perfmodel.timing.nesting import innermost, nest
 from perfmodel.timing.step_times import StepTimes
 from perfmodel.timing.steps import Launched, Steps
 
 _SMALL_NS: Final = 10_000
+MANY: Final = 100
+"""So many small kernels of one range in a step are many."""
+_MOSTLY: Final = 0.7
 _FUSIBLE: Final = ("element-wise", "copy", "reduction", "optimizer")
 _MOST_HOST_NS: Final = 100_000
 """A launch is charged at most so much host time: beyond it the host does something else."""
@@ -29,8 +32,9 @@ class SmallKernels:
     ranges : tuple of str
         Labels that `range` indexes; the last one, '', where the host is in none.
     lane, step, range : int64, shape (n,)
-    count, all_ops : int64, shape (n,)
-        Small kernels, and all GPU operations that the range launched.
+    count : int64, shape (n,)
+        Small kernels: those of which many follow each other; without, all of a range that launches
+        mostly such.
     distinct : int64, shape (n,)
         Different kernels: so often the same data are read and written.
     host_ns, gpu_ns : int64, shape (n,)
@@ -42,7 +46,6 @@ class SmallKernels:
     step: Int64
     range: Int64
     count: Int64
-    all_ops: Int64
     distinct: Int64
     host_ns: Int64
     gpu_ns: Int64
@@ -81,30 +84,41 @@ def small_kernels(
     label = _labels(trace, steps, found, at[op], step)
     duration = trace.ops.end_ns[op] - trace.ops.start_ns[op]
     fusible = np.array([name in _FUSIBLE for name in names], np.bool_)
-    small = (trace.ops.kind[op] == KERNEL) & (duration < _SMALL_NS) & fusible[code[op]]
+    kernels = (trace.ops.kind[op] == KERNEL) & fusible[code[op]]
     keys = np.column_stack([lane, steps.number[step], label]).astype(np.int64)
     cells, cell = np.unique(keys, axis=0, return_inverse=True)
     cell = cell.ravel()
 
-    def total(values: Int64) -> Int64:
+    def total(values: Int64 | Bool) -> Int64:
         return np.bincount(cell, values, len(cells)).astype(np.int64)
 
+    small = kernels & (duration < _SMALL_NS)
+    mostly = total(small) >= _MOSTLY * total(np.ones(len(op), np.int64))
+    runs = _in_long_runs(cell, kernels, small)
+    small &= runs | (mostly & (total(runs) == 0))[cell]
     pairs = np.unique(np.column_stack([cell[small], trace.ops.name[op][small]]), axis=0)
     where = np.where(label == NO_NAME, len(trace.range_labels), label)
     range_of = np.full(len(trace.ops), -1, np.int64)
     range_of[op[small]] = where[small]
-    kernels = SmallKernels(
+    table = SmallKernels(
         ranges=(*trace.range_labels, ""),
         lane=cells[:, 0],
         step=cells[:, 1],
         range=np.where(cells[:, 2] == NO_NAME, len(trace.range_labels), cells[:, 2]),
-        count=total(small.astype(np.int64)),
-        all_ops=total(np.ones(len(op), np.int64)),
+        count=total(small),
         distinct=np.bincount(pairs[:, 0], minlength=len(cells)).astype(np.int64),
         host_ns=total(cost * small),
         gpu_ns=total(duration * small),
     )
-    return kernels, range_of
+    return table, range_of
+
+
+def _in_long_runs(cell: Int64, kernels: Bool, small: Bool) -> Bool:
+    """Operations of one cell of which many small ones follow each other, with no other between."""
+    same = (cell[1:] == cell[:-1]) & kernels[1:] & kernels[:-1]
+    run = np.cumsum(np.concatenate([[True], ~same]))
+    found: Bool = np.bincount(run, small)[run] >= MANY
+    return found
 
 
 def _labels(trace: Trace, steps: Steps, found: Launched, row: Int64, step: Int64) -> Int64:

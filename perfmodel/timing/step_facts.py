@@ -13,14 +13,12 @@ from perfmodel.readers.trace import NULL
 from perfmodel.timing.critical_path import COLLECTIVES, PATH_KINDS, Change, Replay
 from perfmodel.timing.host_timeline import ALLOCATION, CAUSES, HOST, LAUNCH, PAGEABLE, SYNC
 from perfmodel.timing.nccl import MatchedKernels
+from perfmodel.timing.small_kernels import MANY
 from perfmodel.timing.step_graph import KERNEL_OP
 from perfmodel.timing.step_report import StepReport
 
 _WORTH: Final = 0.005
 """Kinds that take less than this share of a step cannot save more, and are not replayed."""
-_MANY: Final = 100
-"""So many small kernels of one range in a step are many, if most of its operations are such."""
-_MOSTLY: Final = 0.7
 _SMALL_MESSAGES: Final = 20
 _OFTEN: Final = 0.6
 """A rank that is last in this share of the collectives holds the others up."""
@@ -299,7 +297,7 @@ def _collectives(reports: Sequence[StepReport], window: slice) -> float:
 def _small(
     reports: Sequence[StepReport], window: slice, replay: Replay, step: float
 ) -> tuple[SmallRange, ...]:
-    """Ranges most of whose many operations are small kernels, with the step where they are fused.
+    """Ranges that launch many small kernels, with the step where they are fused.
 
     One pass over the data is left of as many as there are different kernels.
     """
@@ -310,8 +308,8 @@ def _small(
         for code in np.unique(small.range[inside]).tolist():
             rows = np.flatnonzero(inside & (small.range == code) & (small.lane == 0))
             steps = max(len(rows), 1)
-            count, everything = int(small.count[rows].sum()), int(small.all_ops[rows].sum())
-            if count < _MANY * steps or count < _MOSTLY * everything:
+            count = int(small.count[rows].sum())
+            if count < MANY * steps:
                 continue
             passes = max(float(np.median(small.distinct[rows])), 1.0)
             label = small.ranges[code]

@@ -53,6 +53,18 @@ def test_the_first_finding_is_the_planted_fault(name: str) -> None:
 
 
 @pytest.mark.skipif(not PLANTED.exists(), reason="PROGRAM_REPORTS names no folder of reports")
+@pytest.mark.parametrize("name", FIRST)
+def test_it_is_found_without_ranges_of_the_program(name: str, tmp_path: Path) -> None:
+    report = tmp_path / f"{name}.sqlite"
+    report.write_bytes(lzma.decompress((PLANTED / f"{name}.sqlite.xz").read_bytes()))
+    with sqlite3.connect(report) as db:
+        db.execute("DELETE FROM NVTX_EVENTS WHERE eventType = 59 AND domainId = 0")
+    found, known = analyzed(report).findings[0], analyzed(PLANTED / f"{name}.sqlite.xz").findings[0]
+    assert found.kind == FIRST[name]
+    assert found.saving_s == pytest.approx(known.saving_s, rel=0.02)
+
+
+@pytest.mark.skipif(not PLANTED.exists(), reason="PROGRAM_REPORTS names no folder of reports")
 def test_a_healthy_step_loses_no_more_than_its_idle_time() -> None:
     run = analyzed(PLANTED / "healthy.sqlite.xz")
     assert all((f.saving_s or 0) <= 0.75e-3 for f in run.findings)
