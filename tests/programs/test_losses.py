@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import lzma
 import os
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
