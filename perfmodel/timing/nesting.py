@@ -58,13 +58,6 @@ class Nesting:
         order = np.argsort(level, kind="stable")
         yield from np.split(order, np.cumsum(np.bincount(self.level))[:-1])
 
-    def subtree_sizes(self) -> Int64:
-        """Return the number of ranges in every range's subtree, itself included."""
-        size = np.ones(len(self), np.int64)
-        for at in [*self.by_level()][:0:-1]:
-            np.add.at(size, self.parent[at], size[at])
-        return size
-
 
 def nest(ranges: Ranges, thread_count: int, rows: Int64 | None = None) -> Nesting:
     """Nest the ranges that start and end on one thread.

@@ -165,75 +165,43 @@ def project(trace: Trace, nesting: Nesting, ops: GpuOps) -> Projection:
     if len(nesting) == 0 or len(launches.op) == 0:
         none = np.empty(0, np.int64)
         return Projection(none, none, none, none)
-    low = np.full(len(nesting), np.iinfo(np.int64).max)
-    high = np.full(len(nesting), np.iinfo(np.int64).min)
-    sizes = nesting.subtree_sizes()
-    lo, hi = slices_of_subtrees(sizes, launches.inner)
-    order = in_preorder(launches.inner)
-    full = np.flatnonzero(hi > lo)
-    if len(full):
-        bounds = np.column_stack([lo[full], hi[full]]).ravel()
-        rows = launches.op[order]
-        pad = ops.start_ns[rows[-1:]]
-        low[full] = np.minimum.reduceat(np.append(ops.start_ns[rows], pad), bounds)[::2]
-        high[full] = np.maximum.reduceat(np.append(ops.end_ns[rows], pad), bounds)[::2]
+    inside = np.flatnonzero(launches.inner >= 0)
+    inner, op = launches.inner[inside], launches.op[inside]
+    low, high = extents(inner, ops.start_ns[op], ops.end_ns[op], len(nesting))
+    if launches.repeated_ids:
+        counts = np.zeros(len(nesting), np.int64)
+        holder, pair = launches.pairs(nesting)
+    else:  # a call has an id of its own, and is either in a chain of ranges or in pairs
+        counts = np.bincount(launches.call_inner[launches.call_inner >= 0], minlength=len(nesting))
+        holder, pair = launches.crossing_range, launches.crossing_pair
+    _give_to_parents(nesting, low, high, counts)
     held = launches.op[launches.crossing_pair]
     np.minimum.at(low, launches.crossing_range, ops.start_ns[held])
     np.maximum.at(high, launches.crossing_range, ops.end_ns[held])
-    hit = np.flatnonzero(high > np.iinfo(np.int64).min)
-    counts = _distinct_correlations(trace, nesting, launches, sizes)
-    return Projection(hit, low[hit], high[hit], counts[hit])
-
-
-def slices_of_subtrees(sizes: Int64, inner: Int64) -> tuple[Int64, Int64]:
-    """Find every range's items, those of the ranges inside it included, as one slice.
-
-    Parameters
-    ----------
-    sizes : int64, shape (ranges,)
-        Of every range's subtree.
-    inner : int64
-        Innermost range of every item, -1 for none.
-
-    Returns
-    -------
-    lo, hi : int64, shape (ranges,)
-        Range i holds the items ``in_preorder(inner)[lo[i]:hi[i]]``.
-    """
-    counts = np.bincount(inner[inner >= 0], minlength=len(sizes))
-    first = np.concatenate([[0], np.cumsum(counts)])
-    position = np.arange(len(sizes))
-    return first[position], first[position + sizes]
-
-
-def in_preorder(inner: Int64) -> Int64:
-    """Items inside any range, in preorder of their innermost ranges."""
-    inside = np.flatnonzero(inner >= 0)
-    mine = inner[inside]
-    if (mine[1:] < mine[:-1]).any():
-        inside = inside[np.argsort(mine, kind="stable")]
-    return inside
-
-
-def _distinct_correlations(
-    trace: Trace, nesting: Nesting, launches: Launches, sizes: Int64
-) -> Int64:
-    """Count each range's distinct correlation ids (its process is fixed by its thread)."""
-    if launches.repeated_ids:
-        holder, pair = launches.pairs(nesting)
-        lo = hi = np.zeros(len(nesting), np.int64)
-    else:  # a call has an id of its own, and is either in a chain of ranges or in pairs
-        lo, hi = slices_of_subtrees(sizes, launches.call_inner)
-        holder, pair = launches.crossing_range, launches.crossing_pair
-    ids = trace.api.correlation[launches.call[pair]]
+    ids = trace.api.correlation[launches.call[pair]]  # of one process, which the thread fixes
     distinct = np.unique(np.column_stack([holder, ids]), axis=0)
-    return hi - lo + np.bincount(distinct[:, 0], minlength=len(nesting))
+    counts += np.bincount(distinct[:, 0], minlength=len(nesting))
+    return _projection(low, high, counts)
+
+
+def _give_to_parents(nesting: Nesting, low: Int64, high: Int64, counts: Int64) -> None:
+    """Add to every range, in place, what those inside it have."""
+    parent = nesting.parent
+    for at in [*nesting.by_level()][:0:-1]:
+        np.minimum.at(low, parent[at], low[at])
+        np.maximum.at(high, parent[at], high[at])
+        np.add.at(counts, parent[at], counts[at])
+
+
+def _projection(low: Int64, high: Int64, counts: Int64) -> Projection:
+    hit = np.flatnonzero(high > np.iinfo(np.int64).min)
+    return Projection(hit, low[hit], high[hit], counts[hit])
 
 
 def all_pairs(nesting: Nesting, inner: Int64, holder: Int64, held: Int64) -> tuple[Int64, Int64]:
     """Return all (range, item) pairs: every range with all that it encloses.
 
-    Memory grows with items times depth; summaries use `slices_of_subtrees` instead.
+    Memory grows with items times depth.
 
     Parameters
     ----------
@@ -325,13 +293,8 @@ class Projector:
         for ids in self._ids.values():
             for inner in ids.launching():
                 np.add.at(counts, inner, 1)
-        low, high, parent = self._low, self._high, self._nesting.parent
-        for at in [*self._nesting.by_level()][:0:-1]:
-            np.minimum.at(low, parent[at], low[at])
-            np.maximum.at(high, parent[at], high[at])
-            np.add.at(counts, parent[at], counts[at])
-        hit = np.flatnonzero(high > np.iinfo(np.int64).min)
-        return Projection(hit, low[hit], high[hit], counts[hit])
+        _give_to_parents(self._nesting, self._low, self._high, counts)
+        return _projection(self._low, self._high, counts)
 
 
 class _Ids:

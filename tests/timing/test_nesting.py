@@ -95,13 +95,8 @@ def test_a_range_of_no_length_belongs_to_the_shorter_of_two_that_touch() -> None
 
 @bounded
 @given(intervals=st.lists(span, max_size=14), name=axis)
-def test_subtree_sizes(intervals: list[Interval], name: str) -> None:
+def test_levels(intervals: list[Interval], name: str) -> None:
     nesting = nest(make_ranges(on(name, intervals)), THREADS)
-    sizes = [1] * len(nesting)
-    for i in reversed(range(len(nesting))):
-        if nesting.parent[i] >= 0:
-            sizes[nesting.parent[i]] += sizes[i]
-    assert nesting.subtree_sizes().tolist() == sizes
     for level, at in enumerate(nesting.by_level()):
         assert at.tolist() == [i for i in range(len(nesting)) if nesting.level[i] == level]
 
@@ -158,7 +153,6 @@ def test_nothing() -> None:
     nesting = nest(make_ranges([]), THREADS)
     assert len(nesting) == 0
     assert nesting.crossing.tolist() == [False] * THREADS
-    assert nesting.subtree_sizes().tolist() == []
     assert innermost(nesting, *columns([Interval(0, 1, 2)])).tolist() == [-1]
     inner, holder, call = enclosing(nesting, *columns([Interval(0, 1, 2), Interval(1, 3, 3)]))
     assert (inner.tolist(), holder.tolist(), call.tolist()) == ([-1, -1], [], [])
@@ -202,9 +196,9 @@ def test_deep_nesting(depth: int) -> None:
         parent[r] for r in rows
     ]
     assert nesting.level.tolist() == [level[r] for r in rows]
-    took, sizes = seconds(nesting.subtree_sizes)
+    took, levels = seconds(lambda: [*nesting.by_level()])
     assert took < 5
-    assert sizes.max() == len(nesting)
+    assert len(levels) == depth
     took, found = seconds(lambda: innermost(nesting, *columns([Interval(0, depth, depth + 1)] * 9)))
     assert took < 5
     assert nesting.level[found].tolist() == [depth - 1] * 9
