@@ -27,14 +27,12 @@ def only_replays(everything: Sequence[PathTimes], replay: str, batch_label: str)
     """
     head = next(m for m in everything if m.label == batch_label)
     replays = np.zeros(head.instances.shape[1], np.bool_)
-    for m in everything:
-        if m.path[: len(head.path)] != head.path or m is head:
-            continue
+    inside = [m for m in everything if m.path[: len(head.path)] == head.path and m is not head]
+    for m in inside:
         if m.label == replay:
             replays |= (m.instances > 0).all(axis=0)
-    for m in everything:
-        inside = m.path[: len(head.path)] == head.path and m is not head
-        if inside and replay not in m.path:
+    for m in inside:
+        if replay not in m.path:
             replays &= ~(m.instances > 0).any(axis=0)
     return replays
 

@@ -370,23 +370,18 @@ def launches(device: Device) -> Found:
     """Measure an empty kernel: the host's share of a launch, the device's, and the round trip."""
     kernel = device.cupy.RawKernel(MEMORY_SOURCE, "nothing")
 
-    def launch() -> None:
-        kernel((1,), (1,), ())
+    launch = partial(kernel, (1,), (1,), ())
 
-    queued, trips = [], []
-    for _ in range(device.repeats + 1):
-        began = time.perf_counter()
-        for _ in range(_LAUNCHES):
-            launch()
-        queued.append((time.perf_counter() - began) / _LAUNCHES)
-        device.wait()
-        began = time.perf_counter()
+    def trip() -> None:
         launch()
         device.wait()
-        trips.append(time.perf_counter() - began)
+
+    alone = Ranks()
+    queued = alone.slowest(launch, device.repeats, calls=_LAUNCHES, prepare=device.wait)
+    trips = alone.slowest(trip, device.repeats, prepare=device.wait)
     return Found({
-        ("latency_s", "launch"): Spread.of(queued[1:]).figure("host, per CuPy RawKernel launch"),
-        ("latency_s", "launch_and_wait"): Spread.of(trips[1:]).figure("host, launch to its end"),
+        ("latency_s", "launch"): queued.figure("host, per CuPy RawKernel launch"),
+        ("latency_s", "launch_and_wait"): trips.figure("host, launch to its end"),
         ("latency_s", "empty_kernel"): device.queued(launch).figure(
             "device, per empty kernel behind another"
         ),

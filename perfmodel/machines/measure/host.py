@@ -26,6 +26,7 @@ from perfmodel.machines.measure.measurement import (
     best_product,
     products_of_the_trainer,
 )
+from perfmodel.machines.measure.ranks import Ranks
 
 _CACHE_BYTES: Final = 1 << 18
 _BLOCK: Final = 1 << 14
@@ -147,10 +148,4 @@ def _spread(call: Callable[[], Any], repeats: int) -> Spread:
     began = time.perf_counter()
     call()
     calls = max(1, min(1000, int(_LEAST_S / (time.perf_counter() - began))))
-    seconds = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        for _ in range(calls):
-            call()
-        seconds.append((time.perf_counter() - began) / calls)
-    return Spread.of(seconds)
+    return Ranks().slowest(call, repeats, calls=calls)
