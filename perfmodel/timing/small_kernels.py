@@ -116,7 +116,7 @@ def small_kernels(
 def _in_long_runs(cell: Int64, kernels: Bool, small: Bool) -> Bool:
     """Operations of one cell of which many small ones follow each other, with no other between."""
     same = (cell[1:] == cell[:-1]) & kernels[1:] & kernels[:-1]
-    run = np.cumsum(np.concatenate([[True], ~same]))
+    run = np.cumsum(np.concatenate([[True], ~same]))[: len(cell)]
     found: Bool = np.bincount(run, small)[run] >= MANY
     return found
 
