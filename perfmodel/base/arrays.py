@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +14,55 @@ Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 Int8 = npt.NDArray[np.int8]
 Bool = npt.NDArray[np.bool_]
+
+_DENSE: Final = 4
+
+
+def distinct_rows(*columns: npt.NDArray[Any]) -> tuple[Int64, Int64]:
+    """Distinct rows of integer columns, as ``np.unique(rows, axis=0, return_inverse=True)``.
+
+    Where few values are possible they are marked in a table, in time linear in rows.
+
+    Parameters
+    ----------
+    *columns : integer arrays, shape (n,)
+
+    Returns
+    -------
+    rows : int64, shape (m, columns)
+        Ascending.
+    number : int64, shape (n,)
+        Each row's position among these.
+    """
+    if len(columns[0]) == 0:
+        return np.empty((0, len(columns)), np.int64), np.empty(0, np.int64)
+    lows = [int(column.min()) for column in columns]
+    widths = [int(column.max()) - low + 1 for column, low in zip(columns, lows, strict=True)]
+    if math.prod(widths) >= 1 << 62:
+        rows, number = np.unique(np.column_stack(columns), axis=0, return_inverse=True)
+        return rows.astype(np.int64), number.ravel()
+    code = np.zeros(len(columns[0]), np.int64)
+    for column, low, width in zip(columns, lows, widths, strict=True):
+        code = code * width + (column - low)
+    if math.prod(widths) <= _DENSE * len(code) + (1 << 16):
+        seen = np.zeros(math.prod(widths), np.bool_)
+        seen[code] = True
+        found, number = np.flatnonzero(seen), (np.cumsum(seen) - 1)[code]
+    else:
+        found, number = np.unique(code, return_inverse=True)
+    rows = np.empty((len(found), len(columns)), np.int64)
+    for i in range(len(columns) - 1, -1, -1):
+        found, rest = np.divmod(found, widths[i])
+        rows[:, i] = rest + lows[i]
+    return rows, number
+
+
+def distinct_positions(positions: Int32 | Int64, size: int) -> Int64:
+    """Distinct positions in a table of `size` rows, ascending, in time linear in both."""
+    seen = np.zeros(size, np.bool_)
+    seen[positions] = True
+    return np.flatnonzero(seen)
+
 
 _BYTES: Final = 1 << 26  # beyond what an allocator keeps when it is freed: 32 MiB for glibc
 

@@ -336,9 +336,11 @@ def machine(said: str) -> Callable[[_Command], _Command]:
 
 def machine_of(word: str | Path | None) -> tuple[Any, Any]:
     """Return the machine of a name or file, and what was measured of it; None for neither."""
+    if word is None:
+        return None, None
     from perfmodel.machines.measure.measurement import choose
 
-    return (None, None) if word is None else choose(str(word))
+    return choose(str(word))
 
 
 reports = click.argument("reports", nargs=-1, required=True, type=REPORT)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfmodel.base.arrays import distinct_positions, distinct_rows
 from perfmodel.readers.trace import COPY_KINDS, MEMCPY, MEMORY_KINDS, Trace
 from perfmodel.timing.collectives import Batches
 from perfmodel.timing.range_times import Attribution, RangeTimes, ranks_of
@@ -44,7 +45,7 @@ def group_copies(
     """
     columns = []
     for trace, found in parts:
-        op = np.unique(found.op[found.op_batch >= warmup])
+        op = distinct_positions(found.op[found.op_batch >= warmup], len(trace.ops))
         op = op[trace.ops.kind[op] == MEMCPY]
         o = trace.ops
         host = np.where(np.isin(o.copy_kind[op], [2, 4, 12]), o.dst_kind[op], o.src_kind[op])
@@ -55,8 +56,9 @@ def group_copies(
         )
     rows = np.concatenate(columns) if columns else np.empty((0, 4), np.int64)
     groups = []
-    for kind, host in np.unique(rows[:, :2], axis=0):
-        mine = rows[(rows[:, 0] == kind) & (rows[:, 1] == host)]
+    kinds, number = distinct_rows(rows[:, 0], rows[:, 1])
+    for i, (kind, host) in enumerate(kinds):
+        mine = rows[number == i]
         total, seconds = int(mine[:, 2].sum()), float(mine[:, 3].sum()) * 1e-9
         groups.append(
             CopyGroup(
@@ -74,7 +76,7 @@ def group_copies(
 
 def unsized_copies(trace: Trace, found: Attribution) -> int:
     """Count the copies inside ranges whose bytes the report does not tell, or tells below 0."""
-    op = np.unique(found.op)
+    op = distinct_positions(found.op, len(trace.ops))
     return int(((trace.ops.kind[op] == MEMCPY) & (trace.ops.bytes[op] < 0)).sum())
 
 

@@ -128,16 +128,18 @@ def call_kinds(trace: Trace, found: Launched) -> tuple[Int8, Bool]:
         calls = found.call[chosen[found.op]]
         kind[calls], drains[calls] = code, True
     read = found.call[(copies & out)[found.op]]
-    following = _next_call(trace)[read]
+    order = np.lexsort((trace.api.start_ns, trace.api.thread))
+    following = _next_call(trace, order)[read]
     kind[read[(following >= 0) & blocking[following]]] = SYNC
-    kind[_for_reading(trace, found, read[kind[read] == SYNC]) & (kind == LAUNCH)] = SYNC
+    kind[_for_reading(trace, found, read[kind[read] == SYNC], order) & (kind == LAUNCH)] = SYNC
     return kind, drains
 
 
-def _for_reading(trace: Trace, found: Launched, read: Int64) -> Bool:
+def _for_reading(trace: Trace, found: Launched, read: Int64, order: Int64) -> Bool:
     """Calls between two reads of one thread that launch little, shape (calls,)."""
     api = trace.api
-    order = np.lexsort((api.start_ns, api.thread))
+    if len(read) < 2:
+        return np.zeros(len(api), np.bool_)
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     at = np.sort(place[read])
@@ -158,9 +160,8 @@ def _for_reading(trace: Trace, found: Launched, read: Int64) -> Bool:
     return found_here
 
 
-def _next_call(trace: Trace) -> Int64:
+def _next_call(trace: Trace, order: Int64) -> Int64:
     """Row of the next call of the same thread, -1 for the last one."""
-    order = np.lexsort((trace.api.start_ns, trace.api.thread))
     thread = trace.api.thread[order]
     following = np.full(len(order), -1, np.int64)
     same = thread[1:] == thread[:-1]

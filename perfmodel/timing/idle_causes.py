@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Int8, Int32, Int64
+from perfmodel.base.arrays import Bool, Int8, Int32, Int64, distinct_positions
 from perfmodel.readers.trace import GRAPH, NO_NAME, Trace
 from perfmodel.timing.host_timeline import (
     CAUSES,
@@ -242,14 +242,15 @@ def _joined(trace: Trace, parts: list[tuple[int, Int32, _Gaps, _Pieces]]) -> Idl
     names: dict[str, int] = {}
     columns: list[tuple[Int64 | Int8, ...]] = []
     for lane, own, gaps, pieces in parts:
-        order = np.lexsort((pieces.at_ns, pieces.gap))
-        order = order[pieces.ns[order] > 0]
+        order = np.flatnonzero(pieces.ns > 0)
+        order = order[np.lexsort((pieces.at_ns[order], pieces.gap[order]))]
         key = pieces.gap[order] * len(CAUSES) + pieces.cause[order]
-        first = np.flatnonzero(np.diff(key, prepend=-1))
-        part = np.cumsum(np.diff(key, prepend=-1) != 0) - 1
-        total = np.bincount(part, pieces.ns[order], len(first)).astype(np.int64)
-        longest = np.lexsort((-pieces.ns[order], part))  # of every part comes first
-        head = order[longest[first]]
+        new = np.diff(key, prepend=-1) != 0
+        first, part, ns = np.flatnonzero(new), np.cumsum(new) - 1, pieces.ns[order]
+        total = np.add.reduceat(ns, first) if len(first) else ns
+        most = np.maximum.reduceat(ns, first) if len(first) else ns
+        longest = np.flatnonzero(ns == most[part])  # of every part, the first of equal ones
+        head = order[longest[np.diff(part[longest], prepend=-1) != 0]]
         gap, start = pieces.gap[head], pieces.at_ns[order[first]]
         thread, when = pieces.thread[head], pieces.at_ns[head] + pieces.ns[head] // 2
         where = np.full(len(head), -1, np.int64)
@@ -270,6 +271,7 @@ def _joined(trace: Trace, parts: list[tuple[int, Int32, _Gaps, _Pieces]]) -> Idl
 
 def _named(names: dict[str, int], texts: tuple[str, ...], codes: Int64) -> Int64:
     """Codes of one table of strings as codes of `names`, which grows."""
-    distinct, inverse = np.unique(codes, return_inverse=True)
-    new = [names.setdefault(plain_call(texts[c]), len(names)) if c >= 0 else -1 for c in distinct]
-    return np.array(new or [-1], np.int64)[inverse]
+    new = np.full(len(texts) + 1, -1, np.int64)  # the last one is that of -1
+    for code in distinct_positions(codes[codes >= 0], len(texts)).tolist():
+        new[code] = names.setdefault(plain_call(texts[code]), len(names))
+    return new[codes]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ _RESAMPLES: Final = 1000
 _FEWEST: Final = 199
 _CELLS: Final = 50_000_000
 _CHUNK: Final = 4_000_000
+_KEPT: Final = 16_000_000  # draws that are kept for the next table
 _ONE_BY_ONE: Final = 1024  # values of a table that are counted one by one: blocks pay beyond
 _BLOCK: Final = 128
 _SEED: Final = 213
@@ -179,16 +180,17 @@ def bootstrap_medians(tables: Sequence[Floats]) -> Floats:
 def _resampled(batches: int, resamples: int) -> Iterable[Times]:
     """How often every batch is in every resample, some resamples at a time."""
     size = max(1, _CHUNK // max(batches, 1))
-    if resamples <= size:
-        return (_resampled_at_once(batches, resamples),)
-    generator = np.random.default_rng(_SEED)
     sizes = (min(size, resamples - first) for first in range(0, resamples, size))
+    if resamples * batches <= _KEPT:
+        return _kept(batches, tuple(sizes))
+    generator = np.random.default_rng(_SEED)
     return (_draw(generator, batches, size) for size in sizes)
 
 
 @lru_cache(maxsize=2)  # every rate of a run draws the same
-def _resampled_at_once(batches: int, resamples: int) -> Times:
-    return _draw(np.random.default_rng(_SEED), batches, resamples)
+def _kept(batches: int, sizes: tuple[int, ...]) -> tuple[Times, ...]:
+    generator = np.random.default_rng(_SEED)
+    return tuple(_draw(generator, batches, size) for size in sizes)
 
 
 def _draw(generator: np.random.Generator, batches: int, size: int) -> Times:
@@ -209,7 +211,7 @@ class _Ordered:
     values: Floats
     batch: Int64
     block: int
-    counts: Floats
+    counts: npt.NDArray[Any]
 
     @classmethod
     def of(cls, table: Floats) -> _Ordered:
@@ -221,8 +223,10 @@ class _Ordered:
         block = max(_BLOCK, len(values) * table.shape[1] // _CHUNK + 1)
         blocks = -(-len(values) // block)
         cell = np.arange(len(values)) // block * table.shape[1] + batch
-        counts = np.bincount(cell, minlength=blocks * table.shape[1]).astype(np.float64)
-        return cls(values[order], batch, block, counts.reshape(blocks, table.shape[1]))
+        counts = np.bincount(cell, minlength=blocks * table.shape[1])
+        counts = counts.reshape(blocks, table.shape[1])
+        exact = np.float32 if table.size < 1 << 24 else np.float64  # of sums of all draws
+        return cls(values[order], batch, block, np.asarray(counts, exact))
 
     @property
     def few(self) -> bool:

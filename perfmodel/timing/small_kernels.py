@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Int8, Int64
+from perfmodel.base.arrays import Bool, Int8, Int64, distinct_rows
 from perfmodel.readers.trace import KERNEL, NO_NAME, Trace
 from perfmodel.timing.nesting import innermost, nest
 from perfmodel.timing.step_times import StepTimes
@@ -85,9 +85,7 @@ def small_kernels(
     duration = trace.ops.end_ns[op] - trace.ops.start_ns[op]
     fusible = np.array([name in _FUSIBLE for name in names], np.bool_)
     kernels = (trace.ops.kind[op] == KERNEL) & fusible[code[op]]
-    keys = np.column_stack([lane, steps.number[step], label]).astype(np.int64)
-    cells, cell = np.unique(keys, axis=0, return_inverse=True)
-    cell = cell.ravel()
+    cells, cell = distinct_rows(lane, steps.number[step], label)
 
     def total(values: Int64 | Bool) -> Int64:
         return np.bincount(cell, values, len(cells)).astype(np.int64)
@@ -96,7 +94,7 @@ def small_kernels(
     mostly = total(small) >= _MOSTLY * total(np.ones(len(op), np.int64))
     runs = _in_long_runs(cell, kernels, small)
     small &= runs | (mostly & (total(runs) == 0))[cell]
-    pairs = np.unique(np.column_stack([cell[small], trace.ops.name[op][small]]), axis=0)
+    pairs, _ = distinct_rows(cell[small], trace.ops.name[op][small])
     where = np.where(label == NO_NAME, len(trace.range_labels), label)
     range_of = np.full(len(trace.ops), -1, np.int64)
     range_of[op[small]] = where[small]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Int32, Int64
+from perfmodel.base.arrays import Bool, Int32, Int64, distinct_positions, distinct_rows
 from perfmodel.readers.trace import MEMCPY, MEMSET, Trace
 from perfmodel.timing.intervals import extents, lengths
 from perfmodel.timing.steps import Launched, Steps
@@ -93,11 +93,14 @@ def step_times(trace: Trace, steps: Steps, found: Launched, communicates: Bool) 
     """
     step = steps.holding(found.process, found.at_ns)
     op, step = found.op[step >= 0], step[step >= 0]
-    used = np.column_stack([steps.process[step], trace.ops.device[op]])
-    hosts = np.setdiff1d(np.unique(steps.process), np.unique(used[:, 0]))
-    without = np.column_stack([hosts, np.full(len(hosts), -1)])
-    lanes, lane = np.unique(np.concatenate([used, without]), axis=0, return_inverse=True)
-    ops = StepOps(op, step, lane.ravel()[: len(op)].astype(np.int64))
+    process, device = steps.process[step], trace.ops.device[op]
+    used = distinct_positions(process, len(trace.processes))
+    hosts = np.setdiff1d(steps.process, used).astype(np.int32)
+    lanes, lane = distinct_rows(
+        np.concatenate([process, hosts]),
+        np.concatenate([device, np.full(len(hosts), -1, np.int32)]),
+    )
+    ops = StepOps(op, step, lane[: len(op)])
     return _measure(trace, steps, lanes.astype(np.int32), ops, communicates)
 
 

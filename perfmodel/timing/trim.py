@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Int32, Int64
+from perfmodel.base.arrays import Bool, Int32, Int64, distinct_positions
 from perfmodel.readers.trace import (
     KERNEL,
     MPI_SOURCES,
@@ -64,7 +64,7 @@ def _operations(trace: Trace, found: Attribution, *, replays: bool) -> Bool:
     """Copies, sets, graphs and NCCL's kernels in batches, and one of everything else."""
     ops = trace.ops
     keep: Bool = ops.end_ns < ops.start_ns
-    inside = np.unique(found.op)
+    inside = distinct_positions(found.op, len(ops))
     nccl = np.array([is_nccl(s) for s in trace.strings] + [False], np.bool_)
     asked = (ops.kind[inside] != KERNEL) | nccl[ops.name[inside]] | replays
     keep[inside[asked]] = True
