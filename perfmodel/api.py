@@ -24,6 +24,7 @@ from perfmodel.render import compare as comparisons
 from perfmodel.render import operators, outputs, tables
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.timing.nsys_stats.collect import compute
+from perfmodel.workloads.layers import Net
 from perfmodel.workloads.work import Workload
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def read(path: str | Path) -> Report:
 
 def analyze(
     *reports: Report | str | Path,
-    workload: Workload | None = None,
+    workload: Workload | Net | None = None,
     counting: Counting = "document",
     batch_range: str | None = None,
     warmup: int | None = None,
@@ -97,8 +98,9 @@ def analyze(
     Parameters
     ----------
     *reports : Report, str or Path
-    workload : Workload, optional
-        Such as `perfmodel.workloads.spec.load("mine.toml")`; the MLP by default.
+    workload : Workload or Net, optional
+        Such as `perfmodel.workloads.spec.load("mine.toml")`; the MLP by default. A network, such as
+        `perfmodel.workloads.networks.network("gpt2")`, counts steps of B samples of all ranks.
     counting : {'document', 'full'}
     batch_range : str, optional
         Name of the NVTX range that is one batch.
@@ -131,10 +133,21 @@ def analyze(
     if attention not in ("full", "causal"):
         raise WorkloadError(f"expected attention='full' or 'causal'; got {attention!r}; take one")
     read_ones = [r if isinstance(r, Report) else read(r) for r in reports]
+    layers = None
+    if isinstance(workload, Net):
+        from perfmodel.programs.layers import LayeredStep
+
+        if set(symbols) != {"B"}:
+            raise WorkloadError(
+                f"expected B, the samples of a step of all ranks; got "
+                f"{', '.join(symbols) or 'none'}: give it, and the network's sizes to network()"
+            )
+        layers, workload, symbols = LayeredStep(workload, symbols["B"]), None, {}
     options = Options(
         values=symbols,
         counting=counting,
         workload=workload,
+        layers=layers,
         batch_label=batch_range,
         warmup=None if warmup is None else operator.index(warmup),
         by_time=attribute == "time",

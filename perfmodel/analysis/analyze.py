@@ -232,7 +232,7 @@ def _join(
     peaks = {label: program.peak(label, identity, seen_tf32=tf32) for label in ("", *counts)}
     rates, by_clock = fit_rates(measured, {} if workload.replay else counts)
     found = points(run.label, measured, head, workload, totals, symbols, waits=not queues)
-    work = _work(run, steps, machine)
+    work = _work(run, steps, machine, options)
     said = (
         *check_bytes(measured, counts, head),
         *collected.warnings,
@@ -281,13 +281,19 @@ def _join(
     return replace(analysis, findings=ranked(facts, program.advice(facts)))
 
 
-def _work(run: Run, steps: StepBreakdown | None, machine: Machine | None) -> StepWork | None:
-    """Sum up the operators of a framework; None if no report names any."""
+def _work(
+    run: Run, steps: StepBreakdown | None, machine: Machine | None, options: Options
+) -> StepWork | None:
+    """Sum up the operators of a framework, or a network's layers; None if there are none."""
     if steps is None or not run.operators:
         return None
     from perfmodel.analysis.operators import step_work  # most reports name none
 
-    return step_work(run.operators, steps, machine)
+    if options.layers is None:
+        return step_work(run.operators, steps, machine)
+    from perfmodel.programs.layers import with_counts
+
+    return step_work(with_counts(run.operators, options.layers, len(steps.ranks)), steps, machine)
 
 
 def _operator_facts(work: StepWork | None) -> tuple[OperatorFact, ...]:

@@ -162,7 +162,7 @@ class StepWork:
     bytes : float
         Compulsory bytes of all operators that do not communicate.
     source : str
-        Where the sizes are from: 'shapes'.
+        What counted it: the operators' 'shapes', or the 'layers' of a network.
     attention : str
         How attention is counted: 'full', or 'causal' without what a causal mask hides.
     modelled : float
@@ -210,6 +210,9 @@ def step_work(
     window = range(steps.warmup, steps.warmup + steps.count)
     fine = _rows(found, window, machine, _without_module)
     coarse = _rows(found, window, machine, _without_sizes)
+    source = found[0].source
+    if source == "layers":
+        fine, coarse = _sums_alone(fine), _sums_alone(coarse)
     parts = _parts(found, window, machine)
     flops = float(sum(row.flops or 0 for row in fine))
     computing = [row for row in fine if not row.communicates]
@@ -218,13 +221,13 @@ def step_work(
     said = [*dict.fromkeys(w for one in found for w in one.warnings), *_uncounted(found, fine)]
     if mfu is not None and mfu.of_busy > 1:
         said.append(
-            f"the operators have {mfu.of_busy:.3g} times the FLOPs that the GPU can do in the time "
-            f"in which it computes: the recorded sizes or the machine's peak are wrong"
+            f"a step has {mfu.of_busy:.3g} times the FLOPs that the GPU can do in the time in "
+            f"which it computes: the sizes or the machine's peak are wrong"
         )
     return StepWork(
         flops=flops,
         bytes=float(sum(row.bytes or 0 for row in computing)),
-        source="shapes",
+        source=source,
         attention="causal" if any(one.causal for one in found) else "full",
         modelled=sum(row.gpu_s for row in computing if row.flops is not None) / total,
         operators=coarse,
@@ -251,7 +254,9 @@ def _uncounted(found: Sequence[OperatorTimes], fine: Sequence[OperatorRow]) -> I
 
 
 def operator_facts(work: StepWork | None) -> tuple[OperatorFact, ...]:
-    """The operators whose least time is known, as findings need them."""
+    """The operators whose least time is known, as findings need them; phases are none."""
+    if work is not None and work.source == "layers":
+        return ()
     return tuple(
         OperatorFact(
             name=row.name, phase=row.phase, unit=row.unit, count=row.count, gpu_s=row.gpu_s,
@@ -262,6 +267,14 @@ def operator_facts(work: StepWork | None) -> tuple[OperatorFact, ...]:
         for row in (work.operators if work else ())
         if row.bound and row.of_ceiling is not None
     )  # fmt: skip
+
+
+def _sums_alone(rows: Sequence[OperatorRow]) -> tuple[OperatorRow, ...]:
+    """Leave out what layers do not say: which bytes are read, and which may be in the cache."""
+    return tuple(
+        replace(row, read_bytes=None, write_bytes=None, cached_bytes=None, inputs_from=None)
+        for row in rows
+    )
 
 
 def _without_module(key: OperatorKey) -> OperatorKey:

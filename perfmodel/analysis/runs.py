@@ -27,7 +27,13 @@ def time_one(trace: Trace, options: Options) -> TimedReport:
     program = program_of([trace], options)
     shown, steps = program.steps(trace, options)
     report = report_steps(shown, steps, categorize) if len(steps) else None
-    operators = program.operators(trace, report, options) if report else None
+    operators = None
+    if report and options.layers:
+        from perfmodel.programs.layers import phase_times  # most analyses need none
+
+        operators = phase_times(shown, report, options.dtype)
+    elif report:
+        operators = program.operators(trace, report, options)
     return time_report(
         shown,
         steps.label,

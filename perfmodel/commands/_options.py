@@ -16,6 +16,7 @@ from perfmodel.programs import MARK_SYMBOLS, SETTING_FLAGS, SETTINGS, SWITCH_FLA
 
 if TYPE_CHECKING:
     from perfmodel.base.parallel import Engine
+    from perfmodel.programs.layers import LayeredStep
     from perfmodel.programs.program import Options
 
 FORMATS: Final = ("text", "csv", "json", "jsonl", "markdown", "latex")
@@ -382,6 +383,10 @@ symbols = together(
                  help="Value of any symbol."),
 )  # fmt: skip
 WORKLOAD = click.option("--workload", type=TOML, help="A TOML file of your own.")
+LAYERS_OR_WORKLOAD = click.option(
+    "--workload", type=TOML, metavar="FILE.toml|layers:NETWORK",
+    help="A TOML file of your own, or a network of perfmodel layers, of the sizes in --set.",
+)  # fmt: skip
 COUNTING = click.option(
     "--counting", type=click.Choice(["document", "full"]), default="document", show_default=True,
     help="Count four GEMMs and the gradients, as the CME 213 assignment does, or everything.",
@@ -410,7 +415,7 @@ operators = together(
 )  # fmt: skip
 batches = together(BATCH_RANGE, WARMUP, ATTRIBUTE)
 MACHINE = machine("Ceilings: h200, or what perfmodel machine measure wrote.")
-analysis = together(symbols, WORKLOAD, COUNTING, batches, FIT, MACHINE)
+analysis = together(symbols, LAYERS_OR_WORKLOAD, COUNTING, batches, FIT, MACHINE)
 engine = together(
     click.option("--jobs", "-j", type=click.IntRange(1),
                  help="Processes that read the reports; one per core where that pays by default."),
@@ -458,11 +463,14 @@ def chosen(options: dict[str, Any]) -> Options:
     from perfmodel.programs.program import Options
     from perfmodel.workloads.spec import load
 
-    file = options.get("workload")
+    file, layers = options.get("workload"), None
+    if file is not None and str(file).startswith("layers:"):
+        file, layers = None, _layered(str(file).removeprefix("layers:"), options)
     return Options(
-        values=symbol_values(options),
+        values={} if layers else symbol_values(options),
         counting=options.get("counting", "document"),
         workload=None if file is None else load(file),
+        layers=layers,
         batch_label=options.get("batch_range"),
         warmup=options.get("warmup"),
         by_time=options.get("attribute", "time") == "time",
@@ -473,6 +481,25 @@ def chosen(options: dict[str, Any]) -> Options:
         counters=options.get("counters"),
         machine=machine_of(options.get("machine"))[0],
     )
+
+
+def _layered(word: str, options: dict[str, Any]) -> LayeredStep:
+    """Return the step of a network: --batch-size, sizes in --set, --attention causal."""
+    from perfmodel.programs.layers import LayeredStep
+    from perfmodel.workloads.networks import network
+
+    settings = given_values(options.get("given", ()))
+    training = settings.pop("training", 1)
+    if options.get("attention") == "causal":
+        settings["causal"] = 1
+    if training not in (0, 1):
+        raise click.BadParameter("expected training=1, or training=0 for a forward pass")
+    if not options.get("batch_size"):
+        raise click.UsageError(
+            f"expected the samples of a step of all ranks with layers:{word}; got none: give "
+            f"--batch-size"
+        )
+    return LayeredStep(network(word, **settings), options["batch_size"], bool(training))
 
 
 def symbol_values(options: dict[str, Any]) -> dict[str, int]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from perfmodel.programs import Counting
     from perfmodel.programs.findings import Actions, Facts, Finding
     from perfmodel.programs.identify import Identity
+    from perfmodel.programs.layers import LayeredStep
     from perfmodel.timing.collectives import CollectiveGroup
     from perfmodel.timing.operator_times import OperatorTimes
     from perfmodel.timing.run import Run
@@ -54,6 +55,8 @@ class Options:
         Whether operators that attend are counted as under a causal mask.
     counters : Path or None
         Table of Nsight Compute of the same program, with the ranges of its operators.
+    layers : LayeredStep or None
+        Network whose layers count a step, in place of the operators' sizes.
     machine : Machine or None
         Ceilings in place of those of the datasheet of the GPU in the report.
     """
@@ -69,6 +72,7 @@ class Options:
     shapes: Path | None = None
     causal: bool = False
     counters: Path | None = None
+    layers: LayeredStep | None = None
     machine: Machine | None = None
 
 

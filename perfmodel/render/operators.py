@@ -31,6 +31,10 @@ _COUNTED: Final = (
     "sizes. Ceiling: least time by the unit's peak and HBM over the measured; more than 100 %: "
     "from the cache. If in L2: what is left of the bytes if the inputs are still there"
 )
+_LAYERED: Final = (
+    "FLOPs and bytes of the network's layers, each reading its inputs and writing its output "
+    "once. Ceiling: least time by the unit's peak and HBM over the measured"
+)
 _NAME: Final = Column("name", "Operator", wrap=False, of=lambda r: r.name.removeprefix("aten::"))
 _PHASE: Final = Column("phase", "Phase")
 _COUNT: Final = Column("count", "Calls", "float", digits=0)
@@ -51,6 +55,10 @@ OPERATORS_TEXT: Final = (
     _BOUND, Column("of_ceiling", "Ceiling", align="right", of=lambda r: _ceilings(r)),
 )  # fmt: skip
 
+PHASES_TEXT: Final = (
+    Column("name", "Phase"),
+    *(c for c in OPERATORS_TEXT if c.key not in ("name", "phase", "count", "cached_bytes")),
+)
 OPERATORS: Final = (
     Column("name", "Operator"),
     _PHASE,
@@ -106,6 +114,8 @@ def operators_text(work: StepWork) -> Table:
     left = len(work.operators) - len(shown)
     columns = OPERATORS_TEXT if work.modelled else OPERATORS_TEXT[:5]
     notes = _notes(left, counted=work.modelled > 0)
+    if work.source == "layers":
+        return Table.of("Phases of a median step (per rank)", shown, PHASES_TEXT, [_LAYERED])
     return Table.of("Operators of a median step (per rank)", shown, columns, notes)
 
 
@@ -190,10 +200,11 @@ def work_lines(work: StepWork) -> Iterator[str]:
     """Say a step's work and utilization, a line each; nothing where no formula counts any."""
     if not work.modelled:
         return
+    source = "the network's layers" if work.source == "layers" else "the operators' sizes"
     masked = " (causal attention: half of the scores)" if work.attention == "causal" else ""
     yield (
         f"work       {si(work.flops, 'FLOP', 4)} and {si(work.bytes, 'B')} per step and rank, from "
-        f"the operators' sizes{masked}; formulas cover {100 * work.modelled:.1f} % of the "
+        f"{source}{masked}; formulas cover {100 * work.modelled:.1f} % of the "
         f"computing time"
     )
     if work.mfu:

@@ -76,6 +76,8 @@ class OperatorTimes:
     causal : bool
         Whether attention was counted as under a causal mask.
     warnings : tuple of str
+    source : str
+        Where the work is from: 'shapes' of operators, or 'layers' of a network.
     counted : tuple of CountedOperator
         From a table of Nsight Compute, if one was given.
     """
@@ -94,3 +96,4 @@ class OperatorTimes:
     causal: bool = False
     warnings: tuple[str, ...] = ()
     counted: tuple[CountedOperator, ...] = ()
+    source: str = "shapes"

@@ -52,6 +52,9 @@ class Shape(tuple[int, ...]):
             )
         return super().__new__(cls, sizes)
 
+    def __getnewargs__(self) -> tuple[int, ...]:
+        return tuple(self)
+
     @property
     def elements(self) -> int:
         """Product of the extents."""

@@ -112,7 +112,8 @@ class PyTorchProgram(UnknownProgram):
             return []
         return [
             f"{run.label}: FLOPs are unknown: the operators' sizes were not recorded; record them "
-            f"with nsys profile --pytorch=autograd-shapes-nvtx (docs/pytorch.md)"
+            f"with nsys profile --pytorch=autograd-shapes-nvtx, or give a known network by "
+            f"--workload layers:NAME (docs/pytorch.md)"
         ]
 
 
