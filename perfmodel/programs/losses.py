@@ -74,7 +74,8 @@ def _late_rank(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
         f"the other ranks wait for rank {late.rank}",
         steps.straggler_saving_s,
         f"rank {late.rank} comes last to {percent(late.share_last)} of NCCL's collectives, "
-        f"{si(late.late_s, 's')} per step after the rank before it{more}",
+        f"{si(late.late_s, 's')} per step after the rank before it"
+        f"{'' if late.persistent else ', which may be chance'}{more}",
         actions.advise("help_rank", rank=late.rank),
     )
 

@@ -421,8 +421,6 @@ def _doing(spent: Floats, lane: int, rank: int, idle: tuple[IdleCause, ...], lat
 
 def _beyond_chance(hits: int, trials: int, chance: float) -> bool:
     """Whether so many hits are rarer than 5 % in independent trials (binomial)."""
-    terms = [1.0]
-    for k in range(trials):
-        terms.append(terms[-1] * (trials - k) / (k + 1))
-    tail = sum(terms[k] * chance**k * (1 - chance) ** (trials - k) for k in range(hits, trials + 1))
-    return hits > 0 and tail < 0.05
+    from scipy.special import betainc  # of a binomial's tail: Abramowitz and Stegun 26.5.24
+
+    return hits > 0 and float(betainc(hits, trials - hits + 1, chance)) < 0.05
