@@ -18,6 +18,8 @@ from perfmodel.timing.operator_times import CountedOperator, OperatorKey, Operat
 TENSOR_UNITS: Final = {"float32": "tf32_tensor", "float64": "float64_tensor"}
 """Tensor cores that multiply what a unit without does; TF32 rounds the factors to 10 bits."""
 
+PHASES: Final = ("forward", "backward", "optimizer")
+
 _COVERED: Final = 0.9
 """Counters of less of the time than this are of another program."""
 
@@ -128,6 +130,29 @@ class ModuleRow:
 
 
 @dataclass(frozen=True, slots=True)
+class PhaseRow:
+    """Operators of one phase of a median step that do not communicate, the mean over ranks.
+
+    Attributes
+    ----------
+    phase : str
+        'forward', 'backward', 'optimizer', or 'step' for all.
+    gpu_s, share, flops, bytes, intensity, flops_per_s, bytes_per_s, of_ceiling
+        As of `OperatorRow`; `of_ceiling` is of operators whose least time is known.
+    """
+
+    phase: str
+    gpu_s: float
+    share: float
+    flops: float
+    bytes: float
+    intensity: float | None
+    flops_per_s: float | None
+    bytes_per_s: float | None
+    of_ceiling: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Utilization:
     """Model FLOPs utilization: FLOPs of a step over what the GPU's dense peak allows in its time.
 
@@ -171,6 +196,8 @@ class StepWork:
         By name, phase, type and unit, most time first.
     by_sizes : tuple of OperatorRow
         By sizes, too.
+    phases : tuple of PhaseRow
+        Forward, backward, optimizer, as far as there are any, and the step.
     modules, module_groups : tuple of ModuleRow
         A module before those in it, in the order of their first call; none without their ranges.
     mfu : Utilization or None
@@ -185,6 +212,7 @@ class StepWork:
     modelled: float
     operators: tuple[OperatorRow, ...]
     by_sizes: tuple[OperatorRow, ...]
+    phases: tuple[PhaseRow, ...]
     modules: tuple[ModuleRow, ...]
     module_groups: tuple[ModuleRow, ...]
     mfu: Utilization | None
@@ -232,10 +260,38 @@ def step_work(
         modelled=sum(row.gpu_s for row in computing if row.flops is not None) / total,
         operators=coarse,
         by_sizes=fine,
+        phases=_phases(fine),
         modules=_modules(parts, lambda name: name),
         module_groups=_modules(parts, _layers_together),
         mfu=mfu,
         warnings=tuple(said),
+    )
+
+
+def _phases(rows: Sequence[OperatorRow]) -> tuple[PhaseRow, ...]:
+    """Sum operators up by phase, and over the step."""
+    computing = [row for row in rows if not row.communicates]
+    found = [_phase(p, [r for r in computing if r.phase == p]) for p in PHASES]
+    return tuple(row for row in (*found, _phase("step", computing)) if row.gpu_s)
+
+
+def _phase(name: str, rows: Sequence[OperatorRow]) -> PhaseRow:
+    gpu_s = sum(row.gpu_s for row in rows)
+    flops, moved = sum(r.flops or 0.0 for r in rows), sum(r.bytes or 0.0 for r in rows)
+    limited = [
+        (row.of_ceiling * row.gpu_s, row.gpu_s) for row in rows if row.of_ceiling is not None
+    ]
+    limited_s = sum(s for _, s in limited)
+    return PhaseRow(
+        phase=name,
+        gpu_s=gpu_s,
+        share=sum(row.share for row in rows),
+        flops=flops,
+        bytes=moved,
+        intensity=flops / moved if flops and moved else None,
+        flops_per_s=flops / gpu_s if flops and gpu_s else None,
+        bytes_per_s=moved / gpu_s if moved and gpu_s else None,
+        of_ceiling=sum(least for least, _ in limited) / limited_s if limited_s else None,
     )
 
 
@@ -480,7 +536,8 @@ class _Limit:
             "latency": kernels * _SHORTEST_S,
         }
         self.least_s += max(limits["compute"], limits["memory"])
-        self.tensor_s += max(flops / tensor, limits["memory"]) if flops and tensor else 0.0
+        if flops and tensor and key.dtype in TENSOR_UNITS:
+            self.tensor_s += max(flops / tensor, limits["memory"])
         bound = max(limits, key=lambda name: limits[name])
         self.by_bound[bound] = self.by_bound.get(bound, 0.0) + ns
 

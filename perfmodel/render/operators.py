@@ -10,7 +10,7 @@ from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 
 if TYPE_CHECKING:
-    from perfmodel.analysis.operators import ModuleRow, OperatorRow, StepWork
+    from perfmodel.analysis.operators import ModuleRow, OperatorRow, PhaseRow, StepWork
     from perfmodel.analysis.result import RunAnalysis
 
 SHOWN: Final = 15
@@ -139,6 +139,20 @@ def operators(run: RunAnalysis) -> Table:
     return Table.of("Operators of a median step (per rank)", found, OPERATORS)
 
 
+PHASES: Final = (
+    _PHASE, _TIME, _SHARE, _FLOPS, _BYTES,
+    Column("intensity", "FLOP/byte", "float", digits=1),
+    Column("flops_per_s", "Achieved", "si", "FLOP/s"),
+    Column("bytes_per_s", "Bandwidth", "si", "B/s"),
+    _OF_CEILING,
+)  # fmt: skip
+
+
+def phases(work: StepWork) -> Table:
+    """Forward, backward, optimizer and the step."""
+    return Table.of("Operators by phase of a median step (per rank)", work.phases, PHASES)
+
+
 MODULES: Final = (
     Column("module", "Module", wrap=False, of="name"),
     _TIME,
@@ -148,7 +162,7 @@ MODULES: Final = (
     Column("own_s", "Own", "si", "s"),
     _FLOPS,
     _BYTES,
-    Column("flops_per_s", "FLOP/s", "si"),
+    Column("flops_per_s", "Achieved", "si", "FLOP/s"),
     _OF_CEILING,
 )
 MODULES_TEXT: Final = (
@@ -217,11 +231,12 @@ def work_lines(work: StepWork) -> Iterator[str]:
 
 
 def work_document(run: RunAnalysis) -> dict[str, Any]:
-    """Keys of `analysis.json`: `work`, `operators`, `operators_by_size`, `modules`, `mfu`."""
+    """Keys of `analysis.json`: `work`, `operators` (and by size), `phases`, `modules`, `mfu`."""
     work = run.work
     if work is None:
         return {
-            "work": None, "operators": [], "operators_by_size": [], "modules": [], "mfu": None,
+            "work": None, "operators": [], "operators_by_size": [], "phases": [], "modules": [],
+            "mfu": None,
         }  # fmt: skip
     return {
         "work": None if not work.modelled else {
@@ -233,6 +248,7 @@ def work_document(run: RunAnalysis) -> dict[str, Any]:
         },
         "operators": [_row(row) for row in work.operators],
         "operators_by_size": [_row(row) for row in work.by_sizes],
+        "phases": [_row(row) for row in work.phases] if work.modelled else [],
         "modules": [_row(row) for row in work.modules],
         "mfu": None if work.mfu is None else pick(
             work.mfu, "of_step without_exposed_communication of_busy unit peak_flops_per_s"
@@ -240,7 +256,7 @@ def work_document(run: RunAnalysis) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _row(row: OperatorRow | ModuleRow) -> dict[str, Any]:
+def _row(row: OperatorRow | ModuleRow | PhaseRow) -> dict[str, Any]:
     keys = " ".join(type(row).__slots__)
     return {k: _whole(v) for k, v in pick(row, keys).items()}
 

@@ -51,6 +51,8 @@ def _blocks(analysis: Analysis) -> Iterator[Block]:
     if run.work:
         yield list(operators.work_lines(run.work))
         yield operators.operators_text(run.work)
+        if run.work.modelled:
+            yield operators.phases(run.work)
         if (counted := operators.counted_text(run.work)) is not None:
             yield counted
         if run.work.modules:

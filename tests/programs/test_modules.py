@@ -94,7 +94,7 @@ def test_a_hostile_number_and_depth_of_modules_ends() -> None:
     assert time.process_time() - start < 10
 
 
-def test_a_recorded_model_is_shown_by_module() -> None:
+def test_a_recorded_model_is_shown_by_module(tmp_path: Path) -> None:
     """4 layers of width 512, 8 x 256 tokens, 10000 words: forward 2 FLOPs a weight and token."""
     results = perfmodel.analyze(RECORDED / "gpt_modules.sqlite.xz")
     work = results.run.work
@@ -130,6 +130,12 @@ def test_a_recorded_model_is_shown_by_module() -> None:
     done = CliRunner().invoke(main, ["analyze", str(RECORDED / "gpt_modules.sqlite.xz")])
     assert "\n  blocks.* " in done.output
     assert "\n    mlp " in done.output
+    page = tmp_path / "report.html"
+    words = ["report", str(RECORDED / "gpt_modules.sqlite.xz"), "-o", str(page)]
+    assert CliRunner().invoke(main, words).exit_code == 0
+    text = page.read_text(encoding="utf-8")
+    assert "Operators by module of a median step" in text
+    assert "Operators by phase of a median step" in text
 
 
 def test_a_model_is_annotated_and_is_what_it_was_before() -> None:

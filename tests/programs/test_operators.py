@@ -27,12 +27,14 @@ from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.errors import SchemaError, WorkloadError
 from perfmodel.cli import main
 from perfmodel.machines.measure.measurement import choose
+from perfmodel.programs.kernels import categorize
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.calls import Kernels, find_calls
 from perfmodel.programs.pytorch.counters import CountedCall, counted_calls
 from perfmodel.programs.pytorch.dtypes import kernel_types, multiplies
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.operators import Call, OperatorWork, distinct_rows, work_of
+from perfmodel.programs.pytorch.program import PYTORCH_PROGRAM
 from perfmodel.programs.pytorch.tree import Tree
 from perfmodel.programs.pytorch.triton import Types, buffers
 from perfmodel.readers.ncu import read_counters
@@ -40,6 +42,7 @@ from perfmodel.readers.nsys import read_sqlite
 from perfmodel.readers.trace import KERNEL
 from perfmodel.render.operators import work_document
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
+from perfmodel.timing.step_report import report_steps
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "profiles" / "programs"
@@ -674,6 +677,39 @@ def test_a_row_says_what_bounds_it() -> None:
     assert sum(r.gpu_s for r in work.operators) == pytest.approx(busy, rel=0.02)
     assert sum(r.share for r in work.operators) == pytest.approx(1)
     assert sum(r.flops or 0 for r in work.operators) == work.flops
+
+
+def test_phases_sum_up_to_the_step() -> None:
+    """Products of a GPT have twice the FLOPs backward, attention 2.5 times."""
+    work = work_in(RECORDED, "gpt_shapes")
+    rows = {row.phase: row for row in work.phases}
+    assert list(rows) == ["forward", "backward", "optimizer", "step"]
+    step = rows.pop("step")
+    for name in ("gpu_s", "share", "flops", "bytes"):
+        assert sum(getattr(row, name) for row in rows.values()) == pytest.approx(
+            getattr(step, name)
+        )
+    assert (step.flops, step.bytes) == (work.flops, work.bytes)
+    assert step.share == pytest.approx(1)
+    scores = 22_649_241_600
+    assert rows["backward"].flops == 2 * (rows["forward"].flops - scores) + 2.5 * scores
+    assert rows["optimizer"].flops == 0
+    assert rows["optimizer"].of_ceiling == pytest.approx(
+        rows["optimizer"].bytes / 4.8e12 / rows["optimizer"].gpu_s, rel=1e-2
+    )
+
+
+def test_a_report_of_46_000_ranges_is_parsed_and_counted_in_two_seconds() -> None:
+    report = OTHERS / "gpt2_ddp.sqlite.xz"
+    if not report.is_file():
+        pytest.skip("no gpt2_ddp.sqlite.xz: set PROGRAM_REPORTS to the folder that has it")
+    trace = perfmodel.read(report).trace
+    assert len(trace.ranges) > 46_000
+    shown, found = PYTORCH_PROGRAM.steps(trace, Options())
+    steps = report_steps(shown, found, categorize)
+    start = time.process_time()
+    assert PYTORCH_PROGRAM.operators(trace, steps, Options()) is not None
+    assert time.process_time() - start < 2
 
 
 def test_utilization_is_flops_over_the_dense_peak() -> None:

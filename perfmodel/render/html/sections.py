@@ -58,6 +58,8 @@ def breakdown(run: RunAnalysis, measured: Run) -> Iterator[Block]:
             "Work of a step", tuple(" ".join(w.split()) for w in operators.work_lines(run.work))
         )
         yield grid(operators.operators_text(run.work))
+        if run.work.modelled:
+            yield grid(operators.phases(run.work))
         if (counted := operators.counted_text(run.work)) is not None:
             yield grid(counted)
         if run.work.modules:
