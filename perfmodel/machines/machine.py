@@ -156,7 +156,9 @@ class Machine:
         values: dict[str, dict[str, float]] = {section: {} for section in SECTIONS}
         for (section, key), figure in figures.items():
             values[section][key] = figure.value
-        values["peak_flops_per_s"] = _with_split_tf32(values["peak_flops_per_s"])
+        if tensor := values["peak_flops_per_s"].get("tf32_tensor"):
+            split = {f"tf32x{n}_tensor": tensor / n for n in _TF32_PRODUCTS}
+            values["peak_flops_per_s"] |= split
         links = values["bandwidth_bytes_per_s"]
         pinned = [links[key] for key in ("pcie_h2d", "pcie_d2h") if key in links]
         if pinned:  # measured each way; a datasheet has one figure for both
@@ -273,9 +275,3 @@ def _figure(section: Entries, key: str, source: str) -> Figure:
         raise given.wrong("value", "a value between its quartiles q1 and q3")
     repeats = given.whole("repeats") if "repeats" in given else None
     return Figure(value, given.text("source") if "source" in given else source, q1, q3, repeats)
-
-
-def _with_split_tf32(peaks: Mapping[str, float]) -> dict[str, float]:
-    tensor = peaks.get("tf32_tensor")
-    split = {f"tf32x{n}_tensor": tensor / n for n in _TF32_PRODUCTS} if tensor else {}
-    return {**peaks, **split}

@@ -344,11 +344,12 @@ def _best(candidates: Sequence[Candidate]) -> Candidate | None:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The work of every process by launch time, summed up, so that intervals are differences."""
+    """The work of every process by launch time, summed up, so that intervals are differences.
 
-    process: tuple[int, ...]
-    at_ns: tuple[Int64, ...]
-    total: tuple[Floats, ...]
+    `parts` are processes, when they launch, and the work until then.
+    """
+
+    parts: tuple[tuple[int, Int64, Floats], ...]
 
     @classmethod
     def of(cls, trace: Trace, found: Launched) -> _Work:
@@ -369,13 +370,13 @@ class _Work:
             mine = np.flatnonzero(process == p)
             mine = mine[np.argsort(at[mine], kind="stable")]
             parts.append((int(p), at[mine], np.concatenate([[0.0], np.cumsum(weight[mine])])))
-        return cls(*(map(tuple, zip(*parts, strict=True)) if parts else ((), (), ())))
+        return cls(tuple(parts))
 
     def inside(self, process: Int32, start: Int64, end: Int64) -> float:
         """Share of all work that lies in the intervals, each of one process."""
-        everything = sum(float(t[-1]) for t in self.total)
+        everything = sum(float(total[-1]) for _, _, total in self.parts)
         held = 0.0
-        for p, at, total in zip(self.process, self.at_ns, self.total, strict=True):
+        for p, at, total in self.parts:
             mine = process == p
             lo = np.searchsorted(at, start[mine], side="left")
             hi = np.searchsorted(at, end[mine], side="right")
