@@ -209,18 +209,19 @@ def _without_tensor_cores(
     faster = sum(o.gpu_s * (1.0 - (o.tensor_s or 0.0) / o.least_s) for o in plain)
     peaks = facts.machine.peak_flops_per_s if facts.machine else {}
     unit = max(plain, key=lambda o: o.gpu_s).unit
+    saving_s, limited = _limited(faster, steps)
     units = {"float32": ("FP32 units", "tf32_tensor", "TF32's"),
              "float64": ("FP64 units", "float64_tensor", "FP64's")}  # fmt: skip
     name, tensor, whose = units[unit]
     return Finding(
         "low_precision_unused",
         "matrix products run without tensor cores",
-        min(faster, steps.saved_s("kernel")),
+        saving_s,
         f"{sum(o.count for o in plain):.0f} products on {name} take {si(seconds, 's')} per step: "
         f"{percent(sum(o.least_s for o in plain) / seconds)} of their ceiling "
         f"({si(peaks[unit], 'FLOP/s')}), "
         f"{percent(sum(o.tensor_s or 0.0 for o in plain) / seconds)} of {whose} on tensor cores "
-        f"({si(peaks[tensor], 'FLOP/s')})",
+        f"({si(peaks[tensor], 'FLOP/s')}){limited}",
         actions.advise("lower_precision"),
     )
 
@@ -230,6 +231,7 @@ def _memory(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Findin
     bound = [o for o in facts.operators if o.bound == "memory" and not o.flops]
     if not bound:
         return
+    saving_s, limited = _limited(sum(map(_recoverable_s, bound)), steps)
     seconds, moved = sum(o.gpu_s for o in bound), sum(o.bytes for o in bound)
     slow = sorted(bound, key=_recoverable_s, reverse=True)[:_NAMED]
     named = ", ".join(
@@ -238,11 +240,11 @@ def _memory(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Findin
     yield Finding(
         "memory_bound",
         "operators are limited by the GPU's memory",
-        min(sum(map(_recoverable_s, bound)), steps.saved_s("kernel")),
+        saving_s,
         f"operators without products take {si(seconds, 's')} per step, "
         f"{percent(sum(o.share for o in bound))} of the computing time, to move {si(moved, 'B')}: "
         f"{si(moved / seconds, 'B/s')}; most is lost by {named} of the bandwidth. Saved if all "
-        f"reached {percent(_OF_HBM)} of it; fusing them saves bytes, too",
+        f"reached {percent(_OF_HBM)} of it; fusing them saves bytes, too{limited}",
         actions.advise("move_less"),
     )
 
@@ -252,15 +254,27 @@ def _products(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Find
     slow = [o for o in facts.operators if o.flops and o.bound != "latency"]
     for o in sorted(slow, key=_recoverable_s, reverse=True)[:_NAMED]:
         rate = si(o.flops / o.gpu_s, "FLOP/s")
+        saving_s, limited = _limited(_recoverable_s(o), steps)
         yield Finding(
             "kernel_below_ceiling",
             f"{o.name} ({o.phase}) runs at {percent(o.least_s / o.gpu_s)} of its ceiling",
-            min(_recoverable_s(o), steps.saved_s("kernel")),
+            saving_s,
             f"{o.count:.0f} calls per step take {si(o.gpu_s, 's')} for {si(o.flops, 'FLOP')} "
             f"({rate}); peak and bandwidth allow {si(o.least_s, 's')}, of which large products "
-            f"reach {percent(_reachable(o))}",
+            f"reach {percent(_reachable(o))}{limited}",
             actions.advise("raise_rate"),
         )
+
+
+def _limited(gpu_s: float, steps: StepFacts) -> tuple[float, str]:
+    """What a step takes less where its kernels take so much less, and why that is less."""
+    most_s = steps.saved_s("kernel")
+    if gpu_s <= most_s:
+        return gpu_s, ""
+    return most_s, (
+        f"; the GPU would save {si(gpu_s, 's')}, but then the host sets the pace (recording sizes "
+        f"slows it down)"
+    )
 
 
 def _reachable(o: OperatorFact) -> float:

@@ -151,6 +151,7 @@ def test_products_on_fp32_units_are_set_against_both_ceilings(path: str) -> None
     (found,) = (f for f in run.findings if f.kind == "low_precision_unused")
     limit = run.steps.facts.saved_s("kernel")
     assert found.saving_s == pytest.approx(min(faster, limit))
+    assert ("but then the host sets the pace" in found.evidence) == (faster > limit)
     assert "TF32's on tensor cores" in found.evidence
 
 
