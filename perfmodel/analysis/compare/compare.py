@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -38,7 +38,6 @@ from perfmodel.programs.program import Options
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.async_batches import AsyncBatches, time_async
 from perfmodel.timing.collectives import NCCL
-from perfmodel.timing.range_times import Path
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import tabulate
 
@@ -177,7 +176,10 @@ def align(before: Launches, after: Launches) -> tuple[Launches, Launches]:
     sides. What one side's collection did not record is left out on the other: missing is not
     zero.
     """
-    old, new = _paths(before), _paths(after)
+    old, new = (
+        dict.fromkeys(path for one in side for group, path in one.series if group == "range")
+        for side in (before, after)
+    )
     moved = {}
     for path in new:
         at = [p for p in old if p[-1] == path[-1]]
@@ -185,20 +187,14 @@ def align(before: Launches, after: Launches) -> tuple[Launches, Launches]:
         if alone and path not in old and at[0] not in new:
             moved[path] = at[0]
     after = [
-        replace(one, series={_moved(k, moved): s for k, s in one.series.items()}) for one in after
-    ]
+        replace(one, series={
+            (g, moved.get(p, p) if g == "range" else p): s for (g, p), s in one.series.items()
+        })
+        for one in after
+    ]  # fmt: skip
     recorded = [frozenset.intersection(*(launch.recorded for launch in s)) for s in (before, after)]
     one_sided = recorded[0] ^ recorded[1]
     return [_without(x, one_sided) for x in before], [_without(x, one_sided) for x in after]
-
-
-def _paths(launches: Launches) -> dict[Path, None]:
-    return dict.fromkeys(p for one in launches for g, p in one.series if g == "range")
-
-
-def _moved(key: Key, moved: dict[Path, Path]) -> Key:
-    group, path = key
-    return (group, moved.get(path, path)) if group == "range" else key
 
 
 def _without(launch: Launch, sources: frozenset[str]) -> Launch:
@@ -246,7 +242,8 @@ def without_repeats(keys: Sequence[Key]) -> list[Key]:
     return [key for key in keys if parts.get(key, 0) != 1]
 
 
-_WORKLOAD: Final = {**{v: k for k, v in MARK_SYMBOLS.items()}, "dtype": "b"}
+_WORKLOAD: Final = {*MARK_SYMBOLS.values(), "dtype", "bytes per element", "workload"}
+"""Settings that decide what is computed: D, H, C, B, p, the type."""
 _NO_SETTINGS: Final = {MARK_KEY, "rank", "run_id", "versions", *MARK_SYMBOLS.values()}
 _VERSIONS: Final = "versions."
 
@@ -267,8 +264,12 @@ class Difference:
 
 def settings(identity: Identity, traces: Sequence[Trace]) -> dict[str, str]:
     """Everything a run says of itself, by name."""
-    config = identity.config
-    given = {f"{n} ({s})": str(identity.values[s]) for n, s in _symbols(identity)}
+    config, symbols = identity.config, {v: k for k, v in MARK_SYMBOLS.items()}
+    if "dtype" not in config:  # which bytes per element stand for
+        symbols["bytes per element"] = "b"
+    given = {
+        f"{n} ({s})": str(identity.values[s]) for n, s in symbols.items() if s in identity.values
+    }
     given |= {k: _text(v) for k, v in config.items() if k not in _NO_SETTINGS}
     versions = config.get("versions")
     if isinstance(versions, Mapping):
@@ -278,15 +279,6 @@ def settings(identity: Identity, traces: Sequence[Trace]) -> dict[str, str]:
         {"GPUs": ", ".join(f"{n} x {name}" for name, n in sorted(gpus.items()))} if gpus else {}
     )
     return given | {"Nsight Systems": traces[0].product_version}
-
-
-def _symbols(identity: Identity) -> Iterator[tuple[str, str]]:
-    """Names of the workload's symbols that are known; bytes per element stand for the type."""
-    for name, symbol in _WORKLOAD.items():
-        if symbol in identity.values and name != "dtype":
-            yield name, symbol
-    if "dtype" not in identity.config and "b" in identity.values:
-        yield "bytes per element", "b"
 
 
 def differences(
@@ -301,7 +293,8 @@ def differences(
             tuple(dict.fromkeys(run[name] for run in side if name in run)) for side in sides
         )
         if set(first) != set(second):
-            found.append(Difference(name, first, second, _changes_workload(name)))
+            of_workload = name.partition(" (")[0] in _WORKLOAD
+            found.append(Difference(name, first, second, of_workload))
     return tuple(sorted(found, key=lambda d: not d.workload))
 
 
@@ -316,16 +309,8 @@ def mixed(runs: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _changes_workload(name: str) -> bool:
-    """Whether a setting decides what is computed: D, H, C, B, p, the type."""
-    plain = name.partition(" (")[0]
-    return plain in (*_WORKLOAD, "bytes per element", "workload")
-
-
 def _text(value: Any) -> str:
-    return (
-        {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
-    )
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 def copied(before: Sequence[Trace], after: Sequence[Trace]) -> list[str]:
@@ -434,11 +419,17 @@ def compare_sides(
 ) -> Comparison:
     """Compare two sides whose launches have been measured."""
     old, new = align(before.launches, after.launches)
-    machines = _on_other_machines(before.launches, after.launches)
+    gpus = [frozenset().union(*(x.gpus for x in side.launches)) for side in (before, after)]
+    machines = bool(gpus[0] and gpus[1] and not gpus[0] & gpus[1])  # both named, none shared
     keys = without_repeats(order(old, new))
     medians = {key: (_medians(old, key), _medians(new, key)) for key in keys}
     effects = {
-        key: effect(*pair, options.noise * _scale(key, [*old, *new]), machines=machines)
+        # noise between launches over that of host times, of the side where there is more
+        key: effect(
+            *pair,
+            options.noise * max(SCALES[s.noise] for x in (*old, *new) if (s := x.series.get(key))),
+            machines=machines,
+        )
         for key, pair in medians.items()
         if all(pair)
     }
@@ -465,7 +456,7 @@ def compare_sides(
         detectable=effects[first].detectable(tests[first][2], options.least),
         addressed=_addressed(rows, before, after),
         idle=_idle(before.launches, after.launches, batch_s),
-        warnings=tuple(dict.fromkeys([*warnings, *_cautions(before, after, machines, options)])),
+        warnings=tuple(dict.fromkeys([*warnings, *_warnings(before, after, machines, options)])),
     )
 
 
@@ -507,11 +498,6 @@ def _side(
 def _medians(launches: Sequence[Launch], key: Key) -> list[Median]:
     found = [launch.series[key] for launch in launches if key in launch.series]
     return [median(s.seconds, s.noise) for s in found]
-
-
-def _scale(key: Key, launches: Sequence[Launch]) -> float:
-    """Noise between launches over that of host times, of the side where there is more."""
-    return max(SCALES[one.series[key].noise] for one in launches if key in one.series)
 
 
 def _central(medians: Sequence[Median]) -> float | None:
@@ -616,26 +602,16 @@ def _telling_ranges(rows: Sequence[Row], before: Side, after: Side) -> list[Row]
     return [r for r in leaves if r.after_s is None] if after.queues else leaves
 
 
-def _queued(before: Side, after: Side) -> Iterator[str]:
-    """Say what times mean where a host queues batches and does not wait for them."""
-    where = [name for name, side in (("before", before), ("after", after)) if side.queues]
-    if where:
-        yield (
-            f"the host queues batches {' and '.join(where)} without waiting until they are done: "
-            f"on both sides a batch is timed from the end of the one before it to the end of its "
-            f"own GPU work; host times of ranges {' and '.join(where)} are those of queueing"
-        )
-
-
-def _on_other_machines(before: Sequence[Launch], after: Sequence[Launch]) -> bool:
-    """Whether both sides name their GPUs and share none."""
-    seen = [frozenset().union(*(launch.gpus for launch in side)) for side in (before, after)]
-    return bool(seen[0] and seen[1] and not seen[0] & seen[1])
-
-
-def _cautions(before: Side, after: Side, machines: bool, options: CompareOptions) -> list[str]:
+def _warnings(before: Side, after: Side, machines: bool, options: CompareOptions) -> list[str]:
     """Warn of what the comparison cannot know, or compares that is no before and after."""
-    said = list(_queued(before, after))
+    said = []
+    where = " and ".join(n for n, s in (("before", before), ("after", after)) if s.queues)
+    if where:
+        said.append(
+            f"the host queues batches {where} without waiting until they are done: on both sides a "
+            f"batch is timed from the end of the one before it to the end of its own GPU work; "
+            f"host times of ranges {where} are those of queueing"
+        )
     found = differences(before.settings, after.settings)
     other = "; ".join(str(d) for d in found if d.workload)
     if other:

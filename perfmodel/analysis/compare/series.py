@@ -14,7 +14,7 @@ from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.models.spread import t_quantile, t_two_sided
 from perfmodel.programs import program_of_run
-from perfmodel.programs.program import Options, Program
+from perfmodel.programs.program import Options
 from perfmodel.readers.trace import COPY_KINDS, GRAPH, KERNEL, MEMCPY, MEMORY_KINDS, Trace
 from perfmodel.timing.async_batches import AsyncBatches, head_of, time_async, until_done
 from perfmodel.timing.collectives import Calls, calls_by_rank, is_nccl, marked_by_nccl, nccl_calls
@@ -389,7 +389,10 @@ def launch_of(
     else:
         if pace.queues if done is None else done:
             measured = until_done(run, measured, pace)
-        first = _warmup(run, measured, program) if warmup is None else warmup
+        if warmup is None:
+            replays = program.replay and first_replay(measured, program.replay, run.batch_label)
+            warmup = max(count_warmup(head_of(run, measured).seconds["host"]), replays or 0)
+        first = warmup
     head = head_of(run, measured)
     whole = head.seconds["host"]
     left = int(np.isfinite(_slowest(whole[:, first:])).sum())
@@ -416,11 +419,6 @@ def launch_of(
     causes = idle_causes(run.steps, warmup=first) if run.steps else ()
     idle = {(one.rank, one.cause): one.seconds for one in causes}
     return Launch(run.label, first, len(run.ranks), gpus, recorded, kept, queues, idle)
-
-
-def _warmup(run: Run, measured: tuple[PathTimes, ...], program: Program) -> int:
-    replays = first_replay(measured, program.replay, run.batch_label) if program.replay else 0
-    return max(count_warmup(head_of(run, measured).seconds["host"]), replays or 0)
 
 
 def _noise(key: Key, pace: AsyncBatches) -> Noise:

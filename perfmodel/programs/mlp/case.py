@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from perfmodel.base.errors import WorkloadError
 from perfmodel.programs.mlp.settings import (
@@ -19,8 +19,6 @@ from perfmodel.workloads.work import Symbol
 
 if TYPE_CHECKING:
     from perfmodel.models.terms import Alone, Part, Route
-
-_T = TypeVar("_T")
 
 MLP: Final = "mlp"
 """Name of the trainer's own workload."""
@@ -170,14 +168,16 @@ def mlp_case(sizes: Mapping[str, int], settings: Mapping[str, str]) -> Case:
         )
     full = {name: settings.get(name, values[0]) for name, values in SETTINGS.items()}
     if "data_on" not in settings:
-        full["data_on"] = _usual_data(full["transport"], full["backend"])
+        pinned = full["transport"] == "pinned" and full["backend"] != "numpy"
+        full["data_on"] = "pinned" if pinned else "host"
     for name, value in full.items():
         if value not in SETTINGS[name]:
             raise WorkloadError(
                 f"expected {name} among {', '.join(SETTINGS[name])}; got {value!r}; take one"
             )
     if full["backend"] != "numpy":
-        check(full, checked["b"], checked["C"])
+        for said in refusals(full, checked["b"], checked["C"]):
+            raise WorkloadError(said)
     if full["parallel"] == "model" and checked["p"] > checked["H"]:
         raise WorkloadError(
             f"expected at most as many ranks as hidden units; got p={checked['p']}, "
@@ -189,13 +189,6 @@ def mlp_case(sizes: Mapping[str, int], settings: Mapping[str, str]) -> Case:
             "host, pinned or nccl"
         )
     return Case(checked, full)
-
-
-def _usual_data(transport: str, backend: str) -> str:
-    """Where the trainer keeps its images unless asked otherwise."""
-    if backend == "numpy":
-        return "host"
-    return "pinned" if transport == "pinned" else "host"
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
@@ -222,16 +215,8 @@ def unusual(settings: Mapping[str, str]) -> list[str]:
     ]
 
 
-def from_mark(config: Mapping[str, Any], sizes: Mapping[str, int]) -> Case:
-    """Return the case that a configuration mark describes.
-
-    Marks of older trainers lack the settings that these did not have: they are at their default.
-    """
-    return mlp_case(sizes, settings_of(config))
-
-
-def check(settings: Mapping[str, str], item_bytes: int, classes: int) -> None:
-    """Refuse settings that the trainer refuses.
+def refusals(settings: Mapping[str, str], item_bytes: int, classes: int) -> Iterator[str]:
+    """Say what does not go together, in the trainer's order and words.
 
     Parameters
     ----------
@@ -241,18 +226,7 @@ def check(settings: Mapping[str, str], item_bytes: int, classes: int) -> None:
         b, of an element.
     classes : int
         C.
-
-    Raises
-    ------
-    WorkloadError
-        With the trainer's own words.
     """
-    for said in refusals(settings, item_bytes, classes):
-        raise WorkloadError(said)
-
-
-def refusals(settings: Mapping[str, str], item_bytes: int, classes: int) -> Iterator[str]:
-    """Say what does not go together, in the order in which the trainer looks."""
     s = {"math": "ieee", "gemm": "cublas", "parallel": "data", "transport": "host", **settings}
     math, gemm, dtype = s["math"], s["gemm"], _DTYPES.get(item_bytes, f"{item_bytes} bytes")
     if math != "ieee" and dtype != "float32":
@@ -263,7 +237,8 @@ def refusals(settings: Mapping[str, str], item_bytes: int, classes: int) -> Iter
     if math != "ieee" and math not in GEMMS[gemm].maths:
         yield (
             f"--math {math}: expected a --gemm that multiplies so "
-            f"({_named(GEMMS, lambda g: math in g.maths)}); got {gemm}; take one of those"
+            f"({', '.join(n for n, g in GEMMS.items() if math in g.maths)}); got {gemm}; "
+            "take one of those"
         )
     if s["parallel"] == "model" and s.get("overlap") == "yes":
         yield (
@@ -277,15 +252,7 @@ def refusals(settings: Mapping[str, str], item_bytes: int, classes: int) -> Iter
                     f"--{flag} {s[flag]}: is made for --parallel data; got --parallel model; "
                     f"use --{flag} {instead[s[flag]]}"
                 )
-    yield from _of_a_run(s, dtype, MOST_CLASSES.get(item_bytes, classes), classes)
-
-
-def _named(table: Mapping[str, _T], able: Callable[[_T], bool]) -> str:
-    return ", ".join(name for name, row in table.items() if able(row))
-
-
-def _of_a_run(s: Mapping[str, str], dtype: str, most: int, classes: int) -> Iterator[str]:
-    """What the trainer finds when it makes the network, its transport and its graphs."""
+    most = MOST_CLASSES.get(item_bytes, classes)
     if s["gemm"] == "fused" and classes > most:
         yield (
             f"--gemm fused: keeps an image's classes in registers: expected --num-classes of at "
@@ -294,8 +261,8 @@ def _of_a_run(s: Mapping[str, str], dtype: str, most: int, classes: int) -> Iter
     if s.get("overlap") == "yes" and not TRANSPORTS[s["transport"]].overlaps:
         yield (
             f"--overlap: expected a transport with a non-blocking form "
-            f"({_named(TRANSPORTS, lambda t: t.overlaps)}); got {s['transport']}; leave out "
-            "--overlap"
+            f"({', '.join(n for n, t in TRANSPORTS.items() if t.overlaps)}); "
+            f"got {s['transport']}; leave out --overlap"
         )
     if s.get("graph") != "yes":
         return

@@ -12,7 +12,7 @@ from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import ModelError
 from perfmodel.models.terms import BETWEEN, DERIVED, Observation
 from perfmodel.programs.identify import read_mark
-from perfmodel.programs.mlp.case import MLP, Case, from_mark
+from perfmodel.programs.mlp.case import MLP, Case, mlp_case, settings_of
 from perfmodel.programs.mlp.identify import identify
 from perfmodel.programs.mlp.settings import (
     COPY,
@@ -55,9 +55,9 @@ def replayed_parts(run: Run, case: Case, warmup: int, batch_s: float) -> dict[st
     def last(names: list[str]) -> float:
         return float(np.median(_together([spent[name] for name in names]).min(axis=0)))
 
-    sums = [name for name in spent if name.startswith(_SUMS)]
-    steps = [name for name in spent if name.startswith(_STEPS)]
-    update = [name for name in spent if name.startswith(_UPDATE)]
+    sums, steps, update = (
+        [name for name in spent if name.startswith(start)] for start in (_SUMS, _STEPS, _UPDATE)
+    )
     others = [name for name in spent if name not in (*sums, *steps, *update)]
     found = {"all-reduce": last(sums)} if sums else {}
     found |= {"step in one kernel": last(update)} if update else {}
@@ -95,7 +95,7 @@ def observe(run: Run) -> Observation:
     if not config or config.get("workload", MLP) != MLP:
         raise not_modelled(run)
     identity, _ = identify(run, {})
-    case = from_mark(config, identity.values)
+    case = mlp_case(identity.values, settings_of(config))  # older marks lack some settings
     clocks = _Clocks.of(run, config.get("graph") is True)
     if case.route == "blocking":
         parts, phases = _blocking(run, case, clocks)
@@ -152,15 +152,14 @@ class _Clocks:
 
     def gpu(self, *path: str) -> float:
         """Median GPU busy time of a range, 0 where it has none."""
-        table = self.busy.get(path)
-        return 0.0 if table is None or np.isnan(table).all() else float(np.nanmedian(table))
+        return _median(self.busy.get(path))
 
 
 def _kernels(case: Case, clocks: _Clocks) -> dict[str, float]:
     """Seconds of the GPU's parts by key, from the busy clock of their ranges."""
     keys = {part.name: part.key for part in case.parts() if part.clock == "gpu"}
-    wide = sum(clocks.gpu(_phase(r), r) for r in LAYER_1)
-    thin = sum(clocks.gpu(_phase(r), r) for r in LAYER_2)
+    wide = sum(clocks.gpu(r.split(" ")[0], r) for r in LAYER_1)
+    thin = sum(clocks.gpu(r.split(" ")[0], r) for r in LAYER_2)
     copies = sum(clocks.gpu("backward", r) for r in (D2H, H2D, NCCL))
     both = clocks.gpu("forward") - clocks.gpu("forward", NCCL) + clocks.gpu("backward") - copies
     found = {
@@ -172,8 +171,8 @@ def _kernels(case: Case, clocks: _Clocks) -> dict[str, float]:
     return {keys[name]: s for name, s in found.items() if name in keys}
 
 
-def _phase(gemm: str) -> str:
-    return gemm.split(" ")[0]
+def _median(table: Floats | None) -> float:
+    return 0.0 if table is None or np.isnan(table).all() else float(np.nanmedian(table))
 
 
 def _blocking(run: Run, case: Case, clocks: _Clocks) -> tuple[dict[str, float], dict[str, float]]:
@@ -226,8 +225,7 @@ def _queued(run: Run, case: Case, clocks: _Clocks) -> tuple[dict[str, float], di
     """Parts and phases where the host only queues: on the GPU's busy clock."""
 
     def host(*path: str) -> float:
-        table = clocks.host.get(path)
-        return 0.0 if table is None or np.isnan(table).all() else float(np.nanmedian(table))
+        return _median(clocks.host.get(path))
 
     reduced = [table for path, table in clocks.busy.items() if path and path[-1] in (NCCL, PEER)]
     transfer = min((float(np.nanmedian(np.nanmin(t, axis=0))) for t in reduced
