@@ -64,7 +64,7 @@ def programs() -> Iterator[Program]:
     from perfmodel.programs.pytorch.program import PYTORCH_PROGRAM
 
     yield PYTORCH_PROGRAM
-    from perfmodel.programs.unknown import UNKNOWN_PROGRAM
+    from perfmodel.programs.program import UNKNOWN_PROGRAM
 
     yield UNKNOWN_PROGRAM
 

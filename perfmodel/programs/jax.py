@@ -10,8 +10,7 @@ import numpy as np
 
 from perfmodel.programs.findings import Actions
 from perfmodel.programs.identify import Identity
-from perfmodel.programs.program import Options
-from perfmodel.programs.unknown import UnknownProgram
+from perfmodel.programs.program import Options, Program
 from perfmodel.readers.trace import GRAPH, Trace
 from perfmodel.timing.intervals import lengths
 from perfmodel.timing.nesting import innermost, nest
@@ -161,7 +160,7 @@ ACTIONS: Final = Actions(texts={
 """What to call in JAX against each loss."""
 
 
-class JaxProgram(UnknownProgram):
+class JaxProgram(Program):
     """See `perfmodel.programs.program.Program`."""
 
     name: str = "jax"

@@ -16,8 +16,7 @@ from perfmodel.programs.identify import Identity, missing_values
 from perfmodel.programs.mlp.identify import identify, precision
 from perfmodel.programs.mlp.observe import AHEAD
 from perfmodel.programs.mlp.settings import BATCH_RANGE
-from perfmodel.programs.program import Options, StepClock
-from perfmodel.programs.unknown import UnknownProgram
+from perfmodel.programs.program import Options, Program, StepClock
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.run import Run, batch_seconds
 from perfmodel.timing.samples import Clock, PathTimes, count_warmup, tabulate
@@ -27,7 +26,7 @@ from perfmodel.workloads.work import Workload
 _CLOCKS: Final[dict[str, Clock]] = {"host": "host", "gpu": "gpu_busy"}
 
 
-class OwnProgram(UnknownProgram):
+class OwnProgram(Program):
     """See `perfmodel.programs.program.Program`."""
 
     name: str = "own"

@@ -5,26 +5,31 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from perfmodel.base.errors import ModelError
+from perfmodel.base.escape import printable
+from perfmodel.programs.findings import Actions, Facts, Finding, general
+from perfmodel.programs.identify import Identity, read_mark
+from perfmodel.programs.losses import find_losses
 from perfmodel.readers.trace import Trace
+from perfmodel.timing.steps import Steps, find_steps, with_steps
+from perfmodel.workloads.work import Workload
 
 if TYPE_CHECKING:
     from perfmodel.machines.machine import Machine
     from perfmodel.machines.measure.measurement import MachineMeasurement
     from perfmodel.models.terms import Alone, Case, Microbenchmark, Observation
     from perfmodel.programs import Counting
-    from perfmodel.programs.findings import Actions, Facts, Finding
-    from perfmodel.programs.identify import Identity
     from perfmodel.programs.layers import LayeredStep
     from perfmodel.timing.collectives import CollectiveGroup
     from perfmodel.timing.operator_times import OperatorTimes
     from perfmodel.timing.run import Run
     from perfmodel.timing.step_report import StepReport
-    from perfmodel.timing.steps import Steps
-    from perfmodel.workloads.work import Workload
 
 StepClock = Literal["host", "gpu"]
+_STEP: Final = "step"
+"""What steps are called that nothing names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +176,11 @@ class Evidence(Protocol):
         """Return the same evidence as other batches of this launch give it."""
 
 
-class Program(Protocol):
+class Program:
     """One kind of program: how its reports are recognized, what they mean, what is predicted.
 
-    `perfmodel.programs.unknown.UnknownProgram` does what any program allows; others derive from it.
+    What is here is for a program of which nothing is known: its steps are found, but no formulas,
+    settings or parts. Other programs derive from it.
 
     Attributes
     ----------
@@ -188,34 +194,61 @@ class Program(Protocol):
         Whether `observe` takes its batches apart by the configuration mark alone.
     """
 
-    name: str
-    step_clock: StepClock
-    replay: str
-    modelled: bool
+    name: str = "unknown"
+    step_clock: StepClock = "gpu"
+    replay: str = ""
+    modelled: bool = False
 
     def recognizes(self, trace: Trace, options: Options) -> bool:
         """Whether a report is of such a program."""
+        return True
+
+    def own_ranges(self, trace: Trace) -> Trace:
+        """Return the trace with the ranges that say what the program itself does."""
+        return trace
+
+    def find(self, trace: Trace, asked: str | None) -> Steps:
+        """Find the steps in the program's own ranges, or in the sequence of its operations."""
+        return find_steps(trace, asked)
 
     def steps(self, trace: Trace, options: Options) -> tuple[Trace, Steps]:
         """Return the trace with the ranges to show, and its steps.
 
         Every step is a range of that trace, called `Steps.label`.
         """
+        own = self.own_ranges(trace)
+        return with_steps(own, self.find(own, options.batch_label), _STEP)
 
     def operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
         """Return the work and times of the framework's operators; None if nothing names them."""
+        return None
 
     def identify(self, run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
         """Return the values of the workload's symbols, given ones first, and warnings."""
+        known = Identity(
+            {"p": len(run.ranks), **given},
+            "the report",
+            {},
+            uses_gpu=any(len(t.ops) for t in run.traces),
+            uses_mpi=any(len(t.mpi) for t in run.traces),
+        )
+        return known, self.warnings(run)
+
+    def warnings(self, run: Run) -> list[str]:
+        """What such a report cannot show, and the flag that shows it."""
+        return []
 
     def workload(self, identity: Identity, options: Options) -> Workload | None:
         """Return the formulas of the run's FLOPs and bytes; None if nothing is known of them."""
+        return None
 
     def workload_of(self, kernels: Mapping[str, Collection[str]]) -> Workload:
         """Return the formulas of a run of which only the kernels by range are known."""
+        return Workload("unknown", "no", "", "", {}, {})
 
     def missing(self, label: str, symbols: Sequence[str], *, marked: bool) -> str:
         """Say how to give the values of symbols that a run's report does not give."""
+        return ""
 
     def peak(self, label: str, identity: Identity, *, seen_tf32: bool) -> str:
         """Return which of a machine's peaks the GEMMs of a range run against.
@@ -223,24 +256,34 @@ class Program(Protocol):
         `label` is empty for the run as a whole. `seen_tf32` says that kernels' names show tensor
         cores for single precision.
         """
+        return "tf32_tensor" if seen_tf32 else "float32"
 
     def actions(self, identity: Identity) -> Actions:
         """Return what to advise to such a run."""
+        return Actions()
 
     def advice(self, facts: Facts) -> Iterable[Finding]:
         """Find what a run loses."""
+        actions = self.actions(Identity({}, "", {}))
+        if facts.steps is None:
+            return general(facts, actions)
+        return find_losses(facts, facts.steps, actions)
 
     def settings(self, config: Mapping[str, Any]) -> dict[str, str]:
         """Return what a configuration mark says that changes the time of a batch, by name."""
+        return {}
 
     def unusual(self, settings: Mapping[str, str]) -> Sequence[str]:
         """Return the settings that are not the default, in words."""
+        return ()
 
     def alone(self, settings: Mapping[str, str]) -> Mapping[str, str] | None:
         """Return the settings of the same run on one rank that sums nothing; None if all sum."""
+        return None
 
     def queues(self, config: Mapping[str, Any]) -> bool:
         """Whether the host only queues batches on the GPU, so that its own times say nothing."""
+        return False
 
     def case(self, sizes: Mapping[str, int], settings: Mapping[str, str], options: Options) -> Case:
         """Return a case to predict, whose `parts` are those of its batch.
@@ -252,6 +295,10 @@ class Program(Protocol):
         WorkloadError
             If a size or a setting is missing, unknown or impossible.
         """
+        raise ModelError(
+            f"expected a program whose batch is predicted; got {self.name}; describe it with "
+            f"--workload FILE.toml"
+        )
 
     def observe(self, run: Run, options: Options) -> Observation:
         """Measure the parts of a batch in one run.
@@ -261,6 +308,7 @@ class Program(Protocol):
         ModelError
             If the report does not say what its batches consist of, or has none behind the warm-up.
         """
+        raise not_modelled(run)
 
     def evidence(
         self,
@@ -281,17 +329,45 @@ class Program(Protocol):
             Of the same run.
         machine : Machine, optional
         """
+        raise ModelError(
+            f"expected a program whose changes are known; got {self.name}; leave --model out for "
+            f"bounds by the report alone"
+        )
 
     def microbenchmarks(
         self, found: MachineMeasurement, source: str
     ) -> tuple[Alone | None, Sequence[Microbenchmark]]:
         """Return what a machine's measurement, a file of this name, says of the parts."""
+        return None, ()
 
     def separating(self, term: str, amounts: Sequence[str], missing: int) -> str:
         """Say which runs, so many of them, would separate the amounts of a term."""
+        return (
+            "a report at sizes that change their proportions would separate them; if by the "
+            "workload's formulas no sizes do, nothing is missing"
+        )
 
     def too_large(self, cases: Sequence[Case], gpu: str, images: int) -> str | None:
         """Say which cases a GPU's memory does not hold; None where it does, or that is not known.
 
         `images` are those of the training set.
         """
+        return None
+
+
+def not_modelled(run: Run) -> ModelError:
+    """Say why nothing is known of the parts of a run's batches, and what to do."""
+    config = next((c for t in run.traces if (c := read_mark(t))), {})
+    if not config:
+        return ModelError(
+            f"{run.label}: expected a configuration mark, which says how the batch ran; got none; "
+            f"profile with python -m trainer, or calibrate with --workload and the sizes"
+        )
+    return ModelError(
+        f"{run.label}: expected a run of the trainer's MLP; got one of the workload "
+        f"{printable(str(config.get('workload')))!r}, by its configuration mark; perfmodel "
+        f"calibrate takes it with its formulas, --workload FILE.toml"
+    )
+
+
+UNKNOWN_PROGRAM: Final = Program()

@@ -25,7 +25,7 @@ from perfmodel.programs.mlp.settings import (
     PEER,
     REDUCE,
 )
-from perfmodel.programs.unknown import not_modelled
+from perfmodel.programs.program import not_modelled
 from perfmodel.readers.trace import KERNEL, MEMCPY, NULL
 from perfmodel.timing.cuda_graphs import kernel_seconds, only_replays, traced_as_a_whole
 from perfmodel.timing.run import Run, batch_seconds

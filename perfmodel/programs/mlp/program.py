@@ -14,7 +14,7 @@ from perfmodel.programs.mlp.case import Case, mlp_case, settings_of, unusual
 from perfmodel.programs.mlp.identify import identify, precision, precision_of
 from perfmodel.programs.mlp.mlp import as_it_ran, as_its_kernels, mlp
 from perfmodel.programs.mlp.settings import BATCH_RANGE, COPY, GRAPH, ON_DEVICE
-from perfmodel.programs.unknown import UnknownProgram
+from perfmodel.programs.program import Program
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.steps import Steps, named_steps
 
@@ -141,7 +141,7 @@ def _inputs(facts: Facts, actions: Actions) -> Iterator[Finding]:
         )
 
 
-class MlpProgram(UnknownProgram):
+class MlpProgram(Program):
     """See `perfmodel.programs.program.Program`."""
 
     name: str = "mlp"

@@ -8,9 +8,8 @@ from typing import Final
 from perfmodel.programs.findings import Actions
 from perfmodel.programs.identify import Identity
 from perfmodel.programs.kernels import categorize
-from perfmodel.programs.program import Options
+from perfmodel.programs.program import Options, Program
 from perfmodel.programs.pytorch.ranges import is_pytorch, own_ranges
-from perfmodel.programs.unknown import UnknownProgram
 from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.operator_times import OperatorTimes
@@ -63,7 +62,7 @@ ACTIONS: Final = Actions(texts={
 """What to call in PyTorch against each loss."""
 
 
-class PyTorchProgram(UnknownProgram):
+class PyTorchProgram(Program):
     """See `perfmodel.programs.program.Program`."""
 
     name: str = "pytorch"
