@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Final, Literal, Protocol, Self
+from typing import Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -101,45 +101,56 @@ class Part:
         return f"{self.name} [{self.group}]"
 
 
-class Case(Protocol):
-    """One run of a program: its sizes and settings, and the parts of its batch."""
+@dataclass(frozen=True)
+class Case:
+    """One run of a program, which says what the parts of its batch are.
+
+    Attributes
+    ----------
+    sizes : mapping of str to int
+        Values of the workload's symbols.
+    settings : mapping of str to str
+        What else changes the time of a batch, by name.
+    """
+
+    sizes: Mapping[str, int]
+    settings: Mapping[str, str]
 
     @property
     def workload(self) -> str:
         """Name of the workload that a model is calibrated for."""
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """Values of the workload's symbols."""
-
-    @property
-    def settings(self) -> Mapping[str, str]:
-        """What else changes the time of a batch, by name."""
+        raise NotImplementedError
 
     @property
     def key(self) -> tuple[tuple[str, object], ...]:
         """What two launches of one configuration share."""
+        return (*sorted(self.sizes.items()), *sorted(self.settings.items()))
 
     @property
     def label(self) -> str:
-        """A short name for people."""
+        """A short name for people: the sizes."""
+        return " ".join(f"{k}={v}" for k, v in self.sizes.items() if k not in ("D", "C"))
 
     @property
     def route(self) -> Route:
         """How the host and the GPU take turns."""
+        return "queued"
 
     @property
     def command(self) -> str:
         """How the program is run."""
+        return "the program"
 
     def parts(self, alone: Alone | None = None) -> tuple[Part, ...]:
         """Return the parts of one rank's batch in the order in which they run.
 
         GEMMs that were measured alone have those seconds as their amounts.
         """
+        raise NotImplementedError
 
     def resized(self, sizes: Mapping[str, int]) -> Self:
         """Return the case with other sizes, those that are given."""
+        return replace(self, sizes={**self.sizes, **sizes})
 
 
 @dataclass(frozen=True)

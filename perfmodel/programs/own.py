@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, get_args
 
 import numpy as np
 
 from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
-from perfmodel.models.terms import BETWEEN, Alone, Observation, Part, Route
+from perfmodel.models.terms import BETWEEN, Alone, Case, Observation, Part
 from perfmodel.models.terms import Clock as Side
 from perfmodel.programs.identify import Identity, missing_values
 from perfmodel.programs.mlp.identify import identify, precision
@@ -76,49 +76,19 @@ OWN_PROGRAM: Final = OwnProgram()
 
 
 @dataclass(frozen=True)
-class OwnCase:
-    """One run of a program of the user's own: see `perfmodel.models.terms.Case`."""
+class OwnCase(Case):
+    """One run of a program of the user's own, which has no settings."""
 
     formulas: Workload
-    sizes: Mapping[str, int]
 
     @property
     def workload(self) -> str:
         """Name of the workload."""
         return self.formulas.name
 
-    @property
-    def settings(self) -> Mapping[str, str]:
-        """None."""
-        return {}
-
-    @property
-    def key(self) -> tuple[tuple[str, object], ...]:
-        """What two launches of one configuration share."""
-        return tuple(sorted(self.sizes.items()))
-
-    @property
-    def label(self) -> str:
-        """The sizes."""
-        return " ".join(f"{k}={v}" for k, v in self.sizes.items() if k not in ("D", "C"))
-
-    @property
-    def route(self) -> Route:
-        """The host queues."""
-        return "queued"
-
-    @property
-    def command(self) -> str:
-        """How the program is run."""
-        return "the program"
-
     def parts(self, alone: Alone | None = None) -> tuple[Part, ...]:
         """Return each range on the host and on the GPU, and what lies between ranges."""
         return own_parts(self.formulas, self.sizes)
-
-    def resized(self, sizes: Mapping[str, int]) -> OwnCase:
-        """Return the case with other sizes, those that are given."""
-        return replace(self, sizes={**self.sizes, **sizes})
 
 
 def own_case(workload: Workload, sizes: Mapping[str, int]) -> OwnCase:
@@ -129,7 +99,7 @@ def own_case(workload: Workload, sizes: Mapping[str, int]) -> OwnCase:
     WorkloadError
         If a symbol is missing, unknown or impossible.
     """
-    return OwnCase(workload, workload.check(sizes))
+    return OwnCase(workload.check(sizes), {}, workload)
 
 
 def own_parts(workload: Workload, sizes: Mapping[str, int]) -> tuple[Part, ...]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from perfmodel.base.errors import WorkloadError
+from perfmodel.models import terms
 from perfmodel.programs.mlp.settings import (
     GEMMS,
     ON_DEVICE,
@@ -42,20 +43,8 @@ MOST_CLASSES: Final[Mapping[int, int]] = {4: 32, 8: 16}
 _DTYPES: Final = {4: "float32", 8: "float64"}
 
 
-@dataclass(frozen=True)
-class Case:
-    """One run of the trainer: see `perfmodel.models.terms.Case`.
-
-    Attributes
-    ----------
-    sizes : mapping of str to int
-        D, H, C, B, p and b.
-    settings : mapping of str to str
-        A value for every key of `SETTINGS`.
-    """
-
-    sizes: Mapping[str, int]
-    settings: Mapping[str, str]
+class Case(terms.Case):
+    """A run of the trainer: sizes D, H, C, B, p and b, and a value for every key of `SETTINGS`."""
 
     @property
     def workload(self) -> str:
@@ -63,21 +52,15 @@ class Case:
         return MLP
 
     @property
-    def key(self) -> tuple[tuple[str, object], ...]:
-        """What two launches of one configuration share."""
-        return (*sorted(self.sizes.items()), *sorted(self.settings.items()))
-
-    @property
     def label(self) -> str:
         """A short name: sizes, and the settings that are not the default."""
-        sizes = " ".join(f"{k}={v}" for k, v in self.sizes.items() if k not in ("D", "C"))
         default = {name: values[0] for name, values in SETTINGS.items()}
         said = [
             v if name in ("transport", "gemm", "math") else f"{name}={v}"
             for name, v in self.settings.items()
             if v != default.get(name) or name == "transport"
         ]
-        return " ".join([sizes, *said])
+        return " ".join([super().label, *said])
 
     @property
     def route(self) -> Route:
@@ -134,10 +117,6 @@ class Case:
         from perfmodel.programs.mlp.parts import mlp_parts
 
         return mlp_parts(self, alone)
-
-    def resized(self, sizes: Mapping[str, int]) -> Case:
-        """Return the case with other sizes, those that are given."""
-        return replace(self, sizes={**self.sizes, **sizes})
 
     def having(self, **settings: str) -> Case:
         """Return the case with other settings, those that are given."""
