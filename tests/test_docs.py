@@ -197,7 +197,7 @@ def test_what_the_architecture_says_to_extend_is_there() -> None:
         "perfmodel/timing/nsys_stats/collect.py": "REPORTS",
         "perfmodel/machines/measure/measurement.py": "class Found",
         "perfmodel/machines/measure/measure.py": "class Part",
-        "perfmodel/machines/doctor/check.py": "class Probe",
+        "perfmodel/machines/doctor.py": "class Probe",
         "perfmodel/programs/program.py": "class Program",
         "trainer/kernels/__init__.py": "GEMMS",
     }

@@ -28,7 +28,7 @@ def doctor(
     ranks are started. Only what --for needs can fail, and then the exit code is 1: analyze reads
     reports, collect profiles, mpi starts ranks, gpu computes, count is Nsight Compute.
     """
-    from perfmodel.machines.doctor.checks import diagnose
+    from perfmodel.machines.doctor import diagnose
     from perfmodel.render.machines import broken, checkup
 
     with Progress(1) as advance:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
-from perfmodel.machines.doctor.check import PURPOSES, Check
+from perfmodel.machines.doctor import PURPOSES, Check
 from perfmodel.machines.machine import SECTIONS, Figure, Machine, datasheet
 from perfmodel.machines.measure.measurement import MachineMeasurement
 from perfmodel.render.result import Block, Result

@@ -16,15 +16,17 @@ import click
 import pytest
 
 from perfmodel.commands.doctor import doctor
-from perfmodel.machines.doctor import checks
-from perfmodel.machines.doctor.check import (
+from perfmodel.machines import doctor as checks
+from perfmodel.machines.doctor import (
     PURPOSES,
+    QUESTIONS,
     SHIPPED_WITH,
     Check,
     Place,
     Probe,
     Question,
     State,
+    diagnose,
     driver_with_nsys,
     judge,
     make,
@@ -32,7 +34,6 @@ from perfmodel.machines.doctor.check import (
     nvtx_with_nsys,
     parse,
 )
-from perfmodel.machines.doctor.checks import QUESTIONS, diagnose
 from perfmodel.render.machines import checkup, checkup_document, sentences
 from support.cli import perfmodel
 from support.folders import ROOT

@@ -1,1 +1,0 @@
-"""Doctor: what works on this machine, and what to install where it does not."""
