@@ -27,8 +27,7 @@ from perfmodel.readers import read
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.html import page
 from perfmodel.timing.nsys_stats.collect import summarize_reports
-from perfmodel.timing.nsys_stats.tables import to_csv, to_statistic
-from perfmodel.timing.nsys_stats.values import Counted
+from perfmodel.timing.nsys_stats.tables import Counted, to_csv, to_statistic
 from perfmodel.timing.run import time_report, time_run
 from perfmodel.timing.trim import trim
 from profiles.grow import grow_ranks

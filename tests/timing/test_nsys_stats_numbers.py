@@ -15,8 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import ReportError
-from perfmodel.timing.nsys_stats.tables import round_half_up
-from perfmodel.timing.nsys_stats.values import Groups, Tally
+from perfmodel.timing.nsys_stats.tables import Groups, Tally, round_half_up
 
 GROUPS = 4
 OLD_SQLITE = sqlite3.sqlite_version_info < (3, 43)

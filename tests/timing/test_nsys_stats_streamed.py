@@ -22,8 +22,7 @@ from perfmodel.readers.trace import Trace
 from perfmodel.timing import projection as projector
 from perfmodel.timing.nesting import nest
 from perfmodel.timing.nsys_stats import collect as streamed
-from perfmodel.timing.nsys_stats.tables import to_csv, to_table
-from perfmodel.timing.nsys_stats.values import Counted, Tally
+from perfmodel.timing.nsys_stats.tables import Counted, Tally, to_csv, to_table
 from support.build_report import ReportBuilder
 from support.cli import perfmodel
 from support.folders import TESTS

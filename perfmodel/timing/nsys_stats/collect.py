@@ -41,8 +41,7 @@ from perfmodel.readers.trace import (
     rows,
 )
 from perfmodel.timing.nesting import Nesting, nest
-from perfmodel.timing.nsys_stats.tables import to_table
-from perfmodel.timing.nsys_stats.values import Counted, joined, named, numbered
+from perfmodel.timing.nsys_stats.tables import Counted, joined, named, numbered, to_table
 from perfmodel.timing.projection import Irregular, Projection, Projector, project
 
 Found = Mapping[str, Counted | PerfmodelError]
