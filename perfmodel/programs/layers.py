@@ -28,6 +28,10 @@ _PHASES: Final = {
 """Names of the ranges in a step that hold one phase each."""
 _NAMES: Final = (*_PHASES, "step", "(outside phases)", "(communication)")
 _STEP, _OUTSIDE, _SENT = range(len(_PHASES), len(_NAMES))
+_UNTYPED: Final = (
+    "no name of a kernel says with which type the layers compute, so that the utilization is "
+    "unknown: give --dtype"
+)
 _UPDATED_BYTES: Final = 4
 """Of a number that an optimizer updates: float32 also where products take a shorter type."""
 
@@ -73,8 +77,9 @@ def phase_times(trace: Trace, steps: StepReport, dtype: str | None = None) -> Op
     cell = cell.ravel()
     here, key = np.unique(cells[:, 0], return_inverse=True)
     zero = np.zeros(len(cells), np.int64)
+    keys = tuple(_key(trace, op[phase == p], int(p), dtype) for p in here)
     return OperatorTimes(
-        keys=tuple(_key(trace, op[phase == p], int(p), dtype) for p in here),
+        keys=keys,
         key=key.ravel().astype(np.int64),
         lane=cells[:, 1],
         step=cells[:, 2],
@@ -85,6 +90,7 @@ def phase_times(trace: Trace, steps: StepReport, dtype: str | None = None) -> Op
         write_bytes=zero,
         gpu_ns=lengths(cell, trace.ops.start_ns[op], trace.ops.end_ns[op], len(cells)),
         lanes=len(steps.times.process),
+        warnings=() if any(key.unit for key in keys) else (_UNTYPED,),
         source="layers",
     )
 

@@ -20,13 +20,14 @@ from perfmodel.workloads.layers import (
     Placed,
     Pointwise,
     Pool,
+    Product,
     View,
     costs,
     training_bytes,
 )
 
 _KINDS: Final = {"Conv": "conv", "Linear": "fc", "Norm": "norm", "LocalNorm": "local norm"}
-_NUMBER: Final = re.compile(r"(?<![^.])[0-9]+(?=[.])")
+_NUMBER: Final = re.compile(r"(?<![^./])[0-9]+(?=[./])")
 """Of a block in the name of its layers."""
 
 
@@ -35,6 +36,8 @@ def convention(net: Net) -> dict[str, str]:
     attention = [node.layer for node in net.nodes if isinstance(node.layer, Attention)]
     macs = "multiply-accumulates of convolutions and fully connected layers"
     flops = "2 per MAC; backward is twice forward"
+    if any(isinstance(node.layer, Product) for node in net.nodes):
+        macs += ", products of activations"
     if attention:
         half = any(layer.causal for layer in attention)
         square = "the scores that a causal mask leaves" if half else "the whole square of scores"

@@ -79,15 +79,15 @@ class Shape(tuple[int, ...]):
         return " x ".join(map(str, self))
 
 
-class Traffic(NamedTuple):
-    """How often a layer passes over its activations; `gradient` is that of the inputs.
+class Passes(NamedTuple):
+    """How often a layer passes over its activations.
 
     Attributes
     ----------
     read, write : int
-        Passes over inputs and output, forward.
+        Forward, over inputs and output.
     of_output, of_input, gradient : int
-        Passes backward: over the output or its gradient, the inputs, and the inputs' gradients.
+        Backward, over the output or its gradient, the inputs, and the inputs' gradients.
     """
 
     read: int = 1
@@ -97,18 +97,21 @@ class Traffic(NamedTuple):
     gradient: int = 1
 
 
+_FORWARD_ONLY: Final = Passes(of_output=0, of_input=0, gradient=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """A layer that keeps its input's shape, without parameters and without products.
 
     Attributes
     ----------
-    traffic : Traffic
+    passes : Passes
     keeps : str
         What the backward pass needs: 'inputs', 'output', 'both' or ''.
     """
 
-    traffic: ClassVar[Traffic] = Traffic()
+    passes: ClassVar[Passes] = Passes()
     keeps: ClassVar[str] = ""
 
     def shape(self, *inputs: Shape) -> Shape:
@@ -229,7 +232,7 @@ class Attention(Layer):
         torch's FlopCounterMode counts a causal attention, too.
     """
 
-    traffic: ClassVar[Traffic] = Traffic(of_output=2)
+    passes: ClassVar[Passes] = Passes(of_output=2)
     keeps: ClassVar[str] = "both"
     heads: int
     kv_heads: int
@@ -281,7 +284,7 @@ class Attention(Layer):
 class Embedding(Layer):
     """A table of `rows` vectors of `width` features, one of which every index takes."""
 
-    traffic: ClassVar[Traffic] = Traffic(write=2, of_input=0, gradient=0)  # a row is read, too
+    passes: ClassVar[Passes] = Passes(write=2, of_input=0, gradient=0)  # a row is read, too
     keeps: ClassVar[str] = "inputs"
     rows: int
     width: int
@@ -299,7 +302,7 @@ class Embedding(Layer):
 class Learned(Layer):
     """Adds, multiplies by or joins `count` learned numbers: positions, a class token, scales."""
 
-    traffic: ClassVar[Traffic] = Traffic(of_output=0, of_input=0, gradient=0)
+    passes: ClassVar[Passes] = _FORWARD_ONLY
     count: int
 
     def weights(self, *inputs: Shape) -> int:
@@ -311,7 +314,7 @@ class Learned(Layer):
 class Norm(Layer):
     """Batch normalization with a scale and a shift per channel."""
 
-    traffic: ClassVar[Traffic] = Traffic(read=2, of_output=2, of_input=2)
+    passes: ClassVar[Passes] = Passes(read=2, of_output=2, of_input=2)
     keeps: ClassVar[str] = "inputs"
 
     def weights(self, *inputs: Shape) -> int:
@@ -350,7 +353,7 @@ class Pointwise(Layer):
 class Add(Layer):
     """Sum of inputs of one shape: where a shortcut meets its block."""
 
-    traffic: ClassVar[Traffic] = Traffic(of_output=0, of_input=0, gradient=0)
+    passes: ClassVar[Passes] = _FORWARD_ONLY
 
     def shape(self, *inputs: Shape) -> Shape:
         """Return the inputs' shape; refuse inputs that differ."""
@@ -366,7 +369,7 @@ class Add(Layer):
 class Concat(Layer):
     """Inputs of one height and width, channels behind channels."""
 
-    traffic: ClassVar[Traffic] = Traffic(of_output=0, of_input=0, gradient=0)
+    passes: ClassVar[Passes] = _FORWARD_ONLY
 
     def shape(self, *inputs: Shape) -> Shape:
         """Return the inputs' height and width with all their channels; refuse unequal ones."""
@@ -382,14 +385,14 @@ class Concat(Layer):
 class View(Layer):
     """The same numbers, or some of them, in another shape: the one that its node gives."""
 
-    traffic: ClassVar[Traffic] = Traffic(0, 0, 0, 0, 0)
+    passes: ClassVar[Passes] = Passes(0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalNorm(Layer):
     """Local response normalization: divides by neighbouring channels' squares."""
 
-    traffic: ClassVar[Traffic] = Traffic(of_output=2)
+    passes: ClassVar[Passes] = Passes(of_output=2)
     keeps: ClassVar[str] = "both"
     size: int = 5
 
@@ -398,7 +401,7 @@ class LocalNorm(Layer):
 class Dropout(Layer):
     """Zeroes a share of its input while training."""
 
-    traffic: ClassVar[Traffic] = Traffic(of_input=0)
+    passes: ClassVar[Passes] = Passes(of_input=0)
     share: float = 0.5
 
 
@@ -409,7 +412,7 @@ class Pool(Layer):
     `ceil`: a last window may reach over the edge, as Caffe's does and torch's with `ceil_mode`.
     """
 
-    traffic: ClassVar[Traffic] = Traffic(of_input=0)
+    passes: ClassVar[Passes] = Passes(of_input=0)
     kind: Literal["max", "mean"]
     kernel: int | None = None
     stride: int = 1
@@ -588,7 +591,7 @@ class Cost:
         inputs, as many FLOPs each as forward; nothing needs the gradient of the network's input.
         That of attention is 5/2 of forward.
     forward_bytes, backward_bytes, update_bytes : int
-        Memory traffic; update is that of the network's optimizer.
+        Bytes that memory moves; update is that of the network's optimizer.
     """
 
     parameters: int = 0
@@ -609,7 +612,7 @@ class Cost:
 
     @property
     def moved_bytes(self) -> int:
-        """Memory traffic of a training step."""
+        """Bytes that memory moves in a training step."""
         return self.forward_bytes + self.backward_bytes + self.update_bytes
 
 
@@ -661,7 +664,10 @@ def training_bytes(net: Net, batch: int, element_bytes: int = 4) -> int:
     layers = place(net)
     shapes = {name: s for x in layers for name, s in zip(x.inputs, x.input_shapes, strict=True)}
     shapes |= {x.name: x.shape for x in layers}
-    same = {x.name: x.inputs[0] for x in layers if isinstance(x.layer, View)}
+    same: dict[str, str] = {}
+    for x in layers:
+        if isinstance(x.layer, View):
+            same[x.name] = same.get(x.inputs[0], x.inputs[0])
     kept: set[str] = set()
     positions = masks = 0
     for x in layers:
@@ -688,10 +694,10 @@ def _cost(x: Placed, batch: int, element_bytes: int, states: int) -> Cost:
     gradients = multiplied * (1 + any(x.trained_inputs))  # dW is written; W is read for dx
     if isinstance(x.layer, Embedding):
         gradients = weights  # of all rows
-    forward, backward = _passes(x, weights)
-    if not x.trains:
-        backward = gradients = 0
-    trained = x.layer.backward_macs(x.input_shapes, x.trained_inputs) if x.trains else 0
+    forward, backward = _moved(x, weights)
+    trained = x.layer.backward_macs(x.input_shapes, x.trained_inputs)
+    if not x.trains or not (weights or any(x.trained_inputs)):
+        backward = gradients = trained = 0
     return Cost(
         parameters=x.parameters,
         macs=macs,
@@ -704,9 +710,9 @@ def _cost(x: Placed, batch: int, element_bytes: int, states: int) -> Cost:
     )
 
 
-def _passes(x: Placed, weights: int) -> tuple[int, int]:
+def _moved(x: Placed, weights: int) -> tuple[int, int]:
     """Return the elements of activations and gradients moved per sample: forward, backward."""
-    t = x.layer.traffic
+    t = x.layer.passes
     read, written = sum(s.elements for s in x.input_shapes), x.shape.elements
     back = sum(s.elements for s, t in zip(x.input_shapes, x.trained_inputs, strict=True) if t)
     of_output = t.of_output

@@ -99,10 +99,10 @@ def test_the_first_layer_of_vgg16_and_of_alexnet() -> None:
     assert (alexnet.parameters, alexnet.macs) == (307_456, 223_948_800)
 
 
-# --- hand-worked traffic
+# --- hand-worked bytes
 
 
-def test_traffic_of_a_layer_by_hand() -> None:
+def test_bytes_of_a_layer_by_hand() -> None:
     """2 x 4 x 4 images, a 1x1 convolution to 3 channels without and with something before it."""
     net = chain(Shape(2, 4, 4), Conv(3, 1), Conv(5, 1))
     (_, first), (_, second) = costs(net, batch=10, element_bytes=4)

@@ -198,6 +198,16 @@ def test_a_transformer_costs_what_the_layers_by_hand_cost(fused: bool, tmp_path:
         from_onnx(path, {"tokens": 32, "seq": 3})
 
 
+def test_a_model_that_torch_exported() -> None:
+    """Two blocks of 96, as torch 2.11 writes them; initial values that are equal it stores once."""
+    path = Path(__file__).parents[1] / "golden" / "onnx" / "gpt_torch_2.11.onnx"
+    sizes = {"n_layer": 2, "d_model": 96, "n_head": 12, "vocab": 500, "positions": 32, "tied": 0}
+    ours, found = total(network("gpt2", **sizes)), total(from_onnx(path))
+    assert found.forward_flops == ours.forward_flops
+    assert found.parameters == ours.parameters - 8 * 96  # scales and shifts of normalizations
+    assert "2 /blocks.*/mlp/up/MatMul" in perfmodel("layers", path, "--format", "csv").stdout
+
+
 def test_a_file_of_several_samples_is_counted_for_one(tmp_path: Path) -> None:
     to = Written((8, 3, 8, 8))
     to.add("Conv", ["images", to.weight(4, 3, 3, 3)], "c")
