@@ -352,8 +352,6 @@ def _wrapped(text: str, width: int) -> list[str]:
     """Break a text into lines of `width` cells at most, between words where that is possible."""
     if _cells(text) <= width:
         return [text]
-    from rich.cells import chop_cells
-
     lines = [""]
     for word in re.findall(r"\s*\S+\s*", text):
         if _cells(lines[-1] + word.rstrip()) <= width:
@@ -361,6 +359,8 @@ def _wrapped(text: str, width: int) -> list[str]:
         elif _cells(word.rstrip()) <= width:
             lines.append(word)
         else:
+            from rich.cells import chop_cells
+
             lines += chop_cells(word, width)
     return [line.rstrip() for line in lines if line]
 

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Final, Literal
 
 from perfmodel.base.document import Entries
@@ -239,7 +239,7 @@ class _Entry:
 @cache
 def _table() -> tuple[_Entry, ...]:
     table = []
-    for file in resources.files("perfmodel").joinpath("machines").iterdir():
+    for file in Path(__file__).parent.iterdir():
         if file.name.endswith(".toml"):
             content = tomllib.loads(file.read_text(encoding="utf-8"))
             top = Entries(content, file.name, "install perfmodel again")

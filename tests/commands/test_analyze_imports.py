@@ -9,7 +9,7 @@ from support.folders import ROOT
 
 REPORT = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 
-HEAVY = {"fontTools", "jinja2", "matplotlib", "pandas", "rich.console", "scipy", "sympy"}
+HEAVY = {"fontTools", "jinja2", "matplotlib", "pandas", "rich", "scipy", "sympy"}
 
 OF_OTHERS = {
     "perfmodel.analysis.operators", "perfmodel.machines.measure", "perfmodel.models.terms",
