@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,9 @@ from perfmodel.commands import _options
 from perfmodel.commands._output import emit, picture_bytes, warn, write
 
 if TYPE_CHECKING:
+    from perfmodel.programs.identify import Identity
+    from perfmodel.programs.program import Options
+    from perfmodel.readers.trace import Trace
     from perfmodel.timing.run import Run
 
 
@@ -29,6 +33,10 @@ if TYPE_CHECKING:
     type=click.IntRange(0),
     help="This rank only; may be repeated.",
 )
+@click.option(
+    "--width", type=click.Choice(["single", "double", "wide"]), default="wide", show_default=True,
+    help="Of the picture: one or two columns of a page (3.5 and 7.2 in), or a screen (11 in).",
+)  # fmt: skip
 @click.option("--api", is_flag=True, help="With a lane of CUDA API calls in the picture.")
 @_options.batches
 @click.option("--perfetto", is_flag=True, help="With -o -: a trace for Perfetto, not a picture.")
@@ -43,19 +51,22 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
     from perfmodel.render.timeline import result
     from perfmodel.timing.timeline import clocks_differ, median_batch, select, window_of
 
-    run = _run(reports, options)
-    if clocks_differ(run):
-        warn("a report has no UTC time: its rank may be shifted against the others")
     perfetto = out is not None and (options["perfetto"] or _options.kind_of(out) == ".json")
     batches = _batches(options["batches"])
+    run, traces = _run(reports, options, needs_steps=batches is not None or not perfetto)
+    if clocks_differ(run):
+        warn("a report has no UTC time: its rank may be shifted against the others")
     if batches is None and not perfetto:
         first = median_batch(run, options["warmup"])
         batches = range(first, first + 1)
     window = None if batches is None else window_of(run, batches)
     ranks = _ranks(options["ranks"], run.ranks)
     api = options["api"] or perfetto
-    lanes = select(run, window, ranks=ranks, api=api, around=perfetto)
-    title = _title(run, batches, median=options["batches"] is None)
+    identity, flops, work = _work(run, traces, _options.chosen(options), operations=perfetto)
+    lanes = select(
+        run, window, ranks=ranks, api=api, around=perfetto, flops=flops, work=work
+    )  # fmt: skip
+    title = _title(run, identity, batches, median=options["batches"] is None)
 
     def trace(path: Path) -> Path:
         from perfmodel.render.perfetto import to_json
@@ -64,26 +75,60 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
         return path
 
     def drawn(path: Path) -> Path:
-        click.echo(picture_bytes(_picture(lanes, window, title)), nl=False)
+        click.echo(picture_bytes(_picture(lanes, window, title, options["width"])), nl=False)
         return path
 
     standard = trace if perfetto else drawn
     start_ns = window.start_ns if window else None
     emit(
         result(lanes, title, start_ns), fmt, out, makes={".json": trace, "-": standard},
-        picture=lambda: _picture(lanes, window, title),
+        picture=lambda: _picture(lanes, window, title, options["width"]),
     )  # fmt: skip
 
 
-def _run(reports: tuple[Path, ...], options: dict[str, Any]) -> Run:
+def _run(
+    reports: tuple[Path, ...], options: dict[str, Any], *, needs_steps: bool
+) -> tuple[Run, list[Trace]]:
     from perfmodel.analysis.runs import group, time_runs
+    from perfmodel.base.errors import SchemaError
     from perfmodel.readers import read
+    from perfmodel.timing.run import without_steps
 
     label, traces = (groups := group([read(path) for path in dict.fromkeys(reports)]))[0]
     if len(groups) > 1:
         warn(f"the reports are of {len(groups)} runs: only {label} is shown")
-    (run,) = time_runs(traces, _options.chosen(options))
-    return replace(run, label=label)
+    try:
+        (run,) = time_runs(traces, _options.chosen(options))
+    except SchemaError as error:
+        if needs_steps:
+            raise
+        warn(f"{error}: the trace shows no steps")
+        return without_steps(traces, label), traces
+    return replace(run, label=label), traces
+
+
+def _work(
+    run: Run, traces: list[Trace], options: Options, *, operations: bool
+) -> tuple[Identity, dict[str, float], list[Any]]:
+    """What ran; FLOPs of its ranges by formula; what is known of its GPU operations."""
+    from perfmodel.base.errors import WorkloadError
+    from perfmodel.programs import program_of
+
+    program = program_of(run.traces, options)
+    identity, problems = program.identify(run, {})
+    for problem in problems:
+        warn(problem)
+    workload = program.workload(identity, options)
+    flops = {}
+    if workload is not None:
+        values = {s: v for s, v in identity.values.items() if s in workload.symbols}
+        with contextlib.suppress(WorkloadError):  # some sizes are not known
+            counts = workload.evaluate(values)
+            flops = {name: count.flops for name, count in counts.items() if count.flops}
+    if not operations or len(run.steps) != len(traces):
+        return identity, flops, []
+    pairs = zip(traces, run.steps, strict=True)
+    return identity, flops, [program.operations(t, steps, options) for t, steps in pairs]
 
 
 def _batches(text: str | None) -> range | None:
@@ -110,13 +155,7 @@ def _ranks(given: tuple[int, ...], known: tuple[int, ...]) -> frozenset[int] | N
     return frozenset(given) or None
 
 
-def _title(run: Run, batches: range | None, *, median: bool) -> str:
-    from perfmodel.programs import program_of
-    from perfmodel.programs.program import Options
-
-    identity, problems = program_of(run.traces, Options()).identify(run, {})
-    for problem in problems:
-        warn(problem)
+def _title(run: Run, identity: Identity, batches: range | None, *, median: bool) -> str:
     values = identity.values
     symbols = ", ".join(f"{s} = {values[s]}" for s in ("D", "H", "C", "B", "p") if s in values)
     which = "all batches"
@@ -127,9 +166,9 @@ def _title(run: Run, batches: range | None, *, median: bool) -> str:
     return f"{run.label}, {which}" + (f"; {symbols}" if symbols else "")
 
 
-def _picture(lanes: Any, window: Any, title: str) -> Any:
+def _picture(lanes: Any, window: Any, title: str, width: str) -> Any:
     from perfmodel.render.plot.timeline import timeline as draw
 
     with warnings.catch_warnings():  # names may be in scripts that the font lacks
         warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
-        return draw(lanes, window.start_ns, window.end_ns, title=title)
+        return draw(lanes, window.start_ns, window.end_ns, title=title, width=width)

@@ -223,6 +223,12 @@ class Program:
         """Return the work and times of the framework's operators; None if nothing names them."""
         return None
 
+    def operations(
+        self, trace: Trace, steps: StepReport, options: Options
+    ) -> Mapping[int, tuple[tuple[str, str | int], ...]]:
+        """Return what is known of the work of GPU operations, by their row: name and value."""
+        return {}
+
     def identify(self, run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
         """Return the values of the workload's symbols, given ones first, and warnings."""
         known = Identity(

@@ -18,7 +18,8 @@ def to_json(lanes: Sequence[Lane], title: str) -> str:
     """Return the document: one event on a line.
 
     Format: "Trace Event Format" (Google, 2016): complete events (X) with times in µs, metadata
-    events (M) that name rows, flow events (s, f) from a CUDA call to what it launched.
+    events (M) that name rows, flow events (s, t, f) from a CUDA call to what it launched, and from
+    rank to rank of a collective.
     """
     events = ",\n".join(
         escape_json(json.dumps(event, allow_nan=False, separators=(",", ":")))
@@ -94,7 +95,7 @@ def _complete(bar: Bar, row: _Row, zero: int) -> dict[str, Any]:
 
 
 def _flows(lanes: Sequence[Lane], rows: Sequence[_Row], zero: int) -> Iterator[dict[str, Any]]:
-    """Join every CUDA call to the operations of its process with its correlation id."""
+    """Join every CUDA call to what it launched, and the ranks of every collective."""
     calls: dict[tuple[int, int], list[tuple[Bar, _Row]]] = defaultdict(list)
     for lane, row in zip(lanes, rows, strict=True):
         for bar in lane.bars if lane.kind == "api" else ():
@@ -107,12 +108,31 @@ def _flows(lanes: Sequence[Lane], rows: Sequence[_Row], zero: int) -> Iterator[d
                 continue
             for call, its_row in calls.get((bar.process, bar.correlation), ()):
                 count += 1
-                yield _flow("s", count, call, its_row, zero)
-                yield _flow("f", count, bar, row, zero) | {"bp": "e"}
+                yield from _flow("launch", count, [(call, its_row), (bar, row)], zero)
+    for found in _collectives(lanes, rows):
+        count += 1
+        yield from _flow("collective", count, found, zero)
 
 
-def _flow(phase: str, number: int, bar: Bar, row: _Row, zero: int) -> dict[str, Any]:
-    return {
-        "ph": phase, "cat": "launch", "name": "launch", "id": number, "pid": row[0], "tid": row[1],
-        "ts": (bar.start_ns - zero) / 1000,
-    }  # fmt: skip
+def _collectives(lanes: Sequence[Lane], rows: Sequence[_Row]) -> Iterator[list[tuple[Bar, _Row]]]:
+    """Yield the bars of every collective of several ranks, in the order in which they begin."""
+    found: dict[tuple[str, int], list[tuple[Bar, _Row]]] = defaultdict(list)
+    for lane, row in zip(lanes, rows, strict=True):
+        for bar in lane.bars:
+            if bar.collective is not None:
+                found[bar.kind, bar.collective].append((bar, row))
+    for bars in found.values():
+        if len(bars) > 1:
+            yield sorted(bars, key=lambda pair: pair[0].start_ns)
+
+
+def _flow(
+    what: str, number: int, bars: Sequence[tuple[Bar, _Row]], zero: int
+) -> Iterator[dict[str, Any]]:
+    """Yield one flow event for each of the bars that are joined, which lies at its start."""
+    for i, (bar, row) in enumerate(bars):
+        phase = "s" if i == 0 else "f" if i == len(bars) - 1 else "t"
+        yield {
+            "ph": phase, "cat": what, "name": what, "id": number, "pid": row[0], "tid": row[1],
+            "ts": (bar.start_ns - zero) / 1000, **({} if phase == "s" else {"bp": "e"}),
+        }  # fmt: skip

@@ -19,7 +19,7 @@ from perfmodel.timing.range_times import Attribution, Path, RangeTimes, ranks_of
 NCCL: Final = "NCCL "
 """What the names of NCCL's collectives begin with here."""
 
-_COLLECTIVE: Final = MPI_SOURCES.index("collectives")
+COLLECTIVE: Final = MPI_SOURCES.index("collectives")
 NCCL_KERNEL: Final = re.compile(r"nccl(?:Dev)?Kernel_?([A-Za-z]+)")
 _ALL_REDUCES: Final = ("MPI_Allreduce", f"{NCCL}AllReduce")
 _NON_BLOCKING: Final = "MPI_I"
@@ -155,7 +155,7 @@ def calls_by_rank(
         for index, rank in ranks_of(trace).items():
             if rank not in ranks:
                 continue
-            mine = (process == index) & (trace.mpi.source == _COLLECTIVE)
+            mine = (process == index) & (trace.mpi.source == COLLECTIVE)
             unfinished = mine & (trace.mpi.end_ns == NULL)
             if unfinished.any():
                 warnings.append(

@@ -129,6 +129,14 @@ def assemble(members: Sequence[TimedReport], *, label: str) -> Run:
     return Run(label, parts, times, ranks, batch_label, steps, program, operators)
 
 
+def without_steps(traces: Sequence[Trace], label: str) -> Run:
+    """Put reports together in which no step can be found, for what needs none."""
+    members = [time_report(trace, "") for trace in traces]
+    times = concatenate([m.range_times for m in members])
+    ranks = tuple(sorted({rank for trace in traces for rank in ranks_of(trace).values()}))
+    return Run(label, tuple((m.trace, m.attribution) for m in members), times, ranks, "")
+
+
 def batch_seconds(run: Run) -> npt.NDArray[np.float64]:
     """Measure every batch until the host and the GPU are done with it.
 

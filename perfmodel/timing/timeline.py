@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -18,9 +18,10 @@ from perfmodel.base.errors import SchemaError
 from perfmodel.base.units import si
 from perfmodel.readers.nvtx import MPI_DOMAIN
 from perfmodel.readers.trace import COPY_KINDS, KERNEL, MEMCPY, NULL, OP_KINDS, Trace
-from perfmodel.timing.collectives import is_nccl
+from perfmodel.timing.collectives import COLLECTIVE, is_nccl
 from perfmodel.timing.cuda_graphs import shortened
 from perfmodel.timing.host_timeline import CAUSES
+from perfmodel.timing.nccl import match_kernels
 from perfmodel.timing.nesting import nest
 from perfmodel.timing.nsys_stats.tables import API_VERSION
 from perfmodel.timing.projection import join_launches
@@ -165,6 +166,10 @@ _ACROSS: Final = -1
 _NO_NAME: Final = "(no name)"
 
 
+Details = tuple[tuple[str, str | int | float], ...]
+"""What is known of a bar, by name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bar:
     """One range, call or GPU operation.
@@ -186,6 +191,8 @@ class Bar:
     size_bytes, stream, device : int or None
     details : tuple of (str, value)
         What else is known of it, by name: of idle time the evidence of its cause.
+    collective : int or None
+        Same for the calls, or the kernels of NCCL, of all ranks in one collective.
     """
 
     kind: str
@@ -198,7 +205,8 @@ class Bar:
     size_bytes: int | None = None
     stream: int | None = None
     device: int | None = None
-    details: tuple[tuple[str, str | int | float], ...] = ()
+    details: Details = ()
+    collective: int | None = None
 
     @property
     def label(self) -> str:
@@ -318,6 +326,10 @@ class _Part:
     last_ns: int
     window: Window | None
     steps: StepReport | None
+    mpi_number: Mapping[int, int]
+    nccl_number: Mapping[tuple[int, int, int], tuple[int, int]]
+    flops: Mapping[str, float]
+    work: Mapping[int, Details]
 
     def inside(self, start_ns: Int64, end_ns: Int64) -> Bool:
         """Mark what overlaps the window, or begins and ends at once in it."""
@@ -352,6 +364,8 @@ def select(
     ranks: Collection[int] | None = None,
     api: bool = True,
     around: bool = True,
+    flops: Mapping[str, float] | None = None,
+    work: Sequence[Mapping[int, Details]] = (),
 ) -> tuple[Lane, ...]:
     """Return all that ran in the window, by rank and lane.
 
@@ -366,6 +380,10 @@ def select(
         With CUDA API calls.
     around : bool
         With levels of ranges in which nothing begins or ends in the window.
+    flops : mapping of str to float, optional
+        Of one range, by label.
+    work : sequence of mapping, optional
+        What is known of GPU operations, by row, of every report.
 
     Returns
     -------
@@ -376,12 +394,13 @@ def select(
     tracks: dict[Track, list[Bar]] = defaultdict(list)
     first = 0
     steps = run.steps if len(run.steps) == len(run.parts) else (None,) * len(run.parts)
-    for trace, clock, rank_of, report in zip(
-        run.traces, clocks(run), run.rank_of, steps, strict=True
-    ):
+    for trace, clock, rank_of, report, calls, kernels, known in zip(
+        run.traces, clocks(run), run.rank_of, steps, _mpi_numbers(run), _nccl_numbers(run),
+        work or [{}] * len(run.parts), strict=True,
+    ):  # fmt: skip
         part = _Part(
             trace, clock, first, rank_of, _units(trace, run.batch_label), _last(trace), window,
-            report,
+            report, calls, kernels, flops or {}, known,
         )  # fmt: skip
         calls = (_calls(part, kind) for kind in (("mpi", "api") if api else ("mpi",)))
         for track, bar in chain(_ranges(part), *calls, _idle(part), _operations(part)):
@@ -389,6 +408,46 @@ def select(
                 tracks[track].append(bar)
         first += len(trace.processes)
     return lanes_of(tracks if around or window is None else _within(tracks, window))
+
+
+def _mpi_numbers(run: Run) -> list[dict[int, int]]:
+    """Number of the collective of every MPI call, by its row; none where the ranks differ."""
+    found: list[dict[int, int]] = []
+    names = []
+    for trace, rank_of in zip(run.traces, run.rank_of, strict=True):
+        mpi = trace.mpi
+        numbers: dict[int, int] = {}
+        process = trace.thread_process[mpi.thread]
+        done = (mpi.source == COLLECTIVE) & (mpi.end_ns != NULL)
+        for index, rank in rank_of.items():
+            if rank in run.ranks:
+                rows = np.flatnonzero(done & (process == index))
+                rows = rows[np.argsort(mpi.start_ns[rows], kind="stable")]
+                names.append(tuple(_string(trace, code) for code in mpi.name[rows].tolist()))
+                numbers |= {row: n for n, row in enumerate(rows.tolist())}
+        found.append(numbers)
+    same = len(names) > 1 and len(set(names)) == 1
+    return found if same else [{} for _ in found]
+
+
+def _nccl_numbers(run: Run) -> list[dict[tuple[int, int, int], tuple[int, int]]]:
+    """Number and bytes of the collective of NCCL's kernels, by process, device and start."""
+    if len(run.steps) != len(run.parts):
+        return [{} for _ in run.parts]
+    lanes = [len(r.times.process) for r in run.steps]
+    matched = match_kernels([r.nccl for r in run.steps], lanes, [r.utc_start_ns for r in run.steps])
+    found, first = [], 0
+    for report in run.steps:
+        kernels, times = report.nccl, report.times
+        number = matched.collective[first : first + len(kernels)]
+        keys = zip(
+            times.process[kernels.lane].tolist(), times.device[kernels.lane].tolist(),
+            kernels.start_ns.tolist(), strict=True,
+        )  # fmt: skip
+        pairs = zip(number.tolist(), kernels.bytes.tolist(), strict=True)
+        found.append(dict(zip(keys, pairs, strict=True)))
+        first += len(kernels)
+    return found
 
 
 def _within(tracks: Mapping[Track, list[Bar]], window: Window) -> dict[Track, list[Bar]]:
@@ -426,7 +485,8 @@ def _ranges(part: _Part) -> Iterator[tuple[Track, Bar]]:
         process, rank = part.whose(thread)
         label = trace.range_labels[name] if name >= 0 else _NO_NAME
         track = Track(rank, "range", part.units[thread], depth, inner and rank is not None)
-        yield track, part.bar("range", label, begin, until, rank, process)
+        known: Details = (("flops", part.flops[label]),) if label in part.flops else ()
+        yield track, part.bar("range", label, begin, until, rank, process, details=known)
 
 
 def _calls(part: _Part, kind: str) -> Iterator[tuple[Track, Bar]]:
@@ -436,9 +496,13 @@ def _calls(part: _Part, kind: str) -> Iterator[tuple[Track, Bar]]:
     ends = np.where(table.end_ns == NULL, part.last_ns, table.end_ns)
     at = np.flatnonzero(part.inside(table.start_ns, ends))
     columns = (table.thread, table.name, table.start_ns, ends, more)
-    for thread, name, start, end, number in zip(*(c[at].tolist() for c in columns), strict=True):
+    for row, thread, name, start, end, number in zip(
+        at.tolist(), *(c[at].tolist() for c in columns), strict=True
+    ):
         process, rank = part.whose(thread)
         said = {"size_bytes" if kind == "mpi" else "correlation": _known(number)}
+        if kind == "mpi":
+            said["collective"] = part.mpi_number.get(row)
         bar = part.bar(kind, _string(trace, name), start, end, rank, process, **said)
         yield Track(rank, kind, part.units[thread]), bar
 
@@ -489,11 +553,13 @@ def _operations(part: _Part) -> Iterator[tuple[Track, Bar]]:
         word, said = "nccl" if collective else OP_KINDS[kind], _what(part.trace, op)
         if kind == MEMCPY:
             word = _DIRECTIONS.get(copy, "copy")
+        number, message = part.nccl_number.get((process, device, start), (-1, NULL))
+        sent: Details = (("message_bytes", message),) if message != NULL else ()
         yield (
             Track(part.rank_of.get(process), word, device),
             Bar(word, said, start + part.clock_ns, end + part.clock_ns, mine,
                 part.first_process + process if process >= 0 else -1, _known(same), _known(size),
-                stream, device),
+                stream, device, (*sent, *part.work.get(op, ())), number if number >= 0 else None),
         )  # fmt: skip
 
 

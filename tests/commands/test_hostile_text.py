@@ -20,7 +20,7 @@ REPORTS = {
     "gpu": ROOT / "profiles" / "h200x1_2ranks_nsys2024.2.3.sqlite",
     "cpu": TESTS / "reports" / "cpu_2ranks_nsys2024.2.3.sqlite",
 }
-SIZES = "-D 784 -H 512 -C 10 -B 3000 -p 2".split()
+SIZES = ["-D", "784", "-H", "512", "-C", "10", "-B", "3000", "-p", "2"]
 
 
 def poisoned(source: Path, target: Path) -> Path:

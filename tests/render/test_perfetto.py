@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from perfmodel.timing.host_timeline import CAUSES
 from perfmodel.timing.projection import join_launches
 from perfmodel.timing.run import Run
 from perfmodel.timing.timeline import GPU, select, window_of
-from support.cli import evil_report, succeeds
+from support.build_report import ReportBuilder
+from support.cli import evil_report, fails, perfmodel, succeeds
 
 Event = dict[str, Any]
 
@@ -45,7 +47,7 @@ def of(events: list[Event], phase: str) -> list[Event]:
 
 
 def test_only_known_phases_on_named_rows(events: list[Event]) -> None:
-    assert {event["ph"] for event in events} == {"M", "X", "s", "f"}
+    assert {event["ph"] for event in events} == {"M", "X", "s", "f"}  # of two ranks: no "t"
     named = {(e["pid"], e["tid"]) for e in of(events, "M") if e["name"] == "thread_name"}
     ranks = {e["pid"]: e["args"]["name"] for e in of(events, "M") if e["name"] == "process_name"}
     assert ranks == {0: "rank 0", 1: "rank 1"}
@@ -80,7 +82,9 @@ def test_events_of_a_row_nest(events: list[Event]) -> None:
 
 def test_flows_lead_from_each_call_to_what_it_launched(run: Run, events: list[Event]) -> None:
     (trace,) = run.traces
-    starts, ends = of(events, "s"), of(events, "f")
+    starts, ends = (
+        [e for e in of(events, phase) if e["cat"] == "launch"] for phase in ("s", "f")
+    )  # fmt: skip
     pairs = len(join_launches(trace, trace.ops, trace.api)[0])
     assert [e["id"] for e in starts] == [e["id"] for e in ends] == [*range(1, pairs + 1)]
     assert pairs
@@ -93,6 +97,66 @@ def test_flows_lead_from_each_call_to_what_it_launched(run: Run, events: list[Ev
         assert end["bp"] == "e"
         assert start["pid"] == end["pid"]
         assert call["args"]["correlation"] == launched["args"]["correlation"]
+
+
+def test_flows_join_the_ranks_of_every_collective() -> None:
+    paths = [PROFILES / name for name in (REPORTS[0], "programs/straggler_p2_b32.sqlite.xz")]
+    for path, kind, count in zip(paths, ("mpi", "nccl"), (200, 32), strict=True):
+        (run,) = time_runs([read(path)], Options())
+        events: list[Event] = json.loads(to_json(select(run, None), "all"))["traceEvents"]
+        at = {(e["pid"], e["tid"], e["ts"]): e for e in of(events, "X")}
+        joined: dict[int, list[Event]] = defaultdict(list)
+        for event in events:
+            if event.get("cat") == "collective":
+                joined[event["id"]].append(event)
+        assert len(joined) == count
+        for first, last in joined.values():
+            bars = [at[e["pid"], e["tid"], e["ts"]] for e in (first, last)]
+            assert [e["ph"] for e in (first, last)] == ["s", "f"]
+            assert {bar["cat"] for bar in bars} == {kind}
+            assert bars[0]["name"] == bars[1]["name"]
+            assert {bar["pid"] for bar in bars} == {0, 1}
+            assert bars[0]["ts"] <= bars[1]["ts"]
+
+
+def test_operations_and_ranges_have_their_flops_and_bytes(tmp_path: Path) -> None:
+    def arguments(report: str) -> list[Event]:
+        out = tmp_path / "trace.json"
+        succeeds("timeline", PROFILES / report, "-o", out)
+        return of(json.loads(out.read_text(encoding="utf-8"))["traceEvents"], "X")
+
+    trainer = [e for e in arguments("ladder/document_1.sqlite.xz") if "flops" in e["args"]]
+    gemm = {e["args"]["flops"] for e in trainer if e["name"] == "forward GEMM 1"}
+    assert gemm == {2 * 784 * 512 * 1500}
+    found = arguments("programs/gpt_shapes.sqlite.xz")
+    products = [e["args"] for e in found if e["args"].get("operator") == "aten::addmm"]
+    assert products
+    for product in products:
+        bias, a, b = (
+            [int(n) for n in size.split("×")] for size in product["sizes"].split(", ")
+        )  # fmt: skip
+        assert product["flops"] == 2 * a[0] * a[1] * b[1]
+        assert bias == [b[1]]
+    sent = arguments("programs/straggler_p2_b32.sqlite.xz")
+    assert {e["args"]["message_bytes"] for e in sent if e["cat"] == "nccl"} >= {16_777_216}
+
+
+def test_a_recording_without_a_step_is_traced_whole(tmp_path: Path) -> None:
+    report = ReportBuilder()
+    thread = report.thread()
+    thread.kernel("k", (100, 200), (300, 5000))
+    path = report.write(tmp_path / "r.sqlite")
+    out = tmp_path / "trace.json"
+    succeeds("timeline", path, "-o", out)
+    with sqlite3.connect(path) as file:
+        file.execute("DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME")  # nothing launched it
+    file.close()
+    result = perfmodel("timeline", path, "-o", out)
+    assert result.exit_code == 0
+    assert "the trace shows no steps" in result.stderr
+    (kernel,) = of(json.loads(out.read_text(encoding="utf-8"))["traceEvents"], "X")
+    assert (kernel["cat"], ns(kernel, "dur")) == ("kernel", 4700)
+    assert "expected GPU operations" in fails(4, "timeline", path, "-o", tmp_path / "x.png")
 
 
 def test_some_batches_only(tmp_path: Path) -> None:

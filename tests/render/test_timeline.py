@@ -395,6 +395,20 @@ def on_a_bar(
     return False
 
 
+@pytest.mark.parametrize(("width", "inches"), [("single", 3.5), ("double", 7.2), ("wide", 11)])
+def test_widths_are_those_of_a_page(width: str, inches: float) -> None:
+    run = run_of(PROFILES / REPORTS[0])
+    window = median(run)
+    ax = draw(select(run, window, api=False), *ends(window), width=width)
+    figure = ax.figure.canvas.figure
+    figure.draw_without_rendering()
+    assert figure.get_figwidth() == inches
+    boxes = [text.get_window_extent() for text in (*labels(ax), *ax.get_yticklabels())]
+    assert min(box.x0 for box in boxes) >= 0
+    assert max(box.x1 for box in boxes) <= figure.bbox.x1
+    assert ax.get_xlabel() == "Time since the start of the batch (ms)"
+
+
 def test_what_no_picture_can_hold_is_an_error() -> None:
     lane = Lane(0, "range", 0, 0, True, 0, "NVTX 1", (Bar("range", "a", 0, 9, True, 0),))
     with pytest.raises(ModelError, match="got none in the window"):

@@ -115,6 +115,18 @@ class OperatorCall:
         shown = ", ".join("×".join(map(str, s)) for s in sizes[:4])
         return f"{shown}, … ({len(sizes)})" if len(sizes) > 4 else shown
 
+    @property
+    def described(self) -> tuple[tuple[str, str | int], ...]:
+        """Operator, sizes, FLOPs and bytes by formula, of all that the call launched."""
+        said: tuple[tuple[str, str | int], ...] = (("operator", self.name), ("sizes", self.shown))
+        if self.work is None:
+            return said
+        work = {
+            "flops": self.work.flops,
+            "operator_bytes": self.work.read_bytes + self.work.write_bytes,
+        }
+        return (*said, *((key, count) for key, count in work.items() if count))
+
 
 @dataclass(frozen=True, slots=True)
 class Calls:

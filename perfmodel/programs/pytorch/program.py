@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -90,6 +91,19 @@ class PyTorchProgram(Program):
 
         launches = read_counters([options.counters]).launches
         return replace(found, counted=counted_operators(launches, options.dtype))
+
+    def operations(
+        self, trace: Trace, steps: StepReport, options: Options
+    ) -> Mapping[int, tuple[tuple[str, str | int], ...]]:
+        """Name the operator that launched each, with its sizes, FLOPs and bytes."""
+        from perfmodel.programs.pytorch.operator_times import find
+
+        found = find(trace, steps, options.dtype, causal=options.causal)
+        if found is None:
+            return {}
+        calls, owner = found.calls.calls, found.calls.owner.tolist()
+        pairs = zip(steps.times.ops.op.tolist(), owner, strict=True)
+        return {op: calls[i].described for op, i in pairs if i >= 0}
 
     def _operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
         if options.shapes is None:

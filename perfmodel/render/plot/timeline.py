@@ -46,7 +46,7 @@ _WORDS: Final = {
 _PALE: Final = 0.3
 """Opacity of what belongs to other batches."""
 
-_WIDE_IN: Final = 11.0
+WIDTHS_IN: Final = {"single": 3.5, "double": 7.2, "wide": 11.0}
 _LANE_IN: Final = 0.17
 _MOST_LANES: Final = 500
 _LABEL_PT: Final = 6.0
@@ -66,6 +66,7 @@ def timeline(
     ax: Axes | None = None,
     title: str | None = None,
     since: str = "the start of the batch",
+    width: str = "wide",
 ) -> Axes:
     """Draw the bars of a window, one row for every lane.
 
@@ -80,6 +81,8 @@ def timeline(
         The window; time is counted from its start, and bars are cut at its borders.
     since : str
         What the window starts with.
+    width : {'single', 'double', 'wide'}
+        Of a figure of its own: one or two columns of a page, or a screen.
     """
     if not lanes or end_ns <= start_ns:
         raise ModelError("expected bars to draw; got none in the window; choose another batch")
@@ -90,7 +93,7 @@ def timeline(
         )
     rows = _rows(lanes)
     height = max(rows) + 1.0
-    ax = axes_of(ax, _WIDE_IN, 1.3 + _LANE_IN * height)
+    ax = axes_of(ax, WIDTHS_IN[width], 1.3 + _LANE_IN * height)
     ax.set_xlim(0.0, (end_ns - start_ns) * 1e-3)
     ax.set_ylim(height + 0.2, -0.2)
     _frame(ax, lanes, rows)
