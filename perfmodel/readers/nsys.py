@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Int64
+from perfmodel.base.arrays import Int32, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.gpu import Gpu
-from perfmodel.readers import mpi as mpi_tables
 from perfmodel.readers.codes import Ids, factorize
-from perfmodel.readers.nvtx import PROCESS_BITS, Nvtx, read_nvtx
+from perfmodel.readers.nvtx import MPI_DOMAIN, PROCESS_BITS, Nvtx, read_nvtx
 from perfmodel.readers.pages import as_text
 from perfmodel.readers.sqlite import Database
 from perfmodel.readers.trace import (
@@ -27,12 +26,15 @@ from perfmodel.readers.trace import (
     KERNEL,
     MEMCPY,
     MEMSET,
+    MPI_SOURCES,
     NULL,
     ApiCalls,
     Diagnostic,
     GpuOps,
+    MpiCalls,
     Trace,
     concatenate,
+    rows,
 )
 
 ALL_PARTS: Final = frozenset({"nvtx", "ops", "op_details", "api", "api_names", "mpi"})
@@ -46,11 +48,16 @@ OP_TABLES = (
     (GRAPH, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"),
 )
 API_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
+MPI_TABLES: Final = (
+    "MPI_P2P_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS", "MPI_COLLECTIVES_EVENTS",
+)  # fmt: skip
+"""In the order of `perfmodel.readers.trace.MPI_SOURCES`."""
+
 EVENT_TABLES: Final = {
     "nvtx": ("NVTX_EVENTS",),
     "ops": tuple(table for _, table in OP_TABLES),
     "api": (API_TABLE,),
-    "mpi": mpi_tables.TABLES,
+    "mpi": MPI_TABLES,
 }
 """The tables of events by part of a report."""
 _META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
@@ -79,7 +86,7 @@ def read_sqlite(
         nvtx = read_nvtx(db.only_if("nvtx" in expected), strings, ids)
         ops = _read_ops(db.only_if("ops" in expected), ids, details="op_details" in expected)
         api = _read_api(db.only_if("api" in expected), ids, names="api_names" in expected)
-        mpi = mpi_tables.read_mpi(db.only_if("mpi" in expected), ids, strings)
+        mpi = _read_mpi(db.only_if("mpi" in expected), ids, strings)
         return _assemble(db, strings, nvtx, ops, api, mpi)
 
 
@@ -157,10 +164,10 @@ def _assemble(
     nvtx: Nvtx,
     ops: GpuOps,
     api: ApiCalls,
-    mpi: mpi_tables.Mpi,
+    mpi: Mpi,
 ) -> Trace:
-    if not any(t in db.tables for t in mpi_tables.TABLES):
-        mpi, strings = mpi_tables.from_nvtx(nvtx, mpi, strings)
+    if not any(t in db.tables for t in MPI_TABLES):
+        mpi, strings = _mpi_from_nvtx(nvtx, mpi, strings)
     by_thread: tuple[Any, ...] = (nvtx.ranges, api, mpi.calls, nvtx.payloads)
     coded = [factorize(np.asarray(table.thread)) for table in by_thread]
     marking = np.array([tid for _, tid, _ in nvtx.marks], np.int64)
@@ -225,6 +232,127 @@ def _gpus(db: Database) -> Iterable[Gpu]:
             (major, minor) if isinstance(major, int) and isinstance(minor, int) else None,
             None if uuid is None else str(uuid),
         )  # fmt: skip
+
+
+_P2P = ("MPI_Send", "MPI_Recv", "MPI_Isend", "MPI_Irecv", "MPI_Sendrecv", "MPI_Ssend", "MPI_Bsend")
+_START_WAIT = ("MPI_Start", "MPI_Wait", "MPI_Test")
+_ALL_REDUCE: Final = frozenset({"MPI_Allreduce", "MPI_Iallreduce", "MPI_Allreduce_c"})
+_BROADCAST: Final = frozenset({"MPI_Bcast", "MPI_Ibcast", "MPI_Bcast_c"})
+_OTHER = ("MPI_Init", "MPI_Finalize", "MPI_Comm", "MPI_Abort")
+
+
+@dataclass(frozen=True, slots=True)
+class Mpi:
+    """MPI calls with serialized thread ids, and ranks by serialized process id."""
+
+    calls: MpiCalls
+    ranks: dict[int, int]
+    world_size: int | None
+    from_nvtx: bool = False
+
+
+def _read_mpi(db: Database, ids: Ids, strings: tuple[str, ...]) -> Mpi:
+    """Read every MPI table there is."""
+    columns = ["globalTid", "textId", "size", "recvSize", "commHandle", "remoteRank", "tag",
+               "requestHandle"]  # fmt: skip
+    tables = [db.read_events(t, columns, needed=["globalTid"], open_ends=True) for t in MPI_TABLES]
+    start, end, tid, text, size, received, handle, peer, tag, request = (
+        np.concatenate([t[c] for t in tables]) for c in ["start", "end", *columns]
+    )
+    ranks = {
+        thread & PROCESS_BITS: rank
+        for thread, rank in db.rows("MPI_RANKS", ["globalTid", "rank"])
+        if isinstance(thread, int) and isinstance(rank, int) and 0 <= rank < 2**31
+    }
+    columns = ["rank", "commHandle", "size", "localRank", "groupRoot", "groupRootUid"]
+    known = {
+        (rank, at): (
+            size,
+            0 if root is None or uid is None else (root << 32) + uid + 1,
+            rank if own is None else own,
+        )
+        for rank, at, size, own, root, uid in db.rows("MPI_COMMUNICATORS", columns)
+        if all(
+            isinstance(v, int) and v < 1 << 31 for v in (rank, size, own or 0, root or 0, uid or 0)
+        )
+        and isinstance(at, int)
+        and size > 0
+    }
+    world = max((size for size, _, _ in known.values()), default=0)
+    name = ids.codes(text)
+    members, group, own = _communicators(tid, handle, ranks, known, world)
+    thread: Any = tid
+    source = np.repeat(np.arange(len(MPI_TABLES), dtype=np.int8), [len(t["start"]) for t in tables])
+    sent = _message_bytes(name, strings, size, received, members)
+    calls = MpiCalls(
+        start, end, thread, name, source, sent, received, group, own, peer, tag, request
+    )
+    return Mpi(calls, ranks, world or None)
+
+
+def _communicators(
+    tid: Int64,
+    handle: Int64,
+    ranks: dict[int, int],
+    known: dict[tuple[int, int], tuple[int, int, int]],
+    world: int,
+) -> tuple[Int64, Int64, Int64]:
+    """Size and number of every call's communicator, and the caller's rank in it.
+
+    Handles are those of the calling rank; a communicator that is not described is the world.
+    """
+    process, processes = factorize(tid & PROCESS_BITS)
+    which, handles = factorize(handle)
+    pair, pairs = factorize(process.astype(np.int64) * len(handles) + which)
+    found = np.empty((len(pairs), 3), np.int64)
+    for i, p in enumerate(pairs.tolist()):
+        rank = ranks.get(int(processes[p // len(handles)]), NULL)
+        found[i] = known.get((rank, int(handles[p % len(handles)])), (world, 0, rank))
+    size, group, own = found[pair].T
+    return size, group, own
+
+
+def _message_bytes(
+    name: Int32, strings: tuple[str, ...], size: Int64, received: Int64, members: Int64
+) -> Int64:
+    """Bytes of the buffer that every call handed to MPI.
+
+    Nsight Systems records for an all-reduce among p ranks p - 1 times the buffer (none at p = 1)
+    and for a broadcast p times the buffer at the root, the buffer itself as received size; the
+    other calls' sizes are kept. Measured on reports of 1, 2 and 4 ranks of known messages.
+    """
+    used = np.array([s in _ALL_REDUCE for s in strings] + [False], np.bool_)[name]
+    whole = used & (members > 1) & (size != NULL)
+    factor = np.where(whole, members - 1, 1)
+    size = np.where(whole & (size % factor == 0), size // factor, size)
+    cast = np.array([s in _BROADCAST for s in strings] + [False], np.bool_)[name]
+    return np.where(cast & (received != NULL), received, size)
+
+
+def _mpi_from_nvtx(nvtx: Nvtx, mpi: Mpi, strings: tuple[str, ...]) -> tuple[Mpi, tuple[str, ...]]:
+    """Make MPI calls of the NVTX ranges in domain 'MPI', as Nsight Systems 2022 records them.
+
+    Sizes and communicators stay `NULL`: those exports do not have them. Returns the calls and
+    the strings with the calls' names appended.
+    """
+    texts = zip(nvtx.domains, nvtx.labels, strict=True)
+    is_mpi = [domain == MPI_DOMAIN and label.startswith("MPI_") for domain, label in texts]
+    if not any(is_mpi):
+        return mpi, strings
+    found = nvtx.ranges
+    found = rows(found, (found.name >= 0) & np.array([*is_mpi, False])[found.name])
+    source = np.array([_source(label) for label in nvtx.labels], np.int8)[found.name]
+    name = found.name + np.int32(len(strings))
+    missing = [np.full(len(found), NULL)] * 7
+    calls = MpiCalls(found.start_ns, found.end_ns, found.thread, name, source, *missing)
+    return replace(mpi, calls=calls, from_nvtx=True), (*strings, *nvtx.labels)
+
+
+def _source(name: str) -> int:
+    for prefixes, source in ((_P2P, "p2p"), (_START_WAIT, "start-wait"), (_OTHER, "other")):
+        if name.startswith(prefixes):
+            return MPI_SOURCES.index(source)
+    return MPI_SOURCES.index("collectives")
 
 
 Progress = Callable[[int], object]
