@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from perfmodel.base.errors import WorkloadError
 from perfmodel.models import terms
@@ -168,30 +168,6 @@ def mlp_case(sizes: Mapping[str, int], settings: Mapping[str, str]) -> Case:
             "host, pinned or nccl"
         )
     return Case(checked, full)
-
-
-def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that a configuration mark gives, switches as 'yes' and 'no'."""
-    found = {}
-    for name in SETTINGS:
-        said = config.get("sync_ranges" if name == "sync" else name)
-        if name == "gemm" and config.get("backend") == "numpy":
-            continue  # the BLAS that NumPy has
-        if isinstance(said, bool):
-            found[name] = "yes" if said else "no"
-        elif isinstance(said, str):
-            found[name] = said
-    return found
-
-
-def unusual(settings: Mapping[str, str]) -> list[str]:
-    """Return the values that are not the default, in words."""
-    usual = ("no", "data", "cublas", "ieee", "cupy")
-    return [
-        name if value == "yes" else f"on {value}" if name == "data_on" else value
-        for name, value in settings.items()
-        if value not in usual and not (name == "data_on" and value == settings.get("transport"))
-    ]
 
 
 def refusals(settings: Mapping[str, str], item_bytes: int, classes: int) -> Iterator[str]:

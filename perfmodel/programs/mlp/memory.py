@@ -11,8 +11,8 @@ from perfmodel.base.escape import printable
 from perfmodel.base.units import si
 from perfmodel.machines.machine import datasheet
 from perfmodel.models import terms
-from perfmodel.programs.mlp.case import SIZES, TRAIN_IMAGES, Case, mlp_case, settings_of
-from perfmodel.programs.mlp.settings import GEMMS, parameters
+from perfmodel.programs.mlp.case import SIZES, TRAIN_IMAGES, Case, mlp_case
+from perfmodel.programs.mlp.settings import GEMMS, parameters, settings_of
 from perfmodel.programs.mlp.settings import SETTINGS as CHOICES
 from perfmodel.workloads.work import LARGEST
 

@@ -12,7 +12,7 @@ from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import ModelError
 from perfmodel.models.terms import BETWEEN, DERIVED, Observation
 from perfmodel.programs.identify import read_mark
-from perfmodel.programs.mlp.case import MLP, Case, mlp_case, settings_of
+from perfmodel.programs.mlp.case import MLP, Case, mlp_case
 from perfmodel.programs.mlp.identify import identify
 from perfmodel.programs.mlp.settings import (
     COPY,
@@ -24,6 +24,7 @@ from perfmodel.programs.mlp.settings import (
     NCCL,
     PEER,
     REDUCE,
+    settings_of,
 )
 from perfmodel.programs.program import not_modelled
 from perfmodel.readers.trace import KERNEL, MEMCPY, NULL

@@ -10,10 +10,16 @@ from perfmodel.base.units import si
 from perfmodel.programs import findings
 from perfmodel.programs.findings import Actions, Facts, Finding, over_nvlink, share_of_batch
 from perfmodel.programs.identify import Identity, missing_values, read_mark
-from perfmodel.programs.mlp.case import Case, mlp_case, settings_of, unusual
 from perfmodel.programs.mlp.identify import identify, precision, precision_of
 from perfmodel.programs.mlp.mlp import as_it_ran, as_its_kernels, mlp
-from perfmodel.programs.mlp.settings import BATCH_RANGE, COPY, GRAPH, ON_DEVICE
+from perfmodel.programs.mlp.settings import (
+    BATCH_RANGE,
+    COPY,
+    GRAPH,
+    ON_DEVICE,
+    settings_of,
+    unusual,
+)
 from perfmodel.programs.program import Program
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.steps import Steps, named_steps
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
     from perfmodel.machines.measure.measurement import MachineMeasurement
     from perfmodel.models import terms
     from perfmodel.models.terms import Alone, Microbenchmark, Observation
+    from perfmodel.programs.mlp.case import Case
     from perfmodel.programs.program import Evidence, Options, StepClock
     from perfmodel.timing.collectives import CollectiveGroup
     from perfmodel.timing.run import Run
@@ -216,6 +223,8 @@ class MlpProgram(Program):
 
     def case(self, sizes: Mapping[str, int], settings: Mapping[str, str], options: Options) -> Case:
         """Return a run of the trainer, its defaults filled in."""
+        from perfmodel.programs.mlp.case import mlp_case
+
         return mlp_case(sizes, settings)
 
     def observe(self, run: Run, options: Options) -> Observation:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 BATCH_RANGE: Final = "batch iteration"
 COPY: Final = "copying images host -> device"
@@ -159,3 +159,27 @@ FORMULA_SETTINGS: Final = ("parallel", "transport")
 """Settings that change what a rank computes and moves."""
 LEADING_SETTING: Final = "transport"
 """The setting that a configuration is called by."""
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that a configuration mark gives, switches as 'yes' and 'no'."""
+    found = {}
+    for name in SETTINGS:
+        said = config.get("sync_ranges" if name == "sync" else name)
+        if name == "gemm" and config.get("backend") == "numpy":
+            continue  # the BLAS that NumPy has
+        if isinstance(said, bool):
+            found[name] = "yes" if said else "no"
+        elif isinstance(said, str):
+            found[name] = said
+    return found
+
+
+def unusual(settings: Mapping[str, str]) -> list[str]:
+    """Return the values that are not the default, in words."""
+    usual = ("no", "data", "cublas", "ieee", "cupy")
+    return [
+        name if value == "yes" else f"on {value}" if name == "data_on" else value
+        for name, value in settings.items()
+        if value not in usual and not (name == "data_on" and value == settings.get("transport"))
+    ]
