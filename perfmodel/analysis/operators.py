@@ -57,6 +57,9 @@ class OperatorRow:
         The same by the peak of the tensor cores (`TENSOR_UNITS`), of a product that runs without.
     cached_bytes : float or None
         What it moves to and from memory if its inputs are still in L2, as far as they fit there.
+    fusible_bytes : float or None
+        Of `read_bytes` those of what an operator without products has just written: a kernel that
+        did the work of both would not read them.
     inputs_from : str or None
         'l2' where the time is too short for all its bytes, 'memory' of others that memory bounds.
     dram_bytes, l2_bytes : float or None
@@ -87,6 +90,7 @@ class OperatorRow:
     of_ceiling: float | None
     of_tensor_ceiling: float | None = None
     cached_bytes: float | None = None
+    fusible_bytes: float | None = None
     inputs_from: str | None = None
     dram_bytes: float | None = None
     l2_bytes: float | None = None
@@ -318,6 +322,7 @@ def operator_facts(work: StepWork | None) -> tuple[OperatorFact, ...]:
             name=row.name, phase=row.phase, unit=row.unit, count=row.count, gpu_s=row.gpu_s,
             share=row.share, flops=row.flops or 0.0, bytes=row.bytes or 0.0, bound=row.bound,
             least_s=row.of_ceiling * row.gpu_s,
+            fusible_bytes=row.fusible_bytes or 0.0,
             tensor_s=row.of_tensor_ceiling * row.gpu_s if row.of_tensor_ceiling else None,
         )
         for row in (work.operators if work else ())
@@ -422,7 +427,7 @@ def _parts(
                 continue
             limit = _Limit()
             limit.add(key, values / lanes, machine)
-            _, _, flops, read, written, ns = (float(v) / lanes for v in values)
+            _, _, flops, read, written, _, ns = (float(v) / lanes for v in values)
             gpu_s = ns * 1e-9
             known = gpu_s if limit.known else 0.0
             parts.append(
@@ -478,7 +483,9 @@ def _module(name: str, parts: Sequence[_Part], own_s: float, total_s: float) -> 
     )
 
 
-_COLUMNS: Final = ("count", "kernels", "flops", "read_bytes", "write_bytes", "gpu_ns")
+_COLUMNS: Final = (
+    "count", "kernels", "flops", "read_bytes", "write_bytes", "fusible_bytes", "gpu_ns",
+)  # fmt: skip
 
 
 def _medians(
@@ -525,7 +532,7 @@ class _Limit:
         bandwidth = machine.bandwidth_bytes_per_s.get("hbm") if machine else None
         peaks = machine.peak_flops_per_s if machine else {}
         peak, tensor = peaks.get(key.unit), peaks.get(TENSOR_UNITS.get(key.unit, ""))
-        count, kernels, flops, read, written, ns = (float(v) for v in values)
+        count, kernels, flops, read, written, _, ns = (float(v) for v in values)
         self._cache(machine, count, read, written)
         if not (key.modelled and bandwidth and (peak or not flops)) or key.communicates:
             self.known = False
@@ -567,7 +574,7 @@ def _row(
     links = machine.bandwidth_bytes_per_s if machine else {}
     l2_bytes = counted.l2 if counted else None
     l2_rate = max((links[k] for k in ("l2", "l2_read") if k in links), default=None)
-    count, kernels, flops, read, written, ns = (float(v) for v in values)
+    count, kernels, flops, read, written, fusible, ns = (float(v) for v in values)
     gpu_s = ns * 1e-9
     moved = read + written
     known = key.modelled
@@ -593,6 +600,7 @@ def _row(
         of_ceiling=limit.least_s / gpu_s if limit.bound and gpu_s else None,
         of_tensor_ceiling=limit.tensor_s / gpu_s if limit.tensor_s and gpu_s else None,
         cached_bytes=limit.cached_bytes if known else None,
+        fusible_bytes=fusible if known else None,
         inputs_from=_inputs_from(limit, moved, gpu_s, links.get("hbm")) if read else None,
         dram_bytes=counted.dram if counted else None,
         l2_bytes=l2_bytes,

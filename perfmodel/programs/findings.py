@@ -73,6 +73,7 @@ class OperatorFact:
 
     `bound` is 'compute', 'memory' or 'latency', `least_s` what peak and bandwidth allow. `tensor_s`
     is what tensor cores would allow a product that runs without them; None for all else.
+    `fusible_bytes` of its bytes it reads right after another operator wrote them.
     """
 
     name: str
@@ -86,6 +87,7 @@ class OperatorFact:
     bound: str
     least_s: float
     tensor_s: float | None
+    fusible_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,7 @@ def hlo_times(trace: Trace, steps: StepReport) -> OperatorTimes | None:
         flops=none,
         read_bytes=none,
         write_bytes=none,
+        fusible_bytes=none,
         gpu_ns=lengths(row, trace.ops.start_ns[op], trace.ops.end_ns[op], len(rows)),
         lanes=len(steps.times.process),
     )

@@ -88,6 +88,7 @@ def phase_times(trace: Trace, steps: StepReport, dtype: str | None = None) -> Op
         flops=zero,
         read_bytes=zero,
         write_bytes=zero,
+        fusible_bytes=zero,
         gpu_ns=lengths(cell, trace.ops.start_ns[op], trace.ops.end_ns[op], len(cells)),
         lanes=len(steps.times.process),
         warnings=() if any(key.unit for key in keys) else (_UNTYPED,),

@@ -232,6 +232,7 @@ def _memory(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Findin
     if not bound:
         return
     saving_s, limited = _limited(sum(map(_recoverable_s, bound)), steps)
+    twice = sum(o.fusible_bytes for o in bound)
     seconds, moved = sum(o.gpu_s for o in bound), sum(o.bytes for o in bound)
     slow = sorted(bound, key=_recoverable_s, reverse=True)[:_NAMED]
     named = ", ".join(
@@ -243,8 +244,9 @@ def _memory(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Findin
         saving_s,
         f"operators without products take {si(seconds, 's')} per step, "
         f"{percent(sum(o.share for o in bound))} of the computing time, to move {si(moved, 'B')}: "
-        f"{si(moved / seconds, 'B/s')}; most is lost by {named} of the bandwidth. Saved if all "
-        f"reached {percent(_OF_HBM)} of it; fusing them saves bytes, too{limited}",
+        f"{si(moved / seconds, 'B/s')}; most is lost by {named} of the bandwidth. {si(twice, 'B')} "
+        f"are read of what such an operator wrote just before: saved if these were fused, and the "
+        f"rest took {percent(_OF_HBM)} of the bandwidth{limited}",
         actions.advise("move_less"),
     )
 
@@ -272,8 +274,8 @@ def _limited(gpu_s: float, steps: StepFacts) -> tuple[float, str]:
     if gpu_s <= most_s:
         return gpu_s, ""
     return most_s, (
-        f"; the GPU would save {si(gpu_s, 's')}, but then the host sets the pace (recording sizes "
-        f"slows it down)"
+        f"; the GPU would save {si(gpu_s, 's')}, but then the host limits the step (recording "
+        f"sizes slows it down)"
     )
 
 
@@ -282,8 +284,12 @@ def _reachable(o: OperatorFact) -> float:
 
 
 def _recoverable_s(o: OperatorFact) -> float:
-    """What an operator takes more than at the share of its ceiling that can be reached."""
-    return max(o.gpu_s - o.least_s / _reachable(o), 0.0)
+    """What an operator takes more than at the share of its ceiling that can be reached.
+
+    Where memory bounds it, without the bytes that fusing saves.
+    """
+    kept = 1.0 - o.fusible_bytes / o.bytes if o.bound == "memory" and o.bytes else 1.0
+    return max(o.gpu_s - kept * o.least_s / _reachable(o), 0.0)
 
 
 def _attention(steps: StepFacts, actions: Actions) -> Iterator[Finding]:

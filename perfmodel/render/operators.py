@@ -72,6 +72,7 @@ OPERATORS: Final = (
     Column("write_bytes", "Written", "si", "B"),
     Column("bytes", "Bytes", "si", "B"),
     Column("cached_bytes", "Bytes with inputs in L2", "si", "B"),
+    Column("fusible_bytes", "Read right after written", "si", "B"),
     Column("inputs_from", "Inputs from"),
     Column("intensity_flops_per_byte", "FLOP/byte", "float", of="intensity"),
     Column("flops_per_s", "FLOP/s", "si"),

@@ -70,6 +70,8 @@ class OperatorTimes:
         Calls, and kernels that they launched.
     flops, read_bytes, write_bytes : int64, shape (n,)
         By formula; 0 where there is none.
+    fusible_bytes : int64, shape (n,)
+        Of `read_bytes` those of what an operator without products has just written.
     gpu_ns : int64, shape (n,)
         Sum over calls of the union of their own GPU operations.
     lanes : int
@@ -91,6 +93,7 @@ class OperatorTimes:
     flops: Int64
     read_bytes: Int64
     write_bytes: Int64
+    fusible_bytes: Int64
     gpu_ns: Int64
     lanes: int
     causal: bool = False

@@ -151,7 +151,7 @@ def test_products_on_fp32_units_are_set_against_both_ceilings(path: str) -> None
     (found,) = (f for f in run.findings if f.kind == "low_precision_unused")
     limit = run.steps.facts.saved_s("kernel")
     assert found.saving_s == pytest.approx(min(faster, limit))
-    assert ("but then the host sets the pace" in found.evidence) == (faster > limit)
+    assert ("but then the host limits the step" in found.evidence) == (faster > limit)
     assert "TF32's on tensor cores" in found.evidence
 
 
@@ -166,7 +166,7 @@ def test_findings_of_operators_save_no_more_than_kernels_do(name: str) -> None:
     assert sum(f.kind == "kernel_below_ceiling" for f in found) <= 3
 
 
-def test_memory_and_products_are_found_where_the_gpu_sets_the_pace() -> None:
+def test_memory_and_products_are_found_where_the_gpu_limits_the_step() -> None:
     """A step of 10 ms, of which 6 are one product at 40 % of its peak and 3 element-wise."""
     steps = replace(
         analyzed(PROFILES / "healthy_b32.sqlite.xz").steps.facts,  # type: ignore[union-attr]
@@ -175,7 +175,8 @@ def test_memory_and_products_are_found_where_the_gpu_sets_the_pace() -> None:
     operators = (
         OperatorFact("mm", "forward", "bfloat16_tensor", 8, 6e-3, 0.6, 2e12, 1e9, "compute",
                      2.4e-3, None),
-        OperatorFact("gelu", "forward", "float32", 8, 3e-3, 0.3, 0, 9e9, "memory", 1.7e-3, None),
+        OperatorFact("gelu", "forward", "float32", 8, 3e-3, 0.3, 0, 9e9, "memory", 1.7e-3, None,
+                     3e9),
         OperatorFact("fill_", "forward", "float32", 1, 1e-3, 0.1, 0, 8, "latency", 1e-6, None),
     )  # fmt: skip
     facts = Facts(
@@ -185,7 +186,8 @@ def test_memory_and_products_are_found_where_the_gpu_sets_the_pace() -> None:
     )  # fmt: skip
     found = {f.kind: f for f in ranked(facts, find_losses(facts, steps, Actions()))}
     assert found["kernel_below_ceiling"].saving_s == pytest.approx(6e-3 - 2.4e-3 / 0.8)
-    assert found["memory_bound"].saving_s == pytest.approx(3e-3 - 1.7e-3 / 0.85)
+    assert found["memory_bound"].saving_s == pytest.approx(3e-3 - 6 / 9 * 1.7e-3 / 0.85)
+    assert "3.00 GB are read of what such an operator wrote" in found["memory_bound"].evidence
     assert "gelu (forward) 3.00 ms at 57 %" in found["memory_bound"].evidence
     short = replace(steps, free_s={"kernel": 9.8e-3})
     capped = [f.saving_s for f in ranked(facts, find_losses(facts, short, Actions()))]

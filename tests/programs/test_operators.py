@@ -433,7 +433,7 @@ def test_medians_count_steps_without_an_operator_as_nothing() -> None:
     which, lane, step, flops = (np.array(column) for column in zip(*rows, strict=True))
     ones = np.ones(len(rows), np.int64)
     times = OperatorTimes(
-        (key, other), which, lane, step, ones, ones, flops, ones, ones, ones, lanes=2
+        (key, other), which, lane, step, ones, ones, flops, ones, ones, ones, ones, lanes=2
     )
     found = _medians(times, range(1, 5), lambda k: k)
     assert found[key][2] == 2.5 + 3.5
@@ -637,6 +637,20 @@ def test_counters_of_another_program_are_warned_of() -> None:
     table = Path(__file__).parents[1] / "golden" / "ncu" / "h200_forward_gemm_1.csv"
     with pytest.raises(SchemaError, match="ranges that name operators' sizes"):
         perfmodel.analyze(RECORDED / "bert_shapes.sqlite.xz", counters=table)
+
+
+def test_bytes_that_fusing_saves_are_those_that_were_written_just_before() -> None:
+    """A GPT of 5 layers of width 640, 12 x 384 tokens: sums of residuals, norms, casts, losses."""
+    rows = {(r.name, r.phase): r for r in work_in(RECORDED, "gpt_shapes").operators}
+    tokens = 12 * 384 * 640
+    norm = rows["aten::native_layer_norm", "forward"]
+    assert norm.fusible_bytes == 11 * tokens * 4  # of the sums before; not its weights
+    cross_entropy = rows["aten::_log_softmax", "forward"]
+    assert cross_entropy.fusible_bytes == cross_entropy.read_bytes  # a cast wrote it
+    assert rows["aten::gelu", "forward"].fusible_bytes == 0  # a product wrote it
+    assert rows["aten::_fused_adamw_", "optimizer"].fusible_bytes == 0
+    assert rows["aten::addmm", "forward"].fusible_bytes == 0
+    assert all((r.fusible_bytes or 0) <= (r.read_bytes or 0) for r in rows.values())
 
 
 def test_inputs_that_are_still_in_l2_are_bytes_that_memory_need_not_move() -> None:

@@ -95,7 +95,8 @@ class OperatorCall:
 
     `work` is None if no formula is for it. `dtype` is that of its longest kernel or its inputs,
     `origin` says which; `unit` the machine's peak for it; `module` the one that called it, ''
-    outside of all.
+    outside of all. `fusible_bytes` are those that it reads of what an operator without products
+    wrote in the same phase: a kernel that did both would not read them.
     """
 
     node: int
@@ -107,6 +108,7 @@ class OperatorCall:
     unit: str
     work: OperatorWork | None
     module: str = ""
+    fusible_bytes: int = 0
 
     @property
     def shown(self) -> str:
@@ -272,6 +274,7 @@ class _Graph:
         ]
         self._at = {n: i for i, n in enumerate(nodes.tolist())}
         self._known: dict[tuple[int, int, int], str | None] = {}
+        self._fusible: dict[int, Phase] = {}  # calls without products that have a formula
 
     def _main_names(self) -> list[int]:
         """Of every call the name of its longest kernel, -1 if it launched none.
@@ -462,11 +465,43 @@ class _Graph:
         unit = types.unit or plain_unit(dtype)
         if not types.unit and name.startswith(_PRODUCTS) and dtype != "float32":
             unit = f"{dtype}_tensor"
-        work = None
+        work, fusible = None, 0
         if sizes is not None and formula_of(name) is not None:
             call = self._as_call(i, node, name, sizes, types, arguments, dtype, phase)
             work = work_of(call)
-        return OperatorCall(node, name, phase, sizes, dtype, origin, unit, work, module)
+            if work is not None and not work.flops and phase != "optimizer":
+                self._fusible[i] = phase
+                fusible = min(self._after_another(node, call, phase), work.read_bytes)
+        return OperatorCall(node, name, phase, sizes, dtype, origin, unit, work, module, fusible)
+
+    def _after_another(self, node: int, call: Call, phase: Phase) -> int:
+        """Bytes of the arguments that a call without products made in the same phase."""
+        if call.name.startswith("triton_"):  # its buffers' makers are those of their memory
+            return 0
+        found = 0
+        for i, (op, output) in enumerate(self.names.inputs(int(self.tree.label[node]))):
+            if output >= 0 and i < len(call.sizes) and call.sizes[i]:
+                maker = self._maker(node, op)
+                if maker is not None and self._fusible.get(maker) == phase:
+                    found += call.read(i)
+        return found
+
+    def _maker(self, node: int, op: int) -> int | None:
+        """The call whose kernels wrote what an operator returned, through views of it."""
+        process = int(self.tree.process[node])
+        at = self._node_of.get((process, op))
+        for _ in range(_MOST_STEPS):
+            if at is None or at >= node:
+                return None
+            if at in self._at:
+                return self._at[at]
+            child = int(self._last_child[at])
+            if child >= 0:
+                at = child
+                continue
+            made = next((o for o, k in self.names.inputs(int(self.tree.label[at])) if k >= 0), None)
+            node, at = at, None if made is None else self._node_of.get((process, made))
+        return None
 
     def _as_call(
         self,

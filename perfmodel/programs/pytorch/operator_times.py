@@ -149,11 +149,13 @@ def tabulate(trace: Trace, calls: Calls, placed: Placed) -> OperatorTimes:
         np.add.at(summed, row, values)
         return summed
 
-    def of_work(attribute: str) -> Int64:
-        counted = [getattr(w, attribute) if w else 0 for w in work]
+    def summed(counted: list[int]) -> Int64:
         if sum(counted) > _MOST:
             counted = [min(n, _MOST // len(counted)) for n in counted]
         return total(np.array([*counted, *[0] * len(outside)], np.int64))
+
+    def of_work(attribute: str) -> Int64:
+        return summed([getattr(w, attribute) if w else 0 for w in work])
 
     return OperatorTimes(
         keys=tuple(codes),
@@ -165,6 +167,7 @@ def tabulate(trace: Trace, calls: Calls, placed: Placed) -> OperatorTimes:
         flops=of_work("flops"),
         read_bytes=of_work("read_bytes"),
         write_bytes=of_work("write_bytes"),
+        fusible_bytes=summed([c.fusible_bytes for c in calls.calls]),
         gpu_ns=total(gpu_ns),
         lanes=placed.lanes,
         causal=placed.causal,
