@@ -531,6 +531,7 @@ def _facts(
         config=analysis.identity.config,
         messages=analysis.messages,
         ranges_by_rank=analysis.ranges_by_rank,
+        skew=analysis.skew,
         steps=analysis.steps.facts if by_gpu and analysis.steps else None,
         lacking=lacking(analysis.unattributed),
         operators=_operator_facts(analysis.work),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from perfmodel.timing.point_to_point import PointToPoint, RangeOfRank
     from perfmodel.timing.samples import Estimate
     from perfmodel.timing.step_facts import StepFacts
+from perfmodel.timing.stragglers import Skew
 
 _WORTH: Final = 0.01
 """Savings below this share of a batch are not worth a line."""
@@ -24,6 +25,9 @@ _WORTH: Final = 0.01
 
 _OF_PCIE: Final = 0.8
 """Share of PCIe's datasheet rate that large pinned copies reach (52.7 of 64 GB/s on an H200)."""
+
+_OFTEN: Final = 0.6
+"""A rank that is last in this share of the collectives is the one that holds the others up."""
 
 _PEERS: Final = 8
 """So many GPUs of one host reach each other's memory directly."""
@@ -133,6 +137,7 @@ class Facts:
     operators: tuple[OperatorFact, ...] = ()
     messages: PointToPoint | None = None
     ranges_by_rank: tuple[RangeOfRank, ...] = ()
+    skew: Skew | None = None
 
 
 ADVICE: Final[Mapping[str, str]] = {
@@ -381,9 +386,28 @@ def waiting_ranks(facts: Facts, actions: Actions) -> Iterator[Finding]:
             kind,
             "ranks wait for each other",
             seconds,
-            f"rank {worst} waits longest in {where}: {share_of_batch(facts, seconds)}",
+            f"rank {worst} waits longest in {where}: {share_of_batch(facts, seconds)}"
+            f"{_who_is_last(facts) if kind == 'waiting_mpi' else ''}",
             actions.balance(),
         )
+
+
+def _who_is_last(facts: Facts) -> str:
+    """Name the rank that comes last to most of MPI's collectives, with what it does longer."""
+    late = facts.skew.ranks[0] if facts.skew else None
+    if late is None or late.last_share < _OFTEN:
+        return ""
+    more = _longer(facts, late.rank)
+    said = f"; rank {late.rank} comes last to {percent(late.last_share)} of them"
+    if more is None:
+        return said
+    return f"{said}, and is {si(more.more_s, 's')} longer in '{more.range}' than the median rank"
+
+
+def _longer(facts: Facts, rank: int) -> RangeOfRank | None:
+    """Return the range in which a rank spends most beyond the median rank; the innermost such."""
+    own = [r for r in facts.ranges_by_rank if r.rank == rank and r.more_s > 0]
+    return max(own, key=lambda r: (r.more_s, len(r.path)), default=None)
 
 
 def late_messages(facts: Facts, actions: Actions) -> Iterator[Finding]:
@@ -391,8 +415,7 @@ def late_messages(facts: Facts, actions: Actions) -> Iterator[Finding]:
     if facts.messages is None or not facts.messages.ranks:
         return
     late = facts.messages.ranks[0]
-    own = [r for r in facts.ranges_by_rank if r.rank == late.rank and r.more_s > 0]
-    most = max(own, key=lambda r: (r.more_s, len(r.path)), default=None)
+    most = _longer(facts, late.rank)
     said = (
         f"'{most.range}' takes {si(most.seconds, 's')} there, {si(most.more_s, 's')} more than on "
         f"the median rank; "

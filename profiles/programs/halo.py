@@ -2,8 +2,8 @@
 
 nsys profile --trace=nvtx,mpi --mpi-impl=openmpi -o halo mpirun -n 8 python halo.py [WAY [TIMES]]
 
-WAY is `waitall`, `blocking` (MPI_Sendrecv) or `chain`: rank 5 computes 2 ms longer, and rank 3
-computes what rank 5 sent. All compute TIMES as long.
+WAY is `waitall`, `blocking` (MPI_Sendrecv), `sum` (MPI_Allreduce) or `chain`: rank 5 computes 2 ms
+longer, and rank 3 computes what rank 5 sent. All compute TIMES as long.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ def main(way: str, times: float) -> None:
                 if way == "blocking":
                     world.Sendrecv(out, right, 0, a, left, 0)
                     world.Sendrecv(out, left, 1, b, right, 1)
+                elif way == "sum":
+                    world.Allreduce(out, a)
                 else:
                     requests = [world.Irecv(a, left, 0), world.Irecv(b, right, 1)]
                     requests += [world.Isend(out, right, 0), world.Isend(out, left, 1)]

@@ -88,6 +88,15 @@ def test_a_late_rank_leads_back_to_the_one_that_it_waited_for(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(not NSYS, reason="PERFMODEL_NSYS names no nsys")
+def test_the_rank_that_is_late_to_a_collective_is_named(tmp_path: Path) -> None:
+    (report,) = record(tmp_path, "sum", report_per_rank=False)
+    finding = analyzed(report).findings[0]
+    assert finding.kind == "waiting_mpi"
+    assert "rank 3 comes last to" in finding.evidence
+    assert "longer in 'compute'" in finding.evidence
+
+
+@pytest.mark.skipif(not NSYS, reason="PERFMODEL_NSYS names no nsys")
 def test_reports_of_one_rank_each_whose_clocks_are_off(tmp_path: Path) -> None:
     reports = record(tmp_path, "waitall 10", report_per_rank=True)
     check_halo(analyze_reports(reports, Options()).fitted)
