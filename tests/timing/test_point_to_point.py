@@ -70,7 +70,7 @@ def record(folder: Path, way: str, *, report_per_rank: bool) -> list[Path]:
 
 
 @pytest.mark.skipif(not NSYS, reason="PERFMODEL_NSYS names no nsys")
-@pytest.mark.parametrize("way", ["waitall", "blocking"])
+@pytest.mark.parametrize("way", ["waitall 5", "blocking 5"])
 def test_a_halo_exchange_recorded_here(way: str, tmp_path: Path) -> None:
     (report,) = record(tmp_path, way, report_per_rank=False)
     check_halo(analyzed(report))
@@ -78,7 +78,7 @@ def test_a_halo_exchange_recorded_here(way: str, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not NSYS, reason="PERFMODEL_NSYS names no nsys")
 def test_a_late_rank_leads_back_to_the_one_that_it_waited_for(tmp_path: Path) -> None:
-    (report,) = record(tmp_path, "chain", report_per_rank=False)
+    (report,) = record(tmp_path, "chain 5", report_per_rank=False)
     run = analyzed(report)
     assert run.findings[0].title == "ranks wait for messages of rank 5"
     assert "'compute'" in run.findings[0].evidence
@@ -89,7 +89,7 @@ def test_a_late_rank_leads_back_to_the_one_that_it_waited_for(tmp_path: Path) ->
 
 @pytest.mark.skipif(not NSYS, reason="PERFMODEL_NSYS names no nsys")
 def test_the_rank_that_is_late_to_a_collective_is_named(tmp_path: Path) -> None:
-    (report,) = record(tmp_path, "sum", report_per_rank=False)
+    (report,) = record(tmp_path, "sum 5", report_per_rank=False)
     finding = analyzed(report).findings[0]
     assert finding.kind == "waiting_mpi"
     assert "rank 3 comes last to" in finding.evidence
