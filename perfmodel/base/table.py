@@ -124,7 +124,7 @@ class Table:
         keys = [c.key for c in self.columns]
         if not keys or len(set(keys)) != len(keys):
             raise ValueError(f"a table needs columns with distinct keys, not {keys}")
-        for row in self.rows:
+        for row in self.rows if isinstance(self.rows, list | tuple) else self.rows[:1]:
             if len(row) != len(keys):
                 raise ValueError(f"expected a row of {len(keys)} values; got {list(row)!r}")
         if self.levels is not None and len(self.levels) != len(self.rows):

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.base.arrays import Arena, Bool, Int32, Int64
+from perfmodel.base.arrays import Arena, Bool, Floats, Int32, Int64
 from perfmodel.base.table import Column, Table
 from perfmodel.readers.codes import check_magnitude, magnitude, sums
 from perfmodel.readers.trace import MPI_SOURCES, NO_NAME
@@ -24,6 +23,18 @@ Key = tuple[str | int | None, ...]
 """Labels of a group. Where ids of one text are separate groups, their number comes last."""
 
 _BLOCK: Final = 1 << 18
+_SMALL: Final = 64
+"""Values of a group up to which groups of equal size are summarized together."""
+API_VERSION: Final = re.compile(r"_v....$", re.DOTALL)
+_SPECIAL: Final = re.compile(r'[,"\r\n]')
+_ROWS_AT_ONCE: Final = 1 << 14
+_FINE: Final = 15
+_SIGNIFICANT: Final = 16
+_WHOLE: Final = 2.0**52
+_POWERS: Final = np.cumprod(np.array([1, *[10] * 17], np.longdouble))  # exact
+_BASE: Final = (
+    "Total Time (ns)", "Instances", "Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,30 +106,69 @@ class Tally:
         pieces = np.searchsorted(code[order], np.arange(size + 1))
         timed, total, low, high = (np.zeros(size, np.int64) for _ in range(4))
         mean, median, stddev = (np.full(size, np.nan) for _ in range(3))
-        for g, (lo, hi) in enumerate(pairwise(pieces.tolist())):
-            if lo == hi:
-                continue
-            where = (a[order[lo:hi]].tolist() for a in (chunk, first, counts))
-            part = np.concatenate(
-                [self._chunks[c][f : f + n] for c, f, n in zip(*where, strict=True)]
-            )
-            n = len(part)
-            timed[g], total[g] = n, part.sum(dtype=np.int64)
+        chunk, first, counts = chunk[order], first[order], counts[order]
+        values = np.concatenate([[0], np.cumsum(counts)])[pieces]
+        timed[:] = np.diff(values)
+
+        def fill(g: Any, part: npt.NDArray[Any]) -> None:
+            """Set the figures of a group, or of several: `part` has a row for each."""
+            n = part.shape[-1]
+            total[g] = part.sum(axis=-1, dtype=np.int64)
             mean[g] = total[g] / n
-            stddev[g] = _deviation(part, float(mean[g])) if n > 1 else 0.0
-            part.partition(((n - 1) // 2, n // 2))
-            median[g] = (float(part[(n - 1) // 2]) + float(part[n // 2])) / 2
-            low[g], high[g] = part.min(), part.max()
+            stddev[g] = _deviation(part, mean[g]) if n > 1 else 0.0
+            part.partition(((n - 1) // 2, n // 2), axis=-1)
+            lower, upper = (part[..., i].astype(np.float64) for i in ((n - 1) // 2, n // 2))
+            median[g] = (lower + upper) / 2
+            low[g], high[g] = part.min(axis=-1), part.max(axis=-1)
+
+        small = np.flatnonzero((timed > 0) & (timed <= _SMALL))
+        for block in np.array_split(small, -(-len(small) // _BLOCK) or 1):
+            for n in np.unique(timed[block]).tolist():
+                alike = block[timed[block] == n]
+                of = _spread(pieces, alike)
+                flat = self._gathered(chunk[of], first[of], counts[of])
+                fill(alike, flat.reshape(len(alike), n))
+        for g in np.flatnonzero(timed > _SMALL).tolist():
+            at = slice(pieces[g], pieces[g + 1])
+            where = (column[at].tolist() for column in (chunk, first, counts))
+            fill(g, np.concatenate(
+                [self._chunks[c][f : f + n] for c, f, n in zip(*where, strict=True)]
+            ))  # fmt: skip
         return Groups(timed, timed, total, low, high, mean, median, stddev)
 
+    def _gathered(self, chunk: Int64, first: Int64, counts: Int64) -> Int64:
+        """Return the values of pieces of chunks, one piece after the other."""
+        ends = np.cumsum(counts)
+        at = np.repeat(first - ends + counts, counts) + np.arange(ends[-1])
+        source = np.repeat(chunk, counts)
+        found = np.empty(len(at), np.int64)
+        for c in np.unique(chunk).tolist():
+            mine = source == c
+            found[mine] = self._chunks[c][at[mine]]
+        return found
 
-def _deviation(values: npt.NDArray[Any], mean: float) -> float:
-    """Sample standard deviation, block by block: the same however the values came in."""
-    squares = (
+
+def _spread(pieces: Int64, groups: Int64) -> Int64:
+    """Return the indices of all pieces of some groups: those from pieces[g] to pieces[g + 1]."""
+    counts = pieces[groups + 1] - pieces[groups]
+    ends = np.cumsum(counts)
+    spread: Int64 = np.repeat(pieces[groups] - ends + counts, counts) + np.arange(ends[-1])
+    return spread
+
+
+def _deviation(values: npt.NDArray[Any], mean: Any) -> Any:
+    """Sample standard deviation along the last axis.
+
+    The values of one group are added block by block: the same however they came in.
+    """
+    if values.ndim > 1:
+        squares = np.square(values.astype(np.float64) - mean[:, None]).sum(axis=-1)
+        return np.sqrt(squares / (values.shape[-1] - 1))
+    parts = (
         float(np.square(values[i : i + _BLOCK].astype(np.float64) - mean).sum())
         for i in range(0, len(values), _BLOCK)
     )
-    return math.sqrt(math.fsum(squares) / (len(values) - 1))
+    return math.sqrt(math.fsum(parts) / (len(values) - 1))
 
 
 class Counted:
@@ -202,25 +252,15 @@ _ORDER: Final[Mapping[str, Callable[[Key], Any]]] = {
 """Groups of equal totals are listed by their texts, but for these."""
 
 
-API_VERSION: Final = re.compile(r"_v....$", re.DOTALL)
-_SPECIAL: Final = re.compile(r'[,"\r\n]')
-_FINE: Final = 15
-_SIGNIFICANT: Final = 16
-_WHOLE: Final = 2.0**52
-_BASE: Final = (
-    "Total Time (ns)", "Instances", "Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)",
-)  # fmt: skip
-
-
 def to_csv(table: Table) -> str:
     """Write a summary as `nsys stats --format csv` does, without the blank line at its end.
 
     Fields that hold a comma, quote or line break are quoted, as RFC 4180 wants it; nsys doubles
     no quotes.
     """
-    lines = [[c.key for c in table.columns]]
-    lines += [list(map(_cell, row, table.columns)) for row in table.rows]
-    return "".join(",".join(map(_field, line)) + "\n" for line in lines)
+    head = ",".join(_field(c.key) for c in table.columns)
+    lines = (",".join(map(_field, map(_cell, row, table.columns))) for row in table.rows)
+    return "".join(f"{line}\n" for line in (head, *lines))
 
 
 def _field(text: str) -> str:
@@ -233,6 +273,31 @@ def _cell(value: Any, column: Column) -> str:
     return f"{value:.{column.digits}f}" if column.digits else str(value)
 
 
+class _Rows(Sequence[tuple[Any, ...]]):
+    """The rows of a summary in the order of `order`, made when they are asked for.
+
+    A report with a million range names has a million groups, of which a screen shows few.
+    """
+
+    def __init__(self, order: Int64, make: Callable[[Int64], Iterable[tuple[Any, ...]]]) -> None:
+        self._order, self._make = order, make
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Rows) and [*self] == [*other]
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        for start in range(0, len(self._order), _ROWS_AT_ONCE):
+            yield from self._make(self._order[start : start + _ROWS_AT_ONCE])
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return tuple(self._make(self._order[at]))
+        return next(iter(self._make(self._order[[at]])))
+
+
 def _table(
     name: str, headers: Sequence[str], digits: Sequence[int | None], rows: Sequence[tuple[Any, ...]]
 ) -> Table:
@@ -242,7 +307,7 @@ def _table(
                wrap=False)
         for header, n in zip(headers, digits, strict=True)
     )  # fmt: skip
-    return Table(name, columns, tuple(rows))
+    return Table(name, columns, rows)
 
 
 def to_table(name: str, counted: Counted) -> Table:
@@ -253,44 +318,51 @@ def to_table(name: str, counted: Counted) -> Table:
     if name == "cuda_gpu_mem_size_sum":
         return _sizes(counted, groups)
     if name == "cuda_gpu_kern_sum":
-        kernels = lambda g: (-groups.total[g], groups.count[g], keys[g][0] or "")  # noqa: E731
-        return _timed(name, groups, [("Name", [k[0] for k in keys])], key=kernels)
+        order = sorted(
+            range(len(keys)), key=lambda g: (-groups.total[g], groups.count[g], keys[g][0] or "")
+        )
+        return _timed(name, groups, keys, ("Name",), order=np.array(order, np.int64))
     if name == "cuda_api_sum":
-        texts = [None if k[0] is None else API_VERSION.sub("", str(k[0])) for k in keys]
-        return _timed(name, groups, [("Name", texts)], counted="Num Calls")
+        keys = tuple((None if k[0] is None else API_VERSION.sub("", str(k[0])),) for k in keys)
+        return _timed(name, groups, keys, ("Name",), counted="Num Calls")
     if name == "mpi_event_sum":
-        labels = [(title, [k[i] for k in keys]) for i, title in enumerate(("Source", "Name"))]
-        return _timed(name, groups, labels)
+        return _timed(name, groups, keys, ("Source", "Name"))
     of_copies = name == "cuda_gpu_mem_time_sum"
     title, what = ("Operation", "Count") if of_copies else ("Range", "Instances")
-    return _timed(name, groups, [(title, [k[0] for k in keys])], counted=what)
+    return _timed(name, groups, keys, (title,), counted=what)
 
 
 def _timed(
     name: str,
     groups: Groups,
-    labels: list[tuple[str, list[Any]]],
+    keys: Sequence[Key],
+    titles: tuple[str, ...],
     *,
     counted: str = "Instances",
-    key: Callable[[int], Any] | None = None,
+    order: Int64 | None = None,
 ) -> Table:
     """Time %, total, count, average, median, minimum, maximum, deviation and labels by group."""
     grand = int(groups.total.sum())
-    longest_first = key or (lambda g: (groups.timed[g] == 0, -groups.total[g]))
-    table = []
-    for g in sorted(range(len(groups.count)), key=longest_first):
-        total = int(groups.total[g]) if groups.timed[g] else None
-        share = None if total is None or not grand else round_half_up(total * 100.0 / grand)
-        texts = (values[g] for _, values in labels)
-        table.append((share, total, *_figures(groups, g), *texts))
-    headers = ("Time (%)", *(counted if h == "Instances" else h for h in _BASE))
-    digits = (1, 0, 0, 1, 1, 0, 0, 1, *(None for _ in labels))
-    return _table(name, (*headers, *(title for title, _ in labels)), digits, table)
+
+    def make(at: Int64) -> Iterator[tuple[Any, ...]]:
+        shares = round_half_up(groups.total[at] * 100.0 / (grand or 1)).tolist()
+        totals, timed = groups.total[at].tolist(), groups.timed[at].tolist()
+        for g, share, total, n, figures in zip(
+            at.tolist(), shares, totals, timed, _figures(groups, at), strict=True
+        ):
+            first = (share if grand else None, total) if n else (None, None)
+            yield *first, *figures, *keys[g][: len(titles)]
+
+    if order is None:
+        order = np.lexsort((-groups.total, groups.timed == 0))  # stable, the longest first
+    headers = ("Time (%)", *(counted if h == "Instances" else h for h in _BASE), *titles)
+    digits = (1, 0, 0, 1, 1, 0, 0, 1, *(None for _ in titles))
+    return _table(name, headers, digits, _Rows(order, make))
 
 
 def _sizes(counted: Counted, groups: Groups) -> Table:
     table = []
-    for g in sorted(range(len(counted.keys)), key=lambda g: -groups.total[g]):
+    for g in np.argsort(-groups.total, kind="stable").tolist():
         size = [groups.mean[g], groups.median[g], groups.minimum[g], groups.maximum[g]]
         megabytes = [float(v) / 1e6 for v in (groups.total[g], *size, groups.stddev[g])]
         table.append((megabytes[0], int(groups.count[g]), *megabytes[1:], counted.keys[g][0]))
@@ -300,62 +372,82 @@ def _sizes(counted: Counted, groups: Groups) -> Table:
 
 
 def _projected(counted: Counted, groups: Groups) -> Table:
-    table = []
-    for g in sorted(range(len(counted.keys)), key=lambda g: -groups.total[g]):
-        totals = {title: int(values[g]) for title, values in counted.sums.items()}
-        means = (totals[k] / int(groups.count[g]) for k in ("ops", "level", "children"))
-        table.append((
-            *counted.keys[g], int(groups.total[g]), totals["host"], *_figures(groups, g),
-            totals["ops"], *map(round_half_up, means),
-        ))  # fmt: skip
+    sums = counted.sums
+
+    def make(at: Int64) -> Iterator[tuple[Any, ...]]:
+        means = (
+            round_half_up(sums[k][at] / groups.count[at]).tolist()
+            for k in ("ops", "level", "children")
+        )
+        whole = (v[at].tolist() for v in (groups.total, sums["host"], sums["ops"]))
+        for g, total, host, ops, figures, *rest in zip(
+            at.tolist(), *whole, _figures(groups, at), *means, strict=True
+        ):
+            yield *counted.keys[g], total, host, *figures, ops, *rest
+
     headers = (
         "Range", "Style", "Total Proj Time (ns)", "Total Range Time (ns)", "Range Instances",
         "Proj Avg (ns)", "Proj Med (ns)", "Proj Min (ns)", "Proj Max (ns)", "Proj StdDev (ns)",
         "Total GPU Ops", "Avg GPU Ops", "Avg Range Lvl", "Avg Num Child",
     )  # fmt: skip
     digits = (None, None, 0, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 1)
-    return _table("nvtx_gpu_proj_sum", headers, digits, table)
+    order = np.argsort(-groups.total, kind="stable")
+    return _table("nvtx_gpu_proj_sum", headers, digits, _Rows(order, make))
 
 
-def _figures(groups: Groups, g: int) -> tuple[Any, ...]:
-    """Count, average, median, minimum, maximum, standard deviation of one group."""
-    if groups.timed[g] == 0:
-        return (int(groups.count[g]), None, None, None, None, 0.0)
-    return (
-        int(groups.count[g]),
-        round_half_up(float(groups.mean[g])),
-        round_half_up(float(groups.median[g])),
-        int(groups.minimum[g]),
-        int(groups.maximum[g]),
-        round_half_up(float(groups.stddev[g])),
-    )
+def _figures(groups: Groups, at: Int64) -> Iterator[tuple[Any, ...]]:
+    """Count, average, median, minimum, maximum, standard deviation of some groups."""
+    rounded = (round_half_up(v[at]).tolist() for v in (groups.mean, groups.median, groups.stddev))
+    whole = (v[at].tolist() for v in (groups.count, groups.minimum, groups.maximum, groups.timed))
+    (mean, median, stddev), (count, low, high, timed) = rounded, whole
+    for i, n in enumerate(count):
+        if timed[i]:
+            yield n, mean[i], median[i], low[i], high[i], stddev[i]
+        else:
+            yield n, None, None, None, None, 0.0
 
 
-def round_half_up(value: float, digits: int = 1) -> float:
+def round_half_up(values: Any, digits: int = 1) -> Floats:
     """Round to one or more decimals, half away from zero, as SQLite before 3.43 does.
 
     Nsight Systems 2024.2 rounds with it. It adds half a unit, and below about 4e12 also 3e-16 of
     the value, in extended precision, and takes up to sixteen digits off the sum one by one, with
     their rounding errors: so 1.25 gives 1.3, and so does the double just below it.
 
+    Parameters
+    ----------
+    values : array of float
+        NaN stays what it is, as do values above 2^52.
+
     Source: `sqlite3_str_vappendf`, case etFLOAT, of SQLite 3.40.
     """
-    if abs(value) > _WHOLE:
-        return value
-    left = np.longdouble(abs(value))
-    half = np.longdouble(0.5) / 10**digits
-    if digits + (math.frexp(value)[1] - 1) // 3 < _FINE:
-        half += left * np.longdouble(3e-16)
+    values = np.asarray(values, np.float64)
+    rounds = np.abs(values) <= _WHOLE
+    size = np.abs(values[rounds])
+    left = size.astype(np.longdouble)
+    half = np.full(len(size), np.longdouble(0.5) / 10**digits)
+    fine = digits + (np.frexp(size)[1] - 1) // 3 < _FINE
+    half[fine] += left[fine] * np.longdouble(3e-16)
     left += half
-    exponent = max(len(str(int(left))) - 1, 0)
-    left /= np.longdouble(10**exponent)
-    while left < 1:
-        left *= 10
-        exponent -= 1
+    exponent = np.zeros(len(size), np.int64)
+    whole = left.astype(np.int64)
+    for power in range(1, 17):
+        exponent += whole >= 10**power
+    left /= _POWERS[exponent]
+    while (low := left < 1).any():
+        left[low] *= 10
+        exponent[low] -= 1
     wanted = exponent + 1 + digits
-    units = 0
-    for _ in range(min(wanted, _SIGNIFICANT)):
-        digit = int(left)
-        left = (left - digit) * 10
-        units = 10 * units + digit
-    return math.copysign(units * 10 ** max(wanted - _SIGNIFICANT, 0) / 10**digits, value)
+    units = np.zeros(len(size), np.int64)
+    for place in range(int(min(wanted.max(initial=0), _SIGNIFICANT))):
+        more = place < wanted
+        digit = left[more].astype(np.int64)
+        left[more] = (left[more] - digit) * 10
+        units[more] = 10 * units[more] + digit
+    found: Floats = values.copy()
+    exact = [  # Python divides integers of any size and rounds once
+        u * 10 ** max(w - _SIGNIFICANT, 0) / 10**digits
+        for u, w in zip(units.tolist(), wanted.tolist(), strict=True)
+    ]
+    found[rounds] = np.copysign(exact, values[rounds])
+    return found
