@@ -32,10 +32,10 @@ def poisoned(source: Path, target: Path) -> Path:
             for _, column, kind, *_ in db.execute(f'PRAGMA table_info("{table}")').fetchall():
                 if kind.upper() != "TEXT" or (table.endswith("_EXPORT") and column == "name"):
                     continue
-                kept = ", ".join("?" * len(KEPT))
                 db.execute(
-                    f'UPDATE OR IGNORE "{table}" SET "{column}" = "{column}" || ? WHERE "{column}" '
-                    f"NOT IN ({kept}) AND \"{column}\" NOT LIKE 'cuda%' AND \"{column}\" NOT LIKE '{{%'",
+                    f'UPDATE OR IGNORE "{table}" SET "{column}" = "{column}" || ? '
+                    f'WHERE "{column}" NOT IN ({", ".join("?" * len(KEPT))}) '
+                    f"""AND "{column}" NOT LIKE 'cuda%' AND "{column}" NOT LIKE '{{%'""",
                     [ESCAPE, *KEPT],
                 )
     return target
