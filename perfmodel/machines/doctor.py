@@ -106,14 +106,9 @@ class Place:
     def ask(
         self, *command: str, seconds: float = 10.0, more: Mapping[str, str] | None = None
     ) -> Answer:
-        """Run a program in an empty folder and wait; what it started ends with it.
+        """Run a program in an empty folder for so long at most; what it started ends with it.
 
-        Parameters
-        ----------
-        seconds : float
-            How long it may take.
-        more : mapping of str to str, optional
-            Added to the environment.
+        `more` is added to the environment.
         """
         limit = min(LONGEST_S, seconds * self.patience)
         with tempfile.TemporaryDirectory(prefix="perfmodel-") as folder:
@@ -210,17 +205,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check that was made.
-
-    Attributes
-    ----------
-    name : str
-    status : {'ok', 'warning', 'failed', 'not needed'}
-    found : str
-    advice : str
-        What to do; empty if nothing.
-    needed_for : tuple of str
-    """
+    """A check that was made: what its question and its probe say, and what that means."""
 
     name: str
     status: Status

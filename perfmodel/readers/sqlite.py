@@ -11,7 +11,6 @@ from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 
@@ -86,12 +85,7 @@ class Database:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, value: BaseException | None, trace: object) -> None:
         self.close()
         if isinstance(value, PerfmodelError | None) and stamp(self._file) != self._stamp:
             raise changed(self.path) from value

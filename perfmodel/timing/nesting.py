@@ -59,6 +59,12 @@ class Nesting:
         yield from np.split(order, np.cumsum(np.bincount(self.level))[:-1])
 
 
+def closed_ends(ranges: Ranges) -> Int64:
+    """Ends of all ranges; one that never ended is given the table's last moment."""
+    last = max(ranges.start_ns.max(initial=NULL), ranges.end_ns.max(initial=NULL))
+    return np.where(ranges.end_ns == NULL, last, ranges.end_ns)
+
+
 def nest(ranges: Ranges, thread_count: int, rows: Int64 | None = None) -> Nesting:
     """Nest the ranges that start and end on one thread.
 
@@ -81,9 +87,7 @@ def nest(ranges: Ranges, thread_count: int, rows: Int64 | None = None) -> Nestin
         none = np.empty(0, np.int64)
         small = np.empty(0, np.int32)
         return Nesting(none, none, none, small, none, small, np.zeros(thread_count, np.bool_))
-    last = max(int(ranges.start_ns.max()), int(ranges.end_ns.max()))
-    end = ranges.end_ns[row]
-    end = np.where(end == NULL, last, end)
+    end = closed_ends(ranges)[row]
     order = _preorder(ranges.thread[row], ranges.start_ns[row], end)
     row, end = row[order], end[order]
     start, thread = ranges.start_ns[row], ranges.thread[row]

@@ -14,9 +14,10 @@ from perfmodel.base.arrays import Floats, Int32, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.units import percent
 from perfmodel.readers.nvtx import MPI_DOMAIN
-from perfmodel.readers.trace import NO_NAME, NULL, PUSH_POP, GpuOps, Ranges, Trace, concatenate
+from perfmodel.readers.trace import NO_NAME, PUSH_POP, GpuOps, Ranges, Trace, concatenate
 from perfmodel.readers.trace import rows as select
 from perfmodel.timing.intervals import running_maximum
+from perfmodel.timing.nesting import closed_ends
 from perfmodel.timing.projection import join_launches
 
 FoundBy = Literal["mark", "range", "kernels", "whole"]
@@ -224,7 +225,7 @@ def named_steps(trace: Trace, label: str, found_by: FoundBy) -> Steps:
     chosen = np.isin(trace.ranges.name, codes) & ~trace.ranges.other_thread
     rows = _on_one_thread(trace, np.flatnonzero(chosen))
     if len(rows):
-        ends = _closed_ends(trace)[rows]
+        ends = closed_ends(trace.ranges)[rows]
         rows = _outermost(trace.ranges.thread[rows], trace.ranges.start_ns[rows], ends, rows)
     return Candidate(label, rows, 1.0).steps(trace, found_by)
 
@@ -257,7 +258,7 @@ class Candidate:
         number = at - np.maximum.accumulate(np.where(first, at, 0))
         return Steps(
             self.label, found_by, self.share, process, thread, number.astype(np.int32),
-            ranges.start_ns[rows], _closed_ends(trace)[rows], rows,
+            ranges.start_ns[rows], closed_ends(trace.ranges)[rows], rows,
         )  # fmt: skip
 
 
@@ -266,19 +267,12 @@ def pattern_of(name: str) -> str:
     return _DIGITS.sub("*", name)
 
 
-def _closed_ends(trace: Trace) -> Int64:
-    """Ends of all ranges; one that never ended is given the table's last moment."""
-    ranges = trace.ranges
-    last = max(ranges.start_ns.max(initial=0), ranges.end_ns.max(initial=0))
-    return np.where(ranges.end_ns == NULL, last, ranges.end_ns)
-
-
 def _candidates(trace: Trace, found: Launched) -> list[Candidate]:
     """Ranges that repeat under one name, with the share of the work that they hold."""
     ranges = trace.ranges
     if len(ranges) == 0:
         return []
-    ends = _closed_ends(trace)
+    ends = closed_ends(trace.ranges)
     groups: dict[str, list[int]] = {}
     counts = np.bincount(ranges.name[ranges.name >= 0], minlength=len(trace.range_names))
     counts[[i for i, domain in enumerate(trace.range_domains) if domain == MPI_DOMAIN]] = 0
@@ -386,7 +380,7 @@ class _Work:
 
 def _outermost_times(trace: Trace) -> Floats:
     """Time of every range that no earlier one of its thread covers: the host's recorded time."""
-    ranges, ends = trace.ranges, _closed_ends(trace)
+    ranges, ends = trace.ranges, closed_ends(trace.ranges)
     order = np.lexsort((-ends, ranges.start_ns, ranges.thread))
     thread, end = ranges.thread[order].astype(np.int64), ends[order]
     reached = running_maximum(thread, end)
@@ -418,7 +412,7 @@ def _asked(trace: Trace, found: Launched, asked: str) -> Steps:
             f"{where}: expected ranges called {asked!r}, one per step; got {names}{better}; name "
             f"the range that is one step with --batch-range, or leave it out to have it found"
         )
-    ends = _closed_ends(trace)
+    ends = closed_ends(trace.ranges)
     thread = trace.ranges.thread[rows]
     if _overlapping(thread, trace.ranges.start_ns[rows], ends[rows]):
         rows = _outermost(thread, trace.ranges.start_ns[rows], ends[rows], rows)

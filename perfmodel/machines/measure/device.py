@@ -166,12 +166,11 @@ def _cupy() -> Any:
             f"expected the package cupy, to measure a GPU; got none ({error}); run "
             "pip install cupy-cuda13x (or cupy-cuda12x), or measure the CPU with --device cpu"
         ) from error
+    count, why = 0, ""
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        count, why = 0, f" ({error})"
-    else:
-        why = ""
+        why = f" ({error})"
     if not count:
         raise PerfmodelError(
             f"expected a CUDA GPU; got none{why}; check nvidia-smi and CUDA_VISIBLE_DEVICES, or "

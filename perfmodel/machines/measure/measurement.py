@@ -319,7 +319,7 @@ def products_of_the_trainer(
 def best_product(found: Products, library: str, *, tensor: bool = True) -> Found:
     """Return products with the rate of the best of them as the data type's ceiling."""
     rates = found.flops_per_s
-    i = max(range(len(rates)), key=rates.__getitem__)
+    i = rates.index(max(rates))
     m, n, k = found.m[i], found.n[i], found.k[i]
     seconds = Spread(found.median_s[i], found.q1_s[i], found.q3_s[i], found.repeats)
     best = seconds.rate(2 * m * n * k, f"{library}, {m} x {n} x {k}")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -187,17 +187,8 @@ def _summarize(path: Path, source: Path, *, names: Sequence[str]) -> Found:
     return collect(path, names, source=source)
 
 
-class _Events(Protocol):
-    """API calls, then GPU operations, as `perfmodel.readers.nsys.EventStream` yields them."""
-
-    @property
-    def strings(self) -> tuple[str, ...]: ...
-    def calls(self, *, names: bool, joins: bool) -> Iterator[ApiCalls]: ...
-    def ops(self, *, details: bool, joins: bool) -> Iterator[tuple[int, GpuOps]]: ...
-
-
 class _InMemory:
-    """The events of a trace."""
+    """The events of a trace, as `perfmodel.readers.nsys.EventStream` yields them."""
 
     def __init__(self, trace: Trace) -> None:
         self.strings, self._trace = trace.strings, trace
@@ -244,7 +235,7 @@ class _Collector:
         except PerfmodelError as error:
             self._found[name] = error
 
-    def add(self, events: _Events, *, regular: bool) -> None:
+    def add(self, events: EventStream | _InMemory, *, regular: bool) -> None:
         """Add API calls and GPU operations; project ranges as they come, if all is `regular`."""
         labels = [(label,) for label in MEMORY_LABELS]
         for name, keys in (
