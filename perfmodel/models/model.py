@@ -22,6 +22,8 @@ Z90: Final = 1.6448536269514722
 FORMAT: Final = "perfmodel model"
 _AGAIN: Final = "calibrate anew"
 _MOST_AMOUNTS: Final = 12
+_LARGEST_VARIANCE: Final = 1e100
+"""Of a coefficient; an interval of larger ones overflows."""
 
 
 @dataclass(frozen=True)
@@ -179,8 +181,8 @@ def _read_term(key: str, data: Any, where: str) -> Term:
     if reader.get("units") != [UNITS[name] for name in amounts]:
         raise reader.wrong("units", [UNITS[name] for name in amounts])
     covariance = reader.array("covariance", (count, count), signed=True)
-    if (np.diag(covariance) < 0).any():
-        raise reader.wrong("covariance", "variances of at least 0")
+    if (np.diag(covariance) < 0).any() or (np.abs(covariance) > _LARGEST_VARIANCE).any():
+        raise reader.wrong("covariance", f"variances from 0 to {_LARGEST_VARIANCE:g}")
     return Term(
         key=key,
         amounts=amounts,

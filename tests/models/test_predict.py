@@ -247,6 +247,7 @@ BAD: tuple[tuple[tuple[Any, ...], Any, str], ...] = (
     (("terms", TERM, "units", 1), "B/s", "s/B"),
     (("terms", TERM, "amounts", 1), "wishes", "amounts among"),
     (("terms", TERM, "covariance", 0, 0), -1.0, "variances"),
+    (("terms", TERM, "covariance", 0, 0), 1e308, "variances"),
     (("terms", TERM, "space"), 3, "shape"),
     (("seen", "H"), [0], "some numbers above 0"),
     (("runs",), "many", "a list of runs"),
