@@ -57,7 +57,13 @@ def backward(number: int, parent: int) -> list[tuple[str, int]]:
 
 def test_a_backward_operator_belongs_to_the_module_of_its_forward() -> None:
     found = modules_of([*FORWARD, *backward(8, 8), *backward(7, 11)])
-    assert found == [*IN_FORWARD, "", "Net.down", "Net.down", "", "Net.up", "Net.up"]
+    assert found == [*IN_FORWARD, *["Net.down"] * 3, *["Net.up"] * 3]
+
+
+def test_what_the_engine_does_after_a_function_belongs_to_its_module() -> None:
+    """It sums the gradient of a bias up over the rows outside of the function's own range."""
+    after = ("aten::sum, op_id = 12, sizes = [[8, 4], []]", 8)
+    assert modules_of([*FORWARD, *backward(8, 8), after])[-1] == "Net.down"
 
 
 def test_a_number_of_another_process_or_of_no_forward_ties_nothing() -> None:
@@ -73,14 +79,14 @@ def test_what_the_backward_pass_recomputes_belongs_to_the_module_around_it() -> 
         (MODULE + "Net.up", 9),
         ("aten::addmm, seq = 30, op_id = 22", 10),
     ]
-    assert modules_of([*FORWARD, *again])[8:] == ["", "Net.down", "Net.up", "Net.up"]
+    assert modules_of([*FORWARD, *again])[8:] == ["Net.down", "Net.down", "Net.up", "Net.up"]
 
 
 def test_a_later_step_with_numbers_of_its_own_is_tied_to_its_own_forward() -> None:
     later = [(MODULE + "Net.other", -1), ("aten::mm, seq = 8, op_id = 31", 11)]
     found = modules_of([*FORWARD, *backward(8, 8), *later, *backward(8, 13)])
-    assert found[8:11] == ["", "Net.down", "Net.down"]
-    assert found[13:] == ["", "Net.other", "Net.other"]
+    assert found[8:11] == ["Net.down"] * 3
+    assert found[13:] == ["Net.other"] * 3
 
 
 def test_a_hostile_number_and_depth_of_modules_ends() -> None:
@@ -123,6 +129,8 @@ def test_a_recorded_model_is_shown_by_module(tmp_path: Path) -> None:
     assert root.gpu_s == pytest.approx(root.forward_s + root.backward_s)
     assert root.share + rows[""].share == pytest.approx(1)
     assert root.bytes + rows[""].bytes == pytest.approx(work.bytes)
+    # outside: AdamW; of the scores a cast and back, a fill, log-softmax and its backward
+    assert rows[""].bytes == pytest.approx(28 * 22_981_632 + 36 * tokens * 10000, rel=1e-3)
     frame = results.modules
     assert frame["flops"].max() == work.flops
     (group,) = (r for r in work.module_groups if r.name == "Transformer.blocks.*.mlp")

@@ -56,14 +56,12 @@ def find_modules(names: OperatorNames, tree: Tree) -> Modules:
     called = (tree.parent >= 0) & evaluates[tree.label[tree.parent]]
     numbered = names.seq[tree.label] >= 0
     backward = np.flatnonzero(called & numbered)
-    of_forward = nothing.copy()
-    of_forward[backward] = _tied(names, tree, np.flatnonzero(numbered & ~called), backward)
-    known = of_forward >= 0
-    tied = nothing.copy()
-    tied[known] = of_node[of_forward[known]]
-    function = nearest(tree.parent, called & numbered)
-    inner = function > around  # a range recomputed in the backward pass has a module around it
-    of_node[inner] = tied[function[inner]]
+    forward = _tied(names, tree, np.flatnonzero(numbered & ~called), backward)
+    tied = nothing.copy()  # by the engine's range, which also sums gradients up after the function
+    tied[tree.parent[backward]] = np.where(forward >= 0, of_node[forward], -1)
+    evaluation = nearest(tree.parent, evaluates[tree.label])
+    inner = evaluation > around  # what the backward pass recomputes has a module around it
+    of_node[inner] = tied[evaluation[inner]]
     return Modules((*paths, ""), of_node)
 
 
