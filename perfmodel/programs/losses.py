@@ -96,13 +96,13 @@ def _small_kernels(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
 def _launches(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding]:
     idle = steps.idle_s("launch_bound")
     known = sum(small.saving_s for small in steps.small)
+    count = max(round(facts.gpu_ops), 1)
     yield Finding(
         "launch_bound",
         "the GPU waits for launches",
         min(steps.saved_s("launch_bound"), idle) - known,
         f"the GPU idles {si(idle, 's')} per step with an empty queue while the host launches "
-        f"{facts.gpu_ops:.0f} operations, {si(facts.batch.value / max(facts.gpu_ops, 1), 's')} "
-        f"each",
+        f"{count} operation{'s' * (count != 1)}, one every {si(facts.batch.value / count, 's')}",
         actions.launch_less(synchronizes=False),
     )
 
@@ -168,8 +168,8 @@ def _communication(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
         "exposed_communication",
         "communication is not hidden behind computing",
         steps.bucket_saving_s,
-        f"{steps.collectives:.0f} NCCL kernels per step on the critical path"
-        + (", most of them small: each costs a launch and NCCL's latency" if many else ""),
+        f"{steps.collectives:.0f} NCCL kernels per step, {si(steps.exposed_s, 's')} of them beside "
+        f"no computing{'; each costs a launch and NCCL latency' if many else ''}",
         actions.advise("join_messages" if many else "overlap_messages"),
     )
 

@@ -149,8 +149,8 @@ class StepFacts:
         What a step takes less if the rank that is last most often did no more than the others.
     bucket_saving_s : float
         What it takes less if its collectives were free, and many small ones one.
-    collectives : float
-        Of a rank and step.
+    collectives, exposed_s : float
+        NCCL's kernels of a rank and step, and their time beside no computing, of the rank with most.
     idle : tuple of IdleCause
     kernels : tuple of KernelTime
         Those with most GPU time.
@@ -164,6 +164,7 @@ class StepFacts:
     straggler_saving_s: float
     bucket_saving_s: float
     collectives: float
+    exposed_s: float
     idle: tuple[IdleCause, ...]
     kernels: tuple[KernelTime, ...]
 
@@ -245,6 +246,7 @@ def step_facts(
         straggler_saving_s=max(saved, 0.0),
         bucket_saving_s=max(bucket, 0.0),
         collectives=count,
+        exposed_s=spent["exposed_communication"],
         idle=idle,
         kernels=kernels,
     )
