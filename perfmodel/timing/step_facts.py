@@ -150,7 +150,7 @@ class StepFacts:
     bucket_saving_s : float
         What it takes less if its collectives were free, and many small ones one.
     collectives, exposed_s : float
-        NCCL's kernels of a rank and step, and their time beside no computing, of the rank with most.
+        NCCL's kernels of a rank and step, and the most time of a rank's beside no computing.
     idle : tuple of IdleCause
     kernels : tuple of KernelTime
         Those with most GPU time.
