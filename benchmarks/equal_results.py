@@ -33,10 +33,24 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-RENAMED: Final[dict[str, str]] = {"untold": "missing_calibration"}
+RENAMED: Final[dict[str, str]] = {
+    "untold": "missing_calibration",
+    "products": "gemms",
+    "products_alone": "gemms_alone",
+    "product": "gemm",
+    "wide products": "large GEMMs",
+    "thin products": "small GEMMs",
+    "precision_final": "accuracy_final",
+    "precision_best": "accuracy_best",
+    "precision_gap": "accuracy_gap",
+}
 """Keys of JSON, columns of tables and names of files: before -> after."""
 
 REWORDED: Final[dict[str, str]] = {
+    "wide products": "large GEMMs",
+    "thin products": "small GEMMs",
+    "products": "GEMMs",
+    "precision_final": "accuracy_final",
     "wanted": "expected",
     "wants": "expected",
     ", found": "; got",

@@ -53,7 +53,7 @@ def document(observations: Sequence[Observation]) -> Predictor:
         key=lambda o: sum(abs(math.log(o.case.sizes[k] / v)) for k, v in (("H", 512), ("B", 3000))),
     )  # fmt: skip
     flops, pci, mpi = work(best.case)
-    products = sum(s for key, s in best.parts.items() if "products" in key)
+    products = sum(s for key, s in best.parts.items() if "GEMMs" in key)
     copies = best.phases["cudaMemcpyDeviceToHost"] + best.phases["cudaMemcpyHostToDevice"]
     rates = flops / products, pci / copies, mpi / best.phases["MPI_Allreduce"]
     return lambda case: sum(n / rate for n, rate in zip(work(case), rates, strict=True))

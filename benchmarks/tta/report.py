@@ -66,8 +66,8 @@ def sides_table(sides: dict[str, Side]) -> str:
         rows.append([
             f"`{name}`", f"{settings['pixels']}", f"{settings['batch_size']}", rule_of(one),
             f"{reached} of {len(one.runs)}", mean(s["epochs_between"], 2),
-            cv(s["epochs_between"]), cv(s["time_s"]), mean(s["precision_final"], 4),
-            mean(s["precision_gap"], 4),
+            cv(s["epochs_between"]), cv(s["time_s"]), mean(s["accuracy_final"], 4),
+            mean(s["accuracy_gap"], 4),
         ])  # fmt: skip
     head = ["configuration", "pixels", "B", "learning rate", f"runs that reach {TARGET:g}",
             "epochs to it (± s)", "CV of epochs (95 %)", "CV of time (95 %)",

@@ -46,7 +46,7 @@ def sides_table(sides: Mapping[str, Side], title: str = "") -> Table:
              said.get("warmup_epochs") or 0, f"{len(one.runs) - one.censored} of {len(one.runs)}",
              _mean(found["epochs_between"], 2), _cv(found["epochs_between"]),
              _mean(found["time_s"], 3, " s"), _cv(found["time_s"]),
-             _mean(found["precision_final"], 4))
+             _mean(found["accuracy_final"], 4))
         )  # fmt: skip
     notes = ("mean and standard deviation over the seeds; CV with its 95 % interval",)
     return Table(title, columns, rows, notes)

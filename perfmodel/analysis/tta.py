@@ -150,7 +150,7 @@ def _later(a: Moment, b: Moment) -> bool:
 ENOUGH: Final = 5
 """Runs of one configuration that the HPML lab asks for (5A, problem 2)."""
 MOMENTS: Final = ("time_s", "time_between_s", "epoch", "epochs_between")
-PRECISIONS: Final = ("precision_final", "precision_best", "precision_gap")
+ACCURACIES: Final = ("accuracy_final", "accuracy_best", "accuracy_gap")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +159,14 @@ class Run:
 
     training: Training
     moment: Reached
-    precision_final: float
-    precision_best: float
-    precision_gap: float | None
+    accuracy_final: float
+    accuracy_best: float
+    accuracy_gap: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The runs of one configuration; spreads by the names in `MOMENTS` and `PRECISIONS`.
+    """The runs of one configuration; spreads by the names in `MOMENTS` and `ACCURACIES`.
 
     Moments are those of the runs that reached the target alone.
     """
@@ -238,7 +238,7 @@ def side(paths: Sequence[Path], target: float) -> Side:
     runs = tuple(_run(training, target) for training in read_trainings(paths))
     reached = [run.moment for run in runs if run.moment.reached]
     spreads = {name: spread([getattr(m, name) for m in reached]) for name in MOMENTS}
-    for name in PRECISIONS:
+    for name in ACCURACIES:
         spreads[name] = spread([v for r in runs if (v := getattr(r, name)) is not None])
     name = paths[0].stem + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
     return Side(name, runs, spreads)
@@ -251,17 +251,17 @@ def compare(mine: Side, other: Side) -> tuple[Compared, ...]:
         before, after = other.moments(name), mine.moments(name)
         effect = ratio(*([m.value for m in side if m.reached] for side in (before, after)))
         found.append(Compared(name, effect, permutation(before, after)))
-    before, after = ([Moment(r.precision_final) for r in s.runs] for s in (other, mine))
+    before, after = ([Moment(r.accuracy_final) for r in s.runs] for s in (other, mine))
     effect = welch([m.value for m in before], [m.value for m in after])
-    return (*found, Compared("precision_final", effect, permutation(before, after)))
+    return (*found, Compared("accuracy_final", effect, permutation(before, after)))
 
 
 def _run(training: Training, target: float) -> Run:
     seen = training.evaluated
-    precisions = [e.precision for e in seen if e.precision is not None]
+    accuracies = [e.precision for e in seen if e.precision is not None]
     train = seen[-1].precision_train
-    gap = None if train is None else train - precisions[-1]
-    return Run(training, reach(training, target), precisions[-1], max(precisions), gap)
+    gap = None if train is None else train - accuracies[-1]
+    return Run(training, reach(training, target), accuracies[-1], max(accuracies), gap)
 
 
 def _warnings(one: Side, target: float) -> list[str]:

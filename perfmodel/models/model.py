@@ -15,7 +15,7 @@ from perfmodel.base.escape import printable
 from perfmodel.base.files import write_text
 from perfmodel.models.terms import UNITS, USUAL_NOISE, Alone, Term
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Version of the file format; other versions are refused."""
 Z90: Final = 1.6448536269514722
 """Half-width of a 90 % interval in standard deviations."""
@@ -72,7 +72,7 @@ def document(model: Model) -> Any:
     alone = model.alone and {
         **pick(model.alone, "source kernel_s"),
         "rows": [
-            {"product": name, "dtype": dtype, "h_k_seconds": rows}
+            {"gemm": name, "dtype": dtype, "h_k_seconds": rows}
             for (name, dtype), rows in model.alone.seconds.items()
         ],
     }
@@ -90,7 +90,7 @@ def document(model: Model) -> Any:
             for key, term in model.terms.items()
         },
         "runs": model.runs,
-        "products_alone": alone,
+        "gemms_alone": alone,
     }
     return plain(said)
 
@@ -146,7 +146,7 @@ def parse(data: Any, where: str) -> Model:
         machine=top.text("machine"),
         runs=tuple(runs),
         tracing_s=None if top.get("tracing_s") is None else top.number("tracing_s", least=0),
-        alone=_read_alone(top.get("products_alone"), f"{where}: products_alone"),
+        alone=_read_alone(top.get("gemms_alone"), f"{where}: gemms_alone"),
     )
 
 
@@ -156,7 +156,7 @@ def _read_alone(data: Any, where: str) -> Alone | None:
     reader = Entries(data, where, _AGAIN)
     rows = reader.get("rows")
     if not isinstance(rows, list) or not rows:
-        raise reader.wrong("rows", "measured products")
+        raise reader.wrong("rows", "measured GEMMs")
     seconds = {}
     for row in rows:
         each = Entries(row, where, _AGAIN)
@@ -165,7 +165,7 @@ def _read_alone(data: Any, where: str) -> Alone | None:
         full = len(shapes) == len({h for h, _ in shapes}) * len({k for _, k in shapes})
         if not len(table) or (table <= 0).any() or len(shapes) != len(table) or not full:
             raise each.wrong("h_k_seconds", "a grid of h, k and seconds, all above 0")
-        seconds[each.text("product"), each.text("dtype")] = tuple(
+        seconds[each.text("gemm"), each.text("dtype")] = tuple(
             (int(h), int(k), float(s)) for h, k, s in table.tolist()
         )
     return Alone(reader.text("source"), seconds, reader.number("kernel_s", least=0))

@@ -79,7 +79,7 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
             "unattributed_share": steps.unattributed,
         },
         **work_document(run),
-        "products": [
+        "gemms": [
             {"range": label, "flops": flops, "rate": rate} for label, flops, rate in run.products
         ],
         "ranges": [{**asdict(row), "path": "/".join(row.path)} for row in run.ranges],

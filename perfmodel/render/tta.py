@@ -21,9 +21,9 @@ _NAMES: Final = {
     "time_between_s": "time, interpolated (s)",
     "epoch": "epochs",
     "epochs_between": "epochs, interpolated",
-    "precision_final": "test accuracy, last",
-    "precision_best": "test accuracy, best",
-    "precision_gap": "train less test",
+    "accuracy_final": "test accuracy, last",
+    "accuracy_best": "test accuracy, best",
+    "accuracy_gap": "train less test",
 }
 _DIGITS: Final = {"time_s": 3, "time_between_s": 3, "epoch": 1, "epochs_between": 2}
 _ALMOST_NO: Final = 1e-4
@@ -36,8 +36,8 @@ RUNS: Final = (
     Column("time_s", "Time", "float", "s", digits=3, of=lambda r: _if_reached(r, "time_s")),
     Column("epochs_between", "Epochs, interpolated", "float", digits=2,
            of=lambda r: _if_reached(r, "epochs_between")),
-    Column("precision_final", "Test, last", "float", digits=4),
-    Column("precision_best", "Best", "float", digits=4),
+    Column("accuracy_final", "Test, last", "float", digits=4),
+    Column("accuracy_best", "Best", "float", digits=4),
     Column("ended", "Censored after epoch", "int",
            of=lambda r: None if r.moment.reached else r.moment.epoch),
 )  # fmt: skip
@@ -124,7 +124,7 @@ def _compared(one: Compared) -> str:
     if e is None:
         no = f"no interval, which takes {LEAST_RUNS} runs a side that reach it, and some spread"
         return f"  {name}: {no}; {permuted}".rstrip("; ")
-    if one.quantity == "precision_final":
+    if one.quantity == "accuracy_final":
         text = f"{e.value:+.4f} ({e.low:+.4f} to {e.high:+.4f}"
     else:
         text = f"x {e.value:.3f} ({e.low:.3f} to {e.high:.3f}"
@@ -169,7 +169,7 @@ def _side(side: Side) -> dict[str, Any]:
             {
                 **pick(run.training, "seed", run="label", curve="epochs"),
                 **asdict(run.moment),
-                **pick(run, "precision_final precision_best precision_gap"),
+                **pick(run, "accuracy_final accuracy_best accuracy_gap"),
             }
             for run in side.runs
         ],

@@ -314,7 +314,7 @@ def test_censored_runs_are_counted_and_said(tmp_path: Path) -> None:
     (side,) = found.sides
     assert side.censored == 2
     assert side.spreads["epoch"].n == 3
-    assert side.spreads["precision_final"].n == 5
+    assert side.spreads["accuracy_final"].n == 5
     assert any("2 of 5 runs never reached 0.95" in text for text in found.warnings)
 
 

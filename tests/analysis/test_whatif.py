@@ -110,7 +110,7 @@ def test_double_precision_has_no_tensor_cores() -> None:
     assert not {"tf32", "tf32x3"} & set(offered(one))
     found = replace(launch("nccl")[2], case=one)
     after = NAMED["fused"].apply(one)
-    assert found.least(after).parts["wide products"] == 0  # no peak that it could not pass
+    assert found.least(after).parts["large GEMMs"] == 0  # no peak that it could not pass
 
 
 @st.composite
@@ -185,7 +185,7 @@ def test_a_pipeline_leaves_its_longest_stage() -> None:
 
 def test_nccl_leaves_the_gpu() -> None:
     found = launch("resident")[2]
-    gpu = ("wide products", "thin products", "element-wise", "step kernels")
+    gpu = ("large GEMMs", "small GEMMs", "element-wise", "step kernels")
     kernels = sum(found.seconds[name] for name in gpu)
     direct = 1_628_200 / 450e9  # NVLink, one direction; 2 (p-1)/p = 1
     assert bound("resident", "nccl") == pytest.approx(found.batch_s - kernels - direct)

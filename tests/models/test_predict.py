@@ -192,7 +192,7 @@ def test_nccl_of_one_size_leaves_alpha_and_beta_open() -> None:
     model = calibrate([observed(PROFILES / "ladder" / "nccl_1.sqlite.xz")])
     at = case(transport="nccl", data_on="device")
     assert predict(model, at).batch_s == pytest.approx(346e-6, rel=0.05)
-    with pytest.raises(ModelError, match=r"wide products|all-reduce \[NCCL\]"):
+    with pytest.raises(ModelError, match=r"large GEMMs|all-reduce \[NCCL\]"):
         predict(model, case(2048, transport="nccl", data_on="device"))
 
 
@@ -236,7 +236,7 @@ def test_the_file_gives_the_same_model(model: Model, tmp_path: Path) -> None:
 
 TERM = "all-reduce [MPI, pageable]"
 BAD: tuple[tuple[tuple[Any, ...], Any, str], ...] = (
-    (("version",), 2, "version 3"),
+    (("version",), 2, "version 4"),
     (("format",), "other", "perfmodel model"),
     (("batch_noise", "host, waiting"), -0.1, "at least 0"),
     (("batch_noise", "host, waiting"), "0.1", "finite number"),

@@ -80,18 +80,18 @@ def test_only_products_that_were_measured_are_looked_up(alone: Alone) -> None:
     for settings in ({"gemm": "thin"}, {"gemm": "fused", "math": "tf32"}):
         case = mlp_case(SIZES, {**NCCL, **settings})
         parts = {part.name: part_alone(part, case, alone) is part for part in mlp_parts(case)}
-        assert [name for name, as_it_is in parts.items() if not as_it_is] == ["wide products"]
+        assert [name for name, as_it_is in parts.items() if not as_it_is] == ["large GEMMs"]
 
 
 def test_the_network_s_products_take_what_they_take_alone(alone: Alone) -> None:
     """H=512, B'=1500: 78.9 µs under Nsight Systems, 80.2 µs alone with the gaps between."""
-    part = next(p for p in mlp_parts(mlp_case(SIZES, NCCL)) if p.name == "wide products")
+    part = next(p for p in mlp_parts(mlp_case(SIZES, NCCL)) if p.name == "large GEMMs")
     found = part_alone(part, mlp_case(SIZES, NCCL), alone)
     assert found.amounts["alone"] == pytest.approx(77.5e-6, rel=0.02)
     assert found.amounts["kernels"] == 2
     # of a rank's share: H/2 rows of all images take about the same
     halves = mlp_case(SIZES, {**NCCL, "parallel": "model"})
-    part = next(p for p in mlp_parts(halves) if p.name == "wide products")
+    part = next(p for p in mlp_parts(halves) if p.name == "large GEMMs")
     assert part_alone(part, halves, alone).amounts["alone"] == pytest.approx(70e-6, rel=0.1)
 
 
@@ -99,14 +99,14 @@ def test_three_runs_predict_products_of_other_shapes(
     alone: Alone, three: list[Observation], tmp_path: Path
 ) -> None:
     model = calibrate(three, alone=alone)
-    wide = model.terms["wide products [cublas, as alone]"]
+    wide = model.terms["large GEMMs [cublas, as alone]"]
     assert wide.coefficients[0] == pytest.approx(1.0, abs=0.03)
     save(model, tmp_path / "model.json")
     again = load(tmp_path / "model.json")
     case = mlp_case({**SIZES, "H": 2048, "B": 12000}, NCCL)
     assert predict(again, case) == predict(model, case)
     said = {phase.name: phase.seconds for phase in predict(model, case).phases}
-    assert said["wide products"] == pytest.approx(833.5e-6, rel=0.02)
+    assert said["large GEMMs"] == pytest.approx(833.5e-6, rel=0.02)
     assert said["all-reduce"] == pytest.approx(42.6e-6, rel=0.15)
     assert predict(model, case).batch_s == pytest.approx(1178e-6, rel=0.04)
 
@@ -129,7 +129,7 @@ def test_replayed_runs_share_what_they_compute() -> None:
         mlp_parts(mlp_case(SIZES, {**fused, "transport": t})) for t in ("nccl", "peer")
     )
     one = mlp_parts(mlp_case({**SIZES, "p": 1}, {**fused, "transport": "none"}))
-    for name in ("wide products", "fused steps", "step in one kernel", "gaps"):
+    for name in ("large GEMMs", "fused steps", "step in one kernel", "gaps"):
         keys = {p.key for found in (by_nccl, by_peer, one) for p in found if p.name == name}
         assert len(keys) == 1, name
     n = (784 * 512 + 512 + 5120 + 10) * 4

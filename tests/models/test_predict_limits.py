@@ -63,7 +63,7 @@ def test_a_gap_s_interval_is_no_nonsense(tmp_path: Path) -> None:
     gaps = next(phase for phase in told.phases if phase.name == "gaps")
     assert 15e-6 < gaps.low_s < gaps.seconds < gaps.high_s < 50e-6
     rows = {(row[0], row[1]): row for row in terms_table(model).rows}
-    factor = rows["wide products [cublas, as alone]", "alone"]
+    factor = rows["large GEMMs [cublas, as alone]", "alone"]
     assert re.fullmatch(r"x 1\.0\d\d", str(factor[2]))
     ramp = rows["all-reduce [NCCL]", "ramp"]
     assert str(ramp[2]).endswith("s/B^0.5")
@@ -166,9 +166,9 @@ def test_a_datasheet_has_no_microbenchmarks(tmp_path: Path) -> None:
 def test_the_first_format_is_refused(tmp_path: Path) -> None:
     old = tmp_path / "old.json"
     text = (RESULTS / "predict_model.json").read_text(encoding="utf-8")
-    old.write_text(text.replace('"version": 3', '"version": 1', 1), encoding="utf-8")
+    old.write_text(text.replace('"version": 4', '"version": 1', 1), encoding="utf-8")
     said = fails(6, "predict", "--model", old, "-H", 512, "-B", 3000, "-p", 2)
-    assert "expected version 3; got 1; calibrate anew" in said
+    assert "expected version 4; got 1; calibrate anew" in said
 
 
 def test_a_foreign_program_is_not_taken_for_the_trainer(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_model_that_cannot_tell_its_own_run_is_not_written(tmp_path: Path) -> 
     report.write_bytes(lzma.decompress(whole.read_bytes()))
     with closing(sqlite3.connect(report)) as database, database:
         database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
-    assert "wide products" in fails(6, "calibrate", report, "-o", path)
+    assert "large GEMMs" in fails(6, "calibrate", report, "-o", path)
     assert not path.exists()
 
 

@@ -175,7 +175,7 @@ def test_kernels_of_a_replay_are_told_by_their_names() -> None:
     path = ROOT / "profiles" / "launches" / "p2_nccl_device_fused_tf32x3_graph_H128_B3000.sqlite.xz"
     found = observe(time_run([read(path)], "batch iteration", label=path.name))
     us = {key: round(1e6 * s, 1) for key, s in found.parts.items()}
-    assert us["wide products [fused tf32x3 32 bit]"] == 30.6
+    assert us["large GEMMs [fused tf32x3 32 bit]"] == 30.6
     assert us["fused steps [32 bit]"] == 7.8
     assert us["all-reduce [NCCL]"] == 8.1
     assert us["step in one kernel [32 bit]"] == 2.6

@@ -230,5 +230,5 @@ def _small_model() -> bytes:
     model = json.loads((folders.RESULTS / "predict_model.json").read_text())
     key = min(model["terms"], key=lambda k: len(json.dumps(model["terms"][k])))
     model |= {"terms": {key: model["terms"][key]}, "runs": model["runs"][:1]}
-    model["products_alone"] = None
+    model["gemms_alone"] = None
     return json.dumps(model).encode()

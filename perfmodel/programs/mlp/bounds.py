@@ -31,7 +31,7 @@ GRAPH: Final = "kernels of the graph"
 WAITS: Final = "waiting for the GPU"
 _DRAWS: Final = 200
 _STEPS: Final = ("trainer_descend", "sum_and_step")
-_OWN_PRODUCTS: Final = ("hierarchical", "fused")
+_OWN_GEMMS: Final = ("hierarchical", "fused")
 _INNER: Final = (D2H, REDUCE, H2D)
 
 
@@ -101,12 +101,12 @@ class Evidence:
             return self.batch_s - now + max(sides)
         kept = sum(v for n, v in host.items() if n not in names)
         launched = sum(s.get(n, 0.0) for n in _LAUNCHED)
-        computed = sum(v for n, v in gpu.items() if parts[n].phase == "products")
+        computed = sum(v for n, v in gpu.items() if parts[n].phase == "GEMMs")
         waits = s.get(WAITS, 0.0)
         done = launched + waits if waits > 0 else min(computed, launched)
         if set(_LAUNCHED) & set(names):
             launched = sum(s.get(n, 0.0) for n in _LAUNCHED if n not in names)
-        if "wide products" in names:
+        if "large GEMMs" in names:
             done = 0.0
         return kept + max(done - launched, 0.0)
 
@@ -224,8 +224,8 @@ def _replayed(
     if step > 0:
         peer = observed.case.settings["transport"] == "peer"
         found["peer all-reduce and step" if peer else "step kernels"] = step
-    if observed.case.settings["gemm"] in _OWN_PRODUCTS and busy_s.get("gemm"):
-        found["wide products"] = busy_s["gemm"]
+    if observed.case.settings["gemm"] in _OWN_GEMMS and busy_s.get("gemm"):
+        found["large GEMMs"] = busy_s["gemm"]
     found["gaps"] = max(observed.batch_s - busy, 0.0)
     found[GRAPH] = max(observed.batch_s - sum(found.values()), 0.0)
     return found
@@ -259,7 +259,7 @@ _PEAKS: Final = {"ieee": "float32", "tf32": "tf32_tensor", "tf32x3": "tf32x2_ten
 """Of float32; two TF32 GEMMs do where one factor is exact. Double precision has none here:
 cuBLAS may multiply it on tensor cores, whose rate is not the datasheet's ordinary one."""
 _COPIES: Final = ("copy images", "copy out", "copy back")
-_PRODUCTS: Final = ("wide products", "thin products", "element-wise", "fused steps")
+_GEMMS: Final = ("large GEMMs", "small GEMMs", "element-wise", "fused steps")
 _LAUNCHES: Final = ("launch forward", "launch backward", "launch step", "between")
 
 
@@ -291,7 +291,7 @@ class _Floors:
             gpu["all-reduce"] *= _of_the_first_layer(self.after)
         gpu["gaps"] = self._gaps()
         if GRAPH in self.found.seconds:  # what no name gives is in the rest
-            unnamed = [n for n in gpu if n in _PRODUCTS and n not in self.found.seconds]
+            unnamed = [n for n in gpu if n in _GEMMS and n not in self.found.seconds]
             gpu[GRAPH] = max(self._rest(), sum(gpu.pop(name) for name in unnamed))
         return Floor(max(sum(host.values()), sum(gpu.values())), {**host, **gpu})
 
@@ -321,7 +321,7 @@ class _Floors:
         before, after = self.found.case.settings, self.after.settings
         if old.key == new.key:
             return True
-        if new.name == "wide products":
+        if new.name == "large GEMMs":
             alike = all("ieee" in GEMMS[s["gemm"]].cublas for s in (before, after))
             return alike and before["math"] == after["math"]
         # the same kernels, launched on the same route
@@ -330,7 +330,7 @@ class _Floors:
 
     def _limit(self, new: Part) -> float:
         """Return what the machine's ceilings allow; 0 where none is known."""
-        if new.name == "wide products":
+        if new.name == "large GEMMs":
             machine, math = self.found.machine, self.after.settings["math"]
             known = machine.peak_flops_per_s if machine else {}
             peak = known.get(_PEAKS[math]) if self.after.sizes["b"] == 4 else None
@@ -352,22 +352,22 @@ class _Floors:
         names = ("copy out", "all-reduce", "copy back")
         return max(self.part(stages[name]) for name in names if name in stages)
 
-    def _products(self, parts: Mapping[str, Part]) -> float:
+    def _gemms(self, parts: Mapping[str, Part]) -> float:
         """Return the GEMMs' time on the GPU: measured for the old parts, least for the new."""
         if parts is self.old:
-            return sum(self.found.seconds.get(name, 0.0) for name in _PRODUCTS if name in parts)
-        return sum(self.part(parts[name]) for name in _PRODUCTS if name in parts)
+            return sum(self.found.seconds.get(name, 0.0) for name in _GEMMS if name in parts)
+        return sum(self.part(parts[name]) for name in _GEMMS if name in parts)
 
     def _waits(self, host: Mapping[str, float]) -> float:
         """Return what the host still waits for the GPU's GEMMs after launching them."""
         waited = self.found.seconds.get(WAITS, 0.0)
         launched = sum(host.get(name, 0.0) for name in ("launch forward", "launch backward"))
-        computed = self._products(self.new)
+        computed = self._gemms(self.new)
         before = sum(
             self.found.seconds.get(name, 0.0) for name in ("launch forward", "launch backward")
         )
         if waited > 0 and self.found.case.settings["gemm"] == self.after.settings["gemm"]:
-            done = before + waited + computed - self._products(self.old)
+            done = before + waited + computed - self._gemms(self.old)
         else:
             done = computed
         return max(done - launched, 0.0)
@@ -382,12 +382,12 @@ class _Floors:
         """Return the graph's kernels that no name gives, where they stay the same ones."""
         known, old, new = self.found.seconds, self.found.case.settings, self.after.settings
         changed = {name for name in old if old[name] != new[name]}
-        if "gemm" in changed or ("math" in changed and "wide products" not in known):
+        if "gemm" in changed or ("math" in changed and "large GEMMs" not in known):
             return 0.0
         if "transport" in changed and "step kernels" not in known:
             return 0.0
         shares = [
-            self.new[name].amounts[k] / v for name in _PRODUCTS if name in self.old
+            self.new[name].amounts[k] / v for name in _GEMMS if name in self.old
             for k, v in self.old[name].amounts.items()
         ]  # fmt: skip
         return known[GRAPH] * min([*shares, 1.0])
@@ -405,7 +405,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "copies of gradients (PCIe)": ("copy out", "copy back"),
     "all-reduce": ("all-reduce", "sum alone", "pipeline", "peer all-reduce and step"),
     "launches on the host": (*_LAUNCHED, "launch step", "between", "replay"),
-    "products": ("wide products", "thin products", "element-wise", "fused steps", GRAPH, WAITS),
+    "GEMMs": ("large GEMMs", "small GEMMs", "element-wise", "fused steps", GRAPH, WAITS),
     "step on the GPU": ("step kernels",),
     "gaps between kernels": ("gaps",),
 }

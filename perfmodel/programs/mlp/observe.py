@@ -65,7 +65,7 @@ def replayed_parts(run: Run, case: Case, warmup: int, batch_s: float) -> dict[st
     found["fused steps"] = typical(steps)
     found["gaps"] = max(batch_s - sum(found.values()) - typical(others), 0.0)
     if case.settings["gemm"] != "cublas":
-        found["wide products" if steps else "replayed kernels"] = typical(others)
+        found["large GEMMs" if steps else "replayed kernels"] = typical(others)
     keys = {part.name: part.key for part in case.parts() if part.clock == "gpu"}
     return {keys[name]: s for name, s in found.items() if s > 0 and name in keys}
 
@@ -164,8 +164,8 @@ def _kernels(case: Case, clocks: _Clocks) -> dict[str, float]:
     copies = sum(clocks.gpu("backward", r) for r in (D2H, H2D, NCCL))
     both = clocks.gpu("forward") - clocks.gpu("forward", NCCL) + clocks.gpu("backward") - copies
     found = {
-        "wide products": wide,
-        "thin products": thin,
+        "large GEMMs": wide,
+        "small GEMMs": thin,
         "element-wise": both - wide - thin,
         "step kernels": clocks.gpu("step"),
     }

@@ -141,7 +141,7 @@ def _sizes(name: str, shape: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 _DTYPES: Final = {("ieee", 4): "float32", ("tf32", 4): "tf32", ("ieee", 8): "float64"}
-_GEMMS_OF: Final = {"wide products": LARGE, "thin products": SMALL}
+_GEMMS_OF: Final = {"large GEMMs": LARGE, "small GEMMs": SMALL}
 _PACKETS: Final = 4 << 20
 """Bytes to all peers together up to which the trainer sends packets, a quarter of them flags."""
 
@@ -174,7 +174,7 @@ def mlp_parts(case: Case, alone: Alone | None = None) -> tuple[Part, ...]:
             f"expected a run whose structure is modelled (CuPy, no --overlap, a transport other "
             f"than cuda-aware); got {case.label}; leave that out"
         )
-    parts = [*_images(case), *_products(case), *_host(case)]
+    parts = [*_images(case), *_gemms(case), *_host(case)]
     if case.route == "blocking":
         parts += _through_host(case)
     else:
@@ -182,12 +182,12 @@ def mlp_parts(case: Case, alone: Alone | None = None) -> tuple[Part, ...]:
     return tuple(parts if alone is None else (part_alone(part, case, alone) for part in parts))
 
 
-def knows(alone: Alone, case: Case, part: str = "thin products") -> bool:
+def knows(alone: Alone, case: Case, part: str = "small GEMMs") -> bool:
     """Whether a part's GEMMs are cuBLAS's, of shapes and a data type that were measured alone."""
     z, s = case.sizes, case.settings
     if s["backend"] != "cupy":
         return False
-    large = part == "wide products" and s["math"] in GEMMS[s["gemm"]].cublas
+    large = part == "large GEMMs" and s["math"] in GEMMS[s["gemm"]].cublas
     if s["gemm"] != "cublas" and not large:
         return False
     dtype = _DTYPES.get((s["math"], z["b"]))
@@ -224,8 +224,8 @@ def _images(case: Case) -> list[Part]:
     return [Part("copy images", DATA_ON[on], COPY, "host", moved)]
 
 
-def _products(case: Case) -> list[Part]:
-    """Kernels on the GPU: wide products (2 D H B' FLOPs), thin ones, element-wise, the step."""
+def _gemms(case: Case) -> list[Part]:
+    """Kernels on the GPU: large GEMMs (2 D H B' FLOPs), small ones, element-wise, the step."""
     z, s = case.sizes, case.settings
     d, (h, k), c, width = z["D"], case.shares, z["C"], z["b"]
     kind = f"{s['gemm']} {s['math']} {8 * width} bit"
@@ -237,16 +237,16 @@ def _products(case: Case) -> list[Part]:
         moved = width * (5 * h * k + 3 * n)
         whole = product | {"kernels": 14.0, "moved": moved}
         step = [_step_in_one(case)] if s["transport"] == "peer" else []
-        return [Part("replayed kernels", kind, "products", "gpu", whole, "computes"), *step]
-    found = [Part("wide products", kind, "products", "gpu", product, "computes")]
+        return [Part("replayed kernels", kind, "GEMMs", "gpu", whole, "computes"), *step]
+    found = [Part("large GEMMs", kind, "GEMMs", "gpu", product, "computes")]
     if s["gemm"] == "fused":
         steps = {"kernels": 2.0, "moved": width * 5 * h * k}
-        found.append(Part("fused steps", f"{8 * width} bit", "products", "gpu", steps, "computes"))
+        found.append(Part("fused steps", f"{8 * width} bit", "GEMMs", "gpu", steps, "computes"))
     else:
         found += [
-            Part("thin products", kind, "products", "gpu",
+            Part("small GEMMs", kind, "GEMMs", "gpu",
                  {"kernels": 3.0, "moved": width * (3 * h * k + 3 * c * k)}, "computes"),
-            Part("element-wise", f"{8 * width} bit", "products", "gpu",
+            Part("element-wise", f"{8 * width} bit", "GEMMs", "gpu",
                  {"kernels": 5.0, "moved": width * (6 * h * k + 4 * c * k)}, "computes"),
         ]  # fmt: skip
     if case.route == "replayed" and (s["gemm"] == "fused" or s["transport"] == "peer"):
@@ -305,7 +305,7 @@ def _through_host(case: Case) -> list[Part]:
     p, s, size, memory = case.sizes["p"], case.settings, case.message_bytes, case.transport.buffers
     messages = 1.0 if s["parallel"] == "model" else float(case.transport.messages)
     group = f"{s['gemm']}, blocking"
-    start = Part("first launch", group, "products", "gpu", {"batches": 1.0}, "computes")
+    start = Part("first launch", group, "GEMMs", "gpu", {"batches": 1.0}, "computes")
     rounds = messages * math.ceil(math.log2(p)) if p > 1 else messages
     over = {"messages": rounds, "bytes": 2 * (p - 1) / p * size}
     copied = {"copies": messages, "bytes": size}
