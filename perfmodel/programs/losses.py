@@ -41,7 +41,7 @@ def find_losses(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fi
     """Find what the steps lose."""
     yield from shared_gpus(facts)
     late = _straggler(steps)
-    yield from _late_rank(steps, actions)
+    yield from _late_rank(facts, steps, actions)
     yield from _small_kernels(steps, actions)
     yield from _launches(facts, steps, actions)
     yield from _host(facts, steps, late, actions)
@@ -62,19 +62,20 @@ def _straggler(steps: StepFacts) -> Straggler | None:
     return steps.last_rank()
 
 
-def _late_rank(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
+def _late_rank(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding]:
     late = steps.last_rank()
     if late is None or max(late.late_s, steps.straggler_saving_s) < _LATE * steps.step_s:
         return
     more = f"; what it does more of than the others: {late.doing}" if late.doing else ""
     if steps.straggler_saving_s < _LATE * steps.step_s:
         more += "; it is late by as much in every step, so that little is gained without it"
+    waits = max((facts.gpu_waiting.waiting_s or (0.0,)) if facts.gpu_waiting else (0.0,))
     yield Finding(
         "straggler",
         f"the other ranks wait for rank {late.rank}",
         steps.straggler_saving_s,
-        f"rank {late.rank} comes last to {percent(late.share_last)} of NCCL's collectives, "
-        f"{si(late.late_s, 's')} per step after the rank before it"
+        f"up to {si(waits, 's')} per step inside NCCL's kernels; rank {late.rank} comes last to {percent(late.share_last)} of NCCL's collectives, "
+        f"together {si(late.late_s, 's')} after the rank before it"
         f"{'' if late.persistent else ', which may be chance'}{more}",
         actions.advise("help_rank", rank=late.rank),
     )

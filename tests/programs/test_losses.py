@@ -92,7 +92,9 @@ def test_a_rank_that_waits_in_nccl_is_reported_though_the_step_would_be_as_long(
     (late,) = (f for f in run.findings if f.kind == "straggler")
     assert late.title == "the other ranks wait for rank 1"
     assert (late.saving_s or 0.0) < 0.03 * run.batch.median.value
-    assert "15.7 ms per step" in late.evidence
+    assert late.evidence.startswith(
+        "up to 12.7 ms per step inside NCCL's kernels; rank 1 comes last"
+    )
 
 
 @pytest.mark.parametrize("name", ["healthy_b32", "item_b32", "dataloader_b32", "straggler_p2_b32"])
