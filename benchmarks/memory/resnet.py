@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.common.torch_device import saved
 from benchmarks.common.torch_nets import Network
-from perfmodel.workloads.networks import resnet
+from perfmodel.workloads.cnns import resnet
 
 NETS = ("resnet18", "resnet50")
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -18,8 +18,8 @@ from perfmodel.machines.machine import Machine, known
 from perfmodel.models.roofline import Point
 from perfmodel.readers.ncu import Launch, parse
 from perfmodel.render.plot import panels, roofline, save
+from perfmodel.workloads.cnns import resnet
 from perfmodel.workloads.layers import Cost, costs, total, training_bytes
-from perfmodel.workloads.networks import resnet
 
 PAGE: Final = folders.DOCS / "resnet.md"
 SCRIPT: Final = "benchmarks.resnet --document"

@@ -26,7 +26,7 @@ from torch import nn
 
 from benchmarks.common.torch_device import Device, saved, set_tf32
 from benchmarks.common.torch_nets import Network, counted
-from perfmodel.workloads.networks import resnet
+from perfmodel.workloads.cnns import resnet
 
 WARM_UP: Final = 3
 SMALL: Final = 32  # images up to which a step is short, so that a sample is more of them

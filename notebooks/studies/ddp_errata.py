@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from perfmodel.base.units import si
+from perfmodel.workloads.cnns import resnet
 from perfmodel.workloads.layers import total
-from perfmodel.workloads.networks import resnet
 from studies.ddp import Communication, against_smaller_batch, run, speedup, strong, study
 from studies.resnet_errata import Erratum
 

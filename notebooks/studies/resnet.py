@@ -10,6 +10,7 @@ from importlib import resources
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.machine import Machine, known
 from perfmodel.models.roofline import Point, Roofline
+from perfmodel.workloads.cnns import resnet
 from perfmodel.workloads.layers import (
     Add,
     Conv,
@@ -22,7 +23,6 @@ from perfmodel.workloads.layers import (
     place,
     total,
 )
-from perfmodel.workloads.networks import resnet
 
 WINOGRAD = 324 / 64
 """Multiplications that F(6x6, 3x3) saves: 36 outputs x 9 taps in 64 (A. Lavin, S. Gray, "Fast

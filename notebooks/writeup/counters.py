@@ -18,8 +18,8 @@ from perfmodel.models.paleo import DTYPES
 from perfmodel.models.roofline import Point, Roofline
 from perfmodel.readers.ncu import Launch, parse, read_counters
 from perfmodel.render.counters import formulas_table
+from perfmodel.workloads.cnns import resnet
 from perfmodel.workloads.layers import Cost, total
-from perfmodel.workloads.networks import resnet
 from writeup.paleo import Measured
 from writeup.shipped import Part, read_part
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from perfmodel.base.document import pick
@@ -51,7 +52,7 @@ def convention(net: Net) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layers:
     """A network at one batch: its layers, and where a machine was named, their time.
 
@@ -73,7 +74,7 @@ class Layers:
     exchanges: tuple[Exchange, ...] = ()
     ranks: int = 1
 
-    @property
+    @cached_property
     def layers(self) -> tuple[tuple[Placed, Cost], ...]:
         """Every layer with its cost."""
         return costs(self.net, self.batch, self.element_bytes)

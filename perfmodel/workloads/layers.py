@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar, Final, Literal, NamedTuple
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from perfmodel.base.errors import WorkloadError
 
@@ -471,6 +471,23 @@ class Net:
     def optimizer(self) -> str:
         """What updates the parameters."""
         return {1: "SGD with momentum", 2: "Adam"}.get(self.states, f"{self.states} states")
+
+
+class Chain:
+    """Layers in the order they were added; every method returns the name of its output."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    @property
+    def last(self) -> str:
+        """Name of what was added last; of the network's input before that."""
+        return self.nodes[-1].name if self.nodes else INPUT
+
+    def add(self, name: str, layer: Layer, *inputs: str, **given: Any) -> str:
+        """Add a layer that reads `inputs`, or what was added last; `given` are the `Node`'s."""
+        self.nodes.append(Node(name, layer, inputs or (self.last,), **given))
+        return name
 
 
 @dataclass(frozen=True, slots=True)

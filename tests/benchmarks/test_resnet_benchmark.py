@@ -15,8 +15,8 @@ from benchmarks.resnet import __main__ as resnet
 from benchmarks.resnet import report as resnet_report
 from benchmarks.resnet.report import measured, with_times
 from perfmodel.machines.machine import known
+from perfmodel.workloads.cnns import resnet as network
 from perfmodel.workloads.layers import total, training_bytes
-from perfmodel.workloads.networks import resnet as network
 
 H200 = next(m for m in known() if "H200" in m.name)
 SASS = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"

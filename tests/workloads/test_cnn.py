@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import WorkloadError
+from perfmodel.workloads.cnns import resnet
 from perfmodel.workloads.layers import (
     INPUT,
     Add,
@@ -27,7 +28,6 @@ from perfmodel.workloads.layers import (
     total,
     training_bytes,
 )
-from perfmodel.workloads.networks import resnet
 
 GOLDEN = {
     "resnet18": (11_689_512, 1_813_561_344, 512_000, 0.9997),

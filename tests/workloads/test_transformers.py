@@ -185,6 +185,12 @@ def test_a_causal_mask_leaves_half_of_the_scores() -> None:
     assert half / whole == 1025 / 2048
 
 
+def test_settings_of_a_named_network_may_be_off() -> None:
+    tied = total(network("llama-3.2-1b")).parameters
+    assert total(network("llama-3.2-1b", tied=0)).parameters == tied + 128256 * 2048
+    assert total(network("llama-2-7b", tied=1)).parameters == 6_738_415_616 - 32000 * 4096
+
+
 def test_memory_of_a_step_holds_adam_s_states() -> None:
     """Four copies of the parameters; a view is not held twice."""
     net = network("bert-base")
@@ -229,7 +235,7 @@ def test_a_config_is_the_network_of_that_name(
     ("settings", "says"),
     [
         ({"n_layers": 3}, "settings among n_layer, d_model"),
-        ({"n_layer": 10**9}, "n_layer from 1 to 10,000; got 1000000000"),
+        ({"n_layer": 10**9}, "n_layer from 1 to 1,000; got 1000000000"),
         ({"d_model": 0}, "d_model from 1"),
         ({"tied": 2}, "tied from 0 to 1; got 2"),
         ({"n_head": 5}, "heads that divide the width; got n_head=5, d_model=768"),
