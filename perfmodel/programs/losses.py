@@ -74,7 +74,8 @@ def _late_rank(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fin
         "straggler",
         f"the other ranks wait for rank {late.rank}",
         steps.straggler_saving_s,
-        f"up to {si(waits, 's')} per step inside NCCL's kernels; rank {late.rank} comes last to {percent(late.share_last)} of NCCL's collectives, "
+        f"up to {si(waits, 's')} per step inside NCCL's kernels; rank {late.rank} comes last to "
+        f"{percent(late.share_last)} of the collectives, "
         f"together {si(late.late_s, 's')} after the rank before it"
         f"{'' if late.persistent else ', which may be chance'}{more}",
         actions.advise("help_rank", rank=late.rank),
