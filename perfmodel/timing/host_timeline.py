@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Int8, Int32, Int64
+from perfmodel.base.arrays import Bool, Int8, Int32, Int64, distinct_positions
+from perfmodel.readers.codes import sums
 from perfmodel.readers.trace import MEMCPY, NULL, Trace
 from perfmodel.timing.intervals import running_maximum
 from perfmodel.timing.step_times import StepTimes
@@ -81,24 +83,26 @@ class HostTimeline:
         return len(self.start_ns)
 
 
-def host_timelines(
-    trace: Trace, steps: Steps, found: Launched, times: StepTimes
-) -> tuple[HostTimeline, ...]:
-    """Put the calls of the threads that launch on each lane in a row, one timeline per lane.
+def host_timeline(
+    trace: Trace,
+    steps: Steps,
+    found: Launched,
+    times: StepTimes,
+    lane: int,
+    kinds: tuple[Int8, Bool],
+) -> HostTimeline:
+    """Put the calls of the threads that launch on a lane in a row.
 
     The threads are those that launch on the lane's GPU and those that the steps were found on.
-    Other threads, such as those that look after NCCL's operations, hold nothing up.
+    Other threads, such as those that look after NCCL's operations, hold nothing up. `kinds` are
+    those of `call_kinds`.
     """
-    kinds = call_kinds(trace, found)
-    thread_of = np.full(len(trace.ops), -1, np.int32)
-    thread_of[found.op] = found.thread
-    lines = []
-    for lane, process in enumerate(times.process.tolist()):
-        own = steps.thread[(steps.process == process) & (steps.thread >= 0)]
-        launching = thread_of[times.ops.op[times.ops.lane == lane]]
-        threads = np.union1d(own, launching[launching >= 0]).astype(np.int32)
-        lines.append(_timeline(trace, kinds, threads))
-    return tuple(lines)
+    on_lane = np.zeros(len(trace.ops), np.bool_)
+    on_lane[times.ops.op[times.ops.lane == lane]] = True
+    launching = found.thread[on_lane[found.op]]
+    own = steps.thread[(steps.process == times.process[lane]) & (steps.thread >= 0)]
+    threads = distinct_positions(launching[launching >= 0], len(trace.threads))
+    return _timeline(trace, kinds, np.union1d(own, threads).astype(np.int32))
 
 
 def call_kinds(trace: Trace, found: Launched) -> tuple[Int8, Bool]:
@@ -237,26 +241,42 @@ class HostTimes:
     calls: Int64
     queue_ns: Int64
 
+    @classmethod
+    def of(cls, lanes: Sequence[tuple[Int64, Int64, Int64]]) -> HostTimes:
+        """Put what `host_times` returns for each lane together."""
+        ns, calls, queue = (np.stack(columns) for columns in zip(*lanes, strict=True))
+        return cls(ns, calls, queue)
 
-def host_times(lines: tuple[HostTimeline, ...], steps: Steps, times: StepTimes) -> HostTimes:
-    """Sum the timelines up by step and kind; pieces belong to the step in which they begin."""
-    shape = (*times.busy_ns.shape, len(CAUSES))
-    ns, calls = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    queue = np.zeros(shape[:2], np.int64)
-    for lane, line in enumerate(lines):
-        mine = np.flatnonzero(steps.process == times.process[lane])
-        mine = mine[np.argsort(steps.start_ns[mine], kind="stable")]
-        at = np.searchsorted(steps.start_ns[mine], line.start_ns, side="right") - 1
-        last = steps.end_ns[mine].max(initial=0)
-        inside = np.flatnonzero((at >= 0) & (line.start_ns < last))
-        step = steps.number[mine[at[inside]]]
-        length = (line.end_ns - line.start_ns)[inside]
-        np.add.at(ns[lane], (step, line.kind[inside]), length)
-        is_call = inside % 2 == 0
-        np.add.at(calls[lane], (step[is_call], line.kind[inside][is_call]), 1)
-        full = is_call & (line.kind[inside] == LAUNCH) & (length > _QUEUE_NS)
-        np.add.at(queue[lane], step[full], length[full])
-    return HostTimes(ns, calls, queue)
+
+def host_times(
+    line: HostTimeline, steps: Steps, times: StepTimes, lane: int
+) -> tuple[Int64, Int64, Int64]:
+    """Sum a lane's timeline up by step and kind; pieces belong to the step in which they begin.
+
+    Returns
+    -------
+    ns, calls : int64, shape (steps, causes)
+    queue_ns : int64, shape (steps,)
+        As in `HostTimes`.
+    """
+    count = times.busy_ns.shape[1]
+    mine = np.flatnonzero(steps.process == times.process[lane])
+    mine = mine[np.argsort(steps.start_ns[mine], kind="stable")]
+    at = np.searchsorted(steps.start_ns[mine], line.start_ns, side="right") - 1
+    last = steps.end_ns[mine].max(initial=0)
+    inside = np.flatnonzero((at >= 0) & (line.start_ns < last))
+    step = steps.number[mine[at[inside]]]
+    length = (line.end_ns - line.start_ns)[inside]
+    is_call = inside % 2 == 0
+    kind = line.kind[inside]
+    cell = step.astype(np.int64) * len(CAUSES) + kind
+    full = is_call & (kind == LAUNCH) & (length > _QUEUE_NS)
+    size = count * len(CAUSES)
+    return (
+        sums(cell, length, size).reshape(count, len(CAUSES)),
+        np.bincount(cell[is_call], minlength=size).reshape(count, len(CAUSES)),
+        sums(step[full], length[full], count),
+    )
 
 
 def plain_call(name: str) -> str:

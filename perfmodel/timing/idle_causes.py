@@ -7,8 +7,9 @@ host was in until it launched the operation, and to the time between these calls
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,12 +25,15 @@ from perfmodel.timing.host_timeline import (
     plain_call,
 )
 from perfmodel.timing.intervals import union
-from perfmodel.timing.nesting import innermost, nest
+from perfmodel.timing.nesting import Nesting, innermost
 from perfmodel.timing.step_times import StepTimes
 from perfmodel.timing.steps import Launched, Steps
 
 _SETUP_NS: Final = 10_000
 """A launch takes about so long until its operation can start on an idle GPU."""
+
+
+Columns = tuple[Int64 | Int8, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +76,24 @@ class IdleGaps:
     def __len__(self) -> int:
         return len(self.lane)
 
+    @classmethod
+    def of(cls, names: Iterable[str], lanes: Sequence[Columns]) -> IdleGaps:
+        """Put what `idle_gaps` returns for each lane together."""
+        columns: list[Any] = [np.concatenate(parts) for parts in zip(*lanes, strict=True)]
+        return cls(tuple(names), *columns)
+
 
 def idle_gaps(
     trace: Trace,
     steps: Steps,
     found: Launched,
     times: StepTimes,
-    lines: tuple[HostTimeline, ...],
-) -> IdleGaps:
-    """Split the idle time of every GPU inside steps by cause.
+    lane: int,
+    line: HostTimeline,
+    nesting: Nesting,
+    names: dict[str, int],
+) -> Columns:
+    """Split the idle time of one GPU inside steps by cause.
 
     Parameters
     ----------
@@ -89,19 +102,24 @@ def idle_gaps(
     steps : Steps
     found : Launched
     times : StepTimes
-    lines : tuple of HostTimeline
-        One per lane.
+    lane : int
+    line : HostTimeline
+        The lane's.
+    nesting : Nesting
+        Of the trace's ranges.
+    names : dict of str to int
+        Of calls and ranges so far; grows.
+
+    Returns
+    -------
+    tuple of arrays
+        Columns of `IdleGaps`; without a GPU, without rows.
     """
-    launch = np.full(len(trace.ops), -1, np.int64)
-    launch[found.op] = np.arange(len(found.op))
-    parts = []
-    for lane in np.flatnonzero(times.device >= 0).tolist():
-        mine = times.ops.lane == lane
-        op, step = times.ops.op[mine], steps.number[times.ops.step[mine]].astype(np.int64)
-        gaps = _gaps(trace, op, step)
-        own = np.unique(steps.thread[(steps.process == times.process[lane]) & (steps.thread >= 0)])
-        parts.append((lane, own, gaps, _pieces(trace, found, lines[lane], gaps, launch)))
-    return _joined(trace, parts)
+    mine = (times.ops.lane == lane) & (times.device[lane] >= 0)
+    op, step = times.ops.op[mine], steps.number[times.ops.step[mine]].astype(np.int64)
+    gaps = _gaps(trace, op, step)
+    own = np.unique(steps.thread[(steps.process == times.process[lane]) & (steps.thread >= 0)])
+    return _joined(trace, nesting, names, lane, own, gaps, _pieces(trace, found, line, gaps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +158,9 @@ def _gaps(trace: Trace, op: Int64, step: Int64) -> _Gaps:
     return _Gaps(begin[kept], stop[kept], whose[kept], ends_with[kept])
 
 
-def _pieces(
-    trace: Trace, found: Launched, line: HostTimeline, gaps: _Gaps, launch: Int64
-) -> _Pieces:
+def _pieces(trace: Trace, found: Launched, line: HostTimeline, gaps: _Gaps) -> _Pieces:
     """Cut every gap by the host's timeline up to the launch of the operation that ends it."""
-    at = launch[gaps.op]
+    at = found.row_of(gaps.op)
     known = at >= 0
     called = np.where(known, found.at_ns[at], gaps.end_ns)
     returned = np.where(known, trace.api.end_ns[found.call[at]], gaps.end_ns)
@@ -236,37 +252,40 @@ def _inherits(gap: Int64, cause: Int8, drained: Int8) -> Bool:
     return takes
 
 
-def _joined(trace: Trace, parts: list[tuple[int, Int32, _Gaps, _Pieces]]) -> IdleGaps:
-    """Join successive pieces of one cause; call and range are those of the longest one."""
-    nesting = nest(trace.ranges, len(trace.threads))
-    names: dict[str, int] = {}
-    columns: list[tuple[Int64 | Int8, ...]] = []
-    for lane, own, gaps, pieces in parts:
-        order = np.flatnonzero(pieces.ns > 0)
-        order = order[np.lexsort((pieces.at_ns[order], pieces.gap[order]))]
-        key = pieces.gap[order] * len(CAUSES) + pieces.cause[order]
-        new = np.diff(key, prepend=-1) != 0
-        first, part, ns = np.flatnonzero(new), np.cumsum(new) - 1, pieces.ns[order]
-        total = np.add.reduceat(ns, first) if len(first) else ns
-        most = np.maximum.reduceat(ns, first) if len(first) else ns
-        longest = np.flatnonzero(ns == most[part])  # of every part, the first of equal ones
-        head = order[longest[np.diff(part[longest], prepend=-1) != 0]]
-        gap, start = pieces.gap[head], pieces.at_ns[order[first]]
-        thread, when = pieces.thread[head], pieces.at_ns[head] + pieces.ns[head] // 2
-        where = np.full(len(head), -1, np.int64)
-        for asked in (thread, *(np.full(len(head), t, np.int32) for t in own)):
-            seen = (where < 0) & (asked >= 0)
-            where[seen] = innermost(nesting, asked[seen], when[seen], when[seen])
-        label = np.where(where >= 0, trace.ranges.name[nesting.row[where]], NO_NAME)
-        columns.append((
-            np.full(len(head), lane), gaps.step[gap], start, total, pieces.cause[head],
-            _named(names, trace.strings, pieces.call[head]),
-            _named(names, trace.range_labels, label), gaps.op[gap],
-        ))  # fmt: skip
-    table = [np.concatenate(c) for c in zip(*columns, strict=True)] if columns else []
-    table = table or [np.empty(0, np.int64)] * 8
-    lane_, step, start, idle, cause, call, where, op = table
-    return IdleGaps(tuple(names), lane_, step, start, idle, cause.astype(np.int8), call, where, op)
+def _joined(
+    trace: Trace,
+    nesting: Nesting,
+    names: dict[str, int],
+    lane: int,
+    own: Int32,
+    gaps: _Gaps,
+    pieces: _Pieces,
+) -> Columns:
+    """Join successive pieces of one cause; call and range are those of the longest one.
+
+    Returns the columns of `IdleGaps` for one lane; `names` grows.
+    """
+    order = np.flatnonzero(pieces.ns > 0)
+    order = order[np.lexsort((pieces.at_ns[order], pieces.gap[order]))]
+    key = pieces.gap[order] * len(CAUSES) + pieces.cause[order]
+    new = np.diff(key, prepend=-1) != 0
+    first, part, ns = np.flatnonzero(new), np.cumsum(new) - 1, pieces.ns[order]
+    total = np.add.reduceat(ns, first) if len(first) else ns
+    most = np.maximum.reduceat(ns, first) if len(first) else ns
+    longest = np.flatnonzero(ns == most[part])  # of every part, the first of equal ones
+    head = order[longest[np.diff(part[longest], prepend=-1) != 0]]
+    gap, start = pieces.gap[head], pieces.at_ns[order[first]]
+    thread, when = pieces.thread[head], pieces.at_ns[head] + pieces.ns[head] // 2
+    where = np.full(len(head), -1, np.int64)
+    for asked in (thread, *(np.full(len(head), t, np.int32) for t in own)):
+        seen = (where < 0) & (asked >= 0)
+        where[seen] = innermost(nesting, asked[seen], when[seen], when[seen])
+    label = np.where(where >= 0, trace.ranges.name[nesting.row[where]], NO_NAME)
+    return (
+        np.full(len(head), lane), gaps.step[gap], start, total, pieces.cause[head],
+        _named(names, trace.strings, pieces.call[head]),
+        _named(names, trace.range_labels, label), gaps.op[gap],
+    )  # fmt: skip
 
 
 def _named(names: dict[str, int], texts: tuple[str, ...], codes: Int64) -> Int64:

@@ -10,7 +10,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int64, distinct_rows
 from perfmodel.readers.trace import KERNEL, NO_NAME, Trace
-from perfmodel.timing.nesting import innermost, nest
+from perfmodel.timing.nesting import Nesting, innermost
 from perfmodel.timing.step_times import StepTimes
 from perfmodel.timing.steps import Launched, Steps
 
@@ -52,7 +52,13 @@ class SmallKernels:
 
 
 def small_kernels(
-    trace: Trace, steps: Steps, found: Launched, times: StepTimes, code: Int8, names: Sequence[str]
+    trace: Trace,
+    steps: Steps,
+    found: Launched,
+    times: StepTimes,
+    nesting: Nesting,
+    code: Int8,
+    names: Sequence[str],
 ) -> tuple[SmallKernels, Int64]:
     """Collect the small kernels of the steps.
 
@@ -62,6 +68,8 @@ def small_kernels(
     steps : Steps
     found : Launched
     times : StepTimes
+    nesting : Nesting
+        Of the trace's ranges.
     code, names
         Categories of all operations, as `programs.kernels.categorize` returns them.
 
@@ -71,17 +79,16 @@ def small_kernels(
     range : int64, shape (operations,)
         Index into its `ranges` of every small kernel; -1 for other operations.
     """
-    at = np.full(len(trace.ops), -1, np.int64)
-    at[found.op] = np.arange(len(found.op))
     op, lane = times.ops.op, times.ops.lane
-    call = found.call[at[op]]
+    at = found.row_of(op)
+    call = found.call[at]
     end = trace.api.end_ns[call]
     order = np.lexsort((end, lane))
     op, lane, end, step = op[order], lane[order], end[order], times.ops.step[order]
     cost = np.zeros(len(op), np.int64)
     cost[1:] = np.where(lane[1:] == lane[:-1], end[1:] - end[:-1], 0)
     cost = np.clip(cost, 0, _MOST_HOST_NS)
-    label = _labels(trace, steps, found, at[op], step)
+    label = _labels(trace, nesting, steps, found, at[order], step)
     duration = trace.ops.end_ns[op] - trace.ops.start_ns[op]
     fusible = np.array([name in _FUSIBLE for name in names], np.bool_)
     kernels = (trace.ops.kind[op] == KERNEL) & fusible[code[op]]
@@ -119,9 +126,10 @@ def _in_long_runs(cell: Int64, kernels: Bool, small: Bool) -> Bool:
     return found
 
 
-def _labels(trace: Trace, steps: Steps, found: Launched, row: Int64, step: Int64) -> Int64:
+def _labels(
+    trace: Trace, nesting: Nesting, steps: Steps, found: Launched, row: Int64, step: Int64
+) -> Int64:
     """Innermost range that each operation was launched in, on its thread or the step's."""
-    nesting = nest(trace.ranges, len(trace.threads))
     where = np.full(len(row), -1, np.int64)
     when = found.at_ns[row]
     for thread in (found.thread[row], steps.thread[step]):

@@ -82,15 +82,15 @@ def step_graph(
     ops = trace.ops
     mine = np.flatnonzero(times.ops.lane == lane)
     op, number = times.ops.op[mine], steps.number[times.ops.step[mine]].astype(np.int64)
-    call_of = np.full(len(ops), -1, np.int64)
-    call_of[found.op] = found.call
-    position = np.full(len(trace.api) + 1, -1, np.int64)
+    first = number.max(initial=0) - _MOST_STEPS
+    op, number = op[number > first], number[number > first]
+    position = np.full(len(trace.api), -1, np.int32)
     known = np.flatnonzero(line.row >= 0)
     position[line.row[known]] = known
-    at = position[call_of[op]]
+    launch = found.row_of(op)
+    at = np.where(launch >= 0, position[found.call[launch]], -1).astype(np.int64)
     order = np.lexsort((ops.start_ns[op], at))
     order = order[at[order] >= 0]
-    first = number.max(initial=0) - _MOST_STEPS
     if len(order) > _MOST:
         first = max(first, number[order[-_MOST]])
     order = order[number[order] > first]
@@ -103,10 +103,9 @@ def step_graph(
     kind[copies & staged] = PAGEABLE_OP
     kind[(~copies | (ops.copy_kind[op] == _TO_HOST)) & (line.kind[at] == SYNC)] = READ_OP
     kind[communicates[op]] = COMMUNICATION_OP
-    host = slice(begin, end)
+    host = np.arange(begin, end)  # copies: views would hold the whole timeline
     return StepGraph(
-        line.start_ns[host], line.end_ns[host], line.kind[host],
-        np.arange(begin, end) % 2 == 0, line.drains[host],
+        line.start_ns[host], line.end_ns[host], line.kind[host], host % 2 == 0, line.drains[host],
         ops.start_ns[op], ops.end_ns[op], ops.stream[op].astype(np.int64), number, at - begin, kind,
         small[op],
     )  # fmt: skip

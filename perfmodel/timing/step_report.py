@@ -12,10 +12,11 @@ import numpy as np
 from perfmodel.base.arrays import Int8, Int64
 from perfmodel.readers.codes import sums
 from perfmodel.readers.trace import KERNEL, NO_NAME, GpuOps, Trace
-from perfmodel.timing.host_timeline import HostTimes, host_timelines, host_times
+from perfmodel.timing.host_timeline import HostTimes, call_kinds, host_timeline, host_times
 from perfmodel.timing.idle_causes import IdleGaps, idle_gaps
 from perfmodel.timing.intervals import extents, union
 from perfmodel.timing.nccl import NcclKernels, communicating, nccl_kernels
+from perfmodel.timing.nesting import nest
 from perfmodel.timing.small_kernels import SmallKernels, small_kernels
 from perfmodel.timing.step_graph import StepGraph, step_graph
 from perfmodel.timing.step_times import StepTimes, step_times
@@ -111,8 +112,16 @@ def report_steps(trace: Trace, steps: Steps, categorize: Categorize) -> StepRepo
     times = step_times(trace, steps, found, sends)
     code, names = categorize(trace.ops, trace.strings)
     exclusive, own, count = _by_category(trace, steps, times, code, names)
-    lines = host_timelines(trace, steps, found, times)
-    small, small_of = small_kernels(trace, steps, found, times, code, names)
+    nesting = nest(trace.ranges, len(trace.threads))
+    small, small_of = small_kernels(trace, steps, found, times, nesting, code, names)
+    names_of_gaps: dict[str, int] = {}
+    kinds = call_kinds(trace, found)
+    gaps, hosts, graphs = [], [], []
+    for lane in range(len(times.process)):  # one at a time: their timelines are large
+        line = host_timeline(trace, steps, found, times, lane, kinds)
+        gaps.append(idle_gaps(trace, steps, found, times, lane, line, nesting, names_of_gaps))
+        hosts.append(host_times(line, steps, times, lane))
+        graphs.append(step_graph(trace, steps, found, times, line, lane, sends, small_of))
     lost, everything = _lost(trace, steps, found)
     return StepReport(
         steps=steps,
@@ -123,13 +132,10 @@ def report_steps(trace: Trace, steps: Steps, categorize: Categorize) -> StepRepo
         count=count,
         kernels=_kernels(trace, steps, times, code, names),
         nccl=nccl_kernels(trace, steps, found, times),
-        gaps=idle_gaps(trace, steps, found, times, lines),
-        host=host_times(lines, steps, times),
+        gaps=IdleGaps.of(names_of_gaps, gaps),
+        host=HostTimes.of(hosts),
         small=small,
-        graphs=tuple(
-            step_graph(trace, steps, found, times, line, lane, sends, small_of)
-            for lane, line in enumerate(lines)
-        ),
+        graphs=tuple(graphs),
         lost_ns=lost,
         launched_ns=everything,
         rank_of=_numbered(trace.ranks, times),

@@ -65,6 +65,13 @@ class Launched:
     at_ns: Int64
     call: Int64
 
+    def row_of(self, op: Int64) -> Int64:
+        """Return where each row of `GpuOps` is in `op`, -1 for those without a known launch."""
+        if len(self.op) == 0:
+            return np.full(len(op), -1, np.int64)
+        at = np.minimum(np.searchsorted(self.op, op), len(self.op) - 1)
+        return np.where(self.op[at] == op, at, -1)
+
 
 @dataclass(frozen=True, slots=True)
 class Steps:
