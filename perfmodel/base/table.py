@@ -7,9 +7,9 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from perfmodel.base.escape import escape_json, escape_latex, escape_markdown, printable
@@ -51,8 +51,8 @@ class Column:
     wrap : bool
         Whether a text too long for the terminal continues on the next line or ends in '…'.
     of : str or callable, optional
-        Where `Table.of` finds the value: an attribute, which may be dotted, or a function of the
-        row's object; the attribute called `key` by default.
+        Where `Table.of` finds the value: an attribute, which may be dotted (None where one on the
+        way is), or a function of the row's object; the attribute called `key` by default.
     """
 
     key: str
@@ -144,9 +144,23 @@ class Table:
         levels: Sequence[int] | None = None,
     ) -> Table:
         """Build a table of objects, a row each: every column says where its value is."""
-        found = [c.of if callable(c.of) else attrgetter(c.of or c.key) for c in columns]
+        found = [c.of if callable(c.of) else partial(_reach, c.of or c.key) for c in columns]
         rows = [[value(item) for value in found] for item in items]
         return cls(title, tuple(columns), rows, tuple(notes), levels)
+
+    def first(self, most: int, where: str) -> Table:
+        """Return the table with `most` rows; a note says `where` the others are."""
+        if len(self.rows) <= most:
+            return self
+        note = f"{most} of {len(self.rows)}; all of them {where}"
+        levels = None if self.levels is None else self.levels[:most]
+        return replace(self, rows=self.rows[:most], notes=(*self.notes, note), levels=levels)
+
+    def without(self, *keys: str) -> Table:
+        """Return the table without the columns of these keys."""
+        kept = [i for i, column in enumerate(self.columns) if column.key not in keys]
+        rows = [[row[i] for i in kept] for row in self.rows]
+        return replace(self, columns=tuple(self.columns[i] for i in kept), rows=rows)
 
     def records(self) -> tuple[list[str], list[list[Any]]]:
         """Keys and raw rows in base units, as CSV, JSON and data frames hold them."""
@@ -178,6 +192,15 @@ class Table:
             for level, row in zip(self.levels, shown, strict=True):
                 row[tree] = indent * int(level) + row[tree]
         return shown
+
+
+def _reach(path: str, item: object) -> Any:
+    """Return an attribute, which may be dotted; None where one on the way is."""
+    for name in path.split("."):
+        if item is None:
+            return None
+        item = getattr(item, name)
+    return item
 
 
 def render(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from perfmodel.commands import _options
 from perfmodel.commands._output import Progress, distinct, emit, warn
 
 if TYPE_CHECKING:
-    from perfmodel.base.table import Table
     from perfmodel.timing.nsys_stats.collect import Found
 
 _SHOWN_BYTES = 50_000_000
@@ -72,7 +70,7 @@ def stats(
         raise missing[-1]
     emit(
         Result(
-            text=map(_shortened, made),
+            text=(table.first(_MOST_ROWS, "in --format csv") for table in made),
             tables=made,
             made={"csv": ((one.title, to_csv(one)) for one in made)},
         ),
@@ -95,11 +93,3 @@ def _collected(reports: tuple[Path, ...], names: Sequence[str], options: dict[st
             return collect(path, names, lambda read: advance(f"reading {path.name}", read))
     with Progress(len(reports), shown) as advance:
         return summarize_reports(reports, names, engine, lambda path: advance(f"read {path.name}"))
-
-
-def _shortened(table: Table) -> Table:
-    more = len(table.rows) - _MOST_ROWS
-    if more <= 0:
-        return table
-    note = f"{more} more rows: take --format csv"
-    return replace(table, rows=table.rows[:_MOST_ROWS], notes=(note,))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
@@ -142,23 +143,6 @@ def table(said: Layers, every: bool = False) -> Table:
 
     With `every` one row per layer.
     """
-    columns = (
-        Column("layer", "Layer", wrap=False),
-        Column("kind", "Kind", wrap=False),
-        Column("output", "Output", wrap=False),
-        Column("params", "Parameters", "int"),
-        Column("macs", "MACs", "int"),
-        Column("forward_flops", "Forward", "si", "FLOP"),
-        Column("backward_flops", "Backward", "si", "FLOP"),
-        Column("forward_bytes", "Moved fwd", "si", "B"),
-        Column("backward_bytes", "bwd", "si", "B"),
-        Column("flops_per_byte", "FLOP/B", "float", digits=1),
-        Column("forward_s", "Time fwd", "si", "s"),
-        Column("backward_s", "bwd", "si", "s"),
-    )
-    # Times take the place of what other columns say: a screen is so wide.
-    hidden = {"forward_s", "backward_s"} if said.where is None else {"output", "macs"}
-    shown = [i for i, c in enumerate(columns) if c.key not in hidden]
     title = f"{said.net.name}, {said.batch} x {said.net.sample}, {said.dtype}"
     rule = convention(said.net)
     notes = [
@@ -166,13 +150,44 @@ def table(said: Layers, every: bool = False) -> Table:
         f"moved: {rule['bytes']} ({si(totals(said)['update_bytes'], 'B')}, not in a column); "
         f"FLOP/B: forward and backward",
     ]
-    if said.where is not None:
-        notes.append(_how(said.where))
-    rows = [[row[i] for i in shown] for row in _rows(said, every)]
-    return Table(title, tuple(columns[i] for i in shown), rows, tuple(notes))
+    if said.where is None:
+        return Table.of(title, _rows(said, every), LAYERS, notes).without("forward_s", "backward_s")
+    # Times take the place of what other columns say: a screen is so wide.
+    notes.append(_how(said.where))
+    return Table.of(title, _rows(said, every), LAYERS, notes).without("output", "macs")
 
 
-def _rows(said: Layers, every: bool) -> list[tuple[object, ...]]:
+class _Row(NamedTuple):
+    """A layer, or several together."""
+
+    layer: str
+    kind: str | None
+    output: str | None
+    cost: Cost
+    times: Times
+
+
+LAYERS: Final = (
+    Column("layer", "Layer", wrap=False),
+    Column("kind", "Kind", wrap=False),
+    Column("output", "Output", wrap=False),
+    Column("params", "Parameters", "int", of="cost.parameters"),
+    Column("macs", "MACs", "int", of="cost.macs"),
+    Column("forward_flops", "Forward", "si", "FLOP", of="cost.forward_flops"),
+    Column("backward_flops", "Backward", "si", "FLOP", of="cost.backward_flops"),
+    Column("forward_bytes", "Moved fwd", "si", "B", of="cost.forward_bytes"),
+    Column("backward_bytes", "bwd", "si", "B", of="cost.backward_bytes"),
+    Column("flops_per_byte", "FLOP/B", "float", digits=1, of=lambda row: _intensity(row.cost)),
+    Column("forward_s", "Time fwd", "si", "s", of="times.forward_s"),
+    Column("backward_s", "bwd", "si", "s", of="times.backward_s"),
+)
+
+
+def _intensity(c: Cost) -> float | None:
+    return _ratio(c.flops, c.forward_bytes + c.backward_bytes)
+
+
+def _rows(said: Layers, every: bool) -> Iterator[_Row]:
     seconds = {x.layer.name: x.times for x in said.timed}
     groups: dict[tuple[str, ...], list[tuple[Placed, Cost]]] = {}
     for x, cost in said.layers:
@@ -181,18 +196,17 @@ def _rows(said: Layers, every: bool) -> list[tuple[object, ...]]:
         if every or cost.macs:
             key = (kind(x), name, str(x.shape), str(cost))
         groups.setdefault(key, []).append((x, cost))
-    rows: list[tuple[object, ...]] = []
     for key, members in sorted(groups.items(), key=lambda group: len(group[0]) == 1):
         times = sum((seconds.get(x.name, Times()) for x, _ in members), Times())
-        counts = _counts(sum((c for _, c in members), Cost()), times)
+        cost = sum((c for _, c in members), Cost())
         n = len(members)
         if len(key) == 1:
-            rows.append((f"{n} layer{'s' * (n > 1)}", key[0], None, *counts))
+            yield _Row(f"{n} layer{'s' * (n > 1)}", key[0], None, cost, times)
         else:
             name = key[1] if n > 1 else members[0][0].name
-            rows.append((f"{n} {name}" if n > 1 else name, key[0], key[2], *counts))
+            yield _Row(f"{n} {name}" if n > 1 else name, key[0], key[2], cost, times)
     whole = sum((c for _, c in said.layers), Cost())
-    return [*rows, ("all", None, None, *_counts(whole, said.times[0]))]
+    yield _Row("all", None, None, whole, said.times[0])
 
 
 def exchange_table(said: Layers) -> Table:
@@ -289,19 +303,12 @@ def _entry(x: Placed, c: Cost, batch: int) -> dict[str, Any]:
         **pick(c, "macs forward_flops backward_flops", params="parameters"),
         "activations": batch * x.shape.elements,
         **pick(c, "forward_bytes backward_bytes update_bytes"),
-        "flops_per_byte": _ratio(c.flops, c.forward_bytes + c.backward_bytes),
+        "flops_per_byte": _intensity(c),
     }
 
 
 def _seconds(x: LayerTime | None) -> dict[str, Any]:
     return {} if x is None else {**pick(x.times, "forward_s backward_s update_s"), "bound": x.bound}
-
-
-def _counts(c: Cost, t: Times) -> tuple[object, ...]:
-    return (
-        c.parameters, c.macs, c.forward_flops, c.backward_flops, c.forward_bytes, c.backward_bytes,
-        _ratio(c.flops, c.forward_bytes + c.backward_bytes), t.forward_s, t.backward_s,
-    )  # fmt: skip
 
 
 def _how(where: Platform) -> str:

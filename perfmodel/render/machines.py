@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final
 
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
+from perfmodel.base.units import si
 from perfmodel.machines.doctor import PURPOSES, Check
 from perfmodel.machines.machine import SECTIONS, Figure, Machine, datasheet
 from perfmodel.machines.measure.measurement import MachineMeasurement
@@ -59,12 +61,8 @@ class Row:
     ridge_flops_per_byte: float | None
 
 
-def rows(machine: Machine, published: Machine | None = None) -> tuple[Row, ...]:
-    """Return every figure of a machine, held against a datasheet where one is given."""
-    return tuple(_rows(machine, published))
-
-
-def _rows(machine: Machine, published: Machine | None) -> Iterator[Row]:
+def rows(machine: Machine, published: Machine | None = None) -> Iterator[Row]:
+    """Yield every figure of a machine, held against a datasheet where one is given."""
     memory = memory_bytes_per_s(machine)
     for section, unit in SECTIONS.items():
         for key in (key for of, key in machine.figures if of == section):
@@ -102,33 +100,40 @@ def _published(machine: Machine, section: str, key: str) -> float | None:
 def listing(machines: Sequence[tuple[str, Machine]]) -> Table:
     """Return a table of machines by the name each is asked for with."""
     columns = (
-        Column("name", "name"),
-        Column("machine", "machine"),
-        *(Column(_listed_key(section, key), title, "si", SECTIONS[section])
-          for section, key, title in _LISTED),
-        Column("source", "source"),
+        Column("name", "name", of=lambda pair: pair[0]),
+        Column("machine", "machine", of=lambda pair: pair[1].name),
+        *(Column(_listed_key(section, key), title, "si", SECTIONS[section],
+                 of=partial(_listed, section, key)) for section, key, title in _LISTED),
+        Column("source", "source", of=lambda pair: pair[1].source),
     )  # fmt: skip
-    lines = [
-        (name, machine.name, *(_listed(machine, s, key) for s, key, _ in _LISTED), machine.source)
-        for name, machine in machines
-    ]
-    notes = (
+    note = (
         "Dense peaks; PCIe per direction, NVLink both directions together; the source of every "
-        "figure: perfmodel machine show NAME",
+        "figure: perfmodel machine show NAME"
     )
-    return Table("Machines", columns, lines, notes)
+    return Table.of("Machines", machines, columns, [note])
 
 
 def _listed_key(section: str, key: str) -> str:
     return f"{key}_{section.removeprefix('peak_').removeprefix('bandwidth_')}"
 
 
-def _listed(machine: Machine, section: str, key: str) -> float | None:
-    if key == "memory":
-        return memory_bytes_per_s(machine)
-    values: Any = getattr(machine, section)
-    found = values.get(key)
-    return None if found is None else float(found)
+def _listed(section: str, key: str, pair: tuple[str, Machine]) -> float | None:
+    machine = pair[1]
+    values: Mapping[str, float] = getattr(machine, section)
+    return memory_bytes_per_s(machine) if key == "memory" else values.get(key)
+
+
+FIGURES: Final = (
+    Column("what", "what", of=lambda row: TITLES[row.section]),
+    Column("figure", "figure", of="key"),
+    Column("value", "value", of=lambda row: si(row.figure.value, row.unit)),
+    Column("spread", "quartiles", "percent", of=lambda row: _spread(row.figure)),
+    Column("datasheet", "datasheet",
+           of=lambda row: row.datasheet and si(row.datasheet, row.unit)),
+    Column("ratio", "of it", "percent"),
+    Column("ridge", "ridge", "float", "FLOP/B", digits=2, of="ridge_flops_per_byte"),
+    Column("source", "source", of="figure.source"),
+)  # fmt: skip
 
 
 def figures_table(
@@ -136,21 +141,10 @@ def figures_table(
 ) -> Table:
     """Return the figures of a machine as a table; what no row has is no column."""
     measured = any(row.figure.q1 is not None for row in found)
-    columns = [Column("what", "what"), Column("figure", "figure"), Column("value", "value")]
-    if measured:
-        columns += [Column("spread", "quartiles", "percent"), Column("datasheet", "datasheet"),
-                    Column("ratio", "of it", "percent")]  # fmt: skip
-    columns += [Column("ridge", "ridge", "float", "FLOP/B", digits=2), Column("source", "source")]
-    lines = []
-    for row in found:
-        show = Column("", "", "si", row.unit).show
-        line: list[object] = [TITLES[row.section], row.key, show(row.figure.value)]
-        if measured:
-            line += [_spread(row.figure), row.datasheet and show(row.datasheet), row.ratio]
-        lines.append([*line, row.ridge_flops_per_byte, row.figure.source])
     said = "quartiles: how far the third lies from the first, of the value" if measured else ""
-    notes = (machine.note, said, _above(found), _of_sheet(published))
-    return Table(machine.name, tuple(columns), lines, tuple(note for note in notes if note))
+    notes = filter(None, (machine.note, said, _above(found), _of_sheet(published)))
+    table = Table.of(machine.name, found, FIGURES, notes)
+    return table if measured else table.without("spread", "datasheet", "ratio")
 
 
 def _above(found: Sequence[Row]) -> str:
@@ -225,7 +219,7 @@ def _blocks(machine: Machine, measurement: MachineMeasurement | None) -> Iterato
     if measurement:
         yield list(headline(measurement))
     published = _sheet(measurement)
-    yield figures_table(machine, rows(machine, published), published)
+    yield figures_table(machine, [*rows(machine, published)], published)
     if measurement and measurement.series:
         note = "The line is fitted to relative errors, so that every size counts alike."
         yield Table.of("By size", measurement.series, SERIES, [note])

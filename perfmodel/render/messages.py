@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.table import Column, Table
-from perfmodel.render.tables import SHOWN
+from perfmodel.render.tables import ALL, SHOWN
 
 _MATRIX: Final = 16
 """Of so many ranks, at most, a matrix has room."""
@@ -78,19 +77,21 @@ def by_rank(run: RunAnalysis) -> Table:
 def blocks(run: RunAnalysis) -> Iterator[Table]:
     """Tables for readers: of many rows those that matter most."""
     if run.messages is not None:
-        yield _shortened(pairs(run))
+        yield pairs(run).first(SHOWN, ALL)
         if len(run.ranks) <= _MATRIX:
             yield _matrix(run, "bytes", "Bytes", "B")
             yield _matrix(run, "waiting_s", "Waiting", "s")
-        yield _shortened(waiters(run))
+        yield waiters(run).first(SHOWN, ALL)
         if run.messages.chains:
-            yield _shortened(chains(run))
+            yield chains(run).first(SHOWN, ALL)
     slowest = {r.path: r for r in sorted(run.ranges_by_rank, key=lambda r: r.seconds)}
     unequal = [r for r in slowest.values() if r.imbalance > _UNEQUAL]
     if run.messages is not None and unequal:
         columns = tuple(c for c in BY_RANK if c.key != "path")
         rows = sorted(unequal, key=lambda r: -r.more_s)
-        yield _shortened(Table.of("Ranges that are not equal: the slowest rank", rows, columns))
+        yield Table.of("Ranges that are not equal: the slowest rank", rows, columns).first(
+            SHOWN, ALL
+        )
 
 
 def _matrix(run: RunAnalysis, key: str, title: str, unit: str) -> Table:
@@ -104,10 +105,3 @@ def _matrix(run: RunAnalysis, key: str, title: str, unit: str) -> Table:
     )
     rows = [[rank, *(cells.get((rank, other)) for other in ranks)] for rank in ranks]
     return Table(f"{title} from rank to rank, per batch", columns, rows)
-
-
-def _shortened(table: Table) -> Table:
-    if len(table.rows) <= SHOWN:
-        return table
-    note = f"{SHOWN} of {len(table.rows)}; all of them with --out or --json"
-    return replace(table, rows=table.rows[:SHOWN], notes=(*table.notes, note))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from perfmodel.analysis.rates import Rate, amounts
-from perfmodel.analysis.result import Analysis, RunAnalysis
+from perfmodel.analysis.result import Analysis, RankRow, RunAnalysis
 from perfmodel.analysis.rows import own_roof
 from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.base.table import Column, Table
@@ -17,6 +18,8 @@ from perfmodel.timing.stragglers import Skew
 
 SHOWN: Final = 10
 """Ranks that the terminal lists; files and JSON have them all."""
+ALL: Final = "with --out or --json"
+"""Where the rows are that the terminal does not show."""
 
 _LEAST_SHARE: Final = 0.01
 """Causes and kinds below this share of a step are left to the JSON."""
@@ -135,28 +138,23 @@ def rates(run: RunAnalysis) -> Table:
 
 def rates_text(run: RunAnalysis) -> Table:
     """The same for the terminal: value and interval in one unit, and the other clocks beside."""
-    columns = (
-        Column("name", "Rate"),
-        Column("value", "Value", align="right"),
-        Column("interval", "95 % interval"),
-        Column("n", "n", "int"),
-        Column("clock", "Clock"),
-        Column("other", "On the other clocks"),
-    )
-
-    def row(name: str, rate: Rate | None, others: str | None) -> tuple[object, ...]:
-        if rate is None:
-            return (name, None, None, None, None, None)
-        value = si(rate.value, rate.unit, 4)
-        return (name, value, interval(rate), rate.instances, rate.clock, others)
-
     done = amounts(run.totals)
-    rows = [
-        row(name, rate, _other_clocks(run, name, rate))
+    named = [
+        (name, rate, _other_clocks(run, name, rate))
         for name, rate in run.rates.items()
         if rate is not None or done.get(name)  # else the run does none of it
-    ] + [row(f"  {label}", rate, None) for label, _, rate in run.products]
-    return Table("Effective throughputs (work / median time)", columns, rows, _rate_notes(run))
+    ] + [(f"  {label}", rate, None) for label, _, rate in run.products]
+    columns = (
+        Column("name", "Rate", of=lambda at: at[0]),
+        Column("value", "Value", align="right",
+               of=lambda at: at[1] and si(at[1].value, at[1].unit, 4)),
+        Column("interval", "95 % interval", of=lambda at: at[1] and interval(at[1])),
+        Column("n", "n", "int", of=lambda at: at[1] and at[1].instances),
+        Column("clock", "Clock", of=lambda at: at[1] and at[1].clock),
+        Column("other", "On the other clocks", of=lambda at: at[1] and at[2]),
+    )  # fmt: skip
+    title = "Effective throughputs (work / median time)"
+    return Table.of(title, named, columns, _rate_notes(run))
 
 
 def interval(rate: Rate) -> str:
@@ -201,16 +199,19 @@ PARTS: Final = (
 
 def step_parts(run: RunAnalysis) -> Table:
     """Where a step's time goes on every rank; of many ranks the slowest."""
-    slowest = sorted(run.ranks, key=lambda rank: -(rank.batch_s or 0.0))[:SHOWN]
-    shown = run.ranks if len(run.ranks) <= SHOWN else slowest
-    notes = _shortened(len(run.ranks))
-    if any(rank.communication_s for rank in run.ranks):
-        notes.append(
-            "communication: kernels and calls; exposed: not hidden behind computing; waiting: "
-            "until the last rank arrived"
-        )
+    note = (
+        "communication: kernels and calls; exposed: not hidden behind computing; waiting: until "
+        "the last rank arrived"
+    )
+    notes = [note] if any(rank.communication_s for rank in run.ranks) else []
     title = "Where a step's time goes (medians over steps)"
-    return Table.of(title, shown, PARTS, notes)
+    return Table.of(title, _slowest(run), PARTS, notes).first(SHOWN, ALL)
+
+
+def _slowest(run: RunAnalysis) -> Sequence[RankRow]:
+    """Return the ranks; where there are many, the slowest first."""
+    many = len(run.ranks) > SHOWN
+    return sorted(run.ranks, key=lambda rank: -(rank.batch_s or 0.0)) if many else run.ranks
 
 
 CATEGORIES: Final = (
@@ -391,16 +392,8 @@ def ranks(run: RunAnalysis) -> Table:
 
 def ranks_text(run: RunAnalysis) -> Table:
     """The same for the terminal: of many ranks the slowest."""
-    if len(run.ranks) <= SHOWN:
-        return Table.of("Ranks (medians over batches)", run.ranks, RANKS)
-    slowest = sorted(run.ranks, key=lambda rank: -(rank.batch_s or 0.0))[:SHOWN]
-    title = "The slowest ranks (medians over batches)"
-    return Table.of(title, slowest, RANKS, _shortened(len(run.ranks)))
-
-
-def _shortened(rows: int) -> list[str]:
-    """Say where the rows are that the terminal does not show."""
-    return [f"{SHOWN} of {rows} ranks; all of them with --out or --json"] if rows > SHOWN else []
+    which = "Ranks" if len(run.ranks) <= SHOWN else "The slowest ranks"
+    return Table.of(f"{which} (medians over batches)", _slowest(run), RANKS).first(SHOWN, ALL)
 
 
 def findings(run: RunAnalysis) -> Table:
@@ -455,12 +448,11 @@ def stragglers(run: RunAnalysis) -> Table:
 
 def stragglers_text(run: RunAnalysis) -> Table:
     """The same for the terminal: those that cost most, and what to know of them all."""
-    found = run.skew.ranks if run.skew else ()
-    title = f"Who comes last to {run.skew.count if run.skew else 0} collectives"
-    notes = _shortened(len(found))
-    if run.skew is not None:
-        notes += _skew_notes(run.skew, len(run.traces))
-    return Table.of(title, [rank for rank in found if rank.last][:SHOWN], STRAGGLERS, notes)
+    skew = run.skew
+    late = [rank for rank in (skew.ranks if skew else ()) if rank.last]
+    title = f"Who comes last to {skew.count if skew else 0} collectives"
+    notes = _skew_notes(skew, len(run.traces)) if skew else ()
+    return Table.of(title, late, STRAGGLERS, notes).first(SHOWN, ALL)
 
 
 def _skew_notes(skew: Skew, reports: int) -> Iterator[str]:
@@ -518,12 +510,11 @@ def points(analysis: Analysis) -> Table:
 def points_text(analysis: Analysis) -> Table:
     """The same for the terminal: short names of runs, and no column of them where there is one."""
     table = points(analysis)
-    if len(analysis.runs) > 1:
-        labels = [run.label for run in analysis.runs]
-        short = dict(zip(labels, _distinct_parts(labels), strict=True))
-        rows = [(short[str(row[0])], *row[1:]) for row in table.rows]
-        return Table(table.title, table.columns, rows, table.notes)
-    return Table(table.title, table.columns[1:], [row[1:] for row in table.rows], table.notes)
+    if len(analysis.runs) == 1:
+        return table.without("run")
+    labels = [run.label for run in analysis.runs]
+    short = dict(zip(labels, _distinct_parts(labels), strict=True))
+    return replace(table, rows=[(short[str(row[0])], *row[1:]) for row in table.rows])
 
 
 def sweep(analysis: Analysis) -> Table:
@@ -556,21 +547,15 @@ def sweep(analysis: Analysis) -> Table:
 def sweep_text(analysis: Analysis) -> Table:
     """The same for the terminal: symbols that are equal in all runs move into the title."""
     table = sweep(analysis)
-    shared = {
-        i: {row[i] for row in table.rows}
-        for i, column in enumerate(table.columns)
-        if len(column.key) == 1
+    same = {
+        column.key: values[0]
+        for column, *values in zip(table.columns, *table.rows, strict=True)
+        if len(column.key) == 1 and len(values) > 1 and len(set(values)) == 1
     }
-    dropped = [i for i, values in shared.items() if len(values) == 1 and len(table.rows) > 1]
-    kept = [i for i in range(len(table.columns)) if i not in dropped]
-    said = "  ".join(f"{table.columns[i].key}={table.rows[0][i]}" for i in dropped)
     names = _distinct_parts([str(row[0]) for row in table.rows])
     rows = [[name, *row[1:]] for name, row in zip(names, table.rows, strict=True)]
-    return Table(
-        f"{table.title}  {said}",
-        tuple(table.columns[i] for i in kept),
-        [[row[i] for i in kept] for row in rows],
-    )
+    title = f"{table.title}  {'  '.join(f'{key}={value}' for key, value in same.items())}"
+    return replace(table, title=title, rows=rows).without(*same)
 
 
 def _distinct_parts(labels: list[str]) -> list[str]:
