@@ -83,6 +83,7 @@ def _write_folder(
     result: Result, fmt: str, out: Path, picture: Callable[[], Any] | None
 ) -> list[Path]:
     """Write the tables, a file each, and the figure."""
+    from perfmodel.base.errors import ModelError
     from perfmodel.base.files import staged_folder
 
     fmt = "csv" if fmt == "text" else fmt
@@ -94,9 +95,10 @@ def _write_folder(
             )
             path.write_text(content, encoding="utf-8", newline="")
         if picture is not None:
-            from perfmodel.render.plot import save
-
-            save(picture(), stage, click.get_current_context().info_name or "figure", ("png",))
+            try:
+                write_picture(picture(), stage / f"{click.get_current_context().info_name}.png")
+            except ModelError as error:  # nothing to draw
+                warn(f"no figure: {error}")
         names = sorted(path.name for path in stage.iterdir())
     return [out / name for name in names]
 

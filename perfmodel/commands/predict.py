@@ -10,7 +10,7 @@ import click
 
 from perfmodel.commands import _options
 from perfmodel.commands._output import emit, warn
-from perfmodel.programs import LEADING_SETTING, program_of_sizes
+from perfmodel.programs import program_of_sizes
 
 
 @click.command()
@@ -53,7 +53,7 @@ def predict(path: Path, fmt: str, out: Path | None, **options: Any) -> None:
     if options["sweep"] or options["scaling"]:
         found, table, symbol = _over(model, case, options)
         result = report.several(found, table, images)
-        picture = partial(_picture, model, found, symbol)
+        picture = partial(report.picture, model, found, symbol)
     elif out is not None and _options.kind_of(out) in _options.PICTURES:
         raise click.UsageError(f"{out.suffix} is of curves: give --sweep or --scaling, too")
     else:
@@ -68,36 +68,21 @@ def predict(path: Path, fmt: str, out: Path | None, **options: Any) -> None:
 def _case(model: Any, options: dict[str, Any]) -> Any:
     """Return the configuration that the flags describe."""
     from perfmodel.base.errors import WorkloadError
-    from perfmodel.base.escape import printable
-    from perfmodel.programs.program import Options
 
-    program, values = program_of_sizes(), _options.symbol_values(options)
-    if model.workload != program.name:
-        if not options["workload"]:
-            raise WorkloadError(
-                f"expected the workload that the model was calibrated with, {model.workload!r}; "
-                f"got none; give --workload FILE.toml"
-            )
-        from perfmodel.workloads import load
-
-        workload = load(options["workload"])
-        if workload.name != model.workload:
-            raise WorkloadError(
-                f"expected the workload that the model was calibrated with, {model.workload!r}; "
-                f"got {workload.name!r}; give that one's file"
-            )
-        if ignored := _options.trainer_settings(options):
-            flags = ", ".join(map(_options.flag, ignored))
-            warn(f"{flags}: settings of the trainer's say nothing of {model.workload}")
-        chosen = Options(workload=workload)
-        return program_of_sizes(chosen).case(values, {}, chosen)
-    if options["workload"]:
+    chosen = _options.chosen(options)
+    program, settings = program_of_sizes(chosen), _options.trainer_settings(options)
+    given = program.name if chosen.workload is None else chosen.workload.name
+    if given != model.workload:
         raise WorkloadError(
-            f"expected a model of the workload {printable(str(options['workload']))}; got one of "
-            "the trainer's MLP; calibrate with --workload, too, or leave it out here"
+            f"expected the workload that the model was calibrated with, {model.workload!r}; got "
+            f"{given!r}; give that one's --workload FILE.toml, and none for the trainer's MLP"
         )
-    sizes = {"D": 784, "C": 10, "b": 4, **values}
-    return program.case(sizes, _options.trainer_settings(options), Options())
+    if chosen.workload is None:
+        return program.case({"D": 784, "C": 10, "b": 4, **chosen.values}, settings, chosen)
+    if settings:
+        flags = ", ".join(map(_options.flag, settings))
+        warn(f"{flags}: settings of the trainer's say nothing of {model.workload}")
+    return program.case(chosen.values, {}, chosen)
 
 
 def _over(model: Any, case: Any, options: dict[str, Any]) -> tuple[list[Any], Any, str]:
@@ -110,7 +95,7 @@ def _over(model: Any, case: Any, options: dict[str, Any]) -> tuple[list[Any], An
         return one(model, at)
 
     if options["sweep"] and options["scaling"]:
-        raise click.UsageError("take --sweep or --scaling, not both")
+        raise click.UsageError("expected --sweep or --scaling; got both; leave one out")
     if options["scaling"]:
         first = min(case.sizes.get("p", 1), options["ranks_to"])
         last = options["ranks_to"]
@@ -135,20 +120,3 @@ def _values(text: str) -> tuple[str, tuple[int, ...]]:
     if min(numbers) < 1 or (":" in said and (len(numbers) != 2 or numbers[0] > numbers[1])):
         raise click.BadParameter(f"expected positive numbers, FROM at most TO; got {text!r}")
     return symbol, scaling.doublings(*numbers) if ":" in said else numbers
-
-
-def _picture(model: Any, found: list[Any], symbol: str) -> Any:
-    from perfmodel.render import predict as report
-    from perfmodel.render.plot.lines import Prediction, predictions
-
-    curve = Prediction(
-        at=[p.case.sizes[symbol] for p in found],
-        seconds=[p.batch_s for p in found],
-        low_s=[p.low_s for p in found],
-        high_s=[p.high_s for p in found],
-        measured=report.measured_points(model, found, symbol),
-        extrapolated=[bool(p.extrapolated) for p in found],
-    )
-    label = found[0].case.settings.get(LEADING_SETTING, model.workload)
-    words = [w for w in found[0].case.label.split() if not w.startswith(f"{symbol}=")]
-    return predictions(f"predicted, {label}", curve, symbol, title=" ".join(words))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -14,8 +14,11 @@ from perfmodel.base.units import percent, si
 from perfmodel.models.model import Z90, Model
 from perfmodel.models.predict import Phase, Prediction, Scaled, epoch_s
 from perfmodel.models.terms import BOUNDS, UNITS, USUAL_NOISE, Term
-from perfmodel.programs import program_named
+from perfmodel.programs import LEADING_SETTING, program_named
 from perfmodel.render.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _RATES: Final = ("bytes", "moved", "flops")
 """Amounts whose coefficients are shown as what happens in a second."""
@@ -209,6 +212,24 @@ def scaling_table(points: Sequence[Scaled], kind: str) -> Table:
     )
     note = "extrapolated rows are the model's alone: no run of that size was measured"
     return Table.of(f"{kind.capitalize()} scaling", points, columns, [note])
+
+
+def picture(model: Model, found: Sequence[Prediction], symbol: str) -> Axes:
+    """Draw predictions over one symbol, with the calibration's own runs beside them."""
+    from perfmodel.render.plot.lines import Prediction as Curve
+    from perfmodel.render.plot.lines import predictions
+
+    curve = Curve(
+        at=[p.case.sizes[symbol] for p in found],
+        seconds=[p.batch_s for p in found],
+        low_s=[p.low_s for p in found],
+        high_s=[p.high_s for p in found],
+        measured=measured_points(model, found, symbol),
+        extrapolated=[bool(p.extrapolated) for p in found],
+    )
+    label = found[0].case.settings.get(LEADING_SETTING, model.workload)
+    words = [w for w in found[0].case.label.split() if not w.startswith(f"{symbol}=")]
+    return predictions(f"predicted, {label}", curve, symbol, title=" ".join(words))
 
 
 def measured_points(

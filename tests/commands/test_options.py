@@ -168,6 +168,14 @@ def test_a_folder_has_a_file_a_table_and_the_figure(tmp_path: Path) -> None:
     assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".png"}
 
 
+def test_a_folder_lacks_a_figure_that_has_nothing_to_show(tmp_path: Path) -> None:
+    result = perfmodel("utilization", "--report", BASE, "-o", tmp_path)
+    assert result.exit_code == 0
+    if not list(tmp_path.glob("*.png")):
+        assert "no figure: " in result.stderr
+    assert list(tmp_path.glob("*.csv"))
+
+
 def test_a_name_that_nothing_fits_is_refused_before_anything_is_read() -> None:
     for words in (("stats", "none.sqlite", "-o", "a.png"), ("memory", "-o", "a.gif")):
         refused = perfmodel(*words)

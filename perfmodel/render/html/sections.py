@@ -414,7 +414,7 @@ def _gpus(run: RunAnalysis) -> Table:
 
 def _ceilings(found: Machine, precision: str) -> Grid:
     """Every figure of the machine with its source."""
-    shown = machine_rows(found)
+    shown = [*machine_rows(found)]
     columns = (
         Column("figure", "Ceiling", of=lambda r: f"{TITLES[r.section]}, {r.key}"),
         Column("shown", "Value", align="right", of=lambda r: si(r.figure.value, r.unit)),
