@@ -144,6 +144,10 @@ def test_a_recorded_model_is_shown_by_module(tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert "Operators by module of a median step" in text
     assert "Operators by phase of a median step" in text
+    assert "Of the operators&#39; ceilings" in text
+    assert "products below the roofs of their units" in text
+    assert "No roofline can be drawn" not in text
+    assert "D, H, C and B" not in text
 
 
 def test_a_model_is_annotated_and_is_what_it_was_before() -> None:

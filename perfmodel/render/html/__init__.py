@@ -26,7 +26,7 @@ from perfmodel.models.predict import Prediction, predict
 from perfmodel.models.terms import Case
 from perfmodel.programs.own import own_case
 from perfmodel.programs.program import Options
-from perfmodel.render import tables
+from perfmodel.render import operators, tables
 from perfmodel.render.html import pictures, sections
 from perfmodel.render.html.blocks import CLOCKS, Block, Grid, Section, Words, grid, percent
 from perfmodel.render.summary import what_ran
@@ -105,7 +105,7 @@ def lead(run: RunAnalysis, said: WhatIf | None) -> Lead:
         tiles=tuple(_tiles(run)),
         parts=found,
         parts_of="GPU busy time by range" if queued else "host time by range",
-        rates=_rates(run) if fitted else None,
+        rates=_rates(run) if fitted else _phases(run),
         first=_first(run, said),
     )
 
@@ -187,17 +187,35 @@ def _tiles(run: RunAnalysis) -> Iterator[Tile]:
             peak = run.machine.peak_flops_per_s[run.precision]
             note = f"{percent(reached)} of {si(peak, 'FLOP/s')}, {run.precision} peak"
         yield Tile("Achieved in a batch", si(head.rate, "FLOP/s"), note, reached)
+    elif run.work and run.work.flops and seconds.value > 0:
+        note, used = "the peak is not known", run.work.mfu
+        if used is not None:
+            most = si(used.peak_flops_per_s, "FLOP/s")
+            note = f"MFU: {percent(used.of_step)} of {most}, the peak of {used.unit}"
+        achieved = si(run.work.flops / seconds.value, "FLOP/s")
+        yield Tile("Achieved in a batch", achieved, note, used.of_step if used else None)
     else:
         yield Tile("Achieved in a batch", "–", "the FLOPs of a batch are not known")
+    yield _of_roof(run)
+
+
+def _of_roof(run: RunAnalysis) -> Tile:
+    """How far a batch, or its operators, are from the roof."""
     roof = run.roofline or machine_roof(run)
     name = "Of its effective roof" if run.roofline else "Of the machine's roof"
     if roof is not None and run.points:
         point = run.points[0]
         height = float(roof.smooth(point.intensity_flops_per_byte))
         share = point.flops_per_s / height
-        yield Tile(name, percent(share), f"smooth: {si(height, 'FLOP/s')}", min(share, 1.0))
-    else:
-        yield Tile("Of its effective roof", "–", "no roofline could be fitted")
+        return Tile(name, percent(share), f"smooth: {si(height, 'FLOP/s')}", min(share, 1.0))
+    whole = (
+        next((row for row in run.work.phases if row.phase == "step"), None) if run.work else None
+    )
+    if whole is not None and whole.of_ceiling is not None:
+        share = whole.of_ceiling
+        note = "least time of all operators by peak and bandwidth over the time they take"
+        return Tile("Of the operators' ceilings", percent(share), note, min(share, 1.0))
+    return Tile("Of its effective roof", "–", "no roofline could be fitted")
 
 
 def _rates(run: RunAnalysis) -> Grid:
@@ -225,6 +243,11 @@ def _rates(run: RunAnalysis) -> Grid:
         Table("Effective throughputs and the machine's ceilings", columns, rows),
         sort={"value": values, "interval": values, "ceiling": [value for _, value in ceilings]},
     )
+
+
+def _phases(run: RunAnalysis) -> Grid | None:
+    """Operators by phase against their ceilings; None where nothing counts them."""
+    return grid(operators.phases(run.work)) if run.work and run.work.modelled else None
 
 
 def _interval(rate: Rate) -> str:

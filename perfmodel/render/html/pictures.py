@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from xml.etree import ElementTree as ET
 
 from perfmodel.analysis.result import Analysis, RunAnalysis
@@ -28,6 +28,9 @@ from perfmodel.timing.timeline import (
     select,
     window_of,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _MOST_BARS: Final = 4000
 _SEEN: Final = 1e-3
@@ -148,8 +151,11 @@ def idle(run: RunAnalysis) -> Iterator[Block]:
 
 
 def roofline(analysis: Analysis) -> Iterator[Block]:
-    """Draw the roofline, or say what it needs."""
+    """Draw the roofline, of a program with operators theirs, or say what it needs."""
     run = analysis.fitted
+    if run.roofline is None and (pair := outputs.draw_operators(analysis)) is not None:
+        yield _operators(run, pair)
+        return
     if run.roofline is None and (machine_roof(run) is None or not run.points):
         yield Notice("No roofline can be drawn.", " ".join(_roofless(run)))
         return
@@ -177,6 +183,26 @@ def roofline(analysis: Analysis) -> Iterator[Block]:
     )
     drawn = inline(svg, "roofline", printable(title), printable(listed), {})
     yield Picture(drawn, caption, wide=False)
+
+
+def _operators(run: RunAnalysis, axes: Axes) -> Picture:
+    """Products below the roofs of their units, all else by bandwidth."""
+    from perfmodel.render.plot import svg_text
+
+    title = f"Operators of {run.label}"
+    shown = run.work.by_sizes[:20] if run.work else ()
+    listed = "; ".join(
+        f"{row.name} ({row.phase}): {si(row.flops_per_s, 'FLOP/s')} at "
+        f"{si(row.intensity, 'FLOP/B', 4)}"
+        for row in shown
+        if row.flops_per_s and row.intensity
+    )
+    caption = (
+        f"{title}: left, products below the roofs of their units, area by share of the time; "
+        f"right, the others' share of the memory's bandwidth."
+    )
+    drawn = inline(svg_text(axes), "operators", printable(title), printable(listed), {})
+    return Picture(drawn, caption, wide=True)
 
 
 def _roofless(run: RunAnalysis) -> Iterator[str]:

@@ -58,8 +58,6 @@ def breakdown(run: RunAnalysis, measured: Run) -> Iterator[Block]:
             "Work of a step", tuple(" ".join(w.split()) for w in operators.work_lines(run.work))
         )
         yield grid(operators.operators_text(run.work))
-        if run.work.modelled:
-            yield grid(operators.phases(run.work))
         if (counted := operators.counted_text(run.work)) is not None:
             yield grid(counted)
         if run.work.modules:
@@ -159,6 +157,13 @@ def model(run: RunAnalysis, said: Prediction | str) -> Iterator[Block]:
     said : Prediction or str
         What a calibrated model predicts for this very run, or why there is none.
     """
+    if not run.workload.ranges and run.work and run.work.flops:
+        yield Notice(
+            "FLOPs and bytes are counted by operator: there is no model of other sizes or ranks.",
+            "for one write the formulas of your program into a TOML file and name it with "
+            "--workload (docs/workloads.md)",
+        )
+        return
     if not run.workload.ranges:
         yield Notice(
             "FLOPs and bytes are not known: the report does not say what its batches compute.",
