@@ -372,7 +372,10 @@ class _Graph:
         if isinstance(layer, Concat):
             own = sum(prod(self._sizes(x)) for x in op.input)
         else:
-            own = layer.shape(self._shape(op.input[0])).elements
+            try:
+                own = layer.shape(self._shape(op.input[0])).elements
+            except WorkloadError as problem:
+                raise WorkloadError(f"{printable(op.name or op.output[0])}: {problem}") from problem
         given = prod(self._sizes(op.output[0]))
         if own != given:
             raise WorkloadError(
