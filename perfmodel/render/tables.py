@@ -140,7 +140,7 @@ def rates_text(run: RunAnalysis) -> Table:
     """The same for the terminal: value and interval in one unit, and the other clocks beside."""
     done = amounts(run.totals)
     named = [
-        (name, rate, _other_clocks(run, name, rate))
+        (name, rate, other_clocks(run, name, rate))
         for name, rate in run.rates.items()
         if rate is not None or done.get(name)  # else the run does none of it
     ] + [(f"  {label}", rate, None) for label, _, rate in run.products]
@@ -154,7 +154,7 @@ def rates_text(run: RunAnalysis) -> Table:
         Column("other", "On the other clocks", of=lambda at: at[1] and at[2]),
     )  # fmt: skip
     title = "Effective throughputs (work / median time)"
-    return Table.of(title, named, columns, _rate_notes(run))
+    return Table.of(title, named, columns, rate_notes(run))
 
 
 def interval(rate: Rate) -> str:
@@ -162,7 +162,8 @@ def interval(rate: Rate) -> str:
     return f"{si(rate.low, rate.unit)} to {si(rate.high, rate.unit)}"
 
 
-def _other_clocks(run: RunAnalysis, name: str, rate: Rate | None) -> str:
+def other_clocks(run: RunAnalysis, name: str, rate: Rate | None) -> str:
+    """Say what a rate is on the clocks that it was not fitted on."""
     return ", ".join(
         f"{clock.removeprefix('gpu_')} {si(other.value, other.unit)}"
         for clock, other in run.rates_by_clock[name].items()
@@ -170,7 +171,8 @@ def _other_clocks(run: RunAnalysis, name: str, rate: Rate | None) -> str:
     )
 
 
-def _rate_notes(run: RunAnalysis) -> tuple[str, ...]:
+def rate_notes(run: RunAnalysis) -> tuple[str, ...]:
+    """Say what the links' rates include."""
     notes = []
     if run.rates.get("P_peer") is not None:
         notes.append("P_peer: from GPU to GPU, over NVLink where there is one; it includes waiting")

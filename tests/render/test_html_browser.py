@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +51,7 @@ def test_nothing_loads_and_nothing_complains(
 ) -> None:
     browser.sized(1280, 900)
     browser.open(pages[name])
-    assert browser.script("return document.querySelectorAll('h2').length") == 9
+    assert browser.script("return document.querySelectorAll('h2').length") == 10
     assert browser.script("return window.hit") is None, "a name ran as a script"
     assert browser.script("return document.scripts.length") == 1
     assert browser.script("return document.images.length") == 0
@@ -148,6 +149,21 @@ def test_nothing_is_wider_than_the_screen(
     assert browser.script("return document.documentElement.scrollWidth") == width
 
 
+CUES = """
+const boxes = [...document.querySelectorAll(".scroll")].filter((box) => box.offsetParent);
+return boxes.map((box) => [box.scrollWidth > box.clientWidth + 1, box.classList.contains("more")]);
+"""
+
+
+def test_what_scrolls_sideways_says_so(browser: Browser, pages: dict[str, Path]) -> None:
+    for width in (400, 1280):
+        browser.sized(width, 900)
+        browser.open(pages["base"])
+        found = browser.script(CUES)
+        assert all(scrolls == said for scrolls, said in found)
+        assert sum(scrolls for scrolls, _ in found) >= (5 if width == 400 else 0)
+
+
 COLORS = """
 const style = (query, key) => getComputedStyle(document.querySelector(query))[key];
 return [style("#timeline", "backgroundColor"), style("figure .g-kernel path", "fill"),
@@ -174,5 +190,6 @@ def test_it_prints_and_can_be_photographed(browser: Browser, pages: dict[str, Pa
     printed = browser.printed()
     assert printed.startswith(b"%PDF-")
     assert 20_000 < len(printed) < 2_000_000
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) <= 8
     picture = browser.screenshot(whole=False)
     assert struct.unpack(">II", picture[16:24]) == (1280, 900)

@@ -72,8 +72,10 @@ class Page(HTMLParser):
         self._open.pop()
 
     def handle_data(self, data: str) -> None:
-        if self._open:
-            self._open[-1].text += data
+        """Text of an option belongs to what it stands in."""
+        around = [e for e in self._open if e.attributes.get("class") != "flag"]
+        if around:
+            around[-1].text += data
 
     def handle_comment(self, data: str) -> None:
         raise AssertionError(f"a comment: {data[:60]!r}")

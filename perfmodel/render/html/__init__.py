@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -151,16 +152,16 @@ def _inside(run: RunAnalysis, row: RangeRow, *, queued: bool) -> list[tuple[Rang
 
 
 def _sentence(run: RunAnalysis, found: Sequence[Part]) -> str:
-    batch = run.batch.median.value
-    said = f"A median batch takes {si(batch, 's', 4)}"
+    """Name what takes most of a batch, and why the GPU idles; the tiles have the numbers."""
     named = [p for p in found if p.what == "range"]
+    said = "No range inside the batches says what takes their time"
     if named:
-        most = max(named, key=lambda p: p.seconds)
-        said += f"; its largest part, {most.shown}, is {most.name}"
-    busy = head_of(run).gpu_busy_s
-    if busy is not None and batch > 0:
-        least = "at least " * bool(lacking(run.unattributed))
-        said += f". The GPU is busy for {least}{percent(busy / batch)} of it"
+        said = f"The largest part of a median batch is {max(named, key=lambda p: p.seconds).name}"
+    causes: dict[str, float] = {}
+    for one in run.steps.idle if run.steps else ():
+        causes[one.cause] = causes.get(one.cause, 0.0) + one.seconds
+    if causes:
+        said += f"; where the GPU idles, it is mostly by {max(causes, key=lambda c: causes[c])}"
     return said + "."
 
 
@@ -224,9 +225,11 @@ def _rates(run: RunAnalysis) -> Grid:
     fitted = [(name, rate) for name, rate in run.rates.items() if rate is not None]
     ceilings = [_ceiling(run, name) for name, _ in fitted]
     for (name, rate), (label, ceiling) in zip(fitted, ceilings, strict=True):
+        others = tables.other_clocks(run, name, rate)
         rows.append(
-            (name, _MEANS.get(name, ""), si(rate.value, rate.unit, 4), _interval(rate),
-             si(ceiling, rate.unit) if ceiling else None, label or None,
+            (name, _MEANS.get(name, ""), si(rate.value, rate.unit, 4), tables.interval(rate),
+             rate.instances, rate.clock.removeprefix("gpu_") + (f" ({others})" if others else ""),
+             f"{si(ceiling, rate.unit)}, {label}" if ceiling else None,
              rate.value / ceiling if ceiling else None)
         )  # fmt: skip
     columns = (
@@ -234,13 +237,15 @@ def _rates(run: RunAnalysis) -> Grid:
         Column("means", "Of"),
         Column("value", "Effective", align="right"),
         Column("interval", "95 % interval", align="right"),
+        Column("n", "n", "int"),
+        Column("clock", "Clock (the others)"),
         Column("ceiling", "Ceiling", align="right"),
-        Column("which", "Which"),
         Column("share", "Of the ceiling", "percent", digits=0),
     )
     values = [rate.value for _, rate in fitted]
+    title = "Effective throughputs and the machine's ceilings"
     return grid(
-        Table("Effective throughputs and the machine's ceilings", columns, rows),
+        Table(title, columns, rows, tables.rate_notes(run)),
         sort={"value": values, "interval": values, "ceiling": [value for _, value in ceilings]},
     )
 
@@ -312,6 +317,9 @@ _NO_MODEL: Final = (
     "predictions"
 )
 
+_FLAG: Final = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
+"""An option of a command, which no line breaks."""
+
 _LONGEST: Final = 1000
 """Letters of a text that are shown."""
 _NAMES: Final = 11
@@ -376,6 +384,7 @@ def page(analysis: Analysis, model: Model | None = None) -> str:
     run = analysis.fitted
     asked = Asked.of(run, model)
     said = asked.what_if if isinstance(asked.what_if, WhatIf) else None
+    summary = lead(run, said)
     style, script = _asset("style.css"), _asset("sort.js")
     text: str = (
         _environment()
@@ -383,9 +392,9 @@ def page(analysis: Analysis, model: Model | None = None) -> str:
         .render(
             title=run.label,
             facts=list(_facts(run)),
-            lead=lead(run, said),
+            lead=summary,
             warnings=sections.warnings(run),
-            sections=list(_sections(analysis, asked)),
+            sections=list(_sections(analysis, asked, summary.first)),
             clocks=CLOCKS,
             version=perfmodel.__version__,
             style=style,
@@ -405,7 +414,7 @@ def _facts(run: RunAnalysis) -> Iterator[tuple[str, str]]:
         yield line[:_NAMES].strip(), line[_NAMES:].strip()
 
 
-def _sections(analysis: Analysis, asked: Asked) -> Iterator[Section]:
+def _sections(analysis: Analysis, asked: Asked, first: FirstStep | None) -> Iterator[Section]:
     run = analysis.fitted
     measured = run.measured
 
@@ -424,7 +433,8 @@ def _sections(analysis: Analysis, asked: Asked) -> Iterator[Section]:
     yield section("roofline", "Roofline", roof, _roofline(analysis))
     yield section("model", "Model", _MODEL, sections.model(run, asked.prediction))
     yield section("whatif", "What if", _WHAT_IF, sections.what_if(asked.what_if))
-    yield section("findings", "Findings and warnings", _FINDINGS, sections.findings(run))
+    found = sections.findings(run, first.title if first else "")
+    yield section("findings", "Findings and warnings", _FINDINGS, found)
     yield section("machine", "Configuration and machine", "", sections.machine(run))
     yield section("provenance", "Provenance", "", sections.provenance(run))
 
@@ -471,7 +481,7 @@ def _environment() -> Any:
     """Templates that escape everything, and show control characters as such."""
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
-        from markupsafe import Markup
+        from markupsafe import Markup, escape
     except ImportError as error:
         raise PerfmodelError(
             "expected jinja2 to write an HTML report; got no such package; pip install jinja2"
@@ -492,6 +502,9 @@ def _environment() -> Any:
         keep_trailing_newline=True,
     )
     made.filters["made"] = Markup  # only for what no report has a say in, or svg.inline escaped
+    made.filters["flags"] = lambda text: Markup(
+        _FLAG.sub(r'<span class="flag">\g<0></span>', str(escape(shown(text))))
+    )
     made.filters["percent"] = lambda share: f"{100 * share:.6g}"
     return made
 

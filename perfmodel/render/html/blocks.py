@@ -53,7 +53,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table of a page; the cell at `named` names its row."""
+    """A table of a page; the cell at `named` names its row; a `closed` one is opened by a click."""
 
     kind: ClassVar[str] = "grid"
     caption: str
@@ -61,6 +61,7 @@ class Grid:
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     named: int = 0
+    closed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,7 @@ def grid(
     full: Mapping[str, float] | None = None,
     plain: Sequence[str] = (),
     drop: Sequence[str] = (),
+    closed: bool = False,
 ) -> Grid:
     """Lay a table out for a page.
 
@@ -139,6 +141,8 @@ def grid(
         Columns with bars, and the value whose bar is full; shares have theirs without.
     plain, drop : sequence of str
         Columns of shares without bars, and columns to leave out.
+    closed : bool
+        Show no more than the title until it is opened.
     """
     sort, full, kept, heads = sort or {}, full or {}, [], []
     for i, column in enumerate(table.columns):
@@ -161,7 +165,7 @@ def grid(
     notes, more = table.notes, len(table.rows) - len(rows)
     if more:
         notes = (*notes, f"{more:,} more rows are left out: perfmodel analyze --out writes all")
-    return Grid(caption or table.title, tuple(heads), tuple(rows), notes, named)
+    return Grid(caption or table.title, tuple(heads), tuple(rows), notes, named, closed)
 
 
 def cut(text: str) -> str:

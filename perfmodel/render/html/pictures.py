@@ -13,7 +13,6 @@ from perfmodel.analysis.result import Analysis, RunAnalysis
 from perfmodel.analysis.rows import comparable, machine_roof
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.escape import printable
-from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
 from perfmodel.render import outputs, tables
 from perfmodel.render.html.blocks import Block, Notice, Picture, cut, grid
@@ -141,10 +140,11 @@ def idle(run: RunAnalysis) -> Iterator[Block]:
     title = f"Idle time of the GPU{'s' * (ranks > 1)} in a median step, by cause"
     drawn = inline(svg_text(axes), "idle", title, "the table below has the numbers", {})
     yield Picture(drawn, f"{title}; colours as in the timeline.", wide=False)
-    rows, notes = tables.idlest(run.steps)
-    gaps = Column("gaps", "Longest gaps", of=lambda c: "; ".join(map(tables.gap_text, c.gaps)))
-    notes += [f"perfmodel timeline --batch {rows[0].gaps[0].step} draws a step"] if rows else []
-    yield grid(Table.of("Longest gaps of each cause", rows, (*tables.IDLE, gaps), notes))
+    causes, gaps = tables.idle_text(run.steps), tables.gaps_text(run.steps)
+    yield grid(causes, drop=["longest"])
+    if gaps.rows:
+        note = "a step is drawn by perfmodel timeline --batch STEP"
+        yield grid(replace(gaps, notes=(*gaps.notes, note)), closed=True)
     path = tables.path_text(run.steps)
     if path.rows:
         yield grid(path)

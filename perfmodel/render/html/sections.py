@@ -65,7 +65,7 @@ def breakdown(run: RunAnalysis, measured: Run) -> Iterator[Block]:
     yield _ranges(run)
     found = kernels(measured, run.batch.warmup, run.batch.median.value)
     if found is not None:
-        yield grid(found)
+        yield grid(found, closed=True)
     elif all(row.gpu_busy_s is None for row in run.ranges):
         yield Notice(
             "No GPU operation was recorded: GPU times, kernels and copies are missing.",
@@ -174,13 +174,11 @@ def model(run: RunAnalysis, said: Prediction | str) -> Iterator[Block]:
     values = {s: v for s, v in run.identity.values.items() if s in run.workload.symbols}
     sheet = json.loads(formulas(run.workload, "json", values))
     if sheet["symbols"]:
-        yield grid(_symbols(sheet, run.identity.source))
+        yield grid(_symbols(sheet, run.identity.source), closed=True)
     yield _formulas(sheet, run.workload.counting)
-    if any(run.rates.values()):
-        rates = tables.rates_text(run)
-        numbers = [r.value for r in (*run.rates.values(), *(p[2] for p in run.products)) if r]
-        known = len(numbers) == len(rates.rows)  # not where one that there is work for is missing
-        yield grid(rates, sort={"value": numbers, "interval": numbers} if known else None)
+    if run.products:
+        numbers = [rate.value for _, _, rate in run.products]
+        yield grid(_products(run), sort={"value": numbers, "interval": numbers}, closed=True)
     if run.model:
         yield Words("The model", tuple(_equation(sheet)))
         yield _terms(run)
@@ -190,6 +188,14 @@ def model(run: RunAnalysis, said: Prediction | str) -> Iterator[Block]:
     else:
         yield Words("The calibrated model", (_beside(run, said),))
         yield grid(predictions.phases_table(said))
+
+
+def _products(run: RunAnalysis) -> Table:
+    """Throughput of every GEMM; those of the model are in the summary."""
+    found = tables.rates_text(run)
+    rows = found.rows[-len(run.products) :]
+    columns = found.columns[:-1]  # other clocks are known of the model's rates
+    return Table("Throughput of every GEMM", columns, [row[:-1] for row in rows])
 
 
 def _symbols(sheet: Mapping[str, Any], source: str) -> Table:
@@ -211,22 +217,22 @@ def _symbols(sheet: Mapping[str, Any], source: str) -> Table:
 
 def _formulas(sheet: Mapping[str, Any], counting: str) -> Grid:
     """FLOPs and bytes of every range, by formula and in numbers."""
-    rows: list[tuple[str, str, str, float, str]] = []
+    rows: list[tuple[str, str, str, str]] = []
+    counts: list[float] = []
     for name, work in (*sheet["ranges"].items(), ("all ranges together", sheet["total"])):
         for key, (title, unit) in _QUANTITIES.items():
             if key in work and (name in sheet["ranges"] or key != "dram_bytes"):
-                value = work[key]["value"]
-                rows.append((name, title, _plain(work[key]["text"]), float(value), si(value, unit)))
+                counts.append(float(work[key]["value"]))
+                rows.append((name, title, _plain(work[key]["text"]), si(counts[-1], unit)))
     columns = (
         Column("range", "Range"),
         Column("quantity", "Quantity"),
         Column("formula", "Formula"),
-        Column("value", "Count", "int"),
-        Column("shown", "Value", align="right"),
+        Column("value", "Value", align="right"),
     )
     title = f"FLOPs and bytes per rank and batch, {counting} counting"
     notes = (f"source: {sheet['source']}",) if sheet["source"] else ()
-    return grid(Table(title, columns, rows, notes), sort={"shown": [row[3] for row in rows]})
+    return grid(Table(title, columns, rows, notes), sort={"value": counts}, closed=True)
 
 
 def _plain(formula: str) -> str:
@@ -250,20 +256,19 @@ def _terms(run: RunAnalysis) -> Grid:
     ]
     whole = sum(amount / rate.value for _, amount, rate in found)
     rows = [
-        (name, si(amount, _UNITS.get(name, "B")), si(rate.value, rate.unit), amount / rate.value,
+        (name, si(amount, _UNITS.get(name, "B")), amount / rate.value,
          amount / rate.value / whole)
         for name, amount, rate in found
     ]  # fmt: skip
     columns = (
         Column("term", "Term"),
         Column("work", "Work", align="right"),
-        Column("rate", "Rate", align="right"),
         Column("seconds", "Time", "si", "s", digits=4),
         Column("share", "Of the model's time", "percent", digits=0),
     )
     return grid(
         Table(f"Terms of the model: {si(whole, 's', 4)} together", columns, rows),
-        sort={"work": [n for _, n, _ in found], "rate": [rate.value for _, _, rate in found]},
+        sort={"work": [n for _, n, _ in found]},
     )
 
 
@@ -317,10 +322,14 @@ def what_if(said: WhatIf | str) -> Iterator[Block]:
     yield Words("What raises intensity and FLOP/s", tuple(words(said)), listed=True)
 
 
-def findings(run: RunAnalysis) -> Iterator[Block]:
-    """Yield findings, largest saving first, and warnings."""
+def findings(run: RunAnalysis, summed: str) -> Iterator[Block]:
+    """Yield findings, largest saving first, and warnings; `summed` is that in the summary."""
     batch = run.batch.median.value
+    if any(f.title == summed for f in run.findings):
+        yield Words("", (f"{summed[0].upper()}{summed[1:]}: in the summary.",))
     for f in run.findings:
+        if f.title == summed:
+            continue
         share = None if f.saving_s is None else f.saving_s / batch
         saving = "" if share is None else f"up to {si(f.saving_s, 's')} ({percent(share)})"
         yield Advice(f.title, saving, share, f.evidence, f.action)
@@ -343,14 +352,14 @@ def warnings(run: RunAnalysis) -> tuple[str, ...]:
 def machine(run: RunAnalysis) -> Iterator[Block]:
     """Yield what ran, on which GPUs, and their ceilings."""
     if run.identity.config:
-        yield grid(_configuration(run.identity.config))
+        yield grid(_configuration(run.identity.config), closed=True)
     else:
         yield Notice(
             "The report has no configuration mark: what ran is known from its messages and flags.",
             "perfmodel's trainer leaves one; docs/trainer.md says what it holds",
         )
     if run.gpus:
-        yield grid(_gpus(run))
+        yield grid(_gpus(run), closed=True)
     else:
         yield Notice("The report describes no GPU.", "profile with --trace=nvtx,cuda,mpi")
     if run.machine is not None:
@@ -427,4 +436,4 @@ def _ceilings(found: Machine, precision: str) -> Grid:
     )
     note = f"GEMMs of this run are held against: {precision}"
     table = Table.of(f"Ceilings of {found.name}", shown, columns, [note])
-    return grid(table, sort={"shown": [row.figure.value for row in shown]})
+    return grid(table, sort={"shown": [row.figure.value for row in shown]}, closed=True)

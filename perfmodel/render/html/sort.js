@@ -31,3 +31,8 @@ for (const table of document.querySelectorAll("table")) {
     });
   }
 }
+// What is wider than its place says so, also when the page is turned.
+const mark = () => document.querySelectorAll(".scroll").forEach((box) => box.classList.toggle("more", box.scrollWidth > box.clientWidth + 1));
+addEventListener("resize", mark);
+document.querySelectorAll("details").forEach((one) => one.addEventListener("toggle", mark));
+mark();
