@@ -286,6 +286,11 @@ def _work(
 ) -> StepWork | None:
     """Sum up the operators of a framework, or a network's layers; None if there are none."""
     if steps is None or not run.operators:
+        if options.layers is not None:
+            raise WorkloadError(
+                f"{run.label}: expected steps with GPU operations, which a network's layers count; "
+                f"got none: leave --workload out"
+            )
         return None
     from perfmodel.analysis.operators import step_work  # most reports name none
 

@@ -13,6 +13,7 @@ from perfmodel.base.arrays import Int64
 from perfmodel.base.errors import WorkloadError
 from perfmodel.programs.kernels import categorize
 from perfmodel.programs.pytorch.dtypes import ITEM_BYTES, kernel_types, multiplies
+from perfmodel.readers.codes import sums
 from perfmodel.readers.trace import KERNEL, NULL, Trace
 from perfmodel.timing.intervals import lengths, union
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
@@ -54,10 +55,11 @@ class LayeredStep:
     training: bool = True
 
 
-def phase_times(trace: Trace, steps: StepReport, dtype: str | None = None) -> OperatorTimes:
-    """Time the phases that ranges name in every step, or the step; the work is not yet counted.
+def phase_times(trace: Trace, steps: StepReport, dtype: str | None = None) -> OperatorTimes | None:
+    """Time the phases that ranges name in every step, or the step; None without GPU operations.
 
-    An operation belongs to the phase in which it was launched, by whatever thread of the process.
+    The work is not yet counted. An operation belongs to the phase in which it was launched, by
+    whatever thread of the process.
 
     Parameters
     ----------
@@ -68,6 +70,8 @@ def phase_times(trace: Trace, steps: StepReport, dtype: str | None = None) -> Op
         That the layers compute with; what the names of kernels say by default.
     """
     inside = steps.times.ops
+    if len(inside.op) == 0:
+        return None
     op, lane = inside.op, inside.lane.astype(np.int64)
     step = steps.steps.number[inside.step].astype(np.int64)
     phase = _phase_of(trace, op)
@@ -120,11 +124,13 @@ def _phase_of(trace: Trace, op: Int64) -> Int64:
 def _key(trace: Trace, op: Int64, phase: int, dtype: str | None) -> OperatorKey:
     """Describe a phase, with the unit on which most of its matrix products' time went."""
     spent: dict[tuple[str, str], int] = {}
-    for o in op[trace.ops.name[op] >= 0].tolist():
-        name = trace.strings[trace.ops.name[o]]
+    op = op[trace.ops.name[op] >= 0]
+    names, place = np.unique(trace.ops.name[op], return_inverse=True)
+    lasted_ns = sums(place, trace.ops.end_ns[op] - trace.ops.start_ns[op], len(names))
+    for kernel, ns in zip(names.tolist(), lasted_ns.tolist(), strict=True):
+        name = trace.strings[kernel]
         types = kernel_types(name) if multiplies(name) else None
         if types is not None and types.unit and types.dtype:
-            ns = int(trace.ops.end_ns[o] - trace.ops.start_ns[o])
             key = types.dtype, types.unit
             spent[key] = spent.get(key, 0) + ns
     said, unit = max(spent, key=lambda k: spent[k], default=("", ""))

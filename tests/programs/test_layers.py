@@ -115,6 +115,13 @@ def test_what_cannot_be_counted(words: tuple[str, ...], says: str) -> None:
     assert says in " ".join(done.stderr.split())
 
 
+def test_a_report_without_a_gpu_has_no_layers() -> None:
+    path = PROGRAMS / "halo.sqlite.xz"
+    done = run_cli("analyze", path, "--workload", "layers:resnet18", "-B", 8)
+    assert done.exit_code == WorkloadError.exit_code
+    assert "expected steps with GPU operations" in done.stderr
+
+
 def test_a_step_goes_to_other_processes_and_back(tmp_path: Path) -> None:
     """Two reports are read by two processes, which a network must reach."""
     from perfmodel.base.parallel import Engine

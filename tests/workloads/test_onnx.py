@@ -401,7 +401,7 @@ def with_other_nodes(content: bytes, random: Random) -> bytes:
 @pytest.mark.parametrize("change", [with_other_bytes, with_other_nodes])
 @pytest.mark.parametrize("seed", range(4))
 def test_changed_files_are_counted_or_refused(change: Any, seed: int, tmp_path: Path) -> None:
-    """50 changes a seed; FUZZ=N in the environment makes more."""
+    """25 changes a seed; FUZZ=N in the environment makes more."""
     path = tmp_path / "changed.onnx"
     files = [
         written(network("alexnet-caffe")).save(path).read_bytes(),
@@ -410,7 +410,7 @@ def test_changed_files_are_counted_or_refused(change: Any, seed: int, tmp_path: 
         gpt(Written((1, 8), 7), fused=False).save(path).read_bytes(),
     ]
     random = Random(seed)
-    for _ in range(int(os.environ.get("FUZZ", "50"))):
+    for _ in range(int(os.environ.get("FUZZ", "25"))):
         path.write_bytes(change(random.choice(files), random))
         with contextlib.suppress(WorkloadError):
             counted = Layers(from_onnx(path), 2, "float32", 4)
