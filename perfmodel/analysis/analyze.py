@@ -188,6 +188,10 @@ def analyze_run(run: Run, options: Options, notes: Sequence[str] = ()) -> RunAna
     program = program_of_run(run, options)
     identity, warnings = program.identify(run, given)
     warnings += notes
+    unused = [n for n in ("shapes", "counters") if getattr(options, n) and not run.operators]
+    warnings += [
+        f"{run.label}: {name} are not used: no operators' sizes are known" for name in unused
+    ]
     workload = program.workload(identity, options)
     if workload is not None:
         unknown = [name for name in given if name not in workload.symbols]

@@ -634,6 +634,10 @@ def test_counters_of_another_program_are_warned_of() -> None:
         RECORDED / "bert_shapes.sqlite.xz", counters=RECORDED / "llama_ncu.csv.xz"
     )
     assert any("the counters hold operators of" in warning for warning in found.warnings)
+    unused = perfmodel.analyze(
+        RECORDED / "gpt_modules_timing.sqlite.xz", counters=RECORDED / "llama_ncu.csv.xz"
+    )
+    assert any("counters are not used" in warning for warning in unused.warnings)
     table = Path(__file__).parents[1] / "golden" / "ncu" / "h200_forward_gemm_1.csv"
     with pytest.raises(SchemaError, match="ranges that name operators' sizes"):
         perfmodel.analyze(RECORDED / "bert_shapes.sqlite.xz", counters=table)
