@@ -552,7 +552,7 @@ def _reduced(analysis: RunAnalysis) -> DeviceReduce | None:
     kernels = [g for g in analysis.collectives if g.name == f"{NCCL}AllReduce"]
     if not kernels:
         return None
-    seconds = sum(g.count * (g.seconds if g.transfer_s is None else g.transfer_s) for g in kernels)
+    seconds = sum(g.count * g.own_s for g in kernels)
     return DeviceReduce(seconds, float(analysis.totals.peer_message_bytes))
 
 

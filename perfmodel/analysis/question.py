@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from perfmodel.analysis.result import RangeRow, RunAnalysis
-from perfmodel.analysis.sweeps import elasticity
+from perfmodel.analysis.sweeps import FLAT, elasticity
 from perfmodel.base.errors import ModelError, WorkloadError
 from perfmodel.models.terms import Case
 from perfmodel.programs.program import Evidence, Free, Options
@@ -17,8 +17,6 @@ from perfmodel.workloads.work import Counts
 Source = Literal["model", "bound"]
 Batch = Callable[[Case], tuple[float, Source]]
 """Says what a batch of another case takes: predicted, or at least."""
-FLAT: Final = 0.05
-"""Exponents of intensity closer to 0 than this hardly change it, as in `analysis.sweeps`."""
 SMOOTH: Final = "smooth roof here"
 _FARTHEST: Final = 1 << 24
 _SYMBOLS: Final = ("B", "H", "D", "C", "p")

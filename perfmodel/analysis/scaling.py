@@ -322,7 +322,7 @@ def of_launches(launches: Sequence[Launch]) -> tuple[Bandwidth, ...]:
     found: dict[tuple[str, int, int], list[float]] = {}
     for launch in launches:
         for group in launch.reduced:
-            seconds = group.seconds if group.transfer_s is None else group.transfer_s
+            seconds = group.own_s
             if group.bytes and seconds > 0 and launch.ranks > 1:
                 through = "NCCL" if group.name.startswith(NCCL) else "MPI"
                 found.setdefault((through, launch.ranks, group.bytes), []).append(seconds)

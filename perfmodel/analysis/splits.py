@@ -212,7 +212,7 @@ def compare(run: RunAnalysis, rates: SplitRates) -> SplitMeasured:
 
 def _link(groups: list[CollectiveGroup], ranks: int, label: str) -> tuple[Link, tuple[str, ...]]:
     sizes = [float(g.bytes or 0) for g in groups]
-    seconds = [g.seconds if g.transfer_s is None else g.transfer_s for g in groups]
+    seconds = [g.own_s for g in groups]
     try:
         return fit_link(sizes, seconds, ranks), ()
     except ModelError:  # one size, or times that do not grow
@@ -229,7 +229,7 @@ def _link(groups: list[CollectiveGroup], ranks: int, label: str) -> tuple[Link, 
 def _nccl_link(run: RunAnalysis, groups: list[CollectiveGroup]) -> tuple[Link, tuple[str, ...]]:
     """Take beta from the formula's bytes of a batch over the time of all kernels in it."""
     handed = float(run.totals.peer_message_bytes)
-    spent = sum(g.count * (g.seconds if g.transfer_s is None else g.transfer_s) for g in groups)
+    spent = sum(g.count * g.own_s for g in groups)
     note = (
         f"{run.label}: reports do not record the sizes of NCCL's messages, so P_peer takes those "
         "of the formulas, alpha is unknown and beta takes all of the time; give --rate alpha=..."
@@ -470,10 +470,5 @@ def words(p: Parallelisms) -> Iterator[str]:
 
 
 def _where(at: Crossings) -> str:
-    return "; ".join(_side(c, s) for c, s in ((at.hidden, "H"), (at.batch, "B"), (at.ranks, "p")))
-
-
-def _side(crossing: Crossing, symbol: str) -> str:
-    if crossing.at is None:
-        return f"for {'every' if crossing.model_wins == 'always' else 'no'} {symbol}"
-    return f"for {symbol} {'<' if crossing.model_wins == 'below' else '>'} {crossing.at:,.0f}"
+    along = (at.hidden, "H"), (at.batch, "B"), (at.ranks, "p")
+    return "; ".join(crossing.where(symbol, digits=0) for crossing, symbol in along)

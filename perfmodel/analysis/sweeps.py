@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.errors import WorkloadError
 from perfmodel.workloads.work import Counts, Workload
 
-_FLAT = 0.05
+FLAT: Final = 0.05
+"""Exponents of intensity closer to 0 than this hardly change it."""
 
 
 def elasticity(
@@ -91,7 +93,7 @@ def _sentence(symbol: str, swept: Sequence[Sequence[RunAnalysis]]) -> str:
     else:
         flops, moved = slopes
         rise = flops - moved
-        how = "rises" if rise > _FLAT else "falls" if rise < -_FLAT else "hardly changes"
+        how = "rises" if rise > FLAT else "falls" if rise < -FLAT else "hardly changes"
         said += (
             f"intensity {how} with {symbol}, because FLOPs go as {symbol}^{flops:.2f} and bytes "
             f"as {symbol}^{moved:.2f}"

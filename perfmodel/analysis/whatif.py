@@ -10,11 +10,12 @@ from typing import Final
 import numpy as np
 
 from perfmodel.analysis.analyze import analyze_run
-from perfmodel.analysis.question import FLAT, SMOOTH, Answer, Reach, Source, answer
+from perfmodel.analysis.question import SMOOTH, Answer, Reach, Source, answer
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.analysis.runs import group, time_runs
 from perfmodel.analysis.splits import Parallelisms, parallelisms
 from perfmodel.analysis.splits import words as words_of_splits
+from perfmodel.analysis.sweeps import FLAT
 from perfmodel.base.errors import ModelError
 from perfmodel.base.units import si
 from perfmodel.models.model import Z90, Model

@@ -12,7 +12,6 @@ from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
 from perfmodel.programs.mlp.settings import LAYER_1, LAYER_2
 from perfmodel.programs.mlp.splits import (
-    Crossing,
     Ranked,
     SplitRates,
     best_hidden_ranks,
@@ -141,7 +140,7 @@ def _sentences(found: Splits) -> Iterator[str]:
         )
     yield (
         "Model parallelism sends fewer bytes while C B < HD + H + CH + C: "
-        f"{_where(found.bytes.batch, 'B')} at this H, {_where(found.bytes.hidden, 'H')} at this "
+        f"{found.bytes.batch.where('B')} at this H, {found.bytes.hidden.where('H')} at this "
         "B, whatever p."
     )
     other = crossings_of_time(found.sizes, found.ranks, found.rates, streamed=not found.streamed)
@@ -149,8 +148,8 @@ def _sentences(found: Splits) -> Iterator[str]:
     for streamed, said in (("images copied in every batch", True), ("images resident", False)):
         at = cases[said]
         yield (
-            f"It takes less time, {streamed}: {_where(at.batch, 'B')}; "
-            f"{_where(at.hidden, 'H')}; {_where(at.ranks, 'p')}."
+            f"It takes less time, {streamed}: {at.batch.where('B')}; "
+            f"{at.hidden.where('H')}; {at.ranks.where('p')}."
         )
     ideal = best_hidden_ranks(found.sizes, found.ranks)
     fewest = min(found.ranked, key=lambda r: r.split.sent_bytes).split
@@ -159,16 +158,6 @@ def _sentences(found: Splits) -> Iterator[str]:
         f"p_H = sqrt(n p / (C B)) = {ideal:.3g} ranks should share the hidden units (1 or fewer: "
         f"data parallel; {found.ranks} or more: model parallel)."
     )
-
-
-def _where(crossing: Crossing, symbol: str) -> str:
-    if crossing.at is None:
-        return f"for {'every' if crossing.model_wins == 'always' else 'no'} {symbol}"
-    return f"for {symbol} {'<' if crossing.model_wins == 'below' else '>'} {_number(crossing.at)}"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _loops(ranked: Ranked, product: str) -> str:

@@ -58,6 +58,11 @@ class CollectiveGroup:
     exposed_s: float | None = None
     by_rank: tuple[tuple[int, float, float | None], ...] = ()
 
+    @property
+    def own_s(self) -> float:
+        """The transfer, or the whole call where waiting is not known apart."""
+        return self.seconds if self.transfer_s is None else self.transfer_s
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:

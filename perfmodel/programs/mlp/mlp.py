@@ -48,6 +48,18 @@ PHASES: Final = {
 }
 """By counting, the parts of a batch that its formulas cover, where the run has them."""
 
+_DERIVED: Final[Mapping[Parallel, Mapping[str, tuple[str, str, str, str]]]] = {
+    "data": {
+        "Bp": ("B/p", "images of one rank", "images", "B'"),
+        "n": ("H*D + H + C*H + C", "parameters", "elements", ""),
+    },
+    "model": {
+        "Hp": ("H/p", "hidden units of one rank", "units", "H'"),
+        "n": ("H/p*D + H/p + C*H/p + C", "parameters of one rank", "elements", ""),
+        "m": ("C*B", "elements all-reduced: z2", "elements", ""),
+    },
+}
+"""Derived symbols: formula, meaning, unit and label."""
 _SOURCE: Final = "CME 213 final project, Questions 2.3 to 2.6; see docs/model.md"
 _GEMM_WITH_SIGMOID: Final = "gemm"
 """The trainer's kernel that multiplies, adds the bias and applies the sigmoid."""
@@ -124,8 +136,8 @@ def mlp(
     if graph:
         rows, phases = graph_of(rows), ()
     symbols = {symbol.name: symbol for symbol in SYMBOLS}
-    derived = _data_parallel() if parallel == "data" else _model_parallel()
-    definitions = {s.name: s.definition for s in derived if s.definition}
+    derived = _DERIVED[parallel].items()
+    definitions = {name: Expression.parse(formula, symbols) for name, (formula, *_) in derived}
     return Workload(
         name=f"MLP, {parallel} parallel{_NAMES.get(transport, '')}{', CUDA graph' * graph}",
         counting=counting,
@@ -133,7 +145,10 @@ def mlp(
         batch_range=BATCH_RANGE,
         symbols=symbols,
         ranges={name: Work.parse(row, symbols, definitions) for name, row in rows.items()},
-        derived={symbol.name: symbol for symbol in derived},
+        derived={
+            name: Symbol(name, meaning, unit, label=label, definition=definitions[name])
+            for name, (_, meaning, unit, label) in derived
+        },
         divisible=(("B", "p"),) if parallel == "data" else (),
         shared=(("H", "p"),) if parallel == "model" else (),
         phases=phases,
@@ -202,26 +217,6 @@ def _as_the_document_counts(rows: Rows, m: str) -> None:
     del rows[COPY]["pci"]
     rows[REDUCE]["mpi"] = rows[NCCL]["peer"] = f"4*(p - 1)/p*{m}*b"
     rows[PEER]["peer"] = f"2*(p - 1)*{m}*b"
-
-
-def _data_parallel() -> tuple[Symbol, ...]:
-    return (
-        _derive("Bp", "B/p", "images of one rank", "images", "B'"),
-        _derive("n", "H*D + H + C*H + C", "parameters", "elements"),
-    )
-
-
-def _model_parallel() -> tuple[Symbol, ...]:
-    return (
-        _derive("Hp", "H/p", "hidden units of one rank", "units", "H'"),
-        _derive("n", "H/p*D + H/p + C*H/p + C", "parameters of one rank", "elements"),
-        _derive("m", "C*B", "elements all-reduced: z2", "elements"),
-    )
-
-
-def _derive(name: str, formula: str, meaning: str, unit: str, label: str = "") -> Symbol:
-    definition = Expression.parse(formula, [symbol.name for symbol in SYMBOLS])
-    return Symbol(name, meaning, unit, label=label, definition=definition)
 
 
 def all_rows(h: str, k: str, m: str) -> Rows:

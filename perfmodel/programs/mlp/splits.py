@@ -439,6 +439,13 @@ class Crossing:
     at: float | None
     model_wins: Side
 
+    def where(self, symbol: str, *, digits: int = 4) -> str:
+        """Say for which values model parallelism wins; below 1000 with so many digits."""
+        if self.at is None:
+            return f"for {'every' if self.model_wins == 'always' else 'no'} {symbol}"
+        shown = f"{self.at:,.0f}" if self.at >= 1000 or not digits else f"{self.at:.{digits}g}"
+        return f"for {symbol} {'<' if self.model_wins == 'below' else '>'} {shown}"
+
 
 @dataclass(frozen=True, slots=True)
 class Crossings:
