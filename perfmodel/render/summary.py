@@ -51,7 +51,7 @@ def _blocks(analysis: Analysis) -> Iterator[Block]:
     if run.work:
         yield list(operators.work_lines(run.work))
         yield operators.operators_text(run.work)
-        if run.work.modelled:
+        if run.work.modelled and run.work.source != "layers":  # those are phases themselves
             yield operators.phases(run.work)
         if (counted := operators.counted_text(run.work)) is not None:
             yield counted
