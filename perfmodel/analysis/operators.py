@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from perfmodel.analysis.modules import ModulePart, ModuleRow, layers_together, module_rows
 from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.base.arrays import Floats
 from perfmodel.base.units import percent
@@ -97,40 +98,6 @@ class OperatorRow:
     l2_intensity: float | None = None
     of_l2: float | None = None
     communicates: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleRow:
-    """Operators that a module and the modules in it call in a median step, the mean over ranks.
-
-    Attributes
-    ----------
-    name : str
-        Qualified name; '' for operators outside of all modules. In `StepWork.module_groups`
-        numbers are `*`: layers of one kind are together.
-    forward_s, backward_s, gpu_s : float
-        Time of the operators' kernels; of a backward pass those whose forward the module called.
-    own_s : float
-        Of it what the module itself calls, not a module in it.
-    share : float
-        Of the step's time in operations that do not communicate.
-    flops, bytes : float
-        By formula.
-    flops_per_s : float or None
-    of_ceiling : float or None
-        Least time by peaks and bandwidth over the time of operators with a formula.
-    """
-
-    name: str
-    forward_s: float
-    backward_s: float
-    gpu_s: float
-    own_s: float
-    share: float
-    flops: float
-    bytes: float
-    flops_per_s: float | None
-    of_ceiling: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +232,8 @@ def step_work(
         operators=coarse,
         by_sizes=fine,
         phases=_phases(fine),
-        modules=_modules(parts, lambda name: name),
-        module_groups=_modules(parts, _layers_together),
+        modules=module_rows(parts, lambda name: name),
+        module_groups=module_rows(parts, layers_together),
         mfu=mfu,
         warnings=tuple(said),
     )
@@ -400,22 +367,9 @@ def _counted(
     return sums
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """What one module itself calls in one phase."""
-
-    module: str
-    phase: str
-    flops: float
-    bytes: float
-    gpu_s: float
-    limited_s: float  # of it the time of operators whose least time is known
-    least_s: float
-
-
 def _parts(
     found: Sequence[OperatorTimes], window: range, machine: Machine | None
-) -> tuple[_Part, ...]:
+) -> tuple[ModulePart, ...]:
     """What modules call in a median step, in the order of their first call; none without names."""
     if not any(key.module for one in found for key in one.keys):
         return ()
@@ -431,56 +385,11 @@ def _parts(
             gpu_s = ns * 1e-9
             known = gpu_s if limit.known else 0.0
             parts.append(
-                _Part(key.module, key.phase, flops, read + written, gpu_s, known, limit.least_s)
+                ModulePart(
+                    key.module, key.phase, flops, read + written, gpu_s, known, limit.least_s
+                )
             )
     return tuple(parts)
-
-
-_DEEPEST: Final = 31
-"""Modules around a module; the names of those further in stay with the last."""
-
-
-def _modules(parts: Sequence[_Part], named: Callable[[str], str]) -> tuple[ModuleRow, ...]:
-    """Sum parts up by module and by all modules around it."""
-    inside: dict[str, list[_Part]] = {}
-    own: dict[str, float] = {}
-    for part in parts:
-        module = named(part.module)
-        own[module] = own.get(module, 0.0) + part.gpu_s
-        for name in _around(module):
-            inside.setdefault(name, []).append(part)
-    first = {name: i for i, name in enumerate(inside)}
-    ordered = sorted(inside, key=lambda name: (not name, [first[n] for n in _around(name)]))
-    total = sum(part.gpu_s for part in parts) or 1.0
-    return tuple(_module(name, inside[name], own.get(name, 0.0), total) for name in ordered)
-
-
-def _around(module: str) -> list[str]:
-    """A module's name and those of the modules around it, the outermost first."""
-    parts = module.split(".", _DEEPEST)
-    names = [".".join(parts[: i + 1]) for i in range(len(parts))]
-    return [n for n, below in zip(names, [*parts[1:], ""], strict=True) if below != "*"]
-
-
-def _layers_together(module: str) -> str:
-    return ".".join("*" if part.isdecimal() else part for part in module.split("."))
-
-
-def _module(name: str, parts: Sequence[_Part], own_s: float, total_s: float) -> ModuleRow:
-    gpu_s, flops = sum(p.gpu_s for p in parts), sum(p.flops for p in parts)
-    limited_s = sum(p.limited_s for p in parts)
-    return ModuleRow(
-        name=name,
-        forward_s=sum(p.gpu_s for p in parts if p.phase == "forward"),
-        backward_s=sum(p.gpu_s for p in parts if p.phase == "backward"),
-        gpu_s=gpu_s,
-        own_s=own_s,
-        share=gpu_s / total_s,
-        flops=flops,
-        bytes=sum(p.bytes for p in parts),
-        flops_per_s=flops / gpu_s if flops and gpu_s else None,
-        of_ceiling=sum(p.least_s for p in parts) / limited_s if limited_s else None,
-    )
 
 
 _COLUMNS: Final = (

@@ -10,7 +10,8 @@ from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 
 if TYPE_CHECKING:
-    from perfmodel.analysis.operators import ModuleRow, OperatorRow, PhaseRow, StepWork
+    from perfmodel.analysis.modules import ModuleRow
+    from perfmodel.analysis.operators import OperatorRow, PhaseRow, StepWork
     from perfmodel.analysis.result import RunAnalysis
 
 SHOWN: Final = 15

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import perfmodel
-from perfmodel.analysis.operators import _modules, _Part
+from perfmodel.analysis.modules import ModulePart, module_rows
 from perfmodel.cli import main
 from perfmodel.programs.pytorch.annotate import MODULE
 from perfmodel.programs.pytorch.modules import EVALUATE, find_modules
@@ -92,9 +92,9 @@ def test_a_later_step_with_numbers_of_its_own_is_tied_to_its_own_forward() -> No
 def test_a_hostile_number_and_depth_of_modules_ends() -> None:
     deep = "Net" + ".0" * 100_000
     many = [*(f"Net.{i}" for i in range(20_000)), deep]
-    parts = [_Part(name, "forward", 1.0, 1.0, 1.0, 0.0, 0.0) for name in many]
+    parts = [ModulePart(name, "forward", 1.0, 1.0, 1.0, 0.0, 0.0) for name in many]
     start = time.process_time()
-    rows = _modules(parts, lambda name: name)
+    rows = module_rows(parts, lambda name: name)
     assert rows[0].flops == len(many)
     assert max(row.name.count(".") for row in rows[:-1]) < 100_001
     assert time.process_time() - start < 10
