@@ -187,7 +187,7 @@ def analyze_run(run: Run, options: Options, notes: Sequence[str] = ()) -> RunAna
     given = {name: Symbol(name).check(value) for name, value in options.values.items()}
     program = program_of_run(run, options)
     identity, warnings = program.identify(run, given)
-    warnings += notes
+    warnings += [*notes, *_of_another(run, options.machine)]
     unused = [n for n in ("shapes", "counters") if getattr(options, n) and not run.operators]
     warnings += [
         f"{run.label}: {name} are not used: no operators' sizes are known" for name in unused
@@ -439,6 +439,19 @@ def _machine(run: Run) -> Machine | None:
             if gpu.id in used or (used and len(trace.gpus) == 1):
                 return machines.find(gpu)
     return None
+
+
+def _of_another(run: Run, machine: Machine | None) -> list[str]:
+    """Warn where the ceilings are the datasheet's of another GPU than the report's."""
+    own = _machine(run)
+    if machine is None or own is None or machine == own:
+        return []
+    if not {machine.name, own.name} <= {known.name for known in machines.known()}:
+        return []
+    return [
+        f"{run.label}: ran on {own.name}, but the ceilings are those of {machine.name}: shares of "
+        f"them mean little; leave --machine out, or give that GPU's"
+    ]
 
 
 def _seen_tf32(run: Run) -> bool:

@@ -198,6 +198,14 @@ def test_quiet_leaves_out_warnings_and_text_everywhere(tmp_path: Path) -> None:
         assert (result.exit_code, result.output) == (0, "")
 
 
+def test_another_machine_than_the_report_s_is_a_warning() -> None:
+    assert (
+        "the ceilings are those of NVIDIA V100"
+        in perfmodel("analyze", BASE, "--machine", "v100").stderr
+    )
+    assert "ceilings" not in perfmodel("analyze", BASE, "--machine", "h200").stderr
+
+
 def test_a_measured_machine_s_ceilings_count(tmp_path: Path) -> None:
     measured = ROOT / "benchmarks" / "results" / "machine_h200x4.toml"
     found = [
