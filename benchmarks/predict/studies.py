@@ -15,7 +15,8 @@ from perfmodel.base.errors import ModelError
 from perfmodel.models.calibrate import calibrate
 from perfmodel.models.predict import predict
 from perfmodel.models.terms import Observation
-from perfmodel.programs.own import observe_own
+from perfmodel.programs.own import OWN_PROGRAM
+from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.timing.run import time_run
 from perfmodel.workloads import load
@@ -133,7 +134,7 @@ def _of_ddp() -> list[Observation]:
     for row in read_json(REPORTS / "index.json"):
         trace = read(REPORTS / row["file"])
         run = time_run([trace], workload.batch_range, label=row["file"], by_time=True)
-        found.append(observe_own(run, workload, {}))
+        found.append(OWN_PROGRAM.observe(run, Options(workload=workload)))
     return found
 
 

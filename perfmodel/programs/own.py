@@ -63,13 +63,48 @@ class OwnProgram(Program):
     ) -> OwnCase:
         """Return a case of the user's formulas."""
         assert options.workload is not None  # `recognizes`
-        return own_case(options.workload, sizes)
+        return OwnCase(options.workload.check(sizes), {}, options.workload)
 
     def observe(self, run: Run, options: Options) -> Observation:
         """Measure the ranges that the file names."""
         if options.workload is None:  # the run was measured with one
             return super().observe(run, options)
-        return observe_own(run, options.workload, options.values)
+        workload, given = options.workload, options.values
+        identity, _ = identify(run, {k: v for k, v in given.items() if k in workload.symbols})
+        values = {
+            name: identity.values[name] for name in workload.symbols if name in identity.values
+        }
+        case = OwnCase(workload.check({**values, **given}), {}, workload)
+        everything = tabulate(run.range_times, run.ranks, run.batch_label)
+        head = next(m for m in everything if m.label == run.batch_label)
+        warmup = count_warmup(head.seconds["host"])
+        batches = batch_seconds(run)[:, warmup:]
+        known = [m for m in everything if m.label in workload.ranges and m is not head]
+        if not known or batches.size == 0 or np.isnan(batches).all():
+            raise ModelError(
+                f"{run.label}: expected batches with the ranges {', '.join(workload.ranges)}; got "
+                f"{', '.join(m.label for m in everything) or 'none'} and {batches.shape[1]} "
+                f"batches after the warm-up; name the ranges in the workload as in the program"
+            )
+        batch_s = float(np.nanmedian(batches))
+        times: dict[tuple[str, str], float] = {}
+        for clock, column in _CLOCKS.items():
+            for name in workload.ranges:
+                own = sum((_own(m, known, column, warmup) for m in known if m.label == name), 0.0)
+                times[name, clock] = own
+        inside = sum(times[name, "host"] for name in workload.ranges)
+        host = float(np.nanmedian(head.seconds["host"][:, warmup:]))
+        times[BETWEEN, "host"] = max(host - inside, 0.0)
+        parts = {p.key: times.get((p.phase, p.clock), 0.0) for p in case.parts()}
+        clock = "gpu" if batch_s > AHEAD * host else "host"
+        return Observation(
+            source=run.traces[0].source.name,
+            case=case,
+            batch_s=batch_s,
+            parts={key: s for key, s in parts.items() if s > 0},
+            phases={name: s for (name, c), s in times.items() if c == clock and s > 0},
+            batches=int(np.isfinite(batches).any(axis=0).sum()),
+        )
 
 
 OWN_PROGRAM: Final = OwnProgram()
@@ -87,90 +122,22 @@ class OwnCase(Case):
         return self.formulas.name
 
     def parts(self, alone: Alone | None = None) -> tuple[Part, ...]:
-        """Return each range on the host and on the GPU, and what lies between ranges."""
-        return own_parts(self.formulas, self.sizes)
+        """Return each range on the host and on the GPU, and what lies between ranges.
 
-
-def own_case(workload: Workload, sizes: Mapping[str, int]) -> OwnCase:
-    """Return a case of a workload of the user's own.
-
-    Raises
-    ------
-    WorkloadError
-        If a symbol is missing, unknown or impossible.
-    """
-    return OwnCase(workload.check(sizes), {}, workload)
-
-
-def own_parts(workload: Workload, sizes: Mapping[str, int]) -> tuple[Part, ...]:
-    """Return the parts of a workload of the user's own: each range on the host and on the GPU.
-
-    A range's time is a constant and what its FLOPs, its bytes over links and its memory
-    accesses take; what only queues work is constant on the host.
-    """
-    found = []
-    for name, counts in workload.evaluate(sizes).items():
-        amounts = {
-            "flops": float(counts.flops),
-            "bytes": float(counts.moved_bytes),
-            "moved": float(counts.dram_bytes),
-        }
-        work = {"batches": 1.0} | {key: value for key, value in amounts.items() if value > 0}
-        found += [Part(name, clock, name, clock, work, "optional") for clock in get_args(Side)]
-    found.append(Part("between", "host", BETWEEN, "host", {"batches": 1.0}, "optional"))
-    return tuple(found)
-
-
-def observe_own(run: Run, workload: Workload, given: Mapping[str, int]) -> Observation:
-    """Measure the ranges of a user's own workload in one run.
-
-    Parameters
-    ----------
-    run : Run
-    workload : Workload
-    given : mapping of str to int
-        Values of symbols that the report does not give.
-
-    Raises
-    ------
-    WorkloadError
-        If symbols have no value, or an impossible one.
-    ModelError
-        If the report has none of the workload's ranges, or no batch after the warm-up.
-    """
-    identity, _ = identify(run, {k: v for k, v in given.items() if k in workload.symbols})
-    values = {name: identity.values[name] for name in workload.symbols if name in identity.values}
-    case = own_case(workload, {**values, **given})
-    everything = tabulate(run.range_times, run.ranks, run.batch_label)
-    head = next(m for m in everything if m.label == run.batch_label)
-    warmup = count_warmup(head.seconds["host"])
-    batches = batch_seconds(run)[:, warmup:]
-    known = [m for m in everything if m.label in workload.ranges and m is not head]
-    if not known or batches.size == 0 or np.isnan(batches).all():
-        raise ModelError(
-            f"{run.label}: expected batches with the ranges {', '.join(workload.ranges)}; got "
-            f"{', '.join(m.label for m in everything) or 'none'} and {batches.shape[1]} batches "
-            f"after the warm-up; name the ranges in the workload as in the program"
-        )
-    batch_s = float(np.nanmedian(batches))
-    times: dict[tuple[str, str], float] = {}
-    for clock, column in _CLOCKS.items():
-        for name in workload.ranges:
-            own = sum((_own(m, known, column, warmup) for m in known if m.label == name), 0.0)
-            times[name, clock] = own
-    inside = sum(times[name, "host"] for name in workload.ranges)
-    host = float(np.nanmedian(head.seconds["host"][:, warmup:]))
-    times[BETWEEN, "host"] = max(host - inside, 0.0)
-    parts = {p.key: times.get((p.phase, p.clock), 0.0) for p in own_parts(workload, case.sizes)}
-    clock = "gpu" if batch_s > AHEAD * host else "host"
-    return Observation(
-        source=run.traces[0].source.name,
-        case=case,
-        batch_s=batch_s,
-        parts={key: s for key, s in parts.items() if s > 0},
-        phases={name: s for (name, c), s in times.items() if c == clock and s > 0},
-        batches=int(np.isfinite(batches).any(axis=0).sum()),
-    )
+        A range's time is a constant and what its FLOPs, its bytes over links and its memory
+        accesses take; what only queues work is constant on the host.
+        """
+        found = []
+        for name, counts in self.formulas.evaluate(self.sizes).items():
+            amounts = {
+                "flops": float(counts.flops),
+                "bytes": float(counts.moved_bytes),
+                "moved": float(counts.dram_bytes),
+            }
+            work = {"batches": 1.0} | {key: value for key, value in amounts.items() if value > 0}
+            found += [Part(name, clock, name, clock, work, "optional") for clock in get_args(Side)]
+        found.append(Part("between", "host", BETWEEN, "host", {"batches": 1.0}, "optional"))
+        return tuple(found)
 
 
 def _own(mine: PathTimes, known: list[PathTimes], clock: Clock, warmup: int) -> float:

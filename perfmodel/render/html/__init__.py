@@ -25,7 +25,7 @@ from perfmodel.base.units import si
 from perfmodel.models.model import Model
 from perfmodel.models.predict import Prediction, predict
 from perfmodel.models.terms import Case
-from perfmodel.programs.own import own_case
+from perfmodel.programs.own import OwnCase
 from perfmodel.programs.program import Options
 from perfmodel.render import operators, tables
 from perfmodel.render.html import pictures, sections
@@ -363,7 +363,7 @@ def _predicted(run: RunAnalysis, said: WhatIf | str, model: Model | None) -> Pre
             f"ran that"
         )
     values = {s: v for s, v in run.identity.values.items() if s in run.workload.symbols}
-    return predict(model, own_case(run.workload, values))
+    return predict(model, OwnCase(run.workload.check(values), {}, run.workload))
 
 
 def page(analysis: Analysis, model: Model | None = None) -> str:
