@@ -27,7 +27,7 @@ from perfmodel.readers import read
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.html import page
 from perfmodel.timing.nsys_stats.collect import summarize_reports
-from perfmodel.timing.nsys_stats.tables import Counted, to_csv, to_statistic
+from perfmodel.timing.nsys_stats.tables import Counted, to_csv, to_table
 from perfmodel.timing.run import time_report, time_run
 from perfmodel.timing.trim import trim
 from profiles.grow import grow_ranks
@@ -60,7 +60,7 @@ def document(paths: list[Path], engine: Engine | None = None) -> str:
 def csvs(paths: list[Path], engine: Engine | None = None) -> dict[str, str]:
     found = summarize_reports(paths, STATISTICS, engine)
     return {
-        name: to_csv(to_statistic(name, part)) if isinstance(part, Counted) else str(part)
+        name: to_csv(to_table(name, part)) if isinstance(part, Counted) else str(part)
         for name, part in found.items()
     }
 

@@ -34,7 +34,7 @@ from perfmodel.readers.run_records import read_trainings
 from perfmodel.render import summary
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.timing.nsys_stats.collect import REPORTS, collect, compute
-from perfmodel.timing.nsys_stats.tables import to_csv, to_statistic
+from perfmodel.timing.nsys_stats.tables import to_csv, to_table
 from perfmodel.workloads import spec
 from perfmodel.workloads.expression import Expression
 
@@ -74,7 +74,7 @@ def sqlite_bytes(data: bytes) -> None:
     found = collect(path, list(REPORTS))
     for name, whole in zip(REPORTS, said[0] or (), strict=False):
         counted = found[name]
-        if not isinstance(counted, PerfmodelError) and to_csv(to_statistic(name, counted)) != whole:
+        if not isinstance(counted, PerfmodelError) and to_csv(to_table(name, counted)) != whole:
             raise AssertionError(f"{name}: streamed and whole are not the same")
 
 
