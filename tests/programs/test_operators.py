@@ -325,6 +325,8 @@ PRODUCTS = Types(
         ("per_fused__to_copy_add_native_layer_norm_backward_10", "backward",
          [(2, 4, 4), (8, 4), (4,), (2, 4, 4), (2, 4, 1), (48,)],
          [128, 64, 16, 128, 32, 0], [128, 0, 0, 0, 0, 192]),
+        ("per_fused_add_embedding_dense_backward_12", "backward",
+         [(2, 4, 4), (2, 4), (90, 4)], [128, 32, 8 * 4 * 4], [0, 0, 8 * 4 * 4]),
         ("poi_fused_relu_11", "forward", [(5, 5), (5, 5)], [100, 0], [0, 100]),
     ],
     ids=lambda v: v if isinstance(v, str) and v.startswith(("p", "r")) else "",

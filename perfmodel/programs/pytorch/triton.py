@@ -67,10 +67,12 @@ def buffers(name: str, sizes: Sizes, phase: str, known: Types) -> Buffers:
     types = _types(name, mine, phase, outputs, known)
     read, written = [0] * len(sizes), [0] * len(sizes)
     for at, (place, size, dtype) in enumerate(zip(places, mine, types, strict=True)):
-        if at < outputs:
-            read[place] = _read(name, size, mine) * ITEM_BYTES[dtype]
+        moved = _elements(name, size, mine) * ITEM_BYTES[dtype]
+        scattered = at >= outputs and moved < numel(size) * ITEM_BYTES[dtype]
+        if at < outputs or scattered:  # rows that a table's gradient is added to are read, too
+            read[place] = moved
         if at >= outputs or (changed and at == 0):
-            written[place] = numel(size) * ITEM_BYTES[dtype]
+            written[place] = moved
     return Buffers(tuple(read), tuple(written))
 
 
@@ -122,8 +124,8 @@ def _types(name: str, sizes: list[Size], phase: str, outputs: int, known: Types)
     return [t or known.parameter for t in exact]
 
 
-def _read(name: str, size: Size, sizes: list[Size]) -> int:
-    """Elements that are read of a buffer: of a table of an embedding the rows that are named."""
+def _elements(name: str, size: Size, sizes: list[Size]) -> int:
+    """Elements that are moved of a buffer: of a table of an embedding the rows that are named."""
     tokens = _tokens(sizes)
     if "embedding" in name and len(size) == 2 and size[0] > tokens > 0:
         return distinct_rows(size[0], tokens) * size[1]
