@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from perfmodel.timing.projection import Launches, all_pairs, attribute
 
 Path = tuple[str, ...]
 _PCI_COPIES: Final = (1, 2, 3, 4)  # host to device or array and back
+_PAIRS: Final = 1 << 20  # of ranges and operations that are sorted at once
 _DEEPEST, _MOST_LABELS = 1000, 50_000_000  # of a path, of all paths together
 
 
@@ -288,8 +290,18 @@ def _gpu_clocks(trace: Trace, count: int, holder: Int64, op: Int64) -> tuple[Int
     """GPU projection, GPU busy and number of operations of every range; NULL without any."""
     projection, busy = np.full(count, NULL), np.full(count, NULL)
     ops = np.bincount(holder, minlength=count).astype(np.int64)
-    if len(holder) == 0:
-        return projection, busy, ops
+    blocks = -(-len(holder) // _PAIRS)  # of ranges, so that what is sorted stays small
+    edges = np.linspace(0, count, blocks + 1).astype(np.int64)
+    for low, high in pairwise(edges.tolist()):
+        mine = np.flatnonzero((holder >= low) & (holder < high))
+        if len(mine):
+            head, *clocks = _gpu_clocks_of(trace, holder[mine], op[mine])
+            projection[head], busy[head] = clocks
+    return projection, busy, ops
+
+
+def _gpu_clocks_of(trace: Trace, holder: Int64, op: Int64) -> tuple[Int64, Int64, Int64]:
+    """Ranges that have operations, with their GPU projection and GPU busy time."""
     order = np.lexsort((trace.ops.start_ns[op], holder))
     holder, op = holder[order], op[order]
     heads = np.flatnonzero(np.concatenate([[True], holder[1:] != holder[:-1]]))
@@ -301,9 +313,8 @@ def _gpu_clocks(trace: Trace, count: int, holder: Int64, op: Int64) -> tuple[Int
     shift = np.repeat(shift, np.diff(np.append(heads, len(op))))
     start, end = trace.ops.start_ns[op] + shift, trace.ops.end_ns[op] + shift
     before = np.concatenate([start[:1], np.maximum.accumulate(end)[:-1]])
-    projection[holder[heads]] = extent
-    busy[holder[heads]] = np.add.reduceat(np.maximum(end - np.maximum(start, before), 0), heads)
-    return projection, busy, ops
+    busy = np.add.reduceat(np.maximum(end - np.maximum(start, before), 0), heads)
+    return holder[heads], extent, busy
 
 
 def _mpi_inside(trace: Trace, nesting: Nesting) -> tuple[Int64, Int64]:
