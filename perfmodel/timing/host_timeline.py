@@ -144,20 +144,21 @@ def _for_reading(trace: Trace, found: Launched, read: Int64, order: Int64) -> Bo
     api = trace.api
     if len(read) < 2:
         return np.zeros(len(api), np.bool_)
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
     at = np.sort(place[read])
-    launches, gpu_ns = np.zeros(len(order), np.int64), np.zeros(len(order), np.int64)
-    np.add.at(launches, place[found.call], 1)
-    np.add.at(gpu_ns, place[found.call], (trace.ops.end_ns - trace.ops.start_ns)[found.op])
     first, last = order[at[:-1]], order[at[1:]]
     close = (api.thread[first] == api.thread[last]) & (
         api.start_ns[last] - api.start_ns[first] <= _READ_NS
     )
-    for what, most in ((launches, _READ_OPS + 1), (gpu_ns, _READ_GPU_NS)):
-        total = np.cumsum(what)
-        close &= total[at[1:]] - total[at[:-1]] <= most
-    inside = np.zeros(len(order) + 1, np.int64)
+    if not close.any():
+        return np.zeros(len(api), np.bool_)
+    launched = np.argsort(place[found.call], kind="stable")
+    until = np.searchsorted(place[found.call[launched]], at, side="right")
+    ops = found.op[launched]
+    gpu_ns = np.cumsum(np.append(0, trace.ops.end_ns[ops] - trace.ops.start_ns[ops]))[until]
+    close &= (np.diff(until) <= _READ_OPS + 1) & (np.diff(gpu_ns) <= _READ_GPU_NS)
+    inside = np.zeros(len(order) + 1, np.int32)
     np.add.at(inside, at[:-1][close], 1)
     np.add.at(inside, at[1:][close], -1)
     found_here: Bool = np.cumsum(inside[:-1])[place] > 0
