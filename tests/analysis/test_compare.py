@@ -466,6 +466,24 @@ def test_the_cause_of_idle_time_that_a_fault_adds_is_named(fault: str, cause: st
     assert json.loads(result(found).render("json"))["idle"][0]["group"] == "idle"
 
 
+def test_batches_of_other_names_are_compared(tmp_path: Path) -> None:
+    paths = []
+    for name in ("step", "train_step"):
+        report = ReportBuilder()
+        report.gpu()
+        thread = report.thread()
+        for i in range(6):
+            at = 1_000_000 * i
+            thread.range(f"{name} {i}", at, at + 900_000)
+            thread.range("forward", at + 10, at + 400_000)
+            thread.kernel("k", (at + 100, at + 200), (at + 300, at + 800_000))
+        paths.append(report.write(tmp_path / f"{name}.sqlite"))
+    found = compared(*paths)
+    assert found.batch.ratio == pytest.approx(1)
+    assert {r.verdict for r in found.rows} == {"within noise"}
+    assert row(found, "forward").path == ("step *", "forward")
+
+
 def test_a_rank_that_only_one_side_has_is_missing_not_zero() -> None:
     one, two = (
         [read(PROFILES / f"programs/{name}_b32.sqlite.xz")] for name in ("healthy", "straggler_p2")

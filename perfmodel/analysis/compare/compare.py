@@ -172,10 +172,12 @@ Launches = Sequence[Launch]
 def align(before: Launches, after: Launches) -> tuple[Launches, Launches]:
     """Make the sides' keys comparable.
 
-    A range that moved to another parent takes its path before, if its label is unique on both
+    The batch of every launch is called as that of the first one. A range that moved to another parent takes its path before, if its label is unique on both
     sides. What one side's collection did not record is left out on the other: missing is not
     zero.
     """
+    root = next(iter(before[0].series))[1][0]
+    before, after = ([_rooted(one, root) for one in side] for side in (before, after))
     old, new = (
         dict.fromkeys(path for one in side for group, path in one.series if group == "range")
         for side in (before, after)
@@ -195,6 +197,12 @@ def align(before: Launches, after: Launches) -> tuple[Launches, Launches]:
     recorded = [frozenset.intersection(*(launch.recorded for launch in s)) for s in (before, after)]
     one_sided = recorded[0] ^ recorded[1]
     return [_without(x, one_sided) for x in before], [_without(x, one_sided) for x in after]
+
+
+def _rooted(launch: Launch, root: str) -> Launch:
+    """Call the batch, in which all ranges lie, as given."""
+    series = {(g, (root, *p[1:]) if g == "range" else p): s for (g, p), s in launch.series.items()}
+    return replace(launch, series=series)
 
 
 def _without(launch: Launch, sources: frozenset[str]) -> Launch:
