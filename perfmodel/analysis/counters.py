@@ -258,13 +258,11 @@ def _grouped(
 
 def _total(launches: Sequence[Launch], metric: str) -> float | None:
     """Sum of a metric; None if one launch lacks it, for a part of a sum is no sum."""
-    values = [_count(one, metric) for one in launches]
+    values = [
+        0.0 if metric in _HALF and _constants_only(one) else _found(one, metric) for one in launches
+    ]
     known = [v for v in values if v is not None]
     return sum(known) if values and len(known) == len(values) else None
-
-
-def _count(launch: Launch, metric: str) -> float | None:
-    return 0.0 if metric in _HALF and _constants_only(launch) else _found(launch, metric)
 
 
 def _constants_only(launch: Launch) -> bool:

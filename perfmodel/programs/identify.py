@@ -91,14 +91,14 @@ def from_mark(config: Mapping[str, Any]) -> dict[str, int]:
     return values | ({"b": width} if width else {})
 
 
-def missing_values(label: str, missing: Sequence[str], *, marked: bool) -> str:
+def missing_values(label: str, symbols: Sequence[str], *, marked: bool) -> str:
     """Say which flags give the values that a report does not give."""
     flags = " ".join(
         f"--{MARK_SYMBOLS[s].replace('_', '-')} {s}" if s in MARK_SYMBOLS else f"--set {s}=..."
-        for s in missing
+        for s in symbols
     )
     return (
         f"{label}: the report has {'a' if marked else 'no'} configuration mark"
         f"{' without' if marked else ', and the sizes of its messages do not give'} "
-        f"{', '.join(missing)}; give: {flags}"
+        f"{', '.join(symbols)}; give: {flags}"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, get_args
 
@@ -31,6 +31,8 @@ class OwnProgram(Program):
 
     name: str = "own"
     step_clock: StepClock = "host"
+    identify = staticmethod(identify)
+    missing = staticmethod(missing_values)
 
     def recognizes(self, trace: Trace, options: Options) -> bool:
         """Whether the user gave formulas."""
@@ -42,17 +44,9 @@ class OwnProgram(Program):
         label = options.batch_label or options.workload.batch_range or BATCH_RANGE
         return trace, named_steps(trace, label, "range")
 
-    def identify(self, run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
-        """Take given values; p is what the report records, and sizes of messages may say more."""
-        return identify(run, given)
-
     def workload(self, identity: Identity, options: Options) -> Workload | None:
         """Return the user's formulas."""
         return options.workload
-
-    def missing(self, label: str, symbols: Sequence[str], *, marked: bool) -> str:
-        """Name the flags that give them."""
-        return missing_values(label, symbols, marked=marked)
 
     def peak(self, label: str, identity: Identity, *, seen_tf32: bool) -> str:
         """Return the peak for elements of b bytes."""

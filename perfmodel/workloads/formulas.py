@@ -241,7 +241,8 @@ class _Sheet:
 
         total = workload.total()
         intensity, sensitivity = None, {}
-        if total.flops and _moves(total, values):
+        moved = total.moved_bytes()
+        if total.flops and moved and (values is None or moved.evaluate(values) > 0):
             intensity = write(total.arithmetic_intensity())
             sensitivity = {
                 name: (s, None if s.elasticity is None else line(s.elasticity, s.value))
@@ -257,11 +258,6 @@ class _Sheet:
             intensity=intensity,
             sensitivities=sensitivity,
         )
-
-
-def _moves(total: Work, values: Mapping[str, int] | None) -> bool:
-    moved = total.moved_bytes()
-    return bool(moved) and (values is None or moved.evaluate(values) > 0)
 
 
 def _latex_label(label: str) -> str:

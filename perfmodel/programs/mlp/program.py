@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -155,6 +155,12 @@ class MlpProgram(Program):
     step_clock: StepClock = "host"
     replay: str = GRAPH
     modelled: bool = True
+    advice = staticmethod(advise)
+    identify = staticmethod(identify)
+    missing = staticmethod(missing_values)
+    settings = staticmethod(settings_of)
+    unusual = staticmethod(unusual)
+    workload_of = staticmethod(as_its_kernels)
 
     def recognizes(self, trace: Trace, options: Options) -> bool:
         """A report with the trainer's mark, with its range, or of which D, H, C or B is given."""
@@ -170,10 +176,6 @@ class MlpProgram(Program):
         label = options.batch_label or of_workload or BATCH_RANGE
         return trace, named_steps(trace, label, "mark" if read_mark(trace) else "range")
 
-    def identify(self, run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
-        """Take given values first, then the mark's, then what the sizes of messages give."""
-        return identify(run, given)
-
     def workload(self, identity: Identity, options: Options) -> Workload:
         """Return the MLP as the mark says that it ran, or the user's own formulas."""
         chosen = options.workload
@@ -181,14 +183,6 @@ class MlpProgram(Program):
             parallel = identity.config.get("parallel")
             chosen = mlp(options.counting, "model" if parallel == "model" else "data")
         return as_it_ran(chosen, identity.config)
-
-    def workload_of(self, kernels: Mapping[str, Collection[str]]) -> Workload:
-        """Return the MLP as these kernels computed it."""
-        return as_its_kernels(kernels)
-
-    def missing(self, label: str, symbols: Sequence[str], *, marked: bool) -> str:
-        """Name the flags that give them."""
-        return missing_values(label, symbols, marked=marked)
 
     def peak(self, label: str, identity: Identity, *, seen_tf32: bool) -> str:
         """Return the peak by the mark's math; the thin kernels multiply float32 as it is."""
@@ -198,18 +192,6 @@ class MlpProgram(Program):
     def actions(self, identity: Identity) -> Actions:
         """Return the trainer's flags, less what the mark says is done."""
         return actions_of(identity.config)
-
-    def advice(self, facts: Facts) -> Iterable[Finding]:
-        """Find what a run of the trainer loses."""
-        return advise(facts)
-
-    def settings(self, config: Mapping[str, Any]) -> dict[str, str]:
-        """Return the settings that a mark gives, switches as 'yes' and 'no'."""
-        return settings_of(config)
-
-    def unusual(self, settings: Mapping[str, str]) -> Sequence[str]:
-        """Return the values that are not the default, in words."""
-        return unusual(settings)
 
     def alone(self, settings: Mapping[str, str]) -> Mapping[str, str]:
         """Return the settings without a transport."""
