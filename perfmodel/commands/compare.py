@@ -9,9 +9,24 @@ from typing import Any
 import click
 
 from perfmodel.commands import _options
-from perfmodel.commands._output import Progress, emit, read_reports
+from perfmodel.commands._output import Progress, emit, read_reports, write
 
-_PERCENT = click.FloatRange(0, 900)
+_EXIT_CODES = {False: 0, True: 7, None: 8}
+"""Of the gate: not slower, slower, too noisy to tell."""
+
+
+class _Percent(click.FloatRange):
+    """A percentage, with or without its sign."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 900)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        text: Any = value.removesuffix("%").strip() if isinstance(value, str) else value
+        found = super().convert(text, param, ctx)
+        if math.isnan(found):
+            self.fail(f"expected a percentage such as 5%; got {value}", param, ctx)
+        return found
 
 
 @click.command(cls=_options.taking_all("--to"))
@@ -22,18 +37,27 @@ _PERCENT = click.FloatRange(0, 900)
 )  # fmt: skip
 @_options.batches
 @click.option(
-    "--least", type=_PERCENT, default=1.0, show_default=True, metavar="PERCENT",
+    "--least", type=_Percent(), default=1.0, show_default=True, metavar="PERCENT",
     help="Changes up to this one do not count.",
 )  # fmt: skip
 @click.option(
-    "--launch-noise", type=_PERCENT, default=10.0, show_default=True, metavar="PERCENT",
+    "--launch-noise", type=_Percent(), default=10.0, show_default=True, metavar="PERCENT",
     help="What host times of equal launches are assumed to differ by, below 3 launches a side.",
 )  # fmt: skip
+@click.option(
+    "--fail-if-slower", "limit", type=_Percent(), metavar="PERCENT",
+    help="Exit with 7 if batches are slower by more, 8 if the noise is too large to tell.",
+)  # fmt: skip
+@click.option(
+    "--junit", type=_options.FILE, help="Write the answer to --fail-if-slower as JUnit XML."
+)
 @click.option("--all", "every", is_flag=True, help="List kernels within noise, too.")
 @_options.output()
 def compare(
     reports: tuple[Path, ...],
     after: tuple[Path, ...],
+    limit: float | None,
+    junit: Path | None,
     every: bool,
     fmt: str,
     out: Path | None,
@@ -49,12 +73,10 @@ def compare(
     differ.
     """
     from perfmodel.analysis.compare.compare import CompareOptions, compare_traces
-    from perfmodel.render.compare import result
+    from perfmodel.render import compare as render
 
-    for name in ("least", "launch_noise"):
-        if math.isnan(options[name]):
-            flag = f"--{name.replace('_', '-')}"
-            raise click.BadParameter(f"expected a percentage from 0 to 900; got nan: {flag}")
+    if junit and limit is None:
+        raise click.UsageError("--junit: expected --fail-if-slower PERCENT, too; got none")
     before = reports
     if not after:
         if len(reports) != 2:
@@ -69,8 +91,13 @@ def compare(
         by_time=options["attribute"] == "time",
         least=options["least"] / 100,
         noise=options["launch_noise"] / 100,
+        limit=None if limit is None else limit / 100,
     )
     with Progress(2 * len(before + after)) as advance:
         first, second = (read_reports(paths, advance) for paths in (before, after))
         found = compare_traces(first, second, chosen, lambda label: advance(f"measuring {label}"))
-    emit(result(found, every=every), fmt, out)
+    emit(render.result(found, every=every), fmt, out)
+    if junit:
+        write(junit, render.junit(found))
+    if found.gate is not None:
+        click.get_current_context().exit(_EXIT_CODES[found.gate.slower])

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import perfmodel
-from perfmodel.analysis.compare.compare import Comparison, Row, Side
+from perfmodel.analysis.compare.compare import Comparison, Gate, Row, Side
 from perfmodel.analysis.compare.series import GPU_IDLE, GROUPS, Group
 from perfmodel.base.document import pick, plain
+from perfmodel.base.escape import printable
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.render.result import Block, Result
@@ -56,6 +57,7 @@ ROWS_TEXT: Final = (
 
 _MOST_IDLE: Final = 12
 """Causes of idle time that the terminal lists, those that changed most."""
+_MOST_GAINED: Final = 5
 _WORTH: Final = 0.01
 """Of the batch before: what changed less is not named."""
 
@@ -159,6 +161,8 @@ def _answer(c: Comparison) -> Iterator[str]:
             f"    with these reports, a batch must get {percent(down)} faster or "
             f"{percent(c.detectable)} slower to pass"
         )
+    if c.gate is not None:
+        yield from _gate(c.gate)
     for row in c.addressed:
         yield (
             f"Bottleneck addressed, by {_kind(row)}: {row.name}, "
@@ -177,6 +181,45 @@ def _answer(c: Comparison) -> Iterator[str]:
         if moved:
             causes = ", ".join(f"{r.name} {si(abs(r.difference_s), 's')}" for r in moved[:3])
             yield f"Idle time {word}, by cause: {causes}"
+
+
+def _gate(gate: Gate) -> Iterator[str]:
+    allowed = f"{_percent(gate.limit)} slower"
+    limits = f"ratio {gate.low:.3f} to {gate.high:.3f}, each limit with 95 %"
+    if gate.slower is None:
+        yield (
+            f"Gate: the noise is too large to tell whether a batch is more than {allowed} "
+            f"({limits}): give more launches a side"
+        )
+        return
+    said = "more than" if gate.slower else "not more than"
+    yield f"Gate: a batch is {said} {allowed} ({limits})"
+    for row in gate.rows[:_MOST_GAINED] if gate.slower else ():
+        yield f"    {row.group} {row.name}: {_change(row)}"
+    if gate.slower and not gate.rows:
+        yield "    no range, link or kernel alone gained time for certain"
+
+
+def junit(c: Comparison) -> str:
+    """Return the gate as JUnit XML: a test case that passes, fails or, too noisy, is an error."""
+    from xml.etree import ElementTree
+
+    gate = c.gate
+    assert gate is not None
+    bad = {True: "failure", None: "error"}.get(gate.slower)
+    counts = {"tests": "1", "failures": str(int(bad == "failure")),
+              "errors": str(int(bad == "error"))}  # fmt: skip
+    suite = ElementTree.Element("testsuite", {"name": "perfmodel compare", **counts})
+    case = ElementTree.SubElement(suite, "testcase", {
+        "classname": "perfmodel.compare", "time": f"{c.batch.after_s or 0.0:.9f}",
+        "name": f"a batch is at most {_percent(gate.limit)} slower",
+    })  # fmt: skip
+    lines = [printable(line) for line in _gate(gate)]
+    if bad:
+        ElementTree.SubElement(case, bad, {"message": lines[0]}).text = "\n".join(lines)
+    else:
+        ElementTree.SubElement(case, "system-out").text = lines[0]
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
 def _kind(row: Row) -> str:
@@ -245,6 +288,9 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "addressed": [_row(r) for r in c.addressed],
         "rows": [_row(r) for r in c.rows],
         "idle": [_row(r) for r in c.idle],
+        "gate": c.gate and {
+            **pick(c.gate, "limit low high slower"), "rows": [_row(r) for r in c.gate.rows]
+        },
         "warnings": c.warnings,
     })  # fmt: skip
     return found

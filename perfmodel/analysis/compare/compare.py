@@ -118,6 +118,42 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
+class Gate:
+    """Whether batches became slower by more than is allowed.
+
+    Attributes
+    ----------
+    limit : float
+        Relative slowdown that is allowed: 0.05 is 5 %.
+    low, high : float
+        Limits of after / before of the batch, of which each is missed with 5 %.
+    slower : bool or None
+        True if `low` is beyond the limit, False if `high` is within it, else None: the noise is
+        too large to tell.
+    rows : tuple of Row
+        Ranges, links and kernels that certainly gained time, the largest first.
+    """
+
+    limit: float
+    low: float
+    high: float
+    slower: bool | None
+    rows: tuple[Row, ...]
+
+
+def gate_of(batch: Effect, rows: Sequence[Row], limit: float) -> Gate:
+    """Hold a batch's change against a limit, with a one-sided test on either side of it.
+
+    Source: two one-sided tests, D. J. Schuirmann, J. Pharmacokinet. Biopharm. 15, 657-680 (1987).
+    """
+    _, low, high = batch.ratio(2 * ALPHA)
+    slower = True if low > 1 + limit else False if high <= 1 + limit else None
+    gained = [r for r in rows[1:] if r.verdict in ("slower", "only after") and r.difference_s > 0]
+    gained.sort(key=lambda row: -row.difference_s)
+    return Gate(limit, low, high, slower, tuple(gained))
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Everything perfmodel says about two sides.
 
@@ -140,6 +176,8 @@ class Comparison:
     idle : tuple of Row
         Idle time of every rank's GPU in a median step by cause, the largest change first; medians
         over launches, not tested.
+    gate : Gate or None
+        Where a slowdown that is allowed was named.
     """
 
     before: Side
@@ -154,6 +192,7 @@ class Comparison:
     detectable: float
     addressed: tuple[Row, ...]
     idle: tuple[Row, ...]
+    gate: Gate | None
     warnings: tuple[str, ...]
 
     @property
@@ -373,7 +412,8 @@ class CompareOptions:
     """What the user may choose.
 
     `least` is the relative change that counts, `noise` the relative standard deviation that is
-    assumed between launches where there are too few to estimate it.
+    assumed between launches where there are too few to estimate it, `limit` the relative slowdown
+    that `Comparison.gate` allows.
     """
 
     batch_label: str | None = None
@@ -381,6 +421,7 @@ class CompareOptions:
     by_time: bool = True
     least: float = LEAST
     noise: float = LAUNCH_NOISE
+    limit: float | None = None
 
 
 def compare_traces(
@@ -464,6 +505,7 @@ def compare_sides(
         detectable=effects[first].detectable(tests[first][2], options.least),
         addressed=_addressed(rows, before, after),
         idle=_idle(before.launches, after.launches, batch_s),
+        gate=None if options.limit is None else gate_of(effects[first], rows, options.limit),
         warnings=tuple(dict.fromkeys([*warnings, *_warnings(before, after, machines, options)])),
     )
 
