@@ -132,5 +132,6 @@ def main() -> None:
 
     Exit codes: 0 done; 1 an output cannot be written, a machine is unknown, NVML is missing, or
     doctor found something broken; 2 wrong usage; 3 the report cannot be read; 4 it lacks what the
-    question needs; 5 the workload is unknown or impossible; 6 a model cannot be fitted; 130 Ctrl-C.
+    question needs; 5 the workload is unknown or impossible; 6 a model cannot be fitted; 7 compare
+    found a slowdown; 8 its noise is too large to tell; 130 Ctrl-C.
     """

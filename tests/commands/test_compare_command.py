@@ -68,7 +68,10 @@ def test_wrong_usage(reports: dict[str, Path], words: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["--json", "--format", "csv"], "leave one out"), (["--least", "nan"], "got nan: --least")],
+    [
+        (["--json", "--format", "csv"], "leave one out"),
+        (["--least", "nan"], "--least': expected a percentage such as 5%; got nan"),
+    ],
 )
 def test_options_that_say_nothing_are_refused(
     reports: dict[str, Path], words: list[str], said: str

@@ -14,6 +14,7 @@ import numpy as np
 from perfmodel.analysis.compare.series import (
     COLLECTIVES,
     ENOUGH,
+    GATE_SCALES,
     GPU_BUSY,
     GPU_IDLE,
     GRAPHS,
@@ -42,6 +43,9 @@ from perfmodel.timing.run import Run
 from perfmodel.timing.samples import tabulate
 
 Verdict = Literal["faster", "slower", "within noise", "only before", "only after", "not tested"]
+
+
+ALPHA: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +155,15 @@ def gate_of(batch: Effect, rows: Sequence[Row], limit: float) -> Gate:
     gained = [r for r in rows[1:] if r.verdict in ("slower", "only after") and r.difference_s > 0]
     gained.sort(key=lambda row: -row.difference_s)
     return Gate(limit, low, high, slower, tuple(gained))
+
+
+def _gate_scale(before: Launches, after: Launches, batch: Key) -> float:
+    """Noise of the batch between launches over that of host times, to raise few false alarms."""
+    launches = [x for x in (*before, *after) if batch in x.series]
+    scale = max(SCALES[x.series[batch].noise] for x in launches)
+    if scale != SCALES["host"]:
+        return scale
+    return GATE_SCALES["queued" if any(x.queues for x in launches) else "waiting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +400,6 @@ def content(trace: Trace) -> tuple[Any, ...]:
     return trace.utc_start_ns, trace.marks, *sums, *map(len, columns)
 
 
-ALPHA: Final = 0.05
 LEAST: Final = 0.01
 _SOURCES: Final = {
     "gpu": (
@@ -505,7 +517,15 @@ def compare_sides(
         detectable=effects[first].detectable(tests[first][2], options.least),
         addressed=_addressed(rows, before, after),
         idle=_idle(before.launches, after.launches, batch_s),
-        gate=None if options.limit is None else gate_of(effects[first], rows, options.limit),
+        gate=None
+        if options.limit is None
+        else gate_of(
+            effect(
+                *medians[first], options.noise * _gate_scale(old, new, first), machines=machines
+            ),
+            rows,
+            options.limit,
+        ),
         warnings=tuple(dict.fromkeys([*warnings, *_warnings(before, after, machines, options)])),
     )
 

@@ -39,6 +39,11 @@ SCALES: Final = {"host": 1.0, "collective": 2.0, "waiting": 12.0, "kernel": 0.2}
 batches that the GPU paces (0.002, and their idle time 0.011, in the ladder's CUDA graphs); ranges
 that hold a collective 0.22, waiting for other ranks 1.2 (of the logarithm)."""
 
+GATE_SCALES: Final = {"waiting": 1.3, "queued": 1.8}
+"""Noise of batches that the host paces, over `LAUNCH_NOISE`, where it waits in each of them and
+where it queues them: medians of launches differ by 0.13 (211 launches of profiles/launches) and by
+0.18 (48). Less would raise false alarms."""
+
 _NOISE_DF: Final = 10.0
 _BLOCKS: Final = 8
 _TICK_S: Final = 32e-9  # timestamps of an H200 step by 32 ns
