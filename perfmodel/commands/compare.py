@@ -25,7 +25,7 @@ class _Percent(click.FloatRange):
         text: Any = value.removesuffix("%").strip() if isinstance(value, str) else value
         found = super().convert(text, param, ctx)
         if math.isnan(found):
-            self.fail(f"expected a percentage such as 5%; got {value}", param, ctx)
+            self.fail(f"expected a percentage such as 5 %; got {value}", param, ctx)
         return found
 
 

@@ -70,7 +70,7 @@ def test_wrong_usage(reports: dict[str, Path], words: list[str]) -> None:
     ("words", "said"),
     [
         (["--json", "--format", "csv"], "leave one out"),
-        (["--least", "nan"], "--least': expected a percentage such as 5%; got nan"),
+        (["--least", "nan"], "--least': expected a percentage such as 5 %; got nan"),
     ],
 )
 def test_options_that_say_nothing_are_refused(
