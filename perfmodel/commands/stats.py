@@ -61,6 +61,8 @@ def stats(
             if isinstance(counted, PerfmodelError):
                 raise counted
             made.append(to_table(name, counted))
+            for warning in counted.warnings:
+                warn(warning)
         except PerfmodelError as error:
             missing.append(error)
     for problem in missing if made else missing[:-1]:

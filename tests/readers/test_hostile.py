@@ -70,7 +70,7 @@ def test_a_table_of_three_thousand_names(tmp_path: Path) -> None:
     path = build.write(tmp_path / "r.sqlite")
     options = ("stats", path, "--report", "nvtx_pushpop_sum")
     assert succeeds(*options, "--format", "csv").count("\n") == 3001
-    assert "note: 1000 more rows: take --format csv" in succeeds(*options)
+    assert "note: 2000 of 3000; all of them in --format csv" in succeeds(*options)
 
 
 def test_a_picture_of_a_thousand_ranges() -> None:

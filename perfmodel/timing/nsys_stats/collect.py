@@ -217,15 +217,6 @@ class _Collector:
         if _PROJECTED in names and len(trace.ranges):
             self._nesting = nest(trace.ranges, len(trace.threads))
 
-        for name in names:
-            tables = {t for part in REPORTS[name].parts for t in EVENT_TABLES.get(part, ())}
-            if views := sorted(tables & trace.views):
-                self._found[name] = SchemaError(
-                    f"{trace.source}: {name} expected tables; got the view {', '.join(views)}, "
-                    f"which perfmodel does not read; make it a table: CREATE TABLE copy AS "
-                    f"SELECT * FROM {views[0]}"
-                )
-
     def _try(self, name: str, count: Callable[[], Counted]) -> None:
         try:
             found = count()
@@ -301,9 +292,26 @@ class _Collector:
         for name, counter in self._counters.items():
             if name not in self._found:
                 self._try(name, partial(joined, name, [counter]))
-        if _PROJECTED in self._names and _PROJECTED not in self._found:
+        if _PROJECTED in self._names:
             self._try(_PROJECTED, partial(self._project, whole))
-        return {name: self._found[name] for name in self._names}
+        return {name: self._with_views(name, self._found[name]) for name in self._names}
+
+    def _with_views(self, name: str, found: Counted | PerfmodelError) -> Counted | PerfmodelError:
+        """Say which of a summary's tables are views, whose events are missing."""
+        tables = {t for part in REPORTS[name].parts for t in EVENT_TABLES.get(part, ())}
+        views = sorted(tables & self._trace.views)
+        if not views:
+            return found
+        said = (
+            f"{self._trace.source}: {name} expected tables; got the view {', '.join(views)}, which "
+            f"perfmodel does not read; make it a table: CREATE TABLE copy AS SELECT * FROM "
+            f"{views[0]}"
+        )
+        if isinstance(found, AbsentError):
+            return SchemaError(said)
+        if isinstance(found, Counted):
+            found.warnings = (said,)
+        return found
 
     def _project(self, whole: Callable[[], Trace]) -> Counted:
         source, trace, nesting = self._trace.source, self._trace, self._nesting

@@ -185,10 +185,13 @@ class Counted:
         Instances, those without a time included.
     sums : mapping of str to int64, shape (groups,)
         Further totals.
+    warnings : tuple of str
+        What is missing.
     """
 
     def __init__(self, keys: Sequence[Key], sums: Iterable[str] = ()) -> None:
         self.keys = tuple(keys)
+        self.warnings: tuple[str, ...] = ()
         self.tally = Tally()
         self.count = np.zeros(len(self.keys), np.int64)
         self.sums = {name: np.zeros(len(self.keys), np.int64) for name in sums}
@@ -230,6 +233,7 @@ def joined(name: str, parts: Sequence[Counted]) -> Counted:
     keys = sorted(used, key=_ORDER.get(name, _by_bytes))
     at = {key: i for i, key in enumerate(keys)}
     found = Counted(keys, dict.fromkeys(title for part in parts for title in part.sums))
+    found.warnings = tuple(dict.fromkeys(text for part in parts for text in part.warnings))
     for part in parts:
         recode = np.array([at.get(key, -1) for key in part.keys], np.int64)
         mine = recode >= 0
