@@ -192,7 +192,7 @@ def test_what_the_architecture_says_to_extend_is_there() -> None:
         "perfmodel/programs/mlp/case.py": "TRANSPORTS",
         "perfmodel/programs/pytorch/operators.py": "@formula(",
         "perfmodel/workloads/networks.py": "_MAKERS",
-        "perfmodel/cli.py": "COMMANDS",
+        "perfmodel/cli.py": "GROUPS",
         "perfmodel/programs/__init__.py": "programs()",
         "perfmodel/timing/nsys_stats/collect.py": "REPORTS",
         "perfmodel/machines/measure/measurement.py": "class Found",
