@@ -2,6 +2,7 @@
 
     PERFMODEL_NSYS=/path/to/nsys python -m benchmarks.scale.size -o benchmarks/results/size.json
     python -m benchmarks.scale.size --page         # docs/size.md from the results
+    python -m benchmarks.scale.size --before DIR   # the commands of this checkout and of another
 
 Times are of processor (user and system) of whole processes, medians of interleaved rounds: others
 may use the machine. `nsys stats` prints its default reports of the same file.
@@ -24,7 +25,7 @@ from typing import Any, Final
 
 from benchmarks.common import folders, results
 from benchmarks.common.pages import put, table
-from benchmarks.common.processes import in_turn, timed, version_of
+from benchmarks.common.processes import ENVIRONMENT, in_turn, timed, version_of
 
 RESULTS: Final = folders.RESULTS / "size.json"
 PAGE: Final = folders.DOCS / "size.md"
@@ -73,6 +74,35 @@ def processor_times(rounds: int, nsys: str | None) -> dict[str, dict[str, float]
         name: {"median_s": round(statistics.median(s), 4), "least_s": round(min(s), 4)}
         for name, s in runs.items()
     }
+
+
+def against(before: Path, rounds: int) -> str:
+    """Time the commands of another checkout and of this one in turns, with one Python."""
+    sides = {"before": before.resolve(), "now": folders.ROOT}
+    with tempfile.TemporaryDirectory() as folder:
+        asked = {
+            name: [words[0], "-P", *words[1:]]  # the folder that it runs in has a perfmodel, too
+            for name, words in commands(Path(folder) / "out", None).items()
+            if "perfmodel" in name and "import" not in name
+        }
+        runs = in_turn(
+            {
+                f"{name} {side}": lambda c=words, f=checkout: timed(
+                    c, environment={**ENVIRONMENT, "PYTHONPATH": str(f)}
+                )[0]["cpu_s"]
+                for name, words in asked.items()
+                for side, checkout in sides.items()
+            },
+            rounds,
+            untimed=1,
+        )
+    lines = []
+    for name in asked:
+        old, new = (statistics.median(runs[f"{name} {side}"]) for side in sides)
+        lines.append(
+            (f"`{name}`", f"{1e3 * old:.0f} ms", f"{1e3 * new:.0f} ms", f"{new / old:.2f}")
+        )
+    return table(("command", "before", "now", "ratio"), lines)
 
 
 def imported(*arguments: str) -> dict[str, Any]:
@@ -163,8 +193,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--page", action="store_true", help="write docs/size.md's tables")
+    parser.add_argument("--before", type=Path, metavar="DIR", help="another checkout")
     parser.add_argument("-o", "--out", type=Path)
     asked = parser.parse_args()
+    if asked.before:
+        print(against(asked.before, asked.rounds))
+        return
     if not asked.page:
         nsys = os.environ.get("PERFMODEL_NSYS") or shutil.which("nsys")
         found = measure(asked.rounds, nsys)
