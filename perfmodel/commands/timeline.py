@@ -48,7 +48,8 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
     or a table. REPORTS are those of one run. A picture and a table show the batch of median time
     behind the warm-up, a trace the whole report, unless --batch says which.
     """
-    from perfmodel.render.timeline import result
+    from perfmodel.render import tables
+    from perfmodel.render.result import Result
     from perfmodel.timing.timeline import clocks_differ, median_batch, select, window_of
 
     perfetto = out is not None and (options["perfetto"] or _options.kind_of(out) == ".json")
@@ -81,7 +82,8 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
     standard = trace if perfetto else drawn
     start_ns = window.start_ns if window else None
     emit(
-        result(lanes, title, start_ns), fmt, out, makes={".json": trace, "-": standard},
+        Result([tables.lanes(lanes, title)], tables=[tables.bars(lanes, title, start_ns)]),
+        fmt, out, makes={".json": trace, "-": standard},
         picture=lambda: _picture(lanes, window, title, options["width"]),
     )  # fmt: skip
 

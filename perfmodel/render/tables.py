@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from perfmodel.analysis.rates import Rate, amounts
 from perfmodel.analysis.result import Analysis, RankRow, RunAnalysis
@@ -15,6 +15,9 @@ from perfmodel.base.units import percent, si
 from perfmodel.timing.collectives import NCCL
 from perfmodel.timing.step_facts import Gap, IdleCause
 from perfmodel.timing.stragglers import Skew
+
+if TYPE_CHECKING:
+    from perfmodel.timing.timeline import Lane
 
 SHOWN: Final = 10
 """Ranks that the terminal lists; files and JSON have them all."""
@@ -569,3 +572,38 @@ def _distinct_parts(labels: list[str]) -> list[str]:
     first = next((i for i in range(shortest) if len({w[i] for w in words}) > 1), shortest - 1)
     last = next((i for i in range(shortest - first) if len({w[-1 - i] for w in words}) > 1), 0)
     return ["_".join(w[first : len(w) - last]) for w in words]
+
+
+LANES: Final = (
+    Column("rank", "Rank", "int"),
+    Column("lane", "Lane", wrap=False, of="name"),
+    Column("bars", "Bars", "int", of=lambda lane: len(lane.bars)),
+    Column("seconds", "Busy", "si", "s",
+           of=lambda lane: sum(bar.end_ns - bar.start_ns for bar in lane.bars) / 1e9),
+)  # fmt: skip
+
+
+def lanes(found: Sequence[Lane], title: str) -> Table:
+    """The lanes of a timeline, for the terminal."""
+    count = sum(len(lane.bars) for lane in found)
+    note = f"{count} bars in {len(found)} lanes; each: --format csv; a picture: -o FILE.png"
+    return Table.of(title, found, LANES, [note])
+
+
+def bars(found: Sequence[Lane], title: str, start_ns: int | None) -> Table:
+    """Every bar of a timeline; times count from `start_ns`, or from the first bar."""
+    first = min((bar.start_ns for lane in found for bar in lane.bars), default=0)
+    zero = first if start_ns is None else start_ns
+    columns = (
+        Column("rank", "Rank", "int", of=lambda at: at[0].rank),
+        Column("lane", "Lane", of=lambda at: at[0].name),
+        Column("kind", "Kind", of=lambda at: at[1].kind),
+        Column("name", "Name", of=lambda at: at[1].name),
+        Column("start_s", "Start", "si", "s", of=lambda at: (at[1].start_ns - zero) / 1e9),
+        Column("duration_s", "Takes", "si", "s",
+               of=lambda at: (at[1].end_ns - at[1].start_ns) / 1e9),
+        Column("bytes", "Bytes", "si", "B", of=lambda at: at[1].size_bytes),
+        Column("stream", "Stream", "int", of=lambda at: at[1].stream),
+        Column("device", "Device", "int", of=lambda at: at[1].device),
+    )  # fmt: skip
+    return Table.of(title, [(lane, bar) for lane in found for bar in lane.bars], columns)

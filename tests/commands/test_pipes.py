@@ -33,13 +33,13 @@ def piped(content: bytes, *arguments: object) -> Result:
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
 def test_a_report_through_a_pipe_is_the_report(
-    report: Path, pack: Callable[[bytes], bytes]
+    report: Path, pack: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = set(Path(tempfile.gettempdir()).glob("perfmodel-*"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     done = piped(pack(report.read_bytes()), "stats", "-", "--format", "jsonl")
     assert done.exit_code == 0, done.stderr
     assert done.stdout == succeeds("stats", report, "--format", "jsonl")
-    assert set(Path(tempfile.gettempdir()).glob("perfmodel-*")) <= before
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_output_of_a_piped_report(report: Path, tmp_path: Path) -> None:
