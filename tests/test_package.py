@@ -1,4 +1,4 @@
-"""What is installed: one wheel for every machine, its version from the tag, its data inside."""
+"""What is installed: one wheel for every machine, its version from one line, its data inside."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 
+from perfmodel import __version__
 from support.folders import ROOT
 
 pytestmark = pytest.mark.slow
 
 pytest.importorskip("hatchling", reason="builds the package: pip install -e '.[dev]'")
-pytest.importorskip("hatch_vcs", reason="builds the package: pip install -e '.[dev]'")
 
 REPORT = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 TREE = (
     "perfmodel", "trainer", "docs", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE",
-    ".gitignore", ".gitattributes", ".git_archival.txt",
+    ".gitignore",
 )  # fmt: skip
 
 
@@ -36,11 +36,6 @@ def run(*command: str | Path, cwd: Path, **env: str) -> str:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
-
-
-def git(tree: Path, *arguments: str) -> str:
-    who = ("-c", "user.name=A", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
-    return run("git", *who, *arguments, cwd=tree)
 
 
 def build(tree: Path, kind: str = "wheel") -> Path:
@@ -57,19 +52,15 @@ def version(package: Path) -> str:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository of its own with what is here, tagged as a release."""
+    """What is here, without git: nothing but the line of the version can say it."""
     folder = tmp_path_factory.mktemp("package") / "tree"
     folder.mkdir()
-    leave = shutil.ignore_patterns("__pycache__", "_version.py", "images")
+    leave = shutil.ignore_patterns("__pycache__", "images")
     for name in TREE:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name, ignore=leave)
         else:
             shutil.copy(ROOT / name, folder / name)
-    git(folder, "init", "-q")
-    git(folder, "add", "-A")
-    git(folder, "commit", "-qm", "All")
-    git(folder, "tag", "v0.3.0")
     return folder
 
 
@@ -88,43 +79,38 @@ def wheel(sdist: Path) -> Path:
     return build(folder)
 
 
-def test_the_version_is_the_tag_s(tree: Path, sdist: Path, wheel: Path) -> None:
-    assert version(sdist) == "0.3.0"
-    assert wheel.name == "perfmodel-0.3.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel) as packed:
-        assert '__version__ = "0.3.0"' in packed.read("perfmodel/_version.py").decode()
-    assert git(tree, "status", "--porcelain") == ""  # the file that the build writes is ignored
+def test_the_version_stands_in_one_line(tree: Path, sdist: Path, wheel: Path) -> None:
+    assert version(sdist) == __version__
+    assert wheel.name == f"perfmodel-{__version__}-py3-none-any.whl"
+    module = tree / "perfmodel" / "__init__.py"
+    text = module.read_text(encoding="utf-8")
+    raised = tree.parent / "raised"
+    shutil.copytree(tree, raised)
+    (raised / "perfmodel" / "__init__.py").write_text(
+        text.replace(f'__version__ = "{__version__}"', '__version__ = "7.8.9"'), encoding="utf-8"
+    )
+    assert version(build(raised)) == "7.8.9"
 
 
-def test_the_version_of_what_is_no_release(tree: Path, tmp_path: Path) -> None:
-    later = tmp_path / "later"
-    git(tree.parent, "clone", "-q", str(tree), str(later))
-    git(later, "commit", "-q", "--allow-empty", "-m", "More")
-    assert version(build(later)).startswith("0.3.1.dev1+g")
-    archive = tmp_path / "archive.tar"
-    git(later, "archive", "--prefix=archive/", "-o", str(archive), "HEAD")
-    with tarfile.open(archive) as packed:
-        packed.extractall(tmp_path, filter="data")
-    assert version(build(tmp_path / "archive")).startswith("0.3.1.dev1+g")  # .git_archival.txt
-    shutil.rmtree(later / ".git")
-    (later / ".git_archival.txt").unlink()
-    (later / "perfmodel" / "_version.py").unlink()
-    assert version(build(later.rename(tmp_path / "bare"))) == "0.1.0.dev0"
+def test_the_changelog_has_the_version_with_a_date() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    released = re.findall(r"^## (\d\S*) - (\d{4}-\d\d-\d\d)$", text, re.MULTILINE)
+    assert released[0][0] == __version__
 
 
 def test_nothing_is_compiled_and_all_data_is_inside(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         names = set(packed.namelist())
-        about = packed.read("perfmodel-0.3.0.dist-info/WHEEL").decode()
+        about = packed.read(f"perfmodel-{__version__}.dist-info/WHEEL").decode()
     assert "Root-Is-Purelib: true" in about
     assert "Tag: py3-none-any" in about
     inside = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "perfmodel").rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts and path.name != "_version.py"
+        if path.is_file() and "__pycache__" not in path.parts
     }
-    assert names - inside == {"perfmodel/_version.py"} | {
-        f"perfmodel-0.3.0.dist-info/{name}"
+    assert names - inside == {
+        f"perfmodel-{__version__}.dist-info/{name}"
         for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
     }
     assert inside <= names
@@ -133,7 +119,7 @@ def test_nothing_is_compiled_and_all_data_is_inside(wheel: Path) -> None:
 def test_extras_bring_what_they_are_named_for(wheel: Path) -> None:
     """No extra promises the trainer, which no wheel holds; every extra that is advised exists."""
     with zipfile.ZipFile(wheel) as packed:
-        about = packed.read("perfmodel-0.3.0.dist-info/METADATA").decode()
+        about = packed.read(f"perfmodel-{__version__}.dist-info/METADATA").decode()
     extras = set(re.findall(r"^Provides-Extra: (.+)$", about, re.MULTILINE))
     assert "trainer" not in extras
     advised = [
@@ -162,7 +148,7 @@ def test_the_wheel_works_where_there_is_no_repository(wheel: Path, tmp_path: Pat
     shutil.copy(REPORT, tmp_path / "run.sqlite")
     program = tmp_path / "venv" / "bin" / "perfmodel"
     clean = {"PYTHONPATH": "", "PYTHONSAFEPATH": "1"}
-    assert run(program, "--version", cwd=tmp_path, **clean) == "perfmodel, version 0.3.0"
+    assert run(program, "--version", cwd=tmp_path, **clean) == f"perfmodel, version {__version__}"
     where = run(python, "-c", "import perfmodel; print(perfmodel.__file__)", cwd=tmp_path, **clean)
     assert where.startswith(site)
     said = run(program, "analyze", "run.sqlite", "-o", "out", "--no-plots", cwd=tmp_path, **clean)
