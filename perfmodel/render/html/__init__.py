@@ -228,7 +228,7 @@ def _rates(run: RunAnalysis) -> Grid:
         others = tables.other_clocks(run, name, rate)
         rows.append(
             (name, _MEANS.get(name, ""), si(rate.value, rate.unit, 4), tables.interval(rate),
-             rate.instances, rate.clock.removeprefix("gpu_") + (f" ({others})" if others else ""),
+             rate.clock.removeprefix("gpu_") + (f" ({others})" if others else ""),
              f"{si(ceiling, rate.unit)}, {label}" if ceiling else None,
              rate.value / ceiling if ceiling else None)
         )  # fmt: skip
@@ -237,16 +237,16 @@ def _rates(run: RunAnalysis) -> Grid:
         Column("means", "Of"),
         Column("value", "Effective", align="right"),
         Column("interval", "95 % interval", align="right"),
-        Column("n", "n", "int"),
         Column("clock", "Clock (the others)"),
         Column("ceiling", "Ceiling", align="right"),
-        Column("share", "Of the ceiling", "percent", digits=0),
+        Column("share", "Share of it", "percent", digits=0),
     )
     values = [rate.value for _, rate in fitted]
     title = "Effective throughputs and the machine's ceilings"
     return grid(
         Table(title, columns, rows, tables.rate_notes(run)),
         sort={"value": values, "interval": values, "ceiling": [value for _, value in ceilings]},
+        plain=("share",),
     )
 
 

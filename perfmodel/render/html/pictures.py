@@ -31,9 +31,9 @@ from perfmodel.timing.timeline import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MOST_BARS: Final = 4000
-_SEEN: Final = 1e-3
-"""Gaps below this share of a picture are left out of it: a page is about so many pixels wide."""
+_MOST_BARS: Final = 5000
+_SEEN: Final = 2e-4
+"""Gaps below this share of a picture, a fifth of a pixel, are left out of it."""
 _MOST_RANKS: Final = 8
 _TRACE: Final = "perfmodel timeline -o FILE.json writes all of it as a trace"
 
