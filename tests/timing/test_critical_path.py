@@ -1,0 +1,89 @@
+"""The replay of steps, against a hand-worked step of one kernel that the host waits for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from perfmodel.timing.critical_path import COLLECTIVES, Change, Replay
+from perfmodel.timing.host_timeline import HOST, LAUNCH, SYNC
+from perfmodel.timing.step_graph import COMMUNICATION_OP, KERNEL_OP, StepGraph
+
+US = 1000
+STEPS = 5
+
+
+def graph(
+    wait_us: int = 110, work_us: int = 20, op_us: int = 100, op_kind: int = KERNEL_OP
+) -> StepGraph:
+    """Steps of a launch of 10 µs, 10 µs, a call that waits for the kernel, and the host's work.
+
+    The kernel begins 5 µs after its launch does, and the call returns 25 µs after its end.
+    """
+    length = np.tile([10, 10, wait_us, work_us], STEPS) * US
+    end = np.cumsum(length)
+    begin = end - length
+    launch = np.arange(STEPS) * 4
+    start = begin[launch] + 5 * US
+    return StepGraph(
+        host_start_ns=begin,
+        host_end_ns=end,
+        host_kind=np.tile([LAUNCH, LAUNCH, SYNC, HOST], STEPS).astype(np.int8),
+        host_call=np.tile([True, False], 2 * STEPS),
+        host_drains=np.tile([False, False, True, False], STEPS),
+        op_start_ns=start,
+        op_end_ns=start + op_us * US,
+        op_stream=np.zeros(STEPS, np.int64),
+        op_step=np.arange(STEPS),
+        op_call=launch,
+        op_kind=np.full(STEPS, op_kind, np.int8),
+        op_small=np.full(STEPS, -1),
+    )
+
+
+def replay(*graphs: StepGraph) -> Replay:
+    return Replay(graphs, [0] * len(graphs), [np.full(STEPS, -1)] * len(graphs))
+
+
+@pytest.mark.parametrize(
+    ("free", "step_us"),
+    [
+        ((), 150),
+        (("kernel",), 50),  # 5 until it begins and ends, 25 until the call returns, 20 of work
+        (("blocking_sync",), 101),  # the kernels follow each other, 1 apart
+        (("host_compute",), 130),
+        (("kernel", "blocking_sync"), 40),  # the host alone
+    ],
+)
+def test_a_step_without_some_of_its_work(free: tuple[str, ...], step_us: float) -> None:
+    found = replay(graph()).step_s(Change(free=frozenset(free)))
+    assert found == pytest.approx(step_us * 1e-6)
+
+
+def test_lengths_are_scaled_by_lane() -> None:
+    lanes = replay(graph(), graph())
+    assert lanes.step_s(Change(scale={(0, "kernel"): 0.5})) == pytest.approx(150e-6)
+    both = {(0, "kernel"): 0.5, (1, "kernel"): 0.5}
+    assert lanes.step_s(Change(scale=both)) == pytest.approx(100e-6)
+
+
+def test_what_decides_a_step() -> None:
+    found = replay(graph()).critical_path(Change())
+    expected = {"launch_bound": 5, "kernel": 100, "blocking_sync": 25, "host_compute": 20}
+    assert found == pytest.approx({kind: us * 1e-6 for kind, us in expected.items()})
+
+
+def test_a_collective_ends_after_its_last_rank() -> None:
+    """The second rank works 40 µs longer, and comes 40 µs later: that is what decides a step."""
+    early = graph(150, 20, 140, COMMUNICATION_OP)
+    late = graph(110, 60, 100, COMMUNICATION_OP)
+    ranks = Replay([early, late], [0, 40 * US], [np.arange(STEPS)] * 2)
+    assert ranks.step_s(Change()) == pytest.approx(190e-6)
+    # from the first rank's last step back: its own work once, then the second rank's
+    host = ranks.critical_path(Change())["host_compute"]
+    assert host == pytest.approx((20 + 60 + 60 + 35) / 3 * 1e-6)
+    as_early = Change(scale={(1, "host_compute"): 1 / 3})
+    assert ranks.step_s(as_early) == pytest.approx(150e-6)
+    free = Change(free=frozenset(["exposed_communication"]))
+    assert ranks.step_s(free) == pytest.approx(90e-6)  # as the kernel above, and 40 of work
+    assert ranks.step_s(Change(fused={COLLECTIVES: 0.5})) == pytest.approx(140e-6)
