@@ -224,9 +224,9 @@ Launches = Sequence[Launch]
 def align(before: Launches, after: Launches) -> tuple[Launches, Launches]:
     """Make the sides' keys comparable.
 
-    The batch of every launch is called as that of the first one. A range that moved to another parent takes its path before, if its label is unique on both
-    sides. What one side's collection did not record is left out on the other: missing is not
-    zero.
+    The batch of every launch is called as that of the first one. A range that moved to another
+    parent takes its path before, if its label is unique on both sides. What one side's collection
+    did not record is left out on the other: missing is not zero.
     """
     root = next(iter(before[0].series))[1][0]
     before, after = ([_rooted(one, root) for one in side] for side in (before, after))

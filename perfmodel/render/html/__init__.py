@@ -423,7 +423,7 @@ def _sections(analysis: Analysis, asked: Asked, first: FirstStep | None) -> Iter
 
     if len(analysis.runs) > 1:
         yield section("runs", "All runs", f"Details below are of {run.label}.", _runs(analysis))
-    yield section("time", "Where the time goes", _CLOCKS, sections.breakdown(run, measured))
+    yield section("time", "Where the time goes", _CLOCKS, sections.breakdown(run))
     yield section(
         "timeline", "Timeline of one batch", "", pictures.timeline(measured, run.batch.warmup)
     )

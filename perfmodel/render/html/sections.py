@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import perfmodel
-from perfmodel.analysis.compare.series import KERNELS, links
 from perfmodel.analysis.rates import amounts
 from perfmodel.analysis.result import RangeRow, RunAnalysis
 from perfmodel.analysis.whatif import WhatIf, words
@@ -36,18 +35,15 @@ from perfmodel.render.html.blocks import (
 from perfmodel.render.machines import TITLES
 from perfmodel.render.machines import rows as machine_rows
 from perfmodel.timing.range_times import ranks_of
-from perfmodel.timing.run import Run
-from perfmodel.timing.samples import median, tabulate
 from perfmodel.workloads.formulas import formulas
 
 _COLLECT: Final = "nsys profile --trace=nvtx,cuda,mpi ..."
-_MOST_KERNELS: Final = 15
 
 
 # --- where the time goes ---
 
 
-def breakdown(run: RunAnalysis, measured: Run) -> Iterator[Block]:
+def breakdown(run: RunAnalysis) -> Iterator[Block]:
     """Yield the tables of one run, and what was not recorded."""
     unknown = not run.workload.ranges and run.steps is not None  # no FLOPs by range
     if unknown:
@@ -63,9 +59,8 @@ def breakdown(run: RunAnalysis, measured: Run) -> Iterator[Block]:
         if run.work.modules:
             yield grid(operators.modules_text(run.work))
     yield _ranges(run)
-    found = kernels(measured, run.batch.warmup, run.batch.median.value)
-    if found is not None:
-        yield grid(found, closed=True)
+    if run.steps is not None and run.steps.kernels:
+        yield grid(tables.kernels(run), closed=True)
     elif all(row.gpu_busy_s is None for row in run.ranges):
         yield Notice(
             "No GPU operation was recorded: GPU times, kernels and copies are missing.",
@@ -107,32 +102,6 @@ def _seconds(row: RangeRow) -> tuple[float | None, float | None, float | None]:
 
 def _clocks(row: RangeRow, longest: float) -> Cell:
     return Cell("", clocks=tuple(s / longest if s else None for s in _seconds(row)))
-
-
-def kernels(run: Run, warmup: int, batch_s: float) -> Table | None:
-    """Return the kernels that take longest, per rank and batch; None without any."""
-    head = next(
-        m
-        for m in tabulate(run.range_times, run.ranks, run.batch_label)
-        if m.label == run.batch_label
-    )
-    found = []
-    for (group, path), table in links(run, head):
-        seconds = median(table[:, warmup:])
-        if group == "kernel" and path[0] == KERNELS and seconds is not None:
-            found.append((path[1], seconds))
-    if not found:
-        return None
-    found.sort(key=lambda pair: (-pair[1], pair[0]))
-    columns = (
-        Column("kernel", "Kernel", of=lambda k: k[0]),
-        Column("seconds", "On the GPU", "si", "s", of=lambda k: k[1]),
-        Column("share", "Of a batch", "percent", of=lambda k: k[1] / batch_s if batch_s else None),
-    )
-    left_out = len(found) > _MOST_KERNELS
-    notes = [f"the {_MOST_KERNELS} longest of {len(found)}"] if left_out else []
-    title = "Kernels of a batch (medians over ranks and batches)"
-    return Table.of(title, found[:_MOST_KERNELS], columns, notes)
 
 
 # --- the model ---
