@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from support.build_training import Training, training_report
 from support.folders import ROOT
 
 PROFILES = ROOT / "profiles"
+PLANTED = Path(os.environ.get("PROGRAM_REPORTS", "/nonexistent")) / "planted"
 BATCHES = 12
 
 
@@ -492,3 +494,25 @@ def test_a_rank_that_only_one_side_has_is_missing_not_zero() -> None:
     for row in found.idle:
         assert (row.before_s is None) == (row.path[0] == "rank 1")
         assert row.launches == (int(row.path[0] == "rank 0"), 1)
+
+
+@pytest.mark.skipif(not PLANTED.exists(), reason="PROGRAM_REPORTS names no folder of reports")
+@pytest.mark.parametrize(
+    ("fault", "rank", "cause"),
+    [
+        ("item", 0, "blocking_sync"), ("launch", 0, "launch_bound"),
+        ("loop_optimizer", 0, "launch_bound"), ("straggler", 1, "host_compute"),
+        ("late_allreduce", 0, "launch_bound"), ("pageable", 0, "launch_bound"),
+    ],
+)  # fmt: skip
+def test_planted_faults_add_their_cause_of_idle_time(fault: str, rank: int, cause: str) -> None:
+    found = compared(PLANTED / "healthy.sqlite.xz", PLANTED / f"{fault}.sqlite.xz")
+    assert found.idle[0].path == (f"rank {rank}", cause)
+    assert found.idle[0].difference_s > 0.01 * (found.batch.before_s or 0)
+
+
+@pytest.mark.skipif(not PLANTED.exists(), reason="PROGRAM_REPORTS names no folder of reports")
+@pytest.mark.parametrize("fault", ["fp32", "naive_attention"])
+def test_faults_of_a_busy_gpu_add_no_idle_time(fault: str) -> None:
+    found = compared(PLANTED / "healthy.sqlite.xz", PLANTED / f"{fault}.sqlite.xz")
+    assert all(abs(r.difference_s) < 0.01 * (found.batch.before_s or 0) for r in found.idle)
