@@ -1,9 +1,11 @@
-"""The words of the documentation and of messages are those of docs/glossary.md."""
+"""The words of pages, messages, docstrings, comments and names are those of docs/glossary.md."""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -37,7 +39,13 @@ PAGES: Final = [
     ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "profiles" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]  # fmt: skip
-MODULES: Final = sorted((ROOT / "perfmodel").rglob("*.py"))
+MODULES: Final = [
+    path for folder in ("perfmodel", "trainer") for path in sorted((ROOT / folder).rglob("*.py"))
+]
+RETIRED_NAMES: Final = {
+    "pace", "paces", "paced", "rung", "rungs", "told", "untold", "witness", "witnesses", "mend",
+    "mended", "caution", "cautions", "traffic", "spans",
+}  # fmt: skip
 WORDS: Final = re.compile("|".join(rf"(?<![\w-]){word}" for word in RETIRED), re.IGNORECASE)
 
 
@@ -55,14 +63,20 @@ def written(page: Path) -> Iterator[tuple[int, str]]:
             yield number, re.sub(r"`[^`]*`|\]\([^)]*\)", " ", line)
 
 
-def messages(path: Path) -> Iterator[tuple[int, str]]:
-    """Texts of a module that are no docstrings: messages, titles, notes, help."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        text = node.value if isinstance(node, ast.Constant) and id(node) not in said else None
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Messages, titles, help, docstrings and comments of a module; no code between backticks."""
+    source = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(source)):
+        text = node.value if isinstance(node, ast.Constant) else None
         if isinstance(text, str) and " " in text.strip():
-            yield node.lineno, text
+            yield node.lineno, re.sub(r"`[^`]*`|\|[^|\n]*\|", " ", text)
+    for token in _tokens(source):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], re.sub(r"`[^`]*`", " ", token.string)
+
+
+def _tokens(source: str) -> Iterator[tokenize.TokenInfo]:
+    return tokenize.generate_tokens(io.StringIO(source).readline)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -71,12 +85,22 @@ def test_no_page_has_a_retired_word(page: Path) -> None:
     assert found == []
 
 
-def test_no_message_has_a_retired_word() -> None:
+def test_no_message_docstring_or_comment_has_a_retired_word() -> None:
     found = [
-        f"{path.relative_to(ROOT)}:{n}: {m[0]!r} in {text!r}"
+        f"{path.relative_to(ROOT)}:{n}: {m[0]!r} in {text[max(0, m.start() - 60) : m.end() + 60]!r}"
         for path in MODULES
-        for n, text in messages(path)
+        for n, text in texts(path)
         for m in WORDS.finditer(text)
+    ]
+    assert found == []
+
+
+def test_no_name_is_a_retired_word() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{token.start[0]}: {token.string}"
+        for path in MODULES
+        for token in _tokens(path.read_text(encoding="utf-8"))
+        if token.type == tokenize.NAME and RETIRED_NAMES & set(token.string.lower().split("_"))
     ]
     assert found == []
 

@@ -143,7 +143,7 @@ def _content(directory: Path, name: str) -> bytes:
 def _body_bytes(header: bytes, source: str) -> int:
     """Return how many bytes to read behind an IDX file's first ones: one more than there should be.
 
-    A few kB of gzip may unpack to many GB: the header says how much of that is wanted.
+    A few kB of gzip may unpack to many GB: the header says how much of that is needed.
     """
     size = _idx_bytes(header, source)
     if size > _LARGEST_BYTES:

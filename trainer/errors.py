@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class TrainerError(Exception):
-    """Base of all errors a user can act on: says what was wanted, found, and what to do.
+    """Base of all errors a user can act on: says what was expected, what it got, and what to do.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class NonFiniteLossError(TrainerError):
 
 
 class DeviceError(TrainerError):
-    """The wanted backend, GPU or MPI library is not there."""
+    """The chosen backend, GPU or MPI library is not there."""
 
     exit_code = 6
 

@@ -225,23 +225,24 @@ def cores_of_rank(comm: Communicator) -> int:
     return max(1, int((1.0 / claims[mine]).sum() + 1e-9))
 
 
-def set_threads(comm: Communicator, wanted: int) -> int:
+def set_threads(comm: Communicator, requested: int) -> int:
     """Limit the BLAS threads of this rank; return how many it now has.
 
     Parameters
     ----------
-    wanted : int
+    requested : int
         Threads; 0 is what OMP_NUM_THREADS says, else this rank's cores.
     """
     given = os.environ.get("OMP_NUM_THREADS", "")
-    threads = wanted or (int(given) if given.isdigit() and int(given) > 0 else cores_of_rank(comm))
+    allowed = int(given) if given.isdigit() and int(given) > 0 else cores_of_rank(comm)
+    threads = requested or allowed
     try:
         import threadpoolctl
     except ImportError:
-        if wanted:
+        if requested:
             raise DeviceError(
-                f"--threads {wanted}: expected the package threadpoolctl; got none; run "
-                f"pip install threadpoolctl, or start with OMP_NUM_THREADS={wanted}"
+                f"--threads {requested}: expected the package threadpoolctl; got none; run "
+                f"pip install threadpoolctl, or start with OMP_NUM_THREADS={requested}"
             ) from None
         return threads
     threadpoolctl.threadpool_limits(threads)

@@ -286,7 +286,7 @@ class Session:
         self._seconds["evaluate"] += time.perf_counter() - started
 
     def _save_state(self) -> None:
-        """Write a checkpoint on rank 0, if one is wanted; a failure there ends all ranks."""
+        """Write a checkpoint on rank 0, if one is asked for; a failure there ends all ranks."""
         if self._save is None:
             return
         parameters = self.parameters()

@@ -15,16 +15,16 @@ from trainer.stop import StopRequest
 from trainer.train import Result, sequential
 
 
-def relative_errors(found: np.ndarray, wanted: np.ndarray, config: Config) -> dict[str, float]:
-    """Return max |found - wanted| / max |wanted| for W1, b1, W2 and b2.
+def relative_errors(found: np.ndarray, expected: np.ndarray, config: Config) -> dict[str, float]:
+    """Return max |found - expected| / max |expected| for W1, b1, W2 and b2.
 
     Parameters
     ----------
-    found, wanted : ndarray, shape (n,)
+    found, expected : ndarray, shape (n,)
         Flat parameters; compared in float64.
     """
     sizes = (config.input_size, config.hidden_size, config.num_classes)
-    a, b = (Tensors.split(flat.astype(np.float64), *sizes).named() for flat in (found, wanted))
+    a, b = (Tensors.split(flat.astype(np.float64), *sizes).named() for flat in (found, expected))
     errors = {}
     for name, reference in b.items():
         scale = float(np.abs(reference).max())

@@ -19,7 +19,7 @@ from perfmodel.models.predict import predict
 from perfmodel.models.terms import BETWEEN, Observation
 
 QUIET = 0.03
-"""Launches that differ by less (one standard deviation): the GPU sets the pace, not the host."""
+"""Launches that differ by less (one standard deviation): the GPU limits the batch, not the host."""
 
 
 def median_error(count: int) -> float:

@@ -94,7 +94,7 @@ def answer(run: RunAnalysis, found: Evidence, batch: Batch) -> Answer:
     Parameters
     ----------
     run : RunAnalysis
-        By the document's counting, in which images are no part of the intensity.
+        By the assignment's counting, in which images are no part of the intensity.
     found : Evidence
         Of the same run.
     batch : callable
@@ -179,7 +179,7 @@ def _ridge_at(
 
 
 def _removed(run: RunAnalysis, found: Evidence) -> Iterator[Removed]:
-    """Every range that moves bytes over a link, and the images, which the document leaves out."""
+    """Every range that moves bytes over a link, and the images, which the assignment leaves out."""
     flops, whole = run.totals.flops, run.totals.moved_bytes
     for row in run.ranges:
         own = _bytes(row)

@@ -71,9 +71,9 @@ def is_product(count: Counts) -> bool:
 def fit_rates(
     measured: Sequence[PathTimes], counts: Mapping[str, Counts]
 ) -> tuple[dict[str, Rate | None], dict[str, dict[str, Rate | None]]]:
-    """Fit P_flops, P_pci and P_mpi, on the clock the document means and on all three.
+    """Fit P_flops, P_pci and P_mpi, on the clock the assignment means and on all three.
 
-    Source: the document's Question 2.4: GEMMs and copies by their GPU projection, MPI by host
+    Source: CME 213 assignment, Question 2.4: GEMMs and copies by their GPU projection, MPI by host
     time. Without GPU operations, GEMMs are timed on the host. Where GPUs reduce among
     themselves also P_peer, by GPU projection: the host only queues it.
     """
@@ -139,8 +139,8 @@ def amounts(totals: Counts) -> dict[str, float]:
 def fit_rate(work: float, tables: Mapping[str, Floats], unit: str, clock: Clock) -> Rate | None:
     """Fit an effective throughput: `work` over the sum of the ranges' median times.
 
-    Source: the document's Question 2.4, P = work / sum of median times, here with the bootstrap
-    95 % interval of the same expression.
+    Source: CME 213 assignment, Question 2.4, P = work / sum of median times, here with the
+    bootstrap 95 % interval of the same expression.
 
     Parameters
     ----------

@@ -114,7 +114,7 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True)
 class ModelCheck:
-    """The document's three-parameter model against the measurement: F/P_flops + sum n_k/P_k."""
+    """The assignment's three-parameter model against the measurement: F/P_flops + sum n_k/P_k."""
 
     label: str
     predicted_s: float

@@ -160,8 +160,8 @@ def points(
 ) -> tuple[Point, ...]:
     """Measured points: the whole batch, and the phases that the workload's formulas cover.
 
-    Source: the document's Question 2.6 and Figures 13 and 14; both on the host's clock, because
-    a batch includes its waiting. A host that `waits` for nothing leaves the phases untimed.
+    Source: CME 213 assignment, Question 2.6 and Figures 13 and 14; both on the host's clock,
+    because a batch includes its waiting. A host that `waits` for nothing leaves the phases untimed.
     """
     moved = totals.moved_bytes
     if totals.flops <= 0 or moved <= 0:
@@ -192,7 +192,7 @@ def points(
 def check_model(
     found: Sequence[Point], totals: Counts, rates: Mapping[str, Rate | None]
 ) -> tuple[ModelCheck, ...]:
-    """The document's model, F/P_flops + sum n_k/P_k, against each point's measured time."""
+    """The assignment's model, F/P_flops + sum n_k/P_k, against each point's measured time."""
     predicted = 0.0
     for name, amount in amounts(totals).items():
         rate = rates.get(name)
@@ -265,7 +265,7 @@ def machine_roof(run: RunAnalysis) -> Roofline | None:
 
     Nothing inside a replay is timed, so that no roof can be fitted. None for other runs, and where
     a link has no peak, as MPI. From GPU to GPU NVLink is taken where the machine has it; its
-    datasheet adds up both directions, and so does the document's count of bytes.
+    datasheet adds up both directions, and so does the assignment's count of bytes.
     """
     machine, used = run.machine, _shares(run)
     peak = machine.peak_flops_per_s.get(run.precision) if machine else None

@@ -40,7 +40,7 @@ _RATES = ("P_flops", "P_pci", "P_mpi", "P_peer", "alpha")
 
 @dataclass(frozen=True, slots=True)
 class SplitMeasured:
-    """One report's communication per rank and batch: estimated on paper, and measured.
+    """One report's communication per rank and batch: estimated by formula, and measured.
 
     Attributes
     ----------
@@ -346,7 +346,7 @@ class Parallelisms:
     Attributes
     ----------
     data_s, model_s : float or None
-        Seconds of a batch on paper (`perfmodel.splits`): bytes and FLOPs over the report's rates,
+        Seconds of a batch by formula (`perfmodel.splits`): bytes and FLOPs over the report's rates,
         without launches. None where the report has no rates.
     data_bytes, model_bytes : float
         Handed to the all-reduce.
@@ -355,7 +355,7 @@ class Parallelisms:
     bytes : Crossings
         Where the model's message is the smaller one.
     seconds : Crossings or None
-        Where its batch is the shorter one, on paper.
+        Where its batch is the shorter one, by formula.
     calibrated : Crossings or None
         The same by the calibrated model, whose terms are measured.
     missing_calibration : str
@@ -374,7 +374,7 @@ class Parallelisms:
 
 
 def parallelisms(full: RunAnalysis, case: terms.Case, model: Model | None) -> Parallelisms | None:
-    """Compare both parallelisms on paper and, where it can, by the calibrated model.
+    """Compare both parallelisms by formula and, where it can, by the calibrated model.
 
     Parameters
     ----------

@@ -172,9 +172,9 @@ class WhatIf:
     path : tuple of Step
         The greedy best sequence.
     parallel : Parallelisms or None
-        Model parallelism on paper; None with one rank, or where the report has no rates.
+        Model parallelism by formula; None with one rank, or where the report has no rates.
     answer : Answer
-        To the document's Question 2.6.
+        To the assignment's Question 2.6.
     warnings : tuple of str
     """
 
@@ -210,8 +210,8 @@ class Effect:
         Predicted phases, in seconds.
     extrapolated : tuple of str
         Symbols of the changed case beyond the calibration's runs.
-    pace : str
-        What sets the pace of the changed case, by which its launches differ.
+    limit : str
+        What limits the batch of the changed case, by which its launches differ.
     """
 
     ratio: float
@@ -219,7 +219,7 @@ class Effect:
     before: Mapping[str, float]
     after: Mapping[str, float]
     extrapolated: tuple[str, ...]
-    pace: str
+    limit: str
 
 
 def effect(model: Model, before: Case, after: Case) -> Effect:
@@ -248,7 +248,7 @@ def effect(model: Model, before: Case, after: Case) -> Effect:
         before={p.name: p.seconds for p in old.phases},
         after={p.name: p.seconds for p in new.phases},
         extrapolated=new.extrapolated,
-        pace=new.pace,
+        limit=new.limit,
     )
 
 
@@ -327,7 +327,7 @@ class Judge:
         share = _per_image(self.found.case, after)
         ratio = said.ratio * share
         # two launches, the report's and the next one, differ in the noise of both
-        launches = math.hypot(said.sd, math.sqrt(2) * self.model.noise(said.pace))
+        launches = math.hypot(said.sd, math.sqrt(2) * self.model.noise(said.limit))
         low, high = (whole * (1 - ratio * math.exp(s * Z90 * said.sd)) for s in (1, -1))
         next_low, next_high = (whole * (1 - ratio * math.exp(s * Z90 * launches)) for s in (1, -1))
         scale = whole / sum(said.before.values())

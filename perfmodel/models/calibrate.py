@@ -1,6 +1,6 @@
 """Calibration: observations of a few runs -> a model, its noise, and what they leave open.
 
-Noise is what launches differ by and what the model misses, by what sets the pace. Both are
+Noise is what launches differ by and what the model misses, by what limits the batch. Both are
 estimated from the calibration's own runs. Launches of one configuration tell the first. For the
 second every configuration is predicted by a model that was fitted without it.
 """
@@ -40,7 +40,7 @@ MOST_LEFT_OUT: Final = 40
 _LEAST: Final = 0.003
 """Relative noise that no clock of a report is below."""
 _PRIOR: Final = 2.0
-"""Degrees of freedom by which one pace borrows from all of them (on logarithms)."""
+"""Degrees of freedom by which the noise of one limit is drawn to that of all (on logarithms)."""
 _DRAWS: Final = 200_000
 
 Refit = Callable[[Sequence[Observation]], Model]
@@ -48,7 +48,7 @@ Refit = Callable[[Sequence[Observation]], Model]
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Standard deviations of log(measured / predicted): by pace, and of phases by their name."""
+    """Standard deviations of log(measured / predicted): by limit, and of phases by their name."""
 
     batch: Mapping[str, float]
     phase: Mapping[str, float]
@@ -58,7 +58,7 @@ class Noise:
 class _Missed:
     """One configuration, predicted without it: log errors of its launches, and their variance."""
 
-    pace: str
+    limit: str
     errors: tuple[float, ...]
     variance: float
     phases: Mapping[str, float]
@@ -83,7 +83,7 @@ def estimate(observations: Sequence[Observation], refit: Refit, most: int = MOST
         for group in every[:: -(-len(every) // most)]
         if (found := _missed(group, refit, [o for o in observations if o not in group]))
     ]
-    return Noise(_noise_by_pace(missed), _noise_by_phase(missed))
+    return Noise(_noise_by_limit(missed), _noise_by_phase(missed))
 
 
 def _missed(
@@ -100,25 +100,25 @@ def _missed(
         if times and phase.seconds > 0:
             phases[phase.name] = math.log(float(np.median(times)) / phase.seconds)
     errors = tuple(math.log(o.batch_s / said.batch_s) for o in group)
-    return _Missed(said.pace, errors, said.variance, phases)
+    return _Missed(said.limit, errors, said.variance, phases)
 
 
-def _noise_by_pace(missed: Sequence[_Missed]) -> dict[str, float]:
-    """Put launches' and the model's own variance together, each shrunk to that of all paces."""
+def _noise_by_limit(missed: Sequence[_Missed]) -> dict[str, float]:
+    """Put launches' and the model's own variance together, each shrunk to that of all limits."""
     launches, misses = {}, {}
-    for pace in dict.fromkeys(m.pace for m in missed):
-        mine = [m for m in missed if m.pace == pace]
+    for limit in dict.fromkeys(m.limit for m in missed):
+        mine = [m for m in missed if m.limit == limit]
         free = sum(len(m.errors) - 1 for m in mine)
         within = sum(float(np.var(m.errors)) * len(m.errors) for m in mine)
         launch = math.sqrt(within / free) if free else 0.0
-        launches[pace] = launch, free
+        launches[limit] = launch, free
         left = [
             float(np.median(m.errors)) ** 2 - (median_sd(len(m.errors)) * launch) ** 2 - m.variance
             for m in mine
         ]
-        misses[pace] = math.sqrt(max(float(np.mean(left)), 0.0)), len(mine)
+        misses[limit] = math.sqrt(max(float(np.mean(left)), 0.0)), len(mine)
     within_sd, own_sd = shrunk(launches), shrunk(misses)
-    return {pace: math.hypot(within_sd[pace], own_sd[pace]) for pace in launches}
+    return {limit: math.hypot(within_sd[limit], own_sd[limit]) for limit in launches}
 
 
 def _noise_by_phase(missed: Sequence[_Missed]) -> dict[str, float]:
@@ -136,7 +136,7 @@ def _noise_by_phase(missed: Sequence[_Missed]) -> dict[str, float]:
 def shrunk(found: Mapping[str, tuple[float, int]]) -> dict[str, float]:
     """Shrink standard deviations with their degrees of freedom to their common geometric mean.
 
-    A deviation that few degrees of freedom tell is moved most; logarithms, because paces differ by
+    A deviation that few degrees of freedom tell is moved most; logarithms, because limits differ by
     factors.
     """
     known = [(max(sd, _LEAST), free) for sd, free in found.values() if free > 0]
@@ -267,8 +267,8 @@ def _absent(
 ) -> dict[str, Term]:
     """Parts that took no time in any run: ranges of the user's own without work on one side.
 
-    So are the delay of the first launch where no run waited for the GPU, gaps where none was paced
-    by the GPU, and the wait for the slowest rank where all were: what microbenchmarks tell, or 0.
+    So are the delay of the first launch where no run waited for the GPU, gaps where the GPU
+    limited none, and the wait for the slowest rank where all were: what microbenchmarks tell, or 0.
     """
     found = {}
     for o in observations:
@@ -284,7 +284,7 @@ def _derived(
     terms: Mapping[str, Term],
     alone: Alone | None,
 ) -> _Rows:
-    """What a batch takes beyond the parts of the side that sets its pace.
+    """What a batch takes beyond the parts of the side that limits it.
 
     Where that is the GPU, the gaps between its kernels; where it is a host that queues, the wait
     for the slowest rank. What kernels take hardly changes from launch to launch, so that the

@@ -36,7 +36,7 @@ class Model:
         'mlp', or the name of a workload of the user's own.
     terms : mapping of str to Term
     batch_noise : mapping of str to float
-        Standard deviation of log(measured / predicted) of batches, by what sets their pace; of
+        Standard deviation of log(measured / predicted) of batches, by what limits them; of
         launches that the coefficients were not fitted to.
     phase_noise : mapping of str to float
         The same by phase.
@@ -62,9 +62,9 @@ class Model:
     tracing_s: float | None = None
     alone: Alone | None = None
 
-    def noise(self, pace: str) -> float:
-        """Return the noise of batches of a pace; the largest known where that one is not known."""
-        return self.batch_noise.get(pace, max(self.batch_noise.values(), default=USUAL_NOISE))
+    def noise(self, limit: str) -> float:
+        """Return the noise of batches with a limit; the largest where that one is not known."""
+        return self.batch_noise.get(limit, max(self.batch_noise.values(), default=USUAL_NOISE))
 
 
 def document(model: Model) -> Any:

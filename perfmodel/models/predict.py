@@ -11,7 +11,7 @@ from perfmodel.base.errors import ModelError, WorkloadError
 from perfmodel.models.model import Z90, Model
 from perfmodel.models.terms import BOUNDS, Case, Part, Term
 
-Pace = Literal["GPU", "host, queueing", "host, waiting"]
+Limit = Literal["GPU", "host, queueing", "host, waiting"]
 
 _FALLBACK_NOISE: Final = 0.10
 _WIDEST: Final = 2.0
@@ -42,7 +42,7 @@ class Prediction:
         In the order in which they run; they add up to `batch_s`.
     extrapolated : tuple of str
         Symbols beyond what the model was calibrated on.
-    pace : {'GPU', 'host, queueing', 'host, waiting'}
+    limit : {'GPU', 'host, queueing', 'host, waiting'}
         What sets the batch's time, by which its noise is chosen.
     variance : float
         Of log(batch_s), that the coefficients leave.
@@ -56,7 +56,7 @@ class Prediction:
     high_s: float
     phases: tuple[Phase, ...]
     extrapolated: tuple[str, ...]
-    pace: Pace
+    limit: Limit
     variance: float
     untraced_s: float | None = None
 
@@ -74,9 +74,9 @@ def predict(model: Model, case: Case) -> Prediction:
         return _prediction(model, case, _blocking(timed), "host, waiting")
     # host and GPU work side by side: the phases of the slower one are the batch
     host, gpu = ([t for t in timed if t.part.clock == clock] for clock in ("host", "gpu"))
-    paced_by_host = sum(t.seconds for t in host) > sum(t.seconds for t in gpu)
+    host_is_slower = sum(t.seconds for t in host) > sum(t.seconds for t in gpu)
     queues: Final = "host, queueing"
-    if paced_by_host:
+    if host_is_slower:
         return _prediction(
             model, case, _together(host, lambda t: t.part.phase), queues, (gpu, "GPU")
         )
@@ -145,8 +145,8 @@ def _prediction(
     model: Model,
     case: Case,
     phases: _Phases,
-    pace: Pace,
-    faster: tuple[Sequence[_Timed], Pace] | None = None,
+    limit: Limit,
+    faster: tuple[Sequence[_Timed], Limit] | None = None,
 ) -> Prediction:
     """Put the phases together.
 
@@ -160,7 +160,7 @@ def _prediction(
             "calibrate anew"
         )
     spread = sum(variance for _, _, variance, _ in phases) / total**2
-    noise = model.noise(pace)
+    noise = model.noise(limit)
     low, high = interval(total, noise, spread)
     beside = sum(t.seconds for t in faster[0]) if faster else 0.0
     if faster and beside > 0:
@@ -177,7 +177,7 @@ def _prediction(
     )  # fmt: skip
     known = model.tracing_s is not None and case.route == "blocking"
     untraced = max(total - (model.tracing_s or 0.0), 0.5 * total) if known else None
-    return Prediction(case, total, low, high, tuple(made), beyond, pace, spread, untraced)
+    return Prediction(case, total, low, high, tuple(made), beyond, limit, spread, untraced)
 
 
 def interval(seconds: float, noise: float, relative_variance: float) -> tuple[float, float]:

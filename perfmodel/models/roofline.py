@@ -30,7 +30,7 @@ class Roofline:
 
     Notes
     -----
-    The document's Question 2.5 writes the smooth roof with s_k = 1/2, which holds because its
+    The assignment's Question 2.5 writes the smooth roof with s_k = 1/2, which holds because its
     two byte counts are equal; with n_k bytes over link k the time is F/P_flops + sum n_k/P_k, so
     in general s_k = n_k / sum n_k.
     """

@@ -26,7 +26,7 @@ BETWEEN: Final = "between ranges"
 """Phase of what lies between the ranges of a batch."""
 
 DERIVED: Final = ("gaps", "slowest rank")
-"""Parts that no clock tells: what is left of a batch beyond the side that sets its pace."""
+"""Parts that no clock tells: what is left of a batch beyond the side that limits it."""
 
 BOUNDS: Final[Mapping[str, str]] = {
     "batches": "host",

@@ -15,7 +15,7 @@ _Row = tuple[int, int]
 
 
 def to_json(lanes: Sequence[Lane], title: str) -> str:
-    """Return the document: one event on a line.
+    """Return the JSON document: one event on a line.
 
     Format: "Trace Event Format" (Google, 2016): complete events (X) with times in µs, metadata
     events (M) that name rows, flow events (s, t, f) from a CUDA call to what it launched, and from

@@ -124,7 +124,7 @@ def _noise(model: Model) -> str:
     """Noise by what limits a batch, or the one that is assumed."""
     if not model.batch_noise:
         return f"an assumed {percent(USUAL_NOISE)}"
-    return ", ".join(f"{percent(sd, 1)} ({pace})" for pace, sd in model.batch_noise.items())
+    return ", ".join(f"{percent(sd, 1)} ({limit})" for limit, sd in model.batch_noise.items())
 
 
 def one(p: Prediction, images: int) -> Result:

@@ -1,4 +1,4 @@
-"""Pace: whether the host waits for its batches or only queues them, and what they take then."""
+"""Asynchronous batches: whether the host waits for them or only queues them; their times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans: what every range took per rank and batch, on three clocks, with the bytes it moved."""
+"""Times of ranges per rank and batch, on three clocks, with the bytes that each moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps: which intervals of a program are its repeated unit of work, found without being told."""
+"""Steps: which intervals of a program are its repeated unit of work, found without a flag."""
 
 from __future__ import annotations
 

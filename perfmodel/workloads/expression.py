@@ -57,7 +57,7 @@ Node: TypeAlias = int | Fraction | str | Apply | Named
 
 
 class _RefusedError(ValueError):
-    """What was found, what is wanted instead, and what to do."""
+    """What was found, what is expected instead, and what to do."""
 
     def __init__(self, found: str, wanted: str, remedy: str = "correct the formula") -> None:
         super().__init__(found, wanted, remedy)

@@ -45,7 +45,8 @@ def sensitivities(
 ) -> dict[str, Sensitivity]:
     """Differentiate the arithmetic intensity of all ranges together by every symbol.
 
-    Source: the document's Question 2.6, "what is required to increase the arithmetic intensity".
+    Source: CME 213 assignment, Question 2.6, "what is required to increase the
+    arithmetic intensity".
 
     Parameters
     ----------

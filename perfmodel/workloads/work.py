@@ -63,7 +63,7 @@ class Work:
     pci_bytes, mpi_bytes : Expression
         Bytes the counting says cross PCIe and the network: they make the arithmetic intensity.
     dram_bytes : Expression
-        Compulsory traffic of the GPU's memory: every operand read once, every result written once.
+        Compulsory memory traffic: every operand read once, every result written once.
     mpi_message_bytes : Expression
         Bytes handed to MPI in the rank's calls: what a report's MPI sizes record.
     pci_message_bytes : Expression

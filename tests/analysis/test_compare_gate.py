@@ -24,7 +24,7 @@ PAIRS = 1000
 
 @cache
 def residuals() -> dict[str, np.ndarray]:
-    """How far launches are from their configuration's mean, as logarithms, by what paces them."""
+    """How far launches are from their configuration's mean, as logarithms, by what limits them."""
     launches = json.loads((ROOT / "profiles" / "launches" / "launches.json").read_text())
     found = defaultdict(list)
     for launch in launches["launches"]:

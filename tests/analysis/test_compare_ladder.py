@@ -1,4 +1,4 @@
-"""Comparisons of the ladder's real reports: hosts that only queue, batches that the GPU paces."""
+"""Comparisons of the ladder's real reports: hosts that only queue, batches that the GPU limits."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def part(one: Launch, batches: slice) -> Launch:
 
 
 def test_the_noisier_side_decides(launches: dict[str, list[Launch]]) -> None:
-    """One launch each: what the host paces is not called different by the GPU's small noise."""
+    """One launch each: what the host limits is not called different by the GPU's small noise."""
     paced, hosted = launches["graph"][0], launches["nccl"][0]
     near = replace(
         hosted, series={**paced.series, BATCH: Series(paced.series[BATCH].seconds * 0.9)}

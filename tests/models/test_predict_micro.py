@@ -1,4 +1,4 @@
-"""Microbenchmarks as evidence of a model, noise by what sets the pace, and what both say."""
+"""Microbenchmarks as evidence of a model, noise by what limits the batch, and what both say."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_where_host_and_gpu_are_near_the_host_widens_the_interval_upwards() -> N
     frozen = load(RESULTS / "predict_model.json")
     near = predict(frozen, mlp_case({**SIZES, "B": 12000, "p": 2},
                                     {"transport": "nccl", "data_on": "device"}))  # fmt: skip
-    assert near.pace == "GPU"
+    assert near.limit == "GPU"
     assert near.high_s / near.batch_s > near.batch_s / near.low_s + 0.01
 
 

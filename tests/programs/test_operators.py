@@ -178,7 +178,7 @@ def _seconds(labels: list[str]) -> float:
         ("aten::convolution_backward", ((1, 3, 2, 2), (1, 2, 4, 4), (3, 2, 3, 3), ()),
          {}, (864, 220, 172)),
         ("aten::convolution_backward", ((1, 3, 2, 2), (1, 2, 4, 4), (3, 2, 3, 3), ()),
-         {"wanted": (False, True)}, (432, 88, 108)),
+         {"needed": (False, True)}, (432, 88, 108)),
         ("aten::convolution_backward", ((1, 3, 4, 4), (1, 4, 2, 2), (4, 3, 2, 2), ()),
          {}, (768, 320, 128)),
         # 2 B H Sq Sk (D + Dv) with 4 heads of queries over 2 of keys

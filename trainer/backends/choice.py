@@ -14,9 +14,9 @@ def choose(config: Config, local_rank: int) -> Backend:
     Raises
     ------
     DeviceError
-        If CuPy is wanted but it, the driver or the GPU is missing.
+        If CuPy is asked for but it, the driver or the GPU is missing.
     ConfigError
-        If a GPU's way to multiply is wanted of NumPy.
+        If a GPU's way to multiply is asked of NumPy.
     """
     if config.backend != "numpy":
         try:

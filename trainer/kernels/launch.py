@@ -78,7 +78,7 @@ def ceil(count: int, size: int) -> int:
 
 
 class PlannedGemm(ABC):
-    """A GEMM that looks its launch up by shapes, strides and alignments (about 2 us in Python).
+    """A GEMM that looks its launch up by shapes, strides and alignments (about 2 µs in Python).
 
     Parameters
     ----------

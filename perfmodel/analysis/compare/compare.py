@@ -466,7 +466,8 @@ def compare_traces(
     measured = [
         _measure(n, t, options, progress) for n, t in (("before", before), ("after", after))
     ]
-    done = any(pace.queues for side in measured for _, pace in side)  # or times mean two things
+    # or times mean two things
+    done = any(batches.queues for side in measured for _, batches in side)
     sides, warnings = [], []
     for name, runs in zip(("before", "after"), measured, strict=True):
         side, said = _side(name, runs, options.warmup, done=done)
@@ -552,9 +553,9 @@ def _side(
 ) -> tuple[Side, list[str]]:
     """Take the series of one side's launches; `done` as of `launch_of`."""
     warnings, launches, given = [], [], []
-    for run, pace in runs:
+    for run, async_batches in runs:
         identity, said = program_of_run(run, Options()).identify(run, {})
-        launches.append(launch_of(run, warmup, pace=pace, done=done))
+        launches.append(launch_of(run, warmup, async_batches=async_batches, done=done))
         given.append(settings(identity, run.traces))
         warnings += said
     for text in mixed(given):

@@ -36,11 +36,11 @@ all-reduce's transfer, 0.07 for copies; see docs/compare.md.
 
 SCALES: Final = {"host": 1.0, "collective": 2.0, "waiting": 12.0, "kernel": 0.2}
 """Noise of a kind of time over that of host times, measured likewise: kernels 0.01 to 0.03, as
-batches that the GPU paces (0.002, and their idle time 0.011, in the ladder's CUDA graphs); ranges
+batches that the GPU limits (0.002, and their idle time 0.011, in the ladder's CUDA graphs); ranges
 that hold a collective 0.22, waiting for other ranks 1.2 (of the logarithm)."""
 
 GATE_SCALES: Final = {"waiting": 1.3, "queued": 1.8}
-"""Noise of batches that the host paces, over `LAUNCH_NOISE`, where it waits in each of them and
+"""Noise of batches that the host limits, over `LAUNCH_NOISE`, where it waits in each of them and
 where it queues them: medians of launches differ by 0.13 (211 launches of profiles/launches) and by
 0.18 (48). Less would raise false alarms."""
 
@@ -48,7 +48,7 @@ _NOISE_DF: Final = 10.0
 _BLOCKS: Final = 8
 _TICK_S: Final = 32e-9  # timestamps of an H200 step by 32 ns
 _MACHINES: Final = 3.0  # variance between machines over that between launches
-_FLOOR_S: Final = {"waiting": 1e-7}  # clocks of ranks agree to about 0.1 us
+_FLOOR_S: Final = {"waiting": 1e-7}  # clocks of ranks agree to about 0.1 µs
 _LEAST_S: Final = 1e-9
 _MOST_CORRELATED: Final = 0.9
 
@@ -325,7 +325,7 @@ class Series:
     seconds : array, shape (batches,)
         Of the slowest rank: the others wait for it. NaN in batches that lack it.
     noise : {'host', 'collective', 'waiting', 'kernel'}
-        What makes launches differ: 'kernel' also stands for batches that the GPU paces.
+        What makes launches differ: 'kernel' also stands for batches that the GPU limits.
     """
 
     seconds: Floats
@@ -362,7 +362,7 @@ def launch_of(
     run: Run,
     warmup: int | None = None,
     *,
-    pace: AsyncBatches | None = None,
+    async_batches: AsyncBatches | None = None,
     done: bool | None = None,
 ) -> Launch:
     """Take the series of one measured run.
@@ -373,7 +373,7 @@ def launch_of(
     warmup : int, optional
         Leading batches to leave out; detected by default (`perfmodel.timing.samples.count_warmup`),
         and up to the first that only replays a CUDA graph, if one does.
-    pace : AsyncBatches, optional
+    async_batches : AsyncBatches, optional
         Of the run, if it is known already.
     done : bool, optional
         Whether batches are timed until the GPU is done with them, too; by default only where the
@@ -385,15 +385,15 @@ def launch_of(
         If fewer than two finished batches are left.
     """
     measured = tabulate(run.range_times, run.ranks, run.batch_label)
-    pace = pace or time_async(run, measured)
+    async_batches = async_batches or time_async(run, measured)
     program = program_of_run(run, Options())
     by_gpu = program.step_clock == "gpu" and bool(run.steps)
     if by_gpu:
         steps = break_down(run.steps, warmup=warmup)
         measured, first = on_step_clock(measured, run, steps), steps.warmup
     else:
-        if pace.queues if done is None else done:
-            measured = until_done(run, measured, pace)
+        if async_batches.queues if done is None else done:
+            measured = until_done(run, measured, async_batches)
         if warmup is None:
             replays = program.replay and first_replay(measured, program.replay, run.batch_label)
             warmup = max(count_warmup(head_of(run, measured).seconds["host"]), replays or 0)
@@ -412,27 +412,27 @@ def launch_of(
         if run.batch_label in m.path and not marked_by_nccl(m.path):
             path = m.path[m.path.index(run.batch_label) :]
             noise = collective.get(path, "host")
-            if m is head and pace.by_gpu:
+            if m is head and async_batches.by_gpu:
                 noise = "kernel"
             found[("range", path)] = Series(_slowest(m.seconds["host"][:, first:]), noise)
     for key, table in _with_totals(links(run, head)):
-        found[key] = Series(_slowest(table[:, first:]), _noise(key, pace))
+        found[key] = Series(_slowest(table[:, first:]), _noise(key, async_batches))
     kept = {k: s for k, s in found.items() if np.isfinite(s.seconds).any()}
     gpus = frozenset(g.uuid for t in run.traces for g in t.gpus if g.uuid)
     recorded = frozenset(_recorded(run))
-    queues = pace.queues and not by_gpu
+    queues = async_batches.queues and not by_gpu
     causes = idle_causes(run.steps, warmup=first) if run.steps else ()
     idle = {(one.rank, one.cause): one.seconds for one in causes}
     return Launch(run.label, first, len(run.ranks), gpus, recorded, kept, queues, idle)
 
 
-def _noise(key: Key, pace: AsyncBatches) -> Noise:
+def _noise(key: Key, async_batches: AsyncBatches) -> Noise:
     """What makes launches differ in a link or kernel: the GPU alone, or the host, too."""
     group, path = key
     if path[0] == WAITING:
         return "waiting"
-    paced = pace.by_gpu and path[0] in (GPU_BUSY, GPU_IDLE)
-    return "kernel" if group == "kernel" or paced else "host"
+    by_gpu = async_batches.by_gpu and path[0] in (GPU_BUSY, GPU_IDLE)
+    return "kernel" if group == "kernel" or by_gpu else "host"
 
 
 def _recorded(run: Run) -> Iterator[str]:

@@ -115,7 +115,7 @@ class Device:
         """Return device seconds per call of calls that are queued one behind the other.
 
         A kernel that spins holds the device while the host queues the calls between two events, so
-        that the host's pace is not in the result; the gap between two kernels is.
+        that the host's speed is not in the result; the gap between two kernels is.
         """
         call()
         self.wait()

@@ -51,7 +51,7 @@ def blas_threads(count: int) -> Iterator[None]:
     Raises
     ------
     PerfmodelError
-        If the package threadpoolctl is missing and several are wanted.
+        If the package threadpoolctl is missing and several are asked for.
     """
     try:
         limits: Any = importlib.import_module("threadpoolctl").threadpool_limits

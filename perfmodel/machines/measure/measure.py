@@ -63,12 +63,12 @@ def measure(
     command : str
         How this was called, for the file.
     say : callable
-        Told each part's name and seconds as it ends.
+        Called with each part's name and seconds as it ends.
 
     Raises
     ------
     PerfmodelError
-        If a GPU is wanted and there is none.
+        If a GPU is asked for and there is none.
     """
     began = time.perf_counter()
     gpu, why_not = _device(ranks, effort, device)

@@ -371,7 +371,7 @@ def load(path: Path | str) -> MachineMeasurement:
     ------
     ModelError
         If the file cannot be read, is of another version, or a number in it makes no sense: names
-        the key, what was wanted and what was found.
+        the key, what was expected and what it got.
     """
     where, data = _content(path)
     return parse(data, where)

@@ -137,7 +137,7 @@ CHANGES: Final = (
            "half of each rank's images and products", {}, {},
            {"transport": (*_HOST, "nccl", "peer")}, doubles="p"),
 )  # fmt: skip
-"""In the ladder's order; rungs of benchmarks.ladder, and the sizes that a user may choose."""
+"""In the ladder's order; steps of benchmarks.ladder, and the sizes that a user may choose."""
 
 
 def offers(case: Case) -> Iterator[Offer]:

@@ -1,4 +1,4 @@
-"""The two-layer MLP of the document: FLOPs and bytes per rank and batch, range by range."""
+"""The MLP of the CME 213 assignment: FLOPs and bytes per rank and batch, range by range."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SYMBOLS: Final = (
     Symbol("b", "bytes per element", "B"),
 )
 DOCUMENT_GEMMS: Final = ("forward GEMM 1", "forward GEMM 2", "backward GEMM 1", "backward GEMM 3")
-"""The GEMMs whose FLOPs the document counts (Question 2.3): 4 B' H (D + C) together."""
+"""The GEMMs whose FLOPs the assignment counts (Question 2.3): 4 B' H (D + C) together."""
 
 PHASES: Final = {
     "document": ("forward", "backward", "step", PEER),
@@ -80,7 +80,7 @@ def mlp(
     Parameters
     ----------
     counting : {'full', 'document'}
-        'full' counts everything. 'document' reproduces the document's Questions 2.3 to 2.6: the
+        'full' counts everything. 'document' reproduces the assignment's Questions 2.3 to 2.6: the
         FLOPs of four GEMMs, no image copies, and the all-reduce's bytes in both directions. The
         two differ in FLOPs and the links' bytes; memory traffic and messages are the same.
     parallel : {'data', 'model'}
@@ -105,7 +105,7 @@ def mlp(
     All-reduce of m elements by a ring: every rank sends 2 (p-1)/p m b bytes and receives as many
     (P. Patarasuk, X. Yuan, J. Parallel Distrib. Comput. 69, 117-124, 2009). 'full' counts one
     direction, for links that carry both at once; 'document' counts both, 4 (p-1)/p m b, which is
-    the document's 2 m b at p = 2. The 'peer' kernel sends its m b bytes to each of the p - 1
+    the assignment's 2 m b at p = 2. The 'peer' kernel sends its m b bytes to each of the p - 1
     others.
 
     Examples

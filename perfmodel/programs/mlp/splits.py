@@ -1,7 +1,8 @@
 """Splits of the trainer's GEMMs over ranks: grids, what they compute and send, time, crossings.
 
 Source: the handout, section 4.3: each GEMM is a triple loop, sum over k of A[i, k] B[k, j], and
-the question is how to partition its triplets (i, k, j) over the ranks. [D] is the document.
+the question is how to partition its triplets (i, k, j) over the ranks. [D] is the CME 213
+assignment.
 """
 
 from __future__ import annotations
@@ -350,7 +351,7 @@ DOCUMENT: Final = SplitRates(
     source="the CME 213 assignment, Question 2.4",
     notes=("alpha is unknown: messages cost their bytes only; give --rate alpha=2us, say",),
 )
-"""The document's rates, of two GPUs; its P_mpi counts both directions, 2 n b bytes."""
+"""The assignment's rates, of two GPUs; its P_mpi counts both directions, 2 n b bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +382,7 @@ class Ranked:
 def time_split(found: Split, rates: SplitRates) -> Times:
     """Predict one batch: F / P_flops + bytes / P_pci + alpha, beta (and gamma) of the collectives.
 
-    Source: the document's Question 2.5 for the sum, `models.collectives` for the messages.
+    Source: CME 213 assignment, Question 2.5 for the sum, `models.collectives` for the messages.
     """
     mpi = 0.0
     for t in found.transfers:

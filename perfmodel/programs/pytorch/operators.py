@@ -33,7 +33,7 @@ class Call:
         Bytes of an element of the result.
     out : tuple of int or None
         Size of the result, where what consumes it or its backward says.
-    wanted : tuple of bool
+    needed : tuple of bool
         Of a backward: whether the first gradient is asked for, and the second.
     depth : int
         Lists of tensors that the kernel of a foreach or fused operator takes.
@@ -50,7 +50,7 @@ class Call:
     items: tuple[int, ...]
     item: int
     out: Size | None = None
-    wanted: tuple[bool, bool] = (True, True)
+    needed: tuple[bool, bool] = (True, True)
     depth: int = 0
     kernels: str = ""
     causal: bool = False
@@ -268,13 +268,13 @@ def convolution_backward(call: Call) -> OperatorWork:
     small, large = (x, dy) if transposed else (dy, x)
     touched = conv_input(large, w, small) * call.items[0 if transposed else 1]
     grad, read, written = (touched if transposed else call.read(0)), 0, 0
-    if call.wanted[0]:
+    if call.needed[0]:
         read += grad + call.read(2)
         written += numel(x) * call.item
-    if call.wanted[1]:
+    if call.needed[1]:
         read += grad + (call.read(1) if transposed else touched)
         written += numel(w) * call.item
-    return OperatorWork(once * sum(call.wanted), read, written)
+    return OperatorWork(once * sum(call.needed), read, written)
 
 
 def conv_input(x: Size, w: Size, out: Size) -> int:

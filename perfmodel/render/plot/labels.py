@@ -1,4 +1,4 @@
-"""How points are told apart: labels beside them that touch nothing, or markers and a legend."""
+"""How points are distinguished: labels beside them that touch nothing, or markers and a legend."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ class Keys:
 def choose(
     points: Sequence[Point], texts: Sequence[str], colors: dict[str, str], listed: int
 ) -> Keys:
-    """Choose how `points`, named by `texts`, are told apart.
+    """Choose how `points`, named by `texts`, are distinguished.
 
     Up to `listed` points are listed one by one, as are more that neither symbols nor report and
     kind tell apart.
@@ -389,7 +389,7 @@ def varying_symbols(points: Sequence[Point], *, whole: bool = True) -> list[str]
 
 
 def ordered_colors(count: int) -> list[str]:
-    """Colours from dark to light, told apart in grey as well, never too light for white paper."""
+    """Colours from dark to light, distinct in grey as well, never too light for white paper."""
     if count == 1:
         return [PALETTE[0]]
     ramp = colormaps["viridis"]

@@ -1,4 +1,4 @@
-"""Lines with markers, told apart in grey: anything over sizes, epochs, ranks or time."""
+"""Lines with markers, distinct in grey: anything over sizes, epochs, ranks or time."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ FEW: Final = 4
 
 LISTED: Final = 8
 """So many points that lie apart are named in place, `FEW` others one by one in a legend; more are
-told apart by their symbols or reports."""
+distinguished by their symbols or reports."""
 
 _BESIDE_PT: Final = 190.0  # width of axes that may have a legend beside them
 _HEIGHT: Final = 0.09  # share of the axes' height that the label of a point takes
@@ -92,7 +92,7 @@ def roofline(
 
     Solid is the smooth roof (compute, then move), dashed the hard one (perfect overlap). Up to
     eight points are named in place if they lie apart, up to four in a legend if they do not; up to
-    four also say how much of their smooth roof they reach. More are told apart by marker and
+    four also say how much of their smooth roof they reach. More are distinguished by marker and
     colour: by the symbols that vary (H, B) or by report. The first kind is filled, others hollow.
 
     Parameters

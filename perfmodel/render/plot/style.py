@@ -44,7 +44,7 @@ FILLS: Final = (
     (BLUE, ""), (PALETTE[1], "///"), (PALE_BLUE, ""), (PALETTE[2], "..."), (PALETTE[5], ""),
     (PALETTE[3], "\\\\\\"), (DARK_BLUE, ""), (GREY, "xxx"),
 )  # fmt: skip
-"""Colour and hatch of the parts of a bar, told apart in grey as well."""
+"""Colour and hatch of the parts of a bar, distinct in grey as well."""
 
 CAUSE_COLORS: Final = dict(
     zip(
@@ -313,9 +313,9 @@ def limits(
 
 def lie_apart(points: Sequence[Point], frame: Limits, width: float, height: float) -> bool:
     """Whether no two points are closer than a label of `width` by `height` shares of the axes."""
-    spans = np.log([frame[1] / frame[0], frame[3] / frame[2]])
+    decades = np.log([frame[1] / frame[0], frame[3] / frame[2]])
     pairs = [(p.intensity_flops_per_byte, p.flops_per_s) for p in points]
-    at = np.log(np.array(pairs).reshape(-1, 2)) / spans
+    at = np.log(np.array(pairs).reshape(-1, 2)) / decades
     apart = np.any(np.abs(at[:, None] - at[None]) >= (width, height), axis=-1)
     return bool(np.all(apart | np.eye(len(points), dtype=np.bool_)))
 
