@@ -31,7 +31,7 @@ _RULES: Final = (
     (
         "convolution",
         r"conv(?!ert)|[dw]grad|fprop|winograd|im2col|col2im|nchwtonhwc|nhwctonchw"
-        r"|nhwcaddpadding|scalepackedtensor|init_device_workspace|cudnn.*kernel<",
+        r"|nhwcaddpadding|scalepackedtensor|init_device_workspace|^(?>.*?cudnn).*kernel<",
     ),
     ("softmax and loss", r"softmax|nll_?loss|cross_?entropy|_loss|logsumexp"),
     (

@@ -17,7 +17,7 @@ from perfmodel.timing.intervals import covered, union
 from perfmodel.timing.step_times import StepTimes
 from perfmodel.timing.steps import Launched, Steps
 
-_ALGORITHM: Final = re.compile(r"(RING|TREE|COLLNET\w*?|NVLS(?:_TREE)?|PAT)_(LL128|LL|SIMPLE)")
+_ALGORITHM: Final = re.compile(r"(RING|TREE|COLLNET\w{0,16}?|NVLS(?:_TREE)?|PAT)_(LL128|LL|SIMPLE)")
 _MATCHED: Final = 0.95
 """Kernels are one collective if at least this share of the n-th ones overlap in time."""
 _ROOTED: Final = (f"{NCCL}Broadcast", f"{NCCL}Reduce")

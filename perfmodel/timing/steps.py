@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Final, Literal
 
 import numpy as np
 
 from perfmodel.base.arrays import Floats, Int32, Int64
 from perfmodel.base.errors import SchemaError
+from perfmodel.base.pattern import matching
 from perfmodel.base.units import percent
 from perfmodel.readers.nvtx import MPI_DOMAIN
 from perfmodel.readers.trace import NO_NAME, PUSH_POP, GpuOps, Ranges, Trace, concatenate
@@ -403,9 +403,9 @@ def _outermost_times(trace: Trace) -> Floats:
 
 
 def _asked(trace: Trace, found: Launched, asked: str) -> Steps:
-    matches = matcher(asked)
-    every = enumerate(zip(trace.range_names, trace.range_labels, strict=True))
-    codes = [i for i, (name, label) in every if matches(name) or matches(label)]
+    called = [*trace.range_names, *trace.range_labels]
+    matched = matching(asked, called, "--batch-range")
+    codes = sorted({i % len(trace.range_names) for i in matched})
     where = trace.source.name
     best = _best(_candidates(trace, found))
     better = ""
@@ -433,30 +433,6 @@ def _asked(trace: Trace, found: Launched, asked: str) -> Steps:
             f"leave it out"
         )
     return Candidate(asked, rows, share).steps(trace, "range")
-
-
-def matcher(asked: str) -> Callable[[str], bool]:
-    """Turn a name, a glob or a regular expression between slashes into a test of names.
-
-    A name that stands in the report matches itself, even if it holds `*`, `?` or `[`.
-
-    Raises
-    ------
-    SchemaError
-        If the regular expression is none.
-    """
-    if len(asked) > 2 and asked[0] == asked[-1] == "/":
-        try:
-            pattern = re.compile(asked[1:-1])
-        except re.error as error:
-            raise SchemaError(
-                f"--batch-range: expected a regular expression between slashes; got {asked!r} "
-                f"({error}); give a name, a glob or a valid expression"
-            ) from None
-        return lambda name: pattern.search(name) is not None
-    if any(c in asked for c in "*?["):
-        return lambda name: name == asked or fnmatchcase(name, asked)
-    return lambda name: name == asked
 
 
 def _outermost(thread: Int32, start: Int64, end: Int64, rows: Int64) -> Int64:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import lzma
 import os
+import random
 import sqlite3
 import tempfile
 import time
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.errors import SchemaError, WorkloadError
 from perfmodel.cli import main
 from perfmodel.machines.measure.measurement import choose
-from perfmodel.programs.kernels import categorize
+from perfmodel.programs.kernels import _code, categorize
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.calls import Kernels, find_calls
 from perfmodel.programs.pytorch.counters import CountedCall, counted_calls
@@ -37,6 +39,7 @@ from perfmodel.programs.pytorch.operators import Call, OperatorWork, distinct_ro
 from perfmodel.programs.pytorch.program import PYTORCH_PROGRAM
 from perfmodel.programs.pytorch.tree import Tree
 from perfmodel.programs.pytorch.triton import Types, buffers
+from perfmodel.programs.pytorch.two_recordings import _pairs
 from perfmodel.readers.ncu import read_counters
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.readers.trace import KERNEL
@@ -859,3 +862,46 @@ def test_recordings_of_two_programs_are_refused(tmp_path: Path) -> None:
         analyze([read_sqlite(timing)], Options(shapes=RECORDED / "bert_shapes.sqlite.xz"))
     with pytest.raises(SchemaError, match="expected ranges that name operators' sizes"):
         analyze([read_sqlite(timing)], Options(shapes=timing))
+
+
+@pytest.mark.parametrize(
+    "sizes", ["[[007]]", "[[1][2]]", "[[1],[2],]", "[[1] [2]]", "[[٤]]", "[[-1]]", "[" * 100_000]
+)
+def test_sizes_that_pytorch_does_not_write_are_left_unread(sizes: str) -> None:
+    assert parse([f"aten::mm, op_id = 1, sizes = {sizes}"]).sizes == (None,)
+
+
+@pytest.mark.parametrize("ids", ["[(1,2)(3,4)]", "[(1,2),]", "[(1,2) (3,4)]", "[(٣,0)]"])
+def test_inputs_that_pytorch_does_not_write_are_left_out(ids: str) -> None:
+    found = parse([f"aten::mm, op_id = 1, sizes = [[2]], input_op_ids = {ids}"])
+    assert found.inputs(0) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["cudnn" * 20_000, "cudnn_generatedgemm" * 5000, "sm80_xmma_" * 9999 + "ffma"]
+)
+def test_the_name_of_a_kernel_is_read_in_linear_time(name: str) -> None:
+    begin = time.perf_counter()
+    kernel_types(name)
+    _code(name)
+    assert time.perf_counter() - begin < 2
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=9), st.lists(st.sampled_from("abc"), max_size=9))
+def test_a_longest_common_part_of_two_steps_is_matched(theirs: list[str], ours: list[str]) -> None:
+    longest = [[0] * (len(ours) + 1) for _ in range(len(theirs) + 1)]
+    for i, one in enumerate(theirs):
+        for j, other in enumerate(ours):
+            kept = max(longest[i][j + 1], longest[i + 1][j])
+            longest[i + 1][j + 1] = longest[i][j] + 1 if one == other else kept
+    pairs = _pairs(theirs, ours)
+    assert len(pairs) == longest[-1][-1]
+    assert all(theirs[i] == ours[j] for i, j in pairs)
+    assert all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(pairs))
+
+
+def test_steps_of_unrelated_programs_are_compared_fast() -> None:
+    draw, begin = random.Random(5), time.perf_counter()
+    theirs, ours = (draw.choices("abcde", k=50_000) for _ in range(2))
+    assert len(_pairs(theirs, ours)) < 50
+    assert time.perf_counter() - begin < 5

@@ -57,9 +57,9 @@ _MADE_OF_PRODUCTS: Final = re.compile(
 )
 _TENSOR: Final = re.compile(
     r"nvjet|tensorop|TensorOp|s16816|s1688|s884|h884|h16816|d884|wgmma|hmma|gmma|warpgroup|mma_tensor"
-    r"|flash|fmha|sm80_xmma_(?!.*ffma)|sm90_xmma_(?!.*ffma)"
+    r"|flash|fmha|^(?>.*sm[89]0_xmma_)(?!.*ffma)"
 )
-_SIXTEEN_BITS: Final = re.compile(r"cudnn_generated.*_f16_|^(?:void )?cudnn::fusion::")
+_SIXTEEN_BITS: Final = re.compile(r"^(?>.*?cudnn_generated).*_f16_|^(?:void )?cudnn::fusion::")
 _UNTYPED: Final = re.compile(
     r"gather_kernel|scatter_gather|index_elementwise|indexSelect|chunk_cat|split_with_sizes"
 )

@@ -24,10 +24,10 @@ from perfmodel.base.arrays import Int64
 Size = tuple[int, ...]
 Sizes = tuple[Size, ...]
 
-_SIZES: Final = re.compile(
-    r"\[(?:\[(?:[0-9]{1,19}(?:, ?[0-9]{1,19})*)?\](?:, ?(?!\]))?)*\]", re.ASCII
-)
-_IDS: Final = re.compile(r"\[(?:\([0-9]{1,18},-?[0-9]{1,9}\)(?:, ?(?!\]))?)*\]", re.ASCII)
+_SIZE: Final = r"\[(?:(?:0|[1-9][0-9]{0,18})(?:, ?(?:0|[1-9][0-9]{0,18}))*)?\]"
+_SIZES: Final = re.compile(rf"\[(?:{_SIZE}(?:, ?{_SIZE})*)?\]")
+_ID: Final = r"\([0-9]{1,18},-?[0-9]{1,9}\)"
+_IDS: Final = re.compile(rf"\[(?:{_ID}(?:, ?{_ID})*)?\]")
 _NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _ONLY_NUMBERS: Final = str.maketrans("", "", "()[] ")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
 from typing import Final
 
 import numpy as np
@@ -24,6 +23,8 @@ from perfmodel.timing.step_report import StepReport
 
 _MOST_DIFFERENT: Final = 0.01
 """Share of kernels that may differ between two recordings of one program."""
+_MOST_EDITS: Final = 1000
+"""Kernels that one of two steps lacks, of both together; time and memory grow with the square."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +155,55 @@ def _reference(steps: dict[tuple[int, int], _Step], lane: int) -> tuple[int, _St
 
 def _pairs(theirs: Sequence[str], ours: Sequence[str]) -> list[tuple[int, int]]:
     """Positions of equal names in two sequences, in order."""
-    same = 0
-    while same < min(len(theirs), len(ours)) and theirs[same] == ours[same]:
-        same += 1
-    pairs = [(i, i) for i in range(same)]
-    if same < min(len(theirs), len(ours)):
-        blocks = SequenceMatcher(None, theirs[same:], ours[same:], autojunk=False)
-        for block in blocks.get_matching_blocks():
-            pairs += [(same + block.a + i, same + block.b + i) for i in range(block.size)]
-    return pairs
+    least = min(len(theirs), len(ours))
+    head = next((i for i in range(least) if theirs[i] != ours[i]), least)
+    left = least - head
+    tail = next((i for i in range(left) if theirs[-1 - i] != ours[-1 - i]), left)
+    ends = len(theirs) - tail, len(ours) - tail
+    pairs = [(i, i) for i in range(head)]
+    pairs += [
+        (head + a, head + b) for a, b in _common(theirs[head : ends[0]], ours[head : ends[1]])
+    ]
+    return pairs + [(ends[0] + i, ends[1] + i) for i in range(tail)]
+
+
+def _common(theirs: Sequence[str], ours: Sequence[str]) -> list[tuple[int, int]]:
+    """Positions of a longest common subsequence; none if sequences differ in too much.
+
+    Myers, "An O(ND) Difference Algorithm and Its Variations" (Algorithmica 1, 1986), the greedy
+    one: the furthest positions on every diagonal after each further difference.
+    """
+    furthest, seen = {1: 0}, []
+    for differences in range(min(len(theirs) + len(ours), _MOST_EDITS) + 1):
+        seen.append(dict(furthest))
+        for diagonal in range(-differences, differences + 1, 2):
+            a = _next(furthest, diagonal, differences)
+            b = a - diagonal
+            while a < len(theirs) and b < len(ours) and theirs[a] == ours[b]:
+                a, b = a + 1, b + 1
+            furthest[diagonal] = a
+            if a >= len(theirs) and b >= len(ours):
+                return _traced(seen, len(theirs), len(ours))
+    return []
+
+
+def _next(furthest: dict[int, int], diagonal: int, differences: int) -> int:
+    """Where the next difference begins: one of ours left out, or one of theirs."""
+    down = diagonal == -differences or (
+        diagonal != differences and furthest[diagonal - 1] < furthest[diagonal + 1]
+    )
+    return furthest[diagonal + 1] if down else furthest[diagonal - 1] + 1
+
+
+def _traced(seen: list[dict[int, int]], a: int, b: int) -> list[tuple[int, int]]:
+    """Go back through the differences, and collect what is equal between them."""
+    pairs = []
+    for differences in range(len(seen) - 1, -1, -1):
+        begin = _next(seen[differences], a - b, differences)
+        while a > begin:
+            a, b = a - 1, b - 1
+            pairs.append((a, b))
+        if differences:
+            down = begin == seen[differences].get(a - b + 1)
+            a, b = (a, b - 1) if down else (a - 1, b)
+    return pairs[::-1]
