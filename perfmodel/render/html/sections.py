@@ -37,6 +37,7 @@ from perfmodel.render.machines import rows as machine_rows
 from perfmodel.timing.range_times import ranks_of
 from perfmodel.workloads.formulas import formulas
 
+_MANY_RANKS: Final = 16
 _COLLECT: Final = "nsys profile --trace=nvtx,cuda,mpi ..."
 
 
@@ -47,7 +48,7 @@ def breakdown(run: RunAnalysis) -> Iterator[Block]:
     """Yield the tables of one run, and what was not recorded."""
     unknown = not run.workload.ranges and run.steps is not None  # no FLOPs by range
     if unknown:
-        yield grid(tables.step_parts(run))
+        yield _of_ranks(tables.step_parts(run))
         yield grid(tables.categories(run))
     if run.work:
         yield Words(
@@ -77,7 +78,12 @@ def breakdown(run: RunAnalysis) -> Iterator[Block]:
         )
     yield from map(grid, messages.blocks(run))
     if len(run.ranks) > 1 and not unknown:
-        yield grid(tables.ranks(run))
+        yield _of_ranks(tables.ranks(run))
+
+
+def _of_ranks(table: Table) -> Grid:
+    """A table with a row for every rank, closed where these are many."""
+    return grid(table, closed=len(table.rows) > _MANY_RANKS)
 
 
 def _ranges(run: RunAnalysis) -> Grid:
@@ -348,7 +354,7 @@ def provenance(run: RunAnalysis) -> Iterator[Block]:
         Column("mpi", "MPI calls", "int", of=lambda t: len(t.mpi)),
     )
     note = f"made by perfmodel {perfmodel.__version__}; the same reports give the same page"
-    yield grid(Table.of("Reports", run.traces, columns, [note]))
+    yield _of_ranks(Table.of("Reports", run.traces, columns, [note]))
 
 
 def _recorded(trace: Trace) -> str | None:
