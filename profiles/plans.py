@@ -78,7 +78,22 @@ FRESH: Plan = {
 beyond it (H = 8192, B = 20000); those at `USUAL` were visited before, and tell how much faster or
 slower this host is."""
 
-PLANS: dict[str, Plan] = {"launches": LAUNCHES, "fresh": FRESH}
+_SCALED = (USUAL, (1024, 8000), LARGE)
+
+SCALE: Plan = {
+    ranks: tuple(
+        (settings, _SCALED)
+        for settings in (
+            {"transport": "host"}, {"transport": "pinned"},
+            {"transport": "nccl", "data_on": "device"}, _GRAPH, _X3, _PEER,
+        )
+    )
+    for ranks in (2, 4, 8)
+}  # fmt: skip
+"""Six settings at three sizes on 4 and 8 GPUs, predicted from launches on one and two of them; on
+two GPUs, they tell how much faster or slower this host is."""
+
+PLANS: dict[str, Plan] = {"launches": LAUNCHES, "fresh": FRESH, "scale": SCALE}
 
 
 def configurations(ranks: int, plan: Plan = LAUNCHES) -> list[dict[str, Any]]:
