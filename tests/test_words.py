@@ -30,6 +30,7 @@ RETIRED: Final = {
     r"wanted\b": "expected",
     r"on paper\b": "by formula",
     r"test precision\b": "test accuracy",
+    r"(matrix|large|small|thin|wide|split|TF32) products?\b": "GEMM",
     r"[\d.]+ us\b": "µs",
     r"[\d.]+%": "5 %, with a space",
 }
@@ -50,16 +51,12 @@ WORDS: Final = re.compile("|".join(rf"(?<![\w-]){word}" for word in RETIRED), re
 
 
 def written(page: Path) -> Iterator[tuple[int, str]]:
-    """Lines of a page that somebody wrote: no code, no output, nothing that a benchmark makes."""
-    fence = made = False
+    """Lines of a page but for code and output, without what stands between backticks."""
+    fence = False
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         if line.startswith("```"):
             fence = not fence
-        elif line.startswith("<!-- made by"):
-            made = True
-        elif line.startswith("<!-- end"):
-            made = False
-        if not (fence or made or line.startswith(("```", "    ", "<!--"))):
+        if not (fence or line.startswith(("```", "    ", "<!--"))):
             yield number, re.sub(r"`[^`]*`|\]\([^)]*\)", " ", line)
 
 

@@ -9,8 +9,8 @@ from perfmodel.programs.mlp.changes import CHANGES
 
 MATHS: Final = {
     "fp32": "IEEE float32",
-    "tf32": "float32 with factors of products rounded to TF32",
-    "tf32x3": "float32 products as TF32 products of split factors",
+    "tf32": "float32 with factors of GEMMs rounded to TF32",
+    "tf32x3": "float32 GEMMs as TF32 GEMMs of split factors",
 }
 SIZES: Final = {"512:3000": (512, 3000), "2048:12000": (2048, 12000), "64:3200": (64, 3200)}
 """H and B, D = 784 and C = 10; 60000 images."""
@@ -57,7 +57,7 @@ _SAID: Final = {change.name: (change.change, change.removes) for change in CHANG
 _OVERLAP: Final = _SAID["overlap"]
 
 RUNGS: Final = (
-    Rung("document", None, "the document's program: pageable memory, one MPI all-reduce a tensor",
+    Rung("document", None, "the assignment's program: pageable memory, one MPI all-reduce a tensor",
          "", {"data_on": "host", "transport": "host"}),
     Rung("pinned", "document", *_SAID["pinned"], _PINNED, FP32),
     Rung("host-flat", "pinned", *_SAID["host-flat"], {**_PINNED, "transport": "host-flat"}, FP32),
@@ -70,16 +70,16 @@ RUNGS: Final = (
     Rung("cuda-aware", "resident", "MPI_Allreduce on GPU pointers",
          "the copies in our code", {**_RESIDENT, "transport": "cuda-aware"}, FP32),
     Rung("nccl", "resident", *_SAID["nccl"], _NCCL),
-    Rung("nccl overlap", "nccl", "two all-reduces, the first beside W1's product",
+    Rung("nccl overlap", "nccl", "two all-reduces, the first beside W1's GEMM",
          _OVERLAP[1], {**_NCCL, "overlap": True}),
     Rung("graph", "nccl", *_SAID["graph"], _GRAPH),
-    Rung("graph overlap", "graph", "the same, the first all-reduce beside W1's product",
+    Rung("graph overlap", "graph", "the same, the first all-reduce beside W1's GEMM",
          _OVERLAP[1], {**_GRAPH, "overlap": True}),
-    Rung("naive gemm", "graph", "products by a kernel of one thread per element",
+    Rung("naive gemm", "graph", "GEMMs by a kernel of one thread per element",
          "nothing: it shows what cuBLAS is worth", {**_GRAPH, "gemm": "naive"}, FP32, (512,)),
     Rung("tiled gemm", "naive gemm", "tiles in shared memory",
          "most loads from L2", {**_GRAPH, "gemm": "tiled"}, FP32, (512,)),
-    Rung("register gemm", "tiled gemm", "a tile of the product in each thread's registers",
+    Rung("register gemm", "tiled gemm", "a tile of the result in each thread's registers",
          "most loads from shared memory", {**_GRAPH, "gemm": "register"}, FP32, (512,)),
     Rung("thin", "graph", *_SAID["thin"], {**_GRAPH, "gemm": "thin"}),
     Rung("hierarchical", "thin", *_SAID["hierarchical"], {**_GRAPH, "gemm": "hierarchical"}),
@@ -88,18 +88,18 @@ RUNGS: Final = (
     Rung("fused alone", "fused", "the same without an all-reduce",
          "NCCL's call on one rank", {**_FUSED, "transport": "none"}, ranks=(1, 1)),
     Rung("peer", "fused", *_SAID["peer"], {**_FUSED, "transport": "peer"}, ranks=(2, 1 << 20)),
-    Rung("peer x3", "fused x3", "the same on top of the split products", _SAID["peer"][1],
+    Rung("peer x3", "fused x3", "the same on top of the split GEMMs", _SAID["peer"][1],
          {**_FUSED, "transport": "peer", "math": "tf32x3"}, FP32, ranks=(2, 1 << 20)),
     Rung("model host", "resident", "ranks share the hidden neurons; z2 summed by MPI",
          _SAID["model parallel"][1], {**_MODEL, "transport": "host-flat"}, FP32),
     Rung("model nccl", "model host", "z2 summed by NCCL",
          "copies over PCIe", {**_MODEL, "transport": "nccl"}),
     Rung("model graph", "model nccl",
-         "as one CUDA graph, with own kernels for thin products, in IEEE float32 also in tf32: all "
-         "five products where H / p is at most 32",
+         "as one CUDA graph, with own kernels for small GEMMs, in IEEE float32 also in tf32: all "
+         "five GEMMs where H / p is at most 32",
          "launches and gaps", {**_MODEL, "transport": "nccl", "graph": True, "gemm": "thin"}),
 )  # fmt: skip
-"""From the document's program up; `after` may go back: rungs branch."""
+"""From the assignment's program up; `after` may go back: steps branch."""
 
 PEERS: Final = (
     "graph", "graph_manual", "graph_branches", "graph_compiled", "graph_overlap", "ddp_eager",

@@ -32,7 +32,7 @@ PEERS: Final = {
 TIME, INVALID, BEST = "time of a batch", "invalid", "PyTorch, best whole graph"
 
 TERMS: Final = {
-    "gemm_s": "products", "elementwise_s": "element-wise", "allreduce_s": "all-reduce",
+    "gemm_s": "GEMMs", "elementwise_s": "element-wise", "allreduce_s": "all-reduce",
     "launch_s": "launches",
 }  # fmt: skip
 
@@ -108,7 +108,7 @@ def headline(found: Cells) -> str:
         for v in ("faster", "no difference seen", "slower", "not compared")
         if v in verdicts
     )
-    head = ("p", "H", "B", "dtype", "document", "our best", "PyTorch's best", "ratio",
+    head = ("p", "H", "B", "dtype", "assignment", "our best", "PyTorch's best", "ratio",
             "our best is", "floor", "/ floor")  # fmt: skip
     return written("headline", counts=counts, table=table(head, lines))
 
@@ -131,7 +131,7 @@ def rung_section(rung: Rung, found: Cells, ranks: int) -> str:
             continue
         if not sound(row):
             state = "not timed" if row["median_s"] is None else "invalid"
-            reasons.setdefault(f"{state}: {row['reason']}", []).append(
+            reasons.setdefault(f"{state}: `{row['reason']}`", []).append(
                 f"H = {key[1]}, B = {key[2]}, {key[3]}"
             )
             continue
@@ -231,11 +231,11 @@ def markdown(
     sections = [rung_section(rung, found, ranks) for rung in RUNGS]
     return "\n".join([
         written("introduction"),
-        f"![Microseconds per batch by rung, {ranks} ranks](images/ladder.png)\n",
+        f"![Microseconds per batch by optimization step, {ranks} ranks](images/ladder.png)\n",
         headline(found),
         *filter(None, [targets(ours, gemm)]),
         written("method") + runs(record) + notes(record),
-        f"## Rung by rung, p = {ranks}\n\n" + "".join(sections).rstrip() + "\n",
+        f"## Step by step, p = {ranks}\n\n" + "".join(sections).rstrip() + "\n",
         floors(found),
         *filter(None, [compared, products(gemm), sweep(tiles)]),
         everything(found),
@@ -276,7 +276,7 @@ def _panel(ax: Any, rows: dict[str, Any], names: list[str], title: str, named: b
         [Dot(n, TIME, row["median_s"], hollow=not row["valid"]) for n, row in timed.items()],
         Measure("Time of a batch", "s", "log"),
         names=names,
-        limits=("the rung's floor on this machine",
+        limits=("the step's floor on this machine",
                 {n: row["floor_s"] for n, row in timed.items() if row["floor_s"]}),
         levels=peers | ({BEST: best} if best else {}),
         written=TIME, hollow=INVALID, named=named, legend=False, ax=ax, title=title,

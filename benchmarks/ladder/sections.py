@@ -41,8 +41,8 @@ def _squares(rows: list[Row]) -> str:
             kernel, WAYS[dtype], *("" if row is None else _percent(row) for row in found),
             f"{largest['error']:.1e} / {peer['error']:.1e}" if largest and peer else "",
         ))  # fmt: skip
-    head = ("kernel", "products", *map(str, sizes), "error / cuBLAS's, largest")
-    return "Share of cuBLAS by size of a square product:\n\n" + table(head, lines)
+    head = ("kernel", "data type", *map(str, sizes), "error / cuBLAS's, largest")
+    return "Share of cuBLAS by size of a square GEMM:\n\n" + table(head, lines)
 
 
 def _percent(row: Row) -> str:
@@ -71,8 +71,8 @@ def _network(rows: list[Row]) -> str:
             f"{own['kernel']} {microseconds(own['median_s'])}", short(gain),
             short(own["median_s"] / own["floor_s"] if own["floor_s"] else None),
         ))  # fmt: skip
-    head = ("H", "B'", "products", "product", "cuBLAS, µs", "our best, µs", "gain", "/ its floor")
-    return "The network's products, our fastest kernel for each:\n\n" + table(head, lines)
+    head = ("H", "B'", "data type", "GEMM", "cuBLAS, µs", "our best, µs", "gain", "/ its floor")
+    return "The network's GEMMs, our fastest kernel for each:\n\n" + table(head, lines)
 
 
 Best = dict[tuple[int, int, int, str], Row]
@@ -121,15 +121,15 @@ def _ladder(best: Best) -> Iterable[tuple[str, ...]]:
 
 def _products(rows: list[Row]) -> Iterable[tuple[str, ...]]:
     own = [r for r in rows if r["kernel"] == "hierarchical"]
-    for name, dtype in (("ordinary units", "float32"), ("three TF32 products", "tf32x3")):
+    for name, dtype in (("ordinary units", "float32"), ("three TF32 GEMMs", "tf32x3")):
         square = [r for r in own if (r["what"], r["n"], r["dtype"]) == ("square", 4096, dtype)]
         for row in square:
             share = row["share_of_cublas"]
             what = f"hierarchical, fp32 by {name}, at 4096, over cuBLAS's fp32"
             yield what, "≥ 0.90", short(share), _met(share >= 0.9)
-    for name, dtype in (("ordinary units", "float32"), ("three TF32 products", "tf32x3")):
+    for name, dtype in (("ordinary units", "float32"), ("three TF32 GEMMs", "tf32x3")):
         wide = [r for r in own if r["what"] in WIDE and r["dtype"] == dtype]
-        what = f"hierarchical, fp32 by {name}, on products with D"
+        what = f"hierarchical, fp32 by {name}, on GEMMs with D"
         yield from _each(what, wide, 1.0)
     for key in sorted({(r["H"], r["B_per_rank"]) for r in rows if r["what"] in THIN}):
         thin = [
@@ -137,7 +137,7 @@ def _products(rows: list[Row]) -> Iterable[tuple[str, ...]]:
             if r["kernel"] == "thin" and r["dtype"] == "float32" and r["what"] in THIN
             and (r["H"], r["B_per_rank"]) == key
         ]  # fmt: skip
-        yield from _each(f"thin on products with C, H = {key[0]}, B' = {key[1]}", thin, 2.0)
+        yield from _each(f"thin on GEMMs with C, H = {key[0]}, B' = {key[1]}", thin, 2.0)
 
 
 def _each(what: str, rows: list[Row], least: float) -> Iterable[tuple[str, ...]]:

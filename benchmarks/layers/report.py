@@ -10,7 +10,7 @@ from writeup.counters import MATHS
 from writeup.paleo import Measured, judge
 
 from benchmarks.common import folders
-from benchmarks.common.pages import markdown, put_parts, written_in
+from benchmarks.common.pages import markdown, percent, put_parts, written_in
 from benchmarks.common.results import called
 from benchmarks.common.results import read as read_json
 from perfmodel.machines.machine import Machine, known, named
@@ -102,8 +102,8 @@ def paleo(result: dict[str, Any]) -> str:
     least = median(paleo_errors(result, overlapped=True), 256)
     said = written(
         "paleo", device=about["device"], torch=about["torch"], date=result["date"][:10],
-        large=large, least=least, small=small, floor=_with_floor(errors),
-        middle=median(errors, 10, 32),
+        large=percent(large), least=percent(least), small=percent(small, 0),
+        floor=percent(_with_floor(errors), 0), middle=percent(median(errors, 10, 32), 0),
     )  # fmt: skip
     return f"{markdown(columns, rows)}\n\n{said}"
 

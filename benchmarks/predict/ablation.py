@@ -107,7 +107,8 @@ def made(result: dict[str, Any]) -> str:
     routes, phases = ("replayed", "blocking", "queued"), ("NCCL", "MPI", "copy out", "copy back")
     blocks = []
     for study, found in result.items():
-        head = [f"{study}: microbenchmarks", "told", "mean", "of what all tell", *routes, *phases]
+        head = [f"{study}: microbenchmarks", "predicted", "mean", "of what all predict"]
+        head += [*routes, *phases]
         lines = []
         for name, each in found.items():
             shown = [each["mean"], each["mean_of_common"], *map(each["routes"].get, routes)]

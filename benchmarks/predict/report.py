@@ -92,7 +92,7 @@ def _older(r: dict[str, Any]) -> str:
              percent(s["mean"]), percent(s["max"]), percent(s["bias"], signed=True),
              percent(s["coverage"])]
         )  # fmt: skip
-    head = ["the same model on older collections", "told", "refused", "mean", "max", "bias",
+    head = ["the same model on older collections", "predicted", "refused", "mean", "max", "bias",
             "inside 90 %"]  # fmt: skip
     return table(head, rows)
 
@@ -198,7 +198,7 @@ def _routes(r: dict[str, Any]) -> str:
              f"{100 * errors.mean():+.1f} %", f"{np.abs(errors).mean() / floor:.1f}",
              percent(float(np.mean(inside))), f"{best} {percent(rivals[best])}"]
         )  # fmt: skip
-    head = ["unseen, by how a batch runs", "told", "mean", "bias", "times the floor",
+    head = ["unseen, by how a batch runs", "predicted", "mean", "bias", "times the floor",
             "inside 90 %", "best rival"]  # fmt: skip
     return table(head, lines)
 
@@ -206,7 +206,7 @@ def _routes(r: dict[str, Any]) -> str:
 def _rivals(r: dict[str, Any]) -> str:
     s = r["summary"]
     names = {
-        "document": "the document's three rates, fitted at one run",
+        "document": "the assignment's three rates, fitted at one run",
         "paleo": "PALEO: datasheet peaks times one scalar",
         "roofline": "hard roofline at the best rates reached",
         "boosted trees": "boosted trees on log times",

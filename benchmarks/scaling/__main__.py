@@ -22,6 +22,7 @@ from perfmodel.analysis.scaling import Bandwidth, Series, Study, of_launches, of
 from perfmodel.base.table import render
 from perfmodel.machines.measure.measurement import load
 from perfmodel.models.scaling_laws import fit, karp_flatt, weak_fraction
+from perfmodel.programs.mlp.program import MLP_PROGRAM
 from perfmodel.readers import read
 from perfmodel.render.plot import save
 from perfmodel.render.plot.studies import Scaling
@@ -94,7 +95,7 @@ def of_visits() -> Study:
             found.append(Launch(
                 label=f"{row['name']}, launch {row['launch']}", source="report",
                 ranks=row["sizes"]["p"], sizes=sizes, settings=row["settings"],
-                seconds=np.array([[row["batch_s"]]]),
+                seconds=np.array([[row["batch_s"]]]), program=MLP_PROGRAM,
             ))  # fmt: skip
     return study(found)
 
@@ -245,7 +246,7 @@ def _with_interval(point: Any) -> str:
 
 def ladder_table() -> str:
     """Return speed-ups of the rungs at three sizes on 2 and 4 GPUs, and Amdahl's s at the last."""
-    columns = ["rung"]
+    columns = ["optimization step"]
     by_size = []
     for h, b in SIZES:
         columns += [f"H={h} B={b}, {p} GPUs=float.2" for p in (2, 4)]

@@ -71,7 +71,7 @@ def sides_table(sides: dict[str, Side]) -> str:
         ])  # fmt: skip
     head = ["configuration", "pixels", "B", "learning rate", f"runs that reach {TARGET:g}",
             "epochs to it (± s)", "CV of epochs (95 %)", "CV of time (95 %)",
-            "test precision, last (± s)", "train less test"]  # fmt: skip
+            "test accuracy, last (± s)", "train less test"]  # fmt: skip
     return table(head, rows)
 
 
@@ -83,7 +83,7 @@ def pairs_table(sides: dict[str, Side]) -> str:
             time, epochs, last = compare(sides[after], sides[before])
             shown = (effect(epochs, ".2f"), effect(time, ".2f"), effect(last, "+.4f"))
             rows.append([f"`{after}` / `{before}`", *shown])
-    head = ["against", "epochs, ratio", "time, ratio", "test precision, difference"]
+    head = ["against", "epochs, ratio", "time, ratio", "test accuracy, difference"]
     return table(head, rows)
 
 
@@ -97,7 +97,7 @@ def effect(one: Compared, form: str) -> str:
 
 
 def epochs_table(sides: dict[str, Side]) -> str:
-    """Write least and most test precision after some epochs."""
+    """Write least and most test accuracy after some epochs."""
     rows = []
     for name, one in sides.items():
         cells = []
@@ -106,7 +106,7 @@ def epochs_table(sides: dict[str, Side]) -> str:
                     if e.epoch == number and e.precision is not None]  # fmt: skip
             cells.append(f"{min(seen):.3f} to {max(seen):.3f}" if seen else "–")
         rows.append([f"`{name}`", *cells])
-    return table(["test precision after epoch", *map(str, SHOWN_EPOCHS)], rows)
+    return table(["test accuracy after epoch", *map(str, SHOWN_EPOCHS)], rows)
 
 
 def about(folder: Path) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def page() -> str:
     """Return what stands between the marks of the page."""
     parts = [machine(RESULTS / "tta", "On a CPU"), machine(RESULTS / "tta_cupy", "On a GPU")]
     return "\n".join(part for part in parts if part) + (
-        "\n![Test precision over epochs, a line for every run](images/tta.png)\n"
+        "\n![Test accuracy over epochs, a line for every run](images/tta.png)\n"
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.common import folders
-from benchmarks.common.pages import markdown, put, written_in
+from benchmarks.common.pages import markdown, percent, put, written_in
 from benchmarks.common.results import called
 from benchmarks.common.results import read as read_json
 from benchmarks.vecadd.ways import SECTOR, THREADS
@@ -120,7 +120,7 @@ def parts(rows: Rows, memory: str) -> str:
         seconds = largest["seconds"]
         most = max((n for n in names if n != "second_kernel_s"), key=lambda n: seconds[n])
         share = seconds[most] / seconds["total_s"]
-        shown = f"{most.removesuffix('_s').replace('_', ' ')} {share:.0%}"
+        shown = f"{most.removesuffix('_s').replace('_', ' ')} {percent(share, 0)}"
         values = (seconds[name] for name in names)
         table.append((NAMES[way], largest["millions"], *values, shown))
     return markdown(columns, table)
@@ -136,7 +136,7 @@ def findings(rows: Rows) -> str:
     grid, loop = by["explicit", "grid", k], by.get(("host", "loop", k))
     rate = si(12e6 * k / grid["kernel_s"], "B/s")
     copied = (grid["copy_in_s"] + grid["copy_out_s"]) / grid["total_s"]
-    said = [written("grid", k=k, rate=rate, copied=copied)]
+    said = [written("grid", k=k, rate=rate, copied=percent(copied, 0))]
     if loop is not None:
         kernel, whole = (loop["total_s"] / grid[name] for name in ("kernel_s", "total_s"))
         said.append(written("loop", kernel=kernel, whole=whole))

@@ -9,8 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from perfmodel.base.arrays import Int64
-from perfmodel.readers import read
-from perfmodel.readers import opened
+from perfmodel.readers import opened, read
 from perfmodel.readers.sqlite import Database, needed_columns
 from perfmodel.readers.trace import COPY_KINDS, KERNEL, MEMCPY, NULL
 

@@ -71,9 +71,9 @@ def _models(r: dict[str, Any]) -> str:
         ("frozen", s["ladder"]["frozen"],
          "the ladder: of another machine and collection than the calibration"),
         ("held out", s["ladder"]["held out"],
-         "the ladder, all other rungs in the calibration, the rung after the change not"),
+         "the ladder, all other steps in the calibration, the one after the change not"),
         ("other launches", s["ladder"]["other launches"],
-         "the ladder, other launches of both rungs in the calibration"),
+         "the ladder, other launches of both steps in the calibration"),
         ("frozen", s["campaign"],
          "the campaign: of other machines and an older collection than the calibration"),
     ]  # fmt: skip
@@ -83,6 +83,6 @@ def _models(r: dict[str, Any]) -> str:
          f"{k['right_sign']} of {k['told']}", percent(k["inside"])]
         for name, k, where in kinds
     ]  # fmt: skip
-    head = ["model", "judged on", "told", "mean error", "largest", "alone",
+    head = ["model", "judged on", "predicted", "mean error", "largest", "alone",
             "mean error of the saving", "right sign", "inside"]  # fmt: skip
     return written("predictions", table=table(head, lines))

@@ -154,7 +154,7 @@ class StepWork:
     Attributes
     ----------
     flops : float
-        FLOPs of matrix products, convolutions and attention.
+        FLOPs of GEMMs, convolutions and attention.
     bytes : float
         Compulsory bytes of all operators that do not communicate.
     source : str

@@ -127,7 +127,7 @@ class Machine:
     source : str
         Where the figures come from, where they do not say it themselves.
     gemm_flops_per_s : mapping
-        By data type: what the best matrix product reaches; measured only.
+        By data type: what the best GEMM reaches; measured only.
     capacity_bytes : mapping
         'hbm' or 'dram', 'l2'.
     latency_s : mapping

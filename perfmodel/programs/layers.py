@@ -34,7 +34,7 @@ _UNTYPED: Final = (
     "unknown: give --dtype"
 )
 _UPDATED_BYTES: Final = 4
-"""Of a number that an optimizer updates: float32 also where products take a shorter type."""
+"""Of a number that an optimizer updates: float32 also where GEMMs take a shorter type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def _phase_of(trace: Trace, op: Int64) -> Int64:
 
 
 def _key(trace: Trace, op: Int64, phase: int, dtype: str | None) -> OperatorKey:
-    """Describe a phase, with the unit on which most of its matrix products' time went."""
+    """Describe a phase, with the unit on which most of its GEMMs' time went."""
     spent: dict[tuple[str, str], int] = {}
     op = op[trace.ops.name[op] >= 0]
     names, place = np.unique(trace.ops.name[op], return_inverse=True)

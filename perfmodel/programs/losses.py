@@ -29,7 +29,7 @@ _TENSOR: Final = re.compile(r"tf32|bf16|s1688|s16816|f16", re.I)
 _SCORES: Final = re.compile(r"softmax_warp|softmax(?!.*LogSoftMax)", re.I)
 _LOG: Final = re.compile(r"log_?softmax|nll|cross_?entropy", re.I)
 _OF_PEAK: Final = 0.8
-"""Share of a unit's dense peak that large products reach: 0.76 to 0.80 (docs/machines.md)."""
+"""Share of a unit's dense peak that large GEMMs reach: 0.76 to 0.80 (docs/machines.md)."""
 _OF_HBM: Final = 0.85
 """Share of the memory's bandwidth that a triad reaches (docs/machines.md)."""
 _NAMED: Final = 3
@@ -49,7 +49,7 @@ def find_losses(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fi
     yield from _precision(facts, steps, actions)
     yield from _attention(steps, actions)
     yield from _memory(facts, steps, actions)
-    yield from _products(facts, steps, actions)
+    yield from _gemms(facts, steps, actions)
     yield from late_messages(facts, actions)
     if facts.waiting is not None:
         yield from waiting_ranks(facts, actions)
@@ -194,7 +194,7 @@ def _precision(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fin
     share = 1.0 - peaks["float32"] / peaks["tf32_tensor"]
     yield Finding(
         "low_precision_unused",
-        "matrix products run without tensor cores",
+        "GEMMs run without tensor cores",
         min(seconds * share, steps.saved_s("kernel")),
         f"{sum(k.count for k in slow):.0f} FP32 kernels per step take {si(seconds, 's')}; their "
         f"peak is {si(peaks['float32'], 'FLOP/s')}, that of TF32 "
@@ -217,9 +217,9 @@ def _without_tensor_cores(
     name, tensor, whose = units[unit]
     return Finding(
         "low_precision_unused",
-        "matrix products run without tensor cores",
+        "GEMMs run without tensor cores",
         saving_s,
-        f"{sum(o.count for o in plain):.0f} products on {name} take {si(seconds, 's')} per step: "
+        f"{sum(o.count for o in plain):.0f} GEMMs on {name} take {si(seconds, 's')} per step: "
         f"{percent(sum(o.least_s for o in plain) / seconds)} of their ceiling "
         f"({si(peaks[unit], 'FLOP/s')}), "
         f"{percent(sum(o.tensor_s or 0.0 for o in plain) / seconds)} of {whose} on tensor cores "
@@ -244,7 +244,7 @@ def _memory(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Findin
         "memory_bound",
         "operators are limited by the GPU's memory",
         saving_s,
-        f"operators without products take {si(seconds, 's')} per step, "
+        f"operators without GEMMs take {si(seconds, 's')} per step, "
         f"{percent(sum(o.share for o in bound))} of the computing time, to move {si(moved, 'B')}: "
         f"{si(moved / seconds, 'B/s')}; most is lost by {named} of the bandwidth. {si(twice, 'B')} "
         f"are read of what such an operator wrote just before: saved if these were fused, and the "
@@ -253,8 +253,8 @@ def _memory(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Findin
     )
 
 
-def _products(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding]:
-    """Products against the lower of the roofs of their unit and of memory."""
+def _gemms(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding]:
+    """GEMMs and attention against the lower of the roofs of their unit and of memory."""
     slow = [o for o in facts.operators if o.flops and o.bound != "latency"]
     for o in sorted(slow, key=_recoverable_s, reverse=True)[:_NAMED]:
         rate = si(o.flops / o.gpu_s, "FLOP/s")
@@ -264,7 +264,7 @@ def _products(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Find
             f"{o.name} ({o.phase}) runs at {percent(o.least_s / o.gpu_s)} of its ceiling",
             saving_s,
             f"{o.count:.0f} calls per step take {si(o.gpu_s, 's')} for {si(o.flops, 'FLOP')} "
-            f"({rate}); peak and bandwidth allow {si(o.least_s, 's')}, of which large products "
+            f"({rate}); peak and bandwidth allow {si(o.least_s, 's')}, of which large GEMMs "
             f"reach {percent(_reachable(o))}{limited}",
             actions.advise("raise_rate"),
         )

@@ -197,7 +197,7 @@ class Linear(Layer):
 
 @dataclass(frozen=True, slots=True)
 class Product(Layer):
-    """Matrix product of two activations, or with `factors` weights, `inner` MACs an element."""
+    """GEMM of two activations, or with `factors` weights, `inner` MACs an element."""
 
     keeps: ClassVar[str] = "inputs"
     inner: int
@@ -604,7 +604,7 @@ class Cost:
     parameters : int
         Independent of the batch.
     macs, forward_flops, backward_flops : int
-        The backward pass of a matrix product computes the gradients of its weights and of its
+        The backward pass of a GEMM computes the gradients of its weights and of its
         inputs, as many FLOPs each as forward; nothing needs the gradient of the network's input.
         That of attention is 5/2 of forward.
     forward_bytes, backward_bytes, update_bytes : int
@@ -674,7 +674,7 @@ def training_bytes(net: Net, batch: int, element_bytes: int = 4) -> int:
     """Return the memory a training step holds at its fullest, without workspaces and caches.
 
     Weights, gradients and the optimizer's states, and what the backward pass needs of every layer:
-    inputs of matrix products, normalizations and maximum pools, outputs of activations (in place)
+    inputs of GEMMs, normalizations and maximum pools, outputs of activations (in place)
     and local normalizations, positions of maxima, dropout's masks (a byte each). A tensor that two
     layers need is held once.
     """

@@ -68,7 +68,7 @@ _LEARNING: Final = (
 def from_onnx(path: Path, settings: Mapping[str, int] = MappingProxyType({})) -> Net:
     """Return the network of an ONNX file, for one sample.
 
-    Convolutions, matrix products (Gemm, MatMul and the Add of its bias), attention, normalizations,
+    Convolutions, GEMMs (Gemm, MatMul and the Add of its bias), attention, normalizations,
     embeddings, pools, sums, concatenations and element-wise operations are known; what is computed
     from constants only (shapes) is left out. Weights are not read.
 

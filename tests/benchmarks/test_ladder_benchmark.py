@@ -388,8 +388,8 @@ def test_the_document_says_what_the_rows_say() -> None:
     # the rung before was not timed here: the nearest one below it is named
     assert "| fp32 | document 2060 | 98.9 | 20.8 | 0.96 [0.96, 0.96] | 1.65 | +38.9 |" in text
     assert "| 512 | 3000 | fp32 | 98.9 | 82.4 | 1.20 | 0.80 [0.80, 0.80] | 1.37 | +22.4 |" in text
-    assert "- not timed: MPI has no CUDA (H = 512, B = 3000, fp32)" in text
-    assert "- invalid: parameters differ (H = 512, B = 3000, fp32)" in text
+    assert "- not timed: `MPI has no CUDA` (H = 512, B = 3000, fp32)" in text
+    assert "- invalid: `parameters differ` (H = 512, B = 3000, fp32)" in text
     # 60 µs of cuBLAS at these shapes, 40 at the best rate: 20 of the 22.4 above the floor
     assert "| +22.4 | +20.0 | +2.4 |" in text
     assert "| fused | 51.5 |" in text
@@ -443,7 +443,7 @@ def test_the_sweep_of_tiles_is_told_with_and_without_a_reader() -> None:
         for w, by_kernel in products.items() for k, s in by_kernel.items()
     ]  # fmt: skip
     text = " ".join(ladder_targets.sweep({"rows": rows}).split())
-    assert "the best of 3 other tiles would save 12 % of a product's time at most" in text
+    assert "the best of 3 other tiles would save 12 % of a GEMM's time at most" in text
     assert "writes 49 MB: 10.2 µs" in text
     assert "twice cuBLAS's speed would be 12.0 µs" in text
     assert "2.00 µs faster alone" in text

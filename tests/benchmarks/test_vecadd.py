@@ -355,7 +355,7 @@ def test_the_page_of_results(tmp_path: Path) -> None:
     said = vecadd_report.made(result)
     assert "Every sum equals NumPy's to the bit." in said
     assert "| unified first" in said
-    assert "At K = 100 the full grid's kernel moves 120 GB/s; 33% of its program copies." in said
+    assert "At K = 100 the full grid's kernel moves 120 GB/s; 33 % of its program copies." in said
     assert "The kernel alone is 10 times as fast as the loop in C++, the program 1.7 times." in said
     assert "In unified memory the first kernel takes 1 times as long as the second" in said
     assert "42 page faults of the GPU." in said

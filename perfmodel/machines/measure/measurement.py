@@ -138,7 +138,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """Seconds of matrix products (m, k) x (k, n) -> (m, n) by shape.
+    """Seconds of GEMMs (m, k) x (k, n) -> (m, n) by shape.
 
     Attributes
     ----------

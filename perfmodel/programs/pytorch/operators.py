@@ -1,9 +1,9 @@
 """FLOPs and bytes of ATen's operators by the sizes of their arguments, one function for each.
 
-FLOPs are those of products, 2 for a multiply-add, as torch.utils.flop_counter counts them: matrix
-products, convolutions and attention; of all else they are 0. Bytes are compulsory: every element
-that an operator must read or write once, or once for every pass that PyTorch's kernels make over
-it, with nothing left in a cache before.
+FLOPs are those of GEMMs, 2 for a multiply-add, as torch.utils.flop_counter counts them: matrix
+multiplications, convolutions and attention; of all else they are 0. Bytes are compulsory: every
+element that an operator must read or write once, or once for every pass that PyTorch's kernels make
+over it, with nothing left in a cache before.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class OperatorWork:
-    """What an operator must do: FLOPs of its products, and bytes to and from memory."""
+    """What an operator must do: FLOPs of its GEMMs, and bytes to and from memory."""
 
     flops: int
     read_bytes: int
@@ -129,7 +129,7 @@ def broadcast(*sizes: Size) -> Size:
     return tuple(out) if any(sizes) else ()
 
 
-# --- matrix products
+# --- GEMMs
 
 
 def mm_flops(m: int, k: int, n: int) -> int:
@@ -147,7 +147,7 @@ def mm(call: Call) -> OperatorWork:
 
 @formula("aten::addmm", "aten::_addmm_activation", "aten::addmm_")
 def addmm(call: Call) -> OperatorWork:
-    """A product as `mm` of the last two, and what is added (flop_counter.addmm_flop)."""
+    """A GEMM as `mm` of the last two, and what is added (flop_counter.addmm_flop)."""
     (m, k), (k2, n) = call.sizes[1:3]
     _equal(k, k2)
     return OperatorWork(mm_flops(m, k, n), call.read(0, 1, 2), m * n * call.item)
@@ -161,7 +161,7 @@ def scaled_mm(call: Call) -> OperatorWork:
 
 @formula("aten::bmm")
 def bmm(call: Call) -> OperatorWork:
-    """B products [M, K] x [K, N]: 2 B M K N (flop_counter.bmm_flop)."""
+    """B GEMMs [M, K] x [K, N]: 2 B M K N (flop_counter.bmm_flop)."""
     (b, m, k), (b2, k2, n) = call.sizes[:2]
     _equal((b, k), (b2, k2))
     return OperatorWork(b * mm_flops(m, k, n), call.read(0, 1), b * m * n * call.item)
@@ -177,7 +177,7 @@ def baddbmm(call: Call) -> OperatorWork:
 
 @formula("aten::linear")
 def linear(call: Call) -> OperatorWork:
-    """[..., K] x [N, K]^T: 2 K N for every row; counts where no product inside does."""
+    """[..., K] x [N, K]^T: 2 K N for every row; counts where no GEMM inside does."""
     x, (n, k) = call.sizes[:2]
     _equal(x[-1], k)
     rows = prod(x[:-1])
@@ -200,10 +200,10 @@ def dot(call: Call) -> OperatorWork:
 
 @formula("aten::_grouped_mm", "aten::_scaled_grouped_mm")
 def grouped_mm(call: Call) -> OperatorWork:
-    """Products of groups that share an axis: every row is in one group, so the count is one's.
+    """GEMMs of groups that share an axis: every row is in one group, so the count is one's.
 
     [T, K] x [G, K, N] is 2 T K N; [G, M, K] x [K, T] is 2 M K T; [M, T] x [T, N], whose groups
-    part the inner axis, makes G products of 2 M N T in all; [G, M, K] x [G, K, N] is `bmm`
+    part the inner axis, makes G GEMMs of 2 M N T in all; [G, M, K] x [G, K, N] is `bmm`
     (torch/_meta_registrations.py, `_meta_grouped_mm_common`).
     """
     a, b = call.sizes[:2]
