@@ -74,7 +74,7 @@ def test_a_healthy_step_loses_no_more_than_its_idle_time() -> None:
 
 @pytest.mark.parametrize("fault", ["item", "dataloader"])
 def test_a_predicted_saving_is_near_the_measured_one(fault: str) -> None:
-    row = pair(PROFILES / f"{fault}_b32.sqlite.xz", fault, PROFILES / "healthy_b32.sqlite.xz")
+    row = pair(PROFILES / f"{fault}_b32.sqlite.xz", fault, [PROFILES / "healthy_b32.sqlite.xz"])
     assert row["kind"] == KIND_OF[fault]
     assert row["ratio"] == pytest.approx(1.0, abs=WITHIN)
 
@@ -112,7 +112,7 @@ def test_idle_causes_and_the_path_add_up(name: str) -> None:
     assert sum(p.share for p in path) == pytest.approx(1.0)
     assert sum(p.seconds for p in path) == pytest.approx(steps.median_s, rel=0.1)
     assert steps.facts.step_s == pytest.approx(steps.median_s, rel=0.02)
-    assert all(p.free_s <= steps.facts.step_s * 1.01 for p in path)
+    assert all(p.free_s <= steps.facts.step_s for p in path)
 
 
 def test_data_loading_is_named_with_its_range() -> None:
@@ -128,6 +128,25 @@ def test_the_late_rank_is_named_with_what_it_does() -> None:
     late = max(steps.facts.stragglers, key=lambda s: s.share_last)
     assert (late.rank, late.share_last, late.persistent) == (1, 1.0, True)
     assert late.doing == "host_compute in forward"
+    assert len(steps.facts.arrivals) == 4 * steps.count
+    assert {a.rank for a in steps.facts.arrivals} == {1}
+    by_step = sum(a.late_s for a in steps.facts.arrivals) / steps.count
+    assert by_step == pytest.approx(late.late_s)
+
+
+@pytest.mark.skipif(not PLANTED.exists(), reason="PROGRAM_REPORTS names no folder of reports")
+def test_a_rank_that_only_launches_later_is_named_with_its_idle_time() -> None:
+    steps = analyzed(PLANTED.parent / "programs" / "gpt2_ddp.sqlite.xz").steps
+    assert steps is not None
+    late = max(steps.facts.stragglers, key=lambda s: s.share_last)
+    assert (late.rank, late.doing) == (0, "launch_bound in backward")
+
+
+@pytest.mark.skipif(not PLANTED.exists(), reason="PROGRAM_REPORTS names no folder of reports")
+def test_a_step_without_some_work_is_no_longer() -> None:
+    steps = analyzed(PLANTED / "straggler.sqlite.xz").steps
+    assert steps is not None
+    assert max(p.free_s for p in steps.facts.path) == pytest.approx(steps.facts.step_s)
 
 
 @pytest.mark.skipif(not PLANTED.exists(), reason="PROGRAM_REPORTS names no folder of reports")
