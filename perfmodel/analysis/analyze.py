@@ -261,7 +261,7 @@ def _join(
         machine=machine,
         precision=peaks[""],
         gpus=tuple({(g.id, g.name): g for t in run.traces for g in t.gpus}.values()),
-        ranks=_rank_rows(run, head, collected.waiting or collected.gpu_waiting, steps, by_gpu),
+        ranks=_rank_rows(run, head, collected, steps, by_gpu),
         batch=_batch_summary(run, everything, excluded, head, host.queued_s if host else None),
         ranges=tuple(kernel_rows(run, rows, workload.replay, excluded)),
         rates=rates,
@@ -469,15 +469,18 @@ def _seen_tf32(run: Run) -> bool:
 def _rank_rows(
     run: Run,
     head: PathTimes,
-    waiting: Waiting | None,
+    collected: _Collected,
     steps: StepBreakdown | None,
     by_gpu: bool,
 ) -> tuple[RankRow, ...]:
+    waiting = collected.waiting or collected.gpu_waiting
     gpus = gpu_of_rank(run)
     rows = []
     parts = {r.rank: _parts(r) for r in reversed(steps.ranks)} if steps else {}
     if by_gpu and steps:
         on_host = dict(zip(run.ranks, waiting.waiting_s or (), strict=False)) if waiting else {}
+        for one in collected.messages.ranks if collected.messages else ():
+            on_host[one.rank] = on_host.get(one.rank, 0.0) + one.waiting_s
         return tuple(
             RankRow(
                 rank=r.rank,

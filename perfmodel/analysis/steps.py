@@ -213,7 +213,7 @@ def _rank(
     def median(column: Int64) -> float:
         return _median_s(column[lane, window]) or 0.0
 
-    waiting = None if nccl else 0.0
+    waiting = None if nccl or median(times.communication_ns) else 0.0
     if waited is not None:
         shown = waited[: len(present)][present]
         waiting = float(np.median(shown)) * 1e-9 if len(shown) else 0.0

@@ -64,6 +64,8 @@ def _blocks(analysis: Analysis) -> Iterator[Block]:
         yield tables.copies(run)
     if run.collectives:
         yield tables.collectives(run)
+    if run.steps is not None and run.steps.facts.stragglers:
+        yield tables.late_ranks(run).first(tables.SHOWN, tables.ALL)
     if len(run.ranks) > 1 and run.workload.ranges:
         yield tables.ranks_text(run)
     if len(run.ranks) > 2 and run.skew:  # of two ranks the table of ranks says it all

@@ -206,7 +206,7 @@ def step_parts(run: RunAnalysis) -> Table:
     """Where a step's time goes on every rank; of many ranks the slowest."""
     note = (
         "communication: kernels and calls; exposed: not hidden behind computing; waiting: until "
-        "the last rank arrived"
+        "the last rank, or the other end of a message, was there"
     )
     notes = [note] if any(rank.communication_s for rank in run.ranks) else []
     title = "Where a step's time goes (medians over steps)"
@@ -458,6 +458,44 @@ def stragglers_text(run: RunAnalysis) -> Table:
     title = f"Who comes last to {skew.count if skew else 0} collectives"
     notes = _skew_notes(skew, len(run.traces)) if skew else ()
     return Table.of(title, late, STRAGGLERS, notes).first(SHOWN, ALL)
+
+
+LATE_RANKS: Final = (
+    Column("rank", "Rank", "int"),
+    Column("share_last", "Last in", "percent", digits=0),
+    Column("late_s", "Late per step", "si", "s"),
+    Column("persistent", "More than chance", of=lambda r: "yes" if r.persistent else "no"),
+    Column("doing", "What it does more of"),
+)
+
+
+def late_ranks(run: RunAnalysis) -> Table:
+    """Ranks by how often they come last to NCCL's collectives, most often first."""
+    found = sorted(
+        run.steps.facts.stragglers if run.steps else (), key=lambda late: -late.share_last
+    )
+    count = len(run.steps.facts.arrivals) if run.steps else 0
+    return Table.of(
+        f"Who comes last to {count} collective{'s' * (count != 1)} of NCCL",
+        found,
+        LATE_RANKS,
+        ["late: from the arrival of the rank before it to its own, where it is last"],
+    )
+
+
+ARRIVALS: Final = (
+    Column("step", "Step", "int"),
+    Column("name", "Collective"),
+    Column("bytes", "Size", "si", "B"),
+    Column("rank", "Last rank", "int"),
+    Column("late_s", "Late by", "si", "s"),
+)
+
+
+def last_arrivals(run: RunAnalysis) -> Table:
+    """The last rank of every collective of NCCL and step."""
+    found = run.steps.facts.arrivals if run.steps else ()
+    return Table.of("Last rank by collective and step", found, ARRIVALS)
 
 
 def _skew_notes(skew: Skew, reports: int) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Floats
+from perfmodel.base.arrays import Floats, Int64
 from perfmodel.readers.trace import NULL
 from perfmodel.timing.critical_path import COLLECTIVES, PATH_KINDS, Change, Replay
 from perfmodel.timing.host_timeline import ALLOCATION, CAUSES, HOST, LAUNCH, PAGEABLE, SYNC
@@ -132,6 +132,20 @@ class Straggler:
 
 
 @dataclass(frozen=True, slots=True)
+class LastArrival:
+    """Who came last to one of NCCL's collectives of a step, how long after the rank before it.
+
+    `bytes` is None where the report does not say.
+    """
+
+    step: int
+    name: str
+    bytes: int | None
+    rank: int
+    late_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class StepFacts:
     """A run's steps as far as findings need them.
 
@@ -145,6 +159,8 @@ class StepFacts:
     small : tuple of SmallRange
     stragglers : tuple of Straggler
         By rank; empty without NCCL, or where its collectives cannot be matched.
+    arrivals : tuple of LastArrival
+        Of every matched collective, in the order of their last arrivals.
     straggler_saving_s : float
         What a step takes less if the rank that is last most often did no more than the others.
     bucket_saving_s : float
@@ -161,6 +177,7 @@ class StepFacts:
     free_s: Mapping[str, float]
     small: tuple[SmallRange, ...]
     stragglers: tuple[Straggler, ...]
+    arrivals: tuple[LastArrival, ...]
     straggler_saving_s: float
     bucket_saving_s: float
     collectives: float
@@ -219,12 +236,13 @@ def step_facts(
     spent = _spent(reports, window)
     path = replay.critical_path(Change()) if step else {}
     free = {
-        kind: replay.step_s(Change(free=frozenset([kind])))
+        # without some work waiting may move into the step that is the median one
+        kind: min(replay.step_s(Change(free=frozenset([kind]))), step)
         for kind, seconds in spent.items()
         if step and seconds > _WORTH * step
     }
     total = sum(path.values())
-    late = _stragglers(reports, matched, window, lanes, idle)
+    late, arrivals = _stragglers(reports, matched, window, lanes, idle)
     count = _collectives(reports, window)
     bucket = 0.0
     if count and step:
@@ -243,6 +261,7 @@ def step_facts(
         free_s=free,
         small=_small(reports, window, replay, step),
         stragglers=late,
+        arrivals=arrivals,
         straggler_saving_s=max(saved, 0.0),
         bucket_saving_s=max(bucket, 0.0),
         collectives=count,
@@ -370,13 +389,13 @@ def _stragglers(
     window: slice,
     ranks: Sequence[int],
     idle: tuple[IdleCause, ...],
-) -> tuple[Straggler, ...]:
+) -> tuple[tuple[Straggler, ...], tuple[LastArrival, ...]]:
     """Who is last in every matched collective of the steps that count."""
     kernels = matched.kernels
     inside = (kernels.step >= window.start) & (kernels.step < window.stop)
     rows = np.flatnonzero(inside & (matched.collective >= 0) & (matched.waiting_ns != NULL))
     if len(rows) == 0:
-        return ()
+        return (), ()
     order = rows[np.lexsort((matched.start_ns[rows], matched.collective[rows]))]
     number = matched.collective[order]
     final = np.append(number[1:] != number[:-1], True)
@@ -404,21 +423,58 @@ def _stragglers(
                 persistent=_beyond_chance(int(sum(by_step)), len(by_step), 1 / len(ranks)),
             )
         )
-    return tuple(found)
+    return tuple(found), _arrivals(matched, last, late_ns, ranks)
+
+
+def _arrivals(
+    matched: MatchedKernels, last: Int64, late_ns: Int64, ranks: Sequence[int]
+) -> tuple[LastArrival, ...]:
+    """List the last kernel of every collective, as rows of `matched`, in the order of time."""
+    kernels = matched.kernels
+    order = np.argsort(matched.start_ns[last], kind="stable")
+    return tuple(
+        LastArrival(
+            step=int(kernels.step[row]),
+            name=kernels.names[kernels.name[row]],
+            bytes=None if kernels.bytes[row] == NULL else int(kernels.bytes[row]),
+            rank=ranks[kernels.lane[row]],
+            late_s=late * 1e-9,
+        )
+        for row, late in zip(last[order].tolist(), late_ns[order].tolist(), strict=True)
+    )
 
 
 def _doing(spent: Floats, lane: int, rank: int, idle: tuple[IdleCause, ...], late_s: float) -> str:
-    """What a lane does more of than the others, and where its longest gap of that cause is."""
+    """What a lane does more of than the others, and where its longest gap of that cause is.
+
+    Where its host does no more of anything: what its GPU idles longer by than the others'.
+    """
     others = np.median(np.delete(spent, lane, axis=0), axis=0)
     more = spent[lane] - others
     most = max([*_BY_HOST, len(CAUSES)], key=lambda k: more[k])
     if more[most] < _WORTH * late_s:
-        return ""
+        more = _more_idle(rank, idle)
+        most = int(more.argmax())
+        if more[most] < _WORTH * late_s:
+            return ""
     if most == len(CAUSES):
         return "computing"
     gaps = [g for c in idle if c.rank == rank and c.cause == CAUSES[most] for g in c.gaps]
     where = gaps[0].range if gaps else ""
     return f"{CAUSES[most]} in {where}" if where else CAUSES[most]
+
+
+def _more_idle(rank: int, idle: tuple[IdleCause, ...]) -> Floats:
+    """Idle time of a rank by `CAUSES` beyond the median of the others."""
+    ranks = sorted({c.rank for c in idle} | {rank})
+    seconds = np.zeros((len(ranks), len(CAUSES)))
+    for c in idle:
+        seconds[ranks.index(c.rank), CAUSES.index(c.cause)] += c.seconds
+    own = ranks.index(rank)
+    if len(ranks) < 2:
+        return np.zeros(len(CAUSES))
+    more: Floats = seconds[own] - np.median(np.delete(seconds, own, axis=0), axis=0)
+    return more
 
 
 def _beyond_chance(hits: int, trials: int, chance: float) -> bool:

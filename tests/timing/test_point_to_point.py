@@ -47,6 +47,8 @@ def test_the_late_rank_of_a_halo_exchange_is_named() -> None:
     assert run.messages is not None
     first, second, *_ = run.messages.ranks
     assert first.caused_s > 10 * second.caused_s
+    waits = {r.rank: r.waiting_s for r in run.messages.ranks}
+    assert {r.rank: r.waiting_s for r in run.ranks} == pytest.approx(waits)
     late = {r.range: r.more_s for r in run.ranges_by_rank if r.rank == 3}
     assert late["compute"] == pytest.approx(2.0e-3, rel=0.1)
     assert late["exchange"] < 0
