@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import sys
 from collections.abc import Iterator, MutableMapping, Sequence
@@ -13,7 +14,7 @@ import click
 
 from perfmodel import __version__
 from perfmodel.base.errors import PerfmodelError
-from perfmodel.base.escape import substitute_unencodable
+from perfmodel.base.escape import printable, substitute_unencodable
 from perfmodel.commands._options import COMPLETING
 from perfmodel.commands._output import say_error
 
@@ -55,7 +56,8 @@ class _Main(click.Group):
         except click.ClickException as error:
             code = error.exit_code
             if not interrupted:
-                error.show()
+                error.show(shown := io.StringIO())  # it quotes what was given
+                click.echo("\n".join(map(printable, shown.getvalue().splitlines())), err=True)
         except BaseException:
             if not interrupted:
                 raise

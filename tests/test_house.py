@@ -49,7 +49,7 @@ OWNERS: Final = {
     "sqlite_utils": ("render/outputs",),
     "click": ("cli", "commands"),
     "rich": ("base/table", "commands"),
-    "subprocess": ("readers", "machines"),
+    "subprocess": ("readers", "machines", "base/pattern"),
     "pynvml": ("machines",),
     "jinja2": ("render/html",),
     "distributed": ("base/parallel",),

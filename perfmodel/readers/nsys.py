@@ -202,7 +202,7 @@ def _assemble(
         mpi=calls,
         nccl=nccl,
         marks=tuple((t, int(np.searchsorted(threads, tid)), text) for t, tid, text in nvtx.marks),
-        gpus=tuple(_gpus(db)),
+        gpus=tuple(sorted(_gpus(db), key=lambda gpu: gpu.id)),
         cuda_devices={(p, c): g for p, c, g in devices if {type(p), type(c), type(g)} == {int}},
         diagnostics=tuple(
             Diagnostic(_SEVERITY.get(severity, "unknown"), (as_text(text) or "").strip())

@@ -341,14 +341,16 @@ def _recorded_order(nodes: _Nodes, together: Int64) -> list[int]:
 
     They are numbered in this order; the ends of other operations follow from their starts, and
     the host's pieces from the waits. An operation does not begin before its call, whatever clocks
-    say; of nodes of one moment collectives end first, then calls.
+    say; of nodes of one moment collectives end first, then calls;
+    a collective of no length ends after all.
     """
     count = len(nodes.start_ns)
     start = np.maximum(nodes.start_ns, nodes.launched_ns)
     end = np.maximum(nodes.end_ns, start)[together]
     waits = np.arange(len(nodes.wait))
     number = np.concatenate([np.arange(count), count + together, 2 * count + waits])
-    first = np.repeat([2, 0, 1], [count, len(together), len(waits)])
+    lasts = end > start[together]
+    first = np.concatenate([np.full(count, 2), np.where(lasts, 0, 3), np.ones_like(waits)])
     time = np.concatenate([start, end, nodes.wait_end_ns])
     order: list[int] = number[np.lexsort((number, first, time))].tolist()
     return order

@@ -87,7 +87,7 @@ def ends_of(
         As `members_of` returns it.
     """
     calls, whose = trace.mpi, _by_call(trace)
-    names = trace.strings
+    names = (*trace.strings, "")  # the last is that of a call without a name
     done = _Completions(trace, whose)
     both = _sendrecvs(trace, whose)
     seen: set[tuple[int, int]] = set()
@@ -117,18 +117,18 @@ def ends_of(
 
 def _posts(trace: Trace, whose: Int64) -> list[tuple[int, int]]:
     """Calls that describe a message and those that post it: others for persistent requests."""
-    calls = trace.mpi
+    calls, names = trace.mpi, (*trace.strings, "")
     known = (whose >= 0) & (calls.end_ns >= calls.start_ns)
     prepared: dict[tuple[int, int], list[int]] = {}
     found = []
     for row in _in_order(trace, np.flatnonzero(known & (calls.source == _P2P))):
-        if trace.strings[calls.name[row]].endswith(_PERSISTENT):
+        if names[calls.name[row]].endswith(_PERSISTENT):
             prepared.setdefault((int(whose[row]), int(calls.request[row])), []).append(row)
         else:
             found.append((row, row))
     if prepared:
         for at in _in_order(trace, np.flatnonzero(known & (calls.source == _WAIT))):
-            if trace.strings[calls.name[at]].startswith(_START):
+            if names[calls.name[at]].startswith(_START):
                 rows = prepared.get((int(whose[at]), int(calls.request[at])), [])
                 earlier = [row for row in rows if calls.start_ns[row] <= calls.start_ns[at]]
                 found += [(row, at) for row in earlier[-1:]]

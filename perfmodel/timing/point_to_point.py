@@ -159,8 +159,8 @@ def point_to_point(
         for rank in range(count)
     ]  # fmt: skip
     return PointToPoint(
-        tuple(sorted(found, key=lambda p: -p.waiting_s)),
-        tuple(sorted(rows, key=lambda r: -r.caused_s)),
+        tuple(sorted(found, key=lambda p: (-p.waiting_s, p.sender, p.receiver))),
+        tuple(sorted(rows, key=lambda r: (-r.caused_s, r.rank))),
         _chains(by_peer, float(waiting.sum()), batches),
         len(ends) - 2 * len(matched),
         said,

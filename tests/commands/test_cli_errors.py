@@ -142,3 +142,14 @@ def test_unicode_paths(report: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(report, tmp_path / "naïve Übung 訓練.sqlite"))
     text = succeeds("analyze", path, "-o", tmp_path / "für 訓練", "--no-plots")
     assert "naïve Übung 訓練.sqlite" in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("layers", "gpt2", EVIL), ("analyze", f"--{EVIL}"), ("layers", "gpt2", "-B", EVIL)],
+)
+def test_wrong_usage_is_quoted_harmlessly(arguments: tuple[str, ...]) -> None:
+    result = perfmodel(*arguments)
+    assert result.exit_code == 2
+    assert harmless(result.stderr)
+    assert "evil" in result.stderr

@@ -224,6 +224,18 @@ def test_sizes_that_fit_no_formula_are_not_counted() -> None:
     assert count("aten::no_such_operator", (2, 3)) is None
 
 
+@pytest.mark.parametrize("name", ["aten::mv", "aten::addmv", "aten::embedding", "aten::mm"])
+@pytest.mark.parametrize("sizes", [(), ((),), ((1,),), ((1, 2, 3),) * 3])
+def test_too_few_sizes_are_not_counted(name: str, sizes: tuple[tuple[int, ...], ...]) -> None:
+    assert count(name, *sizes) is None or sizes[1:]
+
+
+@pytest.mark.parametrize("sizes", ["[]", "[[1, 2, 3]]", "[[]]"])
+def test_a_convolution_without_a_weight_is_not_counted(sizes: str) -> None:
+    name = f"aten::cudnn_convolution, op_id = 1, sizes = {sizes}"
+    assert calls_of([(name, -1)], [0]) == [("aten::cudnn_convolution", None)]
+
+
 def test_sizes_of_any_length_are_counted_exactly() -> None:
     huge = 10**18
     found = count("aten::mm", (huge, huge), (huge, huge))

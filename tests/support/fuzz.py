@@ -16,6 +16,8 @@ import argparse
 import os
 import random
 import re
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,11 +29,18 @@ from typing import Any
 from benchmarks.common import folders, results
 
 RESULTS = folders.RESULTS / "fuzz.json"
+_LONGEST_S = 10
+_MOST_BYTES = 2 * 10**9
 TOKENS = (
     b"__import__('os')", b"**", b"9" * 400, b"1e999", b"-1", b"null", b"NaN", b"[" * 2000,
     b"(" * 99, b'"', b"\0", b"\xff", b"\x1b[2J", b"true", b"{}", b"Infinity", b"0.5", b"1e-400",
-    b"18446744073709551616",
+    b"18446744073709551616", b", sizes = [[", b", op_id = ", b"[[1, 2], [3]]", b"(1,0)", b"\n",
+    b"1000000000000000000", "\u0663".encode(), b"*", b"?", b"/", b"(a+)+$", b"]", b"nan%", b"=",
 )  # fmt: skip
+
+
+class Late(BaseException):
+    """A case takes too long; nothing that catches errors passes it over."""
 
 
 def mutated(data: bytes, draw: random.Random) -> bytes:
@@ -52,21 +61,29 @@ def fuzz_random(name: str, seconds: float, seed: int) -> dict[str, Any]:
     """Mutate seeds until the time is over; stop at the first input that breaks something."""
     from support.fuzz_targets import run, seeds
 
+    def late(*_: Any) -> None:
+        raise Late(f"longer than {_LONGEST_S} s")
+
+    signal.signal(signal.SIGALRM, late)
     draw, pool, done = random.Random(seed), seeds(name), 0
     begin = time.monotonic()
     for data in pool:
+        signal.alarm(_LONGEST_S)
         run(name, data)
     while time.monotonic() - begin < seconds:
         data = mutated(draw.choice(pool), draw)
         try:
+            signal.alarm(_LONGEST_S)
             run(name, data)
-        except Exception:
+            signal.alarm(0)
+        except (Exception, Late):
             path = Path(tempfile.gettempdir()) / f"{name}-crash"
             path.write_bytes(data)
             print(f"{name}: {path}\n{traceback.format_exc()}", flush=True)
-            return {"executions": done, "crash": str(path)}
+            return {"executions": done, "seed": seed, "crash": str(path)}
         done += 1
-    return {"executions": done, "corpus": len(pool), "crash": None}
+    signal.alarm(0)
+    return {"executions": done, "corpus": len(pool), "seed": seed, "crash": None}
 
 
 def fuzz_atheris(name: str, seconds: float, corpus: Path) -> dict[str, Any]:
@@ -117,6 +134,8 @@ def record(name: str, engine: str, seconds: float, found: dict[str, Any]) -> Non
         "crashes": old["crashes"] + (found["crash"] is not None),
         "corpus": found.get("corpus", old.get("corpus")),
     }
+    if "seed" in found:
+        result[name][engine]["seeds"] = sorted({*old.get("seeds", []), found["seed"]})
     results.write(RESULTS, result)
 
 
@@ -156,4 +175,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if "random" in sys.argv:
+        resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
     main()

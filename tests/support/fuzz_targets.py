@@ -37,6 +37,7 @@ from perfmodel.timing.nsys_stats.collect import REPORTS, collect, compute
 from perfmodel.timing.nsys_stats.tables import to_csv, to_table
 from perfmodel.workloads import spec
 from perfmodel.workloads.expression import Expression
+from support.fuzz_programs import PROGRAM_TARGETS, SEEDS
 
 Target = Callable[[bytes], None]
 WORK: Final = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path("/tmp")
@@ -87,8 +88,12 @@ def _said(path: Path, *, fast: bool) -> list[Any] | None:
 
 @functools.cache
 def _loose_tables() -> tuple[bytes, tuple[tuple[str, str, int], ...]]:
+    return loosened(small_report())
+
+
+def loosened(report: bytes) -> tuple[bytes, tuple[tuple[str, str, int], ...]]:
     """Return a report whose columns take anything, and its cells: table, column, rows."""
-    path = _file(small_report(), ".loose")
+    path = _file(report, ".loose")
     with closing(sqlite3.connect(path)) as db:
         names = [n for (n,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         cells = []
@@ -186,7 +191,7 @@ def records(data: bytes) -> None:
 TARGETS: Final[dict[str, Target]] = {
     t.__name__: t
     for t in (sqlite_bytes, cells, ncu_csv, workload_toml, formula, model_json, machine_toml,
-              records)
+              records, *PROGRAM_TARGETS)
 }  # fmt: skip
 
 
@@ -219,7 +224,7 @@ def seeds(name: str) -> list[bytes]:
         "model_json": [_small_model()],
         "sqlite_bytes": [bytes(8), b"\0\0\x12\x05", bytes(range(64))],
         "cells": [bytes(10), bytes(range(100))],
-    }.get(name, [])
+    }.get(name, SEEDS.get(name, []))
     return found + sorted(
         path.read_bytes() for path in (folders.ROOT / "tests" / "fuzz").glob(f"{name}-*")
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -87,3 +89,10 @@ def test_a_collective_ends_after_its_last_rank() -> None:
     free = Change(free=frozenset(["exposed_communication"]))
     assert ranks.step_s(free) == pytest.approx(90e-6)  # as the kernel above, and 40 of work
     assert ranks.step_s(Change(fused={COLLECTIVES: 0.5})) == pytest.approx(140e-6)
+
+
+def test_a_collective_whose_clock_ends_it_before_its_launch_takes_no_time() -> None:
+    one = graph(op_us=0, op_kind=COMMUNICATION_OP)
+    early = replace(one, op_start_ns=one.op_start_ns - 9 * US, op_end_ns=one.op_end_ns - 9 * US)
+    together = [np.arange(STEPS), np.arange(STEPS)]
+    assert Replay([early, early], [0, 0], together).step_s(Change()) == pytest.approx(150e-6)

@@ -242,3 +242,18 @@ def test_ranks_of_a_communicator_are_those_of_the_world(tmp_path: Path) -> None:
     assert unmatched == 0
     assert waiting.keys() == {(1, 3), (3, 1)}
     assert sum(waiting.values()) == pytest.approx(3.0)
+
+
+def test_a_call_without_a_name_has_no_other_calls_name(tmp_path: Path) -> None:
+    builder = ReportBuilder()
+    for rank, name in enumerate(("MPI_Send", "MPI_Recv")):
+        thread = builder.thread(100 + rank, rank=rank)
+        for i in range(4):
+            thread.range(f"step {i}", MS * (i + 1), MS * (i + 1) + 900_000)
+            unnamed = {"textId": None} if rank == 0 else {}
+            begin = MS * (i + 1) + 1000
+            thread.mpi(name, begin, begin + 5000, 8, "p2p", remoteRank=1 - rank, tag=0, **unnamed)
+    builder.string("MPI_Send_init")  # the last one
+    run = analyzed(builder.write(tmp_path / "unnamed.sqlite"))
+    assert run.messages is not None
+    assert {(p.sender, p.receiver) for p in run.messages.pairs} == {(0, 1)}

@@ -574,7 +574,7 @@ class _Graph:
         """Size of a result that the arguments do not tell: a backward's first, or a consumer's."""
         if name == "aten::convolution_backward" or not name.startswith(_ASKED):
             return None
-        if "conv" in name:
+        if "conv" in name and len(sizes) > 1:
             x, w = sizes[:2]
             process = int(self.tree.process[node])
             for n in (node, *self._wrappers(node)):

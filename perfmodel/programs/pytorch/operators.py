@@ -106,7 +106,7 @@ def work_of(call: Call) -> OperatorWork | None:
         return None
     try:
         return function(call)
-    except (FormulaError, IndexError, ValueError, OverflowError):
+    except (FormulaError, IndexError, ValueError, OverflowError, StopIteration):
         return None
 
 

@@ -1,0 +1,116 @@
+"""A report that is stored in another way says the same: pages, encoding, keys, columns, rows."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import random
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfmodel.analysis.analyze import analyze
+from perfmodel.programs.program import Options
+from perfmodel.readers import read
+from perfmodel.render.analysis_json import analysis_document
+from support.build_operators import THUNKS, operators_report
+from support.folders import ROOT
+
+RECORDED = (
+    "programs/gpt_ddp",  # operators, NCCL's payloads, two ranks
+    "programs/straggler_p2_b32",
+    "programs/gpt_modules",
+    "programs/halo",  # point to point
+    "programs/jax_gpt",
+    "ddp/ddp_p2_H1024_B6000",
+    "ddp/ddp_p2_H512_B12000",
+)
+REWRITES: dict[str, dict[str, Any]] = {
+    "pages of 512 bytes": {"page_size": 512},
+    "pages of 64 kB": {"page_size": 65536},
+    "UTF-16": {"encoding": "UTF-16le"},
+    "UTF-16, big-endian": {"encoding": "UTF-16be"},
+    "without rowid": {"without_rowid": True},
+    "columns in another order": {"columns": True},
+    "rows in another order": {"rows": True},
+    "columns of no type": {"untyped": True},
+    "everything": {
+        "page_size": 1024, "encoding": "UTF-16le", "columns": True, "rows": True, "untyped": True,
+    },
+}  # fmt: skip
+
+
+def rewritten(
+    source: Path,
+    target: Path,
+    *,
+    page_size: int = 4096,
+    encoding: str = "UTF-8",
+    without_rowid: bool = False,
+    columns: bool = False,
+    rows: bool = False,
+    untyped: bool = False,
+) -> Path:
+    """Copy all rows of a report into tables that are stored in another way."""
+    draw = random.Random(3)
+    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as db:
+        db.execute(f"PRAGMA page_size = {page_size}")
+        db.execute(f"PRAGMA encoding = '{encoding}'")
+        for (name,) in old.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table'"
+        ).fetchall():
+            said = [row[1:3] for row in old.execute(f"PRAGMA table_info({name})")]
+            if columns:
+                draw.shuffle(said)
+            listed = ", ".join(f'"{column}"' for column, _ in said)
+            found = old.execute(f"SELECT {listed} FROM {name} ORDER BY rowid").fetchall()
+            if rows:
+                draw.shuffle(found)
+            shown = [f'"{column}" {"" if untyped else kind}' for column, kind in said]
+            places = ["?"] * len(said)
+            if without_rowid:
+                shown, places = [*shown, '"of this row" INTEGER PRIMARY KEY'], [*places, "?"]
+                found = [(*row, i) for i, row in enumerate(found)]
+            key = " WITHOUT ROWID" if without_rowid else ""
+            db.execute(f"CREATE TABLE {name} ({', '.join(shown)}){key}")
+            db.executemany(f"INSERT INTO {name} VALUES ({', '.join(places)})", found)
+        db.commit()
+    return target
+
+
+def said_of(path: Path) -> dict[str, Any]:
+    """Everything in analysis.json but the file."""
+    document = analysis_document(analyze([read(path)], Options()))
+    for report in document["reports"]:
+        for key in ("path", "size_bytes"):
+            report.pop(key, None)
+    return json.loads(
+        json.dumps(document).replace(path.name, "report").replace(path.stem, "report")
+    )
+
+
+def check(source: Path, folder: Path, how: str) -> None:
+    path = rewritten(source, folder / "rewritten.sqlite", **REWRITES[how])
+    assert said_of(path) == said_of(source)
+
+
+@pytest.mark.parametrize("how", REWRITES)
+@pytest.mark.parametrize("kind", ["pytorch", "jax"])
+def test_operators_payloads_and_messages_are_read_from_any_storage(
+    kind: str, how: str, tmp_path: Path
+) -> None:
+    made = tmp_path / "made.sqlite"
+    source = operators_report(made, THUNKS) if kind == "jax" else operators_report(made)
+    check(source, tmp_path, how)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", REWRITES)
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_reports_are_read_from_any_storage(name: str, how: str, tmp_path: Path) -> None:
+    source = tmp_path / "recorded.sqlite"
+    source.write_bytes(lzma.decompress((ROOT / "profiles" / f"{name}.sqlite.xz").read_bytes()))
+    check(source, tmp_path, how)
