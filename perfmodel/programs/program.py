@@ -234,7 +234,7 @@ class Program:
         known = Identity(
             {"p": len(run.ranks), **given},
             "the report",
-            {},
+            next((mark for trace in run.traces if (mark := read_mark(trace))), {}),
             uses_gpu=any(len(t.ops) for t in run.traces),
             uses_mpi=any(len(t.mpi) for t in run.traces),
         )

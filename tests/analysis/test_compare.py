@@ -304,6 +304,16 @@ def test_another_workload_is_no_before_and_after(
     assert f"({said})" in warning
 
 
+def test_the_mark_of_any_program_says_what_differs() -> None:
+    """Two PyTorch runs whose mark is not the trainer's, with 3,000 and 12,000 images a batch."""
+    reports = [PROFILES / f"ddp/ddp_p2_H512_B{size}.sqlite.xz" for size in (3000, 12000)]
+    run = analyze_reports(reports[:1], Options()).fitted
+    assert (run.program.name, run.identity.config["batch_size"]) == ("pytorch", 3000)
+    found = compared(reports[0], reports[1])
+    assert [str(d) for d in found.differences] == ["batch_size (B): 3000 -> 12000"]
+    assert [d.workload for d in found.differences] == [True]
+
+
 def test_symbols_without_marks_come_from_the_messages(base: Path, tmp_path: Path) -> None:
     other = training_report(tmp_path / "a.sqlite", steady(H=256))
     said = [str(d) for d in compared(base, other).differences]

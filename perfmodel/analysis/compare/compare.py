@@ -34,7 +34,7 @@ from perfmodel.analysis.compare.series import (
 from perfmodel.analysis.runs import time_runs
 from perfmodel.base.errors import ReportError, WorkloadError
 from perfmodel.programs import MARK_SYMBOLS, program_of_run
-from perfmodel.programs.identify import MARK_KEY, Identity
+from perfmodel.programs.identify import MARK_KEY, Identity, from_mark
 from perfmodel.programs.program import Options
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.async_batches import AsyncBatches, time_async
@@ -327,9 +327,8 @@ def settings(identity: Identity, traces: Sequence[Trace]) -> dict[str, str]:
     config, symbols = identity.config, {v: k for k, v in MARK_SYMBOLS.items()}
     if "dtype" not in config:  # which bytes per element stand for
         symbols["bytes per element"] = "b"
-    given = {
-        f"{n} ({s})": str(identity.values[s]) for n, s in symbols.items() if s in identity.values
-    }
+    values = from_mark(config) | dict(identity.values)
+    given = {f"{n} ({s})": str(values[s]) for n, s in symbols.items() if s in values}
     given |= {k: _text(v) for k, v in config.items() if k not in _NO_SETTINGS}
     versions = config.get("versions")
     if isinstance(versions, Mapping):
