@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.compare.compare import compare_traces
-from perfmodel.analysis.whatif import Judge, Saving, WhatIf, evidence
+from perfmodel.analysis.whatif import Judge, Saving, evidence
 from perfmodel.base.errors import ModelError, ReportError
 from perfmodel.base.escape import printable
 from perfmodel.base.table import Column, Table
@@ -246,17 +246,6 @@ def draw_agreements(rows: Sequence[Agreement], ax: Axes) -> Axes:
         gpus, size = f"{p} GPU{'s' * (p > 1)}", f"H = {hidden}, B = {batch}"
         pairs.append(Pair(gpus, size, r.measured_s, r.predicted_s, r.low_s, r.high_s))
     return parity(pairs, within=(1.25,), ordered=True, ax=ax)
-
-
-def draw_savings(found: WhatIf, ax: Axes) -> Axes:
-    """Draw what every change would save of one report's batch; see `perfmodel whatif`."""
-    from perfmodel.render.plot.bars import SavingBar, savings
-
-    bars = [
-        SavingBar(c.name, c.saving_s, c.low_s, c.high_s, bound=c.source == "bound")
-        for c in found.changes
-    ]
-    return savings(bars, found.batch_s, ax=ax)
 
 
 def _step(before: Profiled, after: Profiled, model: Model | None) -> Step:

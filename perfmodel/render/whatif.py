@@ -68,15 +68,17 @@ def _blocks(said: WhatIf) -> Iterator[Block]:
     yield list(words(said))
 
 
-def picture(said: WhatIf) -> Axes:
-    """Draw what every change would save."""
+def picture(said: WhatIf, ax: Axes | None = None) -> Axes:
+    """Draw what every change would save; without a title in axes of a caller."""
     from perfmodel.render.plot.bars import SavingBar, savings
 
-    bars = [
-        SavingBar(c.name, c.saving_s, c.low_s, c.high_s, bound=c.source == "bound")
-        for c in said.changes
-    ]
-    return savings(bars, said.batch_s, title=f"{said.label}: {said.case.label}")
+    bars = []
+    for c in said.changes:
+        low = c.low_s if c.next_low_s is None else c.next_low_s
+        high = c.high_s if c.next_high_s is None else c.next_high_s
+        bars.append(SavingBar(c.name, c.saving_s, low, high, bound=c.source == "bound"))
+    title = None if ax else f"{said.label}: {said.case.label}"
+    return savings(bars, said.batch_s, ax=ax, title=title)
 
 
 def changes_table(said: WhatIf) -> Table:

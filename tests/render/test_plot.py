@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from perfmodel.base.errors import ModelError, PerfmodelError
@@ -138,6 +139,11 @@ def clipped(ax: Axes, found: dict[str, np.ndarray]) -> list[str]:
     ]
 
 
+def points_of(ax: Axes) -> list[Line2D]:
+    """Markers without a line, without the rings around some."""
+    return [li for li in ax.lines if li.get_ls() == "None" and li.get_markerfacecolor() != "none"]
+
+
 def layer(ax: Axes) -> LabelLayer:
     return next(c for c in ax.get_children() if isinstance(c, LabelLayer))
 
@@ -224,8 +230,8 @@ def test_document_figure_says_how_far_below_the_roof_the_points_are() -> None:
     texts = [t.get_text() for t in layer(ax).texts]
     assert texts == [
         "ridge 167 FLOP/byte\n1.63 TFLOP/s",
-        "batch iteration\n44 % of the roof",
-        "forward + backward + step\n74 % of the roof",
+        "batch iteration\n44 % of the model",
+        "forward + backward + step\n74 % of the model",
     ]
     lines = {round(line.get_xdata()[0]): line for line in ax.lines if line.get_ls() == ":"}
     assert set(lines) == {375}
@@ -241,12 +247,32 @@ def test_second_kind_is_hollow() -> None:
 
 def test_points_of_several_runs_differ_without_colour() -> None:
     ax = picture("six crowded")
-    marks = [li for li in ax.lines if li.get_marker() not in ("None", "") and li.get_ls() == "None"]
+    marks = points_of(ax)
     looks = {(li.get_marker(), li.get_markerfacecolor() == "white") for li in marks[-6:]}
     assert len(looks) == 6
     told = legend_texts(ax)  # a report's marker and colour once, and what hollow ones are
     assert [t for t in told if "pinned" in t] == ["h200x2_pinned"]
     assert told[-2:] == ["batch iteration", "forward + backward + step"]
+
+
+def test_points_of_one_intensity_do_not_hide_each_other() -> None:
+    near = [Point(f"n{i}", BATCH, f"r{i}", 100.0, 1e10 * (1 + i / 50)) for i in range(5)]
+    for width in (None, 3.5):
+        ax = roofline(DOCUMENT, near, ax=None if width is None else panel(width, 6.0))
+        draw(ax)
+        centres = [li.get_transform().transform(li.get_xydata())[0] for li in points_of(ax)[-5:]]
+        apart = [np.abs(a - b).max() * 72 / ax.figure.dpi for a, b in combinations(centres, 2)]
+        assert min(apart) > 6
+
+
+def test_points_above_the_model_have_a_ring_that_the_legend_explains() -> None:
+    smooth = float(DOCUMENT.smooth(100.0))
+    points = [Point(f"n{i}", BATCH, "r", 100.0, smooth * f) for i, f in enumerate((0.5, 1.1))]
+    ax = roofline(DOCUMENT, points)
+    rings = [li for li in ax.lines if li.get_markerfacecolor() == "none"]
+    assert [li.get_ydata()[0] for li in rings] == [smooth * 1.1]
+    assert "above the no-overlap model" in legend_texts(ax)
+    assert "above the no-overlap model" not in legend_texts(roofline(DOCUMENT, points[:1]))
 
 
 def test_many_points_are_keyed_by_their_symbols() -> None:
@@ -256,7 +282,7 @@ def test_many_points_are_keyed_by_their_symbols() -> None:
         "64", "128", "256", "512", "1,024", "2,048", "1,000", "3,000", "6,000", "12,000",
     ]  # fmt: skip
     assert texts[-2:] == [BATCH, STEP]
-    marks = [li for li in ax.lines if li.get_ls() == "None"][-48:]
+    marks = points_of(ax)[-48:]
     looks = {(li.get_marker(), li.get_color(), li.get_markerfacecolor() == "white")
              for li in marks}  # fmt: skip
     assert len(looks) == 48
@@ -273,7 +299,7 @@ def test_many_points_without_symbols_are_listed() -> None:
 def test_roof_of_the_same_name_is_the_one_compared_with() -> None:
     ax = roofline([DOCUMENT, FASTER], run("h200x2_base", 1.0))
     roof = float(FASTER.smooth(INTENSITY))
-    share = f"{100 * FLOPS / 4.958e-3 / roof:.0f} % of the roof"
+    share = f"{100 * FLOPS / 4.958e-3 / roof:.0f} % of the model"
     assert share in " ".join(t.get_text() for t in layer(ax).texts)
 
 
@@ -371,7 +397,7 @@ def test_breakdown_shows_values_shares_and_the_tree() -> None:
     assert names[3] == "\u2003\u2003forward GEMM 1"
     assert ax.get_ylim()[0] > ax.get_ylim()[1], "the batch is at the top"
     assert legend_texts(ax) == ["host time", "GPU projection", "GPU busy"]
-    assert ax.figure.get_figwidth() <= 7.0
+    assert ax.figure.get_figwidth() == 7.2
 
 
 def test_breakdown_of_a_host_that_queues_says_what_its_bars_are() -> None:
@@ -453,7 +479,7 @@ def test_sweep(width: float | None, kinds: int) -> None:
     found = boxes(ax)
     assert collisions(found) == []
     assert clipped(ax, found) == []
-    assert legend_texts(ax)[-1] == "smooth roof (predicted)"
+    assert legend_texts(ax)[-1] == "no-overlap model"
 
 
 def test_sweep_needs_symbols() -> None:
@@ -478,7 +504,7 @@ def test_saved_files_are_the_same_every_time(tmp_path: Path) -> None:
     assert b"date" not in (tmp_path / "a" / "roof.svg").read_bytes().lower()
     assert b"CreationDate" not in (tmp_path / "a" / "roof.pdf").read_bytes()
     header = (tmp_path / "a" / "roof.png").read_bytes()
-    assert int.from_bytes(header[16:20], "big") == 1000, "5 inches at 200 dpi"
+    assert int.from_bytes(header[16:20], "big") == 1440, "7.2 inches at 200 dpi"
 
 
 def test_saved_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

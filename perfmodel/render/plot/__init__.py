@@ -20,15 +20,21 @@ from perfmodel.base.files import staged_folder
 from perfmodel.render.plot.bars import BreakdownRow, breakdown
 from perfmodel.render.plot.lines import sweep
 from perfmodel.render.plot.roofline import roofline
-from perfmodel.render.plot.style import INK, LABEL_PT, lay_out, new_figure
+from perfmodel.render.plot.style import (
+    DOUBLE_IN,
+    INK,
+    LABEL_PT,
+    SINGLE_IN,
+    lay_out,
+    new_figure,
+)
 
 __all__ = [
     "BreakdownRow", "breakdown", "figure_of", "panels", "roofline", "save", "svg_text", "sweep",
 ]  # fmt: skip
 
 DPI: Final = 200
-WIDTHS_IN: Final = {"single": 3.5, "double": 7.2}
-"""Inches: one column, or both, of a two-column page of US letter or A4."""
+WIDTHS_IN: Final = {"single": SINGLE_IN, "double": DOUBLE_IN}
 
 _METADATA: Final[dict[str, dict[str, Any]]] = {
     "png": {"Software": None},

@@ -12,9 +12,11 @@ from matplotlib.patches import Patch
 from perfmodel.base.errors import ModelError
 from perfmodel.render.plot.style import (
     BLUE,
+    BOUND,
     CAUSE_COLORS,
     DARK_BLUE,
     DASHED,
+    DOUBLE_IN,
     FILLS,
     GRID,
     INK,
@@ -23,6 +25,7 @@ from perfmodel.render.plot.style import (
     PALE_BLUE,
     PALE_GREY,
     PALETTE,
+    SINGLE_IN,
     VALUE_PT,
     Measure,
     amount,
@@ -57,8 +60,9 @@ _MOST_NAMES: Final = 64
 _PLATE: Final[dict[str, Any]] = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none"}
 """What a number stands on, so that hatching and lines do not cross it."""
 
-_BOUND: Final[dict[str, Any]] = {"facecolor": "white", "edgecolor": BLUE, "hatch": "////"}
 _PREDICTED: Final[dict[str, Any]] = {"facecolor": BLUE, "edgecolor": INK}
+_BY_MODEL: Final = "predicted by the model; line: 90 % of next launches"
+_AT_MOST: Final = "at most, by the report alone; line: 90 % by its batches"
 _APART: Final = 0.17
 """From a row's middle to the values of two kinds that have intervals, in rows."""
 
@@ -111,7 +115,7 @@ def breakdown(
         Ranges in the order of the tree, the batch first: `BreakdownRow` or anything with its
         attributes. Of more than 80, the batch and the longest; the title says so.
     ax : matplotlib Axes, optional
-        Where to draw; by default a figure of its own, 6.2 inches wide.
+        Where to draw; by default a figure of its own, 7.2 inches wide.
     title : str, optional
     queued : bool
         The host only queues: the batch's host time is that until all its work is done, and that of
@@ -133,7 +137,7 @@ def breakdown(
         raise ModelError("a breakdown needs the time of the batch in its first row; got none")
     used = [clock for clock in CLOCKS if any(clock == c for line in known for c, _ in line)]
     foreign = ax is not None
-    ax = axes_of(ax, 6.2, 1.0 + len(ranges) * (0.115 * len(used) + 0.07))
+    ax = axes_of(ax, DOUBLE_IN, 1.0 + len(ranges) * (0.115 * len(used) + 0.07))
     _tree(ax, ranges)
     finish(ax, "Median time, and its share of the batch", "", "x")
     width = size_pt(ax, foreign)[0]
@@ -185,7 +189,10 @@ def _tree(ax: Axes, ranges: Sequence[Row]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SavingBar:
-    """One change: seconds saved with their 90 % interval, predicted or at most."""
+    """One change: seconds saved, predicted or at most, with their 90 % interval.
+
+    That of a prediction is for the next launch, that of a bound for the batches of the report.
+    """
 
     label: str
     saving_s: float
@@ -215,24 +222,24 @@ def savings(
     if not found:
         raise ModelError("expected changes to draw; got none: the run has made them all")
     foreign = ax is not None
-    ax = axes_of(ax, 6.2, 1.3 + 0.24 * len(found))
+    ax = axes_of(ax, DOUBLE_IN, 1.3 + 0.24 * len(found))
     rows(ax, [one.label for one in found])
     texts = []
     for i, one in enumerate(found):
-        ax.barh(i, one.saving_s, 0.62, lw=0.6, zorder=2, **(_BOUND if one.bound else _PREDICTED))
+        ax.barh(i, one.saving_s, 0.62, lw=0.6, zorder=2, **(BOUND if one.bound else _PREDICTED))
         _interval(ax, i, one.low_s, one.high_s, INK)
         share = 100 * one.saving_s / batch_s
         texts.append(f"{'≤ ' * one.bound}{amount(one.saving_s, 's')}  {share:.0f} %")
         _write(ax, texts[-1], max(one.saving_s, one.high_s, 0.0), i)
     ax.axvline(0, color=INK, lw=0.6)
-    finish(ax, f"Saved of {amount(batch_s, 's')} a batch; lines: 90 % intervals", "", "x")
+    finish(ax, f"Saved of {amount(batch_s, 's')} a batch", "", "x")
     ax.set_xlim(left=1.05 * min(0.0, *(one.low_s for one in found)))
     longest = max(1e-9, *(max(one.saving_s, one.high_s) for one in found))
     room_at_end(ax, longest, texts, size_pt(ax, foreign)[0])
     ticks(ax.xaxis, "s")
     looks = {
-        "at most, by the report alone" if one.bound else "predicted by the model":
-            Patch(lw=0.6, **(_BOUND if one.bound else _PREDICTED))
+        _AT_MOST if one.bound else _BY_MODEL:
+            Patch(lw=0.6, **(BOUND if one.bound else _PREDICTED))
         for one in found
     }  # fmt: skip
     legend_above(ax, list(looks.values()), list(looks), title=title, foreign=foreign)
@@ -251,7 +258,7 @@ def stacks(
     colors: Mapping[str, str] | None = None,
     ax: Axes | None = None,
     title: str | None = None,
-    width_in: float = 7.2,
+    width_in: float = DOUBLE_IN,
 ) -> Axes:
     """Draw every bar as its parts, in a row: shares of the whole in per cent, or amounts.
 
@@ -396,7 +403,7 @@ def dots(
     names = list(names) or list(dict.fromkeys(d.row for d in found))
     kinds = list(dict.fromkeys(d.kind for d in found))
     foreign = ax is not None
-    ax = axes_of(ax, 3.5, 0.9 + 0.24 * len(names))
+    ax = axes_of(ax, SINGLE_IN, 0.9 + 0.24 * len(names))
     ax.set_xscale(x.scale)
     rows(ax, names, named)
     finish(ax, x.label, "", "x")

@@ -317,18 +317,22 @@ def choose(
     if len({p.group for p in points}) > _MOST:  # too many to list: tell what the symbols tell
         shared = varying_symbols(points, whole=False)[:2]
         return by_symbol(points, shared) if shared else by_group(points, colors, listed=False)
-    keys = by_group(points, colors) if plainly else by_point(points)
+    keys = by_group(points, colors) if plainly else by_point(points, colors)
     if len(points) > listed and plainly:
         return keys
     return Keys(keys.looks, [("", [look.line() for look in keys.looks], list(texts))])
 
 
-def by_point(points: Sequence[Point]) -> Keys:
-    """Marker and colour of every point on its own; 30 differ."""
+def by_point(points: Sequence[Point], colors: dict[str, str]) -> Keys:
+    """Marker of every point on its own, in the colour of its group, else also its own."""
+    hollow = _hollow(points)
     looks = [
-        Look(MARKERS[i % len(MARKERS)], PALETTE[i % len(PALETTE)], False)
-        for i in range(len(points))
-    ]
+        Look(
+            MARKERS[i % len(MARKERS)], colors.get(p.group, PALETTE[i % len(PALETTE)]),
+            hollow[p.kind] and p.group in colors,
+        )
+        for i, p in enumerate(points)
+    ]  # fmt: skip
     return Keys(tuple(looks))
 
 

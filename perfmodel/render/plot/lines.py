@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
@@ -17,12 +18,14 @@ from perfmodel.models.roofline import Point, Roofline
 from perfmodel.render.plot.labels import Label, LabelLayer, Obstacles, ordered_colors
 from perfmodel.render.plot.style import (
     DASHED,
+    DOUBLE_IN,
     GREY,
     GRID,
     INK,
     MARKER_PT,
     MARKERS,
     PALETTE,
+    SINGLE_IN,
     VALUE_PT,
     Measure,
     apply,
@@ -99,7 +102,7 @@ def lines(
     ticked: bool = False,
     ax: Axes | None = None,
     title: str | None = None,
-    size_in: tuple[float, float] = (3.5, 2.8),
+    size_in: tuple[float, float] = (SINGLE_IN, 2.8),
 ) -> Axes:
     """Draw every series as a line with a marker, a colour and a dash of its own.
 
@@ -220,7 +223,7 @@ def sweep(
     roofline
         Its no-overlap model at the points' intensities is predicted: dashed lines.
     ax
-        Where to draw; by default a figure of its own, 5 inches wide.
+        Where to draw; by default a figure of its own, 7.2 inches wide.
 
     Raises
     ------
@@ -250,13 +253,13 @@ def sweep(
     x_axis = Measure(_NAMES.get(over, over), scale="log")
     y_axis = Measure("Performance per GPU (FLOP/s)", "FLOP/s", "log")
     foreign = ax is not None
-    ax = lines(series, x_axis, y_axis, ordered=True, legend=None, ax=ax, size_in=(5.0, 3.6))
+    ax = lines(series, x_axis, y_axis, ordered=True, legend=None, ax=ax, size_in=(DOUBLE_IN, 3.6))
     entries = [Line2D([], [], color=INK, marker="o", ms=4.5, lw=1.3, ls=":" if i else "-",
                       mfc="white" if i else INK) for i in range(len(kinds))]  # fmt: skip
     texts = list(kinds)
     if roofline is not None:
         entries.append(Line2D([], [], color=INK, lw=1.1, ls=DASHED))
-        texts.append("smooth roof (predicted)")
+        texts.append("no-overlap model")
     legend_above(ax, entries, texts, title=title, foreign=foreign)
     values = sorted({_value(p, over) for p in points})
     width, low = size_pt(ax, foreign)[0], values[0] / 1.15
@@ -300,27 +303,33 @@ class Prediction:
 def predictions(label: str, one: Prediction, symbol: str, *, title: str | None = None) -> Axes:
     """Draw predicted times per batch over `symbol` with their 90 % band, and measured ones.
 
+    Predictions are dashed, those beyond the calibration dotted.
+
     Raises
     ------
     ModelError
         If there is no point.
     """
-    inside = [i for i, beyond in enumerate(one.extrapolated) if not beyond]
-    beyond = Series(one.at, one.seconds, one.low_s, one.high_s, dash=":", marked=False,
-                    color=PALETTE[0])  # fmt: skip
-    found = {"extrapolated" if inside else f"{label}, extrapolated": beyond}
-    if len(inside) == len(one.at):
-        found = {label: replace(beyond, dash="-")}
-    elif inside:
-        x, y = [one.at[i] for i in inside], [one.seconds[i] for i in inside]
-        found = {label: Series(x, y, dash="-", marked=False, color=PALETTE[0]), **found}
+    band = Series(one.at, one.seconds, one.low_s, one.high_s, dash="none", marked=False,
+                  color=PALETTE[0], listed=False)  # fmt: skip
+    found = {"90 % band": band}
+    ends = range(len(one.at) - 1) or [0]
+    for beyond, group in groupby(ends, lambda i: any(one.extrapolated[i : i + 2])):
+        part = list(group)
+        piece = slice(part[0], part[-1] + 2)
+        name = f"{label}, extrapolated" if beyond else label
+        key = name + " " * (name in found)
+        found[key] = replace(
+            band, x=one.at[piece], y=one.seconds[piece], low=None, high=None, color=PALETTE[0],
+            dash=":" if beyond else DASHED, listed=key == name,
+        )  # fmt: skip
     if one.measured:
         places, times = zip(*one.measured, strict=True)
-        found["measured"] = Series(places, times, dash="none", hollow=True, color=PALETTE[0])
+        found["measured"] = Series(places, times, dash="none", color=INK)
     axis = Measure(_NAMES.get(symbol, symbol), scale="log")
     time = Measure("Time per batch; 90 % band", "s", "log")
-    legend = "" if len(found) > 1 else None
-    return lines(found, axis, time, legend=legend, ticked=True, title=title, size_in=(5.0, 3.6))
+    return lines(found, axis, time, ticked=True, title=title,
+                 size_in=(DOUBLE_IN, 3.6))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +381,7 @@ def utilization(
     shares = {f"{name}, {100 * share:.0f} %": 100 * share for name, share in (busy or {}).items()}
     time = Measure("Time since the command was started (s)")
     ax = lines(series, time, Measure("Share of time (%)"), references=shares, legend=legend, ax=ax,
-               title=title, size_in=(6.0, 3.0))  # fmt: skip
+               title=title, size_in=(DOUBLE_IN, 3.0))  # fmt: skip
     if window_s is not None:
         ax.axvspan(*window_s, color=GRID, alpha=0.6, lw=0, zorder=0)
     ax.set_ylim(-2, 108)

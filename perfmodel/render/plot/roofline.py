@@ -1,7 +1,8 @@
-"""Rooflines: of links (smooth and hard roof, ridge point), and of every level of memory."""
+"""Rooflines: of links (no-overlap model, roof, ridge point), and of every level of memory."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from perfmodel.render.plot.labels import (
 )
 from perfmodel.render.plot.style import (
     DASHED,
+    DOUBLE_IN,
     GREY,
     INK,
     MARKER_PT,
@@ -35,6 +37,7 @@ from perfmodel.render.plot.style import (
     NARROW_COLUMNS,
     NARROW_PT,
     PALETTE,
+    RING,
     ROOM,
     TEXT_PT,
     WIDE_COLUMNS,
@@ -45,12 +48,14 @@ from perfmodel.render.plot.style import (
     entry,
     finish,
     label_share,
+    lay_out,
     legend_look,
     legend_share,
     lie_apart,
     limits,
     plain,
     put_title,
+    ring,
     shortened,
     size_pt,
     text_width_pt,
@@ -58,12 +63,13 @@ from perfmodel.render.plot.style import (
 )
 
 FEW: Final = 4
-"""So many points also tell their share of the roof."""
+"""So many points also tell their share of the no-overlap model."""
 
 LISTED: Final = 8
 """So many points that lie apart are named in place, `FEW` others one by one in a legend; more are
 distinguished by their symbols or reports."""
 
+_TICKS_PT: Final = 75.0  # what the vertical axis' label and ticks take
 _BESIDE_PT: Final = 190.0  # width of axes that may have a legend beside them
 _HEIGHT: Final = 0.09  # share of the axes' height that the label of a point takes
 
@@ -90,17 +96,18 @@ def roofline(
 ) -> Axes:
     """Draw rooflines and measured points (Figures 12 to 14 of the CME 213 assignment).
 
-    Solid is the smooth roof (compute, then move), dashed the hard one (perfect overlap). Up to
-    eight points are named in place if they lie apart, up to four in a legend if they do not; up to
-    four also say how much of their smooth roof they reach. More are distinguished by marker and
-    colour: by the symbols that vary (H, B) or by report. The first kind is filled, others hollow.
+    Solid is the no-overlap model (compute, then move), dashed the roof (perfect overlap). Points
+    may lie above the model, and have a ring there. Up to eight points are named in place if they
+    lie apart, up to four in a legend if they do not; up to four also say how much of the model
+    they reach. More are distinguished by marker and colour: by the symbols that vary (H, B) or by
+    report. The first kind is filled, others hollow.
 
     Parameters
     ----------
     rooflines, points
         A point is compared with the roof whose label is its group, else with the first.
     ax
-        Where to draw; by default a figure of its own, 5 inches wide (6.2 with a legend).
+        Where to draw; by default a figure of its own, 7.2 inches wide.
     ceiling_flops_per_s, ceiling_label
         A horizontal ceiling, such as the datasheet's peak, and what it is.
 
@@ -116,11 +123,11 @@ def roofline(
     labels = [_draw_roof(frame.ax, r, colors, obstacles) for r in roofs]
     if ceiling_flops_per_s is not None:
         _draw_ceiling(frame, ceiling_flops_per_s, ceiling_label, obstacles)
-    legend = _roof_legend(frame.ax, roofs, colors)
+    above = [p for p in points if _share(roofs, p) > 1]
+    legend = _roof_legend(frame.ax, roofs, colors, ringed=bool(above))
     obstacles.boxes.append(legend.get_window_extent)
     listed = LISTED if frame.direct else FEW
     keys = choose(points, frame.texts, colors if len(roofs) > 1 else {}, listed)
-    _draw_points(frame.ax, points, keys, obstacles)
     if len(points) <= FEW:
         _draw_gaps(frame.ax, roofs, points, obstacles)
     if frame.direct:
@@ -130,6 +137,7 @@ def roofline(
         ]
     else:
         _point_legends(legend, keys, frame)
+    _draw_points(frame.ax, points, keys, above, obstacles)
     LabelLayer(frame.ax, labels, obstacles, MARKER_PT)
     return frame.ax
 
@@ -154,31 +162,26 @@ def _frame(
 ) -> _Frame:
     """Set limits, so that labels fit to the right of points, and a legend above the roofs."""
 
-    def prepare(width_in: float) -> tuple[Axes, float, float]:
-        axes = axes_of(ax, width_in, 3.7)
-        apply(axes, limits(roofs, points, ceiling))
-        finish(axes, "Arithmetic intensity (FLOP/byte)", "Performance per GPU (FLOP/s)")
-        width, height = size_pt(axes, foreign=ax is not None)
-        put_title(axes, title, width)
-        return axes, width, height
-
     def headroom(height: float, right: float = 0.0) -> Limits:
-        lines = 2 + (len(roofs) if len(roofs) > 1 else 0)
+        lines = 2 + (len(roofs) if len(roofs) > 1 else 0) + ringed
         above = legend_share(lines + (3.0 if narrow else 1.5), height)  # with a label below it
         return limits(roofs, points, ceiling, right, above)
 
-    axes, width, height = prepare(5.0)
+    axes = axes_of(ax, DOUBLE_IN, 3.7)
+    apply(axes, limits(roofs, points, ceiling))
+    finish(axes, "Arithmetic intensity (FLOP/byte)", "Performance per GPU (FLOP/s)")
+    width, height = size_pt(axes, foreign=ax is not None)
+    put_title(axes, title, width)
+    ringed = any(_share(roofs, p) > 1 for p in points)
     narrow = width < NARROW_PT
     texts = _texts(roofs, points, NARROW_COLUMNS if narrow else WIDE_COLUMNS)
-    direct = len(points) <= LISTED
+    direct, frame = len(points) <= LISTED, headroom(height)
     if direct:
         right = label_share(texts, width)
-        frame = headroom(height, right)
-        free = len(points) <= 2 or lie_apart(points, frame, right, _HEIGHT)
+        named = headroom(height, right)
+        free = len(points) <= 2 or lie_apart(points, named, right, _HEIGHT)
         direct = free and right < ROOM
-    if not direct:
-        axes, width, height = prepare(6.2)
-        frame = headroom(height)
+        frame = named if direct else frame
     apply(axes, frame)
     return _Frame(axes, texts, direct, width, headroom)
 
@@ -205,6 +208,12 @@ def _roof_colors(roofs: Sequence[Roofline]) -> dict[str, str]:
 
 def _roof_of(roofs: Sequence[Roofline], point: Point) -> Roofline:
     return next((r for r in roofs if r.label == point.group), roofs[0])
+
+
+def _share(roofs: Sequence[Roofline], point: Point) -> float:
+    """Return the point's FLOP/s over those of the no-overlap model at its intensity."""
+    smooth = float(_roof_of(roofs, point).smooth(point.intensity_flops_per_byte))
+    return point.flops_per_s / smooth
 
 
 def _draw_roof(ax: Axes, roof: Roofline, colors: dict[str, str], obstacles: Obstacles) -> Label:
@@ -243,44 +252,51 @@ def _draw_ceiling(frame: _Frame, ceiling: float, name: str | None, obstacles: Ob
     obstacles.boxes.append(note.get_window_extent)
 
 
-def _draw_points(ax: Axes, points: Sequence[Point], keys: Keys, obstacles: Obstacles) -> None:
-    """Draw points; many that would hide each other stand a few points of the page apart."""
-    aside = _asides(ax, points) if len(points) > LISTED else [0.0] * len(points)
-    for point, look, aside_pt in zip(points, keys.looks, aside, strict=True):
+def _draw_points(
+    ax: Axes, points: Sequence[Point], keys: Keys, above: Sequence[Point], obstacles: Obstacles
+) -> None:
+    """Draw points; those that would hide each other stand a few points of the page apart."""
+    for point, look, aside_pt in zip(points, keys.looks, _asides(ax, points), strict=True):
         x, y = point.intensity_flops_per_byte, point.flops_per_s
         low, high = point.low_flops_per_s or y, point.high_flops_per_s or y
+        where = ax.transData + ScaledTranslation(aside_pt / 72, 0.0, ax.figure.dpi_scale_trans)
         if low < y or high > y:
-            ax.errorbar(
-                [x], [y], yerr=[[max(y - low, 0.0)], [max(high - y, 0.0)]], fmt="none",
-                ecolor=look.color, elinewidth=1.0, capsize=2.5, zorder=4,
-            )  # fmt: skip
+            bar = Line2D([x, x], [min(low, y), max(high, y)], color=look.color, lw=1.0, marker="_",
+                         ms=5.0, zorder=4, transform=where)  # fmt: skip
+            ax.add_line(bar)
             obstacles.lines.append(([x, x], [low, high]))
-        marker = look.line(zorder=5)
+        if aside_pt:  # a line back to its place
+            line = {"arrowstyle": "-", "color": look.color, "lw": 0.8, "shrinkA": 0, "shrinkB": 0}
+            ax.annotate("", (x, y), (aside_pt, 0), textcoords="offset points", arrowprops=line)
+        marker = look.line(zorder=5, transform=where)
         marker.set_data([x], [y])
         ax.add_line(marker)
-        shift = ScaledTranslation(aside_pt / 72, 0.0, ax.figure.dpi_scale_trans)
-        marker.set_transform(ax.transData + shift)
+        if point in above:
+            ring(ax, x, y, MARKER_PT + 5.5, where)
         obstacles.markers.append((x, y))
 
 
 def _asides(ax: Axes, points: Sequence[Point]) -> list[float]:
-    """How far right of its place every point is drawn: markers' widths where others are."""
+    """How far beside its place every point is drawn: markers' widths where others are."""
+    lay_out(ax.figure.canvas.figure)
     scale = 72 / ax.figure.canvas.figure.dpi
     at = [(p.intensity_flops_per_byte, p.flops_per_s) for p in points]
-    places = scale * ax.transData.transform(at)
+    places = scale * ax.transData.transform(np.array(at).reshape(-1, 2))
     found: list[float] = []
-    for i, place in enumerate(places):
-        near = np.abs(places[:i] - place).max(axis=1, initial=0.0) < MARKER_PT
-        taken = {found[j] for j in np.flatnonzero(near)}
-        free = (s * MARKER_PT for s in range(4) if s * MARKER_PT not in taken)
-        found.append(next(free, 0.0))
+    for i, (x, _) in enumerate(places):
+        for step in itertools.count():
+            aside = 1.2 * MARKER_PT * (step // 2 + step % 2) * (1 if step % 2 else -1)
+            places[i, 0] = x + aside
+            if not np.any(np.abs(places[:i] - places[i]).max(axis=1, initial=0.0) < MARKER_PT):
+                break
+        found.append(aside)
     return found
 
 
 def _draw_gaps(
     ax: Axes, roofs: Sequence[Roofline], points: Sequence[Point], obstacles: Obstacles
 ) -> None:
-    """Draw thin verticals from the points to the smooth roof: what is left to gain."""
+    """Draw thin verticals from the points to the no-overlap model: what is left to gain."""
     for point in points:
         x = point.intensity_flops_per_byte
         ends = [point.flops_per_s, float(_roof_of(roofs, point).smooth(x))]
@@ -298,16 +314,20 @@ def _texts(roofs: Sequence[Roofline], points: Sequence[Point], columns: int) -> 
             name = name.removeprefix(f"{point.group}: ")
         text = "\n".join(wrap(part, columns) for part in name.split(": ", 1))
         if len(points) <= FEW:
-            roof = float(_roof_of(roofs, point).smooth(point.intensity_flops_per_byte))
-            percent = 100 * point.flops_per_s / roof
-            text += f"\n{percent:.{0 if percent >= 1 else 1}f} % of the roof"
+            share = 100 * _share(roofs, point)
+            text += f"\n{share:.{0 if share >= 1 else 1}f} % of the model"
         texts.append(text)
     return texts
 
 
-def _roof_legend(ax: Axes, roofs: Sequence[Roofline], colors: dict[str, str]) -> Legend:
+def _roof_legend(
+    ax: Axes, roofs: Sequence[Roofline], colors: dict[str, str], *, ringed: bool
+) -> Legend:
     lines = [Line2D([], [], color=INK, lw=1.6), Line2D([], [], color=INK, lw=1.1, ls=DASHED)]
-    texts = ["smooth roof: no-overlap model", "hard roof: perfect overlap"]
+    texts = ["no-overlap model", "roof: perfect overlap"]
+    if ringed:
+        lines.append(Line2D([], [], **RING))
+        texts.append("above the no-overlap model")
     if len(roofs) > 1:
         lines += [Line2D([], [], color=colors[r.label], lw=4.0) for r in roofs]
         texts += [entry(wrap(r.label, 30)) for r in roofs]
@@ -328,7 +348,10 @@ def _point_legends(roofs: Legend, keys: Keys, frame: _Frame) -> None:
     ax.add_artist(roofs)  # the next legend would replace this one
     widest = max(text_width_pt(text) for text in texts) + 22
     common: dict[str, Any] = {"loc": "upper left", "borderaxespad": 0.0, **legend_look()}
-    if frame.width - widest > _BESIDE_PT:
+    place = ax.get_subplotspec()
+    columns = place.get_gridspec().ncols if place else 1
+    room = 72 * ax.figure.canvas.figure.get_figwidth() / columns - _TICKS_PT
+    if room - widest > _BESIDE_PT:  # also beside the panels above and below
         ax.legend(entries, texts, bbox_to_anchor=(1.01, 1.0), **common)
         return
     below = ax.transAxes + ScaledTranslation(0.0, -0.5, ax.figure.dpi_scale_trans)
@@ -365,7 +388,7 @@ def levels(placed: Sequence[Placed], *, ax: Axes | None = None, title: str | Non
     placed : sequence of Placed
         At most `MOST` are drawn, those that take the most time.
     ax : Axes, optional
-        By default a figure of its own, 8 by 4.6 inches.
+        By default a figure of its own, 7.2 by at least 4.6 inches.
 
     Raises
     ------
@@ -384,16 +407,17 @@ def levels(placed: Sequence[Placed], *, ax: Axes | None = None, title: str | Non
     hues = list(PALETTE) if len(shown) <= len(PALETTE) else ordered_colors(len(shown))
     entries = _entries(shown, hues, links, total)
     lines = sum(text.count("\n") + 1 for text, _ in entries)
-    axes = axes_of(ax, 8.0, max(4.6, 0.3 + _LINE_IN * lines))
+    axes = axes_of(ax, DOUBLE_IN, max(4.6, 0.3 + _LINE_IN * lines))
     frame = _limits_of(shown, peaks, links)
     apply(axes, frame)
-    finish(axes, "Arithmetic intensity of a level of memory (FLOP/byte)", "Performance (FLOP/s)")
+    finish(axes, "Arithmetic intensity of a level of memory (FLOP/byte)",
+           "Performance per GPU (FLOP/s)")  # fmt: skip
     _draw_ceilings(axes, peaks, links, frame)
     _name_peaks(axes, peaks, shown, frame)
     for p, hue in zip(shown, hues, strict=False):
         _draw_point(axes, p, hue, (p.counted.time_s or 0.0) / total)
     axes.legend(
-        [Line2D([], [], **{"linestyle": "", "markersize": 6.0, **look}) for _, look in entries],
+        [Line2D([], [], **{"ls": "", "ms": 6.0, **look}) for _, look in entries],
         [entry(text) for text, _ in entries], loc="upper left", bbox_to_anchor=(1.01, 1.0),
         borderaxespad=0.0, **legend_look(),
     )  # fmt: skip
@@ -462,8 +486,7 @@ def _draw_point(ax: Axes, p: Placed, hue: str, share: float) -> None:
     for level, x in found.items():
         ax.plot([x], [rate], linestyle="", zorder=4, markersize=size, **_look(p, hue, level))
         if p.above:
-            ax.plot([x], [rate], linestyle="", marker="o", fillstyle="none", color=INK,
-                    markersize=size + 6, markeredgewidth=1.6, zorder=5)  # fmt: skip
+            ring(ax, x, rate, size + 6)
 
 
 def _look(p: Placed, hue: str, level: str) -> dict[str, Any]:
@@ -487,15 +510,14 @@ def _entries(
     for level, name in _NAMES.items():
         known = level in links
         look = {"marker": "o", "color": GREY, "fillstyle": _FILLS[level]}
-        look |= {"markerfacecoloralt": "white", "linestyle": _LINES[level] if known else ""}
+        look |= {"markerfacecoloralt": "white", "ls": _LINES[level] if known else ""}
         rate = amount(links[level], "B/s") if known else "bandwidth unknown"
         found.append((f"{name}, {rate}", look))
     found += [("", {}), ("$\\bf{Unit}$", {})]
     for unit in dict.fromkeys(p.unit for p in shown):
         found.append((unit or "none", {"marker": _marker(unit), "color": INK}))
     if any(p.above for p in shown):
-        ring = {"marker": "o", "fillstyle": "none", "color": INK, "markersize": 9}
-        found.append(("above a ceiling: cannot be", ring))
+        found.append(("above a ceiling: cannot be", RING))
     return found
 
 

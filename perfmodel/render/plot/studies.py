@@ -17,6 +17,7 @@ from perfmodel.render.plot.bars import Dot, dots, stacks
 from perfmodel.render.plot.lines import Series, lines, reference
 from perfmodel.render.plot.style import (
     DASHED,
+    DOUBLE_IN,
     INK,
     MARKERS,
     PALETTE,
@@ -50,7 +51,7 @@ class AccuracyCurve:
 
 def time_to_accuracy(
     curves: Sequence[AccuracyCurve], target: float, *, label: str = "Training time (s)",
-    width_in: float = 6.0,
+    width_in: float = DOUBLE_IN,
 ) -> Figure:  # fmt: skip
     """Draw accuracies above the moments at which the target was reached, on one axis of time.
 
@@ -145,7 +146,7 @@ def scaling(
     heights = [2.9 + 0.1 * len(curves)]
     heights += [0.9 + 0.22 * len(stacked)] if stacked else []
     heights += [3.1] if messages else []
-    figure = new_figure(7.2, sum(heights))
+    figure = new_figure(DOUBLE_IN, sum(heights))
     parts = list(figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights).flat)
     axes = parts[0].subplots(1, 2)
     draw_scaling(curves, axes)
@@ -228,7 +229,7 @@ def memory(
     if not shown and not curves:
         raise ModelError("expected memory to draw; got none; give sizes, or a report that has it")
     heights = [1.5] * bool(shown) + [2.8] * bool(curves)
-    figure = new_figure(6.0, sum(heights))
+    figure = new_figure(DOUBLE_IN, sum(heights))
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
     axes = [figure.add_subplot(grid[i, 0]) for i in range(len(heights))]
     if shown:

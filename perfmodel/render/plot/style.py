@@ -14,6 +14,7 @@ from matplotlib.axis import Axis, YAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import (
@@ -57,7 +58,24 @@ CAUSE_COLORS: Final = dict(
 (Colour Schemes, SRON/EPS/TN/09-002, 2021)."""
 
 DASHED: Final = (0, (4, 2))
-"""What is predicted, ideal or a limit; solid is measured."""
+"""What is predicted, ideal or a limit; solid is measured. Roofs are drawn as in the literature."""
+
+BOUND: Final[dict[str, Any]] = {"facecolor": "white", "edgecolor": BLUE, "hatch": "////"}
+"""A bar that is an upper bound.
+
+In all figures what is measured or the first of two kinds is filled. Hollow is the second kind, as
+the legend says: a bound beside a prediction, a part of the batch beside the batch, weak beside
+strong scaling, L1 beside DRAM, a run that failed. A ring stands around what lies above its roof.
+"""
+
+SINGLE_IN: Final = 3.5
+DOUBLE_IN: Final = 7.2
+"""Inches: one column, or both, of a two-column page of US letter or A4."""
+
+RING: Final[dict[str, Any]] = {
+    "ls": "", "marker": "o", "mfc": "none", "mec": INK, "ms": 9.0, "mew": 1.4, "zorder": 6,
+}  # fmt: skip
+"""Around a point above its roof."""
 
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 TITLE_PT: Final = 10.0
@@ -367,6 +385,11 @@ def ticks_at(ax: Axes, places: Sequence[float], width_pt: float, unit: str = "")
     ax.xaxis.set_minor_locator(FixedLocator([v for v in places if v not in shown]))
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value, unit)))
+
+
+def ring(ax: Axes, x: float, y: float, size_pt: float, transform: Any = None) -> None:
+    """Mark a point above its roof."""
+    ax.add_line(Line2D([x], [y], **RING | {"ms": size_pt}, transform=transform or ax.transData))
 
 
 def tick_text(value: float, unit: str) -> str:
