@@ -143,7 +143,8 @@ def find_steps(trace: Trace, asked: str | None = None) -> Steps:
     In this order: the ranges that `asked` names; ranges whose names are equal or differ in digits
     only, that repeat on one thread without nesting in each other and hold most of the GPU's work
     (the host's recorded time where there is no GPU); the period of the sequence of operations;
-    the whole recording.
+    the whole recording. Ranges called like a part of a step, such as `backward`, give way to a
+    period that holds more of the work.
 
     Parameters
     ----------
@@ -161,11 +162,14 @@ def find_steps(trace: Trace, asked: str | None = None) -> Steps:
     if asked is not None:
         return _asked(trace, found, asked)
     best = _best(_candidates(trace, found))
-    if best is not None and best.share >= _MOST:
+    held = best is not None and best.share >= _MOST
+    if best is not None and held and not best.is_part:
         return best.steps(trace, "range")
     by_kernels = _periodic(trace, found)
-    if by_kernels is not None:
+    if by_kernels is not None and (best is None or by_kernels.confidence > best.share):
         return by_kernels
+    if best is not None and held:
+        return best.steps(trace, "range")
     return _whole(trace, found)
 
 
@@ -252,6 +256,11 @@ class Candidate:
     def named_as_step(self) -> bool:
         """Whether the name says that it is a step."""
         return bool(_STEP_NAME.search(self.label)) and not _PART_NAME.search(self.label)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the name says that it is a part of a step, and much of the work is elsewhere."""
+        return self.share < _NEARLY and bool(_PART_NAME.search(self.label))
 
     def steps(self, trace: Trace, found_by: FoundBy) -> Steps:
         """Number the ranges in every process."""

@@ -100,6 +100,22 @@ def test_without_ranges_the_sequence_of_kernels_repeats(tmp_path: Path) -> None:
     assert (steps.start_ns // MS).tolist() == [10, 20, 30, 40, 50]
 
 
+def test_parts_of_a_step_give_way_to_the_sequence_of_kernels(tmp_path: Path) -> None:
+    """`backward` holds 3 of a step's 5 ms of work, the period of the kernels everything."""
+    builder = ReportBuilder()
+    main = builder.thread()
+    builder.gpu()
+    for i in range(5):
+        at = 10 * i
+        main.range("backward", (at + 4) * MS, (at + 9) * MS)
+        launch(main, "forward_kernel", at + 1, at + 2, at + 4)
+        launch(main, "backward_kernel", at + 5, at + 5, at + 8)
+    steps = found(builder, tmp_path)
+    assert steps.found_by == "kernels"
+    assert len(steps) == 5
+    assert steps.confidence == pytest.approx(1.0)
+
+
 def test_what_does_not_repeat_is_one_step(tmp_path: Path) -> None:
     builder = ReportBuilder()
     thread = builder.thread()
