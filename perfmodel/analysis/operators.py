@@ -24,6 +24,9 @@ PHASES: Final = ("forward", "backward", "optimizer")
 _COVERED: Final = 0.9
 """Counters of less of the time than this are of another program."""
 
+_COVERED_BY_FORMULAS: Final = 0.95
+"""Of the computing time: where formulas cover less, the sums of a step are too low."""
+
 _SHORTEST_S: Final = 1.5e-6
 """Least time of a kernel on the GPU: the shortest of reports of H200s take 0.7 to 1.5 µs."""
 
@@ -132,7 +135,8 @@ class Utilization:
     of_step : float
         Over the whole step.
     without_exposed_communication : float
-        Over the step less the communication that nothing hides.
+        Over the step of the rank that is longest without the communication that nothing hides: what
+        ranks wait for inside of it is another rank's time, not communication.
     of_busy : float
         Over the time in which the GPU computes: what remains if recording slows the host.
     unit : str
@@ -218,6 +222,8 @@ def step_work(
     total = sum(row.gpu_s for row in computing) or 1.0
     mfu = _utilization(fine, flops, steps, machine)
     said = [*dict.fromkeys(w for one in found for w in one.warnings), *_uncounted(found, fine)]
+    if source == "shapes":
+        said += _without_formula(computing)
     if mfu is not None and mfu.of_busy > 1:
         said.append(
             f"a step has {mfu.of_busy:.3g} times the FLOPs that the GPU can do in the time in "
@@ -278,6 +284,24 @@ def _uncounted(found: Sequence[OperatorTimes], fine: Sequence[OperatorRow]) -> I
             f"the counters hold operators of {percent(known / seconds)} of the time: of another "
             f"program, or of other sizes; count one step of this one with ncu --nvtx"
         )
+
+
+def _without_formula(computing: Sequence[OperatorRow]) -> Iterator[str]:
+    """Say which operators have most of the time that no formula covers, where that is much."""
+    spent: dict[str, float] = {}
+    for row in computing:
+        if row.flops is None:
+            spent[row.name] = spent.get(row.name, 0.0) + row.share
+    if sum(spent.values()) <= 1 - _COVERED_BY_FORMULAS:
+        return
+    most = sorted(spent, key=lambda name: -spent[name])[:3]
+    named = ", ".join(f"{name} ({percent(spent[name])})" for name in most)
+    yield (
+        f"operators without a formula, or without recorded sizes, take "
+        f"{percent(sum(spent.values()))} of the computing time, most {named}: FLOPs, bytes and MFU "
+        f"are too low; give every operator's sizes (nsys profile --pytorch=autograd-shapes-nvtx), "
+        f"or add a formula (docs/pytorch.md)"
+    )
 
 
 def operator_facts(work: StepWork | None) -> tuple[OperatorFact, ...]:
@@ -538,11 +562,11 @@ def _utilization(
     peak = machine.peak_flops_per_s.get(unit) if machine else None
     if not peak or not flops:
         return None
-    slowest = max(steps.ranks, key=lambda r: r.batch_s)
+    step = max(r.batch_s for r in steps.ranks)
     busy = max(r.compute_s for r in steps.ranks)
-    alone = slowest.batch_s - slowest.exposed_communication_s
+    alone = max(r.batch_s - r.exposed_communication_s for r in steps.ranks)
     return Utilization(
-        of_step=flops / slowest.batch_s / peak if slowest.batch_s else 0.0,
+        of_step=flops / step / peak if step else 0.0,
         without_exposed_communication=flops / alone / peak if alone > 0 else 0.0,
         of_busy=flops / busy / peak if busy else 0.0,
         unit=unit,

@@ -203,7 +203,8 @@ def grouped_mm(call: Call) -> OperatorWork:
     """GEMMs of groups that share an axis: every row is in one group, so the count is one's.
 
     [T, K] x [G, K, N] is 2 T K N; [G, M, K] x [K, T] is 2 M K T; [M, T] x [T, N], whose groups
-    part the inner axis, makes G GEMMs of 2 M N T in all; [G, M, K] x [G, K, N] is `bmm`
+    part the inner axis, makes G GEMMs of 2 M N T in all, one for each end of a group;
+    [G, M, K] x [G, K, N] is `bmm`
     (torch/_meta_registrations.py, `_meta_grouped_mm_common`).
     """
     a, b = call.sizes[:2]
@@ -211,8 +212,9 @@ def grouped_mm(call: Call) -> OperatorWork:
         return bmm(call)
     k, m = a[-1], a[-2]
     n = b[-1]
-    out = call.out or (m, n)
-    return OperatorWork(mm_flops(m, k, n), call.read(0, 1), numel(out) * call.item)
+    ends = call.sizes[4 if "scaled" in call.name else 2]  # behind two scales
+    groups = ends[0] if len(a) == len(b) == 2 else 1
+    return OperatorWork(mm_flops(m, k, n), call.read(0, 1), groups * m * n * call.item)
 
 
 # --- convolutions
@@ -404,6 +406,30 @@ def batch_norm_backward(call: Call) -> OperatorWork:
     return OperatorWork(0, 2 * call.read(0, 1), numel(call.sizes[1]) * call.item)
 
 
+@formula("aten::batch_norm_stats")
+def batch_norm_stats(call: Call) -> OperatorWork:
+    """Of a batch norm over ranks the first pass: reads the input, writes moments in float32."""
+    return OperatorWork(0, call.read(0), 2 * 4 * call.sizes[0][1])
+
+
+@formula("aten::batch_norm_elemt")
+def batch_norm_elemt(call: Call) -> OperatorWork:
+    """Of a batch norm over ranks the second pass: reads the input, writes the result."""
+    return OperatorWork(0, call.read(0), numel(call.sizes[0]) * call.item)
+
+
+@formula("aten::batch_norm_backward_reduce")
+def batch_norm_backward_reduce(call: Call) -> OperatorWork:
+    """Sums over gradient and input: reads both, writes 4 numbers of float32 a channel."""
+    return OperatorWork(0, call.read(0, 1), 4 * 4 * call.sizes[1][1])
+
+
+@formula("aten::batch_norm_backward_elemt")
+def batch_norm_backward_elemt(call: Call) -> OperatorWork:
+    """Reads gradient and input, writes the input's gradient."""
+    return OperatorWork(0, call.read(0, 1), numel(call.sizes[1]) * call.item)
+
+
 @formula("aten::native_group_norm")
 def group_norm(call: Call) -> OperatorWork:
     """Two passes over the input: moments of every group, then the result."""
@@ -466,12 +492,11 @@ _UNARY_AND_BINARY: Final = (
     "clamp_max", "where", "masked_fill", "lerp", "addcmul", "addcdiv", "maximum", "minimum",
     "square", "sign", "erf", "erfc", "floor", "ceil", "round", "trunc", "remainder", "fmod",
     "reciprocal", "atan2", "floor_divide", "true_divide", "nan_to_num", "bitwise_and",
-    "bitwise_or", "bitwise_xor", "__and__", "__or__", "glu", "silu_backward", "gelu_backward",
+    "bitwise_or", "bitwise_xor", "__and__", "__or__", "silu_backward", "gelu_backward",
     "threshold_backward", "tanh_backward", "sigmoid_backward", "hardswish_backward",
     "hardtanh_backward", "hardsigmoid_backward", "elu_backward", "leaky_relu_backward",
     "softplus_backward", "mish_backward", "glu_backward", "native_dropout_backward", "tril",
     "triu", "flip", "roll", "constant_pad_nd", "repeat",
-    "_amp_foreach_non_finite_check_and_unscale",
 )  # fmt: skip
 _LOGICAL: Final = (
     "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "logical_xor",
@@ -488,6 +513,12 @@ def elementwise(call: Call) -> OperatorWork:
     inplace = call.name.endswith("_") and not call.name.endswith("__")
     out = call.sizes[0] if inplace else broadcast(*call.sizes)
     return OperatorWork(0, call.everything(), max(numel(out), 1) * call.item)
+
+
+@formula("aten::glu")
+def glu(call: Call) -> OperatorWork:
+    """Reads the input, of which one half gates the other; writes half as much."""
+    return OperatorWork(0, call.read(0), numel(call.sizes[0]) // 2 * call.item)
 
 
 @formula(*(f"aten::{n}{end}" for n in _LOGICAL for end in ("", "_")))
@@ -572,15 +603,23 @@ def max_pool_backward(call: Call) -> OperatorWork:
 
 
 @formula("aten::avg_pool2d", "aten::_adaptive_avg_pool2d", "aten::avg_pool3d",
-         "aten::upsample_nearest2d", "aten::upsample_bilinear2d")  # fmt: skip
+         "aten::_adaptive_avg_pool3d",
+         *(f"aten::upsample_{how}{end}"
+           for how in ("nearest1d", "nearest2d", "nearest3d", "bilinear2d", "bicubic2d",
+                       "trilinear3d")
+           for end in ("", "_backward")))  # fmt: skip
 def pool(call: Call) -> OperatorWork:
-    """Reads the input, writes the result, whose size its consumer says."""
+    """Reads the input, writes the result, whose size its consumer says.
+
+    Likewise the backward of an interpolation, of whose arguments only the gradient is a tensor.
+    """
     if call.out is None or call.out[:2] != call.sizes[0][:2]:
         raise FormulaError
     return OperatorWork(0, call.read(0), numel(call.out) * call.item)
 
 
-@formula("aten::avg_pool2d_backward", "aten::_adaptive_avg_pool2d_backward")
+@formula("aten::avg_pool2d_backward", "aten::_adaptive_avg_pool2d_backward",
+         "aten::avg_pool3d_backward", "aten::_adaptive_avg_pool3d_backward")  # fmt: skip
 def pool_backward(call: Call) -> OperatorWork:
     """Reads the gradient, writes the input's."""
     return OperatorWork(0, call.read(0), numel(call.sizes[1]) * call.item)
@@ -667,6 +706,12 @@ def foreach(call: Call) -> OperatorWork:
         half = sum(1 for s in sizes if s) // 2
         return OperatorWork(0, call.read(*range(half, 2 * half)), call.read(*range(half)))
     return OperatorWork(0, total, total // lists)
+
+
+@formula("aten::_amp_foreach_non_finite_check_and_unscale_")
+def unscale(call: Call) -> OperatorWork:
+    """Of a gradient scaler: reads every gradient, and writes it (torch/amp/grad_scaler.py)."""
+    return OperatorWork(0, call.everything(), call.everything())
 
 
 # --- communication
