@@ -378,7 +378,9 @@ symbols = together(
     click.option("--num-classes", "-C", type=_COUNT, help="C, classes."),
     batch_size("B, batch of all ranks together."),
     ranks("p, MPI ranks."),
-    click.option("--dtype", type=DTYPES, help="b, the data type that is copied and reduced."),
+    click.option("--dtype", type=DTYPES,
+                 help="b, the data type that is copied and reduced; of PyTorch's operators the "
+                      "type of what neither kernels nor casts tell."),
     click.option("--set", "given", multiple=True, metavar="SYMBOL=N",
                  help="Value of any symbol."),
 )  # fmt: skip

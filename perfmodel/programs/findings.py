@@ -274,16 +274,22 @@ def ranked(facts: Facts, found: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the findings worth at least one percent of a batch, largest saving first.
 
     A saving is between nothing and the whole batch; unknown ones come last. A rank that the others
-    wait for is named even if that costs nothing: its waiting looks like work.
+    wait for is named even if that costs nothing: its waiting looks like work. So are products that
+    run without tensor cores, since recording sizes makes the host limit most steps.
     """
     if facts.batch.value <= 0:
         return ()
-    worth = [
+    kept = [
         f if f.saving_s is None else replace(f, saving_s=min(f.saving_s, facts.batch.value))
         for f in found
-        if f.saving_s is None or f.saving_s >= _WORTH * facts.batch.value or f.kind == "straggler"
+        if worth(f, facts) or f.kind in ("straggler", "low_precision_unused")
     ]
-    return tuple(sorted(worth, key=lambda f: (f.saving_s is None, -(f.saving_s or 0.0))))
+    return tuple(sorted(kept, key=lambda f: (f.saving_s is None, -(f.saving_s or 0.0))))
+
+
+def worth(finding: Finding, facts: Facts) -> bool:
+    """Whether a finding may save at least one percent of a batch, or nobody knows how much."""
+    return finding.saving_s is None or finding.saving_s >= _WORTH * facts.batch.value
 
 
 def shared_gpus(facts: Facts) -> Iterator[Finding]:

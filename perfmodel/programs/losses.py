@@ -19,6 +19,7 @@ from perfmodel.programs.findings import (
     late_messages,
     shared_gpus,
     waiting_ranks,
+    worth,
 )
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ _OF_PEAK: Final = 0.8
 """Share of a unit's dense peak that large GEMMs reach: 0.76 to 0.80 (docs/machines.md)."""
 _OF_HBM: Final = 0.85
 """Share of the memory's bandwidth that a triad reaches (docs/machines.md)."""
+_MUCH: Final = 0.05
+"""Products on FP32 units with this share of the computing time are said, whatever they save."""
 _NAMED: Final = 3
 _MANY_MESSAGES: Final = 20
 _LATE: Final = 0.03
@@ -180,7 +183,9 @@ def _precision(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fin
     """Products in single precision without tensor cores, by their operators or kernels."""
     plain = [o for o in facts.operators if o.tensor_s is not None and o.bound != "latency"]
     if plain:
-        yield _without_tensor_cores(facts, steps, plain, actions)
+        found = _without_tensor_cores(facts, steps, plain, actions)
+        if sum(o.share for o in plain) >= _MUCH or worth(found, facts):
+            yield found
         return
     slow = [
         k for k in steps.kernels
@@ -192,7 +197,7 @@ def _precision(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fin
         return
     seconds = sum(k.seconds for k in slow)
     share = 1.0 - peaks["float32"] / peaks["tf32_tensor"]
-    yield Finding(
+    found = Finding(
         "low_precision_unused",
         "GEMMs run without tensor cores",
         min(seconds * share, steps.saved_s("kernel")),
@@ -201,6 +206,8 @@ def _precision(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fin
         f"{si(peaks['tf32_tensor'], 'FLOP/s')}",
         actions.advise("lower_precision"),
     )
+    if sum(k.share for k in slow) >= _MUCH or worth(found, facts):
+        yield found
 
 
 def _without_tensor_cores(

@@ -176,6 +176,16 @@ def test_products_on_fp32_units_are_set_against_both_ceilings(path: str) -> None
     assert "TF32's on tensor cores" in found.evidence
 
 
+def test_products_on_fp32_units_are_said_where_the_host_limits_the_step() -> None:
+    """In gpt_fp32_shapes they take three quarters of the GPU's time; the step is the host's."""
+    run = analyzed(PROFILES / "gpt_fp32_shapes.sqlite.xz")
+    assert run.steps is not None
+    assert run.steps.facts.saved_s("kernel") < 0.01 * run.steps.facts.step_s
+    (found,) = (f for f in run.findings if f.kind == "low_precision_unused")
+    assert "9 % of TF32's on tensor cores" in found.evidence
+    assert "but then the host limits the step" in found.evidence
+
+
 @pytest.mark.parametrize("name", ["convnext_shapes", "resnet34_shapes"])
 def test_findings_of_operators_save_no_more_than_kernels_do(name: str) -> None:
     run = analyzed(PROFILES / f"{name}.sqlite.xz")
