@@ -37,8 +37,9 @@ RETIRED: Final = {
 """Words that are not used any more, as regular expressions, each with what is said instead."""
 
 PAGES: Final = [
-    ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "profiles" / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "README.md", ROOT / "CONTRIBUTING.md",
+    *(page for folder in ("benchmarks", "docs", "notebooks", "profiles")
+      for page in sorted((ROOT / folder).glob("*.md"))),
 ]  # fmt: skip
 MODULES: Final = [
     path for folder in ("perfmodel", "trainer") for path in sorted((ROOT / folder).rglob("*.py"))

@@ -105,7 +105,7 @@ def run(batch_per_gpu: int, gpus: int) -> Run:
         if (found.batch_per_gpu, found.gpus) == (batch_per_gpu, gpus):
             return found
     raise ModelError(
-        f"wanted a run of batch 32, 128 or 512 per GPU on 1, 2 or 4 GPUs; found {batch_per_gpu} "
+        f"expected a run of batch 32, 128 or 512 per GPU on 1, 2 or 4 GPUs; got {batch_per_gpu} "
         f"on {gpus}; take one of those"
     )
 

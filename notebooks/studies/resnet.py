@@ -109,7 +109,7 @@ def roof(machine: Machine, dtype: str = "float32") -> Roofline:
     bandwidth = machine.bandwidth_bytes_per_s.get("hbm")
     if peak is None or bandwidth is None:
         raise ModelError(
-            f"wanted the {dtype} peak and the memory bandwidth of {machine.name}; found "
+            f"expected the {dtype} peak and the memory bandwidth of {machine.name}; got "
             f"{', '.join(machine.peak_flops_per_s)}: add it to its file in perfmodel/machines"
         )
     return Roofline(machine.name, peak, {"hbm": bandwidth}, {"hbm": 1.0})

@@ -225,7 +225,7 @@ def _client(address: str) -> Iterator[Client]:
         from distributed.comm import get_address_host_port
     except ImportError:
         raise PerfmodelError(
-            "--scheduler wants the package distributed, which is not installed; install it with: "
+            "--scheduler: expected the package distributed; got none; install it with: "
             "pip install 'perfmodel[dask]'"
         ) from None
     try:

@@ -44,15 +44,20 @@ class Roofline:
         values = (self.flops_per_s, *self.links_bytes_per_s.values())
         if not values[1:] or not all(np.isfinite(v) and v > 0 for v in values):
             raise ModelError(
-                f"a roofline needs P_flops and at least one link, all positive and finite; found "
+                f"expected P_flops and at least one link, all positive and finite; got "
                 f"P_flops={self.flops_per_s!r}, links={dict(self.links_bytes_per_s)!r}"
             )
         if set(self.shares) != set(self.links_bytes_per_s) or any(
             s < 0 for s in self.shares.values()
         ):
-            raise ModelError("a roofline needs one non-negative share of the bytes for every link")
+            raise ModelError(
+                "expected one non-negative share of the bytes for every link; got "
+                f"{dict(self.shares)!r}"
+            )
         if not np.isclose(sum(self.shares.values()), 1.0):
-            raise ModelError(f"the links' shares must add up to 1, not {sum(self.shares.values())}")
+            raise ModelError(
+                f"expected shares of the links that add up to 1; got {sum(self.shares.values())}"
+            )
 
     @property
     def bandwidth_bytes_per_s(self) -> float:

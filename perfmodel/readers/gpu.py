@@ -141,8 +141,8 @@ def read_metrics(path: Path) -> tuple[GpuMetric, ...]:
         time = next((c for c in ("timestamp", "rawTimestamp") if c in columns), None)
         if time is None or not {"typeId", "metricId", "value"} <= set(columns):
             raise SchemaError(
-                f"{path}: {METRICS_TABLE} lacks one of timestamp, typeId, metricId, value; export "
-                f"the report again"
+                f"{path}: expected timestamp, typeId, metricId and value in {METRICS_TABLE}; got "
+                f"{', '.join(sorted(columns))}; export the report again"
             )
         found = db.read(METRICS_TABLE, [time, "typeId", "metricId", "value"])
         named = {

@@ -55,7 +55,7 @@ def test_ridges() -> None:
     assert v100.ridge_flops_per_byte == pytest.approx(17.44, abs=5e-3)
     assert a100.ridge_flops_per_byte == pytest.approx(12.540, abs=5e-4)
     assert (v100.flops_per_s, a100.flops_per_s) == (15.7e12, 19.5e12)
-    with pytest.raises(ModelError, match=r"wanted the tf32_tensor peak .* of NVIDIA V100"):
+    with pytest.raises(ModelError, match=r"expected the tf32_tensor peak .* of NVIDIA V100"):
         roof(machine_of(V18), "tf32_tensor")
 
 

@@ -126,8 +126,8 @@ def mlp(
             raise WorkloadError(f"expected one of {', '.join(known)}; got '{found}'; take one")
     if parallel == "model" and transport == "peer":
         raise WorkloadError(
-            "transport 'peer' sums gradients and takes the step, found model parallelism, which "
-            "sums z2; take 'nccl'"
+            "expected data parallelism with transport 'peer', which sums gradients and takes the "
+            "step; got model parallelism, which sums z2; take 'nccl'"
         )
     rows = _rows(counting, parallel, transport, fused)
     if not copies_images:
