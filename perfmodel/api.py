@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from perfmodel.analysis.analyze import analyze as analyze_traces
 from perfmodel.analysis.compare.compare import LEAST, CompareOptions, Comparison, compare_traces
-from perfmodel.analysis.compare.series import LAUNCH_NOISE
 from perfmodel.analysis.result import Analysis, RunAnalysis
 from perfmodel.base.errors import WorkloadError
 from perfmodel.base.files import write_text
 from perfmodel.base.table import to_frame
 from perfmodel.machines.machine import Machine
+from perfmodel.models.launches import LAUNCH_NOISE
 from perfmodel.programs import Counting
 from perfmodel.programs.program import Options
 from perfmodel.readers import read as read_trace

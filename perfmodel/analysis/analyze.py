@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from perfmodel.analysis.estimates import estimate, with_launches
 from perfmodel.analysis.rates import counted, fit_rates, fit_roofline, product_rates
 from perfmodel.analysis.result import Analysis, BatchSummary, RangeRow, RankRow, RunAnalysis
 from perfmodel.analysis.rows import check_bytes, check_model, kernel_rows, points, range_rows
@@ -27,6 +28,7 @@ from perfmodel.analysis.warnings import (
 from perfmodel.base.errors import ModelError, PerfmodelError, SchemaError, WorkloadError
 from perfmodel.base.parallel import Engine, all_failed, attempt_reports
 from perfmodel.machines import machine as machines
+from perfmodel.models.launches import LAUNCH_SD
 from perfmodel.programs import program_of_run
 from perfmodel.programs.findings import DeviceReduce, Facts, GemmTime, ranked
 from perfmodel.readers import opened
@@ -47,7 +49,7 @@ from perfmodel.timing.cuda_graphs import first_replay
 from perfmodel.timing.cuda_graphs import notes as graph_notes
 from perfmodel.timing.point_to_point import PointToPoint, messages_of, ranges_by_rank
 from perfmodel.timing.run import Run, TimedReport
-from perfmodel.timing.samples import PathTimes, count_warmup, estimate, median, tabulate
+from perfmodel.timing.samples import PathTimes, count_warmup, median, tabulate
 from perfmodel.timing.stragglers import Skew, skew_of
 from perfmodel.timing.trim import trim
 from perfmodel.workloads.work import Counts, Symbol, Workload
@@ -163,7 +165,7 @@ def _analyze(
             errors.append(error)
     if not runs:
         raise errors[0]
-    return Analysis(tuple(runs), _chosen(runs, options.fit), tuple(errors))
+    return Analysis(tuple(with_launches(runs)), _chosen(runs, options.fit), tuple(errors))
 
 
 def analyze_run(run: Run, options: Options, notes: Sequence[str] = ()) -> RunAnalysis:
@@ -226,7 +228,7 @@ def _join(
     symbols = {s: v for s, v in identity.values.items() if s in workload.symbols}
     counts = workload.evaluate(symbols)
     everything, excluded, steps, host = _times(run, program, workload, options.warmup)
-    by_gpu, queues = program.step_clock == "gpu", host is not None
+    by_gpu, queued = program.step_clock == "gpu", host.queues and program.step_clock == "host"
     late = (_after(m, excluded) for m in everything if not marked_by_nccl(m.path))
     measured = tuple(m for m in late if m.instances.any())
     head = next(m for m in measured if m.label == run.batch_label)
@@ -234,8 +236,8 @@ def _join(
     collected = _collectives(run, everything, excluded, totals, steps if by_gpu else None)
     machine, tf32 = options.machine or _machine(run), _seen_tf32(run)
     peaks = {label: program.peak(label, identity, seen_tf32=tf32) for label in ("", *counts)}
-    rates, by_clock = fit_rates(measured, {} if workload.replay else counts)
-    found = points(run.label, measured, head, workload, totals, symbols, waits=not queues)
+    rates, by_clock = fit_rates(measured, {} if workload.replay else counts, queued=queued)
+    found = points(run.label, measured, head, workload, totals, symbols, waits=not queued)
     work = _work(run, steps, machine, options)
     said = (
         *check_bytes(measured, counts, head),
@@ -247,7 +249,7 @@ def _join(
         *check_collection(run, identity),
         *check_ranges(run, measured, counts, rates, totals, replay=workload.replay),
         *graph_notes(run, everything, workload.replay),
-        *([f"{run.label}: {host.note()}"] if host else []),
+        *([f"{run.label}: {host.note()}"] if queued else []),
         *(f"{run.label}: {w}" for w in said),
     )
     rows = range_rows(measured, counts, head, machine, peaks[""], peaks, workload.replay)
@@ -262,11 +264,11 @@ def _join(
         precision=peaks[""],
         gpus=tuple({(g.id, g.name): g for t in run.traces for g in t.gpus}.values()),
         ranks=_rank_rows(run, head, collected, steps, by_gpu),
-        batch=_batch_summary(run, everything, excluded, head, host.queued_s if host else None),
+        batch=_batch_summary(run, everything, excluded, head, host, queued=queued),
         ranges=tuple(kernel_rows(run, rows, workload.replay, excluded)),
         rates=rates,
         rates_by_clock=by_clock,
-        products=() if workload.replay else product_rates(measured, counts),
+        products=() if workload.replay else product_rates(measured, counts, queued=queued),
         copies=group_copies(run.parts, excluded, _counted(head, by_gpu=by_gpu)),
         collectives=collected.groups,
         unattributed=unattributed(run),
@@ -315,20 +317,17 @@ def _operator_facts(work: StepWork | None) -> tuple[OperatorFact, ...]:
 
 def _times(
     run: Run, program: Program, workload: Workload, warmup: int | None
-) -> tuple[tuple[PathTimes, ...], int, StepBreakdown | None, AsyncBatches | None]:
-    """Times of all ranges, the batches to exclude, the steps, and the host's own time.
-
-    The last is None unless the batches are timed on the host, and the host only queues them.
-    """
+) -> tuple[tuple[PathTimes, ...], int, StepBreakdown | None, AsyncBatches]:
+    """Times of all ranges, the batches to exclude, the steps, and the batches on both clocks."""
     everything = tabulate(run.range_times, run.ranks, run.batch_label)
     steps = break_down(run.steps, warmup=warmup) if run.steps else None
-    if program.step_clock == "gpu" and steps is not None:
-        return on_step_clock(everything, run, steps), steps.warmup, steps, None
     host = time_async(run, everything)
+    if program.step_clock == "gpu" and steps is not None:
+        return on_step_clock(everything, run, steps), steps.warmup, steps, host
     if host.queues:
         everything = until_done(run, everything, host)
     excluded = _excluded(run, everything, warmup, workload)
-    return everything, excluded, steps, host if host.queues else None
+    return everything, excluded, steps, host
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,10 +413,13 @@ def _batch_summary(
     everything: Sequence[PathTimes],
     excluded: int,
     head: PathTimes,
-    queued_s: float | None,
+    host: AsyncBatches,
+    *,
+    queued: bool,
 ) -> BatchSummary:
     whole = next(m for m in everything if m.label == run.batch_label).seconds["host"]
-    median = estimate(head.seconds["host"])
+    kind = "replayed" if host.by_gpu else "queued" if queued else "waiting"
+    median = estimate(head.seconds["host"], LAUNCH_SD[kind])
     assert median is not None  # `_excluded` refuses a run without a finished batch
     warm = whole[:, :excluded]
     return BatchSummary(
@@ -427,7 +429,7 @@ def _batch_summary(
         warmup_s=float(np.nansum(warm) / len(run.ranks)),
         median=median,
         mean_s=float(np.nanmean(head.seconds["host"])),
-        queued_s=queued_s,
+        queued_s=host.queued_s if queued else None,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -10,17 +9,24 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Floats
+from perfmodel.models.launches import LAUNCH_SD, limits, sum_of_medians
 from perfmodel.models.roofline import Roofline
-from perfmodel.timing.samples import CLOCKS, Clock, PathTimes, bootstrap_medians
+from perfmodel.timing.samples import CLOCKS, Clock, PathTimes
 from perfmodel.workloads.work import Counts
 
 LINKS: Final = ("pci", "mpi", "peer")
 """PCIe, MPI, and from GPU to GPU: by NCCL or a kernel of the program, over NVLink where it is."""
 
 
+_ON_GPU: Final = {"flops": "GEMMs", "peer_bytes": "NCCL"}
+
+
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """An effective throughput: work over the sum of its ranges' median times."""
+    """An effective throughput: work over the sum of its ranges' median times.
+
+    The 95 % intervals are those of `perfmodel.timing.samples.Estimate`.
+    """
 
     value: float
     low: float
@@ -29,6 +35,9 @@ class Rate:
     instances: int
     clock: Clock
     ranges: tuple[str, ...]
+    launch_low: float
+    launch_high: float
+    launches: int = 1
 
 
 def counted(measured: Sequence[PathTimes], counts: Mapping[str, Counts]) -> dict[str, PathTimes]:
@@ -69,13 +78,14 @@ def is_product(count: Counts) -> bool:
 
 
 def fit_rates(
-    measured: Sequence[PathTimes], counts: Mapping[str, Counts]
+    measured: Sequence[PathTimes], counts: Mapping[str, Counts], *, queued: bool = False
 ) -> tuple[dict[str, Rate | None], dict[str, dict[str, Rate | None]]]:
     """Fit P_flops, P_pci and P_mpi, on the clock the assignment means and on all three.
 
     Source: CME 213 assignment, Question 2.4: GEMMs and copies by their GPU projection, MPI by host
     time. Without GPU operations, GEMMs are timed on the host. Where GPUs reduce among
-    themselves also P_peer, by GPU projection: the host only queues it.
+    themselves also P_peer, by GPU projection: the host only queues it. `queued` says that the
+    host only queues its batches, whose times differ more from launch to launch.
     """
     has_gpu = any(np.isfinite(m.seconds["gpu_projection"]).any() for m in measured)
     gpu: Clock = "gpu_projection" if has_gpu else "host"
@@ -94,15 +104,16 @@ def fit_rates(
             ranges = {n: m for n, m in ranges.items() if is_product(counts[n])}
         work = sum(getattr(counts[label], field) for label in ranges)
         by_clock[name] = {
-            c: fit_rate(work, {label: m.seconds[c] for label, m in ranges.items()}, unit, c)
+            c: fit_rate(work, {label: m.seconds[c] for label, m in ranges.items()}, unit, c,
+                        _launch_sd(field, c, queued=queued))
             for c in CLOCKS
-        }
+        }  # fmt: skip
         rates[name] = by_clock[name][clock]
     return rates, by_clock
 
 
 def product_rates(
-    measured: Sequence[PathTimes], counts: Mapping[str, Counts]
+    measured: Sequence[PathTimes], counts: Mapping[str, Counts], *, queued: bool = False
 ) -> tuple[tuple[str, float, Rate], ...]:
     """Effective throughput of every GEMM: label, FLOPs, rate; on the GPU where there is one."""
     found = []
@@ -112,10 +123,17 @@ def product_rates(
         clock: Clock = "gpu_projection"
         if np.isnan(m.seconds[clock]).all():
             clock = "host"
-        rate = fit_rate(counts[label].flops, {label: m.seconds[clock]}, "FLOP/s", clock)
+        sd = _launch_sd("flops", clock, queued=queued)
+        rate = fit_rate(counts[label].flops, {label: m.seconds[clock]}, "FLOP/s", clock, sd)
         if rate is not None:
             found.append((label, float(counts[label].flops), rate))
     return tuple(found)
+
+
+def _launch_sd(field: str, clock: Clock, *, queued: bool) -> float:
+    """How much launches differ in what a rate is fitted to."""
+    host = "queued" if queued else "waiting"
+    return LAUNCH_SD[host if clock == "host" else _ON_GPU.get(field, "copies")]
 
 
 def fit_roofline(label: str, rates: Mapping[str, Rate | None], totals: Counts) -> Roofline | None:
@@ -136,11 +154,13 @@ def amounts(totals: Counts) -> dict[str, float]:
     return {"P_flops": float(totals.flops), **moved}
 
 
-def fit_rate(work: float, tables: Mapping[str, Floats], unit: str, clock: Clock) -> Rate | None:
+def fit_rate(
+    work: float, tables: Mapping[str, Floats], unit: str, clock: Clock, launch_sd: float
+) -> Rate | None:
     """Fit an effective throughput: `work` over the sum of the ranges' median times.
 
-    Source: CME 213 assignment, Question 2.4, P = work / sum of median times, here with the
-    bootstrap 95 % interval of the same expression.
+    Source: CME 213 assignment, Question 2.4, P = work / sum of median times, here with the 95 %
+    intervals of `perfmodel.models.launches.sum_of_medians`.
 
     Parameters
     ----------
@@ -148,6 +168,8 @@ def fit_rate(work: float, tables: Mapping[str, Floats], unit: str, clock: Clock)
         FLOPs or bytes of all the ranges together, per rank and batch.
     tables : mapping of label to array, shape (ranks, batches)
         Seconds on `clock`.
+    launch_sd : float
+        Relative standard deviation between launches.
 
     Returns
     -------
@@ -157,10 +179,10 @@ def fit_rate(work: float, tables: Mapping[str, Floats], unit: str, clock: Clock)
     arrays = list(tables.values())
     if work <= 0 or not arrays or any(np.isnan(a).all() for a in arrays):
         return None
-    seconds = sum(float(np.nanmedian(a)) for a in arrays)
-    if seconds <= 0:
+    found = sum_of_medians(arrays)
+    if found.seconds <= 0:
         return None
-    fast, slow = np.nanpercentile(bootstrap_medians(arrays).sum(axis=1), [2.5, 97.5])
-    low, high = work / float(slow), work / float(fast) if fast > 0 else math.inf
+    value = work / found.seconds
+    own, other = (limits(value, w) for w in (found.within, found.another(launch_sd)))
     instances = min(int(np.count_nonzero(~np.isnan(a))) for a in arrays)
-    return Rate(work / seconds, low, high, unit, instances, clock, tuple(tables))
+    return Rate(value, *own, unit, instances, clock, tuple(tables), *other)

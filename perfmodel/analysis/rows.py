@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from perfmodel.analysis.estimates import estimate
 from perfmodel.analysis.rates import LINKS, Rate, amounts, counted
 from perfmodel.analysis.result import Analysis, ModelCheck, RangeRow, RunAnalysis
 from perfmodel.base.units import si
@@ -15,7 +16,7 @@ from perfmodel.machines.machine import Machine
 from perfmodel.models.roofline import Point, Roofline
 from perfmodel.timing.cuda_graphs import kernel_seconds, traced_as_a_whole
 from perfmodel.timing.run import Run
-from perfmodel.timing.samples import PathTimes, estimate, median
+from perfmodel.timing.samples import PathTimes, median
 from perfmodel.workloads.work import Counts, Workload
 
 BYTES_TOLERANCE: Final = 0.01
@@ -172,7 +173,7 @@ def points(
         timed[" + ".join(workload.phases)] = np.sum([m.seconds["host"] for m in phases], axis=0)
     found = []
     for kind, seconds in timed.items():
-        value = estimate(seconds)
+        value = estimate(seconds, 0.0)
         if value is not None and value.value > 0:
             found.append(
                 Point(

@@ -47,6 +47,8 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
     batch = pick(
         run.batch, "count warmup warmup_s mean_s queued_s", range="label", median_s="median.value",
         low_s="median.low", high_s="median.high", instances="median.instances",
+        launch_low_s="median.launch_low", launch_high_s="median.launch_high",
+        launches="median.launches",
     )  # fmt: skip
     steps = run.steps
     if steps is not None:

@@ -323,6 +323,8 @@ def _store(database: Any, run: RunAnalysis, key: str) -> None:
         "batch_median_s": run.batch.median.value,
         "batch_low_s": run.batch.median.low,
         "batch_high_s": run.batch.median.high,
+        "batch_launch_low_s": run.batch.median.launch_low,
+        "batch_launch_high_s": run.batch.median.launch_high,
     }
     row = {name: _storable(value) for name, value in row.items()}
     database["runs"].upsert(row, pk="run_hash", alter=True)

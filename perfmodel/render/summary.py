@@ -123,6 +123,7 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
         f"batches    {batch.count} per rank, median {si(batch.median.value, 's', 4)} "
         f"[{si(batch.median.low, 's', 4)}, {si(batch.median.high, 's', 4)}]; {warm}"
     )
+    yield f"launches   95 % of other launches' medians: {tables.another_batch(run)}"
     if found is not None:
         yield f"steps      {_how_found(found)}"
     lost = run.unattributed

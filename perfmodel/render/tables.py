@@ -119,12 +119,15 @@ def _range_notes(run: RunAnalysis) -> list[str]:
 
 
 def rates(run: RunAnalysis) -> Table:
-    """Effective throughputs by the assignment's definition, with their bootstrap intervals."""
+    """Effective throughputs by the assignment's definition, with their two intervals."""
     columns = (
         Column("name", "Rate"),
         Column("value", "Value", "si", digits=4),
-        Column("low", "95 % low", "si", digits=4),
-        Column("high", "95 % high", "si", digits=4),
+        Column("low", "95 % low, this run", "si", digits=4),
+        Column("high", "95 % high, this run", "si", digits=4),
+        Column("launch_low", "95 % low, another launch", "si", digits=4),
+        Column("launch_high", "95 % high, another launch", "si", digits=4),
+        Column("launches", "Launches", "int"),
         Column("unit", "Unit"),
         Column("instances", "Instances", "int"),
         Column("clock", "Clock"),
@@ -151,7 +154,8 @@ def rates_text(run: RunAnalysis) -> Table:
         Column("name", "Rate", of=lambda at: at[0]),
         Column("value", "Value", align="right",
                of=lambda at: at[1] and si(at[1].value, at[1].unit, 4)),
-        Column("interval", "95 % interval", of=lambda at: at[1] and interval(at[1])),
+        Column("interval", "95 %, this run", of=lambda at: at[1] and interval(at[1])),
+        Column("another", "95 %, another launch", of=lambda at: at[1] and another(at[1])),
         Column("n", "n", "int", of=lambda at: at[1] and at[1].instances),
         Column("clock", "Clock", of=lambda at: at[1] and at[1].clock),
         Column("other", "On the other clocks", of=lambda at: at[1] and at[2]),
@@ -161,8 +165,27 @@ def rates_text(run: RunAnalysis) -> Table:
 
 
 def interval(rate: Rate) -> str:
-    """The interval of a rate for a reader."""
-    return f"{si(rate.low, rate.unit)} to {si(rate.high, rate.unit)}"
+    """The interval of a rate for this launch's batches, for a reader."""
+    return _between(rate.low, rate.high, rate.unit)
+
+
+def another(rate: Rate) -> str:
+    """The interval of a rate for another launch, for a reader."""
+    return _between(rate.launch_low, rate.launch_high, rate.unit)
+
+
+def _between(low: float, high: float, unit: str, digits: int = 3) -> str:
+    """Two limits, with their unit once where it is the same."""
+    first, last = si(low, unit, digits), si(high, unit, digits)
+    value, _, prefixed = first.partition(" ")
+    return f"{value if last.endswith(f' {prefixed}') else first} to {last}"
+
+
+def another_batch(run: RunAnalysis) -> str:
+    """Where the median batch of another launch lies, and how that is known."""
+    found = run.batch.median
+    how = f"from {found.launches} launches" if found.launches > 1 else "as launches usually differ"
+    return f"{_between(found.launch_low, found.launch_high, 's', 4)}, {how}"
 
 
 def other_clocks(run: RunAnalysis, name: str, rate: Rate | None) -> str:

@@ -1,4 +1,4 @@
-"""Times per batch of every range, their medians with bootstrap intervals, and the warm-up."""
+"""Times per batch of every range, their medians, and the warm-up."""
 
 from __future__ import annotations
 
@@ -55,12 +55,19 @@ class PathTimes:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number with its 95 % interval and the measurements behind it; base units."""
+    """A number with its 95 % intervals and the measurements behind it; base units.
+
+    `low` and `high` hold for the batches of this launch, `launch_low` and `launch_high` for the
+    median of another launch: from `launches` of them, or from one and how launches usually differ.
+    """
 
     value: float
     low: float
     high: float
     instances: int
+    launch_low: float
+    launch_high: float
+    launches: int = 1
 
 
 def tabulate(
@@ -269,15 +276,6 @@ class _Ordered:
         within = np.cumsum(np.where(inside, times[resample[:, None], batch], 0), axis=1)
         found: Floats = self.values[block * self.block + (within <= rest[:, None]).sum(axis=1)]
         return found
-
-
-def estimate(table: Floats) -> Estimate | None:
-    """Median over ranks and batches with its bootstrap 95 % interval; None without any value."""
-    usable = int(np.count_nonzero(~np.isnan(table)))
-    if usable == 0:
-        return None
-    low, high = np.nanpercentile(bootstrap_medians([table]), [2.5, 97.5])
-    return Estimate(float(np.nanmedian(table)), float(low), float(high), usable)
 
 
 def median(values: Floats) -> float | None:

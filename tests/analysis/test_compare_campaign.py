@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from perfmodel.analysis.compare.compare import compare_traces
-from perfmodel.analysis.compare.series import LAUNCH_NOISE, SCALES, Key, Launch, Series, launch_of
+from perfmodel.analysis.compare.series import Key, Launch, Series, launch_of
+from perfmodel.models.launches import LAUNCH_NOISE, SCALES
 from perfmodel.readers import read
 from perfmodel.timing.run import time_run
 from support.folders import ROOT

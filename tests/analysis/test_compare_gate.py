@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from perfmodel.analysis.compare.compare import gate_of
-from perfmodel.analysis.compare.series import GATE_SCALES, LAUNCH_NOISE, SCALES, Median, effect
+from perfmodel.models.launches import GATE_SCALES, LAUNCH_NOISE, SCALES, Median, effect
 from support.cli import perfmodel
 from support.folders import ROOT
 

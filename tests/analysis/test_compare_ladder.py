@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from perfmodel.analysis.compare.compare import Comparison, compare_traces
-from perfmodel.analysis.compare.series import LAUNCH_NOISE, SCALES, Key, Launch, Series, launch_of
+from perfmodel.analysis.compare.series import Key, Launch, Series, launch_of
+from perfmodel.models.launches import LAUNCH_NOISE, SCALES
 from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 from perfmodel.render.compare import document, group_table, result

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfmodel.analysis.compare.series import Effect, Median, effect, holm, median
+from perfmodel.models.launches import Effect, Median, effect, holm, median
 from perfmodel.models.spread import t_quantile, t_two_sided
 from support.launches_made import autocorrelated, certain, compared, launch
 

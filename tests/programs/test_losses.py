@@ -211,7 +211,8 @@ def test_memory_and_products_are_found_where_the_gpu_limits_the_step() -> None:
         OperatorFact("fill_", "forward", "float32", 1, 1e-3, 0.1, 0, 8, "latency", 1e-6, None),
     )  # fmt: skip
     facts = Facts(
-        batch=Estimate(10e-3, 10e-3, 10e-3, 5), busy_s=10e-3, gpu_ops=17, synchronizations=0,
+        batch=Estimate(10e-3, 10e-3, 10e-3, 5, 10e-3, 10e-3), busy_s=10e-3, gpu_ops=17,
+        synchronizations=0,
         synchronize_s=0, host_s={}, copies=(), collectives=(), waiting=None, gemms=(),
         shared_gpus={}, machine=None, ranks=1, operators=operators,
     )  # fmt: skip

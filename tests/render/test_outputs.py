@@ -35,10 +35,10 @@ PICTURES = {
 }  # fmt: skip
 UNITS = ("_s", "seconds", "bytes", "flops", "_per_byte")
 UNITLESS = {
-    "level", "count", "instances", "rank", "gpu", "batches", "gpu_ops",  # numbers of things
+    "level", "count", "instances", "launches", "rank", "gpu", "batches", "gpu_ops",  # numbers
     "last", "last_rank", "step",
     "share", "last_share", "of_ceiling", "of_roof", "model_error",  # fractions
-    "value", "low", "high", "rate",  # their unit is in a column of its own
+    "value", "low", "high", "launch_low", "launch_high", "rate",  # with a unit column
     *"DHCBpb",  # symbols
 }  # fmt: skip
 NAMES = (

@@ -13,26 +13,28 @@ import numpy as np
 
 from perfmodel.analysis.compare.series import (
     COLLECTIVES,
-    ENOUGH,
-    GATE_SCALES,
     GPU_BUSY,
     GPU_IDLE,
     GRAPHS,
     GROUPS,
-    LAUNCH_NOISE,
-    SCALES,
-    Effect,
     Group,
     Key,
     Launch,
-    Median,
-    effect,
-    holm,
     launch_of,
-    median,
 )
 from perfmodel.analysis.runs import time_runs
 from perfmodel.base.errors import ReportError, WorkloadError
+from perfmodel.models.launches import (
+    ENOUGH,
+    GATE_SCALES,
+    LAUNCH_NOISE,
+    SCALES,
+    Effect,
+    Median,
+    effect,
+    holm,
+    median,
+)
 from perfmodel.programs import MARK_SYMBOLS, program_of_run
 from perfmodel.programs.identify import MARK_KEY, Identity, from_mark
 from perfmodel.programs.program import Options

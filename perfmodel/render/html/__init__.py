@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import perfmodel
 from perfmodel.analysis import sweeps
-from perfmodel.analysis.rates import Rate
 from perfmodel.analysis.result import Analysis, RangeRow, RunAnalysis
 from perfmodel.analysis.rows import machine_roof
 from perfmodel.analysis.warnings import lacking
@@ -171,8 +170,9 @@ def _tiles(run: RunAnalysis) -> Iterator[Tile]:
     yield Tile(
         "Median batch",
         si(seconds.value, "s", 4),
-        f"95 %: {si(seconds.low, 's', 4)} to {si(seconds.high, 's', 4)}; {batch.count} batches on "
-        f"{len(run.ranks)} rank{'s' * (len(run.ranks) != 1)}",
+        f"95 %, this run: {si(seconds.low, 's', 4)} to {si(seconds.high, 's', 4)}; {batch.count} "
+        f"batches on {len(run.ranks)} rank{'s' * (len(run.ranks) != 1)}; another launch: "
+        f"{tables.another_batch(run)}",
     )
     if head.gpu_busy_s is None or seconds.value <= 0:
         yield Tile("GPU busy", "–", "no GPU operation was recorded in a batch")
@@ -228,6 +228,7 @@ def _rates(run: RunAnalysis) -> Grid:
         others = tables.other_clocks(run, name, rate)
         rows.append(
             (name, _MEANS.get(name, ""), si(rate.value, rate.unit, 4), tables.interval(rate),
+             tables.another(rate),
              rate.clock.removeprefix("gpu_") + (f" ({others})" if others else ""),
              f"{si(ceiling, rate.unit)}, {label}" if ceiling else None,
              rate.value / ceiling if ceiling else None)
@@ -236,7 +237,8 @@ def _rates(run: RunAnalysis) -> Grid:
         Column("name", "Rate"),
         Column("means", "Of"),
         Column("value", "Effective", align="right"),
-        Column("interval", "95 % interval", align="right"),
+        Column("interval", "95 %, this run", align="right"),
+        Column("another", "95 %, another launch", align="right"),
         Column("clock", "Clock (the others)"),
         Column("ceiling", "Ceiling", align="right"),
         Column("share", "Share of it", "percent", digits=0),
@@ -245,7 +247,12 @@ def _rates(run: RunAnalysis) -> Grid:
     title = "Effective throughputs and the machine's ceilings"
     return grid(
         Table(title, columns, rows, tables.rate_notes(run)),
-        sort={"value": values, "interval": values, "ceiling": [value for _, value in ceilings]},
+        sort={
+            "value": values,
+            "interval": values,
+            "another": values,
+            "ceiling": [value for _, value in ceilings],
+        },
         plain=("share",),
     )
 
@@ -253,10 +260,6 @@ def _rates(run: RunAnalysis) -> Grid:
 def _phases(run: RunAnalysis) -> Grid | None:
     """Operators by phase against their ceilings; None where nothing counts them."""
     return grid(operators.phases(run.work)) if run.work and run.work.modelled else None
-
-
-def _interval(rate: Rate) -> str:
-    return f"{si(rate.low, rate.unit)} to {si(rate.high, rate.unit)}"
 
 
 def _ceiling(run: RunAnalysis, name: str) -> tuple[str, float | None]:
