@@ -1,8 +1,9 @@
 """Predicts batches on 4 and 8 GPUs from launches on one and two, and scores what was said.
 
-    python -m benchmarks.predict.scale --freeze     # before: results/predict_scale_model.json, .json
+    python -m benchmarks.predict.scale --freeze     # before: results/predict_scale*.json
     python -m profiles.collect_launches profiles/scale --plan scale --ranks 8 --machine h200x8
     python -m benchmarks.predict.scale              # after: scores results/predict_scale.json
+    python -m benchmarks.predict.scale --document   # the tables of docs/predict.md
 
 The predictions are frozen by a commit before anything is measured on more than two GPUs.
 """
@@ -10,10 +11,14 @@ The predictions are frozen by a commit before anything is measured on more than 
 from __future__ import annotations
 
 import json
+import statistics
+from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.common import folders, results
+from benchmarks.common.pages import percent, put, table
 from benchmarks.predict.launches import Launches, commit_of
+from benchmarks.predict.report import PAGE, every_row
 from benchmarks.predict.score import predict_rows, ranking, summary
 from perfmodel.base.errors import ModelError
 from perfmodel.models.model import load, save
@@ -82,10 +87,48 @@ def score() -> None:
     print(json.dumps({"by_ranks": shares, "by_route": routes}, indent=1))
 
 
+def made(result: dict[str, Any]) -> str:
+    """Return the page's part on 4 and 8 GPUs."""
+    rows = result["rows"]
+    said = (
+        f"Fitted to {result['trained_on']} launches on one and two H200s, predictions frozen by "
+        f"commit {result['commit']}, then three launches of each on 8 H200s of another host. The "
+        f"microbenchmarks of the model were taken on 4 H200s. Of {result['ranking']['pairs']} pairs "
+        f"of settings at one size the faster one is named in {result['ranking']['right']}."
+    )
+    lines = []
+    for route in result["by_route"]:
+        for ranks in sorted({r["sizes"]["p"] for r in rows}):
+            mine = [r for r in rows if r["route"] == route and r["sizes"]["p"] == ranks]
+            errors = [r["error"] for r in mine]
+            inside = [
+                r["low_s"] <= m["batch_s"] <= r["high_s"] for r in mine for m in r["measured"]
+            ]
+            lines.append(
+                [route, str(ranks), str(len(mine)), percent(_mean(map(abs, errors))),
+                 percent(_mean(errors), signed=True), percent(max(map(abs, errors))),
+                 percent(_mean(inside))]
+            )  # fmt: skip
+    head = ["how a batch runs", "GPUs", "configurations", "mean error", "bias", "max",
+            "launches inside 90 %"]  # fmt: skip
+    every = every_row(
+        rows, ["error", "launches differ by"],
+        lambda row: [percent(row["error"], signed=True), percent(row["launch_sd"])],
+    )  # fmt: skip
+    return "\n\n".join(block.strip() for block in (said, table(head, lines), every)) + "\n"
+
+
+def _mean(values: Iterable[float]) -> float:
+    return statistics.fmean(values)
+
+
 def main() -> None:
     parser = results.parser(__doc__, "docs/predict.md", OUT)
     parser.add_argument("--freeze", action="store_true")
-    if parser.parse_args().freeze:
+    args = parser.parse_args()
+    if args.document:
+        put(PAGE, "benchmarks.predict.scale --document", made(results.read(OUT)))
+    elif args.freeze:
         freeze()
     else:
         score()

@@ -30,6 +30,8 @@ SMALL = ["gpt", "--width", "512", "--layers", "4", "--heads", "8", "--length", "
          "8", "--vocabulary", "10000"]  # fmt: skip
 COMPILED = ["gpt", "--width", "768", "--layers", "4", "--heads", "12", "--length", "512", "--batch",
             "16", "--vocabulary", "16000", "--compile"]  # fmt: skip
+EIGHT = ["gpt", "--width", "1024", "--layers", "8", "--heads", "16", "--length", "512", "--batch",
+         "16", "--vocabulary", "16384", "--steps", "4"]  # fmt: skip
 RECORDINGS: dict[str, tuple[int, list[str]]] = {
     **{
         f"{fault}_b{batch}": (1, ["gpt", "--fault", fault, "--batch", str(batch)])
@@ -63,6 +65,9 @@ RECORDINGS: dict[str, tuple[int, list[str]]] = {
     "gpt_modules_timing": (1, [*SMALL, "--steps", "4"]),
     "gpt_compiled_shapes": (1, [*COMPILED, "--steps", "4", "--shapes"]),
     "gpt_fp32_shapes": (1, [*SMALL, "--steps", "4", "--shapes", "--fault", "fp32"]),
+    "gpt_ddp8": (8, [*EIGHT]),
+    "gpt_fsdp8": (8, [*EIGHT, "--fsdp"]),
+    "gpt_straggler8": (8, [*EIGHT, "--fault", "straggler"]),
     "gpt_unnamed": (1, ["gpt", "--batch", "16", "--name", "none", "--layers", "4"]),
 }  # fmt: skip
 COUNTED = {
