@@ -93,8 +93,8 @@ def made(result: dict[str, Any]) -> str:
     said = (
         f"Fitted to {result['trained_on']} launches on one and two H200s, predictions frozen by "
         f"commit {result['commit']}, then three launches of each on 8 H200s of another host. The "
-        f"microbenchmarks of the model were taken on 4 H200s. Of {result['ranking']['pairs']} pairs "
-        f"of settings at one size the faster one is named in {result['ranking']['right']}."
+        f"microbenchmarks of the model were taken on 4 H200s. Of {result['ranking']['pairs']} "
+        f"pairs of settings at one size the faster one is named in {result['ranking']['right']}."
     )
     lines = []
     for route in result["by_route"]:
