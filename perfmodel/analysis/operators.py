@@ -223,7 +223,7 @@ def step_work(
     mfu = _utilization(fine, flops, steps, machine)
     said = [*dict.fromkeys(w for one in found for w in one.warnings), *_uncounted(found, fine)]
     if source == "shapes":
-        said += _without_formula(computing)
+        said += [*_without_formula(computing), *_without_type(computing)]
     if mfu is not None and mfu.of_busy > 1:
         said.append(
             f"a step has {mfu.of_busy:.3g} times the FLOPs that the GPU can do in the time in "
@@ -304,6 +304,20 @@ def _without_formula(computing: Sequence[OperatorRow]) -> Iterator[str]:
     )
 
 
+def _without_type(computing: Sequence[OperatorRow]) -> Iterator[str]:
+    """Say that nothing names the type of GEMMs, and so their ceiling, where they take much time."""
+    silent = [r for r in computing if r.flops and r.dtype_from == "default"]
+    silent = [r for r in silent if r.dtype == "float32"]
+    share = sum(row.share for row in silent)
+    if share > 1 - _COVERED_BY_FORMULAS:
+        name = max(silent, key=lambda row: row.share).name
+        yield (
+            f"no kernel and no cast says the data type of GEMMs that take {percent(share)} of the "
+            f"computing time (most {name}): they are taken for float32 without tensor cores; give "
+            f"it by --dtype"
+        )
+
+
 def operator_facts(work: StepWork | None) -> tuple[OperatorFact, ...]:
     """The operators whose least time is known, as findings need them; phases are none."""
     if work is not None and work.source == "layers":
@@ -314,7 +328,9 @@ def operator_facts(work: StepWork | None) -> tuple[OperatorFact, ...]:
             share=row.share, flops=row.flops or 0.0, bytes=row.bytes or 0.0, bound=row.bound,
             least_s=row.of_ceiling * row.gpu_s,
             fusible_bytes=row.fusible_bytes or 0.0,
-            tensor_s=row.of_tensor_ceiling * row.gpu_s if row.of_tensor_ceiling else None,
+            tensor_s=row.of_tensor_ceiling * row.gpu_s
+            if row.of_tensor_ceiling and row.dtype in TENSOR_UNITS
+            else None,
         )
         for row in (work.operators if work else ())
         if row.bound and row.of_ceiling is not None
@@ -450,6 +466,16 @@ def _medians(
     return {key: found[at] for key, at in codes.items() if found[at].any()}
 
 
+def _tensor_unit(key: OperatorKey) -> str:
+    """Tensor cores for the type of what ran without them; '' where there are none, or it did not.
+
+    Where nothing says the type, nothing says the unit.
+    """
+    if key.unit not in TENSOR_UNITS or key.origin == "default":
+        return ""
+    return TENSOR_UNITS.get(key.dtype, f"{key.dtype}_tensor")
+
+
 class _Limit:
     """What bounds calls of several sizes: their least time, and which limit most of it is of."""
 
@@ -464,7 +490,7 @@ class _Limit:
         """Add calls of one size: time at the unit's peak, at the memory's bandwidth, of kernels."""
         bandwidth = machine.bandwidth_bytes_per_s.get("hbm") if machine else None
         peaks = machine.peak_flops_per_s if machine else {}
-        peak, tensor = peaks.get(key.unit), peaks.get(TENSOR_UNITS.get(key.unit, ""))
+        peak, tensor = peaks.get(key.unit), peaks.get(_tensor_unit(key))
         count, kernels, flops, read, written, _, ns = (float(v) for v in values)
         self._cache(machine, count, read, written)
         if not (key.modelled and bandwidth and (peak or not flops)) or key.communicates:
@@ -476,7 +502,7 @@ class _Limit:
             "latency": kernels * _SHORTEST_S,
         }
         self.least_s += max(limits["compute"], limits["memory"])
-        if flops and tensor and key.dtype in TENSOR_UNITS:
+        if flops and tensor:
             self.tensor_s += max(flops / tensor, limits["memory"])
         bound = max(limits, key=lambda name: limits[name])
         self.by_bound[bound] = self.by_bound.get(bound, 0.0) + ns

@@ -46,6 +46,7 @@ from perfmodel.readers.trace import KERNEL
 from perfmodel.render.operators import work_document
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
 from perfmodel.timing.step_report import report_steps
+from support.build_report import ReportBuilder
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "profiles" / "programs"
@@ -186,6 +187,9 @@ def _seconds(labels: list[str]) -> float:
          {"needed": (False, True)}, (432, 88, 108)),
         ("aten::convolution_backward", ((1, 3, 4, 4), (1, 4, 2, 2), (4, 3, 2, 2), ()),
          {}, (768, 320, 128)),
+        # padded, so that the result is larger than the input: 2 * 2 * 16 * 3 * 3
+        ("aten::convolution_backward", ((1, 3, 4, 4), (1, 3, 2, 2), (3, 3, 1, 1), ()),
+         {"transposed": False}, (576, 234, 42)),
         # 2 B H Sq Sk (D + Dv) with 4 heads of queries over 2 of keys
         ("aten::_scaled_dot_product_flash_attention",
          ((1, 4, 8, 16), (1, 2, 6, 16), (1, 2, 6, 16), ()), {}, (12288, 1792, 1152)),
@@ -225,6 +229,60 @@ def test_a_call_is_counted_as_by_hand(
     expected: tuple[int, int, int],
 ) -> None:
     assert count(name, *sizes, **more) == OperatorWork(*expected)
+
+
+def test_a_template_of_a_gemm_that_torch_compile_tuned_is_unknown() -> None:
+    sizes = ((256,), (1024, 512), (512, 256), (1024, 256))
+    assert count("triton_poi_fused_add_0", *sizes, moved=(8, 4)) == OperatorWork(0, 8, 4)
+    assert count("triton_tem_fused_addmm_0", *sizes, moved=(8, 4)) is None
+
+
+def test_a_convolution_that_grows_its_input_is_no_transposed_one(tmp_path: Path) -> None:
+    """Its forward's range says so: the sizes of its backward fit both."""
+    builder = ReportBuilder("2025.3.2")
+    thread = builder.thread()
+    builder.gpu()
+    kernel = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc"
+    for step in range(3):
+        at = 1000 * step
+        thread.range(f"step {step}", at, at + 900)
+        for name, begin in (
+            ("aten::convolution, seq = 5, op_id = 2, sizes = [[2, 8, 10, 10], [8, 8, 1, 1]]", 10),
+            ("aten::cudnn_convolution, op_id = 4, sizes = [[2, 8, 10, 10], [8, 8, 1, 1]]", 20),
+        ):
+            thread.range(name, at + begin, at + 110 - begin)
+        thread.kernel(kernel, (at + 30, at + 40), (at + 50, at + 90))
+        for name, begin in (
+            ("autograd::engine::evaluate_function: ConvolutionBackward0, op_id = 8", 210),
+            ("ConvolutionBackward0, seq = 5, op_id = 9, sizes = [[2, 8, 12, 12]]", 220),
+            ("aten::convolution_backward, op_id = 10, sizes = "
+             "[[2, 8, 12, 12], [2, 8, 10, 10], [8, 8, 1, 1]]", 230),
+        ):  # fmt: skip
+            thread.range(name, at + begin, at + 700 - begin)
+        thread.kernel(kernel, (at + 240, at + 250), (at + 300, at + 400))
+    run = analyze([read_sqlite(builder.write(tmp_path / "r.sqlite"))], Options()).fitted
+    assert run.work is not None
+    assert run.work.flops == 3 * 2 * 2 * 12 * 12 * 8 * 8
+
+
+def test_gemms_of_a_type_that_nothing_says_are_warned_of(tmp_path: Path) -> None:
+    builder = ReportBuilder("2025.3.2")
+    thread = builder.thread()
+    builder.gpu()
+    for step in range(3):
+        at = 100_000 * step
+        thread.range(f"step {step}", at, at + 90_000)
+        thread.range("aten::mm, op_id = 1, sizes = [[1024, 512], [512, 256]]", at + 10, at + 900)
+        thread.kernel("matmul_of_mine", (at + 30, at + 40), (at + 1000, at + 11_000))
+    trace = read_sqlite(builder.write(tmp_path / "r.sqlite"))
+    silent = analyze([trace], Options()).fitted
+    assert [w for w in silent.warnings if "give it by --dtype" in w]
+    assert not [f for f in silent.findings if f.kind == "low_precision_unused"]
+    given_type = analyze([trace], Options(dtype="float16")).fitted
+    assert given_type.work is not None
+    (row,) = given_type.work.operators
+    assert (row.dtype, row.dtype_from, row.unit) == ("float16", "given", "float16_tensor")
+    assert not [w for w in given_type.warnings if "--dtype" in w]
 
 
 def test_sizes_that_fit_no_formula_are_not_counted() -> None:

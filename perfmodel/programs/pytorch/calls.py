@@ -348,12 +348,30 @@ class _Graph:
             sizes = self.names.sizes[label]
             if self.names.name[label] != "aten::convolution_backward" or not sizes:
                 continue
-            above, steps = int(self.tree.parent[node]), 0
-            while above >= 0 and self.names.seq[self.tree.label[above]] < 0 and steps < _MOST_STEPS:
-                above, steps = int(self.tree.parent[above]), steps + 1
-            if above >= 0:
-                seq = int(self.names.seq[self.tree.label[above]])
+            seq = self._forward_seq(node)
+            if seq >= 0:
                 found[int(self.tree.process[node]), seq] = sizes[0]
+        return found
+
+    def _forward_seq(self, node: int) -> int:
+        """`seq` of the forward operator of a backward one; -1 where no range around it has any."""
+        above, steps = int(self.tree.parent[node]), 0
+        while above >= 0 and self.names.seq[self.tree.label[above]] < 0 and steps < _MOST_STEPS:
+            above, steps = int(self.tree.parent[above]), steps + 1
+        return int(self.names.seq[self.tree.label[above]]) if above >= 0 else -1
+
+    @cached_property
+    def _transposed(self) -> dict[tuple[int, int], bool]:
+        """Whether convolutions are transposed, by process and seq."""
+        found: dict[tuple[int, int], bool] = {}
+        for node in self.nodes.tolist():
+            name = self.names.name[self.tree.label[node]]
+            if "conv" not in name or "backward" in name:
+                continue
+            for n in (node, *self._wrappers(node)):
+                seq = int(self.names.seq[self.tree.label[n]])
+                if seq >= 0:
+                    found[int(self.tree.process[node]), seq] = "transpose" in name
         return found
 
     def _wrappers(self, node: int) -> list[int]:
@@ -544,11 +562,16 @@ class _Graph:
                 if place < len(items):
                     items[place] = size
         out = self._result(node, name, sizes)
-        wanted = (True, True)
+        wanted, transposed = (True, True), None
         if name == "aten::convolution_backward":
             wanted = self._wanted(node, sizes)
+            process = int(self.tree.process[node])
+            transposed = self._transposed.get((process, self._forward_seq(node)))
         kernels = self._joined(i) if name in _BY_KERNELS else ""
-        return Call(name, sizes, tuple(items), item, out, wanted, types.depth, kernels, self.causal)
+        return Call(
+            name, sizes, tuple(items), item, out, wanted, transposed, types.depth, kernels,
+            self.causal,
+        )  # fmt: skip
 
     def _joined(self, i: int) -> str:
         """Names of the kernels of a call."""

@@ -56,7 +56,7 @@ _MADE_OF_PRODUCTS: Final = re.compile(
     r"|winograd|conv_|cudnn::cnn|attention"
 )
 _TENSOR: Final = re.compile(
-    r"nvjet|tensorop|TensorOp|s16816|s1688|s884|h884|h16816|d884|wgmma|hmma|gmma|warpgroup|mma_tensor"
+    r"nvjet|tensorop|TensorOp|TmaGmma|s16816|s1688|s884|h884|h16816|d884|wgmma|hmma|gmma|warpgroup|mma_tensor"
     r"|flash|fmha|^(?>.*sm[89]0_xmma_)(?!.*ffma)"
 )
 _SIXTEEN_BITS: Final = re.compile(r"^(?>.*?cudnn_generated).*_f16_|^(?:void )?cudnn::fusion::")

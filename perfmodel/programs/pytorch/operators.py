@@ -35,6 +35,8 @@ class Call:
         Size of the result, where what consumes it or its backward says.
     needed : tuple of bool
         Of a backward: whether the first gradient is asked for, and the second.
+    transposed : bool or None
+        Of a convolution's backward: whether its forward is transposed; None where nothing says it.
     depth : int
         Lists of tensors that the kernel of a foreach or fused operator takes.
     kernels : str
@@ -51,6 +53,7 @@ class Call:
     item: int
     out: Size | None = None
     needed: tuple[bool, bool] = (True, True)
+    transposed: bool | None = None
     depth: int = 0
     kernels: str = ""
     causal: bool = False
@@ -263,7 +266,7 @@ def convolution_backward(call: Call) -> OperatorWork:
     gradient of the result and its other factor.
     """
     dy, x, w = call.sizes[:3]
-    transposed = is_transposed(dy, x, w)
+    transposed = is_transposed(dy, x, w, call.transposed)
     if dy[0] != x[0] or not (transposed or is_convolved(dy, x, w)):
         raise FormulaError
     once = conv_flops((x if transposed else dy)[2:], x[0], w)
@@ -302,13 +305,15 @@ def is_convolved(out: Size, x: Size, w: Size) -> bool:
     )
 
 
-def is_transposed(dy: Size, x: Size, w: Size) -> bool:
+def is_transposed(dy: Size, x: Size, w: Size, said: bool | None = None) -> bool:
     """Whether a backward is of a transposed convolution: its weight is [in, out / groups, ...].
 
-    Where the sizes allow both, a result larger than the input says so.
+    Where the sizes allow both, the forward says it, or else a result larger than the input.
     """
     forward = is_convolved(dy, x, w)
     turned = is_convolved(x, dy, w)
+    if forward and turned and said is not None:
+        return said
     return turned and (not forward or prod(dy[2:]) > prod(x[2:]))
 
 
@@ -732,9 +737,9 @@ def fused(call: Call) -> OperatorWork:
     """A kernel that torch.compile made of several operators: every buffer is moved once.
 
     Which are read, written or both and their types: `perfmodel.programs.pytorch.triton`. FLOPs of
-    what is fused are not counted.
+    what is fused are not counted: templates of GEMMs (`triton_tem_...`) are unknown.
     """
-    if call.moved is None or not any(call.sizes):
+    if "_tem_" in call.name or call.moved is None or not any(call.sizes):
         raise FormulaError
     return OperatorWork(0, *call.moved)
 
