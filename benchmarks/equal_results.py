@@ -6,8 +6,9 @@ Each case is a line of equal_cases.txt: perfmodel commands, run by equal_run.py 
 on the reports of BEFORE. Exit codes, text, CSV, JSON and every file written must be equal; numbers
 exactly, unless TOLERANCES says otherwise. Intended changes are listed below: RENAMED, REWORDED,
 ARGUMENTS, EXPECTED. A difference is one line: case, file and path in it, before -> after. The exit
-code is 1 if there is any. REGEX is found in the name of a case, which is its commands (--list):
---only '^(stats|compare)', --only ddp.
+code is 1 if there is any. With --more, AFTER may have more keys, columns, rows, files and words.
+REGEX is found in the name of a case, which is its commands (--list): --only '^(stats|compare)',
+--only ddp.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ RENAMED: Final[dict[str, str]] = {
     "precision_final": "accuracy_final",
     "precision_best": "accuracy_best",
     "precision_gap": "accuracy_gap",
+    "image": "input",
+    "Products": "GEMMs",
+    "sets": "memsets",
 }
 """Keys of JSON, columns of tables and names of files: before -> after."""
 
@@ -91,6 +95,18 @@ REWORDED: Final[dict[str, str]] = {
         "GEMMs"
     ),
     "bytes by the document's counting": "bytes by the assignment's counting",
+    "messages do not tell": "messages do not give",
+    "a report that tells": "a report that gives",
+    "On paper, its time cannot be told": "Its time cannot be predicted",
+    "model does not tell": "model does not predict",
+    "sizes tell": "sizes give",
+    "the document, Question": "the CME 213 assignment, Question",
+    "gemm": "GEMM",
+    "gemms": "GEMMs",
+    "On paper": "By formula",
+    "on paper": "by formula",
+    "the document's waits": "the CME 213 assignment's waits",
+    "cudaMallocHost (CuPy: cupyx.empty_pinned)": "cudaMallocHost",
 }
 """Words and phrases of text and of strings: before -> after; replaced in both, as some stay."""
 
@@ -101,6 +117,7 @@ ARGUMENTS: Final[dict[str, str]] = {
     r"^(layers\t.*)--batch\t": r"\1--batch-size\t",
     r"^(calibrate\t.*)--microbenchmarks\t": r"\1--machine\t",
     r"^(formulas\t.*)--transport\tmpi": r"\1--transport\tcuda-aware",
+    r"^((?!compare|predict|machine\tlist)\w.*--format\tcsv.*)": r"\1\t-o\t{out}",
 }
 """Regular expressions of command lines, a tab between two arguments: before -> after."""
 
@@ -114,19 +131,34 @@ Student's t and chi-square are SciPy's after, and were perfmodel's own before.
 """
 
 EXPECTED: Final[dict[str, str]] = {
-    r"report\.html behind '.* TFLOP/s Performance'$": "the roofline's axis says: per GPU",
+    r"schema_version: 1 -> 2$|model\.json\.version: 3 -> 4$": "the version of a document",
+    r"attributed_by_time: ": "GPU work of other threads belongs to the range open at its launch",
+    r"^(calibrate|compare|analyze|report|timeline|whatif|splits)_.*ddp_p2_H\d+|^analyze_ddp": (
+        "PyTorch programs: steps, NCCL's kernels in the ranges, findings of their own"
+    ),
+    r"^utilization.*--report": "utilization of a report is that of the analysis of its steps",
+    r"^whatif_(h200x|tests_).*(exit_codes|stderr|stdout)": "bounds of every part without a mark",
+    r"^analyze_tests_reports_cpu.*stdout": "no columns without a number; ranks are with steps",
+    r"^timeline.*(stdout|\.svg|Written: OUT)": "timelines print their lanes and draw idle time",
+    r"^report_.*report\.html": "the page is arranged anew, and draws another batch of median time",
+    r"^layers.*format_|^layers.*\.convention\.": "layers of equal shape are one row",
+    r"^layers.*image -> input$": "a network's input need be no image",
+    r"^tta.*jsonl.* to a test precision": "a title says accuracy; other formats have the numbers",
+    r"^layers.*\.output length": "an output has the extents that it has",
+    r"^calibrate.*stdout\.txt.*\w…": "a column of names has another width",
+    r"^analyze.*format_(markdown|latex)": "more columns move the rules between them",
     r"^compare.*format_table/": "the summary; all rows are in CSV, and kernels in --all",
-    r"^(analyze|stats|splits).*format_csv/": "several tables are a file each, or refused",
-    r"^(whatif|predict).*-o_{out}/|/(whatif|predict_\w+)\.(png|svg|pdf)": "one file, or a folder",
-    r"^timeline.*/stdout|^timeline.*/text": "the lanes, and where it was written",
     r"^compare.*format_json/": "the document of --json, where it was the rows alone",
+    r"^(whatif|predict).*-o_{out}/|/(whatif|predict_\w+)\.(png|svg|pdf)": "one file, or a folder",
 }
-"""Regular expression found in `case/file path` -> why a difference there is intended."""
+"""Regular expression found in a line of difference, `case/file path: before -> after` -> why it is
+intended; the first that is found counts."""
 
 Case = list[list[str]]  # its commands, each a list of arguments
 
 ABSENT: Final = "(absent)"
 COUNTED: Final = ("cases", "files", "numbers", "differences", "expected")
+PRINTED: Final = "0.stdout.csv"
 CASES: Final = Path(__file__).with_name("equal_cases.txt")
 RUNNER: Final = Path(__file__).with_name("equal_run.py")
 QUICK: Final = r"ranks_base|document_1|peer-x3_1|ddp_p2_H512_B3000|rank0of2|p4_host_float32_H512_B3"
@@ -140,16 +172,17 @@ class Rules(NamedTuple):
     reworded: Mapping[str, str] = {}
     tolerances: Mapping[str, float] = {}
     only_numbers: bool = False  # of text, words are not compared
-    more: bool = False  # keys, columns and files that only the after has are no differences
+    more: bool = False  # what only the after has is no difference: keys, columns, files, words
 
     def key(self, key: str) -> str:
-        """How a key or a column is called after."""
-        return self.renamed.get(key, key)
+        """How a key or a column is called after: `product` renames `product [float64]`, too."""
+        name, bracket, rest = key.partition(" [")
+        return f"{self.renamed.get(name, name)}{bracket}{rest}"
 
     def text(self, text: str, *, headers: bool = False) -> str:
         """A text with listed phrases replaced; headers of tables in it are columns; 5 % as 5%."""
         text = re.sub(r"(?<=\d)\s(\\?%)", r"\1", text)
-        changes = {**self.reworded, **(self.renamed if headers else {})}
+        changes = {**(self.renamed if headers else {}), **self.reworded}
         found = _phrases(tuple(changes))
         return found.sub(lambda m: changes[" ".join(m[0].split())], text) if changes else text
 
@@ -202,13 +235,14 @@ def compare(before: Any, after: Any, rules: Rules, path: str = "") -> Iterator[D
             values = renamed.get(key, ABSENT), after.get(key, ABSENT)
             yield from compare(*values, rules, f"{path}.{key}")
     elif isinstance(before, list) and isinstance(after, list):
-        if len(before) != len(after):
+        if len(before) != len(after) and not (rules.more and len(before) < len(after)):
             yield Difference(f"{path} length", len(before), len(after))
         for i, (old, new) in enumerate(zip(before, after, strict=False)):
             yield from compare(old, new, rules, f"{path}[{i}]")
     else:
         old, new = (rules.text(v) if isinstance(v, str) else v for v in (before, after))
-        if not rules.same(old, new, path):
+        longer = isinstance(old, str) and isinstance(new, str) and new.startswith(f"{old}; ")
+        if not rules.same(old, new, path) and not (rules.more and longer):
             yield Difference(path, before, after)
 
 
@@ -225,8 +259,10 @@ def compare_text(before: str, after: str, rules: Rules, path: str = "") -> Itera
     for _, i, i_end, j, j_end in difflib.SequenceMatcher(None, old, new).get_opcodes():
         if not _same_words(old[i:i_end], new[j:j_end], rules, path):
             behind = f"{path} behind '{' '.join(old[max(i - 3, 0) : i])}'"
-            texts = (" ".join(words) for words in (old[i:i_end], new[j:j_end]))
-            yield Difference(behind, *(text or ABSENT for text in texts))
+            texts = [" ".join(words) for words in (old[i:i_end], new[j:j_end])]
+            longer = not texts[0] or re.match(rf"{re.escape(texts[0])}(?![\w.])", texts[1])
+            if not (rules.more and longer):
+                yield Difference(behind, *(text or ABSENT for text in texts))
 
 
 def _same_words(before: Sequence[str], after: Sequence[str], rules: Rules, path: str) -> bool:
@@ -267,9 +303,14 @@ def compare_files(name: str, before: str, after: str, rules: Rules) -> Iterator[
 def _parsed(name: str, text: str) -> Any:
     """A file as a JSON value; a table is its columns, and then its rows by column."""
     if name.endswith(".json"):
-        return _json(text)
+        value = _json(text)
+        return _by_lane(value) if isinstance(value, dict) and "traceEvents" in value else value
     if name.endswith(".jsonl"):
-        return [json.loads(line) for line in text.splitlines()]
+        tables: dict[str, list[Any]] = {}
+        for line in text.splitlines():
+            row = json.loads(line)
+            tables.setdefault(str(row.pop("table", "")), []).append(row)
+        return tables
     if not name.endswith(".csv"):
         raise ValueError("expected JSON or CSV; got text")
     rows = list(csv.reader(io.StringIO(text)))
@@ -286,6 +327,28 @@ def _json(text: str) -> Any:
         values.append(value)
         rest = rest[end:].lstrip()
     return values[0] if len(values) == 1 else values
+
+
+def _by_lane(trace: dict[str, Any]) -> dict[str, Any]:
+    """A trace for Perfetto by process, lane and event: numbers of lanes and flows are no result."""
+    names = {
+        (event["name"], event["pid"], event["tid"]): event["args"]["name"]
+        for event in trace["traceEvents"]
+        if event["name"] in ("process_name", "thread_name")
+    }
+    lanes: dict[str, dict[str, dict[str, Any]]] = {}
+    for event in trace["traceEvents"]:
+        if event["ph"] == "M":
+            continue
+        process = names["process_name", event["pid"], 0]
+        lane = names["thread_name", event["pid"], event["tid"]]
+        events = lanes.setdefault(process, {}).setdefault(lane, {})
+        what = " ".join(str(event[key]) for key in ("ts", "ph", "cat", "name"))
+        same = sum(key.partition(" again")[0] == what for key in events) if what in events else 0
+        events[f"{what} again {same}" if same else what] = {
+            key: value for key, value in event.items() if key not in ("pid", "tid", "id")
+        }
+    return {**trace, "traceEvents": lanes}
 
 
 def read_cases(text: str, inputs: Path, *, quick: bool = False) -> Iterator[Case]:
@@ -365,14 +428,18 @@ def compare_cases(
     """Print how the cases' files differ, `shown` times for each kind; counts of what was seen."""
     counts = Counter(cases=len(names))
     kinds: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
     for name in names:
         old, new = (_files(root / name, rules) for root in (before, after))
+        if PRINTED in old and any(re.match(r"out/.*\.csv", file) for file in new):
+            old, new = _tables(old, new, rules)
         for file in sorted(old if rules.more else {*old, *new}):
             texts = old.get(file, ABSENT), new.get(file, ABSENT)
             counts.update(files=1, numbers=len(re.findall(r"(?<![\w.])\d+", texts[0])))
             for found in compare_files(f"{name}/{file}", *texts, rules):
-                if any(re.search(pattern, found.path) for pattern in EXPECTED):
+                if reason := next((EXPECTED[p] for p in EXPECTED if re.search(p, str(found))), ""):
                     counts.update(expected=1)
+                    reasons[reason] += 1
                     continue
                 counts.update(differences=1)
                 command, place = name.split("_")[0], found.path.removeprefix(f"{name}/")
@@ -383,7 +450,26 @@ def compare_cases(
     for kind, count in kinds.most_common():
         if count > shown:
             print(f"{count - shown} more like {kind}")
+    for reason, count in reasons.most_common():
+        print(f"{count} expected: {reason}")
     return counts
+
+
+def _tables(
+    before: dict[str, str], after: dict[str, str], rules: Rules
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Call every table that was printed before as the file that holds it after."""
+    files = {
+        name: set(text.partition("\n")[0].strip().split(","))
+        for name, text in after.items()
+        if name.endswith(".csv") and name != PRINTED
+    }
+    named = {name: text for name, text in before.items() if name != PRINTED}
+    for table in before[PRINTED].replace("\r\n", "\n").strip().split("\n\n"):
+        columns = {rules.key(column) for column in table.partition("\n")[0].split(",")}
+        fitting = [name for name in files if columns <= files[name]]
+        named[min(fitting, key=lambda name: len(files[name]), default=min(columns))] = f"{table}\n"
+    return named, {name: text for name, text in after.items() if name != PRINTED}
 
 
 def _files(folder: Path, rules: Rules) -> dict[str, str]:
@@ -404,7 +490,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help="keeps the results of BEFORE")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the results of AFTER")
-    parser.add_argument("--more", action="store_true", help="AFTER may have more keys and files")
+    parser.add_argument("--more", action="store_true", help="AFTER may have more")
     parser.add_argument("--numbers-only", action="store_true", help="ignore words of text")
     parser.add_argument("--shown", type=int, default=2, help="differences of a kind to print")
     parser.add_argument("--jobs", type=int, default=2)

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
-from benchmarks.equal_results import CASES, Rules, case_name, compare_files, read_cases
+from benchmarks.equal_results import (
+    CASES,
+    Rules,
+    case_name,
+    compare_cases,
+    compare_files,
+    read_cases,
+    renamed_arguments,
+)
 from support.folders import ROOT
 
 EXACT = Rules()
@@ -51,6 +60,56 @@ def test_more_keys_and_columns_may_be_allowed_but_not_fewer() -> None:
     assert list(compare_files("a.csv", "p,r\n1,3\n", "p,q,r\n1,2,3\n", more)) == []
     assert len(list(compare_files("a.csv", "p,r\n1,3\n", "p,q,r\n1,2,4\n", more))) == 1
     assert list(compare_files("a.csv", "p,r\n1,3\n", "p,q\n1,3\n", more))
+    assert list(compare_files("a.txt", "busy 3 ms", "GPU busy 3 ms; idle 2 ms", more)) == []
+    found = [str(d) for d in compare_files("a.txt", "busy 3 ms", "busy 31 ms", more)]
+    assert found == ["a.txt behind 'busy': 3 -> 31"]
+    assert lines({"note": "9%"}, {"note": "9%; rank 0 is last"}, more) == []
+    assert lines({"rows": [1, 2]}, {"rows": [1, 2, 3]}, more) == []
+    assert lines({"rows": [1, 2]}, {"rows": [1]}, more) == ["a.json.rows length: 2 -> 1"]
+
+
+def test_a_name_with_a_part_in_brackets_is_renamed_too() -> None:
+    rules = Rules(renamed={"wide": "large"})
+    assert lines({"wide [float32]": 1}, {"large [float32]": 1}, rules) == []
+
+
+def traced(lane: int, *names: str, start: float = 1.0) -> str:
+    events = [
+        {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "args": {"name": "rank 0"}},
+        {"ph": "M", "name": "thread_name", "pid": 0, "tid": lane, "args": {"name": "kernels"}},
+    ]
+    for name in names:
+        bar = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": lane, "ts": start}
+        events.append({**bar, "dur": 2.0, "args": {}})
+    return json.dumps({"traceEvents": events})
+
+
+def test_events_of_a_trace_are_compared_by_lane_whatever_its_number() -> None:
+    more = Rules(more=True)
+    assert list(compare_files("a.json", traced(1, "sum"), traced(4, "sum"), EXACT)) == []
+    assert list(compare_files("a.json", traced(1, "sum"), traced(4, "sum", "gap"), EXACT))
+    assert list(compare_files("a.json", traced(1, "sum"), traced(4, "sum", "gap"), more)) == []
+    assert list(compare_files("a.json", traced(1, "sum", "sum"), traced(1, "sum"), more))
+    assert list(compare_files("a.json", traced(1, "sum"), traced(1, "sum", start=1.5), more))
+
+
+def test_tables_printed_one_after_another_are_compared_with_a_file_each(tmp_path: Path) -> None:
+    command = ["stats", "a", "--format", "csv"]
+    assert renamed_arguments(command) == [*command, "-o", "{out}"]
+    files = {
+        "before/stats/0.stdout.csv": "Time,Range\n1,forward\n\nCount,Kernel\n2,gemm\n",
+        "after/stats/0.stdout.csv": "Written: two files\n",
+        "after/stats/out/kernels.csv": "Count,Kernel\n2,gemm\n",
+        "after/stats/out/ranges.csv": "Time,Range\n1,forward\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    sides = tmp_path / "before", tmp_path / "after"
+    assert compare_cases(["stats"], *sides, Rules(more=True), 2)["differences"] == 0
+    (tmp_path / "after/stats/out/kernels.csv").write_text("Count,Kernel\n3,gemm\n")
+    assert compare_cases(["stats"], *sides, Rules(more=True), 2)["differences"] == 1
 
 
 def test_values_that_follow_one_another_are_a_list() -> None:
