@@ -23,7 +23,8 @@ test-all: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 figures: $(VENV)/.installed-dev
-	$(BIN)/jupyter execute notebooks/*.ipynb
+	mkdir -p out/notebooks
+	$(BIN)/jupyter execute notebooks/*.ipynb --output="../out/notebooks/{notebook_name}.ipynb"
 
 report: figures
 	$(BIN)/python -m writeup
@@ -33,7 +34,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: $(VENV)/.installed-dev
+docs: figures
 	$(BIN)/sphinx-build -q -W --keep-going -c docs . out/docs
 	@echo "out/docs/index.html"
 

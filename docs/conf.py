@@ -1,11 +1,13 @@
 """Sphinx's configuration: the Markdown pages of this repository as a site (`make docs`).
 
 The pages are those that GitHub shows, at the same paths, so that every link between them holds in
-both places. The navigation is what docs/index.md lists.
+both places. The navigation is what docs/index.md lists. The notebooks are pages, too, with the
+figures and tables of the last `make figures`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -18,12 +20,14 @@ project = "perfmodel"
 author = "The perfmodel developers"
 root_doc = "docs/index"
 include_patterns = [
-    "*.md", "docs/*.md", "profiles/*.md", "notebooks/*.md", "notebooks/data/*.md",
+    "*.md", "docs/*.md", "profiles/*.md", "notebooks/*.md", "notebooks/*.ipynb",
+    "notebooks/data/*.md",
     "benchmarks/fresh_campaign.md",
 ]  # fmt: skip
 exclude_patterns = [".*", "out", "dist", "build", "tests", "**/__pycache__"]
 
 extensions = ["myst_parser"]
+source_suffix = {".md": "markdown", ".ipynb": "markdown"}
 myst_heading_anchors = 4
 myst_fence_as_directive = ["math"]
 highlight_language = "none"  # an indented block is no program
@@ -55,7 +59,35 @@ def navigation(index: str) -> str:
     return "\n".join(["", "", *trees])
 
 
+def notebook(text: str) -> str:
+    """Return the cells of a notebook as Markdown, with the outputs of one that was run."""
+    parts = []
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            source = re.sub(r"\$\$(.+?)\$\$", r"\n```{math}\n\1\n```\n", source, flags=re.DOTALL)
+            parts.append(re.sub(r"\$([^$]+)\$", r"{math}`\1`", source))
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            if html := "".join(data.get("text/html", "")):
+                parts.append(f"````{{raw}} html\n{html}\n````")
+            elif latex := "".join(data.get("text/latex", "")):
+                formula = latex.strip("$").removeprefix("\\displaystyle")
+                parts.append(f"```{{math}}\n{formula}\n```")
+            elif plain := "".join(output.get("text", data.get("text/plain", ""))):
+                parts.append(f"````text\n{plain.rstrip()}\n````")
+    return "\n\n".join(parts)
+
+
 def _for_the_site(app: Sphinx, page: str, source: list[str]) -> None:
+    if source[0].startswith("{"):
+        run = Path(app.srcdir, "out", f"{page}.ipynb")
+        source[0] = notebook(run.read_text(encoding="utf-8") if run.exists() else source[0])
+    if page == "notebooks/README":
+        names = sorted(path.stem for path in Path(app.srcdir, "notebooks").glob("*.ipynb"))
+        source[0] += "\n".join(["", "```{toctree}", ":hidden:", "", *names, "```", ""])
     if page == app.config.root_doc:
         source[0] += navigation(source[0])
     # the title instead of a file's name, where it is no possessive

@@ -47,6 +47,15 @@ def test_all_pages_are_built(site: Path) -> None:
     assert "url=docs/index.html" in (site / "index.html").read_text(encoding="utf-8")
 
 
+def test_notebooks_are_pages(site: Path) -> None:
+    for notebook in ROOT.glob("notebooks/*.ipynb"):
+        text = (site / "notebooks" / f"{notebook.stem}.html").read_text(encoding="utf-8")
+        assert "<h1>" in text
+        assert "import" in text
+        prose = re.sub(r"<pre>.*?</pre>", "", text.partition("<article")[2], flags=re.DOTALL)
+        assert "$" not in prose.partition("</article>")[0], "a formula that is not drawn"
+
+
 def test_the_site_needs_no_network(site: Path) -> None:
     """No script, style, font or picture comes from another host."""
     loaded = re.compile(r"<(?:script|img|link|iframe)[^>]*(?:src|href)=\"(?:https?:)?//[^\"]*\"")

@@ -269,7 +269,7 @@ def draw(found: dict[Any, dict[str, Any]], ranks: int, path: Path) -> None:
             if rows is None:
                 ax.set_axis_off()
                 continue
-            title = f"H={size[0]} B={size[1]} {math}"
+            title = f"H{size[0]} B{size[1]} {math}"
             _panel(ax, rows, names[math], title, column == 0)
     legend_over([ax for ax in grid.flat if ax.lines])
     save(figure, path.parent, path.stem, ("png",))

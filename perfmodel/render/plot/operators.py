@@ -45,7 +45,7 @@ def operators(
     peaks: Mapping[str, float],
     bandwidth_bytes_per_s: float,
     l2_bytes_per_s: float | None = None,
-    titles: tuple[str, str] = ("Products", "Everything else"),
+    titles: tuple[str, str] = ("Matrix operators", "Other operators"),
 ) -> tuple[Axes, Axes]:
     """Draw products as points below their units' roofs, other operators as shares of bandwidth.
 
@@ -89,7 +89,7 @@ def _draw_products(
     heights = [r.flops_per_s or 1.0 for r in shown] + [*used.values()]
     low, high = min(at, default=1.0) / 12, max(at, default=1.0) * 4
     apply(ax, (low, high, min(heights, default=1.0) / 6, max(heights, default=1.0) * 4))
-    finish(ax, "FLOP/byte", "FLOP/s")
+    finish(ax, "Arithmetic intensity (FLOP/byte)", "Performance per GPU (FLOP/s)")
     obstacles, labels = Obstacles(), []
     for unit, peak in used.items():
         x = [low, peak / bandwidth, high]
