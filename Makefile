@@ -1,5 +1,6 @@
 # make demo: the main job on a shipped real report. make test: the tests that take minutes at most;
-# make test-all: all, with those that compile, start ranks, browsers or notebooks. make figures: the
+# make test-all: all, with those that compile, start ranks, browsers or notebooks. make test-lowest:
+# make test with the lowest versions of what perfmodel needs (Python 3.11 or 3.12). make figures: the
 # notebooks' figures, as SVG, PDF and PNG with captions, into out/figures. make report: these, and
 # the write-up into out/report. make docs: the documentation as a site; make linkcheck asks the
 # network whether its links to other sites hold. All need only python3 (3.11 or later) and git: they
@@ -7,10 +8,11 @@
 
 PYTHON ?= python3
 VENV := .venv
+LOWEST := .venv-lowest
 BIN := $(VENV)/bin
 REPORT := profiles/h200x2_2ranks_base_nsys2025.3.1.sqlite
 
-.PHONY: demo test test-all lint docs linkcheck figures report clean
+.PHONY: demo test test-all test-lowest lint docs linkcheck figures report clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -21,6 +23,9 @@ test: $(VENV)/.installed-dev
 
 test-all: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+test-lowest: $(LOWEST)/.installed-dev
+	$(LOWEST)/bin/python -m pytest -q -n 2 --dist loadfile -m "not (slow or nsys)" --hypothesis-profile quick
 
 figures: $(VENV)/.installed-dev
 	mkdir -p out/notebooks
@@ -61,5 +66,15 @@ $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
 	else $(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev]"; fi
 	@touch $(VENV)/.installed $@
 
+$(LOWEST)/.installed-dev: pyproject.toml
+	@echo "installing the lowest versions that pyproject.toml allows into $(LOWEST) ..."
+	@$(PYTHON) -m venv --clear $(LOWEST)
+	@$(LOWEST)/bin/python -c 'import tomllib; print(*(said.replace(">=", "==") for said in \
+	tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]), sep="\n")' \
+	> $(LOWEST)/lowest.txt
+	@$(LOWEST)/bin/python -m pip install -q --disable-pip-version-check \
+	-c $(LOWEST)/lowest.txt -e ".[dev]"
+	@touch $@
+
 clean:
-	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) out .pytest_cache .mypy_cache .ruff_cache .hypothesis

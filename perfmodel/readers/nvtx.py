@@ -22,6 +22,8 @@ _TABLE: Final = "NVTX_EVENTS"
 _SIZE: Final = "Message size [bytes]"
 _COMMUNICATOR: Final = "NCCL communicator ID"
 _LARGEST_TEXT: Final = 4096
+_LARGEST_MESSAGE: Final = 2**48
+"""Bytes; more than any memory holds, and sums of thousands still fit in 64 bits."""
 
 
 def read_payloads(
@@ -78,7 +80,7 @@ def parse(text: str) -> tuple[int, int] | None:
     signed = NULL
     if type(communicator) is int and 0 <= communicator < 2**64:
         signed = communicator - (2**64 if communicator >= 2**63 else 0)
-    return signed, size if type(size) is int and 0 <= size < 2**62 else NULL
+    return signed, size if type(size) is int and 0 <= size <= _LARGEST_MESSAGE else NULL
 
 
 MPI_DOMAIN: Final = "MPI"

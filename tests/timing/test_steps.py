@@ -211,6 +211,8 @@ def test_what_is_no_payload_of_nccl_is_left_out(text: str) -> None:
 
 def test_payloads_keep_64_bits_and_refuse_what_does_not_fit() -> None:
     assert parse('{"NCCL communicator ID":18446744073709551615}') == (-1, NULL)
+    text = '{"NCCL communicator ID":3,"Message size [bytes]":%d}'
+    assert [parse(text % size) for size in (2**48, 2**48 + 1)] == [(3, 2**48), (3, NULL)]
     text = '{"NCCL communicator ID":-3,"Message size [bytes]":1e9}'
     assert parse(text) == (NULL, NULL)
 
