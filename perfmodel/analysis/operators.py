@@ -224,6 +224,8 @@ def step_work(
     said = [*dict.fromkeys(w for one in found for w in one.warnings), *_uncounted(found, fine)]
     if source == "shapes":
         said += [*_without_formula(computing), *_without_type(computing)]
+    if mfu is None and flops:
+        said.append(_without_peak(fine, machine))
     if mfu is not None and mfu.of_busy > 1:
         said.append(
             f"a step has {mfu.of_busy:.3g} times the FLOPs that the GPU can do in the time in "
@@ -578,13 +580,27 @@ def _inputs_from(limit: _Limit, moved: float, gpu_s: float, bandwidth: float | N
     return "memory" if limit.bound == "memory" else None
 
 
-def _utilization(
-    rows: Iterable[OperatorRow], flops: float, steps: StepBreakdown, machine: Machine | None
-) -> Utilization | None:
+def _main_unit(rows: Iterable[OperatorRow]) -> str:
+    """The unit with most FLOPs."""
     by_unit: dict[str, float] = {}
     for row in rows:
         by_unit[row.unit] = by_unit.get(row.unit, 0.0) + (row.flops or 0.0)
-    unit = max(by_unit, key=lambda u: by_unit[u], default="")
+    return max(by_unit, key=lambda u: by_unit[u], default="")
+
+
+def _without_peak(rows: Iterable[OperatorRow], machine: Machine | None) -> str:
+    """Say why there is no utilization of a step that has FLOPs."""
+    return (
+        f"no peak of {_main_unit(rows)} is known of {machine.name if machine else 'this GPU'}: "
+        f"MFU, ceilings and what bounds an operator are left out; give --machine FILE.toml, which "
+        f"perfmodel machine measure writes"
+    )
+
+
+def _utilization(
+    rows: Iterable[OperatorRow], flops: float, steps: StepBreakdown, machine: Machine | None
+) -> Utilization | None:
+    unit = _main_unit(rows)
     peak = machine.peak_flops_per_s.get(unit) if machine else None
     if not peak or not flops:
         return None

@@ -28,6 +28,7 @@ from perfmodel.analysis.operators import StepWork, _medians
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.errors import SchemaError, WorkloadError
 from perfmodel.cli import main
+from perfmodel.machines.machine import known
 from perfmodel.machines.measure.measurement import choose
 from perfmodel.programs.kernels import _code, categorize
 from perfmodel.programs.program import Options
@@ -263,6 +264,27 @@ def test_a_convolution_that_grows_its_input_is_no_transposed_one(tmp_path: Path)
     run = analyze([read_sqlite(builder.write(tmp_path / "r.sqlite"))], Options()).fitted
     assert run.work is not None
     assert run.work.flops == 3 * 2 * 2 * 12 * 12 * 8 * 8
+
+
+def test_a_gpu_without_known_peaks_is_warned_of(tmp_path: Path) -> None:
+    builder = ReportBuilder("2025.3.2")
+    thread = builder.thread()
+    builder.gpu(name="NVIDIA of another planet", memoryBandwidth=0)
+    for step in range(3):
+        at = 100_000 * step
+        thread.range(f"step {step}", at, at + 90_000)
+        thread.range("aten::mm, op_id = 1, sizes = [[1024, 512], [512, 256]]", at + 10, at + 900)
+        kernel = "nvjet_sm90_tst_128x192_64x5_1x4_h_bz_coopB_TNN"
+        thread.kernel(kernel, (at + 30, at + 40), (at + 1000, at + 11_000))
+    trace = read_sqlite(builder.write(tmp_path / "r.sqlite"))
+    run = analyze([trace], Options()).fitted
+    assert run.work is not None
+    assert run.work.flops == 2 * 1024 * 512 * 256
+    assert run.work.mfu is None
+    assert [w for w in run.warnings if "is known of NVIDIA of another planet: MFU" in w]
+    (volta,) = (m for m in known() if "V100" in m.name)
+    named = analyze([trace], Options(machine=volta)).fitted
+    assert [w for w in named.warnings if "no peak of bfloat16_tensor is known of NVIDIA V100" in w]
 
 
 def test_gemms_of_a_type_that_nothing_says_are_warned_of(tmp_path: Path) -> None:
