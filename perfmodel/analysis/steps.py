@@ -142,6 +142,7 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
     launched = sum(r.launched_ns for r in reports)
     idle = _idle(reports, window, numbered)
     kernels = _kernels(reports, window)
+    median_s = max(row.batch_s for row in rows)
     return StepBreakdown(
         label=reports[0].steps.label,
         found_by=reports[0].steps.found_by,
@@ -150,14 +151,14 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
         warmup=window.start,
         warmup_s=_warmup_seconds(reports, window.start),
         seconds=np.stack([seconds[i] for i in order]),
-        median_s=max(row.batch_s for row in rows),
+        median_s=median_s,
         ranks=tuple(rows[i] for i in order),
         categories=_categories(reports, window),
         kernels=kernels[:_TOP_KERNELS],
         collectives=nccl_groups(matched, window, [r for ranks in numbered for r in ranks]),
         unattributed=sum(r.lost_ns for r in reports) / launched if launched else 0.0,
         idle=idle,
-        facts=step_facts(reports, matched, window, numbered, idle, kernels),
+        facts=step_facts(reports, matched, window, numbered, idle, kernels, median_s),
     )
 
 

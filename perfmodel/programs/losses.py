@@ -169,12 +169,18 @@ def _communication(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
     if not steps.collectives:
         return
     many = steps.collectives >= _MANY_MESSAGES
+    alone = (
+        ""
+        if steps.stragglers
+        else "; how much of that is waiting for other ranks is unknown: analyze the reports of all "
+        "ranks together"
+    )
     yield Finding(
         "exposed_communication",
         "communication is not hidden behind computing",
         steps.bucket_saving_s,
         f"{steps.collectives:.0f} NCCL kernels per step, {si(steps.exposed_s, 's')} of them beside "
-        f"no computing{'; each costs a launch and NCCL latency' if many else ''}",
+        f"no computing{'; each costs a launch and NCCL latency' if many else ''}{alone}",
         actions.advise("join_messages" if many else "overlap_messages"),
     )
 

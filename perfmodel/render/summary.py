@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from perfmodel.analysis import sweeps
+from perfmodel.analysis.warnings import lacking
 from perfmodel.base.units import percent, si
 from perfmodel.programs.identify import read_mark
 from perfmodel.readers.trace import Trace
@@ -169,7 +170,12 @@ def _on_the_cpu(trace: Trace) -> bool:
 
 def _findings(run: RunAnalysis) -> Iterator[str]:
     if not run.findings:
-        yield "Findings: nothing worth one percent of a batch."
+        unknown = lacking(run.unattributed) and not any(r.gpu_busy_s for r in run.ranks)
+        yield (
+            "Findings: none, since no GPU operation belongs to a batch: see the warnings."
+            if unknown
+            else "Findings: nothing worth one percent of a batch."
+        )
         return
     yield "Findings, ranked by potential saving per step (savings overlap):"
     for i, f in enumerate(run.findings, 1):

@@ -153,6 +153,9 @@ class Replay:
         What to add to each graph's times.
     collectives : sequence of int64 arrays
         Number of the collective of every operation of each graph, -1 for others.
+    median_s : float, optional
+        Time of a usual step: those that are replayed are few, and may be slower or faster. All
+        times are scaled so that a step as recorded takes so long.
     """
 
     def __init__(
@@ -160,6 +163,7 @@ class Replay:
         graphs: Sequence[StepGraph],
         shift_ns: Sequence[int],
         collectives: Sequence[Int64],
+        median_s: float = 0.0,
     ) -> None:
         lanes = [*map(_prepare, graphs, shift_ns)]
         self._first_piece = _offsets([len(lane.host_ns) for lane in lanes])
@@ -183,9 +187,14 @@ class Replay:
             first + _heads(nodes.step[first:end], nodes.start_ns[first:end])
             for first, end in pairwise(self._first_op.tolist())
         ]
+        replayed_s = self._step_s(Change())
+        self._scale = median_s / replayed_s if median_s and replayed_s else 1.0
 
     def step_s(self, change: Change) -> float:
         """Seconds of a step of the slowest lane, the median over steps but the first."""
+        return self._scale * self._step_s(change)
+
+    def _step_s(self, change: Change) -> float:
         start = np.array(self._run(change).start, np.int64)
         return max((_period(start[heads]) for heads in self._heads), default=0.0)
 
@@ -198,7 +207,7 @@ class Replay:
             return {}
         first = min(1, len(heads) - 2)
         spent = self._spent_ns(times, heads[-1], times.start[heads[first]])
-        seconds = spent * 1e-9 / (len(heads) - 1 - first)
+        seconds = spent * 1e-9 * self._scale / (len(heads) - 1 - first)
         return {k: float(t) for k, t in zip(PATH_KINDS, seconds, strict=True) if t > 0}
 
     def _run(self, change: Change) -> _Times:
@@ -368,7 +377,7 @@ def _period(starts: Int64) -> float:
     passed = np.diff(starts)
     if len(passed) == 0:
         return 0.0
-    return max(float(np.median(passed[1:] if len(passed) > 2 else passed)), 0.0) * 1e-9
+    return max(float(np.median(passed[1:] if len(passed) > 1 else passed)), 0.0) * 1e-9
 
 
 def _offsets(counts: Sequence[int]) -> Int64:

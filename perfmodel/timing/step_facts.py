@@ -216,6 +216,7 @@ def step_facts(
     numbered: Sequence[Sequence[int]],
     idle: tuple[IdleCause, ...],
     kernels: tuple[KernelTime, ...],
+    median_s: float,
 ) -> StepFacts:
     """Replay the steps of a run, and find its small kernels and its late ranks.
 
@@ -229,8 +230,10 @@ def step_facts(
         Rank of every lane of every report.
     idle : tuple of IdleCause
     kernels : tuple of KernelTime
+    median_s : float
+        Median step of the slowest rank, of all steps that count.
     """
-    replay = _replay(reports, matched)
+    replay = _replay(reports, matched, median_s)
     step = replay.step_s(Change())
     lanes = [rank for ranks in numbered for rank in ranks]
     spent = _spent(reports, window)
@@ -271,7 +274,7 @@ def step_facts(
     )
 
 
-def _replay(reports: Sequence[StepReport], matched: MatchedKernels) -> Replay:
+def _replay(reports: Sequence[StepReport], matched: MatchedKernels, median_s: float) -> Replay:
     """Join the lanes of all reports by the collectives that they share."""
     kernels = matched.kernels
     own = np.concatenate([r.nccl.start_ns for r in reports])
@@ -284,7 +287,7 @@ def _replay(reports: Sequence[StepReport], matched: MatchedKernels) -> Replay:
             np.array([number.get(t, -1) for t in graph.op_start_ns.tolist()], np.int64)
         )
         shifts.append(int(matched.start_ns[mine[0]] - own[mine[0]]) if len(mine) else 0)
-    return Replay(graphs, shifts, collectives)
+    return Replay(graphs, shifts, collectives, median_s)
 
 
 def _spent(reports: Sequence[StepReport], window: slice) -> dict[str, float]:

@@ -97,7 +97,10 @@ def test_a_rank_that_waits_in_nccl_is_reported_though_the_step_would_be_as_long(
     )
 
 
-@pytest.mark.parametrize("name", ["healthy_b32", "item_b32", "dataloader_b32", "straggler_p2_b32"])
+@pytest.mark.parametrize(
+    "name",
+    ["healthy_b32", "item_b32", "dataloader_b32", "straggler_p2_b32", "gpt_modules_timing"],
+)
 def test_idle_causes_and_the_path_add_up(name: str) -> None:
     run = analyzed(PROFILES / f"{name}.sqlite.xz")
     steps = run.steps
@@ -111,7 +114,7 @@ def test_idle_causes_and_the_path_add_up(name: str) -> None:
     path = steps.facts.path
     assert sum(p.share for p in path) == pytest.approx(1.0)
     assert sum(p.seconds for p in path) == pytest.approx(steps.median_s, rel=0.1)
-    assert steps.facts.step_s == pytest.approx(steps.median_s, rel=0.02)
+    assert steps.facts.step_s == pytest.approx(steps.median_s)
     assert all(p.free_s <= steps.facts.step_s for p in path)
 
 

@@ -69,6 +69,13 @@ def test_lengths_are_scaled_by_lane() -> None:
     assert lanes.step_s(Change(scale=both)) == pytest.approx(100e-6)
 
 
+def test_times_are_those_of_a_usual_step() -> None:
+    found = Replay([graph()], [0], [np.full(STEPS, -1)], median_s=300e-6)
+    assert found.step_s(Change()) == pytest.approx(300e-6)
+    assert found.step_s(Change(free=frozenset(["kernel"]))) == pytest.approx(100e-6)
+    assert sum(found.critical_path(Change()).values()) == pytest.approx(300e-6)
+
+
 def test_what_decides_a_step() -> None:
     found = replay(graph()).critical_path(Change())
     expected = {"launch_bound": 5, "kernel": 100, "blocking_sync": 25, "host_compute": 20}
