@@ -101,6 +101,7 @@ REWORDED: Final[dict[str, str]] = {
     "model does not tell": "model does not predict",
     "sizes tell": "sizes give",
     "the document, Question": "the CME 213 assignment, Question",
+    "all products, large and thin": "all GEMMs, large and small",
     "gemm": "GEMM",
     "gemms": "GEMMs",
     "On paper": "By formula",
@@ -136,6 +137,10 @@ EXPECTED: Final[dict[str, str]] = {
     r"^(calibrate|compare|analyze|report|timeline|whatif|splits)_.*ddp_p2_H\d+|^analyze_ddp": (
         "PyTorch programs: steps, NCCL's kernels in the ranges, findings of their own"
     ),
+    r"^analyze.*[._](low|high)(_s|_flops_per_s)?: ": "intervals hold for correlated batches",
+    r"^analyze.*stdout.* behind '.*(median \S+ \S+|\[\S+ \S+,|/s( \S+)?|Rate Value)'": (
+        "intervals hold for correlated batches"
+    ),
     r"^utilization.*--report": "utilization of a report is that of the analysis of its steps",
     r"^whatif_(h200x|tests_).*(exit_codes|stderr|stdout)": "bounds of every part without a mark",
     r"^analyze_tests_reports_cpu.*stdout": "no columns without a number; ranks are with steps",
@@ -157,6 +162,8 @@ intended; the first that is found counts."""
 Case = list[list[str]]  # its commands, each a list of arguments
 
 ABSENT: Final = "(absent)"
+UNORDERED: Final = (".gpus",)
+"""Lists whose order says nothing."""
 COUNTED: Final = ("cases", "files", "numbers", "differences", "expected")
 PRINTED: Final = "0.stdout.csv"
 CASES: Final = Path(__file__).with_name("equal_cases.txt")
@@ -235,6 +242,11 @@ def compare(before: Any, after: Any, rules: Rules, path: str = "") -> Iterator[D
             values = renamed.get(key, ABSENT), after.get(key, ABSENT)
             yield from compare(*values, rules, f"{path}.{key}")
     elif isinstance(before, list) and isinstance(after, list):
+        if path.endswith(UNORDERED):
+            before, after = (
+                sorted(values, key=lambda value: json.dumps(value, sort_keys=True))
+                for values in (before, after)
+            )
         if len(before) != len(after) and not (rules.more and len(before) < len(after)):
             yield Difference(f"{path} length", len(before), len(after))
         for i, (old, new) in enumerate(zip(before, after, strict=False)):

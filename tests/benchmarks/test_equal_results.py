@@ -31,6 +31,11 @@ def test_equal_values_have_no_difference_in_whatever_order_their_keys_are() -> N
     assert lines({"x": [float("nan"), 1]}, {"x": [float("nan"), 1.0]}) == []
 
 
+def test_gpus_may_be_in_any_order_and_other_lists_may_not() -> None:
+    assert lines({"gpus": [{"id": 1}, {"id": 0}]}, {"gpus": [{"id": 0}, {"id": 1}]}) == []
+    assert len(lines({"rows": [{"id": 1}, {"id": 0}]}, {"rows": [{"id": 0}, {"id": 1}]})) == 2
+
+
 def test_a_difference_is_a_line_with_its_path_before_and_after() -> None:
     after = {**BEFORE, "pace_s": 0.25000000000000006, "rows": [{"p": True}, {"q": 2}, {}]}
     assert lines(BEFORE, after) == [
