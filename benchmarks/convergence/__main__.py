@@ -30,18 +30,18 @@ PARTS: dict[str, dict[str, tuple[int, list[str]]]] = {
     "cpu": {
         "learning_rates": (1, ["convergence", "--epochs", "20", "--learning-rates",
                                "0.001", "0.003", "0.01", "0.03", "0.1", "0.2", "0.5", "1"]),
-        "hidden_sizes": (1, ["convergence", "--epochs", "40", "--learning-rates", "0.2",
-                             "--hidden-sizes", "16", "32", "64", "128", "256", "512", "1024"]),
-        "discrepancy": (1, ["discrepancy", "--epochs", "5",
+        "hidden_sizes": (1, ["convergence", "--epochs", "20", "--learning-rates", "0.2",
+                             "--hidden-sizes", "16", "32", "64", "128", "256", "512"]),
+        "long_numpy": (1, ["convergence", "--epochs", "300", *LONG]),
+        "discrepancy": (1, ["discrepancy", "--epochs", "5", "--hidden-sizes", "64",
                             "--learning-rates", "0.01", "0.03", "0.1", "0.2", "0.5"]),
         "parallel_numpy_2": (2, ["parallel", "--epochs", "5", *RATES, *SIZES]),
-        "parallel_numpy_4": (4, ["parallel", "--epochs", "5", *RATES, *SIZES]),
+        "parallel_numpy_4": (4, ["parallel", "--epochs", "5", *RATES,
+                                 "--hidden-sizes", "512", "64", "256"]),
     },
     "gpu": {
         "parallel_cupy_1": (1, ["parallel", "--epochs", "5", "--backend", "cupy", *RATES, *SIZES]),
         "parallel_cupy_2": (2, ["parallel", "--epochs", "5", "--backend", "cupy", *RATES, *SIZES]),
-        "long_cupy": (1, ["convergence", "--epochs", "1000", "--backend", "cupy", *LONG,
-                          "--hidden-sizes", "64", "512"]),
     },
 }  # fmt: skip
 """Name of the file: ranks, and the arguments."""

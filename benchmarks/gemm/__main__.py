@@ -45,7 +45,7 @@ def measure(
     first = {name: starts[name]()() for name in names}
     rounds = LONG_ROUNDS if max(first.values()) > LONG_S else ROUNDS
     waits = [{name: starts[name]() for name in names} for _ in range(rounds)]
-    seconds = {name: sorted(wait[name]() for wait in waits) for name in names}
+    seconds = {name: [wait[name]() for wait in waits] for name in names}
     floor = floor_s(problem, dtype, ceilings.get("l2_bytes_per_s"))
     rows = []
     for name in names:
@@ -57,6 +57,7 @@ def measure(
             "transposes": problem.transposes, "dtype": dtype,
             "H": problem.hidden, "B_per_rank": problem.columns,
             "median_s": median, "spread": (high - low) / median, "repeats": rounds,
+            "round_s": seconds[name],
             "peer_median_s": peer, "share_of_cublas": peer / median,
             "flops_per_s": problem.flops / median,
             "floor_s": floor, "share_of_floor": floor / median,

@@ -75,7 +75,8 @@ def make_row(
         Terms in seconds, by name; those called ``*_s`` and not in parentheses add up.
     """
     row: dict[str, Any] = {
-        **about, "median_s": None, "rounds": len(seconds), "peer": None, "peer_median_s": None,
+        **about, "median_s": None, "rounds": len(seconds), "round_s": list(seconds),
+        "peer": None, "peer_median_s": None, "peer_round_s": None,
         "ratio": None, "ratio_low": None, "ratio_high": None, "ratio_confidence": None,
         "floor_s": None, "floor": floor,
     }  # fmt: skip
@@ -85,7 +86,11 @@ def make_row(
         row |= {"median_s": statistics.median(seconds), **spread(seconds)}
         if peer is not None and about.get("valid", True):
             name, theirs = peer
-            row |= {"peer": name, "peer_median_s": statistics.median(theirs)}
+            row |= {
+                "peer": name,
+                "peer_median_s": statistics.median(theirs),
+                "peer_round_s": list(theirs),
+            }
             row |= compare(seconds, theirs)
     return row
 

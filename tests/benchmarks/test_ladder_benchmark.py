@@ -351,6 +351,7 @@ def test_two_ranks_time_what_they_can_and_say_why_not_the_rest(tmp_path: Path) -
         assert rows[name]["valid"], rows[name]
         assert rows[name]["error"] < ladder_check.BOUNDS["fp32"]
         assert rows[name]["rounds"] == 5
+        assert len(rows[name]["round_s"]) == 5
         assert rows[name]["min_s"] <= rows[name]["median_s"] <= rows[name]["max_s"]
     assert rows["fused alone"]["reason"] == "expected one rank"
     assert "CUDA" in rows["cuda-aware"]["reason"] or "GPU" in rows["cuda-aware"]["reason"]
