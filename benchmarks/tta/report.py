@@ -88,8 +88,8 @@ def pairs_table(sides: dict[str, Side]) -> str:
 
 
 def effect(one: Compared, form: str) -> str:
-    """Write a ratio or difference with its interval and the p of the permutation test."""
-    p = "" if one.permutation_p is None else f"; p = {one.permutation_p:.2g}"
+    """Write a ratio or difference with its interval, and p of the test that was made."""
+    p = "" if one.p is None else f"; p = {one.p:.2g}"
     if one.effect is None:
         return f"–{p}"
     e = one.effect

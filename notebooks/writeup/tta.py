@@ -64,7 +64,7 @@ def pairs_table(sides: Mapping[str, Side], pairs: Sequence[tuple[str, str]]) -> 
         if after in sides and before in sides:
             seconds, epochs, last = compare(sides[after], sides[before])
             rows.append((f"{after} / {before}", _ratio(epochs), _ratio(seconds), _shift(last)))
-    notes = ("95 % by Welch's test; p of the permutation test, which counts runs without it, too",)
+    notes = ("Intervals by Welch's test at Holm's levels; where runs lack it, p of permutations",)
     return Table("", columns, rows, notes)
 
 
@@ -122,7 +122,7 @@ def _cv(found: Spread | None) -> str | None:
 
 
 def _ratio(one: Compared) -> str | None:
-    said = "" if one.permutation_p is None else f"; p = {one.permutation_p:.2g}"
+    said = "" if one.p is None else f"; p = {one.p:.2g}"
     if one.effect is None:
         return said.removeprefix("; ") or None
     return f"{one.effect.value:.2f} ({one.effect.low:.2f} to {one.effect.high:.2f}){said}"

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, variance
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
 from perfmodel.base.errors import ModelError
+from perfmodel.models.launches import holm
 from perfmodel.models.spread import LARGEST_CV, LEVEL, Spread, spread, t_quantile, t_two_sided
 from perfmodel.readers.run_records import Training, differences, read_trainings
 
@@ -64,6 +65,8 @@ def reach(training: Training, target: float) -> Reached:
     return Reached(False, last.epoch, last.time_s, float(last.epoch), last.time_s)
 
 
+Test = Literal["Welch", "permutation"]
+
 LEAST_RUNS: Final = 3
 """Runs a side that Welch's test is given."""
 MOST_SPLITS: Final = 200_000
@@ -87,7 +90,9 @@ class Moment(NamedTuple):
     reached: bool = True
 
 
-def welch(before: Sequence[float], after: Sequence[float]) -> Difference | None:
+def welch(
+    before: Sequence[float], after: Sequence[float], level: float = 1 - LEVEL
+) -> Difference | None:
     """Compare two means; None with fewer than `LEAST_RUNS` a side, or without any spread.
 
     Source: B. L. Welch, Biometrika 34, 28-35 (1947); degrees of freedom after F. E.
@@ -101,15 +106,17 @@ def welch(before: Sequence[float], after: Sequence[float]) -> Difference | None:
         return None
     df = total**2 / sum(part**2 / n for part, n in parts)
     value, error = fmean(after) - fmean(before), math.sqrt(total)
-    half = t_quantile(1 - LEVEL, df) * error
+    half = t_quantile(level, df) * error
     return Difference(value, value - half, value + half, t_two_sided(abs(value) / error, df), df)
 
 
-def ratio(before: Sequence[float], after: Sequence[float]) -> Difference | None:
+def ratio(
+    before: Sequence[float], after: Sequence[float], level: float = 1 - LEVEL
+) -> Difference | None:
     """Compare positive values by Welch's test on their logarithms: the ratio of geometric means."""
     if min([*before, *after], default=0.0) <= 0:
         return None
-    found = welch([math.log(v) for v in before], [math.log(v) for v in after])
+    found = welch([math.log(v) for v in before], [math.log(v) for v in after], level)
     if found is None:
         return None
     low, value, high = (math.exp(min(v, 700.0)) for v in (found.low, found.value, found.high))
@@ -189,12 +196,28 @@ class Side:
 class Compared:
     """A quantity of the first side against the other's: a ratio, or of accuracies a difference.
 
-    `effect` is of Welch's test on runs that reached the target, `permutation_p` of all runs.
+    Attributes
+    ----------
+    test : {'Welch', 'permutation', None}
+        Welch's where every run reached the target, else the permutations of all runs, which has
+        no interval; None where neither can be made.
+    p : float or None
+        Of that test.
+    level : float or None
+        What `p` must be at most, by Holm's method over all quantities of the comparison.
+    differs : bool or None
+        Whether it is; the interval of `effect` leaves the limits with probability `level`, so that
+        both agree.
+    effect : Difference or None
+        Of Welch's test.
     """
 
     quantity: str
+    test: Test | None
+    p: float | None
     effect: Difference | None
-    permutation_p: float | None
+    level: float | None = None
+    differs: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,14 +269,35 @@ def side(paths: Sequence[Path], target: float) -> Side:
 
 def compare(mine: Side, other: Side) -> tuple[Compared, ...]:
     """Compare times, epochs and final accuracies: mine over, or less, the other's."""
-    found = []
-    for name in ("time_s", "epochs_between"):
-        before, after = other.moments(name), mine.moments(name)
-        effect = ratio(*([m.value for m in side if m.reached] for side in (before, after)))
-        found.append(Compared(name, effect, permutation(before, after)))
-    before, after = ([Moment(r.accuracy_final) for r in s.runs] for s in (other, mine))
-    effect = welch([m.value for m in before], [m.value for m in after])
-    return (*found, Compared("accuracy_final", effect, permutation(before, after)))
+    sides = {
+        name: (other.moments(name), mine.moments(name)) for name in ("time_s", "epochs_between")
+    }
+    sides["accuracy_final"] = (
+        [Moment(r.accuracy_final) for r in other.runs],
+        [Moment(r.accuracy_final) for r in mine.runs],
+    )
+    found = [_tested(name, *pair) for name, pair in sides.items()]
+    known = [i for i, one in enumerate(found) if one.p is not None]
+    p = [one.p for one in found if one.p is not None]
+    for i, passed, level in zip(known, *holm(p, [1.0] * len(p), 1 - LEVEL), strict=True):
+        found[i] = replace(
+            _tested(found[i].quantity, *sides[found[i].quantity], level),
+            level=level, differs=passed,
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _tested(
+    name: str, before: Sequence[Moment], after: Sequence[Moment], level: float = 1 - LEVEL
+) -> Compared:
+    """One test: Welch's, or permutations where it cannot be made or would leave runs out."""
+    if all(m.reached for m in (*before, *after)):
+        how = welch if name == "accuracy_final" else ratio
+        effect = how([m.value for m in before], [m.value for m in after], level)
+        if effect is not None:
+            return Compared(name, "Welch", effect.p, effect)
+    p = permutation(before, after)
+    return Compared(name, None if p is None else "permutation", p, None)
 
 
 def _run(training: Training, target: float) -> Run:

@@ -27,6 +27,7 @@ _NAMES: Final = {
 }
 _DIGITS: Final = {"time_s": 3, "time_between_s": 3, "epoch": 1, "epochs_between": 2}
 _ALMOST_NO: Final = 1e-4
+_VERDICTS: Final = {True: "differs", False: "no difference seen", None: ""}
 
 
 RUNS: Final = (
@@ -119,16 +120,18 @@ def sentences(found: Answer) -> list[str]:
 
 def _compared(one: Compared) -> str:
     name = _NAMES[one.quantity].removesuffix(" (s)")
-    permuted = "" if one.permutation_p is None else f"permutation p = {_p(one.permutation_p)}"
     e = one.effect
+    if one.p is None or one.level is None:
+        return f"  {name}: no test, which takes more runs a side"
+    said = f"{one.test} p = {_p(one.p)}, {_VERDICTS[one.differs]} at {percent(one.level, 1)}"
     if e is None:
-        no = f"no interval, which takes {LEAST_RUNS} runs a side that reach it, and some spread"
-        return f"  {name}: {no}; {permuted}".rstrip("; ")
+        no = f"no interval, which takes {LEAST_RUNS} runs a side, all of which reach it, and spread"
+        return f"  {name}: {no}; {said}"
     if one.quantity == "accuracy_final":
         text = f"{e.value:+.4f} ({e.low:+.4f} to {e.high:+.4f}"
     else:
         text = f"x {e.value:.3f} ({e.low:.3f} to {e.high:.3f}"
-    return f"  {name}: {text}; Welch p = {_p(e.p)}{', ' if permuted else ''}{permuted})"
+    return f"  {name}: {text}; {said})"
 
 
 def _p(p: float) -> str:

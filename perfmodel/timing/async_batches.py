@@ -14,11 +14,12 @@ from perfmodel.timing.samples import PathTimes
 
 _AHEAD: Final = 1.02
 """The host queues a batch that takes so many times its own time. On H200s batches whose host waits
-take 1.000 to 1.001 times the host's time, others up to eight times."""
+take 1.000 to 1.001 times the host's time, others up to eight times (profiles/ladder;
+tests/timing/test_async_batches.py)."""
 
 _IDLE_HOST: Final = 2.0
 """From so many times the host's time on the GPU alone limits the batch. On H200s replays of a CUDA
-graph take 4 to 8 times the host's time, batches of single launches at most 1.3 times."""
+graph take 4 to 8 times the host's time, batches of single launches at most 1.3 times (likewise)."""
 
 
 @dataclass(frozen=True, slots=True)

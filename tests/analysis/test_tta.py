@@ -300,11 +300,26 @@ def test_two_sides(tmp_path: Path) -> None:
     assert times.effect.value == pytest.approx(0.5)
     assert times.effect.low < 0.5 < times.effect.high
     assert times.effect.p < 1e-4
-    assert times.permutation_p == pytest.approx(2 / 252)
-    assert epochs.effect is None  # all alike
-    assert epochs.permutation_p == 1.0
-    assert last.permutation_p == 1.0
+    assert (times.test, times.p, times.differs) == ("Welch", times.effect.p, True)
+    assert times.level == pytest.approx(0.05 / 3)  # the smallest p of three
+    for same in (epochs, last):  # all alike: no spread
+        assert (same.test, same.effect, same.p, same.differs) == ("permutation", None, 1.0, False)
     assert found.sides[0].spreads["time_s"].mean == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.02, 0.1, 0.2, 0.5])
+def test_the_interval_agrees_with_the_verdict(tmp_path: Path, shift: float) -> None:
+    """One test for each quantity, and an interval at the level at which Holm's method tests it."""
+    times = [2.0, 2.2, 1.8, 2.1, 1.9]
+    slow = repeated(tmp_path / "slow.json", times)
+    fast = repeated(tmp_path / "fast.json", [t * (1 - shift) for t in times], batch_size=200)
+    for one in answer([fast], [slow], 0.95).compared:
+        assert one.p is not None
+        assert one.level is not None
+        assert one.differs is (one.p <= one.level)
+        if one.effect is not None:
+            assert one.p == one.effect.p
+            assert one.differs is not (one.effect.low <= 1.0 <= one.effect.high)
 
 
 def test_censored_runs_are_counted_and_said(tmp_path: Path) -> None:
@@ -347,7 +362,7 @@ def test_the_command_says_json_and_text(tmp_path: Path) -> None:
     text = succeeds("tta", fast, "--against", slow, "--target", "0.9")
     assert "batch_size: 100 -> 200" in text
     assert "time: x 0.500" in text
-    assert "permutation p = 0.0079" in text
+    assert "Welch p = below 0.0001, differs at 1.7 %" in text
     picture = tmp_path / "tta.png"
     succeeds("tta", fast, "--against", slow, "-o", picture)
     assert picture.read_bytes().startswith(b"\x89PNG")
