@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from perfmodel.analysis.analyze import analyze
+from perfmodel.base.errors import SchemaError
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.render.analysis_json import analysis_document
@@ -114,3 +115,12 @@ def test_recorded_reports_are_read_from_any_storage(name: str, how: str, tmp_pat
     source = tmp_path / "recorded.sqlite"
     source.write_bytes(lzma.decompress((ROOT / "profiles" / f"{name}.sqlite.xz").read_bytes()))
     check(source, tmp_path, how)
+
+
+def test_steps_without_a_range_after_the_warm_up_are_an_error(tmp_path: Path) -> None:
+    path = operators_report(tmp_path / "made.sqlite")
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET start = 0")
+        db.commit()
+    with pytest.raises(SchemaError, match="expected a 'step' range after the warm-up"):
+        analyze([read(path)], Options(warmup=1))
