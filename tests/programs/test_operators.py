@@ -266,6 +266,34 @@ def test_a_convolution_that_grows_its_input_is_no_transposed_one(tmp_path: Path)
     assert run.work.flops == 3 * 2 * 2 * 12 * 12 * 8 * 8
 
 
+def test_clipping_gradients_is_the_optimizers(tmp_path: Path) -> None:
+    """It runs in no range, between the backward and the optimizer's step; the loss before both."""
+    builder = ReportBuilder("2025.3.2")
+    thread = builder.thread()
+    builder.gpu()
+    for step in range(3):
+        at = 1000 * step
+        thread.range(f"step {step}", at, at + 900)
+        for i, (around, name) in enumerate((
+            ("Optimizer.zero_grad#SGD.zero_grad", "aten::zero_"),
+            ("", "aten::mul"),
+            ("autograd::engine::evaluate_function: MulBackward0, op_id = 8", "aten::mul_"),
+            ("", "aten::_foreach_norm"),
+            ("Optimizer.step#SGD.step", "aten::_foreach_add_"),
+        )):  # fmt: skip
+            begin = at + 10 + 100 * i
+            if around:
+                thread.range(around, begin, begin + 90)
+            thread.range(f"{name}, op_id = {i}, sizes = [[64], []]", begin + 10, begin + 80)
+            thread.kernel("k", (begin + 20, begin + 30), (begin + 40, begin + 90))
+    run = analyze([read_sqlite(builder.write(tmp_path / "r.sqlite"))], Options()).fitted
+    assert run.work is not None
+    assert {r.name: r.phase for r in run.work.operators} == {
+        "aten::zero_": "optimizer", "aten::mul": "forward", "aten::mul_": "backward",
+        "aten::_foreach_norm": "optimizer", "aten::_foreach_add_": "optimizer",
+    }  # fmt: skip
+
+
 def test_a_gpu_without_known_peaks_is_warned_of(tmp_path: Path) -> None:
     builder = ReportBuilder("2025.3.2")
     thread = builder.thread()

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from perfmodel.base.arrays import Int8, Int32, Int64
+from perfmodel.base.arrays import Bool, Int8, Int32, Int64
 from perfmodel.programs.pytorch.dtypes import (
     FLOATS,
     ITEM_BYTES,
@@ -209,7 +209,8 @@ def _phases(names: OperatorNames, tree: Tree) -> Int64:
     """Phase of every range, as a position in `_PHASES`: the one that it is inside of.
 
     Autograd evaluates the backward in ranges of its own, and optimizers name their steps; a
-    program's own ranges called so count too.
+    program's own ranges called so count too. What is in none of them and comes between a backward
+    and the optimizer's step, such as clipping gradients, is the optimizer's; all else is forward.
     """
     code = np.full(len(names.name), -1, np.int64)
     for i, name in enumerate(names.name):
@@ -224,7 +225,20 @@ def _phases(names: OperatorNames, tree: Tree) -> Int64:
             code[i] = 0
     mine = code[tree.label]
     said = nearest(tree.parent, mine >= 0)
-    return np.where(said >= 0, mine[said], 0)
+    return np.where(said >= 0, mine[said], np.where(_before_optimizer(mine, tree), 2, 0))
+
+
+def _before_optimizer(mine: Int64, tree: Tree) -> Bool:
+    """Whether of the ranges with a phase the last before each is backward, the next optimizer."""
+    found = np.zeros(len(mine), np.bool_)
+    for process in np.unique(tree.process):
+        here = np.flatnonzero(tree.process == process)
+        marked = here[mine[here] >= 0]
+        marked = marked[np.argsort(tree.start_ns[marked], kind="stable")]
+        phase = np.concatenate([[-1], mine[marked], [-1]])
+        at = np.searchsorted(tree.start_ns[marked], tree.start_ns[here], side="right")
+        found[here] = (phase[at] == 1) & (phase[at + 1] == 2)
+    return found
 
 
 def _once(calls: Sequence[OperatorCall], tree: Tree) -> list[OperatorCall]:
