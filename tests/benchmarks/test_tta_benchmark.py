@@ -68,3 +68,11 @@ def test_results_are_repetitions_of_the_configuration(path: Path) -> None:
 def test_the_page_is_of_the_results_that_are_there() -> None:
     shown = made.section(tta_report.PAGE, tta_report.SCRIPT)
     assert shown == tta_report.page().strip(), f"run {tta_report.SCRIPT}"
+
+
+def test_the_time_in_words_is_that_of_the_table() -> None:
+    """The page's text quotes `rule` against `base` on the H200, whose table is the last one."""
+    text = tta_report.PAGE.read_text(encoding="utf-8")
+    row = [line for line in text.splitlines() if line.startswith("| `rule` / `base`")][-1]
+    value, limits = row.split("|")[3].split(";")[0].split(maxsplit=1)
+    assert f"is at 0.92 in {value} of the time of `base` {limits}," in text
