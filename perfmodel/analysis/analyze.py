@@ -65,9 +65,7 @@ _TF32: Final = re.compile(r"tf32|s1688", re.IGNORECASE)
 
 
 def analyze(
-    traces: Sequence[Trace],
-    options: Options,
-    progress: Callable[[str], object] = lambda _: None,
+    traces: Sequence[Trace], options: Options, progress: Callable[[str], object] = lambda _: None
 ) -> Analysis:
     """Analyze the reports of one or more runs.
 
@@ -475,11 +473,7 @@ def _seen_tf32(run: Run) -> bool:
 
 
 def _rank_rows(
-    run: Run,
-    head: PathTimes,
-    collected: _Collected,
-    steps: StepBreakdown | None,
-    by_gpu: bool,
+    run: Run, head: PathTimes, collected: _Collected, steps: StepBreakdown | None, by_gpu: bool
 ) -> tuple[RankRow, ...]:
     waiting = collected.waiting or collected.gpu_waiting
     gpus = gpu_of_rank(run)

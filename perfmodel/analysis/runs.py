@@ -45,9 +45,7 @@ def time_one(trace: Trace, options: Options) -> TimedReport:
 
 
 def time_runs(
-    traces: Sequence[Trace],
-    options: Options,
-    progress: Callable[[str], object] = lambda _: None,
+    traces: Sequence[Trace], options: Options, progress: Callable[[str], object] = lambda _: None
 ) -> list[Run]:
     """Measure the runs that some reports hold, each report once.
 
@@ -60,8 +58,7 @@ def time_runs(
 
 
 def runs_of(
-    timed: Sequence[TimedReport],
-    progress: Callable[[str], object] = lambda _: None,
+    timed: Sequence[TimedReport], progress: Callable[[str], object] = lambda _: None
 ) -> list[Run]:
     """Put measured reports together to the runs they are of."""
     by_source = {one.trace.source.resolve(): one for one in timed}

@@ -16,14 +16,7 @@ from perfmodel.timing.idle_causes import IdleGaps
 from perfmodel.timing.nccl import match_kernels, nccl_groups
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import PathTimes
-from perfmodel.timing.step_facts import (
-    Gap,
-    IdleCause,
-    IdleRange,
-    KernelTime,
-    StepFacts,
-    step_facts,
-)
+from perfmodel.timing.step_facts import Gap, IdleCause, IdleRange, KernelTime, StepFacts, step_facts
 from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.step_times import StepTimes
 from perfmodel.timing.steps import FoundBy

@@ -8,14 +8,7 @@ from typing import Any
 import click
 
 from perfmodel.commands import _options
-from perfmodel.commands._output import (
-    Progress,
-    distinct,
-    emit,
-    read_reports,
-    warn,
-    write,
-)
+from perfmodel.commands._output import Progress, distinct, emit, read_reports, warn, write
 
 
 @click.command()

@@ -73,8 +73,7 @@ def _rates(given: tuple[str, ...]) -> dict[str, float]:
         name, _, value = item.partition("=")
         if name not in _UNITS:
             raise click.BadParameter(
-                f"expected one of {', '.join(_UNITS)} and =VALUE; got {item!r}",
-                param_hint="--rate",
+                f"expected one of {', '.join(_UNITS)} and =VALUE; got {item!r}", param_hint="--rate"
             )
         found[name] = _options.quantity(value, _UNITS[name], "--rate", zero=name == "alpha")
     return found

@@ -36,11 +36,7 @@ _MOST_ROWS = 2000
 @_options.engine
 @_options.output()
 def stats(
-    reports: tuple[Path, ...],
-    names: tuple[str, ...],
-    fmt: str,
-    out: Path | None,
-    **options: Any,
+    reports: tuple[Path, ...], names: tuple[str, ...], fmt: str, out: Path | None, **options: Any
 ) -> None:
     """Print the summaries of `nsys stats`, equal to the last digit.
 

@@ -227,10 +227,7 @@ class _Fits:
 
 
 def _model(
-    observations: Sequence[Observation],
-    machine: str,
-    alone: Alone | None,
-    fits: _Fits,
+    observations: Sequence[Observation], machine: str, alone: Alone | None, fits: _Fits
 ) -> Model:
     """Fit all terms; their noise is not known yet."""
     rows: _Rows = {}
@@ -261,9 +258,7 @@ def _tracing(observations: Sequence[Observation], untraced: Mapping[str, float])
 
 
 def _absent(
-    observations: Sequence[Observation],
-    terms: Mapping[str, Term],
-    fits: _Fits,
+    observations: Sequence[Observation], terms: Mapping[str, Term], fits: _Fits
 ) -> dict[str, Term]:
     """Parts that took no time in any run: ranges of the user's own without work on one side.
 
@@ -280,9 +275,7 @@ def _absent(
 
 
 def _derived(
-    observations: Sequence[Observation],
-    terms: Mapping[str, Term],
-    alone: Alone | None,
+    observations: Sequence[Observation], terms: Mapping[str, Term], alone: Alone | None
 ) -> _Rows:
     """What a batch takes beyond the parts of the side that limits it.
 

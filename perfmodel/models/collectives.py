@@ -119,10 +119,7 @@ def cost(
 
 
 def fit_link(
-    sizes_bytes: Sequence[float],
-    seconds: Sequence[float],
-    ranks: int,
-    algorithm: str | None = None,
+    sizes_bytes: Sequence[float], seconds: Sequence[float], ranks: int, algorithm: str | None = None
 ) -> Link:
     """Fit alpha and beta of an all-reduce to measured times, by least squares in seconds.
 

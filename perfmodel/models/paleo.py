@@ -213,12 +213,7 @@ def layer_times(
 
 
 def step(
-    net: Net,
-    where: Platform,
-    batch: int = 1,
-    element_bytes: int = 4,
-    *,
-    overlapped: bool = False,
+    net: Net, where: Platform, batch: int = 1, element_bytes: int = 4, *, overlapped: bool = False
 ) -> Times:
     """Return the time of all layers, one after the other: the step of one GPU, no exchange."""
     found = layer_times(net, where, batch, element_bytes)

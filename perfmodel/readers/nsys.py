@@ -159,12 +159,7 @@ def narrow(values: Int64, kind: Any) -> Any:
 
 
 def _assemble(
-    db: Database,
-    strings: tuple[str, ...],
-    nvtx: Nvtx,
-    ops: GpuOps,
-    api: ApiCalls,
-    mpi: Mpi,
+    db: Database, strings: tuple[str, ...], nvtx: Nvtx, ops: GpuOps, api: ApiCalls, mpi: Mpi
 ) -> Trace:
     if not any(t in db.tables for t in MPI_TABLES):
         mpi, strings = _mpi_from_nvtx(nvtx, mpi, strings)

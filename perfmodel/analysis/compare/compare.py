@@ -533,10 +533,7 @@ def compare_sides(
 
 
 def _measure(
-    name: str,
-    traces: Sequence[Trace],
-    options: CompareOptions,
-    progress: Callable[[str], object],
+    name: str, traces: Sequence[Trace], options: CompareOptions, progress: Callable[[str], object]
 ) -> list[tuple[Run, AsyncBatches]]:
     """Measure the launches of one side."""
     distinct = list({content(t): t for t in traces}.values())

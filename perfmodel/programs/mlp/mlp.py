@@ -252,11 +252,7 @@ def all_rows(h: str, k: str, m: str) -> Rows:
             "mpi_message": f"{m}*b",
         },
         H2D: _copied(f"{m}*b"),
-        NCCL: {
-            "flops": f"(p - 1)/p*{m}",
-            "peer": f"2*(p - 1)/p*{m}*b",
-            "peer_message": f"{m}*b",
-        },
+        NCCL: {"flops": f"(p - 1)/p*{m}", "peer": f"2*(p - 1)/p*{m}*b", "peer_message": f"{m}*b"},
         "step": {"flops": step, "dram": "3*n*b"},
         PEER: {
             "flops": f"(p - 1)*{m} + {step}",

@@ -49,8 +49,7 @@ def timeline(run: Run, warmup: int) -> Iterator[Block]:
     lanes, left_out = _room(_seen(select(run, window, api=False, around=False), window))
     if not lanes:
         yield Notice(
-            f"One batch of one rank has more than {_MOST_BARS:,} bars, too many for a page.",
-            _TRACE,
+            f"One batch of one rank has more than {_MOST_BARS:,} bars, too many for a page.", _TRACE
         )
         return
     yield _picture(lanes, window, f"Batch {batch}, the median one, of {run.label}")

@@ -20,14 +20,7 @@ from perfmodel.base.files import staged_folder
 from perfmodel.render.plot.bars import BreakdownRow, breakdown
 from perfmodel.render.plot.lines import sweep
 from perfmodel.render.plot.roofline import roofline
-from perfmodel.render.plot.style import (
-    DOUBLE_IN,
-    INK,
-    LABEL_PT,
-    SINGLE_IN,
-    lay_out,
-    new_figure,
-)
+from perfmodel.render.plot.style import DOUBLE_IN, INK, LABEL_PT, SINGLE_IN, lay_out, new_figure
 
 __all__ = [
     "BreakdownRow", "breakdown", "figure_of", "panels", "roofline", "save", "svg_text", "sweep",

@@ -98,11 +98,7 @@ class BreakdownRow:
 
 
 def breakdown(
-    ranges: Sequence[Row],
-    *,
-    ax: Axes | None = None,
-    title: str | None = None,
-    queued: bool = False,
+    ranges: Sequence[Row], *, ax: Axes | None = None, title: str | None = None, queued: bool = False
 ) -> Axes:
     """Draw host time, GPU projection and GPU busy time of every range as horizontal bars.
 
