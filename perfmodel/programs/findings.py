@@ -29,6 +29,12 @@ _OF_PCIE: Final = 0.8
 _OFTEN: Final = 0.6
 """A rank that is last in this share of the collectives is the one that holds the others up."""
 
+_UNEQUAL: Final = 0.05
+"""A rank that takes longer by this share of a batch in a range is reported without any waiting."""
+
+_TELLING: Final = 3
+"""Of so many ranks the median one tells which rank is longer than usual."""
+
 _PEERS: Final = 8
 """So many GPUs of one host reach each other's memory directly."""
 
@@ -421,6 +427,9 @@ def late_messages(facts: Facts, actions: Actions) -> Iterator[Finding]:
     if facts.messages is None or not facts.messages.ranks:
         return
     late = facts.messages.ranks[0]
+    if late.most_s < _WORTH * facts.batch.value:
+        yield from _unseen_waiting(facts, actions)
+        return
     most = _longer(facts, late.rank)
     said = (
         f"'{most.range}' takes {si(most.seconds, 's')} there, {si(most.more_s, 's')} more than on "
@@ -445,6 +454,32 @@ def late_messages(facts: Facts, actions: Actions) -> Iterator[Finding]:
         f"{said}{si(late.caused_s, 's')} of all ranks' waiting per batch leads back to rank "
         f"{late.rank}, up to {si(late.most_s, 's')} of one rank{passed}",
         actions.advise("help_rank", rank=late.rank),
+    )
+
+
+def _unseen_waiting(facts: Facts, actions: Actions) -> Iterator[Finding]:
+    """A rank that takes longer, where others poll for its messages: no call shows that they wait.
+
+    Not of ranks whose step is longer than the others': they make no one wait. Of two ranks, the one
+    that polls is the longer one where it polls.
+    """
+    if facts.ranks < _TELLING:
+        return
+    slow = max(facts.ranges_by_rank, key=lambda r: (r.more_s, len(r.path)), default=None)
+    if slow is None or slow.more_s < _UNEQUAL * facts.batch.value:
+        return
+    whole = min(facts.ranges_by_rank, key=lambda r: len(r.path)).path
+    steps = [r.more_s for r in facts.ranges_by_rank if r.path == whole and r.rank == slow.rank]
+    if slow.path == whole or max(steps, default=0.0) > slow.more_s / 2:
+        return
+    yield Finding(
+        "waiting_mpi",
+        f"rank {slow.rank} takes longer in '{slow.range}' than the others",
+        slow.more_s,
+        f"'{slow.range}' takes {si(slow.seconds, 's')} there, {si(slow.more_s, 's')} more than on "
+        f"the median rank, and the steps of all ranks are as long: the others pass the time "
+        f"elsewhere, such as between calls of MPI_Test, which does not wait",
+        actions.advise("help_rank", rank=slow.rank),
     )
 
 

@@ -11,10 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.machines.machine import Machine
-from perfmodel.programs.findings import Facts, Finding, GemmTime, ranked
+from perfmodel.programs.findings import (
+    Actions,
+    Facts,
+    Finding,
+    GemmTime,
+    late_messages,
+    ranked,
+)
 from perfmodel.programs.mlp.program import advise
 from perfmodel.timing.collectives import CollectiveGroup, Waiting
 from perfmodel.timing.copies import CopyGroup
+from perfmodel.timing.point_to_point import PointToPoint, RangeOfRank, RankWaiting
 from perfmodel.timing.samples import Estimate
 from support.folders import ROOT
 
@@ -278,3 +286,25 @@ def test_a_saving_is_never_negative_nor_more_than_the_batch(
 def test_every_rule_is_documented(title: str) -> None:
     headings = [ln for ln in DOCS.read_text(encoding="utf-8").splitlines() if ln.startswith("## ")]
     assert any(title in heading for heading in headings)
+
+
+def test_a_rank_for_which_the_others_poll_is_named() -> None:
+    """Rank 1 works 0.4 ms longer in steps of 1 ms; the others poll meanwhile."""
+    seconds = {"work": (0.4e-3, 0.8e-3, 0.4e-3), "poll": (0.6e-3, 0.2e-3, 0.6e-3)}
+    times = tuple(
+        RangeOfRank(rank, name, f"step/{name}", own[rank], own[rank] - sorted(own)[1], 0.5)
+        for name, own in seconds.items()
+        for rank in range(3)
+    ) + tuple(RangeOfRank(rank, "step", "step", 1e-3, 0.0, 0.0) for rank in range(3))
+    silent = tuple(RankWaiting(rank, 0.0, 0.0, 0.0) for rank in range(3))
+    facts = replace(
+        QUIET, ranks=3, messages=PointToPoint((), silent, (), 0, ()), ranges_by_rank=times
+    )
+    (found,) = late_messages(facts, Actions())
+    assert (found.kind, found.saving_s) == ("waiting_mpi", pytest.approx(0.4e-3))
+    assert found.title == "rank 1 takes longer in 'work' than the others"
+    assert not list(late_messages(replace(facts, ranks=2), Actions()))
+    longer = tuple(
+        replace(r, more_s=0.4e-3) if (r.range, r.rank) == ("step", 1) else r for r in times
+    )
+    assert not list(late_messages(replace(facts, ranges_by_rank=longer), Actions()))
