@@ -268,8 +268,10 @@ def _read_mpi(db: Database, ids: Ids, strings: tuple[str, ...]) -> Mpi:
         )
         for rank, at, size, own, root, uid in db.rows("MPI_COMMUNICATORS", columns)
         if all(
-            isinstance(v, int) and v < 1 << 31 for v in (rank, size, own or 0, root or 0, uid or 0)
+            v is None or (isinstance(v, int) and -(1 << 31) <= v < 1 << 31)
+            for v in (own, root, uid)
         )
+        and all(isinstance(v, int) and v < 1 << 31 for v in (rank, size))
         and isinstance(at, int)
         and size > 0
     }

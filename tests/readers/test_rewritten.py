@@ -124,3 +124,16 @@ def test_steps_without_a_range_after_the_warm_up_are_an_error(tmp_path: Path) ->
         db.commit()
     with pytest.raises(SchemaError, match="expected a 'step' range after the warm-up"):
         analyze([read(path)], Options(warmup=1))
+
+
+@pytest.mark.parametrize("column", ["localRank", "groupRoot", "groupRootUid", "rank", "size"])
+@pytest.mark.parametrize("value", [b"", "", "x", -(2**62), 2**62, None])
+def test_a_communicator_that_cannot_be_is_left_out(
+    column: str, value: object, tmp_path: Path
+) -> None:
+    path = tmp_path / "odd.sqlite"
+    rewritten(operators_report(tmp_path / "made.sqlite"), path, untyped=True)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"UPDATE MPI_COMMUNICATORS SET {column} = ?", [value])
+        db.commit()
+    assert len(read(path).mpi) == 16
