@@ -432,8 +432,8 @@ def late_messages(facts: Facts, actions: Actions) -> Iterator[Finding]:
         return
     most = _longer(facts, late.rank)
     said = (
-        f"'{most.range}' takes {si(most.seconds, 's')} there, {si(most.more_s, 's')} more than on "
-        f"the median rank; "
+        f"it is {si(most.seconds, 's')} in '{most.range}', {si(most.more_s, 's')} more than the "
+        f"median rank; "
         if most
         else ""
     )
@@ -476,8 +476,8 @@ def _unseen_waiting(facts: Facts, actions: Actions) -> Iterator[Finding]:
         "waiting_mpi",
         f"rank {slow.rank} takes longer in '{slow.range}' than the others",
         slow.more_s,
-        f"'{slow.range}' takes {si(slow.seconds, 's')} there, {si(slow.more_s, 's')} more than on "
-        f"the median rank, and the steps of all ranks are as long: the others pass the time "
+        f"it is {si(slow.seconds, 's')} in '{slow.range}', {si(slow.more_s, 's')} more than the "
+        f"median rank, and the steps of all ranks are as long: the others pass the time "
         f"elsewhere, such as between calls of MPI_Test, which does not wait",
         actions.advise("help_rank", rank=slow.rank),
     )

@@ -303,6 +303,13 @@ def test_what_is_missing_is_said_with_how_to_collect_it(without_gpu: Page) -> No
     assert len([e for e in without_gpu.all("svg") if e.attributes.get("role") == "img"]) == 1
 
 
+def test_an_exchange_of_messages_needs_no_collectives_and_no_kernels() -> None:
+    text = page_of(PROFILES / "programs" / "halo.sqlite.xz").text
+    assert "Messages between ranks" in text
+    assert "No collective was recorded" not in text
+    assert "what the kernels do" not in text
+
+
 def test_reports_of_the_ranks_of_one_run_make_one_page() -> None:
     both = page_of(*sorted(CPU.glob("cpu_rank?of2*.sqlite")))
     assert len(cells(both, "Reports")) == 3

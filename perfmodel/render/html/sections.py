@@ -49,7 +49,8 @@ def breakdown(run: RunAnalysis) -> Iterator[Block]:
     unknown = not run.workload.ranges and run.steps is not None  # no FLOPs by range
     if unknown:
         yield _of_ranks(tables.step_parts(run))
-        yield grid(tables.categories(run))
+        if run.steps is not None and run.steps.categories:
+            yield grid(tables.categories(run))
     if run.work:
         yield Words(
             "Work of a step", tuple(" ".join(w.split()) for w in operators.work_lines(run.work))
@@ -71,7 +72,7 @@ def breakdown(run: RunAnalysis) -> Iterator[Block]:
         yield grid(tables.copies(run))
     if run.collectives:
         yield grid(tables.collectives(run))
-    elif len(run.ranks) > 1 and run.identity.uses_mpi:
+    elif len(run.ranks) > 1 and run.identity.uses_mpi and run.messages is None:
         yield Notice(
             "No collective was recorded in the ranges of the batches.",
             f"for MPI's, profile with {_COLLECT} --mpi-impl=openmpi (or mpich)",
