@@ -137,3 +137,13 @@ def test_a_communicator_that_cannot_be_is_left_out(
         db.execute(f"UPDATE MPI_COMMUNICATORS SET {column} = ?", [value])
         db.commit()
     assert len(read(path).mpi) == 16
+
+
+def test_shapes_of_a_recording_without_operations_in_its_steps_are_refused(tmp_path: Path) -> None:
+    path = operators_report(tmp_path / "made.sqlite")
+    empty = rewritten(path, tmp_path / "empty.sqlite")
+    with closing(sqlite3.connect(empty)) as db:
+        db.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET start = 0, end = 0")
+        db.commit()
+    with pytest.raises(SchemaError, match="expected GPU operations in its steps"):
+        analyze([read(path)], Options(shapes=empty, batch_label="step *"))

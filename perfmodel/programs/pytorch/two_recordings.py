@@ -72,6 +72,11 @@ def operator_times_from(
             f"it with nsys profile --pytorch=autograd-shapes-nvtx"
         )
     references = _steps(shapes, shape_steps)
+    if not references:
+        raise SchemaError(
+            f"{shapes.source.name}: expected GPU operations in its steps; got none; record it with "
+            f"nsys profile --trace=cuda,nvtx --pytorch=autograd-shapes-nvtx"
+        )
     calls: list[OperatorCall] = []
     mine = _steps(trace, steps)
     op = steps.times.ops.op
