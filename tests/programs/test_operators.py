@@ -267,19 +267,24 @@ def test_a_convolution_that_grows_its_input_is_no_transposed_one(tmp_path: Path)
 
 
 def test_clipping_gradients_is_the_optimizers(tmp_path: Path) -> None:
-    """It runs in no range, between the backward and the optimizer's step; the loss before both."""
+    """It runs in no range, between the backward and the optimizer's step; the loss before both.
+
+    What autograd's thread launches in no range, as DistributedDataParallel does, is the backward's.
+    """
     builder = ReportBuilder("2025.3.2")
-    thread = builder.thread()
+    main, autograd = builder.thread(), builder.thread(tid=101)
     builder.gpu()
     for step in range(3):
         at = 1000 * step
-        thread.range(f"step {step}", at, at + 900)
-        for i, (around, name) in enumerate((
-            ("Optimizer.zero_grad#SGD.zero_grad", "aten::zero_"),
-            ("", "aten::mul"),
-            ("autograd::engine::evaluate_function: MulBackward0, op_id = 8", "aten::mul_"),
-            ("", "aten::_foreach_norm"),
-            ("Optimizer.step#SGD.step", "aten::_foreach_add_"),
+        main.range(f"step {step}", at, at + 900)
+        for i, (thread, around, name) in enumerate((
+            (main, "Optimizer.zero_grad#SGD.zero_grad", "aten::zero_"),
+            (main, "", "aten::mul"),
+            (autograd, "autograd::engine::evaluate_function: MulBackward0, op_id = 8",
+             "aten::mul_"),
+            (autograd, "", "aten::copy_"),
+            (main, "", "aten::_foreach_norm"),
+            (main, "Optimizer.step#SGD.step", "aten::_foreach_add_"),
         )):  # fmt: skip
             begin = at + 10 + 100 * i
             if around:
@@ -290,7 +295,8 @@ def test_clipping_gradients_is_the_optimizers(tmp_path: Path) -> None:
     assert run.work is not None
     assert {r.name: r.phase for r in run.work.operators} == {
         "aten::zero_": "optimizer", "aten::mul": "forward", "aten::mul_": "backward",
-        "aten::_foreach_norm": "optimizer", "aten::_foreach_add_": "optimizer",
+        "aten::copy_": "backward", "aten::_foreach_norm": "optimizer",
+        "aten::_foreach_add_": "optimizer",
     }  # fmt: skip
 
 

@@ -209,8 +209,9 @@ def _phases(names: OperatorNames, tree: Tree) -> Int64:
     """Phase of every range, as a position in `_PHASES`: the one that it is inside of.
 
     Autograd evaluates the backward in ranges of its own, and optimizers name their steps; a
-    program's own ranges called so count too. What is in none of them and comes between a backward
-    and the optimizer's step, such as clipping gradients, is the optimizer's; all else is forward.
+    program's own ranges called so count too. What is in none of them is of the backward on a thread
+    of autograd's, such as DistributedDataParallel's last copies; of the optimizer if it comes
+    between a backward and the optimizer's step, such as clipping gradients; else of the forward.
     """
     code = np.full(len(names.name), -1, np.int64)
     for i, name in enumerate(names.name):
@@ -225,7 +226,15 @@ def _phases(names: OperatorNames, tree: Tree) -> Int64:
             code[i] = 0
     mine = code[tree.label]
     said = nearest(tree.parent, mine >= 0)
-    return np.where(said >= 0, mine[said], np.where(_before_optimizer(mine, tree), 2, 0))
+    unsaid = np.where(_before_optimizer(mine, tree), 2, 0)
+    if tree.thread is not None:
+        evaluates = np.array([name.startswith(EVALUATE) for name in names.name], np.bool_)[
+            tree.label
+        ]
+        others = np.unique(tree.thread[(mine >= 0) & ~evaluates])
+        engines = np.setdiff1d(tree.thread[evaluates], others)
+        unsaid[np.isin(tree.thread, engines)] = 1
+    return np.where(said >= 0, mine[said], unsaid)
 
 
 def _before_optimizer(mine: Int64, tree: Tree) -> Bool:

@@ -106,6 +106,7 @@ def _tree(trace: Trace, nesting: Nesting) -> Tree:
         nesting.parent,
         trace.thread_process[nesting.thread].astype(np.int64),
         nesting.start_ns,
+        nesting.thread.astype(np.int64),
     )
 
 

@@ -22,12 +22,15 @@ class Tree:
     process : int64, shape (n,)
         In which `op_id`s are unique.
     start_ns : int64, shape (n,)
+    thread : int64, shape (n,), or None
+        Of the program; None where it is not known.
     """
 
     label: Int64
     parent: Int64
     process: Int64
     start_ns: Int64
+    thread: Int64 | None = None
 
 
 def nearest(parent: Int64, chosen: Bool) -> Int64:
