@@ -148,6 +148,9 @@ EXPECTED: Final[dict[str, str]] = {
     r"^report_.*report\.html": "the page is arranged anew, and draws another batch of median time",
     r"^layers.*format_|^layers.*\.convention\.": "layers of equal shape are one row",
     r"^layers.*image -> input$": "a network's input need be no image",
+    r"^tta.*(compared\[\d+\]\.(effect|permutation_p)|stdout\.txt)": (
+        "one test a quantity, at Holm's level"
+    ),
     r"^tta.*jsonl.* to a test precision": "a title says accuracy; other formats have the numbers",
     r"^layers.*\.output length": "an output has the extents that it has",
     r"^calibrate.*stdout\.txt.*\w…": "a column of names has another width",
