@@ -11,12 +11,14 @@ from matplotlib.axes import Axes
 from perfmodel.analysis.operators import OperatorRow
 from perfmodel.render.plot import panels
 from perfmodel.render.plot.labels import Label, LabelLayer, Obstacles
+from perfmodel.render.plot.roofline import draw_ceilings
 from perfmodel.render.plot.style import (
     BLUE,
     GREY,
     INK,
     MARKER_PT,
     PALETTE,
+    RING,
     TEXT_PT,
     VALUE_PT,
     amount,
@@ -25,6 +27,7 @@ from perfmodel.render.plot.style import (
     legend_above,
     plain,
     put_title,
+    ring,
     rows,
     shortened,
     size_pt,
@@ -65,9 +68,9 @@ def operators(
     """
     left, right = panels("double", 3.6, columns=2)
     products = [r for r in by_sizes if r.flops and r.intensity and r.flops_per_s][:MOST]
-    links = {"HBM": bandwidth_bytes_per_s}
+    links = {"dram": bandwidth_bytes_per_s}
     if l2_bytes_per_s and any(r.l2_intensity for r in products):
-        links["L2"] = l2_bytes_per_s
+        links["l2"] = l2_bytes_per_s
     _draw_products(left, products, peaks, links, titles[0])
     others = [r for r in by_name if not r.flops and r.bytes and not r.communicates][:_BARS]
     _draw_others(right, others, bandwidth_bytes_per_s, titles[1])
@@ -81,29 +84,27 @@ def _draw_products(
     links: Mapping[str, float],
     title: str,
 ) -> None:
-    bandwidth = links["HBM"]
     used = {r.unit: peaks[r.unit] for r in shown if r.unit in peaks}
-    at = [r.intensity or 1.0 for r in shown] + [p / bandwidth for p in used.values()]
-    if "L2" in links:
+    at = [r.intensity or 1.0 for r in shown] + [p / links["dram"] for p in used.values()]
+    if "l2" in links:
         at += [r.l2_intensity for r in shown if r.l2_intensity]
     heights = [r.flops_per_s or 1.0 for r in shown] + [*used.values()]
     low, high = min(at, default=1.0) / 12, max(at, default=1.0) * 4
-    apply(ax, (low, high, min(heights, default=1.0) / 6, max(heights, default=1.0) * 4))
+    frame = low, high, min(heights, default=1.0) / 6, max(heights, default=1.0) * 4
+    apply(ax, frame)
     finish(ax, "Arithmetic intensity (FLOP/byte)", "Performance per GPU (FLOP/s)")
-    obstacles, labels = Obstacles(), []
+    obstacles, labels, above = Obstacles(), [], False
+    draw_ceilings(ax, used, links, frame)
+    obstacles.lines += [line.get_data() for line in ax.lines]
     for unit, peak in used.items():
-        x = [low, peak / bandwidth, high]
-        y = [low * bandwidth, peak, peak]
-        ax.plot(x, y, color=INK, lw=1.2, zorder=2)
-        obstacles.lines.append((x, y))
         name = f"{unit.replace('_', ' ')}, {amount(peak, 'FLOP/s')}"
         note = ax.annotate(
             name, (1, peak), (-2, 2), va="bottom", ha="right", xycoords=("axes fraction", "data"),
             textcoords="offset points", fontsize=TEXT_PT, color=INK,
         )  # fmt: skip
         obstacles.boxes.append(note.get_window_extent)
-    if "L2" in links and used:
-        _draw_l2(ax, shown, links["L2"], max(used.values()), low)
+    if "l2" in links and used:
+        _draw_l2(ax, shown, links["l2"])
     for phase, hue in _HUES.items():
         mine = [r for r in shown if r.phase == phase]
         if mine:
@@ -112,6 +113,13 @@ def _draw_products(
                 [max(_LEAST, _AREA * r.share) for r in mine], color=hue, alpha=0.7, lw=0.6,
                 edgecolors="white", label=phase, zorder=3,
             )  # fmt: skip
+    for r in shown:
+        x, y = r.intensity or math.nan, r.flops_per_s or math.nan
+        if y > min(used.get(r.unit, math.inf), x * links["dram"]):
+            ring(ax, x, y, math.sqrt(max(_LEAST, _AREA * r.share)) + 5)
+            above = True
+    if above:
+        ax.plot([], [], label="above", **RING)
     obstacles.markers += [(r.intensity or 1.0, r.flops_per_s or 1.0) for r in shown]
     first = {r.name: r for r in reversed(shown)}
     for row in list(reversed(first.values()))[:_NAMED]:
@@ -121,11 +129,8 @@ def _draw_products(
     legend_above(ax, title=title)
 
 
-def _draw_l2(
-    ax: Axes, shown: Sequence[OperatorRow], bandwidth: float, peak: float, low: float
-) -> None:
-    """Draw the roof of L2, and products at their FLOPs a byte of it."""
-    ax.plot([low, peak / bandwidth], [low * bandwidth, peak], color=INK, lw=1.0, ls="--", zorder=2)
+def _draw_l2(ax: Axes, shown: Sequence[OperatorRow], bandwidth: float) -> None:
+    """Draw products at their FLOPs a byte of L2, and say so."""
     ax.annotate(
         f"dashed, hollow: L2, {amount(bandwidth, 'B/s')}", (1, 0), (-3, 4), ha="right",
         xycoords="axes fraction", textcoords="offset points", fontsize=TEXT_PT, color=INK,
@@ -156,6 +161,6 @@ def _draw_others(ax: Axes, shown: Sequence[OperatorRow], bandwidth: float, title
             xycoords=("axes fraction", "data"), annotation_clip=False,
         )  # fmt: skip
     rows(ax, names)
-    finish(ax, f"% of {amount(bandwidth, 'B/s')}; at the right, share of time", "", grid="x")
+    finish(ax, f"% of {amount(bandwidth, 'B/s')}; right: share of time", "", grid="x")
     ax.set_xlim(0, last)
     put_title(ax, title, size_pt(ax)[0])

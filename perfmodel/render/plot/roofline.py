@@ -412,7 +412,7 @@ def levels(placed: Sequence[Placed], *, ax: Axes | None = None, title: str | Non
     apply(axes, frame)
     finish(axes, "Arithmetic intensity of a level of memory (FLOP/byte)",
            "Performance per GPU (FLOP/s)")  # fmt: skip
-    _draw_ceilings(axes, peaks, links, frame)
+    draw_ceilings(axes, peaks, links, frame)
     _name_peaks(axes, peaks, shown, frame)
     for p, hue in zip(shown, hues, strict=False):
         _draw_point(axes, p, hue, (p.counted.time_s or 0.0) / total)
@@ -436,7 +436,7 @@ def _limits_of(
     return min(at) / 4, max([*at, *ridges]) * 4, min(rates) / 4, top * 3
 
 
-def _draw_ceilings(
+def draw_ceilings(
     ax: Axes, peaks: Mapping[str, float], links: Mapping[str, float], frame: Limits
 ) -> None:
     """Bandwidths as diagonals up to the highest peak, peaks from the steepest diagonal on."""
