@@ -18,7 +18,6 @@ from perfmodel.render.plot.style import (
     INK,
     MARKER_PT,
     PALETTE,
-    RING,
     TEXT_PT,
     VALUE_PT,
     amount,
@@ -119,7 +118,10 @@ def _draw_products(
             ring(ax, x, y, math.sqrt(max(_LEAST, _AREA * r.share)) + 5)
             above = True
     if above:
-        ax.plot([], [], label="above", **RING)
+        ax.annotate(
+            "ring: above its roof", (1, 0), (-3, 14), ha="right", xycoords="axes fraction",
+            textcoords="offset points", fontsize=TEXT_PT, color=INK,
+        )  # fmt: skip
     obstacles.markers += [(r.intensity or 1.0, r.flops_per_s or 1.0) for r in shown]
     first = {r.name: r for r in reversed(shown)}
     for row in list(reversed(first.values()))[:_NAMED]:
