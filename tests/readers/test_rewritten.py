@@ -94,7 +94,7 @@ def said_of(path: Path) -> dict[str, Any]:
 
 
 def check(source: Path, folder: Path, how: str) -> None:
-    path = rewritten(source, folder / "rewritten.sqlite", **REWRITES[how])
+    path = rewritten(source, folder / "report_2.sqlite", **REWRITES[how])
     assert said_of(path) == said_of(source)
 
 
@@ -112,7 +112,7 @@ def test_operators_payloads_and_messages_are_read_from_any_storage(
 @pytest.mark.parametrize("how", REWRITES)
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_reports_are_read_from_any_storage(name: str, how: str, tmp_path: Path) -> None:
-    source = tmp_path / "recorded.sqlite"
+    source = tmp_path / "report_1.sqlite"
     source.write_bytes(lzma.decompress((ROOT / "profiles" / f"{name}.sqlite.xz").read_bytes()))
     check(source, tmp_path, how)
 
