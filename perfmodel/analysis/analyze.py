@@ -229,13 +229,7 @@ def _join(
     by_gpu, queued = program.step_clock == "gpu", host.queues and program.step_clock == "host"
     late = (_after(m, excluded) for m in everything if not marked_by_nccl(m.path))
     measured = tuple(m for m in late if m.instances.any())
-    head = next((m for m in measured if m.label == run.batch_label), None)
-    if head is None:
-        raise SchemaError(
-            f"{run.label}: expected a {run.batch_label!r} range after the warm-up that holds the "
-            f"GPU's work; got none; name the range that is one step with --batch-range, or lower "
-            f"--warmup"
-        )
+    head = _head(run, measured)
     totals = sum((counts[label] for label in counted(measured, counts)), Counts())
     collected = _collectives(run, everything, excluded, totals, steps if by_gpu else None)
     machine, tf32 = options.machine or _machine(run), _seen_tf32(run)
@@ -289,6 +283,18 @@ def _join(
     )
     facts = _facts(analysis, counts, collected, peaks, by_gpu=by_gpu)
     return replace(analysis, findings=ranked(facts, program.advice(facts)))
+
+
+def _head(run: Run, measured: Sequence[PathTimes]) -> PathTimes:
+    """Return the times of the range that is one batch."""
+    head = next((m for m in measured if m.label == run.batch_label), None)
+    if head is None:
+        raise SchemaError(
+            f"{run.label}: expected a {run.batch_label!r} range after the warm-up that holds the "
+            f"GPU's work; got none; name the range that is one step with --batch-range, or lower "
+            f"--warmup"
+        )
+    return head
 
 
 def _work(
