@@ -151,7 +151,7 @@ EXPECTED: Final[dict[str, str]] = {
     r"^tta.*(compared\[\d+\]\.(effect|permutation_p)|stdout\.txt)": (
         "one test a quantity, at Holm's level"
     ),
-    r"^tta.*jsonl.* to a test precision": "a title says accuracy; other formats have the numbers",
+    r"^(tta|splits).*jsonl.*( to a test precision|on paper)": "another title of a table",
     r"^layers.*\.output length": "an output has the extents that it has",
     r"^calibrate.*stdout\.txt.*\w…": "a column of names has another width",
     r"^analyze.*format_(markdown|latex)": "more columns move the rules between them",
@@ -482,8 +482,13 @@ def _tables(
     named = {name: text for name, text in before.items() if name != PRINTED}
     for table in before[PRINTED].replace("\r\n", "\n").strip().split("\n\n"):
         columns = {rules.key(column) for column in table.partition("\n")[0].split(",")}
-        fitting = [name for name in files if columns <= files[name]]
-        named[min(fitting, key=lambda name: len(files[name]), default=min(columns))] = f"{table}\n"
+        fitting = [name for name in files if columns <= files[name] and name not in named]
+        cells = set(re.split(r"[,\n]", table))
+        alike = {
+            name: (-len(files[name]), len(cells & set(re.split(r"[,\r\n]+", after[name]))))
+            for name in fitting
+        }
+        named[max(fitting, key=lambda name: alike[name], default=min(columns))] = f"{table}\n"
     return named, {name: text for name, text in after.items() if name != PRINTED}
 
 
