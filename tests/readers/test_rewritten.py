@@ -83,14 +83,15 @@ def rewritten(
 
 
 def said_of(path: Path) -> dict[str, Any]:
-    """Everything in analysis.json but the file."""
+    """Everything in analysis.json but the file; messages stand in the order of their rows."""
     document = analysis_document(analyze([read(path)], Options()))
     for report in document["reports"]:
         for key in ("path", "size_bytes"):
             report.pop(key, None)
-    return json.loads(
-        json.dumps(document).replace(path.name, "report").replace(path.stem, "report")
-    )
+    document["diagnostics"] = sorted(document.get("diagnostics", []), key=json.dumps)
+    text = json.dumps(document).replace(path.name, "report").replace(path.stem, "report")
+    found: dict[str, Any] = json.loads(text)
+    return found
 
 
 def check(source: Path, folder: Path, how: str) -> None:
