@@ -172,5 +172,5 @@ def _picture(lanes: Any, window: Any, title: str, width: str) -> Any:
     from perfmodel.render.plot.timeline import timeline as draw
 
     with warnings.catch_warnings():  # names may be in scripts that the font lacks
-        warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
+        warnings.filterwarnings("ignore", r"Glyph .* missing from (current )?font", UserWarning)
         return draw(lanes, window.start_ns, window.end_ns, title=title, width=width)

@@ -105,7 +105,7 @@ def _draw(analysis: Analysis, folder: Path) -> None:
 
     roof = analysis.fitted.roofline
     with warnings.catch_warnings():  # names may be in scripts that the font lacks
-        warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
+        warnings.filterwarnings("ignore", r"Glyph .* missing from (current )?font", UserWarning)
         warnings.filterwarnings("ignore", "constrained_layout not applied", UserWarning)  # too long
         if roof is not None:
             points = comparable(analysis)

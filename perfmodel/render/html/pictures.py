@@ -67,7 +67,7 @@ def _picture(lanes: Sequence[Lane], window: Window, title: str) -> Picture:
     from perfmodel.render.plot.timeline import timeline as draw
 
     with warnings.catch_warnings():  # names may be in scripts that the font lacks
-        warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
+        warnings.filterwarnings("ignore", r"Glyph .* missing from (current )?font", UserWarning)
         svg = svg_text(draw(lanes, window.start_ns, window.end_ns))
     ranks = len({lane.rank for lane in lanes})
     bars = sum(len(lane.bars) for lane in lanes)
@@ -165,7 +165,7 @@ def roofline(analysis: Analysis) -> Iterator[Block]:
     kinds = list(dict.fromkeys(p.kind for p in points))
     chosen = kinds if len(points) <= LISTED else kinds[:1]
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
+        warnings.filterwarnings("ignore", r"Glyph .* missing from (current )?font", UserWarning)
         warnings.filterwarnings("ignore", "constrained_layout not applied", UserWarning)  # too long
         axes = outputs.draw_roofline(analysis, kinds=chosen)
         axes.set_title("", loc="left")  # the caption says it
