@@ -19,14 +19,7 @@ from perfmodel.analysis.counters import UNITS, Placed
 from perfmodel.base.errors import ModelError
 from perfmodel.base.units import percent
 from perfmodel.models.roofline import Point, Roofline
-from perfmodel.render.plot.labels import (
-    Keys,
-    Label,
-    LabelLayer,
-    Obstacles,
-    choose,
-    ordered_colors,
-)
+from perfmodel.render.plot.labels import Keys, Label, LabelLayer, Obstacles, choose, ordered_colors
 from perfmodel.render.plot.style import (
     DASHED,
     DOUBLE_IN,
