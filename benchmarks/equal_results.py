@@ -4,8 +4,8 @@
 
 Each case is a line of equal_cases.txt: perfmodel commands, run by equal_run.py with both checkouts
 on the reports of BEFORE. Exit codes, text, CSV, JSON and every file written must be equal; numbers
-exactly, unless TOLERANCES says otherwise. Intended changes are listed below: RENAMED, REWORDED,
-ARGUMENTS, EXPECTED. A difference is one line: case, file and path in it, before -> after. The exit
+exactly, unless a tolerance says otherwise. Intended changes and tolerances are listed in
+equal_changes.toml. A difference is one line: case, file and path in it, before -> after. The exit
 code is 1 if there is any. With --more, AFTER may have more keys, columns, rows, files and words.
 REGEX is found in the name of a case, which is its commands (--list): --only '^(stats|compare)',
 --only ddp.
@@ -28,139 +28,21 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-RENAMED: Final[dict[str, str]] = {
-    "untold": "missing_calibration",
-    "products": "gemms",
-    "products_alone": "gemms_alone",
-    "product": "gemm",
-    "wide products": "large GEMMs",
-    "thin products": "small GEMMs",
-    "precision_final": "accuracy_final",
-    "precision_best": "accuracy_best",
-    "precision_gap": "accuracy_gap",
-    "image": "input",
-    "Products": "GEMMs",
-    "sets": "memsets",
-}
-"""Keys of JSON, columns of tables and names of files: before -> after."""
-
-REWORDED: Final[dict[str, str]] = {
-    "wide products": "large GEMMs",
-    "thin products": "small GEMMs",
-    "products": "GEMMs",
-    "precision_final": "accuracy_final",
-    "wanted": "expected",
-    "wants": "expected",
-    ", found": "; got",
-    "found": "got",
-    "set": "memset",
-    "sets": "memsets",
-    "smooth roof: no overlap": "smooth roof: no-overlap model",
-    "trainer/stepper.py": "trainer/kernels/peer.py",
-    "us": "µs",
-    "$\\mu$s": "µs",
-    "precision": "accuracy",
-    "product": "GEMM",
-    "Products": "GEMMs",
-    "Findings, by what mending them would save per batch": (
-        "Findings, ranked by potential saving per step"
-    ),
-    "FLOPs and bytes by the formulas, moved as recorded (copied, handed to MPI); achieved: "
-    "products and copies by their GPU projection, the rest by host time": (
-        "FLOPs and bytes: by formula. Moved: recorded bytes (copied, handed to MPI). Achieved: "
-        "GEMMs and copies over GPU-projected time, the rest over host time"
-    ),
-    "by their GPU projection, too": "over GPU-projected time, too",
-    "by the formulas alone, and achieved by GPU projection": "by formula, over GPU-projected time",
-    "cannot tell": "cannot separate",
-    "would tell": "would separate them",
-    "the runs do not tell this one apart from": "the runs do not separate this one from",
-    "no formula tells": "no formula for",
-    "are the model's on paper": "are the model's alone",
-    "--format csv has them": "--all shows them",
-    "the change of program that the model says saves most, again and again; what it cannot tell is "
-    "not climbed": (
-        "at every step the change of program that the model predicts to save most; what it cannot "
-        "predict is left out"
-    ),
-    "the all-reduce goes on beside other work, and its range times what is left to wait for: "
-    "copies or products": (
-        "the all-reduce overlaps other work, and its range times the wait that is left: copies or "
-        "GEMMs"
-    ),
-    "bytes by the document's counting": "bytes by the assignment's counting",
-    "messages do not tell": "messages do not give",
-    "a report that tells": "a report that gives",
-    "On paper, its time cannot be told": "Its time cannot be predicted",
-    "model does not tell": "model does not predict",
-    "sizes tell": "sizes give",
-    "the document, Question": "the CME 213 assignment, Question",
-    "all products, large and thin": "all GEMMs, large and small",
-    "gemm": "GEMM",
-    "gemms": "GEMMs",
-    "On paper": "By formula",
-    "on paper": "by formula",
-    "the document's waits": "the CME 213 assignment's waits",
-    "cudaMallocHost (CuPy: cupyx.empty_pinned)": "cudaMallocHost",
-}
-"""Words and phrases of text and of strings: before -> after; replaced in both, as some stay."""
-
-ARGUMENTS: Final[dict[str, str]] = {
-    r"\btable\b": "text",
-    r"^(timeline\t.*)--format\tperfetto\t": r"\1",
-    r"^(timeline\t.*)--ranks\t": r"\1--rank\t",
-    r"^(layers\t.*)--batch\t": r"\1--batch-size\t",
-    r"^(calibrate\t.*)--microbenchmarks\t": r"\1--machine\t",
-    r"^(formulas\t.*)--transport\tmpi": r"\1--transport\tcuda-aware",
-    r"^((?!compare|predict|machine\tlist)\w.*--format\tcsv.*)": r"\1\t-o\t{out}",
-}
-"""Regular expressions of command lines, a tab between two arguments: before -> after."""
-
-TOLERANCES: Final[dict[str, float]] = {
-    r"^compare.*\.(p|ratio_low|ratio_high|detectable_slower|detectable_faster)$": 1e-9,
-    r"^tta.*\.(p|low|high|cv_low|cv_high)$": 1e-9,
-}
-"""Regular expression found in `case/file path` -> relative tolerance of the numbers there.
-
-Student's t and chi-square are SciPy's after, and were perfmodel's own before.
-"""
-
-EXPECTED: Final[dict[str, str]] = {
-    r"schema_version: 1 -> 2$|model\.json\.version: 3 -> 4$": "the version of a document",
-    r"attributed_by_time: ": "GPU work of other threads belongs to the range open at its launch",
-    r"^(calibrate|compare|analyze|report|timeline|whatif|splits)_.*ddp_p2_H\d+|^analyze_ddp": (
-        "PyTorch programs: steps, NCCL's kernels in the ranges, findings of their own"
-    ),
-    r"^analyze.*[._](low|high)(_s|_flops_per_s)?: ": "intervals hold for correlated batches",
-    r"^analyze.*stdout.* behind '.*(median \S+ \S+|\[\S+ \S+,|/s( \S+)?|Rate Value)'": (
-        "intervals hold for correlated batches"
-    ),
-    r"^utilization.*--report": "utilization of a report is that of the analysis of its steps",
-    r"^whatif_(h200x|tests_).*(exit_codes|stderr|stdout)": "bounds of every part without a mark",
-    r"^analyze_tests_reports_cpu.*stdout": "no columns without a number; ranks are with steps",
-    r"^timeline.*(stdout|\.svg|Written: OUT)": "timelines print their lanes and draw idle time",
-    r"^report_.*report\.html": "the page is arranged anew, and draws another batch of median time",
-    r"^layers.*format_|^layers.*\.convention\.": "layers of equal shape are one row",
-    r"^layers.*image -> input$": "a network's input need be no image",
-    r"^tta.*(compared\[\d+\]\.(effect|permutation_p)|stdout\.txt)": (
-        "one test a quantity, at Holm's level"
-    ),
-    r"^(tta|splits).*jsonl.*( to a test precision|on paper)": "another title of a table",
-    r"^layers.*\.output length": "an output has the extents that it has",
-    r"^calibrate.*stdout\.txt.*\w…": "a column of names has another width",
-    r"^analyze.*format_(markdown|latex)": "more columns move the rules between them",
-    r"^compare.*format_table/": "the summary; all rows are in CSV, and kernels in --all",
-    r"^compare.*format_json/": "the document of --json, where it was the rows alone",
-    r"^(whatif|predict).*-o_{out}/|/(whatif|predict_\w+)\.(png|svg|pdf)": "one file, or a folder",
-}
-"""Regular expression found in a line of difference, `case/file path: before -> after` -> why it is
-intended; the first that is found counts."""
+CHANGES: Final = tomllib.loads(
+    Path(__file__).with_name("equal_changes.toml").read_text(encoding="utf-8")
+)
+RENAMED: Final[dict[str, str]] = CHANGES["renamed"]
+REWORDED: Final[dict[str, str]] = CHANGES["reworded"]
+ARGUMENTS: Final[dict[str, str]] = CHANGES["arguments"]
+TOLERANCES: Final[dict[str, float]] = CHANGES["tolerances"]
+EXPECTED: Final[dict[str, str]] = CHANGES["expected"]
 
 Case = list[list[str]]  # its commands, each a list of arguments
 
