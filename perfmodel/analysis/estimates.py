@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from perfmodel.analysis.rates import Rate
     from perfmodel.analysis.result import RunAnalysis
 
+_MEDIAN_BATCHES = 6
+"""Batches from which the smallest and the largest hold the median with 95 %: 1 - 2 / 2^6."""
+
 _Known = TypeVar("_Known", "Estimate", "Rate")
 
 
@@ -34,8 +37,11 @@ def estimate(table: Floats, launch_sd: float) -> Estimate | None:
     if usable == 0:
         return None
     found = sum_of_medians([table])
-    own = limits(found.seconds, found.within)
-    return Estimate(found.seconds, *own, usable, *limits(found.seconds, found.another(launch_sd)))
+    low, high = limits(found.seconds, found.within)
+    if np.isfinite(table).any(axis=0).sum() >= _MEDIAN_BATCHES:
+        low, high = max(low, float(np.nanmin(table))), min(high, float(np.nanmax(table)))
+    another = limits(found.seconds, found.another(launch_sd))
+    return Estimate(found.seconds, low, high, usable, *another)
 
 
 def with_launches(runs: Sequence[RunAnalysis]) -> list[RunAnalysis]:
