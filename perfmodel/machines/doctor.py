@@ -317,8 +317,8 @@ def driver_with_nsys(cuda: Version, nsys: Version) -> Probe:
 
 _LEAST_PYTHON: Final = (3, 11)
 _WITHOUT_METADATA: Final = (
-    "click>=8.1", "jinja2>=3.1", "matplotlib>=3.8", "numpy>=1.26", "pandas>=2.1", "rich>=13.7",
-    "scipy>=1.11", "sqlite-utils>=3.36", "sympy>=1.12",
+    "click>=8.2", "jinja2>=3.1", "matplotlib>=3.8", "numpy>=1.26", "pandas>=2.1", "rich>=13.7",
+    "scipy>=1.11.1", "sqlite-utils>=3.36", "sympy>=1.12",
 )  # fmt: skip
 """What a source tree needs that was never installed; a test compares it with pyproject.toml."""
 

@@ -94,17 +94,3 @@ def test_a_rehearsal_writes_a_row_for_every_kernel(tmp_path: Path) -> None:
     able = {math: {r["kernel"] for r in rows if r["dtype"] == math} for math in ("tf32", "tf32x3")}
     assert able["tf32"] == {"hierarchical", "cublas"}
     assert able["tf32x3"] == {"hierarchical", "cublas"}  # cuBLAS's float32 beside it
-
-
-@pytest.mark.slow
-def test_a_picture_is_drawn_from_counters(tmp_path: Path) -> None:
-    from benchmarks.gemm import counters as gemm_picture
-
-    rows = [
-        {"kernel": name, "what": "square", "m": 4096, "H": None, "dtype": "float32",
-         "time_s": 1e-3 * (i + 1), "flops": 1.4e11, "dram_bytes": 3e8, "l2_bytes": 2e10 / (i + 1),
-         "l1_bytes": None}
-        for i, name in enumerate(("naive", "cublas"))
-    ]  # fmt: skip
-    gemm_picture.draw(rows, tmp_path / "roofline.png")
-    assert (tmp_path / "roofline.png").stat().st_size > 10_000

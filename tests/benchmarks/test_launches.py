@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.part import part
-from profiles.plans import FRESH, LAUNCHES, PLANS, USUAL, configurations
+from profiles.plans import FRESH, PLANS, USUAL, configurations
 from profiles.visit import configuration, own_cores, settle
 from support.trainer_runs import environment, mpirun_command
 
@@ -28,9 +28,8 @@ VISITS = [
 BATCHES = 10
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("ranks", sorted(LAUNCHES))
-def test_every_planned_configuration_is_one_of_the_trainer(ranks: int, plan: str) -> None:
+@pytest.mark.parametrize(("plan", "ranks"), [(p, n) for p in PLANS for n in sorted(PLANS[p])])
+def test_every_planned_configuration_is_one_of_the_trainer(plan: str, ranks: int) -> None:
     found = configurations(ranks, PLANS[plan])
     assert len({each["name"] for each in found}) == len(found)
     for each in found:

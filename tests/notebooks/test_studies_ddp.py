@@ -77,5 +77,5 @@ def test_errata_say_the_numbers() -> None:
 
 
 def test_a_run_that_was_not_made_is_refused() -> None:
-    with pytest.raises(ModelError, match="found 64 on 2"):
+    with pytest.raises(ModelError, match="got 64 on 2"):
         run(64, 2)

@@ -101,7 +101,7 @@ def test_stragglers_of_a_grown_job_are_found(job: Analysis) -> None:
     assert any("contradict the order" in w for w in run.warnings)
     text = summary.result(job).render()
     assert "Who comes last to 190 collectives" in text
-    assert "10 of 18 ranks" in text
+    assert "10 of 18; all of them" in text
 
 
 def test_each_rank_moved_as_one_leaves_the_times_of_ranges_alone(job: Analysis) -> None:
