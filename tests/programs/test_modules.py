@@ -13,9 +13,8 @@ import perfmodel
 from perfmodel.analysis.modules import ModulePart, module_rows
 from perfmodel.cli import main
 from perfmodel.programs.pytorch.annotate import MODULE
-from perfmodel.programs.pytorch.modules import EVALUATE, find_modules
 from perfmodel.programs.pytorch.names import parse
-from perfmodel.programs.pytorch.tree import Tree
+from perfmodel.programs.pytorch.tree import EVALUATE, Tree, find_modules
 
 RECORDED = Path(__file__).parents[2] / "profiles" / "programs"
 

@@ -19,7 +19,6 @@ from perfmodel.programs.pytorch.dtypes import (
     multiplies,
     plain_unit,
 )
-from perfmodel.programs.pytorch.modules import EVALUATE, find_modules
 from perfmodel.programs.pytorch.names import OperatorNames, Size, Sizes
 from perfmodel.programs.pytorch.operators import (
     Call,
@@ -29,7 +28,7 @@ from perfmodel.programs.pytorch.operators import (
     numel,
     work_of,
 )
-from perfmodel.programs.pytorch.tree import Tree, nearest
+from perfmodel.programs.pytorch.tree import EVALUATE, Tree, find_modules, nearest
 from perfmodel.programs.pytorch.triton import Types, buffers
 from perfmodel.readers.trace import KERNEL, MEMCPY
 

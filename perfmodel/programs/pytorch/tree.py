@@ -1,12 +1,22 @@
-"""Ranges of operators as a tree, and of each the nearest around it that is of some kind."""
+"""Ranges of operators as a tree, and what each lies in: the nearest of some kind, and its module.
+
+In the forward pass the module is the one around a range, in the backward its operator's. Autograd
+gives an operator and the function of its backward one sequence number. Operators that make no
+function have the number of the next one that does: the last range with it is the one.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int64
+from perfmodel.programs.pytorch.annotate import MODULE
+from perfmodel.programs.pytorch.names import OperatorNames
+
+EVALUATE: Final = "autograd::engine::evaluate_function"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +49,65 @@ def nearest(parent: Int64, chosen: Bool) -> Int64:
     for i, (above, mine) in enumerate(zip(parent.tolist(), chosen.tolist(), strict=True)):
         found.append(i if mine else found[above] if above >= 0 else -1)
     return np.array(found, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Modules:
+    """Modules of ranges.
+
+    Attributes
+    ----------
+    paths : tuple of str
+        Qualified names; the last is '', of ranges in no module.
+    of_node : int64, shape (n,)
+        Position in `paths` for every range of a `Tree`; -1, the last, where it is in no module.
+    """
+
+    paths: tuple[str, ...]
+    of_node: Int64
+
+    def path(self, node: int) -> str:
+        """Return the module of a range; '' outside of all (and for node -1)."""
+        return self.paths[self.of_node[node]] if node >= 0 else ""
+
+
+def find_modules(names: OperatorNames, tree: Tree) -> Modules:
+    """Find the module of every range, by the ranges that `annotate` pushes."""
+    paths: dict[str, int] = {}
+    code = np.full(len(names.name), -1, np.int64)
+    for i, name in enumerate(names.name):
+        if name.startswith(MODULE):
+            code[i] = paths.setdefault(name.removeprefix(MODULE), len(paths))
+    nothing = np.full(len(tree.parent), -1, np.int64)
+    if not paths:
+        return Modules(("",), nothing)
+    mine = code[tree.label]
+    around = nearest(tree.parent, mine >= 0)
+    of_node = np.where(around >= 0, mine[around], -1)
+    evaluates = np.array([name.startswith(EVALUATE) for name in names.name], np.bool_)
+    called = (tree.parent >= 0) & evaluates[tree.label[tree.parent]]
+    numbered = names.seq[tree.label] >= 0
+    backward = np.flatnonzero(called & numbered)
+    forward = _tied(names, tree, np.flatnonzero(numbered & ~called), backward)
+    tied = nothing.copy()  # by the engine's range, which also sums gradients up after the function
+    tied[tree.parent[backward]] = np.where(forward >= 0, of_node[forward], -1)
+    evaluation = nearest(tree.parent, evaluates[tree.label])
+    inner = evaluation > around  # what the backward pass recomputes has a module around it
+    of_node[inner] = tied[evaluation[inner]]
+    return Modules((*paths, ""), of_node)
+
+
+def _tied(names: OperatorNames, tree: Tree, forward: Int64, backward: Int64) -> Int64:
+    """Of every backward range the last one of a forward pass before it with its number, or -1."""
+    if len(forward) == 0:
+        return np.full(len(backward), -1, np.int64)
+    both = np.concatenate([forward, backward])
+    is_forward = np.arange(len(both)) < len(forward)
+    seq, process = names.seq[tree.label[both]], tree.process[both]
+    order = np.lexsort((is_forward, tree.start_ns[both], seq, process))
+    last = np.maximum.accumulate(np.where(is_forward[order], np.arange(len(both)), -1))
+    found = np.where(last >= 0, order[last], 0)
+    same = (last >= 0) & (seq[found] == seq[order]) & (process[found] == process[order])
+    of_both = np.empty(len(both), np.int64)
+    of_both[order] = np.where(same, both[found], -1)
+    return of_both[len(forward) :]
