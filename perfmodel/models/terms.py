@@ -9,6 +9,7 @@ here stop. It is not used because a fit takes 23 ms instead of 1, and a bootstra
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -102,7 +103,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Case:
+class Case(ABC):
     """One run of a program, which says what the parts of its batch are.
 
     Attributes
@@ -117,9 +118,9 @@ class Case:
     settings: Mapping[str, str]
 
     @property
+    @abstractmethod
     def workload(self) -> str:
         """Name of the workload that a model is calibrated for."""
-        raise NotImplementedError
 
     @property
     def key(self) -> tuple[tuple[str, object], ...]:
@@ -141,12 +142,12 @@ class Case:
         """How the program is run."""
         return "the program"
 
+    @abstractmethod
     def parts(self, alone: Alone | None = None) -> tuple[Part, ...]:
         """Return the parts of one rank's batch in the order in which they run.
 
         GEMMs that were measured alone have those seconds as their amounts.
         """
-        raise NotImplementedError
 
     def resized(self, sizes: Mapping[str, int]) -> Self:
         """Return the case with other sizes, those that are given."""

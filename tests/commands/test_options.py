@@ -122,7 +122,8 @@ def test_settings_of_the_trainer_have_the_same_choices() -> None:
     for setting, values in SETTINGS.items():
         for name, option in having(f"--{setting.replace('_', '-')}").items():
             if not option.is_flag:
-                assert tuple(option.type.choices) == values, name  # type: ignore[attr-defined]
+                assert isinstance(option.type, click.Choice)
+                assert tuple(option.type.choices) == values, name
     assert set(having("--transport")) == {"formulas", "memory", "predict"}
 
 

@@ -202,8 +202,10 @@ def test_findings_of_operators_save_no_more_than_kernels_do(name: str) -> None:
 
 def test_memory_and_products_are_found_where_the_gpu_limits_the_step() -> None:
     """A step of 10 ms, of which 6 are one product at 40 % of its peak and 3 element-wise."""
+    measured = analyzed(PROFILES / "healthy_b32.sqlite.xz").steps
+    assert measured is not None
     steps = replace(
-        analyzed(PROFILES / "healthy_b32.sqlite.xz").steps.facts,  # type: ignore[union-attr]
+        measured.facts,
         step_s=10e-3, free_s={"kernel": 1e-3}, small=(), idle=(), kernels=(), collectives=0,
     )  # fmt: skip
     operators = (

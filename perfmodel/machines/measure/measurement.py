@@ -66,8 +66,8 @@ class Spread:
 
 def _seconds(spreads: Sequence[Spread]) -> tuple[Any, Any, Any, int]:
     """Return medians, first and third quartiles, and the least number of repeats."""
-    columns = zip(*((s.median, s.q1, s.q3) for s in spreads), strict=True)
-    return *columns, min(s.repeats for s in spreads)  # type: ignore[return-value]
+    medians, q1, q3 = zip(*((s.median, s.q1, s.q3) for s in spreads), strict=True)
+    return medians, q1, q3, min(s.repeats for s in spreads)
 
 
 @dataclass(frozen=True, slots=True)
