@@ -136,11 +136,9 @@ def test_messages_align_the_clocks_of_two_reports(off_ms: int, tmp_path: Path) -
 
 def test_waiting_is_that_of_the_receiver_until_the_message_is_sent(tmp_path: Path) -> None:
     builder = ReportBuilder(world_size=2)
-    zero, one = builder.thread(100, rank=0), builder.thread(200, rank=1)
+    zero, one = two_ranks(builder)
     for step in range(4):
         at = 10 * MS * (step + 1)
-        for thread in (zero, one):
-            thread.range(f"step {step}", at, at + 9 * MS)
         one.mpi("MPI_Recv", at + MS, at + 5 * MS, 100, "p2p", remoteRank=0, tag=7)
         zero.mpi("MPI_Send", at + 4 * MS, at + 5 * MS, 100, "p2p", remoteRank=1, tag=7)
     run = analyzed(builder.write(tmp_path / "r.sqlite"))
@@ -154,11 +152,9 @@ def test_waiting_is_that_of_the_receiver_until_the_message_is_sent(tmp_path: Pat
 
 def test_a_sender_waits_for_a_late_receiver(tmp_path: Path) -> None:
     builder = ReportBuilder(world_size=2)
-    zero, one = builder.thread(100, rank=0), builder.thread(200, rank=1)
+    zero, one = two_ranks(builder)
     for step in range(4):
         at = 10 * MS * (step + 1)
-        for thread in (zero, one):
-            thread.range(f"step {step}", at, at + 9 * MS)
         zero.mpi("MPI_Ssend", at + MS, at + 7 * MS, 100, "p2p", remoteRank=1, tag=0)
         one.mpi("MPI_Recv", at + 6 * MS, at + 7 * MS, 100, "p2p", remoteRank=0, tag=0)
     messages = analyzed(builder.write(tmp_path / "r.sqlite")).messages
