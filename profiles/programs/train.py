@@ -15,7 +15,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,15 @@ def flags() -> argparse.Namespace:
     parser.add_argument("--name", default="step %d", help="of a step's range; none: no ranges")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--truth", type=Path)
-    parser.add_argument("--kineto", type=Path, help="also time the steps by torch.profiler")
+    parser.add_argument("--kineto", type=Path, help="record by torch.profiler, into *_rankN.json")
     return parser.parse_args()
+
+
+@contextlib.contextmanager
+def nvtx_range(name: str) -> Iterator[None]:
+    torch.cuda.nvtx.range_push(name)
+    yield
+    torch.cuda.nvtx.range_pop()
 
 
 class Attention(nn.Module):
@@ -196,17 +203,9 @@ class Run:
         fully_shard(self.raw, mp_policy=policy)
         return self.raw
 
-    def step(self, model: nn.Module, *, named: bool = False) -> None:
-        """One training step, with ranges around its phases if `named`."""
+    def step(self, model: nn.Module, phase: Callable[[str], Any] = contextlib.nullcontext) -> None:
+        """One training step; `phase` makes the range around each of its phases."""
         fault = self.c.fault
-
-        @contextlib.contextmanager
-        def phase(name: str) -> Any:
-            if named:
-                torch.cuda.nvtx.range_push(name)
-            yield
-            if named:
-                torch.cuda.nvtx.range_pop()
 
         with phase("data"):
             if fault == "dataloader":
@@ -263,29 +262,35 @@ class Run:
 
     def profiled(self) -> None:
         """The steps that Nsight Systems records."""
-        named = self.c.name != "none"
+        named = contextlib.nullcontext if self.c.name == "none" else nvtx_range
         torch.cuda.cudart().cudaProfilerStart()
         shapes = torch.autograd.profiler.emit_nvtx(record_shapes=True)
         with shapes if self.c.shapes else contextlib.nullcontext():
             for k in range(self.c.steps):
-                if named:
-                    name = self.c.name % k if "%" in self.c.name else self.c.name
-                    torch.cuda.nvtx.range_push(name)
-                self.step(self.run, named=named)
-                if named:
-                    torch.cuda.nvtx.range_pop()
+                with named(self.step_name(k)):
+                    self.step(self.run, named)
             torch.cuda.synchronize()
         torch.cuda.cudart().cudaProfilerStop()
 
-    def kineto(self, path: Path) -> None:
-        """The same steps by torch.profiler: every kernel's start, duration and name, as JSON."""
-        from torch.profiler import ProfilerActivity, profile, record_function
+    def step_name(self, k: int) -> str:
+        return self.c.name % k if "%" in self.c.name else self.c.name
 
-        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as recorded:
-            for k in range(self.c.steps):
-                with record_function(f"step {k}"):
-                    self.step(self.run)
-            torch.cuda.synchronize()
+    def kineto(self, path: Path) -> None:
+        """The same steps by torch.profiler, which calls each ProfilerStep#N, as JSON."""
+        from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+        named = contextlib.nullcontext if self.c.name == "none" else record_function
+        with profile(
+            activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
+            schedule=schedule(wait=0, warmup=1, active=self.c.steps, repeat=1),
+            record_shapes=self.c.shapes,
+        ) as recorded:
+            for k in range(-1, self.c.steps):  # the first warms the profiler up
+                with named(self.step_name(k)):
+                    self.step(self.run, named)
+                if k in (-1, self.c.steps - 1):
+                    torch.cuda.synchronize()
+                recorded.step()
         trace = path.with_name(f"{path.stem}_rank{self.rank}.json")
         recorded.export_chrome_trace(str(trace))
 
