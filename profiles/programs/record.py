@@ -1,19 +1,22 @@
-"""Records reports of PyTorch programs: `python profiles/programs/record.py OUT NAME [NAME ...]`.
+"""Records reports of PyTorch programs: `python -m profiles.programs.record OUT NAME [NAME ...]`.
 
 Each NAME is a recording of `RECORDINGS` or a group of them. A report is exported with NCCL's
-payloads, compressed to OUT/NAME.sqlite.xz, and OUT/NAME.truth.json says what it is of.
+payloads, trimmed, compressed to OUT/NAME.sqlite.xz, and OUT/NAME.truth.json says what it is of.
 """
 
 from __future__ import annotations
 
 import json
 import lzma
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+
+from profiles.trim import trim
 
 HERE = Path(__file__).parent
 NSYS = ("nsys", "profile", "-t", "cuda,nvtx", "-s", "none", "--cpuctxsw=none",
@@ -67,6 +70,7 @@ RECORDINGS: dict[str, tuple[int, list[str]]] = {
     "gpt_fp32_shapes": (1, [*SMALL, "--steps", "4", "--shapes", "--fault", "fp32"]),
     "gpt_ddp8": (8, [*EIGHT]),
     "gpt_fsdp8": (8, [*EIGHT, "--fsdp"]),
+    "gpt_tensor8": (8, [*EIGHT, "--layers", "4", "--tensor-parallel", "--shapes"]),
     "gpt_straggler8": (8, [*EIGHT, "--fault", "straggler"]),
     "gpt_unnamed": (1, ["gpt", "--batch", "16", "--name", "none", "--layers", "4"]),
 }  # fmt: skip
@@ -97,7 +101,9 @@ def run(command: Sequence[str], **kwargs: object) -> subprocess.CompletedProcess
 
 def program(ranks: int, words: Sequence[str]) -> list[str]:
     """The command of a training program."""
-    launcher = ["-m", "torch.distributed.run", f"--nproc_per_node={ranks}"] if ranks > 1 else []
+    port = os.environ.get("MASTER_PORT", "29500")
+    many = ["-m", "torch.distributed.run", f"--nproc_per_node={ranks}", f"--master_port={port}"]
+    launcher = many if ranks > 1 else []
     return [sys.executable, *launcher, str(HERE / "train.py"), *words]
 
 
@@ -110,7 +116,8 @@ def record(name: str, out: Path) -> None:
         train = program(ranks, [*words, "--truth", str(truth)])
         run([*NSYS, "-o", str(report), *train])
         run([*EXPORT, "-o", f"{report}.sqlite", f"{report}.nsys-rep"])
-        packed = lzma.compress(Path(f"{report}.sqlite").read_bytes(), preset=4)
+        trim(Path(f"{report}.sqlite"), Path(f"{report}.trimmed"))
+        packed = lzma.compress(Path(f"{report}.trimmed").read_bytes(), preset=9)
         (out / f"{name}.sqlite.xz").write_bytes(packed)
     shown = " ".join(["python", "profiles/programs/train.py", *words])
     said = {"command": shown, "ranks": ranks, "date": datetime.now(UTC).isoformat()[:19]}

@@ -3,9 +3,12 @@ r"""PyTorch training steps to be profiled: transformers and CNNs, healthy or wit
     nsys profile -t cuda,nvtx --cuda-graph-trace=node --capture-range=cudaProfilerApi \
         --capture-range-end=stop -o R python train.py gpt --shapes --truth truth.json
 
-With `-m torch.distributed.run --nproc_per_node 2` before the file the model is trained by DDP (or
-FSDP with --fsdp). Only the profiled steps lie inside the profiler's capture. The truth holds
-FlopCounterMode's count of one step and the median time of a step without a profiler.
+With `-m torch.distributed.run --nproc_per_node 2` before the file the model is trained by DDP, or
+FSDP with --fsdp, or with --tensor-parallel: the ranks share the heads and the inner neurons of
+every block (M. Shoeybi et al., Megatron-LM, 2019, arXiv:1909.08053, section 3); embeddings and head
+are whole on each. Only the profiled steps lie inside the profiler's capture. The truth holds
+FlopCounterMode's count of one step (of one rank's shard) and the median time of a step without a
+profiler.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ def flags() -> argparse.Namespace:
     parser.add_argument("--annotate", action="store_true", help="a range around every module")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--fsdp", action="store_true")
+    parser.add_argument("--tensor-parallel", action="store_true", help="of gpt")
     parser.add_argument("--name", default="step %d", help="of a step's range; none: no ranges")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--truth", type=Path)
@@ -58,28 +62,69 @@ def nvtx_range(name: str) -> Iterator[None]:
     torch.cuda.nvtx.range_pop()
 
 
-class Attention(nn.Module):
-    def __init__(self, width: int, heads: int, kv_heads: int) -> None:
+class ToShards(torch.autograd.Function):
+    """Where a shared part begins: nothing forward, the sum of the shards' gradients backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        gradient = gradient.contiguous()
+        dist.all_reduce(gradient)
+        return gradient
+
+
+class FromShards(torch.autograd.Function):
+    """Where it ends: the sum of the shards' outputs forward, nothing backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class Sharded(nn.Module):
+    """A part that all ranks compute a share of; its last linear layer's bias is added once."""
+
+    def __init__(self, part: nn.Module, width: int) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.size = heads, kv_heads, width // heads
-        self.query = nn.Linear(width, width)
-        self.key_value = nn.Linear(width, 2 * kv_heads * self.size)
-        self.out = nn.Linear(width, width)
+        self.part, self.bias = part, nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
+        return FromShards.apply(self.part(ToShards.apply(x))) + self.bias
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int, kv_heads: int, shards: int = 1) -> None:
+        super().__init__()
+        self.size = width // heads
+        self.heads, self.kv_heads = heads // shards, kv_heads // shards
+        self.query = nn.Linear(width, self.heads * self.size)
+        self.key_value = nn.Linear(width, 2 * self.kv_heads * self.size)
+        self.out = nn.Linear(self.heads * self.size, width, bias=shards == 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
         q = self.query(x).view(batch, length, self.heads, self.size).transpose(1, 2)
         kv = self.key_value(x).view(batch, length, 2, self.kv_heads, self.size)
         k, v = kv.permute(2, 0, 3, 1, 4)
         grouped = self.kv_heads != self.heads
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
-        return self.out(y.transpose(1, 2).reshape(batch, length, width))
+        return self.out(y.transpose(1, 2).reshape(batch, length, -1))
 
 
 class Gelu(nn.Module):
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, shards: int = 1) -> None:
         super().__init__()
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        inner = 4 * width // shards
+        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width, bias=shards == 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(F.gelu(self.up(x)))
@@ -105,7 +150,13 @@ class Block(nn.Module):
         llama = c.model == "llama"
         norm = nn.RMSNorm if llama else nn.LayerNorm
         self.first, self.second = norm(c.width), norm(c.width)
-        self.attention = Attention(c.width, c.heads, (c.kv_heads if llama else 0) or c.heads)
+        heads = c.heads, (c.kv_heads if llama else 0) or c.heads
+        if c.tensor_parallel:
+            shards = dist.get_world_size()
+            self.attention = Sharded(Attention(c.width, *heads, shards), c.width)
+            self.mlp = Sharded(Gelu(c.width, shards), c.width)
+            return
+        self.attention = Attention(c.width, *heads)
         self.mlp = SwiGlu(c.width) if llama else Gelu(c.width)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -193,6 +244,8 @@ class Run:
         self.big = torch.randn(120_000_000) if c.fault == "pageable" else None
 
     def distributed(self) -> nn.Module:
+        if self.c.tensor_parallel:
+            return self.raw
         if not self.c.fsdp:
             return nn.parallel.DistributedDataParallel(self.raw, device_ids=[self.device.index])
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -263,6 +316,7 @@ class Run:
     def profiled(self) -> None:
         """The steps that Nsight Systems records."""
         named = contextlib.nullcontext if self.c.name == "none" else nvtx_range
+        self.meet()
         torch.cuda.cudart().cudaProfilerStart()
         shapes = torch.autograd.profiler.emit_nvtx(record_shapes=True)
         with shapes if self.c.shapes else contextlib.nullcontext():
@@ -270,7 +324,15 @@ class Run:
                 with named(self.step_name(k)):
                     self.step(self.run, named)
             torch.cuda.synchronize()
+        self.meet()
         torch.cuda.cudart().cudaProfilerStop()
+
+    def meet(self) -> None:
+        """Wait for all ranks: the first that begins or stops the recording does so for all."""
+        if self.world > 1:
+            dist.barrier()
+            torch.cuda.synchronize()
+            time.sleep(0.2)
 
     def step_name(self, k: int) -> str:
         return self.c.name % k if "%" in self.c.name else self.c.name
@@ -303,7 +365,7 @@ def main() -> None:
         "world": run.world, "parameters": run.parameters, "torch": torch.__version__,
         "gpu": torch.cuda.get_device_name(),
     }  # fmt: skip
-    if c.shapes and run.world == 1:
+    if c.shapes and (run.world == 1 or c.tensor_parallel):
         truth |= run.count_flops()
         run.optimizer.zero_grad(set_to_none=True)
     for _ in range(6):
