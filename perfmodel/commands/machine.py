@@ -48,13 +48,19 @@ def show_(name: str, fmt: str, out: Path | None) -> None:
     "--device", type=click.Choice(["auto", "gpu", "cpu"]), default="auto", show_default=True,
     help="What is measured; auto is the GPU where there is one.",
 )  # fmt: skip
+@click.option(
+    "--gemm-grid", is_flag=True,
+    help="Also time PyTorch's GEMMs and attention by size, for predicting its programs.",
+)  # fmt: skip
 @click.option("--quick", is_flag=True, help="Fewer and smaller sizes, for a first look.")
 @click.option(
     "--seconds", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,
     help="Parts that have not begun by then are left out.",
 )  # fmt: skip
 @_options.output(".toml", "-", "", said="FILE.toml is a machine, for --machine.")
-def measure_(device: str, quick: bool, seconds: float, fmt: str, out: Path | None) -> None:
+def measure_(
+    device: str, gemm_grid: bool, quick: bool, seconds: float, fmt: str, out: Path | None
+) -> None:
     """Measure this machine's ceilings.
 
     -o FILE.toml keeps them. Under mpirun all-reduces are measured as well, and the first rank
@@ -80,7 +86,13 @@ def measure_(device: str, quick: bool, seconds: float, fmt: str, out: Path | Non
     effort = QUICK if quick else FULL
     try:
         for found in measure(
-            ranks, effort, device=device, seconds=seconds, command=command, say=say
+            ranks,
+            effort,
+            device=device,
+            gemm_grid=gemm_grid,
+            seconds=seconds,
+            command=command,
+            say=say,
         ):
             if first and out is not None and _options.kind_of(out) in ("", ".toml"):
                 save(found, out)  # whatever comes later

@@ -223,7 +223,7 @@ class Run:
         self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(self.device)
         torch.manual_seed(0)
-        if self.world > 1:
+        if self.world > 1 and not dist.is_initialized():
             dist.init_process_group("nccl", device_id=self.device)
         tf32 = c.fault != "fp32"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32

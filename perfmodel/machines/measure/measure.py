@@ -26,6 +26,7 @@ from perfmodel.machines.measure.device import (
     squares,
     trainer_products,
 )
+from perfmodel.machines.measure.gemm_grid import parts as grid_parts
 from perfmodel.machines.measure.measurement import DTYPES, Effort, Found, MachineMeasurement
 from perfmodel.machines.measure.ranks import Ranks, over_mpi, over_nccl
 
@@ -46,6 +47,7 @@ def measure(
     effort: Effort,
     *,
     device: str = "auto",
+    gemm_grid: bool = False,
     seconds: float = 60.0,
     command: str = "",
     say: Callable[[str], None] = lambda _: None,
@@ -58,6 +60,8 @@ def measure(
     effort : Effort
     device : {'auto', 'gpu', 'cpu'}
         'auto' is the GPU where there is one.
+    gemm_grid : bool
+        Whether PyTorch's GEMMs and attention are timed over a grid, too.
     seconds : float
         A part that has not begun by then is left out with a warning.
     command : str
@@ -73,6 +77,8 @@ def measure(
     began = time.perf_counter()
     gpu, why_not = _device(ranks, effort, device)
     parts = list(_device_parts(gpu, ranks, effort) if gpu else _host_parts(ranks, effort))
+    if gemm_grid and gpu and ranks.rank == 0:
+        parts += [Part(*part) for part in grid_parts(gpu.index, seconds)]
     found = MachineMeasurement(
         machine=Machine.of(gpu.name if gpu else host.name(), SOURCE, {}),
         gpus=(gpu.name,) if gpu else (),
@@ -149,6 +155,7 @@ def _with(
         machine=Machine.of(found.machine.name, SOURCE, figures),
         series=found.series + new.series,
         products=found.products + new.products,
+        attention=found.attention + new.attention,
         elapsed_s={**found.elapsed_s, part.name: round(elapsed_s, 4)},
         warnings=(*found.warnings, f"{part.name}: {said}") if said else found.warnings,
     )

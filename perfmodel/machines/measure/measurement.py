@@ -180,6 +180,39 @@ class Products:
 
 
 @dataclass(frozen=True, slots=True)
+class Attention:
+    """Seconds of scaled dot product attention under a causal mask by size.
+
+    Attributes
+    ----------
+    phase : {'forward', 'backward'}
+    dtype : {'float64', 'float32', 'tf32', 'float16', 'bfloat16'}
+    heads : tuple of int
+        Batch times heads.
+    length, size : tuple of int
+        Queries, as many keys; numbers of a head.
+    median_s, q1_s, q3_s : tuple of float
+    repeats : int
+    """
+
+    phase: str
+    dtype: str
+    heads: tuple[int, ...]
+    length: tuple[int, ...]
+    size: tuple[int, ...]
+    median_s: tuple[float, ...]
+    q1_s: tuple[float, ...]
+    q3_s: tuple[float, ...]
+    repeats: int
+
+    @classmethod
+    def of(cls, phase: str, dtype: str, found: Mapping[tuple[int, int, int], Spread]) -> Attention:
+        """Return attention from the spread at every (heads, length, size)."""
+        heads, length, size = (tuple(sizes[i] for sizes in found) for i in range(3))
+        return cls(phase, dtype, heads, length, size, *_seconds(list(found.values())))
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """What one part of a measurement found.
 
@@ -192,6 +225,7 @@ class Found:
     figures: Mapping[tuple[str, str], Figure] = field(default_factory=dict)
     series: tuple[Series, ...] = ()
     products: tuple[Products, ...] = ()
+    attention: tuple[Attention, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +244,7 @@ class MachineMeasurement:
         MPI ranks, and cores that the first of them may use.
     versions : mapping
         Of Python, the driver, CUDA, CuPy, MPI, NCCL: those there were.
-    series, products : tuple
+    series, products, attention : tuple
     elapsed_s : mapping
         Seconds by part.
     warnings : tuple of str
@@ -227,6 +261,7 @@ class MachineMeasurement:
     versions: Mapping[str, str]
     series: tuple[Series, ...] = ()
     products: tuple[Products, ...] = ()
+    attention: tuple[Attention, ...] = ()
     elapsed_s: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -334,7 +369,7 @@ VERSION: Final = 1
 _AGAIN: Final = "measure again"
 _CHOICES: Final[Mapping[str, Sequence[str]]] = {
     "kind": KINDS, "memory": MEMORIES, "direction": DIRECTIONS, "clock": CLOCKS, "dtype": DTYPES,
-    "layout": LAYOUTS,
+    "layout": LAYOUTS, "phase": ("forward", "backward"),
 }  # fmt: skip
 
 
@@ -395,7 +430,7 @@ def parse(data: Mapping[str, Any], where: str) -> MachineMeasurement:
         raise top.wrong("format", repr(FORMAT))
     if top.get("version") != VERSION:
         raise top.wrong("version", VERSION)
-    top.only(("format", "version", *KEYS, "measured", "series", "products"))
+    top.only(("format", "version", *KEYS, "measured", "series", "products", "attention"))
     measured = top.table("measured")
     versions = measured.table("versions")
     elapsed = measured.table("elapsed_s")
@@ -410,6 +445,10 @@ def parse(data: Mapping[str, Any], where: str) -> MachineMeasurement:
         versions={key: versions.text(key) for key in versions},
         series=tuple(_row(Series, entry) for entry in top.tables("series")),
         products=tuple(_row(Products, entry) for entry in top.tables("products")),
+        attention=tuple(
+            _row(Attention, entry)
+            for entry in (top.tables("attention") if "attention" in top else ())
+        ),
         elapsed_s={key: elapsed.number(key, least=0.0) for key in elapsed},
         warnings=measured.texts("warnings"),
     )
@@ -466,7 +505,9 @@ def _lines(found: MachineMeasurement) -> Iterator[str]:
         kept = {key: f for (of, key), f in found.machine.figures.items() if of == section}
         if kept:
             yield from _table(section, kept)
-    for name, entries in (("series", found.series), ("products", found.products)):
+    for name, entries in (
+        ("series", found.series), ("products", found.products), ("attention", found.attention),
+    ):  # fmt: skip
         for entry in entries:
             yield f"\n[[{name}]]"
             yield from _pairs({one.name: getattr(entry, one.name) for one in fields(entry)})
