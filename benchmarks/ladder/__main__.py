@@ -6,8 +6,10 @@ A cell is a size, H and B, and a way to compute products (fp32 or TF32). In a ce
 implementations are made, their parameters after one epoch and a batch are compared with a float64
 reference, and then every round visits each of them in another order: some untimed batches, a
 barrier, enough batches to fill the visit, a device synchronization. A visit's time per batch is the
-slowest rank's. Rows go to benchmarks/results/ladder.json, those of the same rung, H, B, p and dtype
-replaced; `benchmarks.ladder.report` makes docs/ladder.md of them.
+slowest rank's. Rows go to benchmarks/results/ladder.json with the times of all rounds: another
+launch of this script is added to the rows of the same rung, H, B, p and dtype, or takes their place
+with --replace. `benchmarks.ladder.report` makes docs/ladder.md of them; `python -m
+benchmarks.ladder.join FILE ...` adds the launches of other files.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     add("--patience", type=float, default=120, dest="patience_s", metavar="SECONDS",
         help="after which a phase is stuck")  # fmt: skip
     add("--images", type=int, default=60000)
+    add("--replace", action="store_true", help="drop the earlier launches of what is timed")
     args = parser.parse_args(words)
     sizes = [tuple(int(n) for n in size.split(":")) for size in args.sizes]
     args.cells = [Cell(h, b, math, args.images) for h, b in sizes for math in args.maths]
@@ -132,7 +135,7 @@ def run(options: argparse.Namespace, comm: Any) -> None:
         if ceilings is not None:  # a cell's all-reduces are among them now
             options.run["ceilings"] = ceilings.as_dict()
         if comm.rank == 0:
-            write(options.out, options.run, rows)
+            write(options.out, options.run, rows, replace=options.replace)
     if torch_peers is not None:
         torch_peers.leave()
     clock.say("done")

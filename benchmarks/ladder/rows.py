@@ -1,4 +1,7 @@
-"""Rows of the ladder: times of visits become medians, ratios and intervals; the file of them."""
+"""Rows of the ladder: times of visits become medians, ratios and intervals; the file of them.
+
+A row holds its launches, with the times of all their rounds, and what they say together.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,17 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.common import results
+from perfmodel.models.launches import ENOUGH, across, limits
 
 Row = dict[str, Any]
 KEY: Final = ("rung", "H", "B", "p", "dtype")
-"""What a row is about: a later run replaces the rows it repeats."""
+"""What a row is about: a later run adds its launch to the rows that it repeats."""
+OF_LAUNCH: Final = (
+    "run", "median_s", "min_s", "q1_s", "q3_s", "max_s", "rounds", "round_s", "peer",
+    "peer_median_s", "ratio", "ratio_low", "ratio_high", "ratio_confidence", "error", "valid",
+    "floor_s",
+)  # fmt: skip
+"""What is kept of every launch; all else is of the last one."""
 
 
 def spread(seconds: Sequence[float]) -> dict[str, float]:
@@ -76,7 +86,7 @@ def make_row(
     """
     row: dict[str, Any] = {
         **about, "median_s": None, "rounds": len(seconds), "round_s": list(seconds),
-        "peer": None, "peer_median_s": None, "peer_round_s": None,
+        "peer": None, "peer_median_s": None,
         "ratio": None, "ratio_low": None, "ratio_high": None, "ratio_confidence": None,
         "floor_s": None, "floor": floor,
     }  # fmt: skip
@@ -86,11 +96,7 @@ def make_row(
         row |= {"median_s": statistics.median(seconds), **spread(seconds)}
         if peer is not None and about.get("valid", True):
             name, theirs = peer
-            row |= {
-                "peer": name,
-                "peer_median_s": statistics.median(theirs),
-                "peer_round_s": list(theirs),
-            }
+            row |= {"peer": name, "peer_median_s": statistics.median(theirs)}
             row |= compare(seconds, theirs)
     return row
 
@@ -112,15 +118,23 @@ def noted(note: dict[str, Any], rows: Sequence[Row]) -> list[Row]:
 
 
 def merge(
-    record: dict[str, Any], run: dict[str, Any], rows: Sequence[dict[str, Any]]
+    record: dict[str, Any], run: dict[str, Any], rows: Sequence[Row], *, replace: bool = False
 ) -> dict[str, Any]:
-    """Return the record with a run's rows added; those with the same key are replaced."""
+    """Return the record with a run's rows added: launches beside those of the same key.
+
+    With `replace` they take the place of the earlier launches.
+    """
     name = f"{run['date']} p={run['ranks']}"
-    fresh = {tuple(row[k] for k in KEY): {**row, "run": name} for row in rows}
-    kept = [r for r in record.get("rows", []) if tuple(r[k] for k in KEY) not in fresh]
-    merged = sorted([*kept, *fresh.values()], key=_order)
+    found = {tuple(r[k] for k in KEY): r for r in record.get("rows", [])}
+    for row in rows:
+        fresh = {**row, "run": name}
+        before = found.get(tuple(row[k] for k in KEY))
+        found[tuple(row[k] for k in KEY)] = (
+            joined([fresh]) if before is None or replace else joined([*launches(before), fresh])
+        )
+    merged = sorted(found.values(), key=_order)
     runs = {**record.get("runs", {}), name: run}
-    used = {row["run"] for row in merged}
+    used = {launch["run"] for row in merged for launch in launches(row)}
     return {
         "ratio": "seconds of the rung / seconds of whole-graph PyTorch; below 1 is faster",
         "runs": {key: runs[key] for key in sorted(used)},
@@ -129,10 +143,56 @@ def merge(
     }
 
 
+def launches(row: Row) -> list[Row]:
+    """Return the row of every launch; what is not kept of each is the last one's."""
+    of_all = {k: v for k, v in row.items() if k not in OF_LAUNCH and k != "launches"}
+    unknown = dict.fromkeys(OF_LAUNCH)
+    return [{**of_all, **unknown, **launch} for launch in row.get("launches") or [row]]
+
+
+def joined(rows: Sequence[Row]) -> Row:
+    """Return the rows of one key's launches as one: medians over launches, and their spread.
+
+    Of several launches that were timed, the quartiles and extremes are of their medians. The
+    interval of the ratio is where another launch's lies with 95 % (`perfmodel.models.launches`);
+    of two launches it is the two ratios, without a confidence. What was never timed, or timed in
+    one launch only, is as in the last launch.
+    """
+    by_run = {row["run"]: row for row in rows}  # a launch written again replaces itself
+    timed = [row for row in by_run.values() if row["median_s"] is not None]
+    row = {**(timed or rows)[-1]}
+    row["launches"] = [{k: r[k] for k in OF_LAUNCH if r.get(k) is not None} for r in timed]
+    if len(timed) < 2:
+        return row
+    medians = [r["median_s"] for r in timed]
+    row |= {"median_s": statistics.median(medians), **spread(medians)}
+    row["error"] = max(r.get("error") or 0.0 for r in timed)
+    row["valid"] = all(r["valid"] for r in timed)
+    compared = [r for r in timed if r.get("ratio") is not None]
+    if len(compared) > 1 and row["valid"]:
+        names = [r["peer"] for r in compared]
+        row["peer"] = max(names, key=names.count)
+        row["peer_median_s"] = statistics.median(r["peer_median_s"] for r in compared)
+        row |= ratio_over([r["ratio"] for r in compared])
+    return row
+
+
+def ratio_over(ratios: Sequence[float]) -> dict[str, float | None]:
+    """Return the median of several launches' ratios and the interval of another launch's."""
+    low, high, confidence = min(ratios), max(ratios), None
+    if len(ratios) >= ENOUGH:
+        mean, width = across([math.log(ratio) for ratio in ratios])
+        (low, high), confidence = limits(math.exp(mean), width), 0.95
+    return {
+        "ratio": statistics.median(ratios), "ratio_low": low, "ratio_high": high,
+        "ratio_confidence": confidence,
+    }  # fmt: skip
+
+
 def _order(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["p"], row["H"], row["B"], row["dtype"], row["kind"] != "rung", row["place"]
 
 
-def write(path: Path, run: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
+def write(path: Path, run: dict[str, Any], rows: Sequence[Row], *, replace: bool = False) -> None:
     """Merge rows into the file at `path`; of floats six significant digits: the rest is noise."""
-    results.write(path, merge(results.read(path), run, rows), digits=6)
+    results.write(path, merge(results.read(path), run, rows, replace=replace), digits=6)

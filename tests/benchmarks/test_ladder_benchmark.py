@@ -15,6 +15,7 @@ from benchmarks.ladder import __main__ as main
 from benchmarks.ladder import cell as ladder_check
 from benchmarks.ladder import configurations as ladder
 from benchmarks.ladder import floor as ladder_floor
+from benchmarks.ladder import join as ladder_join
 from benchmarks.ladder import report as ladder_report
 from benchmarks.ladder import rows as ladder_rows
 from benchmarks.ladder import sections as ladder_notes
@@ -117,17 +118,65 @@ def test_what_computes_the_wrong_thing_is_timed_but_not_ranked() -> None:
     assert found["peer"] is None
 
 
-def test_a_later_run_replaces_only_what_it_repeats() -> None:
+def test_a_later_run_adds_its_launch_or_replaces_what_it_repeats() -> None:
     first = ladder_rows.merge({}, RUN, [row("nccl", 80e-6, place=1), row("document", 2e-3)])
     assert [r["rung"] for r in first["rows"]] == ["document", "nccl"]
     later = {**RUN, "date": "2026-02-02T03:04:05+00:00"}
-    second = ladder_rows.merge(first, later, [row("nccl", 70e-6, place=1), row("graph", 9e-5, p=1)])
-    assert [(r["p"], r["rung"], r["run"][:7]) for r in second["rows"]] == [
-        (1, "graph", "2026-02"), (2, "document", "2026-01"), (2, "nccl", "2026-02"),
+    fresh = [row("nccl", 70e-6, place=1), row("graph", 9e-5, p=1)]
+    second = ladder_rows.merge(first, later, fresh)
+    assert [(r["p"], r["rung"], len(r["launches"])) for r in second["rows"]] == [
+        (1, "graph", 1), (2, "document", 1), (2, "nccl", 2),
     ]  # fmt: skip
     assert len(second["runs"]) == 2
-    third = ladder_rows.merge(second, later, [row("document", 2e-3)])
+    assert ladder_rows.merge(second, later, fresh) == second, "the same launch again"
+    third = ladder_rows.merge(second, later, [row("document", 2e-3)], replace=True)
+    assert [len(r["launches"]) for r in third["rows"]] == [1, 1, 2]
+    third = ladder_rows.merge(third, later, fresh, replace=True)
     assert [name[:7] for name in third["runs"]] == ["2026-02"], "runs without rows go"
+
+
+def launched(*medians: float, peers: tuple[float, ...] = (100e-6,) * 9) -> dict:
+    """A row of several launches, each of seven equal rounds."""
+    about = row("nccl", None)
+    record: dict = {}
+    for day, (median, peer) in enumerate(zip(medians, peers, strict=False), 1):
+        run = {**RUN, "date": f"2026-01-0{day}T03:04:05+00:00"}
+        known = {k: about[k] for k in ("rung", "H", "B", "p", "dtype", "kind", "place", "parallel",
+                                       "valid", "reason", "error")}  # fmt: skip
+        made = ladder_rows.make_row(known, [median] * 7, ("torch graph", [peer] * 7), FLOOR)
+        record = ladder_rows.merge(record, run, [made])
+    return record
+
+
+def test_launches_are_put_together_with_the_interval_of_another_one() -> None:
+    """By hand of 0.8, 0.9, 1.0: t(0.975, 2) = 4.3027, s of the logs 0.11160, sqrt(4/3)."""
+    (one,) = launched(80e-6)["rows"]
+    assert one["launches"][0]["round_s"] == [80e-6] * 7
+    assert (one["ratio"], one["ratio_confidence"]) == (0.8, pytest.approx(0.984375))
+    (two,) = launched(80e-6, 90e-6)["rows"]
+    assert (two["median_s"], two["ratio"]) == (pytest.approx(85e-6), pytest.approx(0.85))
+    assert (two["ratio_low"], two["ratio_high"], two["ratio_confidence"]) == (0.8, 0.9, None)
+    (three,) = launched(80e-6, 90e-6, 100e-6)["rows"]
+    assert three["median_s"] == three["launches"][1]["median_s"] == 90e-6
+    assert (three["min_s"], three["max_s"]) == (80e-6, 100e-6)
+    width = 4.30265 * np.std(np.log([0.8, 0.9, 1.0]), ddof=1) * np.sqrt(4 / 3)
+    middle = np.exp(np.mean(np.log([0.8, 0.9, 1.0])))
+    assert three["ratio_low"] == pytest.approx(middle * np.exp(-width), rel=1e-4)
+    assert three["ratio_high"] == pytest.approx(middle * np.exp(width), rel=1e-4)
+    assert three["ratio"] == pytest.approx(0.9)
+
+
+def test_launches_of_other_files_are_added_run_by_run() -> None:
+    """What was added twice counts once; a launch that could not time a row takes none away."""
+    record, other = launched(80e-6), launched(80e-6, 90e-6, 100e-6)
+    assert ladder_join.join(record, other) == other
+    assert ladder_join.join(other, other) == other
+    late = {**RUN, "date": "2026-03-02T03:04:05+00:00"}
+    missing = ladder_rows.merge(other, late, [row("nccl", None, valid=False, reason="no MPI")])
+    assert missing["rows"][0]["median_s"] == other["rows"][0]["median_s"]
+    assert missing["rows"][0]["reason"] is None
+    wrong = ladder_rows.merge(other, late, [row("nccl", 80e-6, valid=False, reason="differs")])
+    assert not wrong["rows"][0]["valid"], "one launch that computes the wrong thing is enough"
 
 
 def test_a_note_goes_with_the_rows_that_it_is_about() -> None:
@@ -140,10 +189,11 @@ def test_a_note_goes_with_the_rows_that_it_is_about() -> None:
     assert ladder_notes.notes({**first, "rows": [r for r in first["rows"] if r["H"] != 64]}) == said
     assert "- thin (p = 2, H = 64, fp32): before a change.\n" in ladder_notes.notes(first)
     later = {**RUN, "date": "2026-02-02T03:04:05+00:00"}
-    second = ladder_rows.merge(first, later, [row("graph", 8e-5), row("thin", 8e-5, H=64)])
+    again = [row("graph", 8e-5), row("thin", 8e-5, H=64)]
+    second = ladder_rows.merge(first, later, again, replace=True)
     assert ladder_notes.notes(second) == said.replace("thin, graph", "thin")
     assert ladder_notes.notes(second) in ladder_report.markdown(second)
-    third = ladder_rows.merge(second, later, [row("thin", 7e-5)])
+    third = ladder_rows.merge(second, later, [row("thin", 7e-5)], replace=True)
     assert (third["notes"], ladder_notes.notes(third)) == ([], "")
     assert old in third["runs"], "of the TF32 row, which the note is not about"
 
