@@ -93,7 +93,64 @@ SCALE: Plan = {
 """Six settings at three sizes on 4 and 8 GPUs, predicted from launches on one and two of them; on
 two GPUs, they tell how much faster or slower this host is."""
 
-PLANS: dict[str, Plan] = {"launches": LAUNCHES, "fresh": FRESH, "scale": SCALE}
+_FEW = (
+    (300, 900),
+    (600, 2400),
+    (1100, 5100),
+    (2300, 2700),
+    (3700, 9900),
+    (512, 12000),
+    (1024, 3000),
+)
+_MORE = ((100, 900), (200, 7200), (700, 3300), (900, 11400), (1700, 5100), (2600, 1500),
+         (3300, 11100), (3900, 6300), (1200, 1800))  # fmt: skip
+_NONE = {"transport": "none"}
+
+HOSTS: Plan = {
+    1: (
+        ({"transport": "host"}, ((300, 900), (1100, 5100), (3700, 9900), (1024, 3000))),
+        ({"transport": "pinned"}, ((600, 2400), (2300, 2700))),
+        ({**_NONE, "data_on": "device"}, ((100, 900), (700, 3300), (1700, 5100))),
+        ({**_GRAPH, **_NONE}, ((100, 900), (700, 3300), (1700, 5100), (3300, 11100))),
+        ({**_X3, **_NONE}, ((100, 900), (700, 3300), (1700, 5100), (2600, 1500), (3300, 11100))),
+    ),
+    2: (
+        ({"transport": "host"}, _FEW),
+        ({"transport": "pinned"}, _FEW[:5]),
+        ({"transport": "nccl", "data_on": "device"}, _MORE[:7]),
+        (_GRAPH, _MORE[:7]),
+        (_X3, _MORE),
+        (_PEER, _MORE),
+    ),
+}  # fmt: skip
+"""More of the calibration, on one more host and at sizes that are mostly not round."""
+
+BLIND: Plan = {
+    1: (
+        ({"transport": "host"}, ((2048, 6000), (800, 4200), (3100, 1300))),
+        ({"transport": "pinned"}, ((1500, 3600),)),
+        ({**_NONE, "data_on": "device"}, ((256, 3000), (1900, 7700))),
+        ({**_GRAPH, **_NONE}, ((256, 1500), (1300, 5500), (3600, 8100))),
+        ({**_X3, **_NONE}, ((1024, 1500), (400, 10300), (2900, 4700))),
+    ),
+    2: (
+        ({"transport": "host"}, ((256, 12000), (1024, 12000), (4096, 6000), (400, 5300),
+                                 (1400, 1900), (2700, 8300))),
+        ({"transport": "pinned"}, ((1024, 1500), (256, 3000), (900, 6700), (3400, 4100))),
+        ({"transport": "nccl", "data_on": "device"}, ((256, 1500), (2048, 6000), (300, 8900),
+                                                      (1300, 2300), (3800, 10700))),
+        (_GRAPH, ((1024, 12000), (4096, 3000), (256, 1500), (500, 700), (1900, 4300),
+                  (2800, 9700))),
+        (_X3, ((1024, 3000), (256, 12000), (4096, 12000), (400, 1700), (1600, 8500),
+               (3700, 5900))),
+        (_PEER, ((1024, 12000), (2048, 6000), (300, 2900), (1500, 7900), (4000, 3100))),
+    ),
+}  # fmt: skip
+"""What no model has seen: 44 configurations, half of them at multiples of 100."""
+
+PLANS: dict[str, Plan] = {
+    "launches": LAUNCHES, "fresh": FRESH, "scale": SCALE, "hosts": HOSTS, "blind": BLIND,
+}  # fmt: skip
 
 
 def configurations(ranks: int, plan: Plan = LAUNCHES) -> list[dict[str, Any]]:

@@ -54,13 +54,21 @@ def show_(name: str, fmt: str, out: Path | None) -> None:
 )  # fmt: skip
 @click.option("--quick", is_flag=True, help="Fewer and smaller sizes, for a first look.")
 @click.option(
-    "--seconds", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,
+    "--seconds", type=click.FloatRange(min=0, min_open=True), default=120.0, show_default=True,
     help="Parts that have not begun by then are left out.",
+)  # fmt: skip
+@click.option(
+    "--only", metavar="WORD", multiple=True, help="Only parts whose names contain it; repeatable."
+)
+@click.option(
+    "--kernels", metavar="MODULE",
+    help="Also time a program's own kernels by shape, such as trainer.microbenchmarks.",
 )  # fmt: skip
 @_options.output(".toml", "-", "", said="FILE.toml is a machine, for --machine.")
 def measure_(
-    device: str, gemm_grid: bool, quick: bool, seconds: float, fmt: str, out: Path | None
-) -> None:
+    device: str, gemm_grid: bool, quick: bool, seconds: float, only: tuple[str, ...],
+    kernels: str | None, fmt: str, out: Path | None,
+) -> None:  # fmt: skip
     """Measure this machine's ceilings.
 
     -o FILE.toml keeps them. Under mpirun all-reduces are measured as well, and the first rank
@@ -86,14 +94,9 @@ def measure_(
     effort = QUICK if quick else FULL
     try:
         for found in measure(
-            ranks,
-            effort,
-            device=device,
-            gemm_grid=gemm_grid,
-            seconds=seconds,
-            command=command,
-            say=say,
-        ):
+            ranks, effort, device=device, gemm_grid=gemm_grid, seconds=seconds, command=command,
+            only=only, own=kernels, say=say,
+        ):  # fmt: skip
             if first and out is not None and _options.kind_of(out) in ("", ".toml"):
                 save(found, out)  # whatever comes later
     except PerfmodelError as error:

@@ -17,6 +17,8 @@ from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.parallel import cores
 from perfmodel.machines.machine import Figure, Machine, named
 from perfmodel.machines.measure import host
+from perfmodel.machines.measure.host_calls import python_calls
+from perfmodel.machines.measure.kernels import of_module
 from perfmodel.machines.measure.measure import measure
 from perfmodel.machines.measure.measurement import (
     FULL,
@@ -95,7 +97,8 @@ def test_rates_count_two_flops_per_multiply_add() -> None:
 def test_the_trainer_s_products_have_their_flops() -> None:
     """2 D H B' of the large ones, 2 C H B' of the thin ones, at every H and B'."""
     found = {name: shapes for name, _, shapes in products_of_the_trainer(FULL.hidden, FULL.batches)}
-    assert all(len(shapes) == 35 for shapes in found.values())
+    count = len(FULL.hidden) * len(FULL.batches)
+    assert all(len(shapes) == count for shapes in found.values())
     for i, (h, b) in enumerate((h, b) for h in FULL.hidden for b in FULL.batches):
         flops = {name: 2 * np.prod(shapes[i]) for name, shapes in found.items()}
         large = {name for name, count in flops.items() if count == 2 * 784 * h * b}
@@ -221,7 +224,8 @@ def test_the_cpu_is_measured(tmp_path: Path) -> None:
     assert all(1e7 < value < 1e15 for value in machine.gemm_flops_per_s.values())
     assert {p.name for p in found.products} >= {"square", "forward 1", "backward 3"}
     assert set(found.elapsed_s) == {
-        "memory", "products float32", "products float64", "trainer's products float32"
+        "memory", "products float32", "products float64", "trainer's products float32",
+        "host calls",
     }  # fmt: skip
     assert {"python", "numpy", "perfmodel"} <= set(found.versions)
 
@@ -231,7 +235,7 @@ def test_a_part_that_comes_too_late_is_left_out(tmp_path: Path) -> None:
     succeeds("machine", "measure", "--quick", "--device", "cpu", "--seconds", 1e-9, "-o", out)
     found = load(out)
     assert found.machine.figures == {}
-    assert len(found.warnings) == 4
+    assert len(found.warnings) == 5
     assert all("--seconds" in warning for warning in found.warnings)
 
 
@@ -298,3 +302,26 @@ def test_all_ranks_end_when_the_first_cannot_write(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode != 0
     assert "create the folder first" in done.stderr
+
+
+def test_host_calls_are_timed_alone_and_with_mpi() -> None:
+    """A fixed piece of Python takes a fraction of a millisecond to some; it is on a quiet core."""
+    found = python_calls(Ranks(), 3)
+    figure = found.figures["latency_s", "python"]
+    assert set(found.figures) == {("latency_s", "python")}
+    assert 1e-5 < figure.value < 0.1
+    assert figure.repeats == 3
+
+
+def test_only_some_parts_are_measured() -> None:
+    *_, found = measure(Ranks(), QUICK, device="cpu", only=["host calls"])
+    assert set(found.elapsed_s) == {"host calls"}
+    with pytest.raises(PerfmodelError, match="take from memory, products float32"):
+        list(measure(Ranks(), QUICK, device="cpu", only=["nothing"]))
+
+
+def test_a_module_without_kernels_is_refused() -> None:
+    with pytest.raises(PerfmodelError, match="expected math to have kernels"):
+        of_module("math")
+    with pytest.raises(PerfmodelError, match="set PYTHONPATH"):
+        of_module("no.such.module")

@@ -130,8 +130,10 @@ def stub(gxx: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**env, "PYTHONPATH": f"{STUB}:{env['PYTHONPATH']}"}
 
 
-def measured(command: list[str], out: Path, env: dict[str, str]) -> subprocess.CompletedProcess:
-    command = [*command, "machine", "measure", "--quick", "--device", "gpu", "-o", str(out)]
+def measured(
+    command: list[str], out: Path, env: dict[str, str], *more: str
+) -> subprocess.CompletedProcess:
+    command = [*command, "machine", "measure", "--quick", "--device", "gpu", "-o", str(out), *more]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
 
 
@@ -149,7 +151,10 @@ def test_every_part_of_a_gpu_is_measured(stub: dict[str, str], tmp_path: Path) -
     links = {"hbm", "l2", "pcie_h2d", "pcie_d2h", "pcie_h2d_pageable", "pcie_d2h_pageable"}
     assert links < set(machine.bandwidth_bytes_per_s)
     assert machine.capacity_bytes == {"hbm": 1 << 30, "l2": 1 << 20}
-    assert set(machine.latency_s) == {"launch", "launch_and_wait", "empty_kernel"}
+    assert set(machine.latency_s) == {
+        "python", "launch", "launch_and_wait", "copy_call", "synchronize", "event_record",
+        "empty_kernel", "driver_launch",
+    }  # fmt: skip
     assert {(s.memory, s.direction, s.clock) for s in found.series} == {
         ("pinned", "h2d", "host"), ("pinned", "h2d", "device"), ("pageable", "h2d", "host"),
         ("pinned", "d2h", "host"), ("pinned", "d2h", "device"), ("pageable", "d2h", "host"),
@@ -169,6 +174,34 @@ def test_a_part_that_fails_is_left_out_and_said(stub: dict[str, str], tmp_path: 
     assert "hbm" in found.machine.bandwidth_bytes_per_s
     assert len(found.warnings) == 7  # five data types of squares, two of the trainer's products
     assert "warning: products float32: OSError" in done.stderr
+
+
+OWN_KERNELS = """
+def kernels(hidden, batches):
+    for h in hidden:
+        for b in batches:
+            yield "fused forward 1", "tf32x3", "nt", (h, b, 784), lambda: None
+
+def steps(mpi, hidden):
+    for h in hidden:
+        yield 4 * (795 * h + 10), lambda: None
+"""
+
+
+@pytest.mark.mpi
+def test_a_program_s_own_kernels_are_measured(stub: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "own_kernels.py").write_text(OWN_KERNELS)
+    env = {**stub, "PYTHONPATH": f"{tmp_path}:{stub['PYTHONPATH']}"}
+    command, out = mpirun_command(2, "-m", "perfmodel"), tmp_path / "stub.toml"
+    done = measured(command, out, env, "--kernels", "own_kernels", "--only", "own")
+    assert done.returncode == 0, done.stderr
+    found = load(out)
+    assert [(p.name, p.dtype, p.m, p.n) for p in found.products] == [
+        ("fused forward 1", "tf32x3", (64, 64), (750, 3000))
+    ]
+    assert [(s.kind, s.ranks, s.bytes) for s in found.series] == [
+        ("step", 1, (203560,)), ("step", 2, (203560,))
+    ]  # fmt: skip
 
 
 @pytest.mark.mpi

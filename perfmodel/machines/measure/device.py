@@ -245,7 +245,6 @@ def arithmetic(device: Device, dtype: str) -> Found:
 _THREADS: Final = 512
 _BLOCKS_OF_AN_SM: Final = 4
 _ROUNDS: Final = 50
-_LAUNCHES: Final = 200
 
 MEMORY_SOURCE: Final = r"""
 __device__ __forceinline__ float4 load(const float4 *p) {  // from L2 or beyond, never from L1
@@ -362,28 +361,6 @@ def second_level_cache(device: Device) -> Found:
         ("bandwidth_bytes_per_s", "l2"): copied.rate(2 * moved, f"copy of {16 * count} B"),
         ("bandwidth_bytes_per_s", "l2_read"): taken.rate(moved, f"reading {16 * count} B"),
         ("capacity_bytes", "l2"): Figure(float(capacity), "cudaGetDeviceProperties"),
-    })  # fmt: skip
-
-
-def launches(device: Device) -> Found:
-    """Measure an empty kernel: the host's share of a launch, the device's, and the round trip."""
-    kernel = device.cupy.RawKernel(MEMORY_SOURCE, "nothing")
-
-    launch = partial(kernel, (1,), (1,), ())
-
-    def trip() -> None:
-        launch()
-        device.wait()
-
-    alone = Ranks()
-    queued = alone.slowest(launch, device.repeats, calls=_LAUNCHES, prepare=device.wait)
-    trips = alone.slowest(trip, device.repeats, prepare=device.wait)
-    return Found({
-        ("latency_s", "launch"): queued.figure("host, per CuPy RawKernel launch"),
-        ("latency_s", "launch_and_wait"): trips.figure("host, launch to its end"),
-        ("latency_s", "empty_kernel"): device.queued(launch).figure(
-            "device, per empty kernel behind another"
-        ),
     })  # fmt: skip
 
 

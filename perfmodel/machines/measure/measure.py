@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.parallel import cores
 from perfmodel.machines.machine import Machine
-from perfmodel.machines.measure import host
+from perfmodel.machines.measure import host, kernels
 from perfmodel.machines.measure.device import (
     Device,
     arithmetic,
     copies,
     device_memory,
-    launches,
     second_level_cache,
     squares,
     trainer_products,
 )
 from perfmodel.machines.measure.gemm_grid import parts as grid_parts
+from perfmodel.machines.measure.host_calls import device_calls, driver_launch, python_calls
 from perfmodel.machines.measure.measurement import DTYPES, Effort, Found, MachineMeasurement
 from perfmodel.machines.measure.ranks import Ranks, over_mpi, over_nccl
 
@@ -50,6 +50,8 @@ def measure(
     gemm_grid: bool = False,
     seconds: float = 60.0,
     command: str = "",
+    only: Sequence[str] = (),
+    own: str | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[MachineMeasurement]:
     """Measure this machine (collective); yield what there is at first and after every part.
@@ -66,19 +68,27 @@ def measure(
         A part that has not begun by then is left out with a warning.
     command : str
         How this was called, for the file.
+    only : sequence of str
+        Parts whose name has one of these words in it; all where there is none.
+    own : str, optional
+        Module of a program's own kernels; see `perfmodel.machines.measure.kernels`.
     say : callable
         Called with each part's name and seconds as it ends.
 
     Raises
     ------
     PerfmodelError
-        If a GPU is asked for and there is none.
+        If a GPU is asked for and there is none, the module cannot be imported, or no part has one
+        of the words.
     """
     began = time.perf_counter()
     gpu, why_not = _device(ranks, effort, device)
     parts = list(_device_parts(gpu, ranks, effort) if gpu else _host_parts(ranks, effort))
     if gemm_grid and gpu and ranks.rank == 0:
         parts += [Part(*part) for part in grid_parts(gpu.index, seconds)]
+    if gpu and own is not None:
+        parts += _own_parts(gpu, ranks, effort, kernels.of_module(own))
+    parts = _chosen(parts, only, ranks)
     found = MachineMeasurement(
         machine=Machine.of(gpu.name if gpu else host.name(), SOURCE, {}),
         gpus=(gpu.name,) if gpu else (),
@@ -102,7 +112,9 @@ def measure(
 
 
 def _device_parts(device: Device, ranks: Ranks, effort: Effort) -> Iterator[Part]:
-    yield Part("launches", partial(launches, device))
+    yield Part("host calls", partial(python_calls, ranks, effort.repeats))
+    yield Part("launches", partial(device_calls, device, ranks))
+    yield Part("driver launches", partial(driver_launch, device, ranks))
     for dtype in ("float32", "float64", "float16"):
         yield Part(f"multiply-adds {dtype}", partial(arithmetic, device, dtype))
     yield Part("device memory", partial(device_memory, device, effort.dram_bytes))
@@ -119,11 +131,31 @@ def _device_parts(device: Device, ranks: Ranks, effort: Effort) -> Iterator[Part
     yield Part("NCCL all-reduce", by_nccl, True)
 
 
+def _own_parts(device: Device, ranks: Ranks, effort: Effort, module: Any) -> Iterator[Part]:
+    by_shape = partial(kernels.by_shape, device, module, effort.hidden, effort.batches)
+    yield Part("own kernels", by_shape)
+    yield Part("own steps", partial(kernels.by_size, device, Ranks(), module, effort.hidden))
+    together = partial(kernels.by_size, device, ranks, module, effort.hidden)
+    yield Part("own steps of all ranks", together, True)
+
+
+def _chosen(parts: list[Part], only: Sequence[str], ranks: Ranks) -> list[Part]:
+    """Return the parts whose names have one of the words; all without words."""
+    found = [p for p in parts if not only or any(word in p.name for word in only)]
+    if not found and ranks.rank == 0:
+        raise PerfmodelError(
+            f"expected parts with {' or '.join(only)} in their name; got none; take from "
+            f"{', '.join(p.name for p in parts)}"
+        )
+    return found
+
+
 def _host_parts(ranks: Ranks, effort: Effort) -> Iterator[Part]:
     yield Part("memory", partial(host.memory, effort))
     for dtype in ("float32", "float64"):
         yield Part(f"products {dtype}", partial(host.squares, dtype, effort))
     yield Part("trainer's products float32", partial(host.trainer_products, "float32", effort))
+    yield Part("host calls", partial(python_calls, ranks, effort.repeats))
     by_mpi = partial(over_mpi, ranks, effort.reduce_bytes, effort.repeats)
     yield Part("MPI all-reduce", by_mpi, True)
 

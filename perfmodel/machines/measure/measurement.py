@@ -25,12 +25,14 @@ from perfmodel.machines.machine import (
     published,
 )
 
-KINDS: Final = ("copy", "mpi_allreduce", "nccl_allreduce")
+KINDS: Final = ("copy", "mpi_allreduce", "nccl_allreduce", "step")
 MEMORIES: Final = ("pinned", "pageable", "host", "device")
 DIRECTIONS: Final = ("h2d", "d2h", "all")
 CLOCKS: Final = ("host", "device")
 LAYOUTS: Final = ("nn", "nt", "tn")
 DTYPES: Final = ("float64", "float32", "tf32", "float16", "bfloat16")
+OWN_DTYPES: Final = (*DTYPES, "tf32x3")
+"""Those of a program's own kernels, too: three products of TF32 halves for one of float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,8 @@ class Series:
 
     Attributes
     ----------
-    kind : {'copy', 'mpi_allreduce', 'nccl_allreduce'}
+    kind : {'copy', 'mpi_allreduce', 'nccl_allreduce', 'step'}
+        'step': the update of all parameters in one kernel, with the sum over the ranks in it.
     memory : {'pinned', 'pageable', 'host', 'device'}
         Kind of host memory of a copy; where an all-reduce's buffers are.
     direction : {'h2d', 'd2h', 'all'}
@@ -144,7 +147,7 @@ class Products:
     ----------
     name : str
         What the shapes are: 'square', or a product of the trainer such as 'forward 1'.
-    dtype : {'float64', 'float32', 'tf32', 'float16', 'bfloat16'}
+    dtype : {'float64', 'float32', 'tf32', 'tf32x3', 'float16', 'bfloat16'}
         'tf32': float32 matrices whose factors are rounded for the tensor cores; 'float32' is IEEE.
     layout : {'nn', 'nt', 'tn'}
         Which factor, the first or the second, is a transposed view of a row-major matrix.
@@ -311,8 +314,29 @@ FULL: Final = Effort(
     repeats=11,
     squares=(4096, 8192),
     host_squares=(1024, 2048),
-    hidden=(64, 128, 256, 512, 1024, 2048, 4096),
-    batches=(750, 1500, 3000, 6000, 12000),
+    hidden=(
+        64,
+        100,
+        128,
+        200,
+        256,
+        300,
+        500,
+        512,
+        700,
+        1000,
+        1024,
+        1300,
+        1500,
+        2000,
+        2048,
+        2500,
+        3000,
+        3500,
+        4000,
+        4096,
+    ),
+    batches=(300, 450, 750, 1000, 1500, 2100, 3000, 4500, 6000, 9000, 12000),
     host_hidden=(64, 256, 1024),
     host_batches=(750, 3000),
     dram_bytes=1 << 30,
@@ -368,8 +392,8 @@ FORMAT: Final = "perfmodel machine"
 VERSION: Final = 1
 _AGAIN: Final = "measure again"
 _CHOICES: Final[Mapping[str, Sequence[str]]] = {
-    "kind": KINDS, "memory": MEMORIES, "direction": DIRECTIONS, "clock": CLOCKS, "dtype": DTYPES,
-    "layout": LAYOUTS, "phase": ("forward", "backward"),
+    "kind": KINDS, "memory": MEMORIES, "direction": DIRECTIONS, "clock": CLOCKS,
+    "dtype": OWN_DTYPES, "layout": LAYOUTS, "phase": ("forward", "backward"),
 }  # fmt: skip
 
 

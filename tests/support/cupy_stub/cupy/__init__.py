@@ -33,6 +33,7 @@ class RawKernel:
         assert f"void {name}(" in code
         assert isinstance(options, tuple)
         self.name = name
+        self.kernel = _Pointer(7)
 
     def __call__(self, grid, block, args):
         for arg in args:  # a Python int would be 8 bytes, whatever the kernel wants
