@@ -64,6 +64,13 @@ class Communicator:
             return _Done()
         return self.raw.Iallreduce(_mpi().IN_PLACE, values)
 
+    def exchange(
+        self, sent: npt.NDArray[Any], to: int, received: npt.NDArray[Any], source: int
+    ) -> None:
+        """Send a contiguous array to one rank while one from another arrives (MPI_Sendrecv)."""
+        if self.raw is not None:
+            self.raw.Sendrecv(sent, to, recvbuf=received, source=source)
+
     def broadcast(self, values: npt.NDArray[Any], root: int = 0) -> None:
         """Overwrite a contiguous array by rank `root`'s (MPI_Bcast)."""
         if self.raw is not None:

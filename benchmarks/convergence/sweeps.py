@@ -1,6 +1,6 @@
 """Sweeps that answer the document's Problem 1: convergence and discrepancy, as tidy CSV.
 
-python -m benchmarks.convergence.sweeps convergence OUT.csv --hidden-sizes 64 512
+python -m benchmarks.convergence.sweeps convergence OUT.csv --hidden-sizes 64 512 --seeds 1 2 3
 python -m benchmarks.convergence.sweeps discrepancy OUT.csv --learning-rates 0.01 0.1 --epochs 3
 mpirun -n 2 python -m benchmarks.convergence.sweeps parallel OUT.csv --backend cupy
 """
@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import csv
 import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from trainer.backends.numpy import NumpyBackend
 from trainer.checkpoint import State
 from trainer.config import DTYPES, MNIST, Config
 from trainer.data import Dataset, load
+from trainer.errors import NonFiniteLossError
 from trainer.mpi import Communicator, connect, set_threads
 from trainer.networks.base import Network
 from trainer.ranges import SILENT
@@ -34,26 +37,33 @@ Row = dict[str, Any]
 
 
 def convergence(
-    config: Config, dataset: Dataset, learning_rates: Iterable[float], hidden_sizes: Iterable[int],
-    *, backend: Backend | None = None, thin: bool = False,
+    config: Config, dataset: Dataset, learning_rates: Sequence[float], hidden_sizes: Sequence[int],
+    *, seeds: Sequence[int] = (), backend: Backend | None = None, thin: bool = False,
 ) -> Iterator[Row]:  # fmt: skip
-    """Yield loss and precision after every epoch, per hidden size and learning rate.
+    """Yield loss and precision after every epoch, per seed, hidden size and learning rate.
 
-    One rank computes, with NumPy or another backend. With `thin` only the first 20 epochs are kept,
-    some 20 in each factor of ten beyond, and the last.
+    One rank computes, with NumPy or another backend; on a GPU each step is a CUDA graph on images
+    that stay there. With `thin` only the first 20 epochs are kept, some 20 in each factor of ten
+    beyond, and the last. A run whose loss becomes infinite is reported and has no rows.
     """
-    for hidden in hidden_sizes:
-        for rate in learning_rates:
-            one = config.with_(hidden_size=hidden, learning_rate=rate, transport="none")
-            run = Session(one, Communicator(), dataset, backend or NumpyBackend()).run()
-            for record in run.epochs:
-                if thin and not _milestone(record["epoch"], config.epochs):
-                    continue
-                yield {
-                    "backend": (backend or NumpyBackend()).name, "hidden_size": hidden,
-                    "batch_size": config.batch_size, "learning_rate": rate,
-                    "dtype": config.dtype, "seed": config.seed, **record,
-                }  # fmt: skip
+    device = backend or NumpyBackend()
+    if device.on_device:
+        config = config.with_(graph=True, data_on="device")
+    for seed, hidden, rate in product(seeds or (config.seed,), hidden_sizes, learning_rates):
+        one = config.with_(hidden_size=hidden, learning_rate=rate, transport="none", seed=seed)
+        try:
+            run = Session(one, Communicator(), dataset, device).run()
+        except NonFiniteLossError as error:
+            print(f"H={hidden}, rate {rate:g}, seed {seed}: {error}", file=sys.stderr, flush=True)
+            continue
+        for record in run.epochs:
+            if thin and not _milestone(record["epoch"], config.epochs):
+                continue
+            yield {
+                "backend": device.name, "hidden_size": hidden,
+                "batch_size": config.batch_size, "learning_rate": rate,
+                "dtype": config.dtype, "seed": seed, **record,
+            }  # fmt: skip
 
 
 def _milestone(epoch: int, last: int) -> bool:
@@ -192,7 +202,7 @@ def write_csv(path: Path, rows: Iterable[Row]) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     a = _parser().parse_args(argv)
     config = Config(
-        data=a.data, batch_size=a.batch_size, epochs=a.epochs, dtype=a.dtype, seed=a.seed,
+        data=a.data, batch_size=a.batch_size, epochs=a.epochs, dtype=a.dtype, seed=a.seeds[0],
         hidden_size=a.hidden_sizes[0], backend=a.backend, train_size=a.train_size,
     )  # fmt: skip
     comm = connect() if a.study == "parallel" else Communicator()
@@ -205,7 +215,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     elif a.study == "convergence":
         assert dataset is not None
         sizes = a.learning_rates, a.hidden_sizes
-        rows = convergence(config, dataset, *sizes, backend=backend, thin=a.thin)
+        rows = convergence(
+            config, dataset, *sizes, seeds=a.seeds, backend=backend, thin=a.thin
+        )  # fmt: skip
     else:
         assert dataset is not None
         rows = discrepancy(config, dataset, a.learning_rates)
@@ -229,7 +241,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--train-size", type=int, help="images to train on; all by default")
     add("--epochs", type=int, default=5)
     add("--dtype", choices=DTYPES, default="float32")
-    add("--seed", type=int, default=1)
+    add("--seeds", type=int, nargs="+", default=[1], help="convergence: several")
     add("--backend", choices=("numpy", "cupy"), default="numpy", help="not of discrepancy")
     add("--thin", action="store_true", help="convergence: fewer rows of long runs")
     return parser

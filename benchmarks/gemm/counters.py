@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,22 +57,24 @@ def plan() -> list[tuple[str, str, Problem]]:
     return found
 
 
-def launch() -> None:
-    """Run every product once, after a marker, between cudaProfilerStart and Stop."""
-    import cupy
-
-    from benchmarks.gemm.bench import Gpu
-
-    bench = Gpu()
-    marker = cupy.RawKernel(f'extern "C" __global__ void {MARKER}() {{}}', MARKER)
+def products(bench: Any) -> list[tuple[Any, Any]]:
+    """Return every product of `plan`: a kernel and its operands."""
     gemms: dict[Any, Any] = {}
-    work = []
+    found = []
     for name, dtype, problem in plan():
         if (name, dtype) not in gemms:
             gemms[name, dtype] = bench.gemm(name, dtype)
-        operands = bench.operands(problem, dtype, 0)[0]
-        gemms[name, dtype](*operands)  # compiles, plans, allocates
-        work.append((gemms[name, dtype], operands))
+        found.append((gemms[name, dtype], bench.operands(problem, dtype, 0)[0]))
+    return found
+
+
+def launch(bench: Any, work: list[tuple[Any, Any]]) -> None:
+    """Run every product once, after a marker, between cudaProfilerStart and Stop."""
+    import cupy
+
+    marker = cupy.RawKernel(f'extern "C" __global__ void {MARKER}() {{}}', MARKER)
+    for gemm, operands in work:
+        gemm(*operands)  # compiles, plans, allocates
     marker((1,), (1,), ())
     bench.stream.synchronize()
     cupy.cuda.profiler.start()
@@ -82,15 +85,14 @@ def launch() -> None:
     cupy.cuda.profiler.stop()
 
 
-def profile(ncu: str) -> str:
-    """Return what ncu prints of a run with --launch."""
+def profile(ncu: str, metrics: Sequence[str] = METRICS, benchmark: str = "gemm.counters") -> str:
+    """Return what ncu prints of a run of a benchmark with --launch."""
     words = [
         ncu, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
         "--profile-from-start", "off",
     ]  # fmt: skip
-    program = module("gemm.counters", "--launch")
     try:
-        return collect(words, program, METRICS, None)[0]
+        return collect(words, module(benchmark, "--launch"), metrics, None)[0]
     except Failed as error:
         raise SystemExit(str(error)) from error
 
@@ -118,7 +120,10 @@ def main() -> None:
     add("--launch", action="store_true", help="what ncu runs")
     args = parser.parse_args()
     if args.launch:
-        launch()
+        from benchmarks.gemm.bench import Gpu
+
+        bench = Gpu()
+        launch(bench, products(bench))
         return
     text = args.csv.read_text() if args.csv else profile(args.ncu)
     result = {

@@ -46,6 +46,25 @@ def test_products_of_any_shape_and_layout(plain: PlannedGemm, dtype: str) -> Non
         check(plain, case, dtype, device_array, seed=seed)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("each", "step", "wide", "staged"),
+    [(1, 4, True, False), (1, 16, True, False), (1, 16, True, True), (2, 16, True, True),
+     (4, 8, True, True), (2, 4, False, True)],
+)  # fmt: skip
+def test_every_change_of_the_register_kernel(
+    emulator: Emulator, each: int, step: int, wide: bool, staged: bool, dtype: str
+) -> None:
+    gemm = RegisterGemm(emulator, each=each, step=step, wide=wide, staged=staged)
+    for seed, case in enumerate(random_cases(12, seed=2)):
+        results = []
+        for emulator.order in (0, 3):
+            results.append(check(gemm, case, dtype, device_array, seed=seed))
+        assert np.array_equal(*results)
+    emulator.order = 0
+    check(gemm, Case(130, 40, 64), dtype, device_array)  # rows that all loads may take wide
+
+
 sizes = st.integers(1, 70)
 
 

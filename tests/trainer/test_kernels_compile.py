@@ -34,7 +34,18 @@ def _plain() -> Iterator[Variant]:
     for real in ("float", "double"):
         yield "naive", {"REAL": real}, 64
         yield "tiled", {"REAL": real}, 64  # 32 warps of 64 fill a multiprocessor
-        yield "register", {"REAL": real}, 96
+        wide = 4 if real == "float" else 2
+        for each, step, vector, staged in (
+            (1, 4, 1, 0), (1, 4, wide, 0), (1, 16, wide, 0), (1, 16, wide, 1), (2, 16, wide, 1),
+            (4, 8, wide, 1),
+        ):  # fmt: skip
+            if each == 4 and real == "double":
+                continue  # more sums than registers
+            macros: dict[str, str | int] = {
+                "REAL": real, "EACH": each, "STEP": step, "WIDE": vector,
+                "A_WIDE": int(vector > 1), "STAGED": staged,
+            }  # fmt: skip
+            yield "register", macros, 255
 
 
 def _thin() -> list[Variant]:

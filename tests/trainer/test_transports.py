@@ -39,7 +39,7 @@ def test_every_transport_trains_as_one_rank_does(ranks: int) -> None:
     asked = [
         {"transport": transport, "overlap": overlap, "dtype": dtype, "batch_size": 31,
          "hidden_size": hidden, "input_size": inputs, "learning_rate": 0.1}
-        for transport, overlap in itertools.product(HOST, (False, True))
+        for transport, overlap in (*itertools.product(HOST, (False, True)), ("ring", False))
         for dtype, inputs, hidden in (("float32", 12, 8), ("float64", 12, 8), ("float64", 100, 200))
     ]  # fmt: skip
     for found in run_script(ranks, asked):
@@ -200,7 +200,7 @@ def test_a_copy_is_late_and_a_misuse_is_seen() -> None:
 # --- what cannot be
 
 
-@pytest.mark.parametrize("name", ["none", "cuda-aware", "peer"])
+@pytest.mark.parametrize("name", ["none", "cuda-aware", "peer", "ring"])
 def test_what_has_no_two_parts_cannot_overlap(name: str) -> None:
     parties = Parties(NumpyBackend(), DelayedComm(0), SILENT, Message.of_gradients(gradients()))
     overlapped = Parties(

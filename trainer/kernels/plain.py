@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from trainer.kernels.launch import MOST_GRID_ROWS, Operand, Plan, PlannedGemm, ceil, sizes
+from trainer.kernels.source import Device
+from trainer.kernels.thin import ITEM_BYTES, VECTOR_BYTES, vector
 
 
 class _OnePiecePerBlock(PlannedGemm):
@@ -41,8 +43,41 @@ class TiledGemm(_OnePiecePerBlock):
 
 
 class RegisterGemm(_OnePiecePerBlock):
-    """A block of 16 x 4 threads computes 64 x 16 elements, a thread one row of 16 in registers."""
+    """A block of 16 x 4 threads computes rows of 16 elements of the output, in registers.
+
+    Parameters
+    ----------
+    each : int
+        Rows of a thread: a block computes 64 `each` x 16 elements.
+    step : int
+        Elements along k between two barriers; a multiple of 4.
+    wide : bool
+        Load 16 bytes at a time where memory lies so.
+    staged : bool
+        Pass a through shared memory where its rows are contiguous.
+
+    Notes
+    -----
+    The defaults are the handout's kernel; see register.cu.
+    """
 
     name = "register"
     block = (16, 4)
-    piece = (64, 16)
+
+    def __init__(
+        self, device: Device | None = None, *, each: int = 1, step: int = 4, wide: bool = False,
+        staged: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(device)
+        self.each, self.step, self.wide, self.staged = each, step, wide, staged
+
+    def plan(self, a: Operand, b: Operand, out: Operand, real: str) -> Plan:
+        """Cover the output with pieces, and choose the loads that a's layout allows."""
+        wide = VECTOR_BYTES // ITEM_BYTES[real] if self.wide else 1
+        kernel = self.device.load(
+            "register", REAL=real, EACH=self.each, STEP=self.step, WIDE=wide,
+            A_WIDE=int(1 < wide <= vector(a, real)), STAGED=int(self.staged and a.column == 1),
+        ).get_function("gemm_register")  # fmt: skip
+        pieces = ceil(out.rows, 64 * self.each)
+        grid = (ceil(out.columns, 16), min(pieces, MOST_GRID_ROWS))
+        return Plan(kernel, grid, self.block, sizes(a, b, out))
