@@ -60,7 +60,7 @@ class Report:
     def __repr__(self) -> str:
         t = self.trace
         return (
-            f"<Report {t.source.name}: Nsight Systems {t.product_version}, {len(t.ranges)} ranges, "
+            f"<Report {t.source.name}: {t.recorder}, {len(t.ranges)} ranges, "
             f"{len(t.ops)} GPU operations, {len(t.mpi)} MPI calls>"
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,10 @@ from perfmodel.readers.trace import NULL, Trace
 from perfmodel.timing.run import Run, TimedReport, assemble, time_report
 from perfmodel.timing.step_report import report_steps
 
+_SUFFIXES: Final = re.compile(
+    r"\.sqlite.*|\.nsys-rep$|(\.pt\.trace)?\.json(\.gz|\.xz|\.zst)?$|_(pqt|arw)dir$"
+)
+"""Ends of the names of reports, which labels leave out."""
 _SLACK_NS: Final = 10**9
 """Reports of one run overlap in time, but for what the clocks of its hosts differ by."""
 
@@ -155,7 +160,7 @@ class _Group:
 
     def takes(self, other: _Group) -> bool:
         """Whether another report holds other ranks of the same run."""
-        if self.communicators & other.communicators:
+        if self.communicators & other.communicators and not self.ranks & other.ranks:
             return True
         if not other.ranks or len(other.ranks) >= other.world or self.world != other.world:
             return False
@@ -194,7 +199,7 @@ def _utc_span(trace: Trace) -> tuple[int, int] | None:
 
 def _labels(paths: Sequence[Path]) -> list[str]:
     """Short, distinct labels: file stems, with their folder where stems repeat."""
-    stems = [p.name.split(".sqlite")[0].removesuffix(".nsys-rep") for p in paths]
+    stems = [_SUFFIXES.sub("", p.name) for p in paths]
     if len(set(stems)) == len(stems):
         return stems
     full = [f"{p.resolve().parent.name}/{s}" for p, s in zip(paths, stems, strict=True)]

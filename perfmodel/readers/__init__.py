@@ -13,6 +13,7 @@ from perfmodel.readers.trace import Trace
 __all__ = ["opened", "read"]
 
 _CONVERTED: Final = (".nsys-rep", ".qdrep", ".gz", ".xz", ".zst")
+_JSON: Final = (b"{", b"[")
 
 
 def read(path: str | Path, *, parts: Iterable[str] = ALL_PARTS) -> Trace:
@@ -46,10 +47,21 @@ def opened(path: Path) -> Iterator[Path]:
     ReportError
         If the report cannot be unpacked, or cannot be exported here.
     """
-    if path.suffix not in _CONVERTED:
+    if path.suffix not in _CONVERTED and not path.is_dir() and not _is_json(path):
         yield path
         return
     from perfmodel.readers.rep import as_sqlite  # brings modules that few readings need
 
     with as_sqlite(path) as sqlite:
         yield sqlite
+
+
+def _is_json(path: Path) -> bool:
+    """Whether a file begins as JSON does; not whether there is such a file."""
+    try:
+        if not path.is_file():  # opening a pipe waits for its writer
+            return False
+        with path.open("rb") as stream:
+            return stream.read(100).lstrip()[:1] in _JSON
+    except (OSError, ValueError):
+        return False

@@ -19,8 +19,8 @@ from perfmodel.readers.sqlite import Database
 from perfmodel.readers.trace import NO_NAME, NULL, NcclRanges, Ranges
 
 _TABLE: Final = "NVTX_EVENTS"
-_SIZE: Final = "Message size [bytes]"
-_COMMUNICATOR: Final = "NCCL communicator ID"
+PAYLOAD_SIZE: Final = "Message size [bytes]"
+PAYLOAD_COMMUNICATOR: Final = "NCCL communicator ID"
 _LARGEST_TEXT: Final = 4096
 _LARGEST_MESSAGE: Final = 2**48
 """Bytes; more than any memory holds, and sums of thousands still fit in 64 bits."""
@@ -68,7 +68,7 @@ def parse(text: str) -> tuple[int, int] | None:
     >>> parse('{"NCCL communicator ID":7,"Message size [bytes]":16777216}')
     (7, 16777216)
     """
-    if len(text) > _LARGEST_TEXT or _COMMUNICATOR not in text:
+    if len(text) > _LARGEST_TEXT or PAYLOAD_COMMUNICATOR not in text:
         return None
     try:
         said = json.loads(text)
@@ -76,7 +76,7 @@ def parse(text: str) -> tuple[int, int] | None:
         return None
     if not isinstance(said, dict):
         return None
-    communicator, size = said.get(_COMMUNICATOR), said.get(_SIZE)
+    communicator, size = said.get(PAYLOAD_COMMUNICATOR), said.get(PAYLOAD_SIZE)
     signed = NULL
     if type(communicator) is int and 0 <= communicator < 2**64:
         signed = communicator - (2**64 if communicator >= 2**63 else 0)

@@ -1,4 +1,7 @@
-"""Turns what is not yet SQLite into SQLite: `.nsys-rep` through `nsys export`, compressed files."""
+"""Turns what is not yet SQLite into SQLite: raw reports, compressed ones, folders, traces.
+
+A `.nsys-rep` goes through `nsys export`.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from perfmodel.base.errors import ReportError
+from perfmodel.base.errors import PerfmodelError, ReportError
 from perfmodel.base.files import check_path
+from perfmodel.readers import columnar, kineto
 from perfmodel.readers.checks import stated_bytes
 
 RAW_SUFFIXES: Final = (".nsys-rep", ".qdrep")
+COMPRESSED: Final = (".gz", ".xz", ".zst")
+JSON: Final = (b"{", b"[")
 _EXPORT_SECONDS: Final = 3600
 _MORE: Final = 1 << 26
 """Bytes that may lie behind those that an SQLite header states."""
@@ -25,15 +31,20 @@ _MORE: Final = 1 << 26
 
 @contextmanager
 def as_sqlite(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary SQLite file with the content of a raw or compressed report.
+    """Yield the path of a temporary SQLite file with the content of another kind of report.
 
     Raises
     ------
     ReportError
-        If a raw report cannot be exported here, or a compressed one is damaged.
+        If a raw report cannot be exported here, or one is damaged.
+    SchemaError
+        If JSON is no trace, or a folder no export.
     """
     make = _export if path.suffix in RAW_SUFFIXES else _unpack
-    check_path(path)
+    if columnar.is_folder(path):
+        make = columnar.to_sqlite
+    else:
+        check_path(path)
     with tempfile.TemporaryDirectory(prefix="perfmodel-") as folder:
         target = Path(folder) / "report.sqlite"
         make(path, target)
@@ -100,6 +111,12 @@ def _export(path: Path, target: Path) -> None:
 def _unpack(path: Path, target: Path) -> None:
     """Unpack an SQLite file, to its end for the checksum; of anything else, the first bytes."""
     try:
+        with _open(path) as source:
+            header = source.read(100)
+            if header.lstrip()[:1] in JSON:
+                source.seek(0)
+                kineto.to_sqlite(source, path, target)
+                return
         with _open(path) as source, target.open("wb") as out:
             header = source.read(100)
             out.write(header)
@@ -119,7 +136,7 @@ def _unpack(path: Path, target: Path) -> None:
                         f"more: it is damaged or made to fill disks; copy it again"
                     )
                 out.write(block)
-    except ReportError:
+    except PerfmodelError:
         raise
     except Exception as error:  # every library has errors of its own
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -131,6 +148,8 @@ def _unpack(path: Path, target: Path) -> None:
 
 
 def _open(path: Path) -> Any:
+    if path.suffix not in COMPRESSED:
+        return path.open("rb")
     if path.suffix == ".gz":
         return gzip.open(path, "rb")
     if path.suffix == ".xz":

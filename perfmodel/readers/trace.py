@@ -302,6 +302,12 @@ class Trace:
     views: frozenset[str] = frozenset()
     whole: bool = True
 
+    @property
+    def recorder(self) -> str:
+        """What recorded it: Nsight Systems with its version, or another profiler's name."""
+        named = self.product_version[:1].isalpha() and self.product_version != "unknown"
+        return self.product_version if named else f"Nsight Systems {self.product_version}"
+
 
 def rows(table: Any, index: Any) -> Any:
     """Return `table` with every column indexed by `index` (a mask, slice or index array)."""

@@ -90,7 +90,7 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
     named = [t.source.name for t in run.traces]
     left = len(named) - tables.SHOWN
     names = " + ".join(named if left <= 0 else [*named[:2], f"{len(named) - 2} more"])
-    yield f"{names}  (Nsight Systems {run.traces[0].product_version})"
+    yield f"{names}  ({run.traces[0].recorder})"
     numbers = [r.gpu for r in run.ranks if r.gpu is not None]
     used = set(numbers)
     gpus = sorted({g.name for g in run.gpus if g.id in used or len(run.gpus) == 1})

@@ -24,7 +24,7 @@ FoundBy = Literal["mark", "range", "kernels", "whole"]
 
 _DIGITS: Final = re.compile(r"\d+")
 _STEP_NAME: Final = re.compile(
-    r"(?:^|[^a-z])(?:train_?|training_?)?(?:step|iter|iteration|batch)", re.I
+    r"(?:^|[^a-z])(?:train_?|training_?|profiler)?(?:step|iter|iteration|batch)", re.I
 )
 _PART_NAME: Final = re.compile(r"micro|optimizer|epoch|\.step\b|forward|backward", re.I)
 _MOST: Final = 0.5

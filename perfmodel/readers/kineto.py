@@ -1,0 +1,371 @@
+"""Reads traces of PyTorch's profiler (Kineto's JSON): the events become tables of Nsight Systems.
+
+`torch.profiler.profile` writes one file a process: operators and annotations of the host, calls of
+CUDA, kernels and copies, tied by correlation ids. With ``record_shapes=True`` every operator has
+its sizes and types; collectives have theirs always. Times are in µs with three decimals, since
+`baseTimeNanoseconds` (torch/csrc/profiler and libkineto/src/output_json.cpp).
+
+An operator becomes the range that `torch.autograd.profiler.emit_nvtx` would push, and a collective
+the payload that NCCL would, so that everything behind the reader treats both recordings alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Any, Final, TypeGuard
+
+from perfmodel.base.errors import SchemaError
+from perfmodel.readers.json_stream import JsonStream
+from perfmodel.readers.nvtx import PAYLOAD_COMMUNICATOR, PAYLOAD_SIZE
+from perfmodel.readers.trace import COPY_KINDS, MEMORY_KINDS
+from perfmodel.readers.write_sqlite import SqliteWriter, written
+
+_RECORD: Final = "torch.profiler.profile(record_shapes=True) and its export_chrome_trace()"
+
+_TABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "NVTX_EVENTS": ("start", "end", "globalTid", "eventType", "textId", "jsonText TEXT"),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "end", "globalTid", "correlationId", "nameId"),
+    "CUPTI_ACTIVITY_KIND_KERNEL": (
+        "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName",
+    ),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": (
+        "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "copyKind",
+        "srcKind", "dstKind",
+    ),
+    "CUPTI_ACTIVITY_KIND_MEMSET": (
+        "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes",
+    ),
+}  # fmt: skip
+
+_HOST, _OPERATOR, _CALL, _KERNEL, _COPY, _SET = range(6)
+_KINDS: Final = {
+    "user_annotation": _HOST, "cpu_op": _OPERATOR, "cuda_runtime": _CALL, "cuda_driver": _CALL,
+    "kernel": _KERNEL, "gpu_memcpy": _COPY, "gpu_memset": _SET,
+    "Operator": _OPERATOR, "Runtime": _CALL, "Kernel": _KERNEL, "Memcpy": _COPY, "Memset": _SET,
+}  # fmt: skip
+"""What an event of a category is; the last line names them as PyTorch before 1.13 does."""
+
+_PUSH_POP: Final = 59
+_PROCESS_BITS: Final = 24
+_MOST_IDS: Final = 1 << _PROCESS_BITS
+_ROWS: Final = 10_000
+_LATEST_NS: Final = 1 << 62
+_SINCE_EPOCH_NS: Final = 10**18
+"""Times from here on are of 2001 and later, not of a clock that starts with the machine."""
+
+_COPY_NAME: Final = re.compile(r"Memcpy (\w)to(\w)(?: \((\w[\w ]*) -> (\w[\w ]*)\))?")
+_LAMBDA: Final = re.compile(r"\{lambda\(([^{}]*)\)#(\d+)\}")
+_PLACES: Final = {"H": "Host", "D": "Device", "A": "Array", "P": "Peer"}
+_COPY_CODE: Final = {name: k for k, name in COPY_KINDS.items()}
+_MEMORY_CODE: Final = {name: k for k, name in MEMORY_KINDS.items()}
+_ITEM_BYTES: Final = {
+    "Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2, "Char": 1,
+    "Byte": 1, "Bool": 1, "Float8_e4m3fn": 1, "Float8_e5m2": 1,
+}  # fmt: skip
+_TO_EACH: Final = ("all_gather", "allgather", "reduce_scatter")
+"""Collectives of which NCCL names one rank's share as the size, not all ranks' together."""
+
+
+def to_sqlite(stream: IO[bytes], source: Path, target: Path) -> None:
+    """Convert a trace to the SQLite file that an export of Nsight Systems would be.
+
+    Takes memory for the distinct names of operators, not for the events.
+
+    Parameters
+    ----------
+    stream : file
+        Of the trace's bytes.
+    source : Path
+        What errors call the trace.
+    target : Path
+
+    Raises
+    ------
+    ReportError
+        If the file is damaged or truncated.
+    SchemaError
+        If it is no trace of torch.profiler, or holds what no profiler writes.
+    """
+    parsed = JsonStream(stream, source, "traceEvents")
+    with written(target, source) as out:
+        events = _Events(parsed, source, out)
+        events.convert()
+        events.finish(parsed)
+
+
+class _Events:
+    """Turns events into rows, some at a time."""
+
+    def __init__(self, parsed: JsonStream, source: Path, out: SqliteWriter) -> None:
+        self._source, self._out = source, out
+        self._events = enumerate(iter(parsed))
+        self._strings: dict[str, int] = {}
+        self._threads: dict[tuple[int, int], int] = {}
+        self._rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _TABLES}
+        self._made: set[str] = set()
+        self._origin_ns = self._first_ns = 0
+        self._process = 0
+        self._count = 0
+
+    def convert(self) -> None:
+        """Write the rows of all events."""
+        first = list(islice(self._events, _ROWS))
+        usable = [e for _, e in first if isinstance(e, dict) and e.get("ph") == "X"]
+        starts = [ns for e in usable if (ns := _ns(e.get("ts"))) is not None]
+        self._origin_ns = self._first_ns = min(starts, default=0)
+        self._process = next(
+            (
+                e["pid"]
+                for e in usable
+                if _KINDS.get(e.get("cat", ""), _KERNEL) < _KERNEL and type(e.get("pid")) is int
+            ),
+            0,
+        )
+        for number, event in chain(first, self._events):
+            if not isinstance(event, dict):
+                raise self._odd(number, "an object", event)
+            if event.get("ph") != "X":
+                continue
+            kind = _KINDS.get(event.get("cat", ""))
+            if kind is not None:
+                self._add(number, kind, event)
+                self._count += 1
+        for table in _TABLES:
+            self._flush(table)
+        if early := self._origin_ns - self._first_ns:  # threads are not written in their order
+            for table in self._made:
+                self._out.add_to(table, ("start", "end"), early)
+            self._origin_ns = self._first_ns
+
+    def _add(self, number: int, kind: int, event: dict[str, Any]) -> None:
+        start, spent = _ns(event.get("ts")), _ns(event.get("dur", 0))
+        if start is None or not -_LATEST_NS < start - self._origin_ns < _LATEST_NS:
+            raise self._odd(number, "a time in µs as 'ts'", event.get("ts"))
+        if spent is None or not 0 <= spent < _LATEST_NS:
+            raise self._odd(number, "a duration of 0 µs or more as 'dur'", event.get("dur"))
+        self._first_ns = min(self._first_ns, start)
+        start -= self._origin_ns
+        args = event.get("args", {})
+        name = event.get("name")
+        if not isinstance(name, str) or not isinstance(args, dict):
+            raise self._odd(number, "a name, and arguments as an object", event)
+        span = start, start + spent
+        if kind <= _OPERATOR:
+            label = _label(name, args) if kind == _OPERATOR else name
+            payload = _payload(args) if "Collective name" in args else None
+            self._row("NVTX_EVENTS", (*span, self._thread(number, event), _PUSH_POP,
+                                      self._text(label), payload))  # fmt: skip
+            return
+        correlation = args.get("correlation")
+        if correlation is not None and not _is_small(correlation):
+            raise self._odd(number, "a number as 'correlation'", correlation)
+        if kind == _CALL:
+            if correlation is not None:  # else it launches nothing
+                call = (*span, self._thread(number, event), correlation, self._text(name))
+                self._row("CUPTI_ACTIVITY_KIND_RUNTIME", call)
+            return
+        where = [args.get(key, event.get(other)) for key, other in _WHERE]
+        if not all(_is_small(v) for v in where):
+            raise self._odd(number, "numbers as 'device' and 'stream'", where)
+        row = (*span, *where, correlation, self._process_id(self._process))
+        if kind == _KERNEL:
+            self._row("CUPTI_ACTIVITY_KIND_KERNEL", (*row, self._text(_as_nsys(name))))
+            return
+        size = args.get("bytes")
+        if size is not None and (not _is_small(size) or size < 0):
+            raise self._odd(number, "0 bytes or more as 'bytes'", size)
+        if kind == _COPY:
+            self._row("CUPTI_ACTIVITY_KIND_MEMCPY", (*row, size, *_copy_kinds(name)))
+        else:
+            self._row("CUPTI_ACTIVITY_KIND_MEMSET", (*row, size))
+
+    def _row(self, table: str, row: tuple[Any, ...]) -> None:
+        rows = self._rows[table]
+        rows.append(row)
+        if len(rows) == _ROWS:
+            self._flush(table)
+
+    def _flush(self, table: str) -> None:
+        rows, columns = self._rows[table], _TABLES[table]
+        if rows and table not in self._made:
+            self._made.add(table)
+            kinds = (column.partition(" ") for column in columns)
+            self._out.create(table, {name: kind or "INTEGER" for name, _, kind in kinds})
+        if rows:
+            self._out.add(table, len(columns), rows)
+            rows.clear()
+
+    def _text(self, text: str) -> int:
+        return self._strings.setdefault(text, len(self._strings))
+
+    def _process_id(self, pid: int) -> int:
+        return (pid % _MOST_IDS) << _PROCESS_BITS
+
+    def _thread(self, number: int, event: dict[str, Any]) -> int:
+        """Serialized id of a thread; ids that do not fit are numbered from the last that does."""
+        key = event.get("pid"), event.get("tid")
+        found = self._threads.get(key)  # type: ignore[arg-type]
+        if found is None:
+            pid, tid = key
+            if type(pid) is not int or type(tid) is not int:
+                raise self._odd(number, "numbers as 'pid' and 'tid'", key)
+            small = tid if 0 <= tid < _MOST_IDS >> 1 else _MOST_IDS - 1 - len(self._threads)
+            found = self._threads[pid, tid] = self._process_id(pid) | small
+        return found
+
+    def finish(self, parsed: JsonStream) -> None:
+        """Write strings, ranks, GPUs and the clock's zero, which the file may name at its end."""
+        if not parsed.found or not self._count:
+            got = ", ".join(list(parsed.beside)[:5]) or "no keys"
+            raise SchemaError(
+                f"{self._source}: expected a trace of torch.profiler, with operators or kernels in "
+                f"'traceEvents'; got JSON with {got if not parsed.found else 'none of them'}; "
+                f"record one with {_RECORD}"
+            )
+        out, beside = self._out, parsed.beside
+        _write(out, "StringIds", {"id": "INTEGER PRIMARY KEY", "value": "TEXT"},
+               ((i, text) for text, i in self._strings.items()))  # fmt: skip
+        version = beside.get("schemaVersion")
+        _write(out, "META_DATA_EXPORT", {"name": "TEXT", "value": "TEXT"}, [
+            ("EXPORT_PRODUCT_VERSION", "torch.profiler"),
+            ("EXPORT_SCHEMA_VERSION", str(version) if _is_small(version) else "unknown"),
+        ])  # fmt: skip
+        base = beside.get("baseTimeNanoseconds", 0)
+        utc = base + self._origin_ns if type(base) is int else 0
+        if _SINCE_EPOCH_NS < utc < _LATEST_NS:
+            _write(out, "TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": "INTEGER"}, [(utc,)])
+        self._write_gpus(beside.get("deviceProperties"))
+        self._write_ranks(beside.get("distributedInfo"))
+
+    def _write_gpus(self, devices: Any) -> None:
+        keys = ("id", "name", "numSms", "totalGlobalMem", "computeMajor", "computeMinor")
+        found = [
+            tuple(d.get(key) for key in keys)
+            for d in (devices if isinstance(devices, list) else ())
+            if isinstance(d, dict) and isinstance(d.get("name"), str)
+        ]
+        found = [row for row in found if all(_is_small(row[i]) for i in (0, 2, 3, 4, 5))]
+        columns = ("id", "name TEXT", "smCount", "totalMemory", "computeMajor", "computeMinor")
+        kinds = (column.partition(" ") for column in columns)
+        if found:
+            _write(self._out, "TARGET_INFO_GPU", {n: k or "INTEGER" for n, _, k in kinds}, found)
+
+    def _write_ranks(self, said: Any) -> None:
+        """Name the process's rank and the number of ranks, as a trace of MPI would."""
+        if not isinstance(said, dict):
+            return
+        rank, size = said.get("rank"), said.get("world_size")
+        if not (_is_small(rank) and _is_small(size) and 0 <= rank < size):
+            return
+        _write(self._out, "MPI_RANKS", {"globalTid": "INTEGER", "rank": "INTEGER"},
+               [(self._process_id(self._process), rank)])  # fmt: skip
+        columns = dict.fromkeys(("rank", "commHandle", "size"), "INTEGER")
+        _write(self._out, "MPI_COMMUNICATORS", columns, [(rank, 0, size)])
+
+    def _odd(self, number: int, expected: str, got: Any) -> SchemaError:
+        return SchemaError(
+            f"{self._source}: traceEvents[{number}]: expected {expected}; got {repr(got)[:60]}; "
+            f"the trace is damaged: record it again"
+        )
+
+
+_WHERE: Final = (("device", "pid"), ("stream", "tid"))
+"""Where a GPU operation ran: by its arguments, or by the row that it is drawn in."""
+
+
+def _write(out: SqliteWriter, table: str, columns: Mapping[str, str], rows: Any) -> None:
+    out.create(table, columns)
+    out.add(table, len(columns), rows)
+
+
+def _is_small(value: Any) -> TypeGuard[int]:
+    """Whether a value is a whole number that SQLite holds."""
+    return type(value) is int and abs(value) < _LATEST_NS
+
+
+def _ns(us: Any) -> int | None:
+    """Return a time in µs, a whole number or a text with decimals, in ns; None if it is neither.
+
+    >>> _ns("4471160574158.131")
+    4471160574158131
+    """
+    if type(us) is int:
+        return us * 1000
+    if not isinstance(us, str):
+        return None
+    whole, _, rest = us.partition(".")
+    if len(rest) == 3 and rest.isdecimal() and whole.isdecimal() and len(whole) < 20:
+        return int(whole + rest)
+    try:
+        exact = Decimal(us)
+        return round(exact * 1000) if exact.is_finite() and exact.adjusted() < 20 else None
+    except InvalidOperation:
+        return None
+
+
+def _label(name: str, args: Mapping[str, Any]) -> str:
+    """Return the text that `emit_nvtx` gives an operator's range: its sequence number and sizes.
+
+    >>> _label("aten::mm", {"Sequence number": 4, "Input Dims": [[2, 3], [3, 5]]})
+    'aten::mm, seq = 4, sizes = [[2, 3], [3, 5]]'
+    """
+    dims = args.get("Input Dims")
+    if not isinstance(dims, list) or not dims:
+        return name
+    sizes = [size for dim in dims for size in (dim if _is_nested(dim) else [dim])]
+    number = args.get("Sequence number")
+    seq = f", seq = {number}" if _is_small(number) and number >= 0 else ""
+    return f"{name}{seq}, sizes = {sizes}"
+
+
+def _is_nested(dim: Any) -> bool:
+    """Whether sizes are those of a list of tensors."""
+    return isinstance(dim, list) and bool(dim) and isinstance(dim[0], list)
+
+
+def _payload(args: Mapping[str, Any]) -> str | None:
+    """Return the JSON that NCCL would give its range: communicator and size of this rank's message.
+
+    A communicator is its ranks and name, of which every rank's trace makes the same number.
+    """
+    counts = [args.get("In msg nelems"), args.get("Out msg nelems")]
+    known = [n for n in counts if _is_small(n) and n > 0]
+    item = _ITEM_BYTES.get(str(args.get("dtype")))
+    if not known or item is None:
+        return None
+    each = str(args.get("Collective name")).lstrip("_").startswith(_TO_EACH)
+    group = f"{args.get('Process Group Name')} {args.get('Process Group Ranks')}"
+    digest = hashlib.blake2b(group.encode("utf-8", "replace"), digest_size=8).digest()
+    size = (min(known) if each else max(known)) * item
+    return json.dumps({PAYLOAD_COMMUNICATOR: int.from_bytes(digest, "big"), PAYLOAD_SIZE: size})
+
+
+def _as_nsys(kernel: str) -> str:
+    """Return a kernel's name with lambdas and unnamed namespaces as Nsight Systems writes them.
+
+    >>> _as_nsys("void f<(anonymous namespace)::g(int)::{lambda(float)#1}>(int)")
+    'void f<<unnamed>::g(int)::[lambda(float) (instance 1)]>(int)'
+    """
+    if "(anonymous namespace)" in kernel:
+        kernel = kernel.replace("(anonymous namespace)", "<unnamed>")
+    return _LAMBDA.sub(r"[lambda(\1) (instance \2)]", kernel) if "{lambda(" in kernel else kernel
+
+
+def _copy_kinds(name: str) -> tuple[int, int, int]:
+    """Direction of a copy, and the kinds of memory at its ends, by its name.
+
+    >>> _copy_kinds("Memcpy HtoD (Pageable -> Device)")
+    (1, 0, 2)
+    """
+    found = _COPY_NAME.match(name)
+    if found is None:
+        return 0, _MEMORY_CODE["unknown"], _MEMORY_CODE["unknown"]
+    ends = [_PLACES.get(letter, "") for letter in found.group(1, 2)]
+    kinds = [_MEMORY_CODE.get((k or "unknown").lower(), 7) for k in found.group(3, 4)]
+    return _COPY_CODE.get("-to-".join(ends), 0), kinds[0], kinds[1]

@@ -1,0 +1,65 @@
+"""Writes an SQLite file of Nsight Systems' schema: what inputs of other formats become."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from perfmodel.base.errors import ReportError
+from perfmodel.readers.sqlite import quoted
+
+
+class SqliteWriter:
+    """Tables of one file, written in one go."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def create(self, table: str, columns: Mapping[str, str]) -> None:
+        """Make an empty table of columns of these SQL types."""
+        described = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
+        self._connection.execute(f"CREATE TABLE {quoted(table)} ({described})")
+
+    def add(self, table: str, width: int, rows: Iterable[Sequence[Any]]) -> None:
+        """Add rows of so many columns.
+
+        Raises
+        ------
+        OverflowError
+            If a number has more than 64 bits.
+        """
+        places = ", ".join("?" * width)
+        self._connection.executemany(f"INSERT INTO {quoted(table)} VALUES ({places})", rows)
+
+    def add_to(self, table: str, columns: Sequence[str], amount: int) -> None:
+        """Add a number to columns of all rows."""
+        sums = ", ".join(f"{quoted(c)} = {quoted(c)} + {amount:d}" for c in columns)
+        self._connection.execute(f"UPDATE {quoted(table)} SET {sums}")
+
+
+@contextmanager
+def written(target: Path, source: Path) -> Iterator[SqliteWriter]:
+    """Yield a writer of the file `target`; errors are of the report `source`.
+
+    Raises
+    ------
+    ReportError
+        If the file cannot be written.
+    """
+    connection = sqlite3.connect(target, isolation_level=None)
+    try:
+        for setting in ("journal_mode = OFF", "synchronous = OFF", "page_size = 16384"):
+            connection.execute(f"PRAGMA {setting}")
+        connection.execute("BEGIN")
+        yield SqliteWriter(connection)
+        connection.execute("COMMIT")
+    except sqlite3.OperationalError as error:
+        raise ReportError(
+            f"{source}: cannot be converted in {target.parent.parent} ({error}); free some space, "
+            f"or set TMPDIR to a folder on another disk"
+        ) from error
+    finally:
+        connection.close()

@@ -1,0 +1,237 @@
+"""Traces of torch.profiler: the analysis of one program recorded both ways is the same."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfmodel.analysis.analyze import analyze_reports
+from perfmodel.base.errors import ReportError, SchemaError
+from perfmodel.programs.program import Options
+from perfmodel.readers import read
+from perfmodel.readers.trace import KERNEL, MEMCPY, MEMSET
+from perfmodel.timing.nsys_stats.collect import compute
+from support import build_kineto
+
+PROGRAMS = Path("profiles/programs")
+SHAPES = ["gpt_shapes", "llama_shapes", "bert_shapes"]
+
+
+def event(**changes: Any) -> dict[str, Any]:
+    """One call of CUDA's."""
+    return {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 10, "tid": 10,
+            "ts": 1.5, "dur": 2.25, "args": {"correlation": 7}} | changes  # fmt: skip
+
+
+KERNEL_EVENT = event(
+    cat="kernel", name="mine", pid=0, tid=3, args={"device": 1, "stream": 3, "correlation": 7}
+)
+
+
+def trace_of(folder: Path, *events: Any, **beside: Any) -> Path:
+    return build_kineto.write(folder / "t.json", {"traceEvents": events, **beside})
+
+
+def analysis_of(*paths: Path) -> Any:
+    return analyze_reports(list(paths), Options()).fitted
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_operators_of_both_recordings_are_equal(name: str, tmp_path: Path) -> None:
+    report = PROGRAMS / f"{name}.sqlite.xz"
+    trace = build_kineto.write(tmp_path / "t.json.gz", build_kineto.document(read(report)))
+    one, other = analysis_of(report), analysis_of(trace)
+    assert other.program.name == "pytorch"
+    assert other.work.flops == one.work.flops > 0
+    assert other.batch.median.value == pytest.approx(one.batch.median.value, rel=1e-6)
+    found, expected = (
+        {(r.name, r.phase, r.sizes): (r.count, r.kernels, r.flops) for r in a.work.by_sizes}
+        for a in (other, one)
+    )
+    assert found == expected
+
+
+def test_rows_are_those_of_the_report(tmp_path: Path) -> None:
+    expected = read(PROGRAMS / "gpt_shapes.sqlite.xz")
+    found = read(build_kineto.write(tmp_path / "t.json", build_kineto.document(expected)))
+    assert len(found.ranges) == len(expected.ranges)
+    for kind in (KERNEL, MEMCPY, MEMSET):
+        one, other = found.ops.kind == kind, expected.ops.kind == kind
+        for column in ("correlation", "bytes", "stream", "copy_kind", "src_kind", "dst_kind"):
+            a, b = (getattr(t.ops, column)[m] for t, m in ((found, one), (expected, other)))
+            assert np.array_equal(a, b), (kind, column)
+        spent = [(t.ops.end_ns - t.ops.start_ns)[m] for t, m in ((found, one), (expected, other))]
+        assert np.array_equal(*spent)
+    assert [g.name for g in found.gpus] == [g.name for g in expected.gpus]
+    first = min(t.start_ns.min() for t in (found.ranges, found.ops, found.api))
+    assert first == 0
+    assert found.recorder == "torch.profiler"
+    assert expected.recorder.startswith("Nsight Systems 2025.3")
+
+
+def test_summaries_of_nsys_are_of_traces_too(tmp_path: Path) -> None:
+    expected = read(PROGRAMS / "gpt_shapes.sqlite.xz")
+    found = read(build_kineto.write(tmp_path / "t.json", build_kineto.document(expected)))
+    for name in ("cuda_gpu_mem_time_sum", "cuda_gpu_mem_size_sum"):
+        assert list(compute(name, found).rows) == list(compute(name, expected).rows)
+
+
+def test_one_event_of_each_kind(tmp_path: Path) -> None:
+    copy = event(cat="gpu_memcpy", name="Memcpy HtoD (Pinned -> Device)", pid=1, tid=3,
+                 args={"device": 1, "stream": 3, "correlation": 8, "bytes": 4096})  # fmt: skip
+    fill = event(cat="gpu_memset", name="Memset (Device)", pid=1, tid=3, ts=9,
+                 args={"device": 1, "stream": 3, "correlation": 9, "bytes": 64})  # fmt: skip
+    said = {"Sequence number": 3, "Input Dims": [[[2, 3], [4, 3]], [], []]}
+    operator = event(cat="cpu_op", name="aten::cat", ts=0.5, dur=7, args=said)
+    path = trace_of(tmp_path, operator, event(), KERNEL_EVENT, copy, fill)
+    trace = read(path)
+    assert trace.range_labels == ("aten::cat, seq = 3, sizes = [[2, 3], [4, 3], [], []]",)
+    assert trace.ranges.start_ns.tolist() == [0]
+    assert trace.ranges.end_ns.tolist() == [7000]
+    assert trace.api.start_ns.tolist() == [1000]
+    assert trace.api.end_ns.tolist() == [3250]
+    assert trace.ops.kind.tolist() == [KERNEL, MEMCPY, MEMSET]
+    assert trace.ops.start_ns.tolist() == [1000, 1000, 8500]
+    assert trace.ops.bytes[1:].tolist() == [4096, 64]
+    assert (trace.ops.copy_kind[1], trace.ops.src_kind[1], trace.ops.dst_kind[1]) == (1, 1, 2)
+    assert trace.ops.device.tolist() == [1, 1, 1]
+    assert trace.ops.process.tolist() == [trace.thread_process[trace.api.thread[0]]] * 3
+
+
+@pytest.mark.parametrize(("base", "ts", "utc"), [
+    (1_790_857_026 * 10**9, 4471160574158.131, 1_795_328_186_574_158_131),
+    (None, 1621401187223005, 1_621_401_187_223_005_000),
+    (None, 12.0, None),
+])  # fmt: skip
+def test_times_since_the_epoch(
+    base: int | None, ts: float, utc: int | None, tmp_path: Path
+) -> None:
+    beside = {} if base is None else {"baseTimeNanoseconds": base}
+    trace = read(trace_of(tmp_path, event(ts=ts), KERNEL_EVENT | {"ts": ts}, **beside))
+    assert trace.utc_start_ns == utc
+
+
+def test_names_of_pytorch_before_1_13(tmp_path: Path) -> None:
+    events = [event(cat="Operator", name="aten::mm", args={}), event(cat="Runtime"),
+              KERNEL_EVENT | {"cat": "Kernel"}]  # fmt: skip
+    trace = read(trace_of(tmp_path, *events))
+    assert (len(trace.ranges), len(trace.api), len(trace.ops)) == (1, 1, 1)
+
+
+def test_ids_of_threads_that_do_not_fit(tmp_path: Path) -> None:
+    events = [event(tid=tid) for tid in (-7, 1 << 40, 12)]
+    assert len(read(trace_of(tmp_path, *events)).threads) == 3
+
+
+def test_collectives_have_the_size_that_nccl_names(tmp_path: Path) -> None:
+    said = {"Collective name": "_allgather_base", "dtype": "BFloat16", "In msg nelems": 100,
+            "Out msg nelems": 800, "Process Group Name": "0"}  # fmt: skip
+    events = [
+        event(cat="cpu_op", name="record_param_comms", args=said),
+        event(cat="cpu_op", name="record_param_comms", ts=9, args=said | {
+            "Collective name": "allreduce", "dtype": "Float", "Out msg nelems": 100}),
+        event(cat="cpu_op", name="record_param_comms", ts=20, args=said | {"dtype": "Odd"}),
+    ]  # fmt: skip
+    trace = read(trace_of(tmp_path, *events))
+    assert trace.nccl.bytes.tolist() == [200, 400]
+    assert len(set(trace.nccl.communicator.tolist())) == 1
+
+
+@pytest.mark.parametrize("suffix", [".json", ".pt.trace.json.gz"])
+def test_a_trace_is_known_by_its_content(suffix: str, tmp_path: Path) -> None:
+    content = {"traceEvents": [event(), KERNEL_EVENT]}
+    path = build_kineto.write(tmp_path / "named", content)
+    other = path.rename(tmp_path / f"named{suffix}")
+    if suffix.endswith(".gz"):
+        other.write_bytes(gzip.compress(other.read_bytes()))
+    assert len(read(other).ops) == 1
+
+
+def test_events_alone_are_a_trace(tmp_path: Path) -> None:
+    path = build_kineto.write(tmp_path / "t.json", [event(), KERNEL_EVENT])
+    assert len(read(path).ops) == 1
+
+
+def test_a_file_in_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = build_kineto.document(read(PROGRAMS / "gpt_unnamed.sqlite.xz"))
+    path = build_kineto.write(tmp_path / "t.json", content)
+    expected = read(path)
+    monkeypatch.setattr("perfmodel.readers.json_stream._BLOCK", 700)
+    found = read(path)
+    assert np.array_equal(found.ops.start_ns, expected.ops.start_ns)
+    assert found.range_labels == expected.range_labels
+
+
+HOSTILE = {
+    "no events": ({"traceEvents": []}, SchemaError, "expected a trace of torch.profiler"),
+    "another document": ({"schema_version": 3}, SchemaError, "got JSON with schema_version"),
+    "nothing": ({}, SchemaError, "got JSON with no keys"),
+    "no object": ({"traceEvents": [7]}, SchemaError, r"traceEvents\[0\]: expected an object"),
+    "no time": ([event(ts=None)], SchemaError, r"traceEvents\[0\]: expected a time"),
+    "a time of text": ([event(), event(ts="soon")], SchemaError, r"traceEvents\[1\]: expected a t"),
+    "a late time": ([event(), event(ts=1e300)], SchemaError, "expected a time"),
+    "no number": ([event(ts=float("nan"))], SchemaError, "expected a time"),
+    "a negative duration": ([event(dur=-1)], SchemaError, "expected a duration of 0 µs or more"),
+    "an endless duration": ([event(dur=1e30)], SchemaError, "expected a duration"),
+    "no name": ([event(name=None)], SchemaError, "expected a name"),
+    "arguments in a list": ([event(args=[])], SchemaError, "arguments as an object"),
+    "a huge correlation": ([event(args={"correlation": 2**70})], SchemaError, "'correlation'"),
+    "a thread of text": ([event(tid="main")], SchemaError, "'pid' and 'tid'"),
+    "a stream of text": ([KERNEL_EVENT | {"args": {"stream": "x"}}], SchemaError, "'stream'"),
+    "negative bytes": (
+        [event(cat="gpu_memset", pid=0, args={"bytes": -1})], SchemaError, "0 bytes or more"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_traces(name: str, tmp_path: Path) -> None:
+    content, error, said = HOSTILE[name]
+    path = build_kineto.write(tmp_path / "t.json", content)
+    with pytest.raises(error, match=said) as raised:
+        read(path)
+    assert str(raised.value).startswith(str(path))
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ('{"traceEvents": [{"ph": "X", "na', "truncated"),
+    ('{"traceEvents": [', "truncated"),
+    ('{"traceEvents": [] ', "truncated"),
+    ('{"traceEvents": [{"ph": nope}, ' + "{}, " * 50 + "]}", "damaged"),
+    ('{"traceEvents": [{}]} and more', "end of the file"),
+    ('{7: 8}', "expected a key"),
+    ('{"traceEvents": [{"a": ' + "9" * 5000 + "}]}", "64 bits"),
+    ('{"traceEvents": ' + "[" * 200_000 + "]}", "nested less deeply"),
+])  # fmt: skip
+def test_damaged_json(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(text)
+    with pytest.raises(ReportError, match=said):
+        read(path)
+
+
+def test_a_truncated_archive(tmp_path: Path) -> None:
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(json.dumps([event()] * 5000).encode())[:-100])
+    with pytest.raises(ReportError, match=r"cannot be read|truncated"):
+        read(path)
+
+
+def test_ranks_of_one_run_are_put_together(tmp_path: Path) -> None:
+    report = PROGRAMS / "gpt_ddp.sqlite.xz"
+    trace = read(report)
+    paths = [
+        build_kineto.write(tmp_path / f"{p}.json.gz", build_kineto.document(trace, p, p, 2))
+        for p in range(2)
+    ]
+    found = analyze_reports(paths, Options())
+    assert len(found.runs) == 1
+    expected = analysis_of(report)
+    assert [r.rank for r in found.runs[0].ranks] == [0, 1]
+    for one, other in zip(found.runs[0].ranks, expected.ranks, strict=True):
+        assert one.compute_s == pytest.approx(other.compute_s, rel=1e-6)
+        assert one.communication_s == pytest.approx(other.communication_s, rel=1e-6)
