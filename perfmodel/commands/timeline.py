@@ -170,7 +170,9 @@ def _title(run: Run, identity: Identity, batches: range | None, *, median: bool)
 
 def _picture(lanes: Any, window: Any, title: str, width: str) -> Any:
     from perfmodel.render.plot.timeline import timeline as draw
+    from perfmodel.timing.timeline import drawn_lanes
 
+    lanes = drawn_lanes(lanes, window)
     with warnings.catch_warnings():  # names may be in scripts that the font lacks
         warnings.filterwarnings("ignore", r"Glyph .* missing from (current )?font", UserWarning)
         return draw(lanes, window.start_ns, window.end_ns, title=title, width=width)

@@ -193,6 +193,8 @@ class Bar:
         What else is known of it, by name: of idle time the evidence of its cause.
     collective : int or None
         Same for the calls, or the kernels of NCCL, of all ranks in one collective.
+    waits_ns : int
+        How long it waits in its collective until the last rank is there, too.
     """
 
     kind: str
@@ -207,6 +209,7 @@ class Bar:
     device: int | None = None
     details: Details = ()
     collective: int | None = None
+    waits_ns: int = 0
 
     @property
     def label(self) -> str:
@@ -404,10 +407,92 @@ def select(
         )  # fmt: skip
         calls = (_calls(part, kind) for kind in (("mpi", "api") if api else ("mpi",)))
         for track, bar in chain(_ranges(part), *calls, _idle(part), _operations(part)):
-            if ranks is None or track.rank in ranks:
-                tracks[track].append(bar)
+            tracks[track].append(bar)
         first += len(trace.processes)
+    tracks = _waiting(tracks)
+    if ranks is not None:
+        tracks = {track: bars for track, bars in tracks.items() if track.rank in ranks}
     return lanes_of(tracks if around or window is None else _within(tracks, window))
+
+
+def _waiting(tracks: Mapping[Track, list[Bar]]) -> dict[Track, list[Bar]]:
+    """Say of every bar of a collective how long it waits for the last rank."""
+    last: dict[tuple[str, int], int] = {}
+    for bar in chain.from_iterable(tracks.values()):
+        if bar.collective is not None:
+            key = bar.kind, bar.collective
+            last[key] = max(last.get(key, bar.start_ns), bar.start_ns)
+
+    def said(bar: Bar) -> Bar:
+        if bar.collective is None:
+            return bar
+        until = min(last[bar.kind, bar.collective], bar.end_ns)
+        return replace(bar, waits_ns=until - bar.start_ns)
+
+    return {track: [said(bar) for bar in bars] for track, bars in tracks.items()}
+
+
+_FEW_RANKS: Final = 4
+_SEEN: Final = 1e-3
+"""Share of a window's time that is about a pixel of a picture."""
+
+
+def drawn_lanes(lanes: Sequence[Lane], window: Window) -> tuple[Lane, ...]:
+    """Return the lanes that a picture shows: all of up to four ranks, the main ones of more."""
+    if len({lane.rank for lane in lanes}) <= _FEW_RANKS:
+        return tuple(lanes)
+    return main_lanes(lanes, int(_SEEN * (window.end_ns - window.start_ns)))
+
+
+def main_lanes(lanes: Sequence[Lane], least_ns: int) -> tuple[Lane, ...]:
+    """Return the main lanes of every rank, so that many ranks fit into one picture.
+
+    The ranges right below those of the steps (or the only ones); MPI calls; all that a GPU does,
+    and why it idles, in one lane; and NCCL's kernels. Operations of one kind that are less than
+    `least_ns` apart become one bar; shorter idle time and copies are left out.
+    """
+    found: list[Lane] = []
+    for rank in dict.fromkeys(lane.rank for lane in lanes):
+        mine = [lane for lane in lanes if lane.rank == rank]
+        ranges = [lane for lane in mine if lane.kind == "range" and lane.unit == 0 == lane.part]
+        found += [replace(lane, name="phases") for lane in ranges[:2][-1:]]
+        found += [lane for lane in mine if lane.kind in ("mpi", "nccl")]
+        for unit in sorted({lane.unit for lane in mine if lane.kind not in HOST}):
+            on_gpu = [
+                lane for lane in mine if lane.unit == unit and lane.kind not in (*HOST, "nccl")
+            ]
+            bars = sorted(
+                chain.from_iterable(
+                    _joined([b for lane in on_gpu for b in lane.bars if b.kind == kind], least_ns)
+                    for kind in dict.fromkeys(b.kind for lane in on_gpu for b in lane.bars)
+                ),
+                key=lambda b: b.start_ns,
+            )
+            if bars:
+                name = on_gpu[0].name.replace(NAMES[on_gpu[0].kind], "GPU")
+                found.append(replace(on_gpu[0], kind="kernel", name=name, bars=tuple(bars)))
+    return tuple(sorted(found, key=lambda lane: lane.order))
+
+
+def _joined(bars: Iterable[Bar], least_ns: int) -> Iterator[Bar]:
+    """Join bars of one kind that are close; of what is no kernel only long ones are left."""
+    group: list[Bar] = []
+    end = 0
+
+    def whole() -> Iterator[Bar]:
+        long = bool(group) and end - group[0].start_ns >= least_ns
+        if long or (group and group[0].kind in ("kernel", "graph")):
+            name = group[0].name if len(group) == 1 else f"{len(group)} of {NAMES[group[0].kind]}"
+            yield replace(group[0], name=name, end_ns=end, details=())
+
+    for bar in sorted(bars, key=lambda b: b.start_ns):
+        joins = bar.kind in NAMES and group and bar.own is group[0].own
+        if not joins or bar.start_ns - end > least_ns:
+            yield from whole()
+            group, end = [], bar.end_ns
+        group.append(bar)
+        end = max(end, bar.end_ns)
+    yield from whole()
 
 
 def _mpi_numbers(run: Run) -> list[dict[int, int]]:

@@ -35,6 +35,7 @@ from perfmodel.timing.timeline import (
     Window,
     apart,
     clocks_differ,
+    drawn_lanes,
     median_batch,
     select,
     window_of,
@@ -159,10 +160,14 @@ def test_apart_keeps_all_and_takes_the_fewest_lists(spans: list[tuple[int, int]]
 # --- idle time
 
 
+def program(name: str) -> Run:
+    (run,) = time_runs([read(PROFILES / f"programs/{name}.sqlite.xz")], Options())
+    return run
+
+
 @pytest.fixture(scope="module", params=["item_b32", "straggler_p2_b32", "gpt_unnamed"])
 def program_run(request: pytest.FixtureRequest) -> Run:
-    (run,) = time_runs([read(PROFILES / f"programs/{request.param}.sqlite.xz")], Options())
-    return run
+    return program(request.param)
 
 
 def test_idle_time_is_drawn_once_and_by_cause(program_run: Run) -> None:
@@ -234,12 +239,52 @@ def test_every_cause_has_one_colour_which_the_legend_explains(program_run: Run) 
     ax = draw(lanes, *ends(window))
     legend = ax.get_legend()
     assert legend is not None
-    entries = zip(legend.get_texts(), legend.get_patches(), strict=True)
-    shown = {text.get_text(): patch.get_facecolor() for text, patch in entries}
+    shown = {str(patch.get_label()): patch.get_facecolor() for patch in legend.get_patches()}
     causes = {b.kind for ln in lanes if ln.kind == IDLE for b in ln.bars}
     assert causes
     for cause in causes:
         assert shown[f"idle: {cause}"] == to_rgba(CAUSE_COLORS[cause])
+
+
+def test_bars_of_a_collective_wait_for_the_last_rank(program_run: Run) -> None:
+    """The rank that comes last waits for none; the transfer is what the bars have in common."""
+    window = median(program_run)
+    found: dict[int, list[Bar]] = {}
+    for bar in bars(select(program_run, window), "nccl"):
+        if bar.collective is not None:
+            found.setdefault(bar.collective, []).append(bar)
+    pairs = [both for both in found.values() if len(both) == 2]
+    assert pairs or len(program_run.ranks) == 1
+    for one, other in pairs:
+        assert min(one.waits_ns, other.waits_ns) == 0
+        assert max(one.waits_ns, other.waits_ns) == abs(one.start_ns - other.start_ns)
+    alone = bars(select(program_run, window, ranks=[0]), "nccl")
+    assert sum(b.waits_ns for b in alone) == sum(
+        b.waits_ns for both in found.values() for b in both if b.process == alone[0].process
+    ), "of one rank's picture, too"
+
+
+def test_of_many_ranks_the_main_lanes_are_drawn() -> None:
+    """Every kernel lies in a bar of its GPU's lane, and all of them fit into one page."""
+    run = program("gpt_fsdp8")
+    window = median(run)
+    every = select(run, window, api=False, around=False)
+    lanes = drawn_lanes(every, window)
+    assert [(lane.rank, lane.name) for lane in lanes] == [
+        (rank, name) for rank in range(8) for name in ("phases", "GPU", "NCCL")
+    ]
+    assert len(bars(lanes)) < 4000 < len(bars(every))
+    for rank in range(8):
+        drawn = sorted((b.start_ns, b.end_ns) for lane in lanes for b in lane.bars
+                       if lane.rank == rank and b.kind == "kernel")  # fmt: skip
+        starts, stops = np.array(drawn).T
+        for bar in bars(tuple(lane for lane in every if lane.rank == rank), "kernel"):
+            at = np.searchsorted(starts, bar.start_ns, side="right") - 1
+            assert bar.end_ns <= stops[: at + 1].max(), "what overlaps is joined, too"
+    few = tuple(lane for lane in every if lane.rank in (2, 3, 5, 7))
+    assert drawn_lanes(few, window) == few
+    figure = draw(lanes, *ends(window)).figure.canvas.figure
+    assert figure.get_figheight() < 7, "inches: on one screen"
 
 
 def test_levels_around_the_window_are_left_out_of_pictures() -> None:

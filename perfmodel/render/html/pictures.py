@@ -23,6 +23,7 @@ from perfmodel.timing.timeline import (
     Lane,
     Window,
     clocks_differ,
+    drawn_lanes,
     median_batch,
     select,
     window_of,
@@ -46,7 +47,8 @@ def timeline(run: Run, warmup: int) -> Iterator[Block]:
     except PerfmodelError as error:
         yield Notice("No batch can be drawn.", str(error))
         return
-    lanes, left_out = _room(_seen(select(run, window, api=False, around=False), window))
+    drawn = drawn_lanes(select(run, window, api=False, around=False), window)
+    lanes, left_out = _room(_seen(drawn, window))
     if not lanes:
         yield Notice(
             f"One batch of one rank has more than {_MOST_BARS:,} bars, too many for a page.", _TRACE

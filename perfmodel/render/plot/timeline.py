@@ -9,9 +9,11 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from perfmodel.base.errors import ModelError
@@ -52,6 +54,7 @@ _MOST_LANES: Final = 500
 _LABEL_PT: Final = 6.0
 _PAD_PT: Final = 1.5
 _FULL: Final = 0.84  # of a lane's height is the bar's
+_NARROW: Final = 0.3  # where it waits for other ranks
 _SHORTEST: Final = 4  # letters of a shortened label that still say something
 _NUMBER: Final = re.compile(r" \d{1,2}$")
 _TICKS: Final = 9
@@ -158,6 +161,7 @@ def _draw_bars(
 ) -> None:
     """Draw all bars of a kind, cut at the window, those of other batches pale.
 
+    They are narrow as long as they wait for other ranks.
     Idle time has no edges, which would make a thousand short gaps look like long ones.
     """
     edge = "none" if kind in CAUSE_COLORS else _edge(kind)
@@ -177,10 +181,16 @@ def _draw_bars(
 
 
 def _corners(at: float, bar: Bar, start_ns: int, end_ns: int) -> npt.NDArray[np.float64]:
-    left = (max(bar.start_ns, start_ns) - start_ns) * 1e-3
-    right = (min(bar.end_ns, end_ns) - start_ns) * 1e-3
+    left, last, right = (
+        (min(max(ns, start_ns), end_ns) - start_ns) * 1e-3
+        for ns in (bar.start_ns, bar.start_ns + bar.waits_ns, bar.end_ns)
+    )
     top, low = at + (1 - _FULL) / 2, at + (1 + _FULL) / 2
-    return np.array([(left, top), (right, top), (right, low), (left, low)])
+    whole = [(last, top), (right, top), (right, low), (last, low)]
+    if bar.waits_ns <= 0:
+        return np.array(whole)
+    over, under = at + (1 - _NARROW) / 2, at + (1 + _NARROW) / 2
+    return np.array([(left, over), (last, over), *whole, (last, under), (left, under)])
 
 
 def _edge(kind: str) -> tuple[float, float, float]:
@@ -190,10 +200,13 @@ def _edge(kind: str) -> tuple[float, float, float]:
 
 def _legend(ax: Axes, lanes: Sequence[Lane], title: str | None) -> None:
     """Explain the colours that there are."""
-    handles = [
+    handles: list[Artist] = [
         Patch(facecolor=_COLORS[k], edgecolor=_edge(k), lw=0.3, label=_WORDS[k])
         for k in kinds(lanes)
     ]
+    if any(bar.waits_ns > 0 for lane in lanes for bar in lane.bars):
+        kind = next(b.kind for lane in lanes for b in lane.bars if b.waits_ns > 0)
+        handles.append(Line2D([], [], color=_COLORS[kind], lw=2, label="waiting for other ranks"))
     if any(not bar.own for lane in lanes for bar in lane.bars):
         handles.append(
             Patch(facecolor=GREY, edgecolor=INK, lw=0.3, alpha=_PALE, label="other batches")
@@ -209,7 +222,7 @@ def _write_labels(
     start, end = window
     scale = width_pt / (end - start)
     for bar in lane.bars:
-        left, right = max(bar.start_ns, start), min(bar.end_ns, end)
+        left, right = max(bar.start_ns + bar.waits_ns, start), min(bar.end_ns, end)
         width = (right - left) * scale - 2 * _PAD_PT
         if width < _LABEL_PT:
             continue
