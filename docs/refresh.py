@@ -74,6 +74,8 @@ def main() -> None:
         run("whatif", DOCUMENT, "--model", MODEL, "-o", str(out))
         shutil.copy(out / "whatif.png", images / "whatif.png")
     run("timeline", REPORT, "-o", str(images / "timeline.png"))
+    late = "profiles/programs/gpt_straggler8.sqlite.xz"
+    run("timeline", late, "-o", str(images / "timeline_8_ranks.png"))
     item = "profiles/programs/item_b32.sqlite.xz"
     run("timeline", item, "--batch", "2", "--api", "-o", str(images / "idle.png"))
     run("counters", *COUNTERS, "-o", str(images / "counters.png"))
