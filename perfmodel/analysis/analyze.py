@@ -333,7 +333,9 @@ def _times(
     steps = break_down(run.steps, warmup=warmup) if run.steps else None
     host = time_async(run, everything)
     if program.step_clock == "gpu" and steps is not None:
-        return on_step_clock(everything, run, steps), steps.warmup, steps, host
+        clocked = on_step_clock(everything, run, steps)
+        _check_left(run, clocked, steps.warmup)
+        return clocked, steps.warmup, steps, host
     if host.queues:
         everything = until_done(run, everything, host)
     excluded = _excluded(run, everything, warmup, workload)
@@ -397,13 +399,19 @@ def _excluded(
     if workload.replay and warmup is None:
         first = first_replay(everything, workload.replay, run.batch_label) or 0
         excluded = max(excluded, first)
+    _check_left(run, everything, excluded)
+    return excluded
+
+
+def _check_left(run: Run, everything: Sequence[PathTimes], excluded: int) -> None:
+    """Refuse a warm-up behind which no batch has a time."""
+    batch_s = next(m for m in everything if m.label == run.batch_label).seconds["host"]
     if np.isnan(batch_s[:, excluded:]).all():
         raise SchemaError(
             f"{run.label}: no finished batch is left: found {batch_s.shape[1]} "
             f"{run.batch_label!r} ranges, {excluded} excluded as warm-up; profile more batches or "
             f"lower --warmup"
         )
-    return excluded
 
 
 def _after(measured: PathTimes, excluded: int) -> PathTimes:
@@ -430,7 +438,7 @@ def _batch_summary(
     whole = next(m for m in everything if m.label == run.batch_label).seconds["host"]
     kind = "replayed" if host.by_gpu else "queued" if queued else "waiting"
     median = estimate(head.seconds["host"], LAUNCH_SD[kind])
-    assert median is not None  # `_excluded` refuses a run without a finished batch
+    assert median is not None  # `_check_left` refuses a run without a finished batch
     warm = whole[:, :excluded]
     return BatchSummary(
         label=run.batch_label,

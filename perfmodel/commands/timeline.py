@@ -172,7 +172,17 @@ def _picture(lanes: Any, window: Any, title: str, width: str) -> Any:
     from perfmodel.render.plot.timeline import timeline as draw
     from perfmodel.timing.timeline import drawn_lanes
 
+    window = window or _extent(lanes)
     lanes = drawn_lanes(lanes, window)
     with warnings.catch_warnings():  # names may be in scripts that the font lacks
         warnings.filterwarnings("ignore", r"Glyph .* missing from (current )?font", UserWarning)
         return draw(lanes, window.start_ns, window.end_ns, title=title, width=width)
+
+
+def _extent(lanes: Any) -> Any:
+    """Return when there are bars: all of a report."""
+    from perfmodel.timing.timeline import Window
+
+    bars = [bar for lane in lanes for bar in lane.bars]
+    start_ns = min((bar.start_ns for bar in bars), default=0)
+    return Window(range(0), start_ns, max((bar.end_ns for bar in bars), default=1), {})

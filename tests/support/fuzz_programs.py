@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import json
 import lzma
-import random
 import sqlite3
 import tempfile
 from collections.abc import Callable
@@ -53,6 +52,7 @@ from support.build_operators import (
     operators_report,
 )
 from support.build_training import training_report
+from support.fuzz_draws import Draws, drawn
 
 KERNELS: Final = tuple(kernel for _, kernel in (*FORWARD, *BACKWARD, *THUNKS, OPTIMIZER))
 LABELS: Final = tuple(
@@ -82,16 +82,16 @@ TEXTS: Final = (
 
 def operators(data: bytes) -> None:
     """Count operators whose names were drawn: odd sizes, ids, names and nesting."""
-    draw = random.Random(data)
+    draw = Draws(data)
     _counted([_label(draw) for _ in range(draw.choice((1, 2, 5, 20)))], draw)
 
 
 def operator_names(data: bytes) -> None:
     """Count operators by the text of their names, one a line."""
-    _counted(data.decode("utf-8", "replace").split("\n"), random.Random(data))
+    _counted(data.decode("utf-8", "replace").split("\n"), Draws(data[-64:]))
 
 
-def _label(draw: random.Random) -> str:
+def _label(draw: Draws) -> str:
     if draw.random() < 0.15:
         label = draw.choice(LABELS)
         at = draw.randrange(len(label))
@@ -120,7 +120,7 @@ def _label(draw: random.Random) -> str:
     return "".join(parts)
 
 
-def _counted(labels: list[str], draw: random.Random) -> None:
+def _counted(labels: list[str], draw: Draws) -> None:
     names = parse(labels)
     count = len(labels)
     if int(names.first[-1]) != len(names.input_op) or len(names.input_op) != len(
@@ -266,7 +266,7 @@ def program_cells(data: bytes) -> None:
     """Put odd values into a report with operators, payloads and messages, and analyze it."""
     from support.fuzz_targets import ODD
 
-    draw = random.Random(data)
+    draw = Draws(data)
     report, found = _loose(draw.choice(("pytorch", "pytorch", "jax")))
     path = _folder() / "cells.sqlite"
     path.write_bytes(report)
@@ -291,7 +291,7 @@ def program_cells(data: bytes) -> None:
 
 
 def _put(
-    db: sqlite3.Connection, found: tuple[tuple[str, str, int], ...], draw: random.Random, odd: Any
+    db: sqlite3.Connection, found: tuple[tuple[str, str, int], ...], draw: Draws, odd: Any
 ) -> None:
     """Change text of ranges and payloads in half of the cases, else any cell."""
     what = draw.random()
@@ -343,7 +343,7 @@ CONFIGS: Final = (
     {"model_type": "bert", "type_vocab_size": 2, "max_position_embeddings": 64},
 )  # fmt: skip
 SEEDS: Final[dict[str, list[bytes]]] = {
-    "operators": [bytes([i]) for i in range(9)],
+    "operators": drawn(9),
     "operator_names": ["\n".join(LABELS).encode(), *(label.encode() for label in LABELS)],
     "nccl_payload": [PAYLOAD.encode()],
     "kernel_names": [name.encode() for name in (*KERNELS, *LABELS)],
@@ -354,7 +354,7 @@ SEEDS: Final[dict[str, list[bytes]]] = {
     "config_json": [json.dumps(config).encode() for config in CONFIGS],
     "counter_tables": _counters(),
     "command_line": [line.encode() for line in COMMANDS],
-    "program_cells": [bytes([i]) for i in range(9)],
+    "program_cells": drawn(9),
 }  # fmt: skip
 PROGRAM_TARGETS: Final[tuple[Callable[[bytes], None], ...]] = (
     operators, operator_names, nccl_payload, kernel_names, batch_range, config_json,

@@ -12,6 +12,7 @@ import functools
 import io
 import json
 import lzma
+import os
 import sqlite3
 import warnings
 from collections.abc import Callable
@@ -37,6 +38,7 @@ from perfmodel.timing.nsys_stats.collect import REPORTS, collect, compute
 from perfmodel.timing.nsys_stats.tables import to_csv, to_table
 from perfmodel.workloads import spec
 from perfmodel.workloads.expression import Expression
+from support.fuzz_options import OPTION_SEEDS, options
 from support.fuzz_programs import PROGRAM_TARGETS, SEEDS
 
 Target = Callable[[bytes], None]
@@ -48,7 +50,7 @@ ODD: Final = (
 )  # fmt: skip
 """Values that a cell of a report gets, whatever its column."""
 
-_FILE: Final = WORK / f"perfmodel-fuzz-{id(ODD):x}"
+_FILE: Final = WORK / f"perfmodel-fuzz-{os.getpid()}"
 
 
 def _file(data: bytes, suffix: str) -> Path:
@@ -191,7 +193,7 @@ def records(data: bytes) -> None:
 TARGETS: Final[dict[str, Target]] = {
     t.__name__: t
     for t in (sqlite_bytes, cells, ncu_csv, workload_toml, formula, model_json, machine_toml,
-              records, *PROGRAM_TARGETS)
+              records, *PROGRAM_TARGETS, options)
 }  # fmt: skip
 
 
@@ -224,7 +226,7 @@ def seeds(name: str) -> list[bytes]:
         "model_json": [_small_model()],
         "sqlite_bytes": [bytes(8), b"\0\0\x12\x05", bytes(range(64))],
         "cells": [bytes(10), bytes(range(100))],
-    }.get(name, SEEDS.get(name, []))
+    }.get(name, (SEEDS | OPTION_SEEDS).get(name, []))
     return found + sorted(
         path.read_bytes() for path in (folders.ROOT / "tests" / "fuzz").glob(f"{name}-*")
     )

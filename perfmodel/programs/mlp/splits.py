@@ -25,6 +25,9 @@ from perfmodel.programs.mlp.settings import (
 )
 from perfmodel.workloads.work import Symbol
 
+MOST_RANKS: Final = 65_536
+"""Of those, 55,440 have the most grids, 22,400: two seconds. Larger numbers may take hours."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
@@ -216,8 +219,8 @@ def grids(ranks: int) -> tuple[Grid, ...]:
     >>> [grid.name for grid in grids(2)]
     ['C2', 'D2', 'model parallel', 'data parallel']
     """
-    if ranks < 1:
-        raise WorkloadError(f"expected at least one rank; got {ranks}; give p")
+    if not 1 <= ranks <= MOST_RANKS:
+        raise WorkloadError(f"expected 1 to {MOST_RANKS} ranks; got {ranks}; give another p")
     return tuple(Grid(*factors) for factors in _factorizations(ranks, len(fields(Grid))))
 
 
@@ -225,10 +228,10 @@ def _factorizations(number: int, count: int) -> Iterator[tuple[int, ...]]:
     if count == 1:
         yield (number,)
         return
-    for factor in range(1, number + 1):
-        if number % factor == 0:
-            for rest in _factorizations(number // factor, count - 1):
-                yield (factor, *rest)
+    small = [factor for factor in range(1, math.isqrt(number) + 1) if number % factor == 0]
+    for factor in sorted({*small, *(number // one for one in small)}):
+        for rest in _factorizations(number // factor, count - 1):
+            yield (factor, *rest)
 
 
 def split(sizes: Sizes, grid: Grid) -> Split:

@@ -1,0 +1,40 @@
+"""Options and inputs that once ended in a traceback or never ended; each found by fuzzing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from perfmodel.cli import main
+from support.build_operators import STEPS, operators_report
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return operators_report(tmp_path_factory.mktemp("report") / "operators.sqlite")
+
+
+@pytest.mark.parametrize("command", ["analyze", "whatif", "splits", "scaling"])
+@pytest.mark.parametrize("warmup", [STEPS, 65_536])
+def test_a_warmup_of_all_steps_is_refused(command: str, warmup: int, report: Path) -> None:
+    done = CliRunner().invoke(main, [command, str(report), "--warmup", str(warmup)])
+    assert done.exit_code == 4, done.output
+    assert "no finished batch is left" in done.stderr
+    assert "lower --warmup" in done.stderr
+
+
+@pytest.mark.parametrize("ranks", ["65537", "9" * 400])
+def test_more_ranks_than_can_be_split_are_refused(ranks: str) -> None:
+    sizes = ["-D", "784", "-H", "512", "-C", "10", "-B", "3000"]
+    done = CliRunner().invoke(main, ["splits", *sizes, "-p", ranks])
+    assert done.exit_code == 5, done.output
+    assert "expected 1 to 65536 ranks" in done.stderr
+
+
+def test_a_trace_of_all_batches_into_a_folder_has_its_picture(report: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = CliRunner().invoke(main, ["timeline", str(report), "--perfetto", "-o", str(out)])
+    assert done.exit_code == 0, done.output
+    assert (out / "timeline.png").stat().st_size > 10_000
