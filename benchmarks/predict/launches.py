@@ -79,7 +79,8 @@ class Launches:
                 case = cases.setdefault(row["name"], mlp_case(row["sizes"], row["settings"]))
                 self.observations.append(
                     Observation(f"{row['name']}#{row['launch']}", case, row["batch_s"],
-                                row["parts"], row["phases"], row["batches"])
+                                row["parts"], row["phases"], row["batches"],
+                                row.get("machine") or "")
                 )  # fmt: skip
         for row in rows:
             if not row["recorded"] and row["name"] in cases:

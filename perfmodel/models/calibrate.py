@@ -17,11 +17,13 @@ import numpy as np
 
 from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
+from perfmodel.models.hosts import as_on_the_mean, factors_of
 from perfmodel.models.model import Model
 from perfmodel.models.predict import predict
 from perfmodel.models.terms import (
     DERIVED,
     FEWEST,
+    HOST_KINDS,
     RESAMPLES,
     USUAL_NOISE,
     Alone,
@@ -42,6 +44,8 @@ _LEAST: Final = 0.003
 _PRIOR: Final = 2.0
 """Degrees of freedom by which the noise of one limit is drawn to that of all (on logarithms)."""
 _DRAWS: Final = 200_000
+_TURNS: Final = 3
+"""Of fitting terms and hosts."""
 
 Refit = Callable[[Sequence[Observation]], Model]
 
@@ -172,10 +176,13 @@ def calibrate(
     untraced: Mapping[str, float] | None = None,
     alone: Alone | None = None,
     micro: Sequence[Microbenchmark] = (),
+    host_calls: Mapping[str, float] | None = None,
     resamples: int = RESAMPLES,
     left_out: int = MOST_LEFT_OUT,
 ) -> Model:
     """Fit every part that the runs have.
+
+    Runs of several hosts are fitted as on the mean of these, by the factors of each.
 
     Parameters
     ----------
@@ -189,6 +196,8 @@ def calibrate(
         Microbenchmarks of cuBLAS's products, which are then not fitted by their FLOPs.
     micro : sequence of Microbenchmark, optional
         Microbenchmarks of copies, all-reduces and launches: evidence beside that of the runs.
+    host_calls : mapping of str to float, optional
+        Host times of the machine's file (`hosts.calls_of`), for predicting other hosts by theirs.
     resamples : int
         Of the bootstrap that says how well coefficients are known.
     left_out : int
@@ -201,14 +210,34 @@ def calibrate(
     """
     if not observations:
         raise ModelError("expected reports to calibrate with; got none; give one at least")
-    fitted = _model(observations, machine, alone, _Fits(micro, resamples))
     plain = _Fits(micro, 0)
+    measured = observations
+    observations, factors = _on_one_host(measured, lambda o: _model(o, machine, alone, plain))
+    fitted = _model(observations, machine, alone, _Fits(micro, resamples))
     noise = estimate(observations, lambda runs: _model(runs, machine, alone, plain), left_out)
     return replace(
         fitted, batch_noise=noise.batch, phase_noise=noise.phase,
         runs=tuple(_evidence(fitted, observations)),
-        tracing_s=_tracing(observations, untraced or {}),
+        tracing_s=_tracing(measured, untraced or {}), hosts=factors, host_calls=host_calls or {},
     )  # fmt: skip
+
+
+def _on_one_host(
+    observations: Sequence[Observation], refit: Refit
+) -> tuple[Sequence[Observation], dict[str, tuple[float, ...]]]:
+    """Return the launches as on the mean of their hosts, and the factors of each host.
+
+    Terms and factors are fitted in turns.
+    """
+    names = {o.host for o in observations}
+    if len(names) < 2:
+        return observations, {name: (0.0,) * len(HOST_KINDS) for name in names if name}
+    moved, factors = observations, {}
+    for _ in range(_TURNS):
+        factors = factors_of(refit(moved), observations)
+        none = np.zeros(len(HOST_KINDS))
+        moved = [as_on_the_mean(o, factors.get(o.host, none)) for o in observations]
+    return moved, {name: tuple(found.tolist()) for name, found in factors.items()}
 
 
 class _Fits:

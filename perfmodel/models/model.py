@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ import numpy as np
 from perfmodel.base.document import Entries, pick, plain, read_table, to_json
 from perfmodel.base.escape import printable
 from perfmodel.base.files import write_text
-from perfmodel.models.terms import UNITS, USUAL_NOISE, Alone, Term
+from perfmodel.models.terms import HOST_KINDS, UNITS, USUAL_NOISE, Alone, Term
 
 VERSION: Final = 4
 """Version of the file format; other versions are refused."""
@@ -24,6 +24,8 @@ _AGAIN: Final = "calibrate anew"
 _MOST_AMOUNTS: Final = 12
 _LARGEST_VARIANCE: Final = 1e100
 """Of a coefficient; an interval of larger ones overflows."""
+_LARGEST_FACTOR: Final = 10.0
+"""Of a host, as its logarithm."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ class Model:
         without it.
     alone : Alone or None
         Microbenchmarks of the products that cuBLAS multiplies; None without them.
+    hosts : mapping of str to tuple of float
+        Log factors of the hosts that it was calibrated on against their mean, which its terms are
+        of (`perfmodel.models.terms.HOST_KINDS`); empty where they were not told apart.
+    host_calls : mapping of str to float
+        Host times of the calibration's machine file, in seconds; see `hosts.calls_of`.
     """
 
     workload: str
@@ -61,6 +68,8 @@ class Model:
     runs: tuple[Mapping[str, object], ...]
     tracing_s: float | None = None
     alone: Alone | None = None
+    hosts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    host_calls: Mapping[str, float] = field(default_factory=dict)
 
     def noise(self, limit: str) -> float:
         """Return the noise of batches with a limit; the largest where that one is not known."""
@@ -91,6 +100,8 @@ def document(model: Model) -> Any:
         },
         "runs": model.runs,
         "gemms_alone": alone,
+        "hosts": model.hosts,
+        "host_calls": model.host_calls,
     }
     return plain(said)
 
@@ -147,7 +158,30 @@ def parse(data: Any, where: str) -> Model:
         runs=tuple(runs),
         tracing_s=None if top.get("tracing_s") is None else top.number("tracing_s", least=0),
         alone=_read_alone(top.get("gemms_alone"), f"{where}: gemms_alone"),
+        hosts=_read_hosts(top),
+        host_calls=_read_calls(top),
     )
+
+
+def _read_hosts(top: Entries) -> dict[str, tuple[float, ...]]:
+    """Return the hosts of a file; models of before have none."""
+    if "hosts" not in top:
+        return {}
+    hosts, found = top.table("hosts"), {}
+    for name in hosts:
+        factors = hosts.array(name, (len(HOST_KINDS),), signed=True)
+        if np.abs(factors).max() > _LARGEST_FACTOR:
+            raise hosts.wrong(name, f"logarithms of at most {_LARGEST_FACTOR:g}")
+        found[name] = tuple(factors.tolist())
+    return found
+
+
+def _read_calls(top: Entries) -> dict[str, float]:
+    """Return the host's times of a file; models of before have none."""
+    if "host_calls" not in top:
+        return {}
+    calls = top.table("host_calls")
+    return {name: calls.number(name) for name in calls}
 
 
 def _read_alone(data: Any, where: str) -> Alone | None:

@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import numpy as np
+
 from perfmodel.base.errors import ModelError, WorkloadError
+from perfmodel.models.hosts import SAME, Host
 from perfmodel.models.model import Z90, Model
-from perfmodel.models.terms import BOUNDS, Case, Part, Term
+from perfmodel.models.terms import BOUNDS, HOST_KINDS, Case, Part, Term
 
 Limit = Literal["GPU", "host, queueing", "host, waiting"]
 
@@ -61,26 +64,28 @@ class Prediction:
     untraced_s: float | None = None
 
 
-def predict(model: Model, case: Case) -> Prediction:
+def predict(model: Model, case: Case, host: Host = SAME) -> Prediction:
     """Predict one case.
+
+    Parameters
+    ----------
+    model : Model
+    case : Case
+    host : Host, optional
+        Where it will run: what that host's parts take, and how well that is known; by default on
+        the calibration's.
 
     Raises
     ------
     ModelError
         If a part of the case was not calibrated, or is not identifiable: says which run would help.
     """
-    timed = [_Timed.of(model, part, case) for part in case.parts(model.alone)]
-    if case.route == "blocking":
-        return _prediction(model, case, _blocking(timed), "host, waiting")
-    # host and GPU work side by side: the phases of the slower one are the batch
-    host, gpu = ([t for t in timed if t.part.clock == clock] for clock in ("host", "gpu"))
-    host_is_slower = sum(t.seconds for t in host) > sum(t.seconds for t in gpu)
-    queues: Final = "host, queueing"
-    if host_is_slower:
-        return _prediction(
-            model, case, _together(host, lambda t: t.part.phase), queues, (gpu, "GPU")
-        )
-    return _prediction(model, case, _together(gpu, lambda t: t.part.name), "GPU", (host, queues))
+    batch = _batch(model, case, host)
+    moved = [
+        (kind, _batch(model, case, host.moved(kind)))
+        for kind in range(len(HOST_KINDS)) if host.covariance[kind, kind] > 0
+    ]  # fmt: skip
+    return _prediction(model, case, batch, _of_host(host, batch, moved))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,7 @@ class _Timed:
     bound: str
 
     @classmethod
-    def of(cls, model: Model, part: Part, case: Case) -> _Timed:
+    def of(cls, model: Model, part: Part, case: Case, host: Host) -> _Timed:
         term = model.terms.get(part.key)
         if term is None or not term.identifiable(part.amounts):
             raise ModelError(missing_calibration(part, term, case))
@@ -104,11 +109,65 @@ class _Timed:
         bound = BOUNDS[max(shares, key=lambda name: shares[name])]
         if part.name.startswith("launch "):  # an all-reduce more to launch is the host's time, too
             bound = "host"
-        return cls(part, term.seconds(part.amounts), term.variance(part.amounts), bound)
+        ratio = host.ratio(part)
+        seconds, variance = term.seconds(part.amounts), term.variance(part.amounts)
+        return cls(part, ratio * seconds, ratio**2 * variance, bound)
 
 
 _Phases = list[tuple[str, float, float, str]]
 """Name, seconds, variance and bound of every phase."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A batch's phases on one host, what limits it, and the side that is faster, if two work."""
+
+    phases: _Phases
+    limit: Limit
+    beside: Sequence[_Timed] = ()
+
+    @property
+    def seconds(self) -> float:
+        """The whole batch."""
+        return sum(seconds for _, seconds, _, _ in self.phases)
+
+
+def _batch(model: Model, case: Case, host: Host) -> _Batch:
+    """Put the parts of a batch together, as host and GPU take turns."""
+    timed = [_Timed.of(model, part, case, host) for part in case.parts(model.alone)]
+    if case.route == "blocking":
+        return _Batch(_blocking(timed), "host, waiting")
+    # host and GPU work side by side: the phases of the slower one are the batch
+    on_host, gpu = ([t for t in timed if t.part.clock == clock] for clock in ("host", "gpu"))
+    if sum(t.seconds for t in on_host) > sum(t.seconds for t in gpu):
+        return _Batch(_together(on_host, lambda t: t.part.phase), "host, queueing", gpu)
+    return _Batch(_together(gpu, lambda t: t.part.name), "GPU", on_host)
+
+
+def _of_host(
+    host: Host, batch: _Batch, moved: Sequence[tuple[int, _Batch]]
+) -> Callable[[str | None], float]:
+    """Return what gives the variance that a host's factors leave of a logarithm: of a phase's time.
+
+    Of the batch where no phase is named. By how much it grows where one factor is a standard
+    deviation higher: so it counts, too, where the host would then be slower than the GPU.
+    """
+    kinds = [kind for kind, _ in moved]
+    sd = np.sqrt(np.diag(host.covariance)[kinds])
+    alike = host.covariance[np.ix_(kinds, kinds)] / np.outer(sd, sd)
+
+    def seconds(of: _Batch, name: str | None) -> float:
+        return of.seconds if name is None else sum(s for n, s, _, _ in of.phases if n == name)
+
+    def variance(name: str | None) -> float:
+        now = seconds(batch, name)
+        later = [seconds(of, name) for _, of in moved]
+        if now <= 0 or not later:
+            return 0.0
+        grown = np.array([math.log(t / now) if t > 0 else 0.0 for t in later])
+        return max(float(grown @ alike @ grown), 0.0)
+
+    return variance
 
 
 def _blocking(timed: Sequence[_Timed]) -> _Phases:
@@ -142,18 +201,14 @@ def _together(timed: Sequence[_Timed], name: Callable[[_Timed], str]) -> _Phases
 
 
 def _prediction(
-    model: Model,
-    case: Case,
-    phases: _Phases,
-    limit: Limit,
-    faster: tuple[Sequence[_Timed], Limit] | None = None,
+    model: Model, case: Case, batch: _Batch, of_host: Callable[[str | None], float]
 ) -> Prediction:
-    """Put the phases together.
+    """Put a prediction together.
 
     Where host and GPU work side by side, the one that is predicted to be faster may be the slower
     one in a launch: its upper limit counts, too.
     """
-    total = sum(seconds for _, seconds, _, _ in phases)
+    total, limit, phases = batch.seconds, batch.limit, batch.phases
     if total <= 0:
         raise ModelError(
             f"expected a batch of some time at {case.label}; got that the model predicts 0 s; "
@@ -161,15 +216,16 @@ def _prediction(
         )
     spread = sum(variance for _, _, variance, _ in phases) / total**2
     noise = model.noise(limit)
-    low, high = interval(total, noise, spread)
-    beside = sum(t.seconds for t in faster[0]) if faster else 0.0
-    if faster and beside > 0:
-        variance = sum(t.variance for t in faster[0]) / beside**2
-        high = max(high, interval(beside, model.noise(faster[1]), variance)[1])
+    low, high = interval(total, noise, spread + of_host(None))
+    beside = sum(t.seconds for t in batch.beside)
+    if beside > 0:
+        other: Final[Limit] = "GPU" if limit == "host, queueing" else "host, queueing"
+        variance = sum(t.variance for t in batch.beside) / beside**2
+        high = max(high, interval(beside, model.noise(other), variance)[1])
     made = []
     for name, seconds, variance, bound in phases:
         of_phase = model.phase_noise.get(name, max(noise, _FALLBACK_NOISE))
-        relative = variance / seconds**2 if seconds > 0 else 0.0
+        relative = (variance / seconds**2 if seconds > 0 else 0.0) + of_host(name)
         made.append(Phase(name, seconds, *interval(seconds, of_phase, relative), bound))
     beyond = tuple(
         name for name, values in model.seen.items()

@@ -29,6 +29,12 @@ BETWEEN: Final = "between ranges"
 DERIVED: Final = ("gaps", "slowest rank")
 """Parts that no clock tells: what is left of a batch beyond the side that limits it."""
 
+AHEAD: Final = 1.1
+"""A GPU that takes longer than this many times the host's own time is what the batch waits for."""
+
+HOST_KINDS: Final = ("launches", "copies", "sums")
+"""Kinds of what hosts do: Python, the library and the driver; copies; sums over ranks by MPI."""
+
 BOUNDS: Final[Mapping[str, str]] = {
     "batches": "host",
     "spilled": "host",
@@ -101,6 +107,15 @@ class Part:
         """Name in a model's file."""
         return f"{self.name} [{self.group}]"
 
+    @property
+    def host_kind(self) -> int | None:
+        """The place in `HOST_KINDS` of what a host does here; None where a GPU does it."""
+        if self.clock != "host":
+            return None
+        if "copies" in self.amounts:
+            return 1
+        return 2 if "messages" in self.amounts else 0
+
 
 @dataclass(frozen=True)
 class Case(ABC):
@@ -171,6 +186,8 @@ class Observation:
         last, without the ranges inside.
     batches : int
         Batches behind the medians.
+    host : str
+        A name of the machine that it ran on; '' where it is that of all others.
     """
 
     source: str
@@ -179,6 +196,7 @@ class Observation:
     parts: Mapping[str, float]
     phases: Mapping[str, float]
     batches: int
+    host: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import ModelError
-from perfmodel.models.terms import BETWEEN, DERIVED, Observation
+from perfmodel.models.terms import AHEAD, BETWEEN, DERIVED, Observation
 from perfmodel.programs.identify import read_mark
 from perfmodel.programs.mlp.case import MLP, Case, mlp_case
 from perfmodel.programs.mlp.identify import identify
@@ -78,8 +78,6 @@ def _together(tables: list[Floats]) -> Floats:
 
 _WAITS_S: Final = 100e-6
 """A host that waits longer than this is behind the GPU; below, it waits for its last launches."""
-AHEAD: Final = 1.1
-"""A GPU that takes longer than this many times the host's own time is what the batch waits for."""
 _COPY_OUT: Final = 2  # CUPTI's device to host
 
 
