@@ -36,10 +36,10 @@ def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: 
     from perfmodel.render.predict import calibration
 
     observations, machine = _observed(reports, options)
-    part, terms = _microbenchmarks(options["machine"], machine)
+    part, terms, calls = _microbenchmarks(options["machine"], machine)
     model = calibrated(
         observations, machine=machine, untraced=_untraced(options["index"]), alone=part,
-        micro=terms,
+        micro=terms, host_calls=calls,
     )  # fmt: skip
     if not model.runs:
         predicted(model, observations[0].case)  # says what its report lacks
@@ -85,13 +85,14 @@ def _distinct(found: list[Any]) -> list[Any]:
     return kept
 
 
-def _microbenchmarks(file: str | None, machine: str) -> tuple[Any, Any]:
-    """What a machine's measurement holds: GEMMs by shape, and evidence of other parts."""
+def _microbenchmarks(file: str | None, machine: str) -> tuple[Any, Any, Any]:
+    """What a machine's measurement holds: GEMMs by shape, evidence of other parts, host times."""
     from perfmodel.base.errors import ModelError
+    from perfmodel.models.hosts import calls_of
     from perfmodel.programs import program_of_sizes
 
     if file is None:
-        return None, ()
+        return None, (), {}
     _, found = _options.machine_of(file)
     if found is None:
         raise ModelError(
@@ -111,7 +112,7 @@ def _microbenchmarks(file: str | None, machine: str) -> tuple[Any, Any]:
             f"{file}: expected the trainer's GEMMs, copies, all-reduces or an empty kernel's "
             "time; got none; run perfmodel machine measure again, with more --seconds"
         )
-    return products, evidence
+    return products, evidence, calls_of(found)
 
 
 def _untraced(index: Path | None) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from perfmodel.commands import _options
-from perfmodel.commands._output import emit, warn
+from perfmodel.commands._output import Progress, distinct, emit, read_reports, warn
 from perfmodel.programs import program_of_sizes
 
 
@@ -21,6 +21,11 @@ from perfmodel.programs import program_of_sizes
 @_options.trainer
 @_options.switches
 @_options.WORKLOAD
+@click.option(
+    "--anchor", "anchors", type=_options.REPORT, multiple=True,
+    help="A report of the host that is predicted, of any configuration; repeatable.",
+)  # fmt: skip
+@_options.machine("What perfmodel machine measure wrote on the host that is predicted.")
 @click.option(
     "--sweep", metavar="SYMBOL=FROM:TO", help="Predict over a symbol, doubling, or at A,B,C."
 )
@@ -41,7 +46,8 @@ def predict(path: Path, fmt: str, out: Path | None, **options: Any) -> None:
 
     Time per batch and per phase, with 90 % intervals and what bounds each phase. Without --sweep
     and --scaling one configuration is predicted. What the calibration did not see is refused, with
-    the run that would determine it; sizes beyond it are marked as extrapolated.
+    the run that would determine it; sizes beyond it are marked as extrapolated. Intervals hold for
+    any host like the calibration's; --anchor and --machine correct for one, and narrow them.
     """
     from perfmodel.models.model import load
     from perfmodel.models.predict import predict as predict_case
@@ -49,16 +55,16 @@ def predict(path: Path, fmt: str, out: Path | None, **options: Any) -> None:
 
     model = load(path)
     case = _case(model, options)
-    images = options["images"]
+    images, host = options["images"], _host(model, options)
     if options["sweep"] or options["scaling"]:
-        found, table, symbol = _over(model, case, options)
-        result = report.several(found, table, images)
+        found, table, symbol = _over(model, case, host, options)
+        result = report.several(found, table, images, host)
         picture = partial(report.picture, model, found, symbol)
     elif out is not None and _options.kind_of(out) in _options.PICTURES:
         raise click.UsageError(f"{out.suffix} is of curves: give --sweep or --scaling, too")
     else:
-        found, picture = [predict_case(model, case)], None
-        result = report.one(found[0], images)
+        found, picture = [predict_case(model, case, host)], None
+        result = report.one(found[0], images, host)
     said = program_of_sizes().too_large([p.case for p in found], model.machine, images)
     if said is not None:
         warn(said)
@@ -85,14 +91,56 @@ def _case(model: Any, options: dict[str, Any]) -> Any:
     return program.case(chosen.values, {}, chosen)
 
 
-def _over(model: Any, case: Any, options: dict[str, Any]) -> tuple[list[Any], Any, str]:
+def _host(model: Any, options: dict[str, Any]) -> Any:
+    """Return what is known of the host that is predicted: by its machine file, and by reports."""
+    from perfmodel.base.errors import ModelError
+    from perfmodel.models import hosts
+
+    host, file = hosts.unknown(), options["machine"]
+    if file is not None:
+        _, found = _options.machine_of(file)
+        if found is None or not model.host_calls:
+            what = "a datasheet" if found is None else "a model without host times"
+            raise ModelError(
+                f"{file}: expected what perfmodel machine measure wrote on the host to predict, "
+                f"and a model that was calibrated with --machine; got {what}; measure, or give "
+                "--anchor REPORT of that host"
+            )
+        host = hosts.by_calls(host, model.host_calls, hosts.calls_of(found), Path(file).name)
+    for observation in _anchors(model, options):
+        host = hosts.by_report(host, model, observation)
+    return host
+
+
+def _anchors(model: Any, options: dict[str, Any]) -> list[Any]:
+    """Observe the reports of the host that is predicted."""
+    from perfmodel.analysis.runs import time_runs
+    from perfmodel.base.errors import ModelError
+
+    reports = distinct(options["anchors"])
+    if not reports:
+        return []
+    chosen = _options.chosen({"workload": options["workload"]})  # sizes are the reports' own
+    with Progress(len(reports)) as advance:
+        traces = read_reports(reports, advance)
+    gpus = ", ".join(sorted({gpu.name for trace in traces for gpu in trace.gpus}))
+    if model.machine and gpus != model.machine:
+        raise ModelError(
+            f"expected anchors on the model's GPU, {model.machine}; got {gpus or 'none'}; a host "
+            "is corrected, not another GPU: calibrate there"
+        )
+    program = program_of_sizes(chosen)
+    return [program.observe(run, chosen) for run in time_runs(traces, chosen)]
+
+
+def _over(model: Any, case: Any, host: Any, options: dict[str, Any]) -> tuple[list[Any], Any, str]:
     """Predictions over a symbol, their table, and the symbol."""
     from perfmodel.models import predict as scaling
     from perfmodel.models.predict import predict as one
     from perfmodel.render import predict as report
 
     def predicted(at: Any) -> Any:
-        return one(model, at)
+        return one(model, at, host)
 
     if options["sweep"] and options["scaling"]:
         raise click.UsageError("expected --sweep or --scaling; got both; leave one out")

@@ -2,8 +2,8 @@
 
 A batch's host parts are of three kinds: launches (Python, the CUDA library and the driver), copies
 and sums over ranks by MPI. Another host takes exp(f) times as long for a kind; what GPUs do takes
-as long on any host. Before anything is known of a host, f is normal around 0 with the covariance that
-hosts have among each other; a report of the host (an anchor) and its microbenchmarks are
+as long on any host. Before anything is known of a host, f is normal around 0 with the covariance
+that hosts have among each other; a report of the host (an anchor) and its microbenchmarks are
 observations of f, each with an error of its own, and the best estimate follows by Bayes' rule for
 normal distributions.
 
@@ -21,11 +21,11 @@ import numpy as np
 
 from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
+from perfmodel.models.model import Z90, Model
 from perfmodel.models.terms import AHEAD, DERIVED, HOST_KINDS, Observation, Part
 
 if TYPE_CHECKING:
     from perfmodel.machines.measure.measurement import MachineMeasurement
-    from perfmodel.models.model import Model
 
 BETWEEN_HOSTS: Final = (0.20, 0.19, 0.18)
 """Standard deviations of log factors among hosts, by kind: of seven hosts with H200s (launches,
@@ -66,6 +66,16 @@ class Host:
         """Return by how much a part takes longer than on the calibration's host."""
         kind = part.host_kind
         return 1.0 if kind is None else math.exp(self.factors[kind])
+
+    def ranges(self) -> dict[str, tuple[float, float, float]]:
+        """Return every kind's ratio to the calibration's host, with its 90 % interval."""
+        found = {}
+        for kind, log, variance in zip(
+            HOST_KINDS, self.factors, np.diag(self.covariance), strict=True
+        ):
+            width = Z90 * math.sqrt(variance)
+            found[kind] = math.exp(log), math.exp(log - width), math.exp(log + width)
+        return found
 
     def moved(self, kind: int) -> Host:
         """Return the host with one factor a standard deviation higher."""

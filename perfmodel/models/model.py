@@ -54,7 +54,7 @@ class Model:
         Microbenchmarks of the products that cuBLAS multiplies; None without them.
     hosts : mapping of str to tuple of float
         Log factors of the hosts that it was calibrated on against their mean, which its terms are
-        of (`perfmodel.models.terms.HOST_KINDS`); empty where they were not told apart.
+        of (`perfmodel.models.terms.HOST_KINDS`); empty where no host has a name.
     host_calls : mapping of str to float
         Host times of the calibration's machine file, in seconds; see `hosts.calls_of`.
     """

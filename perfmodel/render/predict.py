@@ -11,6 +11,7 @@ import numpy as np
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
+from perfmodel.models.hosts import SAME, Host
 from perfmodel.models.model import Z90, Model
 from perfmodel.models.predict import Phase, Prediction, Scaled, epoch_s
 from perfmodel.models.terms import BOUNDS, UNITS, USUAL_NOISE, Term
@@ -127,9 +128,9 @@ def _noise(model: Model) -> str:
     return ", ".join(f"{percent(sd, 1)} ({limit})" for limit, sd in model.batch_noise.items())
 
 
-def one(p: Prediction, images: int) -> Result:
+def one(p: Prediction, images: int, host: Host = SAME) -> Result:
     """Return the prediction of one configuration."""
-    warnings, said, epoch = [], [], epoch_s(p, images)
+    warnings, said, epoch = [], host_text(host), epoch_s(p, images)
     if p.extrapolated:
         warnings.append(f"extrapolated: {', '.join(p.extrapolated)} beyond the calibration's runs")
     if epoch is not None:
@@ -141,16 +142,40 @@ def one(p: Prediction, images: int) -> Result:
         )
     if p.untraced_s is not None:
         said.append(f"Without Nsight Systems recording: {si(p.untraced_s, 's')} per batch")
-    document = prediction_document(p, images)
+    document = prediction_document(p, images, host)
     return Result([phases_table(p), said], lambda: document, warnings=warnings)
 
 
-def several(found: Sequence[Prediction], table: Table, images: int) -> Result:
+def several(found: Sequence[Prediction], table: Table, images: int, host: Host = SAME) -> Result:
     """Return predictions over one symbol or over ranks."""
-    return Result([table], lambda: [prediction_document(p, images) for p in found])
+    return Result(
+        [table, host_text(host)], lambda: [prediction_document(p, images, host) for p in found]
+    )
 
 
-def prediction_document(p: Prediction, images: int) -> dict[str, Any]:
+def host_text(host: Host) -> list[str]:
+    """Say by how much the host's parts were corrected, by what, and how sure that is."""
+    if not host.evidence:
+        return ["Host: any like the calibration's; --anchor REPORT of one narrows the intervals"]
+    if host is SAME:
+        return []
+    factors = ", ".join(
+        f"{kind} x {ratio:.2f} ({low:.2f} to {high:.2f})"
+        for kind, (ratio, low, high) in host.ranges().items()
+    )
+    return [f"Host, against the calibration's: {factors}; by {', '.join(host.evidence)}"]
+
+
+def host_document(host: Host) -> dict[str, Any]:
+    """Return what `predict --json` prints of the host."""
+    factors = {
+        kind: {"ratio": ratio, "low": low, "high": high}
+        for kind, (ratio, low, high) in host.ranges().items()
+    }
+    return {"evidence": host.evidence, "factors": factors}
+
+
+def prediction_document(p: Prediction, images: int, host: Host = SAME) -> dict[str, Any]:
     """Return what `predict --json` prints; times in seconds."""
     return {
         **pick(p, "batch_s low_s high_s untraced_s extrapolated"),
@@ -158,6 +183,7 @@ def prediction_document(p: Prediction, images: int) -> dict[str, Any]:
         "epoch_s": epoch_s(p, images),
         "images_per_s": p.case.sizes["B"] / p.batch_s if "B" in p.case.sizes else None,
         **pick(p.case, "sizes settings"),
+        "host": host_document(host),
         "phases": p.phases,
     }
 
