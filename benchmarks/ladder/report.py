@@ -94,6 +94,11 @@ def verdict(row: Row) -> str:
     return "slower" if row["ratio_low"] > 1 else "no difference seen"
 
 
+def count(row: Row) -> int:
+    """Return how many launches timed a row."""
+    return len(row.get("launches") or [row])
+
+
 def headline(found: Cells) -> str:
     """Return the best rung of every cell beside the document's program, PyTorch and the floor."""
     lines, verdicts = [], []
@@ -108,6 +113,7 @@ def headline(found: Cells) -> str:
             f"{ours['rung']} {microseconds(ours['median_s'])}",
             f"{(ours['peer'] or '').removeprefix('torch ')} {microseconds(ours['peer_median_s'])}",
             ratio(ours), verdicts[-1], microseconds(ours["floor_s"]), short(over_floor(ours)),
+            str(count(ours)),
         ))  # fmt: skip
     counts = ", ".join(
         f"{verdicts.count(v)} {v}"
@@ -115,7 +121,7 @@ def headline(found: Cells) -> str:
         if v in verdicts
     )
     head = ("p", "H", "B", "dtype", "assignment", "our best", "PyTorch's best", "ratio",
-            "our best is", "floor", "/ floor")  # fmt: skip
+            "our best is", "floor", "/ floor", "launches")  # fmt: skip
     return written("headline", counts=counts, table=table(head, lines))
 
 
@@ -167,6 +173,35 @@ def rung_section(rung: Rung, found: Cells, ranks: int) -> str:
     return text + ("\n" if lines and reasons else "") + bullets + "\n"
 
 
+def steps_by_ranks(found: Cells) -> str:
+    """Return every step's batch by number of GPUs, and its gain over the step that it changes."""
+    parts = []
+    for size in dict.fromkeys(key[1:] for key in found):
+        by_ranks = {
+            p: found[p, *size] for p in sorted({key[0] for key in found if key[1:] == size})
+        }
+        lines = []
+        for rung in RUNGS:
+            cells = [_with_gain(rung, rows) for rows in by_ranks.values()]
+            if any(cells):
+                lines.append((rung.name, rung.after or "", *cells))
+        peers = [next((r["peer_median_s"] for r in rows.values() if r["peer_median_s"]), None)
+                 for rows in by_ranks.values()]  # fmt: skip
+        lines.append(("best whole-graph PyTorch", "", *map(microseconds, peers)))
+        head = ("step", "changes", *(f"p = {p}" for p in by_ranks))
+        parts.append(f"H = {size[0]}, B = {size[1]}, {size[2]}:\n\n{table(head, lines)}")
+    return written("steps", tables="\n".join(parts))
+
+
+def _with_gain(rung: Rung, rows: dict[str, Row]) -> str:
+    row = rows.get(rung.name)
+    if row is None or not sound(row):
+        return ""
+    before = earlier(rung, rows)
+    gain = "" if before is None else f" ({short(before['median_s'] / row['median_s'])})"
+    return microseconds(row["median_s"]) + gain
+
+
 def floors(found: Cells) -> str:
     """Return the floor of every cell by terms, and what our best rung takes above it."""
     lines = []
@@ -201,11 +236,10 @@ def everything(found: Cells) -> str:
             state = "" if sound(row) else ("**invalid**" if row["median_s"] is not None else "no")
             lines.append((
                 row["rung"], microseconds(row["median_s"]), quartiles, ratio(row),
-                short(over_floor(row)), error, state,
+                short(over_floor(row)), error, str(count(row)), state,
             ))  # fmt: skip
-        parts.append(
-            table(("", "median, µs", "quartiles", "/ PyTorch", "/ floor", "error", ""), lines)
-        )
+        head = ("", "median, µs", "quartiles", "/ PyTorch", "/ floor", "error", "launches", "")
+        parts.append(table(head, lines))
     return "\n".join(parts)
 
 
@@ -241,6 +275,7 @@ def markdown(
         headline(found),
         *filter(None, [targets(ours, gemm)]),
         written("method") + runs(record) + notes(record),
+        steps_by_ranks(found),
         f"## Step by step, p = {ranks}\n\n" + "".join(sections).rstrip() + "\n",
         floors(found),
         *filter(None, [compared, products(gemm), sweep(tiles)]),
