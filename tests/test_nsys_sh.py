@@ -25,7 +25,7 @@ FLAGS = [
 ]  # fmt: skip
 ON_GPUS = {
     "copying images host -> device", "cudaMemcpyDeviceToHost", "cudaMemcpyHostToDevice",
-    "ncclAllReduce", "peer all-reduce and step", "CUDA graph",
+    "cudaDeviceSynchronize", "ncclAllReduce", "peer all-reduce and step", "CUDA graph",
 }  # fmt: skip
 
 

@@ -24,6 +24,7 @@ BACKWARD_GEMM_1: Final = "backward GEMM 1"
 BACKWARD_GEMM_2: Final = "backward GEMM 2"
 BACKWARD_GEMM_3: Final = "backward GEMM 3"
 DEVICE_TO_HOST: Final = "cudaMemcpyDeviceToHost"
+SYNCHRONIZE: Final = "cudaDeviceSynchronize"
 ALLREDUCE: Final = "MPI_Allreduce"
 HOST_TO_DEVICE: Final = "cudaMemcpyHostToDevice"
 NCCL_ALLREDUCE: Final = "ncclAllReduce"
@@ -44,6 +45,7 @@ PARENT: Final[dict[str, str | None]] = {
     BACKWARD_GEMM_2: BACKWARD,
     BACKWARD_GEMM_3: BACKWARD,
     DEVICE_TO_HOST: BACKWARD,
+    SYNCHRONIZE: BACKWARD,
     ALLREDUCE: BACKWARD,
     HOST_TO_DEVICE: BACKWARD,
     NCCL_ALLREDUCE: BACKWARD,

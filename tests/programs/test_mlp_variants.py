@@ -134,7 +134,8 @@ def test_a_graph_is_the_whole_batch(counting: Any, transport: Any, fused: Any) -
         ({"transport": "host"}, STAGES | {COPY, "step"}, {NCCL, PEER}),
         ({"transport": "pinned", "data_on": "pinned"}, STAGES | {COPY}, {NCCL}),
         ({"transport": "chunked", "data_on": "prefetch", "overlap": True}, STAGES | {COPY}, set()),
-        ({"transport": "cuda-aware"}, {"MPI_Allreduce", COPY}, STAGES - {"MPI_Allreduce"}),
+        ({"transport": "cuda-aware"}, {"MPI_Allreduce", "cudaDeviceSynchronize", COPY},
+         STAGES - {"MPI_Allreduce"}),
         ({"transport": "nccl", "data_on": "device"}, {NCCL, "step"}, STAGES | {COPY}),
         ({"transport": "peer", "data_on": "device"}, {PEER}, STAGES | {COPY, "step"}),
         ({"transport": "none"}, {"step", COPY}, STAGES),
@@ -182,7 +183,9 @@ def test_names_tell_variants_apart() -> None:
 
 
 def test_unknown_variants_are_refused() -> None:
-    with pytest.raises(WorkloadError, match="expected one of host, mpi, nccl, peer, none; got"):
+    with pytest.raises(
+        WorkloadError, match="expected one of host, mpi, mpi-gpu, nccl, peer, none; got"
+    ):
         mlp(transport="pigeon")  # type: ignore[arg-type]
     with pytest.raises(WorkloadError, match="expected one of no, products, all; got 'yes'"):
         mlp(fused="yes")  # type: ignore[arg-type]

@@ -32,7 +32,7 @@ class FakeGpu(NumpyBackend):
     on_device = True
 
 
-OURS = {names.NCCL_ALLREDUCE, names.PEER_ALLREDUCE, names.GRAPH}
+OURS = {names.SYNCHRONIZE, names.NCCL_ALLREDUCE, names.PEER_ALLREDUCE, names.GRAPH}
 
 
 def test_names_are_the_documents_and_those_of_what_it_lacks():

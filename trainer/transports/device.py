@@ -62,7 +62,8 @@ class CudaAwareTransport:
     def all_reduce(self) -> None:
         """Wait for the gradients and sum them in one call."""
         p = self._parties
-        p.backend.synchronize()
+        with p.ranges[names.SYNCHRONIZE]:
+            p.backend.synchronize()
         if p.barrier:
             p.comm.barrier()
         with p.ranges[names.ALLREDUCE]:

@@ -45,7 +45,9 @@ class RingTransport:
     def all_reduce(self) -> None:
         """Wait for the gradients; pass pieces around the ring, first to sum, then to share."""
         p, rank, size = self._parties, self._parties.comm.rank, self._parties.comm.size
-        p.backend.synchronize()
+        if p.backend.on_device:
+            with p.ranges[names.SYNCHRONIZE]:
+                p.backend.synchronize()
         if p.barrier:
             p.comm.barrier()
         after, before = (rank + 1) % size, (rank - 1) % size

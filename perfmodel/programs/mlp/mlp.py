@@ -20,6 +20,7 @@ from perfmodel.programs.mlp.settings import (
     OUTPUT_FLOPS,
     PEER,
     REDUCE,
+    SYNC,
     TRANSPORTS,
     Links,
 )
@@ -88,7 +89,7 @@ def mlp(
         splits W1 by rows and W2 by columns, H' = H/p hidden units per rank, and all-reduces z2.
         b2 is held whole by every rank, and so is its gradient: all compute it alike from dz2.
         Where p does not divide H, H' is the mean over the ranks.
-    transport : {'host', 'mpi', 'nccl', 'peer', 'none'}
+    transport : {'host', 'mpi', 'mpi-gpu', 'nccl', 'peer', 'none'}
         What the all-reduce takes: MPI between copies over PCIe; MPI alone (NumPy, or a CUDA-aware
         library); NCCL; one kernel that adds the other GPUs' gradients and takes the step; nothing.
     copies_images : bool
@@ -246,6 +247,7 @@ def all_rows(h: str, k: str, m: str) -> Rows:
         "backward GEMM 2": _gemm("backward GEMM 2", h, k),
         "backward GEMM 3": _gemm("backward GEMM 3", h, k),
         D2H: _copied(f"{m}*b"),
+        SYNC: {},
         REDUCE: {  # a ring, one direction
             "flops": f"(p - 1)/p*{m}",
             "mpi": f"2*(p - 1)/p*{m}*b",

@@ -17,6 +17,7 @@ PEER: Final = "peer all-reduce and step"
 GRAPH: Final = "CUDA graph"
 D2H: Final = "cudaMemcpyDeviceToHost"
 H2D: Final = "cudaMemcpyHostToDevice"
+SYNC: Final = "cudaDeviceSynchronize"
 REDUCE: Final = "MPI_Allreduce"
 
 LAYER_1: Final = ("forward GEMM 1", "backward GEMM 3")
@@ -34,11 +35,13 @@ HIDDEN_FLOPS: Final = {"forward": 5, "backward": 4}
 OUTPUT_FLOPS: Final = {"forward": 8, "backward": 1}
 """Of a class and image: bias 1, softmax 5, gradient 2; sum for b2 1."""
 
-Links = Literal["host", "mpi", "nccl", "peer", "none"]
-"""What sums over the ranks: MPI between copies, MPI alone, NCCL, one kernel, nothing."""
+Links = Literal["host", "mpi", "mpi-gpu", "nccl", "peer", "none"]
+"""What sums over the ranks: MPI between copies, MPI alone, MPI on GPU memory, NCCL, one kernel,
+nothing."""
 LINKS: Final[Mapping[Links, tuple[str, ...]]] = {
     "host": (D2H, REDUCE, H2D, "step"),
     "mpi": (REDUCE, "step"),
+    "mpi-gpu": (SYNC, REDUCE, "step"),
     "nccl": (NCCL, "step"),
     "peer": (PEER,),
     "none": ("step",),
@@ -52,7 +55,7 @@ class Transport:
 
     Attributes
     ----------
-    links : {'host', 'mpi', 'nccl', 'peer', 'none'}
+    links : {'host', 'mpi', 'mpi-gpu', 'nccl', 'peer', 'none'}
         Ranges and formulas that a batch has.
     buffers : {'pageable', 'pinned', 'device'}
         Memory of the buffers that are summed.
@@ -78,13 +81,13 @@ TRANSPORTS: Final[Mapping[str, Transport]] = {
     "pinned": Transport("host", "pinned", overlaps=True),
     "host-flat": Transport("host", "pinned", 1, overlaps=True),
     "chunked": Transport("host", "pinned", 1, overlaps=True),
-    "cuda-aware": Transport("mpi", "device", 1),
-    "ring": Transport("mpi", "device", 1),
+    "cuda-aware": Transport("mpi-gpu", "device", 1),
+    "ring": Transport("mpi-gpu", "device", 1),
     "nccl": Transport("nccl", "device", overlaps=True),
     "peer": Transport("peer", "device"),
     "none": Transport("none", "device", 0),
 }
-ON_DEVICE: Final = tuple(n for n, t in TRANSPORTS.items() if t.links not in ("host", "mpi"))
+ON_DEVICE: Final = tuple(n for n, t in TRANSPORTS.items() if t.links in ("nccl", "peer", "none"))
 """Transports that the host only queues, and a CUDA graph holds."""
 
 
