@@ -246,7 +246,10 @@ def _files(kinds: Sequence[str]) -> str:
     return f"FILE{', '.join(kinds[:-1])}{' or ' if kinds[:-1] else ''}{kinds[-1]}"
 
 
-REPORT: Final = Input(".sqlite", ".sqlite.gz", ".sqlite.xz", ".sqlite.zst", ".nsys-rep", ".qdrep")
+REPORT: Final = Input(
+    ".sqlite", ".sqlite.gz", ".sqlite.xz", ".sqlite.zst", ".nsys-rep", ".qdrep", ".json",
+    ".json.gz",
+)  # fmt: skip
 RUN: Final = Input(".json", ".sqlite", ".sqlite.gz", ".sqlite.xz", ".sqlite.zst", ".nsys-rep")
 JSON: Final = Input(".json")
 TOML: Final = Input(".toml")

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 def analyze(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
     """Explain where a step's time goes: rates, roofline, findings.
 
-    REPORTS are Nsight Systems exports (.sqlite, or .nsys-rep where nsys is installed). Reports of
-    the ranks of one run are put together; different runs become points on one roofline. What a
-    report says of its workload need not be given.
+    REPORTS are Nsight Systems exports (.sqlite, or .nsys-rep where nsys is installed) or traces of
+    torch.profiler (.json, .json.gz). Reports of the ranks of one run are put together; different
+    runs become points on one roofline. What a report says of its workload need not be given.
     """
     from perfmodel.render import outputs, summary
 

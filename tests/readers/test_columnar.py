@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import lzma
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from readers.test_rewritten import RECORDED, said_of
+from readers.test_rewritten import RECORDED, recorded, said_of
 
 from perfmodel.base.errors import ReportError, SchemaError
 from perfmodel.readers import read
@@ -17,7 +16,6 @@ from perfmodel.timing.nsys_stats.collect import collect
 from support.build_columnar import write_folder
 from support.build_operators import operators_report
 from support.cli import succeeds
-from support.folders import ROOT
 
 pa = pytest.importorskip("pyarrow")
 KINDS = ("arrow", "parquet")
@@ -45,9 +43,7 @@ def test_analysis_and_summaries_are_equal(kind: str, report: Path, tmp_path: Pat
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_reports(name: str, kind: str, tmp_path: Path) -> None:
-    source = tmp_path / "report_1.sqlite"
-    packed = ROOT / "profiles" / f"{name}.sqlite.xz"
-    source.write_bytes(lzma.decompress(packed.read_bytes()))
+    source = recorded(name, tmp_path / "report_1.sqlite")
     assert said_of(write_folder(source, tmp_path / "report_2", kind)) == said_of(source)
 
 

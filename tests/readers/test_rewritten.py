@@ -28,6 +28,7 @@ RECORDED = (
     "programs/jax_gpt",
     "ddp/ddp_p2_H1024_B6000",
     "ddp/ddp_p2_H512_B12000",
+    "h200x2_2ranks_base_nsys2025.3.1",  # the trainer: MPI's collectives
 )
 REWRITES: dict[str, dict[str, Any]] = {
     "pages of 512 bytes": {"page_size": 512},
@@ -82,6 +83,16 @@ def rewritten(
     return target
 
 
+def recorded(name: str, target: Path) -> Path:
+    """Copy one of `RECORDED`, unpacked."""
+    plain = ROOT / "profiles" / f"{name}.sqlite"
+    packed = plain.with_name(f"{plain.name}.xz")
+    target.write_bytes(
+        plain.read_bytes() if plain.exists() else lzma.decompress(packed.read_bytes())
+    )
+    return target
+
+
 def said_of(path: Path) -> dict[str, Any]:
     """Everything in analysis.json but the file; messages stand in the order of their rows."""
     document = analysis_document(analyze([read(path)], Options()))
@@ -113,9 +124,7 @@ def test_operators_payloads_and_messages_are_read_from_any_storage(
 @pytest.mark.parametrize("how", REWRITES)
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_reports_are_read_from_any_storage(name: str, how: str, tmp_path: Path) -> None:
-    source = tmp_path / "report_1.sqlite"
-    source.write_bytes(lzma.decompress((ROOT / "profiles" / f"{name}.sqlite.xz").read_bytes()))
-    check(source, tmp_path, how)
+    check(recorded(name, tmp_path / "report_1.sqlite"), tmp_path, how)
 
 
 def test_steps_without_a_range_after_the_warm_up_are_an_error(tmp_path: Path) -> None:
