@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from writeup.counters import between
-
 from benchmarks.common import folders, results
 from benchmarks.common.ncu import Failed, collect
 from benchmarks.common.processes import module
@@ -99,6 +97,8 @@ def profile(ncu: str, metrics: Sequence[str] = METRICS, benchmark: str = "gemm.c
 
 def rows(text: str, planned: list[tuple[str, str, Problem]]) -> list[dict[str, Any]]:
     """Return one row per product: what it was, and what was counted."""
+    from writeup.counters import between  # of the notebooks: not needed where products run
+
     parts = between(parse(text).launches, MARKER)
     if len(parts) != len(planned):
         raise SystemExit(f"expected {len(planned)} GEMMs in ncu's table; got {len(parts)}")
