@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from writeup.counters import between
 
 from benchmarks.gemm import counters as gemm_ncu
 from benchmarks.gemm.problems import Problem, everything, floor_s, network, worth_measuring
@@ -31,7 +32,7 @@ something the program says
 
 
 def test_rows_between_markers_are_one_product() -> None:
-    parts = gemm_ncu.between(parse(WIDE).launches, gemm_ncu.MARKER)
+    parts = between(parse(WIDE).launches, gemm_ncu.MARKER)
     assert [len(part) for part in parts] == [1, 2]
     counted = gemm_ncu.count(parts[1])
     assert counted["time_s"] == pytest.approx(2e-6)
