@@ -112,3 +112,10 @@ def version_of(program: str) -> str:
     """Return the last word of what ``PROGRAM --version`` prints."""
     said = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
     return said.strip().rpartition(" ")[2]
+
+
+def visible_gpus(count: int) -> list[int]:
+    """Return NVML's numbers of the first so many GPUs that CUDA_VISIBLE_DEVICES leaves."""
+    said = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    numbers = [int(word) for word in said.split(",") if word.strip().isdigit()]
+    return (numbers or list(range(count)))[:count]

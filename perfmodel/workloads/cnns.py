@@ -179,11 +179,17 @@ _BASIC: Final = ("resnet18", "resnet34")
 RESNET_NAMES: Final = tuple(_BLOCKS)
 
 
-def resnet(name: str, image: int = 224) -> Net:
-    """Return a residual network for images of (3, image, image) and 1000 classes.
+def resnet(name: str, image: int = 224, classes: int = 1000, *, small: bool = False) -> Net:
+    """Return a residual network for images of (3, image, image).
 
     He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition" (CVPR 2016), table 1.
     From ResNet-50 on they are v1.5: the stride of a bottleneck is in its 3x3 convolution.
+
+    Parameters
+    ----------
+    small : bool
+        Begin with a 3x3 convolution of stride 1 and no pool, as usual for the 32 x 32 pixels of
+        CIFAR-10 (section 4.2 of the paper), which the first layers for ImageNet would leave 8 x 8.
 
     Raises
     ------
@@ -193,13 +199,14 @@ def resnet(name: str, image: int = 224) -> Net:
     if name not in _BLOCKS:
         raise WorkloadError(f"expected one of {', '.join(_BLOCKS)}; got {name!r}")
     chain = _Blocks()
-    x = chain.normalize("conv1", "bn1", Conv(64, 7, 2, 3), INPUT)
-    x = chain.add("maxpool", Pool("max", 3, 2, 1), chain.add("relu", Relu(), x))
+    stem = Conv(64, 3, 1, 1) if small else Conv(64, 7, 2, 3)
+    x = chain.add("relu", Relu(), chain.normalize("conv1", "bn1", stem, INPUT))
+    x = x if small else chain.add("maxpool", Pool("max", 3, 2, 1), x)
     block = chain.basic if name in _BASIC else chain.bottleneck
     for stage, count in enumerate(_BLOCKS[name]):
         for place in range(count):
             x = block(f"layer{stage + 1}.{place}.", x, 64 << stage, place == 0, stage > 0)
-    x = chain.add("fc", Linear(1000), chain.add("avgpool", Pool("mean"), x))
+    x = chain.add("fc", Linear(classes), chain.add("avgpool", Pool("mean"), x))
     return Net(name, Shape(3, image, image), tuple(chain.nodes))
 
 
