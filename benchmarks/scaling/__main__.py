@@ -2,8 +2,8 @@
 
     python -m benchmarks.scaling
 
-Needs no GPU: it reads profiles/campaign, profiles/launches, and of benchmarks/results/ the files
-ladder.json, resnet.json and machine_h200x4.toml.
+Needs no GPU: it reads profiles/campaign, profiles/launches, profiles/scale, and of
+benchmarks/results/ the files ladder.json, predict_scale.json, resnet.json and machine_h200x4.toml.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from studies.ddp_errata import errata
 
 from benchmarks.common import folders, results
 from benchmarks.common.pages import markdown, put_parts
+from benchmarks.scaling import communication
 from perfmodel.analysis.measure import Launch, launches_of
 from perfmodel.analysis.scaling import Bandwidth, Series, Study, of_launches, of_machine, study
 from perfmodel.base.table import render
@@ -77,6 +78,10 @@ def parts(campaign: Study) -> dict[str, str]:
         "launches": f"{summary(launches, 'strong')}\n\n{summary(launches, 'weak')}",
         "ladder": ladder_table(),
         "bandwidth": render(bandwidth_table(reduced), "markdown"),
+        "communication": communication.text(
+            results.read(RESULTS / "predict_scale.json"),
+            results.read(folders.PROFILES / "scale" / "launches.json"),
+        ),
     }
 
 
