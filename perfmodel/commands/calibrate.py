@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,26 @@ def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: 
     -o FILE.json keeps the model. Every term (launches, kernels, copies, sums) is fitted on all
     reports that have it; what they cannot determine is said, with the run that would. Reports of
     the ranks of one run are put together; every other report is a launch of its own.
+
+    Reports of a PyTorch program give a model of its operators: at least two with operators' sizes,
+    of different sizes of the program, which --set NAME=V1,V2,... names for the reports in order.
     """
+    from perfmodel.commands import _operators
+    from perfmodel.programs import program_of
+
+    reports = distinct(reports)
+    with Progress(len(reports)) as advance:
+        traces = read_reports(reports, advance)
+    plain = _options.chosen({**options, "machine": None, "given": ()})
+    if all(program_of([trace], plain).has_operators for trace in traces):
+        _operators.calibrate(traces, reports, fmt, out, options)
+        return
     from perfmodel.models.calibrate import calibrate as calibrated
     from perfmodel.models.model import as_text
     from perfmodel.models.predict import predict as predicted
     from perfmodel.render.predict import calibration
 
-    observations, machine = _observed(reports, options)
+    observations, machine = _observed(traces, options)
     part, terms, calls = _microbenchmarks(options["machine"], machine)
     model = calibrated(
         observations, machine=machine, untraced=_untraced(options["index"]), alone=part,
@@ -53,15 +67,12 @@ def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: 
     emit(calibration(model), fmt, out, makes={".json": save, "-": save, "": save})
 
 
-def _observed(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[list[Any], str]:
+def _observed(traces: Sequence[Any], options: dict[str, Any]) -> tuple[list[Any], str]:
     """Observations of all runs, and the GPUs' name."""
     from perfmodel.analysis.runs import time_runs
     from perfmodel.programs import program_of_sizes
 
     chosen = _options.chosen({**options, "machine": None})
-    reports = distinct(reports)
-    with Progress(len(reports)) as advance:
-        traces = read_reports(reports, advance)
     gpus = sorted({gpu.name for trace in traces for gpu in trace.gpus})
     program = program_of_sizes(chosen)
     found = [program.observe(run, chosen) for run in time_runs(traces, chosen)]

@@ -49,10 +49,15 @@ def predict(path: Path, fmt: str, out: Path | None, **options: Any) -> None:
     the run that would determine it; sizes beyond it are marked as extrapolated. Intervals hold for
     any host like the calibration's; --anchor and --machine correct for one, and narrow them.
     """
+    from perfmodel.commands import _operators
     from perfmodel.models.model import load
+    from perfmodel.models.operators_file import is_operators
     from perfmodel.models.predict import predict as predict_case
     from perfmodel.render import predict as report
 
+    if is_operators(path):
+        _operators.predict(path, fmt, out, options)
+        return
     model = load(path)
     case = _case(model, options)
     images, host = options["images"], _host(model, options)

@@ -19,6 +19,7 @@ from perfmodel.workloads.work import Workload
 if TYPE_CHECKING:
     from perfmodel.machines.machine import Machine
     from perfmodel.machines.measure.measurement import MachineMeasurement
+    from perfmodel.models.recorded import RecordedCall, RecordedStep, Work
     from perfmodel.models.terms import Alone, Case, Microbenchmark, Observation
     from perfmodel.programs import Counting
     from perfmodel.programs.layers import LayeredStep
@@ -228,6 +229,19 @@ class Program:
     ) -> Mapping[int, tuple[tuple[str, str | int], ...]]:
         """Return what is known of the work of GPU operations, by their row: name and value."""
         return {}
+
+    has_operators: bool = False
+    """Whether a model of operators is calibrated on its reports."""
+
+    def recorded_step(
+        self, trace: Trace, options: Options, symbols: Mapping[str, int]
+    ) -> RecordedStep:
+        """Return the calls of a step, for a model of operators."""
+        raise NotImplementedError(f"{self.name}: no calls of operators are known")
+
+    def work_at(self, call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> Work:
+        """Return what a call does whose arguments have other sizes."""
+        raise NotImplementedError(f"{self.name}: no formulas of operators are known")
 
     def identify(self, run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
         """Return the values of the workload's symbols, given ones first, and warnings."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import add
 from typing import Final, Literal
 
 import numpy as np
@@ -95,7 +96,8 @@ class OperatorCall:
     `work` is None if no formula is for it. `dtype` is that of its longest kernel or its inputs,
     `origin` says which; `unit` the machine's peak for it; `module` the one that called it, ''
     outside of all. `fusible_bytes` are those that it reads of what an operator without products
-    wrote in the same phase: a kernel that did both would not read them.
+    wrote in the same phase: a kernel that did both would not read them. `counted` is what the
+    formula counted.
     """
 
     node: int
@@ -108,6 +110,7 @@ class OperatorCall:
     work: OperatorWork | None
     module: str = ""
     fusible_bytes: int = 0
+    counted: Call | None = None
 
     @property
     def shown(self) -> str:
@@ -505,14 +508,16 @@ class _Graph:
         unit = types.unit or plain_unit(dtype)
         if not types.unit and name.startswith(_PRODUCTS) and dtype != "float32":
             unit = f"{dtype}_tensor"
-        work, fusible = None, 0
+        work, fusible, counted = None, 0, None
         if sizes is not None and formula_of(name) is not None:
-            call = self._as_call(i, node, name, sizes, types, arguments, dtype, phase)
-            work = work_of(call)
+            counted = self._as_call(i, node, name, sizes, types, arguments, dtype, phase)
+            work = work_of(counted)
             if work is not None and not work.flops and phase != "optimizer":
                 self._fusible[i] = phase
-                fusible = min(self._after_another(node, call, phase), work.read_bytes)
-        return OperatorCall(node, name, phase, sizes, dtype, origin, unit, work, module, fusible)
+                fusible = min(self._after_another(node, counted, phase), work.read_bytes)
+        return OperatorCall(
+            node, name, phase, sizes, dtype, origin, unit, work, module, fusible, counted
+        )
 
     def _after_another(self, node: int, call: Call, phase: Phase) -> int:
         """Bytes of the arguments that a call without products made in the same phase."""
@@ -563,7 +568,8 @@ class _Graph:
         if name.startswith("triton_"):
             moved = buffers(name, sizes, phase, self._types_of_sizes) if any(sizes) else None
             both = (sum(moved.read), sum(moved.written)) if moved else None
-            return Call(name, sizes, tuple(items), item, moved=both)
+            each = tuple(map(add, moved.read, moved.written)) if moved else ()
+            return Call(name, sizes, tuple(items), item, moved=both, buffers=each)
         if name == "aten::copy_" and len(sizes) > 1:
             items[0] = item
             source = types.source or (arguments[1] if len(arguments) > 1 else None)

@@ -45,6 +45,8 @@ class Call:
         Whether an attention of as many queries as keys is counted as masked.
     moved : tuple of int or None
         Bytes that a kernel of torch.compile reads, and writes.
+    buffers : tuple of int
+        Of every argument of such a kernel the bytes that it reads and writes.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Call:
     kernels: str = ""
     causal: bool = False
     moved: tuple[int, int] | None = None
+    buffers: tuple[int, ...] = ()
 
     def read(self, *which: int) -> int:
         """Bytes of some arguments, each once."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from perfmodel.programs.findings import Actions
 from perfmodel.programs.identify import Identity
@@ -16,6 +16,9 @@ from perfmodel.readers.trace import Trace
 from perfmodel.timing.operator_times import OperatorTimes
 from perfmodel.timing.run import Run
 from perfmodel.timing.step_report import StepReport, report_steps
+
+if TYPE_CHECKING:
+    from perfmodel.models.recorded import RecordedCall, RecordedStep, Work
 
 ACTIONS: Final = Actions(texts={
     "launch_less":
@@ -104,6 +107,23 @@ class PyTorchProgram(Program):
         calls, owner = found.calls.calls, found.calls.owner.tolist()
         pairs = zip(steps.times.ops.op.tolist(), owner, strict=True)
         return {op: calls[i].described for op, i in pairs if i >= 0}
+
+    has_operators: bool = True
+
+    def recorded_step(
+        self, trace: Trace, options: Options, symbols: Mapping[str, int]
+    ) -> RecordedStep:
+        """Put the steps of a report down call by call."""
+        from perfmodel.programs.pytorch.recorded_step import recorded_step
+
+        shown, found = self.steps(trace, options)
+        return recorded_step(trace, report_steps(shown, found, categorize), symbols)
+
+    def work_at(self, call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> Work:
+        """Evaluate the formula of an operator."""
+        from perfmodel.programs.pytorch.recorded_step import work_at
+
+        return work_at(call, sizes)
 
     def _operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
         if options.shapes is None:

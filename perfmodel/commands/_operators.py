@@ -1,0 +1,129 @@
+"""Reports of any program with operators' sizes: `calibrate` and `predict` of a model of operators."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perfmodel.commands import _options
+from perfmodel.commands._output import emit, warn, write
+
+
+def calibrate(
+    traces: Sequence[Any], reports: Sequence[Path], fmt: str, out: Path | None,
+    options: Mapping[str, Any],
+) -> None:  # fmt: skip
+    """Fit a model of operators to reports, and write it."""
+    from perfmodel.models.operator_times import Baseline
+    from perfmodel.models.operators import calibrate_operators
+    from perfmodel.models.operators_file import as_text
+    from perfmodel.programs import program_of
+    from perfmodel.render.operator_prediction import calibration
+
+    chosen = _options.chosen({**options, "machine": None, "given": (), "index": None})
+    rows = _rows(options["index"])
+    given = _values(options["given"], len(traces))
+    steps = []
+    for i, (trace, path) in enumerate(zip(traces, reports, strict=True)):
+        program = program_of([trace], chosen)
+        row = rows.get(path.name, {})
+        symbols = {**row.get("sizes", {}), **{name: values[i] for name, values in given.items()}}
+        step = program.recorded_step(trace, chosen, {k: v for k, v in symbols.items() if k != "p"})
+        bare = row.get("batch_median_s_without_nsys")
+        steps.append(replace(step, bare_s=float(bare)) if bare else step)
+    _same_symbols(steps)
+    machine, measured = _machine(options["machine"], traces)
+    model = calibrate_operators(
+        program.name, steps, Baseline.of(machine, measured), program.work_at
+    )
+
+    def save(path: Path) -> Path:
+        write(path, as_text(model))
+        return path
+
+    if out is None and fmt == "text":
+        warn("the model is not kept; give -o FILE.json, which predict takes as --model")
+    emit(calibration(model), fmt, out, makes={".json": save, "-": save, "": save})
+
+
+def predict(path: Path, fmt: str, out: Path | None, options: Mapping[str, Any]) -> None:
+    """Predict a step of a program by a model of operators."""
+    from perfmodel.models.operator_times import Baseline
+    from perfmodel.models.operators import predict_operators
+    from perfmodel.models.operators_file import load
+    from perfmodel.programs import program_named
+    from perfmodel.render.operator_prediction import prediction
+
+    model = load(path)
+    given = {name: values[0] for name, values in _values(options["given"], 1).items()}
+    sizes = {**given, "p": options.get("ranks") or given.get("p", 1)}
+    other = None
+    if options.get("machine"):
+        other = Baseline.of(*_machine(options["machine"], ()))
+    work_at = program_named(model.program).work_at
+    emit(prediction(predict_operators(model, sizes, work_at, other)), fmt, out)
+
+
+def _machine(file: str | None, traces: Sequence[Any]) -> tuple[Any, Any]:
+    """The machine of a file, or the datasheet of the reports' GPU."""
+    from perfmodel.machines.machine import find
+
+    if file is not None:
+        return _options.machine_of(file)
+    gpus = [gpu for trace in traces for gpu in trace.gpus]
+    if not gpus:
+        raise click.UsageError("the reports name no GPU: give its ceilings by --machine")
+    return find(gpus[0]), None
+
+
+def _rows(index: Path | None) -> dict[str, dict[str, Any]]:
+    """Rows of an index by file: sizes, and seconds of a step without a profiler."""
+    from perfmodel.base.errors import ModelError
+
+    if index is None:
+        return {}
+    try:
+        rows = json.loads(index.read_text(encoding="utf-8"))
+        return {row["file"]: row for row in rows}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(
+            f"{index}: expected a list of objects with file, sizes and "
+            f"batch_median_s_without_nsys; got none that can be read ({type(error).__name__}); "
+            f"check the path"
+        ) from None
+
+
+def _values(given: Sequence[str], count: int) -> dict[str, list[int]]:
+    """Read NAME=V or NAME=V1,V2,...: one value for all reports, or one for each."""
+    found = {}
+    for text in given:
+        name, _, said = text.partition("=")
+        words = said.split(",")
+        if not name or not all(w.isascii() and w.isdigit() and 0 < len(w) < 10 for w in words):
+            raise click.BadParameter(f"--set: expected NAME=N or NAME=N,N,...; got {text!r}")
+        if len(words) not in (1, count):
+            raise click.BadParameter(
+                f"--set {name}: expected one value, or one for each of the {count} reports in "
+                f"their order; got {len(words)}"
+            )
+        numbers = [int(w) for w in words]
+        found[name] = numbers * count if len(numbers) == 1 else numbers
+    return found
+
+
+def _same_symbols(steps: Sequence[Any]) -> None:
+    """Refuse reports whose sizes are not named."""
+    from perfmodel.base.errors import ModelError
+
+    names = {frozenset(s.symbols) for s in steps}
+    if len(names) > 1 or names == {frozenset({"p"})}:
+        raise ModelError(
+            "expected the program's sizes of every report, such as --set n_layer=4,8 --set "
+            "batch=16,24 with one value for each report in order, or an index with sizes by "
+            f"--index; got {', '.join(sorted({*names.pop()} - {'p'})) or 'none'} of some"
+        )

@@ -1,0 +1,249 @@
+"""GPU time of operators: measured grids of GEMMs and attention, bytes of all else, and residuals.
+
+Every time is a machine's baseline times a factor that reports say. The baseline of a GEMM or of
+attention is interpolated in the grid that `perfmodel machine measure --gemm-grid` timed, or a
+fixed share of the peak without one; of all else it is its bytes over the memory's bandwidth and a
+launch. The factors are interpolated between the sizes of the reports: they say what a program's
+caches, strides and clocks add. Another machine has another baseline and the same factors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from perfmodel.base.arrays import Floats
+from perfmodel.machines.machine import Machine
+from perfmodel.machines.measure.measurement import MachineMeasurement
+from perfmodel.models.recorded import RecordedCall, Work
+
+_KERNEL_S: Final = 1.2e-6
+"""Shortest kernel that does something."""
+_SHARE: Final = 0.7
+"""Of the peak that GEMMs reach where no grid was measured; reports correct it."""
+_HALF_AT_FLOPS: Final = 2e9
+"""FLOPs of a GEMM at which a GPU is half as fast as at large ones, where no grid was measured."""
+_ATTENTION_SHARE: Final = 0.45
+_NEAREST: Final = 8
+_REACH: Final = 0.35
+"""Factor in a size (as a logarithm) over which a residual counts."""
+_UNITS: Final = {
+    "bfloat16": "bfloat16_tensor", "float16": "float16_tensor", "tf32": "tf32_tensor",
+    "float32": "float32", "float64": "float64",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Seconds over shapes of three sizes, interpolated between logarithms.
+
+    Attributes
+    ----------
+    sizes : floats, shape (n, 3)
+        Logarithms.
+    seconds : floats, shape (n,)
+        Logarithms.
+    """
+
+    sizes: Floats
+    seconds: Floats
+
+    @classmethod
+    def of(cls, shapes: Sequence[tuple[int, int, int]], seconds: Sequence[float]) -> Grid:
+        """Return a grid of shapes and seconds."""
+        return cls(np.log(np.array(shapes, float)), np.log(np.array(seconds)))
+
+    def at(self, shape: tuple[int, int, int]) -> tuple[float, float]:
+        """Seconds of a shape, and how far outside the grid it is (as a logarithm).
+
+        The rate (work over seconds) is interpolated in a local plane through the nearest points.
+        """
+        x = np.log(np.array(shape, float))
+        distance = np.sqrt(((self.sizes - x) ** 2).sum(axis=1))
+        if distance.min() < 1e-9:
+            return float(np.exp(self.seconds[distance.argmin()])), 0.0
+        beyond = np.maximum(self.sizes.min(axis=0) - x, x - self.sizes.max(axis=0)).max()
+        inside = np.clip(x, self.sizes.min(axis=0), self.sizes.max(axis=0))
+        distance = np.sqrt(((self.sizes - inside) ** 2).sum(axis=1))
+        near = np.argsort(distance)[:_NEAREST]
+        work = self.sizes[near].sum(axis=1)
+        weight = 1 / (distance[near] ** 2 + 0.02)
+        slow = self.seconds[near] - work
+        rows = np.column_stack([np.ones(len(near)), self.sizes[near] - inside])
+        scale = np.sqrt(weight)
+        ridge = np.diag([0.0, 0.3, 0.3, 0.3])
+        normal = (rows * weight[:, None]).T @ rows + ridge * weight.mean()
+        found = np.linalg.solve(normal, (rows * weight[:, None]).T @ slow)
+        del scale
+        return float(np.exp(found[0] + x.sum())), max(float(beyond), 0.0)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a machine's calls take before reports correct them.
+
+    Attributes
+    ----------
+    machine : Machine
+    gemms : mapping
+        Grids by data type and layout.
+    attention : mapping
+        Grids by data type and phase.
+    """
+
+    machine: Machine
+    gemms: Mapping[tuple[str, str], Grid]
+    attention: Mapping[tuple[str, str], Grid]
+
+    @classmethod
+    def of(cls, machine: Machine, measured: MachineMeasurement | None) -> Baseline:
+        """Take the grids of a machine's file, if it has any."""
+        gemms: dict[tuple[str, str], Grid] = {}
+        attention: dict[tuple[str, str], Grid] = {}
+        for p in measured.products if measured else ():
+            if p.name == "linear":
+                shapes = list(zip(p.m, p.n, p.k, strict=True))
+                gemms[p.dtype, p.layout] = Grid.of(shapes, p.median_s)
+        for a in measured.attention if measured else ():
+            shapes = list(zip(a.heads, a.length, a.size, strict=True))
+            attention[a.dtype, a.phase] = Grid.of(shapes, a.median_s)
+        return cls(machine, gemms, attention)
+
+    def seconds(self, call: RecordedCall, work: Work) -> tuple[float, float]:
+        """Seconds of a call, and how far outside what was measured."""
+        if call.kind == "gemm" and work.shape:
+            return self._gemm(call, work)
+        if call.kind == "attention" and work.shape:
+            grid = self.attention.get((call.dtype, call.phase))
+            if grid:
+                return grid.at(work.shape)
+            peak = self._peak(call.dtype)
+            return work.flops / (_ATTENTION_SHARE * peak) + 4e-6, 0.0
+        return self.memory_s(work.bytes), 0.0
+
+    def _gemm(self, call: RecordedCall, work: Work) -> tuple[float, float]:
+        assert work.shape is not None
+        layout = call.layout or ("nt" if call.phase == "forward" else "nn")
+        grid = self.gemms.get((call.dtype, layout))
+        if grid:
+            return grid.at(work.shape)
+        peak = self._peak(call.dtype)
+        return (work.flops + _HALF_AT_FLOPS) / (_SHARE * peak) + _KERNEL_S, 0.0
+
+    def _peak(self, dtype: str) -> float:
+        peaks = self.machine.peak_flops_per_s
+        return peaks.get(_UNITS.get(dtype, ""), peaks.get("float32", 1e13))
+
+    def memory_s(self, moved: float) -> float:
+        """Bytes over the bandwidth, and a launch."""
+        hbm = self.machine.bandwidth_bytes_per_s.get("hbm", 1e12)
+        return _KERNEL_S + moved / hbm
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Measured over baseline seconds of calls of one kind, by their sizes.
+
+    Attributes
+    ----------
+    sizes : floats, shape (n, k)
+        Logarithms: of a GEMM or attention the shape, of others the bytes.
+    factor : floats, shape (n,)
+        Logarithms.
+    """
+
+    sizes: Floats
+    factor: Floats
+
+    def at(self, sizes: Floats) -> tuple[float, float]:
+        """Factor at some sizes, and how far outside those of the reports they are."""
+        distance = np.sqrt(((self.sizes - sizes) ** 2).sum(axis=1))
+        weight = 1 / (distance**2 + _REACH**2 * 0.04)
+        beyond = np.maximum(self.sizes.min(axis=0) - sizes, sizes - self.sizes.max(axis=0)).max()
+        return float(np.exp((weight * self.factor).sum() / weight.sum())), max(float(beyond), 0.0)
+
+    def along(self, size: float) -> tuple[float, float]:
+        """Factor at a number of bytes, between the neighbours."""
+        order = np.argsort(self.sizes[:, 0])
+        x, y = self.sizes[order, 0], self.factor[order]
+        beyond = max(x[0] - size, size - x[-1], 0.0)
+        return float(np.exp(np.interp(size, x, y))), float(beyond)
+
+
+def _place(call: RecordedCall, work: Work) -> Floats:
+    if call.kind in ("gemm", "attention") and work.shape:
+        return np.log(np.array(work.shape, float))
+    return np.log(np.array([max(work.bytes, 1.0)]))
+
+
+def _group(call: RecordedCall) -> tuple[str, ...]:
+    if call.kind == "gemm":
+        return "gemm", call.dtype, call.layout or call.phase
+    return call.name, call.phase, call.dtype
+
+
+@dataclass(frozen=True)
+class Timer:
+    """GPU seconds of calls: a baseline and the factors of reports.
+
+    Attributes
+    ----------
+    baseline : Baseline
+        Of the machine that is predicted.
+    factors : mapping
+        By group of calls.
+    """
+
+    baseline: Baseline
+    factors: Mapping[tuple[str, ...], Factors]
+
+    def seconds(self, call: RecordedCall, work: Work) -> tuple[float, float]:
+        """Seconds of one call, and how far outside the calibration (as a logarithm)."""
+        base, beyond = self.baseline.seconds(call, work)
+        found = self.factors.get(_group(call))
+        if found is None:
+            return base, beyond
+        place = _place(call, work)
+        factor, outside = found.along(float(place[0])) if len(place) == 1 else found.at(place)
+        return base * factor, max(beyond, outside)
+
+
+def factors_of(
+    calls: Sequence[tuple[RecordedCall, Work]], baseline: Baseline
+) -> dict[tuple[str, ...], Factors]:
+    """Compare the calls of reports with the baseline of the machine that ran them."""
+    rows: dict[tuple[str, ...], list[tuple[Floats, float]]] = {}
+    for call, work in calls:
+        base, _ = baseline.seconds(call, work)
+        if call.gpu_s > 0:
+            one = (_place(call, work), math.log(call.gpu_s / base))
+            rows.setdefault(_group(call), []).append(one)
+    found = {}
+    for group, pairs in rows.items():
+        merged: dict[tuple[float, ...], list[float]] = {}
+        for place, factor in pairs:
+            merged.setdefault(tuple(np.round(place, 2)), []).append(factor)
+        places = np.array([*merged])
+        found[group] = Factors(places, np.array([float(np.mean(f)) for f in merged.values()]))
+    return found
+
+
+def as_lists(factors: Mapping[tuple[str, ...], Factors]) -> list[dict[str, Any]]:
+    """Factors as they are kept in a model's file."""
+    return [
+        {"group": list(g), "sizes": np.round(f.sizes, 4).tolist(),
+         "factor": np.round(f.factor, 4).tolist()}
+        for g, f in sorted(factors.items())
+    ]  # fmt: skip
+
+
+def from_lists(entries: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], Factors]:
+    """Factors of a model's file."""
+    return {
+        tuple(e["group"]): Factors(np.array(e["sizes"], float), np.array(e["factor"], float))
+        for e in entries
+    }

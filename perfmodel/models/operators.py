@@ -1,0 +1,580 @@
+"""A model of a program's operators, calibrated on recorded steps: what other sizes take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from perfmodel.base.errors import ModelError
+from perfmodel.models.model import Z90
+from perfmodel.models.operator_times import Baseline, Factors, Timer, factors_of
+from perfmodel.models.recorded import RecordedCall, RecordedStep, Size, Work
+from perfmodel.models.structure import Structure, structures
+from perfmodel.models.two_lanes import Lanes, Operation, lanes
+
+WorkAt = Callable[[RecordedCall, Sequence[Size]], Work]
+"""A program's formula: the work of a call whose arguments have these sizes."""
+
+_HOST_SETS: Final = 1.15
+"""A recorded step that is so much longer than its kernels is set by the host."""
+_GPU_NOISE: Final = 0.03
+_HOST_NOISE: Final = 0.08
+"""Least standard deviations (as logarithms) of what sets a step."""
+_FAR: Final = 0.7
+"""A size outside the calibration by this logarithm (a factor of two) is an extrapolation."""
+_FIRST_BUCKET_BYTES: Final = 1 << 20
+_BUCKET_BYTES: Final = 25 << 20
+"""Gradients that DistributedDataParallel reduces at once (bucket_cap_mb=25, the first 1 MiB)."""
+_ELEMENT_BYTES: Final = (2, 4)
+_USUAL_GAP_S: Final = 1.1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Seconds of the launching thread: `step_s + launch_s` times the launches of a step.
+
+    Attributes
+    ----------
+    step_s, launch_s : float
+    runs : int
+        Steps that the host set; 0 where the model knows an upper limit alone.
+    traced : bool
+        Whether they were timed under a profiler.
+    """
+
+    step_s: float
+    launch_s: float
+    runs: int
+    traced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """Seconds of collectives: `alpha_s` and `beta_s_per_byte` of the bytes that one rank sends."""
+
+    alpha_s: float
+    beta_s_per_byte: float
+
+
+@dataclass(frozen=True)
+class OperatorModel:
+    """What predicts the steps of one program.
+
+    Attributes
+    ----------
+    program : str
+    gpu : str
+    steps : tuple of RecordedStep
+    baseline : Baseline
+        Of the machine that ran the reports.
+    factors : mapping
+        Of the reports' calls over the baseline.
+    host : mapping of bool to Host
+        For one rank (False) and for several (True).
+    wires : mapping
+        By collective.
+    contention : float
+    gap_s : float
+    scale : float
+        Measured over predicted seconds of the reports that the GPU sets.
+    gpu_noise, host_noise : float
+        Standard deviations of logarithms.
+    """
+
+    program: str
+    gpu: str
+    steps: tuple[RecordedStep, ...]
+    baseline: Baseline
+    factors: Mapping[tuple[str, ...], Factors]
+    host: Mapping[bool, Host]
+    wires: Mapping[str, Wire]
+    contention: float
+    gap_s: float
+    scale: float = 1.0
+    gpu_noise: float = _GPU_NOISE
+    host_noise: float = _HOST_NOISE
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    """Calls of one operator with the same sizes in a predicted step."""
+
+    name: str
+    phase: str
+    kind: str
+    sizes: str
+    count: int
+    flops: float
+    bytes: float
+    gpu_s: float
+
+
+@dataclass(frozen=True)
+class OperatorPrediction:
+    """What a step of some sizes takes.
+
+    Attributes
+    ----------
+    sizes : mapping
+        By symbol, and the ranks 'p'.
+    step_s, low_s, high_s : float
+        And its 90 % interval.
+    lanes : Lanes
+    bound : {'GPU', 'host', 'communication'}
+    by_kind : mapping of str to float
+        GPU seconds.
+    rows : tuple of OperatorRow
+        By GPU time.
+    source : str
+        The report whose structure was taken.
+    warnings : tuple of str
+    """
+
+    sizes: Mapping[str, int]
+    step_s: float
+    low_s: float
+    high_s: float
+    lanes: Lanes
+    bound: str
+    by_kind: Mapping[str, float]
+    rows: tuple[OperatorRow, ...]
+    source: str
+    warnings: tuple[str, ...]
+
+
+def calibrate_operators(
+    program: str, steps: Sequence[RecordedStep], baseline: Baseline, work_at: WorkAt
+) -> OperatorModel:
+    """Fit a model to recorded steps.
+
+    Raises
+    ------
+    ModelError
+        If no report names sizes, or one alone does.
+    """
+    sized = [s for s in steps if s.order]
+    if len(sized) < 2:
+        raise ModelError(
+            f"expected two or more reports with operators' sizes, of different sizes of the "
+            f"program; got {len(sized)}; record another with nsys profile "
+            f"--pytorch=autograd-shapes-nvtx"
+        )
+    single = [s for s in sized if s.ranks == 1] or sized
+    calls = [(c, work_at(c, c.sizes)) for s in single for c in s.calls if _computes(c)]
+    factors = factors_of(calls, baseline)
+    timed = {g for g in factors}
+    extra = [(c, work_at(c, c.sizes)) for s in sized for c in s.calls if _computes(c)]
+    factors = {**factors_of(extra, baseline), **{g: factors[g] for g in timed}}
+    gaps = [s.gap_s for s in sized if s.gap_s > 0]
+    model = OperatorModel(
+        program=program,
+        gpu=sized[0].gpu,
+        steps=tuple(steps),
+        baseline=baseline,
+        factors=factors,
+        host={},
+        wires=_wires(sized),
+        contention=_contention(sized, Timer(baseline, factors), work_at),
+        gap_s=float(np.median(gaps)) if gaps else _USUAL_GAP_S,
+    )
+    model = replace(model, host=_hosts(model, steps, work_at))
+    return _scaled(model, work_at)
+
+
+def _computes(call: RecordedCall) -> bool:
+    return call.kind != "communication"
+
+
+def _wires(steps: Sequence[RecordedStep]) -> dict[str, Wire]:
+    """Alpha and beta of every collective, by the smallest relative errors."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for step in steps:
+        for call in step.calls:
+            if call.kind == "communication" and call.gpu_s > 0:
+                sent = _sent(call.name, call.bytes, step.ranks)
+                points.setdefault(call.name, []).append((sent, call.gpu_s))
+    found = {}
+    for name, pairs in points.items():
+        sent, seconds = (np.array(c) for c in zip(*pairs, strict=True))
+        rows = np.column_stack([np.ones(len(sent)), sent / 1e9]) / seconds[:, None]
+        from scipy.optimize import nnls
+
+        (alpha, beta), _ = nnls(rows, np.ones(len(sent)))
+        found[name] = Wire(float(alpha), float(beta) * 1e-9)
+    return found
+
+
+def _sent(name: str, size: float, ranks: int) -> float:
+    """Bytes that a rank sends of a vector, around a ring."""
+    twice = 2 if name.endswith("AllReduce") else 1
+    return twice * (ranks - 1) / ranks * size
+
+
+def _contention(steps: Sequence[RecordedStep], timer: Timer, work_at: WorkAt) -> float:
+    """By how much longer kernels take beside collectives: those of the backward pass."""
+    found = []
+    for step in steps:
+        talk = sum(step.calls[i].gpu_s for i in step.order
+                   if step.calls[i].kind == "communication")  # fmt: skip
+        mine = [step.calls[i] for i in step.order if step.calls[i].kind in ("gemm", "attention")]
+        mine = [c for c in mine if c.phase == "backward"]
+        if step.ranks > 1 and talk > 0 and mine:
+            took = sum(c.gpu_s for c in mine)
+            alone = sum(timer.seconds(c, work_at(c, c.sizes))[0] for c in mine)
+            beside = min(talk / max(took, talk), 1.0)
+            found.append(max((took / alone - 1) / beside, 0.0))
+    return min(float(np.median(found)), 1.0) if found else 0.0
+
+
+def _hosts(
+    model: OperatorModel, steps: Sequence[RecordedStep], work_at: WorkAt
+) -> dict[bool, Host]:
+    """Host seconds by launches, of the steps that the host sets; without a profiler if known."""
+    found = {}
+    for several in (False, True):
+        mine = [s for s in steps if (s.ranks > 1) == several]
+        bare = [(s.launches, s.bare_s, s.busy_s) for s in mine if s.bare_s]
+        traced = [(s.launches, s.step_s, s.busy_s) for s in mine if not s.order]
+        traced = traced or [(s.launches, s.step_s, s.busy_s) for s in mine]
+        rows = bare or traced
+        if not rows:
+            continue
+        paced = [(n, t) for n, t, busy in rows if t > _HOST_SETS * (busy + n * model.gap_s)]
+        if paced:
+            launches, seconds = (np.array(c, float) for c in zip(*paced, strict=True))
+            from scipy.optimize import nnls
+
+            table = np.column_stack([np.full(len(launches), 1e-3), launches * 1e-6])
+            if len({*launches.tolist()}) < 2:
+                table[:, 0] = 0.0
+            (step_s, launch_s), _ = nnls(table / seconds[:, None], np.ones(len(seconds)))
+            host = Host(float(step_s) * 1e-3, float(launch_s) * 1e-6, len(paced), not bare)
+        else:
+            least = min(t / n for n, t, _ in rows)
+            host = Host(0.0, 0.8 * least, 0, not bare)
+        found[several] = host
+    return found
+
+
+def _scaled(model: OperatorModel, work_at: WorkAt) -> OperatorModel:
+    """Compare the model with the calibration's own steps: a factor of the GPU, and noise."""
+    gpu, host = [], []
+    for step in model.steps:
+        if step.bare_s is None or not step.order:
+            continue
+        p = predict_operators(model, {**step.symbols}, work_at)
+        error = math.log(step.bare_s / p.step_s)
+        (host if p.bound == "host" else gpu).append(error)
+    scale = math.exp(float(np.median(gpu))) if gpu else 1.0
+    left = [e - math.log(scale) for e in gpu]
+    return replace(
+        model,
+        scale=scale,
+        gpu_noise=max(_rms(left) * 1.3, _GPU_NOISE),
+        host_noise=max(_rms(host) * 1.3, _HOST_NOISE),
+    )
+
+
+def _rms(values: Sequence[float]) -> float:
+    return math.sqrt(sum(v * v for v in values) / len(values)) if values else 0.0
+
+
+def predict_operators(
+    model: OperatorModel,
+    sizes: Mapping[str, int],
+    work_at: WorkAt,
+    machine: Baseline | None = None,
+    host_scale: float = 1.0,
+) -> OperatorPrediction:
+    """Predict a step of other sizes.
+
+    Parameters
+    ----------
+    model : OperatorModel
+    sizes : mapping
+        Every symbol of the calibration; 'p', the ranks, is 1 without.
+    work_at : callable
+    machine : Baseline, optional
+        Another machine than the calibration's.
+    host_scale : float
+        Host seconds there over those of the calibration's machine.
+
+    Raises
+    ------
+    ModelError
+        If a symbol is missing or not known, a dimension is ambiguous, or no report is of several
+        ranks where several are asked for.
+    """
+    values = {"p": 1, **sizes}
+    sized = [s for s in model.steps if s.order]
+    _check(values, sized)
+    several = values["p"] > 1
+    mine = [s for s in sized if (s.ranks > 1) == several]
+    if not mine:
+        raise ModelError(
+            f"expected reports of {'several ranks' if several else 'one rank'} in the calibration "
+            f"to predict p = {values['p']}; got none; calibrate with two of them"
+        )
+    if len(mine) < 2:
+        mine = [*mine, *(s for s in sized if s not in mine)]
+    known = structures(mine)
+    known = [k for k in known if (k.step.ranks > 1) == several]
+    structure = min(known, key=lambda k: _distance(k.step.symbols, values))
+    timer = Timer(machine or model.baseline, model.factors)
+    step = _Step(model, structure, values, timer, work_at, host_scale)
+    return step.predicted(mine)
+
+
+def _check(values: Mapping[str, int], steps: Sequence[RecordedStep]) -> None:
+    names = {*steps[0].symbols}
+    if {*values} != names:
+        missing, more = sorted(names - {*values}), sorted({*values} - names)
+        raise ModelError(
+            f"expected a value of each of {', '.join(sorted(names - {'p'}))}; got "
+            f"{'none of ' + ', '.join(missing) if missing else 'also ' + ', '.join(more)}; give "
+            f"them by --set NAME=VALUE"
+        )
+
+
+def _distance(one: Mapping[str, int], other: Mapping[str, int]) -> float:
+    return sum(abs(math.log(one[k] / other[k])) for k in other if k != "p")
+
+
+class _Step:
+    """A step that is being predicted."""
+
+    def __init__(
+        self,
+        model: OperatorModel,
+        structure: Structure,
+        values: Mapping[str, int],
+        timer: Timer,
+        work_at: WorkAt,
+        host_scale: float,
+    ) -> None:
+        self.model, self.structure, self.values, self.timer = model, structure, values, timer
+        self.work_at, self.host_scale = work_at, host_scale
+        self.beyond: dict[str, float] = {}
+        self.sharded = any(c.name.endswith("AllGather") for c in structure.step.calls)
+        self.calls = structure.calls_at(values)
+        self.host = model.host.get(values["p"] > 1) or model.host.get(values["p"] <= 1)
+
+    def predicted(self, mine: Sequence[RecordedStep]) -> OperatorPrediction:
+        """Time of the step and of its parts."""
+        table: dict[tuple[str, str, str, tuple[Size, ...]], list[float]] = {}
+        operations = self._operations(table)
+        found = lanes(operations, self.model.gap_s, self.model.contention)
+        bound = "GPU"
+        if found.exposed_s > 0.3 * found.step_s:
+            bound = "communication"
+        elif found.host_s > 0.97 * found.step_s:
+            bound = "host"
+        noise = self.model.host_noise if bound == "host" else self.model.gpu_noise
+        if self.host is None or (bound == "host" and self.host.runs == 0):
+            noise *= 2
+        warnings = self._warnings(mine)
+        noise *= 1.5 if warnings else 1.0
+        return OperatorPrediction(
+            sizes=dict(self.values),
+            step_s=found.step_s,
+            low_s=found.step_s * math.exp(-Z90 * noise),
+            high_s=found.step_s * math.exp(Z90 * noise),
+            lanes=found,
+            bound=bound,
+            by_kind=self._by_kind(table),
+            rows=self._rows(table),
+            source=self.structure.step.source,
+            warnings=tuple(warnings),
+        )
+
+    def _operations(
+        self, table: dict[tuple[str, str, str, tuple[Size, ...]], list[float]]
+    ) -> list[Operation]:
+        """Operations in order; gradients' buckets are put where they are ready."""
+        total = sum(c.launches for c, _ in self.calls if _computes(c))
+        host = self.host or Host(0.0, 0.0, 0, True)
+        launch_s = (host.launch_s + host.step_s / max(total, 1)) * self.host_scale
+        sums = self._parameters()
+        bucketed = self.values["p"] > 1 and not self.sharded
+        ready = self._buckets() if bucketed else {}
+        done: list[Operation] = []
+        joined = False
+        for i, (call, sizes) in enumerate(self.calls):
+            if call.kind == "communication":
+                if not bucketed:
+                    done.append(self._inline(call, sums, launch_s))
+                continue
+            seconds = self._seconds(call, sizes, table)
+            joins = call.phase == "optimizer" and not joined
+            joined |= joins
+            done.append(Operation(launch_s * call.launches, seconds, call.launches, "", joins))
+            for size in ready.get(i, ()):
+                done.append(self._collective("NCCL AllReduce", size, "reduce", 0.0))
+        return done
+
+    def _seconds(
+        self, call: RecordedCall, sizes: tuple[Size, ...],
+        table: dict[tuple[str, str, str, tuple[Size, ...]], list[float]],
+    ) -> float:  # fmt: skip
+        key = (call.name, call.phase, call.kind, sizes)
+        row = table.get(key)
+        if row is None:
+            one = replace(call, arguments=self.structure.arguments_at(call, sizes))
+            work = self.work_at(one, sizes)
+            seconds, beyond = self.timer.seconds(one, work)
+            if self.sharded and call.phase == "optimizer":
+                seconds *= self.structure.step.ranks / self.values["p"]
+            seconds *= self.model.scale
+            self.beyond[call.name] = max(self.beyond.get(call.name, 0.0), beyond)
+            row = table[key] = [0.0, work.flops, work.bytes, seconds]
+        row[0] += 1
+        return row[3]
+
+    # --- collectives
+
+    def _shapes(self, sizes: Sequence[Size], lists: int) -> list[Size]:
+        named = [s for s in sizes if s]
+        return named[: len(named) // max(lists, 1)]
+
+    def _parameters(self) -> tuple[float, float]:
+        """Elements of all parameters, at the predicted sizes and in the recording."""
+        best = (0.0, 0.0)
+        for call, sizes in self.calls:
+            if call.phase == "optimizer" and len(call.sizes) > 2:
+                lists = int(call.said.get("depth") or 4)
+                both = (
+                    sum(map(math.prod, self._shapes(sizes, lists))),
+                    sum(map(math.prod, self._shapes(call.sizes, lists))),
+                )
+                best = max(best, (float(both[0]), float(both[1])))
+        return best
+
+    def _inline(self, call: RecordedCall, sums: tuple[float, float], launch_s: float) -> Operation:
+        """A collective in the recorded order; its bytes are those of a layer, or of the rest."""
+        size = call.bytes * self._growth(call.bytes, sums)
+        kind = "gather" if call.name.endswith("AllGather") else "reduce"
+        return self._collective(call.name, size, kind, launch_s)
+
+    def _growth(self, size: float, sums: tuple[float, float]) -> float:
+        """By how much the bytes of a collective grow."""
+        if not sums[1]:
+            return 1.0
+        step = self.structure.step
+        depth = self.structure.depth
+        if not depth:
+            return sums[0] / sums[1]
+        layers = {step.symbols[depth]: sums[1], self.values[depth]: sums[0]}
+        del layers
+        old, new = self._layer_elements()
+        scale = step.ranks if self.sharded else 1
+        for item in _ELEMENT_BYTES:
+            if old and abs(size / (item * old * scale) - 1) < 0.02:
+                return new / old
+        rest_old = sums[1] - old * step.symbols[depth]
+        rest_new = sums[0] - new * self.values[depth]
+        return rest_new / rest_old if rest_old > 0 and rest_new > 0 else sums[0] / sums[1]
+
+    def _layer_elements(self) -> tuple[float, float]:
+        """Elements of one layer's parameters, in the recording and as predicted."""
+        from perfmodel.models.structure import runs_of
+
+        for call, sizes in self.calls:
+            if call.phase == "optimizer" and len(call.sizes) > 2:
+                lists = int(call.said.get("depth") or 4)
+                found = []
+                for at in (call.sizes, sizes):
+                    shapes = self._shapes(at, lists)
+                    runs = runs_of(shapes)
+                    if not runs:
+                        break
+                    run = max(runs, key=lambda r: r.period * r.count)
+                    found.append(sum(map(math.prod, shapes[run.start : run.start + run.period])))
+                if len(found) == 2:
+                    return float(found[0]), float(found[1])
+        return 0.0, 0.0
+
+    def _collective(self, name: str, size: float, kind: str, launch_s: float) -> Operation:
+        wire = self.model.wires.get(name) or Wire(2e-5, 1 / 2e11)
+        ranks = self.values["p"]
+        seconds = wire.alpha_s * max(math.log2(ranks), 1.0)
+        seconds += _sent(name, size, ranks) * wire.beta_s_per_byte
+        return Operation(launch_s, seconds, 1, kind)
+
+    def _buckets(self) -> dict[int, list[float]]:
+        """Bytes of every bucket of gradients, by the call behind which it is ready."""
+        shapes: list[Size] = []
+        for call, sizes in self.calls:
+            if call.phase == "optimizer" and len(call.sizes) > 2:
+                lists = int(call.said.get("depth") or 4)
+                mine = self._shapes(sizes, lists)
+                shapes = max(shapes, mine, key=len)
+        left = [s for s in reversed(shapes)]
+        backward = [i for i, (c, _) in enumerate(self.calls) if c.phase == "backward"]
+        if not left or not backward:
+            return {}
+        found: dict[int, list[float]] = {}
+        held, most = 0.0, float(_FIRST_BUCKET_BYTES)
+        for i in backward:
+            call, sizes = self.calls[i]
+            made = self.work_at(call, sizes).shape if call.layout == "tn" else None
+            if made is None:
+                continue
+            place = next((k for k, s in enumerate(left) if s in (made[:2], made[1::-1])), None)
+            if place is None:
+                continue
+            for shape in left[: place + 1]:
+                held += 4.0 * math.prod(shape)
+                if held >= most:
+                    found.setdefault(i, []).append(held)
+                    held, most = 0.0, float(_BUCKET_BYTES)
+            del left[: place + 1]
+        held += sum(4.0 * math.prod(s) for s in left)
+        if held:
+            found.setdefault(backward[-1], []).append(held)
+        return found
+
+    # --- what is shown
+
+    def _by_kind(
+        self, table: Mapping[tuple[str, str, str, tuple[Size, ...]], Sequence[float]]
+    ) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for (_, _, kind, _), (count, _, _, seconds) in table.items():
+            found[kind] = found.get(kind, 0.0) + count * seconds
+        return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+    def _rows(
+        self, table: Mapping[tuple[str, str, str, tuple[Size, ...]], Sequence[float]]
+    ) -> tuple[OperatorRow, ...]:
+        rows = [
+            OperatorRow(name, phase, kind, _shown(sizes), int(count), count * flops,
+                        count * moved, count * seconds)
+            for (name, phase, kind, sizes), (count, flops, moved, seconds) in table.items()
+        ]  # fmt: skip
+        return tuple(sorted(rows, key=lambda r: -r.gpu_s))
+
+    def _warnings(self, mine: Sequence[RecordedStep]) -> list[str]:
+        found = []
+        for name in sorted(self.values):
+            seen = [s.symbols[name] for s in mine]
+            value = self.values[name]
+            if not min(seen) / math.exp(_FAR) <= value <= max(seen) * math.exp(_FAR):
+                limit = f"{min(seen)} to {max(seen)}" if min(seen) < max(seen) else f"{min(seen)}"
+                found.append(
+                    f"{name} = {value} is an extrapolation: the reports have {limit}; calibrate "
+                    f"with one nearer to it"
+                )
+        if self.structure.unresolved:
+            shown = ", ".join(self.structure.unresolved[:3])
+            found.append(f"no product of symbols is {shown}: kept as recorded")
+        return found
+
+
+def _shown(sizes: Sequence[Size]) -> str:
+    named = [s for s in sizes if s]
+    shown = ", ".join("×".join(map(str, s)) for s in named[:4])
+    return f"{shown}, … ({len(named)})" if len(named) > 4 else shown

@@ -1,0 +1,118 @@
+"""Recorded steps of a program, call by call: what a model of operators is calibrated with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Size = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a call does.
+
+    Attributes
+    ----------
+    flops, bytes : float
+    shape : tuple of int or None
+        (m, n, k) of a GEMM, (batch times heads, queries, numbers of a head) of attention.
+    """
+
+    flops: float
+    bytes: float
+    shape: tuple[int, int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """Calls of one operator with the same sizes.
+
+    Attributes
+    ----------
+    name, phase, dtype : str
+        Of fused kernels the name without its number.
+    kind : {'gemm', 'attention', 'memory', 'communication', 'unknown'}
+        'unknown' where no formula counts it.
+    layout : {'nt', 'nn', 'tn', ''}
+        Which factor of a GEMM is transposed; '' where nothing says it.
+    sizes : tuple of tuple of int
+        Of the arguments, then of the result where it is known.
+    arguments : int
+        How many of the sizes are the arguments'.
+    said : mapping
+        What the program's formula needs besides.
+    flops, bytes : float
+        Of one call; of a collective the bytes of the whole vector.
+    shape : tuple of int or None
+    launches : int
+        GPU operations of one call.
+    gpu_s : float
+        Mean over lanes and steps; of a collective without waiting for other ranks.
+    """
+
+    name: str
+    phase: str
+    kind: str
+    dtype: str
+    layout: str
+    sizes: tuple[Size, ...]
+    arguments: int
+    said: Mapping[str, Any]
+    flops: float
+    bytes: float
+    shape: tuple[int, int, int] | None
+    launches: int
+    gpu_s: float
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What distinguishes it."""
+        return self.name, self.phase, self.sizes, self.layout, self.dtype, self.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """One step of a program, and the sizes that it had.
+
+    Attributes
+    ----------
+    source : str
+        Name of the report.
+    symbols : mapping
+        The program's sizes by name; 'p' is the number of ranks.
+    gpu : str
+    calls : tuple of RecordedCall
+        Distinct ones.
+    order : tuple of int
+        Of every call of the step, as they were launched, its place in `calls`; empty where the
+        report names no sizes.
+    step_s : float
+        Median step as recorded.
+    busy_s : float
+        Sum of its computing kernels.
+    launches : int
+        GPU operations of a step.
+    gap_s : float
+        Between two kernels of which the second waits for the first; 0 where there is none.
+    bare_s : float or None
+        Step without a profiler.
+    """
+
+    source: str
+    symbols: Mapping[str, int]
+    gpu: str
+    calls: tuple[RecordedCall, ...]
+    order: tuple[int, ...]
+    step_s: float
+    busy_s: float
+    launches: int
+    gap_s: float
+    bare_s: float | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that it ran on."""
+        return self.symbols.get("p", 1)

@@ -1,0 +1,315 @@
+"""How a recorded step grows: repeated layers, and every dimension as a product of symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from perfmodel.base.errors import ModelError
+from perfmodel.models.recorded import RecordedCall, RecordedStep, Size
+from perfmodel.models.symbols import Term, common, terms_of, value_at
+
+_ANCHORS: Final = ("gemm", "attention")
+"""Calls that make up a layer; what is between them may differ from layer to layer."""
+_SHORTEST: Final = 4
+"""Calls, or sizes of a list, of a layer at least."""
+_OFF: Final = 2
+"""Repetitions may be so many fewer than layers, where the first or last of them differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`count` times the same `period` elements from `start` on."""
+
+    start: int
+    period: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        """The first element behind."""
+        return self.start + self.period * self.count
+
+
+def runs_of(tokens: Sequence[object], least: int = 2) -> tuple[Run, ...]:
+    """Find the longest repetitions of a sequence, then those before and behind them.
+
+    >>> runs_of(list("xabcdabcdabcdy"))
+    (Run(start=1, period=4, count=3),)
+    """
+    known: dict[object, int] = {}
+    codes = np.array([known.setdefault(t, len(known)) for t in tokens], np.int64)
+    found: list[Run] = []
+
+    def search(first: int, last: int) -> None:
+        best: Run | None = None
+        part = codes[first:last]
+        for period in range(_SHORTEST, len(part) // least + 1):
+            same = part[:-period] == part[period:]
+            edges = np.flatnonzero(np.diff(np.concatenate([[0], same.view(np.int8), [0]])))
+            for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+                count = 1 + (end - begin) // period
+                if count >= least and (best is None or period * count > best.period * best.count):
+                    best = Run(first + begin, period, count)
+        if best is not None:
+            search(first, best.start)
+            found.append(best)
+            search(best.end, last)
+
+    search(0, len(codes))
+    return tuple(found)
+
+
+def grown(run: Run, more: int) -> list[int]:
+    """Which of the recorded repetitions stands for each of `count + more`.
+
+    The first and the last stand for themselves, those between take turns.
+
+    >>> grown(Run(0, 4, 4), 3)
+    [0, 1, 2, 1, 2, 1, 3]
+    """
+    count = max(run.count + more, 1)
+    if count == 1:
+        return [run.count - 1]
+    middle = range(1, run.count - 1) or range(run.count - 1, run.count)
+    return [0, *(middle[i % len(middle)] for i in range(count - 2)), run.count - 1]
+
+
+def repeated(elements: Sequence[int], runs: Sequence[Run], more: int) -> list[int]:
+    """Elements with every run `more` repetitions longer."""
+    found: list[int] = []
+    at = 0
+    for run in runs:
+        found += elements[at : run.start]
+        for i in grown(run, more):
+            found += elements[run.start + i * run.period : run.start + (i + 1) * run.period]
+        at = run.end
+    return [*found, *elements[at:]]
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """One recorded step, and what is known of how it grows.
+
+    Attributes
+    ----------
+    step : RecordedStep
+    depth : str
+        Symbol of the number of layers; '' where nothing repeats.
+    terms : tuple
+        Of every call, of every size, of every dimension the products that it can be.
+    unresolved : tuple of str
+        Dimensions that are no product of symbols; they keep their recorded value.
+    """
+
+    step: RecordedStep
+    depth: str
+    terms: tuple[tuple[tuple[tuple[Term, ...], ...], ...], ...]
+    unresolved: tuple[str, ...] = field(default=())
+
+    def calls_at(self, values: Mapping[str, int]) -> list[tuple[RecordedCall, tuple[Size, ...]]]:
+        """Calls of a step of other sizes, in order, each with its sizes.
+
+        Raises
+        ------
+        ModelError
+            If a dimension is ambiguous at these sizes.
+        """
+        more = values[self.depth] - self.step.symbols[self.depth] if self.depth else 0
+        sizes = [self._sizes_at(i, values, more) for i in range(len(self.step.calls))]
+        return [(self.step.calls[i], sizes[i]) for i in self._order(more)]
+
+    def _order(self, more: int) -> list[int]:
+        """The order of calls with so many more layers: what follows an anchor belongs to it."""
+        order = self.step.order
+        anchor = [self.step.calls[i].kind in _ANCHORS for i in order]
+        begins = [0, *(i for i, yes in enumerate(anchor) if yes and i), len(order)]
+        slots = [list(order[a:b]) for a, b in zip(begins, begins[1:], strict=False) if b > a]
+        tokens = [s[0] if self.step.calls[s[0]].kind in _ANCHORS else -1 for s in slots]
+        runs = self._layers(runs_of(tokens))
+        return [call for i in repeated(range(len(slots)), runs, more) for call in slots[i]]  # type: ignore[arg-type]
+
+    def _layers(self, runs: Sequence[Run]) -> tuple[Run, ...]:
+        """Those of the runs that are layers."""
+        if not self.depth:
+            return ()
+        layers = self.step.symbols[self.depth]
+        return tuple(r for r in runs if layers - _OFF <= r.count <= layers)
+
+    def _sizes_at(self, call: int, values: Mapping[str, int], more: int) -> tuple[Size, ...]:
+        one = self.step.calls[call]
+        at = [
+            tuple(
+                value_at(terms, values, f"dimension {k + 1} of argument {j + 1} of {one.name}")
+                for k, terms in enumerate(size)
+            )
+            for j, size in enumerate(self.terms[call])
+        ]
+        runs = self._layers(runs_of(one.sizes)) if len(one.sizes) >= 3 * _SHORTEST else ()
+        if not runs or not more:
+            return tuple(at)
+        return tuple(at[i] for i in repeated(range(len(at)), runs, more))  # type: ignore[arg-type]
+
+    def arguments_at(self, call: RecordedCall, sizes: Sequence[Size]) -> int:
+        """How many of the sizes are arguments."""
+        return call.arguments + len(sizes) - len(call.sizes)
+
+
+def depth_of(steps: Sequence[RecordedStep]) -> str:
+    """The symbol that counts layers: the longest repetition of anchors has it, in every report.
+
+    Raises
+    ------
+    ModelError
+        If several symbols fit.
+    """
+    counts = []
+    for step in steps:
+        tokens = [i for i in step.order if step.calls[i].kind in _ANCHORS]
+        found = runs_of(tokens)
+        if not found:
+            return ""
+        counts.append(max(found, key=lambda r: r.period * r.count).count)
+    fitting = [
+        name
+        for name in steps[0].symbols
+        if name != "p"
+        and len({s.symbols[name] - c for s, c in zip(steps, counts, strict=True)}) == 1
+        and 0 <= steps[0].symbols[name] - counts[0] <= _OFF
+    ]
+    if len(fitting) > 1:
+        raise ModelError(
+            f"the number of layers is ambiguous: {' and '.join(fitting)} fit the repetitions of "
+            f"every report; calibrate with one more report in which they differ"
+        )
+    return fitting[0] if fitting else ""
+
+
+def structures(steps: Sequence[RecordedStep]) -> tuple[Structure, ...]:
+    """Infer of every report's dimensions which products of symbols they are."""
+    depth = depth_of(steps)
+    varying = {n for n in steps[0].symbols if len({s.symbols[n] for s in steps}) > 1}
+    named = [
+        {n: v for n, v in s.symbols.items() if n != "p" or "p" in varying} for s in steps
+    ]
+    return tuple(_structure(i, steps, named, depth) for i in range(len(steps)))
+
+
+def _structure(
+    mine: int, steps: Sequence[RecordedStep], named: Sequence[Mapping[str, int]], depth: str
+) -> Structure:
+    step = steps[mine]
+    groups = [_groups(s) for s in steps]
+    terms: list[list[list[tuple[Term, ...]]] | None] = []
+    seen: dict[int, dict[tuple[Term, ...], int]] = {}
+    for call in step.calls:
+        found = _matched(call, mine, steps, named, groups, depth)
+        terms.append(found)
+        for size, dims in zip(_short(call.sizes, step, depth), found or (), strict=False):
+            for number, options in zip(size, dims, strict=True):
+                counts = seen.setdefault(number, {})
+                counts[options] = counts.get(options, 0) + 1
+    unresolved: list[str] = []
+    complete = []
+    for call, known in zip(step.calls, terms, strict=True):
+        short = _short(call.sizes, step, depth)
+        dims = known or [[_usual(n, seen, call, unresolved) for n in size] for size in short]
+        complete.append(_spread(call.sizes, step, depth, dims))
+    return Structure(step, depth, tuple(complete), tuple(dict.fromkeys(unresolved)))
+
+
+def _usual(
+    number: int, seen: Mapping[int, Mapping[tuple[Term, ...], int]], call: RecordedCall,
+    unresolved: list[str],
+) -> tuple[Term, ...]:  # fmt: skip
+    """What a number of this report is elsewhere in it; else itself."""
+    options = seen.get(number)
+    if options:
+        return max(options, key=lambda o: options[o])
+    if number > 1:
+        unresolved.append(f"{number} of {call.name}")
+    return terms_of([number, number], [{"": 1}, {"": 2}])
+
+
+def _short(sizes: Sequence[Size], step: RecordedStep, depth: str) -> tuple[Size, ...]:
+    """Sizes with the layers of a long list put together."""
+    return tuple(sizes[i] for i in _kept(sizes, step, depth))
+
+
+def _layer_runs(sizes: Sequence[Size], step: RecordedStep, depth: str) -> tuple[Run, ...]:
+    if not depth or len(sizes) < 3 * _SHORTEST:
+        return ()
+    layers = step.symbols[depth]
+    return tuple(r for r in runs_of(sizes) if layers - _OFF <= r.count <= layers)
+
+
+def _kept(sizes: Sequence[Size], step: RecordedStep, depth: str) -> list[int]:
+    found: list[int] = []
+    at = 0
+    for run in _layer_runs(sizes, step, depth):
+        found += range(at, run.start + run.period)
+        at = run.end
+    return [*found, *range(at, len(sizes))]
+
+
+def _spread(
+    sizes: Sequence[Size], step: RecordedStep, depth: str, dims: Sequence[Sequence[tuple[Term, ...]]]
+) -> tuple[tuple[tuple[Term, ...], ...], ...]:  # fmt: skip
+    """Give every size of a long list the terms of its place in the first layer."""
+    at = {i: j for j, i in enumerate(_kept(sizes, step, depth))}
+    found = []
+    runs = _layer_runs(sizes, step, depth)
+    for i in range(len(sizes)):
+        run = next((r for r in runs if r.start <= i < r.end), None)
+        first = i if run is None else run.start + (i - run.start) % run.period
+        found.append(tuple(dims[at[first]]))
+    return tuple(found)
+
+
+def _groups(step: RecordedStep) -> dict[tuple[str, str], list[RecordedCall]]:
+    found: dict[tuple[str, str], list[RecordedCall]] = {}
+    for call in step.calls:
+        found.setdefault((call.name, call.phase), []).append(call)
+    return found
+
+
+def _matched(
+    call: RecordedCall,
+    mine: int,
+    steps: Sequence[RecordedStep],
+    named: Sequence[Mapping[str, int]],
+    groups: Sequence[Mapping[tuple[str, str], Sequence[RecordedCall]]],
+    depth: str,
+) -> list[list[tuple[Term, ...]]] | None:
+    """Terms of a call's dimensions by the calls of other reports that it corresponds to."""
+    own = _short(call.sizes, steps[mine], depth)
+    place = groups[mine][call.name, call.phase].index(call)
+    found: list[list[tuple[Term, ...]]] | None = None
+    for i, step in enumerate(steps):
+        if i == mine:
+            continue
+        others = list(enumerate(groups[i].get((call.name, call.phase), ())))
+        others.sort(key=lambda pair: abs(pair[0] - place))
+        for _, other in others:
+            theirs = _short(other.sizes, step, depth)
+            if [len(s) for s in theirs] != [len(s) for s in own] or other.layout != call.layout:
+                continue
+            pair = [
+                [terms_of((a, b), (named[mine], named[i])) for a, b in zip(s, t, strict=True)]
+                for s, t in zip(own, theirs, strict=True)
+            ]
+            joined = (
+                pair
+                if found is None
+                else [
+                    [common([x, y]) for x, y in zip(s, t, strict=True)]
+                    for s, t in zip(found, pair, strict=True)
+                ]
+            )
+            if all(options for size in joined for options in size):
+                found = joined
+                break
+    return found

@@ -1,0 +1,123 @@
+"""A step as a host that launches, a GPU that computes and a stream that communicates.
+
+The host launches one call after the other; a kernel starts when it is launched and the one before
+it is done; a collective starts when it is launched, the collective before it is done and, where it
+sends what was computed, the kernels before it are done. Steps follow each other without waiting,
+as in a training loop, so that the slower lane sets the time of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+_LATENCY_S: Final = 5e-6
+"""From a call's launch to its kernel's start on an idle GPU."""
+_STEPS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One call of a step.
+
+    Attributes
+    ----------
+    host_s : float
+        What the host takes to launch it.
+    gpu_s : float
+        On the stream of its lane.
+    launches : int
+        Operations, between which there is a gap.
+    collective : str
+        '' for computing; else 'gather' if what follows waits for it, 'reduce' if only `joins` do.
+    joins : bool
+        Whether it waits for all collectives before it, as an optimizer does.
+    """
+
+    host_s: float
+    gpu_s: float
+    launches: int = 1
+    collective: str = ""
+    joins: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """What a step takes.
+
+    Attributes
+    ----------
+    step_s : float
+    host_s, gpu_s, communication_s : float
+        Work of each lane.
+    exposed_s : float
+        Of the step, what it would be shorter by without collectives.
+    """
+
+    step_s: float
+    host_s: float
+    gpu_s: float
+    communication_s: float
+    exposed_s: float
+
+
+def lanes(operations: Sequence[Operation], gap_s: float, contention: float = 0.0) -> Lanes:
+    """Simulate steps of these operations.
+
+    Parameters
+    ----------
+    operations : sequence of Operation
+        In the order in which the host launches them.
+    gap_s : float
+        Between two operations of the GPU.
+    contention : float
+        By how much longer a kernel takes beside a collective.
+
+    Examples
+    --------
+    >>> round(lanes([Operation(1e-3, 2e-3), Operation(1e-3, 3e-3)], 0.0).step_s, 6)
+    0.005
+    """
+    whole = _step_s(operations, gap_s, contention)
+    computing = [o for o in operations if not o.collective]
+    talking = len(computing) < len(operations)
+    quiet = [
+        Operation(o.host_s, 0.0, 0) if o.collective else o for o in operations
+    ] if talking else operations  # fmt: skip
+    alone = _step_s(quiet, gap_s, 0.0) if talking else whole
+    return Lanes(
+        step_s=whole,
+        host_s=sum(o.host_s for o in operations),
+        gpu_s=sum(o.gpu_s + gap_s * o.launches for o in computing),
+        communication_s=sum(o.gpu_s for o in operations if o.collective),
+        exposed_s=max(whole - alone, 0.0),
+    )
+
+
+def _step_s(operations: Sequence[Operation], gap_s: float, contention: float) -> float:
+    """Time from the end of one step to that of the next, when they follow each other."""
+    host = gpu = wire = 0.0
+    ends = []
+    busy: list[tuple[float, float]] = []
+    for _ in range(_STEPS):
+        for o in operations:
+            host += o.host_s
+            ready = host + _LATENCY_S
+            if o.collective:
+                begin = max(wire, ready, gpu if o.collective == "reduce" else 0.0)
+                wire = begin + o.gpu_s
+                busy.append((begin, wire))
+                gpu = max(gpu, wire) if o.collective == "gather" else gpu
+                continue
+            begin = max(gpu, ready, wire if o.joins else 0.0)
+            end = begin + o.gpu_s + gap_s * o.launches
+            gpu = end + contention * _beside(busy, begin, end) if contention else end
+        ends.append(max(host, gpu))
+        busy = busy[-64:]
+    return ends[-1] - ends[-2]
+
+
+def _beside(busy: Sequence[tuple[float, float]], begin: float, end: float) -> float:
+    """Time of an interval in which a collective runs."""
+    return sum(max(min(end, b) - max(begin, a), 0.0) for a, b in busy[-4:])

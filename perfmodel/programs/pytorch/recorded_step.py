@@ -1,0 +1,276 @@
+"""One recorded step of a PyTorch program as a list of calls, and what a call of other sizes does.
+
+What `perfmodel.models.operators` predicts from: every call's sizes, work and GPU time in the order
+in which the host launched them, without knowing what they compute.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any, Final
+
+import numpy as np
+
+from perfmodel.base.arrays import Int64
+from perfmodel.models.recorded import RecordedCall, RecordedStep, Work
+from perfmodel.programs.pytorch.calls import OperatorCall
+from perfmodel.programs.pytorch.operator_times import find
+from perfmodel.programs.pytorch.operators import Call, numel, work_of
+from perfmodel.readers.trace import KERNEL, NULL, Trace
+from perfmodel.timing.nccl import match_kernels
+from perfmodel.timing.step_report import StepReport
+from perfmodel.timing.steps import launched
+
+_NUMBER: Final = re.compile(r"_[0-9]+$")
+_LAYOUT: Final = re.compile(r"_([TN])([TN])[TN]?(?:_|$)|_(tn|nt|nn)_(?:align|v|n)|(?:^|_)(tn|nt|nn)(?:_|$)")
+"""Of a GEMM's kernel: which factors cuBLAS, whose matrices are column-major, transposes."""
+_ROW_MAJOR: Final = {"tn": "nt", "nt": "tn", "nn": "nn"}
+_ATTENTION: Final = "aten::_scaled_dot_product_"
+_MOST_GAP_NS: Final = 3000
+_AHEAD_NS: Final = 10_000
+
+
+def recorded_step(trace: Trace, steps: StepReport, symbols: Mapping[str, int]) -> RecordedStep:
+    """Put the steps of a report down call by call, without the first of them.
+
+    Parameters
+    ----------
+    trace : Trace
+        With its ranges.
+    steps : StepReport
+        Of the same trace.
+    symbols : mapping
+        Sizes of the program in this report; the number of ranks is added as 'p'.
+    """
+    inside = steps.times.ops
+    number = steps.steps.number[inside.step].astype(np.int64)
+    kept = np.unique(number).tolist()
+    kept = kept[1:] or kept
+    found = launched(trace)
+    at_ns = found.at_ns[np.searchsorted(found.op, inside.op)]
+    calls = find(trace, steps)
+    lanes = len(steps.times.process)
+    rows = _Rows(trace, inside.op, at_ns, _collectives(steps, inside.op, inside.lane, trace))
+    times: dict[Any, list[float]] = {}
+    described: dict[Any, RecordedCall] = {}
+    codes: dict[Any, int] = {}
+    order: list[int] = []
+    for lane, step in product(range(lanes) if calls else (), kept):
+        assert calls is not None
+        chosen = np.flatnonzero((number == step) & (inside.lane == lane))
+        sequence = rows.calls(chosen, calls.calls.calls, calls.calls.owner, calls.calls.phase)
+        for call in sequence:
+            described.setdefault(call.key, call)
+            times.setdefault(call.key, []).append(call.gpu_s)
+            codes.setdefault(call.key, len(codes))
+        if lane == 0 and step == kept[-1]:
+            order = [codes[call.key] for call in sequence]
+    computing = ~np.isin(inside.op, [*rows.collectives])
+    lasts = (trace.ops.end_ns - trace.ops.start_ns)[inside.op]
+    mine = (inside.lane == 0) & computing
+    lasting = steps.times.step_ns[:, 1:]
+    lasting = lasting[lasting >= 0] if (lasting >= 0).any() else steps.times.step_ns
+    return RecordedStep(
+        source=trace.source.name,
+        symbols={**symbols, "p": lanes},
+        gpu=trace.gpus[0].name if trace.gpus else "",
+        calls=tuple(replace(described[k], gpu_s=float(np.mean(times[k]))) for k in codes),
+        order=tuple(order),
+        step_s=float(np.median(lasting)) * 1e-9,
+        busy_s=float(np.median([lasts[mine & (number == s)].sum() for s in kept])) * 1e-9,
+        launches=round(float(np.median([((number == s) & mine).sum() for s in kept]))),
+        gap_s=_gap_s(trace, inside.op, at_ns, inside.lane),
+    )
+
+
+def work_at(call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> Work:
+    """FLOPs, bytes and shape of a call whose arguments have other sizes.
+
+    The last of the sizes is that of the result where the recording says it.
+    """
+    said = call.said
+    arguments = tuple(tuple(s) for s in sizes[: call.arguments])
+    weights = said.get("weights")
+    if weights is not None:
+        moved = sum(w * numel(s) for w, s in zip(weights, arguments, strict=True))
+        return Work(0.0, float(moved), None)
+    if call.kind == "unknown":
+        return Work(0.0, float(4 * sum(map(numel, arguments))), None)
+    out = tuple(sizes[call.arguments]) if len(sizes) > call.arguments else None
+    made = Call(
+        call.name, arguments, tuple(said["items"]), said["item"], out,
+        tuple(said["needed"]), said["transposed"], said["depth"], said["kernels"], False,
+    )  # fmt: skip
+    counted = work_of(made)
+    if counted is None:
+        return Work(0.0, float(4 * sum(map(numel, arguments))), None)
+    moved = float(counted.read_bytes + counted.write_bytes)
+    return Work(float(counted.flops), moved, _shape(call.name, arguments))
+
+
+def _shape(name: str, sizes: Sequence[tuple[int, ...]]) -> tuple[int, int, int] | None:
+    """(m, n, k) of a GEMM, (batch times heads, queries, numbers of a head) of attention."""
+    if name.startswith(_ATTENTION):
+        q = sizes[1 if name.endswith("backward") else 0]
+        return (q[0] * q[1], q[2], q[3]) if len(q) == 4 else None
+    first = {"aten::mm": 0, "aten::addmm": 1, "aten::_addmm_activation": 1}.get(name)
+    if first is None:
+        return None
+    (m, k), (_, n) = sizes[first : first + 2]
+    return m, n, k
+
+
+class _Rows:
+    """GPU operations of steps as calls in the order of their launches."""
+
+    def __init__(
+        self, trace: Trace, op: Int64, at_ns: Int64, collectives: Mapping[int, tuple[str, float, float]]
+    ) -> None:
+        self.trace, self.op, self.at_ns, self.collectives = trace, op, at_ns, collectives
+
+    def calls(
+        self, chosen: Int64, calls: Sequence[OperatorCall], owner: Int64, phase: Sequence[str]
+    ) -> list[RecordedCall]:
+        """One for every call, with its time; those of no operator one by one."""
+        ops = self.trace.ops
+        chosen = chosen[np.argsort(self.at_ns[chosen], kind="stable")]
+        groups: dict[int, list[int]] = {}
+        for i in chosen.tolist():
+            sends = int(self.op[i]) in self.collectives
+            groups.setdefault(int(owner[i]) if owner[i] >= 0 and not sends else -1 - i, []).append(i)
+        found = []
+        for who, rows in groups.items():
+            first = int(self.op[rows[0]])
+            if first in self.collectives:
+                name, size, seconds = self.collectives[first]
+                made = _plain(name, str(phase[rows[0]]), "communication")
+                found.append(RecordedCall(**{**made, "bytes": size}, launches=1, gpu_s=seconds))
+                continue
+            names = [
+                self.trace.strings[int(ops.name[self.op[i]])]
+                if ops.kind[self.op[i]] == KERNEL and ops.name[self.op[i]] >= 0
+                else ""
+                for i in rows
+            ]
+            made = (
+                _described(calls[who], names)
+                if who >= 0
+                else _plain(_short(names[0]), str(phase[rows[0]]), "unknown")
+            )
+            lasts = ops.end_ns[self.op[rows]] - ops.start_ns[self.op[rows]]
+            seconds = float(lasts.sum()) * 1e-9
+            found.append(RecordedCall(**made, launches=len(rows), gpu_s=seconds))
+        return found
+
+
+def _short(kernel: str) -> str:
+    """Name of a GPU operation of no operator."""
+    return f"({kernel.split('<')[0].split('(')[0][:60] or 'memory operation'})"
+
+
+def _plain(name: str, phase: str, kind: str) -> dict[str, Any]:
+    return {
+        "name": name, "phase": phase, "kind": kind, "dtype": "", "layout": "",
+        "sizes": (), "arguments": 0, "said": {}, "flops": 0.0, "bytes": 0.0, "shape": None,
+    }  # fmt: skip
+
+
+def _described(call: OperatorCall, kernels: Sequence[str]) -> dict[str, Any]:
+    counted = call.counted
+    name = _NUMBER.sub("", call.name) if call.name.startswith("triton_") else call.name
+    sizes = tuple(call.sizes or ())
+    work = call.work
+    said: dict[str, Any] = {}
+    kind, shape, layout = "unknown", None, ""
+    if counted is not None and work is not None:
+        kind = "memory"
+        if counted.buffers:
+            said = {
+                "weights": [
+                    b / numel(s) if numel(s) else 0.0
+                    for b, s in zip(counted.buffers, counted.sizes, strict=True)
+                ]
+            }
+        else:
+            said = {
+                "items": list(counted.items), "item": counted.item,
+                "needed": list(counted.needed), "transposed": counted.transposed,
+                "depth": counted.depth, "kernels": _essential(counted.kernels),
+            }  # fmt: skip
+        if work.flops:
+            shape = _shape(name, sizes)
+            kind = "unknown" if shape is None else "gemm"
+            kind = "attention" if name.startswith(_ATTENTION) and shape else kind
+            kind = "memory" if kind == "unknown" else kind
+            layout = _layout(kernels) if kind == "gemm" else ""
+    out = counted.out if counted is not None and counted.out and not counted.buffers else None
+    return {
+        "name": name, "phase": call.phase, "kind": kind, "dtype": _dtype(call), "layout": layout,
+        "sizes": (*sizes, out) if out else sizes, "arguments": len(sizes), "said": said,
+        "flops": float(work.flops) if work else 0.0,
+        "bytes": float(work.read_bytes + work.write_bytes) if work else
+        float(4 * sum(map(numel, sizes))),
+        "shape": shape,
+    }  # fmt: skip
+
+
+def _essential(kernels: str) -> str:
+    """Words of kernels' names that formulas look for."""
+    words = ("convert_dq", "fmha_reduce_head", "transform_input", "statistics", "vectorized_gather",
+             "sum_and_scatter")  # fmt: skip
+    return "|".join(w for w in words if w in kernels)
+
+
+def _dtype(call: OperatorCall) -> str:
+    return "tf32" if call.unit == "tf32_tensor" else call.dtype
+
+
+def _layout(kernels: Sequence[str]) -> str:
+    """Layout of a GEMM's factors as PyTorch sees them; '' where no kernel's name says it."""
+    for kernel in kernels:
+        said = _LAYOUT.search(kernel)
+        if said:
+            first, second, *others = said.groups()
+            word = (first + second).lower() if first else next(o for o in others if o)
+            return _ROW_MAJOR[word]
+    return ""
+
+
+def _gap_s(trace: Trace, op: Int64, at_ns: Int64, lane: Int64) -> float:
+    """Median gap between two operations of a stream of which the second was queued before."""
+    rows = np.flatnonzero(lane == 0)
+    rows = rows[np.argsort(trace.ops.start_ns[op[rows]], kind="stable")]
+    start, end = trace.ops.start_ns[op[rows]], trace.ops.end_ns[op[rows]]
+    gap = start[1:] - end[:-1]
+    queued = (end[:-1] - at_ns[rows][1:] > _AHEAD_NS) & (gap > 0) & (gap < _MOST_GAP_NS)
+    return float(np.median(gap[queued])) * 1e-9 if queued.any() else 0.0
+
+
+def _collectives(
+    steps: StepReport, op: Int64, lane: Int64, trace: Trace
+) -> dict[int, tuple[str, float, float]]:
+    """Name, bytes of the whole vector and seconds of transfer of NCCL's kernels, by operation."""
+    kernels = steps.nccl
+    if len(kernels) == 0:
+        return {}
+    lanes = len(steps.times.process)
+    matched = match_kernels([kernels], [lanes], [None])
+    at = {
+        (int(l), int(s)): int(o)
+        for l, s, o in zip(lane.tolist(), trace.ops.start_ns[op].tolist(), op.tolist(), strict=True)
+    }
+    found: dict[int, tuple[str, float, float]] = {}
+    rows = zip(kernels.lane.tolist(), kernels.start_ns.tolist(), kernels.name.tolist(),
+               kernels.bytes.tolist(), (kernels.end_ns - kernels.start_ns).tolist(),
+               matched.waiting_ns.tolist(), strict=True)  # fmt: skip
+    for l, start, name, size, lasts, waiting in rows:
+        o = at.get((l, start))
+        if o is not None:
+            word = kernels.names[name]
+            shared = lanes if word.endswith(("AllGather", "ReduceScatter")) else 1
+            transfer = lasts - (waiting if waiting != NULL else 0)
+            found[o] = word, float(max(size, 0) * shared), transfer * 1e-9
+    return found

@@ -1,0 +1,128 @@
+"""Text, tables and JSON of models of operators and of what they predict."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from perfmodel.base.document import pick
+from perfmodel.base.table import Column, Table
+from perfmodel.base.units import percent, si
+from perfmodel.models.operators import OperatorModel, OperatorPrediction
+from perfmodel.models.operators_file import symbols_of
+from perfmodel.render.result import Result
+
+_MOST_ROWS: Final = 20
+
+
+def calibration(model: OperatorModel) -> Result:
+    """Return what a calibration found: symbols, the host, collectives."""
+    rows = symbols_of(model)
+    columns = (
+        Column("name", "Operator", of=lambda r: r["name"], wrap=False),
+        Column("phase", "Phase", of=lambda r: r["phase"]),
+        Column("sizes", "Sizes by symbol", of=lambda r: r["sizes"]),
+    )
+    table = Table.of("Sizes of operators", rows, columns)
+    return Result([_said(model), table], warnings=_open(model))
+
+
+def _said(model: OperatorModel) -> list[str]:
+    reports = len(model.steps)
+    sized = sum(bool(s.order) for s in model.steps)
+    lines = [
+        f"{model.program} on {model.gpu}: {reports} reports, {sized} with operators' sizes",
+        f"GEMMs: {'measured grid of ' + model.baseline.machine.name if model.baseline.gemms else 'no grid; a share of the peak, corrected by the reports'}",
+        f"GPU: {si(model.gap_s, 's')} between kernels; measured over predicted {model.scale:.3f}",
+    ]
+    for several, host in sorted(model.host.items()):
+        who = "host of several ranks" if several else "host"
+        lines.append(
+            f"{who}: {si(host.step_s, 's')} a step and {si(host.launch_s, 's')} a launch, from "
+            f"{host.runs} step{'s' * (host.runs != 1)} that it sets"
+            + (", under a profiler" if host.traced else "")
+        )
+    for name, wire in sorted(model.wires.items()):
+        rate = f", {si(1 / wire.beta_s_per_byte, 'B/s')}" if wire.beta_s_per_byte else ""
+        lines.append(f"{name}: {si(wire.alpha_s, 's')}{rate} sent by a rank")
+    return lines
+
+
+def _open(model: OperatorModel) -> list[str]:
+    found = []
+    for several, host in sorted(model.host.items()):
+        who = "several ranks" if several else "one rank"
+        if host.traced:
+            found.append(
+                f"the host's time of {who} was taken under a profiler, which slows it down: give "
+                f"the steps' times without one by --index"
+            )
+        if host.runs == 0:
+            found.append(
+                f"no report of {who} is of a step that the host sets: its time is an upper limit; "
+                f"calibrate with a smaller size"
+            )
+    if not model.baseline.gemms:
+        found.append(
+            "no GEMM was measured by size: give the file of perfmodel machine measure --gemm-grid "
+            "by --machine"
+        )
+    return found
+
+
+def prediction(p: OperatorPrediction) -> Result:
+    """Return one predicted step."""
+    parts = (
+        Column("part", "Part", of=lambda r: r[0]),
+        Column("seconds", "Time", "si", "s", of=lambda r: r[1]),
+        Column("share", "Of the step", "percent", of=lambda r: r[1] / p.step_s),
+    )
+    lanes = p.lanes
+    rows = [
+        *((f"GPU, {kind}", seconds) for kind, seconds in p.by_kind.items()),
+        ("GPU, all with gaps", lanes.gpu_s),
+        ("communication", lanes.communication_s),
+        ("communication, exposed", lanes.exposed_s),
+        ("host", lanes.host_s),
+    ]
+    operators = (
+        Column("name", "Operator", wrap=False),
+        Column("phase", "Phase"),
+        Column("sizes", "Sizes"),
+        Column("count", "Calls", "int"),
+        Column("flops", "FLOPs", "si", ""),
+        Column("bytes", "Bytes", "si", "B"),
+        Column("gpu_s", "GPU time", "si", "s"),
+    )
+    sizes = " ".join(f"{k}={v}" for k, v in p.sizes.items())
+    text = [
+        f"step of {sizes}: {si(p.step_s, 's')}, 90 % from {si(p.low_s, 's')} to "
+        f"{si(p.high_s, 's')}; set by the {p.bound}"
+        if p.bound != "communication"
+        else f"step of {sizes}: {si(p.step_s, 's')}, 90 % from {si(p.low_s, 's')} to "
+        f"{si(p.high_s, 's')}; limited by communication",
+        f"structure from {p.source}",
+    ]
+    split = Table.of("Lanes of a predicted step", rows, parts, ("lanes overlap; shares do not add up",))
+    shown = Table.of("Operators of a predicted step", p.rows[:_MOST_ROWS], operators)
+    every = Table.of("Operators of a predicted step", p.rows, operators)
+    return Result(
+        [text, split, shown], lambda: document(p), tables=(split, every), warnings=p.warnings
+    )
+
+
+def document(p: OperatorPrediction) -> dict[str, Any]:
+    """Return a prediction as plain data."""
+    return {
+        **pick(p, "sizes step_s low_s high_s bound source warnings"),
+        "gpu_s": p.lanes.gpu_s,
+        "host_s": p.lanes.host_s,
+        "communication_s": p.lanes.communication_s,
+        "exposed_communication_s": p.lanes.exposed_s,
+        "gpu_s_by_kind": p.by_kind,
+        "operators": p.rows,
+    }
+
+
+def share(value: float) -> str:
+    """A share in print."""
+    return percent(value)
