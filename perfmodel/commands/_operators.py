@@ -1,4 +1,4 @@
-"""Reports of any program with operators' sizes: `calibrate` and `predict` of a model of operators."""
+"""`calibrate` and `predict` of a model of operators, for reports that name their sizes."""
 
 from __future__ import annotations
 

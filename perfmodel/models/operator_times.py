@@ -74,11 +74,9 @@ class Grid:
         weight = 1 / (distance[near] ** 2 + 0.02)
         slow = self.seconds[near] - work
         rows = np.column_stack([np.ones(len(near)), self.sizes[near] - inside])
-        scale = np.sqrt(weight)
         ridge = np.diag([0.0, 0.3, 0.3, 0.3])
         normal = (rows * weight[:, None]).T @ rows + ridge * weight.mean()
         found = np.linalg.solve(normal, (rows * weight[:, None]).T @ slow)
-        del scale
         return float(np.exp(found[0] + x.sum())), max(float(beyond), 0.0)
 
 
@@ -176,8 +174,8 @@ class Factors:
 
 def _place(call: RecordedCall, work: Work) -> Floats:
     if call.kind in ("gemm", "attention") and work.shape:
-        return np.log(np.array(work.shape, float))
-    return np.log(np.array([max(work.bytes, 1.0)]))
+        return np.array([math.log(n) for n in work.shape])
+    return np.array([math.log(max(work.bytes, 1.0))])
 
 
 def _group(call: RecordedCall) -> tuple[str, ...]:

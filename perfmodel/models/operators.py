@@ -166,7 +166,7 @@ def calibrate_operators(
     single = [s for s in sized if s.ranks == 1] or sized
     calls = [(c, work_at(c, c.sizes)) for s in single for c in s.calls if _computes(c)]
     factors = factors_of(calls, baseline)
-    timed = {g for g in factors}
+    timed = set(factors)
     extra = [(c, work_at(c, c.sizes)) for s in sized for c in s.calls if _computes(c)]
     factors = {**factors_of(extra, baseline), **{g: factors[g] for g in timed}}
     gaps = [s.gap_s for s in sized if s.gap_s > 0]
@@ -199,13 +199,17 @@ def _wires(steps: Sequence[RecordedStep]) -> dict[str, Wire]:
                 points.setdefault(call.name, []).append((sent, call.gpu_s))
     found = {}
     for name, pairs in points.items():
-        sent, seconds = (np.array(c) for c in zip(*pairs, strict=True))
-        rows = np.column_stack([np.ones(len(sent)), sent / 1e9]) / seconds[:, None]
-        from scipy.optimize import nnls
-
-        (alpha, beta), _ = nnls(rows, np.ones(len(sent)))
-        found[name] = Wire(float(alpha), float(beta) * 1e-9)
+        alpha, beta = _nonnegative([(1e-6 / s, n * 1e-12 / s) for n, s in pairs])
+        found[name] = Wire(alpha * 1e-6, beta * 1e-12)
     return found
+
+
+def _nonnegative(rows: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Coefficients, at least 0, with which every row is nearest to 1."""
+    from scipy.optimize import nnls
+
+    (first, second), _ = nnls(np.array(rows), np.ones(len(rows)))
+    return float(first), float(second)
 
 
 def _sent(name: str, size: float, ranks: int) -> float:
@@ -245,14 +249,10 @@ def _hosts(
             continue
         paced = [(n, t) for n, t, busy in rows if t > _HOST_SETS * (busy + n * model.gap_s)]
         if paced:
-            launches, seconds = (np.array(c, float) for c in zip(*paced, strict=True))
-            from scipy.optimize import nnls
-
-            table = np.column_stack([np.full(len(launches), 1e-3), launches * 1e-6])
-            if len({*launches.tolist()}) < 2:
-                table[:, 0] = 0.0
-            (step_s, launch_s), _ = nnls(table / seconds[:, None], np.ones(len(seconds)))
-            host = Host(float(step_s) * 1e-3, float(launch_s) * 1e-6, len(paced), not bare)
+            many = len({n for n, _ in paced}) > 1
+            rows_of = [((1e-3 if many else 0.0) / s, n * 1e-6 / s) for n, s in paced]
+            step_s, launch_s = _nonnegative(rows_of)
+            host = Host(step_s * 1e-3, launch_s * 1e-6, len(paced), not bare)
         else:
             least = min(t / n for n, t, _ in rows)
             host = Host(0.0, 0.8 * least, 0, not bare)
@@ -262,7 +262,8 @@ def _hosts(
 
 def _scaled(model: OperatorModel, work_at: WorkAt) -> OperatorModel:
     """Compare the model with the calibration's own steps: a factor of the GPU, and noise."""
-    gpu, host = [], []
+    gpu: list[float] = []
+    host: list[float] = []
     for step in model.steps:
         if step.bare_s is None or not step.order:
             continue
@@ -321,8 +322,7 @@ def predict_operators(
         )
     if len(mine) < 2:
         mine = [*mine, *(s for s in sized if s not in mine)]
-    known = structures(mine)
-    known = [k for k in known if (k.step.ranks > 1) == several]
+    known = [k for k in structures(mine) if (k.step.ranks > 1) == several]
     structure = min(known, key=lambda k: _distance(k.step.symbols, values))
     timer = Timer(machine or model.baseline, model.factors)
     step = _Step(model, structure, values, timer, work_at, host_scale)
@@ -467,8 +467,6 @@ class _Step:
         depth = self.structure.depth
         if not depth:
             return sums[0] / sums[1]
-        layers = {step.symbols[depth]: sums[1], self.values[depth]: sums[0]}
-        del layers
         old, new = self._layer_elements()
         scale = step.ranks if self.sharded else 1
         for item in _ELEMENT_BYTES:
@@ -512,7 +510,7 @@ class _Step:
                 lists = int(call.said.get("depth") or 4)
                 mine = self._shapes(sizes, lists)
                 shapes = max(shapes, mine, key=len)
-        left = [s for s in reversed(shapes)]
+        left = list(reversed(shapes))
         backward = [i for i, (c, _) in enumerate(self.calls) if c.phase == "backward"]
         if not left or not backward:
             return {}

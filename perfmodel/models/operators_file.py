@@ -27,7 +27,7 @@ _AGAIN: Final = "calibrate anew"
 def is_operators(path: Path) -> bool:
     """Whether a file is of a model of operators."""
     data = read_table(path, json.loads, "a model that perfmodel calibrate wrote", _AGAIN)
-    return data.get("format") == FORMAT
+    return bool(data.get("format") == FORMAT)
 
 
 def as_text(model: OperatorModel) -> str:
@@ -143,7 +143,7 @@ def _model(data: Mapping[str, Any]) -> OperatorModel:
         program=data["program"],
         gpu=data["gpu"],
         steps=tuple(_step(s) for s in data["steps"]),
-        baseline=Baseline(machine, grids[0], grids[1]),  # type: ignore[arg-type]
+        baseline=Baseline(machine, grids[0], grids[1]),
         factors=from_lists(data["factors"]),
         host={k == "several": Host(**h) for k, h in data["host"].items()},
         wires={k: Wire(**w) for k, w in data["collectives"].items()},

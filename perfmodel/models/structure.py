@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -127,10 +128,10 @@ class Structure:
         order = self.step.order
         anchor = [self.step.calls[i].kind in _ANCHORS for i in order]
         begins = [0, *(i for i, yes in enumerate(anchor) if yes and i), len(order)]
-        slots = [list(order[a:b]) for a, b in zip(begins, begins[1:], strict=False) if b > a]
+        slots = [list(order[a:b]) for a, b in pairwise(begins) if b > a]
         tokens = [s[0] if self.step.calls[s[0]].kind in _ANCHORS else -1 for s in slots]
         runs = self._layers(runs_of(tokens))
-        return [call for i in repeated(range(len(slots)), runs, more) for call in slots[i]]  # type: ignore[arg-type]
+        return [call for i in repeated(range(len(slots)), runs, more) for call in slots[i]]
 
     def _layers(self, runs: Sequence[Run]) -> tuple[Run, ...]:
         """Those of the runs that are layers."""
@@ -151,7 +152,7 @@ class Structure:
         runs = self._layers(runs_of(one.sizes)) if len(one.sizes) >= 3 * _SHORTEST else ()
         if not runs or not more:
             return tuple(at)
-        return tuple(at[i] for i in repeated(range(len(at)), runs, more))  # type: ignore[arg-type]
+        return tuple(at[i] for i in repeated(range(len(at)), runs, more))
 
     def arguments_at(self, call: RecordedCall, sizes: Sequence[Size]) -> int:
         """How many of the sizes are arguments."""
@@ -192,9 +193,8 @@ def structures(steps: Sequence[RecordedStep]) -> tuple[Structure, ...]:
     """Infer of every report's dimensions which products of symbols they are."""
     depth = depth_of(steps)
     varying = {n for n in steps[0].symbols if len({s.symbols[n] for s in steps}) > 1}
-    named = [
-        {n: v for n, v in s.symbols.items() if n != "p" or "p" in varying} for s in steps
-    ]
+    kept = {n for n in steps[0].symbols if n != depth and (n != "p" or n in varying)}
+    named = [{n: v for n, v in s.symbols.items() if n in kept} for s in steps]
     return tuple(_structure(i, steps, named, depth) for i in range(len(steps)))
 
 
@@ -208,8 +208,8 @@ def _structure(
     for call in step.calls:
         found = _matched(call, mine, steps, named, groups, depth)
         terms.append(found)
-        for size, dims in zip(_short(call.sizes, step, depth), found or (), strict=False):
-            for number, options in zip(size, dims, strict=True):
+        for size, each in zip(_short(call.sizes, step, depth), found or (), strict=False):
+            for number, options in zip(size, each, strict=True):
                 counts = seen.setdefault(number, {})
                 counts[options] = counts.get(options, 0) + 1
     unresolved: list[str] = []
@@ -256,8 +256,11 @@ def _kept(sizes: Sequence[Size], step: RecordedStep, depth: str) -> list[int]:
 
 
 def _spread(
-    sizes: Sequence[Size], step: RecordedStep, depth: str, dims: Sequence[Sequence[tuple[Term, ...]]]
-) -> tuple[tuple[tuple[Term, ...], ...], ...]:  # fmt: skip
+    sizes: Sequence[Size],
+    step: RecordedStep,
+    depth: str,
+    dims: Sequence[Sequence[tuple[Term, ...]]],
+) -> tuple[tuple[tuple[Term, ...], ...], ...]:
     """Give every size of a long list the terms of its place in the first layer."""
     at = {i: j for j, i in enumerate(_kept(sizes, step, depth))}
     found = []

@@ -16,6 +16,8 @@ from typing import Final
 
 from perfmodel.base.errors import ModelError
 
+_NUMBER_PARTS: Final = 2
+_MORE_PARTS: Final = 1
 _MOST_SYMBOLS: Final = 3
 """Symbols of one product."""
 _LARGEST_DENOMINATOR: Final = 16
@@ -58,14 +60,20 @@ class Term:
         return f"{upper} / {lower}" if lower else upper
 
     @property
-    def complexity(self) -> tuple[int, int, int]:
-        """Fewer symbols first, then fewer divisions, then a factor of 1."""
-        divided = sum(power < 0 for _, power in self.powers)
-        return len(self.powers), divided, self.factor.numerator * self.factor.denominator
+    def parts(self) -> int:
+        """How much it takes to say it: symbols, and divisions; a number is as much as two."""
+        return len(self.powers) + sum(power < 0 for _, power in self.powers) or _NUMBER_PARTS
+
+    @property
+    def complexity(self) -> tuple[int, int]:
+        """Fewer parts first, then a factor of 1."""
+        return self.parts, self.factor.numerator * self.factor.denominator
 
 
 def terms_of(numbers: Sequence[int], values: Sequence[Mapping[str, int]]) -> tuple[Term, ...]:
     """Products that have these numbers at these values, the simplest first.
+
+    Those that take more than one part more to say than the simplest are left out.
 
     Parameters
     ----------
@@ -100,9 +108,10 @@ def _terms_of(
         if len(factors) == 1:
             factor = factors.pop()
             simple = factor.numerator <= _LARGEST_FACTOR or not powers
-            if 0 < factor and factor.denominator <= _LARGEST_DENOMINATOR and simple:
+            if factor > 0 and factor.denominator <= _LARGEST_DENOMINATOR and simple:
                 found.append(Term(factor, powers))
-    return tuple(sorted(found, key=lambda t: t.complexity))
+    found.sort(key=lambda t: t.complexity)
+    return tuple(t for t in found if t.parts <= found[0].parts + _MORE_PARTS)
 
 
 @lru_cache(maxsize=64)

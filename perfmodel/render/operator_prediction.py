@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
-from perfmodel.base.units import percent, si
+from perfmodel.base.units import si
 from perfmodel.models.operators import OperatorModel, OperatorPrediction
 from perfmodel.models.operators_file import symbols_of
 from perfmodel.render.result import Result
@@ -31,7 +31,9 @@ def _said(model: OperatorModel) -> list[str]:
     sized = sum(bool(s.order) for s in model.steps)
     lines = [
         f"{model.program} on {model.gpu}: {reports} reports, {sized} with operators' sizes",
-        f"GEMMs: {'measured grid of ' + model.baseline.machine.name if model.baseline.gemms else 'no grid; a share of the peak, corrected by the reports'}",
+        "GEMMs: measured over a grid"
+        if model.baseline.gemms
+        else "GEMMs: no grid; a share of the peak, corrected by the reports",
         f"GPU: {si(model.gap_s, 's')} between kernels; measured over predicted {model.scale:.3f}",
     ]
     for several, host in sorted(model.host.items()):
@@ -102,7 +104,9 @@ def prediction(p: OperatorPrediction) -> Result:
         f"{si(p.high_s, 's')}; limited by communication",
         f"structure from {p.source}",
     ]
-    split = Table.of("Lanes of a predicted step", rows, parts, ("lanes overlap; shares do not add up",))
+    split = Table.of(
+        "Lanes of a predicted step", rows, parts, ("lanes overlap; shares do not add up",)
+    )
     shown = Table.of("Operators of a predicted step", p.rows[:_MOST_ROWS], operators)
     every = Table.of("Operators of a predicted step", p.rows, operators)
     return Result(
@@ -121,8 +125,3 @@ def document(p: OperatorPrediction) -> dict[str, Any]:
         "gpu_s_by_kind": p.by_kind,
         "operators": p.rows,
     }
-
-
-def share(value: float) -> str:
-    """A share in print."""
-    return percent(value)

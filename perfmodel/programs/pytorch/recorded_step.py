@@ -25,7 +25,9 @@ from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.steps import launched
 
 _NUMBER: Final = re.compile(r"_[0-9]+$")
-_LAYOUT: Final = re.compile(r"_([TN])([TN])[TN]?(?:_|$)|_(tn|nt|nn)_(?:align|v|n)|(?:^|_)(tn|nt|nn)(?:_|$)")
+_LAYOUT: Final = re.compile(
+    r"_([TN])([TN])[TN]?(?:_|$)|_(tn|nt|nn)_(?:align|v|n)|(?:^|_)(tn|nt|nn)(?:_|$)"
+)
 """Of a GEMM's kernel: which factors cuBLAS, whose matrices are column-major, transposes."""
 _ROW_MAJOR: Final = {"tn": "nt", "nt": "tn", "nn": "nn"}
 _ATTENTION: Final = "aten::_scaled_dot_product_"
@@ -127,7 +129,11 @@ class _Rows:
     """GPU operations of steps as calls in the order of their launches."""
 
     def __init__(
-        self, trace: Trace, op: Int64, at_ns: Int64, collectives: Mapping[int, tuple[str, float, float]]
+        self,
+        trace: Trace,
+        op: Int64,
+        at_ns: Int64,
+        collectives: Mapping[int, tuple[str, float, float]],
     ) -> None:
         self.trace, self.op, self.at_ns, self.collectives = trace, op, at_ns, collectives
 
@@ -140,7 +146,9 @@ class _Rows:
         groups: dict[int, list[int]] = {}
         for i in chosen.tolist():
             sends = int(self.op[i]) in self.collectives
-            groups.setdefault(int(owner[i]) if owner[i] >= 0 and not sends else -1 - i, []).append(i)
+            groups.setdefault(int(owner[i]) if owner[i] >= 0 and not sends else -1 - i, []).append(
+                i
+            )
         found = []
         for who, rows in groups.items():
             first = int(self.op[rows[0]])
@@ -259,15 +267,15 @@ def _collectives(
     lanes = len(steps.times.process)
     matched = match_kernels([kernels], [lanes], [None])
     at = {
-        (int(l), int(s)): int(o)
-        for l, s, o in zip(lane.tolist(), trace.ops.start_ns[op].tolist(), op.tolist(), strict=True)
+        (n, s): o
+        for n, s, o in zip(lane.tolist(), trace.ops.start_ns[op].tolist(), op.tolist(), strict=True)
     }
     found: dict[int, tuple[str, float, float]] = {}
     rows = zip(kernels.lane.tolist(), kernels.start_ns.tolist(), kernels.name.tolist(),
                kernels.bytes.tolist(), (kernels.end_ns - kernels.start_ns).tolist(),
                matched.waiting_ns.tolist(), strict=True)  # fmt: skip
-    for l, start, name, size, lasts, waiting in rows:
-        o = at.get((l, start))
+    for n, start, name, size, lasts, waiting in rows:
+        o = at.get((n, start))
         if o is not None:
             word = kernels.names[name]
             shared = lanes if word.endswith(("AllGather", "ReduceScatter")) else 1
