@@ -19,6 +19,7 @@ import json
 import os
 import time
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def flags() -> argparse.Namespace:
     parser.add_argument("--tag", required=True)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--fsdp", action="store_true")
+    parser.add_argument("--both", action="store_true", help="DDP, then FSDP, of every size")
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--modes", default="shapes,timing", help="of --record")
     parser.add_argument("--rounds", type=int, default=5)
@@ -119,7 +121,9 @@ def main() -> None:
     world = int(os.environ.get("WORLD_SIZE", "1"))
     rows: list[dict[str, Any]] = []
     alive: list[Run] = []
-    for k, values in enumerate(SETS[c.sizes]):
+    wraps = ("ddp", "fsdp") if c.both else ("fsdp",) if c.fsdp else ("ddp",)
+    for (k, values), wrap in product(enumerate(SETS[c.sizes]), wraps):
+        c.fsdp = wrap == "fsdp"
         elapsed = time.perf_counter() - began
         late = elapsed > c.limit
         if world > 1:
