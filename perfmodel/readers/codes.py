@@ -39,6 +39,24 @@ def factorize(values: Int64) -> tuple[Int32, Int64]:
         distinct = np.union1d(distinct, missing)
 
 
+class Codes:
+    """Codes of the values met so far, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, int] = {}
+
+    def of(self, values: Int64) -> Int32:
+        """Return the code of every value: its position in `distinct`."""
+        codes, distinct = factorize(values)
+        recode = [self._known.setdefault(v, len(self._known)) for v in distinct.tolist()]
+        return np.array(recode, np.int32)[codes]
+
+    @property
+    def distinct(self) -> Int64:
+        """The values, by code."""
+        return np.array([*self._known], np.int64)
+
+
 def sums(codes: Int32 | Int64, values: Int64, groups: int) -> Int64:
     """Sum values by code.
 
@@ -55,7 +73,9 @@ def sums(codes: Int32 | Int64, values: Int64, groups: int) -> Int64:
 
 def check_sum(values: Int64) -> None:
     """Raise `ReportError` if values, all of them together, may not be added up exactly."""
-    check_magnitude(magnitude(values))
+    most = max(int(values.max()), -int(values.min())) if len(values) else 0
+    if most * len(values) > _LARGEST:
+        check_magnitude(magnitude(values))
 
 
 def magnitude(values: Int64) -> float:

@@ -7,19 +7,19 @@ GPU operations, some rows at a time.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from perfmodel.base.arrays import Int32, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.gpu import Gpu
-from perfmodel.readers.codes import Ids, factorize
+from perfmodel.readers.codes import Codes, Ids, factorize
 from perfmodel.readers.nvtx import MPI_DOMAIN, PROCESS_BITS, Nvtx, read_nvtx
-from perfmodel.readers.pages import as_text
+from perfmodel.readers.pages import Unsupported, as_text
 from perfmodel.readers.sqlite import Database
 from perfmodel.readers.trace import (
     GRAPH,
@@ -33,9 +33,11 @@ from perfmodel.readers.trace import (
     GpuOps,
     MpiCalls,
     Trace,
-    concatenate,
+    join,
     rows,
 )
+
+T = TypeVar("T")
 
 ALL_PARTS: Final = frozenset({"nvtx", "ops", "op_details", "api", "api_names", "mpi"})
 """Parts of a report. 'op_details' are sizes, kinds and places of GPU operations, 'api_names' the
@@ -84,10 +86,10 @@ def read_sqlite(
         check_export(db)
         ids, strings = read_strings(db)
         nvtx = read_nvtx(db.only_if("nvtx" in expected), strings, ids)
-        ops = _read_ops(db.only_if("ops" in expected), ids, details="op_details" in expected)
-        api = _read_api(db.only_if("api" in expected), ids, names="api_names" in expected)
+        ops, pids = _read_ops(db.only_if("ops" in expected), ids, details="op_details" in expected)
+        api, tids = _read_api(db.only_if("api" in expected), ids, names="api_names" in expected)
         mpi = _read_mpi(db.only_if("mpi" in expected), ids, strings)
-        return _assemble(db, strings, nvtx, ops, api, mpi)
+        return _assemble(db, strings, nvtx, (ops, pids), (api, tids), mpi)
 
 
 def check_export(db: Database) -> None:
@@ -109,17 +111,37 @@ def read_strings(db: Database) -> tuple[Ids, tuple[str, ...]]:
     return Ids(np.array([*known], np.int64)), tuple(known.values())
 
 
-def _read_ops(db: Database, ids: Ids, *, details: bool) -> GpuOps:
-    """Read all GPU operations, processes still as serialized ids."""
+def _read_ops(db: Database, ids: Ids, *, details: bool) -> tuple[GpuOps, Int64]:
+    """Read all GPU operations, processes as positions in the serialized ids."""
     columns = ["correlationId", "globalPid", "demangledName"]
     if details:
         columns += ["deviceId", "streamId", "bytes", "copyKind", "srcKind", "dstKind"]
-    tables = []
+    processes, tables = Codes(), []
     for kind, table in OP_TABLES:
         have = db.columns(table)
-        found = db.read_events(table, [c for c in columns if c in have], open_ends=False)
-        tables.append(_gpu_ops(kind, found, ids))
-    return concatenate(tables)
+
+        def made(rows: dict[str, Int64], kind: int = kind) -> GpuOps:
+            ops = _gpu_ops(kind, rows, ids)
+            return replace(ops, process=processes.of(np.asarray(ops.process)))
+
+        tables += _parts(db, table, [c for c in columns if c in have], made)
+    return join(tables), processes.distinct
+
+
+def _parts(
+    db: Database,
+    table: str,
+    columns: list[str],
+    made: Callable[[dict[str, Int64]], T],
+    needed: Sequence[str] = (),
+) -> list[T]:
+    """Make tables of some events at a time, of all where they are odd or there are none."""
+    try:
+        chunks = db.event_chunks(table, columns, needed=needed, open_ends=False)
+        found = [made(rows) for rows, _ in chunks]
+    except (Unsupported, SchemaError):
+        found = []
+    return found or [made(db.read_events(table, columns, needed=needed, open_ends=False))]
 
 
 def _gpu_ops(kind: int, rows: dict[str, Int64], ids: Ids) -> GpuOps:
@@ -133,11 +155,17 @@ def _gpu_ops(kind: int, rows: dict[str, Int64], ids: Ids) -> GpuOps:
     )  # fmt: skip
 
 
-def _read_api(db: Database, ids: Ids, *, names: bool) -> ApiCalls:
-    """Read all API calls, threads still as serialized ids."""
+def _read_api(db: Database, ids: Ids, *, names: bool) -> tuple[ApiCalls, Int64]:
+    """Read all API calls, threads as positions in the serialized ids."""
     needed = ["globalTid", "correlationId"]
     columns = [*needed, "nameId"] if names else needed
-    return _api_calls(db.read_events(API_TABLE, columns, needed=needed, open_ends=False), ids)
+    threads = Codes()
+
+    def made(rows: dict[str, Int64]) -> ApiCalls:
+        calls = _api_calls(rows, ids)
+        return replace(calls, thread=threads.of(np.asarray(calls.thread)))
+
+    return join(_parts(db, API_TABLE, columns, made, needed)), threads.distinct
 
 
 def _api_calls(rows: dict[str, Int64], ids: Ids) -> ApiCalls:
@@ -159,23 +187,30 @@ def narrow(values: Int64, kind: Any) -> Any:
 
 
 def _assemble(
-    db: Database, strings: tuple[str, ...], nvtx: Nvtx, ops: GpuOps, api: ApiCalls, mpi: Mpi
+    db: Database,
+    strings: tuple[str, ...],
+    nvtx: Nvtx,
+    by_process: tuple[GpuOps, Int64],
+    by_thread: tuple[ApiCalls, Int64],
+    mpi: Mpi,
 ) -> Trace:
+    """Number the threads and processes; those of operations and calls come with their ids."""
     if not any(t in db.tables for t in MPI_TABLES):
         mpi, strings = _mpi_from_nvtx(nvtx, mpi, strings)
-    by_thread: tuple[Any, ...] = (nvtx.ranges, api, mpi.calls, nvtx.payloads)
-    coded = [factorize(np.asarray(table.thread)) for table in by_thread]
+    (ops, pids), (api, tids) = by_process, by_thread
+    tables: tuple[Any, ...] = (nvtx.ranges, mpi.calls, nvtx.payloads)
+    coded = [factorize(np.asarray(table.thread)) for table in tables]
     marking = np.array([tid for _, tid, _ in nvtx.marks], np.int64)
-    threads = np.unique(np.concatenate([*(distinct for _, distinct in coded), marking]))
-    ranges, api, calls, nccl = (
+    threads = np.unique(np.concatenate([*(distinct for _, distinct in coded), tids, marking]))
+    ranges, calls, nccl = (
         replace(table, thread=np.searchsorted(threads, distinct).astype(np.int32)[codes])
-        for table, (codes, distinct) in zip(by_thread, coded, strict=True)
+        for table, (codes, distinct) in zip(tables, coded, strict=True)
     )
+    api = replace(api, thread=np.searchsorted(threads, tids).astype(np.int32)[api.thread])
     ranks = {**nvtx.ranks, **mpi.ranks}
-    codes, pids = factorize(np.asarray(ops.process))
     ranked = np.array([*ranks], np.int64)
     processes = np.unique(np.concatenate([threads & PROCESS_BITS, pids[pids != NULL], ranked]))
-    process = np.where(pids == NULL, -1, np.searchsorted(processes, pids)).astype(np.int32)[codes]
+    process = np.where(pids == NULL, -1, np.searchsorted(processes, pids)).astype(np.int32)
     meta = {str(n): str(v) for t in _META for n, v in db.rows(t, ["name", "value"])}
     devices = db.rows("TARGET_INFO_CUDA_DEVICE", ["pid", "cudaId", "gpuId"])  # since 2025
     (utc,) = next(db.rows("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"]), (None,))
@@ -192,7 +227,7 @@ def _assemble(
         processes=processes,
         thread_process=np.searchsorted(processes, threads & PROCESS_BITS).astype(np.int32),
         ranges=ranges,
-        ops=replace(ops, process=process),
+        ops=replace(ops, process=process[ops.process]),
         api=api,
         mpi=calls,
         nccl=nccl,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -251,6 +251,7 @@ _LEAF: Final = 13
 _CHUNK: Final = 1 << 20  # bytes of pages parsed at a time: what a CPU's cache holds
 _JOINED: Final = 4  # of them make a chunk of rows
 _SPREAD: Final = 4  # pages that lie closer than this on average are read with those between them
+_SHAPES: Final = 8  # of record headers that are told apart
 _SPILL: Final = 1 << 25  # bytes of overflowing records put together at a time
 
 
@@ -507,12 +508,69 @@ def _integers(
     records: Records, columns: Collection[int], alias: int | None, header_bytes: tuple[int, int]
 ) -> Iterator[tuple[int, Int64]]:
     """Decode integer columns of some records."""
+    found = _by_shape(records, columns, alias, header_bytes)
+    if found is not None:
+        yield from found.items()
+        return
     for field in fields(records, columns, header_bytes):
         if field.column == alias:
             refuse(field.types.any(), "a primary key that is no rowid")
             yield field.column, records.rowid
         else:
             yield field.column, integers(records.data, field)
+
+
+def _by_shape(
+    records: Records, columns: Collection[int], alias: int | None, header_bytes: tuple[int, int]
+) -> dict[int, Int64] | None:
+    """Decode integer columns of records whose headers are equal at once; None if they differ much.
+
+    Neighbouring rows mostly have one of few headers, which fix where their values lie.
+    """
+    data, start, end, rowid = records
+    width = 2 + max(columns, default=0)  # bytes of a header up to the last column
+    found = {column: np.empty(len(start), np.int64) for column in columns}
+    left = np.arange(len(start))
+    for _ in range(_SHAPES):
+        if len(left) == 0:
+            return found
+        at = start[left]
+        head = data[at[0] : at[0] + width]
+        types = head[1:].tolist()
+        if not max(header_bytes[0], width) <= head[0] <= min(header_bytes[1], 127):
+            return None
+        odd = any(types[c] > 9 or types[c] == _REAL for c in columns)
+        if odd or max(types) > 127 or {10, 11} & {*types}:
+            return None
+        same = _begin_with(data, at, head)
+        if np.count_nonzero(same) < len(left) // _SHAPES:
+            return None
+        rows, left, at = left[same], left[~same], at[same]
+        sizes = [int(_SIZE[k]) if k < len(_SIZE) else (k - 12) >> 1 for k in types]
+        offsets = list(accumulate(sizes, initial=int(head[0])))
+        if (at + offsets[-1] > end[rows]).any():
+            return None
+        for column, values in found.items():
+            kind = types[column]
+            if column == alias and kind:
+                return None
+            if column == alias:
+                values[rows] = rowid[rows]
+            elif 0 < kind < _REAL:
+                values[rows] = words(data, at + offsets[column]) >> _SHIFT[kind]
+            else:
+                values[rows] = _CONSTANT[kind]
+    return found if len(left) == 0 else None
+
+
+def _begin_with(data: Bytes, at: Int64, head: Bytes) -> Bool:
+    """Whether the bytes at each position are those of `head`."""
+    same = np.ones(len(at), np.bool_)
+    for offset in range(0, len(head), 8):
+        part = head[offset : offset + 8].tobytes()
+        expected = int.from_bytes(part.ljust(8, b"\0"), "big", signed=True)
+        same &= words(data, at + offset) & _KEEP[len(part)] == expected
+    return same
 
 
 def check_header(head: bytes, size: int) -> tuple[int, int, int]:

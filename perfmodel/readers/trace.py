@@ -316,6 +316,16 @@ def rows(table: Any, index: Any) -> Any:
 
 def concatenate(tables: Sequence[T]) -> T:
     """Return the rows of several tables of one type, one behind the other."""
-    first: Any = tables[0]
-    columns = ([getattr(table, name) for table in tables] for name in first.__slots__)
-    return type(tables[0])(*map(np.concatenate, columns))
+    return join([*tables])
+
+
+def join(tables: list[T]) -> T:
+    """Return the rows of several tables as `concatenate` does; empties the list.
+
+    Columns are freed one after the other, so that no more than one of them is there twice.
+    """
+    kind: Any = type(tables[0])
+    columns = [[getattr(table, name) for table in tables] for name in kind.__slots__]
+    tables.clear()
+    joined: T = kind(*(np.concatenate(columns.pop(0)) for _ in kind.__slots__))
+    return joined

@@ -11,8 +11,7 @@ import numpy as np
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64, distinct_positions
 from perfmodel.readers.codes import sums
 from perfmodel.readers.trace import MEMCPY, NULL, Trace
-from perfmodel.timing.intervals import running_maximum
-from perfmodel.timing.step_times import StepTimes
+from perfmodel.timing.step_times import StepTimes, widened
 from perfmodel.timing.steps import Launched, Steps
 
 CAUSES: Final = (
@@ -58,29 +57,43 @@ class HostTimeline:
     Attributes
     ----------
     start_ns, end_ns : int64, shape (n,)
-        Calls and the times between them, in turn; the end of each is the start of the next.
+        Calls and the times between them, in turn; the end of each is the start of the next. Pieces
+        with even numbers are calls.
     kind : int8, shape (n,)
         Index into `CAUSES`: `LAUNCH` for calls that launch and for the usual time between calls,
         `HOST` for longer times between them.
-    call : int64, shape (n,)
-        Code of the call's name; between calls that of the next call.
-    thread : int32, shape (n,)
-    drains : bool, shape (n,)
+    names : int32, shape (calls,)
+        Code of the call's name.
+    threads : int32, shape (calls,)
+    draining : bool, shape (calls,)
         Whether a call returns only when the GPU has nothing left to do.
-    row : int64, shape (n,)
-        Row of `ApiCalls`; -1 for MPI calls and between calls.
+    rows : int32, shape (calls,)
+        Row of `ApiCalls`; -1 for MPI calls.
     """
 
     start_ns: Int64
     end_ns: Int64
     kind: Int8
-    call: Int64
-    thread: Int32
-    drains: Bool
-    row: Int64
+    names: Int32
+    threads: Int32
+    draining: Bool
+    rows: Int32
 
     def __len__(self) -> int:
         return len(self.start_ns)
+
+    def call(self, piece: Int64) -> Int32:
+        """Name of every piece's call; between calls that of the next call."""
+        return self.names[(piece + 1) // 2]
+
+    def thread(self, piece: Int64) -> Int32:
+        """Thread of every piece's call; between calls that of the next call."""
+        return self.threads[(piece + 1) // 2]
+
+    def drains(self, piece: Int64) -> Bool:
+        """Whether a piece is a call that returns only when the GPU has nothing left to do."""
+        found: Bool = self.draining[piece // 2] & (piece % 2 == 0)
+        return found
 
 
 def host_timeline(
@@ -112,18 +125,19 @@ def call_kinds(trace: Trace, found: Launched) -> tuple[Int8, Bool]:
     pinned memory does if a blocking call of the same thread comes next, as in `.item()`. What is
     launched between two such reads, if it is little, is computed to be read, and counts as reading.
     """
-    names = trace.strings
 
     def starting(prefixes: tuple[str, ...]) -> Bool:
-        hit = [n.startswith(prefixes) and "Async" not in n for n in names]
-        return np.array([*hit, False], np.bool_)[trace.api.name]
+        hit = [n.startswith(prefixes) and "Async" not in n for n in trace.strings]
+        return np.array([*hit, False], np.bool_)  # the last one is that of no name
 
-    kind = np.full(len(trace.api), LAUNCH, np.int8)
-    kind[starting(("cudaGraph", "cuGraph"))] = OTHER
-    kind[starting(_ALLOCATING)] = ALLOCATION
-    blocking = starting(_BLOCKING + _COPYING)
-    kind[blocking] = SYNC
-    drains = blocking | starting(_DRAINING)
+    waits = starting(_BLOCKING + _COPYING)
+    of_name = np.full(len(waits), LAUNCH, np.int8)
+    of_name[starting(("cudaGraph", "cuGraph"))] = OTHER
+    of_name[starting(_ALLOCATING)] = ALLOCATION
+    of_name[waits] = SYNC
+    kind = of_name[trace.api.name]
+    blocking = waits[trace.api.name]
+    drains = (waits | starting(_DRAINING))[trace.api.name]
     ops = trace.ops
     copies = ops.kind == MEMCPY
     pageable = copies & ((ops.src_kind == _PAGEABLE) | (ops.dst_kind == _PAGEABLE))
@@ -132,27 +146,32 @@ def call_kinds(trace: Trace, found: Launched) -> tuple[Int8, Bool]:
         calls = found.call[chosen[found.op]]
         kind[calls], drains[calls] = code, True
     read = found.call[(copies & out)[found.op]]
-    order = np.lexsort((trace.api.start_ns, trace.api.thread))
-    following = _next_call(trace, order)[read]
+    order, place = _by_thread(trace)
+    following = _next_call(trace, order, place, read)
     kind[read[(following >= 0) & blocking[following]]] = SYNC
-    kind[_for_reading(trace, found, read[kind[read] == SYNC], order) & (kind == LAUNCH)] = SYNC
+    inside = _for_reading(trace, found, read[kind[read] == SYNC], order, place)
+    kind[inside[kind[inside] == LAUNCH]] = SYNC
     return kind, drains
 
 
-def _for_reading(trace: Trace, found: Launched, read: Int64, order: Int64) -> Bool:
-    """Calls between two reads of one thread that launch little, shape (calls,)."""
-    api = trace.api
-    if len(read) < 2:
-        return np.zeros(len(api), np.bool_)
+def _by_thread(trace: Trace) -> tuple[Int64, Int32]:
+    """Order of the CUDA calls by thread and start, and the place of every call in it."""
+    order = np.lexsort((trace.api.start_ns, trace.api.thread))
     place = np.empty(len(order), np.int32)
     place[order] = np.arange(len(order), dtype=np.int32)
+    return order, place
+
+
+def _for_reading(trace: Trace, found: Launched, read: Int64, order: Int64, place: Int32) -> Int64:
+    """Calls between two reads of one thread that launch little."""
+    api = trace.api
     at = np.sort(place[read])
     first, last = order[at[:-1]], order[at[1:]]
     close = (api.thread[first] == api.thread[last]) & (
         api.start_ns[last] - api.start_ns[first] <= _READ_NS
     )
     if not close.any():
-        return np.zeros(len(api), np.bool_)
+        return np.empty(0, np.int64)
     launched = np.argsort(place[found.call], kind="stable")
     until = np.searchsorted(place[found.call[launched]], at, side="right")
     ops = found.op[launched]
@@ -161,68 +180,52 @@ def _for_reading(trace: Trace, found: Launched, read: Int64, order: Int64) -> Bo
     inside = np.zeros(len(order) + 1, np.int32)
     np.add.at(inside, at[:-1][close], 1)
     np.add.at(inside, at[1:][close], -1)
-    found_here: Bool = np.cumsum(inside[:-1])[place] > 0
-    return found_here
+    return order[np.cumsum(inside[:-1]) > 0]
 
 
-def _next_call(trace: Trace, order: Int64) -> Int64:
-    """Row of the next call of the same thread, -1 for the last one."""
-    thread = trace.api.thread[order]
-    following = np.full(len(order), -1, np.int64)
-    same = thread[1:] == thread[:-1]
-    following[order[:-1][same]] = order[1:][same]
-    return following
+def _next_call(trace: Trace, order: Int64, place: Int32, calls: Int64) -> Int64:
+    """Row of the next call of the same thread after each of some calls, -1 after the last one."""
+    after = order[np.minimum(place[calls] + 1, len(order) - 1)]
+    thread = trace.api.thread
+    goes_on = (place[calls] + 1 < len(order)) & (thread[after] == thread[calls])
+    return np.where(goes_on, after, -1)
 
 
 def _timeline(trace: Trace, kinds: tuple[Int8, Bool], threads: Int32) -> HostTimeline:
     kind, drains = kinds
-    rows = np.flatnonzero(np.isin(trace.api.thread, threads))
-    rows = rows[trace.api.end_ns[rows] >= trace.api.start_ns[rows]]
-    mpi = np.flatnonzero(np.isin(trace.mpi.thread, threads) & (trace.mpi.end_ns != NULL))
+    used = np.zeros(len(trace.threads), np.bool_)
+    used[threads] = True
+    rows = np.flatnonzero(used[trace.api.thread] & (trace.api.end_ns >= trace.api.start_ns))
+    mpi = np.flatnonzero(used[trace.mpi.thread] & (trace.mpi.end_ns != NULL))
     start = np.concatenate([trace.api.start_ns[rows], trace.mpi.start_ns[mpi]])
     end = np.concatenate([trace.api.end_ns[rows], trace.mpi.end_ns[mpi]])
-    codes = np.concatenate([trace.api.name[rows], trace.mpi.name[mpi]]).astype(np.int64)
-    what = np.concatenate([kind[rows], np.full(len(mpi), COMMUNICATION, np.int8)])
-    drain = np.concatenate([drains[rows], np.zeros(len(mpi), np.bool_)])
-    thread = np.concatenate([trace.api.thread[rows], trace.mpi.thread[mpi]])
-    source = np.concatenate([rows, np.full(len(mpi), -1)])
     order = np.argsort(start, kind="stable")
     start, end = start[order], end[order]
-    reached = running_maximum(np.zeros(len(end), np.int64), end)
-    start = np.maximum(start, np.concatenate([start[:1], reached[:-1]]))
-    return _with_pauses(
-        start, np.maximum(end, start), codes[order], what[order], drain[order], thread[order],
-        source[order],
-    )  # fmt: skip
+    reached = np.maximum.accumulate(end)
+    start[1:] = np.maximum(start[1:], reached[:-1])
+    np.maximum(end, start, out=end)
+    names = np.concatenate([trace.api.name[rows], trace.mpi.name[mpi]])[order]
+    thread = np.concatenate([trace.api.thread[rows], trace.mpi.thread[mpi]])[order]
+    what = np.concatenate([kind[rows], np.full(len(mpi), COMMUNICATION, np.int8)])[order]
+    drain = np.concatenate([drains[rows], np.zeros(len(mpi), np.bool_)])[order]
+    source = np.concatenate([rows.astype(np.int32), np.full(len(mpi), -1, np.int32)])[order]
+    return HostTimeline(*_with_pauses(start, end, what), names, thread, drain, source)
 
 
-def _with_pauses(
-    start: Int64, end: Int64, codes: Int64, what: Int8, drain: Bool, thread: Int32, row: Int64
-) -> HostTimeline:
+def _with_pauses(start: Int64, end: Int64, what: Int8) -> tuple[Int64, Int64, Int8]:
     """Insert the times between calls: the usual ones belong to launching, longer ones do not."""
-    count = len(start)
-    if count == 0:
-        none = np.empty(0, np.int64)
-        return HostTimeline(none, none, what, none, thread, drain, none)
     between = start[1:] - end[:-1]
     usual = float(np.median(between)) if len(between) else 0.0
     most = float(np.clip(_USUAL * usual, _SHORTEST_NS, _LONGEST_NS))
-    width = 2 * count - 1
+    width = max(2 * len(start) - 1, 0)
     s, e = np.empty(width, np.int64), np.empty(width, np.int64)
     s[::2], e[::2] = start, end
     s[1::2], e[1::2] = end[:-1], start[1:]
     kind = np.empty(width, np.int8)
     kind[::2] = what
-    goes_on = (what[1:] == what[:-1]) & np.isin(what[1:], (SYNC, ALLOCATION))
+    goes_on = (what[1:] == what[:-1]) & ((what[1:] == SYNC) | (what[1:] == ALLOCATION))
     kind[1::2] = np.where(between > most, HOST, np.where(goes_on, what[1:], LAUNCH))
-    call, who = np.empty(width, np.int64), np.empty(width, np.int32)
-    call[::2], who[::2] = codes, thread
-    call[1::2], who[1::2] = codes[1:], thread[1:]
-    drains = np.zeros(width, np.bool_)
-    drains[::2] = drain
-    source = np.full(width, -1, np.int64)
-    source[::2] = row
-    return HostTimeline(s, e, kind, call, who, drains, source)
+    return s, e, kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +251,12 @@ class HostTimes:
         ns, calls, queue = (np.stack(columns) for columns in zip(*lanes, strict=True))
         return cls(ns, calls, queue)
 
+    @classmethod
+    def join(cls, parts: Sequence[HostTimes], steps: int) -> HostTimes:
+        """Put the lanes of several parts together, each with `steps` steps."""
+        columns = ([getattr(part, name) for part in parts] for name in cls.__slots__)
+        return cls(*(np.concatenate([widened(a, steps, 0) for a in some]) for some in columns))
+
 
 def host_times(
     line: HostTimeline, steps: Steps, times: StepTimes, lane: int
@@ -263,20 +272,21 @@ def host_times(
     count = times.busy_ns.shape[1]
     mine = np.flatnonzero(steps.process == times.process[lane])
     mine = mine[np.argsort(steps.start_ns[mine], kind="stable")]
-    at = np.searchsorted(steps.start_ns[mine], line.start_ns, side="right") - 1
     last = steps.end_ns[mine].max(initial=0)
-    inside = np.flatnonzero((at >= 0) & (line.start_ns < last))
-    step = steps.number[mine[at[inside]]]
+    bounds = np.searchsorted(line.start_ns, np.append(steps.start_ns[mine], last), side="left")
+    bounds = np.minimum(bounds, bounds[-1])
+    inside = slice(int(bounds[0]), int(bounds[-1]))
+    step = np.repeat(steps.number[mine].astype(np.int64), np.diff(bounds))
     length = (line.end_ns - line.start_ns)[inside]
-    is_call = inside % 2 == 0
     kind = line.kind[inside]
-    cell = step.astype(np.int64) * len(CAUSES) + kind
-    full = is_call & (kind == LAUNCH) & (length > _QUEUE_NS)
+    cell = step * len(CAUSES) + kind
+    calls = slice(inside.start % 2, None, 2)  # calls are the pieces with even numbers
+    full = np.flatnonzero((kind[calls] == LAUNCH) & (length[calls] > _QUEUE_NS))
     size = count * len(CAUSES)
     return (
         sums(cell, length, size).reshape(count, len(CAUSES)),
-        np.bincount(cell[is_call], minlength=size).reshape(count, len(CAUSES)),
-        sums(step[full], length[full], count),
+        np.bincount(cell[calls], minlength=size).reshape(count, len(CAUSES)),
+        sums(step[calls][full], length[calls][full], count),
     )
 
 

@@ -16,7 +16,6 @@ import numpy as np
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64, distinct_positions
 from perfmodel.readers.trace import GRAPH, NO_NAME, Trace
 from perfmodel.timing.host_timeline import (
-    CAUSES,
     DEPENDENCY,
     HOST,
     LAUNCH,
@@ -24,7 +23,7 @@ from perfmodel.timing.host_timeline import (
     HostTimeline,
     plain_call,
 )
-from perfmodel.timing.intervals import union
+from perfmodel.timing.intervals import extents, union
 from perfmodel.timing.nesting import Nesting, innermost
 from perfmodel.timing.step_times import StepTimes
 from perfmodel.timing.steps import Launched, Steps
@@ -33,7 +32,7 @@ _SETUP_NS: Final = 10_000
 """A launch takes about so long until its operation can start on an idle GPU."""
 
 
-Columns = tuple[Int64 | Int8, ...]
+Columns = tuple[Int64 | Int32 | Int8, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +43,9 @@ class IdleGaps:
     ----------
     names : tuple of str
         What `call` and `range` index; -1 where there is none.
-    lane : int64, shape (n,)
+    lane : int32, shape (n,)
         Index into the lanes of `StepTimes`.
-    step : int64, shape (n,)
+    step : int32, shape (n,)
         Number of the step.
     start_ns : int64, shape (n,)
         Start of the part; that of the first one is the end of all operations before the gap.
@@ -54,24 +53,24 @@ class IdleGaps:
         Length of the part; the parts of a gap add up to its length.
     cause : int8, shape (n,)
         Index into `CAUSES`.
-    call : int64, shape (n,)
+    call : int32, shape (n,)
         CUDA or MPI call of the longest piece; the launching call where the host only launched, or
         was outside CUDA.
-    range : int64, shape (n,)
+    range : int32, shape (n,)
         Innermost range that the launching thread was in.
-    op : int64, shape (n,)
+    op : int32, shape (n,)
         Row of `GpuOps` that ends the gap.
     """
 
     names: tuple[str, ...]
-    lane: Int64
-    step: Int64
+    lane: Int32
+    step: Int32
     start_ns: Int64
     idle_ns: Int64
     cause: Int8
-    call: Int64
-    range: Int64
-    op: Int64
+    call: Int32
+    range: Int32
+    op: Int32
 
     def __len__(self) -> int:
         return len(self.lane)
@@ -81,6 +80,28 @@ class IdleGaps:
         """Put what `idle_gaps` returns for each lane together."""
         columns: list[Any] = [np.concatenate(parts) for parts in zip(*lanes, strict=True)]
         return cls(tuple(names), *columns)
+
+    @classmethod
+    def join(
+        cls, parts: Sequence[IdleGaps], first: Sequence[int], ops: Sequence[Int64]
+    ) -> IdleGaps:
+        """Put parts of one report together, whose names grew from part to part.
+
+        Parameters
+        ----------
+        parts : sequence of IdleGaps
+        first : sequence of int
+            Number of the first lane of each.
+        ops : sequence of int64 arrays
+            Rows of the report's operations that those of each are.
+        """
+        lane = [part.lane + np.int32(n) for part, n in zip(parts, first, strict=True)]
+        op = [rows[part.op].astype(np.int32) for part, rows in zip(parts, ops, strict=True)]
+        rest: Any = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in cls.__slots__[2:-1]
+        }
+        return cls(parts[-1].names, np.concatenate(lane), **rest, op=np.concatenate(op))
 
 
 def idle_gaps(
@@ -132,10 +153,10 @@ class _Gaps:
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    gap: Int64
+    gap: Int32
     ns: Int64
     cause: Int8
-    call: Int64
+    call: Int32
     thread: Int32
     at_ns: Int64
 
@@ -143,15 +164,13 @@ class _Pieces:
 def _gaps(trace: Trace, op: Int64, step: Int64) -> _Gaps:
     """Times between the operations of one lane, from its first step's to its last step's first."""
     start, end = trace.ops.start_ns[op], trace.ops.end_ns[op]
-    group = np.zeros(len(op), np.int64)
-    _, first, last = union(group, start, end)
+    _, first, last = union(np.zeros(len(op), np.int8), start, end)
     begin, stop = last[:-1], first[1:]
     order = np.argsort(start, kind="stable")
     ends_with = op[order][np.searchsorted(start[order], stop)] if len(stop) else op[:0]
-    numbers, which = np.unique(step, return_inverse=True)
-    heads = np.full(len(numbers), np.iinfo(np.int64).max)
-    np.minimum.at(heads, which, start)
-    heads = np.maximum.accumulate(heads)
+    heads, _ = extents(step, start, end, int(step.max(initial=-1)) + 1)
+    numbers = distinct_positions(step, len(heads))
+    heads = np.maximum.accumulate(heads[numbers])
     at = np.searchsorted(heads, begin, side="right") - 1
     whose = numbers[np.maximum(at, 0)] if len(numbers) else at
     kept = (at >= 0) & ((at < len(numbers) - 1) | (len(numbers) == 1))
@@ -165,23 +184,23 @@ def _pieces(trace: Trace, found: Launched, line: HostTimeline, gaps: _Gaps) -> _
     called = np.where(known, found.at_ns[at], gaps.end_ns)
     returned = np.where(known, trace.api.end_ns[found.call[at]], gaps.end_ns)
     thread = np.where(known, found.thread[at], -1).astype(np.int32)
-    name = np.where(known, trace.api.name[found.call[at]], NO_NAME).astype(np.int64)
-    graph = known & np.isin(name, _graph_codes(trace)) | (trace.ops.kind[gaps.op] == GRAPH)
+    name = np.where(known, trace.api.name[found.call[at]], np.int32(NO_NAME))
+    graph = known & _graphs(trace)[name] | (trace.ops.kind[gaps.op] == GRAPH)
     until = np.clip(called, gaps.start_ns, gaps.end_ns)
     queued = known & (returned + _SETUP_NS < gaps.start_ns)
     tail = np.full(len(gaps.op), LAUNCH, np.int8)
     tail[graph & ~queued] = OTHER
     tail[queued] = DEPENDENCY
     tail[~known] = OTHER
-    rows = np.arange(len(gaps.op))
+    rows = np.arange(len(gaps.op), dtype=np.int32)
     gap, ns, cause, call, who, when = _cut(line, gaps.start_ns, until)
     drained, waited_in = _drained(line, gaps.start_ns)
     call = np.where((cause == LAUNCH) | (cause == HOST), name[gap], call)
     inherits = _inherits(gap, cause, drained)
-    cause = np.where(inherits, drained[gap], cause).astype(np.int8)
+    cause = np.where(inherits, drained[gap], cause)
     call = np.where(drained[gap] == cause, waited_in[gap], call)
     after = (drained >= 0) & (tail == LAUNCH) & ~_has(gap, cause == HOST, len(rows))
-    tail = np.where(after, drained, tail).astype(np.int8)
+    tail = np.where(after, drained, tail)
     name = np.where(after, waited_in, name)
     return _Pieces(
         np.concatenate([gap, rows]),
@@ -193,12 +212,13 @@ def _pieces(trace: Trace, found: Launched, line: HostTimeline, gaps: _Gaps) -> _
     )
 
 
-def _graph_codes(trace: Trace) -> Int64:
-    hit = [i for i, n in enumerate(trace.strings) if n.startswith(("cudaGraph", "cuGraph"))]
-    return np.array(hit, np.int64)
+def _graphs(trace: Trace) -> Bool:
+    """Whether each string names a call of CUDA graphs; the last one is that of no name."""
+    hit = [name.startswith(("cudaGraph", "cuGraph")) for name in trace.strings]
+    return np.array([*hit, False], np.bool_)
 
 
-def _has(gap: Int64, chosen: Bool, count: int) -> Bool:
+def _has(gap: Int32, chosen: Bool, count: int) -> Bool:
     found = np.zeros(count, np.bool_)
     found[gap[chosen]] = True
     return found
@@ -206,49 +226,49 @@ def _has(gap: Int64, chosen: Bool, count: int) -> Bool:
 
 def _cut(
     line: HostTimeline, start: Int64, until: Int64
-) -> tuple[Int64, Int64, Int8, Int64, Int32, Int64]:
+) -> tuple[Int32, Int64, Int8, Int32, Int32, Int64]:
     """Pieces of the timeline inside intervals: interval, length, kind, call, thread, start."""
     low = np.maximum(np.searchsorted(line.end_ns, start, side="right"), 0)
     high = np.searchsorted(line.start_ns, until, side="left")
     count = np.where(until > start, np.maximum(high - low, 0), 0)
-    which = np.repeat(np.arange(len(start)), count)
-    first = np.concatenate([[0], np.cumsum(count)])[:-1]
-    row = np.arange(len(which)) - first[which] + low[which]
-    begin = np.maximum(line.start_ns[row], start[which])
-    length = np.minimum(line.end_ns[row], until[which]) - begin
+    which = np.repeat(np.arange(len(start), dtype=np.int32), count)
+    row = np.arange(len(which)) + np.repeat(low - np.cumsum(count) + count, count)
+    begin = np.maximum(line.start_ns[row], np.repeat(start, count))
+    length = np.minimum(line.end_ns[row], np.repeat(until, count)) - begin
     done = np.bincount(which, length, len(start)).astype(np.int64)
     lacking = np.where(until > start, until - start - done, 0)  # before the first recorded call
-    more = np.flatnonzero(lacking > 0)
+    more = np.flatnonzero(lacking > 0).astype(np.int32)
     return (
         np.concatenate([which, more]),
         np.concatenate([length, lacking[more]]),
         np.concatenate([line.kind[row], np.full(len(more), HOST, np.int8)]),
-        np.concatenate([line.call[row], np.full(len(more), -1)]),
-        np.concatenate([line.thread[row], np.full(len(more), -1, np.int32)]),
+        np.concatenate([line.call(row), np.full(len(more), -1, np.int32)]),
+        np.concatenate([line.thread(row), np.full(len(more), -1, np.int32)]),
         np.concatenate([begin, start[more]]),
     )
 
 
-def _drained(line: HostTimeline, at: Int64) -> tuple[Int8, Int64]:
+def _drained(line: HostTimeline, at: Int64) -> tuple[Int8, Int32]:
     """Cause and name of the call that waits for the GPU at each moment, -1 for none."""
     if len(line) == 0:
-        return np.full(len(at), -1, np.int8), np.full(len(at), -1)
+        return np.full(len(at), -1, np.int8), np.full(len(at), -1, np.int32)
     row = np.clip(np.searchsorted(line.start_ns, at, side="right") - 1, 0, len(line) - 1)
-    inside = (line.start_ns[row] <= at) & (at < line.end_ns[row]) & line.drains[row]
-    return np.where(inside, line.kind[row], -1).astype(np.int8), np.where(
-        inside, line.call[row], -1
-    )
+    inside = (line.start_ns[row] <= at) & (at < line.end_ns[row]) & line.drains(row)
+    cause = np.where(inside, line.kind[row], np.int8(-1))
+    return cause, np.where(inside, line.call(row), np.int32(-1))
 
 
-def _inherits(gap: Int64, cause: Int8, drained: Int8) -> Bool:
+def _inherits(gap: Int32, cause: Int8, drained: Int8) -> Bool:
     """Pieces of launching after a call that drained the GPU, until the host does other work.
 
     The GPU would have had the next operations in its queue, had the host not waited.
     """
-    order = np.arange(len(gap))
+    work = np.flatnonzero(cause == HOST)
     first_work = np.full(int(gap.max(initial=-1)) + 1, len(gap))
-    np.minimum.at(first_work, gap[cause == HOST], order[cause == HOST])
-    takes: Bool = (cause == LAUNCH) & (drained[gap] >= 0) & (order < first_work[gap])
+    first_work[gap[work[::-1]]] = work[::-1]  # of equal gaps the last assignment stays
+    asked = np.flatnonzero((cause == LAUNCH) & (drained[gap] >= 0))
+    takes = np.zeros(len(gap), np.bool_)
+    takes[asked[asked < first_work[gap[asked]]]] = True
     return takes
 
 
@@ -267,30 +287,34 @@ def _joined(
     """
     order = np.flatnonzero(pieces.ns > 0)
     order = order[np.lexsort((pieces.at_ns[order], pieces.gap[order]))]
-    key = pieces.gap[order] * len(CAUSES) + pieces.cause[order]
-    new = np.diff(key, prepend=-1) != 0
-    first, part, ns = np.flatnonzero(new), np.cumsum(new) - 1, pieces.ns[order]
+    gap, cause, ns = pieces.gap[order], pieces.cause[order], pieces.ns[order]
+    new = np.ones(len(order), np.bool_)
+    new[1:] = (gap[1:] != gap[:-1]) | (cause[1:] != cause[:-1])
+    first = np.flatnonzero(new)
     total = np.add.reduceat(ns, first) if len(first) else ns
     most = np.maximum.reduceat(ns, first) if len(first) else ns
-    longest = np.flatnonzero(ns == most[part])  # of every part, the first of equal ones
-    head = order[longest[np.diff(part[longest], prepend=-1) != 0]]
+    size = np.diff(np.append(first, len(order)))
+    longest = np.flatnonzero(ns == np.repeat(most, size))
+    part = np.searchsorted(longest, first)  # of every part, the first of equal ones
+    head = order[longest[part]]
     gap, start = pieces.gap[head], pieces.at_ns[order[first]]
     thread, when = pieces.thread[head], pieces.at_ns[head] + pieces.ns[head] // 2
     where = np.full(len(head), -1, np.int64)
     for asked in (thread, *(np.full(len(head), t, np.int32) for t in own)):
         seen = (where < 0) & (asked >= 0)
         where[seen] = innermost(nesting, asked[seen], when[seen], when[seen])
-    label = np.where(where >= 0, trace.ranges.name[nesting.row[where]], NO_NAME)
+    label = np.where(where >= 0, trace.ranges.name[nesting.row[where]], np.int32(NO_NAME))
     return (
-        np.full(len(head), lane), gaps.step[gap], start, total, pieces.cause[head],
+        np.full(len(head), lane, np.int32), gaps.step[gap].astype(np.int32), start, total,
+        pieces.cause[head],
         _named(names, trace.strings, pieces.call[head]),
-        _named(names, trace.range_labels, label), gaps.op[gap],
+        _named(names, trace.range_labels, label), gaps.op[gap].astype(np.int32),
     )  # fmt: skip
 
 
-def _named(names: dict[str, int], texts: tuple[str, ...], codes: Int64) -> Int64:
+def _named(names: dict[str, int], texts: tuple[str, ...], codes: Int32) -> Int32:
     """Codes of one table of strings as codes of `names`, which grows."""
-    new = np.full(len(texts) + 1, -1, np.int64)  # the last one is that of -1
+    new = np.full(len(texts) + 1, -1, np.int32)  # the last one is that of -1
     for code in distinct_positions(codes[codes >= 0], len(texts)).tolist():
         new[code] = names.setdefault(plain_call(texts[code]), len(names))
     return new[codes]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -106,10 +106,11 @@ def communicating(trace: Trace) -> Bool:
     return found
 
 
-def nccl_kernels(trace: Trace, steps: Steps, found: Launched, times: StepTimes) -> NcclKernels:
-    """Collect NCCL's kernels of one report."""
+def nccl_kernels(
+    trace: Trace, steps: Steps, found: Launched, times: StepTimes, sends: Bool
+) -> NcclKernels:
+    """Collect NCCL's kernels of one report: the operations `sends`, as `communicating` says."""
     ops = trace.ops
-    sends = communicating(trace)
     mine = np.flatnonzero(sends[found.op])
     lane = times.lane_of(found.process[mine], ops.device[found.op[mine]])
     mine, lane = mine[lane >= 0], lane[lane >= 0]  # a process without steps has no lane
@@ -125,7 +126,7 @@ def nccl_kernels(trace: Trace, steps: Steps, found: Launched, times: StepTimes) 
         algorithm[here] = algorithms.setdefault(said[0] if said else "", len(algorithms))
     at = steps.holding(found.process[mine], found.at_ns[mine])
     inside = times.ops
-    computing = (ops.kind[inside.op] == KERNEL) & ~sends[inside.op]
+    computing = (ops.kind[inside.op] == KERNEL) & ~sends[inside.op] & (len(op) > 0)
     held = inside.op[computing]
     compute = union(inside.lane[computing], ops.start_ns[held], ops.end_ns[held])
     start, end = ops.start_ns[op], ops.end_ns[op]
@@ -213,27 +214,35 @@ def match_kernels(
     return MatchedKernels(joined, waiting, ranks, start, collective)
 
 
-def _joined(
-    parts: Sequence[NcclKernels], lanes: Sequence[int], utc_start_ns: Sequence[int | None]
-) -> tuple[NcclKernels, Int64]:
-    """All parts as one, and the report of every kernel."""
+def join_kernels(parts: Sequence[NcclKernels], first: Sequence[int]) -> NcclKernels:
+    """Put kernels together; `first` is the number of the first lane of each part."""
     names: dict[str, int] = {}
     algorithms: dict[str, int] = {}
     columns: list[tuple[Int64, ...]] = []
-    base = min((t for t in utc_start_ns if t is not None), default=0)
-    first = 0
-    for i, (part, count, utc) in enumerate(zip(parts, lanes, utc_start_ns, strict=True)):
+    for part, lane in zip(parts, first, strict=True):
         name = np.array([names.setdefault(n, len(names)) for n in part.names] or [0], np.int64)
         how = [algorithms.setdefault(a, len(algorithms)) for a in part.algorithms]
-        shift = (utc - base) if utc is not None and len(parts) > 1 else 0
         columns.append((
-            name[part.name], np.array(how or [0], np.int64)[part.algorithm], part.lane + first,
-            part.step, part.start_ns + shift, part.end_ns + shift, part.communicator, part.bytes,
-            part.exposed_ns, np.full(len(part), i),
+            name[part.name], np.array(how or [0], np.int64)[part.algorithm], part.lane + lane,
+            part.step, part.start_ns, part.end_ns, part.communicator, part.bytes,
+            part.exposed_ns,
         ))  # fmt: skip
-        first += count
     table = [np.concatenate(c) for c in zip(*columns, strict=True)]
-    return NcclKernels(tuple(names), tuple(algorithms), *table[:-1]), table[-1]
+    return NcclKernels(tuple(names), tuple(algorithms), *table)
+
+
+def _joined(
+    parts: Sequence[NcclKernels], lanes: Sequence[int], utc_start_ns: Sequence[int | None]
+) -> tuple[NcclKernels, Int64]:
+    """All reports' kernels on one clock, and the report of every kernel."""
+    base = min((t for t in utc_start_ns if t is not None), default=0)
+    shifted = []
+    for part, utc in zip(parts, utc_start_ns, strict=True):
+        shift = (utc - base) if utc is not None and len(parts) > 1 else 0
+        shifted.append(replace(part, start_ns=part.start_ns + shift, end_ns=part.end_ns + shift))
+    first = np.cumsum([0, *lanes])[:-1].tolist()
+    report = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    return join_kernels(shifted, first), report
 
 
 def _groups(kernels: NcclKernels) -> list[Int64]:

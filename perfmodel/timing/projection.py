@@ -23,6 +23,7 @@ _UNKNOWN: Final = -2
 _BLOCK: Final = 1 << 15
 _SPARSE: Final = 8
 _FEW: Final = 1_000_000
+_ROWS: Final = 1 << 18  # of calls that are joined at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +105,12 @@ def join_launches(trace: Trace, ops: GpuOps, api: ApiCalls) -> tuple[Int64, Int6
         return _join_sorted(ops, op_rows, whose, ids, row)
     shift = np.cumsum(width) - width - np.where(seen, low, 0)
     table = np.full(int(width.sum()), -1, np.int32)
-    slot = ids + shift[whose]
-    table[slot] = row
-    if not np.array_equal(table[slot], row):
-        return _join_sorted(ops, op_rows, whose, ids, row)
+    blocks = [slice(i, i + _ROWS) for i in range(0, len(ids), _ROWS)]
+    for block in blocks:
+        table[ids[block] + shift[whose[block]]] = row[block]
+    for block in blocks:
+        if not np.array_equal(table[ids[block] + shift[whose[block]]], row[block]):
+            return _join_sorted(ops, op_rows, whose, ids, row)
     process, expected = ops.process[op_rows], ops.correlation[op_rows]
     inside = (expected >= low[process]) & (expected <= high[process])
     op_rows, process, expected = op_rows[inside], process[inside], expected[inside]
@@ -146,14 +149,14 @@ def attribute(trace: Trace, nesting: Nesting, ops: GpuOps) -> Launches:
     inner, holder, at = enclosing(
         nesting, api.thread[calls], api.start_ns[calls], api.end_ns[calls]
     )
-    inner_of_call = np.full(len(api), -1, np.int64)
+    inner_of_call = np.full(len(api), -1, np.int32 if len(nesting) < 2**31 else np.int64)
     inner_of_call[calls] = inner
     crossing = holder, calls[at]  # (range, call) pairs, which become (range, index into call)
     if len(holder):
         index = np.flatnonzero(np.isin(call, calls[at]))
         pair, found = _matches(call[index], calls[at])
         crossing = holder[pair], index[found]
-    return Launches(op, call, inner_of_call[call], inner, *crossing, repeated)
+    return Launches(op, call, inner_of_call[call].astype(np.int64), inner, *crossing, repeated)
 
 
 def project(trace: Trace, nesting: Nesting, ops: GpuOps) -> Projection:

@@ -50,6 +50,15 @@ class SmallKernels:
     host_ns: Int64
     gpu_ns: Int64
 
+    @classmethod
+    def join(cls, parts: Sequence[SmallKernels], first: Sequence[int]) -> SmallKernels:
+        """Put parts of one report together; `first` is the number of the first lane of each."""
+        lane = [part.lane + n for part, n in zip(parts, first, strict=True)]
+        rest = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in cls.__slots__[2:]
+        )
+        return cls(parts[0].ranges, np.concatenate(lane), *rest)
+
 
 def small_kernels(
     trace: Trace,

@@ -85,8 +85,8 @@ def step_graph(
     first = number.max(initial=0) - _MOST_STEPS
     op, number = op[number > first], number[number > first]
     position = np.full(len(trace.api), -1, np.int32)
-    known = np.flatnonzero(line.row >= 0)
-    position[line.row[known]] = known
+    known = np.flatnonzero(line.rows >= 0)
+    position[line.rows[known]] = 2 * known
     launch = found.row_of(op)
     at = np.where(launch >= 0, position[found.call[launch]], -1).astype(np.int64)
     order = np.lexsort((ops.start_ns[op], at))
@@ -105,7 +105,7 @@ def step_graph(
     kind[communicates[op]] = COMMUNICATION_OP
     host = np.arange(begin, end)  # copies: views would hold the whole timeline
     return StepGraph(
-        line.start_ns[host], line.end_ns[host], line.kind[host], host % 2 == 0, line.drains[host],
+        line.start_ns[host], line.end_ns[host], line.kind[host], host % 2 == 0, line.drains(host),
         ops.start_ns[op], ops.end_ns[op], ops.stream[op].astype(np.int64), number, at - begin, kind,
         small[op],
     )  # fmt: skip

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Int8, Int64
+from perfmodel.base.arrays import Int8, Int32, Int64, distinct_positions
 from perfmodel.readers.codes import sums
 from perfmodel.readers.trace import KERNEL, NO_NAME, GpuOps, Trace
+from perfmodel.timing.by_process import by_process
 from perfmodel.timing.host_timeline import HostTimes, call_kinds, host_timeline, host_times
 from perfmodel.timing.idle_causes import IdleGaps, idle_gaps
 from perfmodel.timing.intervals import extents, union
-from perfmodel.timing.nccl import NcclKernels, communicating, nccl_kernels
+from perfmodel.timing.nccl import NcclKernels, communicating, join_kernels, nccl_kernels
 from perfmodel.timing.nesting import nest
 from perfmodel.timing.small_kernels import SmallKernels, small_kernels
 from perfmodel.timing.step_graph import StepGraph, step_graph
-from perfmodel.timing.step_times import StepTimes, step_times
+from perfmodel.timing.step_times import StepTimes, join_times, step_times, widened
 from perfmodel.timing.steps import Launched, Steps, launched
 
 _MOST_KERNELS: Final = 40
@@ -38,7 +39,8 @@ class KernelTimes:
     names : tuple of str
     categories : tuple of str
         Of every name.
-    name, step, duration_ns : int64, shape (n,)
+    name, step : int32, shape (n,)
+    duration_ns : int64, shape (n,)
         One row per launch; `step` is the step's number.
     total_ns : int64, shape (steps,)
         GPU time of all kernels by step, of those that are not kept by name, too.
@@ -46,8 +48,8 @@ class KernelTimes:
 
     names: tuple[str, ...]
     categories: tuple[str, ...]
-    name: Int64
-    step: Int64
+    name: Int32
+    step: Int32
     duration_ns: Int64
     total_ns: Int64
 
@@ -107,6 +109,19 @@ def report_steps(trace: Trace, steps: Steps, categorize: Categorize) -> StepRepo
     steps : Steps
     categorize : callable
     """
+    names_of_gaps: dict[str, int] = {}
+    rows: list[tuple[Int64, Int64]] = []
+    found: list[StepReport] = []
+    for part in by_process(trace, steps):  # one at a time: their timelines are large
+        rows.append((part.op, part.step))
+        found.append(_measured(part.trace, part.steps, categorize, names_of_gaps))
+    whole = found[0] if len(found) == 1 else _joined(trace, steps, found, rows)
+    return replace(whole, kernels=_longest(whole.kernels))
+
+
+def _measured(
+    trace: Trace, steps: Steps, categorize: Categorize, names_of_gaps: dict[str, int]
+) -> StepReport:
     found = launched(trace)
     sends = communicating(trace)
     times = step_times(trace, steps, found, sends)
@@ -114,10 +129,9 @@ def report_steps(trace: Trace, steps: Steps, categorize: Categorize) -> StepRepo
     exclusive, own, count = _by_category(trace, steps, times, code, names)
     nesting = nest(trace.ranges, len(trace.threads))
     small, small_of = small_kernels(trace, steps, found, times, nesting, code, names)
-    names_of_gaps: dict[str, int] = {}
     kinds = call_kinds(trace, found)
     gaps, hosts, graphs = [], [], []
-    for lane in range(len(times.process)):  # one at a time: their timelines are large
+    for lane in range(len(times.process)):
         line = host_timeline(trace, steps, found, times, lane, kinds)
         gaps.append(idle_gaps(trace, steps, found, times, lane, line, nesting, names_of_gaps))
         hosts.append(host_times(line, steps, times, lane))
@@ -131,13 +145,45 @@ def report_steps(trace: Trace, steps: Steps, categorize: Categorize) -> StepRepo
         kernel_ns=own,
         count=count,
         kernels=_kernels(trace, steps, times, code, names),
-        nccl=nccl_kernels(trace, steps, found, times),
+        nccl=nccl_kernels(trace, steps, found, times, sends),
         gaps=IdleGaps.of(names_of_gaps, gaps),
         host=HostTimes.of(hosts),
         small=small,
         graphs=tuple(graphs),
         lost_ns=lost,
         launched_ns=everything,
+        rank_of=_numbered(trace.ranks, times),
+        utc_start_ns=trace.utc_start_ns,
+    )
+
+
+def _joined(
+    trace: Trace, steps: Steps, parts: Sequence[StepReport], rows: Sequence[tuple[Int64, Int64]]
+) -> StepReport:
+    """Put the reports of some processes each together to that of all.
+
+    `rows` are the operations and steps of the whole report that those of each part are.
+    """
+    times = join_times([part.times for part in parts], rows)
+    first = np.cumsum([0, *(len(part.times.process) for part in parts)])[:-1].tolist()
+    count = times.busy_ns.shape[1]
+    totals = {
+        name: np.concatenate([widened(getattr(part, name), count, 0) for part in parts])
+        for name in ("exclusive_ns", "kernel_ns", "count")
+    }
+    return StepReport(
+        steps=steps,
+        times=times,
+        categories=parts[0].categories,
+        **totals,
+        kernels=_join_kernels([part.kernels for part in parts], count),
+        nccl=join_kernels([part.nccl for part in parts], first),
+        gaps=IdleGaps.join([p.gaps for p in parts], first, [op for op, _ in rows]),
+        host=HostTimes.join([part.host for part in parts], count),
+        small=SmallKernels.join([part.small for part in parts], first),
+        graphs=tuple(graph for part in parts for graph in part.graphs),
+        lost_ns=sum(part.lost_ns for part in parts),
+        launched_ns=sum(part.launched_ns for part in parts),
         rank_of=_numbered(trace.ranks, times),
         utc_start_ns=trace.utc_start_ns,
     )
@@ -207,23 +253,62 @@ def _kernels(
     trace: Trace, steps: Steps, times: StepTimes, code: Int8, names: tuple[str, ...]
 ) -> KernelTimes:
     op = times.ops.op
-    step = steps.number[times.ops.step].astype(np.int64)
+    step = steps.number[times.ops.step]
     kernel = (trace.ops.kind[op] == KERNEL) & (trace.ops.name[op] != NO_NAME)
     op, step = op[kernel], step[kernel]
     duration = (trace.ops.end_ns - trace.ops.start_ns)[op]
     total = sums(step, duration, times.busy_ns.shape[1])
-    distinct, first, name = np.unique(trace.ops.name[op], return_index=True, return_inverse=True)
-    spent = sums(name, duration, len(distinct))
-    top = np.argsort(-spent, kind="stable")[:_MOST_KERNELS]
-    place = np.full(len(distinct), -1, np.int64)
-    place[top] = np.arange(len(top))
-    kept = place[name] >= 0
+    used = trace.ops.name[op]
+    distinct = distinct_positions(used, len(trace.strings))
+    place = np.zeros(len(trace.strings), np.int32)
+    place[distinct] = np.arange(len(distinct), dtype=np.int32)
+    name = place[used]
+    of_kernel = np.zeros(len(distinct), np.int8)
+    of_kernel[name] = code[op]  # equal for all launches of a kernel
     return KernelTimes(
-        names=tuple(trace.strings[c] for c in distinct[top].tolist()),
-        categories=tuple(names[c] for c in code[op[first[top]]].tolist()),
-        name=place[name][kept],
-        step=step[kept],
-        duration_ns=duration[kept],
+        names=tuple(trace.strings[c] for c in distinct.tolist()),
+        categories=tuple(names[c] for c in of_kernel.tolist()),
+        name=name,
+        step=step,
+        duration_ns=duration,
+        total_ns=total,
+    )
+
+
+def _longest(kernels: KernelTimes) -> KernelTimes:
+    """Keep the kernels with most GPU time."""
+    spent = sums(kernels.name, kernels.duration_ns, len(kernels.names))
+    top = np.argsort(-spent, kind="stable")[:_MOST_KERNELS]
+    place = np.full(len(spent), -1, np.int32)
+    place[top] = np.arange(len(top), dtype=np.int32)
+    name = place[kernels.name]
+    kept = name >= 0
+    return KernelTimes(
+        names=tuple(kernels.names[i] for i in top.tolist()),
+        categories=tuple(kernels.categories[i] for i in top.tolist()),
+        name=name[kept],
+        step=kernels.step[kept],
+        duration_ns=kernels.duration_ns[kept],
+        total_ns=kernels.total_ns,
+    )
+
+
+def _join_kernels(parts: Sequence[KernelTimes], count: int) -> KernelTimes:
+    codes: dict[tuple[str, str], int] = {}
+    names = []
+    for part in parts:
+        keys = zip(part.names, part.categories, strict=True)
+        recode = np.array([codes.setdefault(key, len(codes)) for key in keys], np.int32)
+        names.append(recode[part.name])
+    total = np.zeros(count, np.int64)
+    for part in parts:
+        total[: len(part.total_ns)] += part.total_ns
+    return KernelTimes(
+        names=tuple(name for name, _ in codes),
+        categories=tuple(category for _, category in codes),
+        name=np.concatenate(names),
+        step=np.concatenate([part.step for part in parts]),
+        duration_ns=np.concatenate([part.duration_ns for part in parts]),
         total_ns=total,
     )
 

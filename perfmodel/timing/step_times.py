@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -102,6 +104,49 @@ def step_times(trace: Trace, steps: Steps, found: Launched, communicates: Bool) 
     )
     ops = StepOps(op, step, lane[: len(op)])
     return _measure(trace, steps, lanes.astype(np.int32), ops, communicates)
+
+
+def join_times(parts: Sequence[StepTimes], rows: Sequence[tuple[Int64, Int64]]) -> StepTimes:
+    """Put the times of some processes each together to those of all.
+
+    Parameters
+    ----------
+    parts : sequence of StepTimes
+        In the order of their processes.
+    rows : sequence of (int64 array, int64 array)
+        Rows of the report's operations and steps that those of each part are.
+    """
+    count = max(part.busy_ns.shape[1] for part in parts)
+    op, step = (
+        np.concatenate(
+            [at[i][getattr(part.ops, name)] for part, at in zip(parts, rows, strict=True)]
+        )
+        for i, name in enumerate(("op", "step"))
+    )
+    first = np.cumsum([0, *(len(part.process) for part in parts)])[:-1].tolist()
+    lane = np.concatenate([part.ops.lane + n for part, n in zip(parts, first, strict=True)])
+    order = np.argsort(op, kind="stable")
+    return StepTimes(
+        process=np.concatenate([part.process for part in parts]),
+        device=np.concatenate([part.device for part in parts]),
+        **{
+            name: np.concatenate([widened(getattr(part, name), count, -1) for part in parts])
+            for name in _BY_STEP
+        },
+        ops=StepOps(op[order], step[order], lane[order]),
+    )
+
+
+_BY_STEP: Final = (
+    "step_ns", "busy_ns", "compute_ns", "communication_ns", "exposed_ns", "copy_ns", "idle_ns",
+)  # fmt: skip
+
+
+def widened(by_step: Int64, steps: int, lacking: int) -> Int64:
+    """Return an array of shape (lanes, steps, ...) with more steps, which hold `lacking`."""
+    wide = np.full((len(by_step), steps, *by_step.shape[2:]), lacking, by_step.dtype)
+    wide[:, : by_step.shape[1]] = by_step
+    return wide
 
 
 def _measure(
