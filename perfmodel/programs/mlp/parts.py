@@ -40,6 +40,12 @@ LARGE: Final = ("forward 1", "backward 3")
 """GEMMs of D inputs."""
 SMALL: Final = ("forward 2", "backward 1", "backward 2")
 """GEMMs of C classes."""
+FUSED_LARGE: Final = ("fused forward 1", "fused backward 3")
+FUSED_SMALL: Final = ("fused output", "fused backward")
+"""The fused network's own kernels, as trainer/microbenchmarks.py calls them."""
+_FUSED: Final = "tf32x3"
+"""How the fused network multiplied in these."""
+STEP: Final = "step"
 
 
 def microbenchmarks(
@@ -99,7 +105,7 @@ def _of_series(series: Series, source: str, use: Sequence[str]) -> Iterator[Micr
 
 
 def gemms_alone(found: MachineMeasurement, source: str) -> Alone | None:
-    """Return what a machine's measurement says of the trainer's GEMMs; None if nothing.
+    """Return what a machine's measurement says of the trainer's kernels; None if nothing.
 
     Raises
     ------
@@ -108,10 +114,10 @@ def gemms_alone(found: MachineMeasurement, source: str) -> Alone | None:
     """
     rows: dict[tuple[str, str], tuple[tuple[int, int, float], ...]] = {}
     for p in found.products:
-        if p.name not in (*LARGE, *SMALL):
+        if p.name not in (*LARGE, *SMALL, *FUSED_LARGE, *FUSED_SMALL):
             continue
         sizes = [_sizes(p.name, shape) for shape in zip(p.m, p.n, p.k, strict=True)]
-        across = INPUTS if p.name in LARGE else CLASSES
+        across = INPUTS if p.name in (*LARGE, *FUSED_LARGE) else CLASSES
         grid = {(h, k) for h, k, _ in sizes}
         full = len({h for h, _ in grid}) * len({k for _, k in grid})
         widths = {other for *_, other in sizes}
@@ -125,6 +131,10 @@ def gemms_alone(found: MachineMeasurement, source: str) -> Alone | None:
         rows[p.name, p.dtype] = tuple(
             (h, k, seconds) for (h, k, _), seconds in zip(sizes, p.median_s, strict=True)
         )
+    for series in found.series:
+        if series.kind == STEP:
+            sizes_s = zip(series.bytes, series.median_s, strict=True)
+            rows[STEP, f"{series.ranks} ranks"] = tuple((n, 1, t) for n, t in sizes_s)
     kernel = found.machine.latency_s.get("empty_kernel")
     if not rows or kernel is None:
         return None
@@ -136,12 +146,14 @@ def _sizes(name: str, shape: tuple[int, int, int]) -> tuple[int, int, int]:
     m, n, k = shape
     return {
         "forward 1": (m, n, k), "forward 2": (k, n, m), "backward 1": (m, n, k),
-        "backward 2": (n, k, m), "backward 3": (m, k, n),
-    }[name]  # fmt: skip
+        "backward 2": (n, k, m), "backward 3": (m, k, n), "output": (k, n, m),
+        "backward": (m, n, k),
+    }[name.removeprefix("fused ")]  # fmt: skip
 
 
 _DTYPES: Final = {("ieee", 4): "float32", ("tf32", 4): "tf32", ("ieee", 8): "float64"}
 _GEMMS_OF: Final = {"large GEMMs": LARGE, "small GEMMs": SMALL}
+_FUSED_OF: Final = {"large GEMMs": FUSED_LARGE, "fused steps": FUSED_SMALL}
 _PACKETS: Final = 4 << 20
 """Bytes to all peers together up to which the trainer sends packets, a quarter of them flags."""
 
@@ -196,21 +208,44 @@ def knows(alone: Alone, case: Case, part: str = "small GEMMs") -> bool:
 
 
 def part_alone(part: Part, case: Case, alone: Alone) -> Part:
-    """Return a part with the seconds of its GEMMs alone for its FLOPs, where known.
+    """Return a part with the seconds of its kernels alone for its work, where known.
 
     Kernels that start while others run hide a little of what an empty one takes, so that is taken
     off here, and how many there are is an amount of its own.
     """
-    names = _GEMMS_OF.get(part.name)
-    if names is None or not knows(alone, case, part.name):
+    found = _kernels_alone(part, case, alone)
+    if found is None:
         return part
-    dtype = _DTYPES[case.settings["math"], case.sizes["b"]]
-    found = 0.0
-    for name in names:
-        taken = interpolate(alone.seconds[name, dtype], *case.shares)
-        found += max(taken - alone.kernel_s, 0.2 * taken)
-    amounts = {"alone": found, "kernels": float(len(names))}
-    return replace(part, group="cublas, as alone", amounts=amounts)
+    group, keys, at = found
+    seconds = 0.0
+    for key in keys:
+        taken = interpolate(alone.seconds[key], *at)
+        seconds += max(taken - alone.kernel_s, 0.2 * taken)
+    amounts = {"alone": seconds, "kernels": float(len(keys))}
+    return replace(part, group=f"{group}, as alone", amounts=amounts)
+
+
+_Kernels = tuple[str, list[tuple[str, str]], tuple[float, float]]
+
+
+def _kernels_alone(part: Part, case: Case, alone: Alone) -> _Kernels | None:
+    """Return a part's kernels that were measured alone: whose, their keys, and at which sizes."""
+    z, s = case.sizes, case.settings
+    cublas = _GEMMS_OF.get(part.name)
+    if cublas is not None and knows(alone, case, part.name):
+        dtype = _DTYPES[s["math"], z["b"]]
+        return "cublas", [(name, dtype) for name in cublas], case.shares
+    if (z["D"], z["C"], z["b"], s["backend"]) != (INPUTS, CLASSES, 4, "cupy"):
+        return None
+    keys, group, at = [], "fused", case.shares
+    if (s["gemm"], s["math"]) == ("fused", _FUSED):
+        keys = [(name, _FUSED) for name in _FUSED_OF.get(part.name, ())]
+    if part.name == "step in one kernel":
+        peers = s["transport"] == "peer" and z["p"] > 1
+        keys = [(STEP, f"{z['p'] if peers else 1} ranks")]
+        group, at = "peer" if peers else "32 bit", (4.0 * case.parameters, 1.0)
+    known = bool(keys) and all(key in alone.seconds for key in keys)
+    return (group, keys, at) if known else None
 
 
 def _images(case: Case) -> list[Part]:
