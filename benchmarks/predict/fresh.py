@@ -1,26 +1,45 @@
-"""Scores the frozen model on configurations that were collected after it: fresh_campaign.md.
+"""Scores frozen models on configurations that were collected after them, on other hosts.
 
     python -m benchmarks.predict.fresh               # writes results/predict_fresh.json
     python -m benchmarks.predict.fresh --document    # the tables of docs/predict.md
+    python -m benchmarks.predict.fresh --freeze      # before: results/predict_blind*.json
+    python -m benchmarks.predict.fresh --blind       # after: scores profiles/blind by them
 
-What was visited before is not scored: it tells how much faster or slower these hosts are.
+The first campaign has the model of one host; what was visited before is not scored: it tells how
+much faster or slower these hosts are. The second has the model of all hosts until then, predictions
+that a commit froze before anything was measured, and for every host reports to correct by: one
+configuration (H=1024 B=3000, gradients through the host) once, and what machine measure wrote.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.common import folders, results
 from benchmarks.common.pages import percent, put, table
-from benchmarks.predict.launches import FROZEN, MACHINE, Launches, commit_of, grouped
+from benchmarks.predict.launches import (
+    FROZEN,
+    MACHINE,
+    Launches,
+    case_of,
+    commit_of,
+    grouped,
+    observed,
+    of_all_hosts,
+)
 from benchmarks.predict.report import PAGE, every_row
 from benchmarks.predict.score import QUIET, noise_floor, predict_rows, quiet, ranking, summary
-from perfmodel.models.model import load
+from perfmodel.machines.measure.measurement import load as load_machine
+from perfmodel.models.hosts import Host, by_calls, by_report, calls_of, unknown
+from perfmodel.models.model import Model, load, save
+from perfmodel.models.predict import predict
 from perfmodel.models.terms import Observation
+from profiles.plans import BLIND, configurations
 
 FRESH = folders.PROFILES / "fresh" / "launches.json"
 OUT = folders.RESULTS / "predict_fresh.json"
@@ -115,9 +134,124 @@ def made(result: dict[str, Any]) -> str:
     return "\n\n".join(block.strip() for block in blocks) + "\n"
 
 
+BLIND_MODEL = folders.RESULTS / "predict_blind_model.json"
+BLIND_OUT = folders.RESULTS / "predict_blind.json"
+BLIND_MACHINE = folders.RESULTS / "machine_h200x2.toml"
+BLIND_MEASURED = folders.PROFILES / "blind"
+"""A folder a host; in it, for every group of configurations that one process group visited,
+NAME.json (its launches), NAME_anchor.sqlite.xz and NAME.toml (machine measure's host times)."""
+TARGETS = {"replayed": 0.025, "blocking": 0.06, "queued": 0.06, "all": 0.04}
+"""Mean errors with an anchor."""
+Hosts = dict[str, Host]
+
+
+def freeze() -> None:
+    """Fit the model to all launches until now, and write what it says of the blind plan."""
+    machine = Launches(machine=BLIND_MACHINE)
+    training = of_all_hosts()
+    model = machine.calibrated(
+        training, host_calls=calls_of(load_machine(BLIND_MACHINE)), left_out=114
+    )
+    save(model, BLIND_MODEL)
+    rows = []
+    for ranks in BLIND:
+        for each in configurations(ranks, BLIND):
+            case = case_of(each, ranks)
+            said = predict(model, case, unknown())
+            rows.append({
+                "name": each["name"], "case": case.label, "predicted_s": said.batch_s,
+                "low_s": said.low_s, "high_s": said.high_s,
+                "phases": {p.name: p.seconds for p in said.phases},
+            })  # fmt: skip
+    results.write(BLIND_OUT, {
+        "trained_on": len(training), "hosts": {k: list(v) for k, v in model.hosts.items()},
+        "noise": dict(model.batch_noise), "predictions": rows,
+    })  # fmt: skip
+
+
+def known_of(model: Model, file: Path) -> Hosts:
+    """Return what may be known of the host of a group of launches, by how it is known."""
+    found = {"nothing": unknown()}
+    [anchor] = observed([file.with_name(f"{file.stem}_anchor.sqlite.xz")])
+    found["one report"] = by_report(unknown(), model, anchor)
+    calls = calls_of(load_machine(file.with_suffix(".toml")))
+    found["machine file"] = by_calls(unknown(), model.host_calls, calls, file.stem)
+    found["both"] = by_report(found["machine file"], model, anchor)
+    return found
+
+
+def score_blind() -> dict[str, Any]:
+    """Hold the frozen predictions against what was measured; the model is read as committed."""
+    model, frozen = load(BLIND_MODEL), results.read(BLIND_OUT)
+    said = {row["case"]: row["predicted_s"] for row in frozen["predictions"]}
+    training = of_all_hosts()
+    rows = []
+    for file in sorted(BLIND_MEASURED.glob("*/*.json")):
+        for how, host in known_of(model, file).items():
+            known = training if how == "nothing" else ()
+            for row in predict_rows(model, known, Launches(file, None).observations, host):
+                if how == "nothing":  # nothing was fitted again
+                    assert math.isclose(row["predicted_s"], said[row["case"]], rel_tol=1e-9)
+                rows.append(row | {
+                    "host": file.parent.name, "known": how, "odd": is_odd(row["sizes"]),
+                    "factors": host.factors.tolist(),
+                })  # fmt: skip
+    return {k: frozen[k] for k in ("trained_on", "hosts", "noise", "predictions")} | {
+        "commit": commit_of(BLIND_OUT) or frozen.get("commit"), "rows": rows,
+        "summary": summaries(rows),
+    }  # fmt: skip
+
+
+def is_odd(sizes: dict[str, int]) -> bool:
+    """Whether a size is none that other collections have: a multiple of 100, no power of two."""
+    return sizes["H"] % 100 == 0
+
+
+def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Summarize by host, by how it is known and by how a batch runs."""
+    found = []
+    for host in (*dict.fromkeys(r["host"] for r in rows), "all hosts"):
+        for how in dict.fromkeys(r["known"] for r in rows):
+            mine = [r for r in rows if r["known"] == how and host in (r["host"], "all hosts")]
+            parts = {route: [r for r in mine if r["route"] == route] for route in TARGETS}
+            parts |= {
+                "all": mine, "odd sizes": [r for r in mine if r["odd"]],
+                "replayed, cublas": of_gemm(mine, "cublas"),
+                "replayed, fused": of_gemm(mine, "fused"),
+            }  # fmt: skip
+            for name, some in parts.items():
+                found.append({
+                    "host": host, "known": how, "which": name, **summary(some, LAUNCH_SPREAD),
+                    "ranking": ranking(some) if name == "all" and host != "all hosts" else None,
+                })  # fmt: skip
+    return found
+
+
+LAUNCH_SPREAD = {"replayed": 0.007, "blocking": 0.13, "queued": 0.17}
+"""Standard deviations of launches in profiles/launches."""
+
+
+def of_gemm(rows: list[dict[str, Any]], gemm: str) -> list[dict[str, Any]]:
+    """Return the rows of CUDA graphs with these GEMMs."""
+    return [r for r in rows if (r["route"], r["settings"]["gemm"]) == ("replayed", gemm)]
+
+
 def main() -> None:
     if sys.argv[1:] == ["--document"]:
         put(PAGE, SCRIPT, made(results.read(OUT)))
+        return
+    if sys.argv[1:] == ["--freeze"]:
+        freeze()
+        return
+    if sys.argv[1:] == ["--blind"]:
+        result = score_blind()
+        results.write(BLIND_OUT, result)
+        for row in result["summary"]:
+            if row["configurations"]:
+                print(f"{row['host']:>12} {row['known']:>12} {row['which']:>16} "
+                      f"{row['configurations']:4d} mean {100 * row['mean']:5.1f} "
+                      f"bias {100 * row['bias']:+6.1f} max {100 * row['max']:5.1f} "
+                      f"inside {100 * row['coverage']:4.0f} %")  # fmt: skip
         return
 
     result = {"frozen": {"model": FROZEN.name, "commit": commit_of(FROZEN)}, **score()}

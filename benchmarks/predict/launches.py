@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -92,7 +94,7 @@ class Launches:
             if o.case.key in self.bare
         }
 
-    def calibrated(self, training: Sequence[Observation], **effort: int) -> Model:
+    def calibrated(self, training: Sequence[Observation], **effort: Any) -> Model:
         """Calibrate on some of the launches, with the microbenchmarks."""
         return calibrate(
             training, machine="NVIDIA H200", untraced=self.untraced, alone=self.alone,
@@ -104,16 +106,53 @@ class Launches:
         return [o for o in self.observations if o.source.split("#")[0] in DESIGN]
 
 
+def of_all_hosts() -> list[Observation]:
+    """Launches on every host that there are some of, but those of a blind campaign.
+
+    On four GPUs and more a host's parts wait for each other; beside the first collection's, only
+    what a GPU replays is taken of these, and nothing on eight.
+    """
+    found = list(Launches(machine=None).observations)
+    for folder in ("fresh", "scale", "hosts"):
+        file = folders.PROFILES / folder / "launches.json"
+        if file.exists():
+            found += Launches(file, None).observations
+    for folder in ("campaign", "ladder"):
+        for o in reports(folders.PROFILES / folder / "index.json"):
+            host = o.source.partition("_")[0] if folder == "campaign" else ""
+            found.append(replace(o, host=f"{folder} {host}".strip()))
+    first = found[0].host
+    return [
+        o for o in found
+        if o.case.sizes["p"] <= (2 if o.host != first and o.case.route != "replayed" else 4)
+    ]  # fmt: skip
+
+
 def reports(index: Path) -> list[Observation]:
     """Observations of the reports of an index; what cannot be observed is said and left out."""
+    return observed([index.parent / row["file"] for row in read_json(index)])
+
+
+def observed(files: Sequence[Path]) -> list[Observation]:
+    """Observations of reports; what cannot be observed is said and left out."""
     found = []
-    for row in read_json(index):
-        run = time_run([read(index.parent / row["file"])], "batch iteration", label=row["file"])
+    for file in files:
+        run = time_run([read(file)], "batch iteration", label=file.name)
         try:
             found.append(observe(run))
         except ModelError as error:
-            print(f"{row['file']}: left out: {error}", file=sys.stderr)
+            print(f"{file.name}: left out: {error}", file=sys.stderr)
     return found
+
+
+def case_of(configuration: dict[str, Any], ranks: int) -> Case:
+    """Return the case of a plan's configuration."""
+    sizes = {"D": 784, "H": configuration["hidden_size"], "C": 10,
+             "B": configuration["batch_size"], "p": ranks, "b": 4}  # fmt: skip
+    return mlp_case(sizes, {
+        k: "yes" if v is True else v for k, v in configuration.items()
+        if k not in ("name", "hidden_size", "batch_size")
+    })  # fmt: skip
 
 
 def grouped(observations: Sequence[Observation]) -> list[list[Observation]]:

@@ -17,13 +17,12 @@ from typing import Any
 
 from benchmarks.common import folders, results
 from benchmarks.common.pages import percent, put, table
-from benchmarks.predict.launches import Launches, commit_of
+from benchmarks.predict.launches import Launches, case_of, commit_of
 from benchmarks.predict.report import PAGE, every_row
 from benchmarks.predict.score import predict_rows, ranking, summary
 from perfmodel.base.errors import ModelError
 from perfmodel.models.model import load, save
 from perfmodel.models.predict import predict
-from perfmodel.programs.mlp.case import mlp_case
 from profiles.plans import SCALE, configurations
 
 MODEL = folders.RESULTS / "predict_scale_model.json"
@@ -42,12 +41,7 @@ def freeze() -> None:
     rows = []
     for ranks in sorted(set(SCALE) - {MOST_RANKS}):
         for each in configurations(ranks, SCALE):
-            sizes = {"D": 784, "H": each["hidden_size"], "C": 10, "B": each["batch_size"],
-                     "p": ranks, "b": 4}  # fmt: skip
-            case = mlp_case(sizes, {
-                k: "yes" if v is True else v for k, v in each.items()
-                if k not in ("name", "hidden_size", "batch_size")
-            })  # fmt: skip
+            case = case_of(each, ranks)
             row: dict[str, Any] = {"name": each["name"], "case": case.label}
             try:
                 said = predict(model, case)

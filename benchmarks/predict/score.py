@@ -14,6 +14,7 @@ from benchmarks.predict.launches import Launches, grouped
 from benchmarks.predict.rivals import rivals
 from perfmodel.base.errors import ModelError
 from perfmodel.models.calibrate import medians
+from perfmodel.models.hosts import SAME, Host
 from perfmodel.models.model import Model
 from perfmodel.models.predict import predict
 from perfmodel.models.terms import BETWEEN, Observation
@@ -32,10 +33,11 @@ def median_error(count: int) -> float:
 
 
 def predict_rows(
-    model: Model, training: Sequence[Observation], unseen: Sequence[Observation]
-) -> list[dict[str, Any]]:
-    """One row per unseen configuration: predicted, measured, every rival."""
-    others = rivals(training)
+    model: Model, training: Sequence[Observation], unseen: Sequence[Observation],
+    host: Host = SAME,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """One row per unseen configuration: predicted, measured, every rival that training fits."""
+    others = rivals(training) if training else {}
     rows = []
     for group in grouped(unseen):
         case = group[0].case
@@ -48,7 +50,7 @@ def predict_rows(
             "rivals_s": {name: rival(case) for name, rival in others.items()},
         }  # fmt: skip
         try:
-            said = predict(model, case)
+            said = predict(model, case, host)
         except ModelError as error:
             rows.append(row | {"predicted_s": None, "refused": str(error)})
             continue

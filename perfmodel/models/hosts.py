@@ -27,13 +27,18 @@ from perfmodel.models.terms import AHEAD, DERIVED, HOST_KINDS, Observation, Part
 if TYPE_CHECKING:
     from perfmodel.machines.measure.measurement import MachineMeasurement
 
-BETWEEN_HOSTS: Final = (0.20, 0.19, 0.18)
-"""Standard deviations of log factors among hosts, by kind: of seven hosts with H200s (launches,
-fresh, scale, campaign and ladder in profiles/; `python -m benchmarks.predict.hosts`)."""
-_ALIKE: Final = 0.6
-"""Correlation of two kinds' factors, among hosts and among launches of one host."""
-LAUNCHES_DIFFER: Final = (0.15, 0.15, 0.13)
-"""Standard deviations of log factors among launches on one host: a report is one launch."""
+BETWEEN_HOSTS: Final = (0.18, 0.19, 0.25)
+"""Standard deviations of log factors of a host that was not seen, by kind.
+
+Of six hosts with H200s (`benchmarks.predict.launches.of_all_hosts`): 0.14, 0.15 and 0.19, times
+1.3, because six are few (Student's t with 5 degrees of freedom, and their mean's own error)."""
+_HOSTS_ALIKE: Final = 0.75
+"""Correlation of two kinds' factors among these hosts."""
+LAUNCHES_DIFFER: Final = (0.18, 0.16, 0.15)
+"""Standard deviations of log factors that single launches on one host show, and configurations
+against the model: an anchor is one launch of one configuration."""
+_LAUNCHES_ALIKE: Final = 0.5
+"""Correlation of two kinds in one launch."""
 CALLS_DIFFER: Final = (0.15, 0.15, 0.15)
 """Of a host's factor from what its microbenchmarks say."""
 _MOST_BYTES: Final = 16 << 20
@@ -106,12 +111,11 @@ class Host:
         )
 
 
-def covariance(deviations: Sequence[float], more: Floats | None = None) -> Floats:
-    """Return the covariance of these standard deviations, correlated as kinds are; plus `more`."""
+def covariance(deviations: Sequence[float] | Floats, alike: float) -> Floats:
+    """Return the covariance of these standard deviations with one correlation."""
     sd = np.asarray(deviations, float)
-    alike = np.full((len(sd), len(sd)), _ALIKE) + (1 - _ALIKE) * np.eye(len(sd))
-    found: Floats = np.outer(sd, sd) * alike
-    return found if more is None else found + np.diag(more)
+    found: Floats = np.outer(sd, sd) * (alike + (1 - alike) * np.eye(len(sd)))
+    return found
 
 
 SAME: Final = Host(
@@ -122,7 +126,7 @@ SAME: Final = Host(
 
 def unknown() -> Host:
     """Return a host of which nothing is known but that it is one."""
-    return Host(np.zeros(len(HOST_KINDS)), covariance(BETWEEN_HOSTS))
+    return Host(np.zeros(len(HOST_KINDS)), covariance(BETWEEN_HOSTS, _HOSTS_ALIKE))
 
 
 def by_report(host: Host, model: Model, observation: Observation) -> Host:
@@ -142,11 +146,12 @@ def by_report(host: Host, model: Model, observation: Observation) -> Host:
             f"launches or copies; got {observation.case.label}, of which it has none; give a "
             "report of another configuration, or calibrate with more reports"
         )
-    return host.given(y, covariance(LAUNCHES_DIFFER, noise), observation.source)
+    sd = np.maximum(LAUNCHES_DIFFER, noise)
+    return host.given(y, covariance(sd, _LAUNCHES_ALIKE), observation.source)
 
 
 def ratios(model: Model, observation: Observation) -> tuple[Floats, Floats]:
-    """Return log(measured / said) of a launch's host parts by kind, and the terms' own variance.
+    """Return log(measured / said) of a launch's host parts by kind, and the terms' own noise.
 
     NaN where it has none.
     """
@@ -164,7 +169,7 @@ def ratios(model: Model, observation: Observation) -> tuple[Floats, Floats]:
     known = said > 0
     with np.errstate(divide="ignore", invalid="ignore"):
         y = np.where(known, np.log(measured / said), np.nan)
-        return y, np.where(known, noise / said**2, np.inf)
+        return y, np.where(known, np.sqrt(noise) / said, 1.0)
 
 
 def factors_of(model: Model, observations: Sequence[Observation]) -> dict[str, Floats]:
@@ -246,4 +251,4 @@ def by_calls(
             "none in common; calibrate with --machine FILE of the calibration's host, measured by "
             "the same version"
         )
-    return host.given(y, covariance(CALLS_DIFFER), source)
+    return host.given(y, covariance(CALLS_DIFFER, 0.0), source)

@@ -91,7 +91,7 @@ def test_an_anchor_of_the_calibration_s_host_changes_no_time(
 @given(st.tuples(logs, logs, logs))
 def test_what_only_gpus_do_takes_as_long_on_any_host(factors: tuple[float, ...]) -> None:
     model = load(RESULTS / "predict_model.json")
-    host = Host(np.array(factors), covariance((0.1, 0.1, 0.1)))
+    host = Host(np.array(factors), covariance((0.1, 0.1, 0.1), 0.5))
     assert predict(model, REPLAYED, host).batch_s == predict(model, REPLAYED).batch_s
 
 
@@ -119,7 +119,7 @@ def test_the_less_a_host_is_known_the_wider_the_interval(a: float, b: float) -> 
     for settings in SETTINGS:
         case = mlp_case(SIZES, settings)
         less, more = (
-            predict(model, case, Host(np.zeros(3), covariance((sd, sd, sd))))
+            predict(model, case, Host(np.zeros(3), covariance((sd, sd, sd), 0.5)))
             for sd in sorted((a, b))
         )
         assert more.low_s <= less.low_s * (1 + 1e-12)
@@ -129,7 +129,7 @@ def test_the_less_a_host_is_known_the_wider_the_interval(a: float, b: float) -> 
 
 @given(st.tuples(logs, logs, logs), st.tuples(logs, logs, logs))
 def test_observations_count_in_any_order(one: tuple[float, ...], other: tuple[float, ...]) -> None:
-    errors = covariance((0.1, 0.2, 0.3))
+    errors = covariance((0.1, 0.2, 0.3), 0.5)
     first = unknown().given(np.array(one), errors, "a").given(np.array(other), 2 * errors, "b")
     swapped = unknown().given(np.array(other), 2 * errors, "b").given(np.array(one), errors, "a")
     assert first.factors == pytest.approx(swapped.factors, abs=1e-9)
