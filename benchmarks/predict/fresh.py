@@ -32,7 +32,7 @@ from benchmarks.predict.launches import (
     observed,
     of_all_hosts,
 )
-from benchmarks.predict.report import PAGE, every_row
+from benchmarks.predict.report import PAGE
 from benchmarks.predict.score import QUIET, noise_floor, predict_rows, quiet, ranking, summary
 from perfmodel.machines.measure.measurement import load as load_machine
 from perfmodel.models.hosts import Host, by_calls, by_report, calls_of, unknown
@@ -125,12 +125,7 @@ def made(result: dict[str, Any]) -> str:
         f"Of {ranks['pairs']} pairs of settings at one size the faster one is named in "
         f"{ranks['right']}."
     )
-    every = every_row(
-        result["rows"], ["error", "launches differ by", "beyond the grid in"],
-        lambda row: [percent(row["error"], signed=True), percent(row["launch_sd"]),
-                     ", ".join(row["extrapolated"])],
-    )  # fmt: skip
-    blocks = (said, table(head, lines), order, every)
+    blocks = (said, table(head, lines), order)
     return "\n\n".join(block.strip() for block in blocks) + "\n"
 
 

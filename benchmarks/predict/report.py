@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,7 @@ def made(result: dict[str, Any]) -> str:
     """Return the generated part of the page."""
     blocks = [
         _frozen(result), _designs(result), _targets(result), _ranking(result), _routes(result),
-        _rivals(result), _overhead(result),
-        _older(result), _foreign(result), _studies(result), _rows(result),
+        _rivals(result), _overhead(result), _foreign(result), _studies(result),
     ]  # fmt: skip
     return "\n\n".join(block.strip() for block in blocks) + "\n"
 
@@ -80,20 +78,6 @@ def _overhead(r: dict[str, Any]) -> str:
              percent(found["share"]), f"{percent(low)} to {percent(high)}"]
         )  # fmt: skip
     head = ["a batch under Nsight Systems", "configurations", "longer by", "", "half of them"]
-    return table(head, rows)
-
-
-def _older(r: dict[str, Any]) -> str:
-    rows = []
-    for name, found in r["older"].items():
-        s = found["summary"]
-        rows.append(
-            [f"profiles/{name}", str(s["configurations"] - s["refused"]), str(s["refused"]),
-             percent(s["mean"]), percent(s["max"]), percent(s["bias"], signed=True),
-             percent(s["coverage"])]
-        )  # fmt: skip
-    head = ["the same model on older collections", "predicted", "refused", "mean", "max", "bias",
-            "inside 90 %"]  # fmt: skip
     return table(head, rows)
 
 
@@ -222,37 +206,13 @@ def _rivals(r: dict[str, Any]) -> str:
 def _studies(r: dict[str, Any]) -> str:
     rows = []
     for name, parts in r["studies"].items():
-        for part, found in parts.items():
-            s = found["summary"]
-            shown = "all" if part == "all" else part
-            if "mean" not in s:
-                rows.append([name, shown, str(s["configurations"]), str(s["refused"]), *["–"] * 5])
-                continue
-            best = min(s["rivals"].items(), key=lambda item: item[1]["mean"])
-            rows.append(
-                [name, shown, str(s["configurations"]), str(s["refused"]), percent(s["mean"]),
-                 percent(s["max"]), f"{s['times_floor']:.1f}", percent(s["coverage"]),
-                 f"{best[0]} {percent(best[1]['mean'])}"]
-            )  # fmt: skip
-    head = ["study", "left out", "configurations", "refused", "mean", "max", "times the floor",
-            "inside 90 %", "best rival"]  # fmt: skip
+        s = parts["all"]["summary"]
+        best = min(s["rivals"].items(), key=lambda item: item[1]["mean"])
+        rows.append(
+            [name, str(s["configurations"]), str(s["refused"]), percent(s["mean"]),
+             percent(s["max"]), f"{s['times_floor']:.1f}", percent(s["coverage"]),
+             f"{best[0]} {percent(best[1]['mean'])}"]
+        )  # fmt: skip
+    head = ["study", "configurations", "refused", "mean", "max", "times the floor", "inside 90 %",
+            "best rival"]  # fmt: skip
     return table(head, rows)
-
-
-def _rows(r: dict[str, Any]) -> str:
-    return every_row(
-        r["rows"], ["launches", "error"],
-        lambda row: [str(len(row["measured"])), percent(row["error"], signed=True)],
-    )  # fmt: skip
-
-
-def every_row(
-    rows: list[dict[str, Any]], head: list[str], more: Callable[[dict[str, Any]], list[str]]
-) -> str:
-    """Return a line for every configuration that was predicted, with more columns."""
-    lines = []
-    for row in rows:
-        if row["predicted_s"] is not None:
-            us = [f"{1e6 * row[k]:.0f}" for k in ("predicted_s", "low_s", "high_s", "measured_s")]
-            lines.append([row["case"], us[0], f"{us[1]} to {us[2]}", us[3], *more(row)])
-    return table(["configuration", "predicted, µs", "90 %", "measured, µs", *head], lines)

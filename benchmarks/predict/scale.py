@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.common import folders, results
 from benchmarks.common.pages import percent, put, table
 from benchmarks.predict.launches import Launches, case_of, commit_of
-from benchmarks.predict.report import PAGE, every_row
+from benchmarks.predict.report import PAGE
 from benchmarks.predict.score import predict_rows, ranking, summary
 from perfmodel.base.errors import ModelError
 from perfmodel.models.model import load, save
@@ -105,11 +105,7 @@ def made(result: dict[str, Any]) -> str:
             )  # fmt: skip
     head = ["how a batch runs", "GPUs", "configurations", "mean error", "bias", "max",
             "launches inside 90 %"]  # fmt: skip
-    every = every_row(
-        rows, ["error", "launches differ by"],
-        lambda row: [percent(row["error"], signed=True), percent(row["launch_sd"])],
-    )  # fmt: skip
-    return "\n\n".join(block.strip() for block in (said, table(head, lines), every)) + "\n"
+    return "\n\n".join(block.strip() for block in (said, table(head, lines))) + "\n"
 
 
 def _mean(values: Iterable[float]) -> float:
