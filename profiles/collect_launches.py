@@ -127,6 +127,7 @@ def main() -> None:
                 done.append((number, raw, record, command))
                 said = f"launch {number}{'' if traced else ' without nsys'}"
                 print(f"{said}: {time.perf_counter() - begun:.0f} s", flush=True)
+        print(f"{len(done)} launches; cutting the reports", flush=True)
         rows = gather(c, done)
     file = c.out / "launches.json"
     kept = json.loads(file.read_text())["launches"] if file.exists() else []
