@@ -16,6 +16,7 @@ layers as torch modules (`common.torch_nets`), NCHW, cudnn.benchmark off, synthe
       alone         every layer many times by itself between two events, over their number
       graph         the forward pass as a CUDA graph: no launches by the host
       training      forward, backward and update of a training step (SGD with momentum)
+    gemms      the matrix products of a network by themselves, beside the forward pass
 """
 
 from __future__ import annotations
@@ -80,7 +81,25 @@ def timed(args: argparse.Namespace, keep: Keep) -> None:
                 keep({**cell, "mode": mode, "problem": repr(problem)[:300]})
 
 
-PARTS: Final = {"theory": theory, "time": timed}
+def products(args: argparse.Namespace, keep: Keep) -> None:
+    """Time the products of every network, and its forward pass in the same process."""
+    from benchmarks.layers.gemms import timed as timed_gemms
+    from benchmarks.layers.timing import Bench
+
+    nets, batches = (("alexnet-caffe",), (1,)) if args.tiny else (TIMED, (1, 32))
+    for name in nets:
+        bench = Bench(network(name))
+        for batch in batches:
+            row: dict[str, Any] = {"net": name, "batch": batch, "math": "fp32", "mode": "gemms"}
+            try:
+                for mode in ("synchronized", "whole", "graph"):
+                    row[f"forward_{mode}_s"] = bench.time(mode, batch, "fp32", 9)["total_s"]
+                keep({**row, **timed_gemms(bench.net, batch, bench, 9)})
+            except Exception as problem:  # the next one may still work
+                keep({**row, "problem": repr(problem)[:300]})
+
+
+PARTS: Final = {"theory": theory, "time": timed, "gemms": products}
 
 
 def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:
