@@ -20,7 +20,7 @@ from perfmodel.models import terms
 from perfmodel.models.terms import BETWEEN, Observation, Part
 from perfmodel.programs.mlp.case import Case
 from perfmodel.programs.mlp.changes import offers
-from perfmodel.programs.mlp.settings import COPY, D2H, GEMMS, H2D, REDUCE, parameters
+from perfmodel.programs.mlp.settings import COPY, D2H, GEMMS, H2D, REDUCE, SYNC, parameters
 from perfmodel.programs.program import Floor, Free, Offer
 from perfmodel.timing.collectives import CollectiveGroup
 from perfmodel.timing.run import Run, batch_seconds
@@ -32,7 +32,7 @@ WAITS: Final = "waiting for the GPU"
 _DRAWS: Final = 200
 _STEPS: Final = ("trainer_descend", "sum_and_step")
 _OWN_GEMMS: Final = ("hierarchical", "fused")
-_INNER: Final = (D2H, REDUCE, H2D)
+_INNER: Final = (D2H, SYNC, REDUCE, H2D)
 
 
 @dataclass(frozen=True)
@@ -195,6 +195,8 @@ def _blocking(observed: Observation, parts: Mapping[str, Part]) -> dict[str, flo
     if "copy out" in found:
         copied = min(observed.parts.get(parts["copy out"].key, 0.0), found["copy out"])
         found |= {"copy out": copied, WAITS: found["copy out"] - copied}
+    if SYNC in observed.phases:
+        found[WAITS] = observed.phases[SYNC]
     rest = observed.batch_s - sum(found.values())
     return found | {"between": found.get("between", 0.0) + rest}
 

@@ -232,3 +232,8 @@ def refusals(settings: Mapping[str, str], item_bytes: int, classes: int) -> Iter
             "--graph: not captured: MPI sums on the host, which a CUDA graph cannot call; use "
             "--transport nccl"
         )
+    if TRANSPORTS[s["transport"]].links == "mpi-gpu":
+        yield (
+            "--graph: not captured: MPI is called by the host, which a CUDA graph cannot do; use "
+            "--transport nccl"
+        )

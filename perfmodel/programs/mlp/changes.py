@@ -12,6 +12,7 @@ from perfmodel.programs.mlp.case import Case, mlp_case
 from perfmodel.programs.program import Offer
 
 _HOST: Final = ("host", "pinned", "host-flat", "chunked")
+_GPU_MEMORY: Final = ("cuda-aware", "ring")
 _DEVICE: Final = ("nccl", "peer", "none")
 _OWN: Final = ("hierarchical", "fused")
 _MANY: Final = 1 << 20
@@ -93,9 +94,9 @@ CHANGES: Final = (
            {"parallel": ("data",)}, (2, _MANY)),
     Change("nccl", "NCCL sums the gradients over NVLink",
            "both copies over PCIe, MPI on the host, and the host's waits",
-           {"transport": "nccl"}, {"transport": (*_HOST, "cuda-aware")}, {}, (2, _MANY)),
+           {"transport": "nccl"}, {"transport": (*_HOST, *_GPU_MEMORY)}, {}, (2, _MANY)),
     Change("alone", "no all-reduce", "what one rank need not sum",
-           {"transport": "none"}, {"transport": (*_HOST, "cuda-aware", "nccl")}, {}, (1, 1)),
+           {"transport": "none"}, {"transport": (*_HOST, *_GPU_MEMORY, "nccl")}, {}, (1, 1)),
     Change("overlap", "the gradients of W2, b2 are summed while W1's is computed",
            "the small tensors' part of the all-reduce",
            {"overlap": "yes"}, {"overlap": ("no",)},
@@ -135,7 +136,7 @@ CHANGES: Final = (
            doubles="B"),
     Change("ranks x 2", "twice the ranks for the same batch",
            "half of each rank's images and GEMMs", {}, {},
-           {"transport": (*_HOST, "nccl", "peer")}, doubles="p"),
+           {"transport": (*_HOST, *_GPU_MEMORY, "nccl", "peer")}, doubles="p"),
 )  # fmt: skip
 """In the ladder's order; steps of benchmarks.ladder, and the sizes that a user may choose."""
 

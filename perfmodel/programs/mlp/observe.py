@@ -24,6 +24,7 @@ from perfmodel.programs.mlp.settings import (
     NCCL,
     PEER,
     REDUCE,
+    SYNC,
     settings_of,
 )
 from perfmodel.programs.program import not_modelled
@@ -159,7 +160,7 @@ def _kernels(case: Case, clocks: _Clocks) -> dict[str, float]:
     keys = {part.name: part.key for part in case.parts() if part.clock == "gpu"}
     wide = sum(clocks.gpu(r.split(" ")[0], r) for r in LAYER_1)
     thin = sum(clocks.gpu(r.split(" ")[0], r) for r in LAYER_2)
-    copies = sum(clocks.gpu("backward", r) for r in (D2H, H2D, NCCL))
+    copies = sum(clocks.gpu("backward", r) for r in (D2H, REDUCE, H2D, NCCL))
     both = clocks.gpu("forward") - clocks.gpu("forward", NCCL) + clocks.gpu("backward") - copies
     found = {
         "large GEMMs": wide,
@@ -186,7 +187,9 @@ def _blocking(run: Run, case: Case, clocks: _Clocks) -> tuple[dict[str, float], 
     def median(values: Floats) -> float:
         return float(np.median(values))
 
-    out, summed, back = (on_path("backward", name) for name in (D2H, REDUCE, H2D))
+    on_gpu = case.transport.links == "mpi-gpu"
+    waiting = SYNC if on_gpu else D2H
+    out, summed, back = (on_path("backward", name) for name in (waiting, REDUCE, H2D))
     images, forward, step = on_path(COPY), on_path("forward"), on_path("step")
     own = on_path("backward") - out - summed - back
     whole = on_path()
@@ -195,15 +198,19 @@ def _blocking(run: Run, case: Case, clocks: _Clocks) -> tuple[dict[str, float], 
         none = np.zeros(len(columns))
         out, summed, back = none, out + summed + back, none
     waited = np.clip(_behind(run, clocks)[critical, columns], 0.0, summed if piped else out)
+    if on_gpu:  # a range that does nothing else
+        waited = out
     late = median(waited)
     if late <= _WAITS_S:
         waited, late = np.zeros(len(out)), 0.0
     phases = {
         COPY: median(images), "forward": median(forward), "backward": median(own),
-        D2H: median(out), REDUCE: median(summed), H2D: median(back), "step": median(step),
+        waiting: median(out), REDUCE: median(summed), H2D: median(back), "step": median(step),
     }  # fmt: skip
     phases = {name: s for name, s in phases.items() if s > 0}
     phases[BETWEEN] = max(clocks.batch_s - sum(phases.values()), 0.0)
+    if on_gpu:  # a short wait is the call's, as it is a copy's elsewhere
+        summed, out = summed + out - waited, waited
     inside = images + forward + own + out + summed + back + step
     seconds = {
         COPY: median(images), "forward": phases["forward"], "backward": phases["backward"],

@@ -181,10 +181,10 @@ def mlp_parts(case: Case, alone: Alone | None = None) -> tuple[Part, ...]:
         If the trainer's run has no parts here: the structure of such a run is not modelled.
     """
     s = case.settings
-    if s["backend"] != "cupy" or s["overlap"] == "yes" or case.transport.links == "mpi":
+    if s["backend"] != "cupy" or s["overlap"] == "yes":
         raise ModelError(
-            f"expected a run whose structure is modelled (CuPy, no --overlap, a transport other "
-            f"than cuda-aware); got {case.label}; leave that out"
+            f"expected a run whose structure is modelled (CuPy, no --overlap); got {case.label}; "
+            "leave that out"
         )
     parts = [*_images(case), *_gemms(case), *_host(case)]
     if case.route == "blocking":
@@ -327,7 +327,8 @@ def _launches(case: Case, *, images: bool) -> dict[str, float]:
     if case.route != "blocking":
         return found
     s, p = case.settings, case.sizes["p"]
-    handled = p > 1 or case.transport.buffers == "pageable"  # summed, or staged by the driver
+    summed = p > 1 and s["transport"] != "ring"
+    handled = summed or case.transport.buffers == "pageable"  # or staged by the driver
     size = case.message_bytes if s["parallel"] == "data" else 0.0
     found["spilled"] = math.sqrt(size) if handled else 0.0
     if images:
@@ -343,6 +344,8 @@ def _through_host(case: Case) -> list[Part]:
     start = Part("first launch", group, "GEMMs", "gpu", {"batches": 1.0}, "computes")
     rounds = messages * math.ceil(math.log2(p)) if p > 1 else messages
     over = {"messages": rounds, "bytes": 2 * (p - 1) / p * size}
+    if case.transport.links == "mpi-gpu":
+        return [start, *_on_gpu_memory(case, over, messages)]
     copied = {"copies": messages, "bytes": size}
     if s["transport"] == "chunked":
         work = {"messages": 1.0, "bytes": size}
@@ -357,6 +360,17 @@ def _through_host(case: Case) -> list[Part]:
         Part("all-reduce", f"MPI, {memory}", REDUCE, "host", over) if p > 1 else alone,
         Part("copy back", memory_of_copies, H2D, "host", copied),
     ]
+
+
+def _on_gpu_memory(case: Case, over: dict[str, float], messages: float) -> list[Part]:
+    """MPI takes GPU pointers: Open MPI sums them on the host, the ring exchanges and adds them."""
+    p, transport = case.sizes["p"], case.settings["transport"]
+    if transport == "ring":
+        over = {**over, "messages": 2.0 * (p - 1) * messages}
+    elif p == 1:
+        over = {"messages": messages, "bytes": case.message_bytes}
+    group = "MPI, GPU memory" if transport == "cuda-aware" else "MPI_Sendrecv, GPU memory"
+    return [Part("all-reduce", group, REDUCE, "host", over, "waits")]
 
 
 def _on_device(case: Case, before: Sequence[Part]) -> list[Part]:
