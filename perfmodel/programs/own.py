@@ -10,11 +10,10 @@ import numpy as np
 
 from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
-from perfmodel.models.terms import BETWEEN, Alone, Case, Observation, Part
+from perfmodel.models.terms import AHEAD, BETWEEN, Alone, Case, Observation, Part
 from perfmodel.models.terms import Clock as Side
 from perfmodel.programs.identify import Identity, missing_values
 from perfmodel.programs.mlp.identify import identify, precision
-from perfmodel.programs.mlp.observe import AHEAD
 from perfmodel.programs.mlp.settings import BATCH_RANGE
 from perfmodel.programs.program import Options, Program, StepClock
 from perfmodel.readers.trace import Trace
