@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from perfmodel.base.arrays import Floats
-from perfmodel.models.launches import ENOUGH, across, limits, sum_of_medians
+from perfmodel.models.launches import ENOUGH, across, limits, sum_of_medians, within_batches
 from perfmodel.timing.samples import Estimate
 
 if TYPE_CHECKING:
     from perfmodel.analysis.rates import Rate
     from perfmodel.analysis.result import RunAnalysis
-
-_MEDIAN_BATCHES = 6
-"""Batches from which the smallest and the largest hold the median with 95 %: 1 - 2 / 2^6."""
 
 _Known = TypeVar("_Known", "Estimate", "Rate")
 
@@ -37,9 +34,7 @@ def estimate(table: Floats, launch_sd: float) -> Estimate | None:
     if usable == 0:
         return None
     found = sum_of_medians([table])
-    low, high = limits(found.seconds, found.within)
-    if np.isfinite(table).any(axis=0).sum() >= _MEDIAN_BATCHES:
-        low, high = max(low, float(np.nanmin(table))), min(high, float(np.nanmax(table)))
+    low, high = within_batches(table, *limits(found.seconds, found.within))
     another = limits(found.seconds, found.another(launch_sd))
     return Estimate(found.seconds, low, high, usable, *another)
 

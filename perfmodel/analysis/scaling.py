@@ -14,10 +14,10 @@ from perfmodel.base.errors import ModelError
 from perfmodel.machines.machine import Link, bus_bytes_per_s
 from perfmodel.machines.measure.measurement import MachineMeasurement
 from perfmodel.models.collectives import cost, fit_link
+from perfmodel.models.launches import drawn_medians
 from perfmodel.models.predict import Scaling
 from perfmodel.models.scaling_laws import INTERVAL, Fit, Law, fit, karp_flatt, weak_fraction
 from perfmodel.timing.collectives import NCCL
-from perfmodel.timing.samples import bootstrap_medians
 
 _RESAMPLES: Final = 1000
 _SEED: Final = 4
@@ -37,8 +37,8 @@ class Point:
     batch_s : float
         Median over the launches of their median batches.
     low_s, high_s : float or None
-        95 % interval by resampling the launches, or the batches of a single launch; None from one
-        number.
+        95 % interval by resampling the launches; of a single launch that of its own batches, as
+        `perfmodel.analysis.estimates` has it. None from one number.
     speedup, efficiency : float
         In images per second against the fewest ranks, and over the ratio of ranks.
     speedup_low, speedup_high : float or None
@@ -249,7 +249,7 @@ def _point(
 
 
 def _resampled(launches: Sequence[Launch], ranks: int) -> Floats | None:
-    """Draw medians: of the launches, or of the batches of a single one; None from one number."""
+    """Draw medians: of the launches, or what a single one leaves open; None from one number."""
     generator = np.random.default_rng((_SEED, ranks))  # no two points share their draws
     if len(launches) > 1:
         medians = np.array([x.median_s for x in launches])
@@ -258,7 +258,8 @@ def _resampled(launches: Sequence[Launch], ranks: int) -> Floats | None:
         return found
     if launches[0].seconds.shape[1] < 2:
         return None
-    return generator.permutation(bootstrap_medians([launches[0].seconds])[:, 0])
+    drawn = drawn_medians([launches[0].seconds], _RESAMPLES, seed=_SEED + ranks)
+    return drawn[:, 0]
 
 
 def _ratio(

@@ -43,6 +43,7 @@ whose host waits in each and whose host queues them, of GEMMs, copies and NCCL o
 
 _NOISE_DF: Final = 10.0
 _BLOCKS: Final = 8
+_MEDIAN_BATCHES: Final = 6  # of so many, least and most hold the median with 97 %: 1 - 2 / 2^6
 _TICK_S: Final = 32e-9  # timestamps of an H200 step by 32 ns
 _MACHINES: Final = 3.0  # variance between machines over that between launches
 _FLOOR_S: Final = {"waiting": 1e-7}  # clocks of ranks agree to about 0.1 µs
@@ -142,6 +143,54 @@ def sum_of_medians(tables: Sequence[Floats], noise: str = "host") -> Median:
         free = max(df / fewer, _LEAST_DF)
     tick = _TICK_S / 2 / max(centre, floor)
     return Median(centre, math.log(max(centre, floor)), math.hypot(error, tick), df, free)
+
+
+def drawn_medians(tables: Sequence[Floats], draws: int, seed: int = 213) -> Floats:
+    """Draw medians of several times as this launch could have shown them, together.
+
+    Each median's draws are the quantiles of its own interval (`Median.within`): neighbouring
+    batches are not independent, so that resampling single batches would make intervals too narrow.
+    What the times of one draw share follows the blocks of batches: a Gaussian copula, R. L. Iman,
+    W. J. Conover, Commun. Stat. B 11(3), 311-334 (1982).
+
+    Parameters
+    ----------
+    tables : sequence of k arrays, shape (ranks, batches)
+        Seconds of the same batches; NaN where a rank lacks it, each has a finite value.
+
+    Returns
+    -------
+    array, shape (draws, k)
+        Every column holds the same quantiles whatever the seed, which decides on their order.
+    """
+    from scipy.special import stdtrit
+
+    generator = np.random.default_rng(seed)
+    count = min(_BLOCKS, tables[0].shape[1])
+    shared = generator.standard_normal((draws, count))
+    levels = (np.arange(draws) + 0.5) / draws
+    found = []
+    for table in tables:
+        centre = _median(table)
+        held = np.maximum(table, centre / 100)  # what others are subtracted from may be below 0
+        one = sum_of_medians([held])
+        blocks = [_median(b) if np.isfinite(b).any() else math.nan
+                  for b in np.array_split(held, count, axis=1)]  # fmt: skip
+        off = np.nan_to_num(np.array(blocks) - np.nanmean(blocks))
+        own = 1e-6 * generator.standard_normal(draws)  # orders what does not vary over the blocks
+        direction = off / max(float(np.linalg.norm(off)), _LEAST_S)
+        order = np.argsort(np.argsort(shared @ direction + own))
+        width = np.clip(one.error * stdtrit(min(one.df, one.free), levels), -600.0, 600.0)
+        low, high = within_batches(held, 0.0, math.inf)
+        found.append(np.clip(one.seconds * np.exp(width[order]), low, high))
+    return np.column_stack(found)
+
+
+def within_batches(table: Floats, low: float, high: float) -> tuple[float, float]:
+    """Keep an interval of the median within the batches, where these hold the median with 95 %."""
+    if np.isfinite(table).any(axis=0).sum() < _MEDIAN_BATCHES:
+        return low, high
+    return max(low, float(np.nanmin(table))), min(high, float(np.nanmax(table)))
 
 
 def _median(table: Floats) -> float:

@@ -18,7 +18,7 @@ from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.estimates import estimate
 from perfmodel.analysis.rates import fit_rate
 from perfmodel.base.arrays import Floats
-from perfmodel.models.launches import LAUNCH_SD, Median, across
+from perfmodel.models.launches import LAUNCH_SD, Median, across, drawn_medians
 from perfmodel.models.spread import t_95, t_quantile
 from perfmodel.programs.program import Options
 from perfmodel.timing.samples import Estimate
@@ -128,6 +128,54 @@ def test_a_range_that_runs_in_few_batches_is_estimated_from_those() -> None:
     found = estimated(table)
     assert (found.value, found.instances) == (3.0, 1)
     assert found.launch_high / found.launch_low > 1.2
+
+
+# --- draws of several medians together
+
+
+def test_draws_have_the_interval_of_their_own_median() -> None:
+    rng = np.random.default_rng(9)
+    for correlation in (0.0, 0.8):
+        table = 1e-3 * np.exp(0.05 * ar(rng, 38, correlation)[:2])
+        drawn = drawn_medians([table], 2000)
+        low, high = np.percentile(drawn, [2.5, 97.5])
+        found = estimated(table)
+        assert low / found.value == pytest.approx(found.low / found.value, rel=2e-3)
+        assert high / found.value == pytest.approx(found.high / found.value, rel=2e-3)
+        assert np.median(drawn) == pytest.approx(found.value, rel=1e-4)
+
+
+def test_what_medians_share_stays_shared() -> None:
+    rng = np.random.default_rng(10)
+    table = 1e-3 * np.exp(0.05 * rng.normal(size=(1, 64)))
+    both = drawn_medians([table, 3.0 * table, table[:, ::-1]], 500)
+    np.testing.assert_allclose(both[:, 1], 3.0 * both[:, 0], rtol=1e-4)
+    assert np.array_equal(both, drawn_medians([table, 3.0 * table, table[:, ::-1]], 500))
+    assert abs(np.corrcoef(both[:, 0], both[:, 2])[0, 1]) < 0.9
+    other = drawn_medians([table], 500, seed=1)
+    np.testing.assert_allclose(np.sort(other[:, 0]), np.sort(both[:, 0]))
+    assert not np.array_equal(other[:, 0], both[:, 0])
+
+
+def test_draws_of_one_batch_and_of_nothing_but_equal_ones_are_finite() -> None:
+    for table in (np.array([[2.0]]), np.full((2, 9), 2.0), np.array([[1.0, np.nan, -0.5, 2.0]])):
+        assert np.isfinite(drawn_medians([table], 100)).all()
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.6, 0.8])
+def test_a_ratio_of_two_launches_holds_the_true_one(correlation: float) -> None:
+    """A speed-up of two launches of 38 batches, whose neighbours correlate."""
+    rng = np.random.default_rng(11)
+    one, other = (1e-3 * np.exp(0.05 * ar(rng, 38, correlation)[:300]) for _ in range(2))
+    held = 0
+    for i in range(300):
+        pair = (
+            drawn_medians([one[i : i + 1]], 1000, 1),
+            drawn_medians([other[i : i + 1]], 1000, 2),
+        )
+        low, high = np.percentile(pair[0] / pair[1], [2.5, 97.5])
+        held += low <= 1 <= high
+    assert 0.90 <= held / 300 <= 0.995  # wide where they do not correlate
 
 
 def test_a_rate_is_work_over_the_sum_of_medians() -> None:

@@ -212,12 +212,12 @@ def test_measured_savings_stay_below_their_bounds(before: str, name: str, after:
     assert 0 < saved <= limit
 
 
-def test_batches_resampled_leave_an_interval_around_the_bound() -> None:
+def test_the_report_s_batches_leave_an_interval_around_the_bound() -> None:
     run, seen, found = launch("document")
     resampled = found.draws(run, seen)
     said = Judge(found, resampled).bound(NAMED["resident"], NAMED["resident"].apply(found.case))
     assert said.low_s < said.saving_s < said.high_s
-    assert said.high_s - said.low_s < 0.1 * said.saving_s
+    assert said.high_s - said.low_s < 0.15 * said.saving_s
     for drawn in resampled[:20]:
         assert drawn.without(()) == pytest.approx(drawn.batch_s, rel=1e-6)
 

@@ -16,7 +16,6 @@ from perfmodel.timing.run import time_run
 from perfmodel.timing.samples import (
     CLOCKS,
     PathTimes,
-    bootstrap_medians,
     count_warmup,
     tabulate,
 )
@@ -38,21 +37,6 @@ tables = hnp.arrays(
 def measured(path: Path, label: str = BATCH) -> dict[str, PathTimes]:
     run = time_run([read(path)], label, label="run")
     return {m.label: m for m in tabulate(run.range_times, run.ranks, label)}
-
-
-def test_resampling_is_deterministic_and_the_same_for_all_tables() -> None:
-    table = np.random.default_rng(1).exponential(size=(2, 30))
-    first, again = bootstrap_medians([table]), bootstrap_medians([table])
-    assert np.array_equal(first, again)
-    both = bootstrap_medians([table, 3.0 * table])
-    np.testing.assert_allclose(both[:, 1], 3.0 * both[:, 0])
-    assert first.shape == (1000, 1)
-
-
-def test_many_batches_and_ranks_do_not_need_much_memory() -> None:
-    table = np.random.default_rng(5).normal(1.0, 0.1, size=(8, 20_000))
-    low, high = np.percentile(bootstrap_medians([table]), [2.5, 97.5])
-    assert low < np.median(table) < high
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import numpy as np
 from perfmodel.base.arrays import Floats
 from perfmodel.machines.machine import Machine
 from perfmodel.models import terms
+from perfmodel.models.launches import drawn_medians
 from perfmodel.models.terms import BETWEEN, Observation, Part
 from perfmodel.programs.mlp.case import Case
 from perfmodel.programs.mlp.changes import offers
@@ -24,7 +25,7 @@ from perfmodel.programs.mlp.settings import COPY, D2H, GEMMS, H2D, REDUCE, SYNC,
 from perfmodel.programs.program import Floor, Free, Offer
 from perfmodel.timing.collectives import CollectiveGroup
 from perfmodel.timing.run import Run, batch_seconds
-from perfmodel.timing.samples import bootstrap_medians, tabulate
+from perfmodel.timing.samples import tabulate
 
 GRAPH: Final = "kernels of the graph"
 """What a replayed batch's kernels take that no other name gives."""
@@ -123,14 +124,14 @@ class Evidence:
             )
 
     def draws(self, run: Run, observed: Observation) -> tuple[Evidence, ...]:
-        """Resample the report's batches: the same evidence as other batches of this launch give it.
+        """Draw the same evidence as other batches of this launch could have given it.
 
-        Whole batches of all ranks are drawn together, so that what the medians share stays shared.
-        What launches differ by is not in one launch's batches.
+        What the medians share stays shared (`perfmodel.models.launches.drawn_medians`). What
+        launches differ by is not in one launch's batches.
         """
         tables = _tables(run, observed.batches)
         names = list(tables)
-        medians = bootstrap_medians([tables[name] for name in names])[:_DRAWS]
+        medians = drawn_medians([tables[name] for name in names], _DRAWS)
         usual = np.array([np.nanmedian(tables[name]) for name in names])
         ratios = np.where(usual > 0, medians / np.where(usual > 0, usual, 1.0), 1.0)
         parts = structure(self.case)
