@@ -152,6 +152,8 @@ ADVICE: Final[Mapping[str, str]] = {
     "compute_less": "do the host's work{where} beside the GPU's: in another thread, a step ahead",
     "join_messages": "join the messages to a few large ones, and start it while computing goes on",
     "overlap_messages": "start it while computing goes on",
+    "gather_ahead": "gather the parameters of the next layers while this one computes",
+    "share_less": "let fewer ranks share a layer, or sum its parts while other parts compute",
     "help_rank": "find out what rank {rank} does beyond the others, and share its work out",
     "lower_precision": "use tensor cores: TF32, or 16-bit types",
     "move_less": "fuse element-wise kernels with what makes or takes their data; use 16-bit types",

@@ -37,6 +37,8 @@ _MUCH: Final = 0.05
 """Products on FP32 units with this share of the computing time are said, whatever they save."""
 _NAMED: Final = 3
 _MANY_MESSAGES: Final = 20
+_PARTS: Final = 0.1
+"""Gradients are not summed in the forward pass: more than this share there is of layers' parts."""
 _LATE: Final = 0.03
 
 
@@ -175,14 +177,28 @@ def _communication(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
         else "; how much of that is waiting for other ranks is unknown: analyze the reports of all "
         "ranks together"
     )
+    where = [f"{si(seconds, 's')} in '{name}'" for name, seconds in steps.exposed_in[:3] if name]
+    said = f" ({', '.join(where)})" if where else ""
     yield Finding(
         "exposed_communication",
         "communication is not hidden behind computing",
         steps.bucket_saving_s,
         f"{steps.collectives:.0f} NCCL kernels per step, {si(steps.exposed_s, 's')} of them beside "
-        f"no computing{'; each costs a launch and NCCL latency' if many else ''}{alone}",
-        actions.advise("join_messages" if many else "overlap_messages"),
+        f"no computing{said}"
+        f"{'; each costs a launch and NCCL latency' if many else ''}{alone}",
+        actions.advise(_against_messages(steps, many=many)),
     )
+
+
+def _against_messages(steps: StepFacts, *, many: bool) -> str:
+    """What helps: gradients are summed once, parts of layers in the forward pass, too."""
+    if any(name.endswith(("AllGather", "ReduceScatter")) for name in steps.operations):
+        return "gather_ahead"
+    everywhere = sum(seconds for _, seconds in steps.exposed_in)
+    forward = sum(seconds for name, seconds in steps.exposed_in if "forward" in name.lower())
+    if forward > _PARTS * everywhere:
+        return "share_less"
+    return "join_messages" if many else "overlap_messages"
 
 
 def _precision(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding]:

@@ -10,10 +10,12 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int64
-from perfmodel.readers.trace import KERNEL, NULL, Trace
+from perfmodel.readers.trace import KERNEL, NO_NAME, NULL, Trace
 from perfmodel.timing.clock_sync import align, collective_limits
 from perfmodel.timing.collectives import NCCL, NCCL_KERNEL, CollectiveGroup, is_nccl
 from perfmodel.timing.intervals import covered, union
+from perfmodel.timing.nesting import Nesting
+from perfmodel.timing.small_kernels import launched_in
 from perfmodel.timing.step_times import StepTimes
 from perfmodel.timing.steps import Launched, Steps
 
@@ -36,6 +38,8 @@ class NcclKernels:
         Distinct `NCCL AllReduce`, ...; `name` indexes it.
     algorithms : tuple of str
         Distinct algorithm and protocol, `RING_LL`; '' where the kernel's name does not say.
+    ranges : tuple of str
+        Distinct innermost ranges that launched them, '' outside any; `range` indexes it.
     lane : int64, shape (n,)
         Index into the lanes of `StepTimes`.
     step : int64, shape (n,)
@@ -50,8 +54,10 @@ class NcclKernels:
 
     names: tuple[str, ...]
     algorithms: tuple[str, ...]
+    ranges: tuple[str, ...]
     name: Int64
     algorithm: Int64
+    range: Int64
     lane: Int64
     step: Int64
     start_ns: Int64
@@ -107,7 +113,7 @@ def communicating(trace: Trace) -> Bool:
 
 
 def nccl_kernels(
-    trace: Trace, steps: Steps, found: Launched, times: StepTimes, sends: Bool
+    trace: Trace, steps: Steps, found: Launched, times: StepTimes, sends: Bool, nesting: Nesting
 ) -> NcclKernels:
     """Collect NCCL's kernels of one report: the operations `sends`, as `communicating` says."""
     ops = trace.ops
@@ -131,9 +137,12 @@ def nccl_kernels(
     compute = union(inside.lane[computing], ops.start_ns[held], ops.end_ns[held])
     start, end = ops.start_ns[op], ops.end_ns[op]
     communicator, size = _messages(trace, found, mine)
+    label = np.where(at >= 0, launched_in(trace, nesting, steps, found, mine, at), NO_NAME)
+    labels, range_of = np.unique(label, return_inverse=True)
     columns = (
         name,
         algorithm,
+        range_of.astype(np.int64),
         lane,
         np.where(at >= 0, steps.number[at], -1).astype(np.int64),
         start,
@@ -143,7 +152,8 @@ def nccl_kernels(
         end - start - covered(lane, start, end, compute),
     )
     order = np.lexsort((start, lane))
-    return NcclKernels(tuple(names), tuple(algorithms), *(c[order] for c in columns))
+    ranges = tuple("" if i == NO_NAME else trace.range_labels[i] for i in labels.tolist())
+    return NcclKernels(tuple(names), tuple(algorithms), ranges, *(c[order] for c in columns))
 
 
 def _messages(trace: Trace, found: Launched, mine: Int64) -> tuple[Int64, Int64]:
@@ -218,17 +228,22 @@ def join_kernels(parts: Sequence[NcclKernels], first: Sequence[int]) -> NcclKern
     """Put kernels together; `first` is the number of the first lane of each part."""
     names: dict[str, int] = {}
     algorithms: dict[str, int] = {}
+    ranges: dict[str, int] = {}
     columns: list[tuple[Int64, ...]] = []
+
+    def numbered(known: dict[str, int], words: Sequence[str], at: Int64) -> Int64:
+        return np.array([known.setdefault(w, len(known)) for w in words] or [0], np.int64)[at]
+
     for part, lane in zip(parts, first, strict=True):
-        name = np.array([names.setdefault(n, len(names)) for n in part.names] or [0], np.int64)
-        how = [algorithms.setdefault(a, len(algorithms)) for a in part.algorithms]
         columns.append((
-            name[part.name], np.array(how or [0], np.int64)[part.algorithm], part.lane + lane,
-            part.step, part.start_ns, part.end_ns, part.communicator, part.bytes,
+            numbered(names, part.names, part.name),
+            numbered(algorithms, part.algorithms, part.algorithm),
+            numbered(ranges, part.ranges, part.range), part.lane + lane, part.step,
+            part.start_ns, part.end_ns, part.communicator, part.bytes,
             part.exposed_ns,
         ))  # fmt: skip
     table = [np.concatenate(c) for c in zip(*columns, strict=True)]
-    return NcclKernels(tuple(names), tuple(algorithms), *table)
+    return NcclKernels(tuple(names), tuple(algorithms), tuple(ranges), *table)
 
 
 def _joined(

@@ -97,7 +97,7 @@ def small_kernels(
     cost = np.zeros(len(op), np.int64)
     cost[1:] = np.where(lane[1:] == lane[:-1], end[1:] - end[:-1], 0)
     cost = np.clip(cost, 0, _MOST_HOST_NS)
-    label = _labels(trace, nesting, steps, found, at[order], step)
+    label = launched_in(trace, nesting, steps, found, at[order], step)
     duration = trace.ops.end_ns[op] - trace.ops.start_ns[op]
     fusible = np.array([name in _FUSIBLE for name in names], np.bool_)
     kernels = (trace.ops.kind[op] == KERNEL) & fusible[code[op]]
@@ -135,10 +135,23 @@ def _in_long_runs(cell: Int64, kernels: Bool, small: Bool) -> Bool:
     return found
 
 
-def _labels(
+def launched_in(
     trace: Trace, nesting: Nesting, steps: Steps, found: Launched, row: Int64, step: Int64
 ) -> Int64:
-    """Innermost range that each operation was launched in, on its thread or the step's."""
+    """Name of the innermost range that each operation was launched in, on its thread or the step's.
+
+    Parameters
+    ----------
+    row : int64, shape (n,)
+        Of `found`.
+    step : int64, shape (n,)
+        Of `steps`.
+
+    Returns
+    -------
+    int64, shape (n,)
+        Index into the trace's `range_labels`, or `NO_NAME`.
+    """
     where = np.full(len(row), -1, np.int64)
     when = found.at_ns[row]
     for thread in (found.thread[row], steps.thread[step]):

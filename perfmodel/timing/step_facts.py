@@ -12,7 +12,7 @@ from perfmodel.base.arrays import Floats, Int64
 from perfmodel.readers.trace import NULL
 from perfmodel.timing.critical_path import COLLECTIVES, PATH_KINDS, Change, Replay
 from perfmodel.timing.host_timeline import ALLOCATION, CAUSES, HOST, LAUNCH, PAGEABLE, SYNC
-from perfmodel.timing.nccl import MatchedKernels
+from perfmodel.timing.nccl import MatchedKernels, NcclKernels
 from perfmodel.timing.small_kernels import MANY
 from perfmodel.timing.step_graph import KERNEL_OP
 from perfmodel.timing.step_report import StepReport
@@ -167,6 +167,10 @@ class StepFacts:
         What it takes less if its collectives were free, and many small ones one.
     collectives, exposed_s : float
         NCCL's kernels of a rank and step, and the most time of a rank's beside no computing.
+    exposed_in : tuple of (str, float)
+        That time by the range that launched them, longest first; '' is outside any.
+    operations : tuple of str
+        What NCCL's kernels are: `NCCL AllReduce`, ...
     idle : tuple of IdleCause
     kernels : tuple of KernelTime
         Those with most GPU time.
@@ -182,6 +186,8 @@ class StepFacts:
     bucket_saving_s: float
     collectives: float
     exposed_s: float
+    exposed_in: tuple[tuple[str, float], ...]
+    operations: tuple[str, ...]
     idle: tuple[IdleCause, ...]
     kernels: tuple[KernelTime, ...]
 
@@ -269,6 +275,8 @@ def step_facts(
         bucket_saving_s=max(bucket, 0.0),
         collectives=count,
         exposed_s=spent["exposed_communication"],
+        exposed_in=_exposed_in(matched.kernels, window),
+        operations=tuple(sorted(set(matched.kernels.names))),
         idle=idle,
         kernels=kernels,
     )
@@ -316,6 +324,19 @@ def _collectives(reports: Sequence[StepReport], window: slice) -> float:
             count = int((inside & (report.nccl.lane == lane)).sum())
             most = max(most, count / (window.stop - window.start))
     return most
+
+
+def _exposed_in(kernels: NcclKernels, window: slice) -> tuple[tuple[str, float], ...]:
+    """Seconds per step beside no computing by range, of the lane with most of it."""
+    inside = (kernels.step >= window.start) & (kernels.step < window.stop)
+    if not inside.any():
+        return ()
+    shape = int(kernels.lane.max()) + 1, len(kernels.ranges)
+    total = np.zeros(shape, np.int64)
+    np.add.at(total, (kernels.lane[inside], kernels.range[inside]), kernels.exposed_ns[inside])
+    most = total[np.argmax(total.sum(axis=1))] * 1e-9 / (window.stop - window.start)
+    found = zip(kernels.ranges, most.tolist(), strict=True)
+    return tuple(sorted(((n, s) for n, s in found if s > 0), key=lambda item: -item[1]))
 
 
 def _small(

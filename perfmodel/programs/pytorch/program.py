@@ -43,8 +43,16 @@ ACTIONS: Final = Actions(texts={
         "DistributedDataParallel(bucket_cap_mb=25, gradient_as_bucket_view=True) in place "
         "of an all-reduce per parameter; gradient accumulation under no_sync()",
     "overlap_messages":
-        "more overlap with the backward: a smaller bucket_cap_mb of DistributedDataParallel "
-        "(FSDP: backward_prefetch, forward_prefetch); gradient accumulation under no_sync()",
+        "more overlap with the backward: a smaller bucket_cap_mb of DistributedDataParallel; "
+        "gradient accumulation under no_sync()",
+    "gather_ahead":
+        "FSDP: set_modules_to_forward_prefetch and set_modules_to_backward_prefetch, "
+        "reshard_after_forward=False where memory allows, fully_shard over several layers at once, "
+        "or a larger batch per GPU",
+    "share_less":
+        "tensor parallelism over fewer ranks and data parallelism over the others; "
+        "SequenceParallel; torch._inductor.config._micro_pipeline_tp with torch.compile, which "
+        "sums parts of a product while others compute",
     "help_rank":
         "look at what rank {rank} does beyond the others (data loading, logging, checkpoints, "
         "another GPU clock), and give every rank the same work, such as by DistributedSampler",
