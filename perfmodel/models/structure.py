@@ -149,7 +149,7 @@ class Structure:
             )
             for j, size in enumerate(self.terms[call])
         ]
-        runs = self._layers(runs_of(one.sizes)) if len(one.sizes) >= 3 * _SHORTEST else ()
+        runs = _layer_runs(one, self.step, self.depth)
         if not runs or not more:
             return tuple(at)
         return tuple(at[i] for i in repeated(range(len(at)), runs, more))
@@ -208,16 +208,16 @@ def _structure(
     for call in step.calls:
         found = _matched(call, mine, steps, named, groups, depth)
         terms.append(found)
-        for size, each in zip(_short(call.sizes, step, depth), found or (), strict=False):
+        for size, each in zip(_short(call, step, depth), found or (), strict=False):
             for number, options in zip(size, each, strict=True):
                 counts = seen.setdefault(number, {})
                 counts[options] = counts.get(options, 0) + 1
     unresolved: list[str] = []
     complete = []
     for call, known in zip(step.calls, terms, strict=True):
-        short = _short(call.sizes, step, depth)
+        short = _short(call, step, depth)
         dims = known or [[_usual(n, seen, call, unresolved) for n in size] for size in short]
-        complete.append(_spread(call.sizes, step, depth, dims))
+        complete.append(_spread(call, step, depth, dims))
     return Structure(step, depth, tuple(complete), tuple(dict.fromkeys(unresolved)))
 
 
@@ -234,38 +234,51 @@ def _usual(
     return terms_of([number, number], [{"": 1}, {"": 2}])
 
 
-def _short(sizes: Sequence[Size], step: RecordedStep, depth: str) -> tuple[Size, ...]:
+def _short(call: RecordedCall, step: RecordedStep, depth: str) -> tuple[Size, ...]:
     """Sizes with the layers of a long list put together."""
-    return tuple(sizes[i] for i in _kept(sizes, step, depth))
+    return tuple(call.sizes[i] for i in _kept(call, step, depth))
 
 
-def _layer_runs(sizes: Sequence[Size], step: RecordedStep, depth: str) -> tuple[Run, ...]:
+def _layer_runs(call: RecordedCall, step: RecordedStep, depth: str) -> tuple[Run, ...]:
+    """Layers in the lists of tensors that an operator takes, list by list."""
+    sizes = call.sizes
     if not depth or len(sizes) < 3 * _SHORTEST:
         return ()
     layers = step.symbols[depth]
-    return tuple(r for r in runs_of(sizes) if layers - _OFF <= r.count <= layers)
+    lists = max(int(call.said.get("depth") or 1), 1)
+    long = sum(map(bool, sizes)) // lists if lists > 1 else len(sizes)
+    found: list[Run] = []
+    for first in range(0, long * lists, long) if long else ():
+        part = sizes[first : first + long]
+        found += (
+            Run(first + run.start, run.period, run.count)
+            for run in runs_of(part)
+            if layers - _OFF <= run.count <= layers
+            and len({*part[run.start : run.start + run.period]} - {()}) > 1
+        )
+    return tuple(found)
 
 
-def _kept(sizes: Sequence[Size], step: RecordedStep, depth: str) -> list[int]:
+def _kept(call: RecordedCall, step: RecordedStep, depth: str) -> list[int]:
     found: list[int] = []
     at = 0
-    for run in _layer_runs(sizes, step, depth):
+    for run in _layer_runs(call, step, depth):
         found += range(at, run.start + run.period)
         at = run.end
-    return [*found, *range(at, len(sizes))]
+    return [*found, *range(at, len(call.sizes))]
 
 
 def _spread(
-    sizes: Sequence[Size],
+    call: RecordedCall,
     step: RecordedStep,
     depth: str,
     dims: Sequence[Sequence[tuple[Term, ...]]],
 ) -> tuple[tuple[tuple[Term, ...], ...], ...]:
     """Give every size of a long list the terms of its place in the first layer."""
-    at = {i: j for j, i in enumerate(_kept(sizes, step, depth))}
+    at = {i: j for j, i in enumerate(_kept(call, step, depth))}
     found = []
-    runs = _layer_runs(sizes, step, depth)
-    for i in range(len(sizes)):
+    runs = _layer_runs(call, step, depth)
+    for i in range(len(call.sizes)):
         run = next((r for r in runs if r.start <= i < r.end), None)
         first = i if run is None else run.start + (i - run.start) % run.period
         found.append(tuple(dims[at[first]]))
@@ -288,7 +301,7 @@ def _matched(
     depth: str,
 ) -> list[list[tuple[Term, ...]]] | None:
     """Terms of a call's dimensions by the calls of other reports that it corresponds to."""
-    own = _short(call.sizes, steps[mine], depth)
+    own = _short(call, steps[mine], depth)
     place = groups[mine][call.name, call.phase].index(call)
     found: list[list[tuple[Term, ...]]] | None = None
     for i, step in enumerate(steps):
@@ -297,7 +310,7 @@ def _matched(
         others = list(enumerate(groups[i].get((call.name, call.phase), ())))
         others.sort(key=lambda pair: abs(pair[0] - place))
         for _, other in others:
-            theirs = _short(other.sizes, step, depth)
+            theirs = _short(other, step, depth)
             if [len(s) for s in theirs] != [len(s) for s in own] or other.layout != call.layout:
                 continue
             pair = [

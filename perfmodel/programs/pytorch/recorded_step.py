@@ -102,8 +102,12 @@ def work_at(call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> Work:
     if call.kind == "unknown":
         return Work(0.0, float(4 * sum(map(numel, arguments))), None)
     out = tuple(sizes[call.arguments]) if len(sizes) > call.arguments else None
+    given = said["items"]
+    items = tuple(
+        given[i * len(given) // len(arguments)] for i in range(len(arguments))
+    )  # lists grow
     made = Call(
-        call.name, arguments, tuple(said["items"]), said["item"], out,
+        call.name, arguments, items, said["item"], out,
         tuple(said["needed"]), said["transposed"], said["depth"], said["kernels"], False,
     )  # fmt: skip
     counted = work_of(made)

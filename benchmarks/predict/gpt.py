@@ -1,0 +1,260 @@
+"""Predicts GPTs of unseen sizes by models of operators, and scores the predictions.
+
+    python -m benchmarks.predict.gpt calibrate RECORDINGS MACHINE.toml
+    python -m benchmarks.predict.gpt freeze
+    python -m benchmarks.predict.gpt other MACHINE.toml
+    python -m benchmarks.predict.gpt score NAME MEASURED.json ...
+
+`calibrate` makes the models of benchmarks/results/gpt from recordings of `gpt_runs` on one and two
+GPUs; `freeze` predicts every size that is scored later, `other` the same on another GPU by its
+machine file; `score` compares what `gpt_runs` measured.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.predict.gpt_sizes import BLIND, EAGER, SETS, SYMBOLS
+from benchmarks.predict.rivals import _leaf, _tree
+from perfmodel.machines.measure.measurement import choose
+from perfmodel.models.operator_times import Baseline
+from perfmodel.models.operators import (
+    OperatorModel,
+    OperatorPrediction,
+    calibrate_operators,
+    predict_operators,
+)
+from perfmodel.models.operators_file import as_text, load
+from perfmodel.models.recorded import RecordedStep
+from perfmodel.programs import program_named
+from perfmodel.programs.program import Options
+from perfmodel.readers import read
+
+RESULTS = Path("benchmarks/results/gpt")
+MODELS = {
+    "eager": ("eager1", "ddp2"),
+    "compiled": ("compiled1", "compiled2"),
+    "fsdp": ("eager1", "fsdp2"),
+}
+"""Recordings of every model: of one GPU, and of two."""
+PROGRAM = program_named("pytorch")
+
+
+def recorded(folder: Path, tag: str) -> list[RecordedStep]:
+    """Steps of every size of a tag, with sizes and without, and their time without a profiler."""
+    rows = {row["k"]: row for row in json.loads((folder / f"{tag}.json").read_text())}
+    found = []
+    for path in sorted(folder.glob(f"{tag}_*_*.sqlite.xz")):
+        k, mode = path.name.removeprefix(f"{tag}_").split(".")[0].split("_")
+        row = rows.get(int(k))
+        if row is None:
+            continue
+        sizes = {name: n for name, n in row["sizes"].items() if name != "p"}
+        step = PROGRAM.recorded_step(read(path), Options(), sizes)
+        if mode == "timing":
+            step = replace(step, calls=(), order=())
+        found.append(replace(step, bare_s=float(np.median(row["step_s"]))))
+    return found
+
+
+def calibrate(folder: Path, machine: str) -> None:
+    """Calibrate and keep the models."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    baseline = Baseline.of(*choose(machine))
+    for name, tags in MODELS.items():
+        steps = [step for tag in tags for step in recorded(folder, tag)]
+        model = calibrate_operators("pytorch", steps, baseline, PROGRAM.work_at)
+        (RESULTS / f"model_{name}.json").write_text(as_text(model))
+        print(name, len(steps), model.host, model.scale, model.gpu_noise, model.host_noise)
+
+
+def cases() -> list[tuple[str, str, dict[str, int]]]:
+    """Model, parallel way and sizes of every configuration that is scored."""
+    found = []
+    for values in BLIND:
+        sizes = dict(zip(SYMBOLS, values, strict=True))
+        for ranks in (1, 2):
+            way = "none" if ranks == 1 else "ddp"
+            found += [(name, way, sizes | {"p": ranks}) for name in ("eager", "compiled")]
+    for values in SETS["ranks"]:
+        sizes = dict(zip(SYMBOLS, values, strict=True))
+        for ranks in (4, 8):
+            found.append(("eager", "ddp", sizes | {"p": ranks}))
+            found.append(("fsdp", "fsdp", sizes | {"p": ranks}))
+    return found
+
+
+def row_of(name: str, way: str, p: OperatorPrediction) -> dict[str, Any]:
+    """One prediction as it is kept."""
+    return {
+        "model": name, "parallel": way, "sizes": dict(p.sizes), "step_s": p.step_s,
+        "low_s": p.low_s, "high_s": p.high_s, "bound": p.bound, "gpu_s": p.lanes.gpu_s,
+        "host_s": p.lanes.host_s, "communication_s": p.lanes.communication_s,
+        "exposed_communication_s": p.lanes.exposed_s, "warnings": list(p.warnings),
+    }  # fmt: skip
+
+
+def predictions(machine: Baseline | None = None, ranks: int = 8) -> list[dict[str, Any]]:
+    """Predict every case, on the calibration's machine or on another."""
+    models = {name: load(RESULTS / f"model_{name}.json") for name in MODELS}
+    rivals = {name: rivals_of(models[name], machine) for name in ("eager", "compiled")}
+    found = []
+    for name, way, sizes in cases():
+        if sizes["p"] > ranks:
+            continue
+        row = row_of(name, way, predict_operators(models[name], sizes, PROGRAM.work_at, machine))
+        other = rivals.get(name, rivals["eager"])
+        row["rivals"] = {rival: predict(sizes, row) for rival, predict in other.items()}
+        found.append(row)
+    return found
+
+
+# --- rivals
+
+Rival = Callable[[Mapping[str, int], Mapping[str, Any]], float]
+
+
+def flops_of(z: Mapping[str, int]) -> float:
+    """FLOPs of a training step of one rank: 6 a parameter of a product and token, and attention."""
+    tokens = z["batch"] * z["seq"]
+    parameters = 12 * z["n_layer"] * z["d_model"] ** 2 + z["vocab"] * z["d_model"]
+    return 6.0 * parameters * tokens + 14.0 * z["n_layer"] * tokens * z["seq"] * z["d_model"]
+
+
+def bytes_of(z: Mapping[str, int]) -> float:
+    """Bytes of a training step: 28 of the optimizer a parameter, activations, logits."""
+    tokens = z["batch"] * z["seq"]
+    parameters = 12 * z["n_layer"] * z["d_model"] ** 2 + 2 * z["vocab"] * z["d_model"]
+    activations = tokens * (180.0 * z["n_layer"] * z["d_model"] + 30.0 * z["vocab"])
+    return 44.0 * parameters + activations
+
+
+def rivals_of(model: OperatorModel, machine: Baseline | None) -> dict[str, Rival]:
+    """FLOPs over peak, a hard roofline and boosted trees, calibrated on the same runs."""
+    runs = {tuple(s.symbols.items()): s for s in model.steps if s.bare_s}
+    seen = [(dict(s.symbols), float(s.bare_s or 0.0)) for s in runs.values()]
+    own = model.baseline.machine
+    there = machine.machine if machine else own
+    peak = there.peak_flops_per_s["bfloat16_tensor"] / own.peak_flops_per_s["bfloat16_tensor"]
+    wide = there.bandwidth_bytes_per_s["hbm"] / own.bandwidth_bytes_per_s["hbm"]
+    used = float(np.median([flops_of(z) / t for z, t in seen]))
+    best = max(flops_of(z) / t for z, t in seen)
+    moved = max(bytes_of(z) / t for z, t in seen)
+    trees = boosted([features(z) for z, _ in seen], [t for _, t in seen])
+    return {
+        "flops over peak": lambda z, _: flops_of(z) / used / peak,
+        "roofline": lambda z, _: max(flops_of(z) / best / peak, bytes_of(z) / moved / wide),
+        "boosted trees": lambda z, _: trees(features(z)),
+    }
+
+
+def features(z: Mapping[str, int]) -> list[float]:
+    """What the trees see."""
+    names = (*SYMBOLS, "p")
+    return [*(math.log(z[n]) for n in names), math.log(flops_of(z)), math.log(bytes_of(z))]
+
+
+def boosted(
+    rows: Sequence[Sequence[float]], seconds: Sequence[float], rounds: int = 300, rate: float = 0.1
+) -> Callable[[Sequence[float]], float]:
+    """Boost regression trees of depth 2 on log times, as for the trainer."""
+    x, y = np.array(rows), np.log(seconds)
+    start, trees = float(y.mean()), []
+    left = y - start
+    for _ in range(rounds):
+        tree = _tree(x, left, 2)
+        left = left - rate * np.array([_leaf(tree, row) for row in x])
+        trees.append(tree)
+    return lambda row: math.exp(start + rate * sum(_leaf(t, np.array(row)) for t in trees))
+
+
+# --- scores
+
+
+def key(model: str, way: str, sizes: Mapping[str, int]) -> tuple[Any, ...]:
+    """What a prediction and a measurement have in common."""
+    return (model == "compiled", way, *(sizes[n] for n in (*SYMBOLS, "p")))
+
+
+def measured(files: Sequence[Path]) -> dict[tuple[Any, ...], list[float]]:
+    """Median seconds of every launch of a configuration."""
+    found: dict[tuple[Any, ...], list[float]] = {}
+    for path in files:
+        for row in json.loads(path.read_text()):
+            name = "compiled" if row["compiled"] else "eager"
+            k = key(name, row["parallel"], row["sizes"])
+            found.setdefault(k, []).append(float(np.median(row["step_s"])))
+    return found
+
+
+def score(predicted: Path, files: Sequence[Path], out: Path) -> None:
+    """Compare predictions with measurements; write rows and print a summary."""
+    times = measured(files)
+    rows = []
+    for p in json.loads(predicted.read_text())["predictions"]:
+        launches = times.get(key(p["model"], p["parallel"], p["sizes"]))
+        if not launches:
+            continue
+        found = float(np.median(launches))
+        rows.append({
+            **p, "measured_s": found, "launches_s": launches, "error": p["step_s"] / found - 1,
+            "inside": p["low_s"] <= found <= p["high_s"],
+            "rival_errors": {r: t / found - 1 for r, t in p["rivals"].items()},
+        })  # fmt: skip
+    out.write_text(json.dumps(rows, indent=1) + "\n")
+    for title, chosen in groups(rows).items():
+        print(summary(title, chosen))
+
+
+def groups(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Rows by what sets the step, and by program."""
+    found: dict[str, list[Mapping[str, Any]]] = {"all": list(rows)}
+    for row in rows:
+        found.setdefault(f"set by the {row['bound']}", []).append(row)
+        title = f"{row['model']} p={row['sizes']['p']} {row['parallel']}"
+        found.setdefault(title, []).append(row)
+    return found
+
+
+def summary(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Mean and largest error, bias, intervals, and the rivals' mean errors."""
+    errors = np.array([r["error"] for r in rows])
+    inside = np.mean([r["inside"] for r in rows])
+    others = {
+        name: float(np.mean([abs(r["rival_errors"][name]) for r in rows]))
+        for name in rows[0]["rival_errors"]
+    }
+    shown = ", ".join(f"{name} {value:.1%}" for name, value in others.items())
+    return (
+        f"{title}: {len(rows)} configurations, mean {np.abs(errors).mean():.1%}, most "
+        f"{np.abs(errors).max():.1%}, bias {errors.mean():+.1%}, inside {inside:.0%}; {shown}"
+    )
+
+
+def main() -> None:
+    word, *rest = sys.argv[1:]
+    if word == "calibrate":
+        calibrate(Path(rest[0]), rest[1])
+    elif word == "freeze":
+        found = {"machine": "as calibrated", "calibrated_on": len(EAGER)}
+        found["predictions"] = predictions()
+        (RESULTS / "predictions.json").write_text(json.dumps(found, indent=1) + "\n")
+    elif word == "other":
+        baseline = Baseline.of(*choose(rest[0]))
+        found = {"machine": baseline.machine.name, "predictions": predictions(baseline, 1)}
+        (RESULTS / "predictions_other.json").write_text(json.dumps(found, indent=1) + "\n")
+    else:
+        names = {"same": "predictions.json", "other": "predictions_other.json"}
+        score(RESULTS / names[rest[0]], [*map(Path, rest[1:])], RESULTS / f"score_{rest[0]}.json")
+
+
+if __name__ == "__main__":
+    main()
