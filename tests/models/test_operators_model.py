@@ -104,8 +104,8 @@ def test_what_reports_cannot_tell_apart_is_asked_for(model: OperatorModel) -> No
     sizes = {**model.steps[0].symbols, "d_model": 768}
     with pytest.raises(ModelError, match=r"ambiguous.*d_model = 768.*64 heads = 640"):
         predict_operators(model, sizes, PYTORCH.work_at)
+    sizes.pop("vocab")
     with pytest.raises(ModelError, match=r"expected a value of each of batch.*got none of vocab"):
-        sizes.pop("vocab")
         predict_operators(model, sizes, PYTORCH.work_at)
 
 
