@@ -30,7 +30,7 @@ from perfmodel.machines.gpu_samples import read_series
 from perfmodel.machines.measure import measurement
 from perfmodel.models import model as model_file
 from perfmodel.programs.program import Options
-from perfmodel.readers import ncu, nsys
+from perfmodel.readers import ncu, nsys, read
 from perfmodel.readers.run_records import read_trainings
 from perfmodel.render import summary
 from perfmodel.render.analysis_json import analysis_document
@@ -38,6 +38,8 @@ from perfmodel.timing.nsys_stats.collect import REPORTS, collect, compute
 from perfmodel.timing.nsys_stats.tables import to_csv, to_table
 from perfmodel.workloads import spec
 from perfmodel.workloads.expression import Expression
+from support import build_kineto
+from support.build_operators import operators_report
 from support.fuzz_options import OPTION_SEEDS, options
 from support.fuzz_programs import PROGRAM_TARGETS, SEEDS
 
@@ -49,6 +51,14 @@ ODD: Final = (
     b"", b"\xff\xfe", "MPI_Allreduce", "batch iteration", "MPI Rank 3", "[" * 100_000,
 )  # fmt: skip
 """Values that a cell of a report gets, whatever its column."""
+
+JSON_ODD: Final = (
+    *(value for value in ODD if not isinstance(value, bytes)), [], {}, [[]], [1], [[1, 2], [3]],
+    [[[2, 3]], []], [-1], ["x"], True, "allreduce", "_allgather_base", "Float", "kernel", "cpu_op",
+    "gpu_memcpy", "cuda_runtime", "X", "i", "aten::mm", "Memcpy HtoD (Pageable -> Device)", 2**70,
+    1e30, 4471160574158.131, 0.001,
+)  # fmt: skip
+"""Values that a key of a trace's event gets."""
 
 _FILE: Final = WORK / f"perfmodel-fuzz-{os.getpid()}"
 
@@ -135,6 +145,26 @@ def cells(data: bytes) -> None:
         raise AssertionError("the summary holds what a terminal obeys")
 
 
+def kineto_json(data: bytes) -> None:
+    """Read a trace of torch.profiler, and analyze it."""
+    trace = read(_file(data, ".json"))
+    analysis = analyze([trace], Options())
+    json.dumps(analysis_document(analysis), allow_nan=False)
+
+
+def kineto_values(data: bytes) -> None:
+    """Put odd values into a trace of torch.profiler: four bytes say where, and which."""
+    document = json.loads(_small_trace())
+    events = document["traceEvents"]
+    for i in range(0, len(data) - 3, 4):
+        where = events[int.from_bytes(data[i : i + 2], "big") % (len(events) + 1) - 1]
+        for holder in (document, where, where["args"])[data[i + 2] % 3 :][:1]:
+            if isinstance(holder, dict) and holder:
+                keys = sorted(set(holder) - {"traceEvents"})
+                holder[keys[data[i + 2] // 3 % len(keys)]] = JSON_ODD[data[i + 3] % len(JSON_ODD)]
+    kineto_json(json.dumps(document).encode("utf-8", "surrogatepass"))
+
+
 def ncu_csv(data: bytes) -> None:
     """Read what ncu may have printed."""
     ncu.parse(data.decode("utf-8", "replace"))
@@ -192,7 +222,7 @@ def records(data: bytes) -> None:
 
 TARGETS: Final[dict[str, Target]] = {
     t.__name__: t
-    for t in (sqlite_bytes, cells, ncu_csv, workload_toml, formula, model_json, machine_toml,
+    for t in (sqlite_bytes, cells, kineto_json, kineto_values, ncu_csv, workload_toml, formula, model_json, machine_toml,
               records, *PROGRAM_TARGETS, options)
 }  # fmt: skip
 
@@ -226,10 +256,23 @@ def seeds(name: str) -> list[bytes]:
         "model_json": [_small_model()],
         "sqlite_bytes": [bytes(8), b"\0\0\x12\x05", bytes(range(64))],
         "cells": [bytes(10), bytes(range(100))],
+        "kineto_json": [_small_trace()],
+        "kineto_values": [bytes(8), bytes(range(100))],
     }.get(name, (SEEDS | OPTION_SEEDS).get(name, []))
     return found + sorted(
         path.read_bytes() for path in (folders.ROOT / "tests" / "fuzz").glob(f"{name}-*")
     )
+
+
+@functools.cache
+def _small_trace() -> bytes:
+    """Return a trace of operators, their kernels and a collective."""
+    path = _file(b"", ".sqlite")
+    path.unlink()
+    document = build_kineto.document(read(operators_report(path)), world=2)
+    said = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 8}
+    document["traceEvents"][0]["args"] |= said
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def _small_model() -> bytes:
