@@ -60,6 +60,8 @@ _SINCE_EPOCH_NS: Final = 10**18
 """Times from here on are of 2001 and later, not of a clock that starts with the machine."""
 
 _COPY_NAME: Final = re.compile(r"Memcpy (\w)to(\w)(?: \((\w[\w ]*) -> (\w[\w ]*)\))?")
+_BOOLEANS: Final = re.compile(r"\[(?:True|False)(?:, (?:True|False)){2}\]")
+_NO_BRACKETS: Final = str.maketrans("[],", "   ")
 _LAMBDA: Final = re.compile(r"\{lambda\(([^{}]*)\)#(\d+)\}")
 _PLACES: Final = {"H": "Host", "D": "Device", "A": "Array", "P": "Peer"}
 _COPY_CODE: Final = {name: k for k, name in COPY_KINDS.items()}
@@ -310,18 +312,37 @@ def _ns(us: Any) -> int | None:
 
 
 def _label(name: str, args: Mapping[str, Any]) -> str:
-    """Return the text that `emit_nvtx` gives an operator's range: its sequence number and sizes.
+    """Return the text that `emit_nvtx` gives an operator's range, with types in place of ids.
 
-    >>> _label("aten::mm", {"Sequence number": 4, "Input Dims": [[2, 3], [3, 5]]})
-    'aten::mm, seq = 4, sizes = [[2, 3], [3, 5]]'
+    `perfmodel.programs.pytorch.names` parses it.
+
+    >>> _label("aten::mm", {"Sequence number": 4, "Input Dims": [[2, 3], [3, 5]],
+    ...                     "Input type": ["float", "float"]})
+    'aten::mm, seq = 4, sizes = [[2, 3], [3, 5]], types = [float, float]'
     """
     dims = args.get("Input Dims")
     if not isinstance(dims, list) or not dims:
         return name
-    sizes = [size for dim in dims for size in (dim if _is_nested(dim) else [dim])]
+    kinds = args.get("Input type")
+    kinds = kinds if isinstance(kinds, list) and len(kinds) == len(dims) else [""] * len(dims)
+    sizes, types = [], []
+    for dim, kind in zip(dims, kinds, strict=True):
+        parts = dim if _is_nested(dim) else [dim]
+        sizes += parts
+        types += [str(kind).translate(_NO_BRACKETS)] * len(parts)
     number = args.get("Sequence number")
     seq = f", seq = {number}" if _is_small(number) and number >= 0 else ""
-    return f"{name}{seq}, sizes = {sizes}"
+    said = f", types = [{', '.join(types)}]" if any(types) else ""
+    return f"{name}{seq}, sizes = {sizes}{said}{_wanted(name, args) if said else ''}"
+
+
+def _wanted(name: str, args: Mapping[str, Any]) -> str:
+    """Return which gradients a convolution's backward is asked for: its last argument."""
+    values = args.get("Concrete Inputs")
+    if name != "aten::convolution_backward" or not isinstance(values, list) or not values:
+        return ""
+    last = str(values[-1])
+    return f", wanted = {last}" if _BOOLEANS.fullmatch(last) else ""
 
 
 def _is_nested(dim: Any) -> bool:

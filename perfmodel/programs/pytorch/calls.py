@@ -16,6 +16,7 @@ from perfmodel.programs.pytorch.dtypes import (
     FLOATS,
     ITEM_BYTES,
     KernelTypes,
+    dtype_named,
     kernel_types,
     multiplies,
     plain_unit,
@@ -405,7 +406,7 @@ class _Graph:
         above = int(self.tree.parent[node])
         while above >= 0 and len(found) < _MOST_STEPS:
             label = self.tree.label[above]
-            if self.names.op_id[label] < 0 or self.names.sizes[label] is None:
+            if self.names.sizes[label] is None:
                 break
             found.append(above)
             above = int(self.tree.parent[above])
@@ -482,6 +483,9 @@ class _Graph:
 
     def _argument_types(self, node: int) -> list[str | None]:
         label = int(self.tree.label[node])
+        said = self.names.types[label]
+        if said is not None:
+            return [dtype_named(word) for word in said]
         process = int(self.tree.process[node])
         found: list[str | None] = []
         for op, output in self.names.inputs(label):
@@ -589,6 +593,9 @@ class _Graph:
             for place in places.get(name, ()):
                 if place < len(items):
                     items[place] = size
+        recorded = self.names.types[int(self.tree.label[node])] or ()
+        for place, word in enumerate(recorded):
+            items[place] = ITEM_BYTES.get(dtype_named(word) or "", items[place])
         out = self._result(node, name, sizes)
         wanted, transposed = (True, True), None
         if name == "aten::convolution_backward":
@@ -640,6 +647,9 @@ class _Graph:
 
     def _wanted(self, node: int, sizes: Sizes) -> tuple[bool, bool]:
         """Which gradients of a convolution are asked for: those that something consumes."""
+        said = self.names.wanted[int(self.tree.label[node])]
+        if said is not None and len(said) > 1:
+            return said[0], said[1]
         seen = [
             any(_same(size, sizes[k]) for size in self._outputs(node, place))
             for place, k in ((0, 1), (1, 2))

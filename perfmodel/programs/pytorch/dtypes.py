@@ -173,6 +173,15 @@ def _product(name: str) -> KernelTypes:
     )
 
 
+def dtype_named(cpp: str) -> str | None:
+    """Return the type that C++ calls so, a key of `ITEM_BYTES`; None if it is of no tensor.
+
+    >>> dtype_named("c10::BFloat16"), dtype_named("Scalar")
+    ('bfloat16', None)
+    """
+    return _CPP.get("long" if cpp == "long int" else cpp)
+
+
 def plain_unit(dtype: str) -> str:
     """The unit of arithmetic outside tensor cores: operands of 16 bits are computed as FP32."""
     return "float64" if dtype in ("float64", "complex128") else "float32"

@@ -6,7 +6,11 @@
     aten::mm, seq = 41, op_id = 37, sizes = [[96, 32], [32, 32]], input_op_ids = [(20,0), (0,-1)]
 
 with only those parts that an operator has. A pair of `input_op_ids` is the `op_id` of the operator
-that made an input and which of its outputs it is; `(0,-1)` where nothing recorded made it.
+that made an input and which of its outputs it is; `(0,-1)` where nothing recorded made it. A trace
+of torch.profiler says behind the sizes what it has instead of these ids (`readers.kineto`):
+
+    aten::mm, seq = 41, sizes = [[96, 32], [32, 32]], types = [float, float]
+    aten::convolution_backward, sizes = [...], types = [...], wanted = [False, True, False]
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ _SIZE: Final = r"\[(?:(?:0|[1-9][0-9]{0,18})(?:, ?(?:0|[1-9][0-9]{0,18}))*)?\]"
 _SIZES: Final = re.compile(rf"\[(?:{_SIZE}(?:, ?{_SIZE})*)?\]")
 _ID: Final = r"\([0-9]{1,18},-?[0-9]{1,9}\)"
 _IDS: Final = re.compile(rf"\[(?:{_ID}(?:, ?{_ID})*)?\]")
+_LISTED: Final = re.compile(r"\[([^\[\]]*)\]")
 _NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _ONLY_NUMBERS: Final = str.maketrans("", "", "()[] ")
 
@@ -53,6 +58,11 @@ class OperatorNames:
         nothing recorded made it.
     unread : int
         Names with sizes that cannot be read.
+    types : tuple
+        Types of the arguments as C++ names them, one for each of `sizes`; None where the name does
+        not say them.
+    wanted : tuple
+        Which results a backward is asked for; None where the name does not say it.
     """
 
     name: tuple[str, ...]
@@ -63,6 +73,8 @@ class OperatorNames:
     input_op: Int64
     input_output: Int64
     unread: int
+    types: tuple[tuple[str, ...] | None, ...]
+    wanted: tuple[tuple[bool, ...] | None, ...]
 
     def inputs(self, row: int) -> list[tuple[int, int]]:
         """Return the pairs (op_id, output) that made the arguments of a row."""
@@ -86,6 +98,8 @@ def parse(labels: Sequence[str]) -> OperatorNames:
     op_id: list[int] = []
     seq: list[int] = []
     sizes: list[Sizes | None] = []
+    types: list[tuple[str, ...] | None] = []
+    wanted: list[tuple[bool, ...] | None] = []
     inputs: list[str] = []
     counts: list[int] = []
     known: dict[str, Sizes | None] = {}
@@ -93,6 +107,7 @@ def parse(labels: Sequence[str]) -> OperatorNames:
     for label in labels:
         head, _, ids = label.partition(", input_op_ids = ")
         head, _, shown = head.partition(", sizes = ")
+        shown, _, more = shown.partition(", types = ")
         head, _, number = head.partition(", op_id = ")
         name, _, sequence = head.partition(", seq = ")
         names.append(name)
@@ -102,6 +117,9 @@ def parse(labels: Sequence[str]) -> OperatorNames:
             known[shown] = _sizes(shown)
         found = known[shown] if shown else None
         sizes.append(found)
+        kinds, asked = _listed(more) if more and found else (None, None)
+        types.append(kinds if kinds is not None and len(kinds) == len(found or ()) else None)
+        wanted.append(None if asked is None else tuple(word == "True" for word in asked))
         unread += bool(shown) and found is None
         if ids and _IDS.fullmatch(ids):
             inputs.append(ids.translate(_ONLY_NUMBERS))
@@ -119,11 +137,21 @@ def parse(labels: Sequence[str]) -> OperatorNames:
         numbers[::2],
         numbers[1::2],
         unread,
+        tuple(types),
+        tuple(wanted),
     )
 
 
 def _number(text: str) -> int:
     return int(text) if _NUMBER.fullmatch(text) else -1
+
+
+def _listed(text: str) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+    """Words of the types' list, and of that of what is wanted, if it follows."""
+    types, _, wanted = text.partition(", wanted = ")
+    found = (_LISTED.fullmatch(part) for part in (types, wanted))
+    first, second = (tuple(m[1].split(", ")) if m else None for m in found)
+    return first, second
 
 
 def _sizes(text: str) -> Sizes | None:
