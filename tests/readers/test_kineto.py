@@ -13,6 +13,7 @@ import pytest
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.base.errors import ReportError, SchemaError
 from perfmodel.programs.program import Options
+from perfmodel.programs.pytorch.names import parse
 from perfmodel.readers import read
 from perfmodel.readers.trace import KERNEL, MEMCPY, MEMSET
 from perfmodel.timing.nsys_stats.collect import compute
@@ -150,6 +151,31 @@ def test_a_trace_is_known_by_its_content(suffix: str, tmp_path: Path) -> None:
     if suffix.endswith(".gz"):
         other.write_bytes(gzip.compress(other.read_bytes()))
     assert len(read(other).ops) == 1
+
+
+def test_types_and_what_a_backward_is_asked_for(tmp_path: Path) -> None:
+    said = {"Input Dims": [[2, 3], [[4], [5, 6]], [], [2]], "Concrete Inputs": ["[False, True]"],
+            "Input type": ["c10::BFloat16", "TensorList", "Scalar", "long int"]}  # fmt: skip
+    backward = said | {"Concrete Inputs": ["", "[False, True, True]"]}
+    short = said | {"Input type": ["float"]}
+    events = [
+        event(cat="cpu_op", name="aten::mm", args=said),
+        event(cat="cpu_op", name="aten::convolution_backward", ts=9, args=backward),
+        event(cat="cpu_op", name="aten::add", ts=20, args=short),
+    ]
+    names = parse(read(trace_of(tmp_path, *events)).range_labels)
+    assert names.sizes[0] == ((2, 3), (4,), (5, 6), (), (2,))
+    assert names.types[0] == ("c10::BFloat16", "TensorList", "TensorList", "Scalar", "long int")
+    assert names.wanted == (None, (False, True, True), None)
+    assert names.types[2] is None
+
+
+@pytest.mark.parametrize("odd", [7, "x", [[1], "x"], {"a": 1}, [[-1]], [[[[2]]]], [None]])
+def test_sizes_that_cannot_be_read_are_no_error(odd: Any, tmp_path: Path) -> None:
+    said = {"Input Dims": odd, "Input type": ["], [", "a, b"], "Sequence number": "x"}
+    names = parse(read(trace_of(tmp_path, event(cat="cpu_op", name="f", args=said))).range_labels)
+    assert names.name == ("f",)
+    assert names.sizes == (None,)
 
 
 def test_events_alone_are_a_trace(tmp_path: Path) -> None:

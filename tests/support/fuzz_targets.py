@@ -205,9 +205,9 @@ def machine_toml(data: bytes) -> None:
 def records(data: bytes) -> None:
     """Read the trainer's records and a series of samples, and text on its way out."""
     path = _file(data, ".json")
-    for read in (launch_of_record, lambda p: read_trainings([p]), read_series):
+    for reads in (launch_of_record, lambda p: read_trainings([p]), read_series):
         try:
-            read(path)
+            reads(path)
         except PerfmodelError:
             continue
     text = data.decode("utf-8", "surrogateescape")
@@ -222,8 +222,8 @@ def records(data: bytes) -> None:
 
 TARGETS: Final[dict[str, Target]] = {
     t.__name__: t
-    for t in (sqlite_bytes, cells, kineto_json, kineto_values, ncu_csv, workload_toml, formula, model_json, machine_toml,
-              records, *PROGRAM_TARGETS, options)
+    for t in (sqlite_bytes, cells, kineto_json, kineto_values, ncu_csv, workload_toml, formula,
+              model_json, machine_toml, records, *PROGRAM_TARGETS, options)
 }  # fmt: skip
 
 

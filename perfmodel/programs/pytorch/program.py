@@ -153,7 +153,8 @@ class PyTorchProgram(Program):
             return []
         return [
             f"{run.label}: FLOPs are unknown: the operators' sizes were not recorded; record them "
-            f"with nsys profile --pytorch=autograd-shapes-nvtx, or give a known network by "
+            f"with nsys profile --pytorch=autograd-shapes-nvtx (torch.profiler: with "
+            f"record_shapes=True), or give a known network by "
             f"--workload layers:NAME (docs/pytorch.md)"
         ]
 
