@@ -54,7 +54,7 @@ def calibrate(
 def predict(path: Path, fmt: str, out: Path | None, options: Mapping[str, Any]) -> None:
     """Predict a step of a program by a model of operators."""
     from perfmodel.models.operator_times import Baseline
-    from perfmodel.models.operators import predict_operators
+    from perfmodel.models.operators import host_ratio, predict_operators
     from perfmodel.models.operators_file import load
     from perfmodel.programs import program_named
     from perfmodel.render.operator_prediction import prediction
@@ -62,11 +62,12 @@ def predict(path: Path, fmt: str, out: Path | None, options: Mapping[str, Any]) 
     model = load(path)
     given = {name: values[0] for name, values in _values(options["given"], 1).items()}
     sizes = {**given, "p": options.get("ranks") or given.get("p", 1)}
-    other = None
+    other, scale = None, None
     if options.get("machine"):
         other = Baseline.of(*_machine(options["machine"], ()))
+        scale = host_ratio(model.baseline.machine, other.machine)
     work_at = program_named(model.program).work_at
-    emit(prediction(predict_operators(model, sizes, work_at, other)), fmt, out)
+    emit(prediction(predict_operators(model, sizes, work_at, other, scale)), fmt, out)
 
 
 def _machine(file: str | None, traces: Sequence[Any]) -> tuple[Any, Any]:

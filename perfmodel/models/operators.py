@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from perfmodel.base.errors import ModelError
+from perfmodel.machines.machine import Machine
+from perfmodel.models.hosts import BETWEEN_HOSTS, CALLS_DIFFER
 from perfmodel.models.model import Z90
 from perfmodel.models.operator_times import Baseline, Factors, Timer, factors_of
 from perfmodel.models.recorded import RecordedCall, RecordedStep, Size, Work
@@ -97,6 +100,18 @@ class OperatorModel:
     scale: float = 1.0
     gpu_noise: float = _GPU_NOISE
     host_noise: float = _HOST_NOISE
+
+    @cached_property
+    def structures(self) -> tuple[Structure, ...]:
+        """Of every report with sizes; those of one rank are compared apart, if there are two."""
+        sized = [s for s in self.steps if s.order]
+        found: list[Structure] = []
+        for several in (False, True):
+            mine = [s for s in sized if (s.ranks > 1) == several]
+            pool = mine if len(mine) > 1 else [*mine, *(s for s in sized if s not in mine)]
+            if mine:
+                found += structures(pool)[: len(mine)]
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +304,7 @@ def predict_operators(
     sizes: Mapping[str, int],
     work_at: WorkAt,
     machine: Baseline | None = None,
-    host_scale: float = 1.0,
+    host_scale: float | None = None,
 ) -> OperatorPrediction:
     """Predict a step of other sizes.
 
@@ -301,8 +316,9 @@ def predict_operators(
     work_at : callable
     machine : Baseline, optional
         Another machine than the calibration's.
-    host_scale : float
-        Host seconds there over those of the calibration's machine.
+    host_scale : float, optional
+        Host seconds there over those of the calibration's machine, as microbenchmarks or a report
+        of the host say; without it any host may be meant.
 
     Raises
     ------
@@ -320,9 +336,7 @@ def predict_operators(
             f"expected reports of {'several ranks' if several else 'one rank'} in the calibration "
             f"to predict p = {values['p']}; got none; calibrate with two of them"
         )
-    if len(mine) < 2:
-        mine = [*mine, *(s for s in sized if s not in mine)]
-    known = [k for k in structures(mine) if (k.step.ranks > 1) == several]
+    known = [k for k in model.structures if (k.step.ranks > 1) == several]
     structure = min(known, key=lambda k: _distance(k.step.symbols, values))
     timer = Timer(machine or model.baseline, model.factors)
     step = _Step(model, structure, values, timer, work_at, host_scale)
@@ -340,6 +354,16 @@ def _check(values: Mapping[str, int], steps: Sequence[RecordedStep]) -> None:
         )
 
 
+def host_ratio(here: Machine, there: Machine) -> float | None:
+    """Host seconds on one machine over those on another, by what calls take; None if unknown.
+
+    The geometric mean of Python and of launches, of those that both machines' files have.
+    """
+    both = here.latency_s.keys() & there.latency_s.keys() & {"python", "launch"}
+    logs = [math.log(there.latency_s[k] / here.latency_s[k]) for k in both]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
 def _distance(one: Mapping[str, int], other: Mapping[str, int]) -> float:
     return sum(abs(math.log(one[k] / other[k])) for k in other if k != "p")
 
@@ -354,10 +378,11 @@ class _Step:
         values: Mapping[str, int],
         timer: Timer,
         work_at: WorkAt,
-        host_scale: float,
+        host_scale: float | None,
     ) -> None:
         self.model, self.structure, self.values, self.timer = model, structure, values, timer
-        self.work_at, self.host_scale = work_at, host_scale
+        self.work_at, self.host_scale = work_at, host_scale or 1.0
+        self.host_error = BETWEEN_HOSTS[0] if host_scale is None else CALLS_DIFFER[0]
         self.beyond: dict[str, float] = {}
         self.sharded = any(c.name.endswith("AllGather") for c in structure.step.calls)
         self.calls = structure.calls_at(values)
@@ -373,7 +398,9 @@ class _Step:
             bound = "communication"
         elif found.host_s > 0.97 * found.step_s:
             bound = "host"
-        noise = self.model.host_noise if bound == "host" else self.model.gpu_noise
+        noise = self.model.gpu_noise
+        if bound == "host":
+            noise = math.hypot(self.model.host_noise, self.host_error)
         if self.host is None or (bound == "host" and self.host.runs == 0):
             noise *= 2
         warnings = self._warnings(mine)

@@ -17,7 +17,6 @@ from perfmodel.machines.machine import Machine
 from perfmodel.models.operator_times import Baseline, Grid, as_lists, from_lists
 from perfmodel.models.operators import Host, OperatorModel, Wire
 from perfmodel.models.recorded import RecordedCall, RecordedStep
-from perfmodel.models.structure import Structure, structures
 
 FORMAT: Final = "perfmodel operators"
 VERSION: Final = 1
@@ -74,7 +73,7 @@ def _grid(key: tuple[str, str], grid: Grid) -> dict[str, Any]:
 def symbols_of(model: OperatorModel) -> list[dict[str, Any]]:
     """Every operator of the program with its dimensions as products of symbols."""
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for structure in known_structures(model):
+    for structure in model.structures:
         for call, terms in zip(structure.step.calls, structure.terms, strict=True):
             shown = [
                 "×".join(_options([t.text for t in options]) for options in size)
@@ -90,19 +89,6 @@ def symbols_of(model: OperatorModel) -> list[dict[str, Any]]:
 def _options(texts: Sequence[str]) -> str:
     """One product, or all that the reports cannot tell apart."""
     return texts[0] if len(texts) == 1 else f"({' or '.join(texts[:3])})"
-
-
-def known_structures(model: OperatorModel) -> list[Structure]:
-    """Structures of the reports of one rank, and of several."""
-    sized = [s for s in model.steps if s.order]
-    found: list[Structure] = []
-    for several in (False, True):
-        mine = [s for s in sized if (s.ranks > 1) == several]
-        if mine:
-            others = [s for s in sized if s not in mine]
-            pool = mine if len(mine) > 1 else [*mine, *others]
-            found += [k for k in structures(pool) if k.step in mine][:1]
-    return found
 
 
 def load(path: Path) -> OperatorModel:
