@@ -325,7 +325,8 @@ def _label(name: str, args: Mapping[str, Any]) -> str:
         return name
     kinds = args.get("Input type")
     kinds = kinds if isinstance(kinds, list) and len(kinds) == len(dims) else [""] * len(dims)
-    sizes, types = [], []
+    sizes: list[Any] = []
+    types: list[str] = []
     for dim, kind in zip(dims, kinds, strict=True):
         parts = dim if _is_nested(dim) else [dim]
         sizes += parts

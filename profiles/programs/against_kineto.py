@@ -48,9 +48,10 @@ def main() -> None:
     report, out, *traces = map(Path, sys.argv[1:])
     found = compared(report, traces)
     truth = json.loads(report.with_name(f"{report.name.split('.')[0]}.truth.json").read_text())
+    said = ("command", "date", "gpu", "torch", "ranks")
     document = {
         "date": datetime.now(UTC).isoformat()[:10],
-        "recorded": {k: truth[k] for k in ("command", "date", "gpu", "torch", "ranks") if k in truth},
+        "recorded": {k: truth[k] for k in said if k in truth},
         "ranks": found,
     }
     out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
