@@ -15,7 +15,16 @@ from benchmarks.common import folders, results
 from benchmarks.common.pages import microseconds, short, table
 from benchmarks.common.results import called
 from benchmarks.ladder.configurations import RUNGS, Rung
-from benchmarks.ladder.sections import notes, products, profiles, ratio, sweep, targets, written
+from benchmarks.ladder.sections import (
+    cuda_aware,
+    notes,
+    products,
+    profiles,
+    ratio,
+    sweep,
+    targets,
+    written,
+)
 from perfmodel.render.plot import save
 from perfmodel.render.plot.bars import Dot, dots
 from perfmodel.render.plot.style import DOUBLE_IN, Measure, legend_over, new_figure
@@ -258,12 +267,12 @@ def runs(record: dict[str, Any]) -> str:
 
 def markdown(
     record: dict[str, Any], gemm: dict[str, Any] | None = None, compared: str = "",
-    tiles: dict[str, Any] | None = None,
+    tiles: dict[str, Any] | None = None, aware: dict[str, Any] | None = None,
 ) -> str:  # fmt: skip
     """Return the whole document.
 
-    `gemm` and `tiles` are what gemm.py and thin_sweep.py measured, if they did; `compared` the
-    section on profiles.
+    `gemm`, `tiles` and `aware` are what benchmarks.gemm, its thin_sweep and benchmarks.cuda_aware
+    measured, if they did; `compared` the section on profiles.
     """
     found = cells(record)
     ours = {key: row for key, rows in found.items() if (row := best(rows))}
@@ -277,6 +286,7 @@ def markdown(
         written("method") + runs(record) + notes(record),
         steps_by_ranks(found),
         f"## Step by step, p = {ranks}\n\n" + "".join(sections).rstrip() + "\n",
+        *filter(None, [cuda_aware(aware)]),
         floors(found),
         *filter(None, [compared, products(gemm), sweep(tiles)]),
         everything(found),
@@ -338,9 +348,12 @@ def main() -> None:
     add("--picture", type=Path, default=folders.IMAGES / "ladder.png")
     args = parser.parse_args()
     record, beside = results.read(args.results), args.results.parent
-    gemm, tiles = (results.read(beside / f) or None for f in ("gemm.json", "thin_sweep.json"))
+    gemm, tiles, aware = (
+        results.read(beside / f) or None
+        for f in ("gemm.json", "thin_sweep.json", "cuda_aware.json")
+    )
     compared = profiles(folders.PROFILES / "ladder")
-    args.out.write_text(markdown(record, gemm, compared, tiles), encoding="utf-8")
+    args.out.write_text(markdown(record, gemm, compared, tiles, aware), encoding="utf-8")
     found = cells(record)
     draw(found, main_ranks(found), args.picture)
     print(f"{args.out}\n{args.picture}")

@@ -508,6 +508,23 @@ def test_a_difference_is_claimed_only_beyond_the_interval() -> None:
     assert ladder_report.verdict({"ratio": 1.2, "ratio_low": 1.1, "ratio_high": 1.3}) == "slower"
 
 
+def test_transports_of_gpu_pointers_have_a_table_of_their_own() -> None:
+    """Two launches of two transports: 300 and 330 µs over 200 and 220 are 1.5 times as long."""
+    rows = [
+        {"what": "batch", "transport": name, "H": 64, "launch": n, "median_s": s, "round_s": [s]}
+        for name, each in (("host-flat", (200e-6, 220e-6)), ("cuda-aware", (300e-6, 330e-6)))
+        for n, s in enumerate(each, 1)
+    ]
+    rows += [{"what": "batch", "transport": "peer", "H": 64, "launch": 1, "reason": "one GPU"},
+             {"what": "message", "transport": "ring", "message_bytes": 4096, "launch": 1,
+              "median_s": 9e-6}]  # fmt: skip
+    record = {"command": "mpirun ...", "ranks": 2, "versions": {"mpi": "Open MPI"}, "rows": rows}
+    lines = ladder_targets.cuda_aware(record).splitlines()
+    assert "| 64 | cuda-aware | 315 (300 to 330) | 1.50 |  | 2 |" in lines
+    assert "| 4096 | 9.00 (9.00 to 9.00) |" in lines
+    assert ladder_targets.cuda_aware(None) == ""
+
+
 def test_text_and_picture_are_about_two_ranks_if_they_can(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     found = ladder_report.cells(record())
@@ -526,10 +543,11 @@ def test_docs_show_the_committed_results() -> None:
     committed = json.loads(results.read_text(encoding="utf-8"))
     document = (ROOT / "docs" / "ladder.md").read_text(encoding="utf-8")
     compared = ladder_report.profiles(ROOT / "profiles" / "ladder")
-    gemm, tiles = (
-        json.loads(results.with_name(f"{n}.json").read_text()) for n in ("gemm", "thin_sweep")
+    gemm, tiles, aware = (
+        json.loads(file.read_text()) if (file := results.with_name(f"{n}.json")).exists() else None
+        for n in ("gemm", "thin_sweep", "cuda_aware")
     )
-    made = ladder_report.markdown(committed, gemm, compared, tiles)
+    made = ladder_report.markdown(committed, gemm, compared, tiles, aware)
     assert document == made, "run: python -m benchmarks.ladder.report"
     assert (ROOT / "docs" / "images" / "ladder.png").exists()
     for found in committed["rows"]:

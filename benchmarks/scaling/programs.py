@@ -1,0 +1,52 @@
+"""A GPT on eight GPUs by DDP, FSDP and tensor parallelism: what perfmodel says of the reports."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from typing import Any, Final
+
+import perfmodel
+from benchmarks.common import folders
+from benchmarks.common.pages import markdown
+
+REPORTS: Final = {
+    "gpt_ddp8": "DDP", "gpt_straggler8": "DDP, rank 1 late", "gpt_fsdp8": "FSDP",
+    "gpt_tensor8": "tensor parallel",
+}  # fmt: skip
+FOLDER: Final = folders.PROFILES / "programs"
+SPLIT: Final = (
+    "report; step=s; without profiler=s; computing=s; communication=s; exposed=s; waiting=s; "
+    "GPU idle=s; last rank"
+)
+SUMS: Final = (
+    "report; collective; size=B; per step=float.1; transfer=s; waiting=s; exposed=s; bus=B/s"
+)
+
+
+def text() -> str:
+    """Return what a step consists of, its collectives, and what to change first."""
+    split, sums, first = [], [], []
+    for name, words in REPORTS.items():
+        run = perfmodel.analyze(FOLDER / f"{name}.sqlite.xz").analysis.fitted
+        truth = json.loads((FOLDER / f"{name}.truth.json").read_text(encoding="utf-8"))
+        split.append(_split(words, run.ranks, truth["step_s_bare"]))
+        sums += [
+            (words, c.name.removeprefix("NCCL "), c.bytes, c.count, c.transfer_s, c.waiting_s,
+             c.exposed_s, c.bus_bytes_per_s)
+            for c in run.collectives
+        ]  # fmt: skip
+        found = next(f for f in run.findings if f.kind in ("straggler", "exposed_communication"))
+        saving = f"{1e3 * found.saving_s:.1f} ms" if found.saving_s else "little"
+        first.append(f"- {words}: {found.title} ({saving} of a step): {found.evidence}.")
+    return "\n\n".join((markdown(SPLIT, split), markdown(SUMS, sums), "\n".join(first)))
+
+
+def _split(words: str, ranks: Any, bare_s: float) -> tuple[object, ...]:
+    """Return medians over ranks; the last rank is the one that waits least."""
+    columns = (
+        "batch_s", "compute_s", "communication_s", "exposed_communication_s", "waiting_s", "idle_s",
+    )  # fmt: skip
+    step, *rest = (statistics.median(getattr(r, c) for r in ranks) for c in columns)
+    last = min(ranks, key=lambda r: r.waiting_s)
+    return words, step, bare_s, *rest, f"{last.rank}, waits {1e3 * last.waiting_s:.2g} ms"
