@@ -66,14 +66,14 @@ class Report:
 
 
 def read(path: str | Path) -> Report:
-    """Read a report: `.sqlite`, `.sqlite.gz`, `.sqlite.xz`, or `.nsys-rep` where nsys is installed.
+    """Read a report of Nsight Systems or a trace of torch.profiler; see `perfmodel.readers.read`.
 
     Raises
     ------
     ReportError
         If the file cannot be read whole.
     SchemaError
-        If it is no Nsight Systems export.
+        If it is neither an export nor a trace.
     """
     return Report(read_trace(path))
 

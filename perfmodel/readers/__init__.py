@@ -17,12 +17,13 @@ _JSON: Final = (b"{", b"[")
 
 
 def read(path: str | Path, *, parts: Iterable[str] = ALL_PARTS) -> Trace:
-    """Read a report: an SQLite export, a compressed one, or a `.nsys-rep` (needs nsys).
+    """Read a report of Nsight Systems or a trace of torch.profiler.
 
     Parameters
     ----------
     path : str or Path
-        `.sqlite`, `.sqlite.gz`, `.sqlite.xz`, `.sqlite.zst`, `.nsys-rep` or `.qdrep`.
+        `.sqlite`, a folder of `nsys export -t arrowdir` or `parquetdir` (needs pyarrow), `.json`
+        of torch.profiler; `.gz`, `.xz`, `.zst` of the files; `.nsys-rep`, `.qdrep` (need nsys).
     parts : iterable of str
         Event tables and columns to read, of `perfmodel.readers.nsys.ALL_PARTS`; all by default.
 
@@ -31,7 +32,7 @@ def read(path: str | Path, *, parts: Iterable[str] = ALL_PARTS) -> Trace:
     ReportError
         If the file cannot be read whole, or cannot be exported here.
     SchemaError
-        If it is no Nsight Systems export.
+        If it is neither an export nor a trace.
     """
     source = Path(path)
     with opened(source) as sqlite:
