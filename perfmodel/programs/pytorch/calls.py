@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +37,9 @@ from perfmodel.readers.trace import KERNEL, MEMCPY
 
 Phase = Literal["forward", "backward", "optimizer"]
 Origin = Literal["kernel", "inputs", "default", "given", ""]
+
+_FUNCTION: Final = re.compile(r"(\w{1,99})Backward\d{1,9}")
+"""A function of autograd's graph, whose first argument is the gradient of a result."""
 
 _MOST_STEPS: Final = 64
 """Producers that are followed to find the type of a tensor."""
@@ -379,6 +383,20 @@ class _Graph:
                 found[int(self.tree.process[node]), seq] = sizes[0]
         return found
 
+    @cached_property
+    def _gradients(self) -> dict[tuple[int, int, str], Size]:
+        """Sizes of results' gradients, by process, the forward's seq and name: autograd's."""
+        functions = [_FUNCTION.fullmatch(n) if s else None for n, s in _pairs(self.names)]
+        chosen = np.array([f is not None for f in functions], np.bool_)
+        found: dict[tuple[int, int, str], Size] = {}
+        for node in np.flatnonzero(chosen[self.tree.label]).tolist():
+            label = int(self.tree.label[node])
+            function, sizes = functions[label], self.names.sizes[label]
+            if function and sizes:
+                seq = int(self.names.seq[label])
+                found[int(self.tree.process[node]), seq, function[1].lower()] = sizes[0]
+        return found
+
     def _forward_seq(self, node: int) -> int:
         """`seq` of the forward operator of a backward one; -1 where no range around it has any."""
         above, steps = int(self.tree.parent[node]), 0
@@ -643,7 +661,18 @@ class _Graph:
             seen = self._outputs(node, 0)
             turned = "transpose" in name
             return next((s for s in seen if turned or is_convolved(s, x, w)), None)
-        return next(iter(self._outputs(node, 0)), None)
+        return next(iter(self._outputs(node, 0)), self._gradient(node))
+
+    def _gradient(self, node: int) -> Size | None:
+        """Size of the gradient of an operator's result, where its backward was recorded."""
+        process = int(self.tree.process[node])
+        for n in (node, *self._wrappers(node)):
+            label = int(self.tree.label[n])
+            name = self.names.name[label].removeprefix("aten::").replace("_", "")
+            size = self._gradients.get((process, int(self.names.seq[label]), name.lower()))
+            if size:
+                return size
+        return None
 
     def _wanted(self, node: int, sizes: Sizes) -> tuple[bool, bool]:
         """Which gradients of a convolution are asked for: those that something consumes."""
