@@ -208,6 +208,24 @@ def _seconds(labels: list[str]) -> float:
         ("aten::native_dropout", ((10,), (), ()), {}, (0, 20, 30)),
         ("aten::fill_", ((10,), ()), {}, (0, 0, 20)),
         ("aten::cat", ((2, 3), (2, 3), ()), {}, (0, 24, 24)),
+        # 6 rows of 3 named by 6 indices of 5 rows: 4 distinct ones on average
+        ("aten::index", ((5, 3), (6,)), {}, (0, 4 * 3 * 2 + 8 * 6, 18 * 2)),
+        ("aten::index", ((4, 5, 3), (), (6,)), {}, (0, 4 * 12 * 2 + 48, 6 * 12 * 2)),
+        ("aten::index", ((4, 5, 3), (6, 1), (2,)), {}, (0, 9 * 3 * 2 + 8 * 8, 12 * 3 * 2)),
+        # a mask of 4 x 5, of which 7 are true: their places have two numbers each
+        ("aten::index", ((4, 5, 3), (4, 5)), {"out": (7, 3)}, (0, 42 + 8 * 14, 42)),
+        ("aten::index_put_", ((5, 3), (6,), (6, 3), ()), {}, (0, 36 + 48, 24)),
+        ("aten::_index_put_impl_", ((5, 3), (6,), (6, 3), (), ()),
+         {"kernels": "void at::native::indexing_backward_kernel<float, 4>"},
+         (0, 36 + 48 + 24, 24)),
+        ("aten::scatter_", ((5, 8), (), (5, 1), ()), {}, (0, 40, 10)),
+        ("aten::scatter_add_", ((5, 8), (), (5, 2), (5, 2)), {}, (0, 80 + 20 + 20, 20)),
+        ("aten::sort", ((4, 100), (), ()), {}, (0, 800, 400 * 10)),
+        ("aten::topk", ((4, 100), (), ()), {"out": (4, 8)}, (0, 800, 32 * 10)),
+        ("aten::_embedding_bag", ((5, 3), (6,), (2,), (), (), (), ()), {},
+         (0, 4 * 6 + 8 * 8, 2 * 3 * 2 + 8 * 8)),
+        ("aten::_embedding_bag_dense_backward", ((2, 3), (6,), (6,), (2,), ()),
+         {"out": (5, 3)}, (0, 12 + 96, 4 * 6)),
         ("aten::sum", ((8, 4), (), ()), {"out": (1, 4)}, (0, 64, 8)),
         ("aten::_fused_adamw_", ((5,), (5,), (5,), (5,), (), ()), {"depth": 4}, (0, 40, 30)),
         ("aten::_foreach_add_", ((5,), (6,), (5,), (6,), ()), {"depth": 2}, (0, 44, 22)),
@@ -346,6 +364,11 @@ def test_sizes_that_fit_no_formula_are_not_counted() -> None:
     assert count("aten::mm", (2, 3)) is None
     assert count("aten::cudnn_convolution", (1, 2, 4, 4), (3, 2, 3, 3)) is None  # no result known
     assert count("aten::no_such_operator", (2, 3)) is None
+    assert count("aten::topk", (4, 100), ()) is None  # k is in no size
+    assert count("aten::index", (4, 5, 3), (4, 5)) is None  # a mask, or 20 indices
+    assert count("aten::index", (4, 0), (4, 0), out=(1, 0)) is not None
+    assert count("aten::index", (4,), (2,), (2,)) is None
+    assert count("aten::index_put_", (5, 3), ()) is None
 
 
 @pytest.mark.parametrize("name", ["aten::mv", "aten::addmv", "aten::embedding", "aten::mm"])

@@ -679,6 +679,106 @@ def embedding_backward(call: Call) -> OperatorWork:
     return OperatorWork(0, read, distinct * call.item + sums)
 
 
+def _indexed(call: Call, last: int | None) -> tuple[int, int, int]:
+    """Elements that indices choose, distinct ones of them, and bytes of the indices.
+
+    The arguments between the first and `last` are the indices, () for a dimension that is taken
+    whole. A mask has the size of the dimensions that it indexes, and how much of it is true only
+    the result says.
+    """
+    x, indices = call.sizes[0], call.sizes[1:last]
+    given = [size for size in indices if size]
+    if not x or not given or len(indices) > len(x):
+        raise FormulaError
+    if len(indices) == 1 and given[0] == x[: len(given[0])] and len(given[0]) > 1:
+        width = max(prod(x[len(given[0]) :]), 1)
+        if call.out is None or numel(call.out) % width or numel(call.out) > numel(x):
+            raise FormulaError
+        return numel(call.out), numel(call.out), 8 * len(given[0]) * (numel(call.out) // width)
+    rows = prod(x[i] for i, size in enumerate(indices) if size)
+    width = prod(x) // rows if rows else 0
+    draws = numel(broadcast(*given))
+    return draws * width, distinct_rows(rows, draws) * width, 8 * sum(map(numel, given))
+
+
+@formula("aten::index")
+def index(call: Call) -> OperatorWork:
+    """Reads the indices and every element that they name once; writes an element for every one."""
+    chosen, distinct, indices = _indexed(call, None)
+    return OperatorWork(0, distinct * call.items[0] + indices, chosen * call.item)
+
+
+@formula("aten::index_put_", "aten::_index_put_impl_")
+def index_put(call: Call) -> OperatorWork:
+    """Reads values and indices, writes the elements that they name; sums are read first, too."""
+    values = max(i for i, size in enumerate(call.sizes) if size)
+    chosen, distinct, indices = _indexed(call, values)
+    sums = distinct * call.item if "indexing_backward" in call.kernels else 0
+    read = min(call.read(values), chosen * call.items[values]) + indices + sums
+    return OperatorWork(0, read, distinct * call.item)
+
+
+@formula("aten::scatter", "aten::scatter_", "aten::scatter_add", "aten::scatter_add_",
+         "aten::scatter_reduce", "aten::scatter_reduce_")  # fmt: skip
+def scatter(call: Call) -> OperatorWork:
+    """Reads indices and values, writes an element for each; sums are read first, too.
+
+    The copy of the input that a new result begins with is an operator of its own.
+    """
+    tensors = [i for i, size in enumerate(call.sizes) if size]
+    if len(tensors) not in (2, 3) or tensors[0] != 0:
+        raise FormulaError
+    count = numel(call.sizes[tensors[1]])
+    values = count * call.items[tensors[2]] if len(tensors) == 3 else 0
+    sums = count * call.item if "_add" in call.name or "_reduce" in call.name else 0
+    return OperatorWork(0, 8 * count + values + sums, count * call.item)
+
+
+@formula("aten::sort", "aten::argsort")
+def sort(call: Call) -> OperatorWork:
+    """Reads the input; writes it in order, and the place of every element, 8 bytes."""
+    count = numel(call.sizes[0])
+    return OperatorWork(0, call.read(0), count * (call.item + 8))
+
+
+@formula("aten::topk")
+def topk(call: Call) -> OperatorWork:
+    """Reads the input; writes as many values as their consumer says, and the place of each."""
+    if call.out is None or numel(call.out) > numel(call.sizes[0]):
+        raise FormulaError
+    return OperatorWork(0, call.read(0), numel(call.out) * (call.item + 8))
+
+
+@formula("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
+def embedding_bag(call: Call) -> OperatorWork:
+    """Reads every row that is named once, indices, offsets and weights of the samples.
+
+    Writes a row for every bag, the bag of every index and the size of every bag, 8 bytes each
+    (aten/src/ATen/native/cuda/EmbeddingBag.cu).
+    """
+    table, indices, offsets = call.sizes[:3]
+    if len(table) != 2 or len(indices) != 1 or len(offsets) != 1:
+        raise FormulaError
+    named = distinct_rows(table[0], indices[0]) * table[1] * call.items[0]
+    weights = call.read(6)
+    bags = call.out[0] if call.out and call.out[1:] == table[1:] else offsets[0]
+    return OperatorWork(
+        0, named + 8 * (indices[0] + offsets[0]) + weights,
+        bags * table[1] * call.item + 8 * (indices[0] + bags),
+    )  # fmt: skip
+
+
+@formula("aten::_embedding_bag_dense_backward")
+def embedding_bag_backward(call: Call) -> OperatorWork:
+    """Reads the gradient, indices and their bags; writes a row for every distinct index."""
+    grad, indices = call.sizes[:2]
+    if len(grad) != 2 or len(indices) != 1:
+        raise FormulaError
+    rows = call.out[0] if call.out and len(call.out) == 2 else indices[0]
+    distinct = distinct_rows(rows, indices[0]) * grad[1]
+    return OperatorWork(0, call.read(0) + 16 * indices[0], distinct * call.item)
+
+
 # --- optimizers and lists of tensors
 
 
