@@ -14,7 +14,9 @@ _PREFIXES = {
 }  # fmt: skip
 _NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*")
 
-DTYPE_BYTES: Final = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+DTYPE_BYTES: Final = {
+    "float8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4, "float64": 8,
+}  # fmt: skip
 """Bytes of an element by data type."""
 
 

@@ -354,6 +354,7 @@ MODEL = click.option(
 )  # fmt: skip
 _COUNT: Final = click.IntRange(1)
 DTYPES: Final = click.Choice(["float16", "bfloat16", "float32", "float64"])
+OPERATOR_DTYPES: Final = click.Choice(["float8", *DTYPES.choices, "tf32"])
 
 
 def batch_size(
@@ -375,18 +376,24 @@ def ranks(said: str, least: int = 1) -> Callable[[_Command], _Command]:
     return click.option("--ranks", "-p", type=click.IntRange(least), help=said)
 
 
-symbols = together(
-    click.option("--input-size", "-D", type=_COUNT, help="D, inputs of one sample."),
-    click.option("--hidden-size", "-H", type=_COUNT, help="H, hidden units."),
-    click.option("--num-classes", "-C", type=_COUNT, help="C, classes."),
-    batch_size("B, batch of all ranks together."),
-    ranks("p, MPI ranks."),
-    click.option("--dtype", type=DTYPES,
-                 help="b, the data type that is copied and reduced; of PyTorch's operators the "
-                      "type of what neither kernels nor casts tell."),
-    click.option("--set", "given", multiple=True, metavar="SYMBOL=N",
-                 help="Value of any symbol."),
-)  # fmt: skip
+def _symbols(dtypes: click.Choice[str]) -> Callable[[_Command], _Command]:
+    return together(
+        click.option("--input-size", "-D", type=_COUNT, help="D, inputs of one sample."),
+        click.option("--hidden-size", "-H", type=_COUNT, help="H, hidden units."),
+        click.option("--num-classes", "-C", type=_COUNT, help="C, classes."),
+        batch_size("B, batch of all ranks together."),
+        ranks("p, MPI ranks."),
+        click.option("--dtype", type=dtypes,
+                     help="b, the data type that is copied and reduced; of PyTorch's operators the "
+                          "type of what neither kernels nor casts tell."),
+        click.option("--set", "given", multiple=True, metavar="SYMBOL=N",
+                     help="Value of any symbol."),
+    )  # fmt: skip
+
+
+symbols = _symbols(DTYPES)
+symbols_of_operators = _symbols(OPERATOR_DTYPES)
+"""The same of what any program computes with; the trainer's TF32 is --math, not a data type."""
 WORKLOAD = click.option("--workload", type=TOML, help="A TOML file of your own.")
 LAYERS_OR_WORKLOAD = click.option(
     "--workload", type=TOML, metavar="FILE.toml|layers:NETWORK",
@@ -420,7 +427,7 @@ operators = together(
 )  # fmt: skip
 batches = together(BATCH_RANGE, WARMUP, ATTRIBUTE)
 MACHINE = machine("Ceilings: h200, or what perfmodel machine measure wrote.")
-analysis = together(symbols, LAYERS_OR_WORKLOAD, COUNTING, batches, FIT, MACHINE)
+analysis = together(symbols_of_operators, LAYERS_OR_WORKLOAD, COUNTING, batches, FIT, MACHINE)
 engine = together(
     click.option("--jobs", "-j", type=click.IntRange(1),
                  help="Processes that read the reports; one per core where that pays by default."),
@@ -499,12 +506,13 @@ def _layered(word: str, options: dict[str, Any]) -> LayeredStep:
         settings["causal"] = 1
     if training not in (0, 1):
         raise click.BadParameter("expected training=1, or training=0 for a forward pass")
+    net = network(word, **settings)  # an unknown name is worse than a missing size
     if not options.get("batch_size"):
         raise click.UsageError(
             f"expected the samples of a step of all ranks with layers:{word}; got none: give "
             f"--batch-size"
         )
-    return LayeredStep(network(word, **settings), options["batch_size"], bool(training))
+    return LayeredStep(net, options["batch_size"], bool(training))
 
 
 def symbol_values(options: dict[str, Any]) -> dict[str, int]:

@@ -11,7 +11,7 @@ import click
 from perfmodel.commands import _options
 from perfmodel.commands._output import emit, warn
 
-_DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16")
+_DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8")
 
 
 @click.command()

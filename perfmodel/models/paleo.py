@@ -97,6 +97,7 @@ DTYPES: Final[Mapping[str, tuple[int, tuple[str, ...]]]] = {
     "tf32": (4, ("tf32_tensor",)),
     "float16": (2, ("float16_tensor", "float16")),
     "bfloat16": (2, ("bfloat16_tensor",)),
+    "float8": (1, ("float8_tensor",)),
 }
 """Bytes of a number in memory, and the peaks of its products, the first that a machine has."""
 

@@ -38,3 +38,16 @@ def test_a_trace_of_all_batches_into_a_folder_has_its_picture(report: Path, tmp_
     done = CliRunner().invoke(main, ["timeline", str(report), "--perfetto", "-o", str(out)])
     assert done.exit_code == 0, done.output
     assert (out / "timeline.png").stat().st_size > 10_000
+
+
+def test_an_unknown_network_is_refused_before_its_batch_is_asked_for(report: Path) -> None:
+    done = CliRunner().invoke(main, ["analyze", str(report), "--workload", "layers:nothing"])
+    assert "got 'nothing'" in done.stderr
+    assert "--batch-size" not in done.stderr
+
+
+@pytest.mark.parametrize("dtype", ["tf32", "float8"])
+def test_types_of_operators_are_taken(dtype: str, report: Path) -> None:
+    for command in (["analyze", str(report)], ["layers", "gpt2", "--machine", "h200"]):
+        done = CliRunner().invoke(main, [*command, "--dtype", dtype, "--json"])
+        assert done.exit_code == 0, done.output

@@ -111,7 +111,7 @@ def test_what_reads_steps_says_which_they_are() -> None:
     assert set(having("--batch-range")) >= STEPS
     assert set(having("--warmup")) >= STEPS - {"calibrate"}
     assert set(having("--machine")) == {
-        "analyze", "report", "whatif", "counters", "layers", "scaling", "calibrate",
+        "analyze", "report", "whatif", "counters", "layers", "scaling", "calibrate", "predict",
     }  # fmt: skip
     assert set(having("--workload")) == {
         "analyze", "report", "calibrate", "predict", "formulas", "counters",

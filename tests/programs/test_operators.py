@@ -357,6 +357,11 @@ def test_gemms_of_a_type_that_nothing_says_are_warned_of(tmp_path: Path) -> None
     (row,) = given_type.work.operators
     assert (row.dtype, row.dtype_from, row.unit) == ("float16", "given", "float16_tensor")
     assert not [w for w in given_type.warnings if "--dtype" in w]
+    for dtype, shown, unit in (("tf32", "float32", "tf32_tensor"),
+                               ("float8", "float8", "float8_tensor")):  # fmt: skip
+        other = analyze([trace], Options(dtype=dtype)).fitted.work
+        assert other is not None
+        assert (other.operators[0].dtype, other.operators[0].unit) == (shown, unit)
 
 
 def test_sizes_that_fit_no_formula_are_not_counted() -> None:
@@ -559,7 +564,8 @@ def test_a_part_without_formula_belongs_to_the_operator_around_it() -> None:
 
 
 def test_an_unknown_operator_is_listed_and_not_guessed() -> None:
-    assert calls_of([("aten::sort, op_id = 1, sizes = [[9]]", -1)], [0]) == [("aten::sort", None)]
+    name = "aten::unique_dim"
+    assert calls_of([(f"{name}, op_id = 1, sizes = [[9]]", -1)], [0]) == [(name, None)]
 
 
 def seconds_of(operators: int) -> float:

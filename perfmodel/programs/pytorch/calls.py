@@ -451,7 +451,7 @@ class _Graph:
     def parameter(self) -> str:
         """The type of parameters and of what nothing made: given, the optimizer's, or cast from."""
         if self.given:
-            return self.given
+            return "float32" if self.given == "tf32" else self.given
         optimizer = [
             t.dtype
             for t, n in zip(self._types, self.nodes.tolist(), strict=True)
@@ -528,8 +528,11 @@ class _Graph:
             dtype = self.half if types.item_bytes == 2 else self.parameter
             origin = "given" if self.given else "default"
         unit = types.unit or plain_unit(dtype)
-        if not types.unit and name.startswith(_PRODUCTS) and dtype != "float32":
-            unit = f"{dtype}_tensor"
+        if not types.unit and name.startswith(_PRODUCTS):
+            if dtype != "float32":
+                unit = f"{dtype}_tensor"
+            elif self.given == "tf32" and origin == "given":
+                unit = "tf32_tensor"
         work, fusible, counted = None, 0, None
         if sizes is not None and formula_of(name) is not None:
             counted = self._as_call(i, node, name, sizes, types, arguments, dtype, phase)
@@ -699,11 +702,12 @@ _ASKED: Final = (
     "aten::cudnn_conv", "aten::convolution", "aten::_conv_depthwise", "aten::conv_depthwise",
     "aten::slow_conv", "aten::_slow_conv", "aten::miopen_", "aten::max_pool2d", "aten::max_pool3d",
     "aten::avg_pool", "aten::_adaptive_avg_pool", "aten::upsample", "aten::sum", "aten::mean",
-    "aten::embedding_dense_backward",
+    "aten::embedding_dense_backward", "aten::index", "aten::topk", "aten::_embedding_bag",
 )  # fmt: skip
 _BY_KERNELS: Final = (
     "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::gather", "aten::index_select",
-    "aten::embedding", "aten::embedding_dense_backward",
+    "aten::embedding", "aten::embedding_dense_backward", "aten::index_put_",
+    "aten::_index_put_impl_",
     "aten::_scaled_dot_product_cudnn_attention_backward",
     "aten::_scaled_dot_product_flash_attention_backward",
 )  # fmt: skip
