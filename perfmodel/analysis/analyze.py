@@ -16,7 +16,13 @@ from perfmodel.analysis.rates import counted, fit_rates, fit_roofline, product_r
 from perfmodel.analysis.result import Analysis, BatchSummary, RangeRow, RankRow, RunAnalysis
 from perfmodel.analysis.rows import check_bytes, check_model, kernel_rows, points, range_rows
 from perfmodel.analysis.runs import distinct_reports, runs_of, time_one
-from perfmodel.analysis.steps import RankStep, StepBreakdown, break_down, on_step_clock
+from perfmodel.analysis.steps import (
+    RankStep,
+    StepBreakdown,
+    break_down,
+    on_step_clock,
+    pause_warnings,
+)
 from perfmodel.analysis.warnings import (
     check_collection,
     check_ranges,
@@ -241,6 +247,7 @@ def _join(
         *check_bytes(measured, counts, head),
         *collected.warnings,
         *(work.warnings if work else ()),
+        *(pause_warnings(run.steps) if program.step_clock == "gpu" and run.steps else ()),
     )
     notes = (
         *warnings,

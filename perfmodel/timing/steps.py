@@ -27,6 +27,8 @@ _STEP_NAME: Final = re.compile(
     r"(?:^|[^a-z])(?:train_?|training_?|profiler)?(?:step|iter|iteration|batch)", re.I
 )
 _PART_NAME: Final = re.compile(r"micro|optimizer|epoch|\.step\b|forward|backward", re.I)
+_PAUSED_OF: Final = 4
+"""Of fewer steps no pause is usual."""
 _MOST: Final = 0.5
 """A step's ranges hold at least this share of the GPU's work (or of the host's recorded time)."""
 _NEARLY: Final = 0.9
@@ -111,6 +113,26 @@ class Steps:
 
     def __len__(self) -> int:
         return len(self.process)
+
+    def long_pauses(self) -> tuple[tuple[int, int, float], ...]:
+        """Return where more than half a usual step lies between two steps that are ranges.
+
+        Process, number of the step before, and how many usual steps (medians of their beginnings'
+        distances) the pause is longer than a usual one. There a step may have no range.
+        """
+        found: list[tuple[int, int, float]] = []
+        for p in np.unique(self.process).tolist():
+            mine = np.flatnonzero((self.process == p) & (self.row >= 0))
+            mine = mine[np.argsort(self.start_ns[mine], kind="stable")]
+            if len(mine) < _PAUSED_OF:
+                continue
+            begins = np.diff(self.start_ns[mine])
+            pauses = self.start_ns[mine][1:] - self.end_ns[mine][:-1]
+            usual = max(float(np.median(begins)), 1.0)
+            longer = (pauses - np.median(pauses)) / usual
+            numbers = self.number[mine]
+            found += [(p, int(numbers[i]), float(longer[i])) for i in np.flatnonzero(longer > 0.5)]
+        return tuple(found)
 
     def holding(self, process: Int32, at_ns: Int64) -> Int64:
         """Return the index of the step of a process that holds each moment, -1 for none."""

@@ -86,6 +86,20 @@ def test_an_operation_belongs_to_the_step_in_which_its_process_launched_it(tmp_p
     assert steps.holding(process, at.astype(np.int64)).tolist() == [0, 1, 2, -1]
 
 
+def test_a_step_without_a_range_is_warned_of(tmp_path: Path) -> None:
+    """Its work counts as the step's before it; other steps keep their times."""
+    names = [f"step {i}" for i in range(8)]
+    whole = analyze_reports([steps_of(names).write(tmp_path / "w.sqlite")], Options()).fitted
+    assert not [w for w in whole.warnings if "is in no step" in w]
+    builder = steps_of(["", *names[1:5], "evaluation", *names[6:]])
+    found = analyze_reports([builder.write(tmp_path / "m.sqlite")], Options()).fitted
+    (said,) = [w for w in found.warnings if "is in no step" in w]
+    assert "rank 0: after step 3 ('step *') 1.0 steps' time" in said
+    assert found.steps is not None
+    assert whole.steps is not None
+    assert found.steps.median_s == whole.steps.median_s
+
+
 def test_without_ranges_the_sequence_of_kernels_repeats(tmp_path: Path) -> None:
     builder = ReportBuilder()
     thread = builder.thread()
