@@ -1,0 +1,77 @@
+"""`perfmodel calibrate` and `predict` on reports of a PyTorch program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.cli import perfmodel
+
+REPORTS = [f"profiles/programs/{name}.sqlite.xz" for name in ("gpt_shapes", "gpt_modules")]
+SIZES = {"n_layer": (5, 4), "d_model": (640, 512), "heads": (10, 8), "batch": (12, 8),
+         "seq": (384, 256), "vocab": (12000, 10000)}  # fmt: skip
+GIVEN = [word for name, (a, b) in SIZES.items() for word in ("--set", f"{name}={a},{b}")]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "gpt.json"
+    said = perfmodel("calibrate", *REPORTS, *GIVEN, "-o", str(path))
+    assert said.exit_code == 0, said.stderr
+    assert "batch seq" in said.stdout
+    return path
+
+
+def predicted(model: Path, **sizes: int) -> dict[str, object]:
+    words = [word for name, n in sizes.items() for word in ("--set", f"{name}={n}")]
+    said = perfmodel("predict", "--model", str(model), *words, "--json")
+    assert said.exit_code == 0, said.stderr
+    found: dict[str, object] = json.loads(said.stdout)
+    return found
+
+
+def test_prediction_of_more_layers(model: Path) -> None:
+    sizes = {name: first for name, (first, _) in SIZES.items()}
+    found = predicted(model, **sizes | {"n_layer": 24})
+    assert found["low_s"] < found["step_s"] < found["high_s"]  # type: ignore[operator]
+    assert found["sizes"] == sizes | {"n_layer": 24, "p": 1}
+    operators = found["operators"]
+    assert isinstance(operators, list)
+    attention = [r for r in operators if r["name"].endswith("cudnn_attention")]
+    assert [r["count"] for r in attention] == [24]
+    assert any("n_layer = 24 is an extrapolation" in w for w in found["warnings"])  # type: ignore[attr-defined]
+
+
+def test_index_names_sizes_and_times_without_a_profiler(tmp_path: Path) -> None:
+    rows = [
+        {
+            "file": Path(report).name,
+            "sizes": {name: both[i] for name, both in SIZES.items()},
+            "batch_median_s_without_nsys": seconds,
+        }
+        for i, (report, seconds) in enumerate(zip(REPORTS, (0.00859, 0.00835), strict=True))
+    ]
+    index, model = tmp_path / "index.json", tmp_path / "gpt.json"
+    index.write_text(json.dumps(rows))
+    said = perfmodel("calibrate", *REPORTS, "--index", str(index), "-o", str(model))
+    assert said.exit_code == 0, said.stderr
+    assert "under a profiler" not in said.stderr
+    found = predicted(model, **{name: first for name, (first, _) in SIZES.items()})
+    assert found["step_s"] == pytest.approx(0.00859, rel=0.02)
+    assert found["bound"] == "host"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "expected the program's sizes of every report"),
+        (["--set", "n_layer=5,4,3"], "expected one value, or one for each of the 2 reports"),
+        (["--set", "n_layer=five"], "expected NAME=N or NAME=N,N"),
+    ],
+)
+def test_sizes_that_are_not_named_are_asked_for(words: list[str], expected: str) -> None:
+    said = perfmodel("calibrate", *REPORTS, *words)
+    assert said.exit_code != 0
+    assert expected in said.stderr.replace("\n", " ")
