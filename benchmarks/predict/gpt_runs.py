@@ -17,6 +17,7 @@ import contextlib
 import gc
 import json
 import os
+import sys
 import time
 from datetime import UTC, datetime
 from itertools import product
@@ -27,6 +28,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.predict.gpt_sizes import SETS, SYMBOLS
+from profiles.programs import train
 from profiles.programs.train import Run
 
 _FLAGS = {"d_model": "width", "n_layer": "layers", "heads": "heads", "seq": "length",
@@ -48,12 +50,21 @@ def flags() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def defaults() -> argparse.Namespace:
+    """The flags of the training program, at their defaults."""
+    words, sys.argv = sys.argv, ["train.py", "gpt"]
+    try:
+        return train.flags()
+    finally:
+        sys.argv = words
+
+
 def built(sizes: dict[str, int], c: argparse.Namespace) -> Run:
     """A model of these sizes, warm."""
-    settings = argparse.Namespace(
-        model="gpt", kv_heads=0, fault="healthy", annotate=False, compile=c.compile, fsdp=c.fsdp,
-        name="step %d", steps=3, **{_FLAGS[k]: v for k, v in sizes.items()},
-    )  # fmt: skip
+    settings = defaults()
+    chosen = {_FLAGS[name]: n for name, n in sizes.items()}
+    for name, value in {**chosen, "compile": c.compile, "fsdp": c.fsdp}.items():
+        setattr(settings, name, value)
     run = Run(settings)
     for _ in range(4):
         run.step(run.run)
