@@ -40,17 +40,18 @@ from perfmodel.readers import read
 
 RESULTS = Path("benchmarks/results/gpt")
 MODELS = {
-    "eager": ("eager1", "ddp2"),
-    "compiled": ("compiled1", "compiled2"),
-    "fsdp": ("eager1", "fsdp2"),
+    "eager": (("eager1", "none"), ("two2", "ddp")),
+    "compiled": (("compiled1", "none"), ("compiled2", "ddp")),
+    "fsdp": (("eager1", "none"), ("two2", "fsdp")),
 }
-"""Recordings of every model: of one GPU, and of two."""
+"""Recordings of every model, and how they are parallel: on one GPU, and on two."""
 PROGRAM = program_named("pytorch")
 
 
-def recorded(folder: Path, tag: str) -> list[RecordedStep]:
+def recorded(folder: Path, tag: str, way: str) -> list[RecordedStep]:
     """Steps of every size of a tag, with sizes and without, and their time without a profiler."""
-    rows = {row["k"]: row for row in json.loads((folder / f"{tag}.json").read_text())}
+    content = json.loads((folder / f"{tag}.json").read_text())
+    rows = {row["k"]: row for row in content if row["parallel"] == way}
     found = []
     for path in sorted(folder.glob(f"{tag}_*_*.sqlite.xz")):
         k, mode = path.name.removeprefix(f"{tag}_").split(".")[0].split("_")
@@ -70,7 +71,7 @@ def calibrate(folder: Path, machine: str) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     baseline = Baseline.of(*choose(machine))
     for name, tags in MODELS.items():
-        steps = [step for tag in tags for step in recorded(folder, tag)]
+        steps = [step for tag, way in tags for step in recorded(folder, tag, way)]
         model = calibrate_operators("pytorch", steps, baseline, PROGRAM.work_at)
         (RESULTS / f"model_{name}.json").write_text(as_text(model))
         print(name, len(steps), model.host, model.scale, model.gpu_noise, model.host_noise)

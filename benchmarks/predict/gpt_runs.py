@@ -3,8 +3,8 @@
     python -m benchmarks.predict.gpt_runs OUT --sizes eager --tag eager1
     nsys profile ... python -m benchmarks.predict.gpt_runs OUT --sizes eager --tag eager1 --record
 
-Without --record the seconds of a step of every size are measured, by the program itself, and kept
-in OUT/TAG.json. With it the steps of all sizes are recorded in one capture, each size in a range
+The seconds of a step of every size are measured, by the program itself, and kept in OUT/TAG.json.
+With --record the steps of all sizes are then recorded in one capture, each size in a range
 `size K` with operators' sizes (`shapes`) and without (`timing`); `python -m
 benchmarks.predict.gpt_split` cuts the report into one of each. With torch.distributed.run the
 models are trained by DDP, or FSDP.
@@ -133,7 +133,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     alive: list[Run] = []
     wraps = ("ddp", "fsdp") if c.both else ("fsdp",) if c.fsdp else ("ddp",)
-    for (k, values), wrap in product(enumerate(SETS[c.sizes]), wraps):
+    for values, wrap in product(SETS[c.sizes], wraps):
         c.fsdp = wrap == "fsdp"
         elapsed = time.perf_counter() - began
         late = elapsed > c.limit
@@ -149,23 +149,21 @@ def main() -> None:
         sizes = dict(zip(SYMBOLS, values, strict=True))
         run = built(sizes, c)
         row: dict[str, Any] = {
-            "k": k, "sizes": sizes | {"p": world}, "compiled": c.compile,
+            "k": len(rows), "sizes": sizes | {"p": world}, "compiled": c.compile,
             "parallel": "none" if world == 1 else "fsdp" if c.fsdp else "ddp",
             "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
             "nccl": ".".join(map(str, torch.cuda.nccl.version())),
             "date": datetime.now(UTC).isoformat()[:19],
         }  # fmt: skip
+        row["step_s"] = measured(run, c.rounds)
         if c.record:
             alive.append(run)
-        else:
-            row["step_s"] = measured(run, c.rounds)
         row["elapsed_s"] = round(time.perf_counter() - began - elapsed, 2)
         rows.append(row)
         if rank == 0:
             print(json.dumps(row), flush=True)
-            if not c.record:
-                lines = ",\n".join(map(json.dumps, rows))
-                (c.out / f"{c.tag}.json").write_text(f"[\n{lines}\n]\n")
+            lines = ",\n".join(map(json.dumps, rows))
+            (c.out / f"{c.tag}.json").write_text(f"[\n{lines}\n]\n")
         if not c.record:
             del run
             gc.collect()
