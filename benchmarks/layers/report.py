@@ -16,7 +16,8 @@ from benchmarks.common.results import read as read_json
 from perfmodel.machines.machine import Machine, known, named
 from perfmodel.models.paleo import DTYPES, platform, step
 from perfmodel.render.layers import Layers, kind, totals
-from perfmodel.workloads.layers import place
+from perfmodel.workloads.cnns import resnet
+from perfmodel.workloads.layers import costs, place
 from perfmodel.workloads.networks import CNNS, network
 
 PAGE: Final = folders.DOCS / "layers.md"
@@ -38,7 +39,7 @@ def parts(results: Path) -> dict[str, str]:
     read, resnets = read_json(results), read_json(RESNETS)
     return {
         "counts": counts(), "k80": k80(), "paleo": paleo(resnets["time"]), "torch": torch(read),
-        "measured": measured(read),
+        "measured": measured(read), "reasons": k80_reasons(), "gemms": products(read),
     }  # fmt: skip
 
 
@@ -77,6 +78,56 @@ def k80() -> str:
             row += [board.compute_s(flops), half.compute_s(flops), paleo_s]
         rows.append((name, flops, *row))
     return markdown(columns, rows)
+
+
+K80_CLOCKS: Final = 875 / 560
+"""Boost over base, MHz: 4992 cores and 2 FLOP a cycle are 8.74 and 5.59 TFLOP/s."""
+
+
+def k80_reasons() -> str:
+    """Return a forward pass on a K80 from the naive quotient on, one reason after the other."""
+    columns = (
+        "network; MACs=int; precision; MACs / peak=s; x 2 FLOP a MAC=s; x 2, one of two GPUs=s; "
+        "x 1.56, base clock=s; and bytes=s; in all=float.1"
+    )
+    nets = {name: network(name) for name in ("vgg16", "googlenet", "resnet50")}
+    nets["resnet50, as in Caffe"] = resnet("resnet50", first=True)
+    rows = []
+    for name, net in nets.items():
+        flops = totals(Layers(net, 1, "float32", 4))["forward_flops"]
+        for dtype, title in (("float32", "single"), ("float64", "double")):
+            board, half = (platform(named("k80"), dtype, ppp) for ppp in (1.0, 0.5))
+            naive = board.compute_s(flops / 2)
+            base = half.compute_s(flops) * K80_CLOCKS
+            moved = sum(half.memory_s(c.forward_bytes) for _, c in costs(net, 1, DTYPES[dtype][0]))
+            rows.append(
+                (name, flops // 2, title, naive, board.compute_s(flops), half.compute_s(flops),
+                 base, base + moved, (base + moved) / naive)
+            )  # fmt: skip
+    return markdown(columns, rows)
+
+
+def products(read: dict[str, Any]) -> str:
+    """Return the matrix products by themselves beside the forward pass."""
+    rows = read.get("gemms", {}).get("rows", [])
+    if not rows:
+        return _missing(read, "gemms")
+    about = read["gemms"]["about"]
+    columns = (
+        "network; images=int; products=int; waiting for each=s; each many times=s; together=s; "
+        "as a graph=s; forward, waiting for each layer=s; forward, whole=s; forward, as a graph=s; "
+        "products together / forward whole=percent.0; products / forward, both as graphs=percent.0"
+    )
+    table = [
+        (r["net"], r["batch"], r["gemms"]["count"], r["synchronized_s"], r["alone_s"],
+         r["together_s"], r["graph_s"], r["forward_synchronized_s"], r["forward_whole_s"],
+         r["forward_graph_s"], r["together_s"] / r["forward_whole_s"],
+         r["graph_s"] / r["forward_graph_s"])
+        for r in rows
+    ]  # fmt: skip
+    said = (f"{about['device']}, torch {about['torch']}, {read['gemms']['date'][:10]}; "
+            f"`{called(read['gemms']['command'])}`; fp32.")  # fmt: skip
+    return f"{said}\n\n{markdown(columns, table)}"
 
 
 def paleo(result: dict[str, Any]) -> str:

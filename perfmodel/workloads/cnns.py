@@ -179,7 +179,9 @@ _BASIC: Final = ("resnet18", "resnet34")
 RESNET_NAMES: Final = tuple(_BLOCKS)
 
 
-def resnet(name: str, image: int = 224, classes: int = 1000, *, small: bool = False) -> Net:
+def resnet(
+    name: str, image: int = 224, classes: int = 1000, *, small: bool = False, first: bool = False
+) -> Net:
     """Return a residual network for images of (3, image, image).
 
     He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition" (CVPR 2016), table 1.
@@ -190,6 +192,8 @@ def resnet(name: str, image: int = 224, classes: int = 1000, *, small: bool = Fa
     small : bool
         Begin with a 3x3 convolution of stride 1 and no pool, as usual for the 32 x 32 pixels of
         CIFAR-10 (section 4.2 of the paper), which the first layers for ImageNet would leave 8 x 8.
+    first : bool
+        Stride of a bottleneck in its first convolution, 1x1, as in the paper and in Caffe.
 
     Raises
     ------
@@ -198,7 +202,7 @@ def resnet(name: str, image: int = 224, classes: int = 1000, *, small: bool = Fa
     """
     if name not in _BLOCKS:
         raise WorkloadError(f"expected one of {', '.join(_BLOCKS)}; got {name!r}")
-    chain = _Blocks()
+    chain = _Blocks(first)
     stem = Conv(64, 3, 1, 1) if small else Conv(64, 7, 2, 3)
     x = chain.add("relu", Relu(), chain.normalize("conv1", "bn1", stem, INPUT))
     x = x if small else chain.add("maxpool", Pool("max", 3, 2, 1), x)
@@ -212,6 +216,10 @@ def resnet(name: str, image: int = 224, classes: int = 1000, *, small: bool = Fa
 
 class _Blocks(Chain):
     """The blocks of residual networks; every method returns the name of its output."""
+
+    def __init__(self, first: bool) -> None:
+        super().__init__()
+        self._first = first
 
     def normalize(self, name: str, norm: str, layer: Conv, x: str) -> str:
         return self.add(norm, Norm(), self.add(name, layer, x))
@@ -227,9 +235,10 @@ class _Blocks(Chain):
     def bottleneck(self, at: str, x: str, width: int, first: bool, halve: bool) -> str:
         """1x1, 3x3 and 1x1 convolutions beside a shortcut; the output has 4 width channels."""
         stride = 2 if first and halve else 1
-        y = self.normalize(at + "conv1", at + "bn1", Conv(width, 1), x)
+        early, late = (stride, 1) if self._first else (1, stride)
+        y = self.normalize(at + "conv1", at + "bn1", Conv(width, 1, early), x)
         y = self.add(at + "relu1", Relu(), y)
-        y = self.normalize(at + "conv2", at + "bn2", Conv(width, 3, stride, 1), y)
+        y = self.normalize(at + "conv2", at + "bn2", Conv(width, 3, late, 1), y)
         y = self.add(at + "relu2", Relu(), y)
         y = self.normalize(at + "conv3", at + "bn3", Conv(4 * width, 1), y)
         return self._join(at, x, y, Conv(4 * width, 1, stride) if first else None)

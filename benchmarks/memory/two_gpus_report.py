@@ -1,0 +1,127 @@
+"""Writes what docs/memory.md shows of the ResNet study's experiment, from memory_two_gpus.json.
+
+python -m benchmarks.memory.two_gpus_report
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from benchmarks.common import folders
+from benchmarks.common.pages import markdown, put
+from benchmarks.common.results import read as read_json
+from benchmarks.memory.two_gpus import RESULTS
+from perfmodel.workloads.cnns import resnet
+from perfmodel.workloads.layers import place
+
+PAGE: Final = folders.DOCS / "memory.md"
+SCRIPT: Final = "benchmarks.memory.two_gpus_report"
+PUBLISHED: Final = {
+    ("resnet18", 1): (11_689_512, 12_882e6), ("resnet50", 1): (25_557_032, 28_000e6),
+    ("resnet18", 2): (23_379_024, 11_688e6), ("resnet50", 2): (51_114_064, 29_108e6),
+}  # fmt: skip
+"""The study's parameters and bytes of GPU memory, by network and number of GPUs."""
+USES: Final = ("parameters", "gradients", "momentum", "buffers", "images", "kept for backward")
+MOST: Final = 8
+"""Tensors that are listed by name."""
+
+
+def page(read: dict[str, Any]) -> str:
+    """Return what stands between the marks."""
+    rows = read["rows"]
+    about = next(row["about"] for row in rows if "about" in row)
+    said = (
+        f"{about['device']}, torch {about['torch']}, {read['date']}: `{read['command']}`; one "
+        f"epoch of {read['images']:,} images of 3 x {read['side']} x {read['side']} in ten "
+        f"classes, batch {read['batch']}, fp32, cudnn.benchmark on."
+    )
+    return "\n\n".join([
+        said, runs(rows), "By use, at the end of a forward pass, of the allocator's peak:",
+        uses(rows), "The largest tensors of one GPU's step:", largest(rows),
+    ])  # fmt: skip
+
+
+def runs(rows: list[dict[str, Any]]) -> str:
+    """Return memory of every run, GPU by GPU and summed, beside the study's."""
+    columns = (
+        "network; way; GPUs=int; epoch=s; allocated, each=text; reserved, each=text; "
+        "NVML, each=text; NVML, all=B; over the weights=float.0; the study's V100s=B; "
+        "over its weights=float.0"
+    )
+    table = []
+    for (net, way), mine in _grouped(rows).items():
+        memory = [m for row in mine for m in row["memory"]]
+        nvml = sum(m["nvml_bytes"] or 0 for m in memory)
+        weights = 4 * mine[0]["parameters"]
+        count = len(memory)
+        params, published = PUBLISHED[net, count]
+        shown = way != "DistributedDataParallel"
+        table.append(
+            (net, way, count, max(row["epoch_s"] for row in mine), _each(memory, "allocated_bytes"),
+             _each(memory, "reserved_bytes"), _each(memory, "nvml_bytes"), nvml, nvml / weights,
+             published if shown else None, published / (4 * params) if shown else None)
+        )  # fmt: skip
+    return markdown(columns, table)
+
+
+def uses(rows: list[dict[str, Any]]) -> str:
+    """Return the share of each use of memory in the allocator's peak, and what is left."""
+    columns = (
+        "network", "way", "peak allocated=B", *(f"{use}=percent" for use in USES),
+        "not counted=percent", "reserved / peak=float.2",
+    )  # fmt: skip
+    table = []
+    for (net, way), mine in _grouped(rows).items():
+        row = mine[0]
+        if not row["tensors"]:
+            continue
+        peak = row["memory"][0]["allocated_bytes"]
+        sums = [sum(t["bytes"] for t in row["tensors"] if t["use"] == use) for use in USES]
+        table.append(
+            (net, way, peak, *(s / peak for s in sums), 1 - sum(sums) / peak,
+             row["memory"][0]["reserved_bytes"] / peak)
+        )  # fmt: skip
+    return markdown(columns, table)
+
+
+def largest(rows: list[dict[str, Any]]) -> str:
+    """Return the largest tensors of the runs on one GPU, with their share of the peak."""
+    columns = "network; tensor; use; bytes=B; of the peak=percent.2; so far=percent"
+    table = []
+    for (net, way), mine in _grouped(rows).items():
+        if way != "one":
+            continue
+        peak, so_far = mine[0]["memory"][0]["allocated_bytes"], 0
+        ordered = sorted(mine[0]["tensors"], key=lambda t: -t["bytes"])
+        for t in ordered[:MOST]:
+            so_far += t["bytes"]
+            table.append((net, _named(net, t["name"]), t["use"], t["bytes"], t["bytes"] / peak,
+                          so_far / peak))  # fmt: skip
+    return markdown(columns, table)
+
+
+def _grouped(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        if "memory" in row:
+            found.setdefault((row["net"], row["way"]), []).append(row)
+    return found
+
+
+def _named(net: str, name: str) -> str:
+    """Return a tensor's name with the layer's instead of its number."""
+    kind, _, rest = name.partition(".")
+    number, _, tensor = rest.partition(".")
+    return f"{place(resnet(net))[int(number)].name}.{tensor}" if kind == "layers" else name
+
+
+def _each(memory: list[dict[str, Any]], key: str) -> str:
+    return " + ".join("–" if m[key] is None else f"{m[key] / 1e9:.2f}" for m in memory) + " GB"
+
+
+def main() -> None:
+    put(PAGE, SCRIPT, page(read_json(RESULTS)))
+
+
+if __name__ == "__main__":
+    main()

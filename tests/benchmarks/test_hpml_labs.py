@@ -1,0 +1,167 @@
+"""The HPML labs' benchmarks: their images, programs and products, and the pages made of results."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.common import digits, pages, results
+from benchmarks.layers.gemms import gemms, total
+from benchmarks.memory import two_gpus_report
+from benchmarks.scaling import ddp_report
+from benchmarks.tta import cifar10, resnet_report
+from benchmarks.utilization import resnet_report as utilization_report
+from benchmarks.vecadd import lab, lab_report
+from perfmodel.workloads.cnns import resnet
+from perfmodel.workloads.layers import total as total_of
+from perfmodel.workloads.networks import CNNS, network
+
+
+def strokes(count: int) -> digits.Bytes:
+    """Return images with a bar each."""
+    found = np.zeros((count, 28, 28), np.uint8)
+    found[:, 4:24, 12:16] = 255
+    return found
+
+
+def test_images_are_the_same_ones_each_time_and_others_by_another_seed() -> None:
+    first, again, other = (digits.cluttered(strokes(30), seed) for seed in (1, 1, 2))
+    assert first.shape == (30, 3, 32, 32)
+    assert first.dtype == np.uint8
+    assert (first == again).all()
+    assert (first != other).mean() > 0.5
+
+
+def test_contrast_and_fragments_set_how_far_a_digit_stands_out() -> None:
+    def variance(**how: float) -> float:
+        made = digits.cluttered(strokes(200), 3, noise=0.0, **how)  # type: ignore[arg-type]
+        return float(made.astype(float).var(axis=(2, 3)).mean())
+
+    assert variance(contrast=0.4, fragments=0) > 1.3 * variance(contrast=0.1, fragments=0)
+    assert variance(contrast=0.4, fragments=3) > 1.05 * variance(contrast=0.4, fragments=0)
+
+
+def test_the_other_source_has_five_images_of_each_class() -> None:
+    found = digits.others()
+    assert found.images.shape == (50, 3, 32, 32)
+    assert np.bincount(found.labels).tolist() == [5] * 10
+
+
+def archive(rows: int) -> bytes:
+    """Return an archive as CIFAR-10's, with so many images in each of six files."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as tar:
+        for number, name in enumerate(
+            [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+        ):
+            content = bytes([number, *[10 * number] * 3072]) * rows
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return out.getvalue()
+
+
+def test_cifar10_is_read_from_its_archive() -> None:
+    train, test = cifar10.read_archive(archive(2))
+    assert train.images.shape == (10, 3, 32, 32)
+    assert train.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert set(train.images[4].ravel().tolist()) == {20}
+    assert (test.labels.tolist(), int(test.images[0, 0, 0, 0])) == ([5, 5], 50)
+
+
+def test_an_archive_with_other_bytes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cifar.tar.gz").write_bytes(archive(1))
+    monkeypatch.setenv("CIFAR10", str(tmp_path / "cifar.tar.gz"))
+    with pytest.raises(SystemExit, match="got other bytes"):
+        cifar10.cifar10()
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
+def test_the_program_of_the_cpu_is_built_and_run(tmp_path: Path) -> None:
+    built = lab.build(tmp_path, ["host"])["host"]
+    found = lab.ran(built["path"], 0.1, ())
+    assert found["wrong"] == 0
+    assert 0 < found["add_s"] <= found["total_s"] < found["process_s"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="needs nvcc")
+@pytest.mark.parametrize("name", ["explicit", "unified"])
+def test_the_programs_of_the_gpu_are_built(name: str, tmp_path: Path) -> None:
+    source, out = lab.PROGRAMS / f"{name}.cu", tmp_path / name
+    words = [*lab.COMPILERS[".cu"][:-1], "-arch=sm_90", "-o", str(out), str(source)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert out.exists()
+
+
+@pytest.mark.parametrize("name", CNNS)
+def test_products_have_the_multiply_accumulates_of_the_layers(name: str) -> None:
+    for batch in (1, 32):
+        assert total(gemms(network(name), batch))["macs"] == total_of(network(name), batch).macs
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "macs"),
+    [("resnet18", 11_173_962, 555_422_720), ("resnet50", 23_520_842, 1_297_829_888)],
+)
+def test_networks_for_small_images(name: str, parameters: int, macs: int) -> None:
+    """As commonly given: ResNet-18 for CIFAR-10 has 11.17 M parameters and 0.56 G MACs."""
+    found = total_of(resnet(name, 32, 10, small=True))
+    assert (found.parameters, found.macs) == (parameters, macs)
+
+
+def test_caffes_resnet50_has_fewer_multiply_accumulates() -> None:
+    """3.86 G, as the paper says 3.8 billion; as many parameters."""
+    found, ours = total_of(resnet("resnet50", first=True)), total_of(resnet("resnet50"))
+    assert (found.macs, found.parameters) == (3_857_973_248, ours.parameters)
+
+
+PAGES = {
+    "tta": (resnet_report, lambda: resnet_report.page(resnet_report.machines())),
+    "utilization": (
+        utilization_report,
+        lambda: utilization_report.page(results.read(utilization_report.RESULTS)["rows"]),
+    ),
+    "vecadd": (lab_report, lambda: lab_report.page(results.read(lab_report.RESULTS))),
+    "memory": (
+        two_gpus_report,
+        lambda: two_gpus_report.page(results.read(two_gpus_report.RESULTS)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_shows_what_is_committed(name: str) -> None:
+    module, made = PAGES[name]
+    assert pages.section(module.PAGE, module.SCRIPT) == made().strip()
+
+
+def test_the_page_of_the_ddp_lab_shows_what_is_committed() -> None:
+    for name, made in ddp_report.parts(ddp_report.lab()).items():
+        assert pages.section(ddp_report.PAGE, ddp_report.SCRIPT, name) == made.strip(), name
+
+
+def test_every_cell_of_the_vector_programs_ran_five_times() -> None:
+    found = lab_report.cells(results.read(lab_report.RESULTS))
+    assert set(found) == {(way, k) for way in lab.WAYS for k in lab.MILLIONS}
+    assert min(len(runs) for runs in found.values()) >= lab.LEAST_RUNS
+    assert sum(run["wrong"] for runs in found.values() for run in runs) == 0
+
+
+def test_both_kinds_of_gpu_trained_the_same_seeds() -> None:
+    seeds = [
+        [run["config"]["seed"] for run in read["runs"]]
+        for read, _ in resnet_report.machines().values()
+    ]
+    assert len(seeds) == len(resnet_report.MACHINES)
+    assert seeds[0] == seeds[1]
+    assert len(seeds[0]) >= 5
