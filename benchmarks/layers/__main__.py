@@ -16,7 +16,7 @@ layers as torch modules (`common.torch_nets`), NCHW, cudnn.benchmark off, synthe
       alone         every layer many times by itself between two events, over their number
       graph         the forward pass as a CUDA graph: no launches by the host
       training      forward, backward and update of a training step (SGD with momentum)
-    gemms      the matrix products of a network by themselves, beside the forward pass
+    gemms      the GEMMs of a network by themselves, beside the forward pass
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def timed(args: argparse.Namespace, keep: Keep) -> None:
                 keep({**cell, "mode": mode, "problem": repr(problem)[:300]})
 
 
-def products(args: argparse.Namespace, keep: Keep) -> None:
-    """Time the products of every network, and its forward pass in the same process."""
+def gemm_times(args: argparse.Namespace, keep: Keep) -> None:
+    """Time the GEMMs of every network, and its forward pass in the same process."""
     from benchmarks.layers.gemms import timed as timed_gemms
     from benchmarks.layers.timing import Bench
 
@@ -99,7 +99,7 @@ def products(args: argparse.Namespace, keep: Keep) -> None:
                 keep({**row, "problem": repr(problem)[:300]})
 
 
-PARTS: Final = {"theory": theory, "time": timed, "gemms": products}
+PARTS: Final = {"theory": theory, "time": timed, "gemms": gemm_times}
 
 
 def part_of(part: str, args: argparse.Namespace) -> dict[str, Any]:

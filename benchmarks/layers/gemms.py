@@ -2,7 +2,7 @@
 
 Z. Lu, S. Rallapalli, K. Chan, T. La Porta, Modeling the Resource Requirements of Convolutional
 Neural Networks on Mobile Devices (ACM Multimedia 2017, arXiv:1709.09503) model a network by its
-matrix products: a convolution is one of (channels out) x (positions) x (channels in k^2), as im2col
+GEMMs: a convolution is one of (channels out) x (positions) x (channels in k^2), as im2col
 makes it. Timed together, nothing waits between them.
 """
 
@@ -35,7 +35,7 @@ class Gemm(NamedTuple):
 
 
 def gemms(net: Net, batch: int) -> tuple[Gemm, ...]:
-    """Return the products of all convolutions and fully connected layers, in order.
+    """Return the GEMMs of all convolutions and fully connected layers, in order.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def gemms(net: Net, batch: int) -> tuple[Gemm, ...]:
 
 
 def timed(net: Net, batch: int, device: Device, repeats: int) -> dict[str, Any]:
-    """Time a network's products: waiting for each, each many times, and all together.
+    """Time a network's GEMMs: waiting for each, each many times, and all together.
 
     Returns
     -------
@@ -99,7 +99,7 @@ def timed(net: Net, batch: int, device: Device, repeats: int) -> dict[str, Any]:
 
 
 def total(listed: Sequence[Gemm]) -> dict[str, int]:
-    """Return how many products there are, and their multiply-accumulates."""
+    """Return how many GEMMs there are, and their multiply-accumulates."""
     return {"count": sum(g.count for g in listed), "macs": sum(g.macs for g in listed)}
 
 

@@ -39,7 +39,7 @@ def parts(results: Path) -> dict[str, str]:
     read, resnets = read_json(results), read_json(RESNETS)
     return {
         "counts": counts(), "k80": k80(), "paleo": paleo(resnets["time"]), "torch": torch(read),
-        "measured": measured(read), "reasons": k80_reasons(), "gemms": products(read),
+        "measured": measured(read), "reasons": k80_reasons(), "gemms": gemm_times(read),
     }  # fmt: skip
 
 
@@ -107,16 +107,16 @@ def k80_reasons() -> str:
     return markdown(columns, rows)
 
 
-def products(read: dict[str, Any]) -> str:
-    """Return the matrix products by themselves beside the forward pass."""
+def gemm_times(read: dict[str, Any]) -> str:
+    """Return the GEMMs by themselves beside the forward pass."""
     rows = read.get("gemms", {}).get("rows", [])
     if not rows:
         return _missing(read, "gemms")
     about = read["gemms"]["about"]
     columns = (
-        "network; images=int; products=int; waiting for each=s; each many times=s; together=s; "
+        "network; images=int; GEMMs=int; waiting for each=s; each many times=s; together=s; "
         "as a graph=s; forward, waiting for each layer=s; forward, whole=s; forward, as a graph=s; "
-        "products together / forward whole=percent.0; products / forward, both as graphs=percent.0"
+        "GEMMs together / forward whole=percent.0; GEMMs / forward, both as graphs=percent.0"
     )
     table = [
         (r["net"], r["batch"], r["gemms"]["count"], r["synchronized_s"], r["alone_s"],

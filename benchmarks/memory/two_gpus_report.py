@@ -16,6 +16,7 @@ from perfmodel.workloads.layers import place
 
 PAGE: Final = folders.DOCS / "memory.md"
 SCRIPT: Final = "benchmarks.memory.two_gpus_report"
+NOT_YET: Final = "Not measured yet: `python -m benchmarks.memory.two_gpus`, on two GPUs."
 PUBLISHED: Final = {
     ("resnet18", 1): (11_689_512, 12_882e6), ("resnet50", 1): (25_557_032, 28_000e6),
     ("resnet18", 2): (23_379_024, 11_688e6), ("resnet50", 2): (51_114_064, 29_108e6),
@@ -28,6 +29,8 @@ MOST: Final = 8
 
 def page(read: dict[str, Any]) -> str:
     """Return what stands between the marks."""
+    if "rows" not in read:
+        return NOT_YET
     rows = read["rows"]
     about = next(row["about"] for row in rows if "about" in row)
     said = (

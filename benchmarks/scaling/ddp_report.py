@@ -17,6 +17,7 @@ from benchmarks.common.results import read as read_json
 
 PAGE: Final = folders.DOCS / "ddp.md"
 SCRIPT: Final = "benchmarks.scaling.ddp_report"
+NOT_YET: Final = "Not measured yet."
 GPUS: Final = (1, 2, 4)
 BATCHES: Final = (32, 128, 512)
 WORDS: Final = {"broadcast_buffers": "no buffers", "bucket_cap_mb": "buckets of 1 MiB"}
@@ -33,6 +34,11 @@ def lab() -> Runs:
 def rows(runs: Runs, p: int, part: str) -> list[dict[str, Any]]:
     """Return the rows of a part on so many GPUs."""
     return [row for row in runs[p]["rows"] if row["part"] == part] if p in runs else []
+
+
+def largest(runs: Runs, part: str) -> int | None:
+    """Return the most GPUs that a part was measured on."""
+    return max((p for p in runs if rows(runs, p, part)), default=None)
 
 
 def parts(runs: Runs) -> dict[str, str]:
@@ -144,7 +150,9 @@ def _elements(found: Any) -> int:
 
 def messages(runs: Runs) -> str:
     """Return what is sent besides gradients, phase by phase (question 6)."""
-    p = max(p for p in runs if rows(runs, p, "messages"))
+    p = largest(runs, "messages")
+    if p is None:
+        return NOT_YET
     columns = "DDP; phase; collective; how many=int; elements=int; largest=int"
     table = []
     for row in rows(runs, p, "messages"):
@@ -203,7 +211,9 @@ def large(runs: Runs) -> str:
 
 def replicas(runs: Runs) -> str:
     """Return how far replicas are from each other after five epochs (questions 6 and 7)."""
-    p = max(p for p in runs if rows(runs, p, "large"))
+    p = largest(runs, "large")
+    if p is None or p == 1:
+        return NOT_YET
     columns = (
         "setting; runs=int; parameters differ by up to; buffers differ by up to; "
         "test accuracy, over runs (± s); test accuracy, rank by rank, first run"
@@ -223,7 +233,9 @@ def replicas(runs: Runs) -> str:
 
 def sampler(runs: Runs) -> str:
     """Return training with and without the epoch given to the sampler (question 5)."""
-    p = max(p for p in runs if rows(runs, p, "sampler"))
+    p = largest(runs, "sampler")
+    if p is None:
+        return NOT_YET
     columns = (
         "setting; runs=int; images that rank 0 saw=int; of all=percent; training loss, last (± s); "
         "training accuracy, last (± s); test accuracy (± s)"

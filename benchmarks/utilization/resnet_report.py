@@ -18,10 +18,18 @@ RESULTS: Final = folders.RESULTS / "utilization_resnet.json"
 SERIES: Final = folders.RESULTS / "utilization"
 PAGE: Final = folders.DOCS / "utilization.md"
 SCRIPT: Final = "benchmarks.utilization.resnet_report"
+NOT_YET: Final = "Not measured yet: `python -m benchmarks.utilization.resnet --seconds 180`."
+
+
+def measured() -> list[dict[str, Any]]:
+    """Return the rows of the steps that were measured."""
+    return list(read_json(RESULTS).get("rows", ()))
 
 
 def page(rows: list[dict[str, Any]]) -> str:
     """Return what stands between the marks."""
+    if not rows:
+        return NOT_YET
     columns = (
         "step; window=s; batch=s; images/s=int; GPU utilization=percent.1; "
         "memory utilization=percent.1; GPU busy, by nsys=percent.1; memory used=B; power=W; "
@@ -68,9 +76,10 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def main() -> None:
-    rows = read_json(RESULTS)["rows"]
+    rows = measured()
     put(PAGE, SCRIPT, page(rows))
-    save(draw(rows), folders.IMAGES, "utilization_resnet", ("png",))
+    if rows:
+        save(draw(rows), folders.IMAGES, "utilization_resnet", ("png",))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import statistics
 from typing import Any, Final
 
 from benchmarks.common import folders
-from benchmarks.common.pages import markdown, percent, put
+from benchmarks.common.pages import markdown, percent, put, short
 from benchmarks.common.results import read as read_json
 from benchmarks.vecadd.lab import RESULTS
 from perfmodel.render.plot import save
@@ -82,7 +82,7 @@ def _ranged(runs: list[dict[str, Any]]) -> str:
         return "–"
     taken = [run["total_s"] for run in runs]
     unit, scale = ("s", 1.0) if median(runs) >= 1 else ("ms", 1e3)
-    low, middle, high = (f"{scale * v:.3g}" for v in (min(taken), median(runs), max(taken)))
+    low, middle, high = (short(scale * v) for v in (min(taken), median(runs), max(taken)))
     return f"{middle} {unit} ({low} to {high})"
 
 

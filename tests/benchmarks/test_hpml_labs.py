@@ -104,7 +104,7 @@ def test_the_programs_of_the_gpu_are_built(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CNNS)
-def test_products_have_the_multiply_accumulates_of_the_layers(name: str) -> None:
+def test_gemms_have_the_multiply_accumulates_of_the_layers(name: str) -> None:
     for batch in (1, 32):
         assert total(gemms(network(name), batch))["macs"] == total_of(network(name), batch).macs
 
@@ -129,7 +129,7 @@ PAGES = {
     "tta": (resnet_report, lambda: resnet_report.page(resnet_report.machines())),
     "utilization": (
         utilization_report,
-        lambda: utilization_report.page(results.read(utilization_report.RESULTS)["rows"]),
+        lambda: utilization_report.page(utilization_report.measured()),
     ),
     "vecadd": (lab_report, lambda: lab_report.page(results.read(lab_report.RESULTS))),
     "memory": (
@@ -155,13 +155,3 @@ def test_every_cell_of_the_vector_programs_ran_five_times() -> None:
     assert set(found) == {(way, k) for way in lab.WAYS for k in lab.MILLIONS}
     assert min(len(runs) for runs in found.values()) >= lab.LEAST_RUNS
     assert sum(run["wrong"] for runs in found.values() for run in runs) == 0
-
-
-def test_both_kinds_of_gpu_trained_the_same_seeds() -> None:
-    seeds = [
-        [run["config"]["seed"] for run in read["runs"]]
-        for read, _ in resnet_report.machines().values()
-    ]
-    assert len(seeds) == len(resnet_report.MACHINES)
-    assert seeds[0] == seeds[1]
-    assert len(seeds[0]) >= 5
