@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from types import FrameType
 from typing import Any
 
 INTERRUPTED = 130
 """Exit code of Ctrl-C, as of any program in a shell: 128 + SIGINT."""
+
+_AGAIN_S = 0.01
+"""After so long an interrupt looks again whether an import is over."""
 
 
 def main() -> None:
@@ -37,12 +41,28 @@ def _end(*_: object) -> None:
     os._exit(INTERRUPTED)
 
 
-def _interrupt(*_: object) -> None:
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, after the import that is under way.
+
+    Extension modules print what is raised while they are imported, and raise another exception.
+    """
     from perfmodel import cli
 
     signal.signal(signal.SIGINT, _end)  # another one ends it at once
     cli.interrupted = True
+    if hasattr(signal, "setitimer") and _importing(frame):
+        signal.signal(signal.SIGALRM, _interrupt)
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+        return
     raise KeyboardInterrupt
+
+
+def _importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _unraisable(problem: Any) -> None:

@@ -21,7 +21,6 @@ from perfmodel.analysis.steps import (
     StepBreakdown,
     break_down,
     on_step_clock,
-    pause_warnings,
 )
 from perfmodel.analysis.warnings import (
     check_collection,
@@ -247,11 +246,10 @@ def _join(
         *check_bytes(measured, counts, head),
         *collected.warnings,
         *(work.warnings if work else ()),
-        *(pause_warnings(run.steps) if program.step_clock == "gpu" and run.steps else ()),
     )
     notes = (
         *warnings,
-        *check_collection(run, identity),
+        *check_collection(run, identity, by_gpu=by_gpu),
         *check_ranges(run, measured, counts, rates, totals, replay=workload.replay),
         *graph_notes(run, everything, workload.replay),
         *([f"{run.label}: {host.note()}"] if queued else []),

@@ -137,7 +137,8 @@ def launches_of(
 
 def _launch(found: RunAnalysis) -> Launch:
     run = found.measured
-    if found.steps is not None and found.program.step_clock == "gpu":
+    by_gpu = found.program.step_clock == "gpu"
+    if found.steps is not None and by_gpu:
         seconds = found.steps.seconds
     elif found.batch.queued_s is None:
         head = head_of(run, tabulate(run.range_times, run.ranks, run.batch_label))
@@ -146,7 +147,8 @@ def _launch(found: RunAnalysis) -> Launch:
         seconds = batch_seconds(run)
     values = dict(found.identity.values)
     ranks = values.pop("p")
-    warnings = [*found.program.identify(run, {})[1], *check_collection(run, found.identity)]
+    collected = check_collection(run, found.identity, by_gpu=by_gpu)
+    warnings = [*found.program.identify(run, {})[1], *collected]
     split = None
     if why := _inseparable(run, ranks, found.identity):
         warnings.append(f"{found.label}: communication and computing are not separated: {why}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,7 +25,6 @@ _SLOW: Final = 1.5
 """A leading step is warm-up if it takes longer than this many times the median of later ones."""
 _TOP_KERNELS: Final = 10
 _TOP_GAPS: Final = 3
-_PAUSES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,24 +384,6 @@ def _kernels(reports: Sequence[StepReport], window: slice) -> tuple[KernelTime, 
         )
         for name, category in top
     )
-
-
-def pause_warnings(reports: Sequence[StepReport]) -> Iterator[str]:
-    """Warn of pauses between steps that a step without a range would explain.
-
-    What runs there counts as the time of the step before, on the GPU's clock.
-    """
-    for report in reports:
-        pauses = report.steps.long_pauses()
-        for process, number, longer in pauses[:_PAUSES]:
-            yield (
-                f"rank {report.rank_of.get(process, 0)}: after step {number} ({report.steps.label!r}) "
-                f"{longer:.1f} steps' time is in no step, and counts as time of that step: a step "
-                f"lacks its range, or there is other work, as an evaluation; put each in a range "
-                f"of its own, or ask for other steps by --batch-range"
-            )
-        if len(pauses) > _PAUSES:
-            yield f"there are {len(pauses) - _PAUSES} more such pauses"
 
 
 def on_step_clock(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from perfmodel.analysis.rates import amounts, counted
 from perfmodel.programs.identify import Identity
@@ -10,7 +11,10 @@ from perfmodel.readers.trace import MPI_SOURCES, NULL, Trace
 from perfmodel.timing.copies import devices, tells_devices, unsized_copies
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import PathTimes
+from perfmodel.timing.step_report import StepReport
 from perfmodel.workloads.work import Counts
+
+_PAUSES: Final = 3
 
 
 def gpu_of_rank(run: Run) -> dict[int, int]:
@@ -48,8 +52,11 @@ def lacking(counts: Mapping[str, int]) -> int:
     return lost if lost > 0.01 * max(counts["gpu_ops"], 1) else 0
 
 
-def check_collection(run: Run, identity: Identity) -> Iterator[str]:
-    """Warn of what was not collected, and of GPU work that no range explains."""
+def check_collection(run: Run, identity: Identity, *, by_gpu: bool) -> Iterator[str]:
+    """Warn of what was not collected, and of GPU work that no range explains.
+
+    Where the GPU times the steps (`by_gpu`), work between two of them is the first one's.
+    """
     for trace in run.traces:
         yield from _uncollected(trace, len(run.ranks), identity)
     for trace, found in run.parts:
@@ -70,6 +77,7 @@ def check_collection(run: Run, identity: Identity) -> Iterator[str]:
             f"{run.label}: some ranges overlap without nesting; each is shown under the tightest "
             f"range that contains it, or by itself; push and pop them in order"
         )
+    yield from _pauses(run.label, run.steps if by_gpu else ())
     counts = unattributed(run)
     strays = counts["outside_ranges_during_batches"]
     if lost := lacking(counts):
@@ -79,6 +87,25 @@ def check_collection(run: Run, identity: Identity) -> Iterator[str]:
             f"outside all ranges while the batches ran); put an NVTX range around what launches "
             f"them, and leave out --attribute thread"
         )
+
+
+def _pauses(label: str, reports: Sequence[StepReport]) -> Iterator[str]:
+    """Warn of pauses between steps that a step without a range would explain.
+
+    What runs there counts as the time of the step before, on the GPU's clock.
+    """
+    for report in reports:
+        pauses = report.steps.long_pauses()
+        for process, number, longer in pauses[:_PAUSES]:
+            rank = report.rank_of.get(process, 0)
+            yield (
+                f"{label}: rank {rank}: after step {number} ({report.steps.label!r}) "
+                f"{longer:.1f} steps' time is in no step, and counts as time of that step: a "
+                f"step lacks its range, or there is other work, as an evaluation; put each in a "
+                f"range of its own, or ask for other steps by --batch-range"
+            )
+        if len(pauses) > _PAUSES:
+            yield f"{label}: there are {len(pauses) - _PAUSES} more such pauses"
 
 
 def _uncollected(trace: Trace, ranks: int, identity: Identity) -> Iterator[str]:

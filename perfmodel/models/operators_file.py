@@ -26,7 +26,7 @@ _AGAIN: Final = "calibrate anew"
 def is_operators(path: Path) -> bool:
     """Whether a file is of a model of operators."""
     data = read_table(path, json.loads, "a model that perfmodel calibrate wrote", _AGAIN)
-    return bool(data.get("format") == FORMAT)
+    return isinstance(data, dict) and data.get("format") == FORMAT
 
 
 def as_text(model: OperatorModel) -> str:
