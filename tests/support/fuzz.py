@@ -223,14 +223,13 @@ def side_by_side(names: list[str], options: argparse.Namespace) -> None:
     """
     ends, out, cores = time.monotonic() + options.seconds, options.out, options.cores
     out.mkdir(parents=True, exist_ok=True)
+    chosen = [names[i % len(names)] for i in range(cores)]
+    seeds = [options.seed + 100 * (chosen[:i].count(name) + 1) for i, name in enumerate(chosen)]
     with ThreadPoolExecutor(cores) as pool:
         waiting = [
-            pool.submit(
-                worker, names[i % len(names)], options.engine,
-                options.seed + 100 * (i // len(names) + 1), ends, out,
-            )
-            for i in range(cores)
-        ]  # fmt: skip
+            pool.submit(worker, name, options.engine, seed, ends, out)
+            for name, seed in zip(chosen, seeds, strict=True)
+        ]
         rows = [one.result() for one in waiting]
     for row in rows:
         row["corpus"] = len(list((out / "corpus" / row["target"]).iterdir()))
