@@ -1,0 +1,47 @@
+"""Reports of a GPT on eight GPUs: who is late, and where communication is exposed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import perfmodel
+from support.folders import ROOT
+
+PROGRAMS = ROOT / "profiles" / "programs"
+
+
+def findings(name: str) -> dict:
+    found = perfmodel.analyze(PROGRAMS / f"{name}.sqlite.xz").analysis.fitted.findings
+    return {f.kind: f for f in found}
+
+
+def exposed_ms(evidence: str) -> tuple[float, dict[str, float]]:
+    """Return what is exposed, and of that by range."""
+    whole = re.search(r"([\d.]+) ms of them beside no computing", evidence)
+    assert whole is not None, evidence
+    parts = re.findall(r"([\d.]+) (ms|µs) in '(\w+)'", evidence)
+    scale = {"ms": 1.0, "µs": 1e-3}
+    return float(whole[1]), {name: float(v) * scale[unit] for v, unit, name in parts}
+
+
+def test_gathers_of_fsdp_are_exposed_in_both_passes() -> None:
+    found = findings("gpt_fsdp8")["exposed_communication"]
+    whole, parts = exposed_ms(found.evidence)
+    assert set(parts) >= {"forward", "backward"}
+    assert sum(parts.values()) == pytest.approx(whole, rel=0.02)
+    assert "set_modules_to_forward_prefetch" in found.action
+    assert "bucket" not in found.action
+
+
+def test_the_rank_that_sleeps_is_named_of_eight() -> None:
+    """Rank 1 sleeps for 20 ms in its forward pass; the others wait for it in the backward one."""
+    found = findings("gpt_straggler8")["straggler"]
+    assert found.title == "the other ranks wait for rank 1"
+    assert "comes last to 100 % of the collectives" in found.evidence
+    assert "host_compute in forward" in found.evidence
+    run = perfmodel.analyze(PROGRAMS / "gpt_straggler8.sqlite.xz").analysis.fitted
+    waiting = [row.waiting_s for row in run.ranks]
+    assert waiting[1] == 0
+    assert min(waiting[:1] + waiting[2:]) > 0.030
