@@ -3,7 +3,8 @@
     python -m benchmarks.scaling
 
 Needs no GPU: it reads profiles/campaign, profiles/launches, profiles/scale, and of
-benchmarks/results/ the files ladder.json, predict_scale.json, resnet.json and machine_h200x4.toml.
+benchmarks/results/ the files all_reduce.json, ladder.json, machine_h200x4.toml, predict_scale.json,
+resnet.json and scaling.json.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from studies.ddp_errata import errata
 
 from benchmarks.common import folders, results
 from benchmarks.common.pages import markdown, put_parts
-from benchmarks.scaling import communication
+from benchmarks.scaling import communication, programs, steps, sums
 from perfmodel.analysis.measure import Launch, launches_of
 from perfmodel.analysis.scaling import Bandwidth, Series, Study, of_launches, of_machine, study
 from perfmodel.base.table import render
@@ -33,6 +34,7 @@ from perfmodel.render.scaling import bandwidth_table, picture, split_table
 PAGE: Final = folders.DOCS / "scaling.md"
 IMAGES: Final = folders.IMAGES
 RESULTS: Final = folders.RESULTS
+SUMS: Final = RESULTS / "all_reduce.json"
 LAUNCHES: Final = folders.PROFILES / "launches"
 SCRIPT: Final = "benchmarks.scaling"
 RUNGS: Final = (
@@ -63,6 +65,7 @@ def main() -> None:
     rungs = ladder(2048, 12000)
     save(picture(campaign, all_reduces(campaign)), IMAGES, "scaling_campaign", ("png",))
     save(draw(list(_rung_curves(rungs))), IMAGES, "scaling_ladder", ("png",))
+    save(sums.picture(results.read(SUMS)), IMAGES, "scaling_sums", ("png",))
     put_parts(PAGE, SCRIPT, parts(campaign))
 
 
@@ -70,7 +73,7 @@ def parts(campaign: Study) -> dict[str, str]:
     """Return the generated parts of the page by name."""
     launches = of_visits()
     reduced = all_reduces(campaign)
-    return {
+    found = {
         "published": published(),
         "resnet": resnets(reduced),
         "campaign": f"{summary(campaign, 'strong')}\n\n{summary(campaign, 'weak')}",
@@ -78,11 +81,16 @@ def parts(campaign: Study) -> dict[str, str]:
         "launches": f"{summary(launches, 'strong')}\n\n{summary(launches, 'weak')}",
         "ladder": ladder_table(),
         "bandwidth": render(bandwidth_table(reduced), "markdown"),
+        "sums": sums.table(results.read(SUMS)),
+        "programs": programs.text(),
         "communication": communication.text(
             results.read(RESULTS / "predict_scale.json"),
             results.read(folders.PROFILES / "scale" / "launches.json"),
         ),
     }
+    if scaled := results.read(RESULTS / "scaling.json"):
+        found["steps"] = steps.tables(scaled)
+    return found
 
 
 def of_campaign() -> Study:
@@ -250,20 +258,28 @@ def _with_interval(point: Any) -> str:
 
 
 def ladder_table() -> str:
-    """Return speed-ups of the rungs at three sizes on 2 and 4 GPUs, and Amdahl's s at the last."""
-    columns = ["optimization step"]
-    by_size = []
-    for h, b in SIZES:
-        columns += [f"H={h} B={b}, {p} GPUs=float.2" for p in (2, 4)]
-        by_size.append(ladder(h, b))
-    columns += ["Amdahl's s, last size=float.3", "Karp-Flatt, 2=float.3", "4=float.3"]
+    """Return speed-ups of the steps at three sizes on 2, 4 and 8 GPUs, and Amdahl's s at one."""
+    by_size = {size: ladder(*size) for size in SIZES}
+    timed = {
+        size: sorted({p for at in found.values() for p in at if p > 1})
+        for size, found in by_size.items()
+    }
+    last = timed[SIZES[-1]]
+    columns = [
+        "optimization step",
+        *(f"H={h} B={b}, {p} GPUs=float.2" for (h, b), ranks in timed.items() for p in ranks),
+        "Amdahl's s, last size=float.3", *(f"Karp-Flatt, {p}=float.3" for p in last),
+    ]  # fmt: skip
     rows = []
     for name in RUNGS:
-        speedups = [[at[name][1] / at[name][p] for p in (2, 4)] for at in by_size]
-        last = speedups[-1]
-        law = fit("Amdahl", (2, 4), last, None)
-        said = [karp_flatt(s, p) for s, p in zip(last, (2, 4), strict=True)]
-        rows.append((name, *(s for pair in speedups for s in pair), law.serial, *said))
+        speedups = {
+            size: [found[name][1] / found[name][p] for p in timed[size]]
+            for size, found in by_size.items()
+        }
+        at_last = speedups[SIZES[-1]]
+        law = fit("Amdahl", last, at_last, None)
+        said = [karp_flatt(s, p) for s, p in zip(at_last, last, strict=True)]
+        rows.append((name, *(s for each in speedups.values() for s in each), law.serial, *said))
     return markdown(columns, rows)
 
 

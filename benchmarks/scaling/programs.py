@@ -28,6 +28,8 @@ def text() -> str:
     """Return what a step consists of, its collectives, and what to change first."""
     split, sums, first = [], [], []
     for name, words in REPORTS.items():
+        if not (FOLDER / f"{name}.sqlite.xz").exists():
+            continue
         run = perfmodel.analyze(FOLDER / f"{name}.sqlite.xz").analysis.fitted
         truth = json.loads((FOLDER / f"{name}.truth.json").read_text(encoding="utf-8"))
         split.append(_split(words, run.ranks, truth["step_s_bare"]))

@@ -18,7 +18,7 @@ from trainer.mpi import Communicator
 
 def run(ranks: int, seconds: dict[int, tuple[float, float, float]]) -> dict:
     """Return a launch: seconds of NCCL, NCCL and step, and peer by bytes."""
-    return {"ranks": ranks, "rows": [
+    return {"ranks": ranks, "versions": {"gpu": "NVIDIA H200"}, "rows": [
         {"kind": kind, "bytes": size, "calls": 16, "round_s": [s, s, s]}
         for size, each in seconds.items()
         for kind, s in zip((sums.NCCL, sums.BOTH, sums.PEER), each, strict=True)
@@ -28,12 +28,12 @@ def run(ranks: int, seconds: dict[int, tuple[float, float, float]]) -> dict:
 def test_the_crossover_lies_where_the_ratio_is_one() -> None:
     """By hand: ratios 0.5 at 4 kB and 2 at 16 kB cross halfway on the logarithms, at 8 kB."""
     record = {"runs": [run(8, {4096: (8e-6, 10e-6, 5e-6), 16384: (8e-6, 10e-6, 20e-6)})]}
-    assert sums.crossover_bytes(sums.times(record), 8) == pytest.approx(8192)
+    assert sums.crossover_bytes(sums.times(record)["H200", 8]) == pytest.approx(8192)
     assert "faster up to 0.0082 MB" in sums.text(record)
     always = {"runs": [run(2, {4096: (8e-6, 10e-6, 5e-6), 16384: (8e-6, 10e-6, 6e-6)})]}
-    assert sums.crossover_bytes(sums.times(always), 2) is None
+    assert sums.crossover_bytes(sums.times(always)["H200", 2]) is None
     never = {"runs": [run(2, {4096: (8e-6, 10e-6, 15e-6), 16384: (8e-6, 10e-6, 16e-6)})]}
-    assert sums.crossover_bytes(sums.times(never), 2) == 0.0
+    assert sums.crossover_bytes(sums.times(never)["H200", 2]) == 0.0
 
 
 def test_the_table_of_sums_has_bus_bandwidths_and_the_launches_range() -> None:
@@ -42,7 +42,8 @@ def test_the_table_of_sums_has_bus_bandwidths_and_the_launches_range() -> None:
     record = {"runs": [run(8, of_one), run(8, {1_000_000: (7e-6, 10e-6, 16e-6)})]}
     line = sums.table(record).splitlines()[-1]
     assert line == (
-        "| 8 | 1.00 MB | 7.00 µs | 10.0 µs | 15.0 µs | 1.50 (1.40 to 1.60) | 250 GB/s | 117 GB/s |"
+        "| 8 x H200 | 1.00 MB | 7.00 µs | 10.0 µs | 15.0 µs | 1.50 (1.40 to 1.60) "
+        "| 250 GB/s | 117 GB/s |"
     )
 
 
