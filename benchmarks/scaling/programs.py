@@ -12,7 +12,7 @@ from benchmarks.common.pages import markdown
 
 REPORTS: Final = {
     "gpt_ddp8": "DDP", "gpt_straggler8": "DDP, rank 1 late", "gpt_fsdp8": "FSDP",
-    "gpt_tensor8": "tensor parallel",
+    "gpt_tensor4": "tensor parallel, 4 GPUs",
 }  # fmt: skip
 FOLDER: Final = folders.PROFILES / "programs"
 SPLIT: Final = (

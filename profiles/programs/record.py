@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import lzma
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -70,7 +71,7 @@ RECORDINGS: dict[str, tuple[int, list[str]]] = {
     "gpt_fp32_shapes": (1, [*SMALL, "--steps", "4", "--shapes", "--fault", "fp32"]),
     "gpt_ddp8": (8, [*EIGHT]),
     "gpt_fsdp8": (8, [*EIGHT, "--fsdp"]),
-    "gpt_tensor8": (8, [*EIGHT, "--layers", "4", "--tensor-parallel", "--shapes"]),
+    "gpt_tensor4": (4, [*EIGHT, "--layers", "4", "--tensor-parallel", "--shapes"]),
     "gpt_straggler8": (8, [*EIGHT, "--fault", "straggler"]),
     "gpt_unnamed": (1, ["gpt", "--batch", "16", "--name", "none", "--layers", "4"]),
 }  # fmt: skip
@@ -100,11 +101,14 @@ def run(command: Sequence[str], **kwargs: object) -> subprocess.CompletedProcess
 
 
 def program(ranks: int, words: Sequence[str]) -> list[str]:
-    """The command of a training program."""
+    """The command of a training program: one process a rank, started by a shell."""
+    train = [sys.executable, str(HERE / "train.py"), *words]
+    if ranks == 1:
+        return train
     port = os.environ.get("MASTER_PORT", "29500")
-    many = ["-m", "torch.distributed.run", f"--nproc_per_node={ranks}", f"--master_port={port}"]
-    launcher = many if ranks > 1 else []
-    return [sys.executable, *launcher, str(HERE / "train.py"), *words]
+    shared = f"WORLD_SIZE={ranks} MASTER_ADDR=127.0.0.1 MASTER_PORT={port}"
+    each = f"RANK=$r LOCAL_RANK=$r {shared} {shlex.join(train)} &"
+    return ["bash", "-c", f"for r in $(seq 0 {ranks - 1}); do {each} done; wait"]
 
 
 def record(name: str, out: Path) -> None:
@@ -117,7 +121,7 @@ def record(name: str, out: Path) -> None:
         run([*NSYS, "-o", str(report), *train])
         run([*EXPORT, "-o", f"{report}.sqlite", f"{report}.nsys-rep"])
         trim(Path(f"{report}.sqlite"), Path(f"{report}.trimmed"))
-        packed = lzma.compress(Path(f"{report}.trimmed").read_bytes(), preset=9)
+        packed = lzma.compress(Path(f"{report}.trimmed").read_bytes(), preset=6)
         (out / f"{name}.sqlite.xz").write_bytes(packed)
     shown = " ".join(["python", "profiles/programs/train.py", *words])
     said = {"command": shown, "ranks": ranks, "date": datetime.now(UTC).isoformat()[:19]}
