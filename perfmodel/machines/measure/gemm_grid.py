@@ -158,7 +158,7 @@ def gemms(timer: Timer, dtype: str) -> Found:
 
 
 def _gemm(timer: Timer, kind: str, layout: str, shape: Shape) -> Callable[[], Any]:
-    """A call of the GEMM as autograd makes it; the forward pass adds a bias, but of a last layer."""
+    """A call of the GEMM as autograd makes it; a forward pass adds a bias, but a last layer."""
     m, n, k = shape
     torch = timer.torch
 
