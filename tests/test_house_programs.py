@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -65,7 +66,7 @@ def offences(path: Path) -> set[str]:
     return {
         text
         for text in texts(path)
-        if text in RANGES | SETTINGS or any(flag in text for flag in FLAGS)
+        if text in RANGES | SETTINGS or any(re.search(rf"{f}(?![\w-])", text) for f in FLAGS)
     }
 
 

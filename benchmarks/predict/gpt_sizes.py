@@ -12,7 +12,7 @@ EAGER = (
     (1280, 3, 20, 640, 20, 32768),
     (640, 7, 10, 320, 28, 10240),
 )
-"""No size of one is that of another by chance: dimensions are told apart by them."""
+"""No size of one is that of another by chance: the reports separate dimensions."""
 BLIND = (
     (512, 6, 8, 256, 16, 8192),
     (1024, 4, 16, 512, 8, 16384),

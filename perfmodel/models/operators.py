@@ -262,12 +262,12 @@ def _hosts(
         rows = bare or traced
         if not rows:
             continue
-        paced = [(n, t) for n, t, busy in rows if t > _HOST_SETS * (busy + n * model.gap_s)]
-        if paced:
-            many = len({n for n, _ in paced}) > 1
-            rows_of = [((1e-3 if many else 0.0) / s, n * 1e-6 / s) for n, s in paced]
+        slow = [(n, t) for n, t, busy in rows if t > _HOST_SETS * (busy + n * model.gap_s)]
+        if slow:
+            many = len({n for n, _ in slow}) > 1
+            rows_of = [((1e-3 if many else 0.0) / s, n * 1e-6 / s) for n, s in slow]
             step_s, launch_s = _nonnegative(rows_of)
-            host = Host(step_s * 1e-3, launch_s * 1e-6, len(paced), not bare)
+            host = Host(step_s * 1e-3, launch_s * 1e-6, len(slow), not bare)
         else:
             least = min(t / n for n, t, _ in rows)
             host = Host(0.0, 0.8 * least, 0, not bare)
