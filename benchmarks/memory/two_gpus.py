@@ -87,7 +87,6 @@ def run(c: argparse.Namespace, net: str, way: str) -> list[dict[str, Any]]:
 def worker(c: argparse.Namespace, name: str, way: str) -> None:
     """Train one epoch; write what it took to a file of this rank."""
     import torch
-    from torch import nn
 
     from benchmarks.common.torch_device import Device, set_tf32
     from benchmarks.common.torch_nets import Network
@@ -95,52 +94,28 @@ def worker(c: argparse.Namespace, name: str, way: str) -> None:
     from perfmodel.workloads.cnns import resnet
 
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    used = list(range(WAYS[way])) if way == "DataParallel" else [rank]
+    numbers = [visible_gpus(2)[gpu] for gpu in used]
     on = Device(rank)
+    if on.cuda:
+        torch.cuda.set_device(on.device)
+        for gpu in used:
+            torch.cuda.reset_peak_memory_stats(gpu)
     set_tf32(c.tf32)
     torch.backends.cudnn.benchmark = True  # as the example has it
     torch.manual_seed(0)
     inner = Network(resnet(name, c.side, CLASSES)).to(on.device).train()
-    net: nn.Module = inner
-    used = [rank] if way != "DataParallel" else list(range(WAYS[way]))
-    if on.cuda:
-        torch.cuda.set_device(on.device)
-    if way == "DataParallel" and on.cuda:
-        net = nn.DataParallel(inner, device_ids=used)
-    if ranks > 1:
-        torch.distributed.init_process_group("nccl" if on.cuda else "gloo")
-        net = nn.parallel.DistributedDataParallel(inner, device_ids=[rank] if on.cuda else None)
-    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
-    made, batch = torch.Generator().manual_seed(rank), c.batch // ranks
-    labels = torch.randint(CLASSES, (c.images // ranks,), generator=made)
-    numbers = [visible_gpus(2)[gpu] for gpu in used]
+    net = wrapped(inner, way, on, used)
     sampler: Any = NvmlSampler(numbers, pcie=False) if on.cuda else Nothing()
-    for gpu in used if on.cuda else ():
-        torch.cuda.reset_peak_memory_stats(gpu)
-    tensors: list[dict[str, Any]] = []
     with Recorder(sampler, 0.02) as recorder:
         began = time.perf_counter()
-        for at in range(0, len(labels), batch):
-            y = labels[at : at + batch].to(on.device)
-            x = torch.randn(len(y), 3, c.side, c.side, generator=made).to(on.device)
-            last = at == 2 * batch and way != "DataParallel"
-            optimizer.zero_grad(set_to_none=not last)
-            if last:
-                kept = Kept(inner)
-            with kept.hooks() if last else contextlib.nullcontext():
-                loss = nn.functional.cross_entropy(net(x), y)
-            if last:
-                tensors = [*own_tensors(inner, optimizer, x), *kept.rows()]
-                del kept
-            loss.backward()
-            optimizer.step()
-        on.synchronize()
+        tensors = epoch(c, net, inner, on, rank, ranks)
         spent = time.perf_counter() - began
     series = recorder.series()
     row = {
-        "net": name, "way": way, "rank": rank, "gpus": len(used), "batch": batch,
-        "images": len(labels), "tf32": c.tf32, "epoch_s": spent, "about": on.about(),
-        "parameters": sum(p.numel() for p in inner.parameters()),
-        "tensors": tensors,
+        "net": name, "way": way, "rank": rank, "gpus": len(used), "batch": c.batch // ranks,
+        "images": c.images // ranks, "tf32": c.tf32, "epoch_s": spent, "about": on.about(),
+        "parameters": sum(p.numel() for p in inner.parameters()), "tensors": tensors,
         "memory": [
             {
                 "gpu": gpu,
@@ -154,6 +129,49 @@ def worker(c: argparse.Namespace, name: str, way: str) -> None:
     (c.out / f"rank{rank}.json").write_text(json.dumps(row), encoding="utf-8")
     if ranks > 1:
         torch.distributed.destroy_process_group()
+
+
+def wrapped(inner: Any, way: str, on: Any, used: list[int]) -> Any:
+    """Return the network as a way has it."""
+    import torch
+
+    ids = used if on.cuda else None
+    if way == "DataParallel" and on.cuda:
+        return torch.nn.DataParallel(inner, device_ids=ids)
+    if way == "DistributedDataParallel":
+        torch.distributed.init_process_group("nccl" if on.cuda else "gloo")
+        return torch.nn.parallel.DistributedDataParallel(inner, device_ids=ids)
+    return inner
+
+
+def epoch(
+    c: argparse.Namespace, net: Any, inner: Any, on: Any, rank: int, ranks: int
+) -> list[dict[str, Any]]:
+    """Train on every image once; return the tensors of the third step, behind its forward pass.
+
+    Under DataParallel there are none: what the replica on the other GPU keeps is not seen.
+    """
+    import torch
+
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
+    made, batch = torch.Generator().manual_seed(rank), c.batch // ranks
+    labels = torch.randint(CLASSES, (c.images // ranks,), generator=made)
+    tensors: list[dict[str, Any]] = []
+    for at in range(0, len(labels), batch):
+        y = labels[at : at + batch].to(on.device)
+        x = torch.randn(len(y), 3, c.side, c.side, generator=made).to(on.device)
+        counted = at == 2 * batch and not isinstance(net, torch.nn.DataParallel)
+        optimizer.zero_grad(set_to_none=not counted)
+        kept = Kept(inner) if counted else None
+        with kept.hooks() if kept else contextlib.nullcontext():
+            loss = torch.nn.functional.cross_entropy(net(x), y)
+        if kept:
+            tensors = [*own_tensors(inner, optimizer, x), *kept.rows()]
+            del kept
+        loss.backward()
+        optimizer.step()
+    on.synchronize()
+    return tensors
 
 
 class Nothing:

@@ -297,35 +297,19 @@ def train(lab: Lab, batch: int, count: int, seed: int, n: int, **how: Any) -> di
     rate = RATE * (batch * lab.ranks / BASE if how.get("scaled") else 1.0)
     optimizer = optimizer_of(wrapped, rate)
     order = DistributedSampler(range(n), lab.ranks, lab.rank, seed=seed, drop_last=True)
-    curve, seen, done = [], set[int](), 0
+    curve, seen = [], set[int]()
     lab.on.synchronize()
     began = time.perf_counter()
-    for epoch in range(count):
+    for number in range(count):
         if not how.get("fixed"):
-            order.set_epoch(epoch)
+            order.set_epoch(number)
         mine = list(order)
         seen.update(mine)
-        parts = torch.tensor(mine, device=lab.device).split(batch)
-        parts = [p for p in parts if len(p) == batch]
-        total, right = torch.zeros((), device=lab.device), torch.zeros((), device=lab.device)
-        for part in parts:
-            done += 1
-            warm = how.get("warmup", 0) * len(parts)
-            for group in optimizer.param_groups:
-                group["lr"] = rate * min(1.0, done / warm) if warm else rate
-            x, y = lab.images[part], lab.labels[part]
-            optimizer.zero_grad(set_to_none=True)
-            logits = wrapped(x)
-            loss = nn.functional.cross_entropy(logits, y)
-            loss.backward()
-            optimizer.step()
-            total += loss.detach()
-            right += (logits.detach().argmax(1) == y).sum()
-        shown = float(right) / (len(parts) * batch)
-        curve.append({
-            "epoch": epoch + 1, "loss": statistics.fmean(lab.gathered(float(total) / len(parts))),
-            "train_accuracy": statistics.fmean(lab.gathered(shown)),
-        })  # fmt: skip
+        found = one_epoch(
+            lab, wrapped, optimizer, mine, batch,
+            lambda done, n=number: rate * warmed(n + done, how.get("warmup", 0)),
+        )  # fmt: skip
+        curve.append({"epoch": number + 1, **found})
     lab.on.synchronize()
     spent = time.perf_counter() - began
     return {
@@ -333,6 +317,41 @@ def train(lab: Lab, batch: int, count: int, seed: int, n: int, **how: Any) -> di
         "test_accuracy": lab.gathered(accuracy(lab, net)), "distinct_images": len(seen),
         **apart(lab, net),
     }  # fmt: skip
+
+
+def warmed(epochs_done: float, warmup: int) -> float:
+    """Return the share of the rate after so many epochs, some of them warm-up."""
+    return min(1.0, epochs_done / warmup) if warmup else 1.0
+
+
+def one_epoch(
+    lab: Lab, net: nn.Module, optimizer: torch.optim.SGD, mine: list[int], batch: int,
+    rate_at: Callable[[float], float],
+) -> dict[str, float]:  # fmt: skip
+    """Train on this rank's images; return loss and accuracy, means over batches and ranks.
+
+    Parameters
+    ----------
+    rate_at : callable
+        Learning rate by the share of the epoch that is done with a batch.
+    """
+    parts = torch.tensor(mine, device=lab.device).split(batch)
+    parts = [p for p in parts if len(p) == batch]
+    total, right = torch.zeros((), device=lab.device), torch.zeros((), device=lab.device)
+    for done, part in enumerate(parts, 1):
+        for group in optimizer.param_groups:
+            group["lr"] = rate_at(done / len(parts))
+        x, y = lab.images[part], lab.labels[part]
+        optimizer.zero_grad(set_to_none=True)
+        logits = net(x)
+        loss = nn.functional.cross_entropy(logits, y)
+        loss.backward()
+        optimizer.step()
+        total += loss.detach()
+        right += (logits.detach().argmax(1) == y).sum()
+    means = float(total) / len(parts), float(right) / (len(parts) * batch)
+    loss_, accuracy_ = (statistics.fmean(lab.gathered(mean)) for mean in means)
+    return {"loss": loss_, "train_accuracy": accuracy_}
 
 
 def accuracy(lab: Lab, net: nn.Module) -> float:
