@@ -2,12 +2,14 @@
 
     python -m benchmarks.predict.gpt calibrate RECORDINGS MACHINE.toml
     python -m benchmarks.predict.gpt freeze
+    python -m benchmarks.predict.gpt host MACHINE.toml
     python -m benchmarks.predict.gpt other MACHINE.toml
     python -m benchmarks.predict.gpt score NAME MEASURED.json ...
 
 `calibrate` makes the models of benchmarks/results/gpt from recordings of `gpt_runs` on one and two
-GPUs; `freeze` predicts every size that is scored later, `other` the same on another GPU by its
-machine file; `score` compares what `gpt_runs` measured.
+GPUs; `freeze` predicts every size that is scored later, `host` the same on a host whose calls a
+machine file times, `other` on another GPU by its machine file; `score` compares predictions
+(NAME is `same`, `host` or `other`) with what `gpt_runs` measured.
 """
 
 from __future__ import annotations
@@ -22,14 +24,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.predict.gpt_sizes import BLIND, EAGER, SETS, SYMBOLS
+from benchmarks.predict.gpt_sizes import BLIND, SETS, SYMBOLS
 from benchmarks.predict.rivals import _leaf, _tree
+from perfmodel.machines.machine import Machine
 from perfmodel.machines.measure.measurement import choose
 from perfmodel.models.operator_times import Baseline
 from perfmodel.models.operators import (
     OperatorModel,
     OperatorPrediction,
     calibrate_operators,
+    host_ratio,
     predict_operators,
 )
 from perfmodel.models.operators_file import as_text, load
@@ -103,15 +107,19 @@ def row_of(name: str, way: str, p: OperatorPrediction) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def predictions(machine: Baseline | None = None, ranks: int = 8) -> list[dict[str, Any]]:
-    """Predict every case, on the calibration's machine or on another."""
+def predictions(
+    machine: Baseline | None = None, host: Machine | None = None, ranks: int = 8
+) -> list[dict[str, Any]]:
+    """Predict every case, on the calibration's machine or another's GPU or host."""
     models = {name: load(RESULTS / f"model_{name}.json") for name in MODELS}
     rivals = {name: rivals_of(models[name], machine) for name in ("eager", "compiled")}
     found = []
     for name, way, sizes in cases():
         if sizes["p"] > ranks:
             continue
-        row = row_of(name, way, predict_operators(models[name], sizes, PROGRAM.work_at, machine))
+        model = models[name]
+        scale = host_ratio(model.baseline.machine, host) if host else None
+        row = row_of(name, way, predict_operators(model, sizes, PROGRAM.work_at, machine, scale))
         other = rivals.get(name, rivals["eager"])
         row["rivals"] = {rival: predict(sizes, row) for rival, predict in other.items()}
         found.append(row)
@@ -245,16 +253,23 @@ def main() -> None:
     if word == "calibrate":
         calibrate(Path(rest[0]), rest[1])
     elif word == "freeze":
-        found = {"machine": "as calibrated", "calibrated_on": len(EAGER)}
-        found["predictions"] = predictions()
-        (RESULTS / "predictions.json").write_text(json.dumps(found, indent=1) + "\n")
+        keep("same", "as calibrated", predictions())
+    elif word == "host":
+        machine, _ = choose(rest[0])
+        keep("host", f"calls of {rest[0]}", predictions(host=machine))
     elif word == "other":
         baseline = Baseline.of(*choose(rest[0]))
-        found = {"machine": baseline.machine.name, "predictions": predictions(baseline, 1)}
-        (RESULTS / "predictions_other.json").write_text(json.dumps(found, indent=1) + "\n")
+        keep("other", baseline.machine.name, predictions(baseline, baseline.machine, 1))
     else:
-        names = {"same": "predictions.json", "other": "predictions_other.json"}
-        score(RESULTS / names[rest[0]], [*map(Path, rest[1:])], RESULTS / f"score_{rest[0]}.json")
+        predicted = RESULTS / f"predictions_{rest[0]}.json"
+        score(predicted, [*map(Path, rest[1:])], RESULTS / f"score_{rest[0]}.json")
+
+
+def keep(name: str, machine: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write predictions."""
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    text = f'{{"machine": {json.dumps(machine)}, "predictions": [\n{lines}\n]}}\n'
+    (RESULTS / f"predictions_{name}.json").write_text(text)
 
 
 if __name__ == "__main__":

@@ -103,15 +103,8 @@ class OperatorModel:
 
     @cached_property
     def structures(self) -> tuple[Structure, ...]:
-        """Of every report with sizes; those of one rank are compared apart, if there are two."""
-        sized = [s for s in self.steps if s.order]
-        found: list[Structure] = []
-        for several in (False, True):
-            mine = [s for s in sized if (s.ranks > 1) == several]
-            pool = mine if len(mine) > 1 else [*mine, *(s for s in sized if s not in mine)]
-            if mine:
-                found += structures(pool)[: len(mine)]
-        return tuple(found)
+        """Of every report with sizes."""
+        return structures([s for s in self.steps if s.order])
 
 
 @dataclass(frozen=True, slots=True)

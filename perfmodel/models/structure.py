@@ -190,10 +190,12 @@ def depth_of(steps: Sequence[RecordedStep]) -> str:
 
 
 def structures(steps: Sequence[RecordedStep]) -> tuple[Structure, ...]:
-    """Infer of every report's dimensions which products of symbols they are."""
+    """Infer of every report's dimensions which products of symbols they are.
+
+    The ranks are no symbol of a dimension: what ranks share is counted apart.
+    """
     depth = depth_of(steps)
-    varying = {n for n in steps[0].symbols if len({s.symbols[n] for s in steps}) > 1}
-    kept = {n for n in steps[0].symbols if n != depth and (n != "p" or n in varying)}
+    kept = {n for n in steps[0].symbols if n not in (depth, "p")}
     named = [{n: v for n, v in s.symbols.items() if n in kept} for s in steps]
     return tuple(_structure(i, steps, named, depth) for i in range(len(steps)))
 

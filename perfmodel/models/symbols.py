@@ -17,6 +17,7 @@ from typing import Final
 from perfmodel.base.errors import ModelError
 
 _NUMBER_PARTS: Final = 2
+_SMALL: Final = (1, 2, 3, 4, Fraction(1, 2))
 _MORE_PARTS: Final = 1
 _MOST_SYMBOLS: Final = 3
 """Symbols of one product."""
@@ -61,8 +62,14 @@ class Term:
 
     @property
     def parts(self) -> int:
-        """How much it takes to say it: symbols, and divisions; a number is as much as two."""
-        return len(self.powers) + sum(power < 0 for _, power in self.powers) or _NUMBER_PARTS
+        """How much it takes to say it: symbols, divisions, and a factor that is not small.
+
+        A number alone is as much as two.
+        """
+        if not self.powers:
+            return _NUMBER_PARTS
+        divided = sum(power < 0 for _, power in self.powers)
+        return len(self.powers) + divided + (self.factor not in _SMALL)
 
     @property
     def complexity(self) -> tuple[int, int]:
