@@ -1,12 +1,13 @@
 """What the notebooks are written with: shipped files as tidy frames, and figures with captions."""
 
-from writeup.export import Exported, export
+from writeup.export import Exported, answer, export
 from writeup.frames import draw_lines, records, series, trained, verified
 from writeup.models import calibrated_model, errors, rates_table, three_rate_model, work_table
 from writeup.shipped import repository, shipped
 
 __all__ = [
     "Exported",
+    "answer",
     "calibrated_model",
     "draw_lines",
     "errors",

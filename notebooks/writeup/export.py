@@ -91,6 +91,26 @@ def export(
     return Exported(name, said, (*files, described))
 
 
+def answer(name: str, text: str, *, folder: Path | str | None = None) -> str:
+    r"""Write ``name.txt``: a paragraph of the report, shown there by ``\perfanswer{name}``.
+
+    Parameters
+    ----------
+    name : str
+        Such as 'q14', of Question 1.4.
+    text : str
+        Plain text whose numbers are computed from the data. Line breaks become blanks.
+
+    Returns
+    -------
+    str
+        The paragraph.
+    """
+    said = " ".join(text.split())
+    write_text((figures_folder() if folder is None else Path(folder)) / f"{name}.txt", said + "\n")
+    return said
+
+
 def figures_folder() -> Path:
     """Return where figures are written: $PERFMODEL_FIGURES, else out/figures of the repository."""
     chosen = os.environ.get(FIGURES_VARIABLE)

@@ -2,7 +2,8 @@ r"""Fill a LaTeX template with the exported figures, and convert it to Markdown 
 
 A template has ``\input{figures}`` in its preamble. It shows a figure with ``\perffigure{fig12}``, in
 a paragraph of its own, and refers to it with ``\ref{fig:fig12}``; the key is the name of a figure or
-what its name begins with. Captions are never in the template.
+what its name begins with. Captions are never in the template. ``\perfanswer{q11}`` in a paragraph of
+its own stands for the text that a notebook computed (`writeup.answer`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LARGEST_TEXT_BYTES: Final = 1_000_000
 _PANDOC_S: Final = 60
 _PANDOC_MEMORY: Final = "1G"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_COMMAND: Final = re.compile(r"\\(perffigure|ref)\s*\{(.*)\}\s*", re.DOTALL)
+_COMMAND: Final = re.compile(r"\\(perffigure|perfanswer|ref)\s*\{(.*)\}\s*", re.DOTALL)
 _WITHOUT_TEXT: Final = {
     r"\maketitle", r"\tableofcontents", r"\clearpage", r"\newpage", r"\noindent", r"\FloatBarrier",
 }  # fmt: skip
@@ -38,6 +39,8 @@ _MACROS: Final = r"""% Written by python -m writeup from the exported figures: d
 \newcommand{\perffigure}[1]{\begin{figure}[htbp]\centering
   \csname perffigure@#1\endcsname\label{fig:#1}\end{figure}}
 \newcommand{\perfdefine}[2]{\expandafter\def\csname perffigure@#1\endcsname{#2}}
+\newcommand{\perfanswer}[1]{\csname perfanswer@#1\endcsname}
+\newcommand{\perfsay}[2]{\expandafter\def\csname perfanswer@#1\endcsname{#2}}
 """
 
 Node = dict[str, Any]
@@ -74,7 +77,7 @@ class Composed:
     shown : int
         Number of figures that the template shows.
     missing : tuple of str
-        Keys of figures that were not exported.
+        Keys of figures and answers that were not exported.
     unused : tuple of str
         Exported figures that the template does not show.
     """
@@ -113,7 +116,8 @@ def compose(template: Path, figures: Path, out: Path, *, draft: bool = False) ->
     shown = check(document, name)
     exported = read_figures(figures)
     chosen = {key: find(exported, key) for key in shown}
-    missing = tuple(key for key, figure in chosen.items() if figure is None)
+    said = {key: _read_answer(figures, key) for key in answers(document)}
+    missing = tuple(key for key, found in (chosen | said).items() if found is None)
     if missing and not draft:
         raise PerfmodelError(
             f"{name}: expected the figures {', '.join(missing)}; got {len(exported)} others in "
@@ -122,8 +126,8 @@ def compose(template: Path, figures: Path, out: Path, *, draft: bool = False) ->
     found = [figure for figure in chosen.values() if figure is not None]
     texts = {
         "report.tex": text,
-        "figures.tex": define_figures(chosen),
-        "report.md": to_markdown(document, chosen),
+        "figures.tex": define_figures(chosen) + define_answers(said),
+        "report.md": to_markdown(document, chosen, said),
     }
     if template.resolve().parent == out.resolve():
         raise PerfmodelError(
@@ -203,15 +207,32 @@ def define_figures(chosen: Mapping[str, Figure | None]) -> str:
     return _MACROS + "\n".join(lines) + "\n"
 
 
-def _included(figure: Figure) -> str:
-    width = r"\linewidth" if figure.width_in > _FULL_WIDTH_IN else r"0.55\linewidth"
-    caption = escape_latex(figure.caption)
-    odd = next((c for c in caption if ord(c) > _LAST_CODE_POINT), None)
+def define_answers(said: Mapping[str, str | None]) -> str:
+    r"""Return the lines that define ``\perfanswer`` for every key, texts escaped.
+
+    Raises
+    ------
+    PerfmodelError
+        If a text has a character that LaTeX's T1 fonts do not have.
+    """
+    texts = {key: text or f"({key} is not computed yet.)" for key, text in said.items()}
+    return "".join(f"\\perfsay{{{key}}}{{{_escaped(text, key)}}}\n" for key, text in texts.items())
+
+
+def _escaped(text: str, name: str) -> str:
+    escaped = escape_latex(text)
+    odd = next((c for c in escaped if ord(c) > _LAST_CODE_POINT), None)
     if odd is not None:
         raise PerfmodelError(
-            f"{figure.name}: expected a caption that LaTeX can typeset; got {odd!r} in it; write "
-            f"it in letters"
+            f"{name}: expected a caption that LaTeX can typeset; got {odd!r} in it; write it in "
+            f"letters"
         )
+    return escaped
+
+
+def _included(figure: Figure) -> str:
+    width = r"\linewidth" if figure.width_in > _FULL_WIDTH_IN else r"0.55\linewidth"
+    caption = _escaped(figure.caption, figure.name)
     return rf"\includegraphics[width={width}]{{figures/{figure.name}.pdf}}\caption{{{caption}}}"
 
 
@@ -239,6 +260,14 @@ def _read_figure(path: Path) -> Figure:
             f"{where}: expected a name of letters, digits, - and _; got another; rename the figure"
         )
     return figure
+
+
+def _read_answer(folder: Path, key: str) -> str | None:
+    """Return the text that a notebook computed; None if there is none."""
+    path = folder / f"{key}.txt"
+    if path.is_symlink() or not path.exists():
+        return None
+    return " ".join(_read(path, "the text that a notebook computed").split()) or None
 
 
 # --- the template as pandoc reads it
@@ -293,6 +322,11 @@ def check(document: Node, name: str = "the template") -> tuple[str, ...]:
                 problems.append(rf"\perffigure{{{argument}}} is within a paragraph; separate it")
             elif command == "perffigure":
                 shown.append(argument)
+            elif command == "perfanswer":
+                if node["t"] == "RawInline" or not _NAME.fullmatch(argument):
+                    problems.append(
+                        rf"\perfanswer{{{printable(argument)}}} is no name, or not a paragraph"
+                    )
             elif command not in _WITHOUT_TEXT:
                 problems.append(f"{printable(command)[:60]} is not known; write it otherwise")
         return node
@@ -317,7 +351,24 @@ def check(document: Node, name: str = "the template") -> tuple[str, ...]:
     return keys
 
 
-def to_markdown(document: Node, chosen: Mapping[str, Figure | None]) -> str:
+def answers(document: Node) -> tuple[str, ...]:
+    """Return the keys of the computed texts that a checked template has, in order."""
+    found: dict[str, None] = {}
+
+    def note(node: Node) -> Node:
+        if node["t"] == "RawBlock" and _raw(node)[0] == "perfanswer":
+            found[_raw(node)[1]] = None
+        return node
+
+    _walk(document, note)
+    return tuple(found)
+
+
+def to_markdown(
+    document: Node,
+    chosen: Mapping[str, Figure | None],
+    said: Mapping[str, str | None] | None = None,
+) -> str:
     """Return a checked template as Markdown, with numbered figures and their captions.
 
     Parameters
@@ -326,6 +377,8 @@ def to_markdown(document: Node, chosen: Mapping[str, Figure | None]) -> str:
         Of `parse`.
     chosen : mapping of str to Figure or None
         By key; None is a figure that was not exported.
+    said : mapping of str to str or None
+        Computed texts by key.
     """
     numbers = {key: i for i, key in enumerate(chosen, 1)}
 
@@ -339,6 +392,9 @@ def to_markdown(document: Node, chosen: Mapping[str, Figure | None]) -> str:
             return _str(str(numbers[argument.removeprefix("fig:")]))
         if command == "perffigure":
             return _shown(argument, numbers[argument], chosen[argument])
+        if command == "perfanswer":
+            text = (said or {}).get(argument) or f"({argument} is not computed yet.)"
+            return {"t": "Para", "c": [_str(text)]}
         return []
 
     body = _walk(document, replace)

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from writeup import export
+from writeup import answer, export
 from writeup.report import (
     LARGEST_TEXT_BYTES,
     Figure,
+    answers,
     check,
     compose,
     define_figures,
@@ -56,6 +57,8 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ax.plot([1, 2])
     first, *others = keys()
     export(ax, f"{first}_drawn", ODD, folder=folder)
+    for key in answers(parse(TEMPLATE.read_text(encoding="utf-8"))):
+        answer(key, f"{key}: {ODD}", folder=folder)
     for key in others:
         for suffix in ("pdf", "svg", "png"):
             shutil.copyfile(folder / f"{first}_drawn.{suffix}", folder / f"{key}_drawn.{suffix}")
@@ -301,6 +304,31 @@ $ make \x
     assert "- first goes on\n" in text
     assert "\n    $ make \\x\n\nLook at 1" in text
     assert "![Figure 1](figures/fig01_lines.svg)\n\n**Figure 1.** 1 \\* 2 \\< 3." in text
+
+
+# --- computed text
+
+
+def test_a_computed_text_stands_where_the_template_has_its_name(
+    one_figure: Path, small: Path
+) -> None:
+    small.write_text(
+        SMALL.replace(r"\perffigure{fig01}", "\\perfanswer{q11}\n\n\\perffigure{fig01}")
+    )
+    out = small.parent / "out"
+    with pytest.raises(PerfmodelError, match="expected the figures q11; "):
+        compose(small, one_figure, out)
+    assert compose(small, one_figure, out, draft=True).missing == ("q11",)
+    assert "(q11 is not computed yet.)" in (out / "report.md").read_text(encoding="utf-8")
+    said = answer("q11", "All 6 runs pass,\n 5 % below $x_1$.", folder=one_figure)
+    assert said == "All 6 runs pass, 5 % below $x_1$."
+    assert compose(small, one_figure, out).missing == ()
+    assert (
+        r"\perfsay{q11}{All 6 runs pass, 5 \% below \$x\_1\$.}" in (out / "figures.tex").read_text()
+    )
+    assert "All 6 runs pass, 5 % below" in (out / "report.md").read_text(encoding="utf-8")
+    with pytest.raises(PerfmodelError, match="is no name, or not a paragraph"):
+        check(parse(SMALL.replace("and", r"and \perfanswer{q11} and")))
 
 
 # --- figures and captions
