@@ -3,8 +3,8 @@
 Each part is one command of sweeps.py that writes one CSV file; a part that fails is reported and
 the others go on.
 
-    MNIST_DIR=... python -m benchmarks.convergence --parts cpu     # an hour on two busy cores
-    MNIST_DIR=... python -m benchmarks.convergence --parts gpu     # under three minutes on an H200
+    MNIST_DIR=... python -m benchmarks.convergence --parts cpu     # half an hour on two busy cores
+    MNIST_DIR=... python -m benchmarks.convergence --parts gpu     # ten minutes on H200s
     python -m benchmarks.convergence --rehearse --output /tmp/try  # all, tiny, without a GPU
 
 Needs the packages of the extra "mpi", pooch or $MNIST_DIR, and CuPy for the parts of the GPU.
@@ -25,13 +25,11 @@ RATES = ["--learning-rates", "0.1", "0.01", "0.03", "0.2", "0.5"]
 SIZES = ["--hidden-sizes", "512", "64", "128", "256", "1024"]
 LONG = ["--learning-rates", "0.2", "--hidden-sizes", "64", "--batch-size", "3200", "--thin"]
 """The document's example of hyperparameters, Question 1.4."""
+SEEDS = ["--seeds", "1", "2", "3"]
+GPU = ["--backend", "cupy"]
 
 PARTS: dict[str, dict[str, tuple[int, list[str]]]] = {
     "cpu": {
-        "learning_rates": (1, ["convergence", "--epochs", "20", "--learning-rates",
-                               "0.001", "0.003", "0.01", "0.03", "0.1", "0.2", "0.5", "1"]),
-        "hidden_sizes": (1, ["convergence", "--epochs", "20", "--learning-rates", "0.2",
-                             "--hidden-sizes", "16", "32", "64", "128", "256", "512"]),
         "long_numpy": (1, ["convergence", "--epochs", "300", *LONG]),
         "discrepancy": (1, ["discrepancy", "--epochs", "5", "--hidden-sizes", "64",
                             "--learning-rates", "0.01", "0.03", "0.1", "0.2", "0.5"]),
@@ -40,8 +38,13 @@ PARTS: dict[str, dict[str, tuple[int, list[str]]]] = {
                                  "--hidden-sizes", "512", "64", "256"]),
     },
     "gpu": {
-        "parallel_cupy_1": (1, ["parallel", "--epochs", "5", "--backend", "cupy", *RATES, *SIZES]),
-        "parallel_cupy_2": (2, ["parallel", "--epochs", "5", "--backend", "cupy", *RATES, *SIZES]),
+        "learning_rates": (1, ["convergence", "--epochs", "20", "--learning-rates", "0.001",
+                               "0.003", "0.01", "0.03", "0.1", "0.2", "0.5", "1", *SEEDS, *GPU]),
+        "hidden_sizes": (1, ["convergence", "--epochs", "100", "--thin", "--learning-rates",
+                             "0.2", "0.05", "0.01", "--hidden-sizes", "16", "32", "64", "128",
+                             "256", "512", "1024", "2048", "4096", *SEEDS, *GPU]),
+        "parallel_cupy_1": (1, ["parallel", "--epochs", "5", *GPU, *RATES, *SIZES]),
+        "parallel_cupy_2": (2, ["parallel", "--epochs", "5", *GPU, *RATES, *SIZES]),
     },
 }  # fmt: skip
 """Name of the file: ranks, and the arguments."""

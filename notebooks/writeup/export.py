@@ -107,7 +107,9 @@ def answer(name: str, text: str, *, folder: Path | str | None = None) -> str:
         The paragraph.
     """
     said = " ".join(text.split())
-    write_text((figures_folder() if folder is None else Path(folder)) / f"{name}.txt", said + "\n")
+    into = figures_folder() if folder is None else Path(folder)
+    into.mkdir(parents=True, exist_ok=True)
+    write_text(into / f"{name}.txt", said + "\n")
     return said
 
 

@@ -44,6 +44,8 @@ def test_a_file_holds_what_its_part_asks_for(name: str) -> None:
     sizes = {row["hidden_size"] for row in found}
     assert sizes == set(asked.get("--hidden-sizes", ["512"]))
     assert {row["batch_size"] for row in found} == set(asked.get("--batch-size", ["3000"]))
+    if study == "convergence":
+        assert {row["seed"] for row in found} == set(asked.get("--seeds", ["1"]))
     last = int(asked["--epochs"][0])
     epochs = {int(row["epoch"]) for row in found}
     thin = "--thin" in asked

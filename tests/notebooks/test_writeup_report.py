@@ -116,20 +116,14 @@ def test_the_template_answers_every_question_of_the_assignment() -> None:
     assert re.findall(r"\\section\{(.*)\}", text)[-1] == "Conclusion"
 
 
-def test_the_errors_that_the_template_states_are_those_of_the_runs() -> None:
+def test_the_runs_that_the_first_answer_states_pass() -> None:
     path = ROOT / "benchmarks" / "results" / "verify_gpu.json"
     rows = [r for r in json.loads(path.read_text(encoding="utf-8"))["rows"] if "passed" in r]
-    largest = {
-        dtype: max(max(r["max_relative_error"].values()) for r in rows if r["dtype"] == dtype)
-        for dtype in ("float32", "float64")
-    }
     assert all(r["passed"] for r in rows)
     assert {r["ranks"] for r in rows} == {1, 2, 4}
-    assert largest["float32"] < 1e-6
-    assert largest["float64"] < 1e-15
     assert {r["dtype"]: r["bound"] for r in rows} == {"float32": 1e-5, "float64": 1e-13}
-    text = TEMPLATE.read_text(encoding="utf-8")
-    assert all(f"$10^{{-{n}}}$" in text for n in (5, 6, 13, 15))
+    said = answers(parse(TEMPLATE.read_text(encoding="utf-8")))
+    assert said == ("q11", "q14_loss", "q14_hidden", "q23", "q26")
 
 
 def test_the_report_is_written_whole(figures: Path, tmp_path: Path) -> None:
