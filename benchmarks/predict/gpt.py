@@ -112,7 +112,7 @@ def predictions(
 ) -> list[dict[str, Any]]:
     """Predict every case, on the calibration's machine or another's GPU or host."""
     models = {name: load(RESULTS / f"model_{name}.json") for name in MODELS}
-    rivals = {name: rivals_of(models[name], machine) for name in ("eager", "compiled")}
+    rivals = {name: rivals_of(model, machine) for name, model in models.items()}
     found = []
     for name, way, sizes in cases():
         if sizes["p"] > ranks:

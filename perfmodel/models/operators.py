@@ -391,18 +391,13 @@ class _Step:
             bound = "communication"
         elif found.host_s > 0.97 * found.step_s:
             bound = "host"
-        noise = self.model.gpu_noise
-        if bound == "host":
-            noise = math.hypot(self.model.host_noise, self.host_error)
-        if self.host is None or (bound == "host" and self.host.runs == 0):
-            noise *= 2
         warnings = self._warnings(mine)
-        noise *= 1.5 if warnings else 1.0
+        low, high = self._interval(found, bound, bool(warnings))
         return OperatorPrediction(
             sizes=dict(self.values),
             step_s=found.step_s,
-            low_s=found.step_s * math.exp(-Z90 * noise),
-            high_s=found.step_s * math.exp(Z90 * noise),
+            low_s=low,
+            high_s=high,
             lanes=found,
             bound=bound,
             by_kind=self._by_kind(table),
@@ -410,6 +405,19 @@ class _Step:
             source=self.structure.step.source,
             warnings=tuple(warnings),
         )
+
+    def _interval(self, found: Lanes, bound: str, far: bool) -> tuple[float, float]:
+        """90 % interval: of what the GPU takes and of what the host does, the longer each time."""
+        gpu = found.gpu_s + found.exposed_s if bound == "host" else found.step_s
+        host = found.step_s if bound == "host" else found.host_s
+        unsure = self.host is None or self.host.runs == 0
+        host_noise = math.hypot(self.model.host_noise, self.host_error) * (2 if unsure else 1)
+        noises = [n * (1.5 if far else 1.0) for n in (self.model.gpu_noise, host_noise)]
+        low, high = (
+            max(gpu * math.exp(sign * Z90 * noises[0]), host * math.exp(sign * Z90 * noises[1]))
+            for sign in (-1, 1)
+        )
+        return min(low, found.step_s), max(high, found.step_s)
 
     def _operations(
         self, table: dict[tuple[str, str, str, tuple[Size, ...]], list[float]]
