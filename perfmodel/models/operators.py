@@ -172,11 +172,8 @@ def calibrate_operators(
             f"--pytorch=autograd-shapes-nvtx"
         )
     single = [s for s in sized if s.ranks == 1] or sized
-    calls = [(c, work_at(c, c.sizes)) for s in single for c in s.calls if _computes(c)]
-    factors = factors_of(calls, baseline)
-    timed = set(factors)
-    extra = [(c, work_at(c, c.sizes)) for s in sized for c in s.calls if _computes(c)]
-    factors = {**factors_of(extra, baseline), **{g: factors[g] for g in timed}}
+    alone = factors_of(_calls(single, work_at), baseline)
+    factors = {**factors_of(_calls(sized, work_at), baseline), **alone}
     gaps = [s.gap_s for s in sized if s.gap_s > 0]
     model = OperatorModel(
         program=program,
@@ -191,6 +188,13 @@ def calibrate_operators(
     )
     model = replace(model, host=_hosts(model, steps, work_at))
     return _scaled(model, work_at)
+
+
+def _calls(
+    steps: Sequence[RecordedStep], work_at: WorkAt
+) -> list[tuple[RecordedCall, Work]]:  # fmt: skip
+    """Calls that compute, each with its work."""
+    return [(c, work_at(c, c.sizes)) for s in steps for c in s.calls if _computes(c)]
 
 
 def _computes(call: RecordedCall) -> bool:
@@ -277,15 +281,36 @@ def _scaled(model: OperatorModel, work_at: WorkAt) -> OperatorModel:
             continue
         p = predict_operators(model, {**step.symbols}, work_at)
         error = math.log(step.bare_s / p.step_s)
-        (host if p.bound == "host" else gpu).append(error)
+        if p.bound == "host":
+            host.append(error)
+        elif p.lanes.host_s * _HOST_SETS < p.lanes.gpu_s:  # the host sets no part of the step
+            gpu.append(error)
     scale = math.exp(float(np.median(gpu))) if gpu else 1.0
     left = [e - math.log(scale) for e in gpu]
     return replace(
         model,
         scale=scale,
-        gpu_noise=max(_rms(left) * 1.3, _GPU_NOISE),
+        gpu_noise=max(_rms([*left, *_left_out(model, work_at)]), _GPU_NOISE),
         host_noise=max(_rms(host) * 1.3, _HOST_NOISE),
     )
+
+
+def _left_out(model: OperatorModel, work_at: WorkAt) -> list[float]:
+    """Recorded over predicted GPU time of every report by the others, as logarithms."""
+    known = [k for k in model.structures if k.step.ranks == 1]
+    found = []
+    for one in known if len(known) > 2 else ():
+        others = [k for k in known if k is not one]
+        factors = factors_of(_calls([k.step for k in others], work_at), model.baseline)
+        timer = Timer(model.baseline, factors)
+        near = min(others, key=lambda k: _distance(k.step.symbols, one.step.symbols))
+        seconds = 0.0
+        for call, sizes in near.calls_at(one.step.symbols):
+            if _computes(call):
+                grown = replace(call, arguments=near.arguments_at(call, sizes))
+                seconds += timer.seconds(grown, work_at(grown, sizes))[0]
+        found.append(math.log(one.step.busy_s / seconds))
+    return found
 
 
 def _rms(values: Sequence[float]) -> float:
