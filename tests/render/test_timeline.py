@@ -283,8 +283,13 @@ def test_of_many_ranks_the_main_lanes_are_drawn() -> None:
             assert bar.end_ns <= stops[: at + 1].max(), "what overlaps is joined, too"
     few = tuple(lane for lane in every if lane.rank in (2, 3, 5, 7))
     assert drawn_lanes(few, window) == few
-    figure = draw(lanes, *ends(window)).figure.canvas.figure
+    ax = draw(lanes, *ends(window))
+    figure = ax.figure.canvas.figure
     assert figure.get_figheight() < 7, "inches: on one screen"
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in labels(ax)]
+    assert len(boxes) > 100
+    assert not any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
 
 
 def test_levels_around_the_window_are_left_out_of_pictures() -> None:

@@ -218,17 +218,19 @@ def _legend(ax: Axes, lanes: Sequence[Lane], title: str | None) -> None:
 def _write_labels(
     ax: Axes, at: float, lane: Lane, window: tuple[int, int], width_pt: float
 ) -> None:
-    """Write on every bar of a lane what fits."""
+    """Write on every bar of a lane what fits, where no bar with a label is below."""
     start, end = window
     scale = width_pt / (end - start)
+    written = start
     for bar in lane.bars:
         left, right = max(bar.start_ns + bar.waits_ns, start), min(bar.end_ns, end)
         width = (right - left) * scale - 2 * _PAD_PT
-        if width < _LABEL_PT:
+        if width < _LABEL_PT or left < written:
             continue
         timed = f"{bar.label}, {amount((bar.end_ns - bar.start_ns) * 1e-9, 's')}"
         text = plain(timed) if _fits(timed, width) else fitting(bar.label, width)
         if text:
+            written = right
             ink = INK if _luminance(bar.kind) > 0.45 or not bar.own else "white"
             ax.text(
                 ((left + right) / 2 - start) * 1e-3, at + 0.5, text, fontsize=_LABEL_PT, color=ink,
