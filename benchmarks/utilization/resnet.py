@@ -1,7 +1,6 @@
 """GPU utilization of a ResNet-50 in training, raised change by change (HPML lab 5A, problem 2).
 
-    python -m benchmarks.utilization.resnet --steps loader --seconds 180   # the lab's 3 minutes
-    python -m benchmarks.utilization.resnet --steps loader workers queued resident graph
+    python -m benchmarks.utilization.resnet --seconds 30 30 30 30 180   # the lab's 3 minutes last
 
 Each step trains batches of 128 images of 3 x 32 x 32 (bf16 autocast) for --seconds under
 perfmodel's NVML recorder, and has one change more than the step before it:
@@ -114,13 +113,14 @@ def trainer(
 
 
 def measured(
-    c: argparse.Namespace, name: str, data: digits.Images, device: Device, sampler: Any
-) -> dict[str, Any]:
+    c: argparse.Namespace, name: str, seconds: float, data: digits.Images, device: Device,
+    sampler: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Train for some seconds under the recorder; return the window's means."""
     one = trainer(c, data, device, **STEPS[name])
     batches, at = 0, list[float]()
     with Recorder(sampler, c.period) as recorder:
-        while not at or at[-1] < c.seconds + 2 * SETTLED_S:
+        while not at or at[-1] < seconds + 2 * SETTLED_S:
             for _ in range(CHECKED if device.cuda else 1):
                 one()
                 batches += 1
@@ -153,7 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--steps", nargs="+", choices=list(STEPS), default=list(STEPS))
-    add("--seconds", type=float, default=30.0)
+    add("--seconds", type=float, nargs="+", default=[30.0], help="of all steps, or of each")
     add("--period", type=float, default=0.2, help="seconds between samples")
     add("--net", default="resnet50")
     add("--batch", type=int, default=128)
@@ -174,11 +174,11 @@ def main() -> None:
         return
     sampler: Any = NvmlSampler(visible_gpus(1)) if device.cuda else Nothing()
     kept = {row["name"]: row for row in results.read(c.out).get("rows", [])}
-    for name in c.steps:
+    for name, seconds in zip(c.steps, itertools.cycle(c.seconds), strict=False):
         began = time.perf_counter()
         said = {"command": results.command("utilization.resnet", sys.argv[1:]),
                 "date": results.today(), **device.about()}  # fmt: skip
-        kept[name] = {**measured(c, name, data, device, sampler), **said}
+        kept[name] = {**measured(c, name, seconds, data, device, sampler), **said}
         results.write(c.out, {"rows": [kept[name] for name in STEPS if name in kept]})
         gpu, batch_s = kept[name]["means"]["gpu_percent"], kept[name]["batch_s"]
         print(f"{name}: {gpu} %, {1e3 * batch_s:.2f} ms a batch, "
