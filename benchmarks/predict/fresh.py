@@ -137,6 +137,7 @@ BLIND_MEASURED = folders.PROFILES / "blind"
 NAME.json (its launches), NAME_anchor.sqlite.xz and NAME.toml (machine measure's host times)."""
 TARGETS = {"replayed": 0.025, "blocking": 0.06, "queued": 0.06, "all": 0.04}
 """Mean errors with an anchor."""
+HOW_KNOWN = ("nothing", "one report", "machine file", "both")
 Hosts = dict[str, Host]
 
 
@@ -231,9 +232,84 @@ def of_gemm(rows: list[dict[str, Any]], gemm: str) -> list[dict[str, Any]]:
     return [r for r in rows if (r["route"], r["settings"]["gemm"]) == ("replayed", gemm)]
 
 
+def made_blind(result: dict[str, Any]) -> str:
+    """Return the page's first table, found against target, and how the campaign was made."""
+    every = result["summary"]
+    hosts = [h for h in dict.fromkeys(r["host"] for r in every) if h != "all hosts"]
+
+    def of(known: str, which: str, host: str = "all hosts") -> dict[str, Any]:
+        return next(r for r in every if (r["host"], r["known"], r["which"]) == (host, known, which))
+
+    lines = []
+
+    def add(
+        what: str, key: str, which: str, target: float | None, known: str = "one report"
+    ) -> None:
+        found = [of(how, which)[key] for how in HOW_KNOWN]
+        met = found[HOW_KNOWN.index(known)] <= target if target is not None else None
+        lines.append([what, *map(percent, found), *_target(target, known, met)])
+
+    add("replayed, mean", "mean", "replayed", 0.025)
+    add("replayed, largest", "max", "replayed", 0.08)
+    add("blocking, mean", "mean", "blocking", 0.06)
+    add("queued, mean", "mean", "queued", 0.06)
+    add("all, mean", "mean", "all", 0.04)
+    add("all, mean, of an unknown host", "mean", "all", 0.08, "nothing")
+    add("sizes that are multiples of 100, mean", "mean", "odd sizes", None)
+    add("all, largest", "max", "all", None)
+    phases = [_of_phases(of(how, "all")) for how in HOW_KNOWN]
+    lines.append(["phases, mean", *map(percent, phases),
+                  *_target(0.08, "one report", phases[1] <= 0.08)])  # fmt: skip
+    for host in hosts:
+        inside = [of(how, "all", host)["coverage"] for how in HOW_KNOWN]
+        met = all(0.85 <= share <= 0.95 for share in inside[:2])
+        lines.append([f"launches inside 90 %, {host}", *map(percent, inside),
+                      "85.0 % to 95.0 %, both", "yes" if met else "no"])  # fmt: skip
+    orders = [of("nothing", "all", host)["ranking"] for host in hosts]
+    pairs, right = (sum(order[key] for order in orders) for key in ("pairs", "right"))
+    head = ["blind, on other hosts", *(f"known: {how}" for how in HOW_KNOWN), "target", "met"]
+    said = (
+        f"Fitted to {result['trained_on']} launches on {len(result['hosts'])} hosts with H200s and "
+        f"frozen by commit {result['commit']}; then {len(result['predictions'])} configurations, "
+        f"five launches each, on {', '.join(hosts)}. Of {pairs} pairs of settings at one size the "
+        f"faster one is named in {right}."
+    )
+    return "\n\n".join((table(head, lines).strip(), said)) + "\n"
+
+
+def _target(target: float | None, known: str, met: bool | None) -> tuple[str, str]:
+    """Return the last two columns: the target with what may be known for it, and whether met."""
+    if target is None:
+        return "–", "–"
+    return f"≤ {percent(target)}, {known}", "yes" if met else "no"
+
+
+def _of_phases(found: dict[str, Any]) -> float:
+    return float(np.mean(list(found["phases"].values())))
+
+
+def made_by_host(result: dict[str, Any]) -> str:
+    """Return the page's table by host, by how a batch runs and by how the host is known."""
+    lines = []
+    for row in result["summary"]:
+        if row["configurations"] and row["known"] in HOW_KNOWN[:2] and row["host"] != "all hosts":
+            lines.append(
+                [row["host"], row["which"], str(row["configurations"]), row["known"],
+                 percent(row["mean"]), percent(row["bias"], signed=True), percent(row["max"]),
+                 percent(row["coverage"]), f"{row['times_floor']:.1f}"]
+            )  # fmt: skip
+    head = ["host", "which", "configurations", "known", "mean", "bias", "max", "inside 90 %",
+            "times the floor"]  # fmt: skip
+    return table(head, lines)
+
+
 def main() -> None:
     if sys.argv[1:] == ["--document"]:
         put(PAGE, SCRIPT, made(results.read(OUT)))
+        blind = results.read(BLIND_OUT)
+        if "summary" in blind:
+            put(PAGE, SCRIPT, made_blind(blind), "found against target")
+            put(PAGE, SCRIPT, made_by_host(blind), "by host")
         return
     if sys.argv[1:] == ["--freeze"]:
         freeze()
