@@ -27,7 +27,7 @@ def write(result: dict[str, Any]) -> None:
 def made(result: dict[str, Any]) -> str:
     """Return the generated part of the page."""
     blocks = [
-        _frozen(result), _designs(result), _targets(result), _ranking(result), _routes(result),
+        _frozen(result), _targets(result), _ranking(result), _routes(result),
         _rivals(result), _overhead(result), _foreign(result), _studies(result),
     ]  # fmt: skip
     return "\n\n".join(block.strip() for block in blocks) + "\n"
@@ -56,17 +56,6 @@ def _quiet_floor(r: dict[str, Any]) -> float:
     rows = [row for row in _known(r) if (row["launch_sd"] or 1.0) < QUIET]
     left = [row["launch_sd"] * median_error(len(row["measured"])) for row in rows]
     return float(np.mean(left))
-
-
-def _designs(r: dict[str, Any]) -> str:
-    d, mean = r["other_designs"], r["summary"]["mean"]
-    low, middle, high = (percent(d["quantiles"][q]) for q in ("0.05", "0.5", "0.95"))
-    refused = [found["refused"] for found in d["drawn"]]
-    return written(
-        "designs", designs=d["designs"], low=low, middle=middle, high=high, least=min(refused),
-        most=max(refused), better=100 * np.mean([mean < found["mean"] for found in d["drawn"]]),
-        coverage=percent(d["coverage"]), max=percent(d["max"]), rival=percent(d["best_rival"]),
-    )  # fmt: skip
 
 
 def _overhead(r: dict[str, Any]) -> str:
