@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import ModelError
+from perfmodel.machines.measure.measurement import (
+    MachineMeasurement,
+    Products,
+    Series,
+    Spread,
+)
 from perfmodel.machines.measure.measurement import load as load_machine
 from perfmodel.models.calibrate import calibrate
 from perfmodel.models.model import load, save
@@ -93,6 +100,53 @@ def test_the_network_s_products_take_what_they_take_alone(alone: Alone) -> None:
     halves = mlp_case(SIZES, {**NCCL, "parallel": "model"})
     part = next(p for p in mlp_parts(halves) if p.name == "large GEMMs")
     assert part_alone(part, halves, alone).amounts["alone"] == pytest.approx(70e-6, rel=0.1)
+
+
+def own_kernels() -> MachineMeasurement:
+    """A measurement of the fused kernels and the step, on top of the real one."""
+    real = load_machine(MACHINE)
+    shapes = {"fused forward 1": (0, 1, 784), "fused output": (10, 1, 0),
+              "fused backward": (0, 1, 10), "fused backward 3": (0, 784, 1)}  # fmt: skip
+    found = []
+    for name, (m, n, k) in shapes.items():
+        times = {}
+        for h, b in ((256, 750), (256, 3000), (1024, 750), (1024, 3000)):
+            big = n if name == "fused backward 3" else b
+            if name == "fused output":
+                shape = (m, b, h)
+            else:
+                shape = (h, big, b if name == "fused backward 3" else k)
+            times[shape] = Spread(1e-10 * h * b, 0.0, 1.0, 3)
+        found.append(Products.of(name, "tf32x3", "nn", times))
+    steps = [
+        Series.of("step", "device", "all", "device", p, {
+            n: Spread(p * 1e-12 * n, 0.0, 1.0, 3) for n in (1000, 10_000_000)
+        })
+        for p in (1, 2)
+    ]  # fmt: skip
+    return replace(real, products=(*real.products, *found), series=(*real.series, *steps))
+
+
+@pytest.mark.parametrize("transport", ["nccl", "peer"])
+def test_the_fused_kernels_and_the_step_take_what_they_take_alone(transport: str) -> None:
+    alone = gemms_alone(own_kernels(), "own.toml")
+    assert alone is not None
+    settings = {**NCCL, "transport": transport, "gemm": "fused", "math": "tf32x3", "graph": "yes"}
+    case = mlp_case(SIZES, settings)
+    found = {part.name: part for part in case.parts(alone)}
+    twice = 2 * (1e-10 * 512 * 1500 - alone.kernel_s)
+    for name in ("large GEMMs", "fused steps"):
+        assert found[name].key == f"{name} [fused, as alone]"
+        assert found[name].amounts["alone"] == pytest.approx(twice, rel=1e-6)
+    ranks, group = (2, "peer") if transport == "peer" else (1, "32 bit")
+    step = found["step in one kernel"]
+    assert step.key == f"step in one kernel [{group}, as alone]"
+    taken = ranks * 1e-12 * 4 * case.parameters
+    assert step.amounts["alone"] == pytest.approx(max(taken - alone.kernel_s, 0.2 * taken))
+    four = mlp_case({**SIZES, "p": 4}, settings)  # four peers were not measured
+    as_it_is = transport == "peer"
+    key = next(p.key for p in four.parts(alone) if p.name == "step in one kernel")
+    assert (key == "step in one kernel [32 bit]") == as_it_is
 
 
 def test_three_runs_predict_products_of_other_shapes(
