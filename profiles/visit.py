@@ -68,8 +68,12 @@ def settle(candidates: Sequence[int]) -> tuple[int, float]:
 
 
 def configuration(settings: dict[str, Any], batches: int) -> Config:
-    """Return a trainer's configuration that does at least so many batches."""
+    """Return a trainer's configuration that does at least so many batches.
+
+    Those of an epoch more with a CUDA graph, whose first epoch is captured, not replayed.
+    """
     epochs = math.ceil(batches / math.ceil(IMAGES / settings["batch_size"]))
+    epochs += bool(settings.get("graph"))
     return Config(
         data="synthetic", train_size=IMAGES, epochs=epochs, evaluate_every=0,
         learning_rate=0.01, **settings,

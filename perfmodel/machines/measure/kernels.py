@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,8 +23,11 @@ from perfmodel.machines.measure.device import Device
 from perfmodel.machines.measure.measurement import Found, Products, Series, Spread
 from perfmodel.machines.measure.ranks import Ranks
 
-_CALLS = 20
+_CALLS: Final = 20
 """Steps of all ranks between two events: each of them waits for the others."""
+_HEAD_START_S: Final = 1e-3
+"""So long all devices spin while their hosts queue the calls, which take them longer to launch
+than to run."""
 
 
 def of_module(name: str) -> Any:
@@ -71,7 +74,7 @@ def by_size(device: Device, ranks: Ranks, module: Any, hidden: Sequence[int]) ->
         for _ in range(device.repeats + 1):
             ranks.meet()
             call()  # lets all ranks meet on the device
-            times.append(device.timed(call, _CALLS))
+            times.append(device.timed(call, _CALLS, _HEAD_START_S))
         found[size] = Spread.of(ranks.largest(np.array(times))[1:].tolist())
     kind, where = "step", "device"
     return Found(series=(Series.of(kind, where, "all", "device", ranks.size, found),))
