@@ -132,6 +132,8 @@ def made(result: dict[str, Any]) -> str:
 BLIND_MODEL = folders.RESULTS / "predict_blind_model.json"
 BLIND_OUT = folders.RESULTS / "predict_blind.json"
 BLIND_MACHINE = folders.RESULTS / "machine_h200x2.toml"
+BLIND_MACHINE_HOST = "h200x2_hosts"
+"""Its name in profiles/hosts/launches.json."""
 BLIND_MEASURED = folders.PROFILES / "blind"
 """A folder a host; in it, for every group of configurations that one process group visited,
 NAME.json (its launches), NAME_anchor.sqlite.xz and NAME.toml (machine measure's host times)."""
@@ -146,8 +148,9 @@ def freeze() -> None:
     machine = Launches(machine=BLIND_MACHINE)
     training = of_all_hosts()
     model = machine.calibrated(
-        training, host_calls=calls_of(load_machine(BLIND_MACHINE)), left_out=114
-    )
+        training, host_calls=calls_of(load_machine(BLIND_MACHINE)),
+        calls_of_host=BLIND_MACHINE_HOST, left_out=114,
+    )  # fmt: skip
     save(model, BLIND_MODEL)
     rows = []
     for ranks in BLIND:

@@ -17,7 +17,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
-from perfmodel.models.hosts import as_on_the_mean, factors_of
+from perfmodel.models.hosts import as_on_the_mean, factors_of, on_the_mean
 from perfmodel.models.model import Model
 from perfmodel.models.predict import predict
 from perfmodel.models.terms import (
@@ -177,6 +177,7 @@ def calibrate(
     alone: Alone | None = None,
     micro: Sequence[Microbenchmark] = (),
     host_calls: Mapping[str, float] | None = None,
+    calls_of_host: str = "",
     resamples: int = RESAMPLES,
     left_out: int = MOST_LEFT_OUT,
 ) -> Model:
@@ -198,6 +199,8 @@ def calibrate(
         Microbenchmarks of copies, all-reduces and launches: evidence beside that of the runs.
     host_calls : mapping of str to float, optional
         Host times of the machine's file (`hosts.calls_of`), for predicting other hosts by theirs.
+    calls_of_host : str
+        The host that they were measured on, where the runs are of several.
     resamples : int
         Of the bootstrap that says how well coefficients are known.
     left_out : int
@@ -218,7 +221,8 @@ def calibrate(
     return replace(
         fitted, batch_noise=noise.batch, phase_noise=noise.phase,
         runs=tuple(_evidence(fitted, observations)),
-        tracing_s=_tracing(measured, untraced or {}), hosts=factors, host_calls=host_calls or {},
+        tracing_s=_tracing(measured, untraced or {}), hosts=factors,
+        host_calls=on_the_mean(host_calls or {}, factors.get(calls_of_host)),
     )  # fmt: skip
 
 

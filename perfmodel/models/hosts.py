@@ -230,6 +230,15 @@ def calls_of(found: MachineMeasurement) -> dict[str, float]:
     return calls
 
 
+def on_the_mean(calls: Mapping[str, float], factors: Sequence[float] | None) -> dict[str, float]:
+    """Return a host's times as on the mean of hosts, by its factors; as they are without."""
+    by_kind = dict(zip(HOST_KINDS, factors or (0.0,) * len(HOST_KINDS), strict=True))
+    return {
+        name: seconds * math.exp(-by_kind[name.partition(":")[0]])
+        for name, seconds in calls.items()
+    }
+
+
 def by_calls(
     host: Host, calibration: Mapping[str, float], target: Mapping[str, float], source: str
 ) -> Host:
