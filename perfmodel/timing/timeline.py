@@ -329,8 +329,8 @@ class _Part:
     last_ns: int
     window: Window | None
     steps: StepReport | None
-    mpi_number: Mapping[int, int]
-    nccl_number: Mapping[tuple[int, int, int], tuple[int, int]]
+    mpi_number: Mapping[int, tuple[int, int]]
+    nccl_number: Mapping[tuple[int, int, int], tuple[int, int, int]]
     flops: Mapping[str, float]
     work: Mapping[int, Details]
 
@@ -409,27 +409,9 @@ def select(
         for track, bar in chain(_ranges(part), *calls, _idle(part), _operations(part)):
             tracks[track].append(bar)
         first += len(trace.processes)
-    tracks = _waiting(tracks)
     if ranks is not None:
         tracks = {track: bars for track, bars in tracks.items() if track.rank in ranks}
     return lanes_of(tracks if around or window is None else _within(tracks, window))
-
-
-def _waiting(tracks: Mapping[Track, list[Bar]]) -> dict[Track, list[Bar]]:
-    """Say of every bar of a collective how long it waits for the last rank."""
-    last: dict[tuple[str, int], int] = {}
-    for bar in chain.from_iterable(tracks.values()):
-        if bar.collective is not None:
-            key = bar.kind, bar.collective
-            last[key] = max(last.get(key, bar.start_ns), bar.start_ns)
-
-    def said(bar: Bar) -> Bar:
-        if bar.collective is None:
-            return bar
-        until = min(last[bar.kind, bar.collective], bar.end_ns)
-        return replace(bar, waits_ns=until - bar.start_ns)
-
-    return {track: [said(bar) for bar in bars] for track, bars in tracks.items()}
 
 
 _FEW_RANKS: Final = 4
@@ -495,11 +477,15 @@ def _joined(bars: Iterable[Bar], least_ns: int) -> Iterator[Bar]:
     yield from whole()
 
 
-def _mpi_numbers(run: Run) -> list[dict[int, int]]:
-    """Number of the collective of every MPI call, by its row; none where the ranks differ."""
+def _mpi_numbers(run: Run) -> list[dict[int, tuple[int, int]]]:
+    """Number of the collective of every MPI call, by its row, and when the last rank was there.
+
+    Empty where the ranks differ.
+    """
     found: list[dict[int, int]] = []
     names = []
-    for trace, rank_of in zip(run.traces, run.rank_of, strict=True):
+    last: dict[int, int] = {}
+    for trace, rank_of, clock in zip(run.traces, run.rank_of, clocks(run), strict=True):
         mpi = trace.mpi
         numbers: dict[int, int] = {}
         process = trace.thread_process[mpi.thread]
@@ -510,27 +496,33 @@ def _mpi_numbers(run: Run) -> list[dict[int, int]]:
                 rows = rows[np.argsort(mpi.start_ns[rows], kind="stable")]
                 names.append(tuple(_string(trace, code) for code in mpi.name[rows].tolist()))
                 numbers |= {row: n for n, row in enumerate(rows.tolist())}
+                for n, start in enumerate((mpi.start_ns[rows] + clock).tolist()):
+                    last[n] = max(last.get(n, start), start)
         found.append(numbers)
     same = len(names) > 1 and len(set(names)) == 1
-    return found if same else [{} for _ in found]
+    return [{row: (n, last[n]) for row, n in numbers.items()} if same else {} for numbers in found]
 
 
-def _nccl_numbers(run: Run) -> list[dict[tuple[int, int, int], tuple[int, int]]]:
-    """Number and bytes of the collective of NCCL's kernels, by process, device and start."""
+def _nccl_numbers(run: Run) -> list[dict[tuple[int, int, int], tuple[int, int, int]]]:
+    """Number, bytes and waiting of NCCL's kernels, by process, device and start."""
     if len(run.steps) != len(run.parts):
         return [{} for _ in run.parts]
     lanes = [len(r.times.process) for r in run.steps]
     matched = match_kernels([r.nccl for r in run.steps], lanes, [r.utc_start_ns for r in run.steps])
+    waiting = np.where(matched.waiting_ns == NULL, 0, matched.waiting_ns)
     found, first = [], 0
     for report in run.steps:
         kernels, times = report.nccl, report.times
-        number = matched.collective[first : first + len(kernels)]
+        mine = slice(first, first + len(kernels))
         keys = zip(
             times.process[kernels.lane].tolist(), times.device[kernels.lane].tolist(),
             kernels.start_ns.tolist(), strict=True,
         )  # fmt: skip
-        pairs = zip(number.tolist(), kernels.bytes.tolist(), strict=True)
-        found.append(dict(zip(keys, pairs, strict=True)))
+        known = zip(
+            matched.collective[mine].tolist(), kernels.bytes.tolist(), waiting[mine].tolist(),
+            strict=True,
+        )  # fmt: skip
+        found.append(dict(zip(keys, known, strict=True)))
         first += len(kernels)
     return found
 
@@ -586,8 +578,9 @@ def _calls(part: _Part, kind: str) -> Iterator[tuple[Track, Bar]]:
     ):
         process, rank = part.whose(thread)
         said = {"size_bytes" if kind == "mpi" else "correlation": _known(number)}
-        if kind == "mpi":
-            said["collective"] = part.mpi_number.get(row)
+        if kind == "mpi" and row in part.mpi_number:
+            said["collective"], last = part.mpi_number[row]
+            said["waits_ns"] = min(last - part.clock_ns, end) - start
         bar = part.bar(kind, _string(trace, name), start, end, rank, process, **said)
         yield Track(rank, kind, part.units[thread]), bar
 
@@ -638,13 +631,14 @@ def _operations(part: _Part) -> Iterator[tuple[Track, Bar]]:
         word, said = "nccl" if collective else OP_KINDS[kind], _what(part.trace, op)
         if kind == MEMCPY:
             word = _DIRECTIONS.get(copy, "copy")
-        number, message = part.nccl_number.get((process, device, start), (-1, NULL))
+        number, message, waits = part.nccl_number.get((process, device, start), (-1, NULL, 0))
         sent: Details = (("message_bytes", message),) if message != NULL else ()
         yield (
             Track(part.rank_of.get(process), word, device),
             Bar(word, said, start + part.clock_ns, end + part.clock_ns, mine,
                 part.first_process + process if process >= 0 else -1, _known(same), _known(size),
-                stream, device, (*sent, *part.work.get(op, ())), number if number >= 0 else None),
+                stream, device, (*sent, *part.work.get(op, ())), number if number >= 0 else None,
+                min(waits, end - start)),
         )  # fmt: skip
 
 
