@@ -15,7 +15,9 @@ from perfmodel.analysis.tta import side
 
 pytestmark = pytest.mark.slow
 
-RESULTS = sorted(tta_report.RESULTS.glob("tta*/*.json"))
+RESULTS = sorted(
+    path for name in ("tta", "tta_cupy") for path in (tta_report.RESULTS / name).glob("*.json")
+)
 
 
 def test_it_trains_every_configuration_with_every_seed(
