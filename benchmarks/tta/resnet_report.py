@@ -42,10 +42,9 @@ def others(read: dict[str, Any], key: str) -> Spread | None:
 
 def page(found: dict[str, tuple[dict[str, Any], Side]]) -> str:
     """Return what stands between the marks."""
-    parts = [summary(found), by_run(found)]
+    parts = [summary(found), by_run(found), by_target(found)]
     if len(found) > 1:
         parts.append(against(found))
-    parts.append(by_target(found))
     parts.append("![Test accuracy over time, a line for every run](images/tta_resnet.png)")
     return "\n\n".join(parts)
 
@@ -111,13 +110,18 @@ def against(found: dict[str, tuple[dict[str, Any], Side]]) -> str:
     """Return the tests of one machine against the other."""
     (first, a), (second, b) = found.values()
     rows = []
-    for name, title in (("time_between_s", "time"), ("epochs_between", "epochs")):
-        values = [[m.value for m in one.moments(name) if m.reached] for one in (b, a)]
-        test = equal_cv(*values)
-        if test is not None:
-            rows.append((title, test.ratio, test.z, test.p_miller, test.p_permutation))
+    for target in TARGETS:
+        sides = [side([RESULTS / f"{name}.json"], target) for name in reversed(MACHINES)]
+        for name, title in (("time_between_s", "time"), ("epochs_between", "epochs")):
+            values = [[m.value for m in one.moments(name) if m.reached] for one in sides]
+            test = equal_cv(*values)
+            if test is not None and (title == "time" or target == TARGET):
+                rows.append(
+                    (f"{title} to {target:g}", test.ratio, test.z, test.p_miller,
+                     test.p_permutation)
+                )  # fmt: skip
     table = markdown(
-        "CV of; ratio of the CVs=float.2; z (Miller)=float.2; p (Miller)=float.3; "
+        "CV of=text; ratio of the CVs=float.2; z (Miller)=float.2; p (Miller)=float.3; "
         "p (permutations)=float.3", rows,
     )  # fmt: skip
     tested = {c.quantity: c for c in compare(b, a)}

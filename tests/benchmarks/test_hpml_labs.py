@@ -155,3 +155,13 @@ def test_every_cell_of_the_vector_programs_ran_five_times() -> None:
     assert set(found) == {(way, k) for way in lab.WAYS for k in lab.MILLIONS}
     assert min(len(runs) for runs in found.values()) >= lab.LEAST_RUNS
     assert sum(run["wrong"] for runs in found.values() for run in runs) == 0
+
+
+def test_both_kinds_of_gpu_trained_the_same_seeds() -> None:
+    seeds = [
+        [run["config"]["seed"] for run in read["runs"]]
+        for read, _ in resnet_report.machines().values()
+    ]
+    assert len(seeds) == len(resnet_report.MACHINES)
+    assert seeds[0] == seeds[1]
+    assert len(seeds[0]) >= 5
