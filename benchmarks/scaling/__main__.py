@@ -10,6 +10,7 @@ resnet.json and scaling.json.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -79,6 +80,7 @@ def parts(campaign: Study) -> dict[str, str]:
         "campaign": f"{summary(campaign, 'strong')}\n\n{summary(campaign, 'weak')}",
         "split": render(split_table(campaign), "markdown"),
         "launches": f"{summary(launches, 'strong')}\n\n{summary(launches, 'weak')}",
+        "eight": on_eight(of_visits(folders.PROFILES / "scale" / "launches.json")),
         "ladder": ladder_table(),
         "bandwidth": render(bandwidth_table(reduced), "markdown"),
         "sums": sums.table(results.read(SUMS)),
@@ -99,10 +101,10 @@ def of_campaign() -> Study:
     return study(launches_of([read(path) for path in paths]))
 
 
-def of_visits() -> Study:
+def of_visits(file: Path = LAUNCHES / "launches.json") -> Study:
     """Take the recorded launches of configurations that more than one number of ranks has."""
     found = []
-    for row in results.read(LAUNCHES / "launches.json")["launches"]:
+    for row in results.read(file)["launches"]:
         if row["recorded"] and "settings" in row:
             sizes = {k: v for k, v in row["sizes"].items() if k != "p"}
             found.append(Launch(
@@ -249,6 +251,27 @@ def _row(series: Series) -> tuple[object, ...]:
         series.points[-1].efficiency, *(at[p].serial if p in at else None for p in (2, 4)),
         f"{law.serial:.2f} ({law.low:.2f} to {law.high:.2f})", law.misfit,
     )  # fmt: skip
+
+
+def on_eight(found: Study) -> str:
+    """Return strong scaling from 2 to 8 GPUs of one host, where no launch has one GPU."""
+    mine = sorted(
+        (s for s in found.series if s.kind == "strong"),
+        key=lambda s: (sorted(s.sizes.items()), sorted(s.settings.items())),
+    )
+    ranks = (2, 4, 8)
+    columns = (
+        "strong scaling", *(f"p={p}=s" for p in ranks), *(f"{p} GPUs over 2" for p in ranks[1:]),
+        "efficiency, 8 against 2=percent.0",
+    )  # fmt: skip
+    rows = []
+    for series in mine:
+        at = {p.ranks: p for p in series.points}
+        rows.append(
+            (series.label, *(at[p].batch_s for p in ranks),
+             *(_with_interval(at[p]) for p in ranks[1:]), at[8].efficiency)
+        )  # fmt: skip
+    return markdown(columns, rows)
 
 
 def _with_interval(point: Any) -> str:
