@@ -60,6 +60,7 @@ _SINCE_EPOCH_NS: Final = 10**18
 """Times from here on are of 2001 and later, not of a clock that starts with the machine."""
 
 _COPY_NAME: Final = re.compile(r"Memcpy (\w)to(\w)(?: \((\w[\w ]*) -> (\w[\w ]*)\))?")
+_LIST: Final = "TensorList"
 _BOOLEANS: Final = re.compile(r"\[(?:True|False)(?:, (?:True|False)){2}\]")
 _NO_BRACKETS: Final = str.maketrans("[],", "   ")
 _LAMBDA: Final = re.compile(r"\{lambda\(([^{}]*)\)#(\d+)\}")
@@ -314,7 +315,8 @@ def _ns(us: Any) -> int | None:
 def _label(name: str, args: Mapping[str, Any]) -> str:
     """Return the text that `emit_nvtx` gives an operator's range, with types in place of ids.
 
-    `perfmodel.programs.pytorch.names` parses it.
+    `perfmodel.programs.pytorch.names` parses it. The profiler leaves out the sizes of lists of more
+    than 30 tensors (torch/csrc/profiler/util.h): an operator on such a list has none here.
 
     >>> _label("aten::mm", {"Sequence number": 4, "Input Dims": [[2, 3], [3, 5]],
     ...                     "Input type": ["float", "float"]})
@@ -328,6 +330,8 @@ def _label(name: str, args: Mapping[str, Any]) -> str:
     sizes: list[Any] = []
     types: list[str] = []
     for dim, kind in zip(dims, kinds, strict=True):
+        if kind == _LIST and not dim:
+            return name
         parts = dim if _is_nested(dim) else [dim]
         sizes += parts
         types += [str(kind).translate(_NO_BRACKETS)] * len(parts)
