@@ -1,9 +1,9 @@
-"""Compares perfmodel's times and FLOPs of a program recorded by Nsight Systems and torch.profiler.
+"""Compares perfmodel's times and FLOPs of programs recorded by Nsight Systems and torch.profiler.
 
-    python -m profiles.programs.against_kineto REPORT.sqlite.xz OUT.json TRACE_rank0.json.xz ...
+    python -m profiles.programs.against_kineto OUT.json gpt_both resnet34_both ddp_both
 
-The traces are of `train.py --kineto`, the report of the same command under Nsight Systems: two
-runs, so that what waits for another rank differs more than what computes.
+NAME.sqlite.xz and NAME_rankN.json.xz beside this file are of two runs of `train.py`, so that what
+waits for another rank differs more than what computes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.programs.program import Options
 
+HERE = Path(__file__).parent
 TIMES = ("batch_s", "gpu_busy_s", "compute_s", "communication_s")
 
 
@@ -45,17 +46,14 @@ def compared(report: Path, traces: Sequence[Path]) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Write both recordings' medians, and their ratios."""
-    report, out, *traces = map(Path, sys.argv[1:])
-    found = compared(report, traces)
-    truth = json.loads(report.with_name(f"{report.name.split('.')[0]}.truth.json").read_text())
-    said = ("command", "date", "gpu", "torch", "ranks")
-    document = {
-        "date": datetime.now(UTC).isoformat()[:10],
-        "recorded": {k: truth[k] for k in said if k in truth},
-        "ranks": found,
-    }
-    out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps([f["ratio"] for f in found], indent=1))
+    document: dict[str, Any] = {"date": datetime.now(UTC).isoformat()[:10], "programs": {}}
+    for name in sys.argv[2:]:
+        found = compared(HERE / f"{name}.sqlite.xz", sorted(HERE.glob(f"{name}_rank*.json.xz")))
+        truth = json.loads((HERE / f"{name}.truth.json").read_text())
+        recorded = {k: truth[k] for k in ("command", "date", "gpu", "torch", "ranks")}
+        document["programs"][name] = {"recorded": recorded, "ranks": found}
+        print(name, json.dumps([f["ratio"] for f in found], indent=1))
+    Path(sys.argv[1]).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

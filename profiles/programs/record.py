@@ -2,6 +2,7 @@
 
 Each NAME is a recording of `RECORDINGS` or a group of them. A report is exported with NCCL's
 payloads, trimmed, compressed to OUT/NAME.sqlite.xz, and OUT/NAME.truth.json says what it is of.
+Those of `BOTH` are recorded by torch.profiler, too.
 """
 
 from __future__ import annotations
@@ -73,8 +74,17 @@ RECORDINGS: dict[str, tuple[int, list[str]]] = {
     "gpt_fsdp8": (8, [*EIGHT, "--fsdp"]),
     "gpt_tensor4": (4, [*EIGHT, "--layers", "4", "--tensor-parallel", "--shapes"]),
     "gpt_straggler8": (8, [*EIGHT, "--fault", "straggler"]),
+    "gpt_both": (1, ["gpt", "--width", "768", "--layers", "4", "--heads", "12", "--length", "512",
+                     "--batch", "128", "--vocabulary", "8192", "--shapes"]),
+    "resnet34_both": (1, ["resnet34", "--length", "224", "--batch", "384", "--steps", "6",
+                          "--shapes"]),
+    "ddp_both": (2, ["gpt", "--width", "768", "--layers", "4", "--heads", "12", "--length", "512",
+                     "--batch", "64", "--vocabulary", "16384", "--name", "train batch %d"]),
     "gpt_unnamed": (1, ["gpt", "--batch", "16", "--name", "none", "--layers", "4"]),
 }  # fmt: skip
+BOTH = {"gpt_both": ["--name", "none"], "resnet34_both": ["--name", "none"],
+        "ddp_both": ["--shapes"]}  # fmt: skip
+"""Recorded by torch.profiler, too, into NAME_rankN.json.xz, with these words beside."""
 COUNTED = {
     "resnet50_ncu": ["resnet50", "--length", "224", "--batch", "32", "--steps", "1", "--shapes"],
     "llama_ncu": ["llama", "--width", "768", "--layers", "2", "--heads", "12", "--kv-heads", "4",
@@ -128,6 +138,15 @@ def record(name: str, out: Path) -> None:
     truth.write_text(json.dumps(json.loads(truth.read_text()) | said, indent=1) + "\n")
 
 
+def record_trace(name: str, out: Path) -> None:
+    """Record a program by torch.profiler, and compress the traces."""
+    ranks, words = RECORDINGS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        run(program(ranks, [*words, *BOTH[name], "--kineto", f"{folder}/{name}.json"]))
+        for trace in Path(folder).glob("*.json"):
+            (out / f"{trace.name}.xz").write_bytes(lzma.compress(trace.read_bytes(), preset=3))
+
+
 def count(name: str, out: Path) -> None:
     """Count one step's kernels with Nsight Compute."""
     train = program(1, COUNTED[name])
@@ -145,6 +164,8 @@ def main() -> None:
             start = datetime.now(UTC)
             try:
                 (count if name in COUNTED else record)(name, out)
+                if name in BOTH:
+                    record_trace(name, out)
             except (OSError, ValueError) as error:
                 print(f"{name}: {error}", file=sys.stderr)
             print(f"{name}: {(datetime.now(UTC) - start).total_seconds():.0f} s", flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from perfmodel.timing.nsys_stats.collect import collect
 from support.build_columnar import write_folder
 from support.build_operators import operators_report
 from support.cli import succeeds
+from support.folders import ROOT
 
 pa = pytest.importorskip("pyarrow")
 KINDS = ("arrow", "parquet")
@@ -45,6 +47,17 @@ def test_analysis_and_summaries_are_equal(kind: str, report: Path, tmp_path: Pat
 def test_recorded_reports(name: str, kind: str, tmp_path: Path) -> None:
     source = recorded(name, tmp_path / "report_1.sqlite")
     assert said_of(write_folder(source, tmp_path / "report_2", kind)) == said_of(source)
+
+
+@pytest.mark.parametrize("kind", ["arwdir", "pqtdir"])
+def test_real_folders_of_2025(kind: str, tmp_path: Path) -> None:
+    """One report of a GPT on an H200, exported by Nsight Systems 2025.3.1 in three formats."""
+    with tarfile.open(ROOT / "tests" / "reports" / "formats_nsys2025.3.1.tar.xz") as packed:
+        packed.extractall(tmp_path, filter="data")
+    folder = (tmp_path / f"report_{kind}").rename(tmp_path / "report")
+    assert said_of(folder) == said_of(tmp_path / "report.sqlite")
+    assert summaries(folder) == summaries(tmp_path / "report.sqlite")
+    assert len(read(folder).ranges) == 4600
 
 
 @pytest.mark.nsys

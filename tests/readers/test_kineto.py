@@ -18,8 +18,9 @@ from perfmodel.readers import read
 from perfmodel.readers.trace import KERNEL, MEMCPY, MEMSET
 from perfmodel.timing.nsys_stats.collect import compute
 from support import build_kineto
+from support.folders import ROOT
 
-PROGRAMS = Path("profiles/programs")
+PROGRAMS = ROOT / "profiles" / "programs"
 SHAPES = ["gpt_shapes", "llama_shapes", "bert_shapes"]
 
 
@@ -55,6 +56,40 @@ def test_operators_of_both_recordings_are_equal(name: str, tmp_path: Path) -> No
         for a in (other, one)
     )
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"), [("gpt_both", 1), ("resnet34_both", 1), ("ddp_both", 2)]
+)
+def test_one_program_recorded_by_both_tools(name: str, ranks: int) -> None:
+    """Two runs of each on an H200: the same FLOPs, and a step's time within 2 %."""
+    traces = [PROGRAMS / f"{name}_rank{r}.json.xz" for r in range(ranks)]
+    one, other = analysis_of(PROGRAMS / f"{name}.sqlite.xz"), analysis_of(*traces)
+    truth = json.loads((PROGRAMS / f"{name}.truth.json").read_text())
+    assert other.label.startswith(f"{name}_rank0")
+    assert other.batch.median.value == pytest.approx(one.batch.median.value, rel=0.02)
+    assert [r.rank for r in other.ranks] == [r.rank for r in one.ranks] == list(range(ranks))
+    for a, b in zip(other.ranks, one.ranks, strict=True):
+        assert a.gpu_busy_s == pytest.approx(b.gpu_busy_s, rel=0.02)
+        assert a.compute_s == pytest.approx(b.compute_s, rel=0.02)
+    kernels = [{c.category: c.count for c in run.steps.categories} for run in (one, other)]
+    assert kernels[0] == kernels[1]
+    assert [(c.name, c.bytes, c.count) for c in other.collectives] == [
+        (c.name, c.bytes, c.count) for c in one.collectives
+    ]
+    if ranks == 1:
+        assert other.work.flops == one.work.flops == truth["flop_counter_total"]
+        assert other.work.bytes == pytest.approx(one.work.bytes, rel=0.02)
+    else:
+        assert other.work.flops == 8761733283840  # of half of the samples
+        assert {c.waiting_s is None for c in other.collectives} == {False}
+
+
+def test_lists_of_more_than_30_tensors_have_no_sizes() -> None:
+    names = parse(read(PROGRAMS / "gpt_both_rank0.json.xz").range_labels)
+    of_optimizer = [s for n, s in zip(names.name, names.sizes, strict=True) if "adamw" in n]
+    assert of_optimizer
+    assert set(of_optimizer) == {None}
 
 
 def test_rows_are_those_of_the_report(tmp_path: Path) -> None:
