@@ -338,16 +338,16 @@ def _label(name: str, args: Mapping[str, Any]) -> str:
     number = args.get("Sequence number")
     seq = f", seq = {number}" if _is_small(number) and number >= 0 else ""
     said = f", types = [{', '.join(types)}]" if any(types) else ""
-    return f"{name}{seq}, sizes = {sizes}{said}{_wanted(name, args) if said else ''}"
+    return f"{name}{seq}, sizes = {sizes}{said}{_needed(name, args) if said else ''}"
 
 
-def _wanted(name: str, args: Mapping[str, Any]) -> str:
+def _needed(name: str, args: Mapping[str, Any]) -> str:
     """Return which gradients a convolution's backward is asked for: its last argument."""
     values = args.get("Concrete Inputs")
     if name != "aten::convolution_backward" or not isinstance(values, list) or not values:
         return ""
     last = str(values[-1])
-    return f", wanted = {last}" if _BOOLEANS.fullmatch(last) else ""
+    return f", needed = {last}" if _BOOLEANS.fullmatch(last) else ""
 
 
 def _is_nested(dim: Any) -> bool:

@@ -201,7 +201,7 @@ def test_types_and_what_a_backward_is_asked_for(tmp_path: Path) -> None:
     names = parse(read(trace_of(tmp_path, *events)).range_labels)
     assert names.sizes[0] == ((2, 3), (4,), (5, 6), (), (2,))
     assert names.types[0] == ("c10::BFloat16", "TensorList", "TensorList", "Scalar", "long int")
-    assert names.wanted == (None, (False, True, True), None)
+    assert names.needed == (None, (False, True, True), None)
     assert names.types[2] is None
 
 

@@ -679,7 +679,7 @@ class _Graph:
 
     def _wanted(self, node: int, sizes: Sizes) -> tuple[bool, bool]:
         """Which gradients of a convolution are asked for: those that something consumes."""
-        said = self.names.wanted[int(self.tree.label[node])]
+        said = self.names.needed[int(self.tree.label[node])]
         if said is not None and len(said) > 1:
             return said[0], said[1]
         seen = [

@@ -10,7 +10,7 @@ that made an input and which of its outputs it is; `(0,-1)` where nothing record
 of torch.profiler says behind the sizes what it has instead of these ids (`readers.kineto`):
 
     aten::mm, seq = 41, sizes = [[96, 32], [32, 32]], types = [float, float]
-    aten::convolution_backward, sizes = [...], types = [...], wanted = [False, True, False]
+    aten::convolution_backward, sizes = [...], types = [...], needed = [False, True, False]
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class OperatorNames:
     types : tuple
         Types of the arguments as C++ names them, one for each of `sizes`; None where the name does
         not say them.
-    wanted : tuple
+    needed : tuple
         Which results a backward is asked for; None where the name does not say it.
     """
 
@@ -74,7 +74,7 @@ class OperatorNames:
     input_output: Int64
     unread: int
     types: tuple[tuple[str, ...] | None, ...]
-    wanted: tuple[tuple[bool, ...] | None, ...]
+    needed: tuple[tuple[bool, ...] | None, ...]
 
     def inputs(self, row: int) -> list[tuple[int, int]]:
         """Return the pairs (op_id, output) that made the arguments of a row."""
@@ -99,7 +99,7 @@ def parse(labels: Sequence[str]) -> OperatorNames:
     seq: list[int] = []
     sizes: list[Sizes | None] = []
     types: list[tuple[str, ...] | None] = []
-    wanted: list[tuple[bool, ...] | None] = []
+    needed: list[tuple[bool, ...] | None] = []
     inputs: list[str] = []
     counts: list[int] = []
     known: dict[str, Sizes | None] = {}
@@ -119,7 +119,7 @@ def parse(labels: Sequence[str]) -> OperatorNames:
         sizes.append(found)
         kinds, asked = _listed(more) if more and found else (None, None)
         types.append(kinds if kinds is not None and len(kinds) == len(found or ()) else None)
-        wanted.append(None if asked is None else tuple(word == "True" for word in asked))
+        needed.append(None if asked is None else tuple(word == "True" for word in asked))
         unread += bool(shown) and found is None
         if ids and _IDS.fullmatch(ids):
             inputs.append(ids.translate(_ONLY_NUMBERS))
@@ -138,7 +138,7 @@ def parse(labels: Sequence[str]) -> OperatorNames:
         numbers[1::2],
         unread,
         tuple(types),
-        tuple(wanted),
+        tuple(needed),
     )
 
 
@@ -147,9 +147,9 @@ def _number(text: str) -> int:
 
 
 def _listed(text: str) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
-    """Words of the types' list, and of that of what is wanted, if it follows."""
-    types, _, wanted = text.partition(", wanted = ")
-    found = (_LISTED.fullmatch(part) for part in (types, wanted))
+    """Words of the types' list, and of that of what is needed, if it follows."""
+    types, _, needed = text.partition(", needed = ")
+    found = (_LISTED.fullmatch(part) for part in (types, needed))
     first, second = (tuple(m[1].split(", ")) if m else None for m in found)
     return first, second
 
