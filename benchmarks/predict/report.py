@@ -72,19 +72,10 @@ def _overhead(r: dict[str, Any]) -> str:
 
 def _foreign(r: dict[str, Any]) -> str:
     f = r["foreign"]
-    rows = [
-        [f"H={row['H']} B={row['B']}", f"{1e6 * row['predicted_s']:.0f}",
-         f"{1e6 * row['low_s']:.0f} to {1e6 * row['high_s']:.0f}", f"{1e6 * row['measured_s']:.0f}",
-         percent(row["error"], signed=True)]
-        for row in f["rows"] if row["error"] is not None
-    ]  # fmt: skip
-    head = ["PyTorch DDP, half of its sizes unseen", "predicted, µs", "90 %", "measured, µs",
-            "error"]  # fmt: skip
-    said = (
-        f"Mean {percent(f['mean'])}; with every size left out once "
-        f"{percent(f['leave_one_out_mean'])}. One launch each."
+    return (
+        f"PyTorch DDP, half of its sizes unseen: mean {percent(f['mean'])}; every size left out "
+        f"once {percent(f['leave_one_out_mean'])}; one launch each."
     )
-    return f"{table(head, rows)}\n{said}"
 
 
 def _targets(r: dict[str, Any]) -> str:
