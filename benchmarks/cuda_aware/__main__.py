@@ -6,8 +6,8 @@
 One launch makes a session of the trainer for every transport (images stay on the GPU), compares
 their parameters after the same batches, and visits them in another order each round; then it sums
 messages of several sizes with the same transports, and exchanges them by MPI_Sendrecv. A visit's
-time is the slowest rank's. Rows go to benchmarks/results/cuda_aware.json, those of the same launch
-replaced.
+time is the slowest rank's. Rows go to benchmarks/results/cuda_aware.json, those of the same number
+of ranks and launch replaced.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ Timed = dict[str, Callable[[int], None]]
 """By name, what does something so many times and waits for its end."""
 
 
-def timed(comm: Communicator, work: Timed, seed: str) -> Iterator[tuple[str, list[float]]]:
+def timed(
+    comm: Communicator, work: Timed, seed: str, rounds: int = ROUNDS
+) -> Iterator[tuple[str, list[float]]]:
     """Visit all in another order each round; yield each with its seconds a time (collective)."""
 
     def visit(name: str, times: int) -> float:
@@ -64,7 +66,7 @@ def timed(comm: Communicator, work: Timed, seed: str) -> Iterator[tuple[str, lis
     times = {name: max(5, round(VISIT_S / min(visit(name, 5), visit(name, 5)))) for name in work}
     seconds: dict[str, list[float]] = {name: [] for name in work}
     order, shuffle = list(work), random.Random(seed)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         shuffle.shuffle(order)
         for name in order:
             seconds[name].append(visit(name, times[name]))
@@ -77,7 +79,7 @@ def row(seconds: list[float], **about: Any) -> dict[str, Any]:
 
 
 def batches(
-    comm: Communicator, backend: Backend, data: Dataset, hidden: int, launch: int
+    comm: Communicator, backend: Backend, data: Dataset, hidden: int, a: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for every transport that works here: its batch, its parameters' distance."""
     sessions: dict[str, Session] = {}
@@ -85,7 +87,7 @@ def batches(
     for name in TRAINED:
         on = "device" if backend.on_device else None
         config = Config(
-            hidden_size=hidden, batch_size=BATCH, transport=name, data_on=on, data="synthetic",
+            hidden_size=hidden, batch_size=a.batch, transport=name, data_on=on, data="synthetic",
             input_size=data.images.shape[1], backend=backend.name, evaluate_every=0,
             train_size=len(data.labels),
         )  # fmt: skip
@@ -93,7 +95,7 @@ def batches(
         try:
             session.prepare()
         except TrainerError as error:
-            why = {"launch": launch, "reason": str(error)}
+            why = {"p": comm.size, "launch": a.launch, "reason": str(error)}
             yield {"what": "batch", "transport": name, "H": hidden, **why}
             continue
         session.run_batches(CHECKED)
@@ -108,17 +110,18 @@ def batches(
         return work
 
     reference = found["host-flat"]
-    for name, seconds in timed(comm, {n: run(s) for n, s in sessions.items()}, f"{hidden}{launch}"):
+    work = {name: run(session) for name, session in sessions.items()}
+    for name, seconds in timed(comm, work, f"{hidden}{a.launch}", a.rounds):
         error = np.abs(found[name] - reference).max() / np.abs(reference).max()
         yield row(
-            seconds, what="batch", transport=name, H=hidden, B=BATCH, launch=launch,
-            message_bytes=reference.nbytes, max_relative_error=float(error),
+            seconds, what="batch", transport=name, H=hidden, B=a.batch, p=comm.size,
+            launch=a.launch, message_bytes=reference.nbytes, max_relative_error=float(error),
             bits_equal=bool(np.array_equal(found[name], reference)),
         )  # fmt: skip
 
 
 def messages(
-    comm: Communicator, backend: Backend, size: int, launch: int
+    comm: Communicator, backend: Backend, size: int, a: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for the sum of a message by every transport, and for its exchange alone."""
     work: Timed = {}
@@ -149,8 +152,11 @@ def messages(
                 comm.exchange(here, (comm.rank + 1) % comm.size, there, (comm.rank - 1) % comm.size)
 
         work["exchange"] = exchange
-    for name, seconds in timed(comm, work, f"{size}{launch}"):
-        yield row(seconds, what="message", transport=name, message_bytes=size, launch=launch)
+    for name, seconds in timed(comm, work, f"{size}{a.launch}", a.rounds):
+        yield row(
+            seconds, what="message", transport=name, message_bytes=size, p=comm.size,
+            launch=a.launch,
+        )  # fmt: skip
 
 
 def main() -> None:
@@ -161,6 +167,8 @@ def main() -> None:
     add("--launch", type=int, default=1)
     add("--sizes", type=int, nargs="+", default=list(SIZES), metavar="H")
     add("--messages", type=int, nargs="+", default=list(MESSAGES), metavar="BYTES")
+    add("--batch", type=int, default=BATCH)
+    add("--rounds", type=int, default=ROUNDS)
     add("--rehearse", action="store_true", help="NumPy, few images of few pixels")
     a = parser.parse_args()
     comm = connect()
@@ -172,14 +180,16 @@ def main() -> None:
     data = distribute(comm, synthetic(config) if comm.rank == 0 else None)
     rows: list[dict[str, Any]] = []
     for hidden in a.sizes:
-        rows += batches(comm, backend, data, hidden, a.launch)
+        rows += batches(comm, backend, data, hidden, a)
     for size in a.messages:
-        rows += messages(comm, backend, size, a.launch)
+        rows += messages(comm, backend, size, a)
     if comm.rank == 0:
-        kept = [r for r in results.read(a.out).get("rows", []) if r["launch"] != a.launch]
+        mine = (comm.size, a.launch)
+        before = results.read(a.out).get("rows", [])
+        kept = [r for r in before if (r["p"], r["launch"]) != mine]
         results.write(a.out, {
             "command": f"mpirun -n {comm.size} {results.command('cuda_aware', sys.argv[1:])}",
-            "date": results.now(), "ranks": comm.size,
+            "date": results.now(),
             "versions": {**backend.describe(), "mpi": library_version()}, "rows": [*kept, *rows],
         })  # fmt: skip
         for r in rows:

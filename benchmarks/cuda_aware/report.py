@@ -5,13 +5,21 @@ from __future__ import annotations
 import statistics
 from typing import Any, Final
 
+import perfmodel
 from benchmarks.common import folders, results
 from benchmarks.common.pages import microseconds, put, table
 from benchmarks.cuda_aware.__main__ import RESULTS, SUMMED, TRAINED
 from perfmodel.base.units import si
+from perfmodel.readers.trace import Trace
 
 PAGE: Final = folders.DOCS / "trainer.md"
+PROFILES: Final = folders.ROOT / "profiles" / "cuda_aware"
 SCRIPT: Final = "benchmarks.cuda_aware.report"
+REDUCE: Final = "MPI_Allreduce"
+COPYING: Final = ("cuMemcpy", "cuStreamSynchronize")
+"""What the names of the calls begin with in which the library copies and waits for it."""
+PROFILED: Final = {"resident": "host-flat", "cuda-aware": "cuda-aware", "ring": "ring"}
+"""Reports of H = 512: name of the file, transport."""
 
 Row = dict[str, Any]
 
@@ -32,44 +40,93 @@ def ranged(found: list[float]) -> str:
     return f"{middle} ({microseconds(found[0])} to {microseconds(found[-1])})"
 
 
-def batches(rows: list[Row]) -> str:
-    """Return the table of batches, by transport and hidden size."""
-    sizes = sorted({r["H"] for r in rows if r["what"] == "batch"})
-    head = ["transport", *(f"H = {h}" for h in sizes), "parameters"]
+def batches(rows: list[Row], ranks: int = 2) -> str:
+    """Return the table of batches on so many ranks, by transport and hidden size."""
+    rows = [r for r in rows if r["what"] == "batch" and r["p"] == ranks]
+    sizes = sorted({r["H"] for r in rows})
+    head = ["transport", *(f"H = {h}, µs" for h in sizes), "parameters after 20 batches"]
     lines = []
     for name in TRAINED:
-        found = [r for r in rows if r["what"] == "batch" and r["transport"] == name]
-        checked = [r for r in found if "bits_equal" in r]
+        checked = [r for r in rows if r["transport"] == name and "bits_equal" in r]
         if not checked:
             continue
         error = max(r["max_relative_error"] for r in checked)
         alike = "the same bits" if all(r["bits_equal"] for r in checked) else f"within {error:.0e}"
-        cells = (ranged(medians(rows, what="batch", transport=name, H=h)) for h in sizes)
+        cells = (ranged(medians(rows, transport=name, H=h)) for h in sizes)
         lines.append([f"`{name}`", *cells, alike])
     return table(head, lines)
 
 
-def messages(rows: list[Row]) -> str:
-    """Return the table of sums, by transport and bytes."""
+def messages(rows: list[Row], ranks: int = 2) -> str:
+    """Return the table of sums on so many ranks, by transport and bytes."""
+    rows = [r for r in rows if r["what"] == "message" and r["p"] == ranks]
     names = [*SUMMED, "exchange"]
     lines = []
-    for size in sorted({r["message_bytes"] for r in rows if r["what"] == "message"}):
-        found = {n: medians(rows, what="message", transport=n, message_bytes=size) for n in names}
-        cells = [microseconds(statistics.median(f)) if f else "–" for f in found.values()]
+    for size in sorted({r["message_bytes"] for r in rows}):
+        found = [medians(rows, transport=n, message_bytes=size) for n in names]
+        cells = [microseconds(statistics.median(f)) if f else "–" for f in found]
         lines.append([si(size, "B"), *cells])
-    return table(["message", *(f"`{n}`" for n in names[:-1]), "MPI_Sendrecv alone"], lines)
+    return table(["message, µs", *(f"`{n}`" for n in SUMMED), "MPI_Sendrecv alone"], lines)
+
+
+def copies() -> str:
+    """Return the table of what the reports of H = 512 hold of one sum: copies, calls, time."""
+    head = [
+        "transport", "batch", f"range `{REDUCE}`", "copies of a batch", "on the copy engines",
+        f"calls that copy, in `{REDUCE}`",
+    ]  # fmt: skip
+    lines = []
+    for name, transport in PROFILED.items():
+        report = perfmodel.read(PROFILES / f"{name}_H512_1.sqlite.xz")
+        found = report.analyze()
+        host_s = found.ranges.set_index("range")["host_s"]
+        moved = found.copies
+        kinds = "; ".join(
+            f"{row.count:.0f} {row.direction}, {row.memory}" for row in moved.itertuples()
+        )
+        lines.append([
+            f"`{transport}`", si(host_s["batch iteration"], "s"), si(host_s[REDUCE], "s"),
+            kinds, si(moved["seconds"].sum(), "s"), si(calling_s(report.trace), "s"),
+        ])  # fmt: skip
+    return table(head, lines)
+
+
+def calling_s(trace: Trace) -> float:
+    """Return the median host time of the calls that copy inside a range of the sum."""
+    api, ranges = trace.api, trace.ranges
+    known = [code for code, text in enumerate(trace.strings) if text.startswith(COPYING)]
+    mine = [i for i in range(len(api)) if api.name[i] in known]
+    spent = []
+    for at in range(len(ranges)):
+        if trace.range_labels[ranges.name[at]] != REDUCE:
+            continue
+        first, last = ranges.start_ns[at], ranges.end_ns[at]
+        spent.append(sum(
+            int(api.end_ns[i] - api.start_ns[i]) for i in mine
+            if api.thread[i] == ranges.thread[at]
+            and first <= api.start_ns[i]
+            and api.end_ns[i] <= last
+        ))  # fmt: skip
+    return statistics.median(spent) * 1e-9
 
 
 def main() -> None:
     """Write the page's parts."""
     found = results.read(RESULTS)
     rows, said = found["rows"], found["versions"]
-    launches = len({r["launch"] for r in rows})
-    about = f"{found['ranks']} {said['gpu']}s of one host, {said['mpi']} built with CUDA, CuPy "
-    about += f"{said['cupy']}, {found['date'][:10]}; {launches} launches"
-    put(PAGE, SCRIPT, f"{about}.\n\n{batches(rows)}", "batches")
-    put(PAGE, SCRIPT, messages(rows), "messages")
-    print(f"docs/{PAGE.name}: batches, messages")
+    parts = {}
+    for ranks in sorted({r["p"] for r in rows}):
+        launches = len({r["launch"] for r in rows if r["p"] == ranks})
+        about = (
+            f"{ranks} {said['gpu']}s of one host, {said['mpi']} built with CUDA, CuPy "
+            f"{said['cupy']}, {found['date'][:10]}; medians and ranges of {launches} launches:"
+        )
+        parts[f"batches {ranks}"] = f"{about}\n\n{batches(rows, ranks)}"
+        parts[f"messages {ranks}"] = messages(rows, ranks)
+    parts["copies"] = copies()
+    for name, made in parts.items():
+        put(PAGE, SCRIPT, made, name)
+    print(f"docs/{PAGE.name}: {', '.join(parts)}")
 
 
 if __name__ == "__main__":

@@ -163,6 +163,32 @@ def test_measured_points_beside_a_sweep(model: Model) -> None:
     assert [h for h, _ in measured_points(model, said, "H")] == [512, 4096]
 
 
+def test_mpi_on_gpu_memory_is_predicted_at_a_size_that_was_not_profiled() -> None:
+    """Calibrated at H = 64 and 2048: the library's sum, the ring and staged buffers at H = 512."""
+    folder = PROFILES / "cuda_aware"
+    names = {"cuda-aware": "cuda-aware", "ring": "ring", "resident": "host-flat"}
+    known = [
+        observed(folder / f"{name}_H{h}_1.sqlite.xz") for name in names for h in (64, 2048)
+    ]  # fmt: skip
+    model = calibrate([*map(campaign, USED[:5]), *known])
+    told = {}
+    for name, transport in names.items():
+        told[name] = predict(model, case(transport=transport, data_on="device")).batch_s
+        launches = [observed(folder / f"{name}_H512_{n}.sqlite.xz").batch_s for n in (1, 2)]
+        assert 0.75 * min(launches) < told[name] < 1.25 * max(launches), name
+    assert told["ring"] < told["resident"] < told["cuda-aware"]
+
+
+def test_waiting_for_the_gpu_is_none_of_the_sum() -> None:
+    found = observed(PROFILES / "cuda_aware" / "cuda-aware_H512_1.sqlite.xz")
+    assert found.phases["cudaDeviceSynchronize"] == pytest.approx(17e-6, rel=0.2)
+    assert found.phases["MPI_Allreduce"] == pytest.approx(900e-6, rel=0.05)
+    assert sum(found.phases.values()) == pytest.approx(found.batch_s, rel=0.02)
+    assert [part.name for part in found.case.parts() if part.phase == "MPI_Allreduce"] == [
+        "all-reduce"
+    ]
+
+
 # --- refusals
 
 
