@@ -278,7 +278,8 @@ def cuda_aware(record: dict[str, Any] | None) -> str:
     """Return transports on one host under an MPI that takes GPU pointers; nothing without it."""
     if not record:
         return ""
-    timed = [row for row in record["rows"] if row.get("median_s")]
+    ranks = min(row["p"] for row in record["rows"])
+    timed = [row for row in record["rows"] if row.get("median_s") and row["p"] == ranks]
     batches, messages = (
         _by_launches([r for r in timed if r["what"] == what], size)
         for what, size in (("batch", "H"), ("message", "message_bytes"))
@@ -300,7 +301,7 @@ def cuda_aware(record: dict[str, Any] | None) -> str:
     ]
     return written(
         "cuda_aware", command=record["command"], mpi=record["versions"]["mpi"],
-        ranks=record["ranks"], batches=table(head, lines), messages=table(("bytes", *names), sums),
+        ranks=ranks, batches=table(head, lines), messages=table(("bytes", *names), sums),
     )  # fmt: skip
 
 

@@ -518,7 +518,8 @@ def test_transports_of_gpu_pointers_have_a_table_of_their_own() -> None:
     rows += [{"what": "batch", "transport": "peer", "H": 64, "launch": 1, "reason": "one GPU"},
              {"what": "message", "transport": "ring", "message_bytes": 4096, "launch": 1,
               "median_s": 9e-6}]  # fmt: skip
-    record = {"command": "mpirun ...", "ranks": 2, "versions": {"mpi": "Open MPI"}, "rows": rows}
+    record = {"command": "mpirun ...", "versions": {"mpi": "Open MPI"},
+              "rows": [{**row, "p": 2} for row in rows]}  # fmt: skip
     lines = ladder_targets.cuda_aware(record).splitlines()
     assert "| 64 | cuda-aware | 315 (300 to 330) | 1.50 |  | 2 |" in lines
     assert "| 4096 | 9.00 (9.00 to 9.00) |" in lines
