@@ -9,15 +9,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 __version__ = "0.2.0"  # the only place: docs/release.md
 
 __all__ = [
     "Compared", "Report", "Results", "__version__", "analyze", "annotate", "compare", "read",
 ]  # fmt: skip
 
+TYPE_CHECKING = False  # type checkers take it for true; importing typing takes 9 ms
 if TYPE_CHECKING:
+    from typing import Any
+
     from perfmodel.api import Compared, Report, Results, analyze, compare, read
     from perfmodel.programs.pytorch.annotate import annotate
 

@@ -6,7 +6,10 @@ import os
 import signal
 import sys
 from types import FrameType
-from typing import Any
+
+TYPE_CHECKING = False  # as in perfmodel/__init__.py
+if TYPE_CHECKING:
+    from typing import Any
 
 INTERRUPTED = 130
 """Exit code of Ctrl-C, as of any program in a shell: 128 + SIGINT."""
@@ -32,9 +35,15 @@ def main() -> None:
             signal.signal(signal.SIGINT, _interrupt)
             sys.unraisablehook = _unraisable
         cli.main(prog_name="perfmodel")
+    except KeyboardInterrupt:  # right behind the command, which says nothing of its own
+        _end()
     finally:
         if heard:
             signal.signal(signal.SIGINT, _end)
+        if hasattr(signal, "setitimer") and signal.getsignal(signal.SIGALRM) is _interrupt:
+            signal.signal(signal.SIGALRM, _end)
+            if signal.setitimer(signal.ITIMER_REAL, 0)[0] > 0:
+                _end()
 
 
 def _end(*_: object) -> None:

@@ -124,8 +124,9 @@ def pack(state: State) -> bytes:
     named = {name: getattr(state, name) for name in _ABOUT}
     about = np.frombuffer(json.dumps({"format": _FORMAT, **named}).encode(), np.uint8)
     arrays = {"about": about, "parameters": state.parameters, "losses": state.losses}
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **arrays, digest=_digest(arrays))
+    digest, buffer = _digest(arrays), io.BytesIO()
+    # without allow_pickle=False, which older NumPy keeps as one more array; none is of objects
+    np.savez(buffer, about=about, parameters=state.parameters, losses=state.losses, digest=digest)
     return buffer.getvalue()
 
 
