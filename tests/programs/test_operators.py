@@ -9,6 +9,7 @@ import random
 import sqlite3
 import tempfile
 import time
+import warnings
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
@@ -43,7 +44,7 @@ from perfmodel.programs.pytorch.triton import Types, buffers
 from perfmodel.programs.pytorch.two_recordings import _pairs
 from perfmodel.readers.ncu import read_counters
 from perfmodel.readers.nsys import read_sqlite
-from perfmodel.readers.trace import KERNEL
+from perfmodel.readers.trace import KERNEL, MEMCPY
 from perfmodel.render.operators import work_document
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
 from perfmodel.timing.step_report import report_steps
@@ -386,6 +387,25 @@ def test_too_few_sizes_are_not_counted(name: str, sizes: tuple[tuple[int, ...], 
 def test_a_convolution_without_a_weight_is_not_counted(sizes: str) -> None:
     name = f"aten::cudnn_convolution, op_id = 1, sizes = {sizes}"
     assert calls_of([(name, -1)], [0]) == [("aten::cudnn_convolution", None)]
+
+
+def test_a_backward_of_a_convolution_that_names_one_argument_is_not_counted() -> None:
+    names = ["aten::convolution_backward, op_id = 1, sizes = [[2, 3, 8, 8]]"]
+    names.append("aten::mm, op_id = 2, sizes = [[3, 4], [4, 5]], input_op_ids = [(1,0), (1,1)]")
+    found = calls_of([(name, -1) for name in names], [0, 1])
+    assert found == [("aten::convolution_backward", None), ("aten::mm", 120)]
+
+
+def test_copies_of_impossible_sizes_are_bounded() -> None:
+    names = parse(["aten::copy_, op_id = 1, sizes = [[4], [4]]"])
+    tree = Tree(np.arange(1), np.full(1, -1), np.zeros(1, np.int64), np.arange(1))
+    kernels = Kernels(
+        np.zeros(9, np.int64), np.full(9, -1, np.int32), np.full(9, MEMCPY, np.int8),
+        np.full(9, 1000), np.full(9, 2**61), [],
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(find_calls(names, tree, kernels).calls) == 1
 
 
 def test_sizes_of_any_length_are_counted_exactly() -> None:

@@ -297,7 +297,8 @@ class _Graph:
         self._mine = order[np.searchsorted(owner[order], 0) :]
         self._bounds = np.searchsorted(owner[self._mine], np.arange(len(nodes) + 1)).tolist()
         copied = np.where((kernels.kind == MEMCPY) & (owner >= 0), np.maximum(kernels.bytes, 0), 0)
-        self._copied = np.bincount(np.maximum(owner, 0), copied, len(nodes)).astype(np.int64)
+        copied = np.bincount(np.maximum(owner, 0), copied, len(nodes))
+        self._copied = np.minimum(copied, 2.0**62).astype(np.int64)
         self._types = [
             kernel_types(kernels.strings[int(c)]) if c >= 0 else KernelTypes()
             for c in self._main_names()
@@ -683,7 +684,7 @@ class _Graph:
         if said is not None and len(said) > 1:
             return said[0], said[1]
         seen = [
-            any(_same(size, sizes[k]) for size in self._outputs(node, place))
+            any(_same(size, sizes[k]) for size in self._outputs(node, place) if k < len(sizes))
             for place, k in ((0, 1), (1, 2))
         ]
         return (seen[0], True) if seen[1] else (True, True)
