@@ -13,6 +13,19 @@ PAGE: Final = folders.DOCS / "counters.md"
 SCRIPT: Final = "benchmarks.gemm.report"
 COUNTED: Final = ("square", 4096, "NN")
 """Whose counters the page shows."""
+REMOVES: Final = {
+    "naive": "Algorithm 1: a thread an element, from global memory",
+    "tiled": "Algorithm 2: tiles of 32 x 32 in shared memory",
+    "register": "section 4.2: 64 x 16, a thread a row of 16",
+    "wide loads": "register, 16 bytes a load",
+    "steps of 16": "the same, 16 instead of 4 along k between two barriers",
+    "a staged": "the same, a through shared memory",
+    "two rows": "the same, two rows a thread",
+    "four rows": "four rows a thread, 8 along k",
+    "hierarchical": "tiles of blocks, warps and threads, slabs copied ahead",
+    "cublas": "cuBLAS",
+}
+"""What every kernel is."""
 WARP: Final = 32
 MULTIPROCESSORS: Final = 132
 
@@ -29,12 +42,16 @@ def of(rows: list[Row], kernel: str, what: str, m: int, transposes: str) -> Row:
 
 def times(rows: list[Row]) -> str:
     """Return the table of shares of cuBLAS."""
-    head = ["kernel", *(f"{p.what}, {p.m} x {p.n} x {p.k}, {p.transposes}" for p in PROBLEMS)]
+    head = [
+        "kernel",
+        "what it is",
+        *(f"{p.what}, {p.m} x {p.n} x {p.k}, {p.transposes}" for p in PROBLEMS),
+    ]
     lines = []
     for kernel in STEPS:
         found = [of(rows, kernel, p.what, p.m, p.transposes) for p in PROBLEMS]
         cells = (f"{short(1e6 * r['median_s'])} µs, {r['share_of_cublas']:.3f}" for r in found)
-        lines.append([kernel, *cells])
+        lines.append([kernel, REMOVES[kernel], *cells])
     return table(head, lines)
 
 

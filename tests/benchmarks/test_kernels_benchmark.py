@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 from writeup.counters import between
 
+from benchmarks.common import results
+from benchmarks.common.pages import section
 from benchmarks.gemm import counters as gemm_ncu
+from benchmarks.gemm import report, steps
+from benchmarks.gemm.hopper import RESULTS as HOPPER
 from benchmarks.gemm.problems import Problem, everything, floor_s, network, worth_measuring
 from perfmodel.readers.ncu import Launch, parse
 from support.folders import ROOT
@@ -95,3 +99,61 @@ def test_a_rehearsal_writes_a_row_for_every_kernel(tmp_path: Path) -> None:
     able = {math: {r["kernel"] for r in rows if r["dtype"] == math} for math in ("tf32", "tf32x3")}
     assert able["tf32"] == {"hierarchical", "cublas"}
     assert able["tf32x3"] == {"hierarchical", "cublas"}  # cuBLAS's float32 beside it
+
+
+def test_the_page_shows_every_kernel_of_the_handout() -> None:
+    found, tried = results.read(steps.RESULTS), results.read(HOPPER)
+    timed, counted = found["time"]["rows"], found["counters"]["rows"]
+    assert {r["kernel"] for r in timed} == set(steps.STEPS) == set(report.REMOVES)
+    assert len(timed) == len(counted) == len(steps.products())
+    for name, made in {
+        "times": report.times(timed), "counters": report.counters(counted),
+        "counters TN": report.counters(counted, "TN"), "hopper": report.hopper(tried["rows"]),
+    }.items():  # fmt: skip
+        assert made.strip() in section(report.PAGE, report.SCRIPT, name)
+
+
+def test_the_counters_explain_what_the_page_says() -> None:
+    found = results.read(steps.RESULTS)
+
+    def row(part: str, kernel: str, transposes: str = "NN") -> dict[str, float]:
+        return report.of(found[part]["rows"], kernel, "square", 4096, transposes)
+
+    by_rows, by_columns = (row("counters", "register", t) for t in ("NN", "TN"))
+    assert by_rows["l1_bytes"] > 6 * by_columns["l1_bytes"]  # 32 lines a load, or one
+    assert by_rows["l1_percent"] > 90
+    same = ("registers", "ffma", "shared_loads", "instructions")
+    assert all(by_rows[n] == pytest.approx(by_columns[n], rel=0.05) for n in same)
+    shares = {t: row("time", "register", t)["share_of_cublas"] for t in ("NN", "TN")}
+    assert shares["NN"] < row("time", "tiled")["share_of_cublas"] < shares["TN"] / 2.5
+    wide = row("time", "wide loads")["share_of_cublas"]
+    assert wide > 2 * row("time", "tiled")["share_of_cublas"]
+    assert all(r["error"] < 2e-6 for r in found["time"]["rows"])
+
+
+def test_the_kernels_of_tma_and_wgmma_multiply_right() -> None:
+    rows = results.read(HOPPER)["rows"]
+    bound = {"tf32": 1e-3, "tf32x3": 2e-6}
+    assert all(r["error"] < bound[r["dtype"]] for r in rows)
+    best = {
+        (r["m"], r["dtype"]): r["share_of_cublas"] for r in rows
+        if r["kernel"] == ("wgmma 128x256" if r["dtype"] == "tf32" else "wgmma 128x128")
+    }  # fmt: skip
+    assert best[4096, "tf32"] > 0.96
+    assert min(share for (_, dtype), share in best.items() if dtype == "tf32x3") > 1.9
+
+
+def test_rows_of_ncu_are_named_as_they_were_launched() -> None:
+    metrics = [steps.METRICS[name] for name in ("time_s", "l1_bytes", "occupancy_percent")]
+    head = ["ID", "Kernel Name", *metrics]
+    lines = [head, ["", "", "ns", "byte", "%"]]
+    for number, (name, _) in enumerate(steps.products()):
+        lines += [[str(2 * number), "marker", "1", "0", "1"],
+                  [str(2 * number + 1), name, str(1000 + number), "64", "50"]]  # fmt: skip
+    text = "\n".join(",".join(f'"{cell}"' for cell in line) for line in lines)
+    rows = steps.counted(text)
+    assert [r["kernel"] for r in rows] == [name for name, _ in steps.products()]
+    assert rows[3]["time_s"] == pytest.approx(1003e-9)
+    assert (rows[3]["l1_bytes"], rows[3]["occupancy_percent"]) == (64, 50)
+    assert steps.total("l1_bytes", [64.0, 32.0]) == 96
+    assert steps.total("occupancy_percent", [50.0, 10.0]) == 50
