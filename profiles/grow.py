@@ -2,6 +2,7 @@
 
     python -m profiles.grow SOURCE TARGET.sqlite --rows 1000000 --ranks 8
     python -m profiles.grow SOURCE FOLDER --ranks 64
+    python -m profiles.grow SOURCE FOLDER --ranks 64 --ddp
 
 As reports of a large job, one per rank, every rank is a copy of one of the two, with a process, a
 start and a clock of its own. Ranks sit eight to a host, and the hosts' clocks disagree by
@@ -171,8 +172,77 @@ def _become(
         db.execute("UPDATE MPI_COMMUNICATORS SET rank = ?, size = ?", [rank, ranks])
         db.execute("UPDATE MPI_COLLECTIVES_EVENTS SET size = size * ?, recvSize = recvSize * ?",
                    [ranks - 1, ranks - 1])  # fmt: skip
-        db.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + ?",
-                   [began_ns + error_ns])  # fmt: skip
+        _start_on_host(db, rank, began_ns, error_ns)
+        db.commit()
+
+
+def _start_on_host(db: sqlite3.Connection, rank: int, began_ns: int, error_ns: int) -> None:
+    """Give a report the start and the clock of its host, and its name."""
+    db.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + ?",
+               [began_ns + error_ns])  # fmt: skip
+    db.execute("CREATE TABLE IF NOT EXISTS TARGET_INFO_SYSTEM_ENV (name TEXT, value TEXT)")
+    db.execute("DELETE FROM TARGET_INFO_SYSTEM_ENV")
+    db.execute("INSERT INTO TARGET_INFO_SYSTEM_ENV (name, value) VALUES ('Hostname', ?)",
+               [f"node{rank // PER_HOST:03d}"])  # fmt: skip
+
+
+def grow_ddp(source: Path, folder: Path, ranks: int, seed: int = 9) -> list[Path]:
+    """Write a report for each of `ranks` ranks of a DDP run on one communicator into `folder`.
+
+    The source holds several processes on GPUs of one host, with NCCL's payloads. Ranks come late
+    to NCCL's collectives as those of `grow_ranks` do to MPI's.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(seed)
+    with closing(sqlite3.connect(f"file:{source}?immutable=1", uri=True)) as db:
+        pids = [p for (p,) in db.execute(f"SELECT DISTINCT globalPid & {PID} >> 24 FROM "
+                                         "CUPTI_ACTIVITY_KIND_KERNEL ORDER BY 1")]  # fmt: skip
+    alone = [_one_process(source, folder / f"only{i}.part", p) for i, p in enumerate(pids)]
+    errors = [rng.randrange(-CLOCK_ERROR_NS, CLOCK_ERROR_NS) for _ in range(0, ranks, PER_HOST)]
+    paths = []
+    for rank in range(ranks):
+        path = folder / f"ddp{rank:04d}.sqlite"
+        shutil.copy(alone[rank % len(pids)], path)
+        late = 0.6 if is_straggler(rank) else 0.2
+        _become_ddp(path, pids[rank % len(pids)], rank, rng.randrange(130_000_000),
+                    errors[rank // PER_HOST], random.Random(rng.random()), late)  # fmt: skip
+        paths.append(path)
+    for path in alone:
+        path.unlink()
+    return paths
+
+
+def _one_process(source: Path, target: Path, pid: int) -> Path:
+    """Copy a report without the other processes' events."""
+    shutil.copy(source, target)
+    with closing(sqlite3.connect(target)) as db:
+        for table, columns in _tables_of_ranks(db):
+            column = next(c for c in ("globalTid", "globalPid") if c in columns)
+            db.execute(f"DELETE FROM {table} WHERE {column} & {PID} != ?", [pid << 24])
+        db.execute("DELETE FROM TARGET_INFO_CUDA_DEVICE WHERE pid != ?", [pid])
+        db.commit()
+        db.execute("VACUUM")
+    return target
+
+
+def _become_ddp(
+    path: Path, pid: int, rank: int, began_ns: int, error_ns: int, rng: random.Random, late: float
+) -> None:
+    """Give a copy a process, a start and a clock of its own, and make its NCCL kernels late."""
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA journal_mode=OFF")
+        db.execute("PRAGMA synchronous=OFF")
+        db.create_function("late", 0, lambda: late * rng.random())
+        process = 1000 + rank - pid
+        db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = start + "
+                   "CAST((end - start) * late() AS INTEGER) WHERE demangledName IN "
+                   "(SELECT id FROM StringIds WHERE value LIKE 'nccl%')")  # fmt: skip
+        for table, columns in _tables_of_ranks(db):
+            changed = [f"{c} = {c} - {began_ns}" for c in TIMES if c in columns]
+            changed += [f"{c} = {c} + {process << 24}" for c in IDS if c in columns]
+            db.execute(f"UPDATE {table} SET {', '.join(changed)}")
+        db.execute("UPDATE TARGET_INFO_CUDA_DEVICE SET pid = pid + ?", [process])
+        _start_on_host(db, rank, began_ns, error_ns)
         db.commit()
 
 
@@ -189,11 +259,13 @@ def main() -> None:
     parser.add_argument("target", type=Path, help="a report (.sqlite), else a folder")
     parser.add_argument("--rows", type=int, default=1_000_000, help="of one report")
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--ddp", action="store_true", help="SOURCE is of DDP with NCCL's payloads")
     args = parser.parse_args()
     if args.target.suffix == ".sqlite":
         print(grow(args.source, args.target, args.rows, args.ranks), "event rows")
     else:
-        print(len(grow_ranks(args.source, args.target, args.ranks)), "reports")
+        grown = grow_ddp if args.ddp else grow_ranks
+        print(len(grown(args.source, args.target, args.ranks)), "reports")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from perfmodel.analysis.estimates import estimate, with_launches
+from perfmodel.analysis.outliers import check_ranks, find_outliers, hosts_of
 from perfmodel.analysis.rates import counted, fit_rates, fit_roofline, product_rates
 from perfmodel.analysis.result import Analysis, BatchSummary, RangeRow, RankRow, RunAnalysis
 from perfmodel.analysis.rows import check_bytes, check_model, kernel_rows, points, range_rows
@@ -30,6 +31,7 @@ from perfmodel.analysis.warnings import (
     same_devices,
     unattributed,
 )
+from perfmodel.base.cache import Cache
 from perfmodel.base.errors import ModelError, PerfmodelError, SchemaError, WorkloadError
 from perfmodel.base.parallel import Engine, all_failed, attempt_reports
 from perfmodel.machines import machine as machines
@@ -55,6 +57,7 @@ from perfmodel.timing.cuda_graphs import notes as graph_notes
 from perfmodel.timing.point_to_point import PointToPoint, messages_of, ranges_by_rank
 from perfmodel.timing.run import Run, TimedReport
 from perfmodel.timing.samples import PathTimes, count_warmup, median, tabulate
+from perfmodel.timing.step_graph import MOST_OPS
 from perfmodel.timing.stragglers import Skew, skew_of
 from perfmodel.timing.trim import trim
 from perfmodel.workloads.work import Counts, Symbol, Workload
@@ -66,6 +69,8 @@ if TYPE_CHECKING:
     from perfmodel.programs.identify import Identity
     from perfmodel.programs.program import Options, Program
 
+_REPLAYED: Final = 1_000_000
+"""Operations of all reports together that are kept for the replay of steps."""
 _TF32: Final = re.compile(r"tf32|s1688", re.IGNORECASE)
 
 
@@ -99,6 +104,7 @@ def analyze_reports(
     progress: Callable[[str], object] = lambda _: None,
     *,
     whole: bool = False,
+    cache: Path | None = None,
 ) -> Analysis:
     """Read and analyze reports; of each one is kept what the analysis looks at.
 
@@ -112,6 +118,9 @@ def analyze_reports(
         Called with a line about what is done, once per report and once per run.
     whole : bool
         Keep all of every report, for who will look further into `RunAnalysis.traces`.
+    cache : Path, optional
+        Folder that keeps what is measured of every report, by its content: a report that was
+        measured before is not read again. Not where `whole`, or options name other files.
 
     Raises
     ------
@@ -119,7 +128,8 @@ def analyze_reports(
         As `analyze`; if no report can be read, the first one's error. A report that cannot be read
         beside others is in `Analysis.failed`.
     """
-    look = partial(_read, options=options, whole=whole)
+    kept = Cache(cache) if cache and not whole else None
+    look = partial(_read, options=options, whole=whole, most_ops=_share(len(paths)), cache=kept)
     found = attempt_reports(
         look, paths, engine or Engine(1), lambda path: progress(f"read {path.name}")
     )
@@ -139,12 +149,41 @@ def analyze_reports(
     )
 
 
-def _read(path: Path, source: Path, *, options: Options, whole: bool) -> TimedReport:
-    """Read and measure one report, in whatever process."""
+def _share(reports: int) -> int:
+    """Operations of every lane that are kept for the replay: a power of 2, that rarely changes."""
+    share = min(max(_REPLAYED // max(reports, 1), 1), MOST_OPS)
+    return 1 << (share - 1).bit_length()
+
+
+def _read(
+    path: Path,
+    source: Path,
+    *,
+    options: Options,
+    whole: bool,
+    most_ops: int,
+    cache: Cache | None = None,
+) -> TimedReport:
+    """Read and measure one report, in whatever process, or take what was measured before."""
+    measure = partial(_measure, path, source, options, most_ops=None if whole else most_ops)
+    if cache is None or options.shapes or options.counters or not path.is_file():
+        return measure()
+    key = cache.key(path, options, most_ops)
+    found = cache.get(key)
+    if isinstance(found, TimedReport):
+        return replace(found, trace=replace(found.trace, source=source))
+    timed = measure()
+    if cache.key(path, options, most_ops) == key:  # not a report that changed meanwhile
+        cache.put(key, timed)
+    return timed
+
+
+def _measure(path: Path, source: Path, options: Options, *, most_ops: int | None) -> TimedReport:
+    """Read and measure one report; all of it is kept without a limit of operations."""
     with opened(path) as file:
         timed = time_one(read_sqlite(file, source=source), options)
     replays = bool(options.workload and options.workload.replay)
-    return timed if whole else trim(timed, replays=replays)
+    return timed if most_ops is None else trim(timed, replays=replays, most_ops=most_ops)
 
 
 def _analyze(
@@ -249,12 +288,14 @@ def _join(
     )
     notes = (
         *warnings,
+        *check_ranks(run),
         *check_collection(run, identity, by_gpu=by_gpu),
         *check_ranges(run, measured, counts, rates, totals, replay=workload.replay),
         *graph_notes(run, everything, workload.replay),
         *([f"{run.label}: {host.note()}"] if queued else []),
         *(f"{run.label}: {w}" for w in said),
     )
+    hosts, ranks = hosts_of(run), _rank_rows(run, head, collected, steps, by_gpu)
     rows = range_rows(measured, counts, head, machine, peaks[""], peaks, workload.replay)
     analysis = RunAnalysis(
         label=run.label,
@@ -266,7 +307,7 @@ def _join(
         machine=machine,
         precision=peaks[""],
         gpus=tuple({(g.id, g.name): g for t in run.traces for g in t.gpus}.values()),
-        ranks=_rank_rows(run, head, collected, steps, by_gpu),
+        ranks=ranks,
         batch=_batch_summary(run, everything, excluded, head, host, queued=queued),
         ranges=tuple(kernel_rows(run, rows, workload.replay, excluded)),
         rates=rates,
@@ -285,6 +326,8 @@ def _join(
         messages=collected.messages,
         ranges_by_rank=ranges_by_rank(measured, run.ranks),
         work=work,
+        hosts=hosts,
+        outliers=find_outliers(ranks, hosts),
     )
     facts = _facts(analysis, counts, collected, peaks, by_gpu=by_gpu)
     return replace(analysis, findings=ranked(facts, program.advice(facts)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from perfmodel.base.errors import PerfmodelError
@@ -11,6 +11,7 @@ from perfmodel.readers.trace import Trace
 
 if TYPE_CHECKING:
     from perfmodel.analysis.operators import StepWork
+    from perfmodel.analysis.outliers import Outlier
     from perfmodel.analysis.rates import Rate
     from perfmodel.analysis.steps import StepBreakdown
     from perfmodel.base.gpu import Gpu
@@ -158,6 +159,8 @@ class RunAnalysis:
     messages: PointToPoint | None = None
     ranges_by_rank: tuple[RangeOfRank, ...] = ()
     work: StepWork | None = None
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    outliers: tuple[Outlier, ...] = ()
 
     @property
     def traces(self) -> tuple[Trace, ...]:

@@ -434,6 +434,9 @@ engine = together(
     click.option("--scheduler", metavar="ADDRESS",
                  help="Dask scheduler whose workers read the reports."),
 )  # fmt: skip
+CACHE = click.option("--cache", type=FILE, metavar="FOLDER",
+                     help="Keep what is measured of every report here; a report that is here by "
+                     "its content is not read again.")  # fmt: skip
 
 
 def flag(name: str) -> str:

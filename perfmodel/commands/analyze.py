@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,15 @@ if TYPE_CHECKING:
     from perfmodel.analysis.result import Analysis
     from perfmodel.base.parallel import Engine
 
+_SHOWN = 10
+
 
 @click.command()
 @_options.reports
 @_options.analysis
 @_options.operators
 @_options.engine
+@_options.CACHE
 @click.option("--db", type=_options.FILE, help="Results database to add to.")
 @click.option("--no-plots", is_flag=True, help="Draw nothing.")
 @_options.output("", said="The folder also has analysis.json and the figures.")
@@ -45,6 +49,15 @@ def analyze(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: An
     exit_of(analysis)
 
 
+def _beside(reports: tuple[Path, ...]) -> set[Path]:
+    """Files like the reports in their folders: those of a job that runs may still come."""
+    found: set[Path] = set()
+    for folder, suffix in {(path.parent, path.suffix) for path in reports if path.suffix}:
+        with suppress(OSError, ValueError):
+            found.update(path for path in folder.iterdir() if path.suffix == suffix)
+    return found
+
+
 def exit_of(analysis: Analysis) -> None:
     """End with the code of a report that cannot be read, if one could not."""
     if analysis.failed:
@@ -61,8 +74,17 @@ def analyzed(
     from perfmodel.analysis.analyze import analyze_reports
 
     chosen = _options.chosen(options)
+    before = _beside(reports)
     with Progress(2 * len(reports)) as advance:
-        found = analyze_reports(reports, chosen, engine, advance, whole=engine is None)
+        found = analyze_reports(
+            reports, chosen, engine, advance, whole=engine is None, cache=options.get("cache")
+        )
+    if came := sorted(_beside(reports) - before):
+        more = ", ..." if len(came) > _SHOWN else ""
+        warn(
+            f"{len(came)} more report{'s' * (len(came) > 1)} came while this ran: "
+            f"{', '.join(map(str, came[:_SHOWN]))}{more}; analyze again with them"
+        )
     for error in found.failed:
         say_error(error)
     for run in found.runs:

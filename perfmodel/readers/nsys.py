@@ -243,8 +243,15 @@ def _assemble(
         nvtx_last_ns=nvtx.last_ns,
         utc_start_ns=utc if isinstance(utc, int) else None,
         mpi_from_nvtx=mpi.from_nvtx,
+        host=_host(db),
         views=db.views & frozenset().union(*EVENT_TABLES.values()),
     )
+
+
+def _host(db: Database) -> str | None:
+    """Name of the machine, as recorded."""
+    facts = db.rows("TARGET_INFO_SYSTEM_ENV", ["name", "value"])
+    return next((as_text(value) for name, value in facts if as_text(name) == "Hostname"), None)
 
 
 def _gpus(db: Database) -> Iterable[Gpu]:

@@ -270,6 +270,8 @@ class Trace:
         GPU id by (process id, CUDA ordinal); empty where the report does not say.
     views : frozenset of str
         Tables of events that are views in this file, which are not read.
+    host : str or None
+        Name of the machine that the report was recorded on.
     whole : bool
         Whether all rows are there; `perfmodel.timing.trim` keeps those that one analysis looks at.
     """
@@ -300,6 +302,7 @@ class Trace:
     utc_start_ns: int | None
     mpi_from_nvtx: bool
     views: frozenset[str] = frozenset()
+    host: str | None = None
     whole: bool = True
 
     @property

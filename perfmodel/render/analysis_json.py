@@ -91,6 +91,8 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
         "critical_path": run.steps.facts.path if run.steps else [],
         "point_to_point": run.messages and _messages(run.messages),
         "ranges_by_rank": run.ranges_by_rank,
+        "outliers": [{**asdict(one), "excess": one.excess} for one in run.outliers],
+        "hosts": run.hosts,
         "stragglers": run.steps.facts.stragglers if run.steps else [],
         "diagnostics": [d for t in run.traces for d in t.diagnostics if d.severity != "info"],
         **pick(

@@ -84,6 +84,8 @@ def csv_tables(analysis: Analysis) -> Iterator[tuple[str, Table]]:
         }  # fmt: skip
     if any(run.steps and run.steps.facts.stragglers for run in analysis.runs):
         of_run |= {"late_ranks": tables.late_ranks, "last_arrivals": tables.last_arrivals}
+    if any(run.outliers for run in analysis.runs):
+        of_run["outliers"] = tables.outliers
     for name, make in of_run.items():
         yield name, _stacked([(run.label, make(run)) for run in analysis.runs])
     yield "points", tables.points(analysis)

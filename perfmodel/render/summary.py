@@ -69,6 +69,8 @@ def _blocks(analysis: Analysis) -> Iterator[Block]:
         yield tables.late_ranks(run).first(tables.SHOWN, tables.ALL)
     if len(run.ranks) > 1 and run.workload.ranges:
         yield tables.ranks_text(run)
+    if run.outliers:
+        yield tables.outliers(run).first(tables.SHOWN, tables.ALL)
     if len(run.ranks) > 2 and run.skew:  # of two ranks the table of ranks says it all
         yield tables.collective_skew(run)
         yield tables.stragglers_text(run)

@@ -424,6 +424,29 @@ def ranks_text(run: RunAnalysis) -> Table:
     return Table.of(f"{which} (medians over batches)", _slowest(run), RANKS).first(SHOWN, ALL)
 
 
+def outliers(run: RunAnalysis) -> Table:
+    """Hosts, GPUs and ranks that are slower than their likes; the slowest first."""
+    columns = (
+        Column("kind", "Kind", of=lambda one: "GPU, all hosts" if one.kind == "GPU" else one.kind),
+        Column("name", "Name"),
+        Column("measure", "Slower in"),
+        Column("seconds", "Per step", "si", "s"),
+        Column("usual_s", "The others", "si", "s"),
+        Column("excess", "Slower by", "percent"),
+        Column("host", "Host", of=lambda one: run.hosts.get(one.ranks[0])),
+        Column("ranks", "Ranks", of=lambda one: _listed(one.ranks)),
+    )
+    shown = [c for c in columns if run.hosts or c.key != "host"]
+    note = "own time: the step without its waiting for other ranks"
+    return Table.of("Slower than the others (medians over steps)", run.outliers, shown, [note])
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    """Ranks as a text, of many the first."""
+    more = f", ... ({len(ranks)} in all)" if len(ranks) > SHOWN else ""
+    return ", ".join(map(str, ranks[:SHOWN])) + more
+
+
 def findings(run: RunAnalysis) -> Table:
     """Findings, largest saving first."""
     batch_s = run.batch.median.value

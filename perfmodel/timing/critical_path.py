@@ -9,14 +9,15 @@ the recorded times; with some of them changed, those of another program.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Floats, Int64
+from perfmodel.base.arrays import Bool, Floats, Int8, Int32, Int64
 from perfmodel.timing.host_timeline import CAUSES, LAUNCH, PAGEABLE, SYNC
 from perfmodel.timing.step_graph import (
     COMMUNICATION_OP,
@@ -31,7 +32,7 @@ PATH_KINDS: Final = (*CAUSES, "kernel", "copy", "exposed_communication")
 """What a critical path consists of: the host's `CAUSES`, and operations of the GPU."""
 
 _KERNEL, _COPY, _COMMUNICATION = (PATH_KINDS.index(k) for k in PATH_KINDS[len(CAUSES) :])
-_PATH_OF: Final = np.zeros(5, np.int64)
+_PATH_OF: Final = np.zeros(5, np.int32)
 _PATH_OF[[KERNEL_OP, COPY_OP, COMMUNICATION_OP]] = _KERNEL, _COPY, _COMMUNICATION
 _PATH_OF[[PAGEABLE_OP, READ_OP]] = PAGEABLE, SYNC
 _DEPENDENCY: Final = CAUSES.index("dependency")
@@ -43,6 +44,9 @@ _LATENCY_NS: Final = 5_000
 """From the start of a launch to that of its operation on an idle GPU, at least."""
 _GAP_NS: Final = 1_000
 """Between operations of one stream, at least, where the second was queued."""
+
+_MANY: Final = 300_000
+Numbers: TypeAlias = "list[int] | array[int]"
 
 COLLECTIVES: Final = -2
 """Stands for the communicating operations in `Change.fused`."""
@@ -78,48 +82,50 @@ class _Nodes:
     ----------
     begin_ns : int64, shape (lanes,)
         When the first piece of each lane begins.
-    host_ns, host_kind : int64, shape (h,)
+    host_ns : int64, shape (h,)
         Lengths of the host's pieces, but for the time that they waited for operations.
-    host_group : int64, shape (h,)
+    host_kind : int8, shape (h,)
+    host_group : int32, shape (h,)
         What of `Change.fused` a piece launches, -1 for nothing.
     wait, wait_end_ns : int64, shape (w,)
         Pieces that wait for an operation, and their ends.
     wait_op, tail_ns : int64, shape (w,)
         The operation that each waited for, and when it returned after that.
-    start_ns, end_ns, step, call, kind : int64, shape (k,)
+    start_ns, end_ns : int64, shape (k,)
+    step, call, kind : int32, shape (k,)
         As those of `StepGraph`, the kind as an index into `PATH_KINDS`.
-    group : int64, shape (k,)
+    group : int32, shape (k,)
         What of `Change.fused` an operation is, -1 for nothing.
     launched_ns, latency_ns : int64, shape (k,)
         The call's start, and from it to the operation's.
-    before, gap_ns : int64, shape (k,)
+    before : int32, gap_ns : int64, shape (k,)
         Operation before it on its stream, -1 for none, and when it began after that one's end.
     overlaps : bool, shape (k,)
         By programmatic dependent launch: the gap is to the start of the operation before it.
-    other, lag_ns : int64, shape (k,)
+    other : int32, lag_ns : int64, shape (k,)
         Operation of another stream that it waited for, -1 for none, and for how long after it.
     """
 
     begin_ns: Int64
     host_ns: Int64
-    host_kind: Int64
-    host_group: Int64
+    host_kind: Int8
+    host_group: Int32
     wait: Int64
     wait_end_ns: Int64
     wait_op: Int64
     tail_ns: Int64
     start_ns: Int64
     end_ns: Int64
-    step: Int64
-    call: Int64
-    kind: Int64
-    group: Int64
+    step: Int32
+    call: Int32
+    kind: Int32
+    group: Int32
     launched_ns: Int64
     latency_ns: Int64
-    before: Int64
+    before: Int32
     gap_ns: Int64
     overlaps: Bool
-    other: Int64
+    other: Int32
     lag_ns: Int64
 
 
@@ -131,13 +137,13 @@ class _Times:
     lanes before its own: a wait moves all that follows it.
     """
 
-    start: list[int]
-    end: list[int]
-    base: list[int]
+    start: Numbers
+    end: Numbers
+    base: Numbers
     passed: Int64
-    launch: list[int]  # from the base to the earliest start of an operation
-    gap: list[int]
-    length: list[int]
+    launch: Numbers  # from the base to the earliest start of an operation
+    gap: Numbers
+    length: Numbers
     waits: list[bool]
     bound: list[bool]  # whether a wait had to wait
     last: dict[int, int]  # the operation of a collective that this one waited for
@@ -165,13 +171,13 @@ class Replay:
         collectives: Sequence[Int64],
         median_s: float = 0.0,
     ) -> None:
-        lanes = [*map(_prepare, graphs, shift_ns)]
-        self._first_piece = _offsets([len(lane.host_ns) for lane in lanes])
-        self._first_op = _offsets([len(lane.start_ns) for lane in lanes])
-        self._first_wait = _offsets([len(lane.wait) for lane in lanes])
-        self._nodes = nodes = _join(lanes, self._first_piece, self._first_op)
-        self._host_lane = np.repeat(np.arange(len(lanes)), np.diff(self._first_piece))
-        self._op_lane = np.repeat(np.arange(len(lanes)), np.diff(self._first_op))
+        self._first_piece = _offsets([len(graph.host_start_ns) for graph in graphs])
+        self._first_op = _offsets([len(graph.op_start_ns) for graph in graphs])
+        nodes, self._first_wait = _join(graphs, shift_ns, self._first_piece, self._first_op)
+        self._nodes = nodes
+        numbers = np.arange(len(graphs), dtype=np.int32)
+        self._op_lane = np.repeat(numbers, np.diff(self._first_op))
+        wait_lane = np.repeat(numbers, np.diff(self._first_wait))
         self._collective = np.concatenate([np.empty(0, np.int64), *collectives])
         together = np.flatnonzero(self._collective >= 0)
         number = self._collective[together]
@@ -182,7 +188,7 @@ class Replay:
         self._order = _recorded_order(nodes, together)
         # where in `_Times.base` a launch, and a wait, begins
         self._launch_base = np.searchsorted(nodes.wait, nodes.call) + self._op_lane
-        self._wait_base = np.arange(len(nodes.wait)) + self._host_lane[nodes.wait]
+        self._wait_base = np.arange(len(nodes.wait)) + wait_lane
         self._heads = [
             first + _heads(nodes.step[first:end], nodes.start_ns[first:end])
             for first, end in pairwise(self._first_op.tolist())
@@ -215,13 +221,13 @@ class Replay:
         nodes, times = self._nodes, self._lengths(change)
         count = len(nodes.start_ns)
         collective, before, overlaps, other, lag, wait_op, tail, launch_base, wait_base = (
-            column.tolist()
+            _numbers(column)
             for column in (
                 self._collective, nodes.before, nodes.overlaps, nodes.other, nodes.lag_ns,
                 nodes.wait_op, nodes.tail_ns, self._launch_base, self._wait_base,
             )
         )  # fmt: skip
-        wait_passed = times.passed[nodes.wait + 1].tolist()
+        wait_passed = _numbers(times.passed[nodes.wait + 1])
         start, end, base = times.start, times.end, times.base
         launch, gap, length = times.launch, times.gap, times.length
         arrived: dict[int, tuple[int, int]] = {}
@@ -255,23 +261,26 @@ class Replay:
         free = np.array([kind in change.free for kind in PATH_KINDS])
         scale = np.array([[change.scale.get((i, k), 1.0) for k in PATH_KINDS] for i in lanes])
         scale = scale.reshape(len(lanes), len(PATH_KINDS)) * ~free
-        host = (nodes.host_ns * scale[self._host_lane, nodes.host_kind]).astype(np.int64)
+        passed = np.zeros(len(nodes.host_ns) + 1, np.int64)
+        host = passed[1:]
+        for factors, (first, end) in zip(scale, pairwise(self._first_piece.tolist()), strict=True):
+            host[first:end] = nodes.host_ns[first:end] * factors[nodes.host_kind[first:end]]
         op_scale = scale[self._op_lane, nodes.kind]
         length, gap = self._length_ns * op_scale, np.where(op_scale == 0, 0, nodes.gap_ns)
         for group, part in change.fused.items():
             host[nodes.host_group == group] = 0
             gap[nodes.group == group] = 0
             length[nodes.group == group] *= part
-        passed = np.concatenate([np.zeros(1, np.int64), np.cumsum(host)])
+        np.cumsum(host, out=host)
         base = nodes.begin_ns - passed[self._first_piece[:-1]]
         return _Times(
-            start=[0] * len(length),
-            end=[0] * len(length),
-            base=np.repeat(base, np.diff(self._first_wait) + 1).tolist(),
+            start=_numbers(np.zeros(len(length), np.int64), grows=True),
+            end=_numbers(np.zeros(len(length), np.int64), grows=True),
+            base=_numbers(np.repeat(base, np.diff(self._first_wait) + 1), grows=True),
             passed=passed,
-            launch=(passed[nodes.call] + nodes.latency_ns).tolist(),
-            gap=gap.tolist(),
-            length=length.astype(np.int64).tolist(),
+            launch=_numbers(passed[nodes.call] + nodes.latency_ns),
+            gap=_numbers(gap),
+            length=_numbers(length.astype(np.int64)),
             waits=(~free[nodes.host_kind[nodes.wait]]).tolist(),
             bound=[False] * len(nodes.wait),
             last={},
@@ -345,7 +354,7 @@ class Replay:
         return source
 
 
-def _recorded_order(nodes: _Nodes, together: Int64) -> list[int]:
+def _recorded_order(nodes: _Nodes, together: Int64) -> Numbers:
     """Order the nodes in time: starts of operations, ends of collectives, waits.
 
     They are numbered in this order; the ends of other operations follow from their starts, and
@@ -361,11 +370,25 @@ def _recorded_order(nodes: _Nodes, together: Int64) -> list[int]:
     lasts = end > start[together]
     first = np.concatenate([np.full(count, 2), np.where(lasts, 0, 3), np.ones_like(waits)])
     time = np.concatenate([start, end, nodes.wait_end_ns])
-    order: list[int] = number[np.lexsort((number, first, time))].tolist()
-    return order
+    return _numbers(number[np.lexsort((number, first, time))])
 
 
-def _heads(step: Int64, start: Int64) -> Int64:
+def _numbers(values: Int64 | Int32 | Bool, *, grows: bool = False) -> Numbers:
+    """Numbers to go through one by one: a list, or of many what takes a fifth of its memory.
+
+    `grows` says that others will be put in their places.
+    """
+    if len(values) < _MANY:
+        numbers: list[int] = values.tolist()
+        return numbers
+    small = np.iinfo(np.int32)
+    fits = values.min() >= small.min and values.max() <= small.max
+    found = array("i" if fits and not grows else "q")
+    found.frombytes(values.astype(found.typecode).tobytes())
+    return found
+
+
+def _heads(step: Int32, start: Int64) -> Int64:
     """First operation of every step, in order of the steps."""
     order = np.lexsort((start, step))
     heads: Int64 = order[np.diff(step[order], prepend=-1) != 0]
@@ -384,18 +407,37 @@ def _offsets(counts: Sequence[int]) -> Int64:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(counts, np.int64))])
 
 
-def _join(lanes: Sequence[_Nodes], first_piece: Int64, first_op: Int64) -> _Nodes:
-    """Put lanes one after another; -1 stays -1."""
-    shifted = {"wait": first_piece, "call": first_piece, "wait_op": first_op, "before": first_op,
-               "other": first_op}  # fmt: skip
-    joined = {}
-    for field_ in fields(_Nodes):
-        columns = [getattr(lane, field_.name) for lane in lanes]
-        if field_.name in shifted:
-            first = shifted[field_.name].tolist()
-            columns = [np.where(c >= 0, c + n, -1) for c, n in zip(columns, first, strict=False)]
-        joined[field_.name] = np.concatenate(columns)
-    return _Nodes(**joined)
+_BY_WAIT: Final = ("wait", "wait_end_ns", "wait_op", "tail_ns")
+_BY_PIECE: Final = ("host_ns", "host_kind", "host_group")
+
+
+def _join(
+    graphs: Sequence[StepGraph], shift_ns: Sequence[int], first_piece: Int64, first_op: Int64
+) -> tuple[_Nodes, Int64]:
+    """Put the lanes one after another, and where each one's waits begin; -1 stays -1.
+
+    Each is copied to its place at once: thousands of lanes are large.
+    """
+    first_of = {"wait": first_piece, "call": first_piece, "wait_op": first_op, "before": first_op,
+                "other": first_op}  # fmt: skip
+    columns: dict[str, Any] = {}
+    parts: dict[str, list[Any]] = {name: [] for name in ("begin_ns", *_BY_WAIT)}
+    for i, (graph, shift) in enumerate(zip(graphs, shift_ns, strict=True)):
+        lane = _prepare(graph, shift)
+        for name in (f.name for f in fields(_Nodes)):
+            values = getattr(lane, name)
+            if name in first_of:
+                values = np.where(values >= 0, values + first_of[name][i], -1)
+            if name in parts:
+                parts[name].append(values)
+                continue
+            first = first_piece if name in _BY_PIECE else first_op
+            kind = getattr(lane, name).dtype
+            column = columns.setdefault(name, np.empty(int(first[-1]), kind))
+            column[first[i] : first[i + 1]] = values
+    first_wait = _offsets([len(waits) for waits in parts["wait"]])
+    columns |= {name: np.concatenate(some) for name, some in parts.items()}
+    return _Nodes(**columns), first_wait
 
 
 def _prepare(graph: StepGraph, shift_ns: int) -> _Nodes:
@@ -424,24 +466,24 @@ def _prepare(graph: StepGraph, shift_ns: int) -> _Nodes:
     return _Nodes(
         begin_ns=host_start[:1] if len(host_start) else np.zeros(1, np.int64),
         host_ns=host_ns,
-        host_kind=graph.host_kind.astype(np.int64),
-        host_group=_launching(graph, group),
+        host_kind=graph.host_kind,
+        host_group=_launching(graph, group).astype(np.int32),
         wait=wait,
         wait_end_ns=host_end[wait],
         wait_op=wait_op,
         tail_ns=tail,
         start_ns=start,
         end_ns=end,
-        step=graph.op_step,
-        call=graph.op_call,
+        step=graph.op_step.astype(np.int32),
+        call=graph.op_call.astype(np.int32),
         kind=_PATH_OF[graph.op_kind],
-        group=group,
+        group=group.astype(np.int32),
         launched_ns=launched,
         latency_ns=latency + np.where(by_stream, 0, late),
-        before=before,
+        before=before.astype(np.int32),
         gap_ns=gap + np.where(by_stream, late, 0),
         overlaps=overlaps,
-        other=other,
+        other=other.astype(np.int32),
         lag_ns=lag,
     )
 

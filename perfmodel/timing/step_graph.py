@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -21,9 +21,10 @@ READ_OP: Final = 4
 _PAGEABLE: Final = 0
 _FROM_HOST: Final = 1
 _TO_HOST: Final = 2
-_MOST: Final = 16_000
+MOST_OPS: Final = 16_000
 """Operations of a lane that are kept: those of its last whole steps."""
 _MOST_STEPS: Final = 10
+_LEAST_STEPS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,25 @@ class StepGraph:
     op_small: Int64
 
 
+def last_steps(graph: StepGraph, most: int) -> StepGraph:
+    """Keep the last steps that hold at most so many operations, but at least three of them.
+
+    Three, since the first one that is replayed is not counted.
+    """
+    numbers, count = np.unique(graph.op_step, return_counts=True)
+    kept = max(int(np.count_nonzero(np.cumsum(count[::-1]) <= most)), _LEAST_STEPS)
+    if kept >= len(numbers):
+        return graph
+    rows = np.flatnonzero(graph.op_step >= numbers[-kept])
+    begin = int(graph.op_call[rows].min())
+    host = {name: getattr(graph, name)[begin:].copy() for name in _HOST}
+    ops = {name: getattr(graph, name)[rows] for name in StepGraph.__slots__ if name not in _HOST}
+    return replace(graph, **host, **{**ops, "op_call": ops["op_call"] - begin})
+
+
+_HOST: Final = ("host_start_ns", "host_end_ns", "host_kind", "host_call", "host_drains")
+
+
 def step_graph(
     trace: Trace,
     steps: Steps,
@@ -91,8 +111,8 @@ def step_graph(
     at = np.where(launch >= 0, position[found.call[launch]], -1).astype(np.int64)
     order = np.lexsort((ops.start_ns[op], at))
     order = order[at[order] >= 0]
-    if len(order) > _MOST:
-        first = max(first, number[order[-_MOST]])
+    if len(order) > MOST_OPS:
+        first = max(first, number[order[-MOST_OPS]])
     order = order[number[order] > first]
     op, number, at = op[order], number[order], at[order]
     begin, end = (int(at[0]), int(at[-1]) + 1) if len(at) else (0, 0)

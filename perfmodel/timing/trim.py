@@ -26,13 +26,18 @@ from perfmodel.readers.trace import (
 from perfmodel.timing.collectives import is_nccl
 from perfmodel.timing.range_times import Attribution
 from perfmodel.timing.run import TimedReport
+from perfmodel.timing.step_graph import last_steps
+from perfmodel.timing.step_times import StepOps
 
 _OTHER = MPI_SOURCES.index("other")
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 
 
-def trim(timed: TimedReport, *, replays: bool = False) -> TimedReport:
+def trim(timed: TimedReport, *, replays: bool = False, most_ops: int | None = None) -> TimedReport:
     """Drop the rows of a report that an analysis does not look at.
+
+    Of each rank's steps so many operations are kept for the replay: of thousands of ranks not all
+    that one alone keeps has room in memory.
 
     Every kernel is kept where batches replay a CUDA graph: the report has such launches, or the
     workload says so (`replays`).
@@ -57,7 +62,20 @@ def trim(timed: TimedReport, *, replays: bool = False) -> TimedReport:
         op_batch=found.op_batch[inside],
         op_rank=found.op_rank[inside],
     )
-    return replace(timed, trace=_without_unused_strings(trimmed), attribution=attribution)
+    steps = timed.steps
+    if steps is not None:  # which operations are in steps is not asked again
+        none = np.empty(0, np.int64)
+        graphs = steps.graphs
+        if most_ops is not None:
+            graphs = tuple(last_steps(graph, most_ops) for graph in graphs)
+        times = replace(steps.times, ops=StepOps(none, none, none))
+        steps = replace(steps, times=times, graphs=graphs)
+    return replace(
+        timed,
+        trace=_without_unused_strings(trimmed),
+        attribution=attribution,
+        steps=steps,
+    )
 
 
 def _operations(trace: Trace, found: Attribution, *, replays: bool) -> Bool:

@@ -31,6 +31,8 @@ from perfmodel.render.html import pictures, sections
 from perfmodel.render.html.blocks import CLOCKS, Block, Grid, Section, Words, grid, percent
 from perfmodel.render.summary import what_ran
 
+_MANY_RANKS: Final = 8
+"""From so many ranks on they have a section of their own."""
 _MOST_PARTS: Final = 7
 _REST: Final = 0.005
 """Parts below this share of a batch are put together."""
@@ -430,6 +432,8 @@ def _sections(analysis: Analysis, asked: Asked, first: FirstStep | None) -> Iter
     yield section(
         "timeline", "Timeline of one batch", "", pictures.timeline(measured, run.batch.warmup)
     )
+    if len(run.ranks) >= _MANY_RANKS:
+        yield section("ranks", "Ranks", _RANKS, sections.ranks(run))
     if run.steps is not None and any(rank.gpu is not None for rank in run.steps.ranks):
         yield section("idle", "Why the GPU idles", _IDLE, pictures.idle(run))
     roof = _ROOF if run.roofline is not None else ""
@@ -446,6 +450,10 @@ _CLOCKS: Final = (
     "Medians over ranks and batches after the warm-up, on three clocks: host time; GPU projection, "
     "from the first operation's start to the last one's end; GPU busy, the time in which any "
     "operation ran."
+)
+_RANKS: Final = (
+    "Every rank's time of a step without its waiting for other ranks, medians over steps. A rank "
+    "is slower than the others if its modified z-score is above 3.5 and it takes 2 % longer."
 )
 _IDLE: Final = (
     "Gaps between the operations of a GPU, of all streams, by what the host did until it launched "

@@ -127,6 +127,7 @@ def grid(
     plain: Sequence[str] = (),
     drop: Sequence[str] = (),
     closed: bool = False,
+    most: int = MOST_ROWS,
 ) -> Grid:
     """Lay a table out for a page.
 
@@ -143,6 +144,8 @@ def grid(
         Columns of shares without bars, and columns to leave out.
     closed : bool
         Show no more than the title until it is opened.
+    most : int
+        Rows beyond are left out.
     """
     sort, full, kept, heads = sort or {}, full or {}, [], []
     for i, column in enumerate(table.columns):
@@ -151,7 +154,7 @@ def grid(
             heads.append(Head(column.heading, column.alignment, sortable=bool(column.heading)))
     shown, tree = table.cells(), table.tree_column
     rows = []
-    for at, values in enumerate(table.rows[:MOST_ROWS]):
+    for at, values in enumerate(table.rows[:most]):
         cells = []
         for i in kept:
             column, value = table.columns[i], values[i]

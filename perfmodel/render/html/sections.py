@@ -32,12 +32,14 @@ from perfmodel.render.html.blocks import (
     grid,
     percent,
 )
+from perfmodel.render.html.strip import strip
 from perfmodel.render.machines import TITLES
 from perfmodel.render.machines import rows as machine_rows
 from perfmodel.timing.range_times import ranks_of
 from perfmodel.workloads.formulas import formulas
 
 _MANY_RANKS: Final = 16
+_MOST_RANKS: Final = 4096
 _COLLECT: Final = "nsys profile --trace=nvtx,cuda,mpi ..."
 
 
@@ -84,9 +86,21 @@ def breakdown(run: RunAnalysis) -> Iterator[Block]:
         yield _of_ranks(tables.ranks(run))
 
 
+def ranks(run: RunAnalysis) -> Iterator[Block]:
+    """Yield the ranks of a run as a strip, which of them are slow, and who comes last."""
+    yield strip(run)
+    if run.outliers:
+        yield grid(tables.outliers(run))
+    else:
+        yield Words("", ("No rank, GPU or host is slower than the others.",))
+    if run.skew is not None:
+        yield grid(tables.collective_skew(run))
+        yield _of_ranks(tables.stragglers(run))
+
+
 def _of_ranks(table: Table) -> Grid:
     """A table with a row for every rank, closed where these are many."""
-    return grid(table, closed=len(table.rows) > _MANY_RANKS)
+    return grid(table, closed=len(table.rows) > _MANY_RANKS, most=_MOST_RANKS)
 
 
 def _ranges(run: RunAnalysis) -> Grid:

@@ -1,0 +1,133 @@
+"""Outliers: ranks, GPUs and hosts that are slower than the others of a run, and missing ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from perfmodel.analysis.result import RankRow
+from perfmodel.base.arrays import Floats
+from perfmodel.timing.run import Run
+
+Kind = Literal["host", "GPU", "rank"]
+
+_FEWEST: Final = 4
+"""Of fewer ranks, GPUs or hosts none is unusual."""
+_SCORE: Final = 3.5
+"""Modified z-score of an outlier. Source: Iglewicz and Hoaglin, How to Detect and Handle Outliers,
+ASQC 1993."""
+_NORMAL: Final = 0.6745  # median absolute deviation of a normal distribution over its sigma
+_LEAST: Final = 0.02
+"""What is slower by less than this share is no outlier, however equal the others are."""
+_SHOWN: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Outlier:
+    """A rank, GPU or host whose steps take longer than those of the others.
+
+    Attributes
+    ----------
+    kind : {'host', 'GPU', 'rank'}
+        A GPU is one number on several hosts.
+    name : str
+    measure : str
+        What takes longer: 'own time' (the step without waiting for other ranks) or 'computing'.
+    seconds, usual_s : float
+        Its own median, and the median of the others of its kind; per step.
+    ranks : tuple of int
+    """
+
+    kind: Kind
+    name: str
+    measure: str
+    seconds: float
+    usual_s: float
+    ranks: tuple[int, ...]
+
+    @property
+    def excess(self) -> float:
+        """By how much longer, as a share of the usual time."""
+        return self.seconds / self.usual_s - 1.0
+
+
+def hosts_of(run: Run) -> dict[int, str]:
+    """Name of every rank's host, as far as the reports tell."""
+    pairs = zip(run.traces, run.rank_of, strict=True)
+    return {rank: t.host for t, ranks in pairs if t.host for rank in ranks.values()}
+
+
+def own_seconds(rank: RankRow) -> float | None:
+    """Time of a rank's step without its waiting for others; None where that is unknown."""
+    if rank.batch_s is None or rank.waiting_s is None:
+        return None
+    return rank.batch_s - rank.waiting_s
+
+
+def find_outliers(ranks: Sequence[RankRow], hosts: Mapping[int, str]) -> tuple[Outlier, ...]:
+    """Find the hosts, GPUs and single ranks that are slower than their likes; the slowest first.
+
+    A rank is not named again on a host or GPU that is an outlier itself.
+    """
+    gpus = {r.rank: str(r.gpu) for r in ranks if r.gpu is not None}
+    several = len(set(hosts.values())) > 1
+    measures = {
+        "own time": {r.rank: s for r in ranks if (s := own_seconds(r)) is not None},
+        "computing": {r.rank: r.compute_s for r in ranks if r.compute_s},
+    }
+    found: list[Outlier] = []
+    for measure, seconds in measures.items():
+        groups = [*_groups("host", hosts, measure, seconds)]
+        groups += _groups("GPU", gpus if several else {}, measure, seconds)
+        named = {rank for one in groups for rank in one.ranks}
+        alone = {r: str(r) for r in seconds if r not in named}
+        found += [*groups, *_groups("rank", alone, measure, seconds)]
+    return tuple(sorted(found, key=lambda one: (-one.excess, one.kind, one.name)))
+
+
+def _groups(
+    kind: Kind, member: Mapping[int, str], measure: str, seconds: Mapping[int, float]
+) -> Iterator[Outlier]:
+    """Groups of ranks whose median stands out among those of all groups."""
+    ranks: dict[str, list[int]] = {}
+    for rank, name in member.items():
+        if rank in seconds:
+            ranks.setdefault(name, []).append(rank)
+    if len(ranks) < _FEWEST:
+        return
+    medians = np.array([np.median([seconds[r] for r in some]) for some in ranks.values()])
+    usual = float(np.median(medians))
+    for i in np.flatnonzero(_slow(medians, usual)).tolist():
+        name = [*ranks][i]
+        yield Outlier(kind, name, measure, float(medians[i]), usual, tuple(sorted(ranks[name])))
+
+
+def _slow(values: Floats, usual: float) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Which values are outliers above the median."""
+    excess = values - usual
+    spread = float(np.median(np.abs(excess)))
+    slow: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = (_NORMAL * excess > _SCORE * spread) & (
+        excess > _LEAST * usual
+    )
+    return slow & (usual > 0)
+
+
+def missing_ranks(run: Run) -> tuple[int, ...]:
+    """Ranks of the world that no report holds; none where the reports do not say how many."""
+    world = max((trace.world_size or 0 for trace in run.traces), default=0)
+    present = {rank for trace in run.traces for rank in trace.ranks.values()}
+    return tuple(sorted({*range(world)} - present)) if present else ()
+
+
+def check_ranks(run: Run) -> Iterator[str]:
+    """Warn of ranks without a report, where others of them have one of their own."""
+    missing = missing_ranks(run) if len(run.traces) > 1 else ()
+    if missing:
+        shown = ", ".join(map(str, missing[:_SHOWN])) + (", ..." if len(missing) > _SHOWN else "")
+        yield (
+            f"{run.label}: no report has rank{'s' * (len(missing) > 1)} {shown}; the others are "
+            f"analyzed: give the missing reports, too"
+        )

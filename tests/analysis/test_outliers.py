@@ -1,0 +1,55 @@
+"""Outliers: slow ranks, GPUs and hosts are named, equal ones are not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from perfmodel.analysis.outliers import find_outliers, own_seconds
+from perfmodel.analysis.result import RankRow
+
+HOSTS = {rank: f"node{rank // 8}" for rank in range(64)}
+
+
+def ranks(own_ms: dict[int, float], count: int = 64) -> list[RankRow]:
+    """Ranks of 10 ms of their own, some of other times, in steps of 20 ms."""
+    noise = np.random.default_rng(5).normal(0.0, 0.02, count)
+    own = [own_ms.get(rank, 10.0 + noise[rank]) * 1e-3 for rank in range(count)]
+    return [RankRow(r, r % 8, 9, 0.020, 0.008, 0.011, 0.020 - s) for r, s in enumerate(own)]
+
+
+def test_equal_ranks_have_no_outliers() -> None:
+    assert find_outliers(ranks({}), HOSTS) == ()
+
+
+def test_a_slow_rank_is_named_with_both_times() -> None:
+    (found,) = find_outliers(ranks({17: 12.0}), HOSTS)
+    assert (found.kind, found.name, found.ranks) == ("rank", "17", (17,))
+    assert found.seconds == pytest.approx(0.012)
+    assert found.usual_s == pytest.approx(0.010, rel=1e-3)
+    assert found.excess == pytest.approx(0.2, rel=1e-2)
+
+
+def test_a_slow_host_is_named_once_and_not_its_ranks() -> None:
+    (found,) = find_outliers(ranks(dict.fromkeys(range(24, 32), 11.0)), HOSTS)
+    assert (found.kind, found.name, found.ranks) == ("host", "node3", tuple(range(24, 32)))
+
+
+def test_a_gpu_that_is_slow_on_every_host_is_named() -> None:
+    slow = tuple(range(5, 64, 8))
+    (found,) = find_outliers(ranks(dict.fromkeys(slow, 11.0)), HOSTS)
+    assert (found.kind, found.name, found.ranks) == ("GPU", "5", slow)
+
+
+def test_less_than_two_percent_is_no_outlier() -> None:
+    own = dict.fromkeys(range(64), 10.0)
+    assert find_outliers(ranks({**own, 3: 10.19}), HOSTS) == ()
+    assert [one.name for one in find_outliers(ranks({**own, 3: 10.21}), HOSTS)] == ["3"]
+
+
+def test_of_three_ranks_none_is_unusual() -> None:
+    assert find_outliers(ranks({1: 30.0}, count=3), {}) == ()
+
+
+def test_a_rank_whose_waiting_is_unknown_has_no_time_of_its_own() -> None:
+    assert own_seconds(RankRow(0, 0, 9, 0.02, None, None, None)) is None

@@ -1,0 +1,143 @@
+"""Jobs of many ranks: DDP and MPI mixed, missing and damaged reports, results that are kept."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from perfmodel.analysis.analyze import analyze_reports
+from perfmodel.base.cache import Cache
+from perfmodel.base.errors import ReportError
+from perfmodel.base.parallel import Engine
+from perfmodel.programs.program import Options
+from perfmodel.render.analysis_json import analysis_document
+from perfmodel.render.html import page
+from profiles.grow import grow_ddp, grow_ranks
+from support.cli import perfmodel as run_cli
+from support.folders import ROOT
+
+MPI = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
+DDP = ROOT / "profiles" / "programs" / "gpt_ddp8.sqlite.xz"
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The reports of 16 ranks of MPI and of 8 of DDP."""
+    folder = tmp_path_factory.mktemp("job")
+    plain = folder / "source.part"
+    plain.write_bytes(lzma.decompress(DDP.read_bytes()))
+    return [*grow_ranks(MPI, folder, 16), *grow_ddp(plain, folder, 8)]
+
+
+def document(paths: list[Path], **options: object) -> str:
+    return json.dumps(analysis_document(analyze_reports(paths, Options({}), **options)))  # type: ignore[arg-type]
+
+
+def test_ranks_of_ddp_and_of_mpi_are_two_runs(job: list[Path]) -> None:
+    found = analyze_reports(job, Options({}), Engine(2))
+    mpi, ddp = found.runs
+    assert [len(run.ranks) for run in found.runs] == [16, 8]
+    assert mpi.hosts == {rank: f"node{rank // 8:03d}" for rank in range(16)}
+    assert ddp.hosts == dict.fromkeys(range(8), "node000")
+    (reduced,) = [c for c in mpi.collectives if c.bytes == 1_605_632]
+    assert reduced.waiting_s is not None  # matched across all reports
+    assert ddp.steps is not None
+    assert all(c.ranks == 8 and c.waiting_s is not None for c in ddp.steps.collectives)
+
+
+def test_a_straggler_of_many_is_an_outlier(job: list[Path]) -> None:
+    mpi = analyze_reports(job[:16], Options({})).runs[0]
+    slowest = max(mpi.outliers, key=lambda one: one.excess, default=None)
+    assert slowest is None or slowest.ranks == (8,)  # every sixteenth rank is late
+    assert mpi.skew is not None
+    assert mpi.skew.ranks[0].rank == 8
+
+
+def test_missing_and_damaged_reports_are_named_and_the_rest_is_analyzed(
+    job: list[Path], tmp_path: Path
+) -> None:
+    damaged = tmp_path / "rank0003.sqlite"
+    damaged.write_bytes(job[3].read_bytes()[:50_000])
+    given = [*job[:3], damaged, *job[4:11], *job[12:16]]
+    found = analyze_reports(given, Options({}), Engine(2))
+    (run,) = found.runs
+    assert len(run.ranks) == 14
+    assert any("no report has ranks 3, 11;" in warning for warning in run.warnings)
+    (error,) = found.failed
+    assert isinstance(error, ReportError)
+    assert str(damaged) in str(error)
+
+
+def test_kept_results_give_the_same_analysis(job: list[Path], tmp_path: Path) -> None:
+    expected = document(job)
+    kept = tmp_path / "kept"
+    assert document(job, cache=kept) == expected
+    assert len(list(kept.iterdir())) == len(job)
+    assert document(job, cache=kept) == expected
+    assert document(job, cache=kept, engine=Engine(2)) == expected
+
+
+def test_adding_one_rank_reads_one_report(job: list[Path], tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+
+    def written() -> set[tuple[Path, int]]:
+        return {(path, path.stat().st_mtime_ns) for path in kept.iterdir()}
+
+    document(job[:15], cache=kept)
+    before = written()
+    assert document(job[:16], cache=kept) == document(job[:16])
+    assert before < written()
+    assert len(written() - before) == 1
+
+
+def test_a_copy_is_known_by_its_content_and_called_by_its_own_name(
+    job: list[Path], tmp_path: Path
+) -> None:
+    kept, copy = tmp_path / "kept", tmp_path / "copy.sqlite"
+    copy.write_bytes(job[0].read_bytes())
+    document(job[:1], cache=kept)
+    assert analyze_reports([copy], Options({}), cache=kept).runs[0].label == "copy"
+    assert len(list(kept.iterdir())) == 1
+
+
+def test_what_is_kept_runs_no_code(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    cache.put("key", Evil())
+    assert cache.get("key") is None
+    assert not (tmp_path / "made").exists()
+    (tmp_path / "other.perfmodel").write_bytes(b"\x80\x05garbage")
+    assert cache.get("other") is None
+    assert cache.get("absent") is None
+
+
+def test_other_options_are_kept_apart(job: list[Path], tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "kept")
+    keys = {cache.key(job[0], Options(values)) for values in ({}, {"D": 784})}
+    assert len(keys) == 2
+
+
+def test_a_cache_that_cannot_be_made_is_an_error(job: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = run_cli("analyze", str(job[0]), "--cache", str(tmp_path / "file"))
+    assert done.exit_code == 1
+    assert "name another one with --cache" in done.output
+
+
+def test_the_page_draws_every_rank(job: list[Path]) -> None:
+    text = page(analyze_reports(job[:16], Options({}), whole=True))
+    strip = re.search(r'<svg role="img".*?</svg>', text, re.DOTALL)
+    assert strip is not None
+    assert strip[0].count("<rect") == 16
+    assert "<title>rank 8, host node001, GPU 0: " not in strip[0]
+    assert "rank 8, host node001, GPU 0, " in strip[0]
+    assert 'id="ranks"' in text
