@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from perfmodel.analysis.estimates import estimate, with_launches
-from perfmodel.analysis.outliers import check_ranks, find_outliers, hosts_of
+from perfmodel.analysis.outliers import find_outliers, hosts_of
 from perfmodel.analysis.rates import counted, fit_rates, fit_roofline, product_rates
 from perfmodel.analysis.result import Analysis, BatchSummary, RangeRow, RankRow, RunAnalysis
 from perfmodel.analysis.rows import check_bytes, check_model, kernel_rows, points, range_rows
@@ -288,14 +288,12 @@ def _join(
     )
     notes = (
         *warnings,
-        *check_ranks(run),
         *check_collection(run, identity, by_gpu=by_gpu),
         *check_ranges(run, measured, counts, rates, totals, replay=workload.replay),
         *graph_notes(run, everything, workload.replay),
         *([f"{run.label}: {host.note()}"] if queued else []),
         *(f"{run.label}: {w}" for w in said),
     )
-    hosts, ranks = hosts_of(run), _rank_rows(run, head, collected, steps, by_gpu)
     rows = range_rows(measured, counts, head, machine, peaks[""], peaks, workload.replay)
     analysis = RunAnalysis(
         label=run.label,
@@ -307,7 +305,7 @@ def _join(
         machine=machine,
         precision=peaks[""],
         gpus=tuple({(g.id, g.name): g for t in run.traces for g in t.gpus}.values()),
-        ranks=ranks,
+        ranks=_rank_rows(run, head, collected, steps, by_gpu),
         batch=_batch_summary(run, everything, excluded, head, host, queued=queued),
         ranges=tuple(kernel_rows(run, rows, workload.replay, excluded)),
         rates=rates,
@@ -326,11 +324,18 @@ def _join(
         messages=collected.messages,
         ranges_by_rank=ranges_by_rank(measured, run.ranks),
         work=work,
-        hosts=hosts,
-        outliers=find_outliers(ranks, hosts),
+        hosts=hosts_of(run),
     )
-    facts = _facts(analysis, counts, collected, peaks, by_gpu=by_gpu)
-    return replace(analysis, findings=ranked(facts, program.advice(facts)))
+    return _concluded(analysis, _facts(analysis, counts, collected, peaks, by_gpu=by_gpu))
+
+
+def _concluded(analysis: RunAnalysis, facts: Facts) -> RunAnalysis:
+    """Add what follows from the numbers."""
+    return replace(
+        analysis,
+        findings=ranked(facts, analysis.program.advice(facts)),
+        outliers=find_outliers(analysis.ranks, analysis.hosts),
+    )
 
 
 def _head(run: Run, measured: Sequence[PathTimes]) -> PathTimes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from perfmodel.analysis.outliers import check_ranks
 from perfmodel.analysis.rates import amounts, counted
 from perfmodel.programs.identify import Identity
 from perfmodel.readers.trace import MPI_SOURCES, NULL, Trace
@@ -57,6 +58,7 @@ def check_collection(run: Run, identity: Identity, *, by_gpu: bool) -> Iterator[
 
     Where the GPU times the steps (`by_gpu`), work between two of them is the first one's.
     """
+    yield from check_ranks(run)
     for trace in run.traces:
         yield from _uncollected(trace, len(run.ranks), identity)
     for trace, found in run.parts:

@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import pickle
+import json
 from contextlib import suppress
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib import import_module, resources
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.files import write_bytes
 
 _SUFFIX: Final = ".perfmodel"
 _BLOCK: Final = 1 << 20
-_PLAIN: Final = {
-    ("pathlib", "PosixPath"), ("pathlib", "WindowsPath"), ("pathlib._local", "PosixPath"),
-    ("builtins", "frozenset"), ("builtins", "set"),
-    ("numpy", "dtype"), ("numpy", "ndarray"),
-    ("numpy._core.multiarray", "_reconstruct"), ("numpy.core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "scalar"), ("numpy.core.multiarray", "scalar"),
-    ("numpy._core.numeric", "_frombuffer"), ("numpy.core.numeric", "_frombuffer"),
-}  # fmt: skip
-"""What a result consists of besides perfmodel's own data classes."""
+_ALIGNED: Final = 16
+_PLAIN: Final = (str, int, float, type(None))
 
 
 class Cache:
     """Results in a folder, each in a file of its own, named by a digest.
 
-    A file that is damaged, or holds anything but perfmodel's data classes and arrays, counts as
-    absent: nothing in it is executed.
+    A file that is damaged, or holds anything but perfmodel's data classes, arrays and plain values,
+    counts as absent: nothing in it is executed.
 
     Parameters
     ----------
@@ -67,29 +61,86 @@ class Cache:
     def get(self, key: str) -> Any:
         """Return what was put under a key; None if nothing was, or it cannot be read."""
         try:
-            data = (self.folder / f"{key}{_SUFFIX}").read_bytes()
-            return _Reader(io.BytesIO(data)).load()
-        except Exception:  # whatever a damaged pickle raises
+            return _decoded((self.folder / f"{key}{_SUFFIX}").read_bytes())
+        except Exception:  # whatever a damaged file raises
             return None
 
     def put(self, key: str, result: object) -> None:
-        """Keep a result, where there is room; others see all of it or nothing."""
-        data = pickle.dumps(result, protocol=pickle.HIGHEST_PROTOCOL)
-        with suppress(PerfmodelError):
-            write_bytes(self.folder / f"{key}{_SUFFIX}", data)
+        """Keep a result, where it can be kept; others see all of it or nothing."""
+        with suppress(PerfmodelError, TypeError):
+            write_bytes(self.folder / f"{key}{_SUFFIX}", _encoded(result))
 
 
-class _Reader(pickle.Unpickler):
-    """Makes data classes of perfmodel, arrays, paths and plain values; refuses all else."""
+def _encoded(result: object) -> bytes:
+    """Return a result as JSON, its length before it, and the arrays behind it.
 
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _PLAIN:
-            return super().find_class(module, name)
-        if module.startswith("perfmodel.") and "." not in name:
-            found = getattr(import_module(module), name)
-            if isinstance(found, type) and is_dataclass(found):
-                return found
-        raise pickle.UnpicklingError(f"expected data; got {module}.{name}")
+    Raises
+    ------
+    TypeError
+        If something in it is neither a data class nor an array nor a plain value.
+    """
+    arrays: list[np.ndarray[Any, Any]] = []
+    text = json.dumps(_plain(result, arrays)).encode()
+    head = len(text).to_bytes(8, "little") + text
+    parts = [head, *(np.ascontiguousarray(array).tobytes() for array in arrays)]
+    return b"".join(part.ljust(-len(part) % _ALIGNED + len(part), b"\0") for part in parts)
+
+
+def _plain(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
+    """Return a value in terms of JSON, each kind under a letter; arrays are numbered."""
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        arrays.append(value)
+        return {"a": [value.dtype.str, *value.shape]}
+    if isinstance(value, Path):
+        return {"p": str(value)}
+    if isinstance(value, tuple | list | frozenset):
+        letter = {tuple: "t", list: "l", frozenset: "s"}[type(value)]
+        items = sorted(value) if letter == "s" else value
+        return {letter: [_plain(item, arrays) for item in items]}
+    if isinstance(value, dict):
+        return {"d": [[_plain(k, arrays), _plain(v, arrays)] for k, v in value.items()]}
+    if is_dataclass(value) and not isinstance(value, type):
+        kind = type(value)
+        held = {f.name: _plain(getattr(value, f.name), arrays) for f in fields(value)}
+        return {"c": f"{kind.__module__}:{kind.__name__}", "f": held}
+    raise TypeError(f"expected a plain value; got {type(value).__name__}")
+
+
+def _decoded(data: bytes) -> Any:
+    """Return the result that `_encoded` wrote; its arrays are read-only views of the data."""
+    length = 8 + int.from_bytes(data[:8], "little")
+    at = -length % _ALIGNED + length
+
+    def made(said: Any) -> Any:
+        nonlocal at
+        if isinstance(said, _PLAIN):
+            return said
+        if "a" in said:
+            kind, *shape = said["a"]
+            array = np.frombuffer(data, kind, int(np.prod(shape, dtype=np.int64)), at)
+            at += -array.nbytes % _ALIGNED + array.nbytes
+            return array.reshape(shape)
+        if "c" in said:
+            return _data_class(said["c"])(**{name: made(v) for name, v in said["f"].items()})
+        if "d" in said:
+            return {made(key): made(value) for key, value in said["d"]}
+        if "p" in said:
+            return Path(said["p"])
+        ((letter, items),) = said.items()
+        return {"t": tuple, "l": list, "s": frozenset}[letter](made(item) for item in items)
+
+    return made(json.loads(data[8:length]))
+
+
+@cache
+def _data_class(named: str) -> Any:
+    module, _, name = named.partition(":")
+    found = getattr(import_module(module), name) if module.startswith("perfmodel.") else None
+    if not (isinstance(found, type) and is_dataclass(found)):
+        raise TypeError(f"expected a data class of perfmodel; got {named!r}")
+    return found
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import lzma
-import os
 import re
 from pathlib import Path
 
@@ -105,19 +104,35 @@ def test_a_copy_is_known_by_its_content_and_called_by_its_own_name(
     assert len(list(kept.iterdir())) == 1
 
 
-def test_what_is_kept_runs_no_code(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"c": "os:mkdir", "f": {"path": "made"}},
+        {"c": "perfmodel.base.files:write_text", "f": {"path": "made", "text": ""}},
+        {"a": ["O", 1]},
+        {"a": ["<i8", 1 << 60]},
+        {"x": []},
+    ],
+)
+def test_what_is_kept_runs_no_code(
+    said: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = json.dumps(said).encode()
+    Path("key.perfmodel").write_bytes(len(text).to_bytes(8, "little") + text + bytes(100))
+    assert Cache(tmp_path).get("key") is None
+    assert not Path("made").exists()
 
-    class Evil:
-        def __reduce__(self) -> tuple[object, tuple[str]]:
-            return os.mkdir, (str(tmp_path / "made"),)
 
-    cache.put("key", Evil())
-    assert cache.get("key") is None
-    assert not (tmp_path / "made").exists()
-    (tmp_path / "other.perfmodel").write_bytes(b"\x80\x05garbage")
-    assert cache.get("other") is None
-    assert cache.get("absent") is None
+def test_a_damaged_result_is_none(job: list[Path], tmp_path: Path) -> None:
+    document(job[:1], cache=tmp_path)
+    (kept,) = tmp_path.iterdir()
+    whole = kept.read_bytes()
+    for size in (0, 7, 100, len(whole) - 100):
+        kept.write_bytes(whole[:size])
+        assert Cache(tmp_path).get(kept.stem) is None
+    assert document(job[:1], cache=tmp_path) == document(job[:1])
+    assert kept.read_bytes() == whole
 
 
 def test_other_options_are_kept_apart(job: list[Path], tmp_path: Path) -> None:
