@@ -29,7 +29,7 @@ import torch.distributed as dist
 
 from benchmarks.predict.gpt_sizes import SETS, SYMBOLS
 from profiles.programs import train
-from profiles.programs.train import Run
+from profiles.programs.train import Run, defaults, nvtx_range
 
 _FLAGS = {"d_model": "width", "n_layer": "layers", "heads": "heads", "seq": "length",
           "batch": "batch", "vocab": "vocabulary"}  # fmt: skip
@@ -113,7 +113,7 @@ def recorded(run: Run, k: int, mode: str) -> None:
     with shapes if mode == "shapes" else contextlib.nullcontext():
         for step in range(3 if mode == "shapes" else 4):
             torch.cuda.nvtx.range_push(f"step {step}")
-            run.step(run.run, named=True)
+            run.step(run.run, nvtx_range)
             torch.cuda.nvtx.range_pop()
         torch.cuda.synchronize()
     torch.cuda.nvtx.range_pop()
