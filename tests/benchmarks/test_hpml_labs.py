@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.common import digits, pages, results
+from benchmarks.common.processes import visible_gpus
 from benchmarks.layers.gemms import gemms, total
 from benchmarks.memory import two_gpus_report
 from benchmarks.scaling import ddp_report
@@ -123,6 +124,26 @@ def test_caffes_resnet50_has_fewer_multiply_accumulates() -> None:
     """3.86 G, as the paper says 3.8 billion; as many parameters."""
     found, ours = total_of(resnet("resnet50", first=True)), total_of(resnet("resnet50"))
     assert (found.macs, found.parameters) == (3_857_973_248, ours.parameters)
+
+
+def test_collectives_are_counted_by_their_tensors() -> None:
+    """A bucket, a pair of tensors gathered into two, and what is no collective."""
+    events = [
+        {"name": "c10d::allreduce_", "args": {"Input Dims": [[[256, 2]], []]}},
+        {"name": "c10d::allgather_", "args": {"Input Dims": [[[[3]], [[3]]], [[3]]]}},
+        {"name": "nccl:all_reduce", "args": None},
+    ]
+    assert list(ddp_report.collectives(events)) == [("allreduce", 512), ("allgather", 9)]
+
+
+@pytest.mark.parametrize(
+    ("said", "found"), [("2,5", [2, 5]), ("3", [3]), ("", [0, 1]), ("GPU-1a2b", [0, 1])]
+)
+def test_gpus_are_nvmls_numbers(
+    said: str, found: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", said)
+    assert visible_gpus(2) == found
 
 
 PAGES = {
