@@ -11,6 +11,7 @@
 # the rest; the last line names those that did. Environment:
 #
 #   PYTHON                            the python to use
+#   GPU_NAME                          how the time to accuracy's file is called (h200)
 #   LOGS                              where each part's output is kept, NAME.log (build/gpu)
 #   PART_S, LADDER_S, PROFILES_S      seconds after which a part is ended (150, 240, 330)
 set -uo pipefail
@@ -44,10 +45,13 @@ if [ "$ranks" = 1 ]; then
     part counters "$one" "$python" -m benchmarks.gemm.counters
     part trainer-counters "$one" "$python" -m profiles.collect_counters
     part sanitizer "$one" "$python" -m benchmarks.gemm.sanitize
-    part layers 110 "$python" -m benchmarks.layers --part time
+    part layers 130 "$python" -m benchmarks.layers --part time gemms
     part vecadd 140 "$python" -m benchmarks.vecadd --part time profile
+    part vecadd-lab 300 "$python" -m benchmarks.vecadd.lab
     part memory 90 "$python" -m benchmarks.memory
     part tta 90 "$python" -m benchmarks.tta --backend cupy --budget 55
+    part tta-resnet 170 "$python" -m benchmarks.tta.resnet --name "${GPU_NAME:-h200}"
+    part utilization-resnet 330 "$python" -m benchmarks.utilization.resnet --seconds 20 10 10 10 180
     part machine 90 "$python" -m perfmodel machine measure -o benchmarks/results/machine_h200x1.toml
     part resnet-time "$one" "$python" -m benchmarks.resnet --part time
     part resnet-counters 390 "$python" -m benchmarks.resnet --part counters
@@ -55,8 +59,11 @@ if [ "$ranks" = 1 ]; then
 fi
 if [ "$ranks" != 1 ]; then
     part resnet-ddp "$one" "$python" -m benchmarks.resnet --part "ddp$ranks"
+    part ddp-lab "$one" "$python" -m torch.distributed.run --nproc-per-node "$ranks" \
+        -m benchmarks.scaling.ddp_lab --out "benchmarks/results/ddp_lab_$ranks.json"
 fi
 if [ "$ranks" = 2 ]; then
+    part memory-two 170 "$python" -m benchmarks.memory.two_gpus
     part utilization 90 "$python" -m benchmarks.utilization --ranks 2
 fi
 part ladder "${LADDER_S:-240}" mpirun --bind-to none -n "$ranks" "$python" -m benchmarks.ladder
