@@ -41,11 +41,13 @@ from benchmarks.common import digits, results
 from benchmarks.common.torch_device import Device
 from benchmarks.common.torch_nets import Network
 from perfmodel.workloads.cnns import resnet
+from perfmodel.workloads.layers import INPUT, Chain, Conv, Linear, Net, Norm, Pool, Relu, Shape
 
 BATCHES: Final = (32, 128, 512)
 RATE: Final = 0.1
 BASE: Final = 128
 """Images of the batch that the rate is for."""
+TINY: Final = "tiny"
 LARGE_EPOCHS: Final = 5
 SAMPLER_EPOCHS: Final = 10
 SAMPLER_IMAGES: Final = 20_000
@@ -101,8 +103,9 @@ class Lab:
     def network(self, seed: int = 0) -> nn.Module:
         """Return a ResNet-18."""
         torch.manual_seed(seed)
-        net = resnet(self.c.net, digits.SIDE, digits.CLASSES, small=True)
-        return Network(net).to(self.device).train()
+        net = self.c.net
+        made = tiny() if net == TINY else resnet(net, digits.SIDE, digits.CLASSES, small=True)
+        return Network(made).to(self.device).train()
 
     def parallel(self, net: nn.Module, **how: Any) -> nn.Module:
         """Wrap a network; on one rank return it as it is."""
@@ -119,6 +122,17 @@ class Lab:
         every = [torch.zeros_like(mine) for _ in range(self.ranks)]
         dist.all_gather(every, mine)
         return [float(v) for v in every]
+
+
+def tiny() -> Net:
+    """Return three convolutions with batch normalization: what a CPU trains in seconds."""
+    chain = Chain()
+    x = INPUT
+    for number, (channels, kernel) in enumerate(((16, 5), (32, 3), (64, 3)), 1):
+        x = chain.add(f"conv{number}", Conv(channels, kernel, 2, kernel // 2), x)
+        x = chain.add(f"relu{number}", Relu(), chain.add(f"bn{number}", Norm(), x))
+    chain.add("fc", Linear(digits.CLASSES), chain.add("pool", Pool("mean"), x))
+    return Net(TINY, Shape(3, digits.SIDE, digits.SIDE), tuple(chain.nodes))
 
 
 def optimizer_of(net: nn.Module, rate: float = RATE) -> torch.optim.SGD:
@@ -408,7 +422,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--parts", nargs="+", choices=tuple(PARTS), default=list(PARTS))
-    add("--net", default="resnet18")
+    add("--net", default="resnet18", help="tiny: for ranks that share a CPU")
     add("--images", type=int, default=50_000)
     add("--test-images", type=int, default=10_000)
     add("--steps", type=int, default=10, help="in a row, for one sample")
