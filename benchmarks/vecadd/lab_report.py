@@ -41,9 +41,14 @@ def cells(read: dict[str, Any]) -> Cells:
     return found
 
 
-def median(runs: list[dict[str, Any]], key: str = "total_s") -> float:
-    """Return the median of a part over runs."""
-    return statistics.median(run[key] for run in runs)
+def spent(run: dict[str, Any]) -> float:
+    """Return the time of a program; the CPU's without `free`, which the GPU's do not time either."""
+    return float(run["add_s"] if run["way"] == "host" else run["total_s"])
+
+
+def median(runs: list[dict[str, Any]], key: str = "") -> float:
+    """Return the median of a part over runs; of the program without a key."""
+    return statistics.median(run[key] if key else spent(run) for run in runs)
 
 
 def page(read: dict[str, Any]) -> str:
@@ -80,7 +85,7 @@ def times(found: Cells) -> str:
 def _ranged(runs: list[dict[str, Any]]) -> str:
     if not runs:
         return "–"
-    taken = [run["total_s"] for run in runs]
+    taken = [spent(run) for run in runs]
     unit, scale = ("s", 1.0) if median(runs) >= 1 else ("ms", 1e3)
     low, middle, high = (short(scale * v) for v in (min(taken), median(runs), max(taken)))
     return f"{middle} {unit} ({low} to {high})"
