@@ -126,6 +126,19 @@ def test_formulas_list_what_the_trainer_allocates(ranks: int, settings: dict[str
     assert sorted(sizes(listed, "pinned")) == sorted(pinned)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("parallel", ["data", "model"])
+def test_the_ring_holds_one_piece(
+    ranks: int, parallel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if this MPI took GPU pointers: only the buffers are made."""
+    monkeypatch.setattr("trainer.transports.ring.why_not_cuda_aware", lambda comm: None)
+    device, pinned = counted(ranks, transport="ring", parallel=parallel)
+    listed = told(ranks, transport="ring", parallel=parallel)
+    assert sorted(sizes(listed, "device")) == sorted(device)
+    assert sizes(listed, "pinned") == pinned == []
+
+
 @pytest.mark.parametrize("parallel", ["data", "model"])
 def test_the_order_is_that_of_the_trainer(parallel: str) -> None:
     """Blocks are reused by order: what is freed early serves what is asked for late."""

@@ -233,12 +233,14 @@ def test_only_what_leaves_the_host_out_can_be_captured() -> None:
     from trainer.transports import host as transport_host
     from trainer.transports import peer as transport_peer
     from trainer.transports.none import NoTransport
+    from trainer.transports.ring import RingTransport
 
     kinds = {
         "host": transport_host.HostTransport, "overlapped": transport_host.OverlappedTransport,
         "chunked": transport_host.ChunkedTransport,
         "cuda-aware": transport_device.CudaAwareTransport,
-        "nccl": transport_device.NcclTransport, "peer": transport_peer.PeerTransport,
+        "ring": RingTransport, "nccl": transport_device.NcclTransport,
+        "peer": transport_peer.PeerTransport,
         "none": NoTransport,
     }  # fmt: skip
     reasons = {name: kind.uncapturable for name, kind in kinds.items()}

@@ -250,6 +250,16 @@ def _messages(run: Training) -> Iterator[Allocation]:
     elif transport.links == "peer":
         why = "see trainer/kernels/peer.py"
         yield Allocation("inbox and flags", "messages", "device", None, why)
+    elif run.case.settings["transport"] == "ring":
+        ranks = run.case.sizes["p"]
+        if run.parallel:
+            for share in run.shares(run.images):
+                whole = C * share
+                yield Allocation(
+                    f"z2 of {share}", "messages", "device", b * -(-whole // ranks), "b C B / p"
+                )
+        else:
+            yield Allocation("piece", "messages", "device", b * -(-n // ranks), "n b / p")
     elif transport.buffers == "pinned" and run.parallel:
         for share in run.shares(run.images):
             yield Allocation(f"z2 of {share}", "messages", "pinned", b * C * share, "b C B")
