@@ -5,7 +5,9 @@ from __future__ import annotations
 import codecs
 import io
 import re
+import shlex
 import unicodedata
+from collections.abc import Iterable
 from typing import Final, TextIO
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f"
@@ -63,6 +65,31 @@ def _substituted(error: UnicodeError) -> tuple[str, int]:
     text = error.object[error.start : error.end].translate(_ASCII)
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "replace").decode("ascii")
     return plain, error.end
+
+
+def shell_line(words: Iterable[str]) -> str:
+    r"""Return a command to be copied: words quoted for bash, control characters by their codes.
+
+    Examples
+    --------
+    >>> shell_line(["cat", "my file", "a'\x1b[2J"])
+    "cat 'my file' $'a\\'\\x1b[2J'"
+    """
+    return " ".join(_shell_word(word) for word in words)
+
+
+def _shell_word(word: str) -> str:
+    if not _UNSAFE.search(word):
+        return shlex.quote(word)
+    plain = word.replace("\\", "\\\\").replace("'", "\\'")
+    return f"$'{_UNSAFE.sub(_bash_code, plain)}'"
+
+
+def _bash_code(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < 0x80 or 0xDC80 <= code <= 0xDCFF:  # a byte that is no UTF-8
+        return f"\\x{code & 0xFF:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def escape_json(text: str) -> str:

@@ -44,12 +44,11 @@ def counters(files: tuple[str, ...], fmt: str, out: Path | None, **options: Any)
     program to be counted: perfmodel counters --command -- python train.py
     """
     if options["collect"]:
-        import shlex
-
         from perfmodel.analysis.counters import command
+        from perfmodel.base.escape import shell_line
 
         words = command(files, ranges=options["ranges"], sectors=options["sectors"])
-        click.echo(shlex.join(words))
+        click.echo(shell_line(words))
         return
     if not files:
         raise click.UsageError("expected FILES of ncu, or --command -- PROGRAM; got neither")

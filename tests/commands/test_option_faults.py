@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from perfmodel.analysis.counters import command
 from perfmodel.cli import main
 from support.build_operators import STEPS, operators_report
 
@@ -16,10 +19,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return operators_report(tmp_path_factory.mktemp("report") / "operators.sqlite")
 
 
-@pytest.mark.parametrize("command", ["analyze", "whatif", "splits", "scaling"])
+@pytest.mark.parametrize("name", ["analyze", "whatif", "splits", "scaling"])
 @pytest.mark.parametrize("warmup", [STEPS, 65_536])
-def test_a_warmup_of_all_steps_is_refused(command: str, warmup: int, report: Path) -> None:
-    done = CliRunner().invoke(main, [command, str(report), "--warmup", str(warmup)])
+def test_a_warmup_of_all_steps_is_refused(name: str, warmup: int, report: Path) -> None:
+    done = CliRunner().invoke(main, [name, str(report), "--warmup", str(warmup)])
     assert done.exit_code == 4, done.output
     assert "no finished batch is left" in done.stderr
     assert "lower --warmup" in done.stderr
@@ -48,6 +51,20 @@ def test_an_unknown_network_is_refused_before_its_batch_is_asked_for(report: Pat
 
 @pytest.mark.parametrize("dtype", ["tf32", "float8"])
 def test_types_of_operators_are_taken(dtype: str, report: Path) -> None:
-    for command in (["analyze", str(report)], ["layers", "gpt2", "--machine", "h200"]):
-        done = CliRunner().invoke(main, [*command, "--dtype", dtype, "--json"])
+    for words in (["analyze", str(report)], ["layers", "gpt2", "--machine", "h200"]):
+        done = CliRunner().invoke(main, [*words, "--dtype", dtype, "--json"])
         assert done.exit_code == 0, done.output
+
+
+def test_a_command_to_be_copied_holds_nothing_that_a_terminal_obeys() -> None:
+    words = ["counters", "--command", "--range", "it's \x1b[2J \\ \u202e", "--", "python", "a b.py"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    assert "\x1b" not in done.stdout
+    assert "\u202e" not in done.stdout
+    said = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {done.stdout}"], capture_output=True, text=True, check=True,
+        env={**os.environ, "LC_ALL": "C.UTF-8"},
+    )  # fmt: skip
+    meant = command(["python", "a b.py"], ranges=["it's \x1b[2J \\ \u202e"])
+    assert said.stdout.split("\0") == [*meant, ""]
