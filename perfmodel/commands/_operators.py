@@ -59,6 +59,10 @@ def predict(path: Path, fmt: str, out: Path | None, options: Mapping[str, Any]) 
     from perfmodel.programs import program_named
     from perfmodel.render.operator_prediction import prediction
 
+    for name in ("sweep", "scaling", "anchors", "workload"):
+        if options.get(name):
+            word = name.removesuffix("s")
+            raise click.UsageError(f"--{word} is of models of batches; got one of operators")
     model = load(path)
     given = {name: values[0] for name, values in _values(options["given"], 1).items()}
     sizes = {**given, "p": options.get("ranks") or given.get("p", 1)}

@@ -75,3 +75,9 @@ def test_sizes_that_are_not_named_are_asked_for(words: list[str], expected: str)
     said = perfmodel("calibrate", *REPORTS, *words)
     assert said.exit_code != 0
     assert expected in said.stderr.replace("\n", " ")
+
+
+def test_flags_of_other_models_are_refused(model: Path) -> None:
+    said = perfmodel("predict", "--model", str(model), "--sweep", "n_layer=1:8")
+    assert said.exit_code == 2
+    assert "--sweep is of models of batches; got one of operators" in said.stderr
