@@ -1,15 +1,15 @@
 """Predicts GPTs of unseen sizes by models of operators, and scores the predictions.
 
-    python -m benchmarks.predict.gpt calibrate RECORDINGS MACHINE.toml
+    python -m benchmarks.predict.gpt calibrate MACHINE.toml
     python -m benchmarks.predict.gpt freeze
     python -m benchmarks.predict.gpt host MACHINE.toml
     python -m benchmarks.predict.gpt other MACHINE.toml
     python -m benchmarks.predict.gpt score NAME MEASURED.json ...
 
-`calibrate` makes the models of benchmarks/results/gpt from recordings of `gpt_runs` on one and two
-GPUs; `freeze` predicts every size that is scored later, `host` the same on a host whose calls a
-machine file times, `other` on another GPU by its machine file; `score` compares predictions
-(NAME is `same`, `host` or `other`) with what `gpt_runs` measured.
+`calibrate` makes the models of benchmarks/results/gpt from recordings of profiles/programs and
+times of `gpt_runs` on one and two GPUs; `freeze` predicts every size that is scored later, `host`
+the same on a host whose calls a machine file times, `other` on another GPU by its machine file;
+`score` compares predictions (NAME is `same`, `host` or `other`) with what `gpt_runs` measured.
 """
 
 from __future__ import annotations
@@ -43,42 +43,60 @@ from perfmodel.programs.program import Options
 from perfmodel.readers import read
 
 RESULTS = Path("benchmarks/results/gpt")
+REPORTS = Path("profiles/programs")
+EAGER = ("gpt_shapes", "gpt_modules", "gpt_both")
+"""Recordings with sizes on one GPU."""
+RANKED = ("gpt_ddp", "ddp_both")
+"""Recordings of two GPUs, whose collectives are timed."""
 MODELS = {
-    "eager": (("eager1", "none"), ("two2", "ddp")),
-    "compiled": (("compiled1", "none"), ("compiled2", "ddp")),
-    "fsdp": (("eager1", "none"), ("two2", "fsdp")),
+    "eager": (EAGER, (), ("eager1", "two2")),
+    "compiled": (("gpt_compiled_shapes",), EAGER, ("compiled1", "compiled2")),
 }
-"""Recordings of every model, and how they are parallel: on one GPU, and on two."""
+"""Of every model the recordings, those of related programs, and files of times of steps."""
+TAKE = ("d_model / heads", "d_model", "seq", "batch")
+"""What dimensions are where the recordings, whose heads have 64 numbers all, allow more."""
 PROGRAM = program_named("pytorch")
+_WORDS = {"d_model": "width", "n_layer": "layers", "heads": "heads", "seq": "length",
+          "batch": "batch", "vocab": "vocabulary"}  # fmt: skip
 
 
-def recorded(folder: Path, tag: str, way: str) -> list[RecordedStep]:
-    """Steps of every size of a tag, with sizes and without, and their time without a profiler."""
-    content = json.loads((folder / f"{tag}.json").read_text())
-    rows = {row["k"]: row for row in content if row["parallel"] == way}
-    found = []
-    for path in sorted(folder.glob(f"{tag}_*_*.sqlite.xz")):
-        k, mode = path.name.removeprefix(f"{tag}_").split(".")[0].split("_")
-        row = rows.get(int(k))
-        if row is None:
-            continue
-        sizes = {name: n for name, n in row["sizes"].items() if name != "p"}
-        step = PROGRAM.recorded_step(read(path), Options(), sizes)
-        if mode == "timing":
-            step = replace(step, calls=(), order=())
-        found.append(replace(step, bare_s=float(np.median(row["step_s"]))))
-    return found
+def recorded(name: str) -> RecordedStep:
+    """The step of a recording of profiles/programs."""
+    said = json.loads((REPORTS / f"{name}.truth.json").read_text())
+    sizes = {symbol: said[word] for symbol, word in _WORDS.items()}
+    return PROGRAM.recorded_step(read(REPORTS / f"{name}.sqlite.xz"), Options(), sizes)
 
 
-def calibrate(folder: Path, machine: str) -> None:
+def timed(name: str, way: str) -> list[RecordedStep]:
+    """Steps of one parallel way that were timed, and not recorded."""
+    rows = json.loads((RESULTS / f"calibration_{name}.json").read_text())
+    return [
+        RecordedStep(
+            source=f"calibration_{name}.json", symbols=row["sizes"], gpu=row["gpu"], calls=(),
+            order=(), step_s=0.0, busy_s=0.0, launches=0, gap_s=0.0,
+            bare_s=float(np.median(row["step_s"])),
+        )
+        for row in rows
+        if row["parallel"] in (way, "none")
+    ]  # fmt: skip
+
+
+def calibrate(machine: str) -> None:
     """Calibrate and keep the models."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
     baseline = Baseline.of(*choose(machine))
-    for name, tags in MODELS.items():
-        steps = [step for tag, way in tags for step in recorded(folder, tag, way)]
-        model = calibrate_operators("pytorch", steps, baseline, PROGRAM.work_at)
+    for name, (own, related, times) in MODELS.items():
+        steps = [recorded(n) for n in (*own, *RANKED)]
+        steps += [replace(recorded(n), reference=True) for n in related]
+        steps += [step for n in times for step in timed(n, "ddp")]
+        model = calibrate_operators("pytorch", steps, baseline, PROGRAM.work_at, TAKE)
         (RESULTS / f"model_{name}.json").write_text(as_text(model))
-        print(name, len(steps), model.host, model.scale, model.gpu_noise, model.host_noise)
+        print(name, len(steps), model.host, model.wires, model.contention, model.gap_s,
+              model.scale, model.gpu_noise, model.host_noise)  # fmt: skip
+        for step in model.steps:
+            if step.bare_s:
+                p = predict_operators(model, step.symbols, PROGRAM.work_at)
+                shown = " ".join(f"{1e3 * t:.2f}" for t in (step.bare_s, p.step_s, p.lanes.host_s))
+                print(dict(step.symbols), f"measured, predicted, host in ms: {shown}", p.bound)
 
 
 def cases() -> list[tuple[str, str, dict[str, int]]]:
@@ -93,7 +111,6 @@ def cases() -> list[tuple[str, str, dict[str, int]]]:
         sizes = dict(zip(SYMBOLS, values, strict=True))
         for ranks in (4, 8):
             found.append(("eager", "ddp", sizes | {"p": ranks}))
-            found.append(("fsdp", "fsdp", sizes | {"p": ranks}))
     return found
 
 
@@ -251,7 +268,7 @@ def summary(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
 def main() -> None:
     word, *rest = sys.argv[1:]
     if word == "calibrate":
-        calibrate(Path(rest[0]), rest[1])
+        calibrate(rest[0])
     elif word == "freeze":
         keep("same", "as calibrated", predictions())
     elif word == "host":

@@ -24,7 +24,11 @@ WorkAt = Callable[[RecordedCall, Sequence[Size]], Work]
 
 _HOST_SETS: Final = 1.15
 """A recorded step that is so much longer than its kernels is set by the host."""
+_HOST_SETS_RANKS: Final = 1.5
+"""The same of steps of several ranks, whose kernels collectives slow down."""
 _GPU_NOISE: Final = 0.03
+_FEW_NOISE: Final = 0.05
+"""The same where too few reports are there to leave one out."""
 _HOST_NOISE: Final = 0.08
 """Least standard deviations (as logarithms) of what sets a step."""
 _FAR: Final = 0.7
@@ -33,6 +37,7 @@ _FIRST_BUCKET_BYTES: Final = 1 << 20
 _BUCKET_BYTES: Final = 25 << 20
 """Gradients that DistributedDataParallel reduces at once (bucket_cap_mb=25, the first 1 MiB)."""
 _ELEMENT_BYTES: Final = (2, 4)
+_CONTENTIONS: Final = tuple(i / 10 for i in range(16))
 _USUAL_GAP_S: Final = 1.1e-6
 
 
@@ -86,6 +91,8 @@ class OperatorModel:
         Measured over predicted seconds of the reports that the GPU sets.
     gpu_noise, host_noise : float
         Standard deviations of logarithms.
+    take : tuple of str
+        Products of symbols that are meant where the reports allow several.
     """
 
     program: str
@@ -100,11 +107,12 @@ class OperatorModel:
     scale: float = 1.0
     gpu_noise: float = _GPU_NOISE
     host_noise: float = _HOST_NOISE
+    take: tuple[str, ...] = ()
 
     @cached_property
     def structures(self) -> tuple[Structure, ...]:
         """Of every report with sizes."""
-        return structures([s for s in self.steps if s.order])
+        return structures([s for s in self.steps if s.order], self.take)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +163,25 @@ class OperatorPrediction:
 
 
 def calibrate_operators(
-    program: str, steps: Sequence[RecordedStep], baseline: Baseline, work_at: WorkAt
+    program: str,
+    steps: Sequence[RecordedStep],
+    baseline: Baseline,
+    work_at: WorkAt,
+    take: Sequence[str] = (),
 ) -> OperatorModel:
     """Fit a model to recorded steps.
+
+    Parameters
+    ----------
+    program : str
+    steps : sequence of RecordedStep
+        Those without calls, which have a time without a profiler alone, say what the host takes
+        and how much faster or slower than predicted the GPU is.
+    baseline : Baseline
+        Of the machine that ran them.
+    work_at : callable
+    take : sequence of str
+        Products of symbols that are meant where the reports allow several.
 
     Raises
     ------
@@ -182,12 +206,54 @@ def calibrate_operators(
         baseline=baseline,
         factors=factors,
         host={},
-        wires=_wires(sized),
+        wires=_wires(steps),
         contention=_contention(sized, Timer(baseline, factors), work_at),
         gap_s=float(np.median(gaps)) if gaps else _USUAL_GAP_S,
+        take=tuple(take),
     )
-    model = replace(model, host=_hosts(model, steps, work_at))
-    return _scaled(model, work_at)
+    model = replace(model, steps=tuple(_counted(model, s, work_at) for s in steps))
+    model = replace(model, host=_hosts(model))
+    return _beside_collectives(_scaled(model, work_at), work_at)
+
+
+def _beside_collectives(model: OperatorModel, work_at: WorkAt) -> OperatorModel:
+    """Fit how much longer kernels take beside collectives, where times alone say it.
+
+    What several ranks do besides, such as copies of gradients to buckets, is part of it.
+    """
+    mine = [s for s in model.steps if s.ranks > 1 and s.bare_s and not s.reference]
+    if not mine or any(s.order and s.ranks > 1 for s in model.steps):
+        return model
+    alone = _exposed(replace(model, contention=0.0), mine, work_at)
+    longest = max(mine, key=lambda s: alone[id(s)])
+    gpu = [s for s in mine if s is longest and (s.bare_s or 0.0) < _HOST_SETS_RANKS * alone[id(s)]]
+    best = (math.inf, model)
+    for contention in _CONTENTIONS if gpu else ():
+        tried = replace(model, contention=contention)
+        times = _exposed(tried, gpu, work_at)
+        error = _rms([math.log(times[id(s)] / (s.bare_s or 1.0)) for s in gpu])
+        best = min(best, (error, tried), key=lambda pair: pair[0])
+    found = best[1]
+    return replace(found, host=_hosts(found, _exposed(found, mine, work_at)))
+
+
+def _exposed(
+    model: OperatorModel, steps: Sequence[RecordedStep], work_at: WorkAt
+) -> dict[int, float]:  # fmt: skip
+    """What the GPU and collectives take of steps of several ranks, by the step's identity."""
+    none = replace(model, host={})
+    return {id(s): predict_operators(none, s.symbols, work_at).step_s for s in steps}
+
+
+def _counted(model: OperatorModel, step: RecordedStep, work_at: WorkAt) -> RecordedStep:
+    """Count the launches and the kernels' time of a step that was timed, and not recorded."""
+    if step.launches or step.bare_s is None:
+        return step
+    structure = _structure_of(model, step.symbols)
+    timer = Timer(model.baseline, model.factors)
+    made = _Step(model, structure, step.symbols, timer, work_at, None)
+    launches, busy_s = made.counted()
+    return replace(step, launches=launches, busy_s=busy_s)
 
 
 def _calls(
@@ -247,24 +313,39 @@ def _contention(steps: Sequence[RecordedStep], timer: Timer, work_at: WorkAt) ->
 
 
 def _hosts(
-    model: OperatorModel, steps: Sequence[RecordedStep], work_at: WorkAt
-) -> dict[bool, Host]:
-    """Host seconds by launches, of the steps that the host sets; without a profiler if known."""
-    found = {}
+    model: OperatorModel, others_s: Mapping[int, float] | None = None
+) -> dict[bool, Host]:  # fmt: skip
+    """Host seconds by launches, of the steps that the host sets; without a profiler if known.
+
+    `others_s` is what else takes time, where it is not kernels and gaps alone.
+    """
+    known = others_s or {}
+    found: dict[bool, Host] = {}
     for several in (False, True):
-        mine = [s for s in steps if (s.ranks > 1) == several]
-        bare = [(s.launches, s.bare_s, s.busy_s) for s in mine if s.bare_s]
-        traced = [(s.launches, s.step_s, s.busy_s) for s in mine if not s.order]
-        traced = traced or [(s.launches, s.step_s, s.busy_s) for s in mine]
+        mine = [s for s in model.steps if (s.ranks > 1) == several and not s.reference]
+        busy = [known.get(id(s), s.busy_s + s.launches * model.gap_s) for s in mine]
+        both = list(zip(mine, busy, strict=True))
+        bare = [(s.launches, s.bare_s, b) for s, b in both if s.bare_s]
+        traced = [(s.launches, s.step_s, b) for s, b in both if not s.order and s.launches]
+        traced = traced or [(s.launches, s.step_s, b) for s, b in both]
         rows = bare or traced
         if not rows:
             continue
-        slow = [(n, t) for n, t, busy in rows if t > _HOST_SETS * (busy + n * model.gap_s)]
+        slow = [(n, t) for n, t, b in rows if t > _HOST_SETS * b]
         if slow:
             many = len({n for n, _ in slow}) > 1
-            rows_of = [((1e-3 if many else 0.0) / s, n * 1e-6 / s) for n, s in slow]
-            step_s, launch_s = _nonnegative(rows_of)
-            host = Host(step_s * 1e-3, launch_s * 1e-6, len(slow), not bare)
+            if many:
+                fitted = _nonnegative([(1e-3 / s, n * 1e-6 / s) for n, s in slow])
+                step_s, launch_s = fitted[0] * 1e-3, fitted[1] * 1e-6
+            elif False in found and found[False].runs:  # in the proportion of one rank
+                alone = found[False]
+                often = alone.step_s + alone.launch_s * slow[0][0]
+                longer = float(np.median([t for _, t in slow])) / often
+                step_s, launch_s = alone.step_s * longer, alone.launch_s * longer
+            else:  # nothing separates the two: half of each
+                step_s = float(np.median([t for _, t in slow])) / 2
+                launch_s = step_s / slow[0][0]
+            host = Host(step_s, launch_s, len(slow), not bare)
         else:
             least = min(t / n for n, t, _ in rows)
             host = Host(0.0, 0.8 * least, 0, not bare)
@@ -277,7 +358,7 @@ def _scaled(model: OperatorModel, work_at: WorkAt) -> OperatorModel:
     gpu: list[float] = []
     host: list[float] = []
     for step in model.steps:
-        if step.bare_s is None or not step.order:
+        if step.bare_s is None or step.reference:
             continue
         p = predict_operators(model, {**step.symbols}, work_at)
         error = math.log(step.bare_s / p.step_s)
@@ -287,17 +368,18 @@ def _scaled(model: OperatorModel, work_at: WorkAt) -> OperatorModel:
             gpu.append(error)
     scale = math.exp(float(np.median(gpu))) if gpu else 1.0
     left = [e - math.log(scale) for e in gpu]
+    out = _left_out(model, work_at)
     return replace(
         model,
         scale=scale,
-        gpu_noise=max(_rms([*left, *_left_out(model, work_at)]), _GPU_NOISE),
+        gpu_noise=max(_rms([*left, *out]), _GPU_NOISE if out else _FEW_NOISE),
         host_noise=max(_rms(host) * 1.3, _HOST_NOISE),
     )
 
 
 def _left_out(model: OperatorModel, work_at: WorkAt) -> list[float]:
     """Recorded over predicted GPU time of every report by the others, as logarithms."""
-    known = [k for k in model.structures if k.step.ranks == 1]
+    known = [k for k in model.structures if k.step.ranks == 1 and not k.step.reference]
     found = []
     for one in known if len(known) > 2 else ():
         others = [k for k in known if k is not one]
@@ -345,20 +427,30 @@ def predict_operators(
         ranks where several are asked for.
     """
     values = {"p": 1, **sizes}
-    sized = [s for s in model.steps if s.order]
-    _check(values, sized)
+    _check(values, [s for s in model.steps if s.order])
+    structure = _structure_of(model, values)
+    timer = Timer(machine or model.baseline, model.factors)
+    step = _Step(model, structure, values, timer, work_at, host_scale)
     several = values["p"] > 1
-    mine = [s for s in sized if (s.ranks > 1) == several]
-    if not mine:
+    return step.predicted([s for s in model.steps if (s.ranks > 1) == several or s.order])
+
+
+def _structure_of(model: OperatorModel, values: Mapping[str, int]) -> Structure:
+    """The structure of the report that is nearest in sizes, of as many ranks if there is one.
+
+    Gradients of reports of one rank are reduced in buckets where collectives were timed.
+    """
+    several = values["p"] > 1
+    own = [k for k in model.structures if not k.step.reference]
+    found = [k for k in own if (k.step.ranks > 1) == several]
+    if not found and several and any(name.endswith("AllReduce") for name in model.wires):
+        found = own
+    if not found:
         raise ModelError(
             f"expected reports of {'several ranks' if several else 'one rank'} in the calibration "
             f"to predict p = {values['p']}; got none; calibrate with two of them"
         )
-    known = [k for k in model.structures if (k.step.ranks > 1) == several]
-    structure = min(known, key=lambda k: _distance(k.step.symbols, values))
-    timer = Timer(machine or model.baseline, model.factors)
-    step = _Step(model, structure, values, timer, work_at, host_scale)
-    return step.predicted(mine)
+    return min(found, key=lambda k: _distance(k.step.symbols, values))
 
 
 def _check(values: Mapping[str, int], steps: Sequence[RecordedStep]) -> None:
@@ -466,7 +558,11 @@ class _Step:
             joined |= joins
             done.append(Operation(launch_s * call.launches, seconds, call.launches, "", joins))
             for size in ready.get(i, ()):
+                done += self._copied(size)
                 done.append(self._collective("NCCL AllReduce", size, "reduce", 0.0))
+        if ready and self.structure.step.ranks == 1:
+            first = next((k for k, o in enumerate(done) if o.joins), len(done))
+            done[first:first] = self._copied(sum(map(sum, ready.values())))
         return done
 
     def _seconds(
@@ -487,7 +583,21 @@ class _Step:
         row[0] += 1
         return row[3]
 
+    def counted(self) -> tuple[int, float]:
+        """Launches and seconds of the step's kernels."""
+        table: dict[tuple[str, str, str, tuple[Size, ...]], list[float]] = {}
+        computing = [(c, sizes) for c, sizes in self.calls if _computes(c)]
+        seconds = sum(self._seconds(c, sizes, table) for c, sizes in computing)
+        return sum(c.launches for c, _ in computing), seconds
+
     # --- collectives
+
+    def _copied(self, size: float) -> list[Operation]:
+        """A copy of gradients to or from a bucket, where the recording has none."""
+        if self.structure.step.ranks > 1:
+            return []
+        seconds = self.timer.baseline.memory_s(2 * size) * self.model.scale
+        return [Operation(0.0, seconds, 1)]
 
     def _shapes(self, sizes: Sequence[Size], lists: int) -> list[Size]:
         named = [s for s in sizes if s]

@@ -60,6 +60,7 @@ def document(model: OperatorModel) -> Any:
         "scale": model.scale,
         "gpu_noise": model.gpu_noise,
         "host_noise": model.host_noise,
+        "take": model.take,
         "steps": model.steps,
     })  # fmt: skip
 
@@ -133,6 +134,7 @@ def _model(data: Mapping[str, Any]) -> OperatorModel:
         factors=from_lists(data["factors"]),
         host={k == "several": Host(**h) for k, h in data["host"].items()},
         wires={k: Wire(**w) for k, w in data["collectives"].items()},
+        take=tuple(data["take"]),
         **{k: float(data[k]) for k in ("contention", "gap_s", "scale", "gpu_noise", "host_noise")},
     )
 
@@ -141,7 +143,6 @@ def _step(data: Mapping[str, Any]) -> RecordedStep:
     values = {f.name: data[f.name] for f in fields(RecordedStep)}
     values["calls"] = tuple(_call(c) for c in data["calls"])
     values["order"] = tuple(data["order"])
-    values["notes"] = tuple(data["notes"])
     return RecordedStep(**values)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 Size = tuple[int, ...]
@@ -98,6 +98,9 @@ class RecordedStep:
         Between two kernels of which the second waits for the first; 0 where there is none.
     bare_s : float or None
         Step without a profiler.
+    reference : bool
+        Whether it is of a related program, whose calls say which symbols sizes are and how long
+        kernels take, and nothing else.
     """
 
     source: str
@@ -110,7 +113,7 @@ class RecordedStep:
     launches: int
     gap_s: float
     bare_s: float | None = None
-    notes: tuple[str, ...] = field(default=())
+    reference: bool = False
 
     @property
     def ranks(self) -> int:

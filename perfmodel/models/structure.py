@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import pairwise
 from typing import Final
 
@@ -189,19 +190,39 @@ def depth_of(steps: Sequence[RecordedStep]) -> str:
     return fitting[0] if fitting else ""
 
 
-def structures(steps: Sequence[RecordedStep]) -> tuple[Structure, ...]:
+def structures(steps: Sequence[RecordedStep], take: Sequence[str] = ()) -> tuple[Structure, ...]:
     """Infer of every report's dimensions which products of symbols they are.
 
     The ranks are no symbol of a dimension: what ranks share is counted apart.
+
+    Parameters
+    ----------
+    steps : sequence of RecordedStep
+    take : sequence of str
+        Products, as `Term.text` says them with or without their factor, that are meant where the
+        reports allow several; the first that fits.
     """
     depth = depth_of(steps)
     kept = {n for n in steps[0].symbols if n not in (depth, "p")}
     named = [{n: v for n, v in s.symbols.items() if n in kept} for s in steps]
-    return tuple(_structure(i, steps, named, depth) for i in range(len(steps)))
+    return tuple(_structure(i, steps, named, depth, take) for i in range(len(steps)))
+
+
+def _taken(options: tuple[Term, ...], take: Sequence[str]) -> tuple[Term, ...]:
+    """Those of the products that are said to be meant, if any is."""
+    for text in take:
+        for term in options:
+            if text in (term.text, replace(term, factor=Fraction(1)).text):
+                return (term,)
+    return options
 
 
 def _structure(
-    mine: int, steps: Sequence[RecordedStep], named: Sequence[Mapping[str, int]], depth: str
+    mine: int,
+    steps: Sequence[RecordedStep],
+    named: Sequence[Mapping[str, int]],
+    depth: str,
+    take: Sequence[str],
 ) -> Structure:
     step = steps[mine]
     groups = [_groups(s) for s in steps]
@@ -218,7 +239,9 @@ def _structure(
     complete = []
     for call, known in zip(step.calls, terms, strict=True):
         short = _short(call, step, depth)
-        dims = known or [[_usual(n, seen, call, unresolved) for n in size] for size in short]
+        dims = [*(known or [])]
+        dims += [[_usual(n, seen, call, unresolved) for n in s] for s in short[len(dims) :]]
+        dims = [[_taken(options, take) for options in size] for size in dims]
         complete.append(_spread(call, step, depth, dims))
     return Structure(step, depth, tuple(complete), tuple(dict.fromkeys(unresolved)))
 
@@ -313,18 +336,21 @@ def _matched(
         others.sort(key=lambda pair: abs(pair[0] - place))
         for _, other in others:
             theirs = _short(other, step, depth)
-            if [len(s) for s in theirs] != [len(s) for s in own] or other.layout != call.layout:
+            shared = min(len(own), len(theirs))  # what writes into a given tensor has one more
+            if other.layout != call.layout or [len(s) for s in theirs[:shared]] != [
+                len(s) for s in own[:shared]
+            ]:
                 continue
             pair = [
                 [terms_of((a, b), (named[mine], named[i])) for a, b in zip(s, t, strict=True)]
-                for s, t in zip(own, theirs, strict=True)
+                for s, t in zip(own, theirs, strict=False)
             ]
             joined = (
                 pair
                 if found is None
                 else [
                     [common([x, y]) for x, y in zip(s, t, strict=True)]
-                    for s, t in zip(found, pair, strict=True)
+                    for s, t in zip(found, pair, strict=False)
                 ]
             )
             if all(options for size in joined for options in size):

@@ -17,7 +17,7 @@ import numpy as np
 from perfmodel.base.arrays import Int64
 from perfmodel.models.recorded import RecordedCall, RecordedStep, Work
 from perfmodel.programs.pytorch.calls import OperatorCall
-from perfmodel.programs.pytorch.operator_times import find
+from perfmodel.programs.pytorch.operator_times import Found, find
 from perfmodel.programs.pytorch.operators import Call, numel, work_of
 from perfmodel.readers.trace import KERNEL, NULL, Trace
 from perfmodel.timing.nccl import match_kernels
@@ -60,15 +60,16 @@ def recorded_step(trace: Trace, steps: StepReport, symbols: Mapping[str, int]) -
     described: dict[Any, RecordedCall] = {}
     codes: dict[Any, int] = {}
     order: list[int] = []
-    for lane, step in product(range(lanes) if calls else (), kept):
-        assert calls is not None
-        chosen = np.flatnonzero((number == step) & (inside.lane == lane))
-        sequence = rows.calls(chosen, calls.calls.calls, calls.calls.owner, calls.calls.phase)
+    for lane, step in product(range(lanes), kept):
+        chosen = (number == step) & (inside.lane == lane)
+        if calls is None:  # its collectives' times are known all the same
+            chosen &= np.isin(inside.op, [*rows.collectives])
+        sequence = rows.calls(np.flatnonzero(chosen), calls)
         for call in sequence:
             described.setdefault(call.key, call)
             times.setdefault(call.key, []).append(call.gpu_s)
             codes.setdefault(call.key, len(codes))
-        if lane == 0 and step == kept[-1]:
+        if calls is not None and lane == 0 and step == kept[-1]:
             order = [codes[call.key] for call in sequence]
     computing = ~np.isin(inside.op, [*rows.collectives])
     lasts = (trace.ops.end_ns - trace.ops.start_ns)[inside.op]
@@ -141,11 +142,13 @@ class _Rows:
     ) -> None:
         self.trace, self.op, self.at_ns, self.collectives = trace, op, at_ns, collectives
 
-    def calls(
-        self, chosen: Int64, calls: Sequence[OperatorCall], owner: Int64, phase: Sequence[str]
-    ) -> list[RecordedCall]:
+    def calls(self, chosen: Int64, found_calls: Found | None) -> list[RecordedCall]:
         """One for every call, with its time; those of no operator one by one."""
         ops = self.trace.ops
+        none = np.full(len(self.op), -1, np.int64)
+        owner = found_calls.calls.owner if found_calls else none
+        calls = found_calls.calls.calls if found_calls else ()
+        phase = found_calls.calls.phase if found_calls else ("",) * len(self.op)
         chosen = chosen[np.argsort(self.at_ns[chosen], kind="stable")]
         groups: dict[int, list[int]] = {}
         for i in chosen.tolist():
