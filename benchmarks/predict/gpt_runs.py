@@ -29,7 +29,7 @@ import torch.distributed as dist
 
 from benchmarks.predict.gpt_sizes import SETS, SYMBOLS
 from profiles.programs import train
-from profiles.programs.train import Run, defaults, nvtx_range
+from profiles.programs.train import Run, nvtx_range
 
 _FLAGS = {"d_model": "width", "n_layer": "layers", "heads": "heads", "seq": "length",
           "batch": "batch", "vocab": "vocabulary"}  # fmt: skip
