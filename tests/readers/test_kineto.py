@@ -18,6 +18,8 @@ from perfmodel.readers import read
 from perfmodel.readers.trace import KERNEL, MEMCPY, MEMSET
 from perfmodel.timing.nsys_stats.collect import compute
 from support import build_kineto
+from support.build_operators import operators_report
+from support.cli import succeeds
 from support.folders import ROOT
 
 PROGRAMS = ROOT / "profiles" / "programs"
@@ -296,3 +298,32 @@ def test_ranks_of_one_run_are_put_together(tmp_path: Path) -> None:
     for one, other in zip(found.runs[0].ranks, expected.ranks, strict=True):
         assert one.compute_s == pytest.approx(other.compute_s, rel=1e-6)
         assert one.communication_s == pytest.approx(other.communication_s, rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trace of two steps with operators, as one file."""
+    folder = tmp_path_factory.mktemp("small")
+    trace = read(operators_report(folder / "report.sqlite"))
+    return build_kineto.write(folder / "small.json.gz", build_kineto.document(trace))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("analyze", "TRACE", "--no-plots"), "small.json.gz  (torch.profiler)"),
+        (("analyze", "TRACE", "--json"), '"nsys_version": "torch.profiler"'),
+        (("report", "TRACE", "-o", "OUT.html"), "Written"),
+        (("compare", "TRACE", "--to", "TRACE"), "no difference"),
+        (("timeline", "TRACE", "-o", "OUT.json"), "batch"),
+        (("stats", "TRACE", "--report", "cuda_gpu_kern_sum"), "Instances"),
+        (("stats", "TRACE", "--report", "nvtx_gpu_proj_sum"), "aten::mm"),
+        (("whatif", "TRACE"), "could save"),
+        (("utilization", "--report", "TRACE"), "GPU busy"),
+    ],
+)
+def test_commands_take_a_trace(
+    words: tuple[str, ...], said: str, small: Path, tmp_path: Path
+) -> None:
+    placed = {"TRACE": small, "OUT.html": tmp_path / "o.html", "OUT.json": tmp_path / "o.json"}
+    assert said in succeeds(*(placed.get(word, word) for word in words))
