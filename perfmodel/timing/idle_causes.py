@@ -166,8 +166,7 @@ def _gaps(trace: Trace, op: Int64, step: Int64) -> _Gaps:
     start, end = trace.ops.start_ns[op], trace.ops.end_ns[op]
     _, first, last = union(np.zeros(len(op), np.int8), start, end)
     begin, stop = last[:-1], first[1:]
-    order = np.argsort(start, kind="stable")
-    ends_with = op[order][np.searchsorted(start[order], stop)] if len(stop) else op[:0]
+    ends_with = _starting(trace, op, stop)
     heads, _ = extents(step, start, end, int(step.max(initial=-1)) + 1)
     numbers = distinct_positions(step, len(heads))
     heads = np.maximum.accumulate(heads[numbers])
@@ -175,6 +174,18 @@ def _gaps(trace: Trace, op: Int64, step: Int64) -> _Gaps:
     whose = numbers[np.maximum(at, 0)] if len(numbers) else at
     kept = (at >= 0) & ((at < len(numbers) - 1) | (len(numbers) == 1))
     return _Gaps(begin[kept], stop[kept], whose[kept], ends_with[kept])
+
+
+def _starting(trace: Trace, op: Int64, at: Int64) -> Int64:
+    """Operation that starts at each moment; of several the one launched first, then by stream."""
+    rows = op[np.argsort(trace.ops.start_ns[op], kind="stable")]
+    start = trace.ops.start_ns[rows]
+    first, last = (np.searchsorted(start, at, side=side) for side in ("left", "right"))
+    found = rows[first] if len(at) else rows[:0]
+    for i in np.flatnonzero(last - first > 1).tolist():
+        same = rows[first[i] : last[i]]
+        found[i] = same[np.lexsort((trace.ops.stream[same], trace.ops.correlation[same]))[0]]
+    return found
 
 
 def _pieces(trace: Trace, found: Launched, line: HostTimeline, gaps: _Gaps) -> _Pieces:

@@ -17,7 +17,10 @@ from perfmodel.base.errors import SchemaError
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.render.analysis_json import analysis_document
+from perfmodel.timing.nsys_stats.collect import REPORTS, collect
+from perfmodel.timing.nsys_stats.tables import Counted, to_csv, to_table
 from support.build_operators import THUNKS, operators_report
+from support.cli import succeeds
 from support.folders import ROOT
 
 RECORDED = (
@@ -125,6 +128,41 @@ def test_operators_payloads_and_messages_are_read_from_any_storage(
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_reports_are_read_from_any_storage(name: str, how: str, tmp_path: Path) -> None:
     check(recorded(name, tmp_path / "report_1.sqlite"), tmp_path, how)
+
+
+def summaries(path: Path) -> dict[str, str]:
+    """Every summary as CSV; what the report lacks is left out."""
+    found = collect(path, list(REPORTS))
+    return {
+        name: to_csv(to_table(name, one)) for name, one in found.items() if isinstance(one, Counted)
+    }
+
+
+def drawn(path: Path) -> str:
+    """The timeline of all batches, as Perfetto shows it."""
+    made = path.with_name("timeline.json")
+    succeeds("timeline", path, "-o", made)
+    return made.read_text()
+
+
+@pytest.mark.parametrize("kind", ["pytorch", "jax"])
+def test_summaries_and_the_timeline_of_rows_in_another_order(kind: str, tmp_path: Path) -> None:
+    made = tmp_path / "made.sqlite"
+    source = operators_report(made, THUNKS) if kind == "jax" else operators_report(made)
+    (tmp_path / "other").mkdir()
+    other = rewritten(source, tmp_path / "other" / "made.sqlite", **REWRITES["everything"])
+    assert summaries(other) == summaries(source)
+    assert drawn(other) == drawn(source)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECORDED)
+def test_summaries_and_timelines_of_recorded_reports(name: str, tmp_path: Path) -> None:
+    source = recorded(name, tmp_path / "made.sqlite")
+    (tmp_path / "other").mkdir()
+    other = rewritten(source, tmp_path / "other" / "made.sqlite", rows=True, columns=True)
+    assert summaries(other) == summaries(source)
+    assert drawn(other) == drawn(source)
 
 
 def test_steps_without_a_range_after_the_warm_up_are_an_error(tmp_path: Path) -> None:
