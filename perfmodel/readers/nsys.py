@@ -234,10 +234,7 @@ def _assemble(
         marks=tuple((t, int(np.searchsorted(threads, tid)), text) for t, tid, text in nvtx.marks),
         gpus=tuple(sorted(_gpus(db), key=lambda gpu: gpu.id)),
         cuda_devices={(p, c): g for p, c, g in devices if {type(p), type(c), type(g)} == {int}},
-        diagnostics=tuple(
-            Diagnostic(_SEVERITY.get(severity, "unknown"), (as_text(text) or "").strip())
-            for severity, text in db.rows("DIAGNOSTIC_EVENT", ["severity", "text"])
-        ),
+        diagnostics=_diagnostics(db),
         ranks={int(np.searchsorted(processes, pid)): rank for pid, rank in ranks.items()},
         world_size=mpi.world_size,
         nvtx_last_ns=nvtx.last_ns,
@@ -252,6 +249,16 @@ def _host(db: Database) -> str | None:
     """Name of the machine, as recorded."""
     facts = db.rows("TARGET_INFO_SYSTEM_ENV", ["name", "value"])
     return next((as_text(value) for name, value in facts if as_text(name) == "Hostname"), None)
+
+
+def _diagnostics(db: Database) -> tuple[Diagnostic, ...]:
+    """Read what Nsight Systems says of the collection, by time."""
+    found = [
+        (at if isinstance(at, int) else 0, (as_text(text) or "").strip(), severity)
+        for at, text, severity in db.rows("DIAGNOSTIC_EVENT", ["timestamp", "text", "severity"])
+    ]
+    found.sort(key=lambda row: row[:2])
+    return tuple(Diagnostic(_SEVERITY.get(code, "unknown"), text) for _, text, code in found)
 
 
 def _gpus(db: Database) -> Iterable[Gpu]:

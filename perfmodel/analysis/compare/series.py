@@ -72,14 +72,14 @@ def links(run: Run, head: PathTimes) -> Iterator[tuple[Key, Floats]]:
     parts = [_operations(run, i) for i in range(len(run.parts))]
     tables: dict[Key, Floats] = {}
     for part in parts:
-        seconds = (part.trace.ops.end_ns[part.op] - part.trace.ops.start_ns[part.op]) * 1e-9
+        spent = part.trace.ops.end_ns[part.op] - part.trace.ops.start_ns[part.op]
         for code, key in enumerate(part.keys):
             if key is None:
                 continue
             mine = part.code == code
             cell = part.rank[mine] * shape[1] + part.batch[mine]
-            total = np.bincount(cell, seconds[mine], shape[0] * shape[1]).reshape(shape)
-            tables[key] = np.add(tables.get(key, np.zeros(shape)), total)
+            total_ns = np.bincount(cell, spent[mine], shape[0] * shape[1]).reshape(shape)
+            tables[key] = np.add(tables.get(key, np.zeros(shape)), total_ns * 1e-9)
     for key in sorted(tables, key=lambda k: (k[0], k[1][0], -tables[k].sum())):
         yield key, np.where(tables[key] > 0, tables[key], np.nan)
     calls, _ = calls_by_rank(run.traces, run.range_times, run.batch_label, run.ranks)
