@@ -113,7 +113,7 @@ QUOTED: Final[tuple[tuple[str, str, Callable[[], list[float]]], ...]] = (
      lambda: [large(50_000_000)["perfmodel"]["peak_mb"] / 1e3]),
     ("scale", "where the reports are worth it ({:.0f} MB together)",
      lambda: [parallel._WORTH_BYTES / 1e6]),
-    ("robustness", "also what takes {:.0f} s or {:.0f} GB",
+    ("robustness", "NaN in JSON, and what takes {:.0f} s or {:.0f} GB",
      lambda: [fuzz._LONGEST_S, fuzz._MOST_BYTES / 1e9]),
     ("predict", "{:.0f} to {:.0f} % more or less from launch to launch",
      lambda: launch_noise("blocking", "queued")),
