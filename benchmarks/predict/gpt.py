@@ -2,14 +2,16 @@
 
     python -m benchmarks.predict.gpt calibrate MACHINE.toml
     python -m benchmarks.predict.gpt freeze
+    python -m benchmarks.predict.gpt recalibrate RECORDINGS MACHINE.toml
     python -m benchmarks.predict.gpt host MACHINE.toml
     python -m benchmarks.predict.gpt other MACHINE.toml
     python -m benchmarks.predict.gpt score NAME MEASURED.json ...
 
 `calibrate` makes the models of benchmarks/results/gpt from recordings of profiles/programs and
-times of `gpt_runs` on one and two GPUs; `freeze` predicts every size that is scored later, `host`
-the same on a host whose calls a machine file times, `other` on another GPU by its machine file;
-`score` compares predictions (NAME is `same`, `host` or `other`) with what `gpt_runs` measured.
+times of `gpt_runs` on one and two GPUs; `freeze` predicts every size that is scored later. `host`
+predicts the same on a host whose calls a machine file times, `other` on another GPU by its machine
+file. `recalibrate` makes models from recordings of `gpt_runs`, and predicts by them (`recorded`).
+`score` compares predictions (NAME is `same`, `recorded`, `host` or `other`) with measurements.
 """
 
 from __future__ import annotations
@@ -90,13 +92,57 @@ def calibrate(machine: str) -> None:
         steps += [step for n in times for step in timed(n, "ddp")]
         model = calibrate_operators("pytorch", steps, baseline, PROGRAM.work_at, TAKE)
         (RESULTS / f"model_{name}.json").write_text(as_text(model))
-        print(name, len(steps), model.host, model.wires, model.contention, model.gap_s,
-              model.scale, model.gpu_noise, model.host_noise)  # fmt: skip
-        for step in model.steps:
-            if step.bare_s:
-                p = predict_operators(model, step.symbols, PROGRAM.work_at)
-                shown = " ".join(f"{1e3 * t:.2f}" for t in (step.bare_s, p.step_s, p.lanes.host_s))
-                print(dict(step.symbols), f"measured, predicted, host in ms: {shown}", p.bound)
+        show(name, model)
+
+
+RECORDED = {
+    "eager": ((("eager1", "none"), ("two2", "ddp")), (), ()),
+    "compiled": ((("compiled1", "none"),), (("eager1", "none"),), ("compiled2",)),
+    "fsdp": ((("two2", "fsdp"),), (("eager1", "none"),), ()),
+}
+"""Of every model the recordings of `gpt_runs`, those of related programs, and times of steps."""
+
+
+def recordings(folder: Path, tag: str, way: str) -> list[RecordedStep]:
+    """Steps of every size of a tag, recorded with sizes, and their time without a profiler."""
+    (times,) = folder.rglob(f"{tag}.json")
+    rows = {row["k"]: row for row in json.loads(times.read_text()) if row["parallel"] == way}
+    found = []
+    for path in sorted(times.parent.glob(f"{tag}_*_shapes.sqlite.xz")):
+        row = rows.get(int(path.name.removeprefix(f"{tag}_").split("_")[0]))
+        if row is not None:
+            sizes = {name: n for name, n in row["sizes"].items() if name != "p"}
+            step = PROGRAM.recorded_step(read(path), Options(), sizes)
+            found.append(replace(step, bare_s=float(np.median(row["step_s"]))))
+    return found
+
+
+def recalibrate(folder: Path, machine: str) -> None:
+    """Calibrate on recordings of every size, and predict."""
+    baseline = Baseline.of(*choose(machine))
+    models = {}
+    for name, (own, related, times) in RECORDED.items():
+        steps = [step for tag, way in own for step in recordings(folder, tag, way)]
+        steps += [replace(s, reference=True) for tag, w in related
+                  for s in recordings(folder, tag, w)]  # fmt: skip
+        if times:
+            steps += [recorded(n) for n in RANKED]
+        steps += [step for n in times for step in timed(n, "ddp")]
+        models[name] = calibrate_operators("pytorch", steps, baseline, PROGRAM.work_at, TAKE)
+        (RESULTS / f"model_{name}_recorded.json").write_text(as_text(models[name]))
+        show(name, models[name])
+    keep("recorded", "as calibrated", predictions(models))
+
+
+def show(name: str, model: OperatorModel) -> None:
+    """Print how a model meets its own steps."""
+    print(name, model.host, model.wires, model.contention, model.gap_s, model.scale,
+          model.gpu_noise, model.host_noise)  # fmt: skip
+    for step in model.steps:
+        if step.bare_s and not step.reference:
+            p = predict_operators(model, step.symbols, PROGRAM.work_at)
+            shown = " ".join(f"{1e3 * t:.2f}" for t in (step.bare_s, p.step_s, p.lanes.host_s))
+            print(dict(step.symbols), f"measured, predicted, host in ms: {shown}", p.bound)
 
 
 def cases() -> list[tuple[str, str, dict[str, int]]]:
@@ -111,6 +157,7 @@ def cases() -> list[tuple[str, str, dict[str, int]]]:
         sizes = dict(zip(SYMBOLS, values, strict=True))
         for ranks in (4, 8):
             found.append(("eager", "ddp", sizes | {"p": ranks}))
+            found.append(("fsdp", "fsdp", sizes | {"p": ranks}))
     return found
 
 
@@ -125,22 +172,28 @@ def row_of(name: str, way: str, p: OperatorPrediction) -> dict[str, Any]:
 
 
 def predictions(
-    machine: Baseline | None = None, host: Machine | None = None, ranks: int = 8
+    models: Mapping[str, OperatorModel],
+    machine: Baseline | None = None,
+    host: Machine | None = None,
+    ranks: int = 8,
 ) -> list[dict[str, Any]]:
-    """Predict every case, on the calibration's machine or another's GPU or host."""
-    models = {name: load(RESULTS / f"model_{name}.json") for name in MODELS}
+    """Predict every case that there is a model of, here or on another GPU or host."""
     rivals = {name: rivals_of(model, machine) for name, model in models.items()}
     found = []
     for name, way, sizes in cases():
-        if sizes["p"] > ranks:
+        if sizes["p"] > ranks or name not in models:
             continue
         model = models[name]
         scale = host_ratio(model.baseline.machine, host) if host else None
         row = row_of(name, way, predict_operators(model, sizes, PROGRAM.work_at, machine, scale))
-        other = rivals.get(name, rivals["eager"])
-        row["rivals"] = {rival: predict(sizes, row) for rival, predict in other.items()}
+        row["rivals"] = {rival: predict(sizes, row) for rival, predict in rivals[name].items()}
         found.append(row)
     return found
+
+
+def frozen() -> dict[str, OperatorModel]:
+    """The models that were kept."""
+    return {name: load(RESULTS / f"model_{name}.json") for name in MODELS}
 
 
 # --- rivals
@@ -270,13 +323,15 @@ def main() -> None:
     if word == "calibrate":
         calibrate(rest[0])
     elif word == "freeze":
-        keep("same", "as calibrated", predictions())
+        keep("same", "as calibrated", predictions(frozen()))
+    elif word == "recalibrate":
+        recalibrate(Path(rest[0]), rest[1])
     elif word == "host":
         machine, _ = choose(rest[0])
-        keep("host", f"calls of {rest[0]}", predictions(host=machine))
+        keep("host", f"calls of {rest[0]}", predictions(frozen(), host=machine))
     elif word == "other":
         baseline = Baseline.of(*choose(rest[0]))
-        keep("other", baseline.machine.name, predictions(baseline, baseline.machine, 1))
+        keep("other", baseline.machine.name, predictions(frozen(), baseline, baseline.machine, 1))
     else:
         predicted = RESULTS / f"predictions_{rest[0]}.json"
         score(predicted, [*map(Path, rest[1:])], RESULTS / f"score_{rest[0]}.json")

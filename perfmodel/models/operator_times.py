@@ -140,10 +140,13 @@ class Baseline:
         peaks = self.machine.peak_flops_per_s
         return peaks.get(_UNITS.get(dtype, ""), peaks.get("float32", 1e13))
 
+    def moving_s(self, moved: float) -> float:
+        """Bytes over the bandwidth of memory."""
+        return moved / self.machine.bandwidth_bytes_per_s.get("hbm", 1e12)
+
     def memory_s(self, moved: float) -> float:
         """Bytes over the bandwidth, and a launch."""
-        hbm = self.machine.bandwidth_bytes_per_s.get("hbm", 1e12)
-        return _KERNEL_S + moved / hbm
+        return _KERNEL_S + self.moving_s(moved)
 
 
 @dataclass(frozen=True)
@@ -198,10 +201,13 @@ class Timer:
         Of the machine that is predicted.
     factors : mapping
         By group of calls.
+    recorded : Baseline, optional
+        Of the machine that ran the reports, where another one is predicted.
     """
 
     baseline: Baseline
     factors: Mapping[tuple[str, ...], Factors]
+    recorded: Baseline | None = None
 
     def seconds(self, call: RecordedCall, work: Work) -> tuple[float, float]:
         """Seconds of one call, and how far outside the calibration (as a logarithm)."""
@@ -211,6 +217,11 @@ class Timer:
             return base, beyond
         place = _place(call, work)
         factor, outside = found.along(float(place[0])) if len(place) == 1 else found.at(place)
+        if self.recorded is not None and len(place) == 1:
+            there = self.recorded.memory_s(work.bytes) * factor
+            moving = min(self.recorded.moving_s(work.bytes), there)
+            longer = self.baseline.moving_s(work.bytes) / self.recorded.moving_s(work.bytes or 1.0)
+            return there - moving + moving * longer, max(beyond, outside)
         return base * factor, max(beyond, outside)
 
 

@@ -429,7 +429,7 @@ def predict_operators(
     values = {"p": 1, **sizes}
     _check(values, [s for s in model.steps if s.order])
     structure = _structure_of(model, values)
-    timer = Timer(machine or model.baseline, model.factors)
+    timer = Timer(machine or model.baseline, model.factors, model.baseline if machine else None)
     step = _Step(model, structure, values, timer, work_at, host_scale)
     several = values["p"] > 1
     return step.predicted([s for s in model.steps if (s.ranks > 1) == several or s.order])
