@@ -14,10 +14,9 @@ from typing import Any, Final
 import numpy as np
 
 from perfmodel.base.errors import PerfmodelError
-from perfmodel.base.files import write_bytes
+from perfmodel.base.files import blocks, write_bytes
 
 _SUFFIX: Final = ".perfmodel"
-_BLOCK: Final = 1 << 20
 _ALIGNED: Final = 16
 _PLAIN: Final = (str, int, float, type(None))
 
@@ -53,9 +52,8 @@ class Cache:
         """Digest of a file's content, of what was asked of it, and of this version of perfmodel."""
         digest = hashlib.blake2b(_sources(), digest_size=20)
         digest.update(repr(asked).encode())
-        with path.open("rb") as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
+        for block in blocks(path):
+            digest.update(block)
         return digest.hexdigest()
 
     def get(self, key: str) -> Any:

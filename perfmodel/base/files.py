@@ -13,6 +13,7 @@ from pathlib import Path
 
 from perfmodel.base.errors import PerfmodelError, ReportError
 
+_BLOCK = 1 << 20
 _ADVICE = {
     errno.EACCES: "change its permissions or write elsewhere",
     errno.EPERM: "change its permissions or write elsewhere",
@@ -199,6 +200,20 @@ def _remove(folder: Path) -> None:
 
 def _temporary_name() -> str:
     return f".perfmodel-{secrets.token_hex(6)}.tmp"
+
+
+def blocks(path: Path) -> Iterator[bytes]:
+    """Yield the bytes of a file, or of all files of a folder by name, some at a time.
+
+    Raises
+    ------
+    OSError
+        If one cannot be read.
+    """
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        with file.open("rb") as stream:
+            while block := stream.read(_BLOCK):
+                yield block
 
 
 def check_path(path: Path) -> None:

@@ -251,7 +251,7 @@ _LEAF: Final = 13
 _CHUNK: Final = 1 << 20  # bytes of pages parsed at a time: what a CPU's cache holds
 _JOINED: Final = 4  # of them make a chunk of rows
 _SPREAD: Final = 4  # pages that lie closer than this on average are read with those between them
-_SHAPES: Final = 8  # of record headers that are told apart
+_SHAPES: Final = 8  # of record headers that are distinguished
 _SPILL: Final = 1 << 25  # bytes of overflowing records put together at a time
 
 

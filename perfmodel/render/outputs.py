@@ -16,7 +16,7 @@ from perfmodel.analysis.result import Analysis, RunAnalysis
 from perfmodel.analysis.rows import comparable, machine_roof, own_roof
 from perfmodel.base.document import to_json
 from perfmodel.base.errors import ModelError, PerfmodelError
-from perfmodel.base.files import staged_folder
+from perfmodel.base.files import blocks, staged_folder
 from perfmodel.base.table import Column, Table, render
 from perfmodel.models.roofline import Point
 from perfmodel.render import messages, operators, tables
@@ -223,7 +223,6 @@ def _is_sweep(points: Sequence[Point]) -> bool:
     return all(len({s.get(name) for s in symbols} - {None}) > 1 for name in ("H", "B"))
 
 
-_BLOCK = 1 << 20
 _BUSY_SECONDS = 60
 _PARTS: Mapping[str, Callable[[RunAnalysis], Table]] = {
     "ranges": tables.ranges,
@@ -353,9 +352,8 @@ def _hash(run: RunAnalysis) -> str:
     for trace in run.traces:
         digest = hashlib.sha256()
         try:
-            with trace.source.open("rb") as file:
-                while block := file.read(_BLOCK):
-                    digest.update(block)
+            for block in blocks(trace.source):
+                digest.update(block)
         except OSError as error:
             raise PerfmodelError(
                 f"{trace.source}: expected its hash for the results database; it cannot be read "

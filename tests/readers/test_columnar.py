@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tarfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -136,3 +138,12 @@ def test_commands_take_a_folder(report: Path, tmp_path: Path) -> None:
     folder = write_folder(report, tmp_path / "report_pqtdir", "parquet")
     asked = ("--report", "cuda_gpu_kern_sum", "--format", "csv")
     assert succeeds("stats", f"{folder}/", *asked) == succeeds("stats", report, *asked)
+
+
+def test_the_results_database_takes_a_folder(report: Path, tmp_path: Path) -> None:
+    folder = write_folder(report, tmp_path / "report_pqtdir", "parquet")
+    database = tmp_path / "results.db"
+    succeeds("analyze", folder, "--no-plots", "-o", tmp_path / "out", "--db", database)
+    with closing(sqlite3.connect(database)) as db:
+        (kept,) = db.execute("SELECT count(*) FROM runs").fetchone()
+    assert kept == 1
