@@ -294,17 +294,22 @@ def _of_phases(found: dict[str, Any]) -> float:
 
 
 def made_by_host(result: dict[str, Any]) -> str:
-    """Return the page's table by host, by how a batch runs and by how the host is known."""
+    """Return the page's table by host and by how a batch runs, without and with a report."""
+    rows = {(r["host"], r["known"], r["which"]): r for r in result["summary"]}
     lines = []
-    for row in result["summary"]:
-        if row["configurations"] and row["known"] in HOW_KNOWN[:2] and row["host"] != "all hosts":
-            lines.append(
-                [row["host"], row["which"], str(row["configurations"]), row["known"],
-                 percent(row["mean"]), percent(row["bias"], signed=True), percent(row["max"]),
-                 percent(row["coverage"]), f"{row['times_floor']:.1f}"]
-            )  # fmt: skip
-    head = ["host", "which", "configurations", "known", "mean", "bias", "max", "inside 90 %",
-            "times the floor"]  # fmt: skip
+    for host, known, which in rows:
+        first, then = (rows[host, how, which] for how in HOW_KNOWN[:2])
+        if host == "all hosts" or known != HOW_KNOWN[0] or not first["configurations"]:
+            continue
+        lines.append(
+            [host, which, str(first["configurations"]), percent(first["mean"]),
+             percent(first["bias"], signed=True), percent(then["mean"]),
+             percent(then["bias"], signed=True), percent(then["max"]),
+             f"{then['times_floor']:.1f}", percent(first["coverage"]), percent(then["coverage"])]
+        )  # fmt: skip
+    head = ["host", "which", "configurations", "mean, nothing known", "bias", "mean, one report",
+            "bias", "max", "times the floor", "inside 90 %, nothing known",
+            "inside 90 %, one report"]  # fmt: skip
     return table(head, lines)
 
 
