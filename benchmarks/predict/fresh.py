@@ -4,6 +4,7 @@
     python -m benchmarks.predict.fresh --document    # the tables of docs/predict.md
     python -m benchmarks.predict.fresh --freeze      # before: results/predict_blind*.json
     python -m benchmarks.predict.fresh --blind       # after: scores profiles/blind by them
+    python -m benchmarks.predict.fresh --hosts       # every host by the others: predict_hosts.json
 
 The first campaign has the model of one host; what was visited before is not scored: it tells how
 much faster or slower these hosts are. The second has the model of all hosts until then, predictions
@@ -34,6 +35,7 @@ from benchmarks.predict.launches import (
 )
 from benchmarks.predict.report import PAGE
 from benchmarks.predict.score import QUIET, noise_floor, predict_rows, quiet, ranking, summary
+from perfmodel.base.errors import ModelError
 from perfmodel.machines.measure.measurement import load as load_machine
 from perfmodel.models.hosts import Host, by_calls, by_report, calls_of, unknown
 from perfmodel.models.model import Model, load, save
@@ -139,6 +141,9 @@ BLIND_MEASURED = folders.PROFILES / "blind"
 NAME.json (its launches), NAME_anchor.sqlite.xz and NAME.toml (machine measure's host times)."""
 TARGETS = {"replayed": 0.025, "blocking": 0.06, "queued": 0.06, "all": 0.04}
 """Mean errors with an anchor."""
+HOSTS_OUT = folders.RESULTS / "predict_hosts.json"
+ANCHORS = 25
+"""Reports of a host that are tried as its one report."""
 HOW_KNOWN = ("nothing", "one report", "machine file", "both")
 Hosts = dict[str, Host]
 
@@ -198,7 +203,7 @@ def score_blind() -> dict[str, Any]:
                     "factors": host.factors.tolist(),
                 })  # fmt: skip
     return {k: frozen[k] for k in ("trained_on", "hosts", "noise", "predictions")} | {
-        "commit": commit_of(BLIND_OUT) or frozen.get("commit"), "rows": rows,
+        "commit": frozen.get("commit") or commit_of(BLIND_OUT), "rows": rows,
         "summary": summaries(rows),
     }  # fmt: skip
 
@@ -235,6 +240,61 @@ LAUNCH_SPREAD = {"replayed": 0.007, "blocking": 0.13, "queued": 0.17}
 def of_gemm(rows: list[dict[str, Any]], gemm: str) -> list[dict[str, Any]]:
     """Return the rows of CUDA graphs with these GEMMs."""
     return [r for r in rows if (r["route"], r["settings"]["gemm"]) == ("replayed", gemm)]
+
+
+def leave_hosts_out() -> list[dict[str, Any]]:
+    """Predict what every host limits by a model of the other hosts, without and with one report.
+
+    Every report of the host is the anchor once, or `ANCHORS` of them; it is not scored itself.
+    """
+    machine = Launches(machine=BLIND_MACHINE)
+    every, rows = of_all_hosts(), []
+    for left in dict.fromkeys(o.host for o in every):
+        own = [o for o in every if o.host == left and o.case.route != "replayed"]
+        own = [o for o in own if o.case.sizes["p"] <= 2]
+        if not own:
+            continue
+        model = machine.calibrated([o for o in every if o.host != left], resamples=20, left_out=20)
+        found: dict[str, list[tuple[float, float]]] = {"nothing": [_missed(model, own, unknown())]}
+        for anchor in own[:: -(-len(own) // ANCHORS)]:
+            host = by_report(unknown(), model, anchor)
+            scored = [o for o in own if o.case.key != anchor.case.key]
+            found.setdefault("one report", []).append(_missed(model, scored, host))
+        means = {how: np.mean(each, axis=0).tolist() for how, each in found.items()}
+        rows.append({"host": left, "configurations": len(grouped(own)), **{
+            how: {"mean": mean, "coverage": inside} for how, (mean, inside) in means.items()
+        }})  # fmt: skip
+    return rows
+
+
+def _missed(model: Model, launches: list[Observation], host: Host) -> tuple[float, float]:
+    """Return the mean error over configurations, and the share of launches inside intervals."""
+    errors, inside = [], []
+    for group in grouped(launches):
+        try:
+            said = predict(model, group[0].case, host)
+        except ModelError:
+            continue
+        errors.append(abs(said.batch_s / float(np.median([o.batch_s for o in group])) - 1))
+        inside += [said.low_s <= o.batch_s <= said.high_s for o in group]
+    return float(np.mean(errors)), float(np.mean(inside))
+
+
+def made_of_hosts(rows: list[dict[str, Any]]) -> str:
+    """Return the page's table of hosts that were left out."""
+    lines = [
+        [row["host"], str(row["configurations"]),
+         *(percent(row[how][key]) for key in ("mean", "coverage") for how in HOW_KNOWN[:2])]
+        for row in rows
+    ]  # fmt: skip
+    every = [
+        percent(float(np.mean([row[how][key] for row in rows])))
+        for key in ("mean", "coverage") for how in HOW_KNOWN[:2]
+    ]  # fmt: skip
+    lines.append(["mean of hosts", "", *every])
+    head = ["host left out", "configurations", "mean, nothing known", "mean, one report",
+            "inside 90 %, nothing known", "inside 90 %, one report"]  # fmt: skip
+    return table(head, lines)
 
 
 def made_blind(result: dict[str, Any]) -> str:
@@ -320,9 +380,13 @@ def main() -> None:
         if "summary" in blind:
             put(PAGE, SCRIPT, made_blind(blind), "found against target")
             put(PAGE, SCRIPT, made_by_host(blind), "by host")
+        put(PAGE, SCRIPT, made_of_hosts(results.read(HOSTS_OUT)), "hosts left out")
         return
     if sys.argv[1:] == ["--freeze"]:
         freeze()
+        return
+    if sys.argv[1:] == ["--hosts"]:
+        results.write(HOSTS_OUT, leave_hosts_out())
         return
     if sys.argv[1:] == ["--blind"]:
         result = score_blind()
