@@ -1,7 +1,7 @@
 """What each group of microbenchmarks does to predictions: with it alone, and with all but it.
 
     python -m benchmarks.predict.ablation              # writes predict_ablation.json
-    python -m benchmarks.predict.ablation --document   # the table of docs/predict.md
+    python -m benchmarks.predict.ablation --document   # the lines of docs/predict.md
 
 Twice: calibrated on the design, predicting what it does not have; and calibrated on its runs with
 one and two ranks only, predicting four.
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import folders, results
-from benchmarks.common.pages import percent, put, table
+from benchmarks.common.pages import percent, put
 from benchmarks.predict.launches import MACHINE, Launches
 from benchmarks.predict.report import PAGE
 from benchmarks.predict.score import predict_rows
@@ -103,21 +103,15 @@ def main() -> None:
 
 
 def made(result: dict[str, Any]) -> str:
-    """Return the table."""
-    routes, phases = ("replayed", "blocking", "queued"), ("NCCL", "MPI", "copy out", "copy back")
-    blocks = []
-    for study, found in list(result.items())[:1]:  # the other is in the results' file
-        head = [f"{study}: microbenchmarks", "predicted", "mean", "of what all predict"]
-        head += [*routes, *phases]
-        lines = []
-        for name, each in found.items():
-            if name.startswith("all but"):
-                continue  # what one group adds to none is the larger difference
-            shown = [each["mean"], each["mean_of_common"], *map(each["routes"].get, routes)]
-            shown += map(each["phases"].get, phases)
-            lines.append([name, str(each["told"]), *map(percent, shown)])
-        blocks.append(table(head, lines))
-    return "\n".join(blocks)
+    """Return a line for every study: mean errors by what is used."""
+    lines = []
+    for study, found in result.items():
+        errors = ", ".join(
+            f"{name} {percent(each['mean'])}" for name, each in found.items()
+            if not name.startswith("all but")
+        )  # fmt: skip
+        lines.append(f"Mean error by group of microbenchmarks, {study}: {errors}.")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def made(result: dict[str, Any]) -> str:
     """Return the generated part of the page."""
     blocks = [
         _frozen(result), _targets(result), _ranking(result), _routes(result),
-        _rivals(result), _overhead(result), _foreign(result), _studies(result),
+        _rivals(result), _overhead(result), _foreign(result),
     ]  # fmt: skip
     return "\n\n".join(block.strip() for block in blocks) + "\n"
 
@@ -181,18 +181,3 @@ def _rivals(r: dict[str, Any]) -> str:
         for name, found in s["rivals"].items()
     ]
     return table(["on the same points, calibrated on the same runs", "mean", "max"], rows)
-
-
-def _studies(r: dict[str, Any]) -> str:
-    rows = []
-    for name, parts in r["studies"].items():
-        s = parts["all"]["summary"]
-        best = min(s["rivals"].items(), key=lambda item: item[1]["mean"])
-        rows.append(
-            [name, str(s["configurations"]), str(s["refused"]), percent(s["mean"]),
-             percent(s["max"]), f"{s['times_floor']:.1f}", percent(s["coverage"]),
-             f"{best[0]} {percent(best[1]['mean'])}"]
-        )  # fmt: skip
-    head = ["study", "configurations", "refused", "mean", "max", "times the floor", "inside 90 %",
-            "best rival"]  # fmt: skip
-    return table(head, rows)
