@@ -380,7 +380,8 @@ def main() -> None:
         if "summary" in blind:
             put(PAGE, SCRIPT, made_blind(blind), "found against target")
             put(PAGE, SCRIPT, made_by_host(blind), "by host")
-        put(PAGE, SCRIPT, made_of_hosts(results.read(HOSTS_OUT)), "hosts left out")
+        if HOSTS_OUT.exists():
+            put(PAGE, SCRIPT, made_of_hosts(results.read(HOSTS_OUT)), "hosts left out")
         return
     if sys.argv[1:] == ["--freeze"]:
         freeze()
