@@ -156,7 +156,10 @@ def _kind(header: bytes) -> str:
         (b"\x28\xb5\x2f\xfd", "a zstd file (unpack it with: zstd -d)"),
         (b"QdstrmVersion", "a .qdstrm stream (import it with QdstrmImporter first)"),
         (b"NVIDIA Tegra Profiler Report", "a raw report (name it .nsys-rep)"),
-        (b"PAR1", "a Parquet file"),
+        (b"PAR1", "a Parquet file (name the folder that nsys export -t parquetdir made)"),
+        (b"ARROW1", "an Arrow file (name the folder that nsys export -t arrowdir made)"),
+        (b"\xff\xff\xff\xff", "a stream of Arrow (name the folder of nsys export -t arrowdir)"),
+        (b"\x89HDF", "an HDF5 file"),
     ):
         if header.startswith(magic):
             return name

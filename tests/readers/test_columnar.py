@@ -147,3 +147,12 @@ def test_the_results_database_takes_a_folder(report: Path, tmp_path: Path) -> No
     with closing(sqlite3.connect(database)) as db:
         (kept,) = db.execute("SELECT count(*) FROM runs").fetchone()
     assert kept == 1
+
+
+@pytest.mark.parametrize(("kind", "said"), [("arrow", "a stream of Arrow"), ("parquet", "Parquet")])
+def test_one_file_of_a_folder_is_no_report(
+    kind: str, said: str, report: Path, tmp_path: Path
+) -> None:
+    folder = write_folder(report, tmp_path / "report_2", kind)
+    with pytest.raises(ReportError, match=rf"got .*{said}.* \(name the folder"):
+        read(folder / f"NVTX_EVENTS.{kind}")

@@ -327,3 +327,30 @@ def test_commands_take_a_trace(
 ) -> None:
     placed = {"TRACE": small, "OUT.html": tmp_path / "o.html", "OUT.json": tmp_path / "o.json"}
     assert said in succeeds(*(placed.get(word, word) for word in words))
+
+
+def test_what_is_left_unread(tmp_path: Path) -> None:
+    others = [
+        event(cat="python_function", name="train.py(3): step", ts=-5, args={"Python id": 1}),
+        event(cat="gpu_user_annotation", name="step 1", pid=0, tid=7),
+        event(cat="cuda_sync", name="Stream Sync"),
+        {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "python"}},
+        {"ph": "i", "name": "[memory]", "cat": "cpu_instant_event", "ts": 3, "args": {"Bytes": 8}},
+        {"ph": "s", "id": 1, "cat": "ac2g", "name": "ac2g", "ts": 1},
+        {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "ts": 0},
+    ]
+    trace = read(trace_of(tmp_path, *others, event(), KERNEL_EVENT))
+    assert (len(trace.ranges), len(trace.api), len(trace.ops)) == (0, 1, 1)
+
+
+def test_a_program_without_a_gpu(tmp_path: Path) -> None:
+    steps = [
+        event(cat="user_annotation", name=f"ProfilerStep#{i}", ts=100 * i, dur=90, args={})
+        for i in range(5)
+    ]
+    operators = [
+        event(cat="cpu_op", name="aten::mm", ts=100 * i + 5, dur=50, args={}) for i in range(5)
+    ]
+    run = analysis_of(trace_of(tmp_path, *steps, *operators))
+    assert run.measured.batch_label == "ProfilerStep#*"
+    assert run.batch.median.value == pytest.approx(90e-6)
