@@ -37,9 +37,12 @@ def calibrate(
         bare = row.get("batch_median_s_without_nsys")
         steps.append(replace(step, bare_s=float(bare)) if bare else step)
     _same_symbols(steps)
+    given_files = {path.name for path in reports}
+    steps += [_timed(row, steps[0]) for name, row in rows.items()
+              if name not in given_files and "sizes" in row]  # fmt: skip
     machine, measured = _machine(options["machine"], traces)
     model = calibrate_operators(
-        program.name, steps, Baseline.of(machine, measured), program.work_at
+        program.name, steps, Baseline.of(machine, measured), program.work_at, options["take"]
     )
 
     def save(path: Path) -> Path:
@@ -87,7 +90,10 @@ def _machine(file: str | None, traces: Sequence[Any]) -> tuple[Any, Any]:
 
 
 def _rows(index: Path | None) -> dict[str, dict[str, Any]]:
-    """Rows of an index by file: sizes, and seconds of a step without a profiler."""
+    """Rows of an index by file: sizes, and seconds of a step without a profiler.
+
+    A file that is no report names a step that was timed, and not recorded.
+    """
     from perfmodel.base.errors import ModelError
 
     if index is None:
@@ -101,6 +107,23 @@ def _rows(index: Path | None) -> dict[str, dict[str, Any]]:
             f"batch_median_s_without_nsys; got none that can be read ({type(error).__name__}); "
             f"check the path"
         ) from None
+
+
+def _timed(row: Mapping[str, Any], like: Any) -> Any:
+    """A step of other sizes that was timed without a profiler, and not recorded."""
+    from perfmodel.base.errors import ModelError
+
+    sizes = {"p": 1, **row["sizes"]}
+    seconds = row.get("batch_median_s_without_nsys")
+    if {*sizes} != {*like.symbols} or not seconds:
+        raise ModelError(
+            f"{row['file']}: expected a row of the index with batch_median_s_without_nsys and the "
+            f"sizes {', '.join(sorted(like.symbols))}; got {', '.join(sorted(sizes))}; give all"
+        )
+    return replace(
+        like, source=row["file"], symbols=sizes, calls=(), order=(), step_s=0.0, busy_s=0.0,
+        launches=0, gap_s=0.0, bare_s=float(seconds),
+    )  # fmt: skip
 
 
 def _values(given: Sequence[str], count: int) -> dict[str, list[int]]:

@@ -22,6 +22,11 @@ from perfmodel.commands._output import Progress, distinct, emit, read_reports, w
     "--index", type=_options.JSON,
     help="index.json with batch_median_s_without_nsys of the reports: what recording adds.",
 )  # fmt: skip
+@click.option(
+    "--take", multiple=True, metavar="PRODUCT",
+    help="Of PyTorch's: what sizes are that the reports have as several products, "
+    "such as d_model, or 'd_model / heads'.",
+)  # fmt: skip
 @_options.machine("What perfmodel machine measure wrote there: GEMMs, copies, all-reduces.")
 @_options.output(".json", "-", "", said="FILE.json is the model, for predict.")
 def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:

@@ -81,3 +81,29 @@ def test_flags_of_other_models_are_refused(model: Path) -> None:
     said = perfmodel("predict", "--model", str(model), "--sweep", "n_layer=1:8")
     assert said.exit_code == 2
     assert "--sweep is of models of batches; got one of operators" in said.stderr
+
+
+def test_taken_product_is_no_longer_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "gpt.json"
+    words = [w for t in ("d_model / heads", "d_model", "seq") for w in ("--take", t)]
+    said = perfmodel("calibrate", *REPORTS, *GIVEN, *words, "-o", str(path))
+    assert said.exit_code == 0, said.stderr
+    found = predicted(path, n_layer=4, d_model=768, heads=6, batch=8, seq=512, vocab=9000)
+    operators = found["operators"]
+    assert isinstance(operators, list)
+    (attention,) = [r for r in operators if r["name"].endswith("cudnn_attention")]
+    assert attention["sizes"].startswith("8×6×512×128")
+
+
+def test_step_that_was_timed_alone_says_what_the_host_takes(tmp_path: Path) -> None:
+    sizes = {name: first for name, (first, _) in SIZES.items()}
+    rows = [
+        {"file": "timed", "sizes": sizes | {"n_layer": n}, "batch_median_s_without_nsys": seconds}
+        for n, seconds in ((2, 0.010), (3, 0.012))
+    ]
+    index, path = tmp_path / "index.json", tmp_path / "gpt.json"
+    rows[1]["file"] = "timed too"
+    index.write_text(json.dumps(rows))
+    said = perfmodel("calibrate", *REPORTS, *GIVEN, "--index", str(index), "-o", str(path))
+    assert said.exit_code == 0, said.stderr
+    assert predicted(path, **sizes | {"n_layer": 2})["step_s"] == pytest.approx(0.010, rel=0.02)
