@@ -50,6 +50,7 @@ def test_two_halves_of_one_launch_are_not_different(launches: dict[str, Launch])
         assert certain(compared([first], [second])) == []
 
 
+@pytest.mark.slow
 def test_noise_within_launches_is_seen_as_such(launches: dict[str, Launch]) -> None:
     """Nothing assumed between launches: only runs that drift from one level to another differ.
 

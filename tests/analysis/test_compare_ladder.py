@@ -60,6 +60,7 @@ def rungs(traces: dict[str, list[Trace]], before: str, after: str) -> Comparison
 # --- golden numbers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "before_us", "after_us", "lost"),
     [

@@ -173,6 +173,7 @@ def test_noise_within_a_launch_alone(phi: float) -> None:
     assert wrong(150, 1, noise=0.0, between=0.0, phi=phi) <= 0.05
 
 
+@pytest.mark.slow
 def test_ranks_and_batches_are_not_taken_for_launches() -> None:
     """Many batches do not make one launch a side more certain: its own speed stays unknown."""
     assert wrong(100, 1, batches=2000) <= 0.05
@@ -186,6 +187,7 @@ def test_noisier_launches_than_stated_are_noticed_from_three() -> None:
     assert found == pytest.approx(0.32, abs=0.08)
 
 
+@pytest.mark.slow
 def test_real_changes_are_found() -> None:
     """Of 12 ranges, one twice as fast; with 5 launches a side, one 40 % faster."""
     found = {1: 0, 5: 0}

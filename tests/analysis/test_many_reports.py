@@ -294,6 +294,7 @@ def slow(job: list[Path], tmp_path: Path, interruptible: None) -> Iterator[subpr
     process.communicate(timeout=20)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_command_and_its_workers(slow: subprocess.Popen[str]) -> None:
     """SIGINT to the whole group, as a terminal sends it: no traceback, nobody left."""
     workers = children(slow.pid)

@@ -311,6 +311,7 @@ def test_ranks_predictions_before_bounds() -> None:
     assert {x.name for x in later} == {"overlap", "graph", "tf32x3"}
 
 
+@pytest.mark.slow
 def test_the_sequence_climbs() -> None:
     """With every rung calibrated, from the document's program to the peer all-reduce's times."""
     found = launch("document")[2]

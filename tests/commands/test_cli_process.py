@@ -190,6 +190,7 @@ def test_output_is_utf8_whatever_the_locale(report: Path, locale: str) -> None:
     assert "────" in done.stdout.decode("utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 @pytest.mark.parametrize("words", [("analyze", "{}"), ("stats", "{}"), ("layers", "vgg19")])
 def test_ctrl_c_at_any_moment_ends_with_130_and_no_word(

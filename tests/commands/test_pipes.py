@@ -141,6 +141,7 @@ def test_nothing_but_tables(report: Path) -> None:
     assert "note" not in succeeds("splits", report, "--format", "jsonl")
 
 
+@pytest.mark.slow
 def test_columns_are_those_that_are_documented() -> None:
     import columns
 

@@ -68,6 +68,7 @@ def test_json_of_predictions(told: Any) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_json_has_the_keys_that_the_page_lists(told: Any) -> None:
     page = (ROOT / "docs" / "whatif.md").read_text(encoding="utf-8").partition("## JSON")[2]
     for key in (*told, *told["changes"][0], *told["path"][0], *told["later"][0], *told["question"],

@@ -272,6 +272,7 @@ def test_mpi_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert connect({}).size == 1
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_ranks_measure_all_reduces_and_the_first_writes(tmp_path: Path) -> None:
     out = tmp_path / "ranks.toml"

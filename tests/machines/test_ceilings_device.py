@@ -204,6 +204,7 @@ def test_a_program_s_own_kernels_are_measured(stub: dict[str, str], tmp_path: Pa
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 @pytest.mark.parametrize("devices", [2, 1])
 def test_ranks_measure_together(stub: dict[str, str], tmp_path: Path, devices: int) -> None:

@@ -99,6 +99,7 @@ def test_a_hostile_number_and_depth_of_modules_ends() -> None:
     assert time.process_time() - start < 10
 
 
+@pytest.mark.slow
 def test_a_recorded_model_is_shown_by_module(tmp_path: Path) -> None:
     """4 layers of width 512, 8 x 256 tokens, 10000 words: forward 2 FLOPs a weight and token."""
     results = perfmodel.analyze(RECORDED / "gpt_modules.sqlite.xz")

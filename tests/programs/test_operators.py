@@ -607,6 +607,7 @@ def seconds_of(operators: int) -> float:
     return time.process_time() - start
 
 
+@pytest.mark.slow
 def test_time_grows_with_the_number_of_operators() -> None:
     """784,000 ranges with 132,000 GPU operations (300 steps of a GPT) took 14 s in all."""
     few, many = min(seconds_of(25_000) for _ in range(3)), seconds_of(200_000)
@@ -630,6 +631,7 @@ def test_medians_count_steps_without_an_operator_as_nothing() -> None:
     assert other not in found  # in one step of four
 
 
+@pytest.mark.slow
 def test_a_deep_nest_of_operators_is_followed() -> None:
     many = 100_000
     deep = [("step", -1), *((f"aten::view, op_id = {i}, sizes = [[4]]", i) for i in range(many))]
@@ -792,6 +794,7 @@ def _error(one: CountedCall) -> float:
     return abs(one.call.work.read_bytes / one.dram_read_bytes - 1) if one.call.work else 1.0
 
 
+@pytest.mark.slow
 def test_counters_stand_beside_the_formulas(tmp_path: Path) -> None:
     """Bytes of DRAM and L2 by operator, and the roof of L2 of a machine that was measured."""
     report, table = (RECORDED / f"gpt_compiled_{n}" for n in ("shapes.sqlite.xz", "ncu.csv.xz"))
@@ -987,6 +990,7 @@ def test_the_document_has_exact_flops() -> None:
     assert json.loads(json.dumps(document))["mfu"]["unit"] == "bfloat16_tensor"
 
 
+@pytest.mark.slow
 def test_tables_and_reports_show_the_operators(tmp_path: Path) -> None:
     packed = RECORDED / "resnet34_shapes.sqlite.xz"
     frame = perfmodel.analyze(packed).operators

@@ -132,6 +132,7 @@ def test_zeroed_pages(fast: bool, report: Path, original: bytes, truth: list[Any
     assert refused > len(original) // PAGE // 2
 
 
+@pytest.mark.slow
 def test_flipped_bytes(report: Path, original: bytes) -> None:
     """No value is safe from these, but nothing other than our errors may come of them."""
     draw = random.Random(20240203)

@@ -144,6 +144,7 @@ anything = integer | text | blob | st.floats(allow_nan=False)
 row = st.tuples(integer, anything, integer, text, blob, integer)
 
 
+@pytest.mark.slow
 @bounded
 @given(
     rows=st.lists(row, max_size=30),
@@ -439,6 +440,7 @@ def agrees(path: Path, column: str, mine: Any, convert: Callable[[list[Any]], An
     assert mine == convert(values)
 
 
+@pytest.mark.slow
 @settings(bounded, max_examples=400)
 @given(
     flips=st.lists(

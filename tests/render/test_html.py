@@ -80,6 +80,7 @@ def sha(text: str) -> str:
 # --- every page
 
 
+@pytest.mark.slow
 def test_it_loads_nothing(page: Page) -> None:
     assert {e.tag for e in page.elements} <= TAGS
     for element in page.elements:
@@ -281,6 +282,7 @@ def test_a_calibrated_model_predicts_and_ranks(modelled: Page) -> None:
     assert re.search(r"It predicts .* inside the interval", modelled.words)
 
 
+@pytest.mark.slow
 def test_without_a_model_savings_are_bounds(base: Page) -> None:
     assert "got none" in base.words  # no mark, so no change can be asked about
     assert "perfmodel's own trainer" in base.words
@@ -327,6 +329,7 @@ def test_every_cause_of_idle_time_has_its_bar_and_its_longest_gaps(base: Page) -
     assert "Idle time of the GPUs in a median step, by cause" in titles
 
 
+@pytest.mark.slow
 def test_idle_bars_are_named_from_2_to_512_ranks() -> None:
     for ranks in (2, 64, 512):
         causes = [IdleCause(r, CAUSES[r % 8], 1e-3, 1.0, ()) for r in range(ranks)]
@@ -346,6 +349,7 @@ def test_reports_of_several_runs_share_one_roof() -> None:
     assert len(cells(two, "Measured points")) == 5
 
 
+@pytest.mark.slow
 def test_a_pytorch_report_is_as_useful(tmp_path: Path) -> None:
     mlp = ROOT / "perfmodel/workloads/examples/pytorch_mlp.toml"
     ddp = {s: PROFILES / "ddp" / f"ddp_p2_{s}.sqlite.xz"
@@ -381,6 +385,7 @@ def test_a_batch_too_crowded_for_a_page_says_where_to_look(tmp_path: Path) -> No
 # --- bytes
 
 
+@pytest.mark.slow
 def test_the_same_report_gives_the_same_bytes(tmp_path: Path, base: Page) -> None:
     """In another process, whatever order its sets have."""
     out = tmp_path / "again.html"
@@ -483,6 +488,7 @@ def test_letters_can_be_read(dark: bool) -> None:
 # --- odd reports
 
 
+@pytest.mark.slow
 def test_long_names_and_many_ranges_stay_readable(tmp_path: Path) -> None:
     report = ReportBuilder()
     report.gpu(0)

@@ -195,6 +195,7 @@ def test_hostile_names_survive_csv_and_json(hostile: Analysis, tmp_path: Path) -
 # --- pictures
 
 
+@pytest.mark.slow
 def test_all_pictures_are_written(document: Analysis, tmp_path: Path) -> None:
     written = outputs.write(document, tmp_path / "out")
     assert {p.name for p in written} == PICTURES | {f"{n}.csv" for n in CSVS} | {"analysis.json"}
@@ -213,6 +214,7 @@ def test_hostile_names_are_drawn_without_a_word(hostile: Analysis, tmp_path: Pat
     assert "\x1b" not in svg
 
 
+@pytest.mark.slow
 def test_many_points_make_a_picture_per_kind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

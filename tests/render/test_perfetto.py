@@ -99,6 +99,7 @@ def test_flows_lead_from_each_call_to_what_it_launched(run: Run, events: list[Ev
         assert call["args"]["correlation"] == launched["args"]["correlation"]
 
 
+@pytest.mark.slow
 def test_flows_join_the_ranks_of_every_collective() -> None:
     paths = [PROFILES / name for name in (REPORTS[0], "programs/straggler_p2_b32.sqlite.xz")]
     for path, kind, count in zip(paths, ("mpi", "nccl"), (200, 32), strict=True):
@@ -119,6 +120,7 @@ def test_flows_join_the_ranks_of_every_collective() -> None:
             assert bars[0]["ts"] <= bars[1]["ts"]
 
 
+@pytest.mark.slow
 def test_operations_and_ranges_have_their_flops_and_bytes(tmp_path: Path) -> None:
     def arguments(report: str) -> list[Event]:
         out = tmp_path / "trace.json"

@@ -493,6 +493,7 @@ def test_sweep_of_one_point() -> None:
     draw(sweep(swept()[:1]))
 
 
+@pytest.mark.slow
 def test_saved_files_are_the_same_every_time(tmp_path: Path) -> None:
     ax = roofline(*CASES["document"], title="t")
     first = save(ax.figure, tmp_path / "a", "roof")

@@ -131,6 +131,7 @@ def test_a_failure_in_the_middle_leaves_the_database_as_it_was(
     assert content(database) == before
 
 
+@pytest.mark.slow
 def test_two_processes_may_append_at_once(tmp_path: Path) -> None:
     """Both create the tables; each replaces its own rows again and again."""
     database = tmp_path / "results.db"

@@ -507,6 +507,7 @@ def test_labels_are_shortened_or_left_out() -> None:
     assert fitting("$x_1$", 200.0) == r"\$x_1\$"
 
 
+@pytest.mark.slow
 def test_the_command_draws_the_same_bytes_again(tmp_path: Path) -> None:
     report = PROFILES / REPORTS[0]
     said = succeeds("timeline", report, "--batch", 7, "-o", tmp_path / "a.png")

@@ -72,6 +72,7 @@ def projected(trace: Any) -> dict[int, tuple[int, int, int]]:
     return dict(zip(rows, values, strict=True))
 
 
+@pytest.mark.slow
 @bounded
 @given(timeline=timelines())
 def test_join(timeline: tuple[Any, Any, Any]) -> None:
@@ -128,6 +129,7 @@ def test_a_range_projects_what_those_inside_it_do(timeline: tuple[Any, Any, Any]
                 assert found[outer][2] >= ops
 
 
+@pytest.mark.slow
 @bounded
 @given(timeline=timelines(), more=timelines())
 def test_more_operations_never_project_less(

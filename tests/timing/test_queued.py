@@ -236,6 +236,7 @@ def test_one_epoch_only_records(tmp_path: Path) -> None:
     assert any("profile two epochs or more" in w for w in run.warnings)
 
 
+@pytest.mark.slow
 def test_a_graph_s_point_is_drawn_under_the_roof_of_a_run_without(tmp_path: Path) -> None:
     paths = [
         queued_report(tmp_path / f"{name}.sqlite", training, version="2025.3.2")
@@ -248,6 +249,7 @@ def test_a_graph_s_point_is_drawn_under_the_roof_of_a_run_without(tmp_path: Path
     assert {p.group for p in comparable(analysis)} == {"graph", "plain"}
 
 
+@pytest.mark.slow
 def test_a_graph_alone_is_drawn_below_the_machine_s_peaks(tmp_path: Path) -> None:
     """NVLink's 900 GB/s are both directions; so is the document's count, 'full' counts one."""
     path = queued_report(tmp_path / "g.sqlite", QueuedTraining(graph="node"), version="2025.3.2")

@@ -133,6 +133,7 @@ def test_a_batch_in_float64(emulator: Emulator, hidden: int, classes: int, colum
     check(emulator, "float64", hidden, classes, columns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hidden", "classes", "columns"), [(37, 10, 50), (301, 10, 33), (5, 13, 8)]
 )
@@ -143,6 +144,7 @@ def test_the_sigmoid_may_be_left_to_the_kernels_in_the_middle(
     check(emulator, "float32", hidden, classes, columns, fuses=False)
 
 
+@pytest.mark.slow
 def test_a_rank_without_images_has_no_gradient(emulator: Emulator) -> None:
     made = FusedNetwork(Emulated(emulator, True), INPUTS, 37, 10, "float32", 4)
     made.set_parameters(parameters(37, 10))
@@ -152,6 +154,7 @@ def test_a_rank_without_images_has_no_gradient(emulator: Emulator) -> None:
     assert not made.gradients.flat.any()
 
 
+@pytest.mark.slow
 def test_threads_in_any_order_give_the_same_bits(emulator: Emulator) -> None:
     results = [check(emulator, "float32", 70, 10, 37, order=order) for order in (0, 1, 2, 3)]
     assert all(np.array_equal(results[0], other) for other in results[1:])
@@ -171,6 +174,7 @@ def test_batches_of_two_sizes_take_turns(emulator: Emulator) -> None:
         np.testing.assert_allclose(made.gradients.flat, wanted.gradients.flat, rtol=0, atol=5e-6)
 
 
+@pytest.mark.slow
 def test_images_by_pixels_give_the_same_gradient(emulator: Emulator) -> None:
     made = FusedNetwork(Emulated(emulator, True), INPUTS, 40, 10, "float32", 36)
     made.set_parameters(parameters(40, 10))

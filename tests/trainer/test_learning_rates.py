@@ -108,6 +108,7 @@ def test_a_checkpoint_keeps_to_its_rules_and_older_ones_had_none() -> None:
     assert small(warmup_epochs=1).differences(older) == ["--warmup-epochs was 0, is 1"]
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_two_ranks_train_as_one() -> None:
     asked = [

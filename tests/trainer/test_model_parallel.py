@@ -147,6 +147,7 @@ def test_a_checkpoint_continues_bit_by_bit_or_says_why_not(tmp_path: Path) -> No
         assert [e["precision_test"] for e in a.history] == [e["precision_test"] for e in b.history]
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_the_record_says_how_it_was_parallel(tmp_path: Path) -> None:
     record = tmp_path / "run.json"

@@ -166,6 +166,7 @@ def test_initial_weights_are_the_documents():
     np.testing.assert_array_equal(single.parameters.flat, p.flat.astype("f4"))
 
 
+@pytest.mark.slow
 def test_the_batch_loop_allocates_nothing():
     config = small(
         input_size=100, hidden_size=256, num_classes=10, batch_size=2000, train_size=7000,
