@@ -41,7 +41,7 @@ from perfmodel.readers.trace import (
     rows,
 )
 from perfmodel.timing.nesting import Nesting, nest
-from perfmodel.timing.nsys_stats.tables import Counted, joined, named, numbered, to_table
+from perfmodel.timing.nsys_stats.tables import Counted, Key, Named, Numbered, joined, to_table
 from perfmodel.timing.projection import Irregular, Projection, Projector, project
 
 Found = Mapping[str, Counted | PerfmodelError]
@@ -230,7 +230,7 @@ class _Collector:
         """Add API calls and GPU operations; project ranges as they come, if all is `regular`."""
         labels = [(label,) for label in MEMORY_LABELS]
         for name, keys in (
-            (_CALLS, numbered), (_KERNELS, named), (_TIMES, None), (_SIZES, None)
+            (_CALLS, Numbered), (_KERNELS, Named), (_TIMES, None), (_SIZES, None)
         ):  # fmt: skip
             if name in self._names:
                 self._counters[name] = Counted(keys(events.strings) if keys else labels)
@@ -334,7 +334,7 @@ class _Collector:
 def _count_ranges(trace: Trace) -> Counted:
     """Host time of push/pop ranges; an open end counts as the last time of any NVTX event."""
     ranges = trace.ranges
-    counter = Counted(named(trace.range_names))
+    counter = Counted(Named(trace.range_names))
     chosen = np.flatnonzero(ranges.style == PUSH_POP)
     end = ranges.end_ns[chosen]
     last = trace.nvtx_last_ns if trace.nvtx_last_ns is not None else NULL
@@ -350,10 +350,12 @@ def _count_mpi(trace: Trace) -> Counted:
             f"{trace.source}: {_MPI} expected MPI tables; this export (Nsight Systems "
             f"{trace.product_version}) keeps MPI calls as NVTX ranges: see {_RANGES}"
         )
-    texts = numbered(trace.strings)
+    texts = Numbered(trace.strings)
     used, code = np.unique(mpi.source.astype(np.int64) * len(texts) + mpi.name + 1,
                            return_inverse=True)  # fmt: skip
-    keys = [(MPI_SOURCES[u // len(texts)], *texts[u % len(texts)]) for u in used.tolist()]
+    named = texts.of((used % len(texts)).tolist())
+    sources = (used // len(texts)).tolist()
+    keys: list[Key] = [(MPI_SOURCES[s], *key) for s, key in zip(sources, named, strict=True)]
     counter = Counted(keys)
     counter.add(code, mpi.end_ns - mpi.start_ns, mpi.end_ns != NULL)
     return joined(_MPI, [counter])

@@ -176,7 +176,7 @@ class Counted:
 
     Attributes
     ----------
-    keys : tuple of Key
+    keys : sequence of Key
         Of the codes 0, 1, ...; they may repeat while values are added. `joined` puts them in the
         order in which groups of equal totals are listed.
     tally : Tally
@@ -190,7 +190,7 @@ class Counted:
     """
 
     def __init__(self, keys: Sequence[Key], sums: Iterable[str] = ()) -> None:
-        self.keys = tuple(keys)
+        self.keys = keys
         self.warnings: tuple[str, ...] = ()
         self.tally = Tally()
         self.count = np.zeros(len(self.keys), np.int64)
@@ -205,38 +205,69 @@ class Counted:
         for name, column in more.items():
             self.sums[name] += sums(codes, column, len(self.keys))
 
+    def keys_of(self, codes: Sequence[int]) -> list[Key]:
+        """Keys of several codes."""
+        keys = self.keys
+        return keys.of(codes) if isinstance(keys, Named) else [keys[code] for code in codes]
+
     def groups(self) -> Groups:
         """Return the figures of every group."""
         return replace(self.tally.groups(len(self.keys)), count=self.count)
 
 
-def named(texts: Sequence[str]) -> list[Key]:
-    """Keys of the codes -1 (no name), 0, 1, ... of texts, plus one; equal texts are one group."""
-    return [(None,), *((text,) for text in texts)]
+class Named(Sequence[Key]):
+    """Keys of the codes -1 (no name), 0, 1, ... of texts, plus one; equal texts are one group.
+
+    They are made when they are asked for: of a million texts few may be used.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+
+    def __len__(self) -> int:
+        return len(self._texts) + 1
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self)))]
+        return (self._texts[at - 1] if at else None,)
+
+    def of(self, codes: Sequence[int]) -> list[Key]:
+        """Keys of several codes."""
+        return [self[code] for code in codes]
 
 
-def numbered(texts: Sequence[str]) -> list[Key]:
-    """Keys of the codes -1 (no name), 0, 1, ... of texts, plus one; every code is a group."""
-    seen: dict[str, int] = {}
-    keys: list[Key] = [(None, 0)]
-    for text in texts:
-        seen[text] = seen.get(text, NO_NAME) + 1
-        keys.append((text, seen[text]))
-    return keys
+class Numbered(Named):
+    """Keys of the same codes, where every code is a group: equal texts are numbered."""
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.of(range(*at.indices(len(self)))) if isinstance(at, slice) else self.of([at])[0]
+
+    def of(self, codes: Sequence[int]) -> list[Key]:
+        """Keys of several codes, with how many equal texts come before each."""
+        asked = {code - 1 for code in codes}
+        seen = dict.fromkeys((self._texts[i] for i in asked if i >= 0), NO_NAME)
+        number = {}
+        for i, text in enumerate(self._texts):
+            if text in seen:
+                seen[text] += 1
+                if i in asked:
+                    number[i] = seen[text]
+        return [(self._texts[c - 1], number[c - 1]) if c else (None, 0) for c in codes]
 
 
 def joined(name: str, parts: Sequence[Counted]) -> Counted:
     """Put groups of equal keys together, in the order of the parts; empty groups are left out."""
-    used = dict.fromkeys(
-        key for part in parts for key, n in zip(part.keys, part.count.tolist(), strict=True) if n
-    )
-    keys = sorted(used, key=_ORDER.get(name, _by_bytes))
+    used = [np.flatnonzero(part.count) for part in parts]
+    keys_of = [part.keys_of(codes.tolist()) for part, codes in zip(parts, used, strict=True)]
+    distinct = dict.fromkeys(key for keys in keys_of for key in keys)
+    keys = sorted(distinct, key=_ORDER.get(name, _by_bytes))
     at = {key: i for i, key in enumerate(keys)}
     found = Counted(keys, dict.fromkeys(title for part in parts for title in part.sums))
     found.warnings = tuple(dict.fromkeys(text for part in parts for text in part.warnings))
-    for part in parts:
-        recode = np.array([at.get(key, -1) for key in part.keys], np.int64)
-        mine = recode >= 0
+    for part, mine, own in zip(parts, used, keys_of, strict=True):
+        recode = np.full(len(part.keys), -1, np.int64)
+        recode[mine] = [at[key] for key in own]
         found.tally.merge(part.tally, recode)
         np.add.at(found.count, recode[mine], part.count[mine])
         for title, values in part.sums.items():
