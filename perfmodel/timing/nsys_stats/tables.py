@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -261,7 +262,7 @@ def joined(name: str, parts: Sequence[Counted]) -> Counted:
     used = [np.flatnonzero(part.count) for part in parts]
     keys_of = [part.keys_of(codes.tolist()) for part, codes in zip(parts, used, strict=True)]
     distinct = dict.fromkeys(key for keys in keys_of for key in keys)
-    keys = sorted(distinct, key=_ORDER.get(name, _by_bytes))
+    keys = sorted(distinct, key=_ORDER[name]) if name in _ORDER else _by_bytes(distinct)
     at = {key: i for i, key in enumerate(keys)}
     found = Counted(keys, dict.fromkeys(title for part in parts for title in part.sums))
     found.warnings = tuple(dict.fromkeys(text for part in parts for text in part.warnings))
@@ -275,9 +276,13 @@ def joined(name: str, parts: Sequence[Counted]) -> Counted:
     return found
 
 
-def _by_bytes(key: Key) -> tuple[Any, ...]:
-    """Order texts as SQLite's BINARY collation has it, NULL first."""
-    return tuple((v is not None, str(v or "").encode("utf-8", "surrogatepass")) for v in key)
+def _by_bytes(keys: Iterable[Key]) -> list[Key]:
+    """Order texts as SQLite's BINARY collation has it, NULL first.
+
+    UTF-8 keeps the order of characters, so that texts compare as they are.
+    """
+    none = [key for key in keys if None in key]
+    return none + sorted(key for key in keys if None not in key)
 
 
 _ORDER: Final[Mapping[str, Callable[[Key], Any]]] = {
@@ -295,7 +300,10 @@ def to_csv(table: Table) -> str:
     """
     head = ",".join(_field(c.key) for c in table.columns)
     lines = (",".join(map(_field, map(_cell, row, table.columns))) for row in table.rows)
-    return "".join(f"{line}\n" for line in (head, *lines))
+    blocks = [f"{head}\n"]  # not all lines at once: of a million they take more than the text
+    while block := "".join(f"{line}\n" for line in islice(lines, _ROWS_AT_ONCE)):
+        blocks.append(block)
+    return "".join(blocks)
 
 
 def _field(text: str) -> str:
