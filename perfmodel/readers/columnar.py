@@ -63,7 +63,7 @@ def to_sqlite(path: Path, target: Path) -> None:
         for file in files:
             try:
                 _copy(file, out)
-            except (pa.ArrowException, OSError) as error:
+            except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
                 raise ReportError(
                     f"{file}: cannot be read ({' '.join(str(error).split())[:200]}): the export "
                     f"is damaged or unfinished; make it again with: nsys export -q true -t "
@@ -90,6 +90,7 @@ def _copy(file: Path, out: SqliteWriter) -> None:
         return
     out.create(file.stem, columns)
     for batch in batches:
+        batch.validate(full=True)  # what points outside of the file would end the process
         read = [_values(batch.column(name)) for name in columns]
         out.add(file.stem, len(columns), zip(*read, strict=True))
 

@@ -233,7 +233,8 @@ class _Events:
             )
         out, beside = self._out, parsed.beside
         _write(out, "StringIds", {"id": "INTEGER PRIMARY KEY", "value": "TEXT"},
-               ((i, text) for text, i in self._strings.items()))  # fmt: skip
+               ((i, text.encode("utf-8", "replace").decode())
+                for text, i in self._strings.items()))  # fmt: skip
         version = beside.get("schemaVersion")
         _write(out, "META_DATA_EXPORT", {"name": "TEXT", "value": "TEXT"}, [
             ("EXPORT_PRODUCT_VERSION", "torch.profiler"),

@@ -47,7 +47,7 @@ def written(target: Path, source: Path) -> Iterator[SqliteWriter]:
     Raises
     ------
     ReportError
-        If the file cannot be written.
+        If the file cannot be written, or a name or value is none of SQLite's.
     """
     connection = sqlite3.connect(target, isolation_level=None)
     try:
@@ -56,10 +56,15 @@ def written(target: Path, source: Path) -> Iterator[SqliteWriter]:
         connection.execute("BEGIN")
         yield SqliteWriter(connection)
         connection.execute("COMMIT")
-    except sqlite3.OperationalError as error:
+    except sqlite3.Error as error:
+        full = "disk" in str(error)
         raise ReportError(
-            f"{source}: cannot be converted in {target.parent.parent} ({error}); free some space, "
-            f"or set TMPDIR to a folder on another disk"
+            f"{source}: cannot be converted in {target.parent.parent} ({error}): "
+            + (
+                "free some space, or set TMPDIR to a folder on another disk"
+                if full
+                else "it is damaged; make it again"
+            )
         ) from error
     finally:
         connection.close()

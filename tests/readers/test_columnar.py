@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import sqlite3
 import subprocess
 import sys
 import tarfile
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,20 @@ def test_one_file_of_a_folder_is_no_report(
     folder = write_folder(report, tmp_path / "report_2", kind)
     with pytest.raises(ReportError, match=rf"got .*{said}.* \(name the folder"):
         read(folder / f"NVTX_EVENTS.{kind}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_flipped_bits_are_an_error_or_read(kind: str, report: Path, tmp_path: Path) -> None:
+    """Whatever is damaged, perfmodel says so or reads it; it raises nothing else, and lives."""
+    folder = write_folder(report, tmp_path / "report_2", kind)
+    draw = random.Random(kind)
+    for _ in range(25):
+        file = folder / f"{draw.choice(['NVTX_EVENTS', 'StringIds'])}.{kind}"
+        whole = file.read_bytes()
+        damaged = bytearray(whole)
+        for _ in range(draw.choice((1, 3, 30))):
+            damaged[draw.randrange(len(damaged))] ^= 1 << draw.randrange(8)
+        file.write_bytes(damaged)
+        with suppress(ReportError, SchemaError):
+            read(folder)
+        file.write_bytes(whole)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -327,6 +328,21 @@ def test_commands_take_a_trace(
 ) -> None:
     placed = {"TRACE": small, "OUT.html": tmp_path / "o.html", "OUT.json": tmp_path / "o.json"}
     assert said in succeeds(*(placed.get(word, word) for word in words))
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    names = ["\ud800", "\0", "é" * 3000, ""]
+    trace = read(trace_of(tmp_path, *(event(name=n, ts=i) for i, n in enumerate(names))))
+    assert [trace.strings[c] for c in trace.api.name] == ["?", "\0", "é" * 3000, ""]
+
+
+def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("perfmodel.readers.write_sqlite.SqliteWriter.add", full)
+    with pytest.raises(ReportError, match=r"cannot be converted in .*free some space"):
+        read(trace_of(tmp_path, event()))
 
 
 def test_what_is_left_unread(tmp_path: Path) -> None:
