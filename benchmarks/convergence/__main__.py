@@ -42,7 +42,8 @@ PARTS: dict[str, dict[str, tuple[int, list[str]]]] = {
         "hidden_sizes": (1, ["convergence", "--epochs", "100", "--thin", "--learning-rates",
                              "0.2", "0.05", "0.01", "--hidden-sizes", "16", "32", "64", "128",
                              "256", "512", "1024", "2048", "4096", *SEEDS, *GPU]),
-        "long": (1, ["convergence", "--epochs", "3000", *LONG, "--seeds", "1", "2", *GPU]),
+        # seed 3: to epoch 1000 so far
+        "long": (1, ["convergence", "--epochs", "3000", *LONG, *SEEDS, *GPU]),
         "parallel_cupy_1": (1, ["parallel", "--epochs", "5", *GPU, *RATES, *SIZES]),
         "parallel_cupy_2": (2, ["parallel", "--epochs", "5", *GPU, *RATES, *SIZES]),
     },

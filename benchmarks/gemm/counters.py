@@ -83,17 +83,14 @@ def launch(bench: Any, work: list[tuple[Any, Any]]) -> None:
     cupy.cuda.profiler.stop()
 
 
-def profile(
-    ncu: str, metrics: Sequence[str] = METRICS, benchmark: str = "gemm.counters",
-    *arguments: str,
-) -> str:  # fmt: skip
+def profile(ncu: str, metrics: Sequence[str] = METRICS, benchmark: str = "gemm.counters") -> str:
     """Return what ncu prints of a run of a benchmark with --launch."""
     words = [
         ncu, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
         "--profile-from-start", "off",
     ]  # fmt: skip
     try:
-        return collect(words, module(benchmark, "--launch", *arguments), metrics, None)[0]
+        return collect(words, module(benchmark, "--launch"), metrics, None)[0]
     except Failed as error:
         raise SystemExit(str(error)) from error
 

@@ -15,7 +15,7 @@ import lzma
 import shutil
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,20 +43,6 @@ STEPS: Final[dict[str, Callable[[], Any]]] = {
     "cublas": lambda: make_gemm("cublas"),
 }
 """The kernels in order; each between register and hierarchical is register with one more change."""
-
-TRIED: Final[dict[str, Callable[[], Any]]] = {
-    "steps of 8": lambda: RegisterGemm(wide=True, step=8, staged=True),
-    "ahead": lambda: RegisterGemm(wide=True, step=8, staged=True, ahead=True),
-    "ahead, steps of 4": lambda: RegisterGemm(wide=True, step=4, staged=True, ahead=True),
-    "ahead, not staged": lambda: RegisterGemm(wide=True, step=8, ahead=True),
-    "two rows ahead": lambda: RegisterGemm(wide=True, step=4, staged=True, each=2, ahead=True),
-    "two rows, steps of 8, ahead": lambda: RegisterGemm(
-        wide=True, step=8, staged=True, each=2, ahead=True
-    ),
-    "four rows ahead": lambda: RegisterGemm(wide=True, step=4, staged=True, each=4, ahead=True),
-}
-"""Others, measured where --kernels names them."""
-KERNELS: Final = STEPS | TRIED
 
 PROBLEMS: Final = (
     Problem("square", 1024, 1024, 1024),
@@ -105,14 +91,14 @@ METRICS: Final = {
 """What is counted: our name and ncu's."""
 
 
-def products(names: Sequence[str] = tuple(STEPS)) -> list[tuple[str, Problem]]:
+def products() -> list[tuple[str, Problem]]:
     """Return what is timed and counted, in order."""
-    return [(name, problem) for problem in PROBLEMS for name in names]
+    return [(name, problem) for problem in PROBLEMS for name in STEPS]
 
 
-def clock(bench: Gpu, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Time all kernels of a problem in turns, cuBLAS among them; one row each."""
-    gemms = {name: KERNELS[name]() for name in names}
+def clock(bench: Gpu) -> list[dict[str, Any]]:
+    """Time all kernels of a problem in turns; one row each."""
+    gemms = {name: make() for name, make in STEPS.items()}
     rows = []
     for seed, problem in enumerate(PROBLEMS):
         sets = bench.operands(problem, "float32", seed)
@@ -141,7 +127,7 @@ def about(name: str, p: Problem) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def counted(text: str, names: Sequence[str] = tuple(STEPS)) -> list[dict[str, Any]]:
+def counted(text: str) -> list[dict[str, Any]]:
     """Return one row a product: what ncu counted of its kernels together."""
     parts: list[dict[str, list[float]]] = []
     for launched in parse(text).launches:
@@ -152,7 +138,7 @@ def counted(text: str, names: Sequence[str] = tuple(STEPS)) -> list[dict[str, An
                 value = launched.metrics.get(metric)
                 if value is not None:
                     parts[-1].setdefault(name, []).append(value)
-    planned = products(names)
+    planned = products()
     if len(parts) != len(planned):
         raise SystemExit(f"expected {len(planned)} GEMMs in ncu's table; got {len(parts)}")
     return [
@@ -176,24 +162,23 @@ def main() -> None:
     add("--csv", type=Path, help="ncu's table of an earlier run, may be compressed (.xz)")
     add("--ncu", default=shutil.which("ncu") or "ncu")
     add("--out", type=Path, default=RESULTS)
-    add("--kernels", nargs="+", choices=list(KERNELS), default=list(STEPS))
     add("--launch", action="store_true", help="what ncu runs")
     a = parser.parse_args()
     if a.launch:
         bench = Gpu()
         operands = {p: bench.operands(p, "float32", 0)[0] for p in PROBLEMS}
-        gemms = {name: KERNELS[name]() for name in a.kernels}
-        launch(bench, [(gemms[name], operands[problem]) for name, problem in products(a.kernels)])
+        gemms = {name: make() for name, make in STEPS.items()}
+        launch(bench, [(gemms[name], operands[problem]) for name, problem in products()])
         return
     result = results.read(a.out)
     if a.time:
         bench = Gpu()
         head = {"command": results.command("gemm.steps", sys.argv[1:]), "date": results.now()}
-        result["time"] = {**head, **bench.describe(), "rows": clock(bench, a.kernels)}
+        result["time"] = {**head, **bench.describe(), "rows": clock(bench)}
         results.write(a.out, result, 6)
     text = None
     if a.count:
-        text = profile(a.ncu, tuple(METRICS.values()), "gemm.steps", "--kernels", *a.kernels)
+        text = profile(a.ncu, tuple(METRICS.values()), "gemm.steps")
         a.out.with_name(TABLE).write_bytes(lzma.compress(text.encode()))
     elif a.csv:
         read = lzma.open if a.csv.suffix == ".xz" else open
@@ -202,7 +187,7 @@ def main() -> None:
     if text is not None:
         result["counters"] = {
             "command": results.command("gemm.steps", ["--count"]), "date": results.now(),
-            "metrics": METRICS, "rows": counted(text, a.kernels),
+            "metrics": METRICS, "rows": counted(text),
             "clocks": "not locked (--clock-control none); each kernel alone, caches flushed before",
         }  # fmt: skip
         results.write(a.out, result, 6)

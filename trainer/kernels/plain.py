@@ -55,8 +55,6 @@ class RegisterGemm(_OnePiecePerBlock):
         Load 16 bytes at a time where memory lies so.
     staged : bool
         Pass a through shared memory where its rows are contiguous.
-    ahead : bool
-        Ask for the next step's elements before multiplying this one's.
 
     Notes
     -----
@@ -68,11 +66,10 @@ class RegisterGemm(_OnePiecePerBlock):
 
     def __init__(
         self, device: Device | None = None, *, each: int = 1, step: int = 4, wide: bool = False,
-        staged: bool = False, ahead: bool = False,
+        staged: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(device)
-        self.each, self.step, self.wide = each, step, wide
-        self.staged, self.ahead = staged, ahead
+        self.each, self.step, self.wide, self.staged = each, step, wide, staged
 
     def plan(self, a: Operand, b: Operand, out: Operand, real: str) -> Plan:
         """Cover the output with pieces, and choose the loads that a's layout allows."""
@@ -80,7 +77,6 @@ class RegisterGemm(_OnePiecePerBlock):
         kernel = self.device.load(
             "register", REAL=real, EACH=self.each, STEP=self.step, WIDE=wide,
             A_WIDE=int(1 < wide <= vector(a, real)), STAGED=int(self.staged and a.column == 1),
-            AHEAD=int(self.ahead),
         ).get_function("gemm_register")  # fmt: skip
         pieces = ceil(out.rows, 64 * self.each)
         grid = (ceil(out.columns, 16), min(pieces, MOST_GRID_ROWS))

@@ -6,18 +6,16 @@
 // of STEP: the threads load a STEP x 16 piece of b into shared memory, and each thread loads STEP
 // elements of its own rows of a. Then it multiplies its EACH x STEP by the STEP x 16.
 //
-// The handout's kernel is EACH 1, STEP 4, WIDE 1, STAGED 0, AHEAD 0: a in registers only ("not into shared
+// The handout's kernel is EACH 1, STEP 4, WIDE 1, STAGED 0: a in registers only ("not into shared
 // memory"), because nobody else needs that row. Where a's columns are contiguous, as in the
 // handout, a warp's 32 rows are neighbours and a load is one cache line. Where its rows are, a
 // warp reads 32 lines for 32 elements, and L1 looks up one line after the other. And each
-// multiply-add reads its element of b from shared memory again. Four macros remove one limit each:
+// multiply-add reads its element of b from shared memory again. Three macros remove one limit each:
 //
 // WIDE    elements of a load: b is read from shared memory, and a from global memory, WIDE elements
 //         at a time (a only if A_WIDE says that its rows are contiguous and aligned).
 // STAGED  1: a passes through shared memory, too, loaded along its rows and read down its columns.
 // EACH    rows of a thread: an element of b in a register is used EACH times.
-// AHEAD   1: the next step's elements are asked for before this step's are multiplied, so that the
-//         units work while memory answers.
 //
 // REAL is float or double. Element (i, j) of x lies at x[i * x_row + j * x_col]. Beyond the edges
 // the pieces hold zeros. With beta = 0 the output is not read.
@@ -25,8 +23,7 @@
 #define THREADS 64
 #define COLUMNS 16
 #define ROWS (THREADS * EACH)
-#define HIGH (THREADS / COLUMNS)  // rows of b that the threads load at a time
-#define ACROSS (STEP / WIDE)  // loads along a row of a
+#define ACROSS (STEP / WIDE)  // threads along a row of a, where it passes through shared memory
 
 struct alignas(WIDE * sizeof(REAL)) Wide {
     REAL x[WIDE];
@@ -61,54 +58,36 @@ gemm_register(const REAL* __restrict__ a, const REAL* __restrict__ b, REAL* __re
 
     for (int top = blockIdx.y * ROWS; top < m; top += gridDim.y * ROWS) {
         REAL sums[EACH][COLUMNS] = {};
-        REAL b_next[STEP / HIGH];  // on their way from global memory
-        Wide a_next[EACH][ACROSS];
-
-        const auto fetch = [&](int start) {
-            #pragma unroll
-            for (int i = 0; i < STEP / HIGH; ++i) {
-                const int l = start + i * HIGH + y;
-                b_next[i] = l < k && left + x < n ? b[l * b_row + (left + x) * b_col] : REAL(0);
-            }
-            #pragma unroll
-            for (int r = 0; r < EACH; ++r) {
-                #pragma unroll
-                for (int i = 0; i < ACROSS; ++i) {
-#if STAGED
-                    const int row = (r * ACROSS + i) * (THREADS / ACROSS) + thread / ACROSS;
-                    const int l = thread % ACROSS * WIDE;
-#else
-                    const int row = r * THREADS + thread, l = i * WIDE;
-#endif
-                    a_next[r][i] = load_a(a, top + row, start + l, m, k, a_row, a_col);
-                }
-            }
-        };
-
-        if (AHEAD) fetch(0);
         for (int start = 0; start < k; start += STEP) {
-            if (!AHEAD) fetch(start);
-            REAL a_piece[EACH][STEP];
             #pragma unroll
-            for (int i = 0; i < STEP / HIGH; ++i)
-                b_piece[i * HIGH + y][x / WIDE].x[x % WIDE] = b_next[i];
+            for (int first = 0; first < STEP; first += THREADS / COLUMNS) {
+                const int l = first + y;
+                const bool inside = start + l < k && left + x < n;
+                REAL& target = b_piece[l][x / WIDE].x[x % WIDE];
+                target = inside ? b[(start + l) * b_row + (left + x) * b_col] : REAL(0);
+            }
+            REAL a_piece[EACH][STEP];
+#if STAGED
+            #pragma unroll
+            for (int first = 0; first < ROWS; first += THREADS / ACROSS) {
+                const int row = first + thread / ACROSS, l = thread % ACROSS * WIDE;
+                const Wide some = load_a(a, top + row, start + l, m, k, a_row, a_col);
+                #pragma unroll
+                for (int i = 0; i < WIDE; ++i) a_tile[l + i][row] = some.x[i];
+            }
+#else
             #pragma unroll
             for (int r = 0; r < EACH; ++r) {
                 #pragma unroll
-                for (int i = 0; i < ACROSS; ++i) {
+                for (int l = 0; l < STEP; l += WIDE) {
+                    const int row = top + r * THREADS + thread;
+                    const Wide some = load_a(a, row, start + l, m, k, a_row, a_col);
                     #pragma unroll
-                    for (int w = 0; w < WIDE; ++w) {
-#if STAGED
-                        const int row = (r * ACROSS + i) * (THREADS / ACROSS) + thread / ACROSS;
-                        a_tile[thread % ACROSS * WIDE + w][row] = a_next[r][i].x[w];
-#else
-                        a_piece[r][i * WIDE + w] = a_next[r][i].x[w];
-#endif
-                    }
+                    for (int i = 0; i < WIDE; ++i) a_piece[r][l + i] = some.x[i];
                 }
             }
+#endif
             __syncthreads();
-            if (AHEAD) fetch(start + STEP);  // zeros beyond the end
 #if STAGED
             #pragma unroll
             for (int r = 0; r < EACH; ++r) {
