@@ -5,12 +5,15 @@
     python -m benchmarks.predict.gpt recalibrate RECORDINGS MACHINE.toml
     python -m benchmarks.predict.gpt host MACHINE.toml
     python -m benchmarks.predict.gpt other MACHINE.toml
+    python -m benchmarks.predict.gpt eight RECORDINGS MACHINE.toml
     python -m benchmarks.predict.gpt score NAME MEASURED.json ...
+    python -m benchmarks.predict.gpt document
 
 `calibrate` makes the models of benchmarks/results/gpt from recordings of profiles/programs and
 times of `gpt_runs` on one and two GPUs; `freeze` predicts every size that is scored later. `host`
 predicts the same on a host whose calls a machine file times, `other` on another GPU by its machine
 file. `recalibrate` makes models from recordings of `gpt_runs`, and predicts by them (`recorded`).
+`eight` predicts the shipped recordings of eight GPUs, FSDP by recordings of two (`fsdp2`).
 `score` compares predictions (NAME is `same`, `recorded`, `host` or `other`) with measurements.
 """
 
@@ -26,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.common import pages
 from benchmarks.predict.gpt_sizes import BLIND, SETS, SYMBOLS
 from benchmarks.predict.rivals import _leaf, _tree
 from perfmodel.machines.machine import Machine
@@ -132,6 +136,26 @@ def recalibrate(folder: Path, machine: str) -> None:
         (RESULTS / f"model_{name}_recorded.json").write_text(as_text(models[name]))
         show(name, models[name])
     keep("recorded", "as calibrated", predictions(models))
+
+
+def eight(folder: Path, machine: str) -> None:
+    """Predict the shipped recordings of eight GPUs, which no model used."""
+    related = [replace(recorded(name), reference=True) for name in EAGER]
+    steps = [*recordings(folder, "fsdp2", "fsdp"), *related]
+    baseline = Baseline.of(*choose(machine))
+    fsdp = calibrate_operators("pytorch", steps, baseline, PROGRAM.work_at, TAKE)
+    (RESULTS / "model_fsdp.json").write_text(as_text(fsdp))
+    show("fsdp", fsdp)
+    rows = []
+    for name, way, model in (
+        ("gpt_ddp8", "ddp", frozen()["eager"]), ("gpt_fsdp8", "fsdp", fsdp),
+    ):  # fmt: skip
+        said = json.loads((REPORTS / f"{name}.truth.json").read_text())
+        sizes = {symbol: said[word] for symbol, word in _WORDS.items()} | {"p": said["world"]}
+        row = row_of("eager", way, predict_operators(model, sizes, PROGRAM.work_at))
+        rows.append({**row, "report": name, "measured_s": said["step_s_bare"]})
+        print(name, row["low_s"], row["step_s"], row["high_s"], said["step_s_bare"])
+    (RESULTS / "eight.json").write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def show(name: str, model: OperatorModel) -> None:
@@ -318,6 +342,40 @@ def summary(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+# --- the page
+
+PAGE = Path("docs/pytorch_predict.md")
+SCRIPT = "benchmarks.predict.gpt"
+STUDIES = {
+    "same": "another host, of which nothing is known",
+    "host": "that host, by what its calls take",
+    "other": "an H100, its memory by the bandwidths",
+    "other_share": "an H100, by the share of the bandwidths (after the line above)",
+}
+
+
+def page() -> str:
+    """The table of the scores, by what sets the step as predicted, and by program."""
+    lines = []
+    for name, title in STUDIES.items():
+        rows = json.loads((RESULTS / f"score_{name}.json").read_text())
+        for group, chosen in groups(rows).items():
+            errors = np.array([r["error"] for r in chosen])
+            rivals = [
+                f"{np.mean([abs(r['rival_errors'][n]) for r in chosen]):.0%}".replace("%", " %")
+                for n in ("flops over peak", "roofline", "boosted trees")
+            ]
+            shown = (np.abs(errors).mean(), np.abs(errors).max(), errors.mean())
+            inside = np.mean([r["inside"] for r in chosen])
+            numbers = [f"{100 * v:.1f} %" for v in shown[:2]] + [f"{100 * shown[2]:+.1f} %"]
+            lines.append([
+                title, group, str(len(chosen)), *numbers, f"{100 * inside:.0f} %", *rivals,
+            ])  # fmt: skip
+    head = ["predicted for", "steps", "n", "mean error", "most", "bias", "inside 90 %",
+            "FLOPs / peak", "roofline", "trees"]  # fmt: skip
+    return pages.table(head, lines)
+
+
 def main() -> None:
     word, *rest = sys.argv[1:]
     if word == "calibrate":
@@ -326,6 +384,10 @@ def main() -> None:
         keep("same", "as calibrated", predictions(frozen()))
     elif word == "recalibrate":
         recalibrate(Path(rest[0]), rest[1])
+    elif word == "eight":
+        eight(Path(rest[0]), rest[1])
+    elif word == "document":
+        pages.put(PAGE, SCRIPT, page())
     elif word == "host":
         machine, _ = choose(rest[0])
         keep("host", f"calls of {rest[0]}", predictions(frozen(), host=machine))

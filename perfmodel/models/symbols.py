@@ -69,7 +69,7 @@ class Term:
         if not self.powers:
             return _NUMBER_PARTS
         divided = sum(power < 0 for _, power in self.powers)
-        return len(self.powers) + divided + (self.factor not in _SMALL)
+        return sum(abs(power) for _, power in self.powers) + divided + (self.factor not in _SMALL)
 
     @property
     def complexity(self) -> tuple[int, int]:
@@ -127,8 +127,9 @@ def _powers(names: tuple[str, ...]) -> tuple[tuple[tuple[str, int], ...], ...]:
 
 
 def _every_power(names: Sequence[str]) -> Iterator[tuple[tuple[str, int], ...]]:
-    """Powers of up to three symbols, of which one at most is divided by."""
+    """Squares, and products of up to three symbols, of which one at most is divided by."""
     yield ()
+    yield from (((name, 2),) for name in names)  # elements of a square matrix
     for count in range(1, _MOST_SYMBOLS + 1):
         for chosen in combinations(names, count):
             for signs in product((1, -1), repeat=count):

@@ -14,7 +14,12 @@ import pytest
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.machine import named
 from perfmodel.models.operator_times import Baseline
-from perfmodel.models.operators import OperatorModel, calibrate_operators, predict_operators
+from perfmodel.models.operators import (
+    OperatorModel,
+    Wire,
+    calibrate_operators,
+    predict_operators,
+)
 from perfmodel.models.operators_file import as_text, load
 from perfmodel.models.recorded import RecordedStep
 from perfmodel.models.structure import Run, grown, runs_of, structures
@@ -144,3 +149,22 @@ def test_runs_are_found_longest_first() -> None:
     assert runs_of(tokens) == (Run(2, 5, 3), Run(18, 4, 2))
     assert grown(Run(0, 4, 2), 2) == [0, 1, 1, 1]
     assert grown(Run(0, 4, 3), -1) == [0, 2]
+
+
+def test_buckets_are_those_that_a_report_of_eight_ranks_reduced(model: OperatorModel) -> None:
+    # bytes of the all-reduces of a step of profiles/programs/gpt_ddp8, in their order
+    reduced = [67108864, 33566720, *[33603584, 29392896, 37773312] * 4][:14]
+    reduced[-1:] = [73420800]
+    sizes = {"d_model": 1024, "n_layer": 8, "heads": 16, "seq": 512, "batch": 16, "vocab": 16384}
+    ranked = replace(model, wires={"NCCL AllReduce": Wire(2e-5, 3e-12)})
+    found = predict_operators(ranked, sizes | {"p": 8}, PYTORCH.work_at)
+    sent = found.lanes.communication_s - len(reduced) * 2e-5 * 3
+    assert sent == pytest.approx(2 * 7 / 8 * sum(reduced) * 3e-12, rel=1e-3)
+
+
+def test_collectives_of_reports_without_sizes_are_timed() -> None:
+    found = step("gpt_ddp")
+    assert not found.order
+    assert {c.name for c in found.calls} == {"NCCL AllReduce"}
+    assert sorted(int(c.bytes) for c in found.calls) == [28348416, 28351488, 50331648, 51913728]
+    assert all(1e-4 < c.gpu_s < 4e-4 for c in found.calls)
