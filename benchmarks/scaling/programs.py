@@ -1,4 +1,4 @@
-"""A GPT on eight GPUs by DDP, FSDP and tensor parallelism: what perfmodel says of the reports."""
+"""A GPT on eight GPUs by DDP and FSDP: what perfmodel says of the reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from benchmarks.common.pages import markdown
 
 REPORTS: Final = {
     "gpt_ddp8": "DDP", "gpt_straggler8": "DDP, rank 1 late", "gpt_fsdp8": "FSDP",
-    "gpt_tensor4": "tensor parallel, 4 GPUs",
 }  # fmt: skip
 FOLDER: Final = folders.PROFILES / "programs"
 SPLIT: Final = (
@@ -28,8 +27,6 @@ def text() -> str:
     """Return what a step consists of, its collectives, and what to change first."""
     split, sums, first = [], [], []
     for name, words in REPORTS.items():
-        if not (FOLDER / f"{name}.sqlite.xz").exists():
-            continue
         run = perfmodel.analyze(FOLDER / f"{name}.sqlite.xz").analysis.fitted
         truth = json.loads((FOLDER / f"{name}.truth.json").read_text(encoding="utf-8"))
         split.append(_split(words, run.ranks, truth["step_s_bare"]))
