@@ -8,10 +8,13 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import perfmodel
 from profiles.programs import record
+from support.build_report import ReportBuilder
 from support.folders import ROOT
 
 RANKS = 2
@@ -56,3 +59,58 @@ def test_ranks_of_a_recording_are_started_by_a_shell() -> None:
     assert "WORLD_SIZE=4" in script
     assert "'train batch %d'" in script
     assert "--tensor-parallel" in record.RECORDINGS["gpt_tensor4"][1]
+
+
+GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n"
+REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096>)"
+LINEAR = "aten::linear, seq = {o}, op_id = {o}, sizes = [[64, 32], [24, 32], [24]]"
+PAYLOAD = '{"NCCL communicator ID":7,"Message size [bytes]":1048576,"Reduction operation":"Sum"}'
+
+
+def shared_layers(path: Path, ranks: int = 4, steps: int = 5) -> Path:
+    """Write a report: a share of a layer and its sum, 20 µs forward and 40 µs backward.
+
+    The sums of the backward pass are queued by autograd's thread.
+    """
+    report = ReportBuilder("2025.3.2")
+    for rank in range(ranks):
+        report.gpu(rank)
+        main, engine = report.thread(100 + rank, rank=rank), report.thread(100 + rank, 500 + rank)
+        at, op = 1_000_000, 1
+        for step in range(steps):
+            begin, gpu = at, at + 3000
+            for thread, phase, count in ((main, "forward", 1), (engine, "backward", 2)):
+                since = at
+                for _ in range(count):
+                    thread.range(LINEAR.format(o=op), at, at + 1500)
+                    thread.kernel(GEMM, (at + 200, at + 900), (gpu, gpu + 20_000), device=rank)
+                    thread.range("ncclAllReduce", at + 1600, at + 2900, domain="NCCL",
+                                 jsonText=PAYLOAD)  # fmt: skip
+                    thread.kernel(REDUCE, (at + 1700, at + 2800), (gpu + 20_000, gpu + 40_000),
+                                  device=rank, stream=9)  # fmt: skip
+                    at, gpu, op = at + 3000, gpu + 40_000, op + 1
+                main.range(phase, since, at)
+            main.synchronize(at, gpu + 1000)
+            at = gpu + 2000
+            main.range(f"step {step}", begin - 10, at)
+            at += 1000
+    return report.write(path)
+
+
+def test_sums_of_layers_are_exposed_in_both_passes(tmp_path: Path) -> None:
+    """By hand: 20 µs of all-reduces in the forward and 40 µs in the backward pass, all exposed."""
+    run = perfmodel.analyze(shared_layers(tmp_path / "tp.sqlite")).analysis.fitted
+    found = {f.kind: f for f in run.findings}["exposed_communication"]
+    assert "3 NCCL kernels per step, 60.0 µs of them beside no computing" in found.evidence
+    assert "(40.0 µs in 'backward', 20.0 µs in 'forward')" in found.evidence
+    assert "tensor parallelism over fewer ranks" in found.action
+    assert [row.exposed_communication_s for row in run.ranks] == pytest.approx([60e-6] * 4)
+    (group,) = run.collectives
+    assert (group.name, group.count, group.ranks) == ("NCCL AllReduce", 3, 4)
+
+
+def test_flops_are_those_of_a_rank_s_share(tmp_path: Path) -> None:
+    """Three linear layers of 64 x 32 by 32 x 24, a quarter of 96 columns: 2 64 32 24 each."""
+    run = perfmodel.analyze(shared_layers(tmp_path / "tp.sqlite")).analysis.fitted
+    assert run.work is not None
+    assert run.work.flops == 3 * 2 * 64 * 32 * 24
