@@ -22,6 +22,8 @@ PUBLISHED: Final = {
     ("resnet18", 2): (23_379_024, 11_688e6), ("resnet50", 2): (51_114_064, 29_108e6),
 }  # fmt: skip
 """The study's parameters and bytes of GPU memory, by network and number of GPUs."""
+FITS: Final = folders.RESULTS / "memory.json"
+"""Lines through the memory of one GPU over the batch, by benchmarks.memory."""
 USES: Final = ("parameters", "gradients", "momentum", "buffers", "images", "kept for backward")
 MOST: Final = 8
 """Tensors that are listed by name."""
@@ -41,6 +43,8 @@ def page(read: dict[str, Any]) -> str:
     return "\n\n".join([
         said, runs(rows), "By use, at the end of a forward pass, of the allocator's peak:",
         uses(rows), "The largest tensors of one GPU's step:", largest(rows),
+        "Two GPUs with half of the batch each, by the lines above fitted to one GPU "
+        "(constant + per sample x batch, without cudnn.benchmark):", split(),
     ])  # fmt: skip
 
 
@@ -100,6 +104,23 @@ def largest(rows: list[dict[str, Any]]) -> str:
             so_far += t["bytes"]
             table.append((net, _named(net, t["name"]), t["use"], t["bytes"], t["bytes"] / peak,
                           so_far / peak))  # fmt: skip
+    return markdown(columns, table)
+
+
+def split() -> str:
+    """Predict the memory of a batch of 256 on one GPU and split over two, from the fits."""
+    columns = (
+        "network; counted by; one GPU, 256=B; two GPUs, 128 each, sum=B; "
+        "sum / one=float.2; the study's=float.2"
+    )
+    table = []
+    for one in read_json(FITS)["resnet_fits"]:
+        if one["autocast"]:
+            continue
+        whole, half = (one["constant_bytes"] + n * one["slope"] for n in (256, 128))
+        study = PUBLISHED[one["net"], 2][1] / PUBLISHED[one["net"], 1][1]
+        name = one["y"].removesuffix("_bytes").replace("nvml", "NVML")
+        table.append((one["net"], name, whole, 2 * half, 2 * half / whole, study))
     return markdown(columns, table)
 
 

@@ -395,12 +395,16 @@ def apart(lab: Lab, net: nn.Module) -> dict[str, float]:
 
 
 def large(lab: Lab) -> None:
-    """Train five epochs at 512 images a GPU in every setting; on one GPU at 128."""
-    chosen = {"reference": {}} if lab.ranks == 1 else SETTINGS
+    """Train at 512 images a GPU in every setting; on one GPU at 128."""
+    chosen = {"reference": {}} if lab.ranks == 1 else dict(SETTINGS)
+    if not lab.cuda:
+        chosen.pop("SyncBatchNorm", None)  # torch has none on a CPU
     batch = BASE if lab.ranks == 1 else lab.c.large
     for seed in range(1, lab.c.seeds + 1):
         for name, how in chosen.items():
-            found = train(lab, batch, LARGE_EPOCHS, seed, len(lab.images), **copy.deepcopy(how))
+            found = train(
+                lab, batch, lab.c.large_epochs, seed, len(lab.images), **copy.deepcopy(how)
+            )
             lab.keep({"part": "large", "setting": name, **found})
 
 
@@ -429,6 +433,7 @@ def main() -> None:
     add("--rounds", type=int, default=7)
     add("--seeds", type=int, default=3)
     add("--large", type=int, default=512, help="images a GPU of the large batch")
+    add("--large-epochs", type=int, default=LARGE_EPOCHS)
     add("--sampled", type=int, default=128, help="images a GPU of the sampler's training")
     add("--epochs", type=int, default=SAMPLER_EPOCHS, help="of the sampler's training")
     add("--out", type=Path, required=True)

@@ -1,127 +1,128 @@
-"""Writes what docs/ddp.md shows of the DDP lab, from benchmarks/results/ddp_lab_*.json.
+"""Writes what docs/ddp.md shows of the DDP lab, from results of benchmarks.resnet and .ddp_lab.
 
 python -m benchmarks.scaling.ddp_report
+
+Times are of GPUs (resnet.json: ddp2 and ddp4; ddp_lab_1.json); messages, replicas and the sampler
+of four ranks, which may share a CPU (ddp_lab_4.json): they do not depend on the device.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
 from benchmarks.common import folders
 from benchmarks.common.pages import markdown, put_parts
+from benchmarks.common.results import called
 from benchmarks.common.results import read as read_json
 
 PAGE: Final = folders.DOCS / "ddp.md"
 SCRIPT: Final = "benchmarks.scaling.ddp_report"
-NOT_YET: Final = "Not measured yet."
-GPUS: Final = (1, 2, 4)
+GPUS: Final = (2, 4)
 BATCHES: Final = (32, 128, 512)
+IMAGES: Final = 50_000
+"""Of an epoch of CIFAR-10."""
 WORDS: Final = {"broadcast_buffers": "no buffers", "bucket_cap_mb": "buckets of 1 MiB"}
 
-Runs = dict[int, dict[str, Any]]
+Row = dict[str, Any]
 
 
-def lab() -> Runs:
-    """Return the results by number of GPUs."""
-    paths = {p: folders.RESULTS / f"ddp_lab_{p}.json" for p in GPUS}
-    return {p: read_json(path) for p, path in paths.items() if path.exists()}
-
-
-def rows(runs: Runs, p: int, part: str) -> list[dict[str, Any]]:
-    """Return the rows of a part on so many GPUs."""
-    return [row for row in runs[p]["rows"] if row["part"] == part] if p in runs else []
-
-
-def largest(runs: Runs, part: str) -> int | None:
-    """Return the most GPUs that a part was measured on."""
-    return max((p for p in runs if rows(runs, p, part)), default=None)
-
-
-def parts(runs: Runs) -> dict[str, str]:
-    """Return the generated parts of the page by name."""
+def on_gpus() -> dict[int, dict[tuple[int, str], Row]]:
+    """Return the steps of ResNet-18 on 2 and 4 GPUs, by batch and mode."""
+    record = read_json(folders.RESULTS / "resnet.json")
     return {
-        "about": about(runs), "epochs": epochs(runs), "steps": steps(runs),
-        "bandwidth": bandwidth(runs), "messages": messages(runs), "large": large(runs),
-        "replicas": replicas(runs), "sampler": sampler(runs),
+        p: {(r["batch"], r["mode"]): r for r in record[f"ddp{p}"]["rows"]
+            if (r["net"], r["math"]) == ("resnet18", "fp32")}
+        for p in GPUS
     }  # fmt: skip
 
 
-def about(runs: Runs) -> str:
-    """Say what ran where."""
-    said = []
-    for p, read in runs.items():
-        a = read["about"]
-        said.append(f"{p} x {a['device']}, torch {a['torch']}, {read['date']}: `{read['command']}`")
-    return "; ".join(said) + "."
+def gradients_bytes() -> int:
+    """Return the bytes of ResNet-18's gradients."""
+    theory = read_json(folders.RESULTS / "resnet.json")["theory"]["rows"]
+    return 4 * int(next(r["parameters"] for r in theory if r["net"] == "resnet18"))
 
 
-def epochs(runs: Runs) -> str:
+def lab(ranks: int) -> dict[str, Any]:
+    """Return the results of the lab on so many ranks."""
+    return read_json(folders.RESULTS / f"ddp_lab_{ranks}.json")
+
+
+def rows(ranks: int, part: str) -> list[Row]:
+    """Return the rows of a part of the lab on so many ranks."""
+    return [row for row in lab(ranks)["rows"] if row["part"] == part]
+
+
+def parts() -> dict[str, str]:
+    """Return the generated parts of the page by name."""
+    return {
+        "epochs": epochs(), "steps": steps(), "messages": messages(), "replicas": replicas(),
+        "sampler": sampler(), "one": one_gpu(),
+    }  # fmt: skip
+
+
+def epochs() -> str:
     """Return the time of an epoch (questions 1 and 2)."""
     columns = (
-        "images a GPU=int; GPUs=int; epoch=s; images/s=int; T1 / Tp, the same batch a GPU=float.2; "
+        "images a GPU=int; GPUs=int; step=s; steps of an epoch=int; epoch=s; T1 / Tp=float.2; "
         "efficiency=percent; against 32 a GPU, as the lab's tables=float.2"
     )
-    table = []
+    found, table = on_gpus(), []
     for batch in BATCHES:
-        for p in runs:
-            found = {r["batch"]: r["epoch_s"] for r in rows(runs, p, "epochs")}
-            alone = {r["batch"]: r["epoch_s"] for r in rows(runs, 1, "epochs")}
-            if batch not in found:
-                continue
-            gain = alone[batch] / found[batch] if batch in alone else None
+        for p in (1, *GPUS):
+
+            def epoch_s(size: int, p: int = p) -> float:
+                return math.ceil(IMAGES / (size * p)) * _step(found, size, p)
+
+            gain = math.ceil(IMAGES / batch) * _step(found, batch, 1) / epoch_s(batch)
             table.append(
-                (batch, p, found[batch], round(runs[p]["about"]["images"] / found[batch]), gain,
-                 gain and gain / p, found[32] / found[batch])
+                (batch, p, _step(found, batch, p), math.ceil(IMAGES / (batch * p)), epoch_s(batch),
+                 gain, gain / p, epoch_s(32) / epoch_s(batch))
             )  # fmt: skip
     return markdown(columns, table)
 
 
-def step_times(runs: Runs, p: int) -> dict[tuple[int, str], float]:
-    """Return the seconds of a step by batch and variant."""
-    return {(r["batch"], r["variant"]): r["step_s"] for r in rows(runs, p, "steps")}
+def _step(found: dict[int, dict[tuple[int, str], Row]], batch: int, p: int) -> float:
+    """Return the seconds of a step; of one GPU that of the pair's alone."""
+    return float(found[max(p, 2)][batch, "alone" if p == 1 else "ddp"]["total_s"])
 
 
-def steps(runs: Runs) -> str:
-    """Return where the time of a step goes that one GPU does not need (question 3.1)."""
+def steps() -> str:
+    """Return computing and exposed communication (question 3), and what DDP allocates."""
     columns = (
-        "images a GPU=int; GPUs=int; alone: computing=s; DDP without messages, longer by=s; "
-        "gradients, then=s; buffers, then=s; all=s; exposed, of the step=percent; "
-        "buckets of 1 MiB, longer by=s; one bucket, longer by=s; gradients as views, longer by=s"
+        "images a GPU=int; GPUs=int; computing: the step alone=s; exposed communication=s; "
+        "of the step=percent; gradients over it, bus bandwidth=B/s; allocated more by DDP=B"
     )
-    table = []
+    size, table = gradients_bytes(), []
     for batch in BATCHES:
-        for p in runs:
-            found = step_times(runs, p)
-            if p == 1 or (batch, "all") not in found:
-                continue
-            alone, silent, gradients, whole = (
-                found[batch, name] for name in ("alone", "no messages", "gradients", "all")
-            )
-            others = (found.get((batch, name)) for name in
-                      ("buckets of 1 MiB", "one bucket", "view"))  # fmt: skip
+        for p, found in on_gpus().items():
+            alone, ddp = found[batch, "alone"], found[batch, "ddp"]
+            exposed = ddp["total_s"] - alone["total_s"]
             table.append(
-                (batch, p, alone, silent - alone, gradients - silent, whole - gradients, whole,
-                 (whole - alone) / whole, *(o and o - whole for o in others))
+                (batch, p, alone["total_s"], exposed, exposed / ddp["total_s"],
+                 size / exposed * 2 * (p - 1) / p,
+                 ddp["allocated_bytes"] - alone["allocated_bytes"])
             )  # fmt: skip
-    return markdown(columns, table)
-
-
-def bandwidth(runs: Runs) -> str:
-    """Return the collectives by themselves and their bandwidths (question 3.2)."""
-    columns = (
-        "GPUs=int; collective; bytes=B; by itself=s; algorithm bandwidth=B/s; bus bandwidth=B/s"
+    record = read_json(folders.RESULTS / "resnet.json")["ddp2"]
+    return (
+        f"{record['about']['device']}, torch {record['about']['torch']}, {record['date'][:10]}: "
+        f"`{called(record['command'])}`, and `ddp4`. Gradients are {size / 1e6:.1f} MB.\n\n"
+        f"{markdown(columns, table)}"
     )
-    table = []
-    for p in runs:
-        for r in rows(runs, p, "collective"):
-            rate = r["bytes"] / r["seconds"]
-            bus = rate * 2 * (p - 1) / p if r["collective"].startswith("all") else rate
-            table.append((p, r["collective"], r["bytes"], r["seconds"], rate, bus))
-    return markdown(columns, table)
+
+
+def one_gpu() -> str:
+    """Return the small batch on one GPU (question 4.1)."""
+    read, last = lab(1), [row["curve"][-1] for row in rows(1, "large")]
+    tests = [statistics.fmean(row["test_accuracy"]) for row in rows(1, "large")]
+    return (
+        f"One {read['about']['device']}, torch {read['about']['torch']}, {read['date']}, 128 "
+        f"images a batch, {len(last)} seeds, after epoch {last[0]['epoch']}: training loss "
+        f"{_spread([one['loss'] for one in last])}, training accuracy "
+        f"{_spread([one['train_accuracy'] for one in last])}, test accuracy {_spread(tests)}."
+    )
 
 
 def collectives(events: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
@@ -148,23 +149,21 @@ def _elements(found: Any) -> int:
     return sum(_elements(one) for one in found)
 
 
-def messages(runs: Runs) -> str:
+def messages() -> str:
     """Return what is sent besides gradients, phase by phase (question 6)."""
-    p = largest(runs, "messages")
-    if p is None:
-        return NOT_YET
     columns = "DDP; phase; collective; how many=int; elements=int; largest=int"
-    table = []
-    for row in rows(runs, p, "messages"):
+    read, table = lab(4), []
+    for row in rows(4, "messages"):
         counted: dict[str, list[int]] = {}
         for kind, size in collectives(row["events"]):
             counted.setdefault(kind, []).append(size)
         how = " ".join(WORDS[key] for key in row["how"]) or "as it is"
         for kind, sizes in sorted(counted.items()):
             table.append((how, row["phase"], kind, len(sizes), sum(sizes), max(sizes)))
-    own = rows(runs, p, "tensors")[0]
+    own = rows(4, "tensors")[0]
     return (
-        f"On {p} GPUs, as torch.profiler records the calls of c10d on rank 0. The network has "
+        f"Four ranks ({read['about']['device']}, torch {read['about']['torch']}, {read['date']}: "
+        f"`{read['commands'][0]}`), the calls of c10d on rank 0 by torch.profiler. ResNet-18 has "
         f"{own['parameters']:,} parameters in {own['parameter_tensors']} tensors and "
         f"{own['buffers_bytes']:,} bytes of buffers in {own['buffer_tensors']}.\n\n"
         f"{markdown(columns, table)}"
@@ -183,83 +182,56 @@ def _spread(values: list[float], form: str = ".3f") -> str:
     return f"{statistics.fmean(values):{form}} ± {deviation:{form}}"
 
 
-def _training(settings: dict[str, list[dict[str, Any]]], gpus: int) -> Iterator[tuple[Any, ...]]:
-    for name, mine in settings.items():
-        last = [row["curve"][-1] for row in mine]
-        yield (
-            name, gpus, mine[0]["batch"], f"{mine[0]['rate']:g}", len(mine),
-            _spread([one["loss"] for one in last]),
-            _spread([one["train_accuracy"] for one in last]),
-            _spread([statistics.fmean(row["test_accuracy"]) for row in mine]),
-        )  # fmt: skip
-
-
-LARGE: Final = (
-    "setting; GPUs=int; images a GPU=int; rate; runs=int; training loss, epoch 5 (± s); "
-    "training accuracy, epoch 5 (± s); test accuracy (± s)"
-)
-
-
-def large(runs: Runs) -> str:
-    """Return the large batch beside the small one (question 4)."""
-    table = [
-        row for p in runs for row in _training(_by_setting(rows(runs, p, "large")), p)
-        if row[0] in ("reference", "base", "scaled", "rule")
-    ]  # fmt: skip
-    return markdown(LARGE, table)
-
-
-def replicas(runs: Runs) -> str:
-    """Return how far replicas are from each other after five epochs (questions 6 and 7)."""
-    p = largest(runs, "large")
-    if p is None or p == 1:
-        return NOT_YET
+def replicas() -> str:
+    """Return how far replicas are from each other after some epochs (questions 6 and 7)."""
     columns = (
         "setting; runs=int; parameters differ by up to; buffers differ by up to; "
-        "test accuracy, over runs (± s); test accuracy, rank by rank, first run"
+        "training loss, last (± s); test accuracy, rank by rank, first run"
     )
     table = []
-    for name, mine in _by_setting(rows(runs, p, "large")).items():
+    for name, mine in _by_setting(rows(4, "large")).items():
         if name in ("base", "scaled"):
             continue
-        ranks = ", ".join(f"{v:.4f}" for v in mine[0]["test_accuracy"])
+        ranks = ", ".join(f"{v:.3f}" for v in mine[0]["test_accuracy"])
         table.append(
             (name, len(mine), f"{max(r['parameters_apart'] for r in mine):.3g}",
              f"{max(r['buffers_apart'] for r in mine):.3g}",
-             _spread([statistics.fmean(r["test_accuracy"]) for r in mine]), ranks)
+             _spread([r["curve"][-1]["loss"] for r in mine]), ranks)
         )  # fmt: skip
-    return markdown(columns, table)
+    return f"{_said('large')}\n\n{markdown(columns, table)}"
 
 
-def sampler(runs: Runs) -> str:
+def sampler() -> str:
     """Return training with and without the epoch given to the sampler (question 5)."""
-    p = largest(runs, "sampler")
-    if p is None:
-        return NOT_YET
     columns = (
         "setting; runs=int; images that rank 0 saw=int; of all=percent; training loss, last (± s); "
         "training accuracy, last (± s); test accuracy (± s)"
     )
     table = []
-    for name, mine in _by_setting(rows(runs, p, "sampler")).items():
+    for name, mine in _by_setting(rows(4, "sampler")).items():
         last = [row["curve"][-1] for row in mine]
         seen = statistics.fmean(row["distinct_images"] for row in mine)
         table.append(
             (name, len(mine), round(seen), seen / mine[0]["images"],
-             _spread([one["loss"] for one in last], ".4f"),
-             _spread([one["train_accuracy"] for one in last], ".4f"),
-             _spread([statistics.fmean(row["test_accuracy"]) for row in mine], ".4f"))
+             _spread([one["loss"] for one in last]),
+             _spread([one["train_accuracy"] for one in last]),
+             _spread([statistics.fmean(row["test_accuracy"]) for row in mine]))
         )  # fmt: skip
-    epochs_ = Counter(len(row["curve"]) for row in rows(runs, p, "sampler")).most_common(1)[0][0]
-    first = rows(runs, p, "sampler")[0]
+    return f"{_said('sampler')}\n\n{markdown(columns, table)}"
+
+
+def _said(part: str) -> str:
+    """Say how a part was trained."""
+    read, first = lab(4), rows(4, part)[0]
     return (
-        f"{epochs_} epochs of {first['images']:,} images on {p} GPUs, {first['batch']} a GPU.\n\n"
-        f"{markdown(columns, table)}"
+        f"Four ranks ({read['about']['device']}, torch {read['about']['torch']}, {read['date']}: "
+        f"`{read['commands'][1]}`): {len(first['curve'])} epochs of {first['images']:,} images, "
+        f"{first['batch']} a rank."
     )
 
 
 def main() -> None:
-    put_parts(PAGE, SCRIPT, parts(lab()))
+    put_parts(PAGE, SCRIPT, parts())
 
 
 if __name__ == "__main__":

@@ -167,7 +167,7 @@ def test_a_page_shows_what_is_committed(name: str) -> None:
 
 
 def test_the_page_of_the_ddp_lab_shows_what_is_committed() -> None:
-    for name, made in ddp_report.parts(ddp_report.lab()).items():
+    for name, made in ddp_report.parts().items():
         assert pages.section(ddp_report.PAGE, ddp_report.SCRIPT, name) == made.strip(), name
 
 
