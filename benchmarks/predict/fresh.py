@@ -333,11 +333,12 @@ def made_blind(result: dict[str, Any]) -> str:
     orders = [of("nothing", "all", host)["ranking"] for host in hosts]
     pairs, right = (sum(order[key] for order in orders) for key in ("pairs", "right"))
     head = ["blind, on other hosts", *(f"known: {how}" for how in HOW_KNOWN), "target", "met"]
+    each = ", ".join(f"{of('nothing', 'all', h)['configurations']} on {h}" for h in hosts)
     said = (
         f"Fitted to {result['trained_on']} launches on {len(result['hosts'])} hosts with H200s and "
-        f"frozen by commit {result['commit']}; then {len({r['case'] for r in result['rows']})} "
-        f"configurations, up to five launches each, on {', '.join(hosts)}. Of {pairs} pairs of "
-        f"settings at one size the faster one is named in {right}."
+        f"frozen by commit {result['commit']}; then configurations that none of these launches had "
+        f"visited, five launches each: {each}. Of {pairs} pairs of settings at one size the faster "
+        f"one is named in {right}."
     )
     return "\n\n".join((table(head, lines).strip(), said)) + "\n"
 
