@@ -196,6 +196,14 @@ GEMMS: Final = (
     Column("best_flops_per_s", "fastest", "si", "FLOP/s", of=lambda p: max(p.flops_per_s)),
 )
 
+ATTENTION: Final = (
+    Column("phase", "Attention"),
+    Column("dtype", "type"),
+    Column("shapes", "shapes", "int", of=lambda a: len(a.heads)),
+    Column("least_s", "shortest", "si", "s", of=lambda a: min(a.median_s)),
+    Column("most_s", "longest", "si", "s", of=lambda a: max(a.median_s)),
+)
+
 
 def headline(measurement: MachineMeasurement) -> Iterator[str]:
     """Yield what a reader must know of how the figures came about."""
@@ -225,6 +233,8 @@ def _blocks(machine: Machine, measurement: MachineMeasurement | None) -> Iterato
         yield Table.of("By size", measurement.series, SERIES, [note])
     if measurement and measurement.products:
         yield Table.of("GEMMs", measurement.products, GEMMS)
+    if measurement and measurement.attention:
+        yield Table.of("Attention", measurement.attention, ATTENTION)
 
 
 def document(machine: Machine, measurement: MachineMeasurement | None) -> dict[str, Any]:
@@ -243,7 +253,10 @@ def document(machine: Machine, measurement: MachineMeasurement | None) -> dict[s
         "measured": None,
     }  # fmt: skip
     if measurement:
-        kept = "date command ranks cores gpus cpus versions elapsed_s warnings series products"
+        kept = (
+            "date command ranks cores gpus cpus versions elapsed_s warnings series products "
+            "attention"
+        )
         found["measured"] = pick(measurement, kept)
     return found
 

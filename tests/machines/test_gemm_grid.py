@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from perfmodel.machines.measure.measurement import (
     load,
     save,
 )
+from support.cli import succeeds
 
 
 def measured() -> MachineMeasurement:
@@ -62,3 +64,13 @@ def test_attention_of_no_phase_is_refused(tmp_path: Path) -> None:
 def test_grid_without_pytorch_says_what_to_install() -> None:
     with pytest.raises(PerfmodelError, match="expected the package torch"):
         Timer(0)
+
+
+def test_machine_shows_attention(tmp_path: Path) -> None:
+    path = tmp_path / "machine.toml"
+    save(measured(), path)
+    shown = succeeds("machine", "show", path)
+    assert "Attention" in shown
+    assert "backward" in shown
+    content = json.loads(succeeds("machine", "show", path, "--json"))
+    assert content["measured"]["attention"][0]["length"] == [512]
