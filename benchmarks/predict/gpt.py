@@ -38,10 +38,10 @@ from perfmodel.models.operator_times import Baseline
 from perfmodel.models.operators import (
     OperatorModel,
     OperatorPrediction,
-    calibrate_operators,
     host_ratio,
     predict_operators,
 )
+from perfmodel.models.operators_calibrate import calibrate_operators
 from perfmodel.models.operators_file import as_text, load
 from perfmodel.models.recorded import RecordedStep
 from perfmodel.programs import program_named

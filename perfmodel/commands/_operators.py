@@ -20,7 +20,7 @@ def calibrate(
 ) -> None:  # fmt: skip
     """Fit a model of operators to reports, and write it."""
     from perfmodel.models.operator_times import Baseline
-    from perfmodel.models.operators import calibrate_operators
+    from perfmodel.models.operators_calibrate import calibrate_operators
     from perfmodel.models.operators_file import as_text
     from perfmodel.programs import program_of
     from perfmodel.render.operator_prediction import calibration

@@ -62,14 +62,15 @@ class Term:
 
     @property
     def parts(self) -> int:
-        """How much it takes to say it: symbols, divisions, and a factor that is not small.
+        """How much it takes to say it: symbols, squares, divisions, a factor that is not small.
 
         A number alone is as much as two.
         """
         if not self.powers:
             return _NUMBER_PARTS
         divided = sum(power < 0 for _, power in self.powers)
-        return sum(abs(power) for _, power in self.powers) + divided + (self.factor not in _SMALL)
+        squared = sum(2 * (power > 1) for _, power in self.powers)
+        return len(self.powers) + squared + divided + (self.factor not in _SMALL)
 
     @property
     def complexity(self) -> tuple[int, int]:

@@ -17,9 +17,9 @@ from perfmodel.models.operator_times import Baseline
 from perfmodel.models.operators import (
     OperatorModel,
     Wire,
-    calibrate_operators,
     predict_operators,
 )
+from perfmodel.models.operators_calibrate import calibrate_operators
 from perfmodel.models.operators_file import as_text, load
 from perfmodel.models.recorded import RecordedStep
 from perfmodel.models.structure import Run, grown, runs_of, structures
