@@ -17,6 +17,7 @@ from benchmarks.common import folders
 from benchmarks.common.pages import markdown, put_parts
 from benchmarks.common.results import called
 from benchmarks.common.results import read as read_json
+from perfmodel.analysis.tta import welch
 
 PAGE: Final = folders.DOCS / "ddp.md"
 SCRIPT: Final = "benchmarks.scaling.ddp_report"
@@ -217,15 +218,27 @@ def sampler() -> str:
              _spread([one["train_accuracy"] for one in last]),
              _spread([statistics.fmean(row["test_accuracy"]) for row in mine]))
         )  # fmt: skip
-    return f"{_said('sampler')}\n\n{markdown(columns, table)}"
+    with_it, without = (
+        [statistics.fmean(row["test_accuracy"]) for row in mine]
+        for mine in _by_setting(rows(4, "sampler")).values()
+    )
+    apart = welch(without, with_it)
+    tested = (
+        f"\n\nTest accuracy with the epoch less without: {apart.value:+.3f} ({apart.low:+.3f} to "
+        f"{apart.high:+.3f}, 95 %; p = {apart.p:.2g}, Welch)."
+        if apart
+        else ""
+    )
+    return f"{_said('sampler')}\n\n{markdown(columns, table)}{tested}"
 
 
 def _said(part: str) -> str:
     """Say how a part was trained."""
     read, first = lab(4), rows(4, part)[0]
+    command = read["commands"][1 if part == "large" else 2]
     return (
         f"Four ranks ({read['about']['device']}, torch {read['about']['torch']}, {read['date']}: "
-        f"`{read['commands'][1]}`): {len(first['curve'])} epochs of {first['images']:,} images, "
+        f"`{command}`): {len(first['curve'])} epochs of {first['images']:,} images, "
         f"{first['batch']} a rank."
     )
 
