@@ -43,6 +43,8 @@ if [ "$ranks" = 1 ]; then
     part tests "$one" "$python" -m pytest -q -m gpu tests -p no:cacheprovider
     part products "$one" "$python" -m benchmarks.gemm
     part counters "$one" "$python" -m benchmarks.gemm.counters
+    part steps "$one" "$python" -m benchmarks.gemm.steps --time --count
+    part hopper "$one" "$python" -m benchmarks.gemm.hopper
     part trainer-counters "$one" "$python" -m profiles.collect_counters
     part sanitizer "$one" "$python" -m benchmarks.gemm.sanitize
     part layers 130 "$python" -m benchmarks.layers --part time gemms
