@@ -103,7 +103,7 @@ def analyze_reports(
     engine: Engine | None = None,
     progress: Callable[[str], object] = lambda _: None,
     *,
-    whole: bool = False,
+    whole: bool | int = False,
     cache: Path | None = None,
 ) -> Analysis:
     """Read and analyze reports; of each one is kept what the analysis looks at.
@@ -116,8 +116,9 @@ def analyze_reports(
         Where the reports are read: in this process by default. The analysis does not depend on it.
     progress : callable, optional
         Called with a line about what is done, once per report and once per run.
-    whole : bool
-        Keep all of every report, for who will look further into `RunAnalysis.traces`.
+    whole : bool or int
+        Keep all of every report, or of the first ones, for who will look further into
+        `RunAnalysis.traces`.
     cache : Path, optional
         Folder that keeps what is measured of every report, by its content: a report that was
         measured before is not read again. Not where `whole`, or options name other files.
@@ -129,7 +130,8 @@ def analyze_reports(
         beside others is in `Analysis.failed`.
     """
     kept = Cache(cache) if cache and not whole else None
-    look = partial(_read, options=options, whole=whole, most_ops=_share(len(paths)), cache=kept)
+    all_of = frozenset(paths if whole is True else paths[: int(whole)])
+    look = partial(_read, options=options, whole=all_of, most_ops=_share(len(paths)), cache=kept)
     found = attempt_reports(
         look, paths, engine or Engine(1), lambda path: progress(f"read {path.name}")
     )
@@ -160,12 +162,14 @@ def _read(
     source: Path,
     *,
     options: Options,
-    whole: bool,
+    whole: frozenset[Path],
     most_ops: int,
     cache: Cache | None = None,
 ) -> TimedReport:
     """Read and measure one report, in whatever process, or take what was measured before."""
-    measure = partial(_measure, path, source, options, most_ops=None if whole else most_ops)
+    measure = partial(
+        _measure, path, source, options, most_ops=None if source in whole else most_ops
+    )
     if cache is None or options.shapes or options.counters or not path.is_file():
         return measure()
     key = cache.key(path, options, most_ops)

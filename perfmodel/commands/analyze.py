@@ -38,7 +38,7 @@ def analyze(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: An
     from perfmodel.render import outputs, summary
 
     db, plots = options["db"], not options["no_plots"]
-    analysis = analyzed(reports, options, _options.engine_of(options))
+    analysis = analyzed(reports, options, _options.engine_of(options), whole=False)
 
     def write(folder: Path) -> list[Path]:
         return outputs.write(analysis, folder, plots=plots, db=db)
@@ -65,11 +65,15 @@ def exit_of(analysis: Analysis) -> None:
 
 
 def analyzed(
-    reports: tuple[Path, ...], options: dict[str, Any], engine: Engine | None = None
+    reports: tuple[Path, ...],
+    options: dict[str, Any],
+    engine: Engine | None = None,
+    *,
+    whole: bool | int = True,
 ) -> Analysis:
     """Read and analyze reports with the values of `_options.analysis`; warn.
 
-    Without an engine all of every report is kept, for who looks further into it.
+    All of every report is kept, or of the first ones, for who looks further into them.
     """
     from perfmodel.analysis.analyze import analyze_reports
 
@@ -77,7 +81,12 @@ def analyzed(
     before = _beside(reports)
     with Progress(2 * len(reports)) as advance:
         found = analyze_reports(
-            reports, chosen, engine, advance, whole=engine is None, cache=options.get("cache")
+            reports,
+            chosen,
+            engine,
+            advance,
+            whole=whole,
+            cache=options.get("cache"),
         )
     if came := sorted(_beside(reports) - before):
         more = ", ..." if len(came) > _SHOWN else ""

@@ -12,6 +12,8 @@ from perfmodel.commands._output import STDOUT, is_quiet, report_written, write
 from perfmodel.commands.analyze import analyzed, exit_of
 
 _USUAL = Path("report.html")
+_DRAWN = 16
+"""Reports of which the page may draw what happens in a batch: it has room for eight ranks."""
 
 
 @click.command()
@@ -37,7 +39,7 @@ def report(reports: tuple[Path, ...], path: Path | None, out: Path | None, **opt
         raise click.UsageError("expected -o FILE.html with --quiet, which does not name the file")
     out = out or _USUAL
     model = None if path is None else load(path)
-    analysis = analyzed(reports, options)
+    analysis = analyzed(reports, options, whole=_DRAWN)
     write(out, page(analysis, model))
     if out != STDOUT:
         report_written(out, err=False)

@@ -401,6 +401,9 @@ def select(
         run.traces, clocks(run), run.rank_of, steps, _mpi_numbers(run), _nccl_numbers(run),
         work or [{}] * len(run.parts), strict=True,
     ):  # fmt: skip
+        if not trace.whole:  # a page draws few of many ranks, and the others' reports are trimmed
+            first += len(trace.processes)
+            continue
         part = _Part(
             trace, clock, first, rank_of, _units(trace, run.batch_label), _last(trace), window,
             report, calls, kernels, flops or {}, known,

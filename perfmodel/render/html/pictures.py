@@ -16,6 +16,7 @@ from perfmodel.base.escape import printable
 from perfmodel.base.units import si
 from perfmodel.render import outputs, tables
 from perfmodel.render.html.blocks import Block, Notice, Picture, cut, grid
+from perfmodel.timing.range_times import ranks_of
 from perfmodel.timing.run import Run
 from perfmodel.timing.timeline import (
     IDLE,
@@ -49,6 +50,7 @@ def timeline(run: Run, warmup: int) -> Iterator[Block]:
         return
     drawn = drawn_lanes(select(run, window, api=False, around=False), window)
     lanes, left_out = _room(_seen(drawn, window))
+    left_out += sum(len(ranks_of(trace)) for trace in run.traces if not trace.whole)
     if not lanes:
         yield Notice(
             f"One batch of one rank has more than {_MOST_BARS:,} bars, too many for a page.", _TRACE
