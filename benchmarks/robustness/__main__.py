@@ -63,7 +63,7 @@ def tables() -> dict[str, str]:
 
 def _fuzzed() -> str:
     columns = (
-        "Target; Engine; Hours of one core=float.2; Executions=int; Inputs kept=int; "
+        "Target; Engine; Hours of a process=float.2; Executions=int; Inputs kept=int; "
         "Crashes found=int"
     )
     table = markdown(columns, [
