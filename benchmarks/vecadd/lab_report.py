@@ -42,7 +42,7 @@ def cells(read: dict[str, Any]) -> Cells:
 
 
 def spent(run: dict[str, Any]) -> float:
-    """Return the time of a program; the CPU's without `free`, which the GPU's do not time either."""
+    """Return the time of a program; the CPU's without `free`, as the GPU's."""
     return float(run["add_s"] if run["way"] == "host" else run["total_s"])
 
 
