@@ -148,6 +148,8 @@ GIVEN: Final = {
         "differ by up to 10 ms": "how reports are made",
         "from 0 to 20 ns": "worked by hand",
         "known to 18 ns": "worked by hand",
+        "Ten million events of eight ranks take 12 s of CPU and 1.1 GB (15 s and 1.2 GB before":
+            "no raw file: two commits in turns",
     },
     "size": {},
 }  # fmt: skip
