@@ -167,7 +167,9 @@ def prose(page: str) -> str:
     return re.sub(r"\s+", " ", " ".join(lines))
 
 
-@pytest.mark.parametrize(("page", "sentence", "values"), QUOTED, ids=lambda v: str(v)[:40])
+@pytest.mark.parametrize(
+    ("page", "sentence", "values"), QUOTED, ids=[f"{page}-{said[:40]}" for page, said, _ in QUOTED]
+)
 def test_a_quoted_number_is_the_result_s(
     page: str, sentence: str, values: Callable[[], list[float]]
 ) -> None:

@@ -36,6 +36,7 @@ def calibrate(
         step = program.recorded_step(trace, chosen, {k: v for k, v in symbols.items() if k != "p"})
         bare = row.get("batch_median_s_without_nsys")
         steps.append(replace(step, bare_s=float(bare)) if bare else step)
+    _with_sizes(steps)
     _same_symbols(steps)
     given_files = {path.name for path in reports}
     steps += [_timed(row, steps[0]) for name, row in rows.items()
@@ -142,6 +143,18 @@ def _values(given: Sequence[str], count: int) -> dict[str, list[int]]:
         numbers = [int(w) for w in words]
         found[name] = numbers * count if len(numbers) == 1 else numbers
     return found
+
+
+def _with_sizes(steps: Sequence[Any]) -> None:
+    """Refuse reports of which none has operators' sizes."""
+    from perfmodel.base.errors import ModelError
+
+    if not any(step.order for step in steps):
+        raise ModelError(
+            "expected reports of a PyTorch program with operators' sizes; got none with them; "
+            "record with nsys profile --pytorch=autograd-shapes-nvtx, or give formulas of the "
+            "program's ranges by --workload FILE.toml (docs/pytorch_predict.md)"
+        )
 
 
 def _same_symbols(steps: Sequence[Any]) -> None:
