@@ -1,6 +1,7 @@
 # make demo: the main job on a shipped real report. make test: the tests that take minutes at most;
 # make test-all: all, with those that compile, start ranks, browsers or notebooks. make test-lowest:
-# make test with the lowest versions of what perfmodel needs (Python 3.11 or 3.12). make figures: the
+# make test with the lowest versions of what perfmodel needs (Python 3.11 or 3.12); TESTS=tests/readers
+# makes both take these alone. make figures: the
 # notebooks' figures, as SVG, PDF and PNG with captions, into out/figures. make report: these, and
 # the write-up into out/report. make docs: the documentation as a site; make linkcheck asks the
 # network whether its links to other sites hold. All need only python3 (3.11 or later) and git: they
@@ -19,13 +20,13 @@ demo: $(VENV)/.installed
 	$(BIN)/perfmodel analyze $(REPORT) -o out/demo
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not (slow or nsys)" --hypothesis-profile quick
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not (slow or nsys)" --hypothesis-profile quick $(TESTS)
 
 test-all: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 test-lowest: $(LOWEST)/.installed-dev
-	$(LOWEST)/bin/python -m pytest -q -n 2 --dist loadfile -m "not (slow or nsys)" --hypothesis-profile quick
+	$(LOWEST)/bin/python -m pytest -q -n 2 --dist loadfile -m "not (slow or nsys)" --hypothesis-profile quick $(TESTS)
 
 figures: $(VENV)/.installed-dev
 	mkdir -p out/notebooks

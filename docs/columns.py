@@ -33,7 +33,9 @@ COMMANDS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
         "ranges", "rates", "copies", "collectives", "ranks", "findings", "skew", "stragglers",
         "categories", "kernels", "idle", "gaps", "points", "runs",
     )),
-    ("analyze", (HALO,), (*12 * ("",), "messages", "waiting", "chains", "ranges_by_rank", "", "")),
+    ("analyze", (HALO,), (
+        *12 * ("",), "messages", "waiting", "chains", "ranges_by_rank", "outliers", "", "",
+    )),
     ("stats", (BASE,), (
         "nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum",
         "cuda_gpu_mem_size_sum", "cuda_api_sum", "mpi_event_sum",
