@@ -53,10 +53,10 @@ def to_sqlite(path: Path, target: Path) -> None:
     """
     try:
         import pyarrow as pa
-    except ImportError:
+    except ImportError as error:  # as well where it is there, but for another NumPy
         raise ReportError(
-            f"{path}: reading Arrow and Parquet needs the package pyarrow; install it with: "
-            f"pip install 'perfmodel[arrow]', or export with: nsys export -q true -t sqlite"
+            f"{path}: reading Arrow and Parquet needs the package pyarrow ({error}); install it "
+            f"with: pip install 'perfmodel[arrow]', or export with: nsys export -q true -t sqlite"
         ) from None
     files = [f for f in _files(path) if _is_read(f.stem)]
     with written(target, path) as out:
