@@ -67,6 +67,11 @@ def predict(path: Path, fmt: str, out: Path | None, options: Mapping[str, Any]) 
         if options.get(name):
             word = name.removesuffix("s")
             raise click.UsageError(f"--{word} is of models of batches; got one of operators")
+    if settings := _options.trainer_settings(options):
+        flags = ", ".join(map(_options.flag, settings))
+        raise click.UsageError(f"{flags}: of the trainer's models; got one of operators")
+    if out is not None and _options.kind_of(out) in _options.PICTURES:
+        raise click.UsageError(f"{out.suffix} is of curves; a model of operators has none yet")
     model = load(path)
     given = {name: values[0] for name, values in _values(options["given"], 1).items()}
     sizes = {**given, "p": options.get("ranks") or given.get("p", 1)}
@@ -129,18 +134,22 @@ def _timed(row: Mapping[str, Any], like: Any) -> Any:
 
 def _values(given: Sequence[str], count: int) -> dict[str, list[int]]:
     """Read NAME=V or NAME=V1,V2,...: one value for all reports, or one for each."""
-    found = {}
+    found: dict[str, list[int]] = {}
     for text in given:
         name, _, said = text.partition("=")
         words = said.split(",")
-        if not name or not all(w.isascii() and w.isdigit() and 0 < len(w) < 10 for w in words):
-            raise click.BadParameter(f"--set: expected NAME=N or NAME=N,N,...; got {text!r}")
+        numbers = [int(w) for w in words if w.isascii() and w.isdigit() and len(w) < 10]
+        if not name or len(numbers) < len(words) or min(numbers) < 1:
+            raise click.BadParameter(
+                f"--set: expected NAME=N or NAME=N,N,... with N of 1 to 999999999; got {text!r}"
+            )
+        if name in found:
+            raise click.BadParameter(f"--set {name}: expected once; got it twice; give one")
         if len(words) not in (1, count):
             raise click.BadParameter(
                 f"--set {name}: expected one value, or one for each of the {count} reports in "
                 f"their order; got {len(words)}"
             )
-        numbers = [int(w) for w in words]
         found[name] = numbers * count if len(numbers) == 1 else numbers
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -458,7 +458,7 @@ switches = together(
 )
 
 
-def trainer_settings(options: dict[str, Any]) -> dict[str, str]:
+def trainer_settings(options: Mapping[str, Any]) -> dict[str, str]:
     """Settings of the trainer given on the command line."""
     given = {name: options[name] for name in SETTING_FLAGS if options.get(name) is not None}
     return given | {name: "yes" for name in SWITCH_FLAGS if options.get(name)}

@@ -18,6 +18,8 @@ _ANCHORS: Final = ("gemm", "attention")
 """Calls that make up a layer; what is between them may differ from layer to layer."""
 _SHORTEST: Final = 4
 """Calls, or sizes of a list, of a layer at least."""
+MOST_LAYERS: Final = 2000
+"""Of a prediction: a step of so many is put down and timed within some seconds."""
 _OFF: Final = 2
 """Repetitions may be so many fewer than layers, where the first or last of them differ."""
 
@@ -120,6 +122,11 @@ class Structure:
         ModelError
             If a dimension is ambiguous at these sizes.
         """
+        if self.depth and values[self.depth] > MOST_LAYERS:
+            raise ModelError(
+                f"expected {self.depth} of at most {MOST_LAYERS}, whose calls are put down one by "
+                f"one; got {values[self.depth]}; predict fewer layers"
+            )
         more = values[self.depth] - self.step.symbols[self.depth] if self.depth else 0
         sizes = [self._sizes_at(i, values, more) for i in range(len(self.step.calls))]
         return [(self.step.calls[i], sizes[i]) for i in self._order(more)]

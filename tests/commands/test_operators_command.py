@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,24 +25,22 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def predicted(model: Path, **sizes: int) -> dict[str, object]:
+def predicted(model: Path, **sizes: int) -> dict[str, Any]:
     words = [word for name, n in sizes.items() for word in ("--set", f"{name}={n}")]
     said = perfmodel("predict", "--model", str(model), *words, "--json")
     assert said.exit_code == 0, said.stderr
-    found: dict[str, object] = json.loads(said.stdout)
+    found: dict[str, Any] = json.loads(said.stdout)
     return found
 
 
 def test_prediction_of_more_layers(model: Path) -> None:
     sizes = {name: first for name, (first, _) in SIZES.items()}
     found = predicted(model, **sizes | {"n_layer": 24})
-    assert found["low_s"] < found["step_s"] < found["high_s"]  # type: ignore[operator]
+    assert found["low_s"] < found["step_s"] < found["high_s"]
     assert found["sizes"] == sizes | {"n_layer": 24, "p": 1}
-    operators = found["operators"]
-    assert isinstance(operators, list)
-    attention = [r for r in operators if r["name"].endswith("cudnn_attention")]
+    attention = [r for r in found["operators"] if r["name"].endswith("cudnn_attention")]
     assert [r["count"] for r in attention] == [24]
-    assert any("n_layer = 24 is an extrapolation" in w for w in found["warnings"])  # type: ignore[attr-defined]
+    assert any("n_layer = 24 is an extrapolation" in w for w in found["warnings"])
 
 
 def test_index_names_sizes_and_times_without_a_profiler(tmp_path: Path) -> None:
@@ -107,3 +106,24 @@ def test_step_that_was_timed_alone_says_what_the_host_takes(tmp_path: Path) -> N
     said = perfmodel("calibrate", *REPORTS, *GIVEN, "--index", str(index), "-o", str(path))
     assert said.exit_code == 0, said.stderr
     assert predicted(path, **sizes | {"n_layer": 2})["step_s"] == pytest.approx(0.010, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--set", "n_layer=0"], "with N of 1 to 999999999; got 'n_layer=0'"),
+        (["--set", "n_layer=1", "--set", "n_layer=2"], "--set n_layer: expected once"),
+        (["--set", "n_layer=100000"], "expected n_layer of at most 2000"),
+        (["--transport", "nccl"], "--transport: of the trainer's models"),
+        (["-o", "x.png"], ".png is of curves"),
+        (["--set", "depth=3"], "got also depth"),
+    ],
+)
+def test_what_no_step_has_is_refused(model: Path, words: list[str], expected: str) -> None:
+    named = {word.partition("=")[0] for word in words}
+    sizes = [f"{name}={first}" for name, (first, _) in SIZES.items() if name not in named]
+    said = perfmodel(
+        "predict", "--model", str(model), *words, *(w for s in sizes for w in ("--set", s))
+    )
+    assert said.exit_code in (2, 6)
+    assert expected in " ".join(said.stderr.split())
