@@ -46,6 +46,14 @@ def calibrate(
         program.name, steps, Baseline.of(machine, measured), program.work_at, options["take"]
     )
 
+    left = list(dict.fromkeys(each for s in model.structures for each in s.unresolved))
+    if left:
+        more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+        warn(
+            f"no product of the sizes given is {', '.join(left[:3])}{more}: kept as recorded; name "
+            "by --set what else differs between the reports, which must be of one program"
+        )
+
     def save(path: Path) -> Path:
         write(path, as_text(model))
         return path

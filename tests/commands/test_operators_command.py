@@ -127,3 +127,11 @@ def test_what_no_step_has_is_refused(model: Path, words: list[str], expected: st
     )
     assert said.exit_code in (2, 6)
     assert expected in " ".join(said.stderr.split())
+
+
+def test_sizes_that_no_symbol_explains_are_named(tmp_path: Path) -> None:
+    said = perfmodel("calibrate", *REPORTS, "--set", "n_layer=5,4", "-o", str(tmp_path / "m.json"))
+    assert said.exit_code == 0, said.stderr
+    assert "no product of the sizes given is 12000 of aten::gather" in said.stderr
+    said = perfmodel("calibrate", *REPORTS, *GIVEN, "-o", str(tmp_path / "m.json"))
+    assert "no product of the sizes" not in said.stderr
