@@ -85,8 +85,9 @@ def pinned_forward() -> list[float]:
 
 
 def large(size: int) -> dict[str, Any]:
+    row: dict[str, Any]
     (row,) = [row for row in result("large")["rows"] if row["size"] == size]
-    return row  # type: ignore[no-any-return]
+    return row
 
 
 def foreign() -> list[float]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -54,10 +54,13 @@ def digits(train: int | None = None, test: int | None = None) -> tuple[Images, I
         If MNIST is not at MNIST_DIR and cannot be downloaded.
     """
     source = load(Config(data="mnist" if "MNIST_DIR" in os.environ else "synthetic"))
-    sets = (source.images, source.labels, train), (source.test_images, source.test_labels, test)
-    return tuple(  # type: ignore[return-value]
-        Images(cluttered(x[:n].reshape(-1, 28, 28), seed), y[:n].astype(np.int64))
-        for seed, (x, y, n) in enumerate(sets)
+
+    def made(seed: int, images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Images:
+        return Images(cluttered(images.reshape(-1, 28, 28), seed), labels.astype(np.int64))
+
+    return (
+        made(0, source.images[:train], source.labels[:train]),
+        made(1, source.test_images[:test], source.test_labels[:test]),
     )
 
 

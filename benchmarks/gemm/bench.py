@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -139,6 +139,17 @@ class Gpu:
                 "cublas": cublas.getVersion(handle),
             },
         }  # fmt: skip
+
+
+def in_turns(
+    bench: Gpu, gemms: Mapping[str, Any], problem: Problem, dtype: str, seed: int
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Return the error of every kernel, and its seconds in every round, timed in turns."""
+    sets = bench.operands(problem, dtype, seed)
+    errors = {name: bench.error(gemm, sets[0]) for name, gemm in gemms.items()}
+    starts = {name: bench.repeated(gemm, sets) for name, gemm in gemms.items()}
+    waits = [{name: start() for name, start in starts.items()} for _ in range(ROUNDS)]
+    return errors, {name: [wait[name]() for wait in waits] for name in gemms}
 
 
 class Rehearsal:

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.common import folders, results
-from benchmarks.gemm.bench import ROUNDS, Gpu
+from benchmarks.gemm.bench import Gpu, in_turns
 from benchmarks.gemm.problems import Problem
 from trainer.kernels import make_gemm
 
@@ -142,11 +142,7 @@ def main() -> None:
     for dtype, makers in KERNELS.items():
         gemms = {name: make() for name, make in makers.items()}
         for seed, problem in enumerate(PROBLEMS):
-            sets = bench.operands(problem, dtype, seed)
-            errors = {name: bench.error(gemm, sets[0]) for name, gemm in gemms.items()}
-            starts = {name: bench.repeated(gemm, sets) for name, gemm in gemms.items()}
-            waits = [{name: start() for name, start in starts.items()} for _ in range(ROUNDS)]
-            seconds = {name: [wait[name]() for wait in waits] for name in gemms}
+            errors, seconds = in_turns(bench, gemms, problem, dtype, seed)
             peer = statistics.median(seconds["cublas"])
             for name, took in seconds.items():
                 median = statistics.median(took)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.common import folders, results
-from benchmarks.gemm.bench import ROUNDS, Gpu
+from benchmarks.gemm.bench import Gpu, in_turns
 from benchmarks.gemm.counters import MARKER, launch, profile
 from benchmarks.gemm.problems import Problem, floor_s
 from perfmodel.readers.ncu import parse
@@ -101,11 +101,7 @@ def clock(bench: Gpu) -> list[dict[str, Any]]:
     gemms = {name: make() for name, make in STEPS.items()}
     rows = []
     for seed, problem in enumerate(PROBLEMS):
-        sets = bench.operands(problem, "float32", seed)
-        errors = {name: bench.error(gemm, sets[0]) for name, gemm in gemms.items()}
-        starts = {name: bench.repeated(gemm, sets) for name, gemm in gemms.items()}
-        waits = [{name: start() for name, start in starts.items()} for _ in range(ROUNDS)]
-        seconds = {name: [wait[name]() for wait in waits] for name in gemms}
+        errors, seconds = in_turns(bench, gemms, problem, "float32", seed)
         peer = statistics.median(seconds["cublas"])
         for name, took in seconds.items():
             median = statistics.median(took)

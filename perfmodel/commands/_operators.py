@@ -31,9 +31,12 @@ def calibrate(
     steps = []
     for i, (trace, path) in enumerate(zip(traces, reports, strict=True)):
         program = program_of([trace], chosen)
+        operators = _operators_of(program)
         row = rows.get(path.name, {})
         symbols = {**row.get("sizes", {}), **{name: values[i] for name, values in given.items()}}
-        step = program.recorded_step(trace, chosen, {k: v for k, v in symbols.items() if k != "p"})
+        step = operators.recorded_step(
+            trace, chosen, {k: v for k, v in symbols.items() if k != "p"}
+        )
         bare = row.get("batch_median_s_without_nsys")
         steps.append(replace(step, bare_s=float(bare)) if bare else step)
     _with_sizes(steps)
@@ -43,7 +46,7 @@ def calibrate(
               if name not in given_files and "sizes" in row]  # fmt: skip
     machine, measured = _machine(options["machine"], traces)
     model = calibrate_operators(
-        program.name, steps, Baseline.of(machine, measured), program.work_at, options["take"]
+        program.name, steps, Baseline.of(machine, measured), operators.work_at, options["take"]
     )
 
     left = list(dict.fromkeys(each for s in model.structures for each in s.unresolved))
@@ -87,8 +90,21 @@ def predict(path: Path, fmt: str, out: Path | None, options: Mapping[str, Any]) 
     if options.get("machine"):
         other = Baseline.of(*_machine(options["machine"], ()))
         scale = host_ratio(model.baseline.machine, other.machine)
-    work_at = program_named(model.program).work_at
+    work_at = _operators_of(program_named(model.program)).work_at
     emit(prediction(predict_operators(model, sizes, work_at, other, scale)), fmt, out)
+
+
+def _operators_of(program: Any) -> Any:
+    """The formulas of a program's operators."""
+    from perfmodel.base.errors import ModelError
+
+    found = program.recorded_operators
+    if found is None:
+        raise ModelError(
+            f"expected a program whose operators have formulas, such as pytorch; got "
+            f"{program.name!r}; calibrate on its reports again"
+        )
+    return found
 
 
 def _machine(file: str | None, traces: Sequence[Any]) -> tuple[Any, Any]:

@@ -46,7 +46,7 @@ def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: 
     with Progress(len(reports)) as advance:
         traces = read_reports(reports, advance)
     plain = _options.chosen({**options, "machine": None, "given": ()})
-    if all(program_of([trace], plain).has_operators for trace in traces):
+    if all(program_of([trace], plain).recorded_operators is not None for trace in traces):
         _operators.calibrate(traces, reports, fmt, out, options)
         return
     from perfmodel.models.calibrate import calibrate as calibrated

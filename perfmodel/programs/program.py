@@ -137,6 +137,20 @@ class Free:
     flops_per_s: float | None
 
 
+class RecordedOperators(Protocol):
+    """Operators of a framework whose reports name their sizes."""
+
+    def recorded_step(
+        self, trace: Trace, options: Options, symbols: Mapping[str, int]
+    ) -> RecordedStep:
+        """Return the calls of a step."""
+        ...
+
+    def work_at(self, call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> Work:
+        """Return FLOPs and bytes of a call whose arguments have other sizes."""
+        ...
+
+
 class Evidence(Protocol):
     """What one report shows of its batch by part, and what that bounds; times in seconds."""
 
@@ -230,18 +244,10 @@ class Program:
         """Return what is known of the work of GPU operations, by their row: name and value."""
         return {}
 
-    has_operators: bool = False
-    """Whether a model of operators is calibrated on its reports."""
-
-    def recorded_step(
-        self, trace: Trace, options: Options, symbols: Mapping[str, int]
-    ) -> RecordedStep:
-        """Return the calls of a step, for a model of operators."""
-        raise NotImplementedError(f"{self.name}: no calls of operators are known")
-
-    def work_at(self, call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> Work:
-        """Return what a call does whose arguments have other sizes."""
-        raise NotImplementedError(f"{self.name}: no formulas of operators are known")
+    @property
+    def recorded_operators(self) -> RecordedOperators | None:
+        """What a model of operators is calibrated on; None where none can be."""
+        return None
 
     def identify(self, run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
         """Return the values of the workload's symbols, given ones first, and warnings."""

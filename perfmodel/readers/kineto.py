@@ -212,12 +212,11 @@ class _Events:
 
     def _thread(self, number: int, event: dict[str, Any]) -> int:
         """Serialized id of a thread; ids that do not fit are numbered from the last that does."""
-        key = event.get("pid"), event.get("tid")
-        found = self._threads.get(key)  # type: ignore[arg-type]
+        pid, tid = event.get("pid"), event.get("tid")
+        if type(pid) is not int or type(tid) is not int:
+            raise self._odd(number, "numbers as 'pid' and 'tid'", (pid, tid))
+        found = self._threads.get((pid, tid))
         if found is None:
-            pid, tid = key
-            if type(pid) is not int or type(tid) is not int:
-                raise self._odd(number, "numbers as 'pid' and 'tid'", key)
             small = tid if 0 <= tid < _MOST_IDS >> 1 else _MOST_IDS - 1 - len(self._threads)
             found = self._threads[pid, tid] = self._process_id(pid) | small
         return found

@@ -6,6 +6,7 @@ import json
 import lzma
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,8 +34,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [*grow_ranks(MPI, folder, 16), *grow_ddp(plain, folder, 8)]
 
 
-def document(paths: list[Path], **options: object) -> str:
-    return json.dumps(analysis_document(analyze_reports(paths, Options({}), **options)))  # type: ignore[arg-type]
+def document(paths: list[Path], **options: Any) -> str:
+    return json.dumps(analysis_document(analyze_reports(paths, Options({}), **options)))
 
 
 def test_ranks_of_ddp_and_of_mpi_are_two_runs(job: list[Path]) -> None:

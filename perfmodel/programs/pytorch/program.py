@@ -116,7 +116,10 @@ class PyTorchProgram(Program):
         pairs = zip(steps.times.ops.op.tolist(), owner, strict=True)
         return {op: calls[i].described for op, i in pairs if i >= 0}
 
-    has_operators: bool = True
+    @property
+    def recorded_operators(self) -> PyTorchProgram:
+        """Its operators, whose formulas are known."""
+        return self
 
     def recorded_step(
         self, trace: Trace, options: Options, symbols: Mapping[str, int]
