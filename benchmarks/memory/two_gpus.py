@@ -9,7 +9,7 @@ Besides one GPU and DataParallel on two, two GPUs under DistributedDataParallel,
 Every run is a process of its own. For each GPU: PyTorch's allocator (peaks), NVML (largest while it
 trains), and at the end of a forward pass every tensor that lives: parameters, gradients, momentum,
 buffers, and what autograd keeps, by the layer that made it. Rows go to
-benchmarks/results/memory_two_gpus.json.
+benchmarks/results/memory_two_gpus.json, beside those of other ways.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def main() -> None:
     if c.worker:
         worker(c, *c.worker)
         return
-    rows: list[dict[str, Any]] = []
+    said = {"date": results.today(), "command": results.command("memory.two_gpus", sys.argv[1:])}
     for net in c.nets:
         for way in c.ways:
-            rows += run(c, net, way)
+            made = [{**row, **said} for row in run(c, net, way)]
+            rows = results.read(c.out).get("rows", [])
+            kept = [row for row in rows if (row["net"], row["way"]) != (net, way)]
             results.write(c.out, {
-                "date": results.today(),
-                "command": results.command("memory.two_gpus", sys.argv[1:]),
-                "images": c.images, "batch": c.batch, "side": c.side, "rows": rows,
+                "images": c.images, "batch": c.batch, "side": c.side, "rows": kept + made,
             })  # fmt: skip
 
 

@@ -35,10 +35,11 @@ def page(read: dict[str, Any]) -> str:
         return NOT_YET
     rows = read["rows"]
     about = next(row["about"] for row in rows if "about" in row)
+    commands = ", ".join(dict.fromkeys(f"`{row['command']}` ({row['date']})" for row in rows))
     said = (
-        f"{about['device']}, torch {about['torch']}, {read['date']}: `{read['command']}`; one "
-        f"epoch of {read['images']:,} images of 3 x {read['side']} x {read['side']} in ten "
-        f"classes, batch {read['batch']}, fp32, cudnn.benchmark on."
+        f"{about['device']}, torch {about['torch']}: {commands}; one epoch of "
+        f"{read['images']:,} images of 3 x {read['side']} x {read['side']} in ten classes, batch "
+        f"{read['batch']}, fp32, cudnn.benchmark on."
     )
     return "\n\n".join([
         said, runs(rows), "By use, at the end of a forward pass, of the allocator's peak:",

@@ -12,7 +12,9 @@ ResNet-18 as for CIFAR-10, on benchmarks.common.digits, which lie on every GPU; 
                else than gradients the replicas need (questions 4 and 7). On one GPU: 128 images
     sampler    training with and without `set_epoch` (question 5)
 
-Rows are appended to the JSON file as they come; benchmarks.scaling.ddp_report writes the page.
+NCCL refuses two ranks on one GPU: where ranks are more than GPUs, they share them, and gloo
+sends. Rows are appended to the JSON file as they come; benchmarks.scaling.ddp_report writes the
+page.
 """
 
 from __future__ import annotations
@@ -61,6 +63,8 @@ SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "SyncBatchNorm": {"scaled": True, "warmup": 2, "sync_norm": True},
 }  # fmt: skip
 """Of the large batch: the learning rate, and what DDP sends."""
+SYNCHRONIZED: Final = "SyncBatchNorm"
+"""Left out without NCCL: torch has none on a CPU."""
 
 
 class Lab:
@@ -69,20 +73,25 @@ class Lab:
     def __init__(self, c: argparse.Namespace) -> None:
         self.c, self.rank = c, int(os.environ.get("RANK", "0"))
         self.ranks = int(os.environ.get("WORLD_SIZE", "1"))
-        self.on = Device(int(os.environ.get("LOCAL_RANK", "0")))
+        gpus = torch.cuda.device_count()
+        self.on = Device(int(os.environ.get("LOCAL_RANK", "0")) % max(1, gpus))
         self.device, self.cuda = self.on.device, self.on.cuda
+        self.backend = c.backend or ("nccl" if self.ranks <= gpus else "gloo")
         if self.cuda:
             torch.cuda.set_device(self.device)
         if self.ranks > 1:
             dist.init_process_group(
-                "nccl" if self.cuda else "gloo", timeout=timedelta(seconds=60),
-                device_id=self.device if self.cuda else None,
+                self.backend, timeout=timedelta(seconds=60),
+                device_id=self.device if self.backend == "nccl" else None,
             )  # fmt: skip
         train, test = digits.digits(c.images, c.test_images)
         self.images, self.labels = self._placed(train)
         self.test = self._placed(test)
         self.began = time.perf_counter()
-        about = self.on.about(ranks=self.ranks, images=len(self.images))
+        about = self.on.about(
+            ranks=self.ranks, gpus=min(gpus, self.ranks), backend=self.backend,
+            images=len(self.images),
+        )  # fmt: skip
         self.found: dict[str, Any] = {
             "date": results.today(), "command": results.command("scaling.ddp_lab", sys.argv[1:]),
             "about": about, "rows": [],
@@ -118,7 +127,8 @@ class Lab:
         """Return every rank's number."""
         if self.ranks == 1:
             return [value]
-        mine = torch.tensor([value], dtype=torch.float64, device=self.device)
+        where = self.device if self.backend == "nccl" else "cpu"
+        mine = torch.tensor([value], dtype=torch.float64, device=where)
         every = [torch.zeros_like(mine) for _ in range(self.ranks)]
         dist.all_gather(every, mine)
         return [float(v) for v in every]
@@ -396,9 +406,8 @@ def apart(lab: Lab, net: nn.Module) -> dict[str, float]:
 
 def large(lab: Lab) -> None:
     """Train at 512 images a GPU in every setting; on one GPU at 128."""
-    chosen = {"reference": {}} if lab.ranks == 1 else dict(SETTINGS)
-    if not lab.cuda:
-        chosen.pop("SyncBatchNorm", None)  # torch has none on a CPU
+    names = lab.c.settings or [n for n in SETTINGS if lab.backend == "nccl" or n != SYNCHRONIZED]
+    chosen = {"reference": {}} if lab.ranks == 1 else {name: SETTINGS[name] for name in names}
     batch = BASE if lab.ranks == 1 else lab.c.large
     for seed in range(1, lab.c.seeds + 1):
         for name, how in chosen.items():
@@ -427,6 +436,8 @@ def main() -> None:
     add = parser.add_argument
     add("--parts", nargs="+", choices=tuple(PARTS), default=list(PARTS))
     add("--net", default="resnet18", help="tiny: for ranks that share a CPU")
+    add("--backend", choices=("nccl", "gloo"), help="gloo where ranks share a GPU or a CPU")
+    add("--settings", nargs="+", choices=tuple(SETTINGS), help="of the large batch; all of them")
     add("--images", type=int, default=50_000)
     add("--test-images", type=int, default=10_000)
     add("--steps", type=int, default=10, help="in a row, for one sample")

@@ -74,7 +74,7 @@ def loaded(data: digits.Images, batch: int, workers: int, device: torch.device) 
     ahead = workers > 0
     loader = torch.utils.data.DataLoader(
         Cut(data), batch, shuffle=True, drop_last=True, num_workers=workers, pin_memory=ahead,
-        persistent_workers=ahead, prefetch_factor=4 if ahead else None,
+        persistent_workers=ahead, prefetch_factor=2 if ahead else None,
     )  # fmt: skip
     for x, y in itertools.chain.from_iterable(itertools.repeat(loader)):
         yield x.to(device, non_blocking=ahead), y.to(device, non_blocking=ahead)
