@@ -17,9 +17,11 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
+from benchmarks.ladder.rows import coverage
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.compare.compare import compare_traces
 from perfmodel.base import parallel
+from perfmodel.models.launches import LAUNCH_SD
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from support import fuzz
@@ -84,6 +86,12 @@ def pinned_forward() -> list[float]:
     return [100 * (1 - ratio)]
 
 
+def held() -> list[float]:
+    """How many launches lie within the interval of the others of their row, of how many."""
+    inside, among = coverage(result("ladder")["rows"])
+    return [inside, among, 100 * inside / among]
+
+
 def large(size: int) -> dict[str, Any]:
     row: dict[str, Any]
     (row,) = [row for row in result("large")["rows"] if row["size"] == size]
@@ -108,6 +116,10 @@ QUOTED: Final[tuple[tuple[str, str, Callable[[], list[float]]], ...]] = (
      "{:.0f} % of a GEMM's time at most", thin),
     ("ladder", "writes {:.0f} MB: {:.1f} µs at the memory's peak of 4.8 TB/s", outer_product),
     ("ladder", "twice cuBLAS's speed would be {:.1f} µs", cublas_half),
+    ("ladder", "(standard deviations of {:.1f} % for batches that are CUDA graphs, {:.2f} % with "
+     "an all-reduce in them, {:.0f} % for others)",
+     lambda: [100 * LAUNCH_SD[kind] for kind in ("replayed", "NCCL", "queued")]),
+    ("ladder", "put it: {:.0f} of {:.0f} do ({:.0f} %)", held),
     ("compare", "the ladder's `graph` batch takes it {:.0f} µs, and the GPU {:.0f} µs", graph),
     ("compare", "that the forward pass took {:.0f} % less, too", pinned_forward),
     ("scale", "So 50 million rows take about {:.1f} GB",
@@ -139,8 +151,7 @@ GIVEN: Final = {
     },
     "ladder": {
         "batches for about 30 ms (at least 20, unless they take over 250 ms)": "how it is run",
-        "ratios (95 %": "a level",
-        "with 95 % (normal": "a level",
+        "launch lies with 95 %": "a level",
         "Stores past the caches make it 1.03 µs faster alone, but with a kernel that reads the "
         "result, as in the trainer, 1.71 µs slower": "no raw file: kernels that are not kept",
     },

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.common import folders, results
-from benchmarks.common.pages import microseconds, short, table
+from benchmarks.common.pages import microseconds, percent, short, table
 from benchmarks.common.results import called
 from benchmarks.ladder.configurations import RUNGS, Rung
+from benchmarks.ladder.rows import coverage, launches
 from benchmarks.ladder.sections import (
     cuda_aware,
     notes,
@@ -108,6 +109,12 @@ def count(row: Row) -> int:
     return len(row.get("launches") or [row])
 
 
+def of_each(row: Row) -> str:
+    """Write the ratio to PyTorch of every launch, the first one first."""
+    ratios = [launch.get("ratio") for launch in launches(row)]
+    return ", ".join(f"{found:.2f}" for found in ratios if found is not None)
+
+
 def headline(found: Cells) -> str:
     """Return the best rung of every cell beside the document's program, PyTorch and the floor."""
     lines, verdicts = [], []
@@ -121,8 +128,8 @@ def headline(found: Cells) -> str:
             str(key[0]), *name_of(key), microseconds(document["median_s"] if document else None),
             f"{ours['rung']} {microseconds(ours['median_s'])}",
             f"{(ours['peer'] or '').removeprefix('torch ')} {microseconds(ours['peer_median_s'])}",
-            ratio(ours), verdicts[-1], microseconds(ours["floor_s"]), short(over_floor(ours)),
-            str(count(ours)),
+            ratio(ours), of_each(ours), verdicts[-1], microseconds(ours["floor_s"]),
+            short(over_floor(ours)), str(count(ours)),
         ))  # fmt: skip
     counts = ", ".join(
         f"{verdicts.count(v)} {v}"
@@ -130,7 +137,7 @@ def headline(found: Cells) -> str:
         if v in verdicts
     )
     head = ("p", "H", "B", "dtype", "assignment", "our best", "PyTorch's best", "ratio",
-            "our best is", "floor", "/ floor", "launches")  # fmt: skip
+            "of each launch", "our best is", "floor", "/ floor", "launches")  # fmt: skip
     return written("headline", counts=counts, table=table(head, lines))
 
 
@@ -238,16 +245,15 @@ def everything(found: Cells) -> str:
         parts.append(f"### p = {key[0]}, H = {key[1]}, B = {key[2]}, {key[3]}\n")
         lines = []
         for row in rows.values():
-            quartiles = ""
-            if row["median_s"] is not None:
-                quartiles = f"{microseconds(row['q1_s'])} to {microseconds(row['q3_s'])}"
+            medians = ", ".join(microseconds(launch["median_s"]) for launch in launches(row))
             error = "" if row["error"] is None else f"{row['error']:.1e}"
             state = "" if sound(row) else ("**invalid**" if row["median_s"] is not None else "no")
             lines.append((
-                row["rung"], microseconds(row["median_s"]), quartiles, ratio(row),
-                short(over_floor(row)), error, str(count(row)), state,
+                row["rung"], microseconds(row["median_s"]), medians, ratio(row), of_each(row),
+                short(over_floor(row)), error, state,
             ))  # fmt: skip
-        head = ("", "median, µs", "quartiles", "/ PyTorch", "/ floor", "error", "launches", "")
+        head = ("", "median, µs", "of each launch", "/ PyTorch", "of each launch", "/ floor",
+                "error", "")  # fmt: skip
         parts.append(table(head, lines))
     return "\n".join(parts)
 
@@ -263,6 +269,16 @@ def runs(record: dict[str, Any]) -> str:
             rates = f"{', '.join(each)}, copy {ceilings['copy_bytes_per_s'] / 1e12:.2f} TB/s"
         lines.append((name, f"`{called(run['command'])}`", versions, rates))
     return "\n" + table(("run", "command", "machine and versions", "ceilings"), lines)
+
+
+def method(record: dict[str, Any]) -> str:
+    """Say how it was measured, how often intervals hold, and what is without rounds."""
+    held, among = coverage(record["rows"])
+    said = f": {held} of {among} do ({percent(held / among, 0)})" if among else ""
+    timed = [row for r in record["rows"] for row in launches(r) if row["median_s"] is not None]
+    old = sorted({row["p"] for row in timed if not row.get("round_s")})
+    without = f"; launches of p = {', '.join(map(str, old))} are without" if old else ""
+    return written("method", held=said, without=without)
 
 
 def markdown(
@@ -283,7 +299,7 @@ def markdown(
         f"![Microseconds per batch by optimization step, {ranks} ranks](images/ladder.png)\n",
         headline(found),
         *filter(None, [targets(ours, gemm)]),
-        written("method") + runs(record) + notes(record),
+        method(record) + runs(record) + notes(record),
         steps_by_ranks(found),
         f"## Step by step, p = {ranks}\n\n" + "".join(sections).rstrip() + "\n",
         *filter(None, [cuda_aware(aware)]),

@@ -1,6 +1,7 @@
 """Rows of the ladder: times of visits become medians, ratios and intervals; the file of them.
 
-A row holds its launches, with the times of all their rounds, and what they say together.
+A row holds its launches, with the times of all their rounds, and what they say together. Times on
+different hosts are not comparable: ratios to PyTorch are taken within each launch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.common import results
-from perfmodel.models.launches import ENOUGH, across, limits
+from benchmarks.ladder.configurations import RUNGS
+from perfmodel.models.launches import LAUNCH_SD, another, limits
 
 Row = dict[str, Any]
 KEY: Final = ("rung", "H", "B", "p", "dtype")
@@ -24,7 +26,8 @@ OF_LAUNCH: Final = (
     "peer_median_s", "ratio", "ratio_low", "ratio_high", "ratio_confidence", "error", "valid",
     "floor_s",
 )  # fmt: skip
-"""What is kept of every launch; all else is of the last one."""
+"""What is kept of every launch, its interval from its rounds; all else is of the last one."""
+GRAPHS: Final = {rung.name for rung in RUNGS if rung.settings.get("graph")}
 
 
 def spread(seconds: Sequence[float]) -> dict[str, float]:
@@ -123,7 +126,15 @@ def merge(
     """Return the record with a run's rows added: launches beside those of the same key.
 
     With `replace` they take the place of the earlier launches.
+
+    Raises
+    ------
+    ValueError
+        If the record's launches ran on another GPU: times and ratios are of one.
     """
+    gpus = {run["versions"].get("gpu") for run in (*record.get("runs", {}).values(), run)}
+    if len(gpus) > 1:
+        raise ValueError(f"expected launches on one GPU; got {' and '.join(map(str, gpus))}")
     name = f"{run['date']} p={run['ranks']}"
     found = {tuple(r[k] for k in KEY): r for r in record.get("rows", [])}
     for row in rows:
@@ -153,39 +164,76 @@ def launches(row: Row) -> list[Row]:
 def joined(rows: Sequence[Row]) -> Row:
     """Return the rows of one key's launches as one: medians over launches, and their spread.
 
-    Of several launches that were timed, the quartiles and extremes are of their medians. The
-    interval of the ratio is where another launch's lies with 95 % (`perfmodel.models.launches`);
-    of two launches it is the two ratios, without a confidence. What was never timed, or timed in
-    one launch only, is as in the last launch.
+    Of several launches that were timed, the quartiles and extremes are of their medians. What was
+    never timed is as in the last launch.
     """
     by_run = {row["run"]: row for row in rows}  # a launch written again replaces itself
     timed = [row for row in by_run.values() if row["median_s"] is not None]
     row = {**(timed or rows)[-1]}
+    row["launch_sd"] = launch_sd(row)
     row["launches"] = [{k: r[k] for k in OF_LAUNCH if r.get(k) is not None} for r in timed]
-    if len(timed) < 2:
-        return row
-    medians = [r["median_s"] for r in timed]
-    row |= {"median_s": statistics.median(medians), **spread(medians)}
-    row["error"] = max(r.get("error") or 0.0 for r in timed)
-    row["valid"] = all(r["valid"] for r in timed)
+    if len(timed) > 1:
+        medians = [r["median_s"] for r in timed]
+        row |= {"median_s": statistics.median(medians), **spread(medians)}
+        row["error"] = max(r.get("error") or 0.0 for r in timed)
+        row["valid"] = all(r["valid"] for r in timed)
     compared = [r for r in timed if r.get("ratio") is not None]
-    if len(compared) > 1 and row["valid"]:
+    if compared and not row["valid"]:
+        row |= dict.fromkeys(("ratio", "ratio_low", "ratio_high", "ratio_confidence"))
+    elif compared:
         names = [r["peer"] for r in compared]
         row["peer"] = max(names, key=names.count)
         row["peer_median_s"] = statistics.median(r["peer_median_s"] for r in compared)
-        row |= ratio_over([r["ratio"] for r in compared])
+        row |= ratio_over([r["ratio"] for r in compared], ratio_sd(row))
     return row
 
 
-def ratio_over(ratios: Sequence[float]) -> dict[str, float | None]:
-    """Return the median of several launches' ratios and the interval of another launch's."""
-    low, high, confidence = min(ratios), max(ratios), None
-    if len(ratios) >= ENOUGH:
-        mean, width = across([math.log(ratio) for ratio in ratios])
-        (low, high), confidence = limits(math.exp(mean), width), 0.95
+def launch_sd(row: Row) -> float:
+    """Return the standard deviation of a batch's logarithm that is assumed between launches.
+
+    Source: `perfmodel.models.launches.LAUNCH_SD`, of the launches in profiles/launches: of batches
+    that are CUDA graphs, with all-reduces or without; else of batches that the host queues.
+    """
+    is_graph = row.get("whole_graph") or row["rung"] in GRAPHS
+    return _of_graphs(row) if is_graph else LAUNCH_SD["queued"]
+
+
+def ratio_sd(row: Row) -> float:
+    """Return that of the ratio's to PyTorch, which is a CUDA graph."""
+    return math.hypot(launch_sd(row), _of_graphs(row))
+
+
+def _of_graphs(row: Row) -> float:
+    return LAUNCH_SD["replayed" if row["p"] == 1 else "NCCL"]
+
+
+def coverage(rows: Sequence[Row]) -> tuple[int, int]:
+    """Return how many launches' ratios the interval of their row's others holds, and of how many.
+
+    A ratio that is PyTorch's best over itself is left out.
+    """
+    held = count = 0
+    for row in rows:
+        ratios = [r["ratio"] for r in launches(row) if r.get("ratio") and r["peer"] != row["rung"]]
+        if len(ratios) < 2 or not row["valid"]:
+            continue
+        for i, left_out in enumerate(ratios):
+            others = ratio_over(ratios[:i] + ratios[i + 1 :], ratio_sd(row))
+            held += others["ratio_low"] <= left_out <= others["ratio_high"]
+            count += 1
+    return held, count
+
+
+def ratio_over(ratios: Sequence[float], sd: float) -> dict[str, float]:
+    """Return the median of launches' ratios, and where another launch's lies with 95 %.
+
+    `sd` is assumed of the ratio's logarithm where there are one or two launches.
+    """
+    mean, width = another([math.log(ratio) for ratio in ratios], sd)
+    low, high = limits(math.exp(mean), width)
     return {
         "ratio": statistics.median(ratios), "ratio_low": low, "ratio_high": high,
-        "ratio_confidence": confidence,
+        "ratio_confidence": 0.95,
     }  # fmt: skip
 
 

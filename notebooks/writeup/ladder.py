@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from perfmodel.base.errors import ReportError
 from perfmodel.base.escape import printable
 from perfmodel.base.table import Column, Table
-from perfmodel.models.spread import t_quantile
+from perfmodel.models.launches import another, limits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,9 +23,6 @@ CHAIN: Final = (
     "fused x3", "peer x3",
 )  # fmt: skip
 """Versions of the trainer from the program of the CME 213 assignment to the fastest one."""
-
-_IQR: Final = 1.349  # quartiles of a normal distribution lie so many deviations apart
-_MEDIAN: Final = 1.2533  # and its median varies so many times as much as its mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +39,12 @@ class Timed:
         'fp32' or 'tf32'.
     own : bool
         A version of the trainer; else PyTorch.
-    median_s, q1_s, q3_s : float or None
-        Seconds of a batch over `rounds`; None where it could not be timed.
+    median_s : float or None
+        Seconds of a batch, the median of its launches; None where it could not be timed.
+    launches : dict
+        Seconds of each launch, by its name.
+    launch_sd : float
+        Standard deviation of the logarithm between launches, as assumed of fewer than three.
     valid : bool
         Whether it trained as the reference does.
     floor_s : float or None
@@ -60,9 +62,8 @@ class Timed:
     dtype: str
     own: bool
     median_s: float | None
-    q1_s: float | None
-    q3_s: float | None
-    rounds: int
+    launches: Mapping[str, float]
+    launch_sd: float
     valid: bool
     floor_s: float | None
     peer: str | None
@@ -79,8 +80,8 @@ class Timed:
 class Gain:
     """One version after another at one size: times, their ratio, and its interval.
 
-    `low` to `high` is about 95 % of before over after: rounds taken as normal around their median,
-    with the deviation that their quartiles give. None where one was not timed.
+    The ratio is the median of those within launches that timed both; another launch's lies between
+    `low` and `high` with 95 % (`perfmodel.models.launches.another`). None where none timed both.
     """
 
     before: Timed | None
@@ -163,13 +164,19 @@ def read_ladder(path: Path) -> Ladder:
 
 def gain(before: Timed | None, after: Timed | None) -> Gain:
     """Set one row against another of the same size."""
-    if before is None or after is None or not before.median_s or not after.median_s:
+    if before is None or after is None:
         return Gain(before, after, None, None, None)
-    ratio = before.median_s / after.median_s
-    spread = math.hypot(_relative(before), _relative(after))
-    t = t_quantile(0.05, max(min(before.rounds, after.rounds) - 1, 1))
-    low, high = ratio * math.exp(-t * spread), ratio * math.exp(t * spread)
-    return Gain(before, after, ratio, low, high)
+    ratios = [
+        seconds / after.launches[name]
+        for name, seconds in before.launches.items()
+        if name in after.launches
+    ]
+    if not ratios:
+        return Gain(before, after, None, None, None)
+    sd = math.hypot(before.launch_sd, after.launch_sd)
+    mean, width = another([math.log(ratio) for ratio in ratios], sd)
+    low, high = limits(math.exp(mean), width)
+    return Gain(before, after, statistics.median(ratios), low, high)
 
 
 def gains_table(
@@ -201,8 +208,8 @@ def gains_table(
                 seen.append(row)
         rows.append(tuple(cells))
     notes = (
-        "gain: time of the version before over this one, in brackets about 95 % from the "
-        "quartiles of the rounds; = where these include 1",
+        "gain: time of the version before over this one in the same launch, in brackets where "
+        "another launch's lies with 95 %; = where these include 1",
         *(f"to be timed again: {said}" for said in found.warnings(seen)),
     )
     return Table(f"H={hidden} B={batch} {dtype}, without a profiler", tuple(columns), rows, notes)
@@ -247,8 +254,9 @@ def _said(found: Gain) -> str | None:
 def _timed(row: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> Timed:
     return Timed(
         name=row["rung"], ranks=row["p"], hidden=row["H"], batch=row["B"], dtype=row["dtype"],
-        own=row["kind"] == "rung", median_s=row["median_s"], q1_s=row.get("q1_s"),
-        q3_s=row.get("q3_s"), rounds=row.get("rounds") or 0, valid=bool(row["valid"]),
+        own=row["kind"] == "rung", median_s=row["median_s"],
+        launches={each["run"]: each["median_s"] for each in row["launches"]},
+        launch_sd=row["launch_sd"], valid=bool(row["valid"]),
         floor_s=row.get("floor_s"), peer=row.get("peer"), peer_s=row.get("peer_median_s"),
         warning="; ".join(n["text"] for n in notes if _about(n, row)),
     )  # fmt: skip
@@ -262,11 +270,3 @@ def _about(note: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
         and row["H"] in note.get("H", (row["H"],))
         and row["dtype"] in note.get("dtype", (row["dtype"],))
     )
-
-
-def _relative(row: Timed) -> float:
-    """Relative standard deviation of the median, from the quartiles."""
-    if not row.median_s or row.q1_s is None or row.q3_s is None or row.rounds < 1:
-        return 0.0
-    deviation = (row.q3_s - row.q1_s) / _IQR
-    return _MEDIAN * deviation / math.sqrt(row.rounds) / row.median_s

@@ -213,6 +213,40 @@ def across(logs: Sequence[float]) -> tuple[float, float]:
     return float(np.mean(logs)), t_95(n - 1) * s * math.sqrt(1 + 1 / n)
 
 
+def another(logs: Sequence[float], noise: float) -> tuple[float, float]:
+    """Return the mean over launches, and half the width of the 95 % interval of another one.
+
+    From `ENOUGH` launches on as `across`. Of fewer, what they cannot know is assumed as in
+    `effect`: launches differ by `noise`, known as well as from 10 degrees of freedom, or by more
+    where they say so.
+
+    Parameters
+    ----------
+    noise : float
+        Standard deviation of the logarithms between launches.
+
+    Examples
+    --------
+    >>> [round(x, 3) for x in another([0.1], 0.05)]
+    [0.1, 0.158]
+    """
+    n = len(logs)
+    if n >= ENOUGH:
+        return across(logs)
+    mean = float(np.mean(logs))
+    variance = _assumed(noise, sum((x - mean) ** 2 for x in logs), n - 1)
+    return mean, t_95(_NOISE_DF + n - 1) * math.sqrt(variance * (1 + 1 / n))
+
+
+def _assumed(noise: float, seen: float, more: int) -> float:
+    """Return the variance between launches: `noise` squared, or more where `seen` squares say so.
+
+    Source: assumed and seen variance weighted by their degrees of freedom after G. K. Smyth,
+    Stat. Appl. Genet. Mol. Biol. 3, 3 (2004).
+    """
+    return max(noise**2, (noise**2 * _NOISE_DF + seen) / (_NOISE_DF + more))
+
+
 def effect(
     before: Sequence[Median], after: Sequence[Median], noise: float, *, machines: bool = False
 ) -> Effect:
@@ -224,8 +258,7 @@ def effect(
     where they say so; the noise within each launch adds to it.
 
     Source: B. L. Welch, Biometrika 34, 28-35 (1947); degrees of freedom after F. E.
-    Satterthwaite, Biometrics 2, 110-114 (1946); assumed and seen variance weighted by their
-    degrees of freedom after G. K. Smyth, Stat. Appl. Genet. Mol. Biol. 3, 3 (2004).
+    Satterthwaite, Biometrics 2, 110-114 (1946); `_assumed`.
 
     Parameters
     ----------
@@ -245,8 +278,8 @@ def effect(
     else:
         more = sum(len(s) - 1 for s in sides)
         seen = sum(v * (len(s) - 1) for s, v in zip(sides, spread, strict=True))
-        pooled = max(noise**2, (noise**2 * _NOISE_DF + seen) / (_NOISE_DF + more))
-        parts.append((pooled * sum(1 / len(s) for s in sides), _NOISE_DF + more))
+        each = _assumed(noise, seen, more)
+        parts.append((each * sum(1 / len(s) for s in sides), _NOISE_DF + more))
         parts += [(m.error**2 / len(s) ** 2, m.df) for s in sides for m in s]
     if machines:
         parts.append((2 * _MACHINES * noise**2, _NOISE_DF))

@@ -149,13 +149,22 @@ def launched(*medians: float, peers: tuple[float, ...] = (100e-6,) * 9) -> dict:
 
 
 def test_launches_are_put_together_with_the_interval_of_another_one() -> None:
-    """By hand of 0.8, 0.9, 1.0: t(0.975, 2) = 4.3027, s of the logs 0.11160, sqrt(4/3)."""
+    """By hand of 0.8, 0.9, 1.0: t(0.975, 2) = 4.3027, s of the logs 0.11160, sqrt(4/3).
+
+    Of one launch t(10) = 2.22814, of two t(11) = 2.20099: batches that the host queues are taken
+    to differ by 0.18, PyTorch's graph by 0.0175.
+    """
+    assumed = 0.18**2 + 0.0175**2
     (one,) = launched(80e-6)["rows"]
     assert one["launches"][0]["round_s"] == [80e-6] * 7
-    assert (one["ratio"], one["ratio_confidence"]) == (0.8, pytest.approx(0.984375))
+    assert one["launches"][0]["ratio_confidence"] == 0.984375, "of its rounds"
+    assert (one["ratio"], one["ratio_confidence"]) == (0.8, 0.95)
+    width = 2.22814 * np.sqrt(2 * assumed)
+    assert one["ratio_high"] == pytest.approx(0.8 * np.exp(width), rel=1e-4)
     (two,) = launched(80e-6, 90e-6)["rows"]
     assert (two["median_s"], two["ratio"]) == (pytest.approx(85e-6), pytest.approx(0.85))
-    assert (two["ratio_low"], two["ratio_high"], two["ratio_confidence"]) == (0.8, 0.9, None)
+    width = 2.20099 * np.sqrt(1.5 * assumed)  # they differ by less than is assumed
+    assert two["ratio_low"] == pytest.approx(np.sqrt(0.72) * np.exp(-width), rel=1e-4)
     (three,) = launched(80e-6, 90e-6, 100e-6)["rows"]
     assert three["median_s"] == three["launches"][1]["median_s"] == 90e-6
     assert (three["min_s"], three["max_s"]) == (80e-6, 100e-6)
@@ -164,6 +173,64 @@ def test_launches_are_put_together_with_the_interval_of_another_one() -> None:
     assert three["ratio_low"] == pytest.approx(middle * np.exp(-width), rel=1e-4)
     assert three["ratio_high"] == pytest.approx(middle * np.exp(width), rel=1e-4)
     assert three["ratio"] == pytest.approx(0.9)
+
+
+def test_two_launches_that_differ_by_more_than_is_assumed_widen_the_interval() -> None:
+    """By hand: 0.4 and 1.6 have logs 1.3863 apart, 0.9609 seen of 11 degrees of freedom."""
+    found = ladder_rows.ratio_over([0.4, 1.6], 0.05)
+    width = 2.20099 * np.sqrt(1.5 * (10 * 0.0025 + np.log(4) ** 2 / 2) / 11)
+    assert found["ratio_high"] == pytest.approx(0.8 * np.exp(width), rel=1e-3)
+    assert ladder_rows.ratio_over([0.8], 0.05)["ratio_high"] == pytest.approx(
+        0.8 * np.exp(2.22814 * np.sqrt(2) * 0.05), rel=1e-4
+    )
+
+
+def test_intervals_hold_another_launch_as_often_as_they_say() -> None:
+    """Drawn from what is assumed, of 1 to 4 launches."""
+    rng = np.random.default_rng(2)
+    rows = [
+        {"rung": "graph", "p": 1, "valid": True, "median_s": 1.0, "launches": [
+            {"ratio": r, "peer": "torch graph"}
+            for r in np.exp(0.005 * np.sqrt(2) * rng.standard_normal(2 + n % 4))
+        ]}
+        for n in range(800)
+    ]  # fmt: skip
+    held, among = ladder_rows.coverage(rows)
+    assert among == 200 * (2 + 3 + 4 + 5)
+    assert 0.93 <= held / among <= 0.98
+    rows[0]["launches"][0]["peer"] = "graph"  # its own best: a ratio of 1 that says nothing
+    assert ladder_rows.coverage(rows)[1] == among - 2
+
+
+def test_one_wrong_launch_takes_the_ratio_away() -> None:
+    late = {**RUN, "date": "2026-03-02T03:04:05+00:00"}
+    wrong = row("nccl", 80e-6, valid=False, reason="differs")
+    (found,) = ladder_rows.merge(launched(80e-6, 90e-6), late, [wrong])["rows"]
+    assert not found["valid"]
+    assert found["ratio"] is found["ratio_low"] is None
+
+
+def test_launches_on_another_gpu_are_refused() -> None:
+    other = {**RUN, "versions": {**RUN["versions"], "gpu": "NVIDIA H100"}}
+    with pytest.raises(ValueError, match="one GPU; got NVIDIA H"):
+        ladder_rows.merge(launched(80e-6), other, [row("nccl", 80e-6)])
+
+
+def test_old_launches_without_rounds_leave_where_there_are_new_ones(tmp_path: Path) -> None:
+    record = ladder_rows.merge({}, RUN, [row("nccl", 80e-6), row("chunked", 9e-5)])
+    other = ladder_rows.merge({}, {**RUN, "ranks": 4}, [row("nccl", 80e-6, p=4)])
+    record = ladder_join.join(record, other)
+    for found in record["rows"]:
+        for each in (found, *found["launches"]):
+            each["round_s"] = None
+    later = {**RUN, "date": "2026-02-02T03:04:05+00:00"}
+    fresh = ladder_rows.merge({}, later, [row("nccl", 70e-6)])
+    kept = ladder_join.without_old(record, [fresh])
+    assert [(r["p"], r["rung"]) for r in kept["rows"]] == [(4, "nccl")]
+    assert len(kept["runs"]) == 1
+    joined = ladder_join.join(kept, fresh)
+    assert ladder_join.without_old(joined, [fresh]) == joined, "what has rounds stays"
+    assert "; launches of p = 4 are without" in ladder_report.markdown(joined)
 
 
 def test_launches_of_other_files_are_added_run_by_run() -> None:
@@ -434,16 +501,16 @@ def record() -> dict:
 def test_the_document_says_what_the_rows_say() -> None:
     text = ladder_report.markdown(record())
     assert "PyTorch: 1 faster." in text
-    line = "| 2 | 512 | 3000 | fp32 | 2060 | graph 82.4 | graph 103 | 0.80 [0.80, 0.80] | faster "
-    assert line + "| 60.0 | 1.37 |" in text, "an invalid rung is not the best, however fast"
+    line = "| 2 | 512 | 3000 | fp32 | 2060 | graph 82.4 | graph 103 | 0.80 [0.74, 0.86] | 0.80 "
+    assert line + "| faster | 60.0 | 1.37 | 1 |" in text, "an invalid rung is not the best"
     # the rung before was not timed here: the nearest one below it is named
-    assert "| fp32 | document 2060 | 98.9 | 20.8 | 0.96 [0.96, 0.96] | 1.65 | +38.9 |" in text
-    assert "| 512 | 3000 | fp32 | 98.9 | 82.4 | 1.20 | 0.80 [0.80, 0.80] | 1.37 | +22.4 |" in text
+    assert "| fp32 | document 2060 | 98.9 | 20.8 | 0.96 [0.54, 1.70] | 1.65 | +38.9 |" in text
+    assert "| 512 | 3000 | fp32 | 98.9 | 82.4 | 1.20 | 0.80 [0.74, 0.86] | 1.37 | +22.4 |" in text
     assert "- not timed: `MPI has no CUDA` (H = 512, B = 3000, fp32)" in text
     assert "- invalid: `parameters differ` (H = 512, B = 3000, fp32)" in text
     # 60 µs of cuBLAS at these shapes, 40 at the best rate: 20 of the 22.4 above the floor
     assert "| +22.4 | +20.0 | +2.4 |" in text
-    assert "| fused | 51.5 |" in text
+    assert "| fused | 51.5 | 51.5 |" in text
     split = ladder_rows.merge(record(), RUN, [row("fused x3", 40e-6, place=18)])
     assert "| fused x3 41.2 | -18.8 |  |  |" in ladder_report.markdown(split), "not cuBLAS's"
     assert "**invalid**" in text

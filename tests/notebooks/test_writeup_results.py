@@ -45,31 +45,50 @@ from perfmodel.workloads.networks import network
 
 ROW: dict[str, Any] = {
     "rung": "document", "H": 64, "B": 3200, "p": 1, "dtype": "fp32", "kind": "rung", "place": 0,
-    "median_s": 4e-4, "q1_s": 3.9e-4, "q3_s": 4.1e-4, "rounds": 9, "valid": True, "run": "r",
+    "median_s": 4e-4, "launch_sd": 0.02, "valid": True, "run": "r",
     "floor_s": 1e-5, "peer": "torch graph", "peer_median_s": 1e-4,
 }  # fmt: skip
 
 
 def written(folder: Path, *rows: dict[str, Any], notes: list[Any] | None = None) -> Path:
     path = folder / "ladder.json"
-    path.write_text(json.dumps({"rows": [{**ROW, **r} for r in rows], "notes": notes or []}))
+    made: list[dict[str, Any]] = [{**ROW, **row} for row in rows]
+    for row in made:
+        row.setdefault("launches", [{"run": "r", "median_s": row["median_s"]}])
+    path.write_text(json.dumps({"rows": made, "notes": notes or []}))
     return path
 
 
 # --- the ladder
 
 
-def test_a_gain_has_the_interval_of_its_rounds(tmp_path: Path) -> None:
-    """By hand: IQR 0.2e-4 of 4e-4 is 5 %, /1.349 x 1.2533 / 3 = 1.548 %; t(8) = 2.306."""
-    path = written(tmp_path, {}, {"rung": "pinned", "median_s": 2e-4, "q1_s": 2e-4, "q3_s": 2e-4})
+def test_a_gain_has_the_interval_of_another_launch(tmp_path: Path) -> None:
+    """By hand: one launch, t(10) = 2.22814, each side's deviation 0.02, sqrt(1 + 1)."""
+    path = written(tmp_path, {}, {"rung": "pinned", "median_s": 2e-4})
     found = read_ladder(path)
     said = gain(found.find("document", 1, 64, 3200), found.find("pinned", 1, 64, 3200))
     assert said.ratio == pytest.approx(2.0)
-    spread = 0.05 / 1.349 * 1.2533 / 3
-    assert said.high == pytest.approx(2 * math.exp(2.306 * spread), rel=1e-4)
-    assert said.low == pytest.approx(2 * math.exp(-2.306 * spread), rel=1e-4)
+    assert said.high == pytest.approx(2 * math.exp(2.22814 * 0.04), rel=1e-4)
+    assert said.low == pytest.approx(2 * math.exp(-2.22814 * 0.04), rel=1e-4)
     assert said.verdict == "faster"
     assert gain(None, said.after).verdict == "not timed"
+
+
+def test_a_gain_is_taken_within_launches(tmp_path: Path) -> None:
+    """A host twice as slow slows both; what another launch alone timed is not compared."""
+    of_each = [{"run": name, "median_s": s} for name, s in (("a", 4e-4), ("b", 8e-4), ("c", 4e-4))]
+    half = [{**each, "median_s": each["median_s"] / 2} for each in of_each]
+    path = written(
+        tmp_path, {"launches": of_each}, {"rung": "pinned", "launches": half},
+        {"rung": "nccl", "launches": [{"run": "d", "median_s": 1e-4}]},
+    )  # fmt: skip
+    document, pinned, nccl = (
+        read_ladder(path).find(name, 1, 64, 3200) for name in ("document", "pinned", "nccl")
+    )
+    said = gain(document, pinned)
+    assert said.ratio == pytest.approx(2.0)
+    assert said.low == pytest.approx(2.0)
+    assert gain(document, nccl).verdict == "not timed"
 
 
 def test_invalid_rows_count_for_nothing_and_notes_reach_their_rows(tmp_path: Path) -> None:
@@ -85,7 +104,7 @@ def test_invalid_rows_count_for_nothing_and_notes_reach_their_rows(tmp_path: Pat
     assert found.find("torch graph", 1, 64, 3200) is not None
     assert found.warnings(found.versions(1, 64, 3200)) == ("fixed since",)
     table = gains_table(found, 64, 3200, chain=("document", "pinned"), ranks=(1, 2))
-    assert table.rows[1][:3] == ("pinned", 4e-4, "1.00 [0.95, 1.05] =")
+    assert table.rows[1][:3] == ("pinned", 4e-4, "1.00 [0.91, 1.09] =")
     assert table.rows[1][3:] == (None, None)
     assert table.notes[1:] == ("to be timed again: fixed since",)
     with pytest.raises(ReportError, match="mpirun -n 4"):
