@@ -11,6 +11,7 @@ ResNet-18 as for CIFAR-10, on benchmarks.common.digits, which lie on every GPU; 
     large      five epochs at 512 a GPU: the rate kept, scaled, and scaled with warm-up; and what
                else than gradients the replicas need (questions 4 and 7). On one GPU: 128 images
     sampler    training with and without `set_epoch` (question 5)
+    emulation  DDP against the same ranks in one process (--emulate), parameters after each step
 
 NCCL refuses two ranks on one GPU: where ranks are more than GPUs, they share them, and gloo
 sends. Rows are appended to the JSON file as they come; benchmarks.scaling.ddp_report writes the
@@ -53,16 +54,19 @@ TINY: Final = "tiny"
 LARGE_EPOCHS: Final = 5
 SAMPLER_EPOCHS: Final = 10
 SAMPLER_IMAGES: Final = 20_000
+EMULATED_STEPS: Final = 5
 SETTINGS: Final[dict[str, dict[str, Any]]] = {
-    "rule": {"scaled": True, "warmup": 2},
-    "gradients only": {"scaled": True, "warmup": 2, "ddp": {"broadcast_buffers": False}},
-    "other starts": {"scaled": True, "warmup": 2, "apart": True,
-                     "ddp": {"broadcast_buffers": False, "init_sync": False}},
     "base": {},
-    "scaled": {"scaled": True},
-    "SyncBatchNorm": {"scaled": True, "warmup": 2, "sync_norm": True},
+    "scaled": {"power": 1.0},
+    "rule": {"power": 1.0, "warmup": 2},
+    "long warm-up": {"power": 1.0, "warmup": 6},
+    "root": {"power": 0.5, "warmup": 2},
+    "gradients only": {"ddp": {"broadcast_buffers": False}},
+    "other starts": {"apart": True, "ddp": {"broadcast_buffers": False, "init_sync": False}},
+    "SyncBatchNorm": {"sync_norm": True},
 }  # fmt: skip
-"""Of the large batch: the learning rate, and what DDP sends."""
+"""Of the large batch: the learning rate; what DDP sends, at the rate of --rates."""
+SENT: Final = ("gradients only", "other starts", "SyncBatchNorm")
 SYNCHRONIZED: Final = "SyncBatchNorm"
 """Left out without NCCL: torch has none on a CPU."""
 
@@ -76,6 +80,7 @@ class Lab:
         gpus = torch.cuda.device_count()
         self.on = Device(int(os.environ.get("LOCAL_RANK", "0")) % max(1, gpus))
         self.device, self.cuda = self.on.device, self.on.cuda
+        self.shares = c.emulate or self.ranks
         self.backend = c.backend or ("nccl" if self.ranks <= gpus else "gloo")
         if self.cuda:
             torch.cuda.set_device(self.device)
@@ -89,8 +94,8 @@ class Lab:
         self.test = self._placed(test)
         self.began = time.perf_counter()
         about = self.on.about(
-            ranks=self.ranks, gpus=min(gpus, self.ranks), backend=self.backend,
-            images=len(self.images),
+            ranks=self.shares, gpus=min(gpus, self.ranks), images=len(self.images),
+            backend="emulated" if c.emulate else self.backend,
         )  # fmt: skip
         self.found: dict[str, Any] = {
             "date": results.today(), "command": results.command("scaling.ddp_lab", sys.argv[1:]),
@@ -117,7 +122,9 @@ class Lab:
         return Network(made).to(self.device).train()
 
     def parallel(self, net: nn.Module, **how: Any) -> nn.Module:
-        """Wrap a network; on one rank return it as it is."""
+        """Wrap a network; on one rank return it as it is, or ranks of it in one process."""
+        if self.c.emulate:
+            return Emulated(net, self.c.emulate)
         if self.ranks == 1:
             return net
         ids = [self.device.index] if self.cuda else None
@@ -132,6 +139,31 @@ class Lab:
         every = [torch.zeros_like(mine) for _ in range(self.ranks)]
         dist.all_gather(every, mine)
         return [float(v) for v in every]
+
+
+class Emulated(nn.Module):
+    """Ranks of DistributedDataParallel in one process: one set of parameters, buffers of each.
+
+    Images are those of rank 0, of rank 1 and so on, as many each: every rank normalizes its own.
+    The mean loss over all of them has the gradient that DDP has after its all-reduce, the mean over
+    ranks, but for the order of sums.
+    """
+
+    def __init__(self, net: nn.Module, ranks: int) -> None:
+        super().__init__()
+        self.replicas = nn.ModuleList([net, *(copy.deepcopy(net) for _ in range(ranks - 1))])
+        for other in self.replicas[1:]:
+            for mine, first in zip(other.modules(), net.modules(), strict=True):
+                for name in mine._parameters:
+                    mine._parameters[name] = first._parameters[name]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits, rank by rank; first every rank gets the buffers of rank 0."""
+        first = list(self.replicas[0].buffers())
+        for other in self.replicas[1:]:
+            torch._foreach_copy_(list(other.buffers()), first)
+        parts = x.chunk(len(self.replicas))
+        return torch.cat([one(part) for one, part in zip(self.replicas, parts, strict=True)])
 
 
 def tiny() -> Net:
@@ -311,24 +343,28 @@ def train(lab: Lab, batch: int, count: int, seed: int, n: int, **how: Any) -> di
     batch, count, n : int
         Images of a batch of a GPU, epochs, and images to train on.
     how : dict
-        `scaled`: the rate times batch over `BASE`; `warmup` epochs; `ddp`: keywords of DDP;
+        `power` of the batch of all ranks over `BASE` that multiplies the rate; `warmup` epochs;
+        `ddp`: keywords of DDP;
         `apart`: each rank starts from weights of its own; `sync_norm`; `fixed`: no `set_epoch`.
     """
     net = lab.network(seed + (1000 * lab.rank if how.get("apart") else 0))
     if how.get("sync_norm") and lab.ranks > 1:
         net = nn.SyncBatchNorm.convert_sync_batchnorm(net)
     wrapped = lab.parallel(net, **how.get("ddp", {}))
-    rate = RATE * (batch * lab.ranks / BASE if how.get("scaled") else 1.0)
+    rate = RATE * (batch * lab.shares / BASE) ** how.get("power", 0.0)
     optimizer = optimizer_of(wrapped, rate)
-    order = DistributedSampler(range(n), lab.ranks, lab.rank, seed=seed, drop_last=True)
+    orders = [
+        DistributedSampler(range(n), lab.shares, rank, seed=seed, drop_last=True)
+        for rank in (range(lab.shares) if lab.c.emulate else (lab.rank,))
+    ]
     curve, seen = [], set[int]()
     lab.on.synchronize()
     began = time.perf_counter()
     for number in range(count):
-        if not how.get("fixed"):
-            order.set_epoch(number)
-        mine = list(order)
-        seen.update(mine)
+        for order in orders:
+            order.set_epoch(0 if how.get("fixed") else number)
+        mine = [list(order) for order in orders]
+        seen.update(mine[0])
         found = one_epoch(
             lab, wrapped, optimizer, mine, batch,
             lambda done, n=number: rate * warmed(n + done, how.get("warmup", 0)),
@@ -337,9 +373,9 @@ def train(lab: Lab, batch: int, count: int, seed: int, n: int, **how: Any) -> di
     lab.on.synchronize()
     spent = time.perf_counter() - began
     return {
-        "batch": batch, "seed": seed, "images": n, "rate": rate, "seconds": spent, "curve": curve,
-        "test_accuracy": lab.gathered(accuracy(lab, net)), "distinct_images": len(seen),
-        **apart(lab, net),
+        "batch": batch, "seed": seed, "images": n, "rate": rate, "warmup": how.get("warmup", 0),
+        "seconds": spent, "curve": curve, "test_accuracy": lab.gathered(accuracy(lab, net)),
+        "distinct_images": len(seen), **apart(lab, net),
     }  # fmt: skip
 
 
@@ -349,18 +385,20 @@ def warmed(epochs_done: float, warmup: int) -> float:
 
 
 def one_epoch(
-    lab: Lab, net: nn.Module, optimizer: torch.optim.SGD, mine: list[int], batch: int,
+    lab: Lab, net: nn.Module, optimizer: torch.optim.SGD, mine: list[list[int]], batch: int,
     rate_at: Callable[[float], float],
 ) -> dict[str, float]:  # fmt: skip
     """Train on this rank's images; return loss and accuracy, means over batches and ranks.
 
     Parameters
     ----------
+    mine : list of list of int
+        Images of this rank, or of each rank that is emulated.
     rate_at : callable
         Learning rate by the share of the epoch that is done with a batch.
     """
-    parts = torch.tensor(mine, device=lab.device).split(batch)
-    parts = [p for p in parts if len(p) == batch]
+    whole = len(mine[0]) // batch
+    parts = [p.flatten() for p in torch.tensor(mine, device=lab.device).split(batch, 1)[:whole]]
     total, right = torch.zeros((), device=lab.device), torch.zeros((), device=lab.device)
     for done, part in enumerate(parts, 1):
         for group in optimizer.param_groups:
@@ -373,7 +411,7 @@ def one_epoch(
         optimizer.step()
         total += loss.detach()
         right += (logits.detach().argmax(1) == y).sum()
-    means = float(total) / len(parts), float(right) / (len(parts) * batch)
+    means = float(total) / len(parts), float(right) / sum(map(len, parts))
     loss_, accuracy_ = (statistics.fmean(lab.gathered(mean)) for mean in means)
     return {"loss": loss_, "train_accuracy": accuracy_}
 
@@ -393,7 +431,7 @@ def accuracy(lab: Lab, net: nn.Module) -> float:
 
 def apart(lab: Lab, net: nn.Module) -> dict[str, float]:
     """Return the largest difference of any parameter, and of any buffer, from rank 0's."""
-    if lab.ranks == 1:
+    if lab.ranks == 1:  # emulated ranks have one set of parameters
         return {}
     found = {}
     for name, tensors in (("parameters", net.parameters()), ("buffers", net.buffers())):
@@ -407,14 +445,39 @@ def apart(lab: Lab, net: nn.Module) -> dict[str, float]:
 def large(lab: Lab) -> None:
     """Train at 512 images a GPU in every setting; on one GPU at 128."""
     names = lab.c.settings or [n for n in SETTINGS if lab.backend == "nccl" or n != SYNCHRONIZED]
-    chosen = {"reference": {}} if lab.ranks == 1 else {name: SETTINGS[name] for name in names}
-    batch = BASE if lab.ranks == 1 else lab.c.large
+    rates = SETTINGS[lab.c.rates]
+    chosen = {n: {**(rates if n in SENT else {}), **SETTINGS[n]} for n in names}
+    if lab.shares == 1:
+        chosen = {"reference": {}}
+    batch = BASE if lab.shares == 1 else lab.c.large
     for seed in range(1, lab.c.seeds + 1):
         for name, how in chosen.items():
             found = train(
                 lab, batch, lab.c.large_epochs, seed, len(lab.images), **copy.deepcopy(how)
             )
-            lab.keep({"part": "large", "setting": name, **found})
+            lab.keep({"part": "large", "setting": name, "rates": lab.c.rates, **found})
+
+
+def emulation(lab: Lab) -> None:
+    """Train by DDP and, on rank 0, with emulated ranks on the same images; compare parameters."""
+    if lab.ranks == 1:
+        return
+    batch, everything = lab.c.large, lab.c.large * lab.ranks
+    net = lab.network(1)
+    wrapped, emulated = lab.parallel(net), Emulated(lab.network(1), lab.ranks)
+    optimizers = optimizer_of(wrapped), optimizer_of(emulated)
+    for number in range(EMULATED_STEPS):
+        x, y = (t[number * everything :][:everything] for t in (lab.images, lab.labels))
+        own = slice(lab.rank * batch, (lab.rank + 1) * batch)
+        loss = step(wrapped, optimizers[0], x[own], y[own])
+        if lab.rank == 0:
+            step(emulated, optimizers[1], x, y)
+            pairs = list(zip(net.parameters(), emulated.parameters(), strict=True))
+            lab.keep({
+                "part": "emulation", "batch": batch, "step": number + 1, "loss": float(loss),
+                "parameters_apart": max(float((a - b).detach().abs().max()) for a, b in pairs),
+                "parameters_largest": max(float(a.detach().abs().max()) for a, _ in pairs),
+            })  # fmt: skip
 
 
 def sampler(lab: Lab) -> None:
@@ -428,6 +491,7 @@ def sampler(lab: Lab) -> None:
 
 PARTS: Final = {
     "messages": messages, "steps": steps, "epochs": epochs, "large": large, "sampler": sampler,
+    "emulation": emulation,
 }  # fmt: skip
 
 
@@ -437,6 +501,13 @@ def main() -> None:
     add("--parts", nargs="+", choices=tuple(PARTS), default=list(PARTS))
     add("--net", default="resnet18", help="tiny: for ranks that share a CPU")
     add("--backend", choices=("nccl", "gloo"), help="gloo where ranks share a GPU or a CPU")
+    add("--emulate", type=int, default=0, help="so many ranks in one process, for `large`")
+    add(
+        "--rates",
+        choices=tuple(SETTINGS),
+        default="rule",
+        help="setting whose learning rate is kept where what DDP sends is changed",
+    )
     add("--settings", nargs="+", choices=tuple(SETTINGS), help="of the large batch; all of them")
     add("--images", type=int, default=50_000)
     add("--test-images", type=int, default=10_000)

@@ -2,15 +2,17 @@
 
 python -m benchmarks.scaling.ddp_report
 
-Times are of GPUs (resnet.json: ddp2 and ddp4; ddp_lab_1.json); messages, replicas and the sampler
-of four ranks, which may share a CPU (ddp_lab_4.json): they do not depend on the device.
+Times are of GPUs: resnet.json (ddp2 and ddp4), ddp_lab_1.json, ddp_lab_2.json. Training is of one
+GPU, of two, and of four ranks that share two (ddp_lab_4x512.json); messages, replicas and the
+sampler also of four ranks on a CPU (ddp_lab_4.json).
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any, Final
 
 from benchmarks.common import folders
@@ -18,6 +20,7 @@ from benchmarks.common.pages import markdown, put_parts
 from benchmarks.common.results import called
 from benchmarks.common.results import read as read_json
 from perfmodel.analysis.tta import welch
+from perfmodel.base.units import si
 
 PAGE: Final = folders.DOCS / "ddp.md"
 SCRIPT: Final = "benchmarks.scaling.ddp_report"
@@ -25,6 +28,15 @@ GPUS: Final = (2, 4)
 BATCHES: Final = (32, 128, 512)
 IMAGES: Final = 50_000
 """Of an epoch of CIFAR-10."""
+LARGE: Final = ("1", "2", "4x512")
+"""Files with training by the size of the batch."""
+RATES: Final = {
+    "base": "the rate of 128", "scaled": "rate times batch / 128", "rule": "the same, with warm-up",
+    "SyncBatchNorm": "the same, SyncBatchNorm",
+}  # fmt: skip
+"""Settings that differ in the learning rate, or in the statistics of batch normalization."""
+SENT: Final = ("rule", "gradients only", "other starts")
+"""Settings that differ in what DDP sends."""
 WORDS: Final = {"broadcast_buffers": "no buffers", "bucket_cap_mb": "buckets of 1 MiB"}
 
 Row = dict[str, Any]
@@ -46,22 +58,50 @@ def gradients_bytes() -> int:
     return 4 * int(next(r["parameters"] for r in theory if r["net"] == "resnet18"))
 
 
-def lab(ranks: int) -> dict[str, Any]:
-    """Return the results of the lab on so many ranks."""
-    return read_json(folders.RESULTS / f"ddp_lab_{ranks}.json")
+@cache
+def lab(name: str) -> dict[str, Any]:
+    """Return the results of the lab by the name of their file; nothing where there is none."""
+    return read_json(folders.RESULTS / f"ddp_lab_{name}.json")
 
 
-def rows(ranks: int, part: str) -> list[Row]:
-    """Return the rows of a part of the lab on so many ranks."""
-    return [row for row in lab(ranks)["rows"] if row["part"] == part]
+def rows(name: str, part: str) -> list[Row]:
+    """Return the rows of a part of the lab."""
+    return [row for row in lab(name).get("rows", ()) if row["part"] == part]
 
 
 def parts() -> dict[str, str]:
     """Return the generated parts of the page by name."""
     return {
-        "epochs": epochs(), "steps": steps(), "messages": messages(), "replicas": replicas(),
-        "sampler": sampler(), "one": one_gpu(),
+        "epochs": epochs(), "own epochs": own_epochs(), "steps": steps(), "variants": variants(),
+        "messages": messages(), "replicas": replicas(), "sampler": sampler(),
+        "large batch": large_batch(),
     }  # fmt: skip
+
+
+def where(name: str) -> str:
+    """Say what the ranks of a file ran on."""
+    about = lab(name)["about"]
+    ranks, gpus = about["ranks"], about.get("gpus", about["ranks"])
+    if about["device"] == "CPU":
+        return f"{ranks} ranks on a CPU, gloo"
+    device = about["device"].removeprefix("NVIDIA ")
+    if ranks == 1:
+        return f"1 {device}"
+    shared = "" if ranks == gpus else f"{ranks} ranks on "
+    return f"{shared}{gpus} {device}, {about.get('backend', 'nccl')}"
+
+
+def said(names: Sequence[str], part: str) -> str:
+    """Say where, when and how a part was measured, a sentence a file."""
+    found = []
+    for name in names:
+        read = lab(name)
+        words = [f"--parts {part}", f" {part}"]
+        commands = read.get("commands") or [read["command"]]
+        own = [c for c in commands if any(w in c for w in words)] or commands
+        found.append(f"{where(name)}, torch {read['about']['torch']}, {read['date']}: "
+                     + ", ".join(f"`{command}`" for command in own) + ".")  # fmt: skip
+    return "\n".join(f"- {one}" for one in found)
 
 
 def epochs() -> str:
@@ -114,15 +154,61 @@ def steps() -> str:
     )
 
 
-def one_gpu() -> str:
-    """Return the small batch on one GPU (question 4.1)."""
-    read, last = lab(1), [row["curve"][-1] for row in rows(1, "large")]
-    tests = [statistics.fmean(row["test_accuracy"]) for row in rows(1, "large")]
+def own_epochs() -> str:
+    """Return epochs of the lab's own case, 50,000 images of 3 x 32 x 32, as they took."""
+    columns = "images a GPU=int; GPUs=int; epoch=s; T1 / Tp=float.2; efficiency=percent"
+    table = []
+    for batch in BATCHES:
+        taken = {
+            int(name): row["epoch_s"]
+            for name in ("1", "2") for row in rows(name, "epochs") if row["batch"] == batch
+        }  # fmt: skip
+        table += [(batch, p, t, taken[1] / t, taken[1] / t / p) for p, t in taken.items()]
+    return f"{said([n for n in ('1', '2') if lab(n)], 'epochs')}\n\n{markdown(columns, table)}"
+
+
+def variants() -> str:
+    """Return what each message of DDP adds to a step on two GPUs (question 3)."""
+    if not rows("2", "steps"):
+        return "Not measured yet."
+    names = list(dict.fromkeys(row["variant"] for row in rows("2", "steps")))
+    columns = ("images a GPU=int", *(f"{name}=s" for name in names))
+    table = []
+    for batch in BATCHES:
+        found = {r["variant"]: r["step_s"] for r in rows("2", "steps") if r["batch"] == batch}
+        table.append((batch, *(found[name] for name in names)))
+    alone = " ".join(
+        f"The {row['collective']} alone ({row['bytes']:,} bytes) takes {si(row['seconds'], 's')}."
+        for row in rows("2", "collective")
+    )
+    return f"{said(['2'], 'steps')}\n\n{markdown(columns, table)}\n\n{alone}"
+
+
+def large_batch() -> str:
+    """Return training by the size of the batch (question 4): the last epoch of all runs."""
+    columns = (
+        "batch; where; setting; runs=int; images a step=int; rate=float.2; training loss (± s); "
+        "training accuracy (± s); test accuracy (± s)"
+    )
+    names = [name for name in LARGE if rows(name, "large")]
+    table = []
+    for name in names:
+        ranks = lab(name)["about"]["ranks"]
+        for setting, mine in _by_setting(rows(name, "large")).items():
+            if setting not in ("reference", *RATES):
+                continue
+            last = [row["curve"][-1] for row in mine]
+            table.append(
+                (f"{ranks} x {mine[0]['batch']}", where(name), RATES.get(setting, setting),
+                 len(mine), ranks * mine[0]["batch"], mine[0]["rate"],
+                 _spread([one["loss"] for one in last]),
+                 _spread([one["train_accuracy"] for one in last]),
+                 _spread(_tests(mine)))
+            )  # fmt: skip
+    first = rows(names[0], "large")[0]
     return (
-        f"One {read['about']['device']}, torch {read['about']['torch']}, {read['date']}, 128 "
-        f"images a batch, {len(last)} seeds, after epoch {last[0]['epoch']}: training loss "
-        f"{_spread([one['loss'] for one in last])}, training accuracy "
-        f"{_spread([one['train_accuracy'] for one in last])}, test accuracy {_spread(tests)}."
+        f"{said(names, 'large')}\n\nAfter epoch {len(first['curve'])} of {first['images']:,} "
+        f"images:\n\n{markdown(columns, table)}"
     )
 
 
@@ -153,15 +239,15 @@ def _elements(found: Any) -> int:
 def messages() -> str:
     """Return what is sent besides gradients, phase by phase (question 6)."""
     columns = "DDP; phase; collective; how many=int; elements=int; largest=int"
-    read, table = lab(4), []
-    for row in rows(4, "messages"):
+    read, table = lab("4"), []
+    for row in rows("4", "messages"):
         counted: dict[str, list[int]] = {}
         for kind, size in collectives(row["events"]):
             counted.setdefault(kind, []).append(size)
         how = " ".join(WORDS[key] for key in row["how"]) or "as it is"
         for kind, sizes in sorted(counted.items()):
             table.append((how, row["phase"], kind, len(sizes), sum(sizes), max(sizes)))
-    own = rows(4, "tensors")[0]
+    own = rows("4", "tensors")[0]
     return (
         f"Four ranks ({read['about']['device']}, torch {read['about']['torch']}, {read['date']}: "
         f"`{read['commands'][0]}`), the calls of c10d on rank 0 by torch.profiler. ResNet-18 has "
@@ -186,61 +272,56 @@ def _spread(values: list[float], form: str = ".3f") -> str:
 def replicas() -> str:
     """Return how far replicas are from each other after some epochs (questions 6 and 7)."""
     columns = (
-        "setting; runs=int; parameters differ by up to; buffers differ by up to; "
-        "training loss, last (± s); test accuracy, rank by rank, first run"
+        "where; images a rank=int; setting; runs=int; parameters differ by up to; "
+        "buffers differ by up to; training loss, last (± s); test accuracy, rank by rank, first run"
     )
     table = []
-    for name, mine in _by_setting(rows(4, "large")).items():
-        if name in ("base", "scaled"):
-            continue
-        ranks = ", ".join(f"{v:.3f}" for v in mine[0]["test_accuracy"])
-        table.append(
-            (name, len(mine), f"{max(r['parameters_apart'] for r in mine):.3g}",
-             f"{max(r['buffers_apart'] for r in mine):.3g}",
-             _spread([r["curve"][-1]["loss"] for r in mine]), ranks)
-        )  # fmt: skip
-    return f"{_said('large')}\n\n{markdown(columns, table)}"
+    names = [name for name in ("4x512", "2", "4") if rows(name, "large")]
+    for name in names:
+        for setting, mine in _by_setting(rows(name, "large")).items():
+            if setting not in SENT:
+                continue
+            ranks = ", ".join(f"{v:.4f}" for v in mine[0]["test_accuracy"])
+            table.append(
+                (where(name), mine[0]["batch"], setting, len(mine),
+                 f"{max(r['parameters_apart'] for r in mine):.3g}",
+                 f"{max(r['buffers_apart'] for r in mine):.3g}",
+                 _spread([r["curve"][-1]["loss"] for r in mine]), ranks)
+            )  # fmt: skip
+    return f"{said(names, 'large')}\n\n{markdown(columns, table)}"
 
 
 def sampler() -> str:
     """Return training with and without the epoch given to the sampler (question 5)."""
     columns = (
-        "setting; runs=int; images that rank 0 saw=int; of all=percent; training loss, last (± s); "
-        "training accuracy, last (± s); test accuracy (± s)"
+        "where; images; epochs=int; setting; runs=int; images that rank 0 saw=int; of all=percent; "
+        "training loss, last (± s); training accuracy, last (± s); test accuracy (± s)"
     )
-    table = []
-    for name, mine in _by_setting(rows(4, "sampler")).items():
-        last = [row["curve"][-1] for row in mine]
-        seen = statistics.fmean(row["distinct_images"] for row in mine)
-        table.append(
-            (name, len(mine), round(seen), seen / mine[0]["images"],
-             _spread([one["loss"] for one in last]),
-             _spread([one["train_accuracy"] for one in last]),
-             _spread([statistics.fmean(row["test_accuracy"]) for row in mine]))
-        )  # fmt: skip
-    with_it, without = (
-        [statistics.fmean(row["test_accuracy"]) for row in mine]
-        for mine in _by_setting(rows(4, "sampler")).values()
-    )
-    apart = welch(without, with_it)
-    tested = (
-        f"\n\nTest accuracy with the epoch less without: {apart.value:+.3f} ({apart.low:+.3f} to "
-        f"{apart.high:+.3f}, 95 %; p = {apart.p:.2g}, Welch)."
-        if apart
-        else ""
-    )
-    return f"{_said('sampler')}\n\n{markdown(columns, table)}{tested}"
+    table, tested = [], []
+    names = [name for name in ("4", "2") if rows(name, "sampler")]
+    for name in names:
+        settings = _by_setting(rows(name, "sampler"))
+        for setting, mine in settings.items():
+            last = [row["curve"][-1] for row in mine]
+            seen = statistics.fmean(row["distinct_images"] for row in mine)
+            table.append(
+                (where(name), f"{mine[0]['images']:,}, {mine[0]['batch']} a rank",
+                 len(mine[0]["curve"]), setting, len(mine), round(seen), seen / mine[0]["images"],
+                 _spread([one["loss"] for one in last]),
+                 _spread([one["train_accuracy"] for one in last]), _spread(_tests(mine)))
+            )  # fmt: skip
+        apart = welch(_tests(settings["no set_epoch"]), _tests(settings["set_epoch"]))
+        if apart:
+            tested.append(
+                f"{where(name)}: test accuracy with the epoch less without: {apart.value:+.3f} "
+                f"({apart.low:+.3f} to {apart.high:+.3f}, 95 %; p = {apart.p:.2g}, Welch)."
+            )
+    return "\n\n".join([said(names, "sampler"), markdown(columns, table), *tested])
 
 
-def _said(part: str) -> str:
-    """Say how a part was trained."""
-    read, first = lab(4), rows(4, part)[0]
-    command = read["commands"][1 if part == "large" else 2]
-    return (
-        f"Four ranks ({read['about']['device']}, torch {read['about']['torch']}, {read['date']}: "
-        f"`{command}`): {len(first['curve'])} epochs of {first['images']:,} images, "
-        f"{first['batch']} a rank."
-    )
+def _tests(found: list[Row]) -> list[float]:
+    """Return the test accuracy of every run, mean over its ranks."""
+    return [statistics.fmean(row["test_accuracy"]) for row in found]
 
 
 def main() -> None:

@@ -68,13 +68,13 @@ def busy_of(name: str, flags: list[str], ranks: int) -> Busy | None:
         paths = [ladder / r["file"] for r in same]
     if not paths:
         return None
-    all_of_it, kernels = zip(*(_read(path) for path in paths), strict=True)
+    all_of_it, kernels = zip(*(read_idle(path) for path in paths), strict=True)
     files = tuple(str(path.relative_to(folders.ROOT)) for path in paths)
     shares = (median(one.busy_share for one in side) for side in (all_of_it, kernels))
     return Busy(files, *shares, all_of_it[0])
 
 
-def _read(path: Path) -> tuple[Idle, Idle]:
+def read_idle(path: Path) -> tuple[Idle, Idle]:
     """Return what the GPUs idle in by all operations, and by kernels alone."""
     whole = read(path)
     kernels = replace(whole, ops=trace.rows(whole.ops, whole.ops.kind == trace.KERNEL))

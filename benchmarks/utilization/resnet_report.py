@@ -1,24 +1,42 @@
 """Writes what docs/utilization.md shows of the ResNet-50, from utilization_resnet.json.
 
 python -m benchmarks.utilization.resnet_report
+
+Beside NVML's means: reports of the same steps (profiles/utilization/resnet_STEP.sqlite.xz, of 60
+batches under Nsight Systems), which say how long the GPU was busy and what it idled in.
 """
 
 from __future__ import annotations
 
+import itertools
+from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.common import folders
-from benchmarks.common.pages import markdown, put
+from benchmarks.common import digits, folders
+from benchmarks.common.pages import markdown, percent, put, written_in
 from benchmarks.common.results import read as read_json
+from benchmarks.utilization.report import read_idle
+from perfmodel.analysis.utilization import Idle
+from perfmodel.base.units import si
 from perfmodel.machines.gpu_samples import read_series
+from perfmodel.machines.machine import datasheet
 from perfmodel.render.plot import panels, save
 from perfmodel.render.plot.lines import Percentages, utilization
+from perfmodel.workloads.cnns import resnet
+from perfmodel.workloads.layers import total
 
 RESULTS: Final = folders.RESULTS / "utilization_resnet.json"
 SERIES: Final = folders.RESULTS / "utilization"
+REPORTS: Final = folders.PROFILES / "utilization"
 PAGE: Final = folders.DOCS / "utilization.md"
 SCRIPT: Final = "benchmarks.utilization.resnet_report"
 NOT_YET: Final = "Not measured yet: `python -m benchmarks.utilization.resnet --seconds 180`."
+BATCH: Final = 128
+LONG_S: Final = 150.0
+"""Steps that were sampled for as long as this, nearly the lab's three minutes, are drawn."""
+CLOSE: Final = 95.0
+"""Per cent of NVML's utilization that are called close to 100."""
+written = written_in(Path(__file__).with_name("text.md"))
 
 
 def measured() -> list[dict[str, Any]]:
@@ -26,52 +44,117 @@ def measured() -> list[dict[str, Any]]:
     return list(read_json(RESULTS).get("rows", ()))
 
 
-def page(rows: list[dict[str, Any]]) -> str:
+def reports(rows: list[dict[str, Any]]) -> dict[str, Idle]:
+    """Return what the report of each step says, where there is one."""
+    paths = {row["name"]: REPORTS / f"resnet_{row['name']}.sqlite.xz" for row in rows}
+    return {name: read_idle(path)[0] for name, path in paths.items() if path.exists()}
+
+
+def page(rows: list[dict[str, Any]], found: dict[str, Idle] | None = None) -> str:
     """Return what stands between the marks."""
     if not rows:
         return NOT_YET
+    idle = reports(rows) if found is None else found
+    first = rows[0]
+    commands = dict.fromkeys(f"`{row['command']}`" for row in rows)
+    parts = [
+        f"{first['device']}, torch {first['torch']}, {first['date']}: {', '.join(commands)}.",
+        steps(rows, idle), answers(rows, idle),
+        "![GPU and memory utilization over three minutes, before and after]"
+        "(images/utilization_resnet.png)",
+    ]  # fmt: skip
+    if idle:
+        parts += [written("resnet idle"), causes(idle)]
+    return "\n\n".join(parts)
+
+
+def steps(rows: list[dict[str, Any]], idle: dict[str, Idle]) -> str:
+    """Return a row a step: NVML's means, what the report says, and the share of the peak."""
     columns = (
-        "step; window=s; batch=s; images/s=int; GPU utilization=percent.1; "
-        "memory utilization=percent.1; GPU busy, by nsys=percent.1; memory used=B; power=W; "
-        "PCIe in=B/s"
+        "step; sampled for=s; batch=s; images/s=int; GPU utilization, NVML=percent.1; "
+        "memory utilization, NVML=percent.1; GPU busy, by nsys=percent.1; "
+        "of the bf16 peak=percent.1; memory used=B; power=W; PCIe in=B/s"
     )
     table = []
     for row in rows:
         means, window = row["means"], row["window_s"]
+        busy = idle[row["name"]].busy_share if row["name"] in idle else None
         table.append(
-            (f"`{row['name']}`", window[1] - window[0], row["batch_s"], round(128 / row["batch_s"]),
-             share(means["gpu_percent"]), share(means["memory_percent"]), row.get("busy_share"),
-             means["memory_used_bytes"], means["power_w"], means["pcie_rx_bytes_per_s"])
+            (row["name"], window[1] - window[0], row["batch_s"],
+             round(BATCH / row["batch_s"]), _share(means["gpu_percent"]),
+             _share(means["memory_percent"]), busy, of_the_peak(row), means["memory_used_bytes"],
+             means["power_w"], means["pcie_rx_bytes_per_s"])
         )  # fmt: skip
-    first = rows[0]
-    commands = dict.fromkeys(f"`{row['command']}`" for row in rows)
-    return (
-        f"{first['device']}, torch {first['torch']}, {first['date']}: {', '.join(commands)}.\n\n"
-        f"{markdown(columns, table)}\n\n"
-        "![GPU and memory utilization over three minutes, before and after]"
-        "(images/utilization_resnet.png)"
+    return markdown(columns, table)
+
+
+def of_the_peak(row: dict[str, Any]) -> float | None:
+    """Return the FLOPs of a batch over its time, as a share of the tensor cores' peak."""
+    machine = datasheet([row["device"]])
+    if machine is None:
+        return None
+    net = resnet("resnet50", digits.SIDE, digits.CLASSES, small=True)
+    return total(net, BATCH).flops / row["batch_s"] / machine.peak_flops_per_s["float16_tensor"]
+
+
+def answers(rows: list[dict[str, Any]], idle: dict[str, Idle]) -> str:
+    """Answer the lab's questions 3 and 4 from the first step and the last."""
+    first, last = rows[0], rows[-1]
+    said = {}
+    for key, row in (("before", first), ("after", last)):
+        gpu, window = row["means"]["gpu_percent"], row["window_s"]
+        said |= {
+            key: f"{gpu:.1f} %", f"{key}_memory": f"{row['means']['memory_percent']:.1f} %",
+            f"{key}_seconds": f"{window[1] - window[0]:.0f}",
+            f"{key}_batch": si(row["batch_s"], "s"),
+            f"is_{key}": "is close to" if gpu >= CLOSE else "is not close to",
+            f"{key}_peak": percent(of_the_peak(row)),
+        }  # fmt: skip
+    gains = ", ".join(
+        f"`{row['name']}` {row['means']['gpu_percent'] - before['means']['gpu_percent']:+.0f}"
+        for before, row in itertools.pairwise(rows)
     )
+    text = written("resnet questions", faster=f"{first['batch_s'] / last['batch_s']:.1f}",
+                   gains=gains, **said)  # fmt: skip
+    if last["name"] in idle:
+        text += written("resnet busy", busy=percent(idle[last["name"]].busy_share))
+    return text
 
 
-def share(percent: float | None) -> float | None:
+def causes(idle: dict[str, Idle]) -> str:
+    """Return what the GPU idles in, share of the median step, by step."""
+    names = list(dict.fromkeys(cause for one in idle.values() for cause in one.shares))
+    columns = ("step", "batch under nsys=s", *(f"idle: {name}=percent.1" for name in names))
+    rows = [
+        (name, one.ranks[0].batch_s, *(one.shares.get(cause, 0.0) for cause in names))
+        for name, one in idle.items()
+    ]
+    return markdown(columns, rows)
+
+
+def _share(percentage: float | None) -> float | None:
     """Return per cent as a fraction."""
-    return None if percent is None else percent / 100
+    return None if percentage is None else percentage / 100
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
-    """Draw the series of the first step and of the last, core above memory."""
-    chosen = [row for row in (rows[0], rows[-1]) if (SERIES / f"resnet_{row['name']}.csv").exists()]
-    axes = panels("double", 3.6, rows=len(chosen), letters=False)
+    """Draw the series of the steps that were sampled for minutes, core and memory."""
+    chosen = [
+        row for row in rows
+        if row["window_s"][1] - row["window_s"][0] >= LONG_S
+        and (SERIES / f"resnet_{row['name']}.csv").exists()
+    ]  # fmt: skip
+    axes = panels("double", 1.8 * len(chosen), rows=len(chosen), letters=False)
     for row, ax in zip(chosen, axes, strict=True):
         series = read_series(SERIES / f"resnet_{row['name']}.csv")
         mine = series.of(series.gpus[0])
         curves = [
-            Percentages(0, "GPU", mine.time_s, mine.values["gpu_percent"]),
-            Percentages(1, "memory", mine.time_s, mine.values["memory_percent"]),
+            Percentages(0, "GPU, NVML", mine.time_s, mine.values["gpu_percent"]),
+            Percentages(1, "memory, NVML", mine.time_s, mine.values["memory_percent"]),
         ]
         utilization(curves, window_s=tuple(row["window_s"]), ax=ax, title=row["name"],
                     legend="" if ax is axes[0] else None)  # fmt: skip
-        ax.set_xlabel("Time since the start (s)" if ax is axes[-1] else "")
+        ax.set_xlabel("Time since the start (s); grey: the window" if ax is axes[-1] else "")
     return axes[0]
 
 
