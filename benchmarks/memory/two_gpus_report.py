@@ -5,12 +5,14 @@ python -m benchmarks.memory.two_gpus_report
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.common import folders
-from benchmarks.common.pages import markdown, put
+from benchmarks.common.pages import markdown, percent, put, written_in
 from benchmarks.common.results import read as read_json
-from benchmarks.memory.two_gpus import RESULTS
+from benchmarks.memory.two_gpus import NETS, RESULTS
+from perfmodel.base.units import si
 from perfmodel.workloads.cnns import resnet
 from perfmodel.workloads.layers import place
 
@@ -27,6 +29,10 @@ FITS: Final = folders.RESULTS / "memory.json"
 USES: Final = ("parameters", "gradients", "momentum", "buffers", "images", "kept for backward")
 MOST: Final = 8
 """Tensors that are listed by name."""
+TWO: Final = ("DataParallel", "DistributedDataParallel")
+written = written_in(Path(__file__).with_name("two_gpus.md"))
+Runs = dict[tuple[str, str], list[dict[str, Any]]]
+"""Rows of each rank by network and way."""
 
 
 def page(read: dict[str, Any]) -> str:
@@ -44,8 +50,9 @@ def page(read: dict[str, Any]) -> str:
     return "\n\n".join([
         said, runs(rows), "By use, at the end of a forward pass, of the allocator's peak:",
         uses(rows), "The largest tensors of one GPU's step:", largest(rows),
-        "Two GPUs with half of the batch each, by the lines above fitted to one GPU "
-        "(constant + per sample x batch, without cudnn.benchmark):", split(),
+        "What two GPUs hold together, over one: predicted by the lines above, fitted to one GPU "
+        "(constant + per sample x batch, without cudnn.benchmark), and measured:", sums(rows),
+        "What the sum is made of, by part:", doubled(rows), answers(rows),
     ])  # fmt: skip
 
 
@@ -108,25 +115,91 @@ def largest(rows: list[dict[str, Any]]) -> str:
     return markdown(columns, table)
 
 
-def split() -> str:
-    """Predict the memory of a batch of 256 on one GPU and split over two, from the fits."""
+def sums(rows: list[dict[str, Any]]) -> str:
+    """Return the memory of a batch of 256 on two GPUs over that on one, by who counts it."""
     columns = (
-        "network; counted by; one GPU, 256=B; two GPUs, 128 each, sum=B; "
-        "sum / one=float.2; the study's=float.2"
+        "network; counted by; predicted=float.2; DataParallel=float.2; "
+        "DistributedDataParallel=float.2; the study's V100s=float.2"
     )
-    table = []
+    found, table = _grouped(rows), []
     for one in read_json(FITS)["resnet_fits"]:
         if one["autocast"]:
             continue
+        net, key = one["net"], one["y"]
         whole, half = (one["constant_bytes"] + n * one["slope"] for n in (256, 128))
-        study = PUBLISHED[one["net"], 2][1] / PUBLISHED[one["net"], 1][1]
-        name = one["y"].removesuffix("_bytes").replace("nvml", "NVML")
-        table.append((one["net"], name, whole, 2 * half, 2 * half / whole, study))
+        study = PUBLISHED[net, 2][1] / PUBLISHED[net, 1][1] if key == "nvml_bytes" else None
+        name = key.removesuffix("_bytes").replace("nvml", "NVML")
+        table.append(
+            (net, name, 2 * half / whole, *(_ratio(found, net, way, key) for way in TWO), study)
+        )
     return markdown(columns, table)
 
 
-def _grouped(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+def _ratio(found: Runs, net: str, way: str, key: str) -> float | None:
+    """Return the bytes of a way on all GPUs over those on one GPU."""
+    if (net, way) not in found:
+        return None
+    return _sum(found[net, way], key) / _sum(found[net, "one"], key)
+
+
+def _sum(mine: list[dict[str, Any]], key: str) -> float:
+    return float(sum(m[key] for row in mine for m in row["memory"]))
+
+
+def shares(mine: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the bytes of all GPUs of a run by part; together they are NVML's."""
+
+    def of(*uses: str) -> float:
+        return float(sum(t["bytes"] for row in mine for t in row["tensors"] if t["use"] in uses))
+
+    peak, reserved = _sum(mine, "allocated_bytes"), _sum(mine, "reserved_bytes")
+    copies, split = of(*USES[:4]), of(*USES[4:])
+    return {
+        "weights, gradients, momenta, buffers": copies, "images, kept for backward": split,
+        "the rest of the allocator's peak": peak - copies - split,
+        "reserved, not handed out": reserved - peak,
+        "outside the allocator": _sum(mine, "nvml_bytes") - reserved,
+    }  # fmt: skip
+
+
+def doubled(rows: list[dict[str, Any]]) -> str:
+    """Return every part of the memory on one GPU and, as a sum, on two."""
+    columns = "network; part; one GPU=B; two, DistributedDataParallel=B; sum / one=float.2; more=B"
+    found, table = _grouped(rows), []
+    for net in NETS:
+        one, two = (shares(found[net, way]) for way in ("one", "DistributedDataParallel"))
+        one["all, by NVML"], two["all, by NVML"] = sum(one.values()), sum(two.values())
+        table += [(net, part, one[part], two[part], two[part] / one[part], two[part] - one[part])
+                  for part in one]  # fmt: skip
+    return markdown(columns, table)
+
+
+def answers(rows: list[dict[str, Any]]) -> str:
+    """Answer the study's questions of memory from what was measured."""
+    found, said = _grouped(rows), {}
+    for net in NETS:
+        one, two = (shares(found[net, way]) for way in ("one", "DistributedDataParallel"))
+        peak = _sum(found[net, "one"], "allocated_bytes")
+        weights = 4 * found[net, "one"][0]["parameters"]
+        copies, split, rest, _, outside = one
+        said |= {
+            f"{net}_nvml": si(sum(one.values()), "B"),
+            f"{net}_study": si(PUBLISHED[net, 1][1], "B"),
+            f"{net}_weights": f"{sum(one.values()) / weights:.0f}",
+            f"{net}_copies": percent(one[copies] / peak),
+            f"{net}_split": percent(one[split] / peak), f"{net}_rest": percent(one[rest] / peak),
+            f"{net}_sum": f"{sum(two.values()) / sum(one.values()):.2f}",
+            f"{net}_kept": f"{two[split] / one[split]:.2f}",
+            f"{net}_more": si(two[copies] - one[copies], "B"),
+            f"{net}_workspaces": si(two[rest] - one[rest], "B"),
+            f"{net}_outside": si(two[outside] - one[outside], "B"),
+            f"{net}_published": f"{PUBLISHED[net, 2][1] / PUBLISHED[net, 1][1]:.2f}",
+        }  # fmt: skip
+    return written("answers", **said)
+
+
+def _grouped(rows: list[dict[str, Any]]) -> Runs:
+    found: Runs = {}
     for row in rows:
         if "memory" in row:
             found.setdefault((row["net"], row["way"]), []).append(row)

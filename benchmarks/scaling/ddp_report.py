@@ -3,8 +3,9 @@
 python -m benchmarks.scaling.ddp_report
 
 Times are of GPUs: resnet.json (ddp2 and ddp4), ddp_lab_1.json, ddp_lab_2.json. Training is of one
-GPU, of two, and of four ranks that share two (ddp_lab_4x512.json); messages, replicas and the
-sampler also of four ranks on a CPU (ddp_lab_4.json).
+GPU, of two, of four ranks that share two (ddp_lab_4x512.json), and of four that one process
+emulates (ddp_lab_emulated.json); messages, replicas and the sampler also of four ranks on a CPU
+(ddp_lab_4.json).
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ GPUS: Final = (2, 4)
 BATCHES: Final = (32, 128, 512)
 IMAGES: Final = 50_000
 """Of an epoch of CIFAR-10."""
-LARGE: Final = ("1", "2", "4x512")
+LARGE: Final = ("1", "2", "4x512", "emulated")
 """Files with training by the size of the batch."""
 RATES: Final = {
-    "base": "the rate of 128", "scaled": "rate times batch / 128", "rule": "the same, with warm-up",
-    "SyncBatchNorm": "the same, SyncBatchNorm",
+    "base": "the rate of 128", "scaled": "times batch / 128", "rule": "times batch / 128, warm-up",
+    "long warm-up": "times batch / 128, long warm-up",
+    "root": "times the root of batch / 128, warm-up",
 }  # fmt: skip
 """Settings that differ in the learning rate, or in the statistics of batch normalization."""
-SENT: Final = ("rule", "gradients only", "other starts")
-"""Settings that differ in what DDP sends."""
+SENT: Final = ("gradients only", "other starts")
+"""Settings that differ from DDP as it is in what is sent."""
 WORDS: Final = {"broadcast_buffers": "no buffers", "bucket_cap_mb": "buckets of 1 MiB"}
 
 Row = dict[str, Any]
@@ -87,6 +89,8 @@ def where(name: str) -> str:
     device = about["device"].removeprefix("NVIDIA ")
     if ranks == 1:
         return f"1 {device}"
+    if about.get("backend") == "emulated":
+        return f"{ranks} emulated on 1 {device}"
     shared = "" if ranks == gpus else f"{ranks} ranks on "
     return f"{shared}{gpus} {device}, {about.get('backend', 'nccl')}"
 
@@ -96,9 +100,8 @@ def said(names: Sequence[str], part: str) -> str:
     found = []
     for name in names:
         read = lab(name)
-        words = [f"--parts {part}", f" {part}"]
         commands = read.get("commands") or [read["command"]]
-        own = [c for c in commands if any(w in c for w in words)] or commands
+        own = [c for c in commands if f" {part}" in c][-1:]  # the last one's rows are kept
         found.append(f"{where(name)}, torch {read['about']['torch']}, {read['date']}: "
                      + ", ".join(f"`{command}`" for command in own) + ".")  # fmt: skip
     return "\n".join(f"- {one}" for one in found)
@@ -155,22 +158,26 @@ def steps() -> str:
 
 
 def own_epochs() -> str:
-    """Return epochs of the lab's own case, 50,000 images of 3 x 32 x 32, as they took."""
-    columns = "images a GPU=int; GPUs=int; epoch=s; T1 / Tp=float.2; efficiency=percent"
+    """Return epochs of the lab's own case, 50,000 images of 3 x 32 x 32, on one GPU and two.
+
+    That of one GPU is its steps, timed on the host of the two: hosts launch at different speeds.
+    """
+    columns = (
+        "images a GPU=int; one GPU, its steps on this host=s; two GPUs=s; T1 / T2=float.2; "
+        "efficiency=percent; one GPU of another host=s"
+    )
+    alone = {r["batch"]: r["step_s"] for r in rows("2", "steps") if r["variant"] == "alone"}
+    two, other = ({r["batch"]: r["epoch_s"] for r in rows(name, "epochs")} for name in ("2", "1"))
     table = []
     for batch in BATCHES:
-        taken = {
-            int(name): row["epoch_s"]
-            for name in ("1", "2") for row in rows(name, "epochs") if row["batch"] == batch
-        }  # fmt: skip
-        table += [(batch, p, t, taken[1] / t, taken[1] / t / p) for p, t in taken.items()]
-    return f"{said([n for n in ('1', '2') if lab(n)], 'epochs')}\n\n{markdown(columns, table)}"
+        one = math.ceil(IMAGES / batch) * alone[batch]
+        gain = one / two[batch]
+        table.append((batch, one, two[batch], gain, gain / 2, other[batch]))
+    return f"{said(('2', '1'), 'epochs')}\n\n{markdown(columns, table)}"
 
 
 def variants() -> str:
     """Return what each message of DDP adds to a step on two GPUs (question 3)."""
-    if not rows("2", "steps"):
-        return "Not measured yet."
     names = list(dict.fromkeys(row["variant"] for row in rows("2", "steps")))
     columns = ("images a GPU=int", *(f"{name}=s" for name in names))
     table = []
@@ -239,22 +246,34 @@ def _elements(found: Any) -> int:
 def messages() -> str:
     """Return what is sent besides gradients, phase by phase (question 6)."""
     columns = "DDP; phase; collective; how many=int; elements=int; largest=int"
-    read, table = lab("4"), []
-    for row in rows("4", "messages"):
-        counted: dict[str, list[int]] = {}
-        for kind, size in collectives(row["events"]):
-            counted.setdefault(kind, []).append(size)
-        how = " ".join(WORDS[key] for key in row["how"]) or "as it is"
-        for kind, sizes in sorted(counted.items()):
-            table.append((how, row["phase"], kind, len(sizes), sum(sizes), max(sizes)))
+    read, table = lab("4"), _counted("4")
+    same = (
+        f"\n\nOn {where('2')}, these are the same numbers, row by row."
+        if _counted("2") == table else ""
+    )  # fmt: skip
     own = rows("4", "tensors")[0]
     return (
         f"Four ranks ({read['about']['device']}, torch {read['about']['torch']}, {read['date']}: "
         f"`{read['commands'][0]}`), the calls of c10d on rank 0 by torch.profiler. ResNet-18 has "
         f"{own['parameters']:,} parameters in {own['parameter_tensors']} tensors and "
         f"{own['buffers_bytes']:,} bytes of buffers in {own['buffer_tensors']}.\n\n"
-        f"{markdown(columns, table)}"
+        f"{markdown(columns, table)}{same}"
     )
+
+
+def _counted(name: str) -> list[tuple[Any, ...]]:
+    """Return the collectives of every phase by kind: how many, of how many elements, largest."""
+    found = []
+    for row in rows(name, "messages"):
+        counted: dict[str, list[int]] = {}
+        for kind, size in collectives(row["events"]):
+            counted.setdefault(kind, []).append(size)
+        how = " ".join(WORDS[key] for key in row["how"]) or "as it is"
+        found += [
+            (how, row["phase"], kind, len(sizes), sum(sizes), max(sizes))
+            for kind, sizes in sorted(counted.items())
+        ]
+    return found
 
 
 def _by_setting(found: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -265,30 +284,39 @@ def _by_setting(found: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _spread(values: list[float], form: str = ".3f") -> str:
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.fmean(values):{form}} ± {deviation:{form}}"
+    deviation = f" ± {statistics.stdev(values):{form}}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):{form}}{deviation}"
 
 
 def replicas() -> str:
     """Return how far replicas are from each other after some epochs (questions 6 and 7)."""
     columns = (
-        "where; images a rank=int; setting; runs=int; parameters differ by up to; "
-        "buffers differ by up to; training loss, last (± s); test accuracy, rank by rank, first run"
+        "where; images a rank=int; what is sent; runs=int; rate=float.2; "
+        "parameters differ by up to; buffers differ by up to; training loss, last (± s); "
+        "test accuracy, rank by rank, first run"
     )
     table = []
     names = [name for name in ("4x512", "2", "4") if rows(name, "large")]
     for name in names:
-        for setting, mine in _by_setting(rows(name, "large")).items():
-            if setting not in SENT:
-                continue
+        found = _by_setting(rows(name, "large"))
+        same = found["gradients only"][0]["rates"]
+        for setting, title in {same: "DDP as it is", **{n: n for n in SENT}}.items():
+            mine = found[setting]
             ranks = ", ".join(f"{v:.4f}" for v in mine[0]["test_accuracy"])
             table.append(
-                (where(name), mine[0]["batch"], setting, len(mine),
+                (where(name), mine[0]["batch"], title, len(mine), mine[0]["rate"],
                  f"{max(r['parameters_apart'] for r in mine):.3g}",
                  f"{max(r['buffers_apart'] for r in mine):.3g}",
                  _spread([r["curve"][-1]["loss"] for r in mine]), ranks)
             )  # fmt: skip
-    return f"{said(names, 'large')}\n\n{markdown(columns, table)}"
+    emulated = [row for name in names for row in rows(name, "emulation")][-1:]
+    equal = [
+        f"{where('4x512')}, against the same ranks emulated in one process, batches of "
+        f"4 x {row['batch']}: after {row['step']} steps parameters of up to "
+        f"{row['parameters_largest']:.2g} differ by up to {row['parameters_apart']:.2g}."
+        for row in emulated
+    ]
+    return "\n\n".join([said(names, "large"), markdown(columns, table), *equal])
 
 
 def sampler() -> str:

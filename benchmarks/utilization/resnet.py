@@ -38,10 +38,10 @@ from perfmodel.machines.gpu_samples import NvmlSampler, Recorder
 RESULTS: Final = folders.RESULTS / "utilization_resnet.json"
 SERIES: Final = folders.RESULTS / "utilization"
 WORKERS: Final = 8
-SETTLED_S: Final = 2.0
-"""NVML looks back up to a second, and the first batches choose algorithms."""
+SETTLED_S: Final = 1.0
+"""NVML looks back up to a second: so much later than the first batches the window begins."""
 CHECKED: Final = 20
-"""Batches between two looks at the clock that wait for the GPU."""
+"""Batches between two looks at the clock that wait for the GPU; the first choose algorithms."""
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 STEPS: Final[dict[str, dict[str, Any]]] = {
@@ -120,13 +120,13 @@ def measured(
     one = trainer(c, data, device, **STEPS[name])
     batches, at = 0, list[float]()
     with Recorder(sampler, c.period) as recorder:
-        while not at or at[-1] < seconds + 2 * SETTLED_S:
+        while not at or at[-1] < at[0] + SETTLED_S + seconds:
             for _ in range(CHECKED if device.cuda else 1):
                 one()
                 batches += 1
             device.synchronize()
             at.append(recorder.elapsed_s)
-    began, ended = min(SETTLED_S, at[-1] / 4), at[-1]
+    began, ended = at[0] + SETTLED_S, at[-1]
     series = recorder.series()
     c.series.mkdir(parents=True, exist_ok=True)
     (c.series / f"resnet_{name}.csv").write_text(gpu_samples.to_csv(series), encoding="utf-8")
