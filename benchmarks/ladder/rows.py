@@ -15,8 +15,9 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.common import results
+from benchmarks.common.launches import ratio_over
 from benchmarks.ladder.configurations import RUNGS
-from perfmodel.models.launches import LAUNCH_SD, another, limits
+from perfmodel.models.launches import LAUNCH_SD
 
 Row = dict[str, Any]
 KEY: Final = ("rung", "H", "B", "p", "dtype")
@@ -222,19 +223,6 @@ def coverage(rows: Sequence[Row]) -> tuple[int, int]:
             held += others["ratio_low"] <= left_out <= others["ratio_high"]
             count += 1
     return held, count
-
-
-def ratio_over(ratios: Sequence[float], sd: float) -> dict[str, float]:
-    """Return the median of launches' ratios, and where another launch's lies with 95 %.
-
-    `sd` is assumed of the ratio's logarithm where there are one or two launches.
-    """
-    mean, width = another([math.log(ratio) for ratio in ratios], sd)
-    low, high = limits(math.exp(mean), width)
-    return {
-        "ratio": statistics.median(ratios), "ratio_low": low, "ratio_high": high,
-        "ratio_confidence": 0.95,
-    }  # fmt: skip
 
 
 def _order(row: dict[str, Any]) -> tuple[Any, ...]:

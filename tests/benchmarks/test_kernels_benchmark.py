@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from benchmarks.common.pages import section
 from benchmarks.gemm import counters as gemm_ncu
 from benchmarks.gemm import report, steps
 from benchmarks.gemm.hopper import RESULTS as HOPPER
+from benchmarks.gemm.join import join
 from benchmarks.gemm.problems import Problem, everything, floor_s, network, worth_measuring
 from perfmodel.readers.ncu import Launch, parse
 from support.folders import ROOT
@@ -99,6 +101,35 @@ def test_a_rehearsal_writes_a_row_for_every_kernel(tmp_path: Path) -> None:
     able = {math: {r["kernel"] for r in rows if r["dtype"] == math} for math in ("tf32", "tf32x3")}
     assert able["tf32"] == {"hierarchical", "cublas"}
     assert able["tf32x3"] == {"hierarchical", "cublas"}  # cuBLAS's float32 beside it
+
+
+def test_launches_of_gemms_are_joined_with_the_interval_of_another_one() -> None:
+    """By hand: shares 0.8 and 0.9 seen of 11 degrees of freedom, t(11) = 2.20099, sqrt(3/2)."""
+    row = {
+        "kernel": "thin", "what": "square", "m": 10, "n": 10, "k": 10, "transposes": "NN",
+        "dtype": "float32", "H": None, "B_per_rank": None, "floor_s": 1e-6, "spread": 0.1,
+        "error": 1e-7, "in_l2": True,
+    }  # fmt: skip
+    times = {"median_s": 10e-6, "round_s": [10e-6], "peer_median_s": 8e-6, "share_of_cublas": 0.8}
+    about = {"device": "GPU", "command": "c", "date": "1", "measured": {}, "versions": {}}
+    one = {**about, "rows": [{**row, **times}]}
+    two = {**about, "date": "2", "rows": [
+        {**row, **times, "peer_median_s": 9e-6, "share_of_cublas": 0.9, "error": 2e-7}
+    ]}  # fmt: skip
+    joined = join([one, two])
+    assert [launch["date"] for launch in joined["launches"]] == ["1", "2"]
+    (found,) = joined["rows"]
+    assert (found["share_of_cublas"], found["error"]) == (pytest.approx(0.85), 2e-7)
+    assert [launch["round_s"] for launch in found["launches"]] == [[10e-6], [10e-6]]
+    assert "round_s" not in found
+    seen = (math.log(0.9 / 0.8) ** 2 / 2 + 10 * 2 * 0.002**2) / 11
+    width = 2.20099 * math.sqrt(1.5 * seen)
+    assert found["share_low"] == pytest.approx(math.sqrt(0.72) * math.exp(-width), rel=1e-4)
+    assert join([one])["rows"][0]["share_high"] == pytest.approx(
+        0.8 * math.exp(2.22814 * 2 * 0.002), rel=1e-4
+    )
+    with pytest.raises(ValueError, match="one GPU; got GPU and other"):
+        join([one, {**two, "device": "other"}])
 
 
 def test_the_page_shows_every_kernel_of_the_handout() -> None:

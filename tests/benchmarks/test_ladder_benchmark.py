@@ -524,7 +524,7 @@ def test_products_alone_show_our_fastest_kernel_beside_cublas() -> None:
         for kernel, seconds in (("cublas", 20e-6), ("naive", 50e-6), ("thin", 5e-6))
     ]
     rows.append({**rows[0], "what": "square", "n": 512, "kernel": "cublas"})
-    text = ladder_report.products({"rows": rows})
+    text = ladder_report.products({"device": "GPU", "rows": rows})
     assert "| 512 | 1500 | TF32 | forward GEMM 2 | 20.0 | thin 5.00 | 4.00 | 2.50 |" in text
     assert text.count("\n| ") == 2, "one head and one row: cuBLAS alone is no row"
     assert ladder_report.products(None) == ""
