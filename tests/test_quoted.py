@@ -161,7 +161,7 @@ QUOTED: Final[tuple[tuple[str, str, Callable[[], list[float]]], ...]] = (
     ("ladder", "put it: {:.0f} of {:.0f} do ({:.0f} %)", held),
     ("ladder", "with a standard deviation of {:.1f} % for each GEMM",
      lambda: [100 * LAUNCH_SD["GEMMs"]]),
-    ("commands", "program takes {:.0f} µs (1.9 to 2.2 ms in three profiled launches), and {:.0f} µs "
+    ("commands", "takes {:.0f} µs (1.9 to 2.2 ms in three profiled launches), and {:.0f} µs "
      "at the top, {:.0f} µs with TF32: {:.2f} and {:.2f} times the best whole-graph PyTorch",
      on_two_gpus),
     ("../README", "after the optimization steps {:.0f} µs, {:.0f} times less", times_less),
