@@ -73,6 +73,7 @@ RECORDINGS: dict[str, tuple[int, list[str]]] = {
     "gpt_ddp8": (8, [*EIGHT]),
     "gpt_fsdp8": (8, [*EIGHT, "--fsdp"]),
     "gpt_tensor4": (4, [*EIGHT, "--layers", "4", "--tensor-parallel", "--shapes"]),
+    "gpt_tensor8": (8, [*EIGHT, "--layers", "4", "--tensor-parallel", "--shapes"]),
     "gpt_straggler8": (8, [*EIGHT, "--fault", "straggler"]),
     "gpt_both": (1, ["gpt", "--width", "768", "--layers", "4", "--heads", "12", "--length", "512",
                      "--batch", "128", "--vocabulary", "8192", "--shapes"]),

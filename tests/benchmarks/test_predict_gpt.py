@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
-from benchmarks.common import pages
-from benchmarks.predict import gpt
+from benchmarks.common import pages, results
+from benchmarks.predict import gpt, gpt_ranks
 from benchmarks.predict.gpt_sizes import BLIND, EAGER, SETS
 
 
@@ -41,3 +43,82 @@ def test_frozen_model_predicts_what_was_frozen() -> None:
     for row in rows:
         found = gpt.predict_operators(model, row["sizes"], gpt.PROGRAM.work_at)
         assert found.step_s == pytest.approx(row["step_s"], rel=1e-3)
+
+
+# --- four and eight GPUs
+
+
+def test_the_frozen_models_predict_ranks_as_was_frozen() -> None:
+    kept = json.loads(gpt_ranks.PREDICTED.read_text())
+    assert len(kept) == 2 * 2 * 2
+    same = json.loads((gpt.RESULTS / "predictions_same.json").read_text())["predictions"]
+    before = {gpt_ranks.of_case(r): r["step_s"] for r in same if r["model"] == "eager"}
+    for row, now in zip(kept, gpt_ranks.predicted(), strict=True):
+        assert gpt_ranks.of_case(row) == gpt_ranks.of_case(now)
+        assert now["step_s"] == pytest.approx(row["step_s"], rel=1e-3)
+        if row["parallel"] == "ddp":
+            assert row["step_s"] == pytest.approx(before[gpt_ranks.of_case(row)], rel=1e-9)
+
+
+def measured_rows(factors: list[float]) -> list[list[dict]]:
+    """Rows of launches whose steps take so many times what was predicted."""
+    kept = json.loads(gpt_ranks.PREDICTED.read_text())
+    return [
+        [
+            {"k": k, "sizes": r["sizes"], "parallel": r["parallel"],
+             "step_s": [9.0, factor * r["step_s"], 0.0]}
+            for k, r in enumerate(kept) if r["sizes"]["p"] == 4
+        ]
+        for factor in factors
+    ]  # fmt: skip
+
+
+def test_steps_of_several_launches_are_scored_by_their_median(tmp_path: Path) -> None:
+    """Launches of 1.00, 1.02 and 1.50 times the prediction: 2 % off, as the second one."""
+    for launch, rows in enumerate(measured_rows([1.0, 1.02, 1.5])):
+        results.write(tmp_path / f"ranks4_{launch}" / f"ranks4_{launch}.json", rows)
+    (tmp_path / "other.json").write_text('{"rows": []}')
+    found = gpt_ranks.score([tmp_path], None)
+    assert len(found["steps"]) == 4, "eight GPUs were not measured"
+    for row in found["steps"]:
+        assert row["error"] == pytest.approx(1 / 1.02 - 1)
+        assert len(row["launches_s"]) == 3
+        assert row["launch_low_s"] < row["measured_s"] < row["launch_high_s"]
+        assert row["inside"] is (row["low_s"] <= 1.02 * row["step_s"] <= row["high_s"])
+    assert found["exposed"] == []
+    text = gpt_ranks.text(found, [])
+    assert text.startswith("4 of 4 steps lie inside their interval; the mean error is 2 %")
+    assert "3 launches | -2 % | yes |" in text
+
+
+def test_a_step_outside_its_interval_is_said(tmp_path: Path) -> None:
+    (rows,) = measured_rows([3.0])
+    results.write(tmp_path / "ranks4_1.json", rows)
+    found = gpt_ranks.score([tmp_path], None)
+    assert not any(row["inside"] for row in found["steps"])
+    assert "0 of 4 steps lie inside their interval; the mean error is 67 %" in gpt_ranks.text(
+        found, []
+    )
+
+
+def test_the_communication_of_a_report_is_that_of_the_last_rank(tmp_path: Path) -> None:
+    """A recording of eight GPUs in the place of one by gpt_runs: rank 4 is late."""
+    kept = json.loads(gpt_ranks.PREDICTED.read_text())
+    (row,) = [r for r in kept if r["parallel"] == "ddp" and r["sizes"]["n_layer"] == 8
+              and r["sizes"]["p"] == 8]  # fmt: skip
+    results.write(tmp_path / "r.json", [{"k": 3, **row, "step_s": [row["step_s"]]}])
+    report = gpt_ranks.folders.PROFILES / "programs" / "gpt_ddp8.sqlite.xz"
+    shutil.copy(report, tmp_path / "r_3_timing.sqlite.xz")
+    found = gpt_ranks.score([tmp_path], None)
+    (one,) = found["exposed"]
+    assert one["last_rank"] == 4
+    assert one["measured_communication_s"] == pytest.approx(4.04e-3, rel=0.01)
+    assert one["measured_exposed_s"] == pytest.approx(0.912e-3, rel=0.01)
+    assert one["exposed_s"] == row["exposed_communication_s"]
+    assert one["waiting_s"] > 15e-3
+    assert gpt_ranks.text(found, []).count("| DDP |") == 2
+
+
+def test_the_page_has_what_is_known_of_ranks() -> None:
+    made = gpt_ranks.text(results.read(gpt_ranks.SCORED), gpt_ranks.of_shipped())
+    assert pages.section(gpt.PAGE, gpt.SCRIPT, "ranks") == made.strip()
