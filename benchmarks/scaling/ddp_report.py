@@ -14,10 +14,13 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
+from studies.ddp import study
+
 from benchmarks.common import folders
-from benchmarks.common.pages import markdown, put_parts
+from benchmarks.common.pages import markdown, percent, put_parts, written_in
 from benchmarks.common.results import called
 from benchmarks.common.results import read as read_json
 from perfmodel.analysis.tta import welch
@@ -40,6 +43,8 @@ RATES: Final = {
 SENT: Final = ("gradients only", "other starts")
 """Settings that differ from DDP as it is in what is sent."""
 WORDS: Final = {"broadcast_buffers": "no buffers", "bucket_cap_mb": "buckets of 1 MiB"}
+
+written: Final = written_in(Path(__file__).with_name("ddp.md"))
 
 Row = dict[str, Any]
 
@@ -168,12 +173,19 @@ def own_epochs() -> str:
     )
     alone = {r["batch"]: r["step_s"] for r in rows("2", "steps") if r["variant"] == "alone"}
     two, other = ({r["batch"]: r["epoch_s"] for r in rows(name, "epochs")} for name in ("2", "1"))
+    published = {(run.batch_per_gpu, run.gpus): run.time_s for run in study().runs}
+    values: dict[str, str] = {}
     table = []
     for batch in BATCHES:
         one = math.ceil(IMAGES / batch) * alone[batch]
         gain = one / two[batch]
         table.append((batch, one, two[batch], gain, gain / 2, other[batch]))
-    return f"{said(('2', '1'), 'epochs')}\n\n{markdown(columns, table)}"
+        values |= {
+            f"gain{batch}": f"{gain:.2f}", f"step{batch}": si(alone[batch], "s"),
+            f"published{batch}": f"{published[batch, 1] / published[batch, 2]:.2f}",
+        }  # fmt: skip
+    parts = said(("2", "1"), "epochs"), markdown(columns, table), written("own epochs", **values)
+    return "\n\n".join(parts)
 
 
 def variants() -> str:
@@ -184,11 +196,32 @@ def variants() -> str:
     for batch in BATCHES:
         found = {r["variant"]: r["step_s"] for r in rows("2", "steps") if r["batch"] == batch}
         table.append((batch, *(found[name] for name in names)))
-    alone = " ".join(
-        f"The {row['collective']} alone ({row['bytes']:,} bytes) takes {si(row['seconds'], 's')}."
-        for row in rows("2", "collective")
-    )
-    return f"{said(['2'], 'steps')}\n\n{markdown(columns, table)}\n\n{alone}"
+    text = written("variants", **_messages_cost())
+    return f"{said(['2'], 'steps')}\n\n{markdown(columns, table)}\n\n{text}"
+
+
+def _messages_cost() -> dict[str, str]:
+    """Return what each message adds to a step on two GPUs, in words."""
+    found = {(r["batch"], r["variant"]): r["step_s"] for r in rows("2", "steps")}
+    large = {name: step_s for (batch, name), step_s in found.items() if batch == BATCHES[-1]}
+    alone = {r["collective"]: r["seconds"] for r in rows("2", "collective")}
+    added = [found[batch, "all"] - found[batch, "alone"] for batch in BATCHES[:-1]]
+    others = [
+        found[batch, name] / found[batch, "all"] - 1
+        for batch in BATCHES for name in ("buckets of 1 MiB", "one bucket")
+    ]  # fmt: skip
+    gradients = large["gradients"] - large["no messages"]
+    all_reduce = alone["all-reduce of gradients"]
+    return {
+        "more": si(large["all"] - large["alone"], "s"),
+        "share": percent(large["all"] / large["alone"] - 1),
+        "none": si(large["no messages"] - large["alone"], "s"), "gradients": si(gradients, "s"),
+        "buffers": si(large["all"] - large["gradients"], "s"),
+        "all_reduce": f"{si(all_reduce, 's')} (all-reduce)",
+        "broadcast": f"{si(alone['broadcast of buffers'], 's')} (broadcast)",
+        "small": si(min(added), "s"), "large": si(max(added), "s"),
+        "least": percent(min(others), signed=True), "most": percent(max(others), signed=True),
+    }  # fmt: skip
 
 
 def large_batch() -> str:
