@@ -1,4 +1,8 @@
-"""docs/questions.md: every place that it names is there, and every numbered item has one."""
+"""docs/questions.md: every place that it names is there, and every numbered item has one.
+
+Every number of its short answers stands in a section of a page that the row links to, or in what
+the notebook prints (checked by tests/notebooks/test_notebooks.py, which runs them).
+"""
 
 from __future__ import annotations
 
@@ -15,15 +19,15 @@ PAGE = ROOT / "docs" / "questions.md"
 LINK = re.compile(r"\[[^]]*\]\(([^)#\s]*)(?:#([^)\s]+))?\)(?: \"([^\"]+)\")?")
 
 
-def rows() -> list[tuple[str, str, str, str]]:
-    """Return section, what is asked, where it is answered and the results of every row."""
+def rows() -> list[tuple[str, str, str, str, str]]:
+    """Return section, what is asked, the answer, where it stands and the results of every row."""
     found, section = [], ""
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
             section = line[3:]
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
         if line.startswith("| ") and cells[0] != "asked":
-            assert len(cells) == 3, line
+            assert len(cells) == 4, line
             found.append((section, *cells))
     return found
 
@@ -45,10 +49,56 @@ def headings(notebook: Path) -> frozenset[str]:
     return frozenset(line.lstrip("# ").strip() for line in lines if line.startswith("#"))
 
 
-@pytest.mark.parametrize(("section", "asked", "answered", "results"), rows())
-def test_the_places_of_an_answer_exist(
-    section: str, asked: str, answered: str, results: str
+@cache
+def section_of(page: Path, anchor: str) -> str:
+    """Return a heading of a page and what stands below it, up to the next of its level."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    found: list[str] = []
+    level, fenced = 0, False
+    for line in lines:
+        fenced ^= line.startswith("```")
+        heading = None if fenced else re.match(r"(#+) (.+)$", line)
+        if heading and level and len(heading[1]) <= level:
+            break
+        if heading and re.sub(r"[^\w\- ]", "", heading[2].lower()).replace(" ", "-") == anchor:
+            level = len(heading[1])
+        if level:
+            found.append(line)
+    return "\n".join(found)
+
+
+def not_in(text: str, answer: str) -> list[str]:
+    """Return the numbers of an answer that a text does not have."""
+    numbers = re.findall(r"\d+(?:[.,]\d+)*(?:e-?\d+)?", answer)
+    return [n for n in numbers if not re.search(rf"(?<![\d.,]){re.escape(n)}(?![.,]?\d)", text)]
+
+
+def pages_of(answered: str) -> str:
+    """Return the sections of pages that a row links to."""
+    places = [
+        ((PAGE.parent / target).resolve(), anchor) for target, anchor, _ in LINK.findall(answered)
+    ]
+    return "\n".join(
+        section_of(path, anchor) if anchor else path.read_text(encoding="utf-8")
+        for path, anchor in places if path.suffix == ".md"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer", "answered"),
+    [(asked, answer, where) for _, asked, answer, where, _ in rows() if ".ipynb" not in where],
+)
+def test_numbers_of_an_answer_stand_where_it_links_to(
+    asked: str, answer: str, answered: str
 ) -> None:
+    assert not_in(f"{asked}\n{pages_of(answered)}", answer) == []
+
+
+@pytest.mark.parametrize(("section", "asked", "answer", "answered", "results"), rows())
+def test_the_places_of_an_answer_exist(
+    section: str, asked: str, answer: str, answered: str, results: str
+) -> None:
+    assert answer.endswith(".")
     places = LINK.findall(answered)
     assert places, "expected a link to a page or a notebook"
     for target, anchor, quoted in places:
