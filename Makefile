@@ -16,6 +16,9 @@ REPORT := profiles/h200x2_2ranks_base_nsys2025.3.1.sqlite
 .PHONY: demo test test-all test-lowest lint docs linkcheck figures report clean
 .DELETE_ON_ERROR:
 
+# Two tests run at a time: threads of a BLAS that wait by spinning would take each other's cores.
+test test-all test-lowest: export OMP_NUM_THREADS := 1
+
 demo: $(VENV)/.installed
 	$(BIN)/perfmodel analyze $(REPORT) -o out/demo
 

@@ -123,11 +123,21 @@ def test_operators_payloads_and_messages_are_read_from_any_storage(
     check(source, tmp_path, how)
 
 
+@pytest.fixture(scope="module")
+def unpacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """One of `RECORDED`, and what is said of it."""
+    path = recorded(request.param, tmp_path_factory.mktemp("recorded") / "report_1.sqlite")
+    return path, said_of(path)
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("unpacked", RECORDED, indirect=True)
 @pytest.mark.parametrize("how", REWRITES)
-@pytest.mark.parametrize("name", RECORDED)
-def test_recorded_reports_are_read_from_any_storage(name: str, how: str, tmp_path: Path) -> None:
-    check(recorded(name, tmp_path / "report_1.sqlite"), tmp_path, how)
+def test_recorded_reports_are_read_from_any_storage(
+    unpacked: tuple[Path, dict[str, Any]], how: str, tmp_path: Path
+) -> None:
+    path, said = unpacked
+    assert said_of(rewritten(path, tmp_path / "report_2.sqlite", **REWRITES[how])) == said
 
 
 def summaries(path: Path) -> dict[str, str]:
