@@ -18,6 +18,7 @@ REPORT := profiles/h200x2_2ranks_base_nsys2025.3.1.sqlite
 
 # Two tests run at a time: threads of a BLAS that wait by spinning would take each other's cores.
 test test-all test-lowest: export OMP_NUM_THREADS := 1
+unexport PYTHONDONTWRITEBYTECODE # else every process that a test starts compiles all anew
 
 demo: $(VENV)/.installed
 	$(BIN)/perfmodel analyze $(REPORT) -o out/demo
