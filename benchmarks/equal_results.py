@@ -181,6 +181,10 @@ def compare_files(name: str, before: str, after: str, rules: Rules) -> Iterator[
     """Differences of two files, by what the name says they hold."""
     if before == after:
         return
+    if ABSENT in (before, after):
+        if before != ABSENT or not rules.more:
+            yield Difference(name, *(t if t == ABSENT else "(a file)" for t in (before, after)))
+        return
     if name.endswith((".svg", ".html")):
         before, after = text_of_page(before), text_of_page(after)
     try:
@@ -190,11 +194,26 @@ def compare_files(name: str, before: str, after: str, rules: Rules) -> Iterator[
         return
     if name.endswith(".csv"):
         values[0] = [
-            [rules.key(cell) for cell in row] if isinstance(row, list) else row for row in values[0]
+            {rules.key(column): cell for column, cell in row.items()}
+            if isinstance(row, dict)
+            else [rules.key(cell) for cell in row]
+            for row in values[0]
         ]
-        if rules.more and values[1]:
-            values[1][0] = [column for column in values[1][0] if column in values[0][0]]
+        if all(isinstance(row, dict) for value in values for row in value[1:]):
+            columns, more = (value[0] for value in values)
+            for column in dict.fromkeys((*columns, *more)):
+                if column not in more:
+                    yield Difference(f"{name}.{column}", "(a column)", ABSENT)
+                elif column not in columns and not rules.more:
+                    yield Difference(f"{name}.{column}", ABSENT, "(a column)")
+            values = [_columns_of(value, {*columns} & {*more}) for value in values]
     yield from compare(values[0], values[1], rules, name)
+
+
+def _columns_of(table: list[Any], names: set[str]) -> list[Any]:
+    """Those columns of a table, as `_parsed` returns it."""
+    header = [column for column in table[0] if column in names]
+    return [header, *({column: row[column] for column in header} for row in table[1:])]
 
 
 def _parsed(name: str, text: str) -> Any:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from benchmarks.equal_results import (
+    ABSENT,
     CASES,
     Rules,
     case_name,
@@ -138,6 +139,15 @@ def test_tables_are_compared_by_column_and_to_the_last_digit() -> None:
     found = [str(d) for d in compare_files("a.csv", before, "name,step\na,1.5\n", rules)]
     assert found == ["a.csv[1].step: 1.50 -> 1.5"]
     assert list(compare_files("a.csv", before, "pace,name\n1.50,a\n", EXACT))  # order counts
+    found = [str(d) for d in compare_files("a.csv", before, "name,more\nb,2\n", EXACT)]
+    assert found == [
+        "a.csv.pace: (a column) -> (absent)",
+        "a.csv.more: (absent) -> (a column)",
+        "a.csv[1].name: a -> b",
+    ]
+    assert [str(d) for d in compare_files("a.csv", ABSENT, before, EXACT)] == [
+        "a.csv: (absent) -> (a file)"
+    ]
     two = "\n".join((before, "pace\n2"))  # two tables in one file
     assert list(compare_files("a.csv", two, two.replace("pace", "step"), rules)) == []
     found = [str(d) for d in compare_files("a.csv", two, two.replace("2", "3"), EXACT)]
