@@ -32,7 +32,7 @@ GROUPS: Final = {
 """One file in commands/ each, with a command of its name, by what they are for."""
 COMMANDS: Final = tuple(name for names in GROUPS.values() for name in names)
 
-gc.set_threshold(100_000)  # start-up makes many objects and drops few
+gc.set_threshold(300_000)  # commands make many objects and drop few
 # nothing here multiplies matrices on the host: spare NumPy the start of its BLAS threads
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 substitute_unencodable(sys.stdout, sys.stderr)

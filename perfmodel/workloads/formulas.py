@@ -14,6 +14,7 @@ from perfmodel.base.errors import WorkloadError
 from perfmodel.base.escape import escape_json, escape_latex, printable
 from perfmodel.base.table import Column, Table
 from perfmodel.workloads.expression import Expression, Number, sympy_derived, sympy_symbol
+from perfmodel.workloads.polynomial import text_of
 from perfmodel.workloads.work import KEYS, Work, Workload
 
 _MOST_TERMS: Final = 2000
@@ -152,6 +153,34 @@ def _count_terms(expression: Any) -> tuple[int, int]:
     return 1, 1
 
 
+def formula_text(expression: Expression, workload: Workload, *, expand: bool = False) -> str:
+    """Return a formula as `formulas` prints it, without SymPy where `polynomial` can.
+
+    Parameters
+    ----------
+    expression : Expression
+    workload : Workload
+        Of which it is one.
+    expand : bool
+        Replace derived symbols by what they stand for; else keep them.
+    """
+    symbols = (*workload.symbols.values(), *workload.derived.values())
+    labels = {symbol.name: symbol.label or symbol.name for symbol in symbols}
+    simple = text_of(expression.node, labels, expand=expand)
+    if simple is not None:
+        return simple
+    import sympy
+
+    shown = {s: sympy.Symbol(label) for s, label in _labels(workload).items()}
+    return str(tidy(expression.sympy(expand=expand)).xreplace(shown))
+
+
+def _labels(workload: Workload) -> dict[Any, str]:
+    """How SymPy's symbols are printed."""
+    labels = {sympy_symbol(s.name): s.label or s.name for s in workload.symbols.values()}
+    return labels | {sympy_derived(s.name): s.label or s.name for s in workload.derived.values()}
+
+
 Format = Literal["text", "csv", "json", "jsonl", "markdown", "latex"]
 
 _QUANTITIES: Final = {
@@ -221,8 +250,7 @@ class _Sheet:
 
     @classmethod
     def of(cls, workload: Workload, values: Mapping[str, int] | None) -> _Sheet:
-        labels = {sympy_symbol(s.name): s.label or s.name for s in workload.symbols.values()}
-        labels |= {sympy_derived(s.name): s.label or s.name for s in workload.derived.values()}
+        labels = _labels(workload)
 
         def line(formula: Any, value: Number | None = None) -> _Line:
             import sympy

@@ -1,4 +1,4 @@
-"""What `perfmodel analyze` without pictures leaves unimported: time that every report would pay."""
+"""What commands leave unimported: time that every report would pay."""
 
 from __future__ import annotations
 
@@ -19,14 +19,27 @@ OF_OTHERS = {
 """Modules of other programs, other commands and pictures."""
 
 
-def test_a_report_of_the_trainer_needs_little() -> None:
+def loaded_by(*arguments: str) -> tuple[str, set[str]]:
+    """What a command prints, and the modules that it imports."""
     code = (
         "import sys; from perfmodel.cli import main\n"
-        f"try: main(['analyze', {str(REPORT)!r}, '--no-plots'])\n"
+        f"try: main({[*arguments]!r})\n"
         "finally: print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    loaded = set(done.stderr.split())
-    assert "What decides a step" in done.stdout
+    return done.stdout, set(done.stderr.split())
+
+
+def test_a_report_of_the_trainer_needs_little() -> None:
+    printed, loaded = loaded_by("analyze", str(REPORT), "--no-plots")
+    assert "What decides a step" in printed
     assert "perfmodel.timing.critical_path" in loaded
     assert sorted(loaded & (HEAVY | OF_OTHERS)) == []
+
+
+def test_its_page_needs_neither_sympy_nor_other_pictures() -> None:
+    printed, loaded = loaded_by("report", str(REPORT), "-o", "-")
+    assert "Arithmetic intensity = 2 · B&#39; · H" in printed
+    assert {"jinja2", "matplotlib.backends.backend_svg"} <= loaded
+    unneeded = {"fontTools.subset", "mpl_toolkits.mplot3d", "pandas", "rich", "scipy", "sympy"}
+    assert sorted(loaded & unneeded) == []

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
+import re
 import subprocess
 import sys
+import zlib
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fontTools.ttLib import TTFont
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
@@ -547,3 +552,44 @@ def test_pyplot_is_never_touched(tmp_path: Path) -> None:
     root = ROOT
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
     assert done.stdout == "False\n", done.stderr
+
+
+_PICTURE = (
+    "{first}import zlib, re; from perfmodel.render.plot import roofline, save; "
+    "from perfmodel.models.roofline import Roofline;"
+    "ax = roofline(Roofline('r', 1e12, {{'pci': 1e10}}, {{'pci': 1.0}}));"
+    "save(ax, {folder!r}, 'r')"
+)
+
+
+def test_a_commands_pictures_are_those_of_a_notebook(tmp_path: Path) -> None:
+    """What commands spare of matplotlib's import is in no picture."""
+    for name, first in (("command", "import perfmodel.cli; "), ("notebook", "")):
+        code = _PICTURE.format(first=first, folder=str(tmp_path / name))
+        code += "; from matplotlib.lines import Line2D; print(len(Line2D.set.__doc__))"
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (int(done.stdout) > 200) is (name == "notebook")
+    for fmt in ("png", "svg", "pdf"):
+        one, other = (
+            (tmp_path / name / f"r.{fmt}").read_bytes() for name in ("command", "notebook")
+        )
+        assert one == other
+
+
+def test_a_pdf_holds_its_fonts_without_what_sets_text(tmp_path: Path) -> None:
+    roof = Roofline("r", 1e12, {"pci": 1e10}, {"pci": 1.0})
+    (path,) = save(roofline(roof), tmp_path, "r", ("pdf",))
+    fonts = []
+    for found in re.finditer(rb"stream\r?\n(.*?)\r?\nendstream", path.read_bytes(), re.DOTALL):
+        with contextlib.suppress(zlib.error):
+            data = zlib.decompress(found[1])
+            if data.startswith(b"\x00\x01\x00\x00"):
+                fonts.append(TTFont(io.BytesIO(data)))
+    assert fonts
+    for font in fonts:
+        assert {"glyf", "loca", "hmtx", "head"} <= set(font.keys())
+        assert not {"GSUB", "GPOS", "GDEF", "kern"} & set(font.keys())
+        assert len(font.getGlyphOrder()) > 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -36,7 +35,9 @@ from perfmodel.render.html.strip import strip
 from perfmodel.render.machines import TITLES
 from perfmodel.render.machines import rows as machine_rows
 from perfmodel.timing.range_times import ranks_of
-from perfmodel.workloads.formulas import formulas
+from perfmodel.workloads.expression import Number
+from perfmodel.workloads.formulas import formula_text
+from perfmodel.workloads.work import Workload
 
 _MANY_RANKS: Final = 16
 _MOST_RANKS: Final = 4096
@@ -163,16 +164,16 @@ def model(run: RunAnalysis, said: Prediction | str) -> Iterator[Block]:
             "your program into a TOML file and name it with --workload (docs/workloads.md)",
         )
         return
-    values = {s: v for s, v in run.identity.values.items() if s in run.workload.symbols}
-    sheet = json.loads(formulas(run.workload, "json", values))
-    if sheet["symbols"]:
-        yield grid(_symbols(sheet, run.identity.source), closed=True)
-    yield _formulas(sheet, run.workload.counting)
+    load, known = run.workload, run.identity.values
+    values = load.check({s: v for s, v in known.items() if s in load.symbols})
+    if load.symbols:
+        yield grid(_symbols(load, values, run.identity.source), closed=True)
+    yield _formulas(load, values)
     if run.products:
         numbers = [rate.value for _, _, rate in run.products]
         yield grid(_products(run), sort={"value": numbers, "interval": numbers}, closed=True)
     if run.model:
-        yield Words("The model", tuple(_equation(sheet)))
+        yield Words("The model", tuple(_equation(load, values)))
         yield _terms(run)
         yield _checks(run)
     if isinstance(said, str):
@@ -190,13 +191,15 @@ def _products(run: RunAnalysis) -> Table:
     return Table("Throughput of every GEMM", columns, [row[:-1] for row in rows])
 
 
-def _symbols(sheet: Mapping[str, Any], source: str) -> Table:
-    rows = []
-    for name, symbol in sheet["symbols"].items():
-        derived = sheet["derived"].get(name)
-        value = derived["value"] if derived else sheet["values"].get(name)
-        formula = _plain(derived["text"]) if derived else ""
-        rows.append((symbol["label"], symbol["meaning"], value, symbol["unit"], formula))
+def _symbols(load: Workload, values: Mapping[str, int], source: str) -> Table:
+    rows: list[tuple[str, str, Number | None, str, str]] = []
+    for symbol in (*load.symbols.values(), *load.derived.values()):
+        value: Number | None = values.get(symbol.name)
+        formula = ""
+        if symbol.definition:
+            value = symbol.definition.evaluate(values)
+            formula = _plain(formula_text(symbol.definition, load, expand=True))
+        rows.append((symbol.label or symbol.name, symbol.meaning, value, symbol.unit, formula))
     columns = (
         Column("symbol", "Symbol"),
         Column("meaning", "Meaning"),
@@ -207,23 +210,25 @@ def _symbols(sheet: Mapping[str, Any], source: str) -> Table:
     return Table(f"Symbols (values from {source})", columns, rows)
 
 
-def _formulas(sheet: Mapping[str, Any], counting: str) -> Grid:
+def _formulas(load: Workload, values: Mapping[str, int]) -> Grid:
     """FLOPs and bytes of every range, by formula and in numbers."""
     rows: list[tuple[str, str, str, str]] = []
     counts: list[float] = []
-    for name, work in (*sheet["ranges"].items(), ("all ranges together", sheet["total"])):
+    for name, work in (*load.ranges.items(), ("all ranges together", load.total())):
         for key, (title, unit) in _QUANTITIES.items():
-            if key in work and (name in sheet["ranges"] or key != "dram_bytes"):
-                counts.append(float(work[key]["value"]))
-                rows.append((name, title, _plain(work[key]["text"]), si(counts[-1], unit)))
+            formula = getattr(work, key)
+            if formula and (name in load.ranges or key != "dram_bytes"):
+                counts.append(float(formula.evaluate(values)))
+                text = _plain(formula_text(formula, load))
+                rows.append((name, title, text, si(counts[-1], unit)))
     columns = (
         Column("range", "Range"),
         Column("quantity", "Quantity"),
         Column("formula", "Formula"),
         Column("value", "Value", align="right"),
     )
-    title = f"FLOPs and bytes per rank and batch, {counting} counting"
-    notes = (f"source: {sheet['source']}",) if sheet["source"] else ()
+    title = f"FLOPs and bytes per rank and batch, {load.counting} counting"
+    notes = (f"source: {load.source}",) if load.source else ()
     return grid(Table(title, columns, rows, notes), sort={"value": counts}, closed=True)
 
 
@@ -231,12 +236,14 @@ def _plain(formula: str) -> str:
     return formula.replace("**", "^").replace("*", " · ")
 
 
-def _equation(sheet: Mapping[str, Any]) -> Iterator[str]:
+def _equation(load: Workload, values: Mapping[str, int]) -> Iterator[str]:
     yield "T = F / P_flops + Σ n_k / P_k over the links k: computing, then moving, nothing at once."
-    intensity = sheet.get("arithmetic_intensity")
-    if intensity:
-        value = f"{intensity['value']:,.4g} FLOP/B"
-        yield f"Arithmetic intensity = {_plain(intensity['text'])} = {value}."
+    total = load.total()
+    moved = total.moved_bytes()
+    if total.flops and moved and moved.evaluate(values) > 0:
+        intensity = total.arithmetic_intensity()
+        value = f"{intensity.evaluate(values):,.4g} FLOP/B"
+        yield f"Arithmetic intensity = {_plain(formula_text(intensity, load))} = {value}."
 
 
 def _terms(run: RunAnalysis) -> Grid:

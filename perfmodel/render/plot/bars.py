@@ -140,7 +140,7 @@ def breakdown(
     _clocks(ax, known, 0.9 / len(used), width)
     handles = [Patch(facecolor=color, edgecolor=INK, lw=0.3) for _, _, color in used]
     names = [_QUEUED if queued and key == "host_s" else name for key, name, _ in used]
-    legend_above(ax, handles, names, title=title, foreign=foreign)
+    legend_above(ax, handles, names, title=title, width_pt=width)
     if text_width_pt(ax.get_xlabel(), LABEL_PT) > width:
         ax.set_xlabel("Median time")
     ax.spines["bottom"].set_visible(False)
@@ -231,14 +231,15 @@ def savings(
     finish(ax, f"Saved of {amount(batch_s, 's')} a batch", "", "x")
     ax.set_xlim(left=1.05 * min(0.0, *(one.low_s for one in found)))
     longest = max(1e-9, *(max(one.saving_s, one.high_s) for one in found))
-    room_at_end(ax, longest, texts, size_pt(ax, foreign)[0])
+    width = size_pt(ax, foreign)[0]
+    room_at_end(ax, longest, texts, width)
     ticks(ax.xaxis, "s")
     looks = {
         _AT_MOST if one.bound else _BY_MODEL:
             Patch(lw=0.6, **(BOUND if one.bound else _PREDICTED))
         for one in found
     }  # fmt: skip
-    legend_above(ax, list(looks.values()), list(looks), title=title, foreign=foreign)
+    legend_above(ax, list(looks.values()), list(looks), title=title, width_pt=width)
     return ax
 
 
@@ -313,7 +314,7 @@ def stacks(
             left += size
     if legend:
         handles = [Patch(**looks[part]) for part in parts]
-        legend_above(ax, handles, parts, title=title, foreign=foreign)
+        legend_above(ax, handles, parts, title=title, width_pt=width)
     else:
         for part in parts:
             ax.barh(0, 0, label=entry(plain(part)), **looks[part])
@@ -455,6 +456,14 @@ def _interval(ax: Axes, y: float, low: float, high: float, color: str) -> None:
 def _write(ax: Axes, text: str, x: float, y: float, gap_pt: float = 4.0, **more: Any) -> None:
     """Write a value behind the end of its bar."""
     ax.annotate(
-        text, (x, y), (gap_pt, 0), textcoords="offset points", va="center_baseline",
-        fontsize=VALUE_PT, color=INK, zorder=5, **more,
-    )  # fmt: skip
+        text,
+        (x, y),
+        (gap_pt, 0),
+        textcoords="offset points",
+        va="center_baseline",
+        fontsize=VALUE_PT,
+        color=INK,
+        zorder=5,
+        in_layout=False,
+        **more,
+    )  # fmt: skip  (the axes have room for it)

@@ -14,6 +14,7 @@ from matplotlib.axis import Axis, YAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.textpath import TextPath
@@ -25,6 +26,7 @@ from matplotlib.ticker import (
     NullFormatter,
     ScalarFormatter,
 )
+from matplotlib.transforms import Bbox
 
 from perfmodel.base.escape import printable
 from perfmodel.base.units import si
@@ -98,9 +100,33 @@ def axes_of(ax: Axes | None, width_in: float, height_in: float) -> Axes:
 
 def new_figure(width_in: float, height_in: float) -> Figure:
     """Return an empty figure, unknown to pyplot."""
-    figure = Figure(figsize=(width_in, height_in), layout="constrained", facecolor="white")
+    figure = Figure(figsize=(width_in, height_in), layout=_Layout(), facecolor="white")
     FigureCanvasAgg(figure)
     return figure
+
+
+class _Layout(ConstrainedLayoutEngine):
+    """Constrained layout; axes that are alone in their figure are measured once, not twice."""
+
+    def execute(self, figure: Figure) -> Any:
+        """Place the axes so that what stands around them just fits into the figure."""
+        axes = figure.get_axes()
+        if len(axes) != 1 or figure.legends or figure.get_suptitle():
+            return super().execute(figure)
+        (ax,) = axes
+        around = ax.get_tightbbox(None, for_layout_only=True)
+        inner, pad = ax.get_window_extent(), self.get()["w_pad"] * figure.dpi
+        if around is None:
+            return None
+        x, y = inner.x0 - around.x0 + pad, inner.y0 - around.y0 + pad
+        width = figure.bbox.width - x - (around.x1 - inner.x1 + pad)
+        height = figure.bbox.height - y - (around.y1 - inner.y1 + pad)
+        if min(width, height) <= 0:
+            return super().execute(figure)  # which warns
+        place = Bbox.from_bounds(x, y, width, height)
+        ax.set_position(place.transformed(figure.transFigure.inverted()))
+        ax.set_in_layout(True)
+        return None
 
 
 def size_pt(ax: Axes, foreign: bool = False) -> tuple[float, float]:
@@ -159,6 +185,7 @@ def legend_above(
     heading: str = "",
     foreign: bool = False,
     size: float = TEXT_PT,
+    width_pt: float | None = None,
 ) -> None:
     """Put the legend above the axes in as many columns as fit, and the title above the legend.
 
@@ -173,10 +200,12 @@ def legend_above(
         The axes are a caller's; see `size_pt`.
     size : float
         Of the letters, in points.
+    width_pt : float, optional
+        Of the axes, where it is known.
     """
     if handles is None or texts is None:
         handles, texts = ax.get_legend_handles_labels()
-    width = size_pt(ax, foreign)[0]
+    width = width_pt or size_pt(ax, foreign)[0]
     if not texts:
         return put_title(ax, title, width)
     letter = text_width_pt(ax.get_title("right"), LABEL_PT) + size  # (a) stands to the right
