@@ -21,6 +21,7 @@ from typing import Any
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from test_questions import not_in, pages_of, rows
 from writeup import export, repository, shipped
 
 from perfmodel.base.errors import PerfmodelError
@@ -57,6 +58,7 @@ class Executed:
     svg: dict[str, str]
     pdf: dict[str, bytes]
     text: str
+    shown: str
     seconds: float
 
 
@@ -74,6 +76,7 @@ def executed(path: Path) -> Executed:
         client.execute(env=_environment(Path(folder)))
         outputs = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs]
         printed = [o.text for o in outputs if o.output_type == "stream" and o.name == "stdout"]
+        plain = [o.data.get("text/plain", "") for o in outputs if "data" in o]
         written = Path(folder)
         return Executed(
             json.loads(printed[-1]),
@@ -81,6 +84,7 @@ def executed(path: Path) -> Executed:
             {p.stem: p.read_text("utf-8") for p in written.glob("*.svg")},
             {p.stem: p.read_bytes() for p in written.glob("*.pdf")},
             "".join(o.text for o in outputs if o.output_type == "stream" and o.name == "stderr"),
+            "\n".join([*printed, *plain]),
             time.monotonic() - started,
         )
 
@@ -173,6 +177,18 @@ def test_figures_are_written_with_captions(path: Path) -> None:
 def test_a_notebook_runs_quickly_and_without_a_warning(path: Path) -> None:
     assert executed(path).text == ""
     assert executed(path).seconds < LONGEST_S
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("answer", "answered"),
+    [(answer, where) for _, _, answer, where, _ in rows() if ".ipynb" in where],
+)
+def test_short_answers_say_what_notebooks_print(answer: str, answered: str) -> None:
+    """Every number of docs/questions.md that is not on a page it links to."""
+    names = dict.fromkeys(re.findall(r"notebooks/([\w.]+\.ipynb)", answered))
+    shown = [executed(ROOT / "notebooks" / name).shown for name in names]
+    assert not_in("\n".join([pages_of(answered), *shown]), answer) == []
 
 
 @pytest.mark.slow
