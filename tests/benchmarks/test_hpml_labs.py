@@ -147,6 +147,33 @@ def test_gpus_are_nvmls_numbers(
     assert visible_gpus(2) == found
 
 
+def test_emulated_ranks_have_the_mean_gradient_and_buffers_of_their_own() -> None:
+    """Each rank alone on its share, gradients averaged: what an all-reduce of DDP leaves."""
+    torch = pytest.importorskip("torch")
+    from benchmarks.common.torch_nets import Network
+    from benchmarks.scaling.ddp_lab import Emulated, tiny
+
+    torch.manual_seed(1)
+    ranks, share = 4, 8
+    alone = [Network(tiny()) for _ in range(ranks)]
+    for one in alone[1:]:
+        one.load_state_dict(alone[0].state_dict())
+    together = Emulated(Network(tiny()), ranks)
+    together.replicas[0].load_state_dict(alone[0].state_dict())
+    x, y = torch.randn(ranks * share, 3, 32, 32), torch.arange(ranks * share) % 10
+    loss = torch.nn.functional.cross_entropy
+    loss(together(x), y).backward()
+    for rank, one in enumerate(alone):
+        own = slice(rank * share, (rank + 1) * share)
+        loss(one(x[own]), y[own]).backward()
+        for mine, expected in zip(together.replicas[rank].buffers(), one.buffers(), strict=True):
+            torch.testing.assert_close(mine, expected)
+    each = zip(*(one.parameters() for one in alone), strict=True)
+    for found, parameters in zip(together.parameters(), each, strict=True):
+        mean = torch.stack([p.grad for p in parameters]).mean(0)
+        torch.testing.assert_close(found.grad, mean)
+
+
 PAGES = {
     "tta": (resnet_report, lambda: resnet_report.page(resnet_report.machines())),
     "utilization": (
