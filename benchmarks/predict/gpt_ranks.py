@@ -6,9 +6,9 @@
 
 `freeze` keeps what the frozen models predict (predictions_ranks.json). A FOLDER holds what
 `benchmarks.predict.gpt_runs --sizes ranks` wrote: seconds of steps, a file a launch, and reports
-cut by `benchmarks.predict.gpt_split`. `score` compares both with the predictions, or with --host with
-those of the same models on a host whose calls a machine file times (computed then), and
-`document` writes the page's part.
+cut by `benchmarks.predict.gpt_split`; the steps of a launch with reports are not scored. `score`
+compares both with the predictions, or with --host with those of the same models on a host whose
+calls a machine file times (computed then), and `document` writes the page's part.
 """
 
 from __future__ import annotations
@@ -125,11 +125,11 @@ def score(found: Sequence[Path], machine: str | None) -> dict[str, Any]:
         rows = json.loads(path.read_text())
         if not (isinstance(rows, list) and rows and "step_s" in rows[0]):
             continue
-        measured += [row | {"file": path.name} for row in rows]
-        for row in rows:
-            report = path.with_name(f"{path.stem}_{row['k']}_timing.sqlite.xz")
-            if report.exists() and of_case(row) in by_case:
-                reports.append(exposed(by_case[of_case(row)], report))
+        of_row = [(row, path.with_name(f"{path.stem}_{row['k']}_timing.sqlite.xz")) for row in rows]
+        recorded = [pair for pair in of_row if pair[1].exists() and of_case(pair[0]) in by_case]
+        if not recorded:
+            measured += [row | {"file": path.name} for row in rows]
+        reports += [exposed(by_case[of_case(row)], report) for row, report in recorded]
     return {
         "machine": machine and Path(machine).name, "measured": measured,
         "steps": scored(predictions, measured), "exposed": reports,
