@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that needs GPUs, in one go:
 #
-#   bash benchmarks/gpu.sh 1     kernels: tests, products, Nsight Compute counters, compute-sanitizer;
+#   bash benchmarks/gpu.sh 1     kernels: tests, products, Nsight Compute counters;
 #                                the ladder, the ResNets, networks by layer and vector addition on one GPU
 #   bash benchmarks/gpu.sh 2     the ladder on two GPUs and its profiles, the ResNets, utilization;
 #                                4: on four
@@ -46,7 +46,6 @@ if [ "$ranks" = 1 ]; then
     part steps "$one" "$python" -m benchmarks.gemm.steps --time --count
     part hopper "$one" "$python" -m benchmarks.gemm.hopper
     part trainer-counters "$one" "$python" -m profiles.collect_counters
-    part sanitizer "$one" "$python" -m benchmarks.gemm.sanitize
     part layers 130 "$python" -m benchmarks.layers --part time gemms
     part vecadd 140 "$python" -m benchmarks.vecadd --part time profile
     part vecadd-lab 300 "$python" -m benchmarks.vecadd.lab

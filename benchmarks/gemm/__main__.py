@@ -11,7 +11,6 @@ there from one product to the next; larger ones rotate through buffers of three 
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +19,12 @@ from typing import Any
 
 from benchmarks.common import folders, results
 from benchmarks.gemm import problems as of
-from benchmarks.gemm.bench import ROUNDS, Gpu, Rehearsal
+from benchmarks.gemm.bench import Gpu, Rehearsal, in_turns
 from benchmarks.gemm.problems import Problem, floor_s, network, squares, worth_measuring
 from trainer.kernels import GEMMS, MATHS
 
 DTYPES = ("float32", "tf32", "tf32x3", "float64")
-LONG_ROUNDS, LONG_S = 5, 5e-3
+LONG_ROUNDS = 5
 
 
 def kernels(problem: Problem, dtype: str, chosen: list[str]) -> list[str]:
@@ -38,32 +37,20 @@ def measure(
     bench: Gpu | Rehearsal, gemms: dict[Any, Any], problem: Problem, dtype: str, names: list[str],
     ceilings: dict[str, float], seed: int,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Time all kernels on one problem in turns; one row each."""
-    sets = bench.operands(problem, dtype, seed)
-    errors = {name: bench.error(gemms[name, dtype], sets[0]) for name in names}
-    starts = {name: bench.repeated(gemms[name, dtype], sets) for name in names}
-    first = {name: starts[name]()() for name in names}
-    rounds = LONG_ROUNDS if max(first.values()) > LONG_S else ROUNDS
-    waits = [{name: starts[name]() for name in names} for _ in range(rounds)]
-    seconds = {name: [wait[name]() for wait in waits] for name in names}
+    """Time all kernels on one problem in turns, beside its floor; one row each."""
+    mine = {name: gemms[name, dtype] for name in names}
     floor = floor_s(problem, dtype, ceilings.get("l2_bytes_per_s"))
-    rows = []
-    for name in names:
-        median = statistics.median(seconds[name])
-        low, _, high = statistics.quantiles(seconds[name], n=4)
-        peer = statistics.median(seconds["cublas"])
-        rows.append({
-            "kernel": name, "what": problem.what, "m": problem.m, "n": problem.n, "k": problem.k,
-            "transposes": problem.transposes, "dtype": dtype,
-            "H": problem.hidden, "B_per_rank": problem.columns,
-            "median_s": median, "spread": (high - low) / median, "repeats": rounds,
-            "round_s": seconds[name],
-            "peer_median_s": peer, "share_of_cublas": peer / median,
-            "flops_per_s": problem.flops / median,
-            "floor_s": floor, "share_of_floor": floor / median,
-            "error": errors[name], "in_l2": problem.hot(dtype),
-        })  # fmt: skip
-    return rows
+    return [
+        {
+            **row,
+            "H": problem.hidden,
+            "B_per_rank": problem.columns,
+            "floor_s": floor,
+            "share_of_floor": floor / row["median_s"],
+            "in_l2": problem.hot(dtype),
+        }
+        for row in in_turns(bench, mine, problem, dtype, seed, LONG_ROUNDS)
+    ]
 
 
 def warm(bench: Gpu | Rehearsal, todo: list[tuple[Problem, str, list[str]]]) -> dict[Any, Any]:
@@ -84,18 +71,6 @@ def warm(bench: Gpu | Rehearsal, todo: list[tuple[Problem, str, list[str]]]) -> 
         list(pool.map(compile_all, pairs))
     bench.stream.synchronize()
     return gemms
-
-
-def show(rows: list[dict[str, Any]]) -> None:
-    for r in rows:
-        size = f"{r['m']}x{r['n']}x{r['k']} {r['transposes']}"
-        print(
-            f"{r['dtype']:8} {r['what']:15} {size:22} {r['kernel']:12} "
-            f"{1e6 * r['median_s']:10.2f} us +-{50 * r['spread']:4.1f} %  "
-            f"{r['flops_per_s'] / 1e12:7.2f} TFLOP/s  {r['share_of_cublas']:6.2f} x cuBLAS  "
-            f"{100 * r['share_of_floor']:5.1f} % of the floor  error {r['error']:.1e}",
-            flush=True,
-        )
 
 
 def main() -> None:
@@ -119,7 +94,6 @@ def main() -> None:
     rows = []
     for seed, (problem, dtype, names) in enumerate(todo):
         rows += measure(bench, gemms, problem, dtype, names, ceilings, seed)
-        show(rows[-len(names) :])
     small = Problem("host", 10, 64, 32)
     result = {
         "command": results.command("gemm", sys.argv[1:]), "date": results.now(),

@@ -16,6 +16,7 @@ from trainer.kernels import MATHS, make_gemm
 GRAPH_S = 500e-6  # so long a graph of short products takes
 MOST_LAUNCHES = 100
 ROUNDS = 15
+LONG_S = 5e-3
 RANDOM = """
 unsigned long long z = (i + (seed << 32) + 1) * 0x9E3779B97F4A7C15ull;  // splitmix64
 z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -142,14 +143,43 @@ class Gpu:
 
 
 def in_turns(
-    bench: Gpu, gemms: Mapping[str, Any], problem: Problem, dtype: str, seed: int
-) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Return the error of every kernel, and its seconds in every round, timed in turns."""
+    bench: Gpu | Rehearsal, gemms: Mapping[str, Any], problem: Problem, dtype: str, seed: int,
+    long_rounds: int = ROUNDS,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Time all kernels on one problem in turns, `long_rounds` if one is slow; one row each.
+
+    One of the kernels is "cublas", which the others are set against.
+    """
     sets = bench.operands(problem, dtype, seed)
     errors = {name: bench.error(gemm, sets[0]) for name, gemm in gemms.items()}
     starts = {name: bench.repeated(gemm, sets) for name, gemm in gemms.items()}
-    waits = [{name: start() for name, start in starts.items()} for _ in range(ROUNDS)]
-    return errors, {name: [wait[name]() for wait in waits] for name in gemms}
+    slowest = max(start()() for start in starts.values())
+    rounds = long_rounds if slowest > LONG_S else ROUNDS
+    waits = [{name: start() for name, start in starts.items()} for _ in range(rounds)]
+    seconds = {name: [wait[name]() for wait in waits] for name in gemms}
+    peer = statistics.median(seconds["cublas"])
+    rows = []
+    for name, took in seconds.items():
+        median = statistics.median(took)
+        rows.append({
+            "kernel": name, "what": problem.what, "m": problem.m, "n": problem.n, "k": problem.k,
+            "transposes": problem.transposes, "dtype": dtype, "median_s": median, "round_s": took,
+            "peer_median_s": peer, "share_of_cublas": peer / median,
+            "flops_per_s": problem.flops / median, "error": errors[name],
+        })  # fmt: skip
+    show(rows)
+    return rows
+
+
+def show(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print a line for each kernel."""
+    for r in rows:
+        size = f"{r['m']}x{r['n']}x{r['k']} {r['transposes']}"
+        print(
+            f"{r['dtype']:8} {r['what']:15} {size:22} {r['kernel']:14} {1e6 * r['median_s']:10.2f} "
+            f"us {r['flops_per_s'] / 1e12:7.2f} TFLOP/s {r['share_of_cublas']:6.3f} of cuBLAS, "
+            f"error {r['error']:.1e}", flush=True,
+        )  # fmt: skip
 
 
 class Rehearsal:

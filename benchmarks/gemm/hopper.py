@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -138,23 +137,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     a = parser.parse_args()
     bench = Gpu()
-    rows = []
+    rows: list[dict[str, Any]] = []
     for dtype, makers in KERNELS.items():
         gemms = {name: make() for name, make in makers.items()}
         for seed, problem in enumerate(PROBLEMS):
-            errors, seconds = in_turns(bench, gemms, problem, dtype, seed)
-            peer = statistics.median(seconds["cublas"])
-            for name, took in seconds.items():
-                median = statistics.median(took)
-                rows.append({
-                    "kernel": name, "dtype": dtype, "what": problem.what, "m": problem.m,
-                    "n": problem.n, "k": problem.k, "median_s": median, "round_s": took,
-                    "share_of_cublas": peer / median, "flops_per_s": problem.flops / median,
-                    "error": errors[name],
-                })  # fmt: skip
-                size = f"{problem.m}x{problem.n}x{problem.k}"
-                share = f"{peer / median:6.3f} of cuBLAS, error {errors[name]:.1e}"
-                print(f"{dtype:7} {size} {name:14} {1e6 * median:9.1f} us {share}", flush=True)
+            rows += in_turns(bench, gemms, problem, dtype, seed)
             results.write(a.out, {
                 "command": results.command("gemm.hopper", sys.argv[1:]), "date": results.now(),
                 **bench.describe(), "rows": rows,

@@ -21,6 +21,7 @@ Row = dict[str, Any]
 KEY: Final = ("kernel", "what", "m", "n", "k", "transposes", "dtype", "H", "B_per_rank")
 OF_LAUNCH: Final = ("median_s", "round_s", "peer_median_s", "share_of_cublas", "error")
 """What is kept of every launch."""
+DROPPED: Final = ("round_s", "spread", "repeats")
 _SD: Final = 2**0.5 * LAUNCH_SD["GEMMs"]
 """Of the logarithm of two GEMMs' ratio between launches, as assumed of one or two launches."""
 
@@ -48,7 +49,7 @@ def join(launches: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _joined(rows: Sequence[Row]) -> Row:
     """Return one kernel's launches on one problem: medians, and the share's interval."""
-    row = {key: value for key, value in rows[-1].items() if key not in ("round_s", "spread")}
+    row = {key: value for key, value in rows[-1].items() if key not in DROPPED}
     median = statistics.median(r["median_s"] for r in rows)
     share = ratio_over([r["share_of_cublas"] for r in rows], _SD)
     return row | {

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import lzma
 import shutil
-import statistics
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -99,21 +98,11 @@ def products() -> list[tuple[str, Problem]]:
 def clock(bench: Gpu) -> list[dict[str, Any]]:
     """Time all kernels of a problem in turns; one row each."""
     gemms = {name: make() for name, make in STEPS.items()}
-    rows = []
-    for seed, problem in enumerate(PROBLEMS):
-        errors, seconds = in_turns(bench, gemms, problem, "float32", seed)
-        peer = statistics.median(seconds["cublas"])
-        for name, took in seconds.items():
-            median = statistics.median(took)
-            rows.append({
-                **about(name, problem), "median_s": median, "round_s": took,
-                "share_of_cublas": peer / median, "flops_per_s": problem.flops / median,
-                "floor_s": floor_s(problem, "float32", None), "error": errors[name],
-            })  # fmt: skip
-            size = f"{problem.what:16} {problem.m} {problem.transposes}"
-            share = f"{peer / median:6.3f} of cuBLAS"
-            print(f"{size} {name:14} {1e6 * median:10.1f} us {share}", flush=True)
-    return rows
+    return [
+        {**row, "floor_s": floor_s(problem, "float32", None)}
+        for seed, problem in enumerate(PROBLEMS)
+        for row in in_turns(bench, gemms, problem, "float32", seed)
+    ]
 
 
 def about(name: str, p: Problem) -> dict[str, Any]:

@@ -21,8 +21,9 @@ from benchmarks.ladder.floor import Sizes, terms
 from benchmarks.ladder.rows import best_peer, make_row
 from trainer.backends.choice import choose
 from trainer.backends.numpy import NumpyBackend
+from trainer.checkpoint import State
 from trainer.config import Config
-from trainer.data import Dataset, one_hot
+from trainer.data import Dataset
 from trainer.errors import DeviceError, TrainerError
 from trainer.mpi import Communicator, set_threads
 from trainer.networks.base import Network
@@ -393,22 +394,10 @@ class Reference:
 def _train(
     config: Config, data: Dataset, split: Split, initial: np.ndarray, steps: int
 ) -> np.ndarray:
-    """Return the parameters after `steps` batches of `trainer.networks.base` in float64."""
-    network: Any = Network(
-        NumpyBackend(), config.input_size, config.hidden_size, config.num_classes, "float64",
-        split.size(0),
-    )  # fmt: skip
-    network.set_parameters(initial)
-    for step in range(steps):
-        low, high = split.bounds(step % len(split))
-        x = data.images[low:high].astype(np.float64)
-        if config.pixels == "unit":
-            x /= 255
-        y = one_hot(data.labels[low:high], config.num_classes, np.float64)
-        work = network.forward(x)
-        network.loss_gradient(work, y, 1.0 / len(x), np.empty(len(x)))
-        network.backward_output(work)
-        network.backward_hidden(x, work)
-        network.step(config.learning_rate, config.regularization)
-    found: np.ndarray = network.host_parameters()
-    return found
+    """Return the parameters after `steps` batches of the trainer's NumPy in float64."""
+    alone = config.with_(dtype="float64", backend="numpy", transport="none", data_on=None)
+    start = State(initial, 0, 0, np.zeros(len(split)), {}, "", 1, "numpy")
+    session = Session(alone, Communicator(), data, NumpyBackend(), state=start)
+    session.prepare()
+    session.run_batches(steps)
+    return session.parameters()

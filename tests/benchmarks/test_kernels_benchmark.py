@@ -93,7 +93,7 @@ def test_a_rehearsal_writes_a_row_for_every_kernel(tmp_path: Path) -> None:
     rows = found["rows"]
     assert {r["kernel"] for r in rows} == set(GEMMS)
     assert {r["dtype"] for r in rows} == {"float32", "tf32", "tf32x3", "float64"}
-    keys = {"kernel", "m", "n", "k", "transposes", "dtype", "median_s", "spread", "peer_median_s",
+    keys = {"kernel", "m", "n", "k", "transposes", "dtype", "median_s", "round_s", "peer_median_s",
             "floor_s", "error"}  # fmt: skip
     assert all(keys <= set(r) for r in rows)
     assert all(r["error"] < 1e-6 and r["median_s"] > 0 for r in rows)
@@ -107,7 +107,7 @@ def test_launches_of_gemms_are_joined_with_the_interval_of_another_one() -> None
     """By hand: shares 0.8 and 0.9 seen of 11 degrees of freedom, t(11) = 2.20099, sqrt(3/2)."""
     row = {
         "kernel": "thin", "what": "square", "m": 10, "n": 10, "k": 10, "transposes": "NN",
-        "dtype": "float32", "H": None, "B_per_rank": None, "floor_s": 1e-6, "spread": 0.1,
+        "dtype": "float32", "H": None, "B_per_rank": None, "floor_s": 1e-6,
         "error": 1e-7, "in_l2": True,
     }  # fmt: skip
     times = {"median_s": 10e-6, "round_s": [10e-6], "peer_median_s": 8e-6, "share_of_cublas": 0.8}
