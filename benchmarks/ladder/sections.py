@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.common.pages import microseconds, short, table, written_in
+from benchmarks.cuda_aware.report import batches
 from benchmarks.ladder.configurations import RUNGS
 from benchmarks.ladder.rows import noted
 from perfmodel.models.launches import LAUNCH_SD
@@ -294,52 +294,7 @@ def cuda_aware(record: dict[str, Any] | None) -> str:
     if not record:
         return ""
     ranks = min(row["p"] for row in record["rows"])
-    timed = [row for row in record["rows"] if row.get("median_s") and row["p"] == ranks]
-    batches, messages = (
-        _by_launches([r for r in timed if r["what"] == what], size)
-        for what, size in (("batch", "H"), ("message", "message_bytes"))
-    )
-    lines = []
-    for (hidden, transport), launches in batches.items():
-        lines.append((
-            str(hidden), transport, _between(launches),
-            *(short(_ratio_of(launches, batches.get((hidden, other), {})))
-              for other in ("host-flat", "nccl")),
-            str(len(launches)),
-        ))  # fmt: skip
-    head = ("H", "transport", "µs a batch", "/ host-flat", "/ nccl", "launches")
-    names = list(dict.fromkeys(name for _, name in messages))
-    sizes = sorted({size for size, _ in messages})
-    sums = [
-        (str(size), *(_between(messages[size, n]) if (size, n) in messages else "" for n in names))
-        for size in sizes
-    ]
     return written(
         "cuda_aware", command=record["command"], mpi=record["versions"]["mpi"],
-        ranks=ranks, batches=table(head, lines), messages=table(("bytes", *names), sums),
+        ranks=ranks, batches=batches(record["rows"], ranks),
     )  # fmt: skip
-
-
-Launches = dict[int, float]
-"""Seconds by the launch's number."""
-
-
-def _by_launches(rows: list[Row], size: str) -> dict[tuple[int, str], Launches]:
-    """Return the medians of launches by size and transport, the smallest size first."""
-    found: dict[tuple[int, str], Launches] = {}
-    for row in sorted(rows, key=lambda r: r[size]):
-        found.setdefault((row[size], row["transport"]), {})[row["launch"]] = row["median_s"]
-    return found
-
-
-def _between(launches: Launches) -> str:
-    """Write the median of launches and their range, in microseconds."""
-    seconds = list(launches.values())
-    low, high = microseconds(min(seconds)), microseconds(max(seconds))
-    return f"{microseconds(statistics.median(seconds))} ({low} to {high})"
-
-
-def _ratio_of(mine: Launches, others: Launches) -> float | None:
-    """Return the median of the ratios within launches."""
-    both = [mine[n] / others[n] for n in mine if n in others]
-    return statistics.median(both) if both else None
