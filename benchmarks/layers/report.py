@@ -109,9 +109,7 @@ def k80_reasons() -> str:
 
 def gemm_times(read: dict[str, Any]) -> str:
     """Return the GEMMs by themselves beside the forward pass."""
-    rows = read.get("gemms", {}).get("rows", [])
-    if not rows:
-        return _missing(read, "gemms")
+    rows = read["gemms"]["rows"]
     about = read["gemms"]["about"]
     columns = (
         "network; images=int; GEMMs=int; waiting for each=s; each many times=s; together=s; "
@@ -192,8 +190,6 @@ def _with_floor(errors: list[dict[str, Any]]) -> float:
 
 def torch(read: dict[str, Any]) -> str:
     """Say what torch counts, and how often it says the same."""
-    if "theory" not in read:
-        return _missing(read, "theory")
     about, same, other = read["theory"]["about"], [], ""
     for row in read["theory"]["rows"]:
         t = totals(Layers(network(row["net"]), 1, "float32", 4))
@@ -213,9 +209,7 @@ def torch(read: dict[str, Any]) -> str:
 
 def measured(read: dict[str, Any]) -> str:
     """Return the times of the whole pass in every way, and the layers that take most."""
-    rows = read.get("time", {}).get("rows", [])
-    if not rows:
-        return _missing(read, "time")
+    rows = read["time"]["rows"]
     about = read["time"]["about"]
     problems = "".join(f" Not measured: {p}." for p in read["time"]["problems"])
     said = (
@@ -289,13 +283,3 @@ def _machine(result: dict[str, Any]) -> Machine:
     """Return the ceilings of the GPU that results are of; those of an H200 for a rehearsal."""
     device = result["about"].get("device", "")
     return next((m for m in known() if device and m.name.startswith(device)), named("h200"))
-
-
-def _missing(read: dict[str, Any], part: str) -> str:
-    why = "; ".join(read.get(part, {}).get("problems", ()))
-    tried = f" (tried: {why})" if why else ""
-    where = "with torch" if part == "theory" else "with a GPU"
-    return (
-        f"Not measured yet{tried}. On a machine {where}: `python -m benchmarks.layers --part "
-        f"{part}`."
-    )

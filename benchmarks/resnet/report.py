@@ -34,10 +34,6 @@ PEAKS: Final = {
 """The ceiling of each math's products; bf16 has fp16's."""
 
 NETWORK: Final = ("network", "images=int", "math")
-HOW: Final = {
-    "time": "--part time", "counters": "--part counters", "tuned": "--part tuned",
-    "ddp2": "--part ddp2", "ddp4": "--part ddp4",
-}  # fmt: skip
 
 
 def write(results: Path) -> None:
@@ -230,24 +226,11 @@ def sums(launches: list[Launch]) -> dict[str, Any]:
 
 
 def measured(result: dict[str, Any], counts: list[dict[str, Any]], ceilings: Machine | None) -> str:
-    """Return all tables; what is missing says how to measure it."""
+    """Return the tables of the parts that were measured."""
     blocks = [_torch(result), _times(result, "time", ceilings), _cold(result)]
     blocks += [_memory(result), _counters(result, counts), _phases(result, counts)]
     blocks += [_times(result, "tuned", ceilings), _ddp(result)]
-    blocks += [
-        f"Not measured yet: `{part}`{_why(result, part)}. On a machine with the GPUs: `python -m "
-        f"benchmarks.resnet {flags}`."
-        for part, flags in HOW.items() if not result.get(part, {}).get("rows")
-    ]  # fmt: skip
     return "\n\n".join(block for block in blocks if block)
-
-
-def _why(result: dict[str, Any], part: str) -> str:
-    """Say how a part ended that has no rows."""
-    if part not in result:
-        return ""
-    said = ", ".join(p.splitlines()[0] for p in result[part]["problems"]) or "no rows"
-    return f" (tried {result[part]['date'][:10]}: {said})"
 
 
 def step(result: dict[str, Any], part: str, row: dict[str, Any], batch: int | None = None) -> Cost:

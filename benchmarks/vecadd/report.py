@@ -44,31 +44,21 @@ KEYS: Final = {
     "migration": ("pcie_h2d", "pcie"),
 }
 """Bandwidths by what they bound: as measured, else the datasheet's."""
-COMMAND: Final = "python -m benchmarks.vecadd --part time profile --document"
-NOT_YET: Final = f"Not measured yet. On a machine with a GPU: `{COMMAND}`."
 
 Rows = list[dict[str, Any]]
 
 
 def write(results: Path) -> None:
-    """Replace what lies between the marks, and draw the charts if a GPU was measured."""
+    """Replace what lies between the marks, and draw the charts."""
     read = read_json(results)
-    if on_gpu(read.get("time", {})):
-        draw(read["time"]["rows"], IMAGES)
+    draw(read["time"]["rows"], IMAGES)
     put(PAGE, SCRIPT, made(read))
     print(f"{PAGE.relative_to(folders.ROOT)} from {results}")
 
 
-def on_gpu(part: dict[str, Any]) -> bool:
-    """Whether a GPU was measured: a rehearsal is not for the page."""
-    return any(row["memory"] != "host" for row in part.get("rows", ()))
-
-
 def made(read: dict[str, Any]) -> str:
     """Return the generated part of the page."""
-    part = read.get("time", {})
-    if not on_gpu(part):
-        return NOT_YET
+    part = read["time"]
     rows: Rows = part["rows"]
     blocks = [
         f"{part['about']['device']}, {part['date']}: `{called(part['command'])}`, "
@@ -80,7 +70,7 @@ def made(read: dict[str, Any]) -> str:
         "### Where the time goes\n\n" + findings(rows),
         *(parts(rows, memory) for memory in PARTS),
         "### Predicted and measured\n\n" + against(part),
-        "### What the profile shows\n\n" + profile(read.get("profile", {})),
+        "### What the profile shows\n\n" + profile(read["profile"]["rows"][0]),
     ]  # fmt: skip
     if part["problems"]:
         blocks.append("Left out: " + "; ".join(part["problems"]) + ".")
@@ -105,8 +95,6 @@ def totals(rows: Rows) -> str:
 
 def parts(rows: Rows, memory: str) -> str:
     """Return the parts of the largest programs of a kind of memory."""
-    if all(row["memory"] != memory for row in rows):
-        return f"Nothing was measured {TITLES[memory]}."
     names = PARTS[memory]
     columns = (
         f"{TITLES[memory]}", "K=float.0",
@@ -129,22 +117,17 @@ def parts(rows: Rows, memory: str) -> str:
 def findings(rows: Rows) -> str:
     """Say what the full grid gains on the host's loop at the largest size, and what eats it."""
     by = {(row["memory"], row["way"], row["millions"]): row["seconds"] for row in rows}
-    sizes = {k for memory, way, k in by if (memory, way) == ("explicit", "grid")}
-    if not sizes:
-        return "The full grid was not measured."
-    k = max(sizes)
-    grid, loop = by["explicit", "grid", k], by.get(("host", "loop", k))
+    k = max(millions for *_, millions in by)
+    grid, loop, unified = by["explicit", "grid", k], by["host", "loop", k], by["unified", "grid", k]
     rate = si(12e6 * k / grid["kernel_s"], "B/s")
     copied = (grid["copy_in_s"] + grid["copy_out_s"]) / grid["total_s"]
-    said = [written("grid", k=k, rate=rate, copied=percent(copied, 0))]
-    if loop is not None:
-        kernel, whole = (loop["total_s"] / grid[name] for name in ("kernel_s", "total_s"))
-        said.append(written("loop", kernel=kernel, whole=whole))
-    if (unified := by.get(("unified", "grid", k))) is not None:
-        times = unified["kernel_s"] / unified["second_kernel_s"]
-        whole = unified["total_s"] / grid["total_s"]
-        said.append(written("unified", times=times, whole=whole))
-    return " ".join(said)
+    kernel, whole = (loop["total_s"] / grid[name] for name in ("kernel_s", "total_s"))
+    times = unified["kernel_s"] / unified["second_kernel_s"]
+    return " ".join((
+        written("grid", k=k, rate=rate, copied=percent(copied, 0)),
+        written("loop", kernel=kernel, whole=whole),
+        written("unified", times=times, whole=unified["total_s"] / grid["total_s"]),
+    ))  # fmt: skip
 
 
 def against(part: dict[str, Any]) -> str:
@@ -193,13 +176,8 @@ def ceilings(device: str) -> tuple[Machine, Machine | None]:
     return datasheet((device,)) or named("h200"), found
 
 
-def profile(part: dict[str, Any]) -> str:
+def profile(row: dict[str, Any]) -> str:
     """Return what the report says of pages."""
-    row = next(iter(part.get("rows", ())), None)
-    if row is None:
-        tried = "; ".join(part.get("problems", ()))
-        why = f" (tried: {tried})" if tried else ""
-        return f"Not profiled yet{why}: `python -m benchmarks.vecadd --part profile`."
     columns = (
         f"full grid, K = {row['millions']:g}=text", "kernel=s", "GPU page faults inside=int",
         "migrations to the GPU=int", "bytes=B", "their time=s",

@@ -106,12 +106,6 @@ def test_whole_phases_of_a_step_that_was_cut_off_count(
     assert found[4:] == [("fp32", "forward"), ("fp32", "backward")]
 
 
-def test_why_a_part_has_no_rows_is_said() -> None:
-    part = {"rows": [], "problems": ["ended after 55 s"], "date": "2026-11-21T01:02", "about": {}}
-    page = measured({"counters": part}, [], None)
-    assert "`counters` (tried 2026-11-21: ended after 55 s). On a machine" in page
-
-
 def test_the_tables_of_the_page(result: dict[str, Any], tmp_path: Path) -> None:
     counts = resnet_report.counted(result["counters"], tmp_path)
     joined = [r for r in with_times(result, counts) if r["phase"] == "all"]
@@ -122,19 +116,12 @@ def test_the_tables_of_the_page(result: dict[str, Any], tmp_path: Path) -> None:
     assert f"{flops / 4.5e-3 / 1e12:.1f} TFLOP/s" in page
     assert f"{100 * flops / 4.5e-3 / 494.7e12:.1f} %" in page
     assert "resnet18 250 ms, later 4.5 ms" in page
-    assert "Not measured yet: `ddp2`" in page
 
 
 def test_why_a_part_ended_early_is_said(result: dict[str, Any], tmp_path: Path) -> None:
     counts = resnet_report.counted(result["counters"], tmp_path)
     result["counters"]["problems"] = ["exit codes [1]: 69 s under the profiler\ntime is over\n"]
     assert "`python x`. It ended early: time is over.\n" in measured(result, counts, H200)
-
-
-def test_what_is_not_measured_says_how() -> None:
-    page = measured({}, [], None)
-    assert page.count("Not measured yet") == 5
-    assert "`python -m benchmarks.resnet --part ddp2`" in page
 
 
 STUB = """#!/bin/sh

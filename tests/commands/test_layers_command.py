@@ -151,7 +151,6 @@ def test_measured_layers_become_tables() -> None:
     assert "Not measured: vgg19 1 fp32: not begun." in said
     assert f"conv1 | {100 * 1e-3 / sum(layers):.1f} %" in said
     assert "| alexnet | fp32 | 32 | 32.0 ms |" in said
-    assert "Not measured yet" in layers_report.measured({})
 
 
 @pytest.mark.parametrize("tiny", [True, False])
