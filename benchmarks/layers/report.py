@@ -13,7 +13,7 @@ from benchmarks.common import folders
 from benchmarks.common.pages import markdown, percent, put_parts, written_in
 from benchmarks.common.results import called
 from benchmarks.common.results import read as read_json
-from perfmodel.machines.machine import Machine, known, named
+from perfmodel.machines.machine import datasheet, named
 from perfmodel.models.paleo import DTYPES, platform, step
 from perfmodel.render.layers import Layers, kind, totals
 from perfmodel.workloads.cnns import resnet
@@ -168,13 +168,14 @@ def paleo_errors(result: dict[str, Any], overlapped: bool = False) -> list[dict[
         Measured(r["net"], MATHS[r["math"]], r["batch"], r["total_s"])
         for r in result["rows"] if r.get("total_s")
     ]  # fmt: skip
+    machine = datasheet((result["about"]["device"],)) or named("h200")
     return [
         {
             "net": j.measured.net, "math": maths[j.measured.dtype], "batch": j.measured.batch,
             "ppp": j.ppp, "measured_s": j.measured.seconds, "error": j.error,
             "cross": j.other_error,
         }
-        for j in judge(steps, _machine(result), FITTED, overlapped=overlapped)
+        for j in judge(steps, machine, FITTED, overlapped=overlapped)
     ]  # fmt: skip
 
 
@@ -277,9 +278,3 @@ def _steps(result: dict[str, Any]) -> str:
              r["update_s"], e.get("ppp"), error)
         )  # fmt: skip
     return f"Training steps, and Paleo's error on them.\n\n{markdown(columns, table)}"
-
-
-def _machine(result: dict[str, Any]) -> Machine:
-    """Return the ceilings of the GPU that results are of; those of an H200 for a rehearsal."""
-    device = result["about"].get("device", "")
-    return next((m for m in known() if device and m.name.startswith(device)), named("h200"))

@@ -14,7 +14,7 @@ from benchmarks.common import folders
 from benchmarks.common.pages import markdown, put_parts, written_in
 from benchmarks.common.results import called, read
 from perfmodel.analysis.counters import Counted
-from perfmodel.machines.machine import Machine, known
+from perfmodel.machines.machine import Machine, datasheet
 from perfmodel.models.roofline import Point
 from perfmodel.readers.ncu import Launch, parse
 from perfmodel.render.plot import panels, roofline, save
@@ -70,8 +70,7 @@ def read_in(results: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 def machine(result: dict[str, Any]) -> Machine | None:
     """Return the ceilings of the GPU that the results are of; None if it has no file."""
-    names = {part["about"].get("device", "") for part in result.values()}
-    return next((m for m in known() if any(n and m.name.startswith(n) for n in names)), None)
+    return datasheet(part["about"].get("device", "") for part in result.values())
 
 
 def published() -> str:

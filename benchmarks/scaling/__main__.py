@@ -247,7 +247,7 @@ def _row(series: Series) -> tuple[object, ...]:
     assert law is not None
     return (
         series.label, *(at[p].batch_s if p in at else None for p in (1, 2, 4)),
-        *(_with_interval(at[p]) if p in at else None for p in (2, 4)),
+        *(steps.speedup(at[p]) if p in at else None for p in (2, 4)),
         series.points[-1].efficiency, *(at[p].serial if p in at else None for p in (2, 4)),
         f"{law.serial:.2f} ({law.low:.2f} to {law.high:.2f})", law.misfit,
     )  # fmt: skip
@@ -269,15 +269,9 @@ def on_eight(found: Study) -> str:
         at = {p.ranks: p for p in series.points}
         rows.append(
             (series.label, *(at[p].batch_s for p in ranks),
-             *(_with_interval(at[p]) for p in ranks[1:]), at[8].efficiency)
+             *(steps.speedup(at[p]) for p in ranks[1:]), at[8].efficiency)
         )  # fmt: skip
     return markdown(columns, rows)
-
-
-def _with_interval(point: Any) -> str:
-    if point.speedup_low is None:
-        return f"{point.speedup:.2f}"
-    return f"{point.speedup:.2f} ({point.speedup_low:.2f} to {point.speedup_high:.2f})"
 
 
 def ladder_table() -> str:

@@ -70,13 +70,14 @@ def _row(series: Series, ranks: list[int]) -> tuple[object, ...]:
     assert series.fit is not None
     return (
         sizes, series.settings["step"], *(at[p].batch_s if p in at else None for p in ranks),
-        *(_speedup(at[p]) if p in at else None for p in ranks if p > 1),
+        *(speedup(at[p]) if p in at else None for p in ranks if p > 1),
         last.efficiency if last else None, series.fit.serial,
         ", ".join(str(len(at[p].launches)) for p in ranks if p in at),
     )  # fmt: skip
 
 
-def _speedup(point: Point) -> str:
+def speedup(point: Point) -> str:
+    """Write a speed-up, with its interval where there is one."""
     if point.speedup_low is None:
         return f"{point.speedup:.2f}"
     return f"{point.speedup:.2f} ({point.speedup_low:.2f} to {point.speedup_high:.2f})"
