@@ -18,12 +18,17 @@ from benchmarks.ladder.rows import joined, launches, merge
 
 
 def join(record: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Return the record with the launches of another one added, run by run."""
+    """Return the record with the launches of another one added, run by run.
+
+    Two that began in the same second, side by side, are told apart by a letter.
+    """
     for name, run in other["runs"].items():
+        known = record.get("runs", {})
+        new = next(n for n in (name, *(f"{name} {c}" for c in "bcd")) if known.get(n, run) == run)
         of_run = [
             launch for row in other["rows"] for launch in launches(row) if launch["run"] == name
         ]
-        record = merge(record, run, of_run)
+        record = merge(record, run, of_run, name=new)
     return record
 
 

@@ -122,11 +122,13 @@ def noted(note: dict[str, Any], rows: Sequence[Row]) -> list[Row]:
 
 
 def merge(
-    record: dict[str, Any], run: dict[str, Any], rows: Sequence[Row], *, replace: bool = False
-) -> dict[str, Any]:
+    record: dict[str, Any], run: dict[str, Any], rows: Sequence[Row], *, replace: bool = False,
+    name: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Return the record with a run's rows added: launches beside those of the same key.
 
-    With `replace` they take the place of the earlier launches.
+    With `replace` they take the place of the earlier launches. A run is called by its date and
+    ranks unless `name` is given.
 
     Raises
     ------
@@ -136,7 +138,7 @@ def merge(
     gpus = {run["versions"].get("gpu") for run in (*record.get("runs", {}).values(), run)}
     if len(gpus) > 1:
         raise ValueError(f"expected launches on one GPU; got {' and '.join(map(str, gpus))}")
-    name = f"{run['date']} p={run['ranks']}"
+    name = name or f"{run['date']} p={run['ranks']}"
     found = {tuple(r[k] for k in KEY): r for r in record.get("rows", [])}
     for row in rows:
         fresh = {**row, "run": name}

@@ -238,6 +238,13 @@ def test_launches_of_other_files_are_added_run_by_run() -> None:
     record, other = launched(80e-6), launched(80e-6, 90e-6, 100e-6)
     assert ladder_join.join(record, other) == other
     assert ladder_join.join(other, other) == other
+    beside = launched(90e-6)  # in the same second, on another GPU of the host
+    (only,) = beside["runs"].values()
+    only["ceilings"] = {**only["ceilings"], "copy_bytes_per_s": 4.19e12}
+    both = ladder_join.join(record, beside)
+    assert [launch["median_s"] for launch in both["rows"][0]["launches"]] == [80e-6, 90e-6]
+    assert [name[-6:] for name in both["runs"]] == ["00 p=2", " p=2 b"]
+    assert ladder_join.join(both, beside) == both
     late = {**RUN, "date": "2026-03-02T03:04:05+00:00"}
     missing = ladder_rows.merge(other, late, [row("nccl", None, valid=False, reason="no MPI")])
     assert missing["rows"][0]["median_s"] == other["rows"][0]["median_s"]
