@@ -173,8 +173,8 @@ def _about_memory() -> Iterator[tuple[str, str]]:
     yield (
         "two GPUs use the memory of one because PyTorch avoids duplicating data",
         f"Weights, gradients and momenta are on both GPUs, but they are only {share[0]:.1f} % of "
-        f"the memory in use ({share[1]:.1f} % for ResNet-50). Activations and workspaces are the "
-        f"rest, and follow the batch: split over two GPUs their sum stays "
+        f"the memory in use ({share[1]:.1f} % for ResNet-50). Activations are most of the rest and "
+        f"are split with the batch: the sum over two GPUs changes little "
         f"({change[0]:+.1f} % and {change[1]:+.1f} % measured).",
     )
 
