@@ -8,6 +8,7 @@ import math
 import os
 import platform
 import re
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -146,7 +147,7 @@ def command(module: str, words: Sequence[str] = ()) -> str:
     if "--out" in kept:
         at = kept.index("--out")
         del kept[at : at + 2]
-    return " ".join([f"python -m benchmarks.{module}", *kept])
+    return f"python -m benchmarks.{module} {shlex.join(kept)}".strip()
 
 
 def called(recorded: str) -> str:

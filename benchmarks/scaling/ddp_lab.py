@@ -450,7 +450,7 @@ def large(lab: Lab) -> None:
     if lab.shares == 1:
         chosen = {"reference": {}}
     batch = BASE if lab.shares == 1 else lab.c.large
-    for seed in range(1, lab.c.seeds + 1):
+    for seed in range(lab.c.first, lab.c.first + lab.c.seeds):
         for name, how in chosen.items():
             found = train(
                 lab, batch, lab.c.large_epochs, seed, len(lab.images), **copy.deepcopy(how)
@@ -483,7 +483,7 @@ def emulation(lab: Lab) -> None:
 def sampler(lab: Lab) -> None:
     """Train with the epoch given to the sampler, and without."""
     n = min(SAMPLER_IMAGES, len(lab.images))
-    for seed in range(1, lab.c.seeds + 1):
+    for seed in range(lab.c.first, lab.c.first + lab.c.seeds):
         for name, how in (("set_epoch", {}), ("no set_epoch", {"fixed": True})):
             found = train(lab, lab.c.sampled, lab.c.epochs, seed, n, **how)
             lab.keep({"part": "sampler", "setting": name, **found})
@@ -514,6 +514,7 @@ def main() -> None:
     add("--steps", type=int, default=10, help="in a row, for one sample")
     add("--rounds", type=int, default=7)
     add("--seeds", type=int, default=3)
+    add("--first", type=int, default=1, help="seed; to add to what was trained")
     add("--large", type=int, default=512, help="images a GPU of the large batch")
     add("--large-epochs", type=int, default=LARGE_EPOCHS)
     add("--sampled", type=int, default=128, help="images a GPU of the sampler's training")

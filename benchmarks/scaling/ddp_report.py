@@ -32,12 +32,14 @@ GPUS: Final = (2, 4)
 BATCHES: Final = (32, 128, 512)
 IMAGES: Final = 50_000
 """Of an epoch of CIFAR-10."""
+ASKED: Final = 5
+"""The epoch after which the lab asks for loss and accuracy."""
 LARGE: Final = ("1", "2", "4x512", "emulated")
 """Files with training by the size of the batch."""
 RATES: Final = {
-    "base": "the rate of 128", "scaled": "times batch / 128", "rule": "times batch / 128, warm-up",
-    "long warm-up": "times batch / 128, long warm-up",
-    "root": "times the root of batch / 128, warm-up",
+    "reference": "", "base": "the same", "scaled": "times 16",
+    "rule": "times 16, 2 epochs of warm-up", "long warm-up": "times 16, 6 epochs of warm-up",
+    "root": "times 4, 2 epochs of warm-up",
 }  # fmt: skip
 """Settings that differ in the learning rate, or in the statistics of batch normalization."""
 SENT: Final = ("gradients only", "other starts")
@@ -225,31 +227,62 @@ def _messages_cost() -> dict[str, str]:
 
 
 def large_batch() -> str:
-    """Return training by the size of the batch (question 4): the last epoch of all runs."""
+    """Return training by the size of the batch (question 4): after five epochs, and the last."""
     columns = (
-        "batch; where; setting; runs=int; images a step=int; rate=float.2; training loss (± s); "
-        "training accuracy (± s); test accuracy (± s)"
+        "batch; where; learning rate; runs=int; rate=float.2; training loss, epoch 5 (± s); "
+        "training accuracy, epoch 5 (± s); epochs=int; training accuracy, last (± s); "
+        "test accuracy, last (± s)"
     )
     names = [name for name in LARGE if rows(name, "large")]
     table = []
     for name in names:
         ranks = lab(name)["about"]["ranks"]
         for setting, mine in _by_setting(rows(name, "large")).items():
-            if setting not in ("reference", *RATES):
+            if setting not in RATES:
                 continue
-            last = [row["curve"][-1] for row in mine]
             table.append(
-                (f"{ranks} x {mine[0]['batch']}", where(name), RATES.get(setting, setting),
-                 len(mine), ranks * mine[0]["batch"], mine[0]["rate"],
-                 _spread([one["loss"] for one in last]),
-                 _spread([one["train_accuracy"] for one in last]),
-                 _spread(_tests(mine)))
+                (f"{ranks} x {mine[0]['batch']}", where(name), RATES[setting], len(mine),
+                 mine[0]["rate"], _spread(_curve(mine, "loss", ASKED)),
+                 _spread(_curve(mine, "train_accuracy", ASKED)), len(mine[0]["curve"]),
+                 _spread(_curve(mine, "train_accuracy")), _spread(_tests(mine)))
             )  # fmt: skip
-    first = rows(names[0], "large")[0]
+    images = rows(names[0], "large")[0]["images"]
+    text = written("large batch", **_large_batch_values())
     return (
-        f"{said(names, 'large')}\n\nAfter epoch {len(first['curve'])} of {first['images']:,} "
-        f"images:\n\n{markdown(columns, table)}"
+        f"{said(names, 'large')}\n\nAn epoch is {images:,} images:\n\n"
+        f"{markdown(columns, table)}\n\n{text}"
     )
+
+
+def _curve(mine: list[Row], key: str, epoch: int = 0) -> list[float]:
+    """Return a number of every run after an epoch; after the last by default."""
+    return [row["curve"][epoch - 1][key] for row in mine]
+
+
+def _large_batch_values() -> dict[str, str]:
+    """Return the numbers of the text on large batches."""
+    one, four = rows("1", "large"), rows("4x512", "large")
+    rates = _by_setting(rows("emulated", "large"))
+    real = [row for row in four if row["setting"] == "base"]
+    small, large = (one[0]["images"] // size for size in (128, 2048))
+    found = {
+        "small_loss": _spread(_curve(one, "loss", ASKED)),
+        "small_accuracy": _spread(_curve(one, "train_accuracy", ASKED)),
+        "small_test": _spread(_tests(one)),
+        "real_loss": _spread(_curve(real, "loss", ASKED)),
+        "real_accuracy": _spread(_curve(real, "train_accuracy", ASKED)),
+        "emulated_accuracy": " and ".join(
+            f"{value:.3f}" for value in _curve(rates["base"], "train_accuracy", ASKED)
+        ),
+        "small_steps": str(small), "large_steps": str(large),
+        "epochs": str(len(rates["base"][0]["curve"])),
+    }  # fmt: skip
+    for name, mine in rates.items():
+        key = name.replace(" ", "_").replace("-", "_")
+        found[f"{key}_accuracy"] = _spread(_curve(mine, "train_accuracy"))
+        found[f"{key}_test"] = _spread(_tests(mine))
+        found[f"{key}_five"] = _spread(_curve(mine, "train_accuracy", ASKED))
+    return found
 
 
 def collectives(events: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
@@ -342,14 +375,13 @@ def replicas() -> str:
                  f"{max(r['buffers_apart'] for r in mine):.3g}",
                  _spread([r["curve"][-1]["loss"] for r in mine]), ranks)
             )  # fmt: skip
-    emulated = [row for name in names for row in rows(name, "emulation")][-1:]
-    equal = [
-        f"{where('4x512')}, against the same ranks emulated in one process, batches of "
-        f"4 x {row['batch']}: after {row['step']} steps parameters of up to "
-        f"{row['parameters_largest']:.2g} differ by up to {row['parameters_apart']:.2g}."
-        for row in emulated
-    ]
-    return "\n\n".join([said(names, "large"), markdown(columns, table), *equal])
+    steps_ = rows("4x512", "emulation")
+    equal = written(
+        "emulation", batch=str(steps_[0]["batch"]), first=f"{steps_[0]['parameters_apart']:.1g}",
+        largest=f"{steps_[0]['parameters_largest']:.2g}", count=str(steps_[-1]["step"]),
+        last=f"{steps_[-1]['parameters_apart']:.1g}",
+    )  # fmt: skip
+    return "\n\n".join([said(names, "large"), markdown(columns, table), equal])
 
 
 def sampler() -> str:

@@ -2,8 +2,8 @@
 
 python -m benchmarks.utilization.resnet_report
 
-Beside NVML's means: reports of the same steps (profiles/utilization/resnet_STEP.sqlite.xz, of 60
-batches under Nsight Systems), which say how long the GPU was busy and what it idled in.
+Beside NVML's means: reports of the same steps (profiles/utilization/resnet_STEP.sqlite.xz: the last
+22 of 60 batches under Nsight Systems), which say how long the GPU is busy and what it idles in.
 """
 
 from __future__ import annotations
@@ -72,20 +72,26 @@ def steps(rows: list[dict[str, Any]], idle: dict[str, Idle]) -> str:
     """Return a row a step: NVML's means, what the report says, and the share of the peak."""
     columns = (
         "step; sampled for=s; batch=s; images/s=int; GPU utilization, NVML=percent.1; "
-        "memory utilization, NVML=percent.1; GPU busy, by nsys=percent.1; "
+        "memory utilization, NVML=percent.1; GPU busy a batch, by nsys=s; of the batch=percent.1; "
         "of the bf16 peak=percent.1; memory used=B; power=W; PCIe in=B/s"
     )
     table = []
     for row in rows:
         means, window = row["means"], row["window_s"]
-        busy = idle[row["name"]].busy_share if row["name"] in idle else None
+        busy = busy_s(row, idle)
         table.append(
             (row["name"], window[1] - window[0], row["batch_s"],
              round(BATCH / row["batch_s"]), _share(means["gpu_percent"]),
-             _share(means["memory_percent"]), busy, of_the_peak(row), means["memory_used_bytes"],
-             means["power_w"], means["pcie_rx_bytes_per_s"])
+             _share(means["memory_percent"]), busy, busy and busy / row["batch_s"],
+             of_the_peak(row), means["memory_used_bytes"], means["power_w"],
+             means["pcie_rx_bytes_per_s"])
         )  # fmt: skip
     return markdown(columns, table)
+
+
+def busy_s(row: dict[str, Any], idle: dict[str, Idle]) -> float | None:
+    """Return how long the GPU is busy in a median batch of the step's report."""
+    return idle[row["name"]].ranks[0].gpu_busy_s if row["name"] in idle else None
 
 
 def of_the_peak(row: dict[str, Any]) -> float | None:
@@ -116,9 +122,23 @@ def answers(rows: list[dict[str, Any]], idle: dict[str, Idle]) -> str:
     )
     text = written("resnet questions", faster=f"{first['batch_s'] / last['batch_s']:.1f}",
                    gains=gains, **said)  # fmt: skip
-    if last["name"] in idle:
-        text += written("resnet busy", busy=percent(idle[last["name"]].busy_share))
-    return text
+    return text + (busy_text(rows, idle) if len(idle) == len(rows) else "")
+
+
+def busy_text(rows: list[dict[str, Any]], idle: dict[str, Idle]) -> str:
+    """Say how long the GPU is busy by the reports of all steps, and with what in the last."""
+    busy = [idle[row["name"]].ranks[0].gpu_busy_s or 0.0 for row in rows]
+    shares = [s / row["batch_s"] for s, row in zip(busy, rows, strict=True)]
+    above = [
+        row["means"]["gpu_percent"] - 100 * share for row, share in zip(rows, shares, strict=True)
+    ]
+    kinds = {one.category: one.share for one in idle[rows[-1]["name"]].steps.categories}
+    return written(
+        "resnet busy", least=si(min(busy), "s"), most=si(max(busy), "s"),
+        first=percent(shares[0]), last=percent(shares[-1]), low=f"{min(above):.0f}",
+        high=f"{max(above):.0f}", products=percent(kinds["convolution"] + kinds["GEMM"], 0),
+        norms=percent(kinds["normalization"], 0), elements=percent(kinds["element-wise"], 0),
+    )  # fmt: skip
 
 
 def causes(idle: dict[str, Idle]) -> str:
