@@ -26,8 +26,8 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not (slow or nsys)" --hypothesis-profile quick $(TESTS)
 
-test-all: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+test-all: $(VENV)/.installed-dev # three at a time, since some wait for ranks, jobs and browsers
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile
 
 test-lowest: $(LOWEST)/.installed-dev
 	$(LOWEST)/bin/python -m pytest -q -n 2 --dist loadfile -m "not (slow or nsys)" --hypothesis-profile quick $(TESTS)

@@ -21,7 +21,7 @@ from support.document_report import document_report
 
 NSYS_VERSION = "2024.2.3"
 
-settings.register_profile("all", deadline=None)  # a busy machine is no failure
+settings.register_profile("all", deadline=None, max_examples=50)  # a busy machine is no failure
 settings.register_profile("quick", deadline=None, max_examples=25)  # of make test
 settings.load_profile("all")
 

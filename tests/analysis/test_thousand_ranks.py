@@ -38,6 +38,7 @@ def document(paths: list[Path], **options: Any) -> str:
     return json.dumps(analysis_document(analyze_reports(paths, Options({}), **options)))
 
 
+@pytest.mark.slow
 def test_ranks_of_ddp_and_of_mpi_are_two_runs(job: list[Path]) -> None:
     found = analyze_reports(job, Options({}), Engine(2))
     mpi, ddp = found.runs
@@ -73,6 +74,7 @@ def test_missing_and_damaged_reports_are_named_and_the_rest_is_analyzed(
     assert str(damaged) in str(error)
 
 
+@pytest.mark.slow
 def test_kept_results_give_the_same_analysis(job: list[Path], tmp_path: Path) -> None:
     expected = document(job)
     kept = tmp_path / "kept"
@@ -149,6 +151,7 @@ def test_a_cache_that_cannot_be_made_is_an_error(job: list[Path], tmp_path: Path
     assert "name another one with --cache" in done.output
 
 
+@pytest.mark.slow
 def test_the_page_draws_every_rank(job: list[Path]) -> None:
     text = page(analyze_reports(job[:16], Options({}), whole=4))
     assert "12 more ranks are not drawn" in text  # in the timeline

@@ -17,6 +17,7 @@ from support.folders import ROOT
 from support.trainer_runs import environment, mpirun_command
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_every_transport_of_a_cpu_is_timed_and_trains_the_same_bits(tmp_path: Path) -> None:
     """Two numbers have one sum: the order of two ranks cannot change a bit."""

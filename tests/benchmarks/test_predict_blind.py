@@ -29,6 +29,7 @@ def test_predictions_are_the_frozen_model_s() -> None:
         assert (again.low_s, again.high_s) == pytest.approx((kept["low_s"], kept["high_s"]))
 
 
+@pytest.mark.slow
 def test_no_configuration_that_is_scored_was_seen_before() -> None:
     """Three were, once, in the oldest collection: they are left out of the score."""
     seen = {o.case.label for o in of_all_hosts()}
