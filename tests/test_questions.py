@@ -128,7 +128,8 @@ NUMBERED = {
         "Question 7",
     ],
     "HPML lab 5, part A": [f"Problem {p}.{q}" for p in (1, 2, 3) for q in range(1, 5)],
-    "The ResNet study": ["Table of memory", "Table of FLOP", "Table of time", "Rooflines"],
+    "The ResNet study": ["Table of memory", "Table of FLOP", "Table of time", "Rooflines",
+                         *(f"Hypothesis {n}" for n in range(1, 6))],
 }  # fmt: skip
 """What the documents number, by section of the page."""
 
