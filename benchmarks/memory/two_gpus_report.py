@@ -13,6 +13,8 @@ from benchmarks.common.pages import markdown, percent, put, written_in
 from benchmarks.common.results import read as read_json
 from benchmarks.memory.two_gpus import NETS, RESULTS
 from perfmodel.base.units import si
+from perfmodel.render.plot import save
+from perfmodel.render.plot.bars import stacks
 from perfmodel.workloads.cnns import resnet
 from perfmodel.workloads.layers import place
 
@@ -52,7 +54,9 @@ def page(read: dict[str, Any]) -> str:
         uses(rows), "The largest tensors of one GPU's step:", largest(rows),
         "What two GPUs hold together, over one: predicted by the lines above, fitted to one GPU "
         "(constant + per sample x batch, without cudnn.benchmark), and measured:", sums(rows),
-        "What the sum is made of, by part:", doubled(rows), answers(rows),
+        "What the sum is made of, by part:", doubled(rows),
+        "![Memory of ResNets on one GPU and two, by part](images/memory_two_gpus.png)",
+        answers(rows),
     ])  # fmt: skip
 
 
@@ -217,8 +221,24 @@ def _each(memory: list[dict[str, Any]], key: str) -> str:
     return " + ".join("–" if m[key] is None else f"{m[key] / 1e9:.2f}" for m in memory) + " GB"
 
 
+def draw(rows: list[dict[str, Any]]) -> Any:
+    """Draw the memory of both networks on one GPU and two, by part, beside the study's."""
+    found, bars = _grouped(rows), dict[str, dict[str, float]]()
+    for net in NETS:
+        name = net.replace("resnet", "ResNet-")
+        for count, way in ((1, "one"), (2, "DistributedDataParallel")):
+            gpus = "1 GPU" if count == 1 else "2 GPUs"
+            bars[f"{name}, {gpus}"] = shares(found[net, way])
+            bars[f"{name}, {gpus}, the study"] = {"not taken apart": PUBLISHED[net, count][1]}
+    label = "Memory in use on all GPUs, by NVML"
+    return stacks(bars, unit="B", total="B", rest="not taken apart", label=label)
+
+
 def main() -> None:
-    put(PAGE, SCRIPT, page(read_json(RESULTS)))
+    read = read_json(RESULTS)
+    put(PAGE, SCRIPT, page(read))
+    if "rows" in read:
+        save(draw(read["rows"]), folders.IMAGES, "memory_two_gpus", ("png",))
 
 
 if __name__ == "__main__":
