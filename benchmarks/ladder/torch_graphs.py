@@ -22,16 +22,7 @@ class Graph(Peer):
 
     Here forward and backward are the module's and autograd's; the gradients are gathered into one
     buffer, all-reduced once, and applied by the fused optimizer.
-
-    Parameters
-    ----------
-    compiled : bool
-        Let torch.compile make the kernels of forward and backward.
     """
-
-    def __init__(self, problem: Problem, math: str, *, compiled: bool = False) -> None:
-        super().__init__(problem, math)
-        self._compiled = compiled
 
     def _make(self) -> None:
         problem = self.problem
@@ -85,14 +76,10 @@ class Graph(Peer):
         for parameter, view, gradient in zip(self._net.parameters(), views, gradients, strict=True):
             parameter.data, parameter.grad = view, gradient
         self._optimizer = self._net.optimizer(problem.config)
-        self._model: Any = self._net
-        if self._compiled:
-            peers.allow_recompilation()
-            self._model = torch.compile(self._net, dynamic=False)
 
     def _body(self, index: int) -> None:
         problem = self.problem
-        loss = self._model(problem.x[index], problem.labels[index])
+        loss = self._net(problem.x[index], problem.labels[index])
         share = self._factors[index] / problem.ranks  # a sum over the ranks follows
         scaled = loss if share == 1 else loss * share
         found = torch.autograd.grad(scaled, list(self._net.parameters()))
@@ -117,19 +104,18 @@ class ManualGraph(Graph):
     ----------
     branches : bool
         What nothing on the step's longest chain waits for runs on a branch of the graph.
-    kernels : {'eager', 'fused', 'autotuned'}
-        Chains of element-wise operations as they are, fused by torch.compile, or compiled together
-        with the products of C columns in mode max-autotune.
+    fused : bool
+        Chains of element-wise operations are fused by torch.compile.
     chunks : int
         All-reduces: each but the last runs behind the next rows of W1's gradient.
     """
 
     def __init__(
-        self, problem: Problem, math: str, *, branches: bool = False, kernels: str = "eager",
+        self, problem: Problem, math: str, *, branches: bool = False, fused: bool = False,
         chunks: int = 1,
     ) -> None:  # fmt: skip
         super().__init__(problem, math)
-        self._branches, self._kernels, self._chunks = branches, kernels, chunks
+        self._branches, self._fused, self._chunks = branches, fused, chunks
 
     def _allocate(self) -> None:
         problem, config, device = self.problem, self.problem.config, self.problem.device
@@ -147,17 +133,10 @@ class ManualGraph(Graph):
         self._side = None
         if device.type == "cuda" and self._branches:
             self._side = torch.cuda.Stream()
-        self._compile()
-
-    def _compile(self) -> None:
-        self._output: Any = fused_output
-        self._hidden: Any = fused_hidden
-        if self._kernels != "eager":
+        self._output: Any = None
+        if self._fused:
             peers.allow_recompilation()
-            mode = "default" if self._kernels == "fused" else "max-autotune-no-cudagraphs"
-            self._output, self._hidden = (
-                torch.compile(f, mode=mode, dynamic=False) for f in (fused_output, fused_hidden)
-            )
+            self._output = torch.compile(fused_output, dynamic=False)
 
     @torch.no_grad()
     def _body(self, index: int) -> None:
@@ -181,12 +160,9 @@ class ManualGraph(Graph):
         """Z2 <- scale (softmax(a1 W2^T + b2) - y); the batch's loss goes to `_losses`."""
         _, _, w2, b2 = self.problem.views(self._flat)
         target, scale, loss = self._targets[index], self._scales[index], self._losses[index]
-        if self._kernels == "autotuned":
-            self._output(torch.addmm, (b2, a1, w2.T), target, scale, z2, loss)
-            return
         torch.addmm(b2, a1, w2.T, out=z2)
-        if self._kernels == "fused":
-            self._output(None, (z2,), target, scale, z2, loss)
+        if self._output is not None:
+            self._output(target, scale, z2, loss)
             return
         log_p = self._log_p[: len(z2)]
         torch.log_softmax(z2, 1, out=log_p)
@@ -197,9 +173,6 @@ class ManualGraph(Graph):
     def _hidden_gradient(self, a1: torch.Tensor, z2: torch.Tensor, d1: torch.Tensor) -> None:
         """D1 <- (z2 W2) a1 (1 - a1)."""
         _, _, w2, _ = self.problem.views(self._flat)
-        if self._kernels == "autotuned":
-            self._hidden(z2, w2, a1, d1)
-            return
         torch.mm(z2, w2, out=d1)
         torch.ops.aten.sigmoid_backward.grad_input(d1, a1, grad_input=d1)
 
@@ -240,20 +213,11 @@ class ManualGraph(Graph):
             torch.cuda.current_stream().wait_stream(self._side)
 
 
-def fused_output(
-    product: Any, operands: tuple[torch.Tensor, ...], target: torch.Tensor, scale: float,
-    z2: torch.Tensor, loss: torch.Tensor,
-) -> None:  # fmt: skip
-    """Compute z2 <- scale softmax(product(operands)) + target and the loss, for a compiler."""
-    scores = operands[0] if product is None else product(*operands)
-    log_p = torch.log_softmax(scores, 1)
+def fused_output(target: torch.Tensor, scale: float, z2: torch.Tensor, loss: torch.Tensor) -> None:
+    """Compute z2 <- scale softmax(z2) + target and the loss, for a compiler."""
+    log_p = torch.log_softmax(z2, 1)
     loss.copy_((log_p * target).sum())
     z2.copy_(torch.exp(log_p) * scale + target)
-
-
-def fused_hidden(z2: torch.Tensor, w2: torch.Tensor, a1: torch.Tensor, d1: torch.Tensor) -> None:
-    """Compute d1 <- (z2 W2) a1 (1 - a1), for a compiler."""
-    d1.copy_(torch.mm(z2, w2) * a1 * (1 - a1))
 
 
 @dataclass(frozen=True)
@@ -286,17 +250,9 @@ def kinds() -> dict[str, Kind]:
     return {
         "ddp_eager": Kind(Ddp, "DDP, eager"),
         "ddp_compiled": Kind(
-            lambda p, m: Ddp(p, m, "default"), "DDP under torch.compile", compiled=True
-        ),
-        "ddp_reduce_overhead": Kind(
-            lambda p, m: Ddp(p, m, "reduce-overhead"),
-            "DDP under torch.compile(mode='reduce-overhead')", compiled=True,
+            lambda p, m: Ddp(p, m, compiled=True), "DDP under torch.compile", compiled=True
         ),
         "graph": Kind(Graph, "whole-step CUDA graph, autograd", graph=True),
-        "graph_inductor": Kind(
-            lambda p, m: Graph(p, m, compiled=True),
-            "whole-step CUDA graph, compiled forward and backward", graph=True, compiled=True,
-        ),
         "graph_manual": Kind(
             manual(), "whole-step CUDA graph, hand-written backward", graph=True
         ),
@@ -305,13 +261,8 @@ def kinds() -> dict[str, Kind]:
             "the same with small products on a parallel branch", graph=True,
         ),
         "graph_compiled": Kind(
-            manual(branches=True, kernels="fused"),
+            manual(branches=True, fused=True),
             "the same with element-wise chains fused by torch.compile", graph=True, compiled=True,
-        ),
-        "graph_autotuned": Kind(
-            manual(branches=True, kernels="autotuned"),
-            "the same with the products of C columns made by torch.compile(mode='max-autotune')",
-            graph=True, compiled=True,
         ),
         "graph_overlap": Kind(
             manual(branches=True, chunks=2),

@@ -204,13 +204,13 @@ class Ddp(Peer):
 
     Parameters
     ----------
-    mode : str or None
-        Mode of torch.compile; None is eager.
+    compiled : bool
+        Under torch.compile.
     """
 
-    def __init__(self, problem: Problem, math: str, mode: str | None = None) -> None:
+    def __init__(self, problem: Problem, math: str, *, compiled: bool = False) -> None:
         super().__init__(problem, math)
-        self._mode = mode
+        self._compiled = compiled
 
     def _make(self) -> None:
         problem = self.problem
@@ -220,11 +220,11 @@ class Ddp(Peer):
             cuda = problem.device.type == "cuda"
             self._model = torch.nn.parallel.DistributedDataParallel(
                 self._net, device_ids=[problem.device.index] if cuda else None,
-                gradient_as_bucket_view=True, static_graph=self._mode is None,
+                gradient_as_bucket_view=True, static_graph=not self._compiled,
             )  # fmt: skip
-        if self._mode is not None:
+        if self._compiled:
             allow_recompilation()
-            self._model = torch.compile(self._model, mode=self._mode, dynamic=False)
+            self._model = torch.compile(self._model, dynamic=False)
         self._optimizer = self._net.optimizer(problem.config)
         for index in first_of_each_shape(problem):
             for _ in range(WARM_UP):  # compiles; DDP rebuilds its buckets after the first
@@ -233,8 +233,6 @@ class Ddp(Peer):
 
     def _step(self, index: int) -> None:
         problem, factor = self.problem, self._factors[index]
-        if self._mode == "reduce-overhead":
-            torch.compiler.cudagraph_mark_step_begin()
         self._optimizer.zero_grad(set_to_none=True)
         loss = self._model(problem.x[index], problem.labels[index])
         (loss if factor == 1 else loss * factor).backward()
