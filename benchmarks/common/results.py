@@ -37,10 +37,14 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def write(path: Path, result: Any, digits: int | None = None) -> None:
-    """Write a file, whole or not at all; floats with `digits` significant ones, all by default."""
+    """Write a file, whole or not at all; floats with `digits` significant ones, all by default.
+
+    A list of numbers stands on one line.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".partial")
     text = json.dumps(rounded(result, digits), indent=1, allow_nan=False)
+    text = re.sub(r"\[\s+([-+.e\d,\s]+?)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text)
     temporary.write_text(text + "\n", encoding="utf-8")
     temporary.replace(path)
 
