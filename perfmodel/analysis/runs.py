@@ -14,10 +14,12 @@ from perfmodel.base.errors import ReportError
 from perfmodel.programs import program_of
 from perfmodel.programs.identify import read_mark
 from perfmodel.programs.kernels import categorize
-from perfmodel.programs.program import Options
+from perfmodel.programs.program import Options, Program
+from perfmodel.readers.packed import EventsByProcess
 from perfmodel.readers.trace import NULL, Trace
-from perfmodel.timing.run import Run, TimedReport, assemble, time_report
-from perfmodel.timing.step_report import report_steps
+from perfmodel.timing.run import Needed, Run, TimedReport, assemble, time_report
+from perfmodel.timing.step_report import StepsByPart
+from perfmodel.timing.steps import Steps
 
 _SUFFIXES: Final = re.compile(
     r"\.sqlite.*|\.nsys-rep$|(\.pt\.trace)?\.json(\.gz|\.xz|\.zst)?$|_(pqt|arw)dir$"
@@ -31,21 +33,56 @@ def time_one(trace: Trace, options: Options) -> TimedReport:
     """Measure the ranges of one report, whose batches are those of its program."""
     program = program_of([trace], options)
     shown, steps = program.steps(trace, options)
-    report = report_steps(shown, steps, categorize) if len(steps) else None
-    operators = None
-    if report and options.layers:
+    timed = _timed(program, shown, steps, options)
+    if timed.steps and options.layers:
         from perfmodel.programs.layers import phase_times  # most analyses need none
 
-        operators = phase_times(shown, report, options.dtype)
-    elif report:
-        operators = program.operators(trace, report, options)
+        return replace(timed, operators=phase_times(shown, timed.steps, options.dtype))
+    if timed.steps:
+        return replace(timed, operators=program.operators(trace, timed.steps, options))
+    return timed
+
+
+def time_streamed(
+    trace: Trace, events: EventsByProcess, options: Options, needed: Needed, most_ops: int
+) -> TimedReport:
+    """Measure a large report, and keep of its operations and calls only what is needed.
+
+    Parameters
+    ----------
+    trace : Trace
+        Without operations and API calls.
+    events : EventsByProcess
+        These.
+    options : Options
+    needed : callable
+        Which of them are kept.
+    most_ops : int
+        Operations of each lane's last steps that are kept for the replay.
+    """
+    program = program_of([trace], options)
+    if options.layers or not program.steps_by_ranges:
+        return time_one(events.whole(trace), options)
+    shown, steps = program.steps(trace, options)
+    return _timed(program, shown, steps, options, (events, needed), most_ops)
+
+
+def _timed(
+    program: Program,
+    trace: Trace,
+    steps: Steps,
+    options: Options,
+    events: tuple[EventsByProcess, Needed] | None = None,
+    most_ops: int | None = None,
+) -> TimedReport:
+    by_part = StepsByPart(trace, steps, categorize, most_ops) if len(steps) else None
     return time_report(
-        shown,
+        trace,
         steps.label,
         by_time=options.by_time,
-        steps=report,
+        steps=by_part,
         program=program.name,
-        operators=operators,
+        events=events,
     )
 
 

@@ -30,6 +30,7 @@ class OwnProgram(Program):
 
     name: str = "own"
     step_clock: StepClock = "host"
+    steps_by_ranges: bool = True
     identify = staticmethod(identify)
     missing = staticmethod(missing_values)
 

@@ -207,12 +207,15 @@ class Program:
         Range that replays a whole batch as one CUDA graph, empty if there is none.
     modelled : bool
         Whether `observe` takes its batches apart by the configuration mark alone.
+    steps_by_ranges : bool
+        Whether NVTX ranges alone say what its steps are, and there are no operators.
     """
 
     name: str = "unknown"
     step_clock: StepClock = "gpu"
     replay: str = ""
     modelled: bool = False
+    steps_by_ranges: bool = False
 
     def recognizes(self, trace: Trace, options: Options) -> bool:
         """Whether a report is of such a program."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -55,6 +56,20 @@ class Codes:
     def distinct(self) -> Int64:
         """The values, by code."""
         return np.array([*self._known], np.int64)
+
+
+def split_rows(ids: Int64, rows: Int32 | None = None) -> Iterator[tuple[int, Int64 | slice]]:
+    """Yield every distinct id with its rows; row i has the id `ids[rows[i]]`, or `ids[i]`."""
+    codes, distinct = factorize(ids)
+    if len(distinct) == 0:
+        return
+    if len(distinct) == 1:
+        yield int(distinct[0]), slice(None)
+        return
+    codes = codes if rows is None else codes[rows]
+    order = np.argsort(codes.astype(np.uint16) if len(distinct) < 2**16 else codes, kind="stable")
+    bounds = np.cumsum(np.bincount(codes, minlength=len(distinct)))[:-1]
+    yield from zip(distinct.tolist(), np.split(order, bounds), strict=True)
 
 
 def sums(codes: Int32 | Int64, values: Int64, groups: int) -> Int64:

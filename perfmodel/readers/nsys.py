@@ -10,15 +10,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Int32, Int64
+from perfmodel.base.arrays import Arena, Int32, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.gpu import Gpu
 from perfmodel.readers.codes import Codes, Ids, factorize
 from perfmodel.readers.nvtx import MPI_DOMAIN, PROCESS_BITS, Nvtx, read_nvtx
+from perfmodel.readers.packed import EventsByProcess, Split
 from perfmodel.readers.pages import Unsupported, as_text
 from perfmodel.readers.sqlite import Database
 from perfmodel.readers.trace import (
@@ -36,8 +37,6 @@ from perfmodel.readers.trace import (
     join,
     rows,
 )
-
-T = TypeVar("T")
 
 ALL_PARTS: Final = frozenset({"nvtx", "ops", "op_details", "api", "api_names", "mpi"})
 """Parts of a report. 'op_details' are sizes, kinds and places of GPU operations, 'api_names' the
@@ -86,10 +85,30 @@ def read_sqlite(
         check_export(db)
         ids, strings = read_strings(db)
         nvtx = read_nvtx(db.only_if("nvtx" in expected), strings, ids)
-        ops, pids = _read_ops(db.only_if("ops" in expected), ids, details="op_details" in expected)
-        api, tids = _read_api(db.only_if("api" in expected), ids, names="api_names" in expected)
+        events = db.only_if("ops" in expected), db.only_if("api" in expected)
+        processes, threads = Codes(), Codes()
+        details = "op_details" in expected
+        ops = [part for table in _read_ops(events[0], ids, processes, details=details)
+               for part in table]  # fmt: skip
+        api = join(_read_api(events[1], ids, threads, names="api_names" in expected))
         mpi = _read_mpi(db.only_if("mpi" in expected), ids, strings)
-        return _assemble(db, strings, nvtx, (ops, pids), (api, tids), mpi)
+        return _assemble(db, strings, nvtx, (join(ops), processes), (api, threads), mpi)
+
+
+def read_by_process(path: Path, *, source: Path | None = None) -> tuple[Trace, EventsByProcess]:
+    """Read one SQLite export as `read_sqlite` does, its operations and API calls by process."""
+    with Database(path, shown=source) as db:
+        check_export(db)
+        ids, strings = read_strings(db)
+        nvtx = read_nvtx(db, strings, ids)
+        processes, threads = Codes(), Codes()
+        arenas: dict[int, Arena] = {}
+        ops = _read_ops(db, ids, processes, lambda: Split("process", processes, arenas))
+        api = _read_api(db, ids, threads, lambda: Split("thread", threads, arenas))
+        mpi = _read_mpi(db, ids, strings)
+        none = (ops[0].none, processes), (api.none, threads)
+        trace = _assemble(db, strings, nvtx, *none, mpi)
+        return trace, EventsByProcess(ops, api, processes, threads, arenas)
 
 
 def check_export(db: Database) -> None:
@@ -111,12 +130,19 @@ def read_strings(db: Database) -> tuple[Ids, tuple[str, ...]]:
     return Ids(np.array([*known], np.int64)), tuple(known.values())
 
 
-def _read_ops(db: Database, ids: Ids, *, details: bool) -> tuple[GpuOps, Int64]:
-    """Read all GPU operations, processes as positions in the serialized ids."""
+def _read_ops(
+    db: Database,
+    ids: Ids,
+    processes: Codes,
+    into: Callable[[], Any] = list,
+    *,
+    details: bool = True,
+) -> list[Any]:
+    """Read all GPU operations, kind by kind, processes as codes."""
     columns = ["correlationId", "globalPid", "demangledName"]
     if details:
         columns += ["deviceId", "streamId", "bytes", "copyKind", "srcKind", "dstKind"]
-    processes, tables = Codes(), []
+    tables = []
     for kind, table in OP_TABLES:
         have = db.columns(table)
 
@@ -124,24 +150,28 @@ def _read_ops(db: Database, ids: Ids, *, details: bool) -> tuple[GpuOps, Int64]:
             ops = _gpu_ops(kind, rows, ids)
             return replace(ops, process=processes.of(np.asarray(ops.process)))
 
-        tables += _parts(db, table, [c for c in columns if c in have], made)
-    return join(tables), processes.distinct
+        tables.append(_parts(db, table, [c for c in columns if c in have], made, into))
+    return tables
 
 
 def _parts(
     db: Database,
     table: str,
     columns: list[str],
-    made: Callable[[dict[str, Int64]], T],
+    made: Callable[[dict[str, Int64]], Any],
+    into: Callable[[], Any],
     needed: Sequence[str] = (),
-) -> list[T]:
-    """Make tables of some events at a time, of all where they are odd or there are none."""
+) -> Any:
+    """Collect tables of some events at a time, of all where they are odd or there are none."""
+    found = into()
     try:
-        chunks = db.event_chunks(table, columns, needed=needed, open_ends=False)
-        found = [made(rows) for rows, _ in chunks]
+        for rows, _ in db.event_chunks(table, columns, needed=needed, open_ends=False):
+            found.append(made(rows))
     except (Unsupported, SchemaError):
-        found = []
-    return found or [made(db.read_events(table, columns, needed=needed, open_ends=False))]
+        found = into()
+    if not len(found):
+        found.append(made(db.read_events(table, columns, needed=needed, open_ends=False)))
+    return found
 
 
 def _gpu_ops(kind: int, rows: dict[str, Int64], ids: Ids) -> GpuOps:
@@ -155,17 +185,18 @@ def _gpu_ops(kind: int, rows: dict[str, Int64], ids: Ids) -> GpuOps:
     )  # fmt: skip
 
 
-def _read_api(db: Database, ids: Ids, *, names: bool) -> tuple[ApiCalls, Int64]:
-    """Read all API calls, threads as positions in the serialized ids."""
+def _read_api(
+    db: Database, ids: Ids, threads: Codes, into: Callable[[], Any] = list, *, names: bool = True
+) -> Any:
+    """Read all API calls, threads as codes."""
     needed = ["globalTid", "correlationId"]
     columns = [*needed, "nameId"] if names else needed
-    threads = Codes()
 
     def made(rows: dict[str, Int64]) -> ApiCalls:
         calls = _api_calls(rows, ids)
         return replace(calls, thread=threads.of(np.asarray(calls.thread)))
 
-    return join(_parts(db, API_TABLE, columns, made, needed)), threads.distinct
+    return _parts(db, API_TABLE, columns, made, into, needed)
 
 
 def _api_calls(rows: dict[str, Int64], ids: Ids) -> ApiCalls:
@@ -190,14 +221,14 @@ def _assemble(
     db: Database,
     strings: tuple[str, ...],
     nvtx: Nvtx,
-    by_process: tuple[GpuOps, Int64],
-    by_thread: tuple[ApiCalls, Int64],
+    by_process: tuple[GpuOps, Codes],
+    by_thread: tuple[ApiCalls, Codes],
     mpi: Mpi,
 ) -> Trace:
     """Number the threads and processes; those of operations and calls come with their ids."""
     if not any(t in db.tables for t in MPI_TABLES):
         mpi, strings = _mpi_from_nvtx(nvtx, mpi, strings)
-    (ops, pids), (api, tids) = by_process, by_thread
+    (ops, pids), (api, tids) = ((of[0], of[1].distinct) for of in (by_process, by_thread))
     tables: tuple[Any, ...] = (nvtx.ranges, mpi.calls, nvtx.payloads)
     coded = [factorize(np.asarray(table.thread)) for table in tables]
     marking = np.array([tid for _, tid, _ in nvtx.marks], np.int64)

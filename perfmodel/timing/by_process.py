@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from perfmodel.base.arrays import Int8, Int64
+from perfmodel.readers.packed import EventsByProcess
 from perfmodel.readers.trace import Trace, rows
-from perfmodel.timing.nesting import closed_ends
 from perfmodel.timing.steps import Steps
 
 _ROWS: Final = 500_000
@@ -38,36 +38,41 @@ class Part:
     step: Int64
 
 
-def by_process(trace: Trace, steps: Steps) -> Iterator[Part]:
-    """Yield the parts of a report in the order of their processes, those with steps.
+def by_process(trace: Trace, steps: Steps, events: EventsByProcess | None = None) -> Iterator[Part]:
+    """Yield the parts of a report in the order of their processes.
 
-    A range that never ended is given the last moment of the whole report.
+    Parameters
+    ----------
+    trace : Trace
+    steps : Steps
+    events : EventsByProcess, optional
+        The operations and calls, where the trace holds none; dropped part by part.
     """
-    groups = _groups(trace, steps)
-    count = int(groups.max(initial=-1)) + 1
-    if count < 2:
+    groups = _groups(trace, events)
+    count = int(groups.max(initial=0)) + 1
+    if count < 2 and events is None:
         everything = np.arange(len(trace.ops)), np.arange(len(steps))
         yield Part(trace, steps, *everything)
         return
-    ended = replace(trace.ranges, end_ns=closed_ends(trace.ranges))
-    of_thread = groups[trace.thread_process]
-    tables: dict[str, Any] = {
-        "ranges": ended,
-        "api": trace.api,
-        "mpi": trace.mpi,
-        "nccl": trace.nccl,
-    }
-    where = {name: of_thread[table.thread] for name, table in tables.items()}
-    of_op = np.append(groups, np.int8(-1))[trace.ops.process]
-    of_step = groups[steps.process]
+    of_thread, of_step = groups[trace.thread_process], groups[steps.process]
+    if events is None:
+        of_op = np.append(groups, np.int8(0))[trace.ops.process]
+        of_call = of_thread[trace.api.thread]
     for group in range(count):
-        op, step = np.flatnonzero(of_op == group), np.flatnonzero(of_step == group)
-        chosen = {
-            name: rows(table, np.flatnonzero(where[name] == group))
-            for name, table in tables.items()
+        if events is None:
+            op = np.flatnonzero(of_op == group)
+            ops, api = rows(trace.ops, op), rows(trace.api, np.flatnonzero(of_call == group))
+        else:
+            mine = np.flatnonzero(groups == group).tolist()
+            ops, api, op = events.take(trace, mine if group else [-1, *mine])
+        tables: dict[str, Any] = {
+            name: rows(table, np.flatnonzero(of_thread[table.thread] == group))
+            for name, table in (("ranges", trace.ranges), ("mpi", trace.mpi), ("nccl", trace.nccl))
         }
-        part = replace(trace, ops=rows(trace.ops, op), **chosen)
-        yield Part(part, _chosen(steps, step), op, step)
+        step = np.flatnonzero(of_step == group)
+        part = [Part(replace(trace, ops=ops, api=api, **tables), _chosen(steps, step), op, step)]
+        del ops, api, op, tables  # what is measured of a part is freed before the next one
+        yield part.pop()
 
 
 def _chosen(steps: Steps, rows: Int64) -> Steps:
@@ -77,21 +82,19 @@ def _chosen(steps: Steps, rows: Int64) -> Steps:
     return replace(steps, row=np.full(len(rows), -1, np.int64), **columns)
 
 
-def _groups(trace: Trace, steps: Steps) -> Int8:
-    """Part of every process, -1 for one without steps, shape (processes,)."""
-    size = np.zeros(len(trace.processes), np.int64)
+def _groups(trace: Trace, events: EventsByProcess | None) -> Int8:
+    """Part of every process, shape (processes,)."""
+    size = np.zeros(len(trace.processes), np.int64) if events is None else events.count(trace)
     tables: tuple[Any, ...] = (trace.ranges, trace.api, trace.mpi)
     for table in tables:
         by_thread = np.bincount(table.thread, minlength=len(trace.threads))
         np.add.at(size, trace.thread_process, by_thread)
-    with_steps = np.zeros(len(trace.processes), np.bool_)
-    with_steps[steps.process] = True
     least = max(_ROWS, int(size.sum()) // _PARTS)
-    groups = np.full(len(trace.processes), -1, np.int8)
+    groups = np.zeros(len(trace.processes), np.int8)
     group, filled = 0, 0
-    for process in np.flatnonzero(with_steps).tolist():
+    for process, count in enumerate(size.tolist()):
         if filled >= least:
             group, filled = group + 1, 0
         groups[process] = group
-        filled += int(size[process])
+        filled += count
     return groups

@@ -59,13 +59,20 @@ class Nesting:
         yield from np.split(order, np.cumsum(np.bincount(self.level))[:-1])
 
 
-def closed_ends(ranges: Ranges) -> Int64:
-    """Ends of all ranges; one that never ended is given the table's last moment."""
-    last = max(ranges.start_ns.max(initial=NULL), ranges.end_ns.max(initial=NULL))
+def last_moment(ranges: Ranges) -> int:
+    """Latest start or end of a table of ranges, which those that never ended are given."""
+    return int(max(ranges.start_ns.max(initial=NULL), ranges.end_ns.max(initial=NULL)))
+
+
+def closed_ends(ranges: Ranges, last_ns: int | None = None) -> Int64:
+    """Ends of all ranges; one that never ended is given the table's last moment, or `last_ns`."""
+    last = last_moment(ranges) if last_ns is None else last_ns
     return np.where(ranges.end_ns == NULL, last, ranges.end_ns)
 
 
-def nest(ranges: Ranges, thread_count: int, rows: Int64 | None = None) -> Nesting:
+def nest(
+    ranges: Ranges, thread_count: int, rows: Int64 | None = None, last_ns: int | None = None
+) -> Nesting:
     """Nest the ranges that start and end on one thread.
 
     Parameters
@@ -75,6 +82,8 @@ def nest(ranges: Ranges, thread_count: int, rows: Int64 | None = None) -> Nestin
         Number of threads of the trace.
     rows : int64 array, optional
         Rows to nest; all that belong to one thread by default.
+    last_ns : int, optional
+        Given to ranges that never ended; by default the table's last moment.
 
     Notes
     -----
@@ -87,7 +96,7 @@ def nest(ranges: Ranges, thread_count: int, rows: Int64 | None = None) -> Nestin
         none = np.empty(0, np.int64)
         small = np.empty(0, np.int32)
         return Nesting(none, none, none, small, none, small, np.zeros(thread_count, np.bool_))
-    end = closed_ends(ranges)[row]
+    end = closed_ends(ranges, last_ns)[row]
     order = _preorder(ranges.thread[row], ranges.start_ns[row], end)
     row, end = row[order], end[order]
     start, thread = ranges.start_ns[row], ranges.thread[row]

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Arena, Bool, Int32, Int64
-from perfmodel.readers.codes import factorize
+from perfmodel.readers.codes import factorize, split_rows
 from perfmodel.readers.nvtx import PROCESS_BITS
 from perfmodel.readers.trace import NULL, ApiCalls, GpuOps, Trace
 from perfmodel.timing.intervals import extents
@@ -273,7 +273,7 @@ class Projector:
         if len(instant) and np.isin(start_ns[instant], self._nesting.start_ns).any():
             raise Irregular
         self._calls += len(tid)
-        for process, rows in _split(tids & PROCESS_BITS, codes):
+        for process, rows in split_rows(tids & PROCESS_BITS, codes):
             mine = self._ids.setdefault(process, _Ids(self._rooms))
             mine.put(correlation[rows], inner[rows])
         if sum(ids.room for ids in self._ids.values()) > _SPARSE * self._calls + _FEW:
@@ -281,7 +281,7 @@ class Projector:
 
     def add_ops(self, start_ns: Int64, end_ns: Int64, pid: Int64, correlation: Int64) -> None:
         """Add GPU operations; `pid` is serialized."""
-        for process, rows in _split(pid):
+        for process, rows in split_rows(pid):
             ids = self._ids.get(process)
             if ids is None or process == NULL:
                 continue
@@ -320,7 +320,7 @@ class _Ids:
     def put(self, ids: Int64, inner: Int64) -> None:
         """Enter calls."""
         coded = (inner - _UNKNOWN).astype(np.int32)
-        for number, rows in _split(ids // _BLOCK):
+        for number, rows in split_rows(ids // _BLOCK):
             block = self._inner.get(number)
             if block is None:
                 block, self._used[number] = (room.zeros(_BLOCK) for room in self._rooms)
@@ -335,7 +335,7 @@ class _Ids:
     def take(self, ids: Int64) -> Int32:
         """Innermost ranges of the calls that launched operations; -1 or -2 where there is none."""
         inner = np.full(len(ids), _UNKNOWN, np.int32)
-        for number, rows in _split(ids // _BLOCK):
+        for number, rows in split_rows(ids // _BLOCK):
             if number in self._inner:
                 slot = ids[rows] - number * _BLOCK
                 inner[rows] += self._inner[number][slot]
@@ -347,17 +347,3 @@ class _Ids:
         for number, block in self._inner.items():
             inner = block[self._used[number]] + np.int32(_UNKNOWN)
             yield inner[inner >= 0]
-
-
-def _split(ids: Int64, rows: Int32 | None = None) -> Iterator[tuple[int, Int64 | slice]]:
-    """Yield every distinct id with its rows; row i has the id `ids[rows[i]]`, or `ids[i]`."""
-    codes, distinct = factorize(ids)
-    if len(distinct) == 0:
-        return
-    if len(distinct) == 1:
-        yield int(distinct[0]), slice(None)
-        return
-    codes = codes if rows is None else codes[rows]
-    order = np.argsort(codes.astype(np.uint16) if len(distinct) < 2**16 else codes, kind="stable")
-    bounds = np.cumsum(np.bincount(codes, minlength=len(distinct)))[:-1]
-    yield from zip(distinct.tolist(), np.split(order, bounds), strict=True)

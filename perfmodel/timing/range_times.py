@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Int32, Int64
+from perfmodel.base.arrays import Bool, Int32, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers.codes import check_sum, sums
 from perfmodel.readers.nvtx import MPI_DOMAIN
 from perfmodel.readers.trace import MEMCPY, NULL, Trace, rows
 from perfmodel.timing.intervals import extents
-from perfmodel.timing.nesting import Nesting, enclosing, nest
+from perfmodel.timing.nesting import Nesting, enclosing, last_moment, nest
 from perfmodel.timing.projection import Launches, all_pairs, attribute
 
 Path = tuple[str, ...]
@@ -104,9 +104,20 @@ class Attribution:
     op_batch: Int32
     op_rank: Int32
 
+    def among(self, ops: Bool) -> Attribution:
+        """Return the same of some operations, whose rows stay."""
+        inside = ops[self.op]
+        columns = {name: getattr(self, name)[inside] for name in ("op", "op_batch", "op_rank")}
+        return replace(self, **columns)
+
 
 def time_ranges(
-    trace: Trace, batch_label: str, *, by_time: bool = False, rank_of: dict[int, int] | None = None
+    trace: Trace,
+    batch_label: str,
+    *,
+    by_time: bool = False,
+    rank_of: dict[int, int] | None = None,
+    report: Trace | None = None,
 ) -> tuple[RangeTimes, Attribution]:
     """Measure every range of a trace.
 
@@ -121,8 +132,12 @@ def time_ranges(
         batches of the same process.
     rank_of : dict, optional
         Rank by process index; `ranks_of(trace)` by default.
+    report : Trace, optional
+        What the trace is a part of, if it is one.
     """
-    nesting = nest(trace.ranges, len(trace.threads), own_rows(trace))
+    report = report or trace
+    last_ns = last_moment(report.ranges)
+    nesting = nest(trace.ranges, len(trace.threads), own_rows(trace), last_ns)
     paths, path = _paths(trace, nesting)
     batch_of, batch, rank = _batches(trace, nesting, batch_label, rank_of or ranks_of(trace))
     launches = attribute(trace, nesting, trace.ops)
@@ -136,7 +151,8 @@ def time_ranges(
     projection, busy, ops = _gpu_clocks(trace, len(nesting), holder, op)
     copied = np.isin(trace.ops.copy_kind[op], _PCI_COPIES) & (trace.ops.kind[op] == MEMCPY)
     sizes = np.maximum(trace.ops.bytes[op[copied]], 0)
-    mpi_bytes, mpi_ns = _mpi_inside(trace, nesting)
+    sized = bool((report.mpi.size_bytes[report.mpi.end_ns != NULL] != NULL).any())
+    mpi_bytes, mpi_ns = _mpi_inside(trace, nesting, sized=sized)
     open_end = trace.ranges.end_ns[nesting.row] == NULL
     times = RangeTimes(
         paths=paths,
@@ -188,6 +204,49 @@ def concatenate(parts: Sequence[RangeTimes]) -> RangeTimes:
         if f.name not in ("paths", "path")
     }
     return RangeTimes(paths=tuple(known), path=np.concatenate(codes), **rest)
+
+
+def join(
+    trace: Trace,
+    rank_of: Mapping[int, int],
+    parts: Sequence[tuple[RangeTimes, Attribution]],
+    rows: Sequence[Int64],
+) -> tuple[RangeTimes, Attribution]:
+    """Put parts of a report together, whose ranks are still numbers of processes.
+
+    Parameters
+    ----------
+    trace : Trace
+        The report.
+    rank_of : mapping of int to int
+        Rank by process index.
+    parts : sequence of (RangeTimes, Attribution)
+    rows : sequence of int64 arrays
+        Rows of the report's operations that those of each part are.
+    """
+    rank = np.array([rank_of.get(p, -1) for p in range(len(trace.processes))] or [-1], np.int32)
+    times = concatenate([part for part, _ in parts])
+    code = {label: i for i, label in enumerate(dict.fromkeys(trace.range_labels))}
+    paths = sorted(times.paths, key=lambda path: (len(path), [code[label] for label in path]))
+    place = {path: i for i, path in enumerate(paths)}
+    recode = np.array([place[path] for path in times.paths], np.int32)
+    each = [found for _, found in parts]
+    op = np.concatenate([at[found.op] for found, at in zip(each, rows, strict=True)])
+    order = np.argsort(op, kind="stable")
+    return (
+        replace(times, paths=tuple(paths), path=recode[times.path], rank=rank[times.rank]),
+        Attribution(
+            total=sum(found.total for found in each),
+            unlaunched=sum(found.unlaunched for found in each),
+            outside=sum(found.outside for found in each),
+            strays=sum(found.strays for found in each),
+            crossing=any(found.crossing for found in each),
+            by_time=sum(found.by_time for found in each),
+            op=op[order],
+            op_batch=np.concatenate([found.op_batch for found in each])[order],
+            op_rank=rank[np.concatenate([found.op_rank for found in each])[order]],
+        ),
+    )
 
 
 def ranks_of(trace: Trace) -> dict[int, int]:
@@ -317,16 +376,14 @@ def _gpu_clocks_of(trace: Trace, holder: Int64, op: Int64) -> tuple[Int64, Int64
     return holder[heads], extent, busy
 
 
-def _mpi_inside(trace: Trace, nesting: Nesting) -> tuple[Int64, Int64]:
-    """Bytes handed to MPI and host time of MPI calls inside every range."""
+def _mpi_inside(trace: Trace, nesting: Nesting, *, sized: bool) -> tuple[Int64, Int64]:
+    """Bytes handed to MPI, if any sizes are recorded, and host time of calls inside every range."""
     mpi = rows(trace.mpi, trace.mpi.end_ns != NULL)
     inside = enclosing(nesting, mpi.thread, mpi.start_ns, mpi.end_ns)
     holder, call = all_pairs(nesting, *inside)
     total = sums(holder, np.maximum(mpi.size_bytes, 0)[call], len(nesting))
     spent = sums(holder, (mpi.end_ns - mpi.start_ns)[call], len(nesting))
-    sized = sums(holder, (mpi.size_bytes != NULL)[call].astype(np.int64), len(nesting))
+    known = np.bincount(holder, (mpi.size_bytes != NULL)[call], len(nesting)) > 0
     called = np.bincount(holder, minlength=len(nesting)) > 0
-    total[called & (sized == 0)] = NULL
-    if not (mpi.size_bytes != NULL).any():
-        total[:] = NULL
+    total[(called & ~known) if sized else slice(None)] = NULL
     return total, spent

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.base.arrays import Int64
+from perfmodel.base.arrays import Bool, Int64
 from perfmodel.base.errors import SchemaError
-from perfmodel.readers.trace import NULL, Trace
-from perfmodel.timing.range_times import Attribution, RangeTimes, concatenate, ranks_of, time_ranges
+from perfmodel.readers.packed import EventsByProcess
+from perfmodel.readers.trace import NULL, ApiCalls, GpuOps, Trace, rows
+from perfmodel.readers.trace import concatenate as concatenate_rows
+from perfmodel.timing.by_process import Part, by_process
+from perfmodel.timing.range_times import (
+    Attribution,
+    RangeTimes,
+    concatenate,
+    join,
+    ranks_of,
+    time_ranges,
+)
 
 if TYPE_CHECKING:
     from perfmodel.timing.operator_times import OperatorTimes
-    from perfmodel.timing.step_report import StepReport
+    from perfmodel.timing.step_report import StepReport, StepsByPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +73,20 @@ class TimedReport:
     operators: OperatorTimes | None = None
 
 
+Needed = Callable[[Trace, Attribution], tuple[Bool, Bool]]
+"""Which operations and which API calls of a part of a report are kept."""
+
+
 def time_report(
     trace: Trace,
     batch_label: str,
     *,
     by_time: bool = False,
-    steps: StepReport | None = None,
+    steps: StepsByPart | None = None,
     program: str = "",
-    operators: OperatorTimes | None = None,
+    events: tuple[EventsByProcess, Needed] | None = None,
 ) -> TimedReport:
-    """Measure the ranges of one report, which may hold no batch.
+    """Measure the ranges of one report, which may hold no batch, and its steps.
 
     Parameters
     ----------
@@ -81,12 +95,12 @@ def time_report(
         Label of the range that is one batch.
     by_time : bool
         As `range_times.time_ranges`.
-    steps : StepReport, optional
-        The steps of the same report, whose ranks the ranges are given.
+    steps : StepsByPart, optional
+        Measures the report's steps.
     program : str
         Name of the program that recognized it.
-    operators : OperatorTimes, optional
-        Its operators' work and times.
+    events : (EventsByProcess, callable), optional
+        Operations and calls, where the trace holds none, and which of them are kept.
 
     Raises
     ------
@@ -95,9 +109,55 @@ def time_report(
     """
     if not trace.whole:
         raise ValueError("expected a whole trace; got a trimmed one: analyze with whole=True")
-    rank_of = steps.rank_of if steps else None
+    if steps is not None and len({*trace.ranks.values()}) == len(trace.ranks):
+        return _time_parts(trace, batch_label, by_time, steps, program, events)
+    trace = events[0].whole(trace) if events else trace
+    report = None
+    if steps is not None:
+        everything = np.arange(len(trace.ops)), np.arange(len(steps.steps))
+        steps.add(Part(trace, steps.steps, *everything))
+        report = steps.joined()
+    rank_of = report.rank_of if report else None
     times = time_ranges(trace, batch_label, by_time=by_time, rank_of=rank_of)
-    return TimedReport(trace, *times, batch_label, steps, program, operators)
+    return TimedReport(trace, *times, batch_label, report, program)
+
+
+def _time_parts(
+    trace: Trace,
+    batch_label: str,
+    by_time: bool,
+    steps: StepsByPart,
+    program: str,
+    events: tuple[EventsByProcess, Needed] | None,
+) -> TimedReport:
+    """Measure a report some processes at a time, whose ranks are all different."""
+    parts: list[tuple[RangeTimes, Attribution]] = []
+    places: list[Int64] = []
+    kept: list[tuple[GpuOps, ApiCalls, Int64]] = []
+    numbers = {process: process for process in range(len(trace.processes))}
+    for part in by_process(trace, steps.steps, events and events[0]):
+        steps.add(part)
+        times, found = time_ranges(
+            part.trace, batch_label, by_time=by_time, rank_of=numbers, report=trace
+        )
+        if events:
+            op, call = events[1](part.trace, found)
+            kept.append((rows(part.trace.ops, op), rows(part.trace.api, call), part.op[op]))
+            found = found.among(op)
+        parts.append((times, found))
+        places.append(part.op)
+        del part  # before the next one is made
+    report = steps.joined()
+    times, found = join(trace, report.rank_of, parts, places)
+    if kept:
+        ops, api, row = ([*column] for column in zip(*kept, strict=True))
+        row = np.concatenate(row)
+        order = np.argsort(row)
+        trace = replace(
+            trace, ops=rows(concatenate_rows(ops), order), api=concatenate_rows(api), whole=False
+        )
+        found = replace(found, op=np.searchsorted(row[order], found.op))
+    return TimedReport(trace, times, found, batch_label, report, program)
 
 
 def time_run(

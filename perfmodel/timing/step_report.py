@@ -12,15 +12,15 @@ import numpy as np
 from perfmodel.base.arrays import Int8, Int32, Int64, distinct_positions
 from perfmodel.readers.codes import sums
 from perfmodel.readers.trace import KERNEL, NO_NAME, GpuOps, Trace
-from perfmodel.timing.by_process import by_process
+from perfmodel.timing.by_process import Part, by_process
 from perfmodel.timing.host_timeline import HostTimes, call_kinds, host_timeline, host_times
 from perfmodel.timing.idle_causes import IdleGaps, idle_gaps
 from perfmodel.timing.intervals import extents, union
 from perfmodel.timing.nccl import NcclKernels, communicating, join_kernels, nccl_kernels
-from perfmodel.timing.nesting import nest
+from perfmodel.timing.nesting import last_moment, nest
 from perfmodel.timing.small_kernels import SmallKernels, small_kernels
-from perfmodel.timing.step_graph import StepGraph, step_graph
-from perfmodel.timing.step_times import StepTimes, join_times, step_times, widened
+from perfmodel.timing.step_graph import StepGraph, last_steps, step_graph
+from perfmodel.timing.step_times import StepOps, StepTimes, join_times, step_times, widened
 from perfmodel.timing.steps import Launched, Steps, launched
 
 _MOST_KERNELS: Final = 40
@@ -109,25 +109,76 @@ def report_steps(trace: Trace, steps: Steps, categorize: Categorize) -> StepRepo
     steps : Steps
     categorize : callable
     """
-    names_of_gaps: dict[str, int] = {}
-    rows: list[tuple[Int64, Int64]] = []
-    found: list[StepReport] = []
+    measured = StepsByPart(trace, steps, categorize)
     for part in by_process(trace, steps):  # one at a time: their timelines are large
-        rows.append((part.op, part.step))
-        found.append(_measured(part.trace, part.steps, categorize, names_of_gaps))
-    whole = found[0] if len(found) == 1 else _joined(trace, steps, found, rows)
-    return replace(whole, kernels=_longest(whole.kernels))
+        measured.add(part)
+    return measured.joined()
+
+
+class StepsByPart:
+    """Measures the steps of one report part by part.
+
+    Parameters
+    ----------
+    trace : Trace
+        The report; its operations and calls are not looked at.
+    steps : Steps
+    categorize : callable
+    most_ops : int, optional
+        Operations of each lane's last steps that are kept for the replay; all by default. Which
+        operations are in steps is then forgotten.
+    """
+
+    def __init__(
+        self, trace: Trace, steps: Steps, categorize: Categorize, most_ops: int | None = None
+    ) -> None:
+        self.steps = steps
+        self._trace, self._categorize = trace, categorize
+        self._most_ops, self._last_ns = most_ops, last_moment(trace.ranges)
+        self._names: dict[str, int] = {}
+        self._found: list[StepReport] = []
+        self._rows: list[tuple[Int64, Int64]] = []
+
+    def add(self, part: Part) -> None:
+        """Measure a part; parts come in the order of their processes."""
+        if len(part.steps) == 0:
+            return
+        found = _measured(part.trace, part.steps, self._categorize, self._names, self._last_ns)
+        self._found.append(found if self._most_ops is None else lightened(found, self._most_ops))
+        self._rows.append((part.op, part.step))
+
+    def joined(self) -> StepReport:
+        """Return the report of all parts."""
+        one = self._found[0]
+        if len(self._found) > 1:
+            one = _joined(self._trace, self.steps, self._found, self._rows)
+        return replace(one, kernels=_longest(one.kernels))
+
+
+def lightened(report: StepReport, most_ops: int | None) -> StepReport:
+    """Drop which operations are in steps, and all but so many of each lane for the replay."""
+    none = np.empty(0, np.int64)
+    graphs = report.graphs
+    if most_ops is not None:
+        graphs = tuple(last_steps(graph, most_ops) for graph in graphs)
+    return replace(
+        report, times=replace(report.times, ops=StepOps(none, none, none)), graphs=graphs
+    )
 
 
 def _measured(
-    trace: Trace, steps: Steps, categorize: Categorize, names_of_gaps: dict[str, int]
+    trace: Trace,
+    steps: Steps,
+    categorize: Categorize,
+    names_of_gaps: dict[str, int],
+    last_ns: int,
 ) -> StepReport:
     found = launched(trace)
     sends = communicating(trace)
     times = step_times(trace, steps, found, sends)
     code, names = categorize(trace.ops, trace.strings)
     exclusive, own, count = _by_category(trace, steps, times, code, names)
-    nesting = nest(trace.ranges, len(trace.threads))
+    nesting = nest(trace.ranges, len(trace.threads), last_ns=last_ns)
     small, small_of = small_kernels(trace, steps, found, times, nesting, code, names)
     kinds = call_kinds(trace, found)
     gaps, hosts, graphs = [], [], []

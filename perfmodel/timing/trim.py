@@ -26,8 +26,7 @@ from perfmodel.readers.trace import (
 from perfmodel.timing.collectives import is_nccl
 from perfmodel.timing.range_times import Attribution
 from perfmodel.timing.run import TimedReport
-from perfmodel.timing.step_graph import last_steps
-from perfmodel.timing.step_times import StepOps
+from perfmodel.timing.step_report import lightened
 
 _OTHER = MPI_SOURCES.index("other")
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
@@ -43,39 +42,32 @@ def trim(timed: TimedReport, *, replays: bool = False, most_ops: int | None = No
     workload says so (`replays`).
     """
     trace, found = timed.trace, timed.attribution
-    replays |= any(name.startswith(_GRAPH_LAUNCHES) for name in trace.strings)
-    op = _operations(trace, found, replays=replays)
-    inside = op[found.op]
-    position = np.cumsum(op) - 1
-    waits = np.array(["Synchronize" in s for s in trace.strings] + [False], np.bool_)
+    op, call = needed(trace, found, replays=replays)
+    found = found.among(op)
     trimmed = replace(
         trace,
         whole=False,
         ranges=rows(trace.ranges, _ranges(trace.ranges)),
         ops=rows(trace.ops, op),
-        api=rows(trace.api, waits[trace.api.name]),
+        api=rows(trace.api, call),
         mpi=rows(trace.mpi, (trace.mpi.source != _OTHER) | _first_and_last(trace.mpi)),
     )
-    attribution = replace(
-        found,
-        op=position[found.op[inside]],
-        op_batch=found.op_batch[inside],
-        op_rank=found.op_rank[inside],
-    )
-    steps = timed.steps
-    if steps is not None:  # which operations are in steps is not asked again
-        none = np.empty(0, np.int64)
-        graphs = steps.graphs
-        if most_ops is not None:
-            graphs = tuple(last_steps(graph, most_ops) for graph in graphs)
-        times = replace(steps.times, ops=StepOps(none, none, none))
-        steps = replace(steps, times=times, graphs=graphs)
     return replace(
         timed,
         trace=_without_unused_strings(trimmed),
-        attribution=attribution,
-        steps=steps,
+        attribution=replace(found, op=(np.cumsum(op) - 1)[found.op]),
+        steps=timed.steps and lightened(timed.steps, most_ops),
     )
+
+
+def needed(trace: Trace, found: Attribution, *, replays: bool) -> tuple[Bool, Bool]:
+    """Which operations and API calls an analysis looks at: those of a report, or of a part.
+
+    What is needed of a report is among what is needed of its parts.
+    """
+    replays |= any(name.startswith(_GRAPH_LAUNCHES) for name in trace.strings)
+    waits = np.array(["Synchronize" in s for s in trace.strings] + [False], np.bool_)
+    return _operations(trace, found, replays=replays), waits[trace.api.name]
 
 
 def _operations(trace: Trace, found: Attribution, *, replays: bool) -> Bool:

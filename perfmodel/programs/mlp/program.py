@@ -153,6 +153,7 @@ class MlpProgram(Program):
 
     name: str = "mlp"
     step_clock: StepClock = "host"
+    steps_by_ranges: bool = True
     replay: str = GRAPH
     modelled: bool = True
     advice = staticmethod(advise)

@@ -1,0 +1,194 @@
+"""GPU operations and API calls of a large report by process, packed until each is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from perfmodel.base.arrays import Arena, Int64
+from perfmodel.readers.codes import Codes, split_rows
+from perfmodel.readers.nvtx import PROCESS_BITS
+from perfmodel.readers.trace import NULL, ApiCalls, GpuOps, Trace, join, rows
+
+_NARROW: Final = (np.uint8, np.uint16, np.uint32)
+_ALIGNED: Final = 8
+_ROW: Final = "row"
+
+
+class Packed:
+    """Rows of a table, added some at a time; every column in as few bytes as its values need.
+
+    A part of a column is kept as its least value and what the others are above it, in one, two or
+    four bytes each; of equal values nothing more is kept.
+    """
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._parts: list[tuple[int, dict[str, tuple[int, Any]]]] = []
+        self._types: dict[str, Any] = {}
+
+    def __len__(self) -> int:
+        return sum(count for count, _ in self._parts)
+
+    def append(self, columns: dict[str, Any]) -> None:
+        """Add rows."""
+        self._types = {name: values.dtype for name, values in columns.items()}
+        count = len(next(iter(columns.values())))
+        if count:
+            packed = {name: self._packed(values) for name, values in columns.items()}
+            self._parts.append((count, packed))
+
+    def _packed(self, values: Any) -> tuple[int, Any]:
+        low, high = int(values.min()), int(values.max())
+        if low == high:
+            return low, None
+        kind = next((k for k in _NARROW if high - low <= np.iinfo(k).max), None)
+        if kind is None:
+            low, kind = 0, values.dtype
+        size = len(values) * np.dtype(kind).itemsize
+        place = self._arena.zeros(-(-size // _ALIGNED) * _ALIGNED)[:size].view(kind)
+        np.subtract(values, low, out=place, casting="unsafe")
+        return low, place
+
+    def columns(self) -> dict[str, Any]:
+        """Return all rows as they were."""
+        found = {name: np.empty(len(self), kind) for name, kind in self._types.items()}
+        first = 0
+        for count, packed in self._parts:
+            for name, (low, above) in packed.items():
+                place = found[name][first : first + count]
+                place[:] = low
+                if above is not None:
+                    np.add(place, above, out=place, casting="unsafe")
+            first += count
+        return found
+
+
+class Split:
+    """Rows of one table by process, in the order of the report.
+
+    Parameters
+    ----------
+    column : str
+        The table's column of codes of processes or threads.
+    codes : Codes
+        Their serialized ids; grow.
+    arenas : dict
+        Memory of every process; grows.
+
+    Attributes
+    ----------
+    none
+        The table without rows.
+    """
+
+    def __init__(self, column: str, codes: Codes, arenas: dict[int, Arena]) -> None:
+        self._column, self._codes, self._arenas = column, codes, arenas
+        self._packed: dict[int, Packed] = {}
+        self.none: Any = None
+        self._rows = 0
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def count(self, process: int) -> int:
+        """Rows of a process that were not taken."""
+        return len(self._packed[process]) if process in self._packed else 0
+
+    def append(self, table: Any) -> None:
+        """Add rows."""
+        self.none = rows(table, slice(0, 0))
+        distinct = self._codes.distinct
+        ids = np.where(distinct == NULL, NULL, distinct & PROCESS_BITS)
+        row = np.arange(self._rows, self._rows + len(table))
+        for process, at in split_rows(ids, getattr(table, self._column)):
+            if process not in self._packed:
+                arena = self._arenas.setdefault(process, Arena(np.uint8))
+                self._packed[process] = Packed(arena)
+            columns = {name: getattr(table, name)[at] for name in table.__slots__}
+            self._packed[process].append({**columns, _ROW: row[at]})
+        self._rows += len(table)
+
+    def take(self, processes: Sequence[int]) -> tuple[Any, Int64]:
+        """Return the rows of some processes, in order, and their numbers; drop them here."""
+        packed = [self._packed.pop(p) for p in processes if p in self._packed]
+        if not packed:
+            return self.none, np.empty(0, np.int64)
+        parts = [packed.pop(0).columns() for _ in range(len(packed))]
+        if len(parts) == 1:
+            columns = parts[0]
+        else:
+            columns = {n: np.concatenate([part.pop(n) for part in parts]) for n in [*parts[0]]}
+            order = np.argsort(columns[_ROW], kind="stable")
+            columns = {name: values[order] for name, values in columns.items()}
+        row = columns.pop(_ROW)
+        return type(self.none)(**columns), row
+
+
+@dataclass(frozen=True, slots=True)
+class EventsByProcess:
+    """GPU operations and API calls of a report whose `Trace` holds none.
+
+    Attributes
+    ----------
+    ops : sequence of Split
+        One for each kind of operation.
+    api : Split
+    processes, threads : Codes
+        What `GpuOps.process` and `ApiCalls.thread` are codes of.
+    arenas : dict
+        Memory of every process.
+    """
+
+    ops: Sequence[Split]
+    api: Split
+    processes: Codes
+    threads: Codes
+    arenas: dict[int, Arena]
+
+    def count(self, trace: Trace) -> Int64:
+        """Operations and calls of every process of the trace."""
+        tables = (*self.ops, self.api)
+        return np.array([sum(t.count(p) for t in tables) for p in trace.processes.tolist()])
+
+    def take(self, trace: Trace, processes: Sequence[int]) -> tuple[GpuOps, ApiCalls, Int64]:
+        """Return the operations and calls of some processes, and drop them here.
+
+        Parameters
+        ----------
+        trace : Trace
+            Of the report; numbers its threads and processes.
+        processes : sequence of int
+            Positions in it; -1 for what no process is recorded of.
+
+        Returns
+        -------
+        ops, api
+            In the order of the report.
+        rows : int64 array
+            Rows of the report's operations that the former are.
+        """
+        keys = [int(trace.processes[p]) if p >= 0 else NULL for p in processes]
+        found = [split.take(keys) for split in self.ops]
+        api, _ = self.api.take(keys)
+        for key in keys:
+            self.arenas.pop(key, None)
+        first = np.cumsum([0, *map(len, self.ops)]).tolist()
+        row = np.concatenate([at + n for (_, at), n in zip(found, first[:-1], strict=True)])
+        ops = join([table for table, _ in found])
+        pids = self.processes.distinct
+        process = np.where(pids == NULL, -1, np.searchsorted(trace.processes, pids))
+        thread = np.searchsorted(trace.threads, self.threads.distinct)
+        return (
+            replace(ops, process=process.astype(np.int32)[ops.process]),
+            replace(api, thread=thread.astype(np.int32)[api.thread]),
+            row,
+        )
+
+    def whole(self, trace: Trace) -> Trace:
+        """Return the trace with all operations and calls."""
+        ops, api, _ = self.take(trace, range(-1, len(trace.processes)))
+        return replace(trace, ops=ops, api=api)
