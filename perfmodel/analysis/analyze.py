@@ -190,11 +190,11 @@ def _measure(path: Path, source: Path, options: Options, *, most_ops: int | None
     with opened(path) as file:
         if most_ops is None:
             return time_one(read_sqlite(file, source=source), options)
-        if file.stat().st_size < _LARGE_BYTES:
-            timed = time_one(read_sqlite(file, source=source), options)
-        else:
+        if file.is_file() and file.stat().st_size >= _LARGE_BYTES:
             read = read_by_process(file, source=source)
             timed = time_streamed(*read, options, partial(needed, replays=replays), most_ops)
+        else:
+            timed = time_one(read_sqlite(file, source=source), options)
     return trim(timed, replays=replays, most_ops=most_ops)
 
 

@@ -228,7 +228,8 @@ def _assemble(
     """Number the threads and processes; those of operations and calls come with their ids."""
     if not any(t in db.tables for t in MPI_TABLES):
         mpi, strings = _mpi_from_nvtx(nvtx, mpi, strings)
-    (ops, pids), (api, tids) = ((of[0], of[1].distinct) for of in (by_process, by_thread))
+    ops, api = by_process[0], by_thread[0]
+    pids, tids = by_process[1].distinct, by_thread[1].distinct
     tables: tuple[Any, ...] = (nvtx.ranges, mpi.calls, nvtx.payloads)
     coded = [factorize(np.asarray(table.thread)) for table in tables]
     marking = np.array([tid for _, tid, _ in nvtx.marks], np.int64)

@@ -13,7 +13,10 @@ from perfmodel.readers.codes import Codes, split_rows
 from perfmodel.readers.nvtx import PROCESS_BITS
 from perfmodel.readers.trace import NULL, ApiCalls, GpuOps, Trace, join, rows
 
-_NARROW: Final = (np.uint8, np.uint16, np.uint32)
+_NARROW: Final = tuple((np.iinfo(kind).max, kind) for kind in (np.uint8, np.uint16, np.uint32))
+_LARGEST: Final = 1 << 62
+_Column = tuple[int | None, int, Any]
+"""First value where differences are kept, least of what is kept, and how much above it each is."""
 _ALIGNED: Final = 8
 _ROW: Final = "row"
 
@@ -22,12 +25,13 @@ class Packed:
     """Rows of a table, added some at a time; every column in as few bytes as its values need.
 
     A part of a column is kept as its least value and what the others are above it, in one, two or
-    four bytes each; of equal values nothing more is kept.
+    four bytes each, or else its first value and the same of their differences. Of equal values
+    nothing more is kept.
     """
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._parts: list[tuple[int, dict[str, tuple[int, Any]]]] = []
+        self._parts: list[tuple[int, dict[str, _Column]]] = []
         self._types: dict[str, Any] = {}
 
     def __len__(self) -> int:
@@ -41,29 +45,38 @@ class Packed:
             packed = {name: self._packed(values) for name, values in columns.items()}
             self._parts.append((count, packed))
 
-    def _packed(self, values: Any) -> tuple[int, Any]:
-        low, high = int(values.min()), int(values.max())
-        if low == high:
-            return low, None
-        kind = next((k for k in _NARROW if high - low <= np.iinfo(k).max), None)
+    def _packed(self, values: Any) -> _Column:
+        first, above, low = None, values, int(values.min())
+        width = int(values.max()) - low
+        if _NARROW[-1][0] < width < _LARGEST:
+            first, above = int(values[0]), np.diff(values)
+            low = int(above.min())
+            width = int(above.max()) - low
+        if width == 0:
+            return first, low, None
+        kind = next((k for most, k in _NARROW if width <= most), None)
         if kind is None:
-            low, kind = 0, values.dtype
-        size = len(values) * np.dtype(kind).itemsize
+            first, above, low, kind = None, values, 0, values.dtype
+        size = len(above) * np.dtype(kind).itemsize
         place = self._arena.zeros(-(-size // _ALIGNED) * _ALIGNED)[:size].view(kind)
-        np.subtract(values, low, out=place, casting="unsafe")
-        return low, place
+        np.subtract(above, low, out=place, casting="unsafe")
+        return first, low, place
 
     def columns(self) -> dict[str, Any]:
         """Return all rows as they were."""
         found = {name: np.empty(len(self), kind) for name, kind in self._types.items()}
-        first = 0
+        begin = 0
         for count, packed in self._parts:
-            for name, (low, above) in packed.items():
-                place = found[name][first : first + count]
-                place[:] = low
+            for name, (first, low, above) in packed.items():
+                place = found[name][begin : begin + count]
+                values = place if first is None else place[1:]
+                values[:] = low
                 if above is not None:
-                    np.add(place, above, out=place, casting="unsafe")
-            first += count
+                    np.add(values, above, out=values, casting="unsafe")
+                if first is not None:
+                    place[0] = first
+                    np.cumsum(place, out=place)
+            begin += count
         return found
 
 

@@ -323,12 +323,17 @@ def concatenate(tables: Sequence[T]) -> T:
 
 
 def join(tables: list[T]) -> T:
-    """Return the rows of several tables as `concatenate` does; empties the list.
+    """Return the rows of several tables as `concatenate` does; empties the list."""
+    kind: Any = type(tables[0])
+    joined: T = kind(**join_columns(tables, kind.__slots__))
+    return joined
+
+
+def join_columns(tables: list[T], names: Sequence[str]) -> dict[str, Any]:
+    """Return columns of several tables, one behind the other; empties the list.
 
     Columns are freed one after the other, so that no more than one of them is there twice.
     """
-    kind: Any = type(tables[0])
-    columns = [[getattr(table, name) for table in tables] for name in kind.__slots__]
+    columns = {name: [getattr(table, name) for table in tables] for name in names}
     tables.clear()
-    joined: T = kind(*(np.concatenate(columns.pop(0)) for _ in kind.__slots__))
-    return joined
+    return {name: np.concatenate(columns.pop(name)) for name in names}

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64, distinct_positions
-from perfmodel.readers.trace import GRAPH, NO_NAME, Trace
+from perfmodel.readers.trace import GRAPH, NO_NAME, Trace, join_columns
 from perfmodel.timing.host_timeline import (
     DEPENDENCY,
     HOST,
@@ -30,7 +30,8 @@ from perfmodel.timing.steps import Launched, Steps
 
 _SETUP_NS: Final = 10_000
 """A launch takes about so long until its operation can start on an idle GPU."""
-
+_BLOCK: Final = 1 << 13
+"""Gaps that are split at a time: the host's timeline in them is in a CPU's cache."""
 
 Columns = tuple[Int64 | Int32 | Int8, ...]
 
@@ -82,26 +83,24 @@ class IdleGaps:
         return cls(tuple(names), *columns)
 
     @classmethod
-    def join(
-        cls, parts: Sequence[IdleGaps], first: Sequence[int], ops: Sequence[Int64]
-    ) -> IdleGaps:
+    def join(cls, parts: list[IdleGaps], first: Sequence[int], ops: Sequence[Int64]) -> IdleGaps:
         """Put parts of one report together, whose names grew from part to part.
+
+        Empties the list.
 
         Parameters
         ----------
-        parts : sequence of IdleGaps
+        parts : list of IdleGaps
         first : sequence of int
             Number of the first lane of each.
         ops : sequence of int64 arrays
             Rows of the report's operations that those of each are.
         """
+        names = parts[-1].names
         lane = [part.lane + np.int32(n) for part, n in zip(parts, first, strict=True)]
         op = [rows[part.op].astype(np.int32) for part, rows in zip(parts, ops, strict=True)]
-        rest: Any = {
-            name: np.concatenate([getattr(part, name) for part in parts])
-            for name in cls.__slots__[2:-1]
-        }
-        return cls(parts[-1].names, np.concatenate(lane), **rest, op=np.concatenate(op))
+        rest = join_columns(parts, cls.__slots__[2:-1])
+        return cls(names, np.concatenate(lane), **rest, op=np.concatenate(op))
 
 
 def idle_gaps(
@@ -140,7 +139,19 @@ def idle_gaps(
     op, step = times.ops.op[mine], steps.number[times.ops.step[mine]].astype(np.int64)
     gaps = _gaps(trace, op, step)
     own = np.unique(steps.thread[(steps.process == times.process[lane]) & (steps.thread >= 0)])
-    return _joined(trace, nesting, names, lane, own, gaps, _pieces(trace, found, line, gaps))
+    graphs = _graphs(trace)
+    parts = []
+    for first in range(0, max(len(gaps.op), 1), _BLOCK):
+        some = _Gaps(*(getattr(gaps, c)[first : first + _BLOCK] for c in _Gaps.__slots__))
+        pieces = _pieces(trace, found, line, some, graphs)
+        parts.append(_joined(trace, nesting, own, some, pieces))
+    number, start, total, cause, call, label, op = (
+        np.concatenate(c) for c in zip(*parts, strict=True)
+    )
+    return (
+        np.full(len(op), lane, np.int32), number, start, total, cause,
+        _named(names, trace.strings, call), _named(names, trace.range_labels, label), op,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +199,9 @@ def _starting(trace: Trace, op: Int64, at: Int64) -> Int64:
     return found
 
 
-def _pieces(trace: Trace, found: Launched, line: HostTimeline, gaps: _Gaps) -> _Pieces:
+def _pieces(
+    trace: Trace, found: Launched, line: HostTimeline, gaps: _Gaps, graphs: Bool
+) -> _Pieces:
     """Cut every gap by the host's timeline up to the launch of the operation that ends it."""
     at = found.row_of(gaps.op)
     known = at >= 0
@@ -196,7 +209,7 @@ def _pieces(trace: Trace, found: Launched, line: HostTimeline, gaps: _Gaps) -> _
     returned = np.where(known, trace.api.end_ns[found.call[at]], gaps.end_ns)
     thread = np.where(known, found.thread[at], -1).astype(np.int32)
     name = np.where(known, trace.api.name[found.call[at]], np.int32(NO_NAME))
-    graph = known & _graphs(trace)[name] | (trace.ops.kind[gaps.op] == GRAPH)
+    graph = known & graphs[name] | (trace.ops.kind[gaps.op] == GRAPH)
     until = np.clip(called, gaps.start_ns, gaps.end_ns)
     queued = known & (returned + _SETUP_NS < gaps.start_ns)
     tail = np.full(len(gaps.op), LAUNCH, np.int8)
@@ -283,18 +296,10 @@ def _inherits(gap: Int32, cause: Int8, drained: Int8) -> Bool:
     return takes
 
 
-def _joined(
-    trace: Trace,
-    nesting: Nesting,
-    names: dict[str, int],
-    lane: int,
-    own: Int32,
-    gaps: _Gaps,
-    pieces: _Pieces,
-) -> Columns:
+def _joined(trace: Trace, nesting: Nesting, own: Int32, gaps: _Gaps, pieces: _Pieces) -> Columns:
     """Join successive pieces of one cause; call and range are those of the longest one.
 
-    Returns the columns of `IdleGaps` for one lane; `names` grows.
+    Returns the columns of `IdleGaps` but the lane, with codes of the trace's strings and labels.
     """
     order = np.flatnonzero(pieces.ns > 0)
     order = order[np.lexsort((pieces.at_ns[order], pieces.gap[order]))]
@@ -316,10 +321,8 @@ def _joined(
         where[seen] = innermost(nesting, asked[seen], when[seen], when[seen])
     label = np.where(where >= 0, trace.ranges.name[nesting.row[where]], np.int32(NO_NAME))
     return (
-        np.full(len(head), lane, np.int32), gaps.step[gap].astype(np.int32), start, total,
-        pieces.cause[head],
-        _named(names, trace.strings, pieces.call[head]),
-        _named(names, trace.range_labels, label), gaps.op[gap].astype(np.int32),
+        gaps.step[gap].astype(np.int32), start, total, pieces.cause[head], pieces.call[head],
+        label, gaps.op[gap].astype(np.int32),
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from perfmodel.base.arrays import Bool, Int32, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers.codes import check_sum, sums
 from perfmodel.readers.nvtx import MPI_DOMAIN
-from perfmodel.readers.trace import MEMCPY, NULL, Trace, rows
+from perfmodel.readers.trace import MEMCPY, NULL, Trace, join_columns, rows
 from perfmodel.timing.intervals import extents
 from perfmodel.timing.nesting import Nesting, enclosing, last_moment, nest
 from perfmodel.timing.projection import Launches, all_pairs, attribute
@@ -191,28 +191,31 @@ def time_ranges(
     )
 
 
-def concatenate(parts: Sequence[RangeTimes]) -> RangeTimes:
-    """Join the times of several reports of one run; paths are merged."""
+def concatenate(parts: list[RangeTimes]) -> RangeTimes:
+    """Join the times of several reports of one run, or parts of one; empties the list.
+
+    Paths are merged.
+    """
+    if len(parts) == 1:
+        return parts.pop()
     known: dict[Path, int] = {}
     codes = []
     for part in parts:
         recode = np.array([known.setdefault(p, len(known)) for p in part.paths], np.int32)
         codes.append(recode[part.path] if len(part) else part.path)
-    rest = {
-        f.name: np.concatenate([getattr(p, f.name) for p in parts])
-        for f in fields(RangeTimes)
-        if f.name not in ("paths", "path")
-    }
-    return RangeTimes(paths=tuple(known), path=np.concatenate(codes), **rest)
+    names = [f.name for f in fields(RangeTimes) if f.name not in ("paths", "path")]
+    return RangeTimes(paths=tuple(known), path=np.concatenate(codes), **join_columns(parts, names))
 
 
 def join(
     trace: Trace,
     rank_of: Mapping[int, int],
-    parts: Sequence[tuple[RangeTimes, Attribution]],
+    parts: list[tuple[RangeTimes, Attribution]],
     rows: Sequence[Int64],
 ) -> tuple[RangeTimes, Attribution]:
     """Put parts of a report together, whose ranks are still numbers of processes.
+
+    Empties the list, so that no more than one column is there twice.
 
     Parameters
     ----------
@@ -220,17 +223,19 @@ def join(
         The report.
     rank_of : mapping of int to int
         Rank by process index.
-    parts : sequence of (RangeTimes, Attribution)
+    parts : list of (RangeTimes, Attribution)
     rows : sequence of int64 arrays
         Rows of the report's operations that those of each part are.
     """
     rank = np.array([rank_of.get(p, -1) for p in range(len(trace.processes))] or [-1], np.int32)
-    times = concatenate([part for part, _ in parts])
+    each = [found for _, found in parts]
+    measured = [times for times, _ in parts]
+    parts.clear()
+    times = concatenate(measured)
     code = {label: i for i, label in enumerate(dict.fromkeys(trace.range_labels))}
     paths = sorted(times.paths, key=lambda path: (len(path), [code[label] for label in path]))
     place = {path: i for i, path in enumerate(paths)}
     recode = np.array([place[path] for path in times.paths], np.int32)
-    each = [found for _, found in parts]
     op = np.concatenate([at[found.op] for found, at in zip(each, rows, strict=True)])
     order = np.argsort(op, kind="stable")
     return (

@@ -150,8 +150,8 @@ def _time_parts(
     report = steps.joined()
     times, found = join(trace, report.rank_of, parts, places)
     if kept:
-        ops, api, row = ([*column] for column in zip(*kept, strict=True))
-        row = np.concatenate(row)
+        ops, api, numbered = zip(*kept, strict=True)
+        row = np.concatenate(numbered)
         order = np.argsort(row)
         trace = replace(
             trace, ops=rows(concatenate_rows(ops), order), api=concatenate_rows(api), whole=False

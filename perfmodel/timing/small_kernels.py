@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int64, distinct_rows
-from perfmodel.readers.trace import KERNEL, NO_NAME, Trace
+from perfmodel.readers.trace import KERNEL, NO_NAME, Trace, join_columns
 from perfmodel.timing.nesting import Nesting, innermost
 from perfmodel.timing.step_times import StepTimes
 from perfmodel.timing.steps import Launched, Steps
@@ -51,13 +51,14 @@ class SmallKernels:
     gpu_ns: Int64
 
     @classmethod
-    def join(cls, parts: Sequence[SmallKernels], first: Sequence[int]) -> SmallKernels:
-        """Put parts of one report together; `first` is the number of the first lane of each."""
-        lane = [part.lane + n for part, n in zip(parts, first, strict=True)]
-        rest = (
-            np.concatenate([getattr(part, name) for part in parts]) for name in cls.__slots__[2:]
-        )
-        return cls(parts[0].ranges, np.concatenate(lane), *rest)
+    def join(cls, parts: list[SmallKernels], first: Sequence[int]) -> SmallKernels:
+        """Put parts of one report together; `first` is the number of the first lane of each.
+
+        Empties the list.
+        """
+        ranges = parts[0].ranges
+        lane = np.concatenate([part.lane + n for part, n in zip(parts, first, strict=True)])
+        return cls(ranges, lane, **join_columns(parts, cls.__slots__[2:]))
 
 
 def small_kernels(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from perfmodel.base.arrays import Int8, Int32, Int64, distinct_positions
 from perfmodel.readers.codes import sums
-from perfmodel.readers.trace import KERNEL, NO_NAME, GpuOps, Trace
+from perfmodel.readers.trace import KERNEL, NO_NAME, GpuOps, Trace, join_columns
 from perfmodel.timing.by_process import Part, by_process
 from perfmodel.timing.host_timeline import HostTimes, call_kinds, host_timeline, host_times
 from perfmodel.timing.idle_causes import IdleGaps, idle_gaps
@@ -149,9 +149,9 @@ class StepsByPart:
 
     def joined(self) -> StepReport:
         """Return the report of all parts."""
-        one = self._found[0]
         if len(self._found) > 1:
-            one = _joined(self._trace, self.steps, self._found, self._rows)
+            self._found = [_joined(self._trace, self.steps, self._found, self._rows)]
+        one = self._found.pop()
         return replace(one, kernels=_longest(one.kernels))
 
 
@@ -209,32 +209,36 @@ def _measured(
 
 
 def _joined(
-    trace: Trace, steps: Steps, parts: Sequence[StepReport], rows: Sequence[tuple[Int64, Int64]]
+    trace: Trace, steps: Steps, parts: list[StepReport], rows: Sequence[tuple[Int64, Int64]]
 ) -> StepReport:
-    """Put the reports of some processes each together to that of all.
+    """Put the reports of some processes each together to that of all; empties the list.
 
     `rows` are the operations and steps of the whole report that those of each part are.
     """
-    times = join_times([part.times for part in parts], rows)
-    first = np.cumsum([0, *(len(part.times.process) for part in parts)])[:-1].tolist()
+    column: dict[str, list[Any]] = {
+        name: [getattr(part, name) for part in parts] for name in StepReport.__slots__
+    }
+    parts.clear()
+    first = np.cumsum([0, *(len(times.process) for times in column["times"])])[:-1].tolist()
+    times = join_times(column.pop("times"), rows)
     count = times.busy_ns.shape[1]
     totals = {
-        name: np.concatenate([widened(getattr(part, name), count, 0) for part in parts])
+        name: np.concatenate([widened(values, count, 0) for values in column[name]])
         for name in ("exclusive_ns", "kernel_ns", "count")
     }
     return StepReport(
         steps=steps,
         times=times,
-        categories=parts[0].categories,
+        categories=column["categories"][0],
         **totals,
-        kernels=_join_kernels([part.kernels for part in parts], count),
-        nccl=join_kernels([part.nccl for part in parts], first),
-        gaps=IdleGaps.join([p.gaps for p in parts], first, [op for op, _ in rows]),
-        host=HostTimes.join([part.host for part in parts], count),
-        small=SmallKernels.join([part.small for part in parts], first),
-        graphs=tuple(graph for part in parts for graph in part.graphs),
-        lost_ns=sum(part.lost_ns for part in parts),
-        launched_ns=sum(part.launched_ns for part in parts),
+        kernels=_join_kernels(column.pop("kernels"), count),
+        nccl=join_kernels(column["nccl"], first),
+        gaps=IdleGaps.join(column.pop("gaps"), first, [op for op, _ in rows]),
+        host=HostTimes.join(column["host"], count),
+        small=SmallKernels.join(column.pop("small"), first),
+        graphs=tuple(graph for graphs in column["graphs"] for graph in graphs),
+        lost_ns=sum(column["lost_ns"]),
+        launched_ns=sum(column["launched_ns"]),
         rank_of=_numbered(trace.ranks, times),
         utc_start_ns=trace.utc_start_ns,
     )
@@ -344,7 +348,7 @@ def _longest(kernels: KernelTimes) -> KernelTimes:
     )
 
 
-def _join_kernels(parts: Sequence[KernelTimes], count: int) -> KernelTimes:
+def _join_kernels(parts: list[KernelTimes], count: int) -> KernelTimes:
     codes: dict[tuple[str, str], int] = {}
     names = []
     for part in parts:
@@ -358,8 +362,7 @@ def _join_kernels(parts: Sequence[KernelTimes], count: int) -> KernelTimes:
         names=tuple(name for name, _ in codes),
         categories=tuple(category for _, category in codes),
         name=np.concatenate(names),
-        step=np.concatenate([part.step for part in parts]),
-        duration_ns=np.concatenate([part.duration_ns for part in parts]),
+        **join_columns(parts, ("step", "duration_ns")),
         total_ns=total,
     )
 

@@ -1,0 +1,112 @@
+"""Large reports are measured one process after the other: what is kept is that of the whole."""
+
+from __future__ import annotations
+
+import lzma
+from dataclasses import fields, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfmodel.analysis.runs import time_one, time_streamed
+from perfmodel.base.arrays import Arena
+from perfmodel.programs.program import Options
+from perfmodel.readers.nsys import read_by_process, read_sqlite
+from perfmodel.readers.packed import Packed
+from perfmodel.readers.trace import NULL
+from perfmodel.timing import by_process
+from perfmodel.timing.trim import needed, trim
+from profiles.grow import grow
+from support.folders import ROOT
+
+PROFILES = ROOT / "profiles"
+TWO = PROFILES / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
+
+
+def values(found: Any) -> Any:
+    """Return plain values of nested dataclasses, to compare."""
+    if is_dataclass(found) and not isinstance(found, type):
+        return {f.name: values(getattr(found, f.name)) for f in fields(found)}
+    if isinstance(found, tuple | list):
+        return [values(one) for one in found]
+    return found.tolist() if isinstance(found, np.ndarray) else found
+
+
+def compared(found: Any) -> Any:
+    """Plain values, those of tables that are kept by process in another order."""
+    found = values(found)
+    for table in (found["trace"]["api"], found["steps"]["kernels"]):
+        columns = [name for name, column in table.items() if isinstance(column, list)]
+        rows = [name for name in columns if name not in ("names", "categories", "total_ns")]
+        table["rows"] = sorted(zip(*(table.pop(name) for name in rows), strict=True))
+    return found
+
+
+def plain(path: Path, folder: Path) -> Path:
+    if path.suffix != ".xz":
+        return path
+    unpacked = folder / path.stem
+    unpacked.write_bytes(lzma.decompress(path.read_bytes()))
+    return unpacked
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        TWO.name,
+        "launches/p4_nccl_device_H512_B3000.sqlite.xz",
+        "campaign/h200x4_p2_host_float32_H512_B3000.sqlite.xz",
+        "ddp/ddp_p2_H256_B3000.sqlite.xz",
+    ],
+)
+@pytest.mark.parametrize("most_ops", [16_384, 64])
+def test_what_is_kept_is_that_of_the_whole_report(
+    name: str, most_ops: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = plain(PROFILES / name, tmp_path)
+    options = Options({}, "full", by_time=True)
+    whole = trim(time_one(read_sqlite(path), options), most_ops=most_ops)
+    monkeypatch.setattr(by_process, "_ROWS", 1)
+    streamed = time_streamed(
+        *read_by_process(path), options, partial(needed, replays=False), most_ops
+    )
+    assert compared(trim(streamed, most_ops=most_ops)) == compared(whole)
+
+
+def test_more_ranks_than_processes_in_a_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = tmp_path / "grown.sqlite"
+    grow(TWO, report, 100_000, 8)
+    options = Options({}, "full", by_time=True)
+    whole = trim(time_one(read_sqlite(report), options), most_ops=1000)
+    monkeypatch.setattr(by_process, "_ROWS", 30_000)
+    streamed = time_streamed(
+        *read_by_process(report), options, partial(needed, replays=False), 1000
+    )
+    assert compared(trim(streamed, most_ops=1000)) == compared(whole)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.array([5, 5, 5]),
+        np.array([0, 255, 256, 65_535]),
+        np.array([-3, 1 << 40, (1 << 40) + 7, 1 << 41]),
+        np.array([NULL, 0, 1 << 62]),
+        np.array([-(1 << 61), 1 << 61, -(1 << 61)]),
+        np.array([7, -1, 3], np.int32),
+        np.array([], np.int64),
+    ],
+    ids=["equal", "narrow", "rising", "null", "far", "int32", "none"],
+)
+def test_packed_columns_come_back(column: Any) -> None:
+    packed = Packed(Arena(np.uint8))
+    for part in (column, column[::-1], column[:1]):
+        packed.append({"x": part})
+    found = packed.columns()["x"]
+    assert found.dtype == column.dtype
+    assert found.tolist() == [*column.tolist(), *column[::-1].tolist(), *column[:1].tolist()]
