@@ -137,14 +137,14 @@ def idle_gaps(
     """
     mine = (times.ops.lane == lane) & (times.device[lane] >= 0)
     op, step = times.ops.op[mine], steps.number[times.ops.step[mine]].astype(np.int64)
-    gaps = _gaps(trace, op, step)
+    gaps = _gaps(trace, found, op, step)
     own = np.unique(steps.thread[(steps.process == times.process[lane]) & (steps.thread >= 0)])
     graphs = _graphs(trace)
     parts = []
     for first in range(0, max(len(gaps.op), 1), _BLOCK):
         some = _Gaps(*(getattr(gaps, c)[first : first + _BLOCK] for c in _Gaps.__slots__))
-        pieces = _pieces(trace, found, line, some, graphs)
-        parts.append(_joined(trace, nesting, own, some, pieces))
+        launch = _launch(trace, found, line, some, graphs)
+        parts.append(_joined(trace, nesting, own, line, some, launch))
     number, start, total, cause, call, label, op = (
         np.concatenate(c) for c in zip(*parts, strict=True)
     )
@@ -160,19 +160,33 @@ class _Gaps:
     end_ns: Int64
     step: Int64
     op: Int64
+    launch: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """What launched the operation that ends each gap, and which call drained the GPU before it."""
+
+    called_ns: Int64
+    thread: Int32
+    name: Int32
+    tail: Int8
+    drained: Int8
+    waited_in: Int32
 
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    gap: Int32
+    """Parts of gaps; `row` is the piece of the timeline, -1 before it, -2 after the launch."""
+
+    gap: Int64
+    start_ns: Int64
     ns: Int64
     cause: Int8
-    call: Int32
-    thread: Int32
-    at_ns: Int64
+    row: Int64
 
 
-def _gaps(trace: Trace, op: Int64, step: Int64) -> _Gaps:
+def _gaps(trace: Trace, found: Launched, op: Int64, step: Int64) -> _Gaps:
     """Times between the operations of one lane, from its first step's to its last step's first."""
     start, end = trace.ops.start_ns[op], trace.ops.end_ns[op]
     _, first, last = union(np.zeros(len(op), np.int8), start, end)
@@ -184,7 +198,8 @@ def _gaps(trace: Trace, op: Int64, step: Int64) -> _Gaps:
     at = np.searchsorted(heads, begin, side="right") - 1
     whose = numbers[np.maximum(at, 0)] if len(numbers) else at
     kept = (at >= 0) & ((at < len(numbers) - 1) | (len(numbers) == 1))
-    return _Gaps(begin[kept], stop[kept], whose[kept], ends_with[kept])
+    ends_with = ends_with[kept]
+    return _Gaps(begin[kept], stop[kept], whose[kept], ends_with, found.row_of(ends_with))
 
 
 def _starting(trace: Trace, op: Int64, at: Int64) -> Int64:
@@ -199,77 +214,74 @@ def _starting(trace: Trace, op: Int64, at: Int64) -> Int64:
     return found
 
 
-def _pieces(
+def _launch(
     trace: Trace, found: Launched, line: HostTimeline, gaps: _Gaps, graphs: Bool
-) -> _Pieces:
-    """Cut every gap by the host's timeline up to the launch of the operation that ends it."""
-    at = found.row_of(gaps.op)
+) -> _Launch:
+    at = gaps.launch
     known = at >= 0
     called = np.where(known, found.at_ns[at], gaps.end_ns)
     returned = np.where(known, trace.api.end_ns[found.call[at]], gaps.end_ns)
-    thread = np.where(known, found.thread[at], -1).astype(np.int32)
     name = np.where(known, trace.api.name[found.call[at]], np.int32(NO_NAME))
     graph = known & graphs[name] | (trace.ops.kind[gaps.op] == GRAPH)
-    until = np.clip(called, gaps.start_ns, gaps.end_ns)
     queued = known & (returned + _SETUP_NS < gaps.start_ns)
     tail = np.full(len(gaps.op), LAUNCH, np.int8)
     tail[graph & ~queued] = OTHER
     tail[queued] = DEPENDENCY
     tail[~known] = OTHER
-    rows = np.arange(len(gaps.op), dtype=np.int32)
-    gap, ns, cause, call, who, when = _cut(line, gaps.start_ns, until)
-    drained, waited_in = _drained(line, gaps.start_ns)
-    call = np.where((cause == LAUNCH) | (cause == HOST), name[gap], call)
-    inherits = _inherits(gap, cause, drained)
-    cause = np.where(inherits, drained[gap], cause)
-    call = np.where(drained[gap] == cause, waited_in[gap], call)
-    after = (drained >= 0) & (tail == LAUNCH) & ~_has(gap, cause == HOST, len(rows))
-    tail = np.where(after, drained, tail)
-    name = np.where(after, waited_in, name)
+    thread = np.where(known, found.thread[at], -1).astype(np.int32)
+    return _Launch(called, thread, name, tail, *_drained(line, gaps.start_ns))
+
+
+def _pieces(line: HostTimeline, gaps: _Gaps, launch: _Launch) -> _Pieces:
+    """Cut every gap by the host's timeline up to the launch of the operation that ends it."""
+    until = np.clip(launch.called_ns, gaps.start_ns, gaps.end_ns)
+    low = np.searchsorted(line.end_ns, gaps.start_ns, side="right")
+    high = np.searchsorted(line.start_ns, until, side="left")
+    count = np.where(until > gaps.start_ns, np.maximum(high - low, 0), 0)
+    gap = np.repeat(np.arange(len(count)), count)
+    row = np.arange(len(gap)) + (low - np.cumsum(count) + count)[gap]
+    begin = np.maximum(line.start_ns[row], gaps.start_ns[gap])
+    length = np.minimum(line.end_ns[row], until[gap]) - begin
+    kind = line.kind[row]
+    done = np.bincount(gap, length, len(count)).astype(np.int64)
+    lacking = np.where(until > gaps.start_ns, until - gaps.start_ns - done, 0)
+    more = np.flatnonzero(lacking > 0)  # before the first recorded call
+    if len(more):
+        gap, begin = np.append(gap, more), np.append(begin, gaps.start_ns[more])
+        length, row = np.append(length, lacking[more]), np.append(row, np.full(len(more), -1))
+        kind = np.append(kind, np.full(len(more), HOST, np.int8))
+    inherits = _inherits(gap, kind, launch.drained)
+    cause = np.where(inherits, launch.drained[gap], kind)
+    works = np.zeros(len(count), np.bool_)
+    works[gap[cause == HOST]] = True
+    after = (launch.drained >= 0) & (launch.tail == LAUNCH) & ~works
     return _Pieces(
-        np.concatenate([gap, rows]),
-        np.concatenate([ns, gaps.end_ns - until]),
-        np.concatenate([cause, tail]),
-        np.concatenate([call, name]),
-        np.concatenate([who, thread]),
-        np.concatenate([when, until]),
+        np.append(gap, np.arange(len(count))),
+        np.append(begin, until),
+        np.append(length, gaps.end_ns - until),
+        np.append(cause, np.where(after, launch.drained, launch.tail)),
+        np.append(row, np.full(len(count), -2)),
     )
+
+
+def _calls(line: HostTimeline, launch: _Launch, pieces: _Pieces, at: Int64) -> tuple[Int32, Int32]:
+    """Name of the call, and thread, of some pieces; -1 where there is none."""
+    gap, cause, row = pieces.gap[at], pieces.cause[at], pieces.row[at]
+    launching = (row == -2) | (cause == LAUNCH) | (cause == HOST)
+    call = np.where(launching, launch.name[gap], np.int32(-1))
+    thread = np.where(row == -2, launch.thread[gap], np.int32(-1))
+    on = np.flatnonzero(row >= 0)
+    thread[on] = line.thread(row[on])
+    on = np.flatnonzero((row >= 0) & ~launching)
+    call[on] = line.call(row[on])
+    waited = launch.drained[gap] == cause
+    return np.where(waited, launch.waited_in[gap], call), thread
 
 
 def _graphs(trace: Trace) -> Bool:
     """Whether each string names a call of CUDA graphs; the last one is that of no name."""
     hit = [name.startswith(("cudaGraph", "cuGraph")) for name in trace.strings]
     return np.array([*hit, False], np.bool_)
-
-
-def _has(gap: Int32, chosen: Bool, count: int) -> Bool:
-    found = np.zeros(count, np.bool_)
-    found[gap[chosen]] = True
-    return found
-
-
-def _cut(
-    line: HostTimeline, start: Int64, until: Int64
-) -> tuple[Int32, Int64, Int8, Int32, Int32, Int64]:
-    """Pieces of the timeline inside intervals: interval, length, kind, call, thread, start."""
-    low = np.maximum(np.searchsorted(line.end_ns, start, side="right"), 0)
-    high = np.searchsorted(line.start_ns, until, side="left")
-    count = np.where(until > start, np.maximum(high - low, 0), 0)
-    which = np.repeat(np.arange(len(start), dtype=np.int32), count)
-    row = np.arange(len(which)) + np.repeat(low - np.cumsum(count) + count, count)
-    begin = np.maximum(line.start_ns[row], np.repeat(start, count))
-    length = np.minimum(line.end_ns[row], np.repeat(until, count)) - begin
-    done = np.bincount(which, length, len(start)).astype(np.int64)
-    lacking = np.where(until > start, until - start - done, 0)  # before the first recorded call
-    more = np.flatnonzero(lacking > 0).astype(np.int32)
-    return (
-        np.concatenate([which, more]),
-        np.concatenate([length, lacking[more]]),
-        np.concatenate([line.kind[row], np.full(len(more), HOST, np.int8)]),
-        np.concatenate([line.call(row), np.full(len(more), -1, np.int32)]),
-        np.concatenate([line.thread(row), np.full(len(more), -1, np.int32)]),
-        np.concatenate([begin, start[more]]),
-    )
 
 
 def _drained(line: HostTimeline, at: Int64) -> tuple[Int8, Int32]:
@@ -282,7 +294,7 @@ def _drained(line: HostTimeline, at: Int64) -> tuple[Int8, Int32]:
     return cause, np.where(inside, line.call(row), np.int32(-1))
 
 
-def _inherits(gap: Int32, cause: Int8, drained: Int8) -> Bool:
+def _inherits(gap: Int64, cause: Int8, drained: Int8) -> Bool:
     """Pieces of launching after a call that drained the GPU, until the host does other work.
 
     The GPU would have had the next operations in its queue, had the host not waited.
@@ -296,32 +308,36 @@ def _inherits(gap: Int32, cause: Int8, drained: Int8) -> Bool:
     return takes
 
 
-def _joined(trace: Trace, nesting: Nesting, own: Int32, gaps: _Gaps, pieces: _Pieces) -> Columns:
-    """Join successive pieces of one cause; call and range are those of the longest one.
+def _joined(
+    trace: Trace, nesting: Nesting, own: Int32, line: HostTimeline, gaps: _Gaps, launch: _Launch
+) -> Columns:
+    """Cut gaps, and join successive pieces of one cause; call and range are the longest one's.
 
     Returns the columns of `IdleGaps` but the lane, with codes of the trace's strings and labels.
     """
+    pieces = _pieces(line, gaps, launch)
     order = np.flatnonzero(pieces.ns > 0)
-    order = order[np.lexsort((pieces.at_ns[order], pieces.gap[order]))]
+    order = order[np.lexsort((pieces.start_ns[order], pieces.gap[order]))]
     gap, cause, ns = pieces.gap[order], pieces.cause[order], pieces.ns[order]
     new = np.ones(len(order), np.bool_)
     new[1:] = (gap[1:] != gap[:-1]) | (cause[1:] != cause[:-1])
     first = np.flatnonzero(new)
     total = np.add.reduceat(ns, first) if len(first) else ns
     most = np.maximum.reduceat(ns, first) if len(first) else ns
-    size = np.diff(np.append(first, len(order)))
-    longest = np.flatnonzero(ns == np.repeat(most, size))
-    part = np.searchsorted(longest, first)  # of every part, the first of equal ones
-    head = order[longest[part]]
-    gap, start = pieces.gap[head], pieces.at_ns[order[first]]
-    thread, when = pieces.thread[head], pieces.at_ns[head] + pieces.ns[head] // 2
+    part = np.cumsum(new) - 1
+    longest = np.flatnonzero(ns == most[part])[::-1]
+    head = np.empty(len(first), np.int64)
+    head[part[longest]] = order[longest]  # of equal ones the first, which is assigned last
+    gap = gap[first]
+    when = pieces.start_ns[head] + pieces.ns[head] // 2
+    call, thread = _calls(line, launch, pieces, head)
     where = np.full(len(head), -1, np.int64)
     for asked in (thread, *(np.full(len(head), t, np.int32) for t in own)):
-        seen = (where < 0) & (asked >= 0)
+        seen = np.flatnonzero((where < 0) & (asked >= 0))
         where[seen] = innermost(nesting, asked[seen], when[seen], when[seen])
     label = np.where(where >= 0, trace.ranges.name[nesting.row[where]], np.int32(NO_NAME))
     return (
-        gaps.step[gap].astype(np.int32), start, total, pieces.cause[head], pieces.call[head],
+        gaps.step[gap].astype(np.int32), pieces.start_ns[order[first]], total, cause[first], call,
         label, gaps.op[gap].astype(np.int32),
     )  # fmt: skip
 

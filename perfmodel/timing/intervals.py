@@ -40,11 +40,14 @@ def running_maximum(group: Int64, values: Int64) -> Int64:
     if len(values) == 0:
         return values
     first = np.concatenate([[True], group[1:] != group[:-1]])
+    highest: Int64 = np.maximum.accumulate(values)
+    if (highest[first] == values[first]).all():  # groups are one above the other as they are
+        return highest
     number = np.cumsum(first) - 1
     low, high = int(values.min()), int(values.max())
     width = high - low + 1
     shifted = values - low + number * width  # one axis for all groups, each above the one before
-    highest: Int64 = np.maximum.accumulate(shifted) - number * width + low
+    highest = np.maximum.accumulate(shifted) - number * width + low
     return highest
 
 

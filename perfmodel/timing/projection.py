@@ -79,7 +79,10 @@ class Projection:
     ops: Int64
 
 
-def join_launches(trace: Trace, ops: GpuOps, api: ApiCalls) -> tuple[Int64, Int64, bool]:
+Joined = tuple[Int64, Int64, bool]
+
+
+def join_launches(trace: Trace, ops: GpuOps, api: ApiCalls) -> Joined:
     """Join GPU operations to the API calls that launched them.
 
     Returns
@@ -139,10 +142,15 @@ def _matches(keys: Int64, asked: Int64) -> tuple[Int64, Int64]:
     return np.repeat(np.arange(len(asked)), count), order[np.repeat(lo, count) + offset]
 
 
-def attribute(trace: Trace, nesting: Nesting, ops: GpuOps) -> Launches:
-    """Attribute every operation to the ranges that enclose its API call on the same thread."""
+def attribute(
+    trace: Trace, nesting: Nesting, ops: GpuOps, joined: Joined | None = None
+) -> Launches:
+    """Attribute every operation to the ranges that enclose its API call on the same thread.
+
+    `joined` is what `join_launches` returns, where it is known.
+    """
     api = trace.api
-    op, call, repeated = join_launches(trace, ops, api)
+    op, call, repeated = joined or join_launches(trace, ops, api)
     used = np.zeros(len(api), np.bool_)
     used[call] = True
     calls = np.flatnonzero(used)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Final
@@ -16,7 +16,7 @@ from perfmodel.readers.nvtx import MPI_DOMAIN
 from perfmodel.readers.trace import MEMCPY, NULL, Trace, join_columns, rows
 from perfmodel.timing.intervals import extents
 from perfmodel.timing.nesting import Nesting, enclosing, last_moment, nest
-from perfmodel.timing.projection import Launches, all_pairs, attribute
+from perfmodel.timing.projection import Joined, Launches, all_pairs, attribute
 
 Path = tuple[str, ...]
 _PCI_COPIES: Final = (1, 2, 3, 4)  # host to device or array and back
@@ -118,6 +118,7 @@ def time_ranges(
     by_time: bool = False,
     rank_of: dict[int, int] | None = None,
     report: Trace | None = None,
+    joined: Joined | None = None,
 ) -> tuple[RangeTimes, Attribution]:
     """Measure every range of a trace.
 
@@ -134,23 +135,19 @@ def time_ranges(
         Rank by process index; `ranks_of(trace)` by default.
     report : Trace, optional
         What the trace is a part of, if it is one.
+    joined : tuple, optional
+        What `join_launches` returns, where it is known.
     """
     report = report or trace
     last_ns = last_moment(report.ranges)
     nesting = nest(trace.ranges, len(trace.threads), own_rows(trace), last_ns)
     paths, path = _paths(trace, nesting)
     batch_of, batch, rank = _batches(trace, nesting, batch_label, rank_of or ranks_of(trace))
-    launches = attribute(trace, nesting, trace.ops)
+    launches = attribute(trace, nesting, trace.ops, joined)
     moved = 0
     if by_time:
         launches, moved = _attribute_by_time(trace, nesting, launches, batch_of)
-    holder, pair = launches.pairs(nesting)
-    op = launches.op[pair]
-    if launches.repeated_ids and len(op):  # an operation counts once, however many calls share it
-        holder, op = np.unique(np.stack([holder, op]), axis=1)
-    projection, busy, ops = _gpu_clocks(trace, len(nesting), holder, op)
-    copied = np.isin(trace.ops.copy_kind[op], _PCI_COPIES) & (trace.ops.kind[op] == MEMCPY)
-    sizes = np.maximum(trace.ops.bytes[op[copied]], 0)
+    projection, busy, ops, copied = _gpu_times(trace, nesting, launches)
     sized = bool((report.mpi.size_bytes[report.mpi.end_ns != NULL] != NULL).any())
     mpi_bytes, mpi_ns = _mpi_inside(trace, nesting, sized=sized)
     open_end = trace.ranges.end_ns[nesting.row] == NULL
@@ -164,7 +161,7 @@ def time_ranges(
         projection_ns=projection,
         busy_ns=busy,
         ops=ops,
-        copy_bytes=sums(holder[copied], sizes, len(nesting)),
+        copy_bytes=copied,
         mpi_bytes=mpi_bytes,
         mpi_ns=mpi_ns,
     )
@@ -350,35 +347,70 @@ def _strays(trace: Trace, nesting: Nesting, call: Int64, batch_of: Int64) -> int
     return int(((start >= first[whose]) & (start < last[whose])).sum())
 
 
-def _gpu_clocks(trace: Trace, count: int, holder: Int64, op: Int64) -> tuple[Int64, Int64, Int64]:
-    """GPU projection, GPU busy and number of operations of every range; NULL without any."""
-    projection, busy = np.full(count, NULL), np.full(count, NULL)
-    ops = np.bincount(holder, minlength=count).astype(np.int64)
-    blocks = -(-len(holder) // _PAIRS)  # of ranges, so that what is sorted stays small
-    edges = np.linspace(0, count, blocks + 1).astype(np.int64)
-    for low, high in pairwise(edges.tolist()):
-        mine = np.flatnonzero((holder >= low) & (holder < high))
-        if len(mine):
-            head, *clocks = _gpu_clocks_of(trace, holder[mine], op[mine])
-            projection[head], busy[head] = clocks
-    return projection, busy, ops
+def _gpu_times(
+    trace: Trace, nesting: Nesting, launches: Launches
+) -> tuple[Int64, Int64, Int64, Int64]:
+    """GPU projection, GPU busy (NULL without any operation), operations and bytes copied."""
+    projection, busy = (np.full(len(nesting), NULL) for _ in range(2))
+    ops, copied = (np.zeros(len(nesting), np.int64) for _ in range(2))
+    o = trace.ops
+    pci = np.isin(o.copy_kind, _PCI_COPIES) & (o.kind == MEMCPY)
+    sizes = np.where(pci, np.maximum(o.bytes, 0), 0)
+    for holder, op in _held(trace, nesting, launches):
+        heads = np.flatnonzero(np.concatenate([[True], holder[1:] != holder[:-1]]))
+        which, size = holder[heads], sizes[op]
+        check_sum(size)
+        projection[which], busy[which] = _gpu_clocks(o.start_ns[op], o.end_ns[op], heads)
+        ops[which] = np.diff(np.append(heads, len(op)))
+        copied[which] = np.add.reduceat(size, heads)
+    return projection, busy, ops, copied
 
 
-def _gpu_clocks_of(trace: Trace, holder: Int64, op: Int64) -> tuple[Int64, Int64, Int64]:
-    """Ranges that have operations, with their GPU projection and GPU busy time."""
-    order = np.lexsort((trace.ops.start_ns[op], holder))
-    holder, op = holder[order], op[order]
-    heads = np.flatnonzero(np.concatenate([[True], holder[1:] != holder[:-1]]))
-    first = trace.ops.start_ns[op[heads]]
-    extent = np.maximum.reduceat(trace.ops.end_ns[op], heads) - first
+def _held(trace: Trace, nesting: Nesting, launches: Launches) -> Iterator[tuple[Int64, Int64]]:
+    """Yield ranges with their operations, by range and start; no range comes twice."""
+    start = trace.ops.start_ns
+    if launches.repeated_ids or len(launches.crossing_pair):
+        holder, pair = launches.pairs(nesting)
+        op = launches.op[pair]
+        if launches.repeated_ids and len(op):  # counts once, however many calls share its id
+            holder, op = np.unique(np.stack([holder, op]), axis=1)
+        blocks = -(-len(holder) // _PAIRS)  # of ranges, so that what is sorted stays small
+        edges = np.linspace(0, len(nesting), blocks + 1).astype(np.int64)
+        for low, high in pairwise(edges.tolist()):
+            mine = np.flatnonzero((holder >= low) & (holder < high))
+            mine = mine[np.lexsort((start[op[mine]], holder[mine]))]
+            if len(mine):
+                yield holder[mine], op[mine]
+        return
+    inside = np.flatnonzero(launches.inner >= 0)
+    inside = inside[np.argsort(start[launches.op[inside]], kind="stable")]
+    holder, op = launches.inner[inside], launches.op[inside]
+    for level in range(int(nesting.level.max(initial=-1)), -1, -1):
+        at = np.flatnonzero(nesting.level[holder] == level)
+        mine = holder[at]
+        holder[at] = nesting.parent[mine]
+        if (mine[1:] < mine[:-1]).any():
+            order = np.argsort(mine, kind="stable")
+            at, mine = at[order], mine[order]
+        if len(at):
+            yield mine, op[at]
+
+
+def _gpu_clocks(start: Int64, end: Int64, heads: Int64) -> tuple[Int64, Int64]:
+    """GPU projection and GPU busy time of ranges, whose operations begin at `heads`."""
+    first = start[heads]
+    extent = np.maximum.reduceat(end, heads) - first
     check_sum(extent)
-    # one axis for all ranges, each behind the one before it, so that one pass covers them all
-    shift = np.concatenate([[0], np.cumsum(extent + 1)[:-1]]) - first
-    shift = np.repeat(shift, np.diff(np.append(heads, len(op))))
-    start, end = trace.ops.start_ns[op] + shift, trace.ops.end_ns[op] + shift
-    before = np.concatenate([start[:1], np.maximum.accumulate(end)[:-1]])
-    busy = np.add.reduceat(np.maximum(end - np.maximum(start, before), 0), heads)
-    return holder[heads], extent, busy
+    reached = np.maximum.accumulate(end)
+    if (reached[heads] > end[heads]).any():
+        # each range behind the one before it on one axis, so that one pass covers them all
+        shift = np.concatenate([[0], np.cumsum(extent + 1)[:-1]]) - first
+        shift = np.repeat(shift, np.diff(np.append(heads, len(end))))
+        start, end = start + shift, end + shift
+        reached = np.maximum.accumulate(end)
+    before = np.concatenate([start[:1], reached[:-1]])
+    before[heads] = start[heads]
+    return extent, np.add.reduceat(np.maximum(end - np.maximum(start, before), 0), heads)
 
 
 def _mpi_inside(trace: Trace, nesting: Nesting, *, sized: bool) -> tuple[Int64, Int64]:

@@ -15,6 +15,7 @@ from perfmodel.readers.packed import EventsByProcess
 from perfmodel.readers.trace import NULL, ApiCalls, GpuOps, Trace, rows
 from perfmodel.readers.trace import concatenate as concatenate_rows
 from perfmodel.timing.by_process import Part, by_process
+from perfmodel.timing.projection import join_launches
 from perfmodel.timing.range_times import (
     Attribution,
     RangeTimes,
@@ -136,9 +137,10 @@ def _time_parts(
     kept: list[tuple[GpuOps, ApiCalls, Int64]] = []
     numbers = {process: process for process in range(len(trace.processes))}
     for part in by_process(trace, steps.steps, events and events[0]):
-        steps.add(part)
+        joined = join_launches(part.trace, part.trace.ops, part.trace.api)
+        steps.add(part, joined)
         times, found = time_ranges(
-            part.trace, batch_label, by_time=by_time, rank_of=numbers, report=trace
+            part.trace, batch_label, by_time=by_time, rank_of=numbers, report=trace, joined=joined
         )
         if events:
             op, call = events[1](part.trace, found)
@@ -146,7 +148,7 @@ def _time_parts(
             found = found.among(op)
         parts.append((times, found))
         places.append(part.op)
-        del part  # before the next one is made
+        del part, joined  # before the next one is made
     report = steps.joined()
     times, found = join(trace, report.rank_of, parts, places)
     if kept:

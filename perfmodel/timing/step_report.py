@@ -18,6 +18,7 @@ from perfmodel.timing.idle_causes import IdleGaps, idle_gaps
 from perfmodel.timing.intervals import extents, union
 from perfmodel.timing.nccl import NcclKernels, communicating, join_kernels, nccl_kernels
 from perfmodel.timing.nesting import last_moment, nest
+from perfmodel.timing.projection import Joined
 from perfmodel.timing.small_kernels import SmallKernels, small_kernels
 from perfmodel.timing.step_graph import StepGraph, last_steps, step_graph
 from perfmodel.timing.step_times import StepOps, StepTimes, join_times, step_times, widened
@@ -139,11 +140,16 @@ class StepsByPart:
         self._found: list[StepReport] = []
         self._rows: list[tuple[Int64, Int64]] = []
 
-    def add(self, part: Part) -> None:
-        """Measure a part; parts come in the order of their processes."""
+    def add(self, part: Part, joined: Joined | None = None) -> None:
+        """Measure a part; parts come in the order of their processes.
+
+        `joined` is what `join_launches` returns, where it is known.
+        """
         if len(part.steps) == 0:
             return
-        found = _measured(part.trace, part.steps, self._categorize, self._names, self._last_ns)
+        found = _measured(
+            part.trace, part.steps, self._categorize, self._names, self._last_ns, joined
+        )
         self._found.append(found if self._most_ops is None else lightened(found, self._most_ops))
         self._rows.append((part.op, part.step))
 
@@ -172,8 +178,9 @@ def _measured(
     categorize: Categorize,
     names_of_gaps: dict[str, int],
     last_ns: int,
+    joined: Joined | None,
 ) -> StepReport:
-    found = launched(trace)
+    found = launched(trace, joined)
     sends = communicating(trace)
     times = step_times(trace, steps, found, sends)
     code, names = categorize(trace.ops, trace.strings)

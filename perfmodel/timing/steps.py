@@ -18,7 +18,7 @@ from perfmodel.readers.trace import NO_NAME, PUSH_POP, GpuOps, Ranges, Trace, co
 from perfmodel.readers.trace import rows as select
 from perfmodel.timing.intervals import running_maximum
 from perfmodel.timing.nesting import closed_ends
-from perfmodel.timing.projection import join_launches
+from perfmodel.timing.projection import Joined, join_launches
 
 FoundBy = Literal["mark", "range", "kernels", "whole"]
 
@@ -69,10 +69,9 @@ class Launched:
 
     def row_of(self, op: Int64) -> Int64:
         """Return where each row of `GpuOps` is in `op`, -1 for those without a known launch."""
-        if len(self.op) == 0:
-            return np.full(len(op), -1, np.int64)
-        at = np.minimum(np.searchsorted(self.op, op), len(self.op) - 1)
-        return np.where(self.op[at] == op, at, -1)
+        place = np.full(max(self.op.max(initial=-1), op.max(initial=-1)) + 1, -1)
+        place[self.op] = np.arange(len(self.op))
+        return place[op]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +146,16 @@ class Steps:
         return found
 
 
-def launched(trace: Trace) -> Launched:
+def launched(trace: Trace, joined: Joined | None = None) -> Launched:
     """Join every GPU operation to the call that launched it; those without one are left out.
 
-    The nodes of a CUDA graph are launched by the call that launched the graph.
+    The nodes of a CUDA graph are launched by the call that launched the graph. `joined` is what
+    `join_launches` returns, where it is known.
     """
-    op, call, _ = join_launches(trace, trace.ops, trace.api)
-    op, first = np.unique(op, return_index=True)
-    call = call[first]
+    op, call, repeated = joined or join_launches(trace, trace.ops, trace.api)
+    if repeated:
+        op, first = np.unique(op, return_index=True)
+        call = call[first]
     thread = trace.api.thread[call]
     return Launched(op, trace.thread_process[thread], thread, trace.api.start_ns[call], call)
 
