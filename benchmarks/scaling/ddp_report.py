@@ -107,8 +107,7 @@ def said(names: Sequence[str], part: str) -> str:
     found = []
     for name in names:
         read = lab(name)
-        commands = read.get("commands") or [read["command"]]
-        own = [c for c in commands if f" {part}" in c][-1:]  # the last one's rows are kept
+        own = read["commands"][part] if "commands" in read else [read["command"]]
         found.append(f"{where(name)}, torch {read['about']['torch']}, {read['date']}: "
                      + ", ".join(f"`{command}`" for command in own) + ".")  # fmt: skip
     return "\n".join(f"- {one}" for one in found)
@@ -320,7 +319,7 @@ def messages() -> str:
     own = rows("4", "tensors")[0]
     return (
         f"Four ranks ({read['about']['device']}, torch {read['about']['torch']}, {read['date']}: "
-        f"`{read['commands'][0]}`), the calls of c10d on rank 0 by torch.profiler. ResNet-18 has "
+        f"`{read['commands']['messages'][0]}`), the calls of c10d on rank 0 by torch.profiler. ResNet-18 has "
         f"{own['parameters']:,} parameters in {own['parameter_tensors']} tensors and "
         f"{own['buffers_bytes']:,} bytes of buffers in {own['buffer_tensors']}.\n\n"
         f"{markdown(columns, table)}{same}"
@@ -391,7 +390,7 @@ def sampler() -> str:
         "training loss, last (± s); training accuracy, last (± s); test accuracy (± s)"
     )
     table, tested = [], []
-    names = [name for name in ("4", "2") if rows(name, "sampler")]
+    names = [name for name in ("4", "2", "emulated") if rows(name, "sampler")]
     for name in names:
         settings = _by_setting(rows(name, "sampler"))
         for setting, mine in settings.items():
