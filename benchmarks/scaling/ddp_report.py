@@ -319,8 +319,8 @@ def messages() -> str:
     own = rows("4", "tensors")[0]
     return (
         f"Four ranks ({read['about']['device']}, torch {read['about']['torch']}, {read['date']}: "
-        f"`{read['commands']['messages'][0]}`), the calls of c10d on rank 0 by torch.profiler. ResNet-18 has "
-        f"{own['parameters']:,} parameters in {own['parameter_tensors']} tensors and "
+        f"`{read['commands']['messages'][0]}`), the calls of c10d on rank 0 by torch.profiler. "
+        f"ResNet-18 has {own['parameters']:,} parameters in {own['parameter_tensors']} tensors and "
         f"{own['buffers_bytes']:,} bytes of buffers in {own['buffer_tensors']}.\n\n"
         f"{markdown(columns, table)}{same}"
     )
