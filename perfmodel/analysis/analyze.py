@@ -31,7 +31,6 @@ from perfmodel.analysis.warnings import (
     same_devices,
     unattributed,
 )
-from perfmodel.base.cache import Cache
 from perfmodel.base.errors import ModelError, PerfmodelError, SchemaError, WorkloadError
 from perfmodel.base.parallel import Engine, all_failed, attempt_reports
 from perfmodel.machines import machine as machines
@@ -64,6 +63,7 @@ from perfmodel.workloads.work import Counts, Symbol, Workload
 
 if TYPE_CHECKING:
     from perfmodel.analysis.operators import StepWork
+    from perfmodel.base.cache import Cache
     from perfmodel.machines.machine import Machine
     from perfmodel.programs.findings import OperatorFact
     from perfmodel.programs.identify import Identity
@@ -131,7 +131,7 @@ def analyze_reports(
         As `analyze`; if no report can be read, the first one's error. A report that cannot be read
         beside others is in `Analysis.failed`.
     """
-    kept = Cache(cache) if cache and not whole else None
+    kept = _cache(cache) if cache and not whole else None
     all_of = frozenset(paths if whole is True else paths[: int(whole)])
     look = partial(_read, options=options, whole=all_of, most_ops=_share(len(paths)), cache=kept)
     found = attempt_reports(
@@ -151,6 +151,12 @@ def analyze_reports(
         repeated=len(timed) - len(distinct),
         failed=failed,
     )
+
+
+def _cache(folder: Path) -> Cache:
+    from perfmodel.base.cache import Cache  # brings modules that few analyses need
+
+    return Cache(folder)
 
 
 def _share(reports: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Iterator
@@ -199,7 +198,7 @@ def _remove(folder: Path) -> None:
 
 
 def _temporary_name() -> str:
-    return f".perfmodel-{secrets.token_hex(6)}.tmp"
+    return f".perfmodel-{os.urandom(6).hex()}.tmp"
 
 
 def blocks(path: Path) -> Iterator[bytes]:

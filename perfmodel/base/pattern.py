@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
 import sys
 import warnings
 from collections.abc import Sequence
@@ -50,6 +48,9 @@ def matching(asked: str, names: Sequence[str], option: str) -> set[int]:
 
 def _searched(asked: str, names: Sequence[str], option: str) -> set[int]:
     """Search in a process of its own: nothing else ends a search that backtracks."""
+    import json  # few patterns are searched for
+    import subprocess
+
     try:
         with warnings.catch_warnings(action="ignore"):
             re.compile(asked[1:-1])

@@ -35,15 +35,19 @@ def analyze(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: An
     torch.profiler (.json, .json.gz). Reports of the ranks of one run are put together; different
     runs become points on one roofline. What a report says of its workload need not be given.
     """
-    from perfmodel.render import outputs, summary
+    from perfmodel.render import summary
 
     db, plots = options["db"], not options["no_plots"]
     analysis = analyzed(reports, options, _options.engine_of(options), whole=False)
 
     def write(folder: Path) -> list[Path]:
+        from perfmodel.render import outputs
+
         return outputs.write(analysis, folder, plots=plots, db=db)
 
     if db and (out is None or _options.kind_of(out) in _options.RESULTS):
+        from perfmodel.render import outputs
+
         outputs.append(analysis, db)
     emit(summary.result(analysis), fmt, out, makes={"": write})
     exit_of(analysis)
