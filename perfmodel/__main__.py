@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -38,6 +39,7 @@ def main() -> None:
     except KeyboardInterrupt:  # right behind the command, which says nothing of its own
         _end()
     finally:
+        gc.freeze()  # the process ends: cycles in what its modules hold need not be found
         if heard:
             signal.signal(signal.SIGINT, _end)
         if hasattr(signal, "setitimer") and signal.getsignal(signal.SIGALRM) is _interrupt:

@@ -57,6 +57,7 @@ def commands(out: Path, nsys: str | None) -> dict[str, list[str]]:
         "perfmodel analyze": [*perfmodel, "analyze", REPORT],
         "perfmodel analyze -o, without pictures": [*written, "--no-plots"],
         "perfmodel analyze -o": written,
+        "perfmodel report": [*perfmodel, "report", REPORT, "-o", f"{out}.html"],
     }
     if nsys:
         found["nsys stats"] = [nsys, "stats", "-q", REPORT]

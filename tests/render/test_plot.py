@@ -516,14 +516,11 @@ def test_saved_files_are_the_same_every_time(tmp_path: Path) -> None:
 def test_saved_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ax = roofline(DOCUMENT)
     (tmp_path / "roof.png").write_bytes(b"old")
-    real = plot._encode
 
-    def encode(figure: Figure, fmt: str) -> bytes:
-        if fmt == "pdf":
-            raise KeyboardInterrupt
-        return real(figure, fmt)
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(plot, "_encode", encode)
+    monkeypatch.setitem(plot.FORMATS, "pdf", interrupted)
     with pytest.raises(KeyboardInterrupt):
         save(ax, tmp_path, "roof")
     assert [p.name for p in tmp_path.iterdir()] == ["roof.png"]
@@ -534,6 +531,10 @@ def test_save_refuses_what_it_cannot_write(tmp_path: Path) -> None:
     figure = Figure()
     with pytest.raises(PerfmodelError, match="png, svg, pdf; got 'gif'"):
         save(figure, tmp_path, "a", ("png", "gif"))
+    image = Figure()
+    image.add_subplot().imshow([[0, 1], [2, 3]])
+    with pytest.raises(ModelError, match="got one with an image"):
+        save(image, tmp_path, "a")
     with pytest.raises(PerfmodelError, match="without folders"):
         save(figure, tmp_path, "../a")
     (tmp_path / "file").write_text("")

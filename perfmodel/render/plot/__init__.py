@@ -5,10 +5,9 @@ PNG, SVG and PDF files, the same bytes for the same figure, as wide as a page.
 
 from __future__ import annotations
 
-from perfmodel.render.plot import quick  # isort: skip  (before matplotlib)
+import perfmodel.render.plot.quick  # noqa: F401  isort: skip  (before matplotlib)
 
 import contextlib
-import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +21,7 @@ from perfmodel.base.files import staged_folder
 from perfmodel.render.plot.bars import BreakdownRow, breakdown
 from perfmodel.render.plot.lines import sweep
 from perfmodel.render.plot.roofline import roofline
+from perfmodel.render.plot.sheets import FORMATS, draw
 from perfmodel.render.plot.style import DOUBLE_IN, INK, LABEL_PT, SINGLE_IN, lay_out, new_figure
 
 __all__ = [
@@ -29,15 +29,8 @@ __all__ = [
 ]  # fmt: skip
 
 DPI: Final = 200
-_PNG_LEVEL: Final = 3
-"""Of compression: figures are not larger than at 6, which takes half as long again."""
 WIDTHS_IN: Final = {"single": SINGLE_IN, "double": DOUBLE_IN}
 
-_METADATA: Final[dict[str, dict[str, Any]]] = {
-    "png": {"Software": None},
-    "svg": {"Date": None, "Creator": None},
-    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-}
 _SETTINGS: Final[Any] = {
     "svg.hashsalt": "perfmodel",
     "pdf.fonttype": 42,
@@ -104,19 +97,20 @@ def save(
     Raises
     ------
     PerfmodelError
-        If a format is unknown, `stem` is no file name, or the folder cannot be written.
+        If a format is unknown, `stem` is no file name, the folder cannot be written, or the figure
+        holds an image.
     """
-    unknown = [f for f in formats if f not in _METADATA]
+    unknown = [f for f in formats if f not in FORMATS]
     if unknown:
-        raise PerfmodelError(f"expected figures as {', '.join(_METADATA)}; got {unknown[0]!r}")
+        raise PerfmodelError(f"expected figures as {', '.join(FORMATS)}; got {unknown[0]!r}")
     if Path(stem).name != stem:
         raise PerfmodelError(f"expected a file name without folders; got {stem!r}")
     figure = figure_of(picture)
     folder = Path(folder)
     names = [f"{stem}.{fmt}" for fmt in formats]
     with staged_folder(folder) as stage, mpl.rc_context(_SETTINGS), _frozen(figure):
-        for name, fmt in zip(names, formats, strict=True):
-            (stage / name).write_bytes(_encode(figure, fmt))
+        for name, content in zip(names, draw(figure, formats, DPI), strict=True):
+            (stage / name).write_bytes(content)
     return [folder / name for name in names]
 
 
@@ -128,20 +122,12 @@ def svg_text(picture: Figure | Axes) -> str:
     """
     figure = figure_of(picture)
     with mpl.rc_context(_SETTINGS | _IN_A_PAGE), _frozen(figure):
-        return _encode(figure, "svg").decode("utf-8")
+        return draw(figure, ("svg",), DPI)[0].decode("utf-8")
 
 
 def figure_of(picture: Figure | Axes) -> Figure:
     """Return the whole figure that some axes lie in."""
     return picture.figure.canvas.figure if isinstance(picture, Axes) else picture
-
-
-def _encode(figure: Figure, fmt: str) -> bytes:
-    stream = io.BytesIO()
-    more: dict[str, Any] = {"pil_kwargs": {"compress_level": _PNG_LEVEL}} if fmt == "png" else {}
-    with quick.small_fonts() if fmt == "pdf" else contextlib.nullcontext():
-        figure.savefig(stream, format=fmt, dpi=DPI, metadata=_METADATA[fmt], **more)
-    return stream.getvalue()
 
 
 @contextlib.contextmanager

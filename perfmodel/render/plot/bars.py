@@ -159,13 +159,17 @@ def _clocks(
 ) -> None:
     """Draw the bars of every row, centred on it, and write their values beside them."""
     whole, texts = known[0][0][1], []
+    bars: dict[str, list[tuple[float, float]]] = {}
     for i, line in enumerate(known):
         for j, ((_, _, color), seconds) in enumerate(line):
             y = i + (j - (len(line) - 1) / 2) * height
-            ax.barh(y, seconds, height * 0.82, color=color, edgecolor=INK, lw=0.3, zorder=2)
+            bars.setdefault(color, []).append((y, seconds))
             share = 100 * seconds / whole
             texts.append(f"{amount(seconds, 's')}  {share:.{0 if share >= 9.95 else 1}f} %")
             _write(ax, texts[-1], seconds, y)
+    for color, found in bars.items():
+        places, lengths = zip(*found, strict=True)
+        ax.barh(places, lengths, height * 0.82, color=color, edgecolor=INK, lw=0.3, zorder=2)
     ax.set_xlim(left=0)
     room_at_end(ax, max(seconds for line in known for _, seconds in line), texts, width)
     ticks(ax.xaxis, "s", max(2, int(width / 50)))

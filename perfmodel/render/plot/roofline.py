@@ -41,7 +41,6 @@ from perfmodel.render.plot.style import (
     entry,
     finish,
     label_share,
-    lay_out,
     legend_look,
     legend_share,
     lie_apart,
@@ -271,7 +270,6 @@ def _draw_points(
 
 def _asides(ax: Axes, points: Sequence[Point]) -> list[float]:
     """How far beside its place every point is drawn: markers' widths where others are."""
-    lay_out(ax.figure.canvas.figure)
     scale = 72 / ax.figure.canvas.figure.dpi
     at = [(p.intensity_flops_per_byte, p.flops_per_s) for p in points]
     places = scale * ax.transData.transform(np.array(at).reshape(-1, 2))
