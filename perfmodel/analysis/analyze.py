@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,7 +38,7 @@ from perfmodel.machines import machine as machines
 from perfmodel.models.launches import LAUNCH_SD
 from perfmodel.programs import program_of_run
 from perfmodel.programs.findings import DeviceReduce, Facts, GemmTime, ranked
-from perfmodel.readers import opened
+from perfmodel.readers import RAW, check_at_rest, opened
 from perfmodel.readers.nsys import read_by_process, read_sqlite
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.async_batches import AsyncBatches, time_async, until_done
@@ -123,7 +124,8 @@ def analyze_reports(
         `RunAnalysis.traces`.
     cache : Path, optional
         Folder that keeps what is measured of every report, by its content: a report that was
-        measured before is not read again. Not where `whole`, or options name other files.
+        measured before is not read again. Not where `whole`, or options name other files. What
+        cannot be kept is in `Analysis.not_kept`.
 
     Raises
     ------
@@ -138,19 +140,21 @@ def analyze_reports(
         look, paths, engine or Engine(1), lambda path: progress(f"read {path.name}")
     )
     failed = tuple(one for one in found if isinstance(one, PerfmodelError))
-    timed = [one for one in found if isinstance(one, TimedReport)]
+    timed = [one for one, _ in (one for one in found if not isinstance(one, PerfmodelError))]
+    not_kept = tuple(o[1] for o in found if not isinstance(o, PerfmodelError) and o[1])
     if failed and not timed:
         raise all_failed(failed, paths)
     distinct: dict[Path, TimedReport] = {}
     for one in timed:
         distinct.setdefault(one.trace.source.resolve(), one)
-    return _analyze(
+    analysis = _analyze(
         [*distinct.values()],
         options,
         lambda label: progress(f"analyzing {label}"),
         repeated=len(timed) - len(distinct),
         failed=failed,
     )
+    return replace(analysis, not_kept=not_kept)
 
 
 def _cache(folder: Path) -> Cache:
@@ -173,21 +177,39 @@ def _read(
     whole: frozenset[Path],
     most_ops: int,
     cache: Cache | None = None,
-) -> TimedReport:
-    """Read and measure one report, in whatever process, or take what was measured before."""
+) -> tuple[TimedReport, str]:
+    """Read and measure one report, in whatever process, or take what was measured before.
+
+    Returns
+    -------
+    TimedReport
+    str
+        Why the result is not kept where it should be, or ''.
+    """
     measure = partial(
         _measure, path, source, options, most_ops=None if source in whole else most_ops
     )
-    if cache is None or options.shapes or options.counters or not path.is_file():
-        return measure()
-    key = cache.key(path, options, most_ops)
-    found = cache.get(key)
+    there = path.is_file() or path.is_dir()  # opening a pipe waits for its writer
+    if cache is None or options.shapes or options.counters or not there:
+        return measure(), ""
+    asked = options, most_ops, shutil.which("nsys") if path.suffix in RAW else None
+    key = _key(cache, path, asked)
+    found = cache.get(key) if key else None
     if isinstance(found, TimedReport):
-        return replace(found, trace=replace(found.trace, source=source))
+        check_at_rest(path, source)
+        return replace(found, trace=replace(found.trace, source=source)), ""
     timed = measure()
-    if cache.key(path, options, most_ops) == key:  # not a report that changed meanwhile
-        cache.put(key, timed)
-    return timed
+    if key and _key(cache, path, asked) == key:  # not a report that changed meanwhile
+        return timed, cache.put(key, timed)
+    return timed, ""
+
+
+def _key(cache: Cache, path: Path, asked: object) -> str:
+    """Digest of a report; '' where it cannot be read, which reading it says."""
+    try:
+        return cache.key(path, asked)
+    except (OSError, ValueError):  # a NUL in a path is a ValueError
+        return ""
 
 
 def _measure(path: Path, source: Path, options: Options, *, most_ops: int | None) -> TimedReport:

@@ -172,12 +172,14 @@ class RunAnalysis:
 class Analysis:
     """One or more runs, and which of them fits the roofline that all points are drawn on.
 
-    `failed` are the errors of reports and runs that could not be analyzed beside the others.
+    `failed` are the errors of reports and runs that could not be analyzed beside the others;
+    `not_kept` says of each result that was to be kept in a folder, and is not, why.
     """
 
     runs: tuple[RunAnalysis, ...]
     fit: int = 0
     failed: tuple[PerfmodelError, ...] = ()
+    not_kept: tuple[str, ...] = ()
 
     @property
     def fitted(self) -> RunAnalysis:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from contextlib import suppress
+import sys
+import zlib
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib import import_module, resources
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,14 +20,19 @@ from perfmodel.base.files import blocks, write_bytes
 
 _SUFFIX: Final = ".perfmodel"
 _ALIGNED: Final = 16
+_MAGIC: Final = b"perfmod2"
+_HEAD: Final = len(_MAGIC) + 8
 _PLAIN: Final = (str, int, float, type(None))
+_LETTERS: Final[dict[type, str]] = {tuple: "t", list: "l", frozenset: "s"}
+_KINDS: Final = {letter: kind for kind, letter in _LETTERS.items()}
 
 
 class Cache:
     """Results in a folder, each in a file of its own, named by a digest.
 
-    A file that is damaged, or holds anything but perfmodel's data classes, arrays and plain values,
-    counts as absent: nothing in it is executed.
+    A file that is damaged, as its checksum says, or holds anything but perfmodel's data classes,
+    arrays and plain values, counts as absent: nothing in it is executed. Several processes may use
+    one folder.
 
     Parameters
     ----------
@@ -49,11 +56,22 @@ class Cache:
         self.folder = folder
 
     def key(self, path: Path, *asked: object) -> str:
-        """Digest of a file's content, of what was asked of it, and of this version of perfmodel."""
+        """Digest of a file's content, of what was asked of it, and of this version of perfmodel.
+
+        Of a folder: of the names and contents of its files.
+
+        Raises
+        ------
+        OSError
+            If a file cannot be read.
+        """
         digest = hashlib.blake2b(_sources(), digest_size=20)
         digest.update(repr(asked).encode())
-        for block in blocks(path):
-            digest.update(block)
+        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+            if file != path:
+                digest.update(f"\0{file.name}\0{file.stat().st_size}\0".encode(errors="replace"))
+            for block in blocks(file):
+                digest.update(block)
         return digest.hexdigest()
 
     def get(self, key: str) -> Any:
@@ -63,14 +81,17 @@ class Cache:
         except Exception:  # whatever a damaged file raises
             return None
 
-    def put(self, key: str, result: object) -> None:
-        """Keep a result, where it can be kept; others see all of it or nothing."""
-        with suppress(PerfmodelError, TypeError):
+    def put(self, key: str, result: object) -> str:
+        """Keep a result; others see all of it or nothing. Returns why it cannot be kept, or ''."""
+        try:
             write_bytes(self.folder / f"{key}{_SUFFIX}", _encoded(result))
+        except (PerfmodelError, TypeError) as error:
+            return str(error)
+        return ""
 
 
 def _encoded(result: object) -> bytes:
-    """Return a result as JSON, its length before it, and the arrays behind it.
+    """Return a checksum, a result as JSON, its length before it, and the arrays behind it.
 
     Raises
     ------
@@ -79,9 +100,10 @@ def _encoded(result: object) -> bytes:
     """
     arrays: list[np.ndarray[Any, Any]] = []
     text = json.dumps(_plain(result, arrays)).encode()
-    head = len(text).to_bytes(8, "little") + text
-    parts = [head, *(np.ascontiguousarray(array).tobytes() for array in arrays)]
-    return b"".join(part.ljust(-len(part) % _ALIGNED + len(part), b"\0") for part in parts)
+    parts = [text, *(np.ascontiguousarray(array).tobytes() for array in arrays)]
+    padded = (part.ljust(-len(part) % _ALIGNED + len(part), b"\0") for part in parts)
+    held = b"".join([len(text).to_bytes(8, "little"), *padded])
+    return _MAGIC + zlib.crc32(held).to_bytes(8, "little") + held
 
 
 def _plain(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
@@ -93,10 +115,11 @@ def _plain(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
         return {"a": [value.dtype.str, *value.shape]}
     if isinstance(value, Path):
         return {"p": str(value)}
-    if isinstance(value, tuple | list | frozenset):
-        letter = {tuple: "t", list: "l", frozenset: "s"}[type(value)]
+    if letter := _LETTERS.get(type(value)):
         items = sorted(value) if letter == "s" else value
-        return {letter: [_plain(item, arrays) for item in items]}
+        if all(isinstance(item, _PLAIN) for item in items):
+            return {letter: [*items]}
+        return {letter.upper(): [_plain(item, arrays) for item in items]}
     if isinstance(value, dict):
         return {"d": [[_plain(k, arrays), _plain(v, arrays)] for k, v in value.items()]}
     if is_dataclass(value) and not isinstance(value, type):
@@ -107,17 +130,23 @@ def _plain(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
 
 
 def _decoded(data: bytes) -> Any:
-    """Return the result that `_encoded` wrote; its arrays are read-only views of the data."""
-    length = 8 + int.from_bytes(data[:8], "little")
-    at = -length % _ALIGNED + length
+    """Return the result that `_encoded` wrote; its arrays are read-only views of one copy."""
+    held = memoryview(data)[_HEAD:]
+    if data[:_HEAD] != _MAGIC + zlib.crc32(held).to_bytes(8, "little"):
+        raise ValueError("expected the checksum of the content; got another")
+    length = int.from_bytes(held[:8], "little")
+    arrays = bytes(held[8 + -length % _ALIGNED + length :])
+    at = 0
 
     def made(said: Any) -> Any:
         nonlocal at
+        if isinstance(said, str):
+            return sys.intern(said)  # many reports hold the same names
         if isinstance(said, _PLAIN):
             return said
         if "a" in said:
             kind, *shape = said["a"]
-            array = np.frombuffer(data, kind, int(np.prod(shape, dtype=np.int64)), at)
+            array = np.frombuffer(arrays, kind, prod(shape), at)
             at += -array.nbytes % _ALIGNED + array.nbytes
             return array.reshape(shape)
         if "c" in said:
@@ -127,9 +156,11 @@ def _decoded(data: bytes) -> Any:
         if "p" in said:
             return Path(said["p"])
         ((letter, items),) = said.items()
-        return {"t": tuple, "l": list, "s": frozenset}[letter](made(item) for item in items)
+        if letter in _KINDS:
+            return _KINDS[letter](sys.intern(i) if isinstance(i, str) else i for i in items)
+        return _KINDS[letter.lower()](made(item) for item in items)
 
-    return made(json.loads(data[8:length]))
+    return made(json.loads(bytes(held[8 : 8 + length])))
 
 
 @cache

@@ -202,17 +202,16 @@ def _temporary_name() -> str:
 
 
 def blocks(path: Path) -> Iterator[bytes]:
-    """Yield the bytes of a file, or of all files of a folder by name, some at a time.
+    """Yield the bytes of a file, some at a time.
 
     Raises
     ------
     OSError
-        If one cannot be read.
+        If it cannot be read.
     """
-    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-        with file.open("rb") as stream:
-            while block := stream.read(_BLOCK):
-                yield block
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            yield block
 
 
 def check_path(path: Path) -> None:

@@ -98,6 +98,11 @@ def analyzed(
             f"{len(came)} more report{'s' * (len(came) > 1)} came while this ran: "
             f"{', '.join(map(str, came[:_SHOWN]))}{more}; analyze again with them"
         )
+    if found.not_kept:
+        warn(
+            f"{len(found.not_kept)} of {len(reports)} results are not kept, and are measured again "
+            f"the next time: {found.not_kept[0]}"
+        )
     for error in found.failed:
         say_error(error)
     for run in found.runs:

@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from perfmodel.readers.checks import check_file
 from perfmodel.readers.nsys import ALL_PARTS, read_sqlite
 from perfmodel.readers.trace import Trace
 
-__all__ = ["opened", "read"]
+__all__ = ["check_at_rest", "opened", "read"]
 
-_CONVERTED: Final = (".nsys-rep", ".qdrep", ".gz", ".xz", ".zst")
+RAW: Final = (".nsys-rep", ".qdrep")
+_CONVERTED: Final = (*RAW, ".gz", ".xz", ".zst")
 _JSON: Final = (b"{", b"[")
 
 
@@ -48,13 +50,29 @@ def opened(path: Path) -> Iterator[Path]:
     ReportError
         If the report cannot be unpacked, or cannot be exported here.
     """
-    if path.suffix not in _CONVERTED and not path.is_dir() and not _is_json(path):
+    if _is_sqlite(path):
         yield path
         return
     from perfmodel.readers.rep import as_sqlite  # brings modules that few readings need
 
     with as_sqlite(path) as sqlite:
         yield sqlite
+
+
+def check_at_rest(path: Path, source: Path) -> None:
+    """Refuse SQLite that is being written, or whose checksum beside it is another's.
+
+    Raises
+    ------
+    ReportError
+        It calls the report `source`.
+    """
+    if _is_sqlite(path):
+        check_file(path, source)
+
+
+def _is_sqlite(path: Path) -> bool:
+    return path.suffix not in _CONVERTED and not path.is_dir() and not _is_json(path)
 
 
 def _is_json(path: Path) -> bool:

@@ -86,22 +86,25 @@ def align(limits: Int64, guess_ns: Int64 | None = None) -> Alignment:
     low, high = -limits[:, 0], limits[0].copy()
     drifting = low > high
     drifting[0] = False
-    drifting |= np.diagonal(_tightest(limits, ~drifting)) < 0
     known = _tightest(limits, ~drifting)
+    inconsistent = np.diagonal(known) < 0
+    if inconsistent.any():
+        drifting |= inconsistent
+        known = _tightest(limits, ~drifting)
     least, most = -known[:, 0], known[0].copy()
+    back, forth = known[:, 0].copy(), known[0].copy()  # to and from the reports with a shift
     shift = np.zeros(count, np.int64)
     for i in range(1, count):
         if drifting[i]:
             continue
-        lowest, highest = int(-known[i, 0]), int(known[0, i])
+        lowest, highest = int(-back[i]), int(forth[i])
         wanted = 0 if max(-lowest, highest) > FAR // 2 else lowest + (highest - lowest) // 2
         if guess_ns is not None:
             wanted = int(guess_ns[i])
         fits = lowest <= 0 <= highest
         shift[i] = 0 if fits else min(max(wanted, lowest), highest)
-        known[0, i], known[i, 0] = shift[i], -shift[i]
-        known = np.minimum(known, known[:, [0]] + known[[0], :])
-        known = np.minimum(known, known[:, [i]] + known[[i], :])
+        np.minimum(back, known[:, i] - shift[i], out=back)
+        np.minimum(forth, known[i] + shift[i], out=forth)
     bound = np.where(drifting, low - high, np.maximum(most - shift, shift - least))
     bound[0] = 0
     bound[bound > FAR // 2] = FAR
@@ -112,6 +115,8 @@ def _tightest(limits: Int64, used: Bool) -> Int64:
     """Shortest paths between all reports in use (Floyd and Warshall)."""
     found = np.where(used[:, None] & used[None, :], limits, FAR)
     np.fill_diagonal(found, np.minimum(np.diagonal(found), 0))
+    through = np.empty_like(found)
     for k in np.flatnonzero(used).tolist():
-        found = np.minimum(found, found[:, [k]] + found[[k], :])
+        np.add(found[:, [k]], found[k], out=through)
+        np.minimum(found, through, out=found)
     return np.minimum(found, FAR)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Floats, Int8, Int32, Int64
 from perfmodel.timing.host_timeline import CAUSES, LAUNCH, PAGEABLE, SYNC
+from perfmodel.timing.replay_levels import Levels, Waits
 from perfmodel.timing.step_graph import (
     COMMUNICATION_OP,
     COPY_OP,
@@ -32,7 +33,7 @@ PATH_KINDS: Final = (*CAUSES, "kernel", "copy", "exposed_communication")
 """What a critical path consists of: the host's `CAUSES`, and operations of the GPU."""
 
 _KERNEL, _COPY, _COMMUNICATION = (PATH_KINDS.index(k) for k in PATH_KINDS[len(CAUSES) :])
-_PATH_OF: Final = np.zeros(5, np.int32)
+_PATH_OF: Final = np.zeros(5, np.int8)
 _PATH_OF[[KERNEL_OP, COPY_OP, COMMUNICATION_OP]] = _KERNEL, _COPY, _COMMUNICATION
 _PATH_OF[[PAGEABLE_OP, READ_OP]] = PAGEABLE, SYNC
 _DEPENDENCY: Final = CAUSES.index("dependency")
@@ -46,7 +47,9 @@ _GAP_NS: Final = 1_000
 """Between operations of one stream, at least, where the second was queued."""
 
 _MANY: Final = 300_000
-Numbers: TypeAlias = "list[int] | array[int]"
+_MANY_LANES: Final = 16
+"""Fewer lanes are replayed node by node, which takes them less time."""
+Numbers: TypeAlias = "list[int] | array[int] | Int64"
 
 COLLECTIVES: Final = -2
 """Stands for the communicating operations in `Change.fused`."""
@@ -82,7 +85,7 @@ class _Nodes:
     ----------
     begin_ns : int64, shape (lanes,)
         When the first piece of each lane begins.
-    host_ns : int64, shape (h,)
+    host_ns : int32 or int64, shape (h,)
         Lengths of the host's pieces, but for the time that they waited for operations.
     host_kind : int8, shape (h,)
     host_group : int32, shape (h,)
@@ -92,8 +95,10 @@ class _Nodes:
     wait_op, tail_ns : int64, shape (w,)
         The operation that each waited for, and when it returned after that.
     start_ns, end_ns : int64, shape (k,)
-    step, call, kind : int32, shape (k,)
-        As those of `StepGraph`, the kind as an index into `PATH_KINDS`.
+    step, call : int32, shape (k,)
+        As those of `StepGraph`.
+    kind : int8, shape (k,)
+        Index into `PATH_KINDS`.
     group : int32, shape (k,)
         What of `Change.fused` an operation is, -1 for nothing.
     launched_ns, latency_ns : int64, shape (k,)
@@ -107,7 +112,7 @@ class _Nodes:
     """
 
     begin_ns: Int64
-    host_ns: Int64
+    host_ns: Int32 | Int64
     host_kind: Int8
     host_group: Int32
     wait: Int64
@@ -118,7 +123,7 @@ class _Nodes:
     end_ns: Int64
     step: Int32
     call: Int32
-    kind: Int32
+    kind: Int8
     group: Int32
     launched_ns: Int64
     latency_ns: Int64
@@ -133,20 +138,28 @@ class _Nodes:
 class _Times:
     """When every node of a replay happens.
 
-    Piece p of the host ends at `base[i] + passed[p + 1]`, where i counts the waits until p and the
-    lanes before its own: a wait moves all that follows it.
+    Piece p of the host ends at `base[i]` + `Replay._passed(...)[p + 1]`, where i counts the waits
+    until p and the lanes before its own: a wait moves all that follows it.
     """
 
     start: Numbers
     end: Numbers
     base: Numbers
-    passed: Int64
-    launch: Numbers  # from the base to the earliest start of an operation
-    gap: Numbers
-    length: Numbers
-    waits: list[bool]
-    bound: list[bool]  # whether a wait had to wait
+    bound: Sequence[bool] | Bool  # whether a wait had to wait
     last: dict[int, int]  # the operation of a collective that this one waited for
+    lengths: _Lengths
+
+
+@dataclass(frozen=True, slots=True)
+class _Lengths:
+    """Lengths of a replay's nodes, after its change."""
+
+    base: Int64  # where no call waits
+    launch: Int64  # from the base to the earliest start of an operation
+    gap: Int64
+    length: Int64
+    waits: Bool
+    wait_passed: Int64  # from the base to the end of each call that waits
 
 
 class Replay:
@@ -171,7 +184,7 @@ class Replay:
         collectives: Sequence[Int64],
         median_s: float = 0.0,
     ) -> None:
-        self._first_piece = _offsets([len(graph.host_start_ns) for graph in graphs])
+        self._first_piece = _offsets([len(graph.host_kind) for graph in graphs])
         self._first_op = _offsets([len(graph.op_start_ns) for graph in graphs])
         nodes, self._first_wait = _join(graphs, shift_ns, self._first_piece, self._first_op)
         self._nodes = nodes
@@ -187,12 +200,19 @@ class Replay:
         self._length_ns[together] = np.maximum(nodes.end_ns[together] - arrived[number], 0)
         self._order = _recorded_order(nodes, together)
         # where in `_Times.base` a launch, and a wait, begins
-        self._launch_base = np.searchsorted(nodes.wait, nodes.call) + self._op_lane
+        launch_base = np.searchsorted(nodes.wait, nodes.call) + self._op_lane
+        self._launch_base = launch_base.astype(np.int32)
         self._wait_base = np.arange(len(nodes.wait)) + wait_lane
         self._heads = [
             first + _heads(nodes.step[first:end], nodes.start_ns[first:end])
             for first, end in pairwise(self._first_op.tolist())
         ]
+        none = np.empty(0, np.int64)  # what is not asked again is large
+        self._nodes = replace(nodes, start_ns=none, end_ns=none, launched_ns=none, wait_end_ns=none)
+        del nodes, launch_base
+        self._levels = self._by_level() if len(graphs) >= _MANY_LANES else None
+        if self._levels is not None:
+            self._order = none
         replayed_s = self._step_s(Change())
         self._scale = median_s / replayed_s if median_s and replayed_s else 1.0
 
@@ -206,20 +226,47 @@ class Replay:
 
     def critical_path(self, change: Change) -> dict[str, float]:
         """Seconds of the longest chain of a step by kind, the mean over steps but the first."""
-        times = self._run(change)
+        times, passed = self._run(change), self._passed(change, self._scales(change))
         start = np.array(times.start, np.int64)
         heads = max(self._heads, key=lambda heads: _period(start[heads])).tolist()
         if len(heads) < 2:
             return {}
         first = min(1, len(heads) - 2)
-        spent = self._spent_ns(times, heads[-1], times.start[heads[first]])
+        spent = self._spent_ns(times, passed, heads[-1], times.start[heads[first]])
         seconds = spent * 1e-9 * self._scale / (len(heads) - 1 - first)
         return {k: float(t) for k, t in zip(PATH_KINDS, seconds, strict=True) if t > 0}
 
+    def _by_level(self) -> Levels | None:
+        """Nodes by level; None where clocks put some before those that they wait for."""
+        nodes = self._nodes
+        waits = Waits(
+            self._launch_base, nodes.before, nodes.other, nodes.overlaps, nodes.lag_ns,
+            self._collective, self._wait_base, nodes.wait_op, nodes.tail_ns,
+        )  # fmt: skip
+        try:
+            return Levels(waits, self._order, len(nodes.begin_ns) + len(nodes.wait))
+        except ValueError:
+            return None
+
     def _run(self, change: Change) -> _Times:
+        """Replay with the lengths that a change leaves."""
+        lengths = self._lengths(change)
+        if self._levels is None:
+            return self._one_by_one(lengths)
+        times = self._levels.run(
+            lengths.base, lengths.launch, lengths.gap, lengths.length, lengths.waits,
+            lengths.wait_passed,
+        )  # fmt: skip
+        return _Times(*times, lengths)
+
+    def _one_by_one(self, lengths: _Lengths) -> _Times:
         """Go through the nodes in recorded order: each waits only for earlier ones."""
-        nodes, times = self._nodes, self._lengths(change)
-        count = len(nodes.start_ns)
+        nodes = self._nodes
+        count = len(nodes.call)
+        launch, gap, length, wait_passed = (
+            _numbers(column)
+            for column in (lengths.launch, lengths.gap, lengths.length, lengths.wait_passed)
+        )
         collective, before, overlaps, other, lag, wait_op, tail, launch_base, wait_base = (
             _numbers(column)
             for column in (
@@ -227,11 +274,11 @@ class Replay:
                 nodes.wait_op, nodes.tail_ns, self._launch_base, self._wait_base,
             )
         )  # fmt: skip
-        wait_passed = _numbers(times.passed[nodes.wait + 1])
-        start, end, base = times.start, times.end, times.base
-        launch, gap, length = times.launch, times.gap, times.length
+        start, end = (_numbers(np.zeros(count, np.int64), grows=True) for _ in range(2))
+        base, waits = _numbers(lengths.base, grows=True), lengths.waits.tolist()
+        bound, last = [False] * len(waits), {}
         arrived: dict[int, tuple[int, int]] = {}
-        for node in self._order:
+        for node in _numbers(self._order):
             if node < count:  # an operation begins
                 now = base[launch_base[node]] + launch[node]
                 op = before[node]
@@ -246,47 +293,61 @@ class Replay:
                     arrived[number] = max(arrived.get(number, (now, node)), (now, node))
             elif node < 2 * count:  # a collective ends, after its last rank has arrived
                 op = node - count
-                now, times.last[op] = max(arrived[collective[op]], (start[op], op))
+                now, last[op] = max(arrived[collective[op]], (start[op], op))
                 end[op] = now + length[op]
             else:  # a call returns
                 i = node - 2 * count
                 now, waited = base[wait_base[i]], end[wait_op[i]] + tail[i] - wait_passed[i]
-                times.bound[i] = times.waits[i] and waited > now
-                base[wait_base[i] + 1] = waited if times.bound[i] else now
-        return times
+                bound[i] = waits[i] and waited > now
+                base[wait_base[i] + 1] = waited if bound[i] else now
+        return _Times(start, end, base, bound, last, lengths)
 
-    def _lengths(self, change: Change) -> _Times:
-        """Apply a change to the lengths; the times of nodes are not known yet."""
-        nodes, lanes = self._nodes, range(len(self._nodes.begin_ns))
+    def _lengths(self, change: Change) -> _Lengths:
+        """Apply a change to the lengths."""
+        nodes, scale = self._nodes, self._scales(change)
         free = np.array([kind in change.free for kind in PATH_KINDS])
-        scale = np.array([[change.scale.get((i, k), 1.0) for k in PATH_KINDS] for i in lanes])
-        scale = scale.reshape(len(lanes), len(PATH_KINDS)) * ~free
-        passed = np.zeros(len(nodes.host_ns) + 1, np.int64)
-        host = passed[1:]
-        for factors, (first, end) in zip(scale, pairwise(self._first_piece.tolist()), strict=True):
-            host[first:end] = nodes.host_ns[first:end] * factors[nodes.host_kind[first:end]]
+        passed = self._passed(change, scale)
         op_scale = scale[self._op_lane, nodes.kind]
         length, gap = self._length_ns * op_scale, np.where(op_scale == 0, 0, nodes.gap_ns)
         for group, part in change.fused.items():
-            host[nodes.host_group == group] = 0
             gap[nodes.group == group] = 0
             length[nodes.group == group] *= part
-        np.cumsum(host, out=host)
         base = nodes.begin_ns - passed[self._first_piece[:-1]]
-        return _Times(
-            start=_numbers(np.zeros(len(length), np.int64), grows=True),
-            end=_numbers(np.zeros(len(length), np.int64), grows=True),
-            base=_numbers(np.repeat(base, np.diff(self._first_wait) + 1), grows=True),
-            passed=passed,
-            launch=_numbers(passed[nodes.call] + nodes.latency_ns),
-            gap=_numbers(gap),
-            length=_numbers(length.astype(np.int64)),
-            waits=(~free[nodes.host_kind[nodes.wait]]).tolist(),
-            bound=[False] * len(nodes.wait),
-            last={},
+        return _Lengths(
+            base=np.repeat(base, np.diff(self._first_wait) + 1),
+            launch=passed[nodes.call] + nodes.latency_ns,
+            gap=gap,
+            length=length.astype(np.int64),
+            waits=~free[nodes.host_kind[nodes.wait]],
+            wait_passed=passed[nodes.wait + 1],
         )
 
-    def _spent_ns(self, times: _Times, op: int, until: int) -> Floats:
+    def _scales(self, change: Change) -> Floats:
+        """What a change multiplies the lengths of each lane and kind by."""
+        lanes = range(len(self._nodes.begin_ns))
+        free = np.array([kind in change.free for kind in PATH_KINDS])
+        scale = np.array([[change.scale.get((i, k), 1.0) for k in PATH_KINDS] for i in lanes])
+        scaled: Floats = scale.reshape(len(lanes), len(PATH_KINDS)) * ~free
+        return scaled
+
+    def _passed(self, change: Change, scale: Floats) -> Int64:
+        """Time of all the host's pieces before each, and of all together."""
+        nodes = self._nodes
+        passed = np.zeros(len(nodes.host_ns) + 1, np.int64)
+        host = passed[1:]
+        host[:] = nodes.host_ns
+        pieces = [*pairwise(self._first_piece.tolist())] if change.scale else [(0, len(host))]
+        for factors, (first, end) in zip(scale, pieces, strict=False):  # or one for all lanes
+            for kind in np.flatnonzero(factors != 1.0).tolist():
+                mine = nodes.host_kind[first:end] == kind
+                here = host[first:end]
+                here[mine] = here[mine] * factors[kind] if factors[kind] else 0
+        for group in change.fused:
+            host[nodes.host_group == group] = 0
+        np.cumsum(host, out=host)
+        return passed
+
+    def _spent_ns(self, times: _Times, passed: Int64, op: int, until: int) -> Floats:
         """Go back from an operation's start, always to what was waited for; time by kind."""
         spent = np.zeros(len(PATH_KINDS))
 
@@ -294,10 +355,10 @@ class Replay:
             spent[kind] += max(now - max(since, until), 0)
 
         while times.start[op] > until:
-            kind, since, source, overlaps = self._waited_for(times, op)
+            kind, since, source, overlaps = self._waited_for(times, passed, op)
             add(kind, times.start[op], since)
             if source < 0:
-                source = self._along_host(times, op, until, spent)
+                source = self._along_host(times, passed, op, until, spent)
                 if source < 0:
                     break
             if not overlaps:
@@ -307,7 +368,7 @@ class Replay:
             op = source
         return spent
 
-    def _waited_for(self, times: _Times, op: int) -> tuple[int, int, int, bool]:
+    def _waited_for(self, times: _Times, passed: Int64, op: int) -> tuple[int, int, int, bool]:
         """What held the start of an operation up: kind, since when, which one, -1 for the host.
 
         The last is true where it is the other one's start, not its end.
@@ -315,20 +376,20 @@ class Replay:
         nodes = self._nodes
         base = times.base[self._launch_base[op]]
         now, found = (
-            base + times.launch[op],
-            (LAUNCH, base + int(times.passed[nodes.call[op]]), -1, False),
+            base + times.lengths.launch[op],
+            (LAUNCH, base + int(passed[nodes.call[op]]), -1, False),
         )
         before, other = int(nodes.before[op]), int(nodes.other[op])
         if before >= 0:
             overlaps = bool(nodes.overlaps[op])
             since = times.start[before] if overlaps else times.end[before]
-            if since + times.gap[op] > now:
-                now, found = since + times.gap[op], (_DEPENDENCY, since, before, overlaps)
+            if since + times.lengths.gap[op] > now:
+                now, found = since + times.lengths.gap[op], (_DEPENDENCY, since, before, overlaps)
         if other >= 0 and times.end[other] + int(nodes.lag_ns[op]) > now:
             found = _DEPENDENCY, times.end[other], other, False
         return found
 
-    def _along_host(self, times: _Times, op: int, until: int, spent: Floats) -> int:
+    def _along_host(self, times: _Times, passed: Int64, op: int, until: int, spent: Floats) -> int:
         """Add the host's pieces before a launch, back to the operation that one waited for.
 
         Returns
@@ -343,7 +404,7 @@ class Replay:
             wait -= 1
         waited = wait >= self._first_wait[lane]
         first = int(nodes.wait[wait]) + 1 if waited else int(self._first_piece[lane])
-        ends = times.base[self._launch_base[op]] + times.passed[first : call + 1]
+        ends = times.base[self._launch_base[op]] + passed[first : call + 1]
         if not waited:
             ends[0] = until
         np.add.at(spent, nodes.host_kind[first:call], np.diff(np.maximum(ends, until)))
@@ -354,7 +415,7 @@ class Replay:
         return source
 
 
-def _recorded_order(nodes: _Nodes, together: Int64) -> Numbers:
+def _recorded_order(nodes: _Nodes, together: Int64) -> Int64:
     """Order the nodes in time: starts of operations, ends of collectives, waits.
 
     They are numbered in this order; the ends of other operations follow from their starts, and
@@ -370,7 +431,8 @@ def _recorded_order(nodes: _Nodes, together: Int64) -> Numbers:
     lasts = end > start[together]
     first = np.concatenate([np.full(count, 2), np.where(lasts, 0, 3), np.ones_like(waits)])
     time = np.concatenate([start, end, nodes.wait_end_ns])
-    return _numbers(number[np.lexsort((number, first, time))])
+    order: Int64 = number[np.lexsort((number, first, time))]
+    return order
 
 
 def _numbers(values: Int64 | Int32 | Bool, *, grows: bool = False) -> Numbers:
@@ -420,7 +482,10 @@ def _join(
     """
     first_of = {"wait": first_piece, "call": first_piece, "wait_op": first_op, "before": first_op,
                 "other": first_op}  # fmt: skip
+    longest = max((int(np.diff(g.host_edge_ns).max(initial=0)) for g in graphs), default=0)
     columns: dict[str, Any] = {}
+    if longest < 1 << 31:  # the host's pieces are the most: half the memory
+        columns["host_ns"] = np.empty(int(first_piece[-1]), np.int32)
     parts: dict[str, list[Any]] = {name: [] for name in ("begin_ns", *_BY_WAIT)}
     for i, (graph, shift) in enumerate(zip(graphs, shift_ns, strict=True)):
         lane = _prepare(graph, shift)
@@ -443,7 +508,8 @@ def _join(
 def _prepare(graph: StepGraph, shift_ns: int) -> _Nodes:
     """Find what every node waits for, and by how much it begins later than that."""
     start, end = graph.op_start_ns + shift_ns, graph.op_end_ns + shift_ns
-    host_start, host_end = graph.host_start_ns + shift_ns, graph.host_end_ns + shift_ns
+    edges = graph.host_edge_ns + shift_ns
+    host_start, host_end = edges[:-1], edges[1:]
     launched = host_start[graph.op_call]
     latency = np.clip(start - launched, 0, _LATENCY_NS)
     order = np.argsort(graph.op_stream, kind="stable")
@@ -494,7 +560,7 @@ def _launching(graph: StepGraph, group: Int64) -> Int64:
     An operation is launched from the launch before it on. A collective's events are recorded after
     its launch, until the longest piece before the next one, in which that is prepared.
     """
-    length, calls = graph.host_end_ns - graph.host_start_ns, graph.op_call
+    length, calls = np.diff(graph.host_edge_ns), graph.op_call
     launches: Int64 = np.append(group, -1)[np.searchsorted(calls, np.arange(len(length)))]
     for j in np.flatnonzero((group[:-1] == COLLECTIVES) & (np.diff(calls) > 1)).tolist():
         after = slice(int(calls[j]) + 1, int(calls[j + 1]))
@@ -503,7 +569,7 @@ def _launching(graph: StepGraph, group: Int64) -> Int64:
     return launches
 
 
-def _others(start: Int64, end: Int64, stream: Int64, late: Int64) -> tuple[Int64, Int64]:
+def _others(start: Int64, end: Int64, stream: Int32, late: Int64) -> tuple[Int64, Int64]:
     """Operation of another stream whose end let one begin that nothing else held up."""
     other, lag = np.full(len(start), -1, np.int64), np.zeros(len(start), np.int64)
     order = np.argsort(end, kind="stable")

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Int8, Int64
+from perfmodel.base.arrays import Bool, Int8, Int32, Int64
 from perfmodel.readers.trace import MEMCPY, MEMSET, Trace
 from perfmodel.timing.host_timeline import SYNC, HostTimeline
 from perfmodel.timing.step_times import StepTimes
@@ -33,8 +33,9 @@ class StepGraph:
 
     Attributes
     ----------
-    host_start_ns, host_end_ns : int64, shape (h,)
-        As `HostTimeline`, calls and the times between them in turn.
+    host_edge_ns : int64, shape (h + 1,)
+        Starts of the pieces, and the end of the last one: as `HostTimeline`, calls and the times
+        between them in turn. Empty where there is none.
     host_kind : int8, shape (h,)
         Index into `CAUSES`.
     host_call : bool, shape (h,)
@@ -42,28 +43,27 @@ class StepGraph:
     host_drains : bool, shape (h,)
     op_start_ns, op_end_ns : int64, shape (k,)
         In the order in which they were launched.
-    op_stream, op_step : int64, shape (k,)
-    op_call : int64, shape (k,)
+    op_stream, op_step : int32, shape (k,)
+    op_call : int32, shape (k,)
         Position of the launching call among the host's pieces.
     op_kind : int8, shape (k,)
         `KERNEL_OP`, `COPY_OP`, `COMMUNICATION_OP`, `PAGEABLE_OP` (a copy from pageable memory) or
         `READ_OP` (a copy to the host that waits for it, or a kernel whose result is only read).
-    op_small : int64, shape (k,)
+    op_small : int32, shape (k,)
         Number of the range whose small kernel it is, -1 if it is none.
     """
 
-    host_start_ns: Int64
-    host_end_ns: Int64
+    host_edge_ns: Int64
     host_kind: Int8
     host_call: Bool
     host_drains: Bool
     op_start_ns: Int64
     op_end_ns: Int64
-    op_stream: Int64
-    op_step: Int64
-    op_call: Int64
+    op_stream: Int32
+    op_step: Int32
+    op_call: Int32
     op_kind: Int8
-    op_small: Int64
+    op_small: Int32
 
 
 def last_steps(graph: StepGraph, most: int) -> StepGraph:
@@ -82,7 +82,7 @@ def last_steps(graph: StepGraph, most: int) -> StepGraph:
     return replace(graph, **host, **{**ops, "op_call": ops["op_call"] - begin})
 
 
-_HOST: Final = ("host_start_ns", "host_end_ns", "host_kind", "host_call", "host_drains")
+_HOST: Final = ("host_edge_ns", "host_kind", "host_call", "host_drains")
 
 
 def step_graph(
@@ -125,7 +125,8 @@ def step_graph(
     kind[communicates[op]] = COMMUNICATION_OP
     host = np.arange(begin, end)  # copies: views would hold the whole timeline
     return StepGraph(
-        line.start_ns[host], line.end_ns[host], line.kind[host], host % 2 == 0, line.drains(host),
-        ops.start_ns[op], ops.end_ns[op], ops.stream[op].astype(np.int64), number, at - begin, kind,
-        small[op],
+        np.append(line.start_ns[host], line.end_ns[host[-1:]]),
+        line.kind[host], host % 2 == 0, line.drains(host), ops.start_ns[op], ops.end_ns[op],
+        ops.stream[op], number.astype(np.int32), (at - begin).astype(np.int32), kind,
+        small[op].astype(np.int32),
     )  # fmt: skip

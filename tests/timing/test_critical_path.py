@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from perfmodel.timing import critical_path
 from perfmodel.timing.critical_path import COLLECTIVES, Change, Replay
 from perfmodel.timing.host_timeline import HOST, LAUNCH, SYNC
 from perfmodel.timing.step_graph import COMMUNICATION_OP, KERNEL_OP, StepGraph
@@ -28,18 +29,17 @@ def graph(
     launch = np.arange(STEPS) * 4
     start = begin[launch] + 5 * US
     return StepGraph(
-        host_start_ns=begin,
-        host_end_ns=end,
+        host_edge_ns=np.append(begin, end[-1]),
         host_kind=np.tile([LAUNCH, LAUNCH, SYNC, HOST], STEPS).astype(np.int8),
         host_call=np.tile([True, False], 2 * STEPS),
         host_drains=np.tile([False, False, True, False], STEPS),
         op_start_ns=start,
         op_end_ns=start + op_us * US,
-        op_stream=np.zeros(STEPS, np.int64),
-        op_step=np.arange(STEPS),
-        op_call=launch,
+        op_stream=np.zeros(STEPS, np.int32),
+        op_step=np.arange(STEPS, dtype=np.int32),
+        op_call=launch.astype(np.int32),
         op_kind=np.full(STEPS, op_kind, np.int8),
-        op_small=np.full(STEPS, -1),
+        op_small=np.full(STEPS, -1, np.int32),
     )
 
 
@@ -103,3 +103,51 @@ def test_a_collective_whose_clock_ends_it_before_its_launch_takes_no_time() -> N
     early = replace(one, op_start_ns=one.op_start_ns - 9 * US, op_end_ns=one.op_end_ns - 9 * US)
     together = [np.arange(STEPS), np.arange(STEPS)]
     assert Replay([early, early], [0, 0], together).step_s(Change()) == pytest.approx(150e-6)
+
+
+def random_lane(rng: np.random.Generator, lane: int) -> tuple[StepGraph, np.ndarray]:
+    """Kernels and collectives on three streams, a call that waits in every third piece."""
+    count = 6 * STEPS
+    kind = np.tile([LAUNCH, HOST, SYNC, HOST], count).astype(np.int8)
+    edges = np.cumsum(np.append(lane * 7 * US, rng.integers(1, 300, len(kind)) * US))
+    call = np.sort(rng.choice(np.arange(0, len(kind), 4), count, replace=False)).astype(np.int32)
+    start = np.maximum.accumulate(edges[call] + rng.integers(1, 400, count) * US)
+    together = np.full(count, -1)
+    together[::6] = np.arange(STEPS)
+    return StepGraph(
+        host_edge_ns=edges,
+        host_kind=kind,
+        host_call=np.arange(len(kind)) % 2 == 0,
+        host_drains=kind == SYNC,
+        op_start_ns=start,
+        op_end_ns=start + rng.integers(1, 500, count) * US,
+        op_stream=rng.integers(0, 3, count).astype(np.int32),
+        op_step=np.repeat(np.arange(STEPS, dtype=np.int32), 6),
+        op_call=call,
+        op_kind=np.where(together >= 0, COMMUNICATION_OP, KERNEL_OP).astype(np.int8),
+        op_small=rng.integers(-1, 2, count).astype(np.int32),
+    ), together
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_many_lanes_at_once_are_replayed_as_one_by_one(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal to the last digit, also where clocks let ranks come after others have left."""
+    rng = np.random.default_rng(seed)
+    graphs, together = zip(*(random_lane(rng, lane) for lane in range(20)), strict=True)
+    shifts = rng.integers(-seed * 40, seed * 40 + 1, len(graphs)) * US
+    lanes = Replay(graphs, shifts.tolist(), together)
+    monkeypatch.setattr(critical_path, "_MANY_LANES", 1000)
+    slow = Replay(graphs, shifts.tolist(), together)
+    assert lanes._levels is not None
+    assert slow._levels is None
+    for change in (
+        Change(),
+        Change(free=frozenset(["kernel"])),
+        Change(free=frozenset(["exposed_communication", "blocking_sync"])),
+        Change(scale={(1, "kernel"): 0.5, (2, "host_compute"): 3.0}),
+        Change(fused={COLLECTIVES: 0.0, 1: 0.25}),
+    ):
+        assert lanes.step_s(change) == slow.step_s(change)
+        assert lanes.critical_path(change) == slow.critical_path(change)
