@@ -372,10 +372,11 @@ def _rows(
             limits.setdefault(group(key), _Limit()).add(key, values / lanes, machine)
     computing = sum(v[-1] for k, v in sums.items() if not k.communicates) or 1.0
     counted = _counted(found, window, group)
-    rows = [
-        _row(key, values, limits[key], computing, machine, counted.get(key))
+    rows = [  # where no size comes in most of the steps, only their sum has a median
+        _row(key, values, limits.get(key) or _Limit(known=False), computing, machine,
+             counted.get(key))
         for key, values in sums.items()
-    ]
+    ]  # fmt: skip
     return tuple(sorted(rows, key=lambda r: -r.gpu_s))
 
 
@@ -481,12 +482,12 @@ def _tensor_unit(key: OperatorKey) -> str:
 class _Limit:
     """What bounds calls of several sizes: their least time, and which limit most of it is of."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, known: bool = True) -> None:
         self.least_s = 0.0
         self.tensor_s = 0.0
-        self.cached_bytes: float | None = 0.0
+        self.cached_bytes: float | None = 0.0 if known else None
         self.by_bound: dict[str, float] = {}
-        self.known = True
+        self.known = known
 
     def add(self, key: OperatorKey, values: Floats, machine: Machine | None) -> None:
         """Add calls of one size: time at the unit's peak, at the memory's bandwidth, of kernels."""

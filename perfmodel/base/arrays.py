@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -62,6 +63,14 @@ def distinct_positions(positions: Int32 | Int64, size: int) -> Int64:
     seen = np.zeros(size, np.bool_)
     seen[positions] = True
     return np.flatnonzero(seen)
+
+
+def release_freed() -> None:
+    """Return to the system what was freed, where the C library (glibc) keeps it for later."""
+    import ctypes
+
+    with suppress(OSError, AttributeError, TypeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 _BYTES: Final = 1 << 26  # beyond what an allocator keeps when it is freed: 32 MiB for glibc

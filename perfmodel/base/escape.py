@@ -94,6 +94,8 @@ def _bash_code(match: re.Match[str]) -> str:
 
 def escape_json(text: str) -> str:
     """Escape what `json.dumps` leaves raw: DEL, C1 controls, bidi controls, lone surrogates."""
+    if text.isascii() and "\x7f" not in text:  # most of what is long
+        return text
     return _JSON_UNSAFE.sub(lambda m: f"\\u{ord(m[0]):04x}", text)
 
 

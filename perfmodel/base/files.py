@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from perfmodel.base.errors import PerfmodelError, ReportError
@@ -28,16 +28,17 @@ _ADVICE = {
 }
 
 
-def write_text(path: Path | str, text: str) -> None:
-    """Write `text` as UTF-8, line ends as they are, atomically; see `write_bytes`.
+def write_text(path: Path | str, text: str | Iterable[str]) -> None:
+    """Write a text, or its parts, as UTF-8, line ends as they are, atomically; see `write_bytes`.
 
     What UTF-8 cannot hold (lone surrogates of a damaged name) is written as an escape.
     """
-    write_bytes(path, text.encode("utf-8", "backslashreplace"))
+    parts = [text] if isinstance(text, str) else text
+    write_bytes(path, (part.encode("utf-8", "backslashreplace") for part in parts))
 
 
-def write_bytes(path: Path | str, data: bytes) -> None:
-    """Write `data` to `path` so that readers see the old file or the new one, never a part.
+def write_bytes(path: Path | str, data: bytes | Iterable[bytes]) -> None:
+    """Write `data`, or its parts, so that readers see the old file or the new one, never a part.
 
     The bytes go to a temporary file in the same folder that then replaces `path`; on any
     failure, an interrupt included, it is removed. A symbolic link is followed; an existing
@@ -48,7 +49,7 @@ def write_bytes(path: Path | str, data: bytes) -> None:
     PerfmodelError
         If the folder is missing or read-only, `path` is a folder or protected, or the disk full.
     """
-    path = Path(path)
+    path, data = Path(path), [data] if isinstance(data, bytes) else data
     with _explained(path):
         mode = None
         with contextlib.suppress(FileNotFoundError):
@@ -59,7 +60,8 @@ def write_bytes(path: Path | str, data: bytes) -> None:
             raise PermissionError(errno.EACCES, "the existing file is write-protected")
         if mode is not None and not stat.S_ISREG(mode):
             with path.open("wb") as stream:
-                stream.write(data)
+                for part in data:
+                    stream.write(part)
             return
         _replace(Path(os.path.realpath(path)), data, mode)
 
@@ -144,11 +146,12 @@ def _keep(target: Path, old: Path) -> None:
         shutil.copy2(target, old, follow_symlinks=False)
 
 
-def _replace(path: Path, data: bytes, mode: int | None) -> None:
+def _replace(path: Path, data: Iterable[bytes], mode: int | None) -> None:
     temporary = path.parent / _temporary_name()
     try:
         with temporary.open("xb") as stream:
-            stream.write(data)
+            for part in data:
+                stream.write(part)
         if mode is not None:
             temporary.chmod(stat.S_IMODE(mode))
         temporary.replace(path)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import zip_longest
+from itertools import chain, islice, repeat, zip_longest
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from perfmodel.base.escape import escape_json, escape_latex, escape_markdown, printable
@@ -23,6 +23,8 @@ Align = Literal["left", "right", "center"]
 FORMATS: Final = ("table", "csv", "json", "jsonl", "markdown", "latex")
 MISSING: Final = "–"
 _GAP: Final = 2  # blanks between two columns
+_AT_ONCE: Final = 1 << 13  # rows
+_OWN: Final = frozenset({str, int, bool, type(None)})
 _NARROWEST: Final = 16  # a text column is never shrunk below this many cells
 _NARROW: Final = re.compile("[ -~\xa0-\u02ff\u0370-\u0482\u2010-\u2027\u2190-\u22ff\u2500-\u25fc]*")
 """Texts of characters that take one cell of a terminal each; of others rich knows the widths."""
@@ -162,36 +164,37 @@ class Table:
         rows = [[row[i] for i in kept] for row in self.rows]
         return replace(self, columns=tuple(self.columns[i] for i in kept), rows=rows)
 
-    def records(self) -> tuple[list[str], list[list[Any]]]:
-        """Keys and raw rows in base units, as CSV, JSON and data frames hold them."""
+    def records(self) -> tuple[list[str], Iterator[list[Any]]]:
+        """Keys, and raw rows in base units one by one, as CSV, JSON and data frames hold them."""
         keys = [c.key for c in self.columns]
-        rows = [[_plain(v) for v in row] for row in self.rows]
+        rows = ([_plain(v) for v in row] for row in self.rows)
         if self.levels is None or "level" in keys:
             return keys, rows
-        return ["level", *keys], [[int(n), *r] for n, r in zip(self.levels, rows, strict=True)]
+        return ["level", *keys], ([int(n), *r] for n, r in zip(self.levels, rows, strict=True))
 
-    def objects(self) -> list[dict[str, Any]]:
-        """Return the rows by key as JSON holds them: what is not finite is None."""
+    def objects(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows by key as JSON holds them: what is not finite is None."""
         keys, rows = self.records()
-        return [dict(zip(keys, map(_finite, row), strict=True)) for row in rows]
+        return (dict(zip(keys, map(_finite, row), strict=True)) for row in rows)
 
     def document(self) -> dict[str, Any]:
         """Return title, rows and notes as JSON holds them."""
-        return {"title": self.title, "rows": self.objects(), "notes": list(self.notes)}
+        return {"title": self.title, "rows": [*self.objects()], "notes": list(self.notes)}
 
     @property
     def tree_column(self) -> int | None:
         """The column that `levels` indents: the first text column."""
         return next((i for i, c in enumerate(self.columns) if c.kind == "text"), None)
 
-    def cells(self, indent: str = "") -> list[list[str]]:
-        """Every value as a reader sees it, the tree column prefixed by `indent` a level."""
-        shown = [[c.show(v) for c, v in zip(self.columns, row, strict=True)] for row in self.rows]
+    def cells(self, indent: str = "") -> Iterator[list[str]]:
+        """Yield every row as a reader sees it, the tree column prefixed by `indent` a level."""
         tree = self.tree_column
-        if self.levels is not None and tree is not None:
-            for level, row in zip(self.levels, shown, strict=True):
-                row[tree] = indent * int(level) + row[tree]
-        return shown
+        levels = repeat(0) if self.levels is None or tree is None else self.levels
+        for level, row in zip(levels, self.rows, strict=False):
+            shown = [c.show(v) for c, v in zip(self.columns, row, strict=True)]
+            if level and tree is not None:
+                shown[tree] = indent * int(level) + shown[tree]
+            yield shown
 
 
 def _reach(path: str, item: object) -> Any:
@@ -225,22 +228,64 @@ def render(
     ValueError
         If there is no such format.
     """
+    return "".join(parts(table, fmt, width=width, color=color))
+
+
+def parts(
+    table: Table, fmt: str, *, width: int | None = None, color: bool = False
+) -> Iterator[str]:
+    """Yield what `render` returns, some rows at a time: of a million all lines take gigabytes."""
     if fmt == "table":
-        return _draw(table, width, color)
-    if fmt not in FORMATS:
+        yield _draw(table, width, color)
+    elif fmt not in FORMATS:
         raise ValueError(f"expected a format among {', '.join(FORMATS)}; got {fmt!r}")
-    if fmt == "json":
-        return _dump(table.document(), indent=2)
-    if fmt == "jsonl":
-        return "".join(_dump({"table": table.title, **row}) for row in table.objects())
-    return {"csv": _csv, "markdown": _markdown, "latex": _latex}[fmt](table)
+    elif fmt == "json":
+        yield from json_parts(table, 2, ensure_ascii=False)
+        yield "\n"
+    elif fmt == "jsonl":
+        encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=str).encode
+        lines = (encode({"table": table.title, **row}) + "\n" for row in table.objects())
+        yield from map(escape_json, _blocks(lines))
+    else:
+        yield from {"csv": _csv, "markdown": _markdown, "latex": _latex}[fmt](table)
+
+
+def json_parts(
+    table: Table, indent: int, level: int = 0, *, ensure_ascii: bool = True
+) -> Iterator[str]:
+    """Yield the table's document as JSON, `level` levels deep in another one; see `parts`."""
+    outer, inner, row, cell = ("\n" + " " * indent * (level + i) for i in range(4))
+
+    def encode(value: object, indent: int | None = None) -> str:
+        between = "," if indent is not None else "," + cell
+        return escape_json(json.dumps(
+            value, indent=indent, ensure_ascii=ensure_ascii, allow_nan=False, default=str,
+            separators=(between, ": "),
+        ))  # fmt: skip
+
+    yield f'{{{inner}"title": {encode(table.title)},{inner}"rows": ['
+    gap, objects = "", table.objects()
+    while block := [*islice(objects, _AT_ONCE)]:  # a text holds no line break, so that rows do
+        rows = encode(block)[2:-2].replace(f"}},{cell}{{", f"{row}}},{row}{{{cell}")
+        yield f"{gap}{row}{{{cell}{rows}{row}}}"
+        gap = ","
+    notes = encode(list(table.notes), indent).replace("\n", inner)
+    yield f'{inner if gap else ""}],{inner}"notes": {notes}{outer}}}'
+
+
+def _blocks(lines: Iterable[str]) -> Iterator[str]:
+    """Join lines, some thousands at a time."""
+    each = iter(lines)
+    while block := "".join(islice(each, _AT_ONCE)):
+        yield block
 
 
 def to_frame(table: Table) -> pd.DataFrame:
     """Return raw values in base units as a data frame; its column names carry the units."""
     import pandas as pd
 
-    keys, rows = table.records()
+    keys, found = table.records()
+    rows = [*found]
     kinds = {"level": "int"} | {c.key: c.kind for c in table.columns}
     types = {"int": "Int64", "float": "float64", "si": "float64", "percent": "float64"}
     columns = {}
@@ -254,6 +299,8 @@ def to_frame(table: Table) -> pd.DataFrame:
 
 def _plain(value: object) -> Any:
     """Python's own number for a NumPy scalar; None for what is missing."""
+    if type(value) in _OWN:
+        return value
     if not isinstance(value, (str, int, float)) and hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float):
@@ -262,55 +309,55 @@ def _plain(value: object) -> Any:
 
 
 def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and math.isinf(value) else value
+    return None if type(value) is float and math.isinf(value) else value
 
 
-def _csv(table: Table) -> str:
-    lines: list[str] = []
+def _csv(table: Table) -> Iterator[str]:
+    line: list[str] = []
 
     class Sink:
-        def write(self, line: str) -> None:
-            lines.append(line.removesuffix("\r\n") + "\n")
+        def write(self, text: str) -> None:
+            line[:] = [text.removesuffix("\r\n") + "\n"]
+
+    def written(row: Sequence[object]) -> str:
+        writer.writerow(row)
+        return line[0]
 
     keys, rows = table.records()
     writer = csv.writer(Sink(), lineterminator="\r\n")  # so that a lone \r is quoted as well
-    writer.writerow(keys)
-    writer.writerows(rows)
-    return re.sub(r"[\ud800-\udfff]", "\ufffd", "".join(lines))
+    for block in _blocks(map(written, chain([keys], rows))):
+        yield re.sub(r"[\ud800-\udfff]", "\ufffd", block)
 
 
-def _dump(value: object, indent: int | None = None) -> str:
-    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False, default=str)
-    return escape_json(text) + "\n"
-
-
-def _markdown(table: Table) -> str:
+def _markdown(table: Table) -> Iterator[str]:
     rules = {"left": ":--", "right": "--:", "center": ":-:"}
-    lines = [
-        [escape_markdown(c.heading) for c in table.columns],
-        [rules[c.alignment] for c in table.columns],
-        *([escape_markdown(cell) for cell in row] for row in table.cells("\u2003")),
-    ]
-    parts = [f"**{escape_markdown(table.title)}**\n"] if table.title else []
-    parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n")
-    parts += [f"Note: {escape_markdown(note)}\n" for note in table.notes]
-    return "\n".join(parts)
+    lines = chain(
+        [[escape_markdown(c.heading) for c in table.columns]],
+        [[rules[c.alignment] for c in table.columns]],
+        ([escape_markdown(cell) for cell in row] for row in table.cells("\u2003")),
+    )
+    if table.title:
+        yield f"**{escape_markdown(table.title)}**\n\n"
+    yield from _blocks(f"| {' | '.join(line)} |\n" for line in lines)
+    for note in table.notes:
+        yield f"\nNote: {escape_markdown(note)}\n"
 
 
-def _latex(table: Table) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return " & ".join(cells) + r" \\"
+def _latex(table: Table) -> Iterator[str]:
+    def line(cells: Iterable[str]) -> str:
+        return " & ".join(cells) + " \\\\\n"
 
     shape = "".join(c.alignment[0] for c in table.columns)
-    body = [line([escape_latex(cell) for cell in row]) for row in table.cells("\u2003")]
-    out = ["% needs \\usepackage{booktabs}", r"\begin{table}[htbp]", r"\centering"]
-    out += [rf"\caption{{{escape_latex(table.title)}}}", r"\par\smallskip"] if table.title else []
-    out += [rf"\begin{{tabular}}{{{shape}}}", r"\toprule"]
-    out += [line([escape_latex(c.heading) for c in table.columns]), r"\midrule"]
-    out += [row.replace("\u2003", r"\hspace*{1em}") for row in body]
-    out += [r"\bottomrule", r"\end{tabular}"]
-    out += [rf"\par\smallskip{{\footnotesize {escape_latex(note)}\par}}" for note in table.notes]
-    return "\n".join([*out, r"\end{table}"]) + "\n"
+    head = ["% needs \\usepackage{booktabs}", r"\begin{table}[htbp]", r"\centering"]
+    head += [rf"\caption{{{escape_latex(table.title)}}}", r"\par\smallskip"] if table.title else []
+    head += [rf"\begin{{tabular}}{{{shape}}}", r"\toprule"]
+    yield "\n".join(head) + "\n" + line(escape_latex(c.heading) for c in table.columns)
+    yield "\\midrule\n"
+    for block in _blocks(line(map(escape_latex, row)) for row in table.cells("\u2003")):
+        yield block.replace("\u2003", r"\hspace*{1em}")
+    foot = [r"\bottomrule", r"\end{tabular}"]
+    foot += [rf"\par\smallskip{{\footnotesize {escape_latex(note)}\par}}" for note in table.notes]
+    yield "\n".join([*foot, r"\end{table}"]) + "\n"
 
 
 def _draw(table: Table, width: int | None, color: bool) -> str:

@@ -74,7 +74,7 @@ def _kept(
         in_files = kind == "" and fmt == "csv"
         return in_files, [made] if isinstance(made, Path) else [*made]
     if kind:
-        write(out, "".join(_parts(result, RESULTS[kind])))
+        write(out, _parts(result, RESULTS[kind]))
         return fmt != "text", [out]
     return fmt != "text", _write_folder(result, fmt, out, picture)
 
@@ -93,7 +93,8 @@ def _write_folder(
             path = (
                 path if not path.exists() else path.with_stem(f"{name}_{len([*stage.iterdir()])}")
             )
-            path.write_text(content, encoding="utf-8", newline="")
+            with path.open("w", encoding="utf-8", newline="") as file:
+                file.writelines(content)
         if picture is not None:
             try:
                 write_picture(picture(), stage / f"{click.get_current_context().info_name}.png")
@@ -114,7 +115,7 @@ def _parts(result: Result, fmt: str) -> Iterable[str]:
             f"expected one table in CSV; got {len(tables)}: {names}; give -o FOLDER for a file "
             f"each, or --format jsonl for one stream"
         )
-    return [text for _, text in tables]
+    return (part for _, content in tables for part in content)
 
 
 def _show(result: Result, fmt: str, *, err: bool) -> None:
@@ -174,10 +175,11 @@ def terminal() -> tuple[int | None, bool]:
     return shutil.get_terminal_size().columns, not plain
 
 
-def write(out: Path, content: str) -> None:
-    """Write a text to a file, whole or not at all, or to standard output if `out` is `-`."""
+def write(out: Path, content: str | Iterable[str]) -> None:
+    """Write a text, or its parts, to a file whole or not at all, or to `-`, standard output."""
     if out == STDOUT:
-        click.echo(content, nl=False)
+        for part in [content] if isinstance(content, str) else content:
+            click.echo(part, nl=False)
     else:
         from perfmodel.base.files import write_text
 

@@ -44,9 +44,10 @@ def stats(
     equals that of Nsight Systems 2024.2.3; docs/statistics.md names the cases in which nsys is
     quirky and perfmodel is not.
     """
+    from perfmodel.base.table import parts
     from perfmodel.render.result import Result
     from perfmodel.timing.nsys_stats.collect import AbsentError
-    from perfmodel.timing.nsys_stats.tables import to_csv, to_table
+    from perfmodel.timing.nsys_stats.tables import csv_parts, to_table
 
     wanted = names or REPORTS
     found = _collected(reports, wanted, options)
@@ -66,15 +67,10 @@ def stats(
             warn(problem)
     if not made:
         raise missing[-1]
-    emit(
-        Result(
-            text=(table.first(_MOST_ROWS, "in --format csv") for table in made),
-            tables=made,
-            made={"csv": ((one.title, to_csv(one)) for one in made)},
-        ),
-        fmt,
-        out,
-    )
+    shown = [table.first(_MOST_ROWS, "in --format csv") for table in made]
+    of_readers = {f: ((t.title, parts(t, f)) for t in shown) for f in ("markdown", "latex")}
+    in_csv = ((table.title, csv_parts(table)) for table in made)
+    emit(Result(text=shown, tables=made, made={**of_readers, "csv": in_csv}), fmt, out)
 
 
 def _collected(reports: tuple[Path, ...], names: Sequence[str], options: dict[str, Any]) -> Found:

@@ -127,7 +127,14 @@ def read_strings(db: Database) -> tuple[Ids, tuple[str, ...]]:
     """Read all strings; their codes are positions in the tuple."""
     rows = ((i, as_text(text)) for i, text in db.rows("StringIds", ["id", "value"]))
     known = {i: text for i, text in rows if isinstance(i, int) and text is not None}
-    return Ids(np.array([*known], np.int64)), tuple(known.values())
+    return Ids(np.fromiter(known, np.int64, len(known))), tuple(known.values())
+
+
+def _string_ids(db: Database) -> Ids:
+    """Read where the strings are that `read_strings` reads."""
+    rows = db.rows("StringIds", ["id", "value"])
+    known = dict.fromkeys(i for i, text in rows if isinstance(i, int) and text is not None)
+    return Ids(np.fromiter(known, np.int64, len(known)))
 
 
 def _read_ops(
@@ -446,6 +453,8 @@ class EventStream:
         If it is fast: what the page reader cannot read, it may find out late. It then raises
         `perfmodel.readers.pages.Unsupported`.
     progress : callable
+    strings : sequence of str
+        What `read_sqlite` read of the same file, which is not kept twice.
 
     Raises
     ------
@@ -453,10 +462,10 @@ class EventStream:
         If it is no Nsight Systems export.
     """
 
-    def __init__(self, db: Database, progress: Progress) -> None:
+    def __init__(self, db: Database, progress: Progress, strings: Sequence[str]) -> None:
         check_export(db)
         self._db, self._progress = db, progress
-        self._ids, self.strings = read_strings(db)
+        self._ids, self.strings = _string_ids(db), strings
 
     def calls(self, *, names: bool, joins: bool) -> Iterator[ApiCalls]:
         """Yield all API calls in row order, with their names or with what joins them to GPU work.

@@ -173,23 +173,25 @@ def _names(
     domain_code, domain_ids = factorize(domain)
     key = (process_code.astype(np.int64) * len(domain_ids) + domain_code) * (len(texts) + 1)
     combination, distinct = factorize(key + text + 1)
-    codes: dict[tuple[str, str], int] = {}
+    rest, text_code = np.divmod(distinct, len(texts) + 1)
+    first = np.flatnonzero(np.diff(rest, prepend=-1))
+    codes: dict[tuple[str, str] | str, int] = {}  # a label, where it is the name as well
     domains: list[str] = []
-    recode = np.empty(len(distinct), np.int32)
-    for i, packed in enumerate(distinct.tolist()):
-        rest, text_code = divmod(packed, len(texts) + 1)
-        process, which = divmod(rest, len(domain_ids))
-        if text_code == 0:
-            recode[i] = NO_NAME
-            continue
-        label = texts[text_code - 1]
+    recode: list[int] = []
+    for packed, mine in zip(rest[first].tolist(), np.split(text_code, first[1:]), strict=False):
+        process, which = divmod(packed, len(domain_ids))
         owner = domain_of.get((int(domain_ids[which]), int(processes[process])))
-        full = label if owner is None else f"{owner}:{label}"
-        recode[i] = codes.setdefault((full, label), len(codes))
-        if recode[i] == len(domains):
-            domains.append(owner or "")
-    name = recode[combination] if len(combination) else np.empty(0, np.int32)
-    return tuple(f for f, _ in codes), tuple(t for _, t in codes), tuple(domains), name
+        for code in mine.tolist():
+            if code == 0:
+                recode.append(NO_NAME)
+                continue
+            label = texts[code - 1]
+            named = label if owner is None else (f"{owner}:{label}", label)
+            recode.append(codes.setdefault(named, len(codes)))
+        domains += [owner or ""] * (len(codes) - len(domains))
+    name = np.array(recode, np.int32)[combination]
+    names, labels = (tuple(n if isinstance(n, str) else n[i] for n in codes) for i in (0, 1))
+    return names, labels, tuple(domains), name
 
 
 def _marks(

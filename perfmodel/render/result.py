@@ -27,8 +27,9 @@ class Result:
         Returns everything as plain data; by default the rows and notes of the tables.
     tables : iterable of Table, optional
         For other programs; by default those of the text.
-    made : mapping of str to iterable of (str, str)
-        Formats that another function writes: the name and the content of every part.
+    made : mapping of str to iterable of (str, str or iterable of str)
+        Formats that another function writes: the name and the content of every file, in parts
+        where it is large.
     warnings : sequence of str
         What the result does not hold, and how to collect it.
     """
@@ -36,7 +37,7 @@ class Result:
     text: Iterable[Block] = ()
     document: Callable[[], Any] | None = None
     tables: Iterable[Table] | None = None
-    made: Mapping[str, Iterable[tuple[str, str]]] = field(default_factory=dict)
+    made: Mapping[str, Iterable[tuple[str, str | Iterable[str]]]] = field(default_factory=dict)
     warnings: Sequence[str] = ()
 
     def render(self, fmt: str = "text", width: int | None = None, color: bool = False) -> str:
@@ -48,28 +49,44 @@ class Result:
 
         What may come from a report is escaped here, or by the tables.
         """
-        if fmt in ("text", "json") and fmt not in self.made:
-            contents = self._text(width, color) if fmt == "text" else self._json()
+        if fmt == "text" and fmt not in self.made:
+            contents: Iterable[Iterable[str]] = ([block] for block in self._text(width, color))
         else:
             contents = (content for _, content in self.files(fmt))
         gap = ""
-        for part in filter(None, contents):
-            yield gap + part
+        for content in contents:
+            for part in filter(None, content):
+                yield gap + part
+                gap = ""
             gap = "" if fmt == "jsonl" else "\n"
 
-    def files(self, fmt: str) -> Iterator[tuple[str, str]]:
-        """Yield name and content of every file that keeps the result in a format."""
-        from perfmodel.base.table import render
+    def files(self, fmt: str) -> Iterator[tuple[str, Iterable[str]]]:
+        """Yield name and content, in parts, of every file that keeps the result in a format."""
+        from perfmodel.base.table import parts
 
         if fmt in self.made:
-            yield from self.made[fmt]
+            for name, content in self.made[fmt]:
+                yield name, [content] if isinstance(content, str) else content
         elif fmt == "json":
-            yield from (("result", content) for content in self._json())
+            yield "result", self._json()
         else:
-            yield from ((file_name(table.title), render(table, fmt)) for table in self._tables())
+            for table in self._tables():
+                yield file_name(table.title), parts(table, fmt)
 
     def _json(self) -> Iterator[str]:
-        yield to_json(self._document() if self.document is None else self.document()) + "\n"
+        from perfmodel.base.table import json_parts
+
+        tables = [] if self.document else [*self._tables()]
+        if self.document is not None:
+            yield to_json(self.document())
+        elif len(tables) == 1:
+            yield from json_parts(tables[0], 1)
+        else:
+            for i, table in enumerate(tables):
+                yield ",\n " if i else "[\n "
+                yield from json_parts(table, 1, 1)
+            yield "\n]" if tables else "[]"
+        yield "\n"
 
     def _text(self, width: int | None, color: bool) -> Iterator[str]:
         from perfmodel.base.table import render
@@ -85,11 +102,6 @@ class Result:
         if self.tables is not None:
             return self.tables
         return (block for block in self.text if isinstance(block, Table))
-
-    def _document(self) -> Any:
-        """Return rows and notes of the only table, or of all as a list."""
-        documents = [table.document() for table in self._tables()]
-        return documents[0] if len(documents) == 1 else documents
 
 
 def file_name(title: str) -> str:

@@ -143,7 +143,7 @@ def document(found: Answer) -> dict[str, Any]:
         "gpus": [] if found.series is None else list(_means(found.series)),
         "report": None if found.idle is None else {
             **pick(found.idle, "busy_share causes ranges shares"),
-            "ranks": busy_table(found.idle).objects(),
+            "ranks": [*busy_table(found.idle).objects()],
         },
         "gpu_metrics": [pick(m, "gpu name mean") for m in found.metrics],
         **pick(found, "advice warnings"),

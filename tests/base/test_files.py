@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,20 @@ def test_failing_write_leaves_the_old_file_and_nothing_else(
         write_text(path, "new and longer")
     monkeypatch.undo()
     assert tree(tmp_path) == {"a.csv": b"old"}
+
+
+def test_a_text_whose_parts_end_in_an_error_is_not_written(tmp_path: Path) -> None:
+    def parts() -> Iterator[str]:
+        yield "new"
+        raise KeyError("part 2")
+
+    path = tmp_path / "a.csv"
+    path.write_text("old")
+    with pytest.raises(KeyError):
+        write_text(path, parts())
+    assert tree(tmp_path) == {"a.csv": b"old"}
+    write_text(path, ["new", " é"])
+    assert tree(tmp_path) == {"a.csv": "new é".encode()}
 
 
 def test_modes(tmp_path: Path) -> None:

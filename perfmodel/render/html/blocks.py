@@ -152,7 +152,7 @@ def grid(
         if column.key not in drop:
             kept.append(i)
             heads.append(Head(column.heading, column.alignment, sortable=bool(column.heading)))
-    shown, tree = table.cells(), table.tree_column
+    shown, tree = [*table.cells()], table.tree_column
     rows = []
     for at, values in enumerate(table.rows[:most]):
         cells = []

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Int8, Int32, Int64
+from perfmodel.base.arrays import Bool, Int8, Int32, Int64, release_freed
 from perfmodel.base.errors import PerfmodelError, SchemaError
 from perfmodel.base.parallel import Engine, over_reports
 from perfmodel.base.table import Table
@@ -41,7 +41,7 @@ from perfmodel.readers.trace import (
     rows,
 )
 from perfmodel.timing.nesting import Nesting, nest
-from perfmodel.timing.nsys_stats.tables import Counted, Key, Named, Numbered, joined, to_table
+from perfmodel.timing.nsys_stats.tables import Counted, Key, Numbered, Texts, joined, to_table
 from perfmodel.timing.projection import Irregular, Projection, Projector, project
 
 Found = Mapping[str, Counted | PerfmodelError]
@@ -136,19 +136,27 @@ def collect(
         If the file cannot be read; what it merely lacks is returned in place of a summary.
     """
     source = source or path
-    parts: frozenset[str] = frozenset().union(*(REPORTS[name].parts for name in names))
     with opened(path) as file, unchanged(file, source):
         for fast in (True, False):
-            read = partial(read_sqlite, file, fast=fast, source=source)
-            try:
-                collector = _Collector(names, read(parts=parts & {"nvtx", "mpi"}))
-                if {"api", "ops"} & parts:
-                    with Database(file, fast=fast, shown=source) as db:
-                        collector.add(EventStream(db, progress), regular=True)
-                return collector.found(partial(read, parts=REPORTS[_PROJECTED].parts))
-            except Unsupported:  # found out late: SQLite reads it all again
-                continue
+            with suppress(Unsupported):  # found out late: SQLite reads it all again
+                found = _collected(file, source, names, progress, fast=fast)
+                release_freed()
+                return found
     raise AssertionError("SQLite reads every table")
+
+
+def _collected(
+    file: Path, source: Path, names: Sequence[str], progress: Progress, *, fast: bool
+) -> Found:
+    parts: frozenset[str] = frozenset().union(*(REPORTS[name].parts for name in names))
+    read = partial(read_sqlite, file, fast=fast, source=source)
+    trace = read(parts=parts & {"nvtx", "mpi"})
+    release_freed()  # of a million names half of what reading them took
+    collector = _Collector(names, trace)
+    if {"api", "ops"} & parts:
+        with Database(file, fast=fast, shown=source) as db:
+            collector.add(EventStream(db, progress, trace.strings), regular=True)
+    return collector.found(partial(read, parts=REPORTS[_PROJECTED].parts))
 
 
 def merged(names: Sequence[str], found: Sequence[Found]) -> Found:
@@ -230,7 +238,7 @@ class _Collector:
         """Add API calls and GPU operations; project ranges as they come, if all is `regular`."""
         labels = [(label,) for label in MEMORY_LABELS]
         for name, keys in (
-            (_CALLS, Numbered), (_KERNELS, Named), (_TIMES, None), (_SIZES, None)
+            (_CALLS, Numbered), (_KERNELS, Texts.named), (_TIMES, None), (_SIZES, None)
         ):  # fmt: skip
             if name in self._names:
                 self._counters[name] = Counted(keys(events.strings) if keys else labels)
@@ -334,7 +342,7 @@ class _Collector:
 def _count_ranges(trace: Trace) -> Counted:
     """Host time of push/pop ranges; an open end counts as the last time of any NVTX event."""
     ranges = trace.ranges
-    counter = Counted(Named(trace.range_names))
+    counter = Counted(Texts.named(trace.range_names))
     chosen = np.flatnonzero(ranges.style == PUSH_POP)
     end = ranges.end_ns[chosen]
     last = trace.nvtx_last_ns if trace.nvtx_last_ns is not None else NULL

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import filterfalse
 from typing import Any, Final
 
 import numpy as np
@@ -206,40 +206,50 @@ class Counted:
         for name, column in more.items():
             self.sums[name] += sums(codes, column, len(self.keys))
 
-    def keys_of(self, codes: Sequence[int]) -> list[Key]:
-        """Keys of several codes."""
+    def keys_of(self, codes: Sequence[int]) -> Sequence[Any]:
+        """Keys of several codes; their texts where that is all there is to the keys."""
         keys = self.keys
-        return keys.of(codes) if isinstance(keys, Named) else [keys[code] for code in codes]
+        if isinstance(keys, Texts):
+            return [keys.texts[code] for code in codes]
+        return keys.of(codes) if isinstance(keys, Numbered) else [keys[code] for code in codes]
 
     def groups(self) -> Groups:
         """Return the figures of every group."""
         return replace(self.tally.groups(len(self.keys)), count=self.count)
 
 
-class Named(Sequence[Key]):
-    """Keys of the codes -1 (no name), 0, 1, ... of texts, plus one; equal texts are one group.
+class Texts(Sequence[Key]):
+    """Keys of one text each, made when they are asked for; equal texts are one group.
 
-    They are made when they are asked for: of a million texts few may be used.
+    Parameters
+    ----------
+    texts : sequence of str or None
+        By code.
     """
+
+    def __init__(self, texts: Sequence[str | None]) -> None:
+        self.texts = texts
+
+    @classmethod
+    def named(cls, texts: Sequence[str]) -> Texts:
+        """Return the keys of the codes -1 (no name), 0, 1, ... of texts, plus one."""
+        return cls((None, *texts))
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, at: Any) -> Any:
+        return [(t,) for t in self.texts[at]] if isinstance(at, slice) else (self.texts[at],)
+
+
+class Numbered(Sequence[Key]):
+    """Keys of the codes of `Texts.named`, where every code is a group: equal texts are numbered."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = texts
 
     def __len__(self) -> int:
         return len(self._texts) + 1
-
-    def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            return [self[i] for i in range(*at.indices(len(self)))]
-        return (self._texts[at - 1] if at else None,)
-
-    def of(self, codes: Sequence[int]) -> list[Key]:
-        """Keys of several codes."""
-        return [self[code] for code in codes]
-
-
-class Numbered(Named):
-    """Keys of the same codes, where every code is a group: equal texts are numbered."""
 
     def __getitem__(self, at: Any) -> Any:
         return self.of(range(*at.indices(len(self)))) if isinstance(at, slice) else self.of([at])[0]
@@ -261,14 +271,17 @@ def joined(name: str, parts: Sequence[Counted]) -> Counted:
     """Put groups of equal keys together, in the order of the parts; empty groups are left out."""
     used = [np.flatnonzero(part.count) for part in parts]
     keys_of = [part.keys_of(codes.tolist()) for part, codes in zip(parts, used, strict=True)]
-    distinct = dict.fromkeys(key for keys in keys_of for key in keys)
-    keys = sorted(distinct, key=_ORDER[name]) if name in _ORDER else _by_bytes(distinct)
-    at = {key: i for i, key in enumerate(keys)}
-    found = Counted(keys, dict.fromkeys(title for part in parts for title in part.sums))
+    at = dict.fromkeys(key for keys in keys_of for key in keys)
+    keys = sorted(at, key=_ORDER[name]) if name in _ORDER else _by_bytes(at)
+    at.update(zip(keys, range(len(keys)), strict=True))
+    bare = all(isinstance(part.keys, Texts) for part in parts)
+    found = Counted(
+        Texts(keys) if bare else keys, dict.fromkeys(title for part in parts for title in part.sums)
+    )
     found.warnings = tuple(dict.fromkeys(text for part in parts for text in part.warnings))
     for part, mine, own in zip(parts, used, keys_of, strict=True):
         recode = np.full(len(part.keys), -1, np.int64)
-        recode[mine] = [at[key] for key in own]
+        recode[mine] = np.fromiter(map(at.__getitem__, own), np.int64, len(own))
         found.tally.merge(part.tally, recode)
         np.add.at(found.count, recode[mine], part.count[mine])
         for title, values in part.sums.items():
@@ -276,13 +289,16 @@ def joined(name: str, parts: Sequence[Counted]) -> Counted:
     return found
 
 
-def _by_bytes(keys: Iterable[Key]) -> list[Key]:
-    """Order texts as SQLite's BINARY collation has it, NULL first.
+def _by_bytes(keys: Iterable[Any]) -> list[Any]:
+    """Order texts, or keys, as SQLite's BINARY collation has it, NULL first.
 
     UTF-8 keeps the order of characters, so that texts compare as they are.
     """
-    none = [key for key in keys if None in key]
-    return none + sorted(key for key in keys if None not in key)
+
+    def is_null(key: Any) -> bool:
+        return key is None or (type(key) is tuple and None in key)
+
+    return [*filter(is_null, keys), *sorted(filterfalse(is_null, keys))]
 
 
 _ORDER: Final[Mapping[str, Callable[[Key], Any]]] = {
@@ -298,31 +314,39 @@ def to_csv(table: Table) -> str:
     Fields that hold a comma, quote or line break are quoted, as RFC 4180 wants it; nsys doubles
     no quotes.
     """
-    head = ",".join(_field(c.key) for c in table.columns)
-    lines = (",".join(map(_field, map(_cell, row, table.columns))) for row in table.rows)
-    blocks = [f"{head}\n"]  # not all lines at once: of a million they take more than the text
-    while block := "".join(f"{line}\n" for line in islice(lines, _ROWS_AT_ONCE)):
-        blocks.append(block)
-    return "".join(blocks)
+    return "".join(csv_parts(table))
+
+
+def csv_parts(table: Table) -> Iterator[str]:
+    """Yield `to_csv` in parts: of a million rows all lines take more room than the summary."""
+    yield ",".join(_field(c.key) for c in table.columns) + "\n"
+    rows = table.rows
+    for block in rows.blocks() if isinstance(rows, _Rows) else [[*zip(*rows, strict=True)]]:
+        cells = map(_cells, block, table.columns)
+        yield "".join(f"{line}\n" for line in map(",".join, zip(*cells, strict=True)))
 
 
 def _field(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if _SPECIAL.search(text) else text
 
 
-def _cell(value: Any, column: Column) -> str:
-    if value is None:
-        return ""
-    return f"{value:.{column.digits}f}" if column.digits else str(value)
+def _cells(values: Sequence[Any], column: Column) -> Iterable[str]:
+    """Write the values of one column, nothing where there is none."""
+    write: Callable[[Any], str] = str if column.kind == "int" else _field
+    if column.digits:
+        write = f"%.{column.digits}f".__mod__
+    if None not in values:
+        return map(write, values)
+    return ["" if v is None else write(v) for v in values]
 
 
 class _Rows(Sequence[tuple[Any, ...]]):
-    """The rows of a summary in the order of `order`, made when they are asked for.
+    """The rows of a summary in the order of `order`: `make` gives the columns of some of them.
 
     A report with a million range names has a million groups, of which a screen shows few.
     """
 
-    def __init__(self, order: Int64, make: Callable[[Int64], Iterable[tuple[Any, ...]]]) -> None:
+    def __init__(self, order: Int64, make: Callable[[Int64], Sequence[Sequence[Any]]]) -> None:
         self._order, self._make = order, make
 
     def __len__(self) -> int:
@@ -332,13 +356,17 @@ class _Rows(Sequence[tuple[Any, ...]]):
         return isinstance(other, _Rows) and [*self] == [*other]
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        for columns in self.blocks():
+            yield from zip(*columns, strict=True)
+
+    def blocks(self) -> Iterator[Sequence[Sequence[Any]]]:
+        """Yield the columns of some rows at a time."""
         for start in range(0, len(self._order), _ROWS_AT_ONCE):
-            yield from self._make(self._order[start : start + _ROWS_AT_ONCE])
+            yield self._make(self._order[start : start + _ROWS_AT_ONCE])
 
     def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            return tuple(self._make(self._order[at]))
-        return next(iter(self._make(self._order[[at]])))
+        rows = zip(*self._make(self._order[at if isinstance(at, slice) else [at]]), strict=True)
+        return tuple(rows) if isinstance(at, slice) else next(rows)
 
 
 def _table(
@@ -387,14 +415,12 @@ def _timed(
     """Time %, total, count, average, median, minimum, maximum, deviation and labels by group."""
     grand = int(groups.total.sum())
 
-    def make(at: Int64) -> Iterator[tuple[Any, ...]]:
-        shares = round_half_up(groups.total[at] * 100.0 / (grand or 1)).tolist()
-        totals, timed = groups.total[at].tolist(), groups.timed[at].tolist()
-        for g, share, total, n, figures in zip(
-            at.tolist(), shares, totals, timed, _figures(groups, at), strict=True
-        ):
-            first = (share if grand else None, total) if n else (None, None)
-            yield *first, *figures, *keys[g][: len(titles)]
+    def make(at: Int64) -> list[Sequence[Any]]:
+        timed = groups.timed[at] > 0
+        shares = round_half_up(groups.total[at] * 100.0 / (grand or 1))
+        first = [_where(timed & (grand != 0), shares), _where(timed, groups.total[at])]
+        labels = [*zip(*(keys[g] for g in at.tolist()), strict=True)]
+        return [*first, *_figures(groups, at), *labels[: len(titles)]]
 
     if order is None:
         order = np.lexsort((-groups.total, groups.timed == 0))  # stable, the longest first
@@ -417,16 +443,14 @@ def _sizes(counted: Counted, groups: Groups) -> Table:
 def _projected(counted: Counted, groups: Groups) -> Table:
     sums = counted.sums
 
-    def make(at: Int64) -> Iterator[tuple[Any, ...]]:
+    def make(at: Int64) -> list[Sequence[Any]]:
+        labels = zip(*(counted.keys[g] for g in at.tolist()), strict=True)
         means = (
             round_half_up(sums[k][at] / groups.count[at]).tolist()
             for k in ("ops", "level", "children")
         )
-        whole = (v[at].tolist() for v in (groups.total, sums["host"], sums["ops"]))
-        for g, total, host, ops, figures, *rest in zip(
-            at.tolist(), *whole, _figures(groups, at), *means, strict=True
-        ):
-            yield *counted.keys[g], total, host, *figures, ops, *rest
+        total, host, ops = (v[at].tolist() for v in (groups.total, sums["host"], sums["ops"]))
+        return [*labels, total, host, *_figures(groups, at), ops, *means]
 
     headers = (
         "Range", "Style", "Total Proj Time (ns)", "Total Range Time (ns)", "Range Instances",
@@ -438,16 +462,22 @@ def _projected(counted: Counted, groups: Groups) -> Table:
     return _table("nvtx_gpu_proj_sum", headers, digits, _Rows(order, make))
 
 
-def _figures(groups: Groups, at: Int64) -> Iterator[tuple[Any, ...]]:
+def _figures(groups: Groups, at: Int64) -> list[list[Any]]:
     """Count, average, median, minimum, maximum, standard deviation of some groups."""
-    rounded = (round_half_up(v[at]).tolist() for v in (groups.mean, groups.median, groups.stddev))
-    whole = (v[at].tolist() for v in (groups.count, groups.minimum, groups.maximum, groups.timed))
-    (mean, median, stddev), (count, low, high, timed) = rounded, whole
-    for i, n in enumerate(count):
-        if timed[i]:
-            yield n, mean[i], median[i], low[i], high[i], stddev[i]
-        else:
-            yield n, None, None, None, None, 0.0
+    timed = groups.timed[at] > 0
+    mean, median, stddev = (
+        round_half_up(v[at]) for v in (groups.mean, groups.median, groups.stddev)
+    )
+    figures = (_where(timed, v) for v in (mean, median, groups.minimum[at], groups.maximum[at]))
+    return [groups.count[at].tolist(), *figures, np.where(timed, stddev, 0.0).tolist()]
+
+
+def _where(there: Bool, values: npt.NDArray[Any]) -> list[Any]:
+    """Return the values that are there, None for the others."""
+    found: list[Any] = values.tolist()
+    for i in np.flatnonzero(~there).tolist():
+        found[i] = None
+    return found
 
 
 def round_half_up(values: Any, digits: int = 1) -> Floats:
