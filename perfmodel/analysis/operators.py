@@ -224,6 +224,7 @@ def step_work(
     said = [*dict.fromkeys(w for one in found for w in one.warnings), *_uncounted(found, fine)]
     if source == "shapes":
         said += [*_without_formula(computing), *_without_type(computing)]
+        said += _of_changing_sizes(computing, coarse)
     if mfu is None and flops:
         said.append(_without_peak(fine, machine))
     if mfu is not None and mfu.of_busy > 1:
@@ -317,6 +318,20 @@ def _without_type(computing: Sequence[OperatorRow]) -> Iterator[str]:
             f"no kernel and no cast says the data type of GEMMs that take {percent(share)} of the "
             f"computing time (most {name}): they are taken for float32 without tensor cores; give "
             f"it by --dtype"
+        )
+
+
+def _of_changing_sizes(
+    computing: Sequence[OperatorRow], coarse: Sequence[OperatorRow]
+) -> Iterator[str]:
+    """Say that a median step leaves out sizes that few steps have, where they take much time."""
+    whole = sum(row.gpu_s for row in coarse if not row.communicates)
+    left_out = 1 - sum(row.gpu_s for row in computing) / whole if whole else 0.0
+    if left_out > 1 - _COVERED_BY_FORMULAS:
+        yield (
+            f"{percent(left_out)} of the computing time is of sizes that fewer than half of the "
+            f"steps have: FLOPs, bytes and MFU are of the others alone; profile steps of equal "
+            f"sizes, padded or of one length"
         )
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perfmodel.base.errors import ModelError
 from perfmodel.base.escape import escape_json, printable
+from perfmodel.base.files import read_at_most
 
 if TYPE_CHECKING:
     from perfmodel.base.arrays import Floats
@@ -73,7 +74,7 @@ def read_table(path: Path, parse: Callable[[str], Any], what: str, again: str) -
     """
     try:
         with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+            content = read_at_most(file, _MOST_BYTES)
         if len(content) > _MOST_BYTES:
             raise ValueError(f"more than {_MOST_BYTES} bytes")
         return parse(content.decode())

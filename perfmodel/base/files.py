@@ -9,6 +9,7 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 from perfmodel.base.errors import PerfmodelError, ReportError
 
@@ -215,6 +216,18 @@ def blocks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as stream:
         while block := stream.read(_BLOCK):
             yield block
+
+
+def read_at_most(stream: IO[bytes], most: int) -> bytes:
+    """Read a stream to its end, or one byte more than `most`.
+
+    In blocks: room for all that it may hold, asked for at once and given back but for a little,
+    would leave the heap in pieces.
+    """
+    data = bytearray()
+    while len(data) <= most and (block := stream.read(min(_BLOCK, most + 1 - len(data)))):
+        data += block
+    return bytes(data)
 
 
 def check_path(path: Path) -> None:

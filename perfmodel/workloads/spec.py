@@ -12,6 +12,7 @@ from typing import Any, Final
 from perfmodel.base.document import parse_toml
 from perfmodel.base.errors import WorkloadError
 from perfmodel.base.escape import printable
+from perfmodel.base.files import read_at_most
 from perfmodel.workloads.expression import FUNCTIONS, Expression
 from perfmodel.workloads.work import KEYS, Symbol, Work, Workload
 
@@ -68,7 +69,7 @@ def load(path: str | Path) -> Workload:
 def _read(path: Path, where: str) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+            content = read_at_most(file, _MOST_BYTES)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise WorkloadError(

@@ -18,7 +18,7 @@ from perfmodel.programs.pytorch.names import parse
 from perfmodel.readers import read
 from perfmodel.readers.trace import KERNEL, MEMCPY, MEMSET
 from perfmodel.timing.nsys_stats.collect import compute
-from support import build_kineto
+from support import build_kineto, build_operators
 from support.build_operators import operators_report
 from support.cli import succeeds
 from support.folders import ROOT
@@ -328,6 +328,25 @@ def test_commands_take_a_trace(
 ) -> None:
     placed = {"TRACE": small, "OUT.html": tmp_path / "o.html", "OUT.json": tmp_path / "o.json"}
     assert said in succeeds(*(placed.get(word, word) for word in words))
+
+
+def test_sizes_that_differ_from_step_to_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts of different lengths: no size is in most of the steps, only their operator is."""
+    monkeypatch.setattr(build_operators, "STEPS", 6)
+    trace = read(operators_report(tmp_path / "r.sqlite"))
+    document = build_kineto.document(trace)
+    for number, each in enumerate(document["traceEvents"]):
+        if "Input Dims" in each.get("args", {}):
+            dims = each["args"]["Input Dims"]
+            each["args"]["Input Dims"] = [[8 + number, *dim[1:]] if dim else dim for dim in dims]
+    analysis = analyze_reports([build_kineto.write(tmp_path / "t.json", document)], Options())
+    work = analysis.runs[0].work
+    assert "aten::mm" in {row.name for row in work.operators}
+    assert "aten::mm" not in {row.name for row in work.by_sizes}
+    assert {row.bound for row in work.operators if row.name == "aten::mm"} == {None}
+    assert any("of sizes that fewer than half of the steps have" in w for w in work.warnings)
 
 
 def test_names_that_are_no_text(tmp_path: Path) -> None:
