@@ -82,7 +82,7 @@ def drawn(command: str, arguments: tuple[str, ...]) -> list[Table]:
         return ""
 
     words = [*command.removesuffix(" --sweep").split(), *arguments, "--format", "jsonl"]
-    with contextlib.chdir(ROOT), mock.patch("perfmodel.base.table.render", note):
+    with contextlib.chdir(ROOT), mock.patch("perfmodel.base.table.parts", note):
         CliRunner().invoke(main, words, catch_exceptions=False)
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from perfmodel.commands import _options
 from perfmodel.commands._output import Progress, distinct, emit, warn
 
 if TYPE_CHECKING:
+    from perfmodel.base.table import Table
     from perfmodel.timing.nsys_stats.collect import Found
 
 _SHOWN_BYTES = 50_000_000
@@ -44,7 +45,6 @@ def stats(
     equals that of Nsight Systems 2024.2.3; docs/statistics.md names the cases in which nsys is
     quirky and perfmodel is not.
     """
-    from perfmodel.base.table import parts
     from perfmodel.render.result import Result
     from perfmodel.timing.nsys_stats.collect import AbsentError
     from perfmodel.timing.nsys_stats.tables import csv_parts, to_table
@@ -68,9 +68,17 @@ def stats(
     if not made:
         raise missing[-1]
     shown = [table.first(_MOST_ROWS, "in --format csv") for table in made]
-    of_readers = {f: ((t.title, parts(t, f)) for t in shown) for f in ("markdown", "latex")}
-    in_csv = ((table.title, csv_parts(table)) for table in made)
-    emit(Result(text=shown, tables=made, made={**of_readers, "csv": in_csv}), fmt, out)
+    files = {"csv": ((table.title, csv_parts(table)) for table in made)}
+    files |= {each: _of_readers(shown, each) for each in ("markdown", "latex")}
+    emit(Result(text=shown, tables=made, made=files), fmt, out)
+
+
+def _of_readers(tables: Sequence[Table], fmt: str) -> Iterator[tuple[str, Iterable[str]]]:
+    """Yield name and content of the files of a format for readers."""
+    from perfmodel.base.table import parts
+
+    for table in tables:
+        yield table.title, parts(table, fmt)
 
 
 def _collected(reports: tuple[Path, ...], names: Sequence[str], options: dict[str, Any]) -> Found:

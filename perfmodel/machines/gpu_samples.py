@@ -285,7 +285,10 @@ def _sample(row: dict[str, str]) -> tuple[float, Reading]:
     if None in row.values():
         raise ValueError("a row that ends early")
     known = {name: _finite(row[name]) for name in COUNTERS if row.get(name)}
-    return _finite(row["time_s"]), Reading(gpu=int(row["gpu"]), **known)
+    gpu = int(row["gpu"])
+    if not 0 <= gpu < _MOST_GPUS:
+        raise ValueError(f"{row['gpu']!r}, not the number of a GPU")
+    return _finite(row["time_s"]), Reading(gpu=gpu, **known)
 
 
 def _finite(cell: str) -> float:
@@ -295,6 +298,7 @@ def _finite(cell: str) -> float:
     return value
 
 
+_MOST_GPUS: Final = 1 << 20
 _OF_SIGNALS: Final = 128
 """A shell's exit code of what a signal ended, less the signal's number."""
 

@@ -166,9 +166,12 @@ def kept(name: str, data: bytes, folder: Path) -> None:
     """Run a case; keep the first input that breaks something at one place, and go on."""
     from support.fuzz_targets import run
 
+    before = peak_bytes()
     try:
         with within_limit():
             run(name, data)
+        if peak_bytes() - before > _MOST_BYTES:
+            raise MemoryError(f"more than {_MOST_BYTES} bytes")
     except (Exception, Late) as error:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if ROOT in f.filename]
         place = f"{Path(frames[-1].filename).stem}-{frames[-1].lineno}" if frames else "nowhere"
@@ -176,6 +179,13 @@ def kept(name: str, data: bytes, folder: Path) -> None:
         if not path.exists():
             path.write_bytes(data)
             path.with_name(f"{path.name}.txt").write_text(traceback.format_exc()[-6000:])
+    if peak_bytes() > _MOST_BYTES:  # code that atheris instruments loses memory in every case
+        os._exit(0)
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process has had."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def worker(name: str, engine: str, seed: int, ends: float, out: Path) -> dict[str, Any]:
@@ -189,7 +199,7 @@ def worker(name: str, engine: str, seed: int, ends: float, out: Path) -> dict[st
     seeds = [seed]
     while (left := ends - time.monotonic()) > 10:
         child = [
-            "--atheris-child", name, "-timeout=60", "-rss_limit_mb=3000", f"-seed={seeds[-1]}",
+            "--atheris-child", name, "-timeout=60", "-rss_limit_mb=6000", f"-seed={seeds[-1]}",
             f"-max_total_time={left:.0f}", "-print_final_stats=1", "-len_control=0",
             f"-artifact_prefix={found}/{name}-{seeds[-1]}-", str(corpus),
         ]  # fmt: skip
