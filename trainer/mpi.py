@@ -107,12 +107,12 @@ class Communicator:
         self.raw.Allreduce(_mpi().IN_PLACE, answer, _mpi().MAX)
         return float(answer[0])
 
-    def yielding_barrier(self, interval_s: float = 0.01) -> None:
+    def yielding_barrier(self) -> None:
         """Wait for all ranks, asleep: a rank that still computes may use the others' cores."""
         if self.raw is not None:
             request = self.raw.Ibarrier()
             while not request.Test():
-                time.sleep(interval_s)
+                time.sleep(0.01)
 
     def abort(self, code: int) -> NoReturn:
         """End every rank now (MPI_Abort); for an error that only this rank knows of."""

@@ -129,9 +129,9 @@ def between(launches: Iterable[Launch], marker: str = MARKER) -> list[list[Launc
     return parts
 
 
-def read_steps(path: Path, part: str = "time") -> tuple[tuple[Step, ...], Part]:
+def read_steps(path: Path) -> tuple[tuple[Step, ...], Part]:
     """Read the timed steps of benchmarks.resnet, those on one GPU."""
-    found = read_part(path, part, f"{SCRIPT} {part}")
+    found = read_part(path, "time", f"{SCRIPT} time")
     image = found.data.get("about", {}).get("image", 224)
     steps = tuple(
         Step(
@@ -226,7 +226,7 @@ def steps_table(steps: Sequence[Step], machine: Machine) -> Table:
     return Table(f"Training steps on {machine.name}", columns, rows)
 
 
-def phases_table(phases: Sequence[Phase], image: int = 224) -> Table:
+def phases_table(phases: Sequence[Phase]) -> Table:
     """Return FLOPs and DRAM bytes of every counted phase beside those of the layers."""
     columns = (
         Column("net", "network"), Column("math", "math"), Column("batch", "images", "int"),
@@ -238,7 +238,7 @@ def phases_table(phases: Sequence[Phase], image: int = 224) -> Table:
     )  # fmt: skip
     rows = []
     for p in phases:
-        cost = total(resnet(p.net, image), p.batch, DTYPES[MATHS[p.math]][0])
+        cost = total(resnet(p.net), p.batch, DTYPES[MATHS[p.math]][0])
         flops = {"forward": cost.forward_flops, "backward": cost.backward_flops}.get(p.phase)
         moved = {"forward": cost.forward_bytes, "backward": cost.backward_bytes}.get(
             p.phase, cost.update_bytes
@@ -286,15 +286,15 @@ def draw_rates(steps: Sequence[Step], machine: Machine, axes: Sequence[Axes]) ->
 
 
 def draw_roofs(
-    steps: Sequence[Step], phases: Sequence[Phase], machine: Machine, axes: Sequence[Axes],
-    maths: Sequence[str] = ("fp32", "tf32"), batches: Sequence[int] = (10, 128),
-) -> tuple[Axes, ...]:  # fmt: skip
-    """Draw steps of some sizes under the roofs of their math, an axes for each network."""
+    steps: Sequence[Step], phases: Sequence[Phase], machine: Machine, axes: Sequence[Axes]
+) -> tuple[Axes, ...]:
+    """Draw steps of 10 and 128 images under the roofs of their math, an axes for each network."""
     from perfmodel.render.plot import roofline
 
+    maths = ("fp32", "tf32")
     nets = list(dict.fromkeys(s.net for s in steps))
     for ax, net in zip(axes, nets, strict=True):
-        mine = [s for s in steps if s.net == net and s.math in maths and s.batch in batches]
+        mine = [s for s in steps if s.net == net and s.math in maths and s.batch in (10, 128)]
         roofline(roofs(machine, maths), points(mine, phases), ax=ax, title=net)
     return tuple(axes)
 

@@ -119,7 +119,16 @@ def draw_lines(
     return lines(series(frame, x, y, by, label), across, Measure(*_MEASURES[y]), ax=ax, **looks)
 
 
-def verified(name: str = "benchmarks/results/verify_gpu.json") -> pd.DataFrame:
+_ON_GPUS: Final = "benchmarks/results/verify_gpu.json"
+
+
+def _rows_on_gpus() -> list[dict[str, Any]]:
+    """Read what benchmarks.convergence.verify_gpu wrote."""
+    rows: list[dict[str, Any]] = json.loads(shipped(_ON_GPUS).read_text(encoding="utf-8"))["rows"]
+    return rows
+
+
+def verified() -> pd.DataFrame:
     """Read how runs on GPUs differ from the sequential one, as benchmarks.convergence.verify_gpu wrote it.
 
     Returns
@@ -143,18 +152,18 @@ def verified(name: str = "benchmarks/results/verify_gpu.json") -> pd.DataFrame:
             "accuracy_test": row["precision_test"]["parallel"],
             "sequential_accuracy_test": row["precision_test"]["sequential"],
         }
-        for row in json.loads(shipped(name).read_text(encoding="utf-8"))["rows"]
+        for row in _rows_on_gpus()
         if "max_relative_error" in row
     ]
     if not rows:
         raise PerfmodelError(
-            f"expected runs that were verified in {name!r}; got none; write them with "
+            f"expected runs that were verified in {_ON_GPUS!r}; got none; write them with "
             f"python -m benchmarks.convergence.verify_gpu on a machine with GPUs"
         )
     return pd.DataFrame(rows)
 
 
-def trained(name: str = "benchmarks/results/verify_gpu.json") -> pd.DataFrame:
+def trained() -> pd.DataFrame:
     """Read the long trainings of the same file, which were not held against another run.
 
     Returns
@@ -171,8 +180,11 @@ def trained(name: str = "benchmarks/results/verify_gpu.json") -> pd.DataFrame:
     import pandas as pd
 
     keys = ["ranks", "dtype", "learning_rate", "epochs", "precision_test", "precision_train"]
-    rows = json.loads(shipped(name).read_text(encoding="utf-8"))["rows"]
-    long = [{key: row[key] for key in keys} for row in rows if "max_relative_error" not in row]
+    long = [
+        {key: row[key] for key in keys}
+        for row in _rows_on_gpus()
+        if "max_relative_error" not in row
+    ]
     return _renamed(pd.DataFrame(long, columns=keys))
 
 

@@ -104,25 +104,21 @@ class Ladder:
 
     rows: tuple[Timed, ...]
 
-    def find(
-        self, name: str, ranks: int, hidden: int, batch: int, dtype: str = "fp32"
-    ) -> Timed | None:
-        """Return a sound row, or None."""
-        wanted = (name, ranks, hidden, batch, dtype)
+    def find(self, name: str, ranks: int, hidden: int, batch: int) -> Timed | None:
+        """Return a sound row in fp32, or None."""
+        wanted = (name, ranks, hidden, batch, "fp32")
         found = (r for r in self.rows if (r.name, r.ranks, r.hidden, r.batch, r.dtype) == wanted)
         return next((r for r in found if r.sound), None)
 
-    def versions(
-        self, ranks: int, hidden: int, batch: int, dtype: str = "fp32"
-    ) -> tuple[Timed, ...]:
-        """Return the sound versions of one size, that of the assignment first."""
-        wanted = (ranks, hidden, batch, dtype)
+    def versions(self, ranks: int, hidden: int, batch: int) -> tuple[Timed, ...]:
+        """Return the sound versions of one size in fp32, that of the assignment first."""
+        wanted = (ranks, hidden, batch, "fp32")
         return tuple(
             r for r in self.rows
             if r.own and r.sound and (r.ranks, r.hidden, r.batch, r.dtype) == wanted
         )  # fmt: skip
 
-    def best(self, ranks: int, hidden: int, batch: int, dtype: str = "fp32") -> Timed:
+    def best(self, ranks: int, hidden: int, batch: int) -> Timed:
         """Return the fastest sound version.
 
         Raises
@@ -130,10 +126,10 @@ class Ladder:
         ReportError
             If none was timed.
         """
-        found = self.versions(ranks, hidden, batch, dtype)
+        found = self.versions(ranks, hidden, batch)
         if not found:
             raise ReportError(
-                f"expected versions at p={ranks} H={hidden} B={batch} {dtype}; got none timed; run "
+                f"expected versions at p={ranks} H={hidden} B={batch} fp32; got none timed; run "
                 f"mpirun -n {ranks} python -m benchmarks.ladder"
             )
         return min(found, key=lambda r: r.median_s or math.inf)
@@ -181,7 +177,7 @@ def gain(before: Timed | None, after: Timed | None) -> Gain:
 
 def gains_table(
     found: Ladder, hidden: int, batch: int, *, chain: Sequence[str] = CHAIN,
-    ranks: Sequence[int] = (1, 2, 4), dtype: str = "fp32",
+    ranks: Sequence[int] = (1, 2, 4),
 ) -> Table:  # fmt: skip
     """Return a row per step of the chain: the batch after it and its gain, by number of GPUs.
 
@@ -201,7 +197,7 @@ def gains_table(
     for name in chain:
         cells: list[object] = [name]
         for p in ranks:
-            row = found.find(name, p, hidden, batch, dtype)
+            row = found.find(name, p, hidden, batch)
             cells += [row and row.median_s, _said(gain(last.get(p), row))]
             if row is not None:
                 last[p] = row
@@ -212,20 +208,20 @@ def gains_table(
         "another launch's lies with 95 %; = where these include 1",
         *(f"to be timed again: {said}" for said in found.warnings(seen)),
     )
-    return Table(f"H={hidden} B={batch} {dtype}, without a profiler", tuple(columns), rows, notes)
+    return Table(f"H={hidden} B={batch} fp32, without a profiler", tuple(columns), rows, notes)
 
 
 def draw_ladder(
     found: Ladder, axes: Sequence[Axes], hidden: int, batch: int, *,
-    ranks: Sequence[int] = (1, 2, 4), dtype: str = "fp32", names: Sequence[str] = (),
+    names: Sequence[str] = (),
 ) -> tuple[Axes, ...]:  # fmt: skip
     """Draw the versions of one size, an axes for every number of GPUs; all of them by default."""
     from perfmodel.render.plot.bars import Dot, dots
     from perfmodel.render.plot.style import Measure, legend_over
 
     timed = {
-        p: [r for r in found.versions(p, hidden, batch, dtype) if not names or r.name in names]
-        for p in ranks
+        p: [r for r in found.versions(p, hidden, batch) if not names or r.name in names]
+        for p in (1, 2, 4)
     }
     shown = list(dict.fromkeys(r.name for rows in timed.values() for r in rows))
     time, kind = Measure("Time of a batch", "s", "log"), "time of a batch"

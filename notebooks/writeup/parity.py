@@ -32,12 +32,10 @@ def pairs_of(models: Mapping[str, Sequence[tuple[float, float]]]) -> list[Pair]:
 def parity(
     pairs: Sequence[Pair],
     *,
-    unit: str = "s",
     words: str = "time of a batch",
     within: Sequence[float] = (1.1, 2.0),
     ordered: bool = False,
     ax: Axes | None = None,
-    title: str | None = None,
 ) -> Axes:
     """Draw predictions over measurements on equal logarithmic axes.
 
@@ -45,8 +43,8 @@ def parity(
     ----------
     pairs : sequence of Pair
         Vertical lines are their intervals.
-    unit, words : str
-        Of both axes.
+    words : str
+        Of both axes, which are seconds.
     within : sequence of float
         Factors around agreement that are shaded.
     ordered : bool
@@ -82,8 +80,8 @@ def parity(
             ax.plot(2 * x, [pair.low, pair.high], lw=0.7, alpha=0.6, **look)
         ax.plot(x, [pair.predicted], marker[pair.shape], ms=5, mec="white", mew=0.3, **look)
     style.finish(ax, f"Measured {words}", f"Predicted {words}")
-    style.ticks(ax.xaxis, unit, ratio=300.0)
-    style.ticks(ax.yaxis, unit)
+    style.ticks(ax.xaxis, "s", ratio=300.0)
+    style.ticks(ax.yaxis, "s")
     dot: dict[str, Any] = {"ls": "", "ms": 5}
     if shapes == hues:
         entries = [ax.plot([], [], marker[s], color=color[s], **dot)[0] for s in shapes]
@@ -93,5 +91,5 @@ def parity(
         entries += [ax.plot([], [], color=color[h], lw=4)[0] for h in hues]
         texts = [*shapes, *hues]
     bands, words_of = ax.get_legend_handles_labels()
-    style.legend_above(ax, [*entries, *bands], [*texts, *words_of], title=title, foreign=foreign)
+    style.legend_above(ax, [*entries, *bands], [*texts, *words_of], foreign=foreign)
     return ax

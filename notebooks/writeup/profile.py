@@ -109,7 +109,7 @@ class Profile:
         ]
         return View(tuple(lane for lane in inside if lane.bars), start, end, f"the start of {name}")
 
-    def batch(self, number: int | None = None, *, ranks: Collection[int] | None = None) -> View:
+    def batch(self, number: int | None = None) -> View:
         """Return one batch, counted from 0; the median one by default.
 
         Raises
@@ -119,7 +119,7 @@ class Profile:
         """
         number = median_batch(self.run) if number is None else number
         window = window_of(self.run, range(number, number + 1))
-        lanes = select(self.run, window, ranks=ranks, api=False)
+        lanes = select(self.run, window, api=False)
         return View(lanes, window.start_ns, window.end_ns, "the start of the batch", number)
 
     def passes(

@@ -88,23 +88,19 @@ def ratio_of(
     return found.value, found.low, found.high
 
 
-def draw_sides(
-    sides: Mapping[str, Side], names: Sequence[str], target: float, *, over: str = "epochs"
-) -> Figure:
-    """Draw test accuracy over epochs or time ('time'), a line for every run, 7.2 inches wide."""
+def draw_sides(sides: Mapping[str, Side], names: Sequence[str], target: float) -> Figure:
+    """Draw test accuracy over epochs, a line for every run, 7.2 inches wide."""
     from perfmodel.render.plot.studies import AccuracyCurve, time_to_accuracy
 
     lines = []
     for name in names:
         for run in sides[name].runs if name in sides else ():
             seen = [e for e in run.training.evaluated if e.precision is not None]
-            by_epoch = over == "epochs"
-            moment = run.moment.epochs_between if by_epoch else run.moment.time_between_s
-            at = [float(e.epoch) if by_epoch else e.time_s for e in seen]
+            at = [float(e.epoch) for e in seen]
             accuracies = [e.precision for e in seen if e.precision is not None]
-            lines.append(AccuracyCurve(name, at, accuracies, moment, run.moment.reached))
-    label = "Epochs" if over == "epochs" else "Training time (s)"
-    return time_to_accuracy(lines, target, label=label, width_in=7.2)
+            moment = run.moment
+            lines.append(AccuracyCurve(name, at, accuracies, moment.epochs_between, moment.reached))
+    return time_to_accuracy(lines, target, label="Epochs", width_in=7.2)
 
 
 def _mean(found: Spread | None, digits: int, unit: str = "") -> str | None:

@@ -29,7 +29,7 @@ def result(found: Splits) -> Result:
     return Result([*tables, sentences(found)], lambda: document(found))
 
 
-def grids_table(found: Splits, most: int = _MOST_ROWS) -> Table:
+def grids_table(found: Splits) -> Table:
     """One row per grid, the fastest first."""
     staged = found.rates.staging_bytes_per_s
     columns = (
@@ -55,20 +55,20 @@ def grids_table(found: Splits, most: int = _MOST_ROWS) -> Table:
     title = (
         f"{len(found.ranked)} ways to split {sizes_text(found.sizes)} over p={found.ranks}, {how}"
     )
-    return Table.of(title, found.ranked[:most], columns, _grid_notes(found, most))
+    return Table.of(title, found.ranked[:_MOST_ROWS], columns, _grid_notes(found))
 
 
 def _parts(ranked: Ranked, gemm: str) -> str:
     return "x".join(map(str, ranked.split.grid.parts(gemm)))
 
 
-def _grid_notes(found: Splits, most: int) -> Iterator[str]:
+def _grid_notes(found: Splits) -> Iterator[str]:
     yield (
         "per rank and batch; layers: into how many parts the loops i, k, j are cut; sent: bytes a "
         "rank sends by a ring; staged: copied between GPU and host for MPI"
     )
     yield f"rates: {_rates(found.rates)}"
-    uneven = [r.split for r in found.ranked[:most] if r.split.balance < 1]
+    uneven = [r.split for r in found.ranked[:_MOST_ROWS] if r.split.balance < 1]
     if uneven:
         worst = min(uneven, key=lambda s: s.balance)
         yield (
@@ -76,8 +76,8 @@ def _grid_notes(found: Splits, most: int) -> Iterator[str]:
             f"multiplies up to {100 / worst.balance - 100:.2g} % more than the mean "
             f"({worst.grid.name})"
         )
-    if most < len(found.ranked):
-        yield f"{len(found.ranked) - most} slower grids are in --json"
+    if len(found.ranked) > _MOST_ROWS:
+        yield f"{len(found.ranked) - _MOST_ROWS} slower grids are in --json"
     if found.impossible:
         grid, problem = found.impossible[0]
         more = f" and {len(found.impossible) - 1} more" if len(found.impossible) > 1 else ""

@@ -167,10 +167,10 @@ def _inside(boxes: Floats, dots: Floats, pad: float) -> Floats:
     return np.asarray(within.all(axis=-1).sum(axis=1), np.float64)
 
 
-def _leader(anchor: Floats, box: Floats, count: int = 16) -> Floats:
-    """Dots of the line from `anchor` to the nearest point of `box`."""
+def _leader(anchor: Floats, box: Floats) -> Floats:
+    """16 dots of the line from `anchor` to the nearest point of `box`."""
     end = np.clip(anchor, box[:2], box[2:])
-    return np.asarray(anchor + np.linspace(0.1, 1.0, count)[:, None] * (end - anchor))
+    return np.asarray(anchor + np.linspace(0.1, 1.0, 16)[:, None] * (end - anchor))
 
 
 def _crossings(anchor: Floats, boxes: Floats, blocks: Floats) -> Floats:
