@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BATCH: Final = "batch iteration"
+IMAGES: Final = "copying images host -> device"
 GEMMS: Final = (
     "forward GEMM 1", "forward GEMM 2", "backward GEMM 1", "backward GEMM 2", "backward GEMM 3",
 )  # fmt: skip
