@@ -68,6 +68,7 @@ def stats(
     if not made:
         raise missing[-1]
     shown = [table.first(_MOST_ROWS, "in --format csv") for table in made]
+    files: dict[str, Iterable[tuple[str, Iterable[str]]]]
     files = {"csv": ((table.title, csv_parts(table)) for table in made)}
     files |= {each: _of_readers(shown, each) for each in ("markdown", "latex")}
     emit(Result(text=shown, tables=made, made=files), fmt, out)
