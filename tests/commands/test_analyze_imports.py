@@ -41,5 +41,5 @@ def test_its_page_needs_neither_sympy_nor_other_pictures() -> None:
     printed, loaded = loaded_by("report", str(REPORT), "-o", "-")
     assert "Arithmetic intensity = 2 · B&#39; · H" in printed
     assert {"jinja2", "matplotlib.backends.backend_svg"} <= loaded
-    unneeded = {"fontTools.subset", "mpl_toolkits.mplot3d", "pandas", "rich", "scipy", "sympy"}
+    unneeded = {"fontTools.subset", "pandas", "rich", "scipy", "sympy"}
     assert sorted(loaded & unneeded) == []

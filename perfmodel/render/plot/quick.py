@@ -8,32 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import warnings
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any, Final
 
-_3D: Final = "mpl_toolkits.mplot3d"
 _LAYOUT_TABLES: Final = ["GDEF", "GPOS", "GSUB", "MATH", "kern"]
 """Of a font: how a text becomes glyphs, which in a PDF it is already."""
 
 
 def import_matplotlib() -> None:
-    """Import matplotlib without its 3-D axes and the docstrings that it writes for its artists."""
-    from matplotlib import artist as written
-
-    artist: Any = written
+    """Import matplotlib without the docstrings that it writes for its artists meanwhile."""
+    artist: Any = import_module("matplotlib.artist")
     of_artist = artist.kwdoc
-    modules: dict[str, Any] = sys.modules
-    modules[_3D] = None  # cannot be imported
     artist.kwdoc = lambda _: ""
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Unable to import Axes3D")
-            import matplotlib.figure  # noqa: F401
+        import_module("matplotlib.figure")
     finally:
         artist.kwdoc = of_artist
-        del modules[_3D]
 
 
 @contextlib.contextmanager
