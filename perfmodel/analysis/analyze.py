@@ -17,7 +17,7 @@ from perfmodel.analysis.outliers import find_outliers, hosts_of
 from perfmodel.analysis.rates import counted, fit_rates, fit_roofline, product_rates
 from perfmodel.analysis.result import Analysis, BatchSummary, RangeRow, RankRow, RunAnalysis
 from perfmodel.analysis.rows import check_bytes, check_model, kernel_rows, points, range_rows
-from perfmodel.analysis.runs import distinct_reports, runs_of, time_one, time_streamed
+from perfmodel.analysis.runs import distinct_reports, measure_report, runs_of, time_one
 from perfmodel.analysis.steps import (
     RankStep,
     StepBreakdown,
@@ -39,7 +39,7 @@ from perfmodel.models.launches import LAUNCH_SD
 from perfmodel.programs import program_of_run
 from perfmodel.programs.findings import DeviceReduce, Facts, GemmTime, ranked
 from perfmodel.readers import RAW, check_at_rest, opened
-from perfmodel.readers.nsys import read_by_process, read_sqlite
+from perfmodel.readers.nsys import read_sqlite
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.async_batches import AsyncBatches, time_async, until_done
 from perfmodel.timing.collectives import (
@@ -59,7 +59,6 @@ from perfmodel.timing.run import Run, TimedReport
 from perfmodel.timing.samples import PathTimes, count_warmup, median, tabulate
 from perfmodel.timing.step_graph import MOST_OPS
 from perfmodel.timing.stragglers import Skew, skew_of
-from perfmodel.timing.trim import needed, trim
 from perfmodel.workloads.work import Counts, Symbol, Workload
 
 if TYPE_CHECKING:
@@ -72,8 +71,6 @@ if TYPE_CHECKING:
 
 _REPLAYED: Final = 1_000_000
 """Operations of all reports together that are kept for the replay of steps."""
-_LARGE_BYTES: Final = 1 << 25
-"""Reports of so many bytes are measured one process after the other."""
 _TF32: Final = re.compile(r"tf32|s1688", re.IGNORECASE)
 
 
@@ -214,16 +211,11 @@ def _key(cache: Cache, path: Path, asked: object) -> str:
 
 def _measure(path: Path, source: Path, options: Options, *, most_ops: int | None) -> TimedReport:
     """Read and measure one report; all of it is kept without a limit of operations."""
-    replays = bool(options.workload and options.workload.replay)
-    with opened(path) as file:
-        if most_ops is None:
+    if most_ops is None:
+        with opened(path) as file:
             return time_one(read_sqlite(file, source=source), options)
-        if file.is_file() and file.stat().st_size >= _LARGE_BYTES:
-            read = read_by_process(file, source=source)
-            timed = time_streamed(*read, options, partial(needed, replays=replays), most_ops)
-        else:
-            timed = time_one(read_sqlite(file, source=source), options)
-    return trim(timed, replays=replays, most_ops=most_ops)
+    replays = bool(options.workload and options.workload.replay)
+    return measure_report(path, source, options, kernels=replays, most_ops=most_ops)
 
 
 def _analyze(

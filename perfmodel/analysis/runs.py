@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -15,16 +16,21 @@ from perfmodel.programs import program_of
 from perfmodel.programs.identify import read_mark
 from perfmodel.programs.kernels import categorize
 from perfmodel.programs.program import Options, Program
+from perfmodel.readers import opened
+from perfmodel.readers.nsys import read_by_process, read_sqlite
 from perfmodel.readers.packed import EventsByProcess
 from perfmodel.readers.trace import NULL, Trace
 from perfmodel.timing.run import Needed, Run, TimedReport, assemble, time_report
 from perfmodel.timing.step_report import StepsByPart
 from perfmodel.timing.steps import Steps
+from perfmodel.timing.trim import needed, trim
 
 _SUFFIXES: Final = re.compile(
     r"\.sqlite.*|\.nsys-rep$|(\.pt\.trace)?\.json(\.gz|\.xz|\.zst)?$|_(pqt|arw)dir$"
 )
 """Ends of the names of reports, which labels leave out."""
+_LARGE_BYTES: Final = 1 << 25
+"""Reports of so many bytes are measured one process after the other."""
 _SLACK_NS: Final = 10**9
 """Reports of one run overlap in time, but for what the clocks of its hosts differ by."""
 
@@ -41,6 +47,30 @@ def time_one(trace: Trace, options: Options) -> TimedReport:
     if timed.steps:
         return replace(timed, operators=program.operators(trace, timed.steps, options))
     return timed
+
+
+def measure_report(
+    path: Path, source: Path, options: Options, *, kernels: bool, most_ops: int
+) -> TimedReport:
+    """Read and measure one report, and keep of it what is looked at later.
+
+    Parameters
+    ----------
+    path, source : Path
+        The file, and what it is called.
+    options : Options
+    kernels : bool
+        Keep every kernel in the batches.
+    most_ops : int
+        As `time_streamed`.
+    """
+    with opened(path) as file:
+        if file.is_file() and file.stat().st_size >= _LARGE_BYTES:
+            read = read_by_process(file, source=source)
+            timed = time_streamed(*read, options, partial(needed, replays=kernels), most_ops)
+        else:
+            timed = time_one(read_sqlite(file, source=source), options)
+    return trim(timed, replays=kernels, most_ops=most_ops)
 
 
 def time_streamed(

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from perfmodel.commands import _options
-from perfmodel.commands._output import Progress, emit, read_reports, write
+from perfmodel.commands._output import Progress, emit, write
 
 _EXIT_CODES = {False: 0, True: 7, None: 8}
 """Of the gate: not slower, slower, too noisy to tell."""
@@ -72,7 +72,7 @@ def compare(
     other report is a launch of its own. Three launches a side or more show how much launches
     differ.
     """
-    from perfmodel.analysis.compare.compare import CompareOptions, compare_traces
+    from perfmodel.analysis.compare.compare import CompareOptions, compare_reports
     from perfmodel.render import compare as render
 
     if junit and limit is None:
@@ -94,8 +94,7 @@ def compare(
         limit=None if limit is None else limit / 100,
     )
     with Progress(2 * len(before + after)) as advance:
-        first, second = (read_reports(paths, advance) for paths in (before, after))
-        found = compare_traces(first, second, chosen, lambda label: advance(f"measuring {label}"))
+        found = compare_reports(before, after, chosen, advance)
     emit(render.result(found, every=every), fmt, out)
     if junit:
         write(junit, render.junit(found))

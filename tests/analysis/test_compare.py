@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from perfmodel.analysis import runs
 from perfmodel.analysis.analyze import analyze_reports
-from perfmodel.analysis.compare.compare import CompareOptions, Comparison, Row, compare_traces
+from perfmodel.analysis.compare.compare import (
+    CompareOptions,
+    Comparison,
+    Row,
+    compare_reports,
+    compare_traces,
+)
 from perfmodel.base.errors import ReportError, SchemaError, WorkloadError
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
@@ -526,3 +533,27 @@ def test_planted_faults_add_their_cause_of_idle_time(fault: str, rank: int, caus
 def test_faults_of_a_busy_gpu_add_no_idle_time(fault: str) -> None:
     found = compared(PLANTED / "healthy.sqlite.xz", PLANTED / f"{fault}.sqlite.xz")
     assert all(abs(r.difference_s) < 0.01 * (found.batch.before_s or 0) for r in found.idle)
+
+
+# --- reports of which not all is kept
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("h200x2_2ranks_base_nsys2025.3.1.sqlite", "h200x2_2ranks_pinned_nsys2025.3.1.sqlite"),
+        ("programs/gpt_ddp.sqlite.xz", "programs/gpt_ddp.sqlite.xz"),
+        ("ladder/nccl_1.sqlite.xz", "ladder/graph_1.sqlite.xz"),
+    ],
+)
+def test_what_is_kept_of_reports_compares_as_all_of_them(
+    before: str, after: str, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of large ones, which are measured one process after the other."""
+    monkeypatch.setattr(runs, "_LARGE_BYTES", 0 if large else 1 << 40)
+    sides = PROFILES / before, PROFILES / after
+    found = compare_reports([sides[0]], [sides[1]], CompareOptions(), lambda _: None)
+    whole = compare_traces([read(sides[0])], [read(sides[1])])
+    assert len(found.rows) > 10
+    assert [document(found), found.warnings] == [document(whole), whole.warnings]

@@ -7,6 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from perfmodel.analysis.compare.series import (
     Launch,
     launch_of,
 )
-from perfmodel.analysis.runs import time_runs
+from perfmodel.analysis.runs import measure_report, runs_of, time_one
 from perfmodel.base.errors import ReportError, WorkloadError
 from perfmodel.models.launches import (
     ENOUGH,
@@ -41,8 +42,9 @@ from perfmodel.programs.program import Options
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.async_batches import AsyncBatches, time_async
 from perfmodel.timing.collectives import NCCL
-from perfmodel.timing.run import Run
+from perfmodel.timing.run import Run, TimedReport
 from perfmodel.timing.samples import tabulate
+from perfmodel.timing.step_graph import MOST_OPS
 
 Verdict = Literal["faster", "slower", "within noise", "only before", "only after", "not tested"]
 
@@ -436,6 +438,10 @@ class CompareOptions:
     noise: float = LAUNCH_NOISE
     limit: float | None = None
 
+    def measured_by(self) -> Options:
+        """How every report is measured."""
+        return Options(batch_label=self.batch_label, by_time=self.by_time)
+
 
 def compare_traces(
     before: Sequence[Trace],
@@ -459,13 +465,46 @@ def compare_traces(
         If a side has no report, a run has too few batches, or an option is out of range.
     """
     options = options or CompareOptions()
+    chosen = options.measured_by()
+    sides = [[time_one(trace, chosen) for trace in side] for side in (before, after)]
+    return compare_timed(sides[0], sides[1], options, progress)
+
+
+def compare_reports(
+    before: Sequence[Path],
+    after: Sequence[Path],
+    options: CompareOptions,
+    progress: Callable[[str], object],
+) -> Comparison:
+    """Compare the reports of two sides, of which one at a time is in memory whole.
+
+    Parameters and errors are those of `compare_traces`; `progress` is also called with every
+    report's name before it is read.
+    """
+
+    def measured(path: Path) -> TimedReport:
+        progress(f"reading {path.name}")
+        chosen = options.measured_by()
+        return measure_report(path, path, chosen, kernels=True, most_ops=MOST_OPS)
+
+    sides = [[measured(path) for path in side] for side in (before, after)]
+    return compare_timed(sides[0], sides[1], options, lambda label: progress(f"measuring {label}"))
+
+
+def compare_timed(
+    before: Sequence[TimedReport],
+    after: Sequence[TimedReport],
+    options: CompareOptions,
+    progress: Callable[[str], object],
+) -> Comparison:
+    """Compare reports that have been measured."""
     for name, value in (("least", options.least), ("launch noise", options.noise)):
         if not 0 <= value < 10:
             raise WorkloadError(
                 f"expected a {name} from 0 to 1000 percent; got {100 * value:g} percent; give less"
             )
     measured = [
-        _measure(n, t, options, progress) for n, t in (("before", before), ("after", after))
+        _runs(name, timed, progress) for name, timed in (("before", before), ("after", after))
     ]
     # or times mean two things
     done = any(batches.queues for side in measured for _, batches in side)
@@ -474,7 +513,8 @@ def compare_traces(
         side, said = _side(name, runs, options.warmup, done=done)
         sides.append(side)
         warnings += said
-    return compare_sides(sides[0], sides[1], options, [*warnings, *copied(before, after)])
+    traces = [[one.trace for one in timed] for timed in (before, after)]
+    return compare_sides(sides[0], sides[1], options, [*warnings, *copied(*traces)])
 
 
 def compare_sides(
@@ -532,17 +572,16 @@ def compare_sides(
     )
 
 
-def _measure(
-    name: str, traces: Sequence[Trace], options: CompareOptions, progress: Callable[[str], object]
+def _runs(
+    name: str, timed: Sequence[TimedReport], progress: Callable[[str], object]
 ) -> list[tuple[Run, AsyncBatches]]:
-    """Measure the launches of one side."""
-    distinct = list({content(t): t for t in traces}.values())
+    """Put the reports of one side together to its launches, each once."""
+    distinct = list({content(one.trace): one for one in timed}.values())
     if not distinct:
         raise ReportError(f"expected at least one report {name}; got none; name one")
-    chosen = Options(batch_label=options.batch_label, by_time=options.by_time)
     return [
         (run, time_async(run, tabulate(run.range_times, run.ranks, run.batch_label)))
-        for run in time_runs(distinct, chosen, progress)
+        for run in runs_of(distinct, progress)
     ]
 
 
