@@ -41,6 +41,7 @@ from perfmodel.render.plot.style import (
     entry,
     finish,
     label_share,
+    lay_out,
     legend_look,
     legend_share,
     lie_apart,
@@ -270,9 +271,18 @@ def _draw_points(
 
 def _asides(ax: Axes, points: Sequence[Point]) -> list[float]:
     """How far beside its place every point is drawn: markers' widths where others are."""
-    scale = 72 / ax.figure.canvas.figure.dpi
+    figure = ax.figure.canvas.figure
     at = [(p.intensity_flops_per_byte, p.flops_per_s) for p in points]
-    places = scale * ax.transData.transform(np.array(at).reshape(-1, 2))
+
+    def places_pt() -> npt.NDArray[np.float64]:
+        pixels = ax.transData.transform(np.array(at).reshape(-1, 2))
+        return np.asarray(72 / figure.dpi * pixels)
+
+    places = places_pt()
+    apart = np.abs(places[:, None] - places[None]).max(axis=2)
+    if (apart[~np.eye(len(at), dtype=np.bool_)] < 2 * MARKER_PT).any():
+        lay_out(figure)  # the title has moved them a little since the axes were measured
+        places = places_pt()
     found: list[float] = []
     for i, (x, _) in enumerate(places):
         for step in itertools.count():
