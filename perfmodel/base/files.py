@@ -206,16 +206,17 @@ def _temporary_name() -> str:
 
 
 def blocks(path: Path) -> Iterator[bytes]:
-    """Yield the bytes of a file, some at a time.
+    """Yield the bytes of a file, or of all files of a folder by name, some at a time.
 
     Raises
     ------
     OSError
-        If it cannot be read.
+        If one cannot be read.
     """
-    with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            yield block
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        with file.open("rb") as stream:
+            while block := stream.read(_BLOCK):
+                yield block
 
 
 def read_at_most(stream: IO[bytes], most: int) -> bytes:

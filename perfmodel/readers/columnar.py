@@ -85,6 +85,12 @@ def _copy(file: Path, out: SqliteWriter) -> None:
     """Copy one table, some rows at a time."""
     batches = _arrow(file) if file.suffix == SUFFIXES[0] else _parquet(file)
     schema = next(batches)
+    if len({*schema.names}) < len(schema.names):
+        repeated = max(schema.names, key=schema.names.count)
+        raise SchemaError(
+            f"{file}: expected columns with distinct names; got {repeated} more than once; this is "
+            f"no export of Nsight Systems: make one with: nsys export -q true -t sqlite"
+        )
     columns = {f.name: _sql_type(file, f) for f in schema if f.name not in _UNREAD_COLUMNS}
     if not columns:
         return
@@ -99,7 +105,7 @@ def _arrow(file: Path) -> Iterator[Any]:
     """Yield the schema of a stream of Arrow's, or of a file of Feather's, and its batches."""
     import pyarrow as pa
 
-    with pa.memory_map(str(file)) as source:
+    with pa.OSFile(str(file)) as source:  # mapped, a file that is cut meanwhile ends the process
         if source.read(6) == b"ARROW1":
             reader = pa.ipc.open_file(source)
             yield reader.schema

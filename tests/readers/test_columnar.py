@@ -174,3 +174,17 @@ def test_flipped_bits_are_an_error_or_read(kind: str, report: Path, tmp_path: Pa
         with suppress(ReportError, SchemaError):
             read(folder)
         file.write_bytes(whole)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_of_one_name(kind: str, report: Path, tmp_path: Path) -> None:
+    folder = write_folder(report, tmp_path / "report_2", kind)
+    table = pa.table([pa.array([1]), pa.array([2])], names=["start", "start"])
+    file = folder / f"CUPTI_ACTIVITY_KIND_KERNEL.{kind}"
+    if kind == "parquet":
+        pa.parquet.write_table(table, file)
+    else:
+        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
+    with pytest.raises(SchemaError, match="distinct names; got start more than once"):
+        read(folder)

@@ -39,7 +39,9 @@ KEEP = "PERFMODEL_FUZZ_KEEP"
 """The variable that names the folder in which a child keeps inputs, and goes on."""
 _LONGEST_S = 10
 _MOST_BYTES = 2 * 10**9
-DRAWN = ("operators", "program_cells", "options", "onnx_graph")
+DRAWN = (
+    "operators", "program_cells", "options", "onnx_graph", "columnar_tables", "operator_prediction",
+)  # fmt: skip
 """Targets whose cases are drawn from bytes: any bytes are a whole case."""
 TOKENS = (
     b"__import__('os')", b"**", b"9" * 400, b"1e999", b"-1", b"null", b"NaN", b"[" * 2000,

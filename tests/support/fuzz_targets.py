@@ -40,6 +40,7 @@ from perfmodel.workloads import spec
 from perfmodel.workloads.expression import Expression
 from support import build_kineto
 from support.build_operators import operators_report
+from support.fuzz_formats import FORMAT_SEEDS, FORMAT_TARGETS
 from support.fuzz_onnx import ONNX_SEEDS, onnx_graph
 from support.fuzz_options import OPTION_SEEDS, options
 from support.fuzz_programs import PROGRAM_TARGETS, SEEDS
@@ -224,7 +225,8 @@ def records(data: bytes) -> None:
 TARGETS: Final[dict[str, Target]] = {
     t.__name__: t
     for t in (sqlite_bytes, cells, kineto_json, kineto_values, ncu_csv, workload_toml, formula,
-              model_json, machine_toml, records, *PROGRAM_TARGETS, options, onnx_graph)
+              model_json, machine_toml, records, *PROGRAM_TARGETS, options, onnx_graph,
+              *FORMAT_TARGETS)
 }  # fmt: skip
 
 
@@ -259,7 +261,7 @@ def seeds(name: str) -> list[bytes]:
         "cells": [bytes(10), bytes(range(100))],
         "kineto_json": [_small_trace()],
         "kineto_values": [bytes(8), bytes(range(100))],
-    }.get(name, (SEEDS | OPTION_SEEDS | ONNX_SEEDS).get(name, []))
+    }.get(name, (SEEDS | OPTION_SEEDS | ONNX_SEEDS | FORMAT_SEEDS).get(name, []))
     return found + sorted(
         path.read_bytes() for path in (folders.ROOT / "tests" / "fuzz").glob(f"{name}-*")
     )
