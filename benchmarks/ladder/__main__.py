@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import shlex
 import sys
 import traceback
 from pathlib import Path
@@ -74,7 +73,7 @@ def versions(backend: Any) -> dict[str, Any]:
 
 def command(ranks: int, words: list[str]) -> str:
     """Return how to do this again; where results go is left out."""
-    called = results.command("ladder", [shlex.quote(word) for word in words])
+    called = results.command("ladder", words)
     return f"mpirun -n {ranks} {called}"
 
 
