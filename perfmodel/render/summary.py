@@ -12,14 +12,13 @@ from perfmodel.base.units import percent, si
 from perfmodel.programs.identify import read_mark
 from perfmodel.readers.trace import Trace
 from perfmodel.render import messages, operators, tables
-from perfmodel.render.analysis_json import analysis_document
-from perfmodel.render.outputs import csv_tables
 from perfmodel.render.result import Block, Result
 from perfmodel.timing.copies import tells_devices
 
 if TYPE_CHECKING:
     from perfmodel.analysis.result import Analysis, RunAnalysis
     from perfmodel.analysis.steps import StepBreakdown
+    from perfmodel.base.table import Table
 
 _LOST: Final = 0.01
 """Share of the GPU time in no step that is worth a line."""
@@ -29,9 +28,22 @@ def result(analysis: Analysis) -> Result:
     """Return an analysis in every format."""
     return Result(
         text=_blocks(analysis),
-        document=lambda: analysis_document(analysis),
-        tables=(replace(table, title=name) for name, table in csv_tables(analysis)),
+        document=lambda: _document(analysis),
+        tables=_tables(analysis),
     )
+
+
+def _document(analysis: Analysis) -> dict[str, object]:
+    from perfmodel.render.analysis_json import analysis_document
+
+    return analysis_document(analysis)
+
+
+def _tables(analysis: Analysis) -> Iterator[Table]:
+    from perfmodel.render.outputs import csv_tables  # brings modules that a text does not need
+
+    for name, table in csv_tables(analysis):
+        yield replace(table, title=name)
 
 
 def _blocks(analysis: Analysis) -> Iterator[Block]:
