@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 
 from perfmodel.analysis.steps import break_down, idle_causes, on_step_clock
-from perfmodel.base.arrays import Floats, Int64
+from perfmodel.base.arrays import Floats, Int64, distinct_rows
 from perfmodel.base.errors import SchemaError
 from perfmodel.programs import program_of_run
 from perfmodel.programs.program import Options
@@ -95,25 +95,13 @@ def _operations(run: Run, index: int) -> _Ops:
     o = trace.ops
     memory = np.where(np.isin(o.copy_kind[op], _TO_HOST), o.dst_kind[op], o.src_kind[op])
     kind, copied = o.kind[op], o.kind[op] == MEMCPY
-    columns = (
+    distinct, code = distinct_rows(
         kind, np.where(copied, o.copy_kind[op], -1), np.where(copied, memory, -1),
         np.where(kind == KERNEL, o.name[op], -1),
     )  # fmt: skip
-    distinct, code = _distinct_rows(columns)
-    keys = tuple(_key(trace, *row) for row in distinct)
+    keys = tuple(_key(trace, *row) for row in distinct.tolist())
     batch = found.op_batch[at].astype(np.int64)
     return _Ops(trace, op, rank, batch, code, keys)
-
-
-def _distinct_rows(columns: Sequence[Any]) -> tuple[list[list[int]], Int64]:
-    """Rows that differ, in order, and which of them every row is; values are -1 or more."""
-    sizes = [int(column.max(initial=-1)) + 2 for column in columns]
-    packed = np.zeros(len(columns[0]), np.int64)
-    for column, size in zip(columns, sizes, strict=True):
-        packed = packed * size + column + 1
-    distinct, code = np.unique(packed, return_inverse=True)
-    rows = np.stack(np.unravel_index(distinct, sizes), axis=1) - 1
-    return rows.tolist(), code
 
 
 def _key(trace: Trace, kind: int, direction: int, memory: int, name: int) -> Key | None:
