@@ -56,7 +56,7 @@ def page(read: dict[str, Any]) -> str:
         "(constant + per sample x batch, without cudnn.benchmark), and measured:", sums(rows),
         "What the sum is made of, by part:", doubled(rows),
         "![Memory of ResNets on one GPU and two, by part](images/memory_two_gpus.png)",
-        answers(rows),
+        answers(rows), again(read),
     ])  # fmt: skip
 
 
@@ -200,6 +200,27 @@ def answers(rows: list[dict[str, Any]]) -> str:
             f"{net}_published": f"{PUBLISHED[net, 2][1] / PUBLISHED[net, 1][1]:.2f}",
         }  # fmt: skip
     return written("answers", **said)
+
+
+def again(read: dict[str, Any]) -> str:
+    """Say how far NVML's bytes of the same runs on one other host are from these, GPU by GPU."""
+    first, other = _grouped(read["rows"]), _grouped(read.get("again", []))
+    if not other:
+        return ""
+    apart = [
+        abs(new["nvml_bytes"] - old["nvml_bytes"])
+        for key, mine in other.items()
+        for old, new in zip(_memory(first[key]), _memory(mine), strict=True)
+    ]
+    commands = dict.fromkeys(row["command"] for row in read["again"])
+    return written(
+        "again", command=next(iter(commands)), runs=str(len(other)),
+        equal=str(sum(d == 0 for d in apart)), count=str(len(apart)), most=si(max(apart), "B"),
+    )  # fmt: skip
+
+
+def _memory(mine: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [m for row in mine for m in row["memory"]]
 
 
 def _grouped(rows: list[dict[str, Any]]) -> Runs:

@@ -270,12 +270,13 @@ def _large_batch_values() -> dict[str, str]:
         "small_test": _spread(_tests(one)),
         "real_loss": _spread(_curve(real, "loss", ASKED)),
         "real_accuracy": _spread(_curve(real, "train_accuracy", ASKED)),
-        "emulated_accuracy": " and ".join(
-            f"{value:.3f}" for value in _curve(rates["base"], "train_accuracy", ASKED)
-        ),
         "small_steps": str(small), "large_steps": str(large),
-        "epochs": str(len(rates["base"][0]["curve"])),
+        "epochs": str(len(rates["base"][0]["curve"])), "seeds": str(len(rates["base"])),
     }  # fmt: skip
+    gain = welch(*(_curve(rates[n], "train_accuracy") for n in ("base", "long warm-up")))
+    if gain:
+        found["gain"] = f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f}, 95 %)"
+    found["least"] = f"{min(_curve(rates['rule'], 'train_accuracy')):.3f}"
     for name, mine in rates.items():
         key = name.replace(" ", "_").replace("-", "_")
         found[f"{key}_accuracy"] = _spread(_curve(mine, "train_accuracy"))
