@@ -62,6 +62,22 @@ def cublas_half() -> list[float]:
     return [1e6 * row["median_s"] / 2]
 
 
+def stores() -> list[float]:
+    """By how many µs stores past the caches are faster alone, and slower with a reader."""
+    seconds = {
+        r["kernel"]: 1e6 * r["median_s"] for r in result("thin_sweep")["rows"]
+        if (r["what"], r["H"], r["B_per_rank"]) == ("backward GEMM 1", 2048, 6000)
+    }  # fmt: skip
+    best_of = {
+        (stream, reader): min(
+            s for kernel, s in seconds.items()
+            if f"STREAM={stream}" in kernel and ("reader" in kernel) is reader
+        )
+        for stream in (0, 1) for reader in (False, True)
+    }  # fmt: skip
+    return [best_of[0, False] - best_of[1, False], best_of[1, True] - best_of[0, True]]
+
+
 def outer_product() -> list[float]:
     """A factor of 2048 x 6000 float32, in MB, and µs at 4.8 TB/s."""
     written = 4 * 2048 * 6000
@@ -157,6 +173,8 @@ QUOTED: Final[tuple[tuple[str, str, Callable[[], list[float]]], ...]] = (
      "{:.0f} % of a GEMM's time at most", thin),
     ("ladder", "writes {:.0f} MB: {:.1f} µs at the memory's peak of 4.8 TB/s", outer_product),
     ("ladder", "twice cuBLAS's speed would be {:.1f} µs", cublas_half),
+    ("ladder", "Stores past the caches make it {:.2f} µs faster alone, but with a kernel that "
+     "reads the result, as in the trainer, {:.2f} µs slower", stores),
     ("ladder", "(standard deviations of {:.1f} % for batches that are CUDA graphs, {:.2f} % with "
      "an all-reduce in them, {:.0f} % for others)",
      lambda: [100 * LAUNCH_SD[kind] for kind in ("replayed", "NCCL", "queued")]),
