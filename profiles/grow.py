@@ -16,6 +16,7 @@ import argparse
 import random
 import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -114,7 +115,18 @@ def _tables(connection: sqlite3.Connection) -> set[str]:
     return {r[0] for r in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
 
 
-def grow_ranks(source: Path, folder: Path, ranks: int, seed: int = 9) -> list[Path]:
+def usual_lateness(rank: int) -> float:
+    """Part of a collective's time that a rank comes late by, at most."""
+    return 0.6 if is_straggler(rank) else 0.2
+
+
+def grow_ranks(
+    source: Path,
+    folder: Path,
+    ranks: int,
+    seed: int = 9,
+    lateness: Callable[[int], float] = usual_lateness,
+) -> list[Path]:
     """Write the reports of `ranks` ranks into `folder`; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(seed)
@@ -124,9 +136,8 @@ def grow_ranks(source: Path, folder: Path, ranks: int, seed: int = 9) -> list[Pa
     for rank in range(ranks):
         path = folder / f"rank{rank:04d}.sqlite"
         shutil.copy(alone[rank % 2], path)
-        late = 0.6 if is_straggler(rank) else 0.2
         _become(path, rank, ranks, rng.randrange(130_000_000), errors[rank // PER_HOST],
-                random.Random(rng.random()), late)  # fmt: skip
+                random.Random(rng.random()), lateness(rank))  # fmt: skip
         paths.append(path)
     for path in alone:
         path.unlink()
@@ -203,9 +214,9 @@ def grow_ddp(source: Path, folder: Path, ranks: int, seed: int = 9) -> list[Path
     for rank in range(ranks):
         path = folder / f"ddp{rank:04d}.sqlite"
         shutil.copy(alone[rank % len(pids)], path)
-        late = 0.6 if is_straggler(rank) else 0.2
         _become_ddp(path, pids[rank % len(pids)], rank, rng.randrange(130_000_000),
-                    errors[rank // PER_HOST], random.Random(rng.random()), late)  # fmt: skip
+                    errors[rank // PER_HOST], random.Random(rng.random()),
+                    usual_lateness(rank))  # fmt: skip
         paths.append(path)
     for path in alone:
         path.unlink()

@@ -121,8 +121,8 @@ def analyze_reports(
         `RunAnalysis.traces`.
     cache : Path, optional
         Folder that keeps what is measured of every report, by its content: a report that was
-        measured before is not read again. Not where `whole`, or options name other files. What
-        cannot be kept is in `Analysis.not_kept`.
+        measured before is not read again. Not of those that are kept `whole`, nor where options
+        name other files. What cannot be kept is in `Analysis.not_kept`.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def analyze_reports(
         As `analyze`; if no report can be read, the first one's error. A report that cannot be read
         beside others is in `Analysis.failed`.
     """
-    kept = _cache(cache) if cache and not whole else None
+    kept = _cache(cache) if cache else None
     all_of = frozenset(paths if whole is True else paths[: int(whole)])
     look = partial(_read, options=options, whole=all_of, most_ops=_share(len(paths)), cache=kept)
     found = attempt_reports(
@@ -187,7 +187,7 @@ def _read(
         _measure, path, source, options, most_ops=None if source in whole else most_ops
     )
     there = path.is_file() or path.is_dir()  # opening a pipe waits for its writer
-    if cache is None or options.shapes or options.counters or not there:
+    if cache is None or source in whole or options.shapes or options.counters or not there:
         return measure(), ""
     asked = options, most_ops, shutil.which("nsys") if path.suffix in RAW else None
     key = _key(cache, path, asked)

@@ -20,6 +20,8 @@ _DRAWN = 16
 @_options.reports
 @_options.analysis
 @_options.operators
+@_options.engine
+@_options.CACHE
 @_options.MODEL
 @_options.out(
     _options.Out(".html", ".htm", "-", result=False), f"Without it: {_USUAL}, which is then named."
@@ -39,7 +41,7 @@ def report(reports: tuple[Path, ...], path: Path | None, out: Path | None, **opt
         raise click.UsageError("expected -o FILE.html with --quiet, which does not name the file")
     out = out or _USUAL
     model = None if path is None else load(path)
-    analysis = analyzed(reports, options, whole=_DRAWN)
+    analysis = analyzed(reports, options, _options.engine_of(options), whole=_DRAWN)
     write(out, page(analysis, model))
     if out != STDOUT:
         report_written(out, err=False)

@@ -32,7 +32,8 @@ class Alignment:
     bound_ns : int64, shape (reports,)
         A report's clock is known to so much, either way; `FAR` where one way is not.
     moved, drifting : int64
-        Reports that were shifted, and those that no constant shift puts right, which are not.
+        Reports that were shifted, and those that no constant shift puts right: their shift is the
+        one that is wrong by the least.
     """
 
     shift_ns: Int64
@@ -87,9 +88,8 @@ def align(limits: Int64, guess_ns: Int64 | None = None) -> Alignment:
     drifting = low > high
     drifting[0] = False
     known = _tightest(limits, ~drifting)
-    inconsistent = np.diagonal(known) < 0
-    if inconsistent.any():
-        drifting |= inconsistent
+    if (np.diagonal(known) < 0).any():
+        drifting |= _contradicting(limits, ~drifting)
         known = _tightest(limits, ~drifting)
     least, most = -known[:, 0], known[0].copy()
     back, forth = known[:, 0].copy(), known[0].copy()  # to and from the reports with a shift
@@ -105,10 +105,31 @@ def align(limits: Int64, guess_ns: Int64 | None = None) -> Alignment:
         shift[i] = 0 if fits else min(max(wanted, lowest), highest)
         np.minimum(back, known[:, i] - shift[i], out=back)
         np.minimum(forth, known[i] + shift[i], out=forth)
+    for i in np.flatnonzero(drifting).tolist():
+        low[i] = (shift - limits[i])[~drifting].max()
+        high[i] = (shift + limits[:, i])[~drifting].min()
+        if not high[i] <= 0 <= low[i]:
+            shift[i] = high[i] + (low[i] - high[i]) // 2
     bound = np.where(drifting, low - high, np.maximum(most - shift, shift - least))
     bound[0] = 0
     bound[bound > FAR // 2] = FAR
     return Alignment(shift, bound, np.flatnonzero(shift), np.flatnonzero(drifting))
+
+
+def _contradicting(limits: Int64, used: Bool) -> Bool:
+    """Reports in use that no shift puts in order with the ones before them."""
+    found = np.zeros(len(limits), np.bool_)
+    taken, known = np.empty(0, np.int64), np.empty((0, 0), np.int64)
+    for i in np.flatnonzero(used).tolist():
+        above = (limits[i, taken][:, None] + known).min(axis=0, initial=FAR)
+        below = (known + limits[taken, i]).min(axis=1, initial=FAR)
+        if (above + below).min(initial=0) < 0:
+            found[i] = True
+            continue
+        known = np.minimum(known, below[:, None] + above)
+        known = np.block([[known, below[:, None]], [above, np.zeros((1, 1), np.int64)]])
+        taken = np.append(taken, i)
+    return found
 
 
 def _tightest(limits: Int64, used: Bool) -> Int64:

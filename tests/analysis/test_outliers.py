@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perfmodel.analysis.outliers import find_outliers, own_seconds
+from perfmodel.analysis.outliers import find_outliers, least_score, own_seconds
 from perfmodel.analysis.result import RankRow
 
 HOSTS = {rank: f"node{rank // 8}" for rank in range(64)}
@@ -53,3 +53,21 @@ def test_of_three_ranks_none_is_unusual() -> None:
 
 def test_a_rank_whose_waiting_is_unknown_has_no_time_of_its_own() -> None:
     assert own_seconds(RankRow(0, 0, 9, 0.02, None, None, None)) is None
+
+
+@pytest.mark.parametrize("count", [4, 8, 16, 64, 1024])
+def test_healthy_values_pass_the_least_score_in_two_percent_of_the_cases(count: int) -> None:
+    values = np.random.default_rng(count).normal(size=(2_000_000 // count, count))
+    excess = values - np.median(values, axis=1, keepdims=True)
+    score = 0.6745 * excess / np.median(np.abs(excess), axis=1, keepdims=True)
+    assert 0.0 < (score > least_score(count)).any(axis=1).mean() < 0.025
+
+
+def test_a_thousand_healthy_ranks_have_no_outliers() -> None:
+    """Of these, some have a modified z-score above the usual 3.5."""
+    rng, named = np.random.default_rng(3), 0
+    for _ in range(20):
+        own = dict(enumerate((10.0 + rng.normal(0.0, 0.1, 1024)).tolist()))
+        hosts = {rank: f"node{rank // 8}" for rank in own}
+        named += bool(find_outliers(ranks(own, 1024), hosts))
+    assert named <= 1

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from perfmodel.analysis.analyze import analyze_reports
+from perfmodel.analysis.outliers import own_seconds
 from perfmodel.base.cache import Cache
 from perfmodel.base.errors import ReportError
 from perfmodel.base.parallel import Engine
@@ -152,12 +153,20 @@ def test_a_cache_that_cannot_be_made_is_an_error(job: list[Path], tmp_path: Path
 
 
 @pytest.mark.slow
-def test_the_page_draws_every_rank(job: list[Path]) -> None:
-    text = page(analyze_reports(job[:16], Options({}), whole=4))
+def test_the_page_draws_every_rank_of_every_run(job: list[Path]) -> None:
+    found = analyze_reports(job, Options({}), whole=4)
+    text = page(found)
     assert "12 more ranks are not drawn" in text  # in the timeline
-    strip = re.search(r'<svg role="img".*?</svg>', text, re.DOTALL)
-    assert strip is not None
-    assert strip[0].count("<rect") == 16
-    assert "<title>rank 8, host node001, GPU 0: " not in strip[0]
-    assert "rank 8, host node001, GPU 0, " in strip[0]
-    assert 'id="ranks"' in text
+    section = text.partition('id="ranks"')[2].partition("</section>")[0]
+    strips = re.findall(r'<svg role="img".*?</svg>', section, re.DOTALL)
+    assert [strip.count("<rect") for strip in strips] == [16, 16, 8, 8]
+    by_number, by_time = (re.findall(r"<title>rank (\d+), host", strip) for strip in strips[:2])
+    assert by_number == [str(rank) for rank in range(16)]
+    own = {str(rank.rank): own_seconds(rank) for rank in found.runs[0].ranks}
+    assert by_time == sorted(own, key=lambda rank: own[rank] or 0.0, reverse=True)
+    assert "rank 8, host node001, GPU 0, " in strips[0]
+    hosts = {rank: x for x, rank in re.findall(r'x="(\d+)" y="0".*?<title>rank (\d+)', strips[0])}
+    assert int(hosts["8"]) - int(hosts["7"]) == 2 * (int(hosts["7"]) - int(hosts["6"]))  # apart
+    for table in ("Ranks of rank0000", "Ranks of ddp0000"):
+        assert table in section
+    assert "Without waiting" in section

@@ -26,11 +26,31 @@ def test_a_clock_far_off_is_moved_between_its_bounds() -> None:
     assert found.moved.tolist() == [1]
 
 
-def test_a_clock_that_drifts_is_left_alone_and_told() -> None:
+def test_a_clock_that_drifts_about_zero_is_left_alone_and_named() -> None:
     start, end = np.array([[0, 1000], [50, 960]]), np.array([[10, 1010], [60, 970]])
     found = align(collective_limits(start, end, np.array([0, 1])))
     assert found.drifting.tolist() == [1]
     assert found.shift_ns.tolist() == [0, 0]
+    assert found.bound_ns[1] == 30 + 40
+
+
+def test_a_clock_that_drifts_and_is_far_off_is_moved_where_it_is_wrong_by_the_least() -> None:
+    start, end = np.array([[0, 1000], [5050, 5960]]), np.array([[10, 1010], [5060, 5970]])
+    found = align(collective_limits(start, end, np.array([0, 1])))
+    assert found.drifting.tolist() == [1]
+    assert found.shift_ns.tolist() == [0, (10 - 5050 + 1000 - 5970) // 2]
+    assert found.bound_ns[1] == 1000 - 5970 - (10 - 5050)
+
+
+def test_reports_that_contradict_each_other_by_little_are_aligned_with_all_others() -> None:
+    """Reports 1 and 2 contradict each other by 10 ns; their clocks are off by milliseconds."""
+    off = np.array([0, 10**6, -(10**6), 5 * 10**6])
+    limits = np.full((4, 4), 20) - 20 * np.eye(4, dtype=np.int64)
+    limits[1, 2] = -30
+    found = align(limits + off[:, None] - off)
+    assert found.drifting.tolist() == [2]
+    assert (np.abs(off + found.shift_ns) <= 30).all()
+    assert 0 <= found.bound_ns[2] <= 20
 
 
 @settings(max_examples=60, deadline=None)

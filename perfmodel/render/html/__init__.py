@@ -31,8 +31,6 @@ from perfmodel.render.html import pictures, sections
 from perfmodel.render.html.blocks import CLOCKS, Block, Grid, Section, Words, grid, percent
 from perfmodel.render.summary import what_ran
 
-_MANY_RANKS: Final = 8
-"""From so many ranks on they have a section of their own."""
 _MOST_PARTS: Final = 7
 _REST: Final = 0.005
 """Parts below this share of a batch are put together."""
@@ -432,8 +430,10 @@ def _sections(analysis: Analysis, asked: Asked, first: FirstStep | None) -> Iter
     yield section(
         "timeline", "Timeline of one batch", "", pictures.timeline(measured, run.batch.warmup)
     )
-    if len(run.ranks) >= _MANY_RANKS:
-        yield section("ranks", "Ranks", _RANKS, sections.ranks(run))
+    many = [one for one in analysis.runs if len(one.ranks) >= sections.MANY_RANKS]
+    if many:
+        every = (block for one in many for block in sections.ranks(one))
+        yield section("ranks", "Ranks", _RANKS, every)
     if run.steps is not None and any(rank.gpu is not None for rank in run.steps.ranks):
         yield section("idle", "Why the GPU idles", _IDLE, pictures.idle(run))
     roof = _ROOF if run.roofline is not None else ""
@@ -453,7 +453,8 @@ _CLOCKS: Final = (
 )
 _RANKS: Final = (
     "Every rank's time of a step without its waiting for other ranks, medians over steps. A rank "
-    "is slower than the others if its modified z-score is above 3.5 and it takes 2 % longer."
+    "is slower than the others if it takes 2 % longer and its modified z-score is one that chance "
+    "gives a healthy job in 1 % of the cases."
 )
 _IDLE: Final = (
     "Gaps between the operations of a GPU, of all streams, by what the host did until it launched "

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import perfmodel
+from perfmodel.analysis.outliers import own_seconds
 from perfmodel.analysis.rates import amounts
 from perfmodel.analysis.result import RangeRow, RunAnalysis
 from perfmodel.analysis.whatif import WhatIf, words
@@ -31,7 +32,7 @@ from perfmodel.render.html.blocks import (
     grid,
     percent,
 )
-from perfmodel.render.html.strip import strip
+from perfmodel.render.html.strip import strips
 from perfmodel.render.machines import TITLES
 from perfmodel.render.machines import rows as machine_rows
 from perfmodel.timing.range_times import ranks_of
@@ -39,7 +40,9 @@ from perfmodel.workloads.expression import Number
 from perfmodel.workloads.formulas import formula_text
 from perfmodel.workloads.work import Workload
 
-_MANY_RANKS: Final = 16
+MANY_RANKS: Final = 8
+"""From so many ranks on they have a section of their own."""
+_OPEN_ROWS: Final = 16
 _MOST_RANKS: Final = 4096
 _COLLECT: Final = "nsys profile --trace=nvtx,cuda,mpi ..."
 
@@ -81,27 +84,37 @@ def breakdown(run: RunAnalysis) -> Iterator[Block]:
             f"for MPI's, profile with {_COLLECT} --mpi-impl=openmpi (or mpich)",
         )
     if run.steps is not None and run.steps.facts.stragglers:
-        yield grid(tables.late_ranks(run))
+        yield _of_ranks(tables.late_ranks(run))
     yield from map(grid, messages.blocks(run))
-    if len(run.ranks) > 1 and not unknown:
+    if 1 < len(run.ranks) < MANY_RANKS and not unknown:
         yield _of_ranks(tables.ranks(run))
 
 
 def ranks(run: RunAnalysis) -> Iterator[Block]:
-    """Yield the ranks of a run as a strip, which of them are slow, and who comes last."""
-    yield strip(run)
+    """Yield the ranks of a run as strips, which of them are slow, and who comes last."""
+    yield from strips(run)
     if run.outliers:
         yield grid(tables.outliers(run))
     else:
         yield Words("", ("No rank, GPU or host is slower than the others.",))
+    yield _of_ranks(_every_rank(run))
     if run.skew is not None:
         yield grid(tables.collective_skew(run))
         yield _of_ranks(tables.stragglers(run))
 
 
+def _every_rank(run: RunAnalysis) -> Table:
+    """What the table of ranks has, with their hosts and their own times."""
+    own = Column("own_s", "Without waiting", "si", "s", digits=4, of=own_seconds)
+    host = Column("host", "Host", of=lambda rank: run.hosts.get(rank.rank))
+    found = tables.ranks(run)
+    columns = (*found.columns, own, *([host] if run.hosts else []))
+    return Table.of(f"Ranks of {run.label} (medians over batches)", run.ranks, columns)
+
+
 def _of_ranks(table: Table) -> Grid:
     """A table with a row for every rank, closed where these are many."""
-    return grid(table, closed=len(table.rows) > _MANY_RANKS, most=_MOST_RANKS)
+    return grid(table, closed=len(table.rows) > _OPEN_ROWS, most=_MOST_RANKS)
 
 
 def _ranges(run: RunAnalysis) -> Grid:
