@@ -185,9 +185,10 @@ def main() -> None:
         rows += messages(comm, backend, size, a)
     if comm.rank == 0:
         mine = (comm.size, a.launch)
-        before = results.read(a.out).get("rows", [])
+        found = results.read(a.out)
+        before = found.get("rows", [])
         kept = [r for r in before if (r["p"], r["launch"]) != mine]
-        results.write(a.out, {
+        results.write(a.out, {**found,
             "command": f"mpirun -n {comm.size} {results.command('cuda_aware', sys.argv[1:])}",
             "date": results.now(),
             "versions": {**backend.describe(), "mpi": library_version()}, "rows": [*kept, *rows],

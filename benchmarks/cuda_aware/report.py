@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from typing import Any, Final
 
@@ -69,6 +70,49 @@ def messages(rows: list[Row], ranks: int = 2) -> str:
     return table(["message, µs", *(f"`{n}`" for n in SUMMED), "MPI_Sendrecv alone"], lines)
 
 
+def other_host(found: dict[str, Any]) -> str:
+    """Return the batches of another host, one launch, and where its order is another one."""
+    other = found["other_host"]
+    new = [r for r in other["rows"] if "median_s" in r]
+    old = [r for r in found["rows"] if "median_s" in r and r["p"] == new[0]["p"]]
+    sizes = sorted({r["H"] for r in new if r["what"] == "batch"})
+    times = {
+        (name, h): tuple(
+            statistics.median(medians(rows, what="batch", transport=name, H=h))
+            for rows in (old, new)
+        )
+        for name in TRAINED for h in sizes if medians(new, what="batch", transport=name, H=h)
+    }  # fmt: skip
+    pairs = [
+        (times[a, h], times[b, h])
+        for h in sizes for a, b in itertools.combinations(TRAINED, 2)
+        if (a, h) in times and (b, h) in times
+    ]  # fmt: skip
+    alike = sum((a[0] < b[0]) == (a[1] < b[1]) for a, b in pairs)
+    lines = [
+        [f"`{name}`", *(microseconds(times[name, h][1]) for h in sizes)]
+        for name in dict.fromkeys(name for name, _ in times)
+    ]
+    shown = table(["transport", *(f"H = {h}, µs" for h in sizes)], lines)
+    return (
+        f"Another host, {other['date'][:10]}, one launch (`{other['command']}`): {alike} of "
+        f"{len(pairs)} pairs of transports at one size are in the same order. The ring beats the "
+        f"library's all-reduce from {_from(new, 'cuda-aware')} on and staged buffers from "
+        f"{_from(new, 'host-flat')}.\n\n{shown}"
+    )
+
+
+def _from(rows: list[Row], transport: str) -> str:
+    """Return the smallest message that the ring sums sooner than another transport."""
+    sizes = sorted({r["message_bytes"] for r in rows if r["what"] == "message"})
+    ring, other = (
+        {n: statistics.median(medians(rows, what="message", transport=t, message_bytes=n))
+         for n in sizes}
+        for t in ("ring", transport)
+    )  # fmt: skip
+    return si(min(n for n in sizes if ring[n] < other[n]), "B")
+
+
 def copies() -> str:
     """Return the table of what the reports of H = 512 hold of one sum: copies, calls, time."""
     head = [
@@ -124,6 +168,7 @@ def main() -> None:
         parts[f"batches {ranks}"] = f"{about}\n\n{batches(rows, ranks)}"
         parts[f"messages {ranks}"] = messages(rows, ranks)
     parts["copies"] = copies()
+    parts["other host"] = other_host(found)
     for name, made in parts.items():
         put(PAGE, SCRIPT, made, name)
     print(f"docs/{PAGE.name}: {', '.join(parts)}")

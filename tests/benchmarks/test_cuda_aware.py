@@ -12,7 +12,16 @@ import pytest
 
 from benchmarks.common import results
 from benchmarks.common.pages import section
-from benchmarks.cuda_aware.report import PAGE, PROFILES, RESULTS, SCRIPT, batches, copies, messages
+from benchmarks.cuda_aware.report import (
+    PAGE,
+    PROFILES,
+    RESULTS,
+    SCRIPT,
+    batches,
+    copies,
+    messages,
+    other_host,
+)
 from support.folders import ROOT
 from support.trainer_runs import environment, mpirun_command
 
@@ -51,6 +60,7 @@ def test_the_page_shows_the_results() -> None:
         assert batches(rows, ranks).strip() in section(PAGE, SCRIPT, f"batches {ranks}")
         assert section(PAGE, SCRIPT, f"messages {ranks}") == messages(rows, ranks).strip()
     assert section(PAGE, SCRIPT, "copies") == copies().strip()
+    assert section(PAGE, SCRIPT, "other host") == other_host(results.read(RESULTS)).strip()
 
 
 def test_the_ring_beats_the_library_where_the_page_says_so() -> None:
