@@ -61,6 +61,7 @@ def test_operators_of_both_recordings_are_equal(name: str, tmp_path: Path) -> No
     assert found == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "ranks"), [("gpt_both", 1), ("resnet34_both", 1), ("ddp_both", 2)]
 )
@@ -285,6 +286,7 @@ def test_a_truncated_archive(tmp_path: Path) -> None:
         read(path)
 
 
+@pytest.mark.slow
 def test_ranks_of_one_run_are_put_together(tmp_path: Path) -> None:
     report = PROGRAMS / "gpt_ddp.sqlite.xz"
     trace = read(report)
