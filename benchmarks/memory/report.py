@@ -99,7 +99,8 @@ def mlp(results: dict[str, Any]) -> str:
     if context:
         own = context["nvml_context_bytes"] - context["nvml_before_bytes"]
         said += (
-            f"\nThe empty GPU shows {number(context['nvml_before_bytes'])} to NVML; making a CUDA "
+            f"\nOn the {results['gpu'].removeprefix('NVIDIA ')} of "
+            f"`benchmarks/results/memory.json` the empty GPU shows {number(context['nvml_before_bytes'])} to NVML; making a CUDA "
             f"context adds {number(own)}. Libraries and kernels that are loaded later are the rest "
             f"of NVML's constant.\n"
         )
