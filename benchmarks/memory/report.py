@@ -100,8 +100,9 @@ def mlp(results: dict[str, Any]) -> str:
         own = context["nvml_context_bytes"] - context["nvml_before_bytes"]
         said += (
             f"\nOn the {results['gpu'].removeprefix('NVIDIA ')} of "
-            f"`benchmarks/results/memory.json` the empty GPU shows {number(context['nvml_before_bytes'])} to NVML; making a CUDA "
-            f"context adds {number(own)}. Libraries and kernels that are loaded later are the rest "
+            f"`benchmarks/results/memory.json` the empty GPU shows "
+            f"{number(context['nvml_before_bytes'])} to NVML; making a CUDA context adds "
+            f"{number(own)}. Libraries and kernels that are loaded later are the rest "
             f"of NVML's constant.\n"
         )
     return said
