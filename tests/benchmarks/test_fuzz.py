@@ -18,7 +18,7 @@ from support.fuzz_targets import TARGETS, run, seeds
 pytestmark = pytest.mark.slow
 
 FOUND = sorted((ROOT / "tests" / "fuzz").glob("*-*"))
-ROUNDS = {"cells": 8, "sqlite_bytes": 12, "ncu_csv": 15}
+ROUNDS = {"cells": 8, "sqlite_bytes": 12, "ncu_csv": 15, "operator_prediction": 20}
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.name)
@@ -28,6 +28,8 @@ def test_inputs_that_once_broke_something(path: Path) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_mutated_seeds(name: str) -> None:
+    if name.startswith("columnar"):
+        pytest.importorskip("pyarrow", exc_type=ImportError)
     draw, pool = random.Random(11), seeds(name)
     for data in pool if name not in ROUNDS else pool[:1]:
         run(name, data)

@@ -83,7 +83,7 @@ def columnar_tables(data: bytes) -> None:
     folder = _copied(kind)
     for _ in range(draw.choice((1, 1, 2, 3))):
         file = folder / f"{draw.choice(_TABLES)}.{kind}"
-        if file.is_file():
+        if file.is_file() and not file.is_symlink():
             draw.choice((_changed_file, _changed_column, _changed_column))(file, draw)
     _analyzed(folder)
 
