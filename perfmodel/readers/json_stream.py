@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -12,10 +13,11 @@ from perfmodel.base.errors import ReportError
 
 _BLOCK: Final = 1 << 20
 _LARGEST: Final = 64 << 20
-"""Characters of one element, or of one value beside the array."""
+"""Characters of one element, of one value beside the array, or of blanks between two."""
 _NEAR: Final = 32
 """An error nearer to the end of what was read may be the end's."""
-_BLANK: Final = " \t\n\r"
+_NOT_BLANK: Final = re.compile(r"[^ \t\n\r]")
+_MOST_KEYS: Final = 10_000
 
 
 class JsonStream:
@@ -31,19 +33,24 @@ class JsonStream:
         What errors call the file.
     array : str
         Key of the array whose elements are yielded.
+    keep : collection of str
+        Other keys whose values are kept.
 
     Attributes
     ----------
     beside : dict
-        Values of the other keys; complete when all elements have been yielded.
+        Values of the other keys, None of those that are not kept; complete when all elements have
+        been yielded.
     found : bool
         Whether the array was there.
     """
 
-    def __init__(self, stream: IO[bytes], path: Path, array: str) -> None:
+    def __init__(
+        self, stream: IO[bytes], path: Path, array: str, keep: Collection[str] = ()
+    ) -> None:
         self.beside: dict[str, Any] = {}
         self.found = False
-        self._stream, self._path, self._array = stream, path, array
+        self._stream, self._path, self._array, self._keep = stream, path, array, keep
         self._decode = codecs.getincrementaldecoder("utf-8-sig")("replace").decode
         self._scan = json.JSONDecoder(parse_float=str).raw_decode
         self._text, self._at, self._before, self._ended = "", 0, 0, False
@@ -64,6 +71,11 @@ class JsonStream:
         if self._next(or_end=True):
             raise self._bad("the end of the file")
 
+    @property
+    def characters(self) -> int:
+        """How many characters have been taken."""
+        return self._before + self._at
+
     def _members(self) -> Iterator[Any]:
         self._take("{")
         while self._next() != "}":
@@ -75,7 +87,10 @@ class JsonStream:
                 self.found = True
                 yield from self._elements()
             else:
-                self.beside[key] = self._value()
+                value = self._value()
+                self.beside[key] = value if key in self._keep else None
+                if len(self.beside) > _MOST_KEYS:
+                    raise self._bad(f"at most {_MOST_KEYS} keys")
             if self._next() == ",":
                 self._at += 1
         self._at += 1
@@ -95,13 +110,15 @@ class JsonStream:
 
     def _next(self, *, or_end: bool = False) -> str:
         """Return the next character that is no blank, without taking it."""
+        blank = 0
         while True:
-            text, at = self._text, self._at
-            while at < len(text) and text[at] in _BLANK:
-                at += 1
-            self._at = at
-            if at < len(text):
-                return text[at]
+            if found := _NOT_BLANK.search(self._text, self._at):
+                self._at = found.start()
+                return found[0]
+            blank += len(self._text) - self._at
+            self._at = len(self._text)
+            if blank > _LARGEST:
+                raise self._bad("a value")
             if not self._more():
                 if or_end:
                     return ""

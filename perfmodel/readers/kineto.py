@@ -55,6 +55,8 @@ _PUSH_POP: Final = 59
 _PROCESS_BITS: Final = 24
 _MOST_IDS: Final = 1 << _PROCESS_BITS
 _ROWS: Final = 10_000
+_FIRST: Final = 32 << 20  # characters of events whose earliest time is the zero at first
+_BESIDE: Final = ("schemaVersion", "baseTimeNanoseconds", "deviceProperties", "distributedInfo")
 _LATEST_NS: Final = 1 << 62
 _SINCE_EPOCH_NS: Final = 10**18
 """Times from here on are of 2001 and later, not of a clock that starts with the machine."""
@@ -95,7 +97,7 @@ def to_sqlite(stream: IO[bytes], source: Path, target: Path) -> None:
     SchemaError
         If it is no trace of torch.profiler, or holds what no profiler writes.
     """
-    parsed = JsonStream(stream, source, "traceEvents")
+    parsed = JsonStream(stream, source, "traceEvents", _BESIDE)
     with written(target, source) as out:
         events = _Events(parsed, source, out)
         events.convert()
@@ -107,7 +109,7 @@ class _Events:
 
     def __init__(self, parsed: JsonStream, source: Path, out: SqliteWriter) -> None:
         self._source, self._out = source, out
-        self._events = enumerate(iter(parsed))
+        self._parsed, self._events = parsed, enumerate(iter(parsed))
         self._strings: dict[str, int] = {}
         self._threads: dict[tuple[int, int], int] = {}
         self._rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _TABLES}
@@ -118,7 +120,11 @@ class _Events:
 
     def convert(self) -> None:
         """Write the rows of all events."""
-        first = list(islice(self._events, _ROWS))
+        first: list[tuple[int, Any]] = []
+        while self._parsed.characters < _FIRST and (more := [*islice(self._events, 100)]):
+            first += more
+            if len(first) >= _ROWS:
+                break
         usable = [e for _, e in first if isinstance(e, dict) and e.get("ph") == "X"]
         starts = [ns for e in usable if (ns := _ns(e.get("ts"))) is not None]
         self._origin_ns = self._first_ns = min(starts, default=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import sqlite3
 from pathlib import Path
@@ -15,7 +16,7 @@ from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.base.errors import ReportError, SchemaError
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.names import parse
-from perfmodel.readers import read
+from perfmodel.readers import json_stream, read
 from perfmodel.readers.trace import KERNEL, MEMCPY, MEMSET
 from perfmodel.timing.nsys_stats.collect import compute
 from support import build_kineto, build_operators
@@ -277,6 +278,28 @@ def test_damaged_json(text: str, said: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(ReportError, match=said):
         read(path)
+
+
+def test_what_unpacks_to_more_than_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blanks without end, and keys without end, are refused before they take time or memory."""
+    monkeypatch.setattr(json_stream, "_LARGEST", 1 << 21)
+    keys = ", ".join(f'"k{i}": 1' for i in range(10_001))
+    for text, said in (
+        ('{"traceEvents": [' + " " * (1 << 23) + "]}", "expected a value at character"),
+        (f'{{"traceEvents": [], {keys}}}', "expected at most 10000 keys"),
+    ):
+        path = tmp_path / "trace.json.gz"
+        path.write_bytes(gzip.compress(text.encode()))
+        with pytest.raises(ReportError, match=said):
+            read(path)
+
+
+def test_only_the_values_that_are_asked_for_are_kept() -> None:
+    text = b'{"a": [1], "events": [2], "b": {"c": 3}}'
+    parsed = json_stream.JsonStream(io.BytesIO(text), Path("t"), "events", ("b",))
+    assert [*parsed] == [2]
+    assert parsed.beside == {"a": None, "b": {"c": 3}}
+    assert parsed.characters == len(text)
 
 
 def test_a_truncated_archive(tmp_path: Path) -> None:
