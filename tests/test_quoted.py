@@ -192,6 +192,9 @@ QUOTED: Final[tuple[tuple[str, str, Callable[[], list[float]]], ...]] = (
      lambda: [large(50_000_000)["perfmodel"]["peak_mb"] / 1e3]),
     ("scale", "where the reports are worth it ({:.0f} MB together)",
      lambda: [parallel._WORTH_BYTES / 1e6]),
+    ("size", "one of eight fields in {:.2f} ms, without comparison in {:.2f} and not frozen in "
+     "{:.2f}",
+     lambda: list(result("size")["data_class_ms"].values())),
     ("robustness", "NaN in JSON, and what takes {:.0f} s or {:.0f} GB",
      lambda: [fuzz._LONGEST_S, fuzz._MOST_BYTES / 1e9]),
     ("predict", "{:.0f} to {:.0f} % more or less from launch to launch",
@@ -226,7 +229,7 @@ GIVEN: Final = {
         "from 0 to 20 ns": "worked by hand",
         "known to 18 ns": "worked by hand",
     },
-    "size": {},
+    "size": {"Its aim, 250 ms of the 300": "an aim"},
     "analysis": {"a warning says so from 1 % on": "a limit of the code"},
     "counters": {
         "whose unit does less than 90 % is": "a limit of the code",

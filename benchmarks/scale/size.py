@@ -2,7 +2,7 @@
 
     PERFMODEL_NSYS=/path/to/nsys python -m benchmarks.scale.size -o benchmarks/results/size.json
     python -m benchmarks.scale.size --page         # docs/size.md from the results
-    python -m benchmarks.scale.size --before DIR   # the commands of this checkout and of another
+    python -m benchmarks.scale.size --before DIR [-o FILE]   # this checkout and another in turns
 
 Times are of processor (user and system) of whole processes, medians of interleaved rounds: others
 may use the machine. `nsys stats` prints its default reports of the same file.
@@ -20,6 +20,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,6 +52,9 @@ def commands(out: Path, nsys: str | None) -> dict[str, list[str]]:
     found = {
         "python -c pass": [sys.executable, "-c", "pass"],
         "import numpy": [sys.executable, "-c", "import numpy"],
+        "import numpy, numpy.ma": [sys.executable, "-c", "import numpy, numpy.ma"],
+        "import matplotlib.figure": [sys.executable, "-c", "import matplotlib.figure"],
+        "import sympy": [sys.executable, "-c", "import sympy"],
         "import perfmodel": [sys.executable, "-c", "import perfmodel"],
         "perfmodel --version": [*perfmodel, "--version"],
         "perfmodel --help": [*perfmodel, "--help"],
@@ -77,7 +82,23 @@ def processor_times(rounds: int, nsys: str | None) -> dict[str, dict[str, float]
     }
 
 
-def against(before: Path, rounds: int) -> str:
+def data_classes() -> dict[str, float]:
+    """Least milliseconds that one data class of eight fields takes to make, by how it is made."""
+    found: dict[str, float] = {}
+    options = {"frozen": {"frozen": True}, "without ==": {"frozen": True, "eq": False}, "": {}}
+    for name, chosen in options.items():
+        times = []
+        for _ in range(200):
+            annotations = {f"field_{i}": float for i in range(8)}
+            made = type("Made", (), {"__annotations__": annotations, "__doc__": "Made."})
+            begin = time.process_time()
+            dataclass(slots=True, **chosen)(made)
+            times.append(time.process_time() - begin)
+        found[name or "not frozen"] = round(1e3 * min(times), 3)
+    return found
+
+
+def against(before: Path, rounds: int) -> dict[str, dict[str, float]]:
     """Time the commands of another checkout and of this one in turns, with one Python."""
     sides = {"before": before.resolve(), "now": folders.ROOT}
     with tempfile.TemporaryDirectory() as folder:
@@ -97,12 +118,19 @@ def against(before: Path, rounds: int) -> str:
             rounds,
             untimed=1,
         )
-    lines = []
-    for name in asked:
-        old, new = (statistics.median(runs[f"{name} {side}"]) for side in sides)
-        lines.append(
-            (f"`{name}`", f"{1e3 * old:.0f} ms", f"{1e3 * new:.0f} ms", f"{new / old:.2f}")
-        )
+    return {
+        name: {side: round(statistics.median(runs[f"{name} {side}"]), 4) for side in sides}
+        for name in asked
+    }
+
+
+def against_table(found: dict[str, dict[str, float]]) -> str:
+    """Return what `against` found as a table."""
+    lines = [
+        (f"`{name}`", f"{1e3 * one['before']:.0f} ms", f"{1e3 * one['now']:.0f} ms",
+         f"{one['now'] / one['before']:.2f}")
+        for name, one in found.items()
+    ]  # fmt: skip
     return table(("command", "before", "now", "ratio"), lines)
 
 
@@ -157,6 +185,7 @@ def measure(rounds: int, nsys: str | None) -> dict[str, Any]:
         "report": REPORT,
         "rounds": rounds,
         "processor": processor_times(rounds, nsys),
+        "data_class_ms": data_classes(),
         "imports": {
             **{flag: imported(flag) for flag in ("--version", "--help")},
             **{name: imported(name, REPORT) for name in ("stats", "analyze")},
@@ -181,8 +210,10 @@ def tables(found: dict[str, Any]) -> str:
     needs, wheel = found["dependencies"], found["wheel_bytes"]
     largest = [f"{name} {size / 1e6:.0f}" for name, size in list(needs["bytes_of"].items())[:5]]
     said = f"The wheel has {wheel / 1e6:.2f} MB." if wheel else "The wheel was not built."
+    turns = against_table(found["against"]) if "against" in found else ""
     return (
         f"{table(('command', 'processor time', 'of `nsys stats`'), times)}\n"
+        f"{turns}\n"
         f"{table(('', 'modules', 'of these'), modules)}\n{said}\n"
         f"perfmodel needs {needs['direct']} packages, which with what they need are "
         f"{needs['all']}, {needs['bytes'] / 1e6:.0f} MB on disk: {', '.join(largest)} MB and "
@@ -198,14 +229,17 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path)
     asked = parser.parse_args()
     if asked.before:
-        print(against(asked.before, asked.rounds))
+        found = against(asked.before, asked.rounds)
+        print(against_table(found))
+        if asked.out:
+            results.write(asked.out, {**results.read(asked.out), "against": found})
         return
     if not asked.page:
         nsys = os.environ.get("PERFMODEL_NSYS") or shutil.which("nsys")
-        found = measure(asked.rounds, nsys)
-        print(tables(found))
+        measured = measure(asked.rounds, nsys)
+        print(tables(measured))
         if asked.out:
-            results.write(asked.out, found)
+            results.write(asked.out, measured)
         return
     put(PAGE, "benchmarks.scale.size", tables(results.read(RESULTS)))
 
