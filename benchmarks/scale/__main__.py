@@ -1,4 +1,4 @@
-"""Makes the tables of docs/scale.md from benchmarks/results/many.json and large.json.
+"""Makes the tables of docs/scale.md from benchmarks/results/{many,thousand,large}.json.
 
 python -m benchmarks.scale
 """
@@ -12,13 +12,27 @@ from benchmarks.common.pages import put_parts, table
 
 PAGE = folders.DOCS / "scale.md"
 SCRIPT = "benchmarks.scale"
+RUNS = {
+    "two": "read by two processes, results kept",
+    "kept": "again, from the kept results",
+    "one_more": "and one report more",
+    "page": "the HTML report, from the kept results",
+    "dask_1": "Dask, one worker",
+    "dask_2": "Dask, two workers",
+}
 WAYS = {"one": "one process", "two": "two processes", "dask": "Dask, two workers"}
 
 
 def parts() -> dict[str, str]:
     """Return the made parts of the page, by name."""
-    many, large = (results.read(folders.RESULTS / f"{name}.json") for name in ("many", "large"))
-    return {"many": many_reports(many), "large": large_reports(large)}
+    many, thousand, large = (
+        results.read(folders.RESULTS / f"{name}.json") for name in ("many", "thousand", "large")
+    )
+    return {
+        "many": many_reports(many),
+        "thousand": thousand_reports(thousand),
+        "large": large_reports(large),
+    }
 
 
 def many_reports(result: dict[str, Any]) -> str:
@@ -36,6 +50,24 @@ def many_reports(result: dict[str, Any]) -> str:
             "worker's peak")  # fmt: skip
     equal = all(row["equal"] for row in result["rows"])
     return f"{table(head, lines)}\n{_where(result, 'Outputs', equal)}"
+
+
+def thousand_reports(result: dict[str, Any]) -> str:
+    """Return seconds and memory of a thousand reports, a row per way."""
+    row = result["many"]
+    lines = []
+    for way, said in RUNS.items():
+        f = row[way]
+        workers = f"; the workers' {f['workers_cpu_s']:.0f} s" if "workers_cpu_s" in f else ""
+        lines.append((said, f"{f['wall_s']:.0f} s", f"{f['cpu_s']:.0f} s{workers}",
+                      f"{f['parent_mb']:.0f} MB",
+                      f"{f['worker_mb']:.0f} MB" if f["worker_mb"] else "–"))  # fmt: skip
+    head = f"{row['reports']:,} reports", "wall", "CPU", "parent's peak", "worker's peak"
+    more = (
+        f"\nThe reports have {row['file_mb']:.0f} MB, what is kept of them {row['kept_mb']:.0f} MB, "
+        f"the page {row['page_mb']:.1f} MB.\n"
+    )
+    return f"{table(head, lines)}\n{_where(result, 'Outputs', row['equal'])}\n{more}".rstrip()
 
 
 def large_reports(result: dict[str, Any]) -> str:

@@ -16,16 +16,19 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.common import folders, results
 from benchmarks.common.processes import in_turn, medians, timed
 from benchmarks.scale.stats import SOURCE
 from profiles.grow import grow_ranks
 
+if TYPE_CHECKING:
+    from distributed import LocalCluster
+
 
 @contextmanager
-def cluster(workers: int) -> Iterator[str | None]:
+def cluster(workers: int) -> Iterator[LocalCluster | None]:
     """Start a Dask scheduler with workers of its own processes; None where Dask is missing."""
     try:
         from distributed import LocalCluster
@@ -33,7 +36,7 @@ def cluster(workers: int) -> Iterator[str | None]:
         yield None
         return
     with LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as dask:
-        yield dask.scheduler_address
+        yield dask
 
 
 def measured(paths: list[Path], scheduler: str | None, repeats: int) -> dict[str, Any]:
@@ -64,7 +67,8 @@ def main() -> None:
     args = parser.parse_args()
     rows = []
     for ranks in args.ranks:
-        with tempfile.TemporaryDirectory() as folder, cluster(2) as scheduler:
+        with tempfile.TemporaryDirectory() as folder, cluster(2) as dask:
+            scheduler = dask and dask.scheduler_address
             paths = grow_ranks(SOURCE, Path(folder), ranks)
             size = sum(path.stat().st_size for path in paths) / 1e6
             row = {"ranks": ranks, "file_mb": round(size, 1)}

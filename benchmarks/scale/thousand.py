@@ -1,11 +1,12 @@
 """`perfmodel analyze` at its limits: a thousand reports at once, ten million events in one.
 
     python -m benchmarks.scale.thousand
+    python -m benchmarks.scale.thousand --large
 
 Grows real exports (profiles.grow) into the reports of 512 ranks of MPI, of which three are left
-out, and of 512 of DDP with NCCL, and into one of ten million events. Writes seconds, CPU seconds
-and peak memory to benchmarks/results/thousand.json: read by two processes, again with the results
-that were kept, and with one report more.
+out, and of 512 of DDP with NCCL; with --large into one of ten million events, too. Writes seconds,
+CPU seconds and peak memory to benchmarks/results/thousand.json: read by two processes, again with
+the results that were kept, with one report more, as a page, and by one and two workers of Dask.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import Any, Final
 
 from benchmarks.common import folders, results
 from benchmarks.common.processes import timed
+from benchmarks.scale.many import cluster
 from benchmarks.scale.stats import SOURCE
 from profiles.grow import grow, grow_ddp, grow_ranks
 
@@ -28,10 +31,33 @@ MISSING: Final = (5, 17, 500)
 EVENTS: Final = (1_000_000, 10_000_000)
 
 
-def analyze(paths: list[Path], *options: str) -> tuple[dict[str, float], bytes]:
-    """Run the command; return its figures and its output."""
-    command = [sys.executable, "-m", "perfmodel", "analyze", *map(str, paths), "--json", *options]
+def perfmodel(name: str, paths: list[Path], *options: str) -> tuple[dict[str, float], bytes]:
+    """Run a command; return its figures and its output."""
+    command = [sys.executable, "-m", "perfmodel", name, *map(str, paths), *options]
     return timed(command, workers=True)
+
+
+def analyze(paths: list[Path], *options: str) -> tuple[dict[str, float], bytes]:
+    """Run `perfmodel analyze`; return its figures and its output."""
+    return perfmodel("analyze", paths, "--json", *options)
+
+
+def on_dask(paths: list[Path], workers: int) -> tuple[dict[str, float], bytes]:
+    """Run it on so many workers of Dask, whose processor time is counted, too."""
+    with cluster(workers) as dask:
+        if dask is None:
+            raise SystemExit("pip install 'perfmodel[dask]' for the times on Dask")
+        processes = [nanny.pid for nanny in dask.workers.values()]
+        before = sum(map(cpu_seconds, processes))
+        figures, output = analyze(paths, "--scheduler", dask.scheduler_address)
+        figures["workers_cpu_s"] = sum(map(cpu_seconds, processes)) - before
+    return figures, output
+
+
+def cpu_seconds(process: int) -> float:
+    """Processor time of a process until now."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def thousand(folder: Path, ranks: int) -> dict[str, Any]:
@@ -39,21 +65,26 @@ def thousand(folder: Path, ranks: int) -> dict[str, Any]:
     plain = folder / "source.part"
     plain.write_bytes(lzma.decompress(DDP.read_bytes()))
     every = [*grow_ranks(SOURCE, folder, ranks // 2), *grow_ddp(plain, folder, ranks // 2)]
-    last = every[MISSING[-1]]
-    some = [path for i, path in enumerate(every) if i not in MISSING]
+    missing = [i for i in MISSING if i < ranks // 2]
+    last = every[missing[-1]]
+    some = [path for i, path in enumerate(every) if i not in missing]
     kept = ["--cache", str(folder / "kept")]
     found = {
         "two": analyze(some, "--jobs", "2", *kept),
         "kept": analyze(some, "--jobs", "2", *kept),
         "one_more": analyze([*some, last], "--jobs", "2", *kept),
     }
+    page = folder / "report.html"
+    found["page"] = perfmodel("report", some, "-o", str(page), "--jobs", "2", *kept)
+    found |= {f"dask_{workers}": on_dask(some, workers) for workers in (1, 2)}
     runs = json.loads(found["two"][1])["runs"]
     return {
         "reports": len(some),
         "ranks": [len(run["ranks"]) for run in runs],
-        "outliers": [len(run["outliers"]) for run in runs],
         "file_mb": round(sum(path.stat().st_size for path in some) / 1e6, 1),
-        "equal": found["two"][1] == found["kept"][1],
+        "page_mb": round(page.stat().st_size / 1e6, 2),
+        "kept_mb": round(sum(p.stat().st_size for p in (folder / "kept").iterdir()) / 1e6, 1),
+        "equal": len({found[way][1] for way in ("two", "kept", "dask_1", "dask_2")}) == 1,
         **{way: _rounded(figures) for way, (figures, _) in found.items()},
     }
 
@@ -73,14 +104,15 @@ def large(folder: Path, events: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=1024)
+    parser.add_argument("--large", action="store_true", help="time ten million events, too")
     parser.add_argument("--output", type=Path, default=folders.RESULTS / "thousand.json")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         many = thousand(Path(folder), args.ranks)
         print(json.dumps(many), flush=True)
-        rows = [large(Path(folder), events) for events in EVENTS]
+        rows = [large(Path(folder), events) for events in EVENTS] if args.large else []
     about = {"command": results.command("scale.thousand"), **results.about()}
-    results.write(args.output, {**about, "many": many, "large": rows})
+    results.write(args.output, {**about, "many": many, **({"large": rows} if rows else {})})
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ one has a modified z-score above the usual 3.5."""
 _NORMAL: Final = 0.6745  # median absolute deviation of a normal distribution over its sigma
 _LEAST: Final = 0.02
 """What is slower by less than this share is no outlier, however equal the others are."""
+_MOST: Final = 0.75
+"""A host, or a GPU number, of whose ranks this share are outliers is named in their place."""
 _SHOWN: Final = 10
 
 
@@ -84,8 +86,31 @@ def find_outliers(ranks: Sequence[RankRow], hosts: Mapping[int, str]) -> tuple[O
         groups += _groups("GPU", gpus if several else {}, measure, seconds)
         named = {rank for one in groups for rank in one.ranks}
         alone = {r: str(r) for r in seconds if r not in named}
-        found += [*groups, *_groups("rank", alone, measure, seconds)]
+        single = [*_groups("rank", alone, measure, seconds)]
+        kinds: tuple[tuple[Kind, Mapping[int, str]], ...]
+        kinds = ("host", hosts), ("GPU", gpus if several else {})
+        for kind, member in kinds:
+            together = [*_together(kind, member, single)]
+            named = {rank for one in together for rank in one.ranks}
+            single = [one for one in single if not named.issuperset(one.ranks)]
+            groups += together
+        found += [*groups, *single]
     return tuple(sorted(found, key=lambda one: (-one.excess, one.kind, one.name)))
+
+
+def _together(
+    kind: Kind, member: Mapping[int, str], single: Sequence[Outlier]
+) -> Iterator[Outlier]:
+    """Hosts, or GPUs, most of whose ranks are outliers, which a few groups may not show."""
+    slow: dict[str, list[Outlier]] = {}
+    for one in single:
+        if one.ranks[0] in member:
+            slow.setdefault(member[one.ranks[0]], []).append(one)
+    for name, some in slow.items():
+        ranks = tuple(sorted(rank for rank, group in member.items() if group == name))
+        if len(some) >= max(_FEWEST, _MOST * len(ranks)):
+            seconds = float(np.median([one.seconds for one in some]))
+            yield Outlier(kind, name, some[0].measure, seconds, some[0].usual_s, ranks)
 
 
 def _groups(

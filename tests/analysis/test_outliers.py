@@ -41,6 +41,15 @@ def test_a_gpu_that_is_slow_on_every_host_is_named() -> None:
     assert (found.kind, found.name, found.ranks) == ("GPU", "5", slow)
 
 
+def test_a_slow_gpu_is_named_where_gpus_differ_too_much_to_say_so_of_eight() -> None:
+    """Their medians spread by 5 %, and one is 80 % above: its ranks are outliers one by one."""
+    usual = [9.0, 10.9, 9.4, 10.5, 0.0, 9.8, 10.2, 11.3]
+    own = {rank: usual[rank % 8] for rank in range(64)} | dict.fromkeys(range(4, 64, 8), 15.0)
+    (found,) = find_outliers(ranks(own), HOSTS)
+    assert (found.kind, found.name, found.ranks) == ("GPU", "4", tuple(range(4, 64, 8)))
+    assert found.seconds == pytest.approx(0.015)
+
+
 def test_less_than_two_percent_is_no_outlier() -> None:
     own = dict.fromkeys(range(64), 10.0)
     assert find_outliers(ranks({**own, 3: 10.19}), HOSTS) == ()

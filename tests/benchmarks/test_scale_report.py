@@ -25,6 +25,20 @@ def test_all_ways_gave_the_same_numbers() -> None:
     assert all(row["equal"] for row in many["rows"])
 
 
+def test_a_thousand_reports_take_less_than_three_minutes_and_a_gigabyte() -> None:
+    """CPU seconds of two cores: other work slows the clock's."""
+    result = json.loads((RESULTS / "thousand.json").read_text())["many"]
+    assert result["equal"]
+    assert result["reports"] == 1021
+    assert result["ranks"] == [509, 512]
+    assert result["two"]["cpu_s"] < 180
+    assert result["kept"]["cpu_s"] < 0.5 * result["two"]["cpu_s"]
+    assert result["one_more"]["cpu_s"] < 1.2 * result["kept"]["cpu_s"]
+    ways = [figures for figures in result.values() if isinstance(figures, dict)]
+    assert max(figures["parent_mb"] for figures in ways) < 1000
+    assert result["page_mb"] < 4
+
+
 @pytest.mark.parametrize(("rows", "megabytes"), [(10_000_000, 700), (50_000_000, 2000)])
 def test_large_reports_take_little_memory(rows: int, megabytes: int) -> None:
     large = json.loads((RESULTS / "large.json").read_text())
