@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Floats, Int64
+from perfmodel.base.arrays import Floats, Int64, distinct_positions
 from perfmodel.readers.trace import NULL
 from perfmodel.timing.collectives import CollectiveGroup
 from perfmodel.timing.host_timeline import CAUSES
@@ -288,9 +288,10 @@ def idle_ranges(
     step_s, lanes = 0.0, 0
     for report in reports:
         gaps, names = report.gaps, (*report.gaps.names, "")
-        key = (gaps.range + 1) * len(CAUSES) + gaps.cause
         for lane in np.flatnonzero(report.times.device >= 0).tolist():
-            distinct, share = _shares(report, lane, window, key)
+            mine = gaps.rows_of(lane, window)
+            key = (gaps.range[mine] + 1).astype(np.int64) * len(CAUSES) + gaps.cause[mine]
+            distinct, share = _shares(report, mine, window, key)
             idle_s = _median_s(report.times.idle_ns[lane, window]) or 0.0
             for code, part in zip(distinct.tolist(), share.tolist(), strict=True):
                 where = names[code // len(CAUSES) - 1], CAUSES[code % len(CAUSES)]
@@ -307,27 +308,28 @@ def _idle(
     """Split the idle time of every rank's median step by the medians of its causes."""
     found: list[IdleCause] = []
     for report, numbers, begins in zip(reports, numbered, _begins(reports), strict=True):
-        gaps = report.gaps
-        inside = (gaps.step >= window.start) & (gaps.step < window.stop)
         for lane, rank in enumerate(numbers):
-            codes, shares = _shares(report, lane, window, gaps.cause.astype(np.int64))
+            rows = report.gaps.rows_of(lane, window)
+            cause = report.gaps.cause[rows].astype(np.int64)
+            codes, shares = _shares(report, rows, window, cause)
             idle_s = _median_s(report.times.idle_ns[lane, window]) or 0.0
-            rows = np.flatnonzero(inside & (gaps.lane == lane))
             for i in np.argsort(-shares, kind="stable").tolist():
                 code, share = int(codes[i]), float(shares[i])
                 if share > 0:
-                    longest = _longest(gaps, rows[gaps.cause[rows] == code], begins)
+                    longest = _longest(report.gaps, rows[cause == code], begins)
                     found.append(IdleCause(rank, CAUSES[code], share * idle_s, share, longest))
     return tuple(sorted(found, key=lambda cause: cause.rank))
 
 
-def _shares(report: StepReport, lane: int, window: slice, key: Int64) -> tuple[Int64, Floats]:
-    """Distinct keys of a lane's gaps, and the share of each by its median over steps."""
-    gaps = report.gaps
-    inside = (gaps.lane == lane) & (gaps.step >= window.start) & (gaps.step < window.stop)
-    distinct, code = np.unique(key[inside], return_inverse=True)
-    total = np.zeros((len(distinct), window.stop - window.start))
-    np.add.at(total, (code.ravel(), gaps.step[inside] - window.start), gaps.idle_ns[inside])
+def _shares(report: StepReport, rows: Int64, window: slice, key: Int64) -> tuple[Int64, Floats]:
+    """Distinct keys of some gaps of a lane, and the share of each by its median over steps."""
+    distinct = distinct_positions(key, int(key.max(initial=-1)) + 1)
+    place = np.zeros(int(key.max(initial=-1)) + 1, np.int64)
+    place[distinct] = np.arange(len(distinct))
+    count = window.stop - window.start
+    cell = place[key] * count + report.gaps.step[rows] - window.start
+    total = np.bincount(cell, report.gaps.idle_ns[rows], len(distinct) * count)
+    total = total.reshape(len(distinct), count)
     usual = np.median(total, axis=1) if len(distinct) else total.sum(axis=1)
     usual = usual if usual.any() else total.mean(axis=1)
     return distinct, usual / max(float(usual.sum()), 1.0)
@@ -345,6 +347,9 @@ def _begins(reports: Sequence[StepReport]) -> list[Int64]:
 
 def _longest(gaps: IdleGaps, rows: Int64, begins: Int64) -> tuple[Gap, ...]:
     names = (*gaps.names, "")
+    if len(rows) > _TOP_GAPS:  # few are sorted, in time linear in all
+        idle = gaps.idle_ns[rows]
+        rows = rows[idle >= np.partition(idle, -_TOP_GAPS)[-_TOP_GAPS]]
     top = rows[np.argsort(-gaps.idle_ns[rows], kind="stable")[:_TOP_GAPS]]
     return tuple(
         Gap(

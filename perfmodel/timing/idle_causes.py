@@ -8,7 +8,7 @@ host was in until it launched the operation, and to the time between these calls
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -60,7 +60,7 @@ class IdleGaps:
     range : int32, shape (n,)
         Innermost range that the launching thread was in.
     op : int32, shape (n,)
-        Row of `GpuOps` that ends the gap.
+        Row of `GpuOps` that ends the gap; -1 where it was forgotten.
     """
 
     names: tuple[str, ...]
@@ -75,6 +75,13 @@ class IdleGaps:
 
     def __len__(self) -> int:
         return len(self.lane)
+
+    def rows_of(self, lane: int, steps: slice) -> Int64:
+        """Rows of a lane in some steps; lanes come one behind the other."""
+        first, last = np.searchsorted(self.lane, [lane, lane + 1])
+        step = self.step[first:last]
+        inside: Int64 = np.flatnonzero((step >= steps.start) & (step < steps.stop))
+        return inside + first
 
     @classmethod
     def of(cls, names: Iterable[str], lanes: Sequence[Columns]) -> IdleGaps:
@@ -93,14 +100,20 @@ class IdleGaps:
         parts : list of IdleGaps
         first : sequence of int
             Number of the first lane of each.
-        ops : sequence of int64 arrays
-            Rows of the report's operations that those of each are.
+        ops : sequence of int64 arrays or None
+            Rows of the report's operations that those of each are; None if they were forgotten.
         """
         names = parts[-1].names
         lane = [part.lane + np.int32(n) for part, n in zip(parts, first, strict=True)]
-        op = [rows[part.op].astype(np.int32) for part, rows in zip(parts, ops, strict=True)]
+        found = zip(parts, ops or (), strict=ops is not None)
+        op = [rows[part.op].astype(np.int32) for part, rows in found]
         rest = join_columns(parts, cls.__slots__[2:-1])
-        return cls(names, np.concatenate(lane), **rest, op=np.concatenate(op))
+        joined = cls(names, np.concatenate(lane), **rest, op=lane[0])
+        return replace(joined, op=np.concatenate(op)) if op else joined.without_ops()
+
+    def without_ops(self) -> IdleGaps:
+        """Return the same without the rows of `GpuOps`."""
+        return replace(self, op=np.broadcast_to(np.int32(-1), self.lane.shape))
 
 
 def idle_gaps(

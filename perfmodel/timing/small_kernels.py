@@ -50,6 +50,10 @@ class SmallKernels:
     host_ns: Int64
     gpu_ns: Int64
 
+    def chosen(self, rows: Bool) -> SmallKernels:
+        """Return some of the rows."""
+        return SmallKernels(self.ranges, *(getattr(self, n)[rows] for n in self.__slots__[1:]))
+
     @classmethod
     def join(cls, parts: list[SmallKernels], first: Sequence[int]) -> SmallKernels:
         """Put parts of one report together; `first` is the number of the first lane of each.

@@ -150,25 +150,36 @@ class StepsByPart:
         found = _measured(
             part.trace, part.steps, self._categorize, self._names, self._last_ns, joined
         )
-        self._found.append(found if self._most_ops is None else lightened(found, self._most_ops))
+        if self._most_ops is not None:
+            found = lightened(found, self._most_ops, first=not self._found)
+        self._found.append(found)
         self._rows.append((part.op, part.step))
 
     def joined(self) -> StepReport:
         """Return the report of all parts."""
         if len(self._found) > 1:
-            self._found = [_joined(self._trace, self.steps, self._found, self._rows)]
+            light = self._most_ops is not None
+            self._found = [_joined(self._trace, self.steps, self._found, self._rows, light=light)]
         one = self._found.pop()
         return replace(one, kernels=_longest(one.kernels))
 
 
-def lightened(report: StepReport, most_ops: int | None) -> StepReport:
-    """Drop which operations are in steps, and all but so many of each lane for the replay."""
+def lightened(report: StepReport, most_ops: int | None, *, first: bool = True) -> StepReport:
+    """Drop what an analysis does not look at.
+
+    These are rows of operations, all operations for the replay but so many of each lane, and small
+    kernels of all lanes but the report's first one, which is that of the `first` part.
+    """
     none = np.empty(0, np.int64)
     graphs = report.graphs
     if most_ops is not None:
         graphs = tuple(last_steps(graph, most_ops) for graph in graphs)
     return replace(
-        report, times=replace(report.times, ops=StepOps(none, none, none)), graphs=graphs
+        report,
+        times=replace(report.times, ops=StepOps(none, none, none)),
+        gaps=report.gaps.without_ops(),
+        small=report.small.chosen((report.small.lane == 0) & first),
+        graphs=graphs,
     )
 
 
@@ -216,11 +227,17 @@ def _measured(
 
 
 def _joined(
-    trace: Trace, steps: Steps, parts: list[StepReport], rows: Sequence[tuple[Int64, Int64]]
+    trace: Trace,
+    steps: Steps,
+    parts: list[StepReport],
+    rows: Sequence[tuple[Int64, Int64]],
+    *,
+    light: bool,
 ) -> StepReport:
     """Put the reports of some processes each together to that of all; empties the list.
 
-    `rows` are the operations and steps of the whole report that those of each part are.
+    `rows` are the operations and steps of the whole report that those of each part are; `light`
+    parts do not know their operations.
     """
     column: dict[str, list[Any]] = {
         name: [getattr(part, name) for part in parts] for name in StepReport.__slots__
@@ -240,7 +257,7 @@ def _joined(
         **totals,
         kernels=_join_kernels(column.pop("kernels"), count),
         nccl=join_kernels(column["nccl"], first),
-        gaps=IdleGaps.join(column.pop("gaps"), first, [op for op, _ in rows]),
+        gaps=IdleGaps.join(column.pop("gaps"), first, None if light else [op for op, _ in rows]),
         host=HostTimes.join(column["host"], count),
         small=SmallKernels.join(column.pop("small"), first),
         graphs=tuple(graph for graphs in column["graphs"] for graph in graphs),
