@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -102,3 +103,24 @@ class Arena:
 
     def __reduce__(self) -> tuple[type[Arena], tuple[np.dtype[Any]]]:
         return Arena, (self._kind,)  # what is left need not travel to another process
+
+
+class Growing:
+    """Columns of equal length that grow at their ends, by name.
+
+    Where they are large, the system moves their pages: no column is in memory twice.
+    """
+
+    def __init__(self) -> None:
+        self.columns: dict[str, npt.NDArray[Any]] = {}
+
+    def append(self, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Add rows."""
+        for name, values in columns.items():
+            known = self.columns.get(name)
+            if known is None:
+                self.columns[name] = values.copy()
+            else:
+                count = len(known)
+                known.resize(count + len(values), refcheck=False)
+                known[count:] = values

@@ -218,14 +218,13 @@ def _with_pauses(start: Int64, end: Int64, what: Int8) -> tuple[Int64, Int64, In
     usual = float(np.median(between)) if len(between) else 0.0
     most = float(np.clip(_USUAL * usual, _SHORTEST_NS, _LONGEST_NS))
     width = max(2 * len(start) - 1, 0)
-    s, e = np.empty(width, np.int64), np.empty(width, np.int64)
-    s[::2], e[::2] = start, end
-    s[1::2], e[1::2] = end[:-1], start[1:]
+    bounds = np.empty(2 * len(start), np.int64)
+    bounds[::2], bounds[1::2] = start, end
     kind = np.empty(width, np.int8)
     kind[::2] = what
     goes_on = (what[1:] == what[:-1]) & ((what[1:] == SYNC) | (what[1:] == ALLOCATION))
     kind[1::2] = np.where(between > most, HOST, np.where(goes_on, what[1:], LAUNCH))
-    return s, e, kind
+    return bounds[:-1], bounds[1:], kind
 
 
 @dataclass(frozen=True, slots=True)

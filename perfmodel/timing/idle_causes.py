@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64, distinct_positions
-from perfmodel.readers.trace import GRAPH, NO_NAME, Trace, join_columns
+from perfmodel.readers.trace import GRAPH, NO_NAME, Trace
 from perfmodel.timing.host_timeline import (
     DEPENDENCY,
     HOST,
@@ -81,7 +81,8 @@ class IdleGaps:
         first, last = np.searchsorted(self.lane, [lane, lane + 1])
         step = self.step[first:last]
         inside: Int64 = np.flatnonzero((step >= steps.start) & (step < steps.stop))
-        return inside + first
+        inside += first
+        return inside
 
     @classmethod
     def of(cls, names: Iterable[str], lanes: Sequence[Columns]) -> IdleGaps:
@@ -89,27 +90,26 @@ class IdleGaps:
         columns: list[Any] = [np.concatenate(parts) for parts in zip(*lanes, strict=True)]
         return cls(tuple(names), *columns)
 
-    @classmethod
-    def join(cls, parts: list[IdleGaps], first: Sequence[int], ops: Sequence[Int64]) -> IdleGaps:
-        """Put parts of one report together, whose names grew from part to part.
-
-        Empties the list.
+    def columns(self, first: int, ops: Int64 | None) -> dict[str, Any]:
+        """Return the columns of a part of a report, as they are in the report.
 
         Parameters
         ----------
-        parts : list of IdleGaps
-        first : sequence of int
-            Number of the first lane of each.
-        ops : sequence of int64 arrays or None
-            Rows of the report's operations that those of each are; None if they were forgotten.
+        first : int
+            Number of the part's first lane.
+        ops : int64 array, optional
+            Rows of the report's operations that those of the part are; without, they are forgotten.
         """
-        names = parts[-1].names
-        lane = [part.lane + np.int32(n) for part, n in zip(parts, first, strict=True)]
-        found = zip(parts, ops or (), strict=ops is not None)
-        op = [rows[part.op].astype(np.int32) for part, rows in found]
-        rest = join_columns(parts, cls.__slots__[2:-1])
-        joined = cls(names, np.concatenate(lane), **rest, op=lane[0])
-        return replace(joined, op=np.concatenate(op)) if op else joined.without_ops()
+        found = {name: getattr(self, name) for name in self.__slots__[1:-1]}
+        found["lane"] = self.lane + np.int32(first)
+        return found if ops is None else {**found, "op": ops[self.op].astype(np.int32)}
+
+    @classmethod
+    def of_columns(cls, names: Iterable[str], columns: dict[str, Any]) -> IdleGaps:
+        """Return gaps of columns, one part's behind the other's."""
+        if "op" in columns:
+            return cls(tuple(names), **columns)
+        return cls(tuple(names), **columns, op=columns["lane"]).without_ops()
 
     def without_ops(self) -> IdleGaps:
         """Return the same without the rows of `GpuOps`."""

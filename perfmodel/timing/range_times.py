@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Int32, Int64
+from perfmodel.base.arrays import Bool, Growing, Int32, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers.codes import check_sum, sums
 from perfmodel.readers.nvtx import MPI_DOMAIN
-from perfmodel.readers.trace import MEMCPY, NULL, Trace, join_columns, rows
+from perfmodel.readers.trace import MEMCPY, NULL, Trace, rows
 from perfmodel.timing.intervals import extents
 from perfmodel.timing.nesting import Nesting, enclosing, last_moment, nest
 from perfmodel.timing.projection import Joined, Launches, all_pairs, attribute
@@ -188,31 +188,38 @@ def time_ranges(
     )
 
 
-def concatenate(parts: list[RangeTimes]) -> RangeTimes:
-    """Join the times of several reports of one run, or parts of one; empties the list.
+class JoinedTimes:
+    """Times of several reports of one run, or of parts of one report, put together; paths merge."""
 
-    Paths are merged.
-    """
+    def __init__(self) -> None:
+        self._paths: dict[Path, int] = {}
+        self._rows = Growing()
+
+    def append(self, part: RangeTimes) -> None:
+        """Add a part."""
+        codes = [self._paths.setdefault(p, len(self._paths)) for p in part.paths]
+        columns = {name: getattr(part, name) for name in RangeTimes.__slots__[1:]}
+        if len(part):
+            columns["path"] = np.array(codes, np.int32)[part.path]
+        self._rows.append(columns)
+
+    def times(self) -> RangeTimes:
+        """Return all of them."""
+        return RangeTimes(paths=tuple(self._paths), **self._rows.columns)
+
+
+def concatenate(parts: Sequence[RangeTimes]) -> RangeTimes:
+    """Join the times of several reports of one run; paths are merged."""
     if len(parts) == 1:
-        return parts.pop()
-    known: dict[Path, int] = {}
-    codes = []
+        return parts[0]
+    joined = JoinedTimes()
     for part in parts:
-        recode = np.array([known.setdefault(p, len(known)) for p in part.paths], np.int32)
-        codes.append(recode[part.path] if len(part) else part.path)
-    names = [f.name for f in fields(RangeTimes) if f.name not in ("paths", "path")]
-    return RangeTimes(paths=tuple(known), path=np.concatenate(codes), **join_columns(parts, names))
+        joined.append(part)
+    return joined.times()
 
 
-def join(
-    trace: Trace,
-    rank_of: Mapping[int, int],
-    parts: list[tuple[RangeTimes, Attribution]],
-    rows: Sequence[Int64],
-) -> tuple[RangeTimes, Attribution]:
-    """Put parts of a report together, whose ranks are still numbers of processes.
-
-    Empties the list, so that no more than one column is there twice.
+def of_report(trace: Trace, rank_of: Mapping[int, int], times: RangeTimes) -> RangeTimes:
+    """Order the paths of joined parts as those of the report; ranks are numbers of processes.
 
     Parameters
     ----------
@@ -220,35 +227,51 @@ def join(
         The report.
     rank_of : mapping of int to int
         Rank by process index.
-    parts : list of (RangeTimes, Attribution)
-    rows : sequence of int64 arrays
-        Rows of the report's operations that those of each part are.
+    times : RangeTimes
     """
-    rank = np.array([rank_of.get(p, -1) for p in range(len(trace.processes))] or [-1], np.int32)
-    each = [found for _, found in parts]
-    measured = [times for times, _ in parts]
-    parts.clear()
-    times = concatenate(measured)
     code = {label: i for i, label in enumerate(dict.fromkeys(trace.range_labels))}
     paths = sorted(times.paths, key=lambda path: (len(path), [code[label] for label in path]))
     place = {path: i for i, path in enumerate(paths)}
     recode = np.array([place[path] for path in times.paths], np.int32)
-    op = np.concatenate([at[found.op] for found, at in zip(each, rows, strict=True)])
+    rank = _ranks(trace, rank_of)
+    return replace(times, paths=tuple(paths), path=recode[times.path], rank=rank[times.rank])
+
+
+def join_attributions(
+    trace: Trace,
+    rank_of: Mapping[int, int],
+    parts: Sequence[Attribution],
+    rows: Sequence[Int64],
+) -> Attribution:
+    """Put the attributions of parts of a report together, as `of_report` does times.
+
+    Parameters
+    ----------
+    trace, rank_of
+        As in `of_report`.
+    parts : sequence of Attribution
+    rows : sequence of int64 arrays
+        Rows of the report's operations that those of each part are.
+    """
+    rank = _ranks(trace, rank_of)
+    op = np.concatenate([at[found.op] for found, at in zip(parts, rows, strict=True)])
     order = np.argsort(op, kind="stable")
-    return (
-        replace(times, paths=tuple(paths), path=recode[times.path], rank=rank[times.rank]),
-        Attribution(
-            total=sum(found.total for found in each),
-            unlaunched=sum(found.unlaunched for found in each),
-            outside=sum(found.outside for found in each),
-            strays=sum(found.strays for found in each),
-            crossing=any(found.crossing for found in each),
-            by_time=sum(found.by_time for found in each),
-            op=op[order],
-            op_batch=np.concatenate([found.op_batch for found in each])[order],
-            op_rank=rank[np.concatenate([found.op_rank for found in each])[order]],
-        ),
+    return Attribution(
+        total=sum(found.total for found in parts),
+        unlaunched=sum(found.unlaunched for found in parts),
+        outside=sum(found.outside for found in parts),
+        strays=sum(found.strays for found in parts),
+        crossing=any(found.crossing for found in parts),
+        by_time=sum(found.by_time for found in parts),
+        op=op[order],
+        op_batch=np.concatenate([found.op_batch for found in parts])[order],
+        op_rank=rank[np.concatenate([found.op_rank for found in parts])[order]],
     )
+
+
+def _ranks(trace: Trace, rank_of: Mapping[int, int]) -> Int32:
+    """Rank of every process, -1 for those without one."""
+    return np.array([rank_of.get(p, -1) for p in range(len(trace.processes))] or [-1], np.int32)
 
 
 def ranks_of(trace: Trace) -> dict[int, int]:
@@ -298,8 +321,11 @@ def _batches(
     for at in [*nesting.by_level()][1:]:
         above = batch_of[nesting.parent[at]]
         batch_of[at] = np.where(above >= 0, above, batch_of[at])
-    ranks = np.array([rank_of.get(p, -1) for p in range(len(trace.processes))] or [-1], np.int32)
-    rank = ranks[trace.thread_process[nesting.thread]] if len(nesting) else nesting.thread
+    rank = (
+        _ranks(trace, rank_of)[trace.thread_process[nesting.thread]]
+        if len(nesting)
+        else nesting.thread
+    )
     heads = np.flatnonzero(batch_of == np.arange(len(nesting)))
     number = np.full(len(nesting) + 1, -1, np.int32)
     for r in np.unique(rank[heads]):

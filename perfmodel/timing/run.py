@@ -18,9 +18,11 @@ from perfmodel.timing.by_process import Part, by_process
 from perfmodel.timing.projection import join_launches
 from perfmodel.timing.range_times import (
     Attribution,
+    JoinedTimes,
     RangeTimes,
     concatenate,
-    join,
+    join_attributions,
+    of_report,
     ranks_of,
     time_ranges,
 )
@@ -132,7 +134,8 @@ def _time_parts(
     events: tuple[EventsByProcess, Needed] | None,
 ) -> TimedReport:
     """Measure a report some processes at a time, whose ranks are all different."""
-    parts: list[tuple[RangeTimes, Attribution]] = []
+    ranges = JoinedTimes()
+    attributed: list[Attribution] = []
     places: list[Int64] = []
     kept: list[tuple[GpuOps, ApiCalls, Int64]] = []
     numbers = {process: process for process in range(len(trace.processes))}
@@ -146,11 +149,13 @@ def _time_parts(
             op, call = events[1](part.trace, found)
             kept.append((rows(part.trace.ops, op), rows(part.trace.api, call), part.op[op]))
             found = found.among(op)
-        parts.append((times, found))
+        ranges.append(times)
+        attributed.append(found)
         places.append(part.op)
-        del part, joined  # before the next one is made
+        del part, joined, times  # before the next one is made
     report = steps.joined()
-    times, found = join(trace, report.rank_of, parts, places)
+    times = of_report(trace, report.rank_of, ranges.times())
+    found = join_attributions(trace, report.rank_of, attributed, places)
     if kept:
         ops, api, numbered = zip(*kept, strict=True)
         row = np.concatenate(numbered)

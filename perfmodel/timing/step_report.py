@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Int8, Int32, Int64, distinct_positions
+from perfmodel.base.arrays import Growing, Int8, Int32, Int64, distinct_positions
 from perfmodel.readers.codes import sums
 from perfmodel.readers.trace import KERNEL, NO_NAME, GpuOps, Trace, join_columns
 from perfmodel.timing.by_process import Part, by_process
@@ -26,6 +26,8 @@ from perfmodel.timing.steps import Launched, Steps, launched
 
 _MOST_KERNELS: Final = 40
 """Kernels of one report that are kept by name, those with most GPU time."""
+
+_NO_GAPS: Final = {name: np.empty(0, np.int64) for name in IdleGaps.__slots__[1:]}
 
 Categorize = Callable[[GpuOps, Sequence[str]], tuple[Int8, tuple[str, ...]]]
 """Category of every GPU operation, as a position in the categories' names, and these names."""
@@ -139,6 +141,7 @@ class StepsByPart:
         self._names: dict[str, int] = {}
         self._found: list[StepReport] = []
         self._rows: list[tuple[Int64, Int64]] = []
+        self._gaps, self._lanes = Growing(), 0
 
     def add(self, part: Part, joined: Joined | None = None) -> None:
         """Measure a part; parts come in the order of their processes.
@@ -150,18 +153,21 @@ class StepsByPart:
         found = _measured(
             part.trace, part.steps, self._categorize, self._names, self._last_ns, joined
         )
-        if self._most_ops is not None:
+        light = self._most_ops is not None
+        if light:
             found = lightened(found, self._most_ops, first=not self._found)
-        self._found.append(found)
+        self._gaps.append(found.gaps.columns(self._lanes, None if light else part.op))
+        self._lanes += len(found.times.process)
+        self._found.append(replace(found, gaps=IdleGaps.of_columns((), _NO_GAPS)))
         self._rows.append((part.op, part.step))
 
     def joined(self) -> StepReport:
         """Return the report of all parts."""
         if len(self._found) > 1:
-            light = self._most_ops is not None
-            self._found = [_joined(self._trace, self.steps, self._found, self._rows, light=light)]
+            self._found = [_joined(self._trace, self.steps, self._found, self._rows)]
         one = self._found.pop()
-        return replace(one, kernels=_longest(one.kernels))
+        gaps = IdleGaps.of_columns(self._names, self._gaps.columns)
+        return replace(one, gaps=gaps, kernels=_longest(one.kernels))
 
 
 def lightened(report: StepReport, most_ops: int | None, *, first: bool = True) -> StepReport:
@@ -231,13 +237,11 @@ def _joined(
     steps: Steps,
     parts: list[StepReport],
     rows: Sequence[tuple[Int64, Int64]],
-    *,
-    light: bool,
 ) -> StepReport:
     """Put the reports of some processes each together to that of all; empties the list.
 
-    `rows` are the operations and steps of the whole report that those of each part are; `light`
-    parts do not know their operations.
+    `rows` are the operations and steps of the whole report that those of each part are. Gaps are
+    not joined here.
     """
     column: dict[str, list[Any]] = {
         name: [getattr(part, name) for part in parts] for name in StepReport.__slots__
@@ -257,7 +261,7 @@ def _joined(
         **totals,
         kernels=_join_kernels(column.pop("kernels"), count),
         nccl=join_kernels(column["nccl"], first),
-        gaps=IdleGaps.join(column.pop("gaps"), first, None if light else [op for op, _ in rows]),
+        gaps=column["gaps"][0],
         host=HostTimes.join(column["host"], count),
         small=SmallKernels.join(column.pop("small"), first),
         graphs=tuple(graph for graphs in column["graphs"] for graph in graphs),
