@@ -12,7 +12,7 @@ from perfmodel.base.arrays import Floats, Int64, distinct_positions
 from perfmodel.readers.trace import NULL
 from perfmodel.timing.collectives import CollectiveGroup
 from perfmodel.timing.host_timeline import CAUSES
-from perfmodel.timing.idle_causes import IdleGaps
+from perfmodel.timing.idle_causes import LONGEST, IdleGaps
 from perfmodel.timing.nccl import match_kernels, nccl_groups
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import PathTimes
@@ -24,7 +24,6 @@ from perfmodel.timing.steps import FoundBy
 _SLOW: Final = 1.5
 """A leading step is warm-up if it takes longer than this many times the median of later ones."""
 _TOP_KERNELS: Final = 10
-_TOP_GAPS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,10 +346,11 @@ def _begins(reports: Sequence[StepReport]) -> list[Int64]:
 
 def _longest(gaps: IdleGaps, rows: Int64, begins: Int64) -> tuple[Gap, ...]:
     names = (*gaps.names, "")
-    if len(rows) > _TOP_GAPS:  # few are sorted, in time linear in all
+    rows = rows[gaps.start_ns[rows] != NULL]
+    if len(rows) > LONGEST:  # few are sorted, in time linear in all
         idle = gaps.idle_ns[rows]
-        rows = rows[idle >= np.partition(idle, -_TOP_GAPS)[-_TOP_GAPS]]
-    top = rows[np.argsort(-gaps.idle_ns[rows], kind="stable")[:_TOP_GAPS]]
+        rows = rows[idle >= np.partition(idle, -LONGEST)[-LONGEST]]
+    top = rows[np.argsort(-gaps.idle_ns[rows], kind="stable")[:LONGEST]]
     return tuple(
         Gap(
             start_s=float(gaps.start_ns[i]) * 1e-9,

@@ -8,13 +8,14 @@ host was in until it launched the operation, and to the time between these calls
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Int8, Int32, Int64, distinct_positions
-from perfmodel.readers.trace import GRAPH, NO_NAME, Trace
+from perfmodel.base.arrays import Bool, Int8, Int32, Int64, distinct_positions, distinct_rows
+from perfmodel.readers.codes import sums
+from perfmodel.readers.trace import GRAPH, NO_NAME, NULL, Trace
 from perfmodel.timing.host_timeline import (
     DEPENDENCY,
     HOST,
@@ -32,6 +33,8 @@ _SETUP_NS: Final = 10_000
 """A launch takes about so long until its operation can start on an idle GPU."""
 _BLOCK: Final = 1 << 13
 """Gaps that are split at a time: the host's timeline in them is in a CPU's cache."""
+LONGEST: Final = 3
+"""Parts of gaps of one cause and step that stay where the others are added up."""
 
 Columns = tuple[Int64 | Int32 | Int8, ...]
 
@@ -50,6 +53,7 @@ class IdleGaps:
         Number of the step.
     start_ns : int64, shape (n,)
         Start of the part; that of the first one is the end of all operations before the gap.
+        `NULL` where several were added up.
     idle_ns : int64, shape (n,)
         Length of the part; the parts of a gap add up to its length.
     cause : int8, shape (n,)
@@ -60,7 +64,7 @@ class IdleGaps:
     range : int32, shape (n,)
         Innermost range that the launching thread was in.
     op : int32, shape (n,)
-        Row of `GpuOps` that ends the gap; -1 where it was forgotten.
+        Row of `GpuOps` that ends the gap; -1 where they were added up.
     """
 
     names: tuple[str, ...]
@@ -90,30 +94,59 @@ class IdleGaps:
         columns: list[Any] = [np.concatenate(parts) for parts in zip(*lanes, strict=True)]
         return cls(tuple(names), *columns)
 
-    def columns(self, first: int, ops: Int64 | None) -> dict[str, Any]:
+    def columns(self, first: int, ops: Int64) -> dict[str, Any]:
         """Return the columns of a part of a report, as they are in the report.
 
         Parameters
         ----------
         first : int
             Number of the part's first lane.
-        ops : int64 array, optional
-            Rows of the report's operations that those of the part are; without, they are forgotten.
+        ops : int64 array
+            Rows of the report's operations that those of the part are.
         """
-        found = {name: getattr(self, name) for name in self.__slots__[1:-1]}
-        found["lane"] = self.lane + np.int32(first)
-        return found if ops is None else {**found, "op": ops[self.op].astype(np.int32)}
+        found = {name: getattr(self, name) for name in self.__slots__[1:]}
+        op = np.where(self.op < 0, self.op, ops[self.op]) if len(ops) else self.op
+        return {**found, "lane": self.lane + np.int32(first), "op": op.astype(np.int32)}
 
-    @classmethod
-    def of_columns(cls, names: Iterable[str], columns: dict[str, Any]) -> IdleGaps:
-        """Return gaps of columns, one part's behind the other's."""
-        if "op" in columns:
-            return cls(tuple(names), **columns)
-        return cls(tuple(names), **columns, op=columns["lane"]).without_ops()
+    def added_up(self) -> IdleGaps:
+        """Add parts of one lane, step, range and cause up, but the longest and the last ones.
 
-    def without_ops(self) -> IdleGaps:
-        """Return the same without the rows of `GpuOps`."""
-        return replace(self, op=np.broadcast_to(np.int32(-1), self.lane.shape))
+        Of every lane, step and cause the `LONGEST` longest parts stay, the first of equal ones; and
+        the last part of every step.
+        """
+        if len(self) == 0:
+            return self
+        _, cell = distinct_rows(self.lane, self.step, self.cause)
+        kept = np.zeros(len(self), np.bool_)
+        idle = np.where(self.start_ns == NULL, -1, self.idle_ns)
+        for _ in range(LONGEST):
+            most = np.full(int(cell.max()) + 1, -1)
+            np.maximum.at(most, cell, idle)
+            row = np.flatnonzero((idle == most[cell]) & (idle >= 0))[::-1]
+            longest = np.full(len(most), -1)
+            longest[cell[row]] = row  # of equal ones the first, which is assigned last
+            longest = longest[longest >= 0]
+            kept[longest], idle[longest] = True, -1
+        at = np.flatnonzero(kept)
+        rest = np.flatnonzero(~kept)
+        rows, group = distinct_rows(
+            *(c[rest] for c in (self.lane, self.step, self.range, self.cause))
+        )
+        total = sums(group, self.idle_ns[rest], len(rows))
+        none = np.full(len(rows), -1, np.int32)
+        columns = {
+            "lane": rows[:, 0], "step": rows[:, 1], "start_ns": np.full(len(rows), NULL),
+            "idle_ns": total, "cause": rows[:, 3], "call": none, "range": rows[:, 2], "op": none,
+        }  # fmt: skip
+        lane = np.concatenate([self.lane[at], columns["lane"]])
+        order = np.argsort(lane, kind="stable")
+        joined: Any = {
+            name: np.concatenate([getattr(self, name)[at], values])[order].astype(
+                getattr(self, name).dtype
+            )
+            for name, values in columns.items()
+        }
+        return IdleGaps(self.names, **joined)
 
 
 def idle_gaps(

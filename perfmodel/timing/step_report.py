@@ -27,7 +27,8 @@ from perfmodel.timing.steps import Launched, Steps, launched
 _MOST_KERNELS: Final = 40
 """Kernels of one report that are kept by name, those with most GPU time."""
 
-_NO_GAPS: Final = {name: np.empty(0, np.int64) for name in IdleGaps.__slots__[1:]}
+_NONE: Final[Any] = np.empty(0, np.int64)
+_NO_GAPS: Final = IdleGaps((), *[_NONE] * 8)
 
 Categorize = Callable[[GpuOps, Sequence[str]], tuple[Int8, tuple[str, ...]]]
 """Category of every GPU operation, as a position in the categories' names, and these names."""
@@ -153,12 +154,11 @@ class StepsByPart:
         found = _measured(
             part.trace, part.steps, self._categorize, self._names, self._last_ns, joined
         )
-        light = self._most_ops is not None
-        if light:
+        if self._most_ops is not None:
             found = lightened(found, self._most_ops, first=not self._found)
-        self._gaps.append(found.gaps.columns(self._lanes, None if light else part.op))
+        self._gaps.append(found.gaps.columns(self._lanes, part.op))
         self._lanes += len(found.times.process)
-        self._found.append(replace(found, gaps=IdleGaps.of_columns((), _NO_GAPS)))
+        self._found.append(replace(found, gaps=_NO_GAPS))
         self._rows.append((part.op, part.step))
 
     def joined(self) -> StepReport:
@@ -166,15 +166,16 @@ class StepsByPart:
         if len(self._found) > 1:
             self._found = [_joined(self._trace, self.steps, self._found, self._rows)]
         one = self._found.pop()
-        gaps = IdleGaps.of_columns(self._names, self._gaps.columns)
+        gaps = IdleGaps(tuple(self._names), **self._gaps.columns)
         return replace(one, gaps=gaps, kernels=_longest(one.kernels))
 
 
 def lightened(report: StepReport, most_ops: int | None, *, first: bool = True) -> StepReport:
     """Drop what an analysis does not look at.
 
-    These are rows of operations, all operations for the replay but so many of each lane, and small
-    kernels of all lanes but the report's first one, which is that of the `first` part.
+    Rows of operations are forgotten, gaps are added up but for the longest, operations for the
+    replay are left out but for so many of each lane, and small kernels of all lanes but the
+    report's first one, which is that of the `first` part.
     """
     none = np.empty(0, np.int64)
     graphs = report.graphs
@@ -183,7 +184,7 @@ def lightened(report: StepReport, most_ops: int | None, *, first: bool = True) -
     return replace(
         report,
         times=replace(report.times, ops=StepOps(none, none, none)),
-        gaps=report.gaps.without_ops(),
+        gaps=report.gaps.added_up(),
         small=report.small.chosen((report.small.lane == 0) & first),
         graphs=graphs,
     )
@@ -365,7 +366,7 @@ def _longest(kernels: KernelTimes) -> KernelTimes:
     place = np.full(len(spent), -1, np.int32)
     place[top] = np.arange(len(top), dtype=np.int32)
     name = place[kernels.name]
-    kept = name >= 0
+    kept = slice(None) if len(top) == len(spent) else name >= 0
     return KernelTimes(
         names=tuple(kernels.names[i] for i in top.tolist()),
         categories=tuple(kernels.categories[i] for i in top.tolist()),

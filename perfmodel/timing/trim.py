@@ -41,23 +41,21 @@ def trim(timed: TimedReport, *, replays: bool = False, most_ops: int | None = No
     Every kernel is kept where batches replay a CUDA graph: the report has such launches, or the
     workload says so (`replays`).
     """
-    trace, found = timed.trace, timed.attribution
-    op, call = needed(trace, found, replays=replays)
-    found = found.among(op)
+    trace, found, steps = timed.trace, timed.attribution, timed.steps
+    calls = (trace.mpi.source != _OTHER) | _first_and_last(trace.mpi)
     trimmed = replace(
         trace,
         whole=False,
         ranges=rows(trace.ranges, _ranges(trace.ranges)),
-        ops=rows(trace.ops, op),
-        api=rows(trace.api, call),
-        mpi=rows(trace.mpi, (trace.mpi.source != _OTHER) | _first_and_last(trace.mpi)),
+        mpi=trace.mpi if calls.all() else rows(trace.mpi, calls),
     )
-    return replace(
-        timed,
-        trace=_without_unused_strings(trimmed),
-        attribution=replace(found, op=(np.cumsum(op) - 1)[found.op]),
-        steps=timed.steps and lightened(timed.steps, most_ops),
-    )
+    if trace.whole:  # else it was measured part by part, and these were trimmed meanwhile
+        op, call = needed(trace, found, replays=replays)
+        trimmed = replace(trimmed, ops=rows(trace.ops, op), api=rows(trace.api, call))
+        found = found.among(op)
+        found = replace(found, op=(np.cumsum(op) - 1)[found.op])
+        steps = steps and lightened(steps, most_ops)
+    return replace(timed, trace=_without_unused_strings(trimmed), attribution=found, steps=steps)
 
 
 def needed(trace: Trace, found: Attribution, *, replays: bool) -> tuple[Bool, Bool]:
