@@ -1,4 +1,4 @@
-"""Makes the tables of docs/scale.md from benchmarks/results/{many,thousand,large}.json.
+"""Makes the tables of docs/scale.md from benchmarks/results.
 
 python -m benchmarks.scale
 """
@@ -25,13 +25,15 @@ WAYS = {"one": "one process", "two": "two processes", "dask": "Dask, two workers
 
 def parts() -> dict[str, str]:
     """Return the made parts of the page, by name."""
-    many, thousand, large = (
-        results.read(folders.RESULTS / f"{name}.json") for name in ("many", "thousand", "large")
+    many, thousand, large, analyzed = (
+        results.read(folders.RESULTS / f"{name}.json")
+        for name in ("many", "thousand", "large", "analyze_large")
     )
     return {
         "many": many_reports(many),
         "thousand": thousand_reports(thousand),
         "large": large_reports(large),
+        "analyze": large_analyses(analyzed),
     }
 
 
@@ -98,6 +100,22 @@ def large_reports(result: dict[str, Any]) -> str:
     equal = all(row.get("csv_equal", True) for row in result["rows"])
     blocks = [table(head, lines), _where(result, "CSVs", equal) + "\n"]
     return "\n".join([*blocks, table(head_of_recipes, recipes)]).strip()
+
+
+def large_analyses(result: dict[str, Any]) -> str:
+    """Return what `analyze` takes of large reports, a row per size, now and before."""
+    lines = []
+    for row in result["rows"]:
+        now, before = row["now"], row.get("before")
+        ratio = f"{now['cpu_s'] / before['cpu_s']:.2f}" if before else "–"
+        lines.append((
+            f"{row['event_rows'] / 1e6:.1f} million", str(row["ranks"]),
+            f"{now['cpu_s']:.1f} s", f"{now['peak_mb']:.0f} MB",
+            f"{before['cpu_s']:.1f} s, {before['peak_mb']:.0f} MB" if before else "not run", ratio,
+        ))  # fmt: skip
+    head = ("event rows", "ranks", "`analyze`: CPU", "peak", "before", "ratio of CPU")
+    equal = all(row["equal"] for row in result["rows"])
+    return f"{table(head, lines)}\n{_where(result, 'JSON', equal)}"
 
 
 def _where(result: dict[str, Any], what: str, equal: bool) -> str:

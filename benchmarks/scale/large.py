@@ -1,0 +1,65 @@
+"""`perfmodel analyze` of one large report: processor time and memory, against another checkout.
+
+    python -m benchmarks.scale.large --before DIR --rows 10000000 --rounds 3
+
+Grows a real export of two ranks to eight (profiles.grow) and runs the command of both checkouts in
+turns. Writes medians to benchmarks/results/analyze_large.json, beside the rows of other sizes that
+are there; without --before, only this checkout's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.common import folders, results
+from benchmarks.common.processes import ENVIRONMENT, in_turn, medians, timed
+from benchmarks.scale.stats import SOURCE
+from profiles.grow import grow
+
+RESULTS: Final = folders.RESULTS / "analyze_large.json"
+RANKS: Final = 8
+
+
+def measured(report: Path, sides: dict[str, Path], rounds: int) -> dict[str, Any]:
+    """Return medians of every side, and whether their outputs are equal."""
+    command = [sys.executable, "-P", "-m", "perfmodel", "analyze", str(report), "--json"]
+    runs = in_turn(
+        {
+            side: partial(timed, command, environment={**ENVIRONMENT, "PYTHONPATH": str(checkout)})
+            for side, checkout in sides.items()
+        },
+        rounds,
+    )
+    row: dict[str, Any] = {side: medians([f for f, _ in found]) for side, found in runs.items()}
+    texts = {text for found in runs.values() for _, text in found}
+    return {**row, "rounds": rounds, "equal": len(texts) == 1}
+
+
+def main() -> None:
+    """Measure one size."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--before", type=Path, help="another checkout of perfmodel")
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="for the grown report")
+    args = parser.parse_args()
+    sides = {"before": args.before.resolve()} if args.before else {}
+    with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
+        report = Path(scratch) / "grown.sqlite"
+        rows = grow(SOURCE, report, args.rows, RANKS)
+        row = {"size": args.rows, "event_rows": rows, "ranks": RANKS}
+        row |= measured(report, {**sides, "now": folders.ROOT}, args.rounds)
+    known = results.read(RESULTS)["rows"] if RESULTS.exists() else []
+    kept = [one for one in known if one["size"] != args.rows]
+    rows_of_page = sorted([*kept, row], key=lambda one: one["size"])
+    result = {"command": results.command("scale.large --before DIR"), **results.about()}
+    results.write(RESULTS, {**result, "rows": rows_of_page})
+
+
+if __name__ == "__main__":
+    main()
