@@ -114,7 +114,7 @@ def large_analyses(result: dict[str, Any]) -> str:
             f"{before['cpu_s']:.1f} s, {before['peak_mb']:.0f} MB" if before else "not run", ratio,
         ))  # fmt: skip
     head = ("event rows", "ranks", "`analyze`: CPU", "peak", "before", "ratio of CPU")
-    equal = all(row["equal"] for row in result["rows"])
+    equal = all(row["equal"] for row in result["rows"] if "before" in row)
     return f"{table(head, lines)}\n{_where(result, 'JSON', equal)}"
 
 
