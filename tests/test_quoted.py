@@ -226,6 +226,8 @@ GIVEN: Final = {
     "robustness": {},
     "scale": {
         "differ by up to 10 ms": "how reports are made",
+        "a report of 32 MB or more once": "a limit of the code",
+        "beyond 32 MB, which glibc": "a limit of glibc",
         "from 0 to 20 ns": "worked by hand",
         "known to 18 ns": "worked by hand",
     },
