@@ -251,9 +251,19 @@ class Actions:
             return "larger matrices: a larger batch, or fewer ranks"
         return ", ".join(steps[:-1]) + (", or " if len(steps) > 1 else "") + steps[-1]
 
-    def reduce_on_gpus(self) -> str:
+    def reduce_on_gpus(self, ranks: int) -> str:
         """How gradients need not pass through the host."""
-        return f"reduce on the GPUs: NCCL{self.flag('nccl')}, or CUDA-aware MPI"
+        ways = [
+            f"NCCL{self.flag('nccl')}",
+            f"a ring of MPI_Sendrecv on GPU memory{self.flag('ring')}",
+        ]
+        if "peer" not in self.done and ranks <= _PEERS:
+            ways.append(f"one kernel over the GPUs' memory{self.flag('peer')}")
+        return (
+            f"reduce on the GPUs: {', '.join(ways[:-1])} or {ways[-1]}; CUDA-aware MPI's "
+            f"MPI_Allreduce is no improvement where the library copies to the host, as Open MPI's "
+            f"does"
+        )
 
     def reduce_faster(self, ranks: int) -> str:
         """What is left where an all-reduce over NVLink is mostly latency."""

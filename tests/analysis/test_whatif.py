@@ -93,6 +93,51 @@ def test_what_is_made_is_not_offered() -> None:
     assert names == {"tf32", "batch x 2", "ranks x 2"}
 
 
+@pytest.mark.parametrize(
+    ("transport", "removed"),
+    [
+        ("host", {"nccl": "both copies over PCIe", "ring": "both copies over PCIe"}),
+        ("host-flat", {"nccl": "both copies over PCIe", "ring": "both copies over PCIe"}),
+        ("cuda-aware", {
+            "nccl": "the MPI library's copies", "ring": "the MPI library's copies",
+            "host-flat": "the MPI library's host memory",
+        }),
+        ("ring", {"nccl": "MPI_Sendrecv on the host"}),
+    ],
+)  # fmt: skip
+def test_transports_are_offered_for_what_they_remove(
+    transport: str, removed: dict[str, str]
+) -> None:
+    """The ring has no copies over PCIe, the MPI library's own are in no range."""
+    found = {
+        o.change.name: o.change.removes
+        for o in offers(case(transport=transport, data_on="device"))
+        if o.case is not None and o.case.settings["transport"] != transport
+    }
+    assert {name: found[name][: len(said)] for name, said in removed.items()} == removed
+    assert ("ring" in found) == (transport != "ring")
+
+
+@pytest.mark.parametrize(
+    ("before", "name", "after"),
+    [("cuda-aware", "host-flat", "resident"), ("cuda-aware", "ring", "ring"),
+     ("resident", "ring", "ring")],
+)  # fmt: skip
+@pytest.mark.parametrize("hidden", [64, 512, 2048])
+def test_bounds_of_transports_hold(before: str, name: str, after: str, hidden: int) -> None:
+    """What the reports measured is saved is at most the bound, and what launches differ by."""
+    was, became = (
+        read(ROOT / "profiles" / "cuda_aware" / f"{rung}_H{hidden}_1.sqlite.xz")
+        for rung in (before, after)
+    )
+    row = next(change for change in ask([was]).changes if change.name == name)
+    runs = [time_run([trace], "batch iteration", label="x") for trace in (was, became)]
+    first, second = (observe(run).batch_s for run in runs)
+    noise = 0.0 if hidden > 64 else 1.645 * 0.08 * first  # of one launch: docs/whatif.md
+    assert row.source == "bound"
+    assert first - second <= row.saving_s + noise
+
+
 def test_one_rank_is_offered_no_all_reduce() -> None:
     found = offered(case(p=1))
     assert "alone" in found

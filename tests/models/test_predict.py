@@ -179,6 +179,16 @@ def test_mpi_on_gpu_memory_is_predicted_at_a_size_that_was_not_profiled() -> Non
     assert told["ring"] < told["resident"] < told["cuda-aware"]
 
 
+def test_the_library_s_sum_on_one_rank_is_refused_where_only_two_were_profiled() -> None:
+    """One rank sums nothing: what two took is not its time."""
+    folder = PROFILES / "cuda_aware"
+    known = [observed(folder / f"cuda-aware_H{h}_1.sqlite.xz") for h in (64, 512, 2048)]
+    model = calibrate([*map(campaign, USED[:5]), *known])
+    assert predict(model, case(transport="cuda-aware", data_on="device")).batch_s > 0
+    with pytest.raises(ModelError, match=r"sum alone.*GPU memory"):
+        predict(model, case(p=1, transport="cuda-aware", data_on="device"))
+
+
 def test_waiting_for_the_gpu_is_none_of_the_sum() -> None:
     found = observed(PROFILES / "cuda_aware" / "cuda-aware_H512_1.sqlite.xz")
     assert found.phases["cudaDeviceSynchronize"] == pytest.approx(17e-6, rel=0.2)

@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 from test_findings import QUIET, STAGED, copy, only, reduce, titles
 
+from perfmodel.analysis.analyze import analyze
 from perfmodel.programs.findings import DeviceReduce, Facts, GemmTime
 from perfmodel.programs.mlp.program import actions_of
+from perfmodel.programs.program import Options
+from perfmodel.readers import read
 from perfmodel.timing.collectives import Waiting
+from support.folders import ROOT
 
 TRAINER = {
     "transport": "host", "overlap": False, "graph": False, "data_on": "host", "gemm": "cublas",
@@ -64,6 +68,57 @@ def test_every_way_through_the_host_leads_to_nccl(transport: str) -> None:
     assert "--transport nccl" in only(staged, "through the host").action
     begun = replace(staged, collectives=[replace(reduce(), name="MPI_Iallreduce")])
     assert only(begun, "through the host").saving_s == only(staged, "through the host").saving_s
+
+
+STAGED_BY_MPI = {"cudaDeviceSynchronize": 20e-6, "MPI_Allreduce": 600e-6}
+"""Ranges of a run that hands GPU memory to MPI_Allreduce."""
+
+
+def test_gradients_that_the_mpi_library_copies_to_the_host() -> None:
+    """600 µs for 1.6 MB, which a ring between the GPUs carries in 3.56 µs."""
+    own = facts(
+        {"transport": "cuda-aware", "data_on": "device"}, host_s=STAGED_BY_MPI,
+        collectives=[reduce()], copies=[copy(), copy("Host-to-Device")],
+    )  # fmt: skip
+    found = only(own, "gradients are reduced through the host")
+    assert found.saving_s == pytest.approx(600e-6 - 1.6e6 / 450e9)
+    assert "the MPI library copies the gradients to the host" in found.evidence
+    assert titles(own) == [found.title]  # its copies are not the program's to pin
+    direct = replace(own, copies=[])
+    assert "gradients are reduced through the host" not in titles(direct)
+
+
+def test_images_are_to_be_pinned_where_the_library_copies_gradients() -> None:
+    """Of 6.4 MB to the GPU 1.6 are the library's: 4.8 in 240 µs, at 51.2 GB/s 93.75."""
+    up = copy("Host-to-Device", bytes=6.4e6, seconds=320e-6, count=3.0)
+    own = facts(
+        {"transport": "cuda-aware"}, host_s=STAGED_BY_MPI, collectives=[reduce()],
+        copies=[copy(), up],
+    )  # fmt: skip
+    found = only(own, "Host-to-Device copies use pageable memory")
+    assert found.saving_s == pytest.approx(240e-6 - 4.8e6 / 51.2e9)
+    assert "2 copies, 4.80 MB per batch" in found.evidence
+    assert not any("Device-to-Host copies" in title for title in titles(own))
+
+
+def test_gradients_are_to_be_reduced_between_the_gpus() -> None:
+    action = only(facts(host_s=STAGED, collectives=[reduce()]), "through the host").action
+    places = [action.index(f"--transport {name}") for name in ("nccl", "ring", "peer")]
+    assert places == sorted(places)
+    assert "or CUDA-aware MPI" not in action
+    assert "no improvement where the library copies to the host" in action
+    many = facts(host_s=STAGED, collectives=[reduce()], ranks=16)
+    assert "--transport peer" not in only(many, "through the host").action
+
+
+@pytest.mark.parametrize("stem", ["cuda-aware_H512_1", "cuda-aware_H512_2", "cuda-aware_H2048_1"])
+def test_reports_of_cuda_aware_lose_most_through_the_host(stem: str) -> None:
+    trace = read(ROOT / "profiles" / "cuda_aware" / f"{stem}.sqlite.xz")
+    (run,) = analyze([trace], Options({})).runs
+    assert run.findings[0].title == "gradients are reduced through the host"
+    assert not any("pageable" in found.title for found in run.findings)
+    reduced = next(r.host_s for r in run.ranges if r.path[-1] == "MPI_Allreduce")
+    assert 0.98 * reduced < run.findings[0].saving_s < reduced
 
 
 def test_chunks_are_no_small_messages() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from perfmodel.base.errors import WorkloadError
@@ -32,12 +32,15 @@ class Change(program.Change):
         Values that other settings must have first.
     ranks : (int, int)
         Fewest and most ranks it is for.
+    removes_of : mapping of str to str
+        By transport, what it removes where that is not `removes`.
     """
 
     sets: Mapping[str, str] = field(default_factory=dict)
     replaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ranks: tuple[int, int] = (1, _MANY)
+    removes_of: Mapping[str, str] = field(default_factory=dict)
 
     def made(self, case: Case) -> bool:
         """Whether nothing is left to change, or it is not for so many ranks."""
@@ -80,8 +83,9 @@ CHANGES: Final = (
            {"data_on": ("host",), "transport": ("host",)}),
     Change("host-flat", "one flat buffer: one copy each way and one all-reduce",
            "three of four copies, all-reduces and waits",
-           {"transport": "host-flat"}, {"transport": ("host", "pinned")},
-           {"parallel": ("data",)}),
+           {"transport": "host-flat"}, {"transport": ("host", "pinned", "cuda-aware")},
+           {"parallel": ("data",)},
+           removes_of={"cuda-aware": "the MPI library's host memory: pageable, new in every call"}),
     Change("prefetch", "the next batch's images are copied while this one is computed",
            "the copy of images from the step's chain",
            {"data_on": "prefetch"}, {"data_on": ("host", "pinned")}),
@@ -94,10 +98,13 @@ CHANGES: Final = (
            {"parallel": ("data",)}, (2, _MANY)),
     Change("ring", "a ring of MPI_Sendrecv on GPU memory, summed by the GPU",
            "the MPI library's copies to the host and its sum there",
-           {"transport": "ring"}, {"transport": ("cuda-aware",)}, {}, (2, _MANY)),
+           {"transport": "ring"}, {"transport": (*_HOST, "cuda-aware")}, {}, (2, _MANY),
+           dict.fromkeys(_HOST, "both copies over PCIe, and MPI's sum on the host")),
     Change("nccl", "NCCL sums the gradients over NVLink",
            "both copies over PCIe, MPI on the host, and the host's waits",
-           {"transport": "nccl"}, {"transport": (*_HOST, *_GPU_MEMORY)}, {}, (2, _MANY)),
+           {"transport": "nccl"}, {"transport": (*_HOST, *_GPU_MEMORY)}, {}, (2, _MANY),
+           {"cuda-aware": "the MPI library's copies to the host, MPI there, and the host's waits",
+            "ring": "MPI_Sendrecv on the host, and the host's waits"}),
     Change("alone", "no all-reduce", "what one rank need not sum",
            {"transport": "none"}, {"transport": (*_HOST, *_GPU_MEMORY, "nccl")}, {}, (1, 1)),
     Change("overlap", "the gradients of W2, b2 are summed while W1's is computed",
@@ -149,6 +156,8 @@ def offers(case: Case) -> Iterator[Offer]:
     for change in CHANGES:
         if change.made(case) or (case.sizes["b"] != 4 and "math" in change.sets):
             continue
+        removes = change.removes_of.get(case.settings["transport"], change.removes)
+        change = replace(change, removes=removes)
         missing = change.missing(case)
         if missing:
             said = [f"{_flag(k)} {' or '.join(v)}" for k, v in missing.items()]

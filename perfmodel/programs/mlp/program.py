@@ -15,8 +15,12 @@ from perfmodel.programs.mlp.mlp import as_it_ran, as_its_kernels, mlp
 from perfmodel.programs.mlp.settings import (
     BATCH_RANGE,
     COPY,
+    D2H,
     GRAPH,
+    H2D,
     ON_DEVICE,
+    REDUCE,
+    SYNC,
     settings_of,
     unusual,
 )
@@ -35,7 +39,9 @@ if TYPE_CHECKING:
     from perfmodel.timing.run import Run
     from perfmodel.workloads.work import Workload
 
-_STAGES: Final = ("cudaMemcpyDeviceToHost", "MPI_Allreduce", "cudaMemcpyHostToDevice")
+_STAGES: Final = (D2H, REDUCE, H2D)
+_MOST: Final = 0.9
+"""Copies of this share of the bytes that are reduced are copies of what is reduced."""
 _REDUCING: Final = ("MPI_Allreduce", "MPI_Iallreduce")
 _OWN_KERNELS: Final = ("hierarchical", "thin", "fused")
 _ON_GPU: Final = ("nccl", "peer", "none")
@@ -54,11 +60,12 @@ def advise(facts: Facts) -> Iterator[Finding]:
             for direction in {group.direction for group in facts.copies}
         },
     )
+    staged = _staged_by_mpi(facts)
     yield from findings.shared_gpus(facts)
     yield from findings.idle_gpu(facts, actions)
-    yield from _through_host(facts, actions)
+    yield from _through_host(facts, actions, staged)
     yield from findings.nccl_latency(facts, actions)
-    yield from findings.pageable_copies(facts, actions)
+    yield from findings.pageable_copies(_without_staging(facts, staged), actions)
     yield from _inputs(facts, actions)
     yield from findings.waiting_ranks(facts, actions)
     if not chunked:
@@ -96,6 +103,7 @@ def actions_of(config: Mapping[str, Any]) -> Actions:
         "tf32": "--math tf32 or tf32x3",
         "one": "--math tf32",
         "nccl": "--transport nccl",
+        "ring": "--transport ring",
         "peer": "--transport peer",
         "flat": "--transport host-flat",
     } | ({"fuse": "--gemm fused"} if by_data else {})
@@ -115,23 +123,65 @@ def _graph_flags(config: Mapping[str, Any]) -> str:
     return f"--graph, which needs {' and '.join(needs)}" if needs else "--graph"
 
 
-def _through_host(facts: Facts, actions: Actions) -> Iterator[Finding]:
+def _reduced_bytes(facts: Facts) -> float:
+    """Bytes that MPI reduces per rank and batch, of the calls whose size is known."""
+    return sum(g.count * (g.bytes or 0) for g in facts.collectives if g.name in _REDUCING)
+
+
+def _staged_by_mpi(facts: Facts) -> float:
+    """Bytes that the MPI library itself copies to the host, and back; 0 where it does not.
+
+    The program waits for the GPU and calls MPI_Allreduce, copies nothing in ranges of its own, and
+    yet as many bytes as are reduced leave the GPU in every batch.
+    """
+    size = _reduced_bytes(facts)
+    if SYNC not in facts.host_s or REDUCE not in facts.host_s or {D2H, H2D} & set(facts.host_s):
+        return 0.0
+    moved = {
+        direction: sum(g.bytes for g in facts.copies if g.direction == direction)
+        for direction in ("Device-to-Host", "Host-to-Device")
+    }
+    return size if min(moved.values()) >= _MOST * size else 0.0
+
+
+def _without_staging(facts: Facts, staged: float) -> Facts:
+    """Take the MPI library's copies out: the program does not choose their memory."""
+    if not staged:
+        return facts
+    kept = []
+    for group in facts.copies:
+        rest = 1 - staged / group.bytes if group.bytes else 0.0
+        if rest > 1 - _MOST:
+            kept.append(replace(
+                group, count=max(group.count - 1, 1.0), bytes=rest * group.bytes,
+                seconds=rest * group.seconds,
+            ))  # fmt: skip
+    return replace(facts, copies=kept)
+
+
+def _through_host(facts: Facts, actions: Actions, staged: float) -> Iterator[Finding]:
     """Gradients staged through host memory, against an all-reduce between the GPUs."""
-    spent = [facts.host_s[n] for n in _STAGES if n in facts.host_s]
-    reduced = [g for g in facts.collectives if g.name in _REDUCING and g.bytes]
-    if len(spent) < 3 or facts.ranks < 2 or facts.shared_gpus or not reduced:
+    stages = (REDUCE,) if staged else _STAGES
+    spent = [facts.host_s[n] for n in stages if n in facts.host_s]
+    size = _reduced_bytes(facts)
+    if len(spent) < len(stages) or facts.ranks < 2 or facts.shared_gpus or not size:
         return
-    size = sum(g.count * (g.bytes or 0) for g in reduced)
     direct = over_nvlink(facts, size)
     if direct is None:
         return
+    done = (
+        "MPI_Allreduce, in which the MPI library copies the gradients to the host, sums them there "
+        "and copies them back,"
+        if staged
+        else "copying out, reducing and copying back"
+    )
     yield Finding(
         "host_reduction",
         "gradients are reduced through the host",
         sum(spent) - direct,
-        f"copying out, reducing and copying back takes {share_of_batch(facts, sum(spent))}; "
+        f"{done} takes {share_of_batch(facts, sum(spent))}; "
         f"{si(size, 'B')} over NVLink needs {si(direct, 's')} plus latency",
-        actions.reduce_on_gpus(),
+        actions.reduce_on_gpus(facts.ranks),
     )
 
 
