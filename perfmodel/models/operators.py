@@ -395,7 +395,7 @@ class PredictedStep:
         depth = self.structure.depth
         if not depth:
             return sums[0] / sums[1]
-        old, new = self._layer_elements()
+        old, new = self._layer_elements
         scale = step.ranks if self.sharded else 1
         for item in _ELEMENT_BYTES:
             if old and abs(size / (item * old * scale) - 1) < 0.02:
@@ -404,6 +404,7 @@ class PredictedStep:
         rest_new = sums[0] - new * self.values[depth]
         return rest_new / rest_old if rest_old > 0 and rest_new > 0 else sums[0] / sums[1]
 
+    @cached_property
     def _layer_elements(self) -> tuple[float, float]:
         """Elements of one layer's parameters, in the recording and as predicted."""
         from perfmodel.models.structure import runs_of

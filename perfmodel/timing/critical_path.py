@@ -46,6 +46,7 @@ _LATENCY_NS: Final = 5_000
 _GAP_NS: Final = 1_000
 """Between operations of one stream, at least, where the second was queued."""
 
+_LONGEST_NS: Final = 2.0**62
 _MANY: Final = 300_000
 _MANY_LANES: Final = 16
 """Fewer lanes are replayed node by node, which takes them less time."""
@@ -317,7 +318,7 @@ class Replay:
             base=np.repeat(base, np.diff(self._first_wait) + 1),
             launch=passed[nodes.call] + nodes.latency_ns,
             gap=gap,
-            length=length.astype(np.int64),
+            length=np.clip(length, 0, _LONGEST_NS).astype(np.int64),
             waits=~free[nodes.host_kind[nodes.wait]],
             wait_passed=passed[nodes.wait + 1],
         )

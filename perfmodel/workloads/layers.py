@@ -262,6 +262,11 @@ class Attention(Layer):
 
     def _lengths(self, *inputs: Shape) -> tuple[int, int]:
         """Return the numbers of queries and of keys."""
+        if min(self.heads, self.kv_heads, self.size) < 1:
+            raise WorkloadError(
+                f"expected heads of 1 feature or more; got {self.heads} heads, {self.kv_heads} of "
+                f"keys and values, {self.size} features each: correct the heads"
+            )
         if len(inputs) == 1:
             length, left = divmod(inputs[0].elements, (self.heads + 2 * self.kv_heads) * self.size)
             return self._whole(length, length, left, inputs)

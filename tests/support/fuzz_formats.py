@@ -124,6 +124,8 @@ def _changed_column(file: Path, draw: Draws) -> None:
         table = parquet.read_table(file) if file.suffix == ".parquet" else _stream(pa, file)
     except (pa.ArrowException, OSError):  # changed before
         return
+    if not table.num_columns:
+        return
     at, rows = draw.randrange(table.num_columns), table.num_rows
     name = table.column_names[at]
     odd = draw.choice((
