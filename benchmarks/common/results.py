@@ -9,15 +9,18 @@ import os
 import platform
 import re
 import shlex
+import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy
 
 import perfmodel
+from benchmarks.common import folders
 
 Keep = Callable[[dict[str, Any]], None]
 
@@ -31,22 +34,82 @@ def parser(doc: str | None, page: str, out: Path | None) -> argparse.ArgumentPar
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return what a file holds; nothing where there is no file."""
+    """Return what a file holds; nothing where there is no file.
+
+    Where this process has put results of that file aside, it returns those.
+    """
+    path = _ASIDE.get(path, path)
     found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     return found
 
 
-def write(path: Path, result: Any, digits: int | None = None) -> None:
+def write(path: Path, result: Any, digits: int | None = None) -> Path:
     """Write a file, whole or not at all; floats with `digits` significant ones, all by default.
 
-    A list of numbers stands on one line.
+    A list of numbers stands on one line. Return where it was written: see `place`.
     """
+    path = place(path, result)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".partial")
     text = json.dumps(rounded(result, digits), indent=1, allow_nan=False)
     text = re.sub(r"\[\s+([-+.e\d,\s]+?)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text)
     temporary.write_text(text + "\n", encoding="utf-8")
     temporary.replace(path)
+    return path
+
+
+_ASIDE: Final[dict[Path, Path]] = {}
+"""Where this process has put results that must not replace recorded ones."""
+
+
+def place(path: Path, result: Any) -> Path:
+    """Return where results are written: at `path`, unless recorded results would be lost.
+
+    A file of benchmarks/results is not replaced by one with fewer entries or samples, or with
+    fewer entries of a GPU: those go to the same place below build/, and a line on the standard
+    error output says so, once. Results that grow as they are measured replace the file when they
+    are as many as the recorded ones.
+    """
+    if not path.resolve().is_relative_to(folders.RESULTS.resolve()) or not path.exists():
+        return path
+    why = lost(json.loads(path.read_text("utf-8")), result)
+    if not why:
+        if path in _ASIDE:
+            _ASIDE.pop(path).unlink(missing_ok=True)
+        return path
+    aside = folders.BUILD / path.resolve().relative_to(folders.RESULTS.resolve())
+    if path not in _ASIDE:
+        print(f"{path} stays as it is: it has {why}. These results go to {aside} until they have "
+              f"as many; to replace the recorded ones all the same: mv {aside} {path}",
+              file=sys.stderr, flush=True)  # fmt: skip
+    _ASIDE[path] = aside
+    return aside
+
+
+def lost(recorded: Any, result: Any) -> str:
+    """Return what recorded results have more of than others: nothing is an empty text."""
+    fewer = contents(recorded) - contents(result)
+    return ", ".join(f"{number} more {name}" for name, number in sorted(fewer.items()))
+
+
+def contents(result: Any) -> Counter[str]:
+    """Count a result's entries of lists, its samples, and the names of GPUs in it."""
+    found: Counter[str] = Counter()
+    if isinstance(result, Mapping):
+        for key, value in result.items():
+            if key == "samples" and isinstance(value, int):
+                found["samples"] += value
+            found += contents(value)
+    elif isinstance(result, list | tuple):
+        for value in result:
+            found["entries"] += isinstance(value, Mapping)
+            found += contents(value)
+    elif isinstance(result, str) and (gpu := GPU.match(result)):
+        found[f"results of {gpu[0]}"] += 1
+    return found
+
+
+GPU: Final = re.compile(r"(?:NVIDIA|Tesla) \w+")
 
 
 def rounded(value: Any, digits: int | None = 6) -> Any:

@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import folders, results
+from benchmarks.common import folders, gpus, results
 
 DOCUMENT = ["--hidden-size", "512", "--batch-size", "3000", "--backend", "cupy"]
 
@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--output", type=Path, default=folders.RESULTS / "verify_gpu.json")
     args = parser.parse_args()
+    gpus.require(max(args.ranks))
     rows = results.read(args.output).get("rows", [])
     record: dict[str, Any] = {}
     for ranks, dtype in itertools.product(args.ranks, ("float32", "float64")):

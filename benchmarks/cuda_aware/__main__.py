@@ -23,7 +23,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.common import folders, results
+from benchmarks.common import folders, gpus, results
+from benchmarks.common.arguments import require_module
 from trainer.backends.base import Backend
 from trainer.backends.choice import choose
 from trainer.config import Config
@@ -171,6 +172,11 @@ def main() -> None:
     add("--rounds", type=int, default=ROUNDS)
     add("--rehearse", action="store_true", help="NumPy, few images of few pixels")
     a = parser.parse_args()
+    if not a.rehearse:
+        gpus.require()
+        require_module("cupy", "cupy-cuda12x")
+    elif a.out == RESULTS:
+        parser.error("expected --out FILE with --rehearse; got none")
     comm = connect()
     few = {"input_size": 20, "train_size": 6000} if a.rehearse else {}
     config = Config(

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import perfmodel
 from benchmarks.common import folders, results
+from benchmarks.common.arguments import report
 from benchmarks.common.pages import microseconds, put, table
 from benchmarks.cuda_aware.__main__ import RESULTS, SUMMED, TRAINED
 from perfmodel.base.units import si
@@ -156,6 +157,7 @@ def calling_s(trace: Trace) -> float:
 
 def main() -> None:
     """Write the page's parts."""
+    report(__doc__)
     found = results.read(RESULTS)
     rows, said = found["rows"], found["versions"]
     parts = {}

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.common import gpus
+from benchmarks.common.arguments import require_module
 from benchmarks.gemm.problems import L2_BYTES, Problem
 from trainer.kernels import MATHS, make_gemm
 
@@ -35,6 +37,8 @@ class Gpu:
     """CuPy arrays, and times by CUDA events around graphs."""
 
     def __init__(self) -> None:
+        gpus.require()
+        require_module("cupy", "cupy-cuda12x")
         import cupy
 
         self.cupy = cupy

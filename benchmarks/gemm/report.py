@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from benchmarks.common import folders, results
+from benchmarks.common.arguments import report
 from benchmarks.common.pages import percent, put, short, table
 from benchmarks.gemm.hopper import RESULTS as HOPPER
 from benchmarks.gemm.steps import PROBLEMS, RESULTS, STALLS, STEPS
@@ -112,6 +113,7 @@ def hopper(rows: list[Row]) -> str:
 
 def main() -> None:
     """Write the page's parts."""
+    report(__doc__)
     found, tried = results.read(RESULTS), results.read(HOPPER)
     timed, counted = found["time"], found["counters"]
     command = "python -m benchmarks.gemm.steps --time --count"

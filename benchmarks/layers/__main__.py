@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from benchmarks.common import folders, results
+from benchmarks.common import folders, gpus, results
 from benchmarks.common.results import Keep
 from perfmodel.workloads.networks import CNNS, network
 
@@ -120,6 +120,8 @@ def main() -> None:
     add("--tiny", action="store_true", help="rehearse on any machine")
     add("--seconds", type=float, default=75.0, help="within which cells may begin")
     args = parser.parse_args()
+    if not args.tiny and set(args.part) - {"theory"}:
+        gpus.require()
     results.run_parts(args.part, args.out, lambda part: part_of(part, args))
     if args.document:
         from benchmarks.layers import report

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import linregress
 
-from benchmarks.common import folders, results
+from benchmarks.common import folders, gpus, results
 from benchmarks.common.processes import module
 from perfmodel.base.errors import ModelError, PerfmodelError
 from perfmodel.models.spread import t_quantile
@@ -240,6 +240,8 @@ def main() -> None:
     add("--out", type=Path, default=folders.RESULTS / "memory.json")
     add("--reports", type=Path, default=folders.PROFILES / "memory", help="where reports go")
     c = parser.parse_args()
+    if c.parts and c.device == "cuda":
+        gpus.require()
     found = results.read(c.out)
     began = time.perf_counter()
     for part in c.parts:

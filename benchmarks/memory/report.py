@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import folders
+from benchmarks.common.arguments import report
 from benchmarks.common.pages import percent, put, table
 from benchmarks.common.results import called, read
 from perfmodel.base.units import si
@@ -187,6 +188,7 @@ def text(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    report(__doc__)
     measured = read(RESULTS)
     draw(measured, folders.IMAGES)
     put(PAGE, SCRIPT, text(measured))

@@ -25,7 +25,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.common import folders, results
+from benchmarks.common import folders, gpus, results
+from benchmarks.common.arguments import count, require_module
 from benchmarks.common.processes import ENVIRONMENT, visible_gpus
 
 RESULTS: Final = folders.RESULTS / "memory_two_gpus.json"
@@ -41,9 +42,9 @@ def main() -> None:
     add = parser.add_argument
     add("--nets", nargs="+", choices=NETS, default=list(NETS))
     add("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
-    add("--images", type=int, default=3000)
-    add("--batch", type=int, default=256)
-    add("--side", type=int, default=224)
+    add("--images", type=count, default=3000)
+    add("--batch", type=count, default=256)
+    add("--side", type=count, default=224)
     add("--tf32", action="store_true", help="of convolutions; the study's V100 has none")
     add("--worker", nargs=2, metavar=("NET", "WAY"), help="this is one run; used by itself")
     add("--port", type=int, default=int(os.environ.get("MASTER_PORT", "29531")))
@@ -52,6 +53,8 @@ def main() -> None:
     if c.worker:
         worker(c, *c.worker)
         return
+    require_module("torch", "torch")
+    gpus.require(max(WAYS[way] for way in c.ways))
     said = {"date": results.today(), "command": results.command("memory.two_gpus", sys.argv[1:])}
     for net in c.nets:
         for way in c.ways:

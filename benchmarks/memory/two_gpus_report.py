@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.common import folders
+from benchmarks.common.arguments import report
 from benchmarks.common.pages import markdown, percent, put, written_in
 from benchmarks.common.results import read as read_json
 from benchmarks.memory.two_gpus import NETS, RESULTS
@@ -256,6 +257,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def main() -> None:
+    report(__doc__)
     read = read_json(RESULTS)
     put(PAGE, SCRIPT, page(read))
     if "rows" in read:

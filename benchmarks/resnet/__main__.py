@@ -41,7 +41,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.common import folders, results
+from benchmarks.common import folders, gpus, results
 from benchmarks.common.ncu import Failed, collect
 from benchmarks.common.processes import module
 
@@ -259,6 +259,8 @@ def main() -> None:
     add("--tiny", action="store_true", help="rehearse with small images")
     add("--ncu", default=shutil.which("ncu") or "ncu")
     args = parser.parse_args()
+    if not args.tiny and set(args.part) - {"theory"}:
+        gpus.require(max(ranks_of(part) for part in args.part))
     results.run_parts(args.part, args.out, lambda part: part_of(part, args))
     if args.document:
         from benchmarks.resnet import report

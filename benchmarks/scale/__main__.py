@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.common import folders, results
+from benchmarks.common.arguments import report
 from benchmarks.common.pages import put_parts, table
 
 PAGE = folders.DOCS / "scale.md"
@@ -127,4 +128,5 @@ def _where(result: dict[str, Any], what: str, equal: bool) -> str:
 
 
 if __name__ == "__main__":
+    report(__doc__)
     put_parts(PAGE, SCRIPT, parts())

@@ -18,6 +18,7 @@ from studies import ddp
 from studies.ddp_errata import errata
 
 from benchmarks.common import folders, results
+from benchmarks.common.arguments import report
 from benchmarks.common.pages import markdown, put_parts
 from benchmarks.scaling import communication, programs, steps, sums
 from perfmodel.analysis.measure import Launch, launches_of
@@ -62,6 +63,7 @@ _NCCL: Final = (
 
 
 def main() -> None:
+    report(__doc__)
     campaign = of_campaign()
     rungs = ladder(2048, 12000)
     save(picture(campaign, all_reduces(campaign)), IMAGES, "scaling_campaign", ("png",))

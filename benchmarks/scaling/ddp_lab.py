@@ -34,6 +34,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.common.arguments import count, require_module
+
+if __name__ == "__main__":
+    require_module("torch", "torch")
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -260,8 +265,8 @@ def collectives(lab: Lab, net: nn.Module) -> None:
     """Time an all-reduce of all gradients, and a broadcast of all buffers, by themselves."""
     sizes = {"all-reduce of gradients": sum(p.numel() for p in net.parameters()),
              "broadcast of buffers": sum(b.numel() for b in net.buffers())}  # fmt: skip
-    for name, count in sizes.items():
-        message, taken = torch.zeros(count, device=lab.device), []
+    for name, numbers in sizes.items():
+        message, taken = torch.zeros(numbers, device=lab.device), []
         for round_ in range(-1, lab.c.rounds):
             dist.barrier()
             lab.on.synchronize()
@@ -495,6 +500,15 @@ PARTS: Final = {
 }  # fmt: skip
 
 
+def largest_batch(lab: Lab) -> int:
+    """Return the images of all ranks in the largest batch that the trainings' parts need."""
+    batches = {
+        "large": BASE if lab.shares == 1 else lab.c.large, "sampler": lab.c.sampled,
+        "emulation": lab.c.large if lab.ranks > 1 else 0,
+    }  # fmt: skip
+    return lab.shares * max(batches.get(part, 0) for part in lab.c.parts)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
@@ -509,28 +523,37 @@ def main() -> None:
         help="setting whose learning rate is kept where what DDP sends is changed",
     )
     add("--settings", nargs="+", choices=tuple(SETTINGS), help="of the large batch; all of them")
-    add("--images", type=int, default=50_000)
-    add("--test-images", type=int, default=10_000)
-    add("--steps", type=int, default=10, help="in a row, for one sample")
-    add("--rounds", type=int, default=7)
-    add("--seeds", type=int, default=3)
+    add("--images", type=count, default=50_000)
+    add("--test-images", type=count, default=10_000)
+    add("--steps", type=count, default=10, help="in a row, for one sample")
+    add("--rounds", type=count, default=7)
+    add("--seeds", type=count, default=3)
     add("--first", type=int, default=1, help="seed; to add to what was trained")
-    add("--large", type=int, default=512, help="images a GPU of the large batch")
-    add("--large-epochs", type=int, default=LARGE_EPOCHS)
-    add("--sampled", type=int, default=128, help="images a GPU of the sampler's training")
-    add("--epochs", type=int, default=SAMPLER_EPOCHS, help="of the sampler's training")
+    add("--large", type=count, default=512, help="images a GPU of the large batch")
+    add("--large-epochs", type=count, default=LARGE_EPOCHS)
+    add("--sampled", type=count, default=128, help="images a GPU of the sampler's training")
+    add("--epochs", type=count, default=SAMPLER_EPOCHS, help="of the sampler's training")
     add("--out", type=Path, required=True)
     c = parser.parse_args()
     lab = Lab(c)
+    needed = largest_batch(lab)
+    if len(lab.images) < needed:
+        parser.error(
+            f"expected --images of at least a batch of all ranks, {needed}; got {c.images}"
+        )
+    failed = False
     for part in c.parts:
         try:
             PARTS[part](lab)
         except Exception as problem:  # the same on all ranks, or the next collective times out
+            failed = True
             print(f"rank {lab.rank}, {part}: {problem!r}", file=sys.stderr, flush=True)
             if lab.ranks > 1 and isinstance(problem, dist.DistBackendError):
                 raise
     if lab.ranks > 1:
         dist.destroy_process_group()
+    if failed:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

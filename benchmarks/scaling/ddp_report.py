@@ -20,6 +20,7 @@ from typing import Any, Final
 from studies.ddp import study
 
 from benchmarks.common import folders
+from benchmarks.common.arguments import report
 from benchmarks.common.pages import markdown, percent, put_parts, written_in
 from benchmarks.common.results import called
 from benchmarks.common.results import read as read_json
@@ -418,6 +419,7 @@ def _tests(found: list[Row]) -> list[float]:
 
 
 def main() -> None:
+    report(__doc__)
     put_parts(PAGE, SCRIPT, parts())
 
 

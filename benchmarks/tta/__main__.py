@@ -71,6 +71,7 @@ class Trainings:
 
 def write(path: Path, about: dict[str, Any], runs: list[dict[str, Any]]) -> None:
     """Write a configuration's records, one a line."""
+    path = results.place(path, {**about, "runs": runs})
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(json.dumps(run) for run in runs)
     head = json.dumps(about)[:-1]

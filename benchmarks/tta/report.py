@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import folders, results
+from benchmarks.common.arguments import report
 from benchmarks.common.pages import put, table
 from benchmarks.common.results import called
 from benchmarks.tta.__main__ import CONFIGURATIONS
@@ -155,6 +156,7 @@ def page() -> str:
 
 
 def main() -> None:
+    report(__doc__)
     put(PAGE, SCRIPT, page())
     save(picture(read(RESULTS / "tta")), folders.IMAGES, "tta", ("png",))
 

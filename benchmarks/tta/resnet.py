@@ -23,15 +23,20 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.common.arguments import count, positive, require_module
+
+if __name__ == "__main__":
+    require_module("torch", "torch")
+
 import torch
 from torch import nn
 
-from benchmarks.common import digits, folders, results
+from benchmarks.common import digits, folders, gpus, results
 from benchmarks.common.digits import Images
 from benchmarks.common.torch_device import Device
 from benchmarks.common.torch_nets import Network
 from benchmarks.tta.__main__ import write
-from perfmodel.workloads.cnns import resnet
+from perfmodel.workloads.cnns import RESNET_NAMES, resnet
 
 RESULTS: Final = folders.RESULTS / "tta_resnet"
 TARGET: Final = 0.92
@@ -203,17 +208,24 @@ def main() -> None:
     add("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     add("--data", choices=("digits", "cifar10"), default="digits")
     add("--others", type=Path, help="folder of CLASS/*.png, with --data cifar10")
-    add("--net", default="resnet50")
-    add("--images", type=int, default=20_000, help="train on the first so many")
-    add("--test-images", type=int, default=10_000)
-    add("--batch", type=int, default=128)
-    add("--epochs", type=int, default=12)
-    add("--rate", type=float, default=0.1, help="highest learning rate")
+    add("--net", choices=RESNET_NAMES, default="resnet50")
+    add("--images", type=count, default=20_000, help="train on the first so many")
+    add("--test-images", type=count, default=10_000)
+    add("--batch", type=count, default=128)
+    add("--epochs", type=count, default=12)
+    add("--rate", type=positive, default=0.1, help="highest learning rate")
     add("--target", type=float, default=TARGET)
     add("--no-graph", action="store_true", help="launch every kernel by itself")
     add("--budget", type=float, default=1e9, help="seconds: no run begins that would end later")
     add("--out", type=Path, default=RESULTS)
+    add("--cpu", action="store_true", help="rehearse without a GPU: --out must name a folder")
     c = parser.parse_args()
+    if c.images < c.batch:
+        parser.error(f"expected --images of at least a batch of {c.batch}; got {c.images}")
+    if not c.cpu:
+        gpus.require()
+    elif c.out == RESULTS:
+        parser.error("expected --out FOLDER with --cpu; got none")
     torch.backends.cudnn.benchmark = True
     began, device, records, longest = time.perf_counter(), Device(), list[dict[str, Any]](), 0.0
     data = data_sets(c)

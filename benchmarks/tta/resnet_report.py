@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from benchmarks.common import folders
+from benchmarks.common.arguments import report
 from benchmarks.common.pages import markdown, put
 from benchmarks.common.results import read as read_json
 from benchmarks.tta.report import cv, mean
@@ -155,6 +156,7 @@ def picture(found: dict[str, tuple[dict[str, Any], Side]]) -> Any:
 
 
 def main() -> None:
+    report(__doc__)
     found = machines()
     put(PAGE, SCRIPT, page(found))
     save(picture(found), folders.IMAGES, "tta_resnet", ("png",))

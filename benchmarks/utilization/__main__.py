@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import folders, results
+from benchmarks.common import folders, gpus, results
 from benchmarks.common.processes import ENVIRONMENT
 from perfmodel.machines import gpu_samples
 from perfmodel.machines.gpu_samples import NvmlSampler, Recorder, Series
@@ -87,8 +87,10 @@ def command(c: argparse.Namespace, flags: list[str], epochs: int, images: int) -
     return [*launch, sys.executable, *train]
 
 
-def sampled(c: argparse.Namespace, name: str, flags: list[str], sampler: Any) -> dict[str, Any]:
-    """Train under the recorder; return means over the window, by GPU."""
+def sampled(
+    c: argparse.Namespace, name: str, flags: list[str], sampler: Any, kept: dict[str, Series]
+) -> dict[str, Any]:
+    """Train under the recorder; return means over the window, by GPU; keep all samples."""
     words = command(c, flags, 1_000_000, 12_000 if c.fake else IMAGES)
     with Recorder(sampler, c.period) as recorder:
         process = subprocess.Popen(
@@ -103,9 +105,7 @@ def sampled(c: argparse.Namespace, name: str, flags: list[str], sampler: Any) ->
         end(process)
     if not epochs.at:
         return {"name": name, "error": "".join(epochs.lines)[-600:]}
-    series = recorder.series()
-    c.series.mkdir(parents=True, exist_ok=True)
-    (c.series / f"{name}.csv").write_text(gpu_samples.to_csv(series))
+    kept[name] = series = recorder.series()
     inside = [t for t in epochs.at if began <= t < ended]
     batches = (len(inside) - 1) * (12_000 if c.fake else IMAGES) // BATCH
     return {
@@ -176,20 +176,23 @@ def main() -> None:
     add("--gpu-metrics", action="store_true", help="let nsys sample GPU metrics, too")
     add("--fake", action="store_true", help="rehearse without a GPU")
     add("--out", type=Path, default=folders.RESULTS / "utilization.json")
-    add("--series", type=Path, default=folders.RESULTS / "utilization")
+    add("--series", type=Path, help="folder (utilization, beside --out)")
     add("--reports", type=Path, default=folders.PROFILES / "utilization")
     c = parser.parse_args()
+    if not c.fake:
+        gpus.require(c.ranks)
     sampler: Any = Nothing() if c.fake else NvmlSampler(range(c.ranks))
     gpu = None if c.fake else sampler.names()[0]
-    kept = results.read(c.out).get("rows", [])
-    rows: dict[str, dict[str, Any]] = {row["name"]: row for row in kept}
+    before = results.read(c.out).get("rows", [])
+    rows: dict[str, dict[str, Any]] = {row["name"]: row for row in before}
+    series: dict[str, Series] = {}
     began = time.perf_counter()
     for kind in c.parts:
         for name in c.rungs:
             print(f"[{time.perf_counter() - began:5.1f} s] {kind} {name}", flush=True)
             flags = RUNGS[name]
             if kind == "sample":
-                rows[name] = attempt(lambda n=name, f=flags: sampled(c, n, f, sampler))
+                rows[name] = attempt(lambda n=name, f=flags: sampled(c, n, f, sampler, series))
                 rows[name]["name"] = name
             elif c.budget - (time.perf_counter() - began) < PROFILE_S:
                 print("   no time left: the ladder's reports stand in", flush=True)
@@ -198,11 +201,15 @@ def main() -> None:
                 rows[name] |= attempt(lambda n=name, f=flags: profiled(c, n, f))
             if "error" in rows.get(name, {}):
                 print(rows[name]["error"], file=sys.stderr, flush=True)
-            results.write(c.out, {
+            out = results.write(c.out, {
                 "command": f"{results.command('utilization')} --ranks {c.ranks}",
                 "date": results.today(), "gpu": gpu,
                 "rows": [rows[name] for name in RUNGS if name in rows],
             })  # fmt: skip
+            if name in series:
+                folder = c.series or out.parent / "utilization"
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / f"{name}.csv").write_text(gpu_samples.to_csv(series.pop(name)))
     print(f"[{time.perf_counter() - began:5.1f} s] {c.out}")
 
 

@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.common import folders
+from benchmarks.common.arguments import report
 from benchmarks.common.pages import put, table, written_in
 from benchmarks.common.results import called
 from benchmarks.common.results import read as read_json
@@ -211,6 +212,7 @@ def text(results: dict[str, Any], given: Reports | None = None) -> str:
 
 
 def main() -> None:
+    report(__doc__)
     found = reports(measured := read_json(RESULTS))
     draw(measured, found, folders.IMAGES)
     put(PAGE, SCRIPT, text(measured, found))

@@ -12,7 +12,8 @@ perfmodel's NVML recorder, and has one change more than the step before it:
     resident   images lie on the GPU, which shifts them
     graph      forward and backward pass are one CUDA graph: no launches in between
 
-Means go to benchmarks/results/utilization_resnet.json, series to utilization/resnet_STEP.csv.
+Means go to benchmarks/results/utilization_resnet.json, series to utilization/resnet_STEP.csv beside
+that file.
 """
 
 from __future__ import annotations
@@ -26,17 +27,23 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+
+from benchmarks.common.arguments import count, positive, require_module
+
+if __name__ == "__main__":
+    require_module("torch", "torch")
+
 import torch
 
-from benchmarks.common import digits, folders, results
+from benchmarks.common import digits, folders, gpus, results
 from benchmarks.common.processes import visible_gpus
 from benchmarks.common.torch_device import Device
 from benchmarks.tta.resnet import SHIFT, Training
 from perfmodel.machines import gpu_samples
 from perfmodel.machines.gpu_samples import NvmlSampler, Recorder
+from perfmodel.workloads.cnns import RESNET_NAMES
 
 RESULTS: Final = folders.RESULTS / "utilization_resnet.json"
-SERIES: Final = folders.RESULTS / "utilization"
 WORKERS: Final = 8
 SETTLED_S: Final = 1.0
 """NVML looks back up to a second: so much later than the first batches the window begins."""
@@ -114,54 +121,48 @@ def trainer(
 
 def measured(
     c: argparse.Namespace, name: str, seconds: float, data: digits.Images, device: Device,
-    sampler: Any,
-) -> dict[str, Any]:  # fmt: skip
-    """Train for some seconds under the recorder; return the window's means."""
+    sampler: NvmlSampler,
+) -> tuple[dict[str, Any], gpu_samples.Series]:  # fmt: skip
+    """Train for some seconds under the recorder; return the window's means and all samples."""
     one = trainer(c, data, device, **STEPS[name])
     batches, at = 0, list[float]()
     with Recorder(sampler, c.period) as recorder:
         while not at or at[-1] < at[0] + SETTLED_S + seconds:
-            for _ in range(CHECKED if device.cuda else 1):
+            for _ in range(CHECKED):
                 one()
                 batches += 1
             device.synchronize()
             at.append(recorder.elapsed_s)
     began, ended = at[0] + SETTLED_S, at[-1]
     series = recorder.series()
-    c.series.mkdir(parents=True, exist_ok=True)
-    (c.series / f"resnet_{name}.csv").write_text(gpu_samples.to_csv(series), encoding="utf-8")
     inside = series.window(began, ended)
     gpu = series.gpus[0]
     later = [t for t in at if t >= began]
     per = batches / len(at)
-    return {
+    row = {
         "name": name, "window_s": [began, ended], "samples": len(inside), "batches": batches,
         "batch_s": (later[-1] - later[0]) / max(1, len(later) - 1) / per,
         "means": {k: inside.of(gpu).mean(k) for k in gpu_samples.COUNTERS},
     }  # fmt: skip
-
-
-class Nothing:
-    """A sampler without a GPU."""
-
-    def sample(self) -> list[gpu_samples.Reading]:
-        """Return one GPU that tells nothing."""
-        return [gpu_samples.Reading(0)]
+    return row, series
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--steps", nargs="+", choices=list(STEPS), default=list(STEPS))
-    add("--seconds", type=float, nargs="+", default=[30.0], help="of all steps, or of each")
-    add("--period", type=float, default=0.2, help="seconds between samples")
-    add("--net", default="resnet50")
-    add("--batch", type=int, default=128)
-    add("--images", type=int, default=20_000)
+    add("--seconds", type=positive, nargs="+", default=[30.0], help="of all steps, or of each")
+    add("--period", type=positive, default=0.2, help="seconds between samples")
+    add("--net", choices=RESNET_NAMES, default="resnet50")
+    add("--batch", type=count, default=128)
+    add("--images", type=count, default=20_000)
     add("--unsampled", action="store_true", help="train only, for a profiler around it")
-    add("--series", type=Path, default=SERIES)
+    add("--series", type=Path, help="folder (utilization, beside --out)")
     add("--out", type=Path, default=RESULTS)
     c = parser.parse_args()
+    if c.images < c.batch:
+        parser.error(f"expected --images of at least a batch of {c.batch}; got {c.images}")
+    gpus.require()
     torch.backends.cudnn.benchmark = True
     device = Device()
     data, _ = digits.digits(c.images, 10)
@@ -172,14 +173,18 @@ def main() -> None:
                 one()
         device.synchronize()
         return
-    sampler: Any = NvmlSampler(visible_gpus(1)) if device.cuda else Nothing()
+    sampler = NvmlSampler(visible_gpus(1))
     kept = {row["name"]: row for row in results.read(c.out).get("rows", [])}
     for name, seconds in zip(c.steps, itertools.cycle(c.seconds), strict=False):
         began = time.perf_counter()
         said = {"command": results.command("utilization.resnet", sys.argv[1:]),
                 "date": results.today(), **device.about()}  # fmt: skip
-        kept[name] = {**measured(c, name, seconds, data, device, sampler), **said}
-        results.write(c.out, {"rows": [kept[name] for name in STEPS if name in kept]})
+        row, series = measured(c, name, seconds, data, device, sampler)
+        kept[name] = {**row, **said}
+        out = results.write(c.out, {"rows": [kept[name] for name in STEPS if name in kept]})
+        folder = c.series or out.parent / "utilization"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"resnet_{name}.csv").write_text(gpu_samples.to_csv(series), encoding="utf-8")
         gpu, batch_s = kept[name]["means"]["gpu_percent"], kept[name]["batch_s"]
         print(f"{name}: {gpu} %, {1e3 * batch_s:.2f} ms a batch, "
               f"{time.perf_counter() - began:.0f} s", flush=True)  # fmt: skip

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.common import digits, folders
+from benchmarks.common.arguments import report
 from benchmarks.common.pages import markdown, percent, put, written_in
 from benchmarks.common.results import read as read_json
 from benchmarks.utilization.report import read_idle
@@ -179,6 +180,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def main() -> None:
+    report(__doc__)
     rows = measured()
     put(PAGE, SCRIPT, page(rows))
     if rows:

@@ -32,7 +32,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.common import folders, results
+from benchmarks.common import folders, gpus, results
 from benchmarks.common.results import Keep
 from benchmarks.vecadd.ways import Gpu, Seconds, Vector, explicit, latencies, managed, on_hosts
 
@@ -240,6 +240,8 @@ def main() -> None:
     add("--seconds", type=float, default=95.0, help="within which cells may begin")
     add("--report", type=Path, default=Path("build/vecadd.sqlite"), help="of the profile")
     args = parser.parse_args()
+    if args.part and args.device == "cuda":
+        gpus.require()
     shown = args.out or RESULTS
     if args.out is None:
         args.out = RESULTS if args.device == "cuda" else folders.ROOT / "build" / "vecadd_cpu.json"

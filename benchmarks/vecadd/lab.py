@@ -22,7 +22,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.common import folders, results
+from benchmarks.common import folders, gpus, results
+from benchmarks.common.arguments import count, not_negative, positive
 
 PROGRAMS: Final = Path(__file__).with_name("programs")
 RESULTS: Final = folders.RESULTS / "vecadd_lab.json"
@@ -48,9 +49,6 @@ def build(folder: Path, ways: list[str]) -> dict[str, dict[str, Any]]:
         source = next(PROGRAMS.glob(f"{name}.c*"))
         command = [*COMPILERS[source.suffix], "-o", str(folder / name), str(source)]
         said = f"{' '.join(command[:-3])} {source.name}"
-        if not shutil.which(command[0]):
-            made[name] = {"command": said, "problem": f"no {command[0]} on the PATH"}
-            continue
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         made[name] = {"command": said, "path": str(folder / name)}
         if done.returncode:
@@ -94,11 +92,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
-    add("--millions", type=float, nargs="+", default=MILLIONS)
-    add("--runs", type=int, default=LEAST_RUNS)
-    add("--profiled", type=float, default=10.0, help="million; 0: profile nothing")
+    add("--millions", type=positive, nargs="+", default=MILLIONS)
+    add("--runs", type=count, default=LEAST_RUNS)
+    add("--profiled", type=not_negative, default=10.0, help="million; 0: profile nothing")
     add("--out", type=Path, default=RESULTS)
     c = parser.parse_args()
+    require(c.ways)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -109,28 +108,48 @@ def main() -> None:
         }  # fmt: skip
         for built in programs.values():
             if "problem" in built:
-                found["problems"].append(f"{built['command']}: {built['problem']}")
+                raise SystemExit(f"{built['command']}: {built['problem']}")
         for millions in c.millions:
             for number in range(c.runs):
                 for way in c.ways:
                     run_cell(found, programs, way, millions, number)
-            results.write(c.out, found)
+            if found["rows"]:
+                results.write(c.out, found)
             print(f"{time.perf_counter() - began:6.1f} s  K = {millions:g}", flush=True)
+        if not found["rows"]:
+            raise SystemExit(f"no program ran: {found['problems'][0]}")
         for way in c.ways if c.profiled and shutil.which("nsys") else ():
             program, words = WAYS[way]
-            path = programs[program].get("path")
-            if program == "host" or not path or "problem" in programs[program]:
+            if program == "host":
                 continue
             try:
-                found["profiles"][way] = profiled(path, c.profiled, words, folder)
+                found["profiles"][way] = profiled(
+                    programs[program]["path"], c.profiled, words, folder
+                )
             except (subprocess.SubprocessError, OSError) as problem:
                 found["problems"].append(f"nsys, {way}: {problem!r}"[:300])
             results.write(c.out, found)
     for program in programs.values():
         program.pop("path", None)
-    results.write(c.out, found)
-    print(f"{time.perf_counter() - began:6.1f} s  {len(found['rows'])} runs, "
+    out = results.write(c.out, found)
+    print(f"{time.perf_counter() - began:6.1f} s  {len(found['rows'])} runs -> {out}, "
           f"problems: {found['problems']}")  # fmt: skip
+
+
+def require(ways: list[str]) -> None:
+    """End the program where the compilers or the GPU of these ways are missing.
+
+    Raises
+    ------
+    SystemExit
+        If they are; with what to do.
+    """
+    programs = {WAYS[way][0] for way in ways}
+    if "host" in programs:
+        gpus.require_tool("g++", "the GNU C++ compiler")
+    if programs - {"host"}:
+        gpus.require()
+        gpus.require_tool("nvcc", "the CUDA toolkit, or choose --ways host")
 
 
 def run_cell(
@@ -138,8 +157,6 @@ def run_cell(
 ) -> None:
     """Run a cell once; keep its row, or the problem."""
     program, words = WAYS[way]
-    if "problem" in programs[program]:
-        return
     cell = {"way": way, "millions": millions, "run": number}
     try:
         found["rows"].append({**cell, **ran(programs[program]["path"], millions, words)})

@@ -10,6 +10,7 @@ import statistics
 from typing import Any, Final
 
 from benchmarks.common import folders
+from benchmarks.common.arguments import report
 from benchmarks.common.pages import markdown, percent, put, short
 from benchmarks.common.results import read as read_json
 from benchmarks.vecadd.lab import RESULTS
@@ -153,6 +154,7 @@ def draw(found: Cells) -> None:
 
 
 def main() -> None:
+    report(__doc__)
     read = read_json(RESULTS)
     draw(cells(read))
     put(PAGE, SCRIPT, page(read))
