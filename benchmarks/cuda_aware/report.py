@@ -11,17 +11,28 @@ from benchmarks.common import folders, results
 from benchmarks.common.arguments import report
 from benchmarks.common.pages import microseconds, put, table
 from benchmarks.cuda_aware.__main__ import RESULTS, SUMMED, TRAINED
+from benchmarks.cuda_aware.predicted import (
+    PROFILED,
+    PROFILES,
+    SEEN,
+    UNSEEN,
+    command,
+    model,
+    observed,
+    predicted,
+)
 from perfmodel.base.units import si
 from perfmodel.readers.trace import Trace
 
 PAGE: Final = folders.DOCS / "trainer.md"
-PROFILES: Final = folders.ROOT / "profiles" / "cuda_aware"
 SCRIPT: Final = "benchmarks.cuda_aware.report"
 REDUCE: Final = "MPI_Allreduce"
 COPYING: Final = ("cuMemcpy", "cuStreamSynchronize")
 """What the names of the calls begin with in which the library copies and waits for it."""
-PROFILED: Final = {"resident": "host-flat", "cuda-aware": "cuda-aware", "ring": "ring"}
-"""Reports of H = 512: name of the file, transport."""
+_IN: Final = 1  # CUPTI's host to device
+_OUT: Final = 2
+COPIED: Final = (512, 2048)
+"""Hidden sizes whose copies are shown."""
 
 Row = dict[str, Any]
 
@@ -115,25 +126,95 @@ def _from(rows: list[Row], transport: str) -> str:
 
 
 def copies() -> str:
-    """Return the table of what the reports of H = 512 hold of one sum: copies, calls, time."""
+    """Return the table of what the reports hold of one sum: copies, calls, time."""
     head = [
-        "transport", "batch", f"range `{REDUCE}`", "copies of a batch", "on the copy engines",
+        "H", "transport", "batch", f"range `{REDUCE}`", "copies of a batch, on the copy engine",
         f"calls that copy, in `{REDUCE}`",
     ]  # fmt: skip
     lines = []
+    for hidden in COPIED:
+        for name, transport in PROFILED.items():
+            report = perfmodel.read(PROFILES / f"{name}_H{hidden}_1.sqlite.xz")
+            host_s = report.analyze().ranges.set_index("range")["host_s"]
+            kinds = "; ".join(
+                f"{row.count:.0f} {row.direction}, {row.memory}, {si(row.seconds, 's')}"
+                for row in report.analyze().copies.sort_values("direction").itertuples()
+            )
+            lines.append([
+                str(hidden), f"`{transport}`", si(host_s["batch iteration"], "s"),
+                si(host_s[REDUCE], "s"), kinds, si(calling_s(report.trace), "s"),
+            ])  # fmt: skip
+    return f"{table(head, lines)}\n{larger_copies()}"
+
+
+def larger_copies() -> str:
+    """Return what the library's copies of the largest size take beyond page-locked ones."""
+    largest = COPIED[-1]
+    out, back, batch = (dict[str, float]() for _ in range(3))
+    for name, transport in (("resident", "host-flat"), ("cuda-aware", "cuda-aware")):
+        path = PROFILES / f"{name}_H{largest}_1.sqlite.xz"
+        trace = perfmodel.read(path).trace
+        out[transport], back[transport] = (copy_s(trace, kind) for kind in (_OUT, _IN))
+        batch[transport] = observed(path).batch_s
+    longer = {n: t["cuda-aware"] - t["host-flat"] for n, t in
+              (("out", out), ("back", back), ("batch", batch))}  # fmt: skip
+    return (
+        f"Medians of a copy on the engine at H = {largest}: {si(out['cuda-aware'], 's')} out and "
+        f"{si(back['cuda-aware'], 's')} back by the library, {si(out['host-flat'], 's')} and "
+        f"{si(back['host-flat'], 's')} page-locked. That is "
+        f"{si(longer['out'] + longer['back'], 's')} of the {si(longer['batch'], 's')} by which the library's batch is longer."
+    )
+
+
+def copy_s(trace: Trace, kind: int) -> float:
+    """Return the median time on the engine of the copies of the gradients in one direction."""
+    ops = trace.ops
+    mine = ops.copy_kind == kind
+    size = statistics.mode(ops.bytes[mine & (ops.bytes > 1 << 20)].tolist())
+    found = (ops.end_ns - ops.start_ns)[mine & (ops.bytes == size)]
+    return statistics.median(found.tolist()) * 1e-9
+
+
+def predictions(found: dict[str, Any]) -> str:
+    """Return what a model that has not seen H = 512 predicts of it, beside what was measured."""
+    calibrated = model()
+    lines, told, seen = [], {}, {}
     for name, transport in PROFILED.items():
-        report = perfmodel.read(PROFILES / f"{name}_H512_1.sqlite.xz")
-        found = report.analyze()
-        host_s = found.ranges.set_index("range")["host_s"]
-        moved = found.copies
-        kinds = "; ".join(
-            f"{row.count:.0f} {row.direction}, {row.memory}" for row in moved.itertuples()
+        said = predicted(calibrated, transport)
+        told[transport] = said.batch_s
+        launches = [observed(PROFILES / f"{name}_H{UNSEEN}_{n}.sqlite.xz").batch_s for n in (1, 2)]
+        bare = statistics.median(
+            medians(found["rows"], what="batch", transport=transport, H=UNSEEN, p=2)
         )
+        seen[transport] = bare
         lines.append([
-            f"`{transport}`", si(host_s["batch iteration"], "s"), si(host_s[REDUCE], "s"),
-            kinds, si(moved["seconds"].sum(), "s"), si(calling_s(report.trace), "s"),
+            f"`{transport}`", f"{si(said.batch_s, 's')} ({si(said.low_s, 's')} to "
+            f"{si(said.high_s, 's')})", " and ".join(si(s, "s") for s in launches),
+            " and ".join(f"{said.batch_s / s - 1:+.0%}" for s in launches), si(bare, "s"),
+            f"{said.batch_s / bare - 1:+.0%}",
         ])  # fmt: skip
-    return table(head, lines)
+    others = {
+        h: (
+            predicted(calibrated, "ring", h).batch_s,
+            statistics.median(medians(found["rows"], what="batch", transport="ring", H=h, p=2)),
+        )
+        for h in SEEN
+    }
+    elsewhere = " and ".join(
+        f"{si(said, 's')} at H = {h} ({si(bare, 's')} without the profiler)"
+        for h, (said, bare) in others.items()
+    )
+    same = sorted(told, key=told.__getitem__) == sorted(seen, key=seen.__getitem__)
+    head = [
+        "transport", f"predicted, H = {UNSEEN} (90 %)", "two reports of it", "error",
+        "without the profiler", "error",
+    ]  # fmt: skip
+    return (
+        f"```text\n{command()}\nperfmodel predict --model mpi.json -H {UNSEEN} -B 3000 -p 2 "
+        f"--transport ring --data-on device\n```\n\n{table(head, lines)}\n"
+        f"The order is {'the' if same else 'not the'} measured one. At the sizes of the "
+        f"calibration the ring is predicted to take {elsewhere}."
+    )
 
 
 def calling_s(trace: Trace) -> float:
@@ -171,6 +252,7 @@ def main() -> None:
         parts[f"messages {ranks}"] = messages(rows, ranks)
     parts["copies"] = copies()
     parts["other host"] = other_host(found)
+    parts["predictions"] = predictions(found)
     for name, made in parts.items():
         put(PAGE, SCRIPT, made, name)
     print(f"docs/{PAGE.name}: {', '.join(parts)}")

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.common import results
 from benchmarks.common.pages import section
+from benchmarks.cuda_aware import predicted
 from benchmarks.cuda_aware.report import (
     PAGE,
     PROFILES,
@@ -21,6 +22,7 @@ from benchmarks.cuda_aware.report import (
     copies,
     messages,
     other_host,
+    predictions,
 )
 from support.folders import ROOT
 from support.trainer_runs import environment, mpirun_command
@@ -60,6 +62,7 @@ def test_the_page_shows_the_results() -> None:
         assert batches(rows, ranks).strip() in section(PAGE, SCRIPT, f"batches {ranks}")
         assert section(PAGE, SCRIPT, f"messages {ranks}") == messages(rows, ranks).strip()
     assert section(PAGE, SCRIPT, "copies") == copies().strip()
+    assert section(PAGE, SCRIPT, "predictions") == predictions(results.read(RESULTS)).strip()
     assert section(PAGE, SCRIPT, "other host") == other_host(results.read(RESULTS)).strip()
 
 
@@ -82,6 +85,19 @@ def test_the_ring_beats_the_library_where_the_page_says_so() -> None:
     for h, seconds in medians("batch", "ring").items():
         assert seconds < medians("batch", "cuda-aware")[h]
     assert {r["bits_equal"] for r in rows if r["what"] == "batch"} == {True}
+
+
+def test_the_size_that_is_predicted_is_in_no_report_of_the_calibration() -> None:
+    """And the command on the page is of the same reports."""
+    reports = predicted.calibration()
+    sizes = {predicted.observed(path).case.sizes["H"] for path in reports}
+    assert predicted.UNSEEN not in sizes
+    listed = f"printf '%s\\n' {predicted.command().removeprefix('perfmodel calibrate ')}"
+    named = subprocess.run(
+        ["bash", "-c", listed.removesuffix(" -o mpi.json")], cwd=ROOT, capture_output=True,
+        text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    assert sorted(named) == sorted(str(path.relative_to(ROOT)) for path in reports)
 
 
 def test_every_report_is_in_the_index_with_its_command() -> None:

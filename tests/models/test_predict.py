@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.common.pages import section
+from benchmarks.cuda_aware import predicted as of_other_sizes
 from benchmarks.predict import launches as predict_launches
 from perfmodel.base.errors import ModelError, WorkloadError
 from perfmodel.models import predict as scales
@@ -165,16 +166,13 @@ def test_measured_points_beside_a_sweep(model: Model) -> None:
 
 def test_mpi_on_gpu_memory_is_predicted_at_a_size_that_was_not_profiled() -> None:
     """Calibrated at H = 64 and 2048: the library's sum, the ring and staged buffers at H = 512."""
-    folder = PROFILES / "cuda_aware"
-    names = {"cuda-aware": "cuda-aware", "ring": "ring", "resident": "host-flat"}
-    known = [
-        observed(folder / f"{name}_H{h}_1.sqlite.xz") for name in names for h in (64, 2048)
-    ]  # fmt: skip
-    model = calibrate([*map(campaign, USED[:5]), *known])
+    model = of_other_sizes.model()
     told = {}
-    for name, transport in names.items():
-        told[name] = predict(model, case(transport=transport, data_on="device")).batch_s
-        launches = [observed(folder / f"{name}_H512_{n}.sqlite.xz").batch_s for n in (1, 2)]
+    for name, transport in of_other_sizes.PROFILED.items():
+        told[name] = of_other_sizes.predicted(model, transport).batch_s
+        launches = [
+            observed(of_other_sizes.PROFILES / f"{name}_H512_{n}.sqlite.xz").batch_s for n in (1, 2)
+        ]
         assert 0.75 * min(launches) < told[name] < 1.25 * max(launches), name
     assert told["ring"] < told["resident"] < told["cuda-aware"]
 
