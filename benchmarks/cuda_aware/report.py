@@ -137,7 +137,7 @@ def copies() -> str:
             report = perfmodel.read(PROFILES / f"{name}_H{hidden}_1.sqlite.xz")
             host_s = report.analyze().ranges.set_index("range")["host_s"]
             kinds = "; ".join(
-                f"{row.count:.0f} {row.direction}, {row.memory}, {si(row.seconds, 's')}"
+                f"{row.count:.0f} {row.direction}, {row.memory}, {si(float(row.seconds), 's')}"
                 for row in report.analyze().copies.sort_values("direction").itertuples()
             )
             lines.append([
@@ -162,7 +162,8 @@ def larger_copies() -> str:
         f"Medians of a copy on the engine at H = {largest}: {si(out['cuda-aware'], 's')} out and "
         f"{si(back['cuda-aware'], 's')} back by the library, {si(out['host-flat'], 's')} and "
         f"{si(back['host-flat'], 's')} page-locked. That is "
-        f"{si(longer['out'] + longer['back'], 's')} of the {si(longer['batch'], 's')} by which the library's batch is longer."
+        f"{si(longer['out'] + longer['back'], 's')} of the {si(longer['batch'], 's')} by which the "
+        f"library's batch is longer."
     )
 
 
@@ -172,7 +173,7 @@ def copy_s(trace: Trace, kind: int) -> float:
     mine = ops.copy_kind == kind
     size = statistics.mode(ops.bytes[mine & (ops.bytes > 1 << 20)].tolist())
     found = (ops.end_ns - ops.start_ns)[mine & (ops.bytes == size)]
-    return statistics.median(found.tolist()) * 1e-9
+    return float(statistics.median(found.tolist())) * 1e-9
 
 
 def predictions(found: dict[str, Any]) -> str:

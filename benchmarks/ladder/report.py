@@ -24,6 +24,7 @@ from benchmarks.ladder.sections import (
     ratio,
     sweep,
     targets,
+    wide_loads,
     written,
 )
 from perfmodel.render.plot import save
@@ -150,8 +151,10 @@ def earlier(rung: Rung, rows: dict[str, Row]) -> Row | None:
     return None if name is None else rows[name]
 
 
-def rung_section(rung: Rung, found: Cells, ranks: int) -> str:
-    """Return what a rung changes and removes, and its numbers."""
+def rung_section(
+    rung: Rung, found: Cells, ranks: int, steps: dict[str, Any] | None = None
+) -> str:  # fmt: skip
+    """Return what a rung changes and removes, and its numbers; `steps` are those of the kernels."""
     lines, reasons = [], dict[str, list[str]]()
     for key, rows in found.items():
         row = rows.get(rung.name)
@@ -186,6 +189,8 @@ def rung_section(rung: Rung, found: Cells, ranks: int) -> str:
             "above it, µs")  # fmt: skip
     text += table(head, lines)
     bullets = "".join(f"- {why} ({'; '.join(where)})\n" for why, where in reasons.items())
+    if steps is not None and rung.settings.get("gemm") == "register":
+        bullets += "\n" + wide_loads(steps)
     return text + ("\n" if lines and reasons else "") + bullets + "\n"
 
 
@@ -284,16 +289,18 @@ def method(record: dict[str, Any]) -> str:
 def markdown(
     record: dict[str, Any], gemm: dict[str, Any] | None = None, compared: str = "",
     tiles: dict[str, Any] | None = None, aware: dict[str, Any] | None = None,
+    steps: dict[str, Any] | None = None,
 ) -> str:  # fmt: skip
     """Return the whole document.
 
-    `gemm`, `tiles` and `aware` are what benchmarks.gemm, its thin_sweep and benchmarks.cuda_aware
-    measured, if they did; `compared` the section on profiles.
+    `gemm`, `tiles`, `aware` and `steps` are what benchmarks.gemm, its thin_sweep,
+    benchmarks.cuda_aware and benchmarks.gemm.steps measured, if they did; `compared` the section
+    on profiles.
     """
     found = cells(record)
     ours = {key: row for key, rows in found.items() if (row := best(rows))}
     ranks = main_ranks(found)
-    sections = [rung_section(rung, found, ranks) for rung in RUNGS]
+    sections = [rung_section(rung, found, ranks, steps) for rung in RUNGS]
     return "\n".join([
         written("introduction"),
         f"![Microseconds per batch by optimization step, {ranks} ranks](images/ladder.png)\n",
@@ -364,12 +371,12 @@ def main() -> None:
     add("--picture", type=Path, default=folders.IMAGES / "ladder.png")
     args = parser.parse_args()
     record, beside = results.read(args.results), args.results.parent
-    gemm, tiles, aware = (
+    gemm, tiles, aware, steps = (
         results.read(beside / f) or None
-        for f in ("gemm.json", "thin_sweep.json", "cuda_aware.json")
+        for f in ("gemm.json", "thin_sweep.json", "cuda_aware.json", "gemm_steps.json")
     )
     compared = profiles(folders.PROFILES / "ladder")
-    args.out.write_text(markdown(record, gemm, compared, tiles, aware), encoding="utf-8")
+    args.out.write_text(markdown(record, gemm, compared, tiles, aware, steps), encoding="utf-8")
     found = cells(record)
     draw(found, main_ranks(found), args.picture)
     print(f"{args.out}\n{args.picture}")

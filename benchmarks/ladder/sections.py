@@ -31,6 +31,30 @@ def products(gemm: dict[str, Any] | None) -> str:
     )  # fmt: skip
 
 
+def wide_loads(steps: dict[str, Any]) -> str:
+    """Return why the register kernel lost, and what loads of 16 bytes changed of it."""
+    timed = {
+        (r["kernel"], r["what"], r["m"], r["n"], r["k"], r["transposes"]): r["median_s"]
+        for r in steps["time"]["rows"]
+    }
+    largest = max(r["m"] for r in steps["counters"]["rows"])
+    sectors = {
+        r["kernel"]: short(r["global_sectors"] / r["global_loads"])
+        for r in steps["counters"]["rows"] if (r["m"], r["transposes"]) == (largest, "NN")
+    }  # fmt: skip
+    lines = [
+        (f"{key[1]}, {key[2]} x {key[3]} x {key[4]}, {key[5]}",
+         *(microseconds(timed[name, *key[1:]]) for name in ("tiled", "register", "wide loads")))
+        for key in timed if key[0] == "wide loads"
+    ]  # fmt: skip
+    head = ("GEMM, m x n x k", "tiled, µs", "4 bytes a load, µs", "16 bytes a load, µs")
+    return written(
+        "wide loads", register=sectors["register"], tiled=sectors["tiled"],
+        date=steps["time"]["date"][:10], device=steps["time"]["device"],
+        table=table(head, lines).strip(),
+    )  # fmt: skip
+
+
 def _squares(rows: list[Row]) -> str:
     squares = [row for row in rows if row["what"] == "square" and row["kernel"] != "cublas"]
     sizes = sorted({row["n"] for row in squares})

@@ -524,6 +524,17 @@ def test_the_document_says_what_the_rows_say() -> None:
     assert ladder_report.markdown(json.loads(json.dumps(record()))) == text
 
 
+def test_the_register_kernel_s_row_says_what_loads_were_timed() -> None:
+    steps = json.loads((ROOT / "benchmarks" / "results" / "gemm_steps.json").read_text())
+    slow = ladder_rows.merge(record(), RUN, [row("register gemm", 90e-6, place=12)])
+    section = ladder_report.markdown(slow, steps=steps).split("### register gemm")[1]
+    section = section.partition("\n## ")[0].partition("\n### ")[0]
+    assert "timed with loads of 4 bytes" in section
+    assert "touches 26.4 sectors, where tiles touch 4.00" in section
+    assert "| backward GEMM 3, 2048 x 784 x 6000, NN | 3140 | 2197 | 1308 |" in section
+    assert "loads of 4 bytes" not in ladder_report.markdown(record(), steps=steps)
+
+
 def test_products_alone_show_our_fastest_kernel_beside_cublas() -> None:
     about = {"what": "forward GEMM 2", "H": 512, "B_per_rank": 1500, "dtype": "tf32"}
     rows = [
@@ -613,11 +624,11 @@ def test_docs_show_the_committed_results() -> None:
     committed = json.loads(results.read_text(encoding="utf-8"))
     document = (ROOT / "docs" / "ladder.md").read_text(encoding="utf-8")
     compared = ladder_report.profiles(ROOT / "profiles" / "ladder")
-    gemm, tiles, aware = (
+    gemm, tiles, aware, steps = (
         json.loads(file.read_text()) if (file := results.with_name(f"{n}.json")).exists() else None
-        for n in ("gemm", "thin_sweep", "cuda_aware")
+        for n in ("gemm", "thin_sweep", "cuda_aware", "gemm_steps")
     )
-    made = ladder_report.markdown(committed, gemm, compared, tiles, aware)
+    made = ladder_report.markdown(committed, gemm, compared, tiles, aware, steps)
     assert document == made, "run: python -m benchmarks.ladder.report"
     assert (ROOT / "docs" / "images" / "ladder.png").exists()
     for found in committed["rows"]:

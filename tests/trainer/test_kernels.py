@@ -65,6 +65,15 @@ def test_every_change_of_the_register_kernel(
     check(gemm, Case(130, 40, 64), dtype, device_array)  # rows that all loads may take wide
 
 
+def test_the_trainer_s_register_kernel_loads_16_bytes(emulator: Emulator) -> None:
+    """Of rows that are contiguous and aligned; of others an element at a time."""
+    gemm = GEMMS["register"](device=emulator)
+    assert isinstance(gemm, RegisterGemm)
+    assert gemm.wide
+    assert (gemm.each, gemm.step, gemm.staged) == (1, 4, False)
+    check(gemm, Case(130, 40, 64), "float32", device_array)
+
+
 sizes = st.integers(1, 70)
 
 

@@ -41,12 +41,12 @@ class Gemm(Protocol):
         """
 
 
-def _maker(module: str, cls: str) -> Callable[..., Gemm]:
-    """Return a maker that imports the module when it is called."""
+def _maker(module: str, cls: str, **chosen: bool) -> Callable[..., Gemm]:
+    """Return a maker that imports the module when it is called, and passes what is chosen."""
 
     def make(**options: str) -> Gemm:
         found: Callable[..., Gemm] = getattr(import_module(f"trainer.kernels.{module}"), cls)
-        return found(**options)
+        return found(**chosen, **options)
 
     return make
 
@@ -54,7 +54,7 @@ def _maker(module: str, cls: str) -> Callable[..., Gemm]:
 GEMMS: Final[dict[str, Callable[..., Gemm]]] = {
     "naive": _maker("plain", "NaiveGemm"),
     "tiled": _maker("plain", "TiledGemm"),
-    "register": _maker("plain", "RegisterGemm"),
+    "register": _maker("plain", "RegisterGemm", wide=True),
     "hierarchical": _maker("hierarchical", "HierarchicalGemm"),
     "thin": _maker("thin", "ThinGemm"),
     "cublas": _maker("cublas", "CublasGemm"),
