@@ -10,7 +10,10 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
+import numpy as np
 import pytest
 
 from support.folders import ROOT
@@ -92,6 +95,78 @@ def test_numbers_of_an_answer_stand_where_it_links_to(
     asked: str, answer: str, answered: str
 ) -> None:
     assert not_in(f"{asked}\n{pages_of(answered)}", answer) == []
+
+
+def ddp_lab(name: str, part: str) -> list[dict[str, Any]]:
+    """Return rows of a part of the DDP lab, by its raw file."""
+    path = f"benchmarks/results/ddp_lab_{name}.json"
+    found = json.loads((ROOT / path).read_text(encoding="utf-8"))["rows"]
+    return [row for row in found if row["part"] == part]
+
+
+def trained(name: str, setting: str, where: str) -> str:
+    """Return the mean accuracy of a large batch after its last epoch."""
+    found = [row for row in ddp_lab(name, "large") if row["setting"] == setting]
+    return f"{fmean(fmean(np.atleast_1d({**r['curve'][-1], **r}[where])) for r in found):.3f}"
+
+
+def keeps_the_accuracy() -> list[str]:
+    """Training and test accuracy of the same runs, then two real GPUs."""
+    pairs = [(trained("emulated", name, "train_accuracy"), trained("emulated", name,
+              "test_accuracy")) for name in ("base", "long warm-up")]  # fmt: skip
+    (train, test), (train_16, test_16) = pairs
+    return [
+        f"the training accuracy is {train} ", f"and {train_16} at 16 times",
+        f"the test accuracy falls from {test} to {test_16}",
+        f"the small batch has {trained('1', 'reference', 'test_accuracy')}",
+        f"({trained('2', 'rule', 'train_accuracy')}, one run)",
+    ]  # fmt: skip
+
+
+def longer_by_ddp() -> list[str]:
+    """Steps of 512 and of 128 images a GPU on two GPUs."""
+    found = {(r["batch"], r["variant"]): r["step_s"] for r in ddp_lab("2", "steps")}
+    more = {b: 100 * (found[b, "all"] / found[b, "alone"] - 1) for b in (128, 512)}
+    return [
+        f"512 a GPU {more[512]:.1f} % longer",
+        f"of 128 {more[128]:.0f} % ({1e3 * found[128, 'alone']:.2f} to "
+        f"{1e3 * found[128, 'all']:.1f} ms)",
+    ]  # fmt: skip
+
+
+def efficiencies() -> list[str]:
+    """Two GPUs on the lab's images: the largest and the least that the page has."""
+    page = (ROOT / "docs" / "ddp.md").read_text(encoding="utf-8")
+    own = page.partition("own epochs -->")[2].partition("<!-- end of own epochs")[0]
+    found = re.findall(r"^\| \d+ \|.*\| ([\d.]+) % \|", own, re.MULTILINE)
+    return ["{} and {} % at 32, 128 and 512".format(", ".join(found[:2]), found[2])]
+
+
+def on_a_k80() -> list[str]:
+    """The last column of reasons first; FLOP over the board's peak named as too short."""
+    page = (ROOT / "docs" / "layers.md").read_text(encoding="utf-8")
+    rows_of = page.partition("--document: reasons -->")[2].partition("<!-- end of reasons")[0]
+    cells = [[c.strip() for c in line.strip("|").split("|")] for line in rows_of.splitlines()]
+    found = {(c[0], c[2]): c for c in cells if len(c) == 9}
+    nets = ("vgg16", "googlenet", "resnet50")
+    said = []
+    for kind in ("single", "double"):
+        a, b, c = (found[net, kind][7].removesuffix(" ms") for net in nets)
+        said.append(f"{a}, {b} and {c} ms in {kind}")
+    return [*said, "no K80 was measured"]
+
+
+RAW = {
+    "Question 2: weak": efficiencies, "Question 3.1, tables": longer_by_ddp,
+    "Question 4.2": keeps_the_accuracy, "Problem 1.4": on_a_k80,
+}  # fmt: skip
+"""What an answer must say, by the rows that it is about: good numbers and bad ones alike."""
+
+
+@pytest.mark.parametrize("asked", RAW)
+def test_an_answer_says_what_its_own_rows_have(asked: str) -> None:
+    answer = next(row[2] for row in rows() if row[1].startswith(asked))
+    assert [said for said in RAW[asked]() if said not in answer] == []
 
 
 @pytest.mark.parametrize(("section", "asked", "answer", "answered", "results"), rows())

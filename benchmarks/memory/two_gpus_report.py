@@ -62,11 +62,14 @@ def page(read: dict[str, Any]) -> str:
 
 
 def runs(rows: list[dict[str, Any]]) -> str:
-    """Return memory of every run, GPU by GPU and summed, beside the study's."""
+    """Return memory of every run, GPU by GPU and summed, beside the study's.
+
+    The study counts the parameters of every GPU, so its ratio is over all copies of the weights.
+    """
     columns = (
         "network; way; GPUs=int; epoch=s; allocated, each=text; reserved, each=text; "
-        "NVML, each=text; NVML, all=B; over the weights=float.0; the study's V100s=B; "
-        "over its weights=float.0"
+        "NVML, each=text; NVML, all=B; over one copy of the weights=float.0; "
+        "over all copies=float.0; the study's V100s=B; over all its copies=float.0"
     )
     table = []
     for (net, way), mine in _grouped(rows).items():
@@ -79,7 +82,8 @@ def runs(rows: list[dict[str, Any]]) -> str:
         table.append(
             (net, way, count, max(row["epoch_s"] for row in mine), _each(memory, "allocated_bytes"),
              _each(memory, "reserved_bytes"), _each(memory, "nvml_bytes"), nvml, nvml / weights,
-             published if shown else None, published / (4 * params) if shown else None)
+             nvml / (count * weights), published if shown else None,
+             published / (4 * params) if shown else None)
         )  # fmt: skip
     return markdown(columns, table)
 
@@ -187,10 +191,14 @@ def answers(rows: list[dict[str, Any]]) -> str:
         peak = _sum(found[net, "one"], "allocated_bytes")
         weights = 4 * found[net, "one"][0]["parameters"]
         copies, split, rest, _, outside = one
+        parallel = _sum(found[net, "DataParallel"], "nvml_bytes") / weights
+        params, published = PUBLISHED[net, 2]
         said |= {
             f"{net}_nvml": si(sum(one.values()), "B"),
             f"{net}_study": si(PUBLISHED[net, 1][1], "B"),
             f"{net}_weights": f"{sum(one.values()) / weights:.0f}",
+            f"{net}_one_copy": f"{parallel:.0f}", f"{net}_all_copies": f"{parallel / 2:.0f}",
+            f"{net}_its_copies": f"{published / (4 * params):.0f}",
             f"{net}_copies": percent(one[copies] / peak),
             f"{net}_split": percent(one[split] / peak), f"{net}_rest": percent(one[rest] / peak),
             f"{net}_sum": f"{sum(two.values()) / sum(one.values()):.2f}",
@@ -198,7 +206,7 @@ def answers(rows: list[dict[str, Any]]) -> str:
             f"{net}_more": si(two[copies] - one[copies], "B"),
             f"{net}_workspaces": si(two[rest] - one[rest], "B"),
             f"{net}_outside": si(two[outside] - one[outside], "B"),
-            f"{net}_published": f"{PUBLISHED[net, 2][1] / PUBLISHED[net, 1][1]:.2f}",
+            f"{net}_published": f"{published / PUBLISHED[net, 1][1]:.2f}",
         }  # fmt: skip
     return written("answers", **said)
 

@@ -43,7 +43,7 @@ RATES: Final = {
     "root": "times 4, 2 epochs of warm-up",
 }  # fmt: skip
 """Settings that differ in the learning rate, or in the statistics of batch normalization."""
-SENT: Final = ("gradients only", "other starts")
+SENT: Final = ("gradients only", "other starts", "SyncBatchNorm")
 """Settings that differ from DDP as it is in what is sent."""
 WORDS: Final = {"broadcast_buffers": "no buffers", "bucket_cap_mb": "buckets of 1 MiB"}
 
@@ -221,6 +221,8 @@ def _messages_cost() -> dict[str, str]:
         "buffers": si(large["all"] - large["gradients"], "s"),
         "all_reduce": f"{si(all_reduce, 's')} (all-reduce)",
         "broadcast": f"{si(alone['broadcast of buffers'], 's')} (broadcast)",
+        **{f"share{batch}": percent(found[batch, "all"] / found[batch, "alone"] - 1, 0)
+           for batch in BATCHES[:-1]},
         "small": si(min(added), "s"), "large": si(max(added), "s"),
         "least": percent(min(others), signed=True), "most": percent(max(others), signed=True),
     }  # fmt: skip
@@ -278,6 +280,11 @@ def _large_batch_values() -> dict[str, str]:
     if gain:
         found["gain"] = f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f}, 95 %)"
     found["least"] = f"{min(_curve(rates['rule'], 'train_accuracy')):.3f}"
+    pair = _by_setting(rows("2", "large"))
+    found["real_batch"] = str(pair["base"][0]["batch"])
+    for name in ("rule", "scaled", "base"):
+        found[f"real_{name}"] = _spread(_curve(pair[name], "train_accuracy"))
+    found["real_base_test"] = _spread(_tests(pair["base"]))
     for name, mine in rates.items():
         key = name.replace(" ", "_").replace("-", "_")
         found[f"{key}_accuracy"] = _spread(_curve(mine, "train_accuracy"))
@@ -368,7 +375,9 @@ def replicas() -> str:
         found = _by_setting(rows(name, "large"))
         same = found["gradients only"][0]["rates"]
         for setting, title in {same: "DDP as it is", **{n: n for n in SENT}}.items():
-            mine = found[setting]
+            mine = found.get(setting, [])
+            if not mine:
+                continue
             ranks = ", ".join(f"{v:.4f}" for v in mine[0]["test_accuracy"])
             table.append(
                 (where(name), mine[0]["batch"], title, len(mine), mine[0]["rate"],

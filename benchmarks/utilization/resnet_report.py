@@ -61,7 +61,7 @@ def page(rows: list[dict[str, Any]], found: dict[str, Idle] | None = None) -> st
     parts = [
         f"{first['device']}, torch {first['torch']}, {first['date']}: {', '.join(commands)}.",
         steps(rows, idle), answers(rows, idle),
-        "![GPU and memory utilization over three minutes, before and after]"
+        "![GPU and memory utilization over 173 and 183 s, before and after]"
         "(images/utilization_resnet.png)",
     ]  # fmt: skip
     if idle:

@@ -68,6 +68,7 @@ def page(read: dict[str, Any]) -> str:
         "![Time of the lab's programs against K, with unified memory]"
         "(images/vecadd_lab_unified.png)",
         *(parts(found, memory) for memory in PARTS),
+        processes(found),
         profiles(read),
     ])  # fmt: skip
 
@@ -110,6 +111,23 @@ def parts(found: Cells, memory: str) -> str:
             rows.append((NAMES[f"{memory} {way}"], *(median(runs, n) for n in names),
                          percent(share), gain))  # fmt: skip
     return markdown(columns, rows)
+
+
+def processes(found: Cells) -> str:
+    """Return the whole processes of the full grid: the same work with both kinds of memory."""
+    columns = "K=text; explicit=s; unified=s; unified over explicit=float.2"
+    rows = []
+    for k in sorted({k for way, k in found if way.endswith("grid")}):
+        each = [found.get((f"{memory} grid", k)) for memory in PARTS]
+        if all(each):
+            explicit, unified = (median(runs or [], "process_s") for runs in each)
+            rows.append((f"{k:g}", explicit, unified, unified / explicit))
+    if not rows:
+        return "No full grid was timed with both kinds of memory."
+    return (
+        "Whole processes of the full grid, from start to end, medians: CUDA is started, numbers "
+        f"are made, added and checked with both kinds of memory.\n\n{markdown(columns, rows)}"
+    )
 
 
 def profiles(read: dict[str, Any]) -> str:

@@ -206,6 +206,37 @@ def test_every_cell_of_the_vector_programs_ran_five_times() -> None:
     assert sum(run["wrong"] for runs in found.values() for run in runs) == 0
 
 
+def test_the_kinds_of_memory_are_compared_by_the_same_work() -> None:
+    """Whole processes make, add and check the numbers with both; the clocks inside do not."""
+    found = lab_report.cells(results.read(lab_report.RESULTS))
+    ratio = {
+        k: lab_report.median(found["unified grid", k], "process_s")
+        / lab_report.median(found["explicit grid", k], "process_s")
+        for k in lab.MILLIONS
+    }
+    assert [k for k in ratio if ratio[k] > 1] == [1.0]
+    page = lab_report.PAGE.read_text(encoding="utf-8")
+    assert f"with copies 1.40 s, {ratio[100.0]:.2f} times as long" in " ".join(page.split())
+    assert "6 times as long as with copies" not in page
+
+
+def test_the_studys_and_our_ratio_are_over_all_copies_of_the_weights() -> None:
+    table = two_gpus_report.runs(results.read(two_gpus_report.RESULTS)["rows"])
+    cells = [[c.strip() for c in line.strip("|").split("|")] for line in table.splitlines()]
+    column = {title: i for i, title in enumerate(cells[0])}
+    parallel = [c for c in cells if c[1] == "DataParallel"]
+    ratios = [(c[column["over all copies"]], c[column["over all its copies"]]) for c in parallel]
+    assert ratios == [("191", "125"), ("208", "142")]
+
+
+def test_every_setting_of_the_large_batch_is_on_the_page() -> None:
+    page = ddp_report.PAGE.read_text(encoding="utf-8")
+    for name in ddp_report.LARGE:
+        for row in ddp_report.rows(name, "large"):
+            setting = row["setting"]
+            assert f"| {ddp_report.RATES.get(setting, setting)} |" in page, (name, setting)
+
+
 def test_both_kinds_of_gpu_trained_the_same_seeds() -> None:
     seeds = [
         [run["config"]["seed"] for run in read["runs"]]
