@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import folders, results
+from benchmarks.common import folders, gpus, results
 from benchmarks.common.ncu import Failed, collect
 from benchmarks.common.processes import module
 from benchmarks.gemm.problems import Problem, network, squares, worth_measuring
@@ -84,7 +84,15 @@ def launch(bench: Any, work: list[tuple[Any, Any]]) -> None:
 
 
 def profile(ncu: str, metrics: Sequence[str] = METRICS, benchmark: str = "gemm.counters") -> str:
-    """Return what ncu prints of a run of a benchmark with --launch."""
+    """Return what ncu prints of a run of a benchmark with --launch.
+
+    Raises
+    ------
+    SystemExit
+        If there is no GPU or no ncu, or if it fails.
+    """
+    gpus.require()
+    gpus.require_tool(ncu, "Nsight Compute")
     words = [
         ncu, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
         "--profile-from-start", "off",

@@ -11,8 +11,8 @@ and is compared, too. Writes benchmarks/results/idle.json.
 
 from __future__ import annotations
 
+import argparse
 import re
-import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -95,7 +95,11 @@ def main(recorded: list[Path]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    found = main([Path(folder) for folder in sys.argv[1:]])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="+")
+    found = main(parser.parse_args().folders)
     results.write(folders.RESULTS / "idle.json", found, 6)
     for row in found["rows"]:
         figures = [row[k] or 0.0 for k in ("predicted_s", "measured_s", "bare_s")]

@@ -255,8 +255,8 @@ def main() -> None:
         found |= {"date": results.today(), "gpu": gpu_name(),
                     "command": results.command("memory")}  # fmt: skip
         results.write(c.out, found)
-    results.write(c.out, with_fits(found))
-    print(f"[{time.perf_counter() - began:5.1f} s] {c.out}")
+    out = results.write(c.out, with_fits(found))
+    print(f"[{time.perf_counter() - began:5.1f} s] {out}")
 
 
 if __name__ == "__main__":

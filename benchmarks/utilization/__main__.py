@@ -186,7 +186,7 @@ def main() -> None:
     before = results.read(c.out).get("rows", [])
     rows: dict[str, dict[str, Any]] = {row["name"]: row for row in before}
     series: dict[str, Series] = {}
-    began = time.perf_counter()
+    began, out = time.perf_counter(), c.out
     for kind in c.parts:
         for name in c.rungs:
             print(f"[{time.perf_counter() - began:5.1f} s] {kind} {name}", flush=True)
@@ -210,7 +210,7 @@ def main() -> None:
                 folder = c.series or out.parent / "utilization"
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / f"{name}.csv").write_text(gpu_samples.to_csv(series.pop(name)))
-    print(f"[{time.perf_counter() - began:5.1f} s] {c.out}")
+    print(f"[{time.perf_counter() - began:5.1f} s] {out}")
 
 
 if __name__ == "__main__":

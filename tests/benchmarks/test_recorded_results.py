@@ -18,7 +18,7 @@ from support.folders import ROOT
 GPU = "NVIDIA H200, 570.86"
 WITHOUT = {
     "vecadd.lab": ("--millions", "1", "--runs", "1", "--profiled", "0"), "gemm": (),
-    "gemm.hopper": (), "gemm.steps": ("--time",), "gemm.thin_sweep": (),
+    "gemm.hopper": (), "gemm.steps": ("--time",), "gemm.thin_sweep": (), "gemm.counters": (),
     "vecadd": ("--part", "time"), "layers": ("--part", "time"), "resnet": ("--part", "time"),
     "memory": (), "utilization": (), "convergence.verify_gpu": (), "cuda_aware": (),
 }  # fmt: skip
@@ -29,7 +29,7 @@ TORCH = {
 REPORTS = (
     "vecadd.lab_report", "tta.resnet_report", "utilization.resnet_report", "scaling.ddp_report",
     "memory.two_gpus_report", "cuda_aware.report", "gemm.report", "tta.report", "memory.report",
-    "utilization.report", "scaling", "scale",
+    "utilization.report", "scaling", "scale", "idle",
 )  # fmt: skip
 
 
@@ -122,7 +122,8 @@ def ended(module: str, *words: str) -> subprocess.CompletedProcess[str]:
 def test_a_benchmark_without_a_gpu_ends_before_it_writes(module: str, tmp_path: Path) -> None:
     if module in TORCH:
         pytest.importorskip("torch")
-    out = ("--output" if module == "convergence.verify_gpu" else "--out", str(tmp_path / "o.json"))
+    flag = "--output" if module == "convergence.verify_gpu" else "--out"
+    out = () if module == "gemm.counters" else (flag, str(tmp_path / "o.json"))
     done = ended(module, *(WITHOUT | TORCH)[module], *out)
     assert done.returncode == 1, done.stdout
     assert done.stderr.splitlines()[-1].startswith("expected ")
