@@ -9,7 +9,7 @@ from typing import Any, Final
 import perfmodel
 from benchmarks.common import folders, results
 from benchmarks.common.arguments import report
-from benchmarks.common.pages import microseconds, put, table
+from benchmarks.common.pages import microseconds, percent, put, table
 from benchmarks.cuda_aware.__main__ import RESULTS, SUMMED, TRAINED
 from benchmarks.cuda_aware.predicted import (
     PROFILED,
@@ -191,8 +191,8 @@ def predictions(found: dict[str, Any]) -> str:
         lines.append([
             f"`{transport}`", f"{si(said.batch_s, 's')} ({si(said.low_s, 's')} to "
             f"{si(said.high_s, 's')})", " and ".join(si(s, "s") for s in launches),
-            " and ".join(f"{said.batch_s / s - 1:+.0%}" for s in launches), si(bare, "s"),
-            f"{said.batch_s / bare - 1:+.0%}",
+            " and ".join(percent(said.batch_s / s - 1, 0, signed=True) for s in launches),
+            si(bare, "s"), percent(said.batch_s / bare - 1, 0, signed=True),
         ])  # fmt: skip
     others = {
         h: (
