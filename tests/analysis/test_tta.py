@@ -400,6 +400,22 @@ def file_of_text(path: Path, text: str) -> Path:
     return path
 
 
+def test_every_run_has_a_dot_of_its_own() -> None:
+    """As the five on the H200: two pairs are closer than a dot is wide."""
+    at = [7.57, 7.62, 8.43, 9.74, 9.75]
+    curves = [AccuracyCurve("a", [1, 18], [0.5, 0.97], moment, True) for moment in at]
+    strip = time_to_accuracy(curves, 0.92).axes[1]
+    shown = [
+        (float(line.get_xdata()[0]), float(line.get_ydata()[0]))
+        for line in strip.lines if line.get_linestyle() == "None" and len(line.get_xdata())
+    ]  # fmt: skip
+    assert [x for x, _ in shown] == at
+    y = [round(y, 2) for _, y in shown]
+    assert y[0] == -y[1] != 0
+    assert y[2] == 0
+    assert y[3] == -y[4] != 0
+
+
 def test_the_picture_marks_runs_that_ended_without() -> None:
     curves = [
         AccuracyCurve("a", [1, 2], [0.5, 0.97], 1.9, True),

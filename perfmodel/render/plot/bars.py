@@ -369,6 +369,7 @@ def dots(
     hollow: str = "",
     named: bool = True,
     legend: bool = True,
+    apart: float = 0.0,
     ax: Axes | None = None,
     title: str | None = None,
 ) -> Axes:
@@ -393,6 +394,8 @@ def dots(
         What hollow dots are.
     named, legend : bool
         Whether rows are named and kinds explained here; not in panels beside another.
+    apart : float
+        Values of one kind and row that are closer stand above each other.
 
     Raises
     ------
@@ -415,8 +418,10 @@ def dots(
             ax.plot([min(mine), max(mine)], [i, i], color=GRID, lw=2.5, zorder=1)
     for k, kind in enumerate(kinds):
         color, marker = PALETTE[k % len(PALETTE)], MARKERS[k % len(MARKERS)]
-        for d in (d for d in found if d.kind == kind):
+        same = [d for d in found if d.kind == kind]
+        for d, step in zip(same, _steps(same, apart), strict=True):
             y = names.index(d.row) + (_APART * (2 * k - len(kinds) + 1) if spread else 0.0)
+            y += _APART * step
             if d.low is not None and d.high is not None:
                 _interval(ax, y, d.low, d.high, color)
             _dot(ax, [d.value], [y], marker, color, hollow=d.hollow)
@@ -439,6 +444,23 @@ def dots(
     handles, texts = ax.get_legend_handles_labels() if legend else ([], [])
     legend_above(ax, handles, texts, title=title, foreign=foreign)
     return ax
+
+
+def _steps(found: Sequence[Dot], apart: float) -> list[float]:
+    """Return how far from its row each dot stands, -1 to 1: 0 where no other is close."""
+    groups: list[list[int]] = []
+    for i in sorted(range(len(found)), key=lambda i: (found[i].row, found[i].value)):
+        before = found[groups[-1][-1]] if groups else None
+        one = found[i]
+        if before and before.row == one.row and one.value - before.value < apart:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    steps = [0.0] * len(found)
+    for close in groups:
+        for place, i in enumerate(close):
+            steps[i] = (2 * place - len(close) + 1) / max(1, len(close) - 1)
+    return steps
 
 
 def _dot(

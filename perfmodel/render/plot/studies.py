@@ -30,6 +30,8 @@ from perfmodel.render.plot.style import (
 
 _BELOW: Final = 0.25
 """How far below the target accuracies are shown."""
+_MARKER: Final = 0.012
+"""Width of a dot, as a share of the axis."""
 
 _REST: Final = "neither: the host"
 
@@ -87,7 +89,8 @@ def time_to_accuracy(
     least = max(min(min(curve.accuracy) for curve in curves), target - _BELOW)
     above.set_ylim(least - 0.01, max(most, target) + 0.02)
     moments = [Dot(c.side, c.side, c.moment, hollow=not c.reached) for c in curves]
-    dots(moments, Measure(label), ax=strip, legend=False)
+    longest = max(max(curve.at) for curve in curves)
+    dots(moments, Measure(label), ax=strip, legend=False, apart=_MARKER * longest)
     strip.set_xlim(left=0)
     handles: list[Any] = [
         Line2D([], [], color=colors[side], lw=1.3, marker=MARKERS[i % len(MARKERS)], ms=5.5)
