@@ -236,7 +236,7 @@ def test_flags_that_are_advised_exist() -> None:
         ]
         for text in (
             rungs.launch_less(synchronizes=True), rungs.pin(direction), rungs.keep_inputs(),
-            rungs.balance(), rungs.multiply(),
+            rungs.balance(), rungs.multiply(), rungs.reduce_on_gpus(2),
         )
     )  # fmt: skip
     known = set(flags.parser()._option_string_actions)
