@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir
 from functools import cache
@@ -148,6 +149,30 @@ def test_a_page_shows_what_the_demonstration_prints(tmp_path: Path) -> None:
 
     page = (ROOT / "docs" / "demo.md").read_text(encoding="utf-8")
     assert refresh.shown(page) == refresh.demo(tmp_path), "run: python docs/refresh.py"
+
+
+@pytest.mark.slow
+def test_the_page_names_every_format_of_every_picture(tmp_path: Path) -> None:
+    report = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
+    assert perfmodel("analyze", report, "-o", tmp_path / "out").exit_code == 0
+    written = {f.name for f in (tmp_path / "out").iterdir() if f.suffix in (".png", ".svg", ".pdf")}
+    drawn = {Path(name).stem for name in written}
+    assert written == {f"{stem}{s}" for stem in drawn for s in (".png", ".svg")} | {"roofline.pdf"}
+    for page in ("README.md", "docs/demo.md", "docs/size.md"):
+        text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+        assert re.search(r"PNG and (an )?SVG, the roofline (and the sweep a |as )PDF, too", text), (
+            page
+        )
+    table = (ROOT / "docs" / "analysis.md").read_text(encoding="utf-8")
+    assert {"roofline", "breakdown", "idle"} == drawn
+    assert all(f"`{stem}.png`, `.svg`" in table for stem in drawn)
+    assert "`roofline.png`, `.svg`, `.pdf`" in table
+
+
+def test_the_number_of_packages_is_that_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (ROOT / "docs" / "size.md").read_text(encoding="utf-8")
+    assert f"perfmodel needs {len(project['dependencies'])} packages" in page
 
 
 def test_the_readme_is_short() -> None:

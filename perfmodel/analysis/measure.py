@@ -261,7 +261,7 @@ def _of_process(trace: Trace, process: int, first: Int64, last: Int64) -> Floats
 def _inseparable(run: Run, ranks: int, identity: Identity) -> str:
     """Why a report does not separate communication from computing; empty if it does."""
     if not any(len(t.ops) for t in run.traces):
-        return "no GPU work was recorded; profile with --trace=cuda,nvtx,mpi"
+        return f"no GPU work was recorded; {run.traces[0].how_to_record}"
     if ranks == 1:
         return ""
     if identity.inseparable:

@@ -120,7 +120,7 @@ def _uncollected(trace: Trace, ranks: int, identity: Identity) -> Iterator[str]:
     if len(trace.ops) == 0 and identity.uses_gpu:
         yield (
             f"{trace.source.name}: no GPU operation was recorded, so GPU times are missing; if "
-            f"the program uses a GPU, profile it with --trace=nvtx,cuda,mpi"
+            f"the program uses a GPU, {trace.how_to_record}"
         )
     if trace.mpi_from_nvtx:
         yield (

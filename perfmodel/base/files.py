@@ -245,6 +245,6 @@ def check_path(path: Path) -> None:
         reason = getattr(error, "strerror", None) or error
         raise ReportError(f"{path}: cannot be read ({reason}); check the path") from error
     if stat.S_ISDIR(mode):
-        raise ReportError(f"{path}: expected a report; got a folder; name the files inside it")
+        raise ReportError(f"{path}: expected a file; got a folder; name the files inside it")
     if not stat.S_ISREG(mode):
         raise ReportError(f"{path}: expected a file; got a pipe or device; copy it to a file first")

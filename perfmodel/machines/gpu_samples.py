@@ -265,7 +265,12 @@ def read_series(path: Path) -> Series:
     check_path(path)
     try:
         rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise ReportError(
+            f"{path}: expected a CSV of perfmodel utilization; got bytes that are no text; "
+            f"give a report as --report {path.name}"
+        ) from error
+    except (OSError, csv.Error) as error:
         raise ReportError(f"{path}: cannot be read as CSV ({error}); sample again") from error
     expected = {"time_s", "gpu", "gpu_percent"}
     if not rows or not expected <= set(rows[0]):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from perfmodel.readers.checks import check_file
+from perfmodel.readers.checks import begins_as_json, check_file
 from perfmodel.readers.nsys import ALL_PARTS, read_sqlite
 from perfmodel.readers.trace import Trace
 
@@ -15,7 +15,6 @@ __all__ = ["check_at_rest", "opened", "read"]
 
 RAW: Final = (".nsys-rep", ".qdrep")
 _CONVERTED: Final = (*RAW, ".gz", ".xz", ".zst")
-_JSON: Final = (b"{", b"[")
 
 
 def read(path: str | Path, *, parts: Iterable[str] = ALL_PARTS) -> Trace:
@@ -81,6 +80,6 @@ def _is_json(path: Path) -> bool:
         if not path.is_file():  # opening a pipe waits for its writer
             return False
         with path.open("rb") as stream:
-            return stream.read(100).lstrip()[:1] in _JSON
+            return begins_as_json(stream)
     except (OSError, ValueError):
         return False

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from perfmodel.base.errors import PerfmodelError, ReportError
 from perfmodel.base.files import check_path
 
 EXPORT: Final = "nsys export -q true -t sqlite REPORT.nsys-rep"
 """The command that makes what perfmodel reads."""
+
+RECORD: Final = (
+    "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], "
+    "record_shapes=True) and its export_chrome_trace()"
+)
+"""What makes a trace of torch.profiler."""
+
+_JSON: Final = ("{", "[")
+_BLANKS: Final = 1 << 16
+"""Bytes of blanks that may precede JSON."""
 
 _LONGEST_PATH: Final = 504
 """Bytes of a path that SQLite opens (MAX_PATHNAME of its os_unix.c, less its own suffixes)."""
@@ -63,6 +74,19 @@ def _unreadable(path: Path, error: Exception) -> ReportError:
     return ReportError(f"{path}: cannot be read ({reason}); check the path")
 
 
+def begins_as_json(stream: IO[bytes]) -> bool:
+    """Whether what is read is JSON by its first character, in any encoding of Unicode."""
+    head = stream.read(100)
+    text = _text(head)
+    if head and not text:
+        text = _text(head + stream.read(_BLANKS))
+    return text[:1] in _JSON
+
+
+def _text(head: bytes) -> str:
+    return head.decode(json.detect_encoding(head), "ignore").lstrip()
+
+
 def check_file(file: Path, path: Path) -> None:
     """Refuse what cannot be a whole SQLite file, before SQLite sees it; errors call it `path`.
 
@@ -82,17 +106,22 @@ def check_file(file: Path, path: Path) -> None:
             header = stream.read(100)
     except OSError as error:
         raise _unreadable(path, error) from error
+    named_json = ".json" in path.suffixes  # as torch.profiler names traces
     if size == 0:
-        raise ReportError(f"{path}: the file is empty; export it again with: {EXPORT}")
-    if not header.startswith(_MAGIC):
-        raise ReportError(
-            f"{path}: expected an SQLite export of Nsight Systems; got {_kind(header)}; "
-            f"make one with: {EXPORT}"
+        again = (
+            f"record it again with {RECORD}" if named_json else f"export it again with: {EXPORT}"
         )
-    expected = stated_bytes(header)
-    if len(header) < 100 or size < expected:
+        raise ReportError(f"{path}: the file is empty; {again}")
+    if not header.startswith(_MAGIC):
+        expected, how = (
+            ("a trace of torch.profiler", f"record one with {RECORD}") if named_json
+            else ("an SQLite export of Nsight Systems", f"make one with: {EXPORT}")
+        )  # fmt: skip
+        raise ReportError(f"{path}: expected {expected}; got {_kind(header)}; {how}")
+    stated = stated_bytes(header)
+    if len(header) < 100 or size < stated:
         raise ReportError(
-            f"{path}: the file is truncated: expected {max(expected, 100)} bytes; got {size}; "
+            f"{path}: the file is truncated: expected {max(stated, 100)} bytes; got {size}; "
             f"copy it again, or export it again with: {EXPORT}"
         )
     for suffix in ("-journal", "-wal"):
@@ -163,6 +192,6 @@ def _kind(header: bytes) -> str:
     ):
         if header.startswith(magic):
             return name
-    if header.lstrip()[:1] in (b"{", b"["):
+    if _text(header)[:1] in _JSON:
         return "JSON"
     return "something else"

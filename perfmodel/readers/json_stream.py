@@ -28,7 +28,7 @@ class JsonStream:
     Parameters
     ----------
     stream : file
-        Of bytes in UTF-8; what is no UTF-8 is replaced.
+        Of bytes in UTF-8, UTF-16 or UTF-32; what is none of its encoding is replaced.
     path : Path
         What errors call the file.
     array : str
@@ -51,7 +51,7 @@ class JsonStream:
         self.beside: dict[str, Any] = {}
         self.found = False
         self._stream, self._path, self._array, self._keep = stream, path, array, keep
-        self._decode = codecs.getincrementaldecoder("utf-8-sig")("replace").decode
+        self._decoder: codecs.IncrementalDecoder | None = None
         self._scan = json.JSONDecoder(parse_float=str).raw_decode
         self._text, self._at, self._before, self._ended = "", 0, 0, False
 
@@ -158,7 +158,9 @@ class JsonStream:
             raise ReportError(f"{self._path}: cannot be read ({error}); copy it again") from error
         self._ended = not block
         self._before += self._at
-        self._text = self._text[self._at :] + self._decode(block, self._ended)
+        if self._decoder is None:
+            self._decoder = codecs.getincrementaldecoder(json.detect_encoding(block))("replace")
+        self._text = self._text[self._at :] + self._decoder.decode(block, self._ended)
         self._at = 0
         return not self._ended or len(self._text) > left
 

@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import IO, Any, Final, TypeGuard
 
 from perfmodel.base.errors import SchemaError
+from perfmodel.readers.checks import RECORD
 from perfmodel.readers.json_stream import JsonStream
 from perfmodel.readers.nvtx import PAYLOAD_COMMUNICATOR, PAYLOAD_SIZE
-from perfmodel.readers.trace import COPY_KINDS, MEMORY_KINDS
+from perfmodel.readers.trace import COPY_KINDS, MEMORY_KINDS, TORCH_PROFILER
 from perfmodel.readers.write_sqlite import SqliteWriter, written
-
-_RECORD: Final = "torch.profiler.profile(record_shapes=True) and its export_chrome_trace()"
 
 _TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "NVTX_EVENTS": ("start", "end", "globalTid", "eventType", "textId", "jsonText TEXT"),
@@ -234,7 +233,7 @@ class _Events:
             raise SchemaError(
                 f"{self._source}: expected a trace of torch.profiler, with operators or kernels in "
                 f"'traceEvents'; got JSON with {got if not parsed.found else 'none of them'}; "
-                f"record one with {_RECORD}"
+                f"record one with {RECORD}"
             )
         out, beside = self._out, parsed.beside
         _write(out, "StringIds", {"id": "INTEGER PRIMARY KEY", "value": "TEXT"},
@@ -242,7 +241,7 @@ class _Events:
                 for text, i in self._strings.items()))  # fmt: skip
         version = beside.get("schemaVersion")
         _write(out, "META_DATA_EXPORT", {"name": "TEXT", "value": "TEXT"}, [
-            ("EXPORT_PRODUCT_VERSION", "torch.profiler"),
+            ("EXPORT_PRODUCT_VERSION", TORCH_PROFILER),
             ("EXPORT_SCHEMA_VERSION", str(version) if _is_small(version) else "unknown"),
         ])  # fmt: skip
         base = beside.get("baseTimeNanoseconds", 0)

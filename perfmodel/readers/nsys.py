@@ -116,9 +116,10 @@ def check_export(db: Database) -> None:
     known = {*_META, "ANALYSIS_DETAILS", "TARGET_INFO_SESSION_START_TIME"}
     if "StringIds" not in db.tables or not (known | {"NVTX_EVENTS"}) & db.tables:
         found = ", ".join(sorted(db.tables)[:5]) or "no table"
+        kind = "a folder" if Path(db.path).is_dir() else "an SQLite file"
         raise SchemaError(
             f"{db.path}: expected an Nsight Systems export (tables StringIds, META_DATA_EXPORT, "
-            f"NVTX_EVENTS, ...); got an SQLite file with {found}; make one with: "
+            f"NVTX_EVENTS, ...); got {kind} with {found}; make one with: "
             f"nsys export -q true -t sqlite REPORT.nsys-rep"
         )
 

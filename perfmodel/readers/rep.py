@@ -19,11 +19,10 @@ from typing import Any, Final
 from perfmodel.base.errors import PerfmodelError, ReportError
 from perfmodel.base.files import check_path
 from perfmodel.readers import columnar, kineto
-from perfmodel.readers.checks import stated_bytes
+from perfmodel.readers.checks import begins_as_json, stated_bytes
 
 RAW_SUFFIXES: Final = (".nsys-rep", ".qdrep")
 COMPRESSED: Final = (".gz", ".xz", ".zst")
-JSON: Final = (b"{", b"[")
 _EXPORT_SECONDS: Final = 3600
 _MORE: Final = 1 << 26
 """Bytes that may lie behind those that an SQLite header states."""
@@ -112,11 +111,11 @@ def _unpack(path: Path, target: Path) -> None:
     """Unpack an SQLite file, to its end for the checksum; of anything else, the first bytes."""
     try:
         with _open(path) as source:
-            header = source.read(100)
-            if header.lstrip()[:1] in JSON:
-                source.seek(0)
+            is_trace = begins_as_json(source)
+        if is_trace:
+            with _open(path) as source:
                 kineto.to_sqlite(source, path, target)
-                return
+            return
         with _open(path) as source, target.open("wb") as out:
             header = source.read(100)
             out.write(header)

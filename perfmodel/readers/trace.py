@@ -32,6 +32,9 @@ OP_KINDS: Final = ("kernel", "memcpy", "memset", "graph")
 
 MPI_SOURCES: Final = ("p2p", "start-wait", "other", "collectives")
 
+TORCH_PROFILER: Final = "torch.profiler"
+"""The `Trace.product_version` of traces that it recorded."""
+
 COPY_KINDS: Final = {
     0: "Unknown",
     1: "Host-to-Device",
@@ -310,6 +313,13 @@ class Trace:
         """What recorded it: Nsight Systems with its version, or another profiler's name."""
         named = self.product_version[:1].isalpha() and self.product_version != "unknown"
         return self.product_version if named else f"Nsight Systems {self.product_version}"
+
+    @property
+    def how_to_record(self) -> str:
+        """What to do, with the tool that recorded it, to get GPU operations and host events."""
+        if self.product_version == TORCH_PROFILER:
+            return "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+        return "profile with --trace=cuda,nvtx,mpi"
 
 
 def rows(table: Any, index: Any) -> Any:

@@ -110,7 +110,8 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
     gpus = sorted({g.name for g in run.gpus if g.id in used or len(run.gpus) == 1})
     apart = len(run.traces) == 1 and len(used) == len(numbers)
     count = f"{len(used)} x " if apart or tells_devices(run.traces) else ""
-    where = f"{count}{', '.join(gpus)}" if used and gpus else "no GPU in the report"
+    kind = ", ".join(gpus) or "GPU, not named in the report"
+    where = f"{count}{kind}" if used else "no GPU in the report"
     yield f"ran on     {len(run.ranks)} rank{'s' * (len(run.ranks) != 1)}, {where}"
     symbols = "  ".join(f"{s}={values.get(s, d.default)}" for s, d in run.workload.symbols.items())
     if symbols:

@@ -263,8 +263,8 @@ def _no_batches(traces: Sequence[Trace], batch_label: str) -> SchemaError:
         said = [d.text for t in traces for d in t.diagnostics if "NVTX" in d.text]
         hint = f" (Nsight Systems says: {said[0]!r})" if said else ""
         return SchemaError(
-            f"{where}: no NVTX range was recorded{hint}; annotate the program and profile it with "
-            f"--trace=nvtx,cuda,mpi"
+            f"{where}: no NVTX range was recorded{hint}; annotate the program and "
+            f"{traces[0].how_to_record}"
         )
     if batch_label in names:
         return SchemaError(

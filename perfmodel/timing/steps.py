@@ -603,9 +603,11 @@ def _whole(trace: Trace, found: Launched) -> Steps:
     if not times:
         said = [d.text for d in trace.diagnostics if "NVTX" in d.text or "CUDA" in d.text]
         complaint = f" (Nsight Systems says: {said[0]!r})" if said else ""
+        expected = "GPU operations, MPI calls or NVTX ranges"
+        if count := len(trace.ops):
+            expected = f"CUDA calls, MPI calls or ranges of the host beside {count} GPU operations"
         raise SchemaError(
-            f"{trace.source.name}: expected GPU operations, MPI calls or NVTX ranges; got none"
-            f"{complaint}; profile with --trace=cuda,nvtx,mpi"
+            f"{trace.source.name}: expected {expected}; got none{complaint}; {trace.how_to_record}"
         )
     process = np.array(sorted(times), np.int32)
     start, end = (

@@ -364,3 +364,10 @@ def test_without_nvml_the_command_says_what_is_missing(monkeypatch: pytest.Monke
 def test_there_is_one_source(tmp_path: Path) -> None:
     assert perfmodel("utilization").exit_code == 2
     assert perfmodel("utilization", tmp_path / "s.csv", "--", "true").exit_code == 2
+
+
+def test_a_report_is_no_series(tmp_path: Path) -> None:
+    path = tmp_path / "report.sqlite"
+    path.write_bytes(b"SQLite format 3\0\x10\x00\xd8")
+    with pytest.raises(ReportError, match=r"bytes that are no text; .* --report report\.sqlite"):
+        read_series(path)

@@ -104,6 +104,13 @@ def test_a_truncated_table_is_refused(kind: str, report: Path, tmp_path: Path) -
         read(folder)
 
 
+def test_a_folder_without_strings(report: Path, tmp_path: Path) -> None:
+    folder = write_folder(report, tmp_path / "report_2", "parquet")
+    (folder / "StringIds.parquet").unlink()
+    with pytest.raises(SchemaError, match="got a folder with "):
+        read(folder)
+
+
 def test_a_folder_of_something_else(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match="got a folder; name the files inside it"):
         read(tmp_path)

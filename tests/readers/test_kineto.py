@@ -21,7 +21,7 @@ from perfmodel.readers.trace import KERNEL, MEMCPY, MEMSET
 from perfmodel.timing.nsys_stats.collect import compute
 from support import build_kineto, build_operators
 from support.build_operators import operators_report
-from support.cli import succeeds
+from support.cli import fails, succeeds
 from support.folders import ROOT
 
 PROGRAMS = ROOT / "profiles" / "programs"
@@ -414,3 +414,62 @@ def test_a_program_without_a_gpu(tmp_path: Path) -> None:
     run = analysis_of(trace_of(tmp_path, *steps, *operators))
     assert run.measured.batch_label == "ProfilerStep#*"
     assert run.batch.median.value == pytest.approx(90e-6)
+
+
+@pytest.mark.parametrize("command", ["analyze", "timeline"])
+def test_gpu_operations_without_events_of_the_host(command: str, tmp_path: Path) -> None:
+    """`activities=[ProfilerActivity.CUDA]` without its runtime calls."""
+    path = trace_of(tmp_path, *[KERNEL_EVENT | {"ts": 10 * i} for i in range(6)])
+    said = fails(4, command, path)
+    assert "beside 6 GPU operations; got none" in said
+    assert "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]" in said
+    assert "--trace=" not in said
+
+
+def test_advice_is_of_the_tool_that_recorded(tmp_path: Path) -> None:
+    path = trace_of(tmp_path, event(cat="cpu_op", name="aten::mm", args={}))
+    said = fails(4, "stats", path, "--report", "cuda_gpu_kern_sum")
+    assert "ProfilerActivity.CUDA" in said
+    assert "nsys" not in said
+    assert "nsys profile --trace=mpi" in fails(4, "stats", path, "--report", "mpi_event_sum")
+
+
+def test_a_gpu_without_a_name(tmp_path: Path) -> None:
+    said = succeeds("analyze", trace_of(tmp_path, event(), KERNEL_EVENT))
+    assert "ran on     1 rank, 1 x GPU, not named in the report" in said
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("before", [
+    (b"", "utf-8-sig"), (b" " * 100, "utf-8"), (b"\r\n" * 5000, "utf-8"), (b"", "utf-16"),
+    (b"", "utf-16-le"), (b"", "utf-32-be"),
+])  # fmt: skip
+def test_json_behind_marks_and_blanks(
+    before: tuple[bytes, str], packed: bool, tmp_path: Path
+) -> None:
+    blanks, encoding = before
+    text = json.dumps(
+        {"traceEvents": [event(), KERNEL_EVENT | {"name": "größer"}]}, ensure_ascii=False
+    )
+    content = blanks + text.encode(encoding)
+    path = tmp_path / ("t.json.gz" if packed else "t.json")
+    path.write_bytes(gzip.compress(content) if packed else content)
+    trace = read(path)
+    assert (len(trace.ops), "größer" in trace.strings) == (1, True)
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
+@pytest.mark.parametrize(("content", "expected"), [
+    (b"", "the file is empty; record it again with torch.profiler.profile(activities="),
+    (b" \n", "expected a trace of torch.profiler; got something else; record one with torch.prof"),
+    (b"no JSON", "expected a trace of torch.profiler; got something else; record one with torch."),
+])  # fmt: skip
+def test_what_is_named_json_and_is_none(
+    name: str, content: bytes, expected: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(ReportError) as raised:
+        read(path)
+    assert expected in str(raised.value)
+    assert "nsys" not in str(raised.value)

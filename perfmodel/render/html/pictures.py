@@ -136,7 +136,7 @@ def idle(run: RunAnalysis) -> Iterator[Block]:
 
     axes = outputs.draw_idle(run)
     if run.steps is None or axes is None:
-        yield Notice("No idle time of a GPU was recorded.", "profile with --trace=nvtx,cuda,mpi")
+        yield Notice("No idle time of a GPU was recorded.", run.traces[0].how_to_record)
         return
     axes.set_title("", loc="left")  # the caption says it
     ranks = len({cause.rank for cause in run.steps.idle})

@@ -373,7 +373,7 @@ def machine(run: RunAnalysis) -> Iterator[Block]:
     if run.gpus:
         yield grid(_gpus(run), closed=True)
     else:
-        yield Notice("The report describes no GPU.", "profile with --trace=nvtx,cuda,mpi")
+        yield Notice("The report describes no GPU.", run.traces[0].how_to_record)
     if run.machine is not None:
         yield _ceilings(run.machine, run.precision)
 

@@ -35,6 +35,7 @@ from perfmodel.readers.trace import (
     NULL,
     PUSH_POP,
     STYLES,
+    TORCH_PROFILER,
     ApiCalls,
     GpuOps,
     Trace,
@@ -229,7 +230,7 @@ class _Collector:
         try:
             found = count()
             if not found.count.any():
-                raise _absent(name, self._trace.source)
+                raise _absent(name, self._trace)
             self._found[name] = found
         except PerfmodelError as error:
             self._found[name] = error
@@ -322,11 +323,11 @@ class _Collector:
         return found
 
     def _project(self, whole: Callable[[], Trace]) -> Counted:
-        source, trace, nesting = self._trace.source, self._trace, self._nesting
+        trace, nesting = self._trace, self._nesting
         if nesting is None:
-            raise _absent(_PROJECTED, source)
+            raise _absent(_PROJECTED, trace)
         if self._ops == 0 or self._calls == 0:
-            raise _absent(_PROJECTED, source, "CUDA operations and their API calls", "cuda")
+            raise _absent(_PROJECTED, trace, "CUDA operations and their API calls", "cuda")
         if self._projector is not None:
             projected, self._projector = self._projector.projection(), None  # which takes room
         else:  # all rows at once, exact whatever they are
@@ -406,9 +407,12 @@ def _memory_labels(kind: int, copy_kind: Int8) -> tuple[Bool, Int64]:
     return chosen, copy_kind[chosen].astype(np.int64)
 
 
-def _absent(name: str, source: Path, events: str = "", traced: str = "") -> AbsentError:
+def _absent(name: str, trace: Trace, events: str = "", traced: str = "") -> AbsentError:
     """Return what is wrong with a report that has no events for a summary."""
+    traced = traced or REPORTS[name].traced
+    how = f"collect them with: nsys profile --trace={traced} ..."
+    if trace.product_version == TORCH_PROFILER and traced != "mpi":
+        how = trace.how_to_record
     return AbsentError(
-        f"{source}: {name} expected {events or REPORTS[name].events}; got none; "
-        f"collect them with: nsys profile --trace={traced or REPORTS[name].traced} ..."
+        f"{trace.source}: {name} expected {events or REPORTS[name].events}; got none; {how}"
     )
