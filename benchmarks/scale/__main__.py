@@ -26,15 +26,16 @@ WAYS = {"one": "one process", "two": "two processes", "dask": "Dask, two workers
 
 def parts() -> dict[str, str]:
     """Return the made parts of the page, by name."""
-    many, thousand, large, analyzed = (
+    many, thousand, large, analyzed, drawn = (
         results.read(folders.RESULTS / f"{name}.json")
-        for name in ("many", "thousand", "large", "analyze_large")
+        for name in ("many", "thousand", "large", "analyze_large", "timeline_large")
     )
     return {
         "many": many_reports(many),
         "thousand": thousand_reports(thousand),
         "large": large_reports(large),
-        "analyze": large_analyses(analyzed),
+        "analyze": large_reports_of("analyze", analyzed),
+        "timeline": large_reports_of("timeline", drawn),
     }
 
 
@@ -103,8 +104,8 @@ def large_reports(result: dict[str, Any]) -> str:
     return "\n".join([*blocks, table(head_of_recipes, recipes)]).strip()
 
 
-def large_analyses(result: dict[str, Any]) -> str:
-    """Return what `analyze` takes of large reports, a row per size, now and before."""
+def large_reports_of(command: str, result: dict[str, Any]) -> str:
+    """Return what a command takes of large reports, a row per size, now and before."""
     lines = []
     for row in result["rows"]:
         now, before = row["now"], row.get("before")
@@ -114,7 +115,7 @@ def large_analyses(result: dict[str, Any]) -> str:
             f"{now['cpu_s']:.1f} s", f"{now['peak_mb']:.0f} MB",
             f"{before['cpu_s']:.1f} s, {before['peak_mb']:.0f} MB" if before else "not run", ratio,
         ))  # fmt: skip
-    head = ("event rows", "ranks", "`analyze`: CPU", "peak", "before", "ratio of CPU")
+    head = ("event rows", "ranks", f"`{command}`: CPU", "peak", "before", "ratio of CPU")
     equal = all(row["equal"] for row in result["rows"] if "before" in row)
     return f"{table(head, lines)}\n{_where(result, 'JSON', equal)}"
 

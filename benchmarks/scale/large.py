@@ -1,10 +1,11 @@
-"""`perfmodel analyze` of one large report: processor time and memory, against another checkout.
+"""A command with one large report: processor time and memory, against another checkout.
 
     python -m benchmarks.scale.large --before DIR --rows 10000000 --rounds 3
+    python -m benchmarks.scale.large timeline --before DIR
 
-Grows a real export of two ranks to eight (profiles.grow) and runs the command of both checkouts in
-turns. Writes medians to benchmarks/results/analyze_large.json, beside the rows of other sizes that
-are there; without --before, only this checkout's.
+Grows a real export of two ranks to eight (profiles.grow) and runs `perfmodel analyze`, or the
+command named, of both checkouts in turns. Writes medians to benchmarks/results/COMMAND_large.json,
+beside the rows of other sizes that are there; without --before, only this checkout's.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from benchmarks.common.processes import ENVIRONMENT, in_turn, medians, timed
 from benchmarks.scale.stats import SOURCE
 from profiles.grow import grow
 
-RESULTS: Final = folders.RESULTS / "analyze_large.json"
+COMMANDS: Final = ("analyze", "timeline")
 RANKS: Final = 8
 
 
-def measured(report: Path, sides: dict[str, Path], rounds: int) -> dict[str, Any]:
+def measured(name: str, report: Path, sides: dict[str, Path], rounds: int) -> dict[str, Any]:
     """Return medians of every side, and whether their outputs are equal."""
-    command = [sys.executable, "-P", "-m", "perfmodel", "analyze", str(report), "--json"]
+    command = [sys.executable, "-P", "-m", "perfmodel", name, str(report), "--format", "json"]
     runs = in_turn(
         {
             side: partial(timed, command, environment={**ENVIRONMENT, "PYTHONPATH": str(checkout)})
@@ -43,6 +44,7 @@ def measured(report: Path, sides: dict[str, Path], rounds: int) -> dict[str, Any
 def main() -> None:
     """Measure one size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name", nargs="?", choices=COMMANDS, default=COMMANDS[0])
     parser.add_argument("--before", type=Path, help="another checkout of perfmodel")
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=3)
@@ -53,12 +55,13 @@ def main() -> None:
         report = Path(scratch) / "grown.sqlite"
         rows = grow(SOURCE, report, args.rows, RANKS)
         row = {"size": args.rows, "event_rows": rows, "ranks": RANKS}
-        row |= measured(report, {**sides, "now": folders.ROOT}, args.rounds)
-    known = results.read(RESULTS)["rows"] if RESULTS.exists() else []
+        row |= measured(args.name, report, {**sides, "now": folders.ROOT}, args.rounds)
+    path = folders.RESULTS / f"{args.name}_large.json"
+    known = results.read(path)["rows"] if path.exists() else []
     kept = [one for one in known if one["size"] != args.rows]
     rows_of_page = sorted([*kept, row], key=lambda one: one["size"])
-    result = {"command": results.command("scale.large --before DIR"), **results.about()}
-    results.write(RESULTS, {**result, "rows": rows_of_page})
+    result = {"command": results.command(f"scale.large {args.name} --before DIR"), **results.about()}
+    results.write(path, {**result, "rows": rows_of_page})
 
 
 if __name__ == "__main__":

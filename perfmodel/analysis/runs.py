@@ -49,6 +49,11 @@ def time_one(trace: Trace, options: Options) -> TimedReport:
     return timed
 
 
+def is_large(file: Path) -> bool:
+    """Whether a report is measured one process after the other."""
+    return file.is_file() and file.stat().st_size >= _LARGE_BYTES
+
+
 def measure_report(
     path: Path, source: Path, options: Options, *, kernels: bool, most_ops: int
 ) -> TimedReport:
@@ -65,7 +70,7 @@ def measure_report(
         As `time_streamed`.
     """
     with opened(path) as file:
-        if file.is_file() and file.stat().st_size >= _LARGE_BYTES:
+        if is_large(file):
             read = read_by_process(file, source=source)
             timed = time_streamed(*read, options, partial(needed, replays=kernels), most_ops)
         else:
@@ -74,7 +79,13 @@ def measure_report(
 
 
 def time_streamed(
-    trace: Trace, events: EventsByProcess, options: Options, needed: Needed, most_ops: int
+    trace: Trace,
+    events: EventsByProcess,
+    options: Options,
+    needed: Needed,
+    most_ops: int,
+    *,
+    all_gaps: bool = False,
 ) -> TimedReport:
     """Measure a large report, and keep of its operations and calls only what is needed.
 
@@ -89,12 +100,14 @@ def time_streamed(
         Which of them are kept.
     most_ops : int
         Operations of each lane's last steps that are kept for the replay.
+    all_gaps : bool
+        Keep the gaps of GPUs one by one.
     """
     program = program_of([trace], options)
     if options.layers or not program.steps_by_ranges:
         return time_one(events.whole(trace), options)
     shown, steps = program.steps(trace, options)
-    return _timed(program, shown, steps, options, (events, needed), most_ops)
+    return _timed(program, shown, steps, options, (events, needed), most_ops, all_gaps=all_gaps)
 
 
 def _timed(
@@ -104,8 +117,12 @@ def _timed(
     options: Options,
     events: tuple[EventsByProcess, Needed] | None = None,
     most_ops: int | None = None,
+    *,
+    all_gaps: bool = False,
 ) -> TimedReport:
-    by_part = StepsByPart(trace, steps, categorize, most_ops) if len(steps) else None
+    by_part = None
+    if len(steps):
+        by_part = StepsByPart(trace, steps, categorize, most_ops, all_gaps=all_gaps)
     return time_report(
         trace,
         steps.label,

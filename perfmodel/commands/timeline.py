@@ -14,6 +14,7 @@ from perfmodel.commands import _options
 from perfmodel.commands._output import emit, picture_bytes, warn, write
 
 if TYPE_CHECKING:
+    from perfmodel.analysis.window import Opened
     from perfmodel.programs.identify import Identity
     from perfmodel.programs.program import Options
     from perfmodel.readers.trace import Trace
@@ -48,22 +49,30 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
     or a table. REPORTS are those of one run. A picture and a table show the batch of median time
     behind the warm-up, a trace the whole report, unless --batch says which.
     """
+    from perfmodel.analysis.window import only_window
     from perfmodel.render import tables
     from perfmodel.render.result import Result
     from perfmodel.timing.timeline import clocks_differ, median_batch, select, window_of
 
     perfetto = out is not None and (options["perfetto"] or _options.kind_of(out) == ".json")
     batches = _batches(options["batches"])
-    run, traces = _run(reports, options, needs_steps=batches is not None or not perfetto)
-    if clocks_differ(run):
-        warn("a report has no UTC time: its rank may be shifted against the others")
-    if batches is None and not perfetto:
-        first = median_batch(run, options["warmup"])
-        batches = range(first, first + 1)
-    window = None if batches is None else window_of(run, batches)
-    ranks = _ranks(options["ranks"], run.ranks)
-    api = options["api"] or perfetto
-    identity, flops, work = _work(run, traces, _options.chosen(options), operations=perfetto)
+    large: list[Opened] = []
+    with contextlib.ExitStack() as files:
+        if batches is None and perfetto:
+            run = _whole_run(reports, options)
+        else:
+            run, large = _run(reports, options, files)
+        if clocks_differ(run):
+            warn("a report has no UTC time: its rank may be shifted against the others")
+        if batches is None and not perfetto:
+            first = median_batch(run, options["warmup"])
+            batches = range(first, first + 1)
+        window = None if batches is None else window_of(run, batches)
+        ranks = _ranks(options["ranks"], run.ranks)
+        api = options["api"] or perfetto
+        identity, flops, work = _work(run, _options.chosen(options), operations=perfetto)
+        if window and large:
+            run = only_window(run, window, large)
     lanes = select(
         run, window, ranks=ranks, api=api, around=perfetto, flops=flops, work=work
     )  # fmt: skip
@@ -89,28 +98,45 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
 
 
 def _run(
-    reports: tuple[Path, ...], options: dict[str, Any], *, needs_steps: bool
-) -> tuple[Run, list[Trace]]:
-    from perfmodel.analysis.runs import group, time_runs
+    reports: tuple[Path, ...], options: dict[str, Any], files: contextlib.ExitStack
+) -> tuple[Run, list[Opened]]:
+    """Measure the first run; of large reports few operations and calls stay."""
+    from perfmodel.analysis.window import read_light, time_light
+
+    read = [read_light(path, files) for path in dict.fromkeys(reports)]
+    label, traces = _first_run([one.trace for one in read])
+    first = [next(one for one in read if one.trace is trace) for trace in traces]
+    run = replace(time_light(first, _options.chosen(options)), label=label)
+    return run, [one for one in first if one.events]
+
+
+def _whole_run(reports: tuple[Path, ...], options: dict[str, Any]) -> Run:
+    """Measure the first run, of which all is shown."""
+    from perfmodel.analysis.runs import time_runs
     from perfmodel.base.errors import SchemaError
     from perfmodel.readers import read
     from perfmodel.timing.run import without_steps
 
-    label, traces = (groups := group([read(path) for path in dict.fromkeys(reports)]))[0]
-    if len(groups) > 1:
-        warn(f"the reports are of {len(groups)} runs: only {label} is shown")
+    label, traces = _first_run([read(path) for path in dict.fromkeys(reports)])
     try:
         (run,) = time_runs(traces, _options.chosen(options))
     except SchemaError as error:
-        if needs_steps:
-            raise
         warn(f"{error}: the trace shows no steps")
-        return without_steps(traces, label), traces
-    return replace(run, label=label), traces
+        return without_steps(traces, label)
+    return replace(run, label=label)
+
+
+def _first_run(traces: list[Trace]) -> tuple[str, list[Trace]]:
+    from perfmodel.analysis.runs import group
+
+    label, traces = (groups := group(traces))[0]
+    if len(groups) > 1:
+        warn(f"the reports are of {len(groups)} runs: only {label} is shown")
+    return label, traces
 
 
 def _work(
-    run: Run, traces: list[Trace], options: Options, *, operations: bool
+    run: Run, options: Options, *, operations: bool
 ) -> tuple[Identity, dict[str, float], list[Any]]:
     """What ran; FLOPs of its ranges by formula; what is known of its GPU operations."""
     from perfmodel.base.errors import WorkloadError
@@ -127,9 +153,9 @@ def _work(
         with contextlib.suppress(WorkloadError):  # some sizes are not known
             counts = workload.evaluate(values)
             flops = {name: count.flops for name, count in counts.items() if count.flops}
-    if not operations or len(run.steps) != len(traces):
+    if not operations or len(run.steps) != len(run.traces):
         return identity, flops, []
-    pairs = zip(traces, run.steps, strict=True)
+    pairs = zip(run.traces, run.steps, strict=True)
     return identity, flops, [program.operations(t, steps, options) for t, steps in pairs]
 
 

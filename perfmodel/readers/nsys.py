@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Arena, Int32, Int64
+from perfmodel.base.arrays import Arena, Bool, Int32, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.gpu import Gpu
 from perfmodel.readers.codes import Codes, Ids, factorize
 from perfmodel.readers.nvtx import MPI_DOMAIN, PROCESS_BITS, Nvtx, read_nvtx
-from perfmodel.readers.packed import EventsByProcess, Split
+from perfmodel.readers.packed import EventsByProcess, Split, numbered, rows_of_report
 from perfmodel.readers.pages import Unsupported, as_text
 from perfmodel.readers.sqlite import Database
 from perfmodel.readers.trace import (
@@ -37,6 +37,7 @@ from perfmodel.readers.trace import (
     join,
     rows,
 )
+from perfmodel.readers.window import InWindow
 
 ALL_PARTS: Final = frozenset({"nvtx", "ops", "op_details", "api", "api_names", "mpi"})
 """Parts of a report. 'op_details' are sizes, kinds and places of GPU operations, 'api_names' the
@@ -109,6 +110,58 @@ def read_by_process(path: Path, *, source: Path | None = None) -> tuple[Trace, E
         none = (ops[0].none, processes), (api.none, threads)
         trace = _assemble(db, strings, nvtx, *none, mpi)
         return trace, EventsByProcess(ops, api, processes, threads, arenas)
+
+
+def read_window(
+    path: Path, trace: Trace, window: tuple[int, int], named: Int64, counts: Sequence[int]
+) -> tuple[GpuOps, ApiCalls, Int64]:
+    """Read the operations and API calls of a report that lie in a window of time.
+
+    With them come the calls that launched the operations, and the rows whose ends are the last.
+
+    Parameters
+    ----------
+    path : Path
+    trace : Trace
+        What `read_by_process` read of the same file; numbers its threads and processes.
+    window : (int, int)
+        Its start and end in ns, on the report's clock.
+    named : int64 array
+        Rows of the report's operations that are read wherever they lie.
+    counts : sequence of int
+        Rows of every kind of operation in the report.
+
+    Returns
+    -------
+    ops, api
+        In the order of the report.
+    rows : int64 array
+        Rows of the report's operations that the former are.
+    """
+    first = np.cumsum([0, *counts])
+
+    def is_named(ops: GpuOps, row: int) -> Bool:
+        keep = np.zeros(len(ops), np.bool_)
+        if len(ops):
+            here = named - first[ops.kind[0]] - row
+            keep[here[(here >= 0) & (here < len(ops))]] = True
+        return keep
+
+    with Database(path, shown=trace.source) as db:
+        ids = _string_ids(db)
+        processes, threads = Codes(), Codes()
+        tables = _read_ops(db, ids, processes, lambda: InWindow(window, is_named))
+        found = [table.take() for table in tables]
+        ops: GpuOps = join([table for table, _ in found])
+        known = np.unique(ops.correlation[ops.correlation != NULL])
+        calls = _read_api(
+            db,
+            ids,
+            threads,
+            lambda: InWindow(window, lambda api, _: np.isin(api.correlation, known)),
+        )
+        ops, api = numbered(trace, ops, calls.take()[0], processes, threads)
+        return ops, api, rows_of_report([row for _, row in found], counts)
 
 
 def check_export(db: Database) -> None:

@@ -141,6 +141,25 @@ class Split:
         return type(self.none)(**columns), row
 
 
+def rows_of_report(rows: Sequence[Int64], counts: Sequence[int]) -> Int64:
+    """Number rows of tables that lie one behind the other, given all tables' numbers of rows."""
+    first = np.cumsum([0, *counts[:-1]]).tolist()
+    return np.concatenate([at + n for at, n in zip(rows, first, strict=True)])
+
+
+def numbered(
+    trace: Trace, ops: GpuOps, api: ApiCalls, processes: Codes, threads: Codes
+) -> tuple[GpuOps, ApiCalls]:
+    """Number processes and threads, which are codes, as the trace does."""
+    pids = processes.distinct
+    process = np.where(pids == NULL, -1, np.searchsorted(trace.processes, pids))
+    thread = np.searchsorted(trace.threads, threads.distinct)
+    return (
+        replace(ops, process=process.astype(np.int32)[ops.process]),
+        replace(api, thread=thread.astype(np.int32)[api.thread]),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class EventsByProcess:
     """GPU operations and API calls of a report whose `Trace` holds none.
@@ -189,17 +208,9 @@ class EventsByProcess:
         api, _ = self.api.take(keys)
         for key in keys:
             self.arenas.pop(key, None)
-        first = np.cumsum([0, *map(len, self.ops)]).tolist()
-        row = np.concatenate([at + n for (_, at), n in zip(found, first[:-1], strict=True)])
+        row = rows_of_report([at for _, at in found], [*map(len, self.ops)])
         ops = join([table for table, _ in found])
-        pids = self.processes.distinct
-        process = np.where(pids == NULL, -1, np.searchsorted(trace.processes, pids))
-        thread = np.searchsorted(trace.threads, self.threads.distinct)
-        return (
-            replace(ops, process=process.astype(np.int32)[ops.process]),
-            replace(api, thread=thread.astype(np.int32)[api.thread]),
-            row,
-        )
+        return *numbered(trace, ops, api, self.processes, self.threads), row
 
     def whole(self, trace: Trace) -> Trace:
         """Return the trace with all operations and calls."""

@@ -276,7 +276,8 @@ class Trace:
     host : str or None
         Name of the machine that the report was recorded on.
     whole : bool
-        Whether all rows are there; `perfmodel.timing.trim` keeps those that one analysis looks at.
+        Whether all rows are there, or all that overlap the window that is drawn;
+        `perfmodel.timing.trim` keeps those that one analysis looks at.
     """
 
     source: Path

@@ -131,13 +131,21 @@ class StepsByPart:
     most_ops : int, optional
         Operations of each lane's last steps that are kept for the replay; all by default. Which
         operations are in steps is then forgotten.
+    all_gaps : bool
+        Whether gaps are kept one by one even then.
     """
 
     def __init__(
-        self, trace: Trace, steps: Steps, categorize: Categorize, most_ops: int | None = None
+        self,
+        trace: Trace,
+        steps: Steps,
+        categorize: Categorize,
+        most_ops: int | None = None,
+        *,
+        all_gaps: bool = False,
     ) -> None:
         self.steps = steps
-        self._trace, self._categorize = trace, categorize
+        self._trace, self._categorize, self._all_gaps = trace, categorize, all_gaps
         self._most_ops, self._last_ns = most_ops, last_moment(trace.ranges)
         self._names: dict[str, int] = {}
         self._found: list[StepReport] = []
@@ -154,9 +162,11 @@ class StepsByPart:
         found = _measured(
             part.trace, part.steps, self._categorize, self._names, self._last_ns, joined
         )
+        gaps = found.gaps
         if self._most_ops is not None:
             found = lightened(found, self._most_ops, first=not self._found)
-        self._gaps.append(found.gaps.columns(self._lanes, part.op))
+        gaps = gaps if self._all_gaps else found.gaps
+        self._gaps.append(gaps.columns(self._lanes, part.op))
         self._lanes += len(found.times.process)
         self._found.append(replace(found, gaps=_NO_GAPS))
         self._rows.append((part.op, part.step))

@@ -18,6 +18,7 @@ from perfmodel.base.errors import SchemaError
 from perfmodel.base.units import si
 from perfmodel.readers.nvtx import MPI_DOMAIN
 from perfmodel.readers.trace import COPY_KINDS, KERNEL, MEMCPY, NULL, OP_KINDS, Trace
+from perfmodel.readers.window import overlaps
 from perfmodel.timing.collectives import COLLECTIVE, is_nccl
 from perfmodel.timing.cuda_graphs import shortened
 from perfmodel.timing.host_timeline import CAUSES
@@ -338,10 +339,8 @@ class _Part:
         """Mark what overlaps the window, or begins and ends at once in it."""
         if self.window is None:
             return np.ones(len(start_ns), np.bool_)
-        start, end = start_ns + self.clock_ns, end_ns + self.clock_ns
-        low, high = self.window.start_ns, self.window.end_ns
-        kept: Bool = (start < high) & ((end > low) | ((start == end) & (start >= low)))
-        return kept
+        when = self.window.start_ns - self.clock_ns, self.window.end_ns - self.clock_ns
+        return overlaps(start_ns, end_ns, when)
 
     def bar(
         self, kind: str, name: str, start_ns: int, end_ns: int, rank: int | None, process: int,
