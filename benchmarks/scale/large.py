@@ -60,7 +60,10 @@ def main() -> None:
     known = results.read(path)["rows"] if path.exists() else []
     kept = [one for one in known if one["size"] != args.rows]
     rows_of_page = sorted([*kept, row], key=lambda one: one["size"])
-    result = {"command": results.command(f"scale.large {args.name} --before DIR"), **results.about()}
+    result = {
+        "command": results.command(f"scale.large {args.name} --before DIR"),
+        **results.about(),
+    }
     results.write(path, {**result, "rows": rows_of_page})
 
 
