@@ -54,6 +54,11 @@ def is_large(file: Path) -> bool:
     return file.is_file() and file.stat().st_size >= _LARGE_BYTES
 
 
+def has_parts(trace: Trace, options: Options) -> bool:
+    """Whether a report can be measured so: its steps are found without operations and calls."""
+    return not options.layers and program_of([trace], options).steps_by_ranges
+
+
 def measure_report(
     path: Path, source: Path, options: Options, *, kernels: bool, most_ops: int
 ) -> TimedReport:
@@ -103,9 +108,9 @@ def time_streamed(
     all_gaps : bool
         Keep the gaps of GPUs one by one.
     """
-    program = program_of([trace], options)
-    if options.layers or not program.steps_by_ranges:
+    if not has_parts(trace, options):
         return time_one(events.whole(trace), options)
+    program = program_of([trace], options)
     shown, steps = program.steps(trace, options)
     return _timed(program, shown, steps, options, (events, needed), most_ops, all_gaps=all_gaps)
 

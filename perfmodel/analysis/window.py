@@ -15,7 +15,14 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.analysis.runs import distinct_reports, is_large, runs_of, time_one, time_streamed
+from perfmodel.analysis.runs import (
+    distinct_reports,
+    has_parts,
+    is_large,
+    runs_of,
+    time_one,
+    time_streamed,
+)
 from perfmodel.programs.program import Options
 from perfmodel.readers import opened
 from perfmodel.readers.checks import unchanged
@@ -56,8 +63,14 @@ def read_light(path: Path, files: ExitStack) -> Opened:
         return Opened(found[0], file, found[1])
 
 
-def time_light(reports: Sequence[Opened], options: Options) -> Run:
+def time_light(reports: Sequence[Opened], options: Options) -> tuple[Run, list[Trace]]:
     """Measure the reports of one run; of large ones few operations and calls stay.
+
+    Returns
+    -------
+    run : Run
+    traces : list of Trace
+        The reports as they were read; those that must be measured whole have all their rows.
 
     Raises
     ------
@@ -65,16 +78,18 @@ def time_light(reports: Sequence[Opened], options: Options) -> Run:
         If it has no batches.
     """
     keep = partial(needed, replays=False)
-    events = {id(one.trace): one.events for one in reports}
-    timed = []
+    events_of = {id(one.trace): one.events for one in reports}
+    timed, traces = [], []
     for trace in distinct_reports([one.trace for one in reports]):
-        large = events[id(trace)]
-        if large is None:
-            timed.append(time_one(trace, options))
+        events = events_of[id(trace)]
+        if events and has_parts(trace, options):
+            timed.append(time_streamed(trace, events, options, keep, _MOST_OPS, all_gaps=True))
+            traces.append(trace)
         else:
-            timed.append(time_streamed(trace, large, options, keep, _MOST_OPS, all_gaps=True))
+            traces.append(events.whole(trace) if events else trace)
+            timed.append(time_one(traces[-1], options))
     (run,) = runs_of(timed)
-    return run
+    return run, traces
 
 
 def only_window(run: Run, window: Window, reports: Sequence[Opened]) -> Run:

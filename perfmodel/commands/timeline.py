@@ -59,9 +59,9 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
     large: list[Opened] = []
     with contextlib.ExitStack() as files:
         if batches is None and perfetto:
-            run = _whole_run(reports, options)
+            run, traces = _whole_run(reports, options)
         else:
-            run, large = _run(reports, options, files)
+            run, traces, large = _run(reports, options, files)
         if clocks_differ(run):
             warn("a report has no UTC time: its rank may be shifted against the others")
         if batches is None and not perfetto:
@@ -70,7 +70,7 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
         window = None if batches is None else window_of(run, batches)
         ranks = _ranks(options["ranks"], run.ranks)
         api = options["api"] or perfetto
-        identity, flops, work = _work(run, _options.chosen(options), operations=perfetto)
+        identity, flops, work = _work(run, traces, _options.chosen(options), operations=perfetto)
         if window and large:
             run = only_window(run, window, large)
     lanes = select(
@@ -99,18 +99,18 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
 
 def _run(
     reports: tuple[Path, ...], options: dict[str, Any], files: contextlib.ExitStack
-) -> tuple[Run, list[Opened]]:
+) -> tuple[Run, list[Trace], list[Opened]]:
     """Measure the first run; of large reports few operations and calls stay."""
     from perfmodel.analysis.window import read_light, time_light
 
     read = [read_light(path, files) for path in dict.fromkeys(reports)]
     label, traces = _first_run([one.trace for one in read])
     first = [next(one for one in read if one.trace is trace) for trace in traces]
-    run = replace(time_light(first, _options.chosen(options)), label=label)
-    return run, [one for one in first if one.events]
+    run, traces = time_light(first, _options.chosen(options))
+    return replace(run, label=label), traces, [one for one in first if one.events]
 
 
-def _whole_run(reports: tuple[Path, ...], options: dict[str, Any]) -> Run:
+def _whole_run(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[Run, list[Trace]]:
     """Measure the first run, of which all is shown."""
     from perfmodel.analysis.runs import time_runs
     from perfmodel.base.errors import SchemaError
@@ -122,8 +122,8 @@ def _whole_run(reports: tuple[Path, ...], options: dict[str, Any]) -> Run:
         (run,) = time_runs(traces, _options.chosen(options))
     except SchemaError as error:
         warn(f"{error}: the trace shows no steps")
-        return without_steps(traces, label)
-    return replace(run, label=label)
+        return without_steps(traces, label), traces
+    return replace(run, label=label), traces
 
 
 def _first_run(traces: list[Trace]) -> tuple[str, list[Trace]]:
@@ -136,7 +136,7 @@ def _first_run(traces: list[Trace]) -> tuple[str, list[Trace]]:
 
 
 def _work(
-    run: Run, options: Options, *, operations: bool
+    run: Run, traces: list[Trace], options: Options, *, operations: bool
 ) -> tuple[Identity, dict[str, float], list[Any]]:
     """What ran; FLOPs of its ranges by formula; what is known of its GPU operations."""
     from perfmodel.base.errors import WorkloadError
@@ -153,9 +153,9 @@ def _work(
         with contextlib.suppress(WorkloadError):  # some sizes are not known
             counts = workload.evaluate(values)
             flops = {name: count.flops for name, count in counts.items() if count.flops}
-    if not operations or len(run.steps) != len(run.traces):
+    if not operations or len(run.steps) != len(traces):
         return identity, flops, []
-    pairs = zip(run.traces, run.steps, strict=True)
+    pairs = zip(traces, run.steps, strict=True)
     return identity, flops, [program.operations(t, steps, options) for t, steps in pairs]
 
 

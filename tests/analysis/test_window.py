@@ -37,6 +37,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *words: str | Path, large: bool) -> t
         "h200x1_2ranks_nsys2024.2.3.sqlite",
         "launches/p4_nccl_device_H512_B3000.sqlite.xz",
         "ddp/ddp_p2_H256_B3000.sqlite.xz",
+        "programs/gpt_shapes.sqlite.xz",
     ],
 )
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *words: str | Path, large: bool) -> t
     [
         ("--format", "csv"),
         ("--format", "json", "--api", "--batch", "0"),
-        ("--perfetto", "-o", "-", "--batch", "2:4"),
+        ("--perfetto", "-o", "-", "--batch", "1:3"),
         ("--batch", "999999"),
     ],
     ids=["median", "first", "trace", "none"],
@@ -74,7 +75,7 @@ def test_few_rows_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "_LARGE_BYTES", 0)
     with ExitStack() as files:
         reports = [read_light(report, files)]
-        run = time_light(reports, Options({}, "full", by_time=True))
+        run, _ = time_light(reports, Options({}, "full", by_time=True))
         (found,) = only_window(run, window_of(run, range(3, 4)), reports).traces
     whole = read(report)
     assert found.whole
