@@ -191,8 +191,8 @@ def _start_on_host(db: sqlite3.Connection, rank: int, began_ns: int, error_ns: i
     """Give a report the start and the clock of its host, and its name."""
     db.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + ?",
                [began_ns + error_ns])  # fmt: skip
-    db.execute("CREATE TABLE IF NOT EXISTS TARGET_INFO_SYSTEM_ENV (name TEXT, value TEXT)")
-    db.execute("DELETE FROM TARGET_INFO_SYSTEM_ENV")
+    db.execute("DROP TABLE IF EXISTS TARGET_INFO_SYSTEM_ENV")
+    db.execute("CREATE TABLE TARGET_INFO_SYSTEM_ENV (name TEXT, value TEXT)")
     db.execute("INSERT INTO TARGET_INFO_SYSTEM_ENV (name, value) VALUES ('Hostname', ?)",
                [f"node{rank // PER_HOST:03d}"])  # fmt: skip
 

@@ -58,6 +58,7 @@ from perfmodel.timing.point_to_point import PointToPoint, messages_of, ranges_by
 from perfmodel.timing.run import Run, TimedReport
 from perfmodel.timing.samples import PathTimes, count_warmup, median, tabulate
 from perfmodel.timing.step_graph import MOST_OPS
+from perfmodel.timing.step_report import shortened
 from perfmodel.timing.stragglers import Skew, skew_of
 from perfmodel.workloads.work import Counts, Symbol, Workload
 
@@ -161,7 +162,7 @@ def _cache(folder: Path) -> Cache:
 
 
 def _share(reports: int) -> int:
-    """Operations of every lane that are kept for the replay: a power of 2, that rarely changes."""
+    """Operations of every lane that are replayed: a power of 2, that rarely changes."""
     share = min(max(_REPLAYED // max(reports, 1), 1), MOST_OPS)
     return 1 << (share - 1).bit_length()
 
@@ -183,22 +184,25 @@ def _read(
     str
         Why the result is not kept where it should be, or ''.
     """
-    measure = partial(
-        _measure, path, source, options, most_ops=None if source in whole else most_ops
-    )
     there = path.is_file() or path.is_dir()  # opening a pipe waits for its writer
     if cache is None or source in whole or options.shapes or options.counters or not there:
-        return measure(), ""
-    asked = options, most_ops, shutil.which("nsys") if path.suffix in RAW else None
+        most = None if source in whole else most_ops
+        return _measure(path, source, options, most_ops=most), ""
+    asked = options, shutil.which("nsys") if path.suffix in RAW else None
     key = _key(cache, path, asked)
     found = cache.get(key) if key else None
     if isinstance(found, TimedReport):
         check_at_rest(path, source)
-        return replace(found, trace=replace(found.trace, source=source)), ""
-    timed = measure()
+        return _shortened(replace(found, trace=replace(found.trace, source=source)), most_ops), ""
+    timed, problem = _measure(path, source, options, most_ops=_share(1)), ""
     if key and _key(cache, path, asked) == key:  # not a report that changed meanwhile
-        return timed, cache.put(key, timed)
-    return timed, ""
+        problem = cache.put(key, timed)
+    return _shortened(timed, most_ops), problem
+
+
+def _shortened(timed: TimedReport, most_ops: int) -> TimedReport:
+    """Keep less for the replay, as among more reports: what a folder keeps serves any number."""
+    return replace(timed, steps=timed.steps and shortened(timed.steps, most_ops))
 
 
 def _key(cache: Cache, path: Path, asked: object) -> str:

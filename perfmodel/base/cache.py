@@ -130,12 +130,15 @@ def _plain(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
 
 
 def _decoded(data: bytes) -> Any:
-    """Return the result that `_encoded` wrote; its arrays are read-only views of one copy."""
+    """Return the result that `_encoded` wrote, every array with memory of its own.
+
+    Then memory is freed with what is dropped of a result.
+    """
     held = memoryview(data)[_HEAD:]
     if data[:_HEAD] != _MAGIC + zlib.crc32(held).to_bytes(8, "little"):
         raise ValueError("expected the checksum of the content; got another")
     length = int.from_bytes(held[:8], "little")
-    arrays = bytes(held[8 + -length % _ALIGNED + length :])
+    arrays = held[8 + -length % _ALIGNED + length :]
     at = 0
 
     def made(said: Any) -> Any:
@@ -146,7 +149,7 @@ def _decoded(data: bytes) -> Any:
             return said
         if "a" in said:
             kind, *shape = said["a"]
-            array = np.frombuffer(arrays, kind, prod(shape), at)
+            array = np.frombuffer(arrays, kind, prod(shape), at).copy()
             at += -array.nbytes % _ALIGNED + array.nbytes
             return array.reshape(shape)
         if "c" in said:

@@ -174,7 +174,7 @@ def _in_processes(
     pool = ProcessPoolExecutor(jobs, get_context("spawn"), _end_with_parent)
     futures: set[Future[list[tuple[int, T]]]] = set()
     try:
-        with _deaf():  # Ctrl-C is the parent's; children inherit that
+        with _uninterrupted():  # Ctrl-C is the parent's
             futures |= {pool.submit(_of_chunk, call, chunk) for chunk in chunks}
         for future in as_completed(list(futures)):
             futures.remove(future)  # its results are the caller's now
@@ -205,16 +205,31 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """Ignore Ctrl-C for a moment."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # which never hears it
+def _uninterrupted() -> Iterator[None]:
+    """Put off Ctrl-C while processes start, which inherit that they do not get it.
+
+    SIGALRM, too, by which `perfmodel.__main__` interrupts later: a process whose start is cut off
+    prints a traceback. Other threads take signals that this one blocks, hence the handlers.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not (main and hasattr(signal, "pthread_sigmask")):
+        yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from multiprocessing.resource_tracker import ensure_running
+
+    ensure_running()  # its start unblocks SIGINT
+    came: list[int] = []
+    both = signal.SIGALRM, signal.SIGINT
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    before = [signal.signal(number, lambda n, _: came.append(n)) for number in both]
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        for number, handler in zip(both, before, strict=True):
+            signal.signal(number, handler)
+        for one in came:
+            signal.raise_signal(one)
 
 
 @contextmanager

@@ -188,16 +188,18 @@ def lightened(report: StepReport, most_ops: int | None, *, first: bool = True) -
     report's first one, which is that of the `first` part.
     """
     none = np.empty(0, np.int64)
-    graphs = report.graphs
-    if most_ops is not None:
-        graphs = tuple(last_steps(graph, most_ops) for graph in graphs)
-    return replace(
+    lighter = replace(
         report,
         times=replace(report.times, ops=StepOps(none, none, none)),
         gaps=report.gaps.added_up(),
         small=report.small.chosen((report.small.lane == 0) & first),
-        graphs=graphs,
     )
+    return lighter if most_ops is None else shortened(lighter, most_ops)
+
+
+def shortened(report: StepReport, most_ops: int) -> StepReport:
+    """Keep of each lane so many operations for the replay, those of its last steps."""
+    return replace(report, graphs=tuple(last_steps(graph, most_ops) for graph in report.graphs))
 
 
 def _measured(

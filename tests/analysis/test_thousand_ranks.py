@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import lzma
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from perfmodel.base.cache import Cache
 from perfmodel.base.errors import ReportError
 from perfmodel.base.parallel import Engine
 from perfmodel.programs.program import Options
+from perfmodel.readers.nsys import read_sqlite
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.html import page
 from profiles.grow import grow_ddp, grow_ranks
@@ -50,6 +53,20 @@ def test_ranks_of_ddp_and_of_mpi_are_two_runs(job: list[Path]) -> None:
     assert reduced.waiting_s is not None  # matched across all reports
     assert ddp.steps is not None
     assert all(c.ranks == 8 and c.waiting_s is not None for c in ddp.steps.collectives)
+
+
+def test_a_source_may_name_its_host(tmp_path: Path) -> None:
+    """In a table whose columns, as Nsight Systems makes them, must all have a value."""
+    source = tmp_path / "source.sqlite"
+    source.write_bytes(MPI.read_bytes())
+    with closing(sqlite3.connect(source)) as db, db:
+        db.execute("DROP TABLE IF EXISTS TARGET_INFO_SYSTEM_ENV")
+        db.execute(
+            "CREATE TABLE TARGET_INFO_SYSTEM_ENV (globalVid INTEGER, devStateName TEXT NOT NULL, "
+            "name TEXT NOT NULL, nameEnum INTEGER NOT NULL, value TEXT NOT NULL)"
+        )
+    (path, _) = grow_ranks(source, tmp_path / "job", 2)
+    assert read_sqlite(path).host == "node000"
 
 
 def test_a_straggler_of_many_is_an_outlier(job: list[Path]) -> None:
@@ -96,6 +113,19 @@ def test_adding_one_rank_reads_one_report(job: list[Path], tmp_path: Path) -> No
     assert document(job[:16], cache=kept) == document(job[:16])
     assert before < written()
     assert len(written() - before) == 1
+
+
+def test_kept_results_serve_any_number_of_reports(
+    job: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The more reports, the fewer operations of each are replayed; the kept results have all."""
+    kept = tmp_path / "kept"
+    document(job, cache=kept)
+    written = set(kept.iterdir())
+    few = document(job[16:])
+    monkeypatch.setattr("perfmodel.analysis.analyze._REPLAYED", 1000)
+    assert document(job[16:], cache=kept) == document(job[16:]) != few
+    assert set(kept.iterdir()) == written
 
 
 def test_a_copy_is_known_by_its_content_and_called_by_its_own_name(

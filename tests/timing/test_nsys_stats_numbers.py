@@ -64,6 +64,17 @@ def test_a_hand_worked_summary() -> None:
     assert (found.count[1], found.mean[1], found.stddev[1]) == (1, 5.0, 0.0)
 
 
+def test_a_summary_does_not_depend_on_the_order_of_values() -> None:
+    """To the last digit: of few groups with many values, and of many with few."""
+    draw = np.random.default_rng(3)
+    values = draw.lognormal(9, 2, 6000).astype(np.int64)
+    for codes in (np.arange(6000) % 3, np.arange(6000) % 300):
+        order = draw.permutation(6000)
+        found = summarize(codes, values, 300), summarize(codes[order], values[order], 300)
+        for name in ("total", "mean", "median", "stddev"):
+            np.testing.assert_array_equal(*(getattr(groups, name) for groups in found))
+
+
 def test_a_group_without_any_time() -> None:
     codes, values = np.array([0, 1, 1]), np.array([5, 0, 0])
     found = summarize(codes, values, 2, np.array([True, False, False]))
