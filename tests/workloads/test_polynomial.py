@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfmodel.programs.mlp.mlp import mlp
+from perfmodel.programs.mlp.mlp import Parallel, mlp
 from perfmodel.workloads.expression import Expression
 from perfmodel.workloads.formulas import formula_text, formulas
 from perfmodel.workloads.polynomial import text_of
-from perfmodel.workloads.work import Workload
 
 NAMES = ("B", "b", "h", "p")
 
@@ -45,8 +44,8 @@ def test_what_is_left_to_sympy(formula: str) -> None:
 
 
 @pytest.mark.parametrize("parallel", ["data", "model"])
-def test_the_assignments_formulas_are_those_that_sympy_prints(parallel: str) -> None:
-    load: Workload = mlp("document", parallel)  # type: ignore[arg-type]
+def test_the_assignments_formulas_are_those_that_sympy_prints(parallel: Parallel) -> None:
+    load = mlp("document", parallel)
     total = load.total()
     lines = formulas(load).splitlines()
     for quantity, formula in (("FLOPs", total.flops), ("MPI bytes", total.mpi_bytes)):

@@ -5,12 +5,28 @@ PNG, SVG and PDF files, the same bytes for the same figure, as wide as a page.
 
 from __future__ import annotations
 
-import perfmodel.render.plot.quick  # noqa: F401  isort: skip  (before matplotlib)
-
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
+
+
+def _import_matplotlib() -> None:
+    """Import matplotlib without the docstrings that it writes for its artists meanwhile."""
+    artist: Any = import_module("matplotlib.artist")
+    of_artist = artist.kwdoc
+    artist.kwdoc = lambda _: ""
+    try:
+        import_module("matplotlib.figure")
+    finally:
+        artist.kwdoc = of_artist
+
+
+# A notebook's process, in which no command runs, shows these docstrings.
+if "perfmodel.cli" in sys.modules and "matplotlib.artist" not in sys.modules:
+    _import_matplotlib()
 
 import matplotlib as mpl
 from matplotlib.axes import Axes

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
@@ -15,12 +16,13 @@ from matplotlib.transforms import Affine2D, Bbox, TransformedPath
 from PIL import Image
 
 from perfmodel.base.errors import ModelError
-from perfmodel.render.plot.quick import small_fonts
 
 POINTS: Final = 72
 """Per inch: the unit of the vector formats, in which the figure is drawn."""
 _PNG_LEVEL: Final = 3
 """Of compression: figures are not larger than at 6, which takes half as long again."""
+_LAYOUT_TABLES: Final = ["GDEF", "GPOS", "GSUB", "MATH", "kern"]
+"""Of a font: how a text becomes glyphs, which in a PDF it is already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,18 @@ class Sheet:
 def _backend(name: str) -> Any:
     """Import one of matplotlib's, none of which has types."""
     return import_module(f"matplotlib.backends.backend_{name}")
+
+
+@contextlib.contextmanager
+def _small_fonts() -> Iterator[None]:
+    """Leave the tables for setting text out of the fonts that are embedded."""
+    options: Any = import_module("fontTools.subset").Options
+    usual = getattr(options, "_drop_tables_default", [])
+    options._drop_tables_default = [*usual, *_LAYOUT_TABLES]
+    try:
+        yield
+    finally:
+        options._drop_tables_default = usual
 
 
 def png(figure: Figure, dpi: int) -> Sheet:
@@ -79,7 +93,7 @@ def pdf(figure: Figure, dpi: int) -> Sheet:
 
     def finish() -> bytes:
         renderer.finalize()
-        with small_fonts():
+        with _small_fonts():
             file.finalize()
         file.close()
         return stream.getvalue()
