@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -45,6 +46,15 @@ def nsys() -> str:
     if NSYS_VERSION not in version:
         pytest.skip(f"wanted Nsight Systems {NSYS_VERSION}, found {found}: {version}")
     return found
+
+
+@pytest.fixture
+def one_profile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let no other test profile: of sessions that run at once, some lose nsys's agent."""
+    shared = tmp_path_factory.getbasetemp().parent  # of all processes that pytest-xdist runs
+    with (shared / "nsys.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")

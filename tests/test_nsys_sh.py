@@ -17,7 +17,7 @@ from test_docs import commands_of_jobs
 from support.trainer_runs import ROOT, environment, need_mpi
 from trainer.ranges import PARENT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_profile")]
 
 FLAGS = [
     "--backend", "numpy", "--data", "synthetic", "--train-size", "900", "--test-size", "50",

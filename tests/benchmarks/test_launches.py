@@ -97,6 +97,7 @@ def test_a_launch_visits_all_in_an_order_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.mpi
 @pytest.mark.nsys
+@pytest.mark.usefixtures("one_profile")
 def test_a_report_is_cut_into_its_visits(nsys: str, tmp_path: Path) -> None:
     """Every part has one visit's mark; together they have every batch, and none twice."""
     raw = tmp_path / "raw"

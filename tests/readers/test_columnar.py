@@ -64,6 +64,7 @@ def test_real_folders_of_2025(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.nsys
+@pytest.mark.usefixtures("one_profile")
 def test_exports_of_nsys(nsys: str, tmp_path: Path) -> None:
     """Record a program with ranges and compare all three exports of the report."""
     program = (

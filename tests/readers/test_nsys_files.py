@@ -246,6 +246,7 @@ def test_an_export_that_works(
 
 
 @pytest.mark.nsys
+@pytest.mark.usefixtures("one_profile")
 def test_a_raw_report_with_nsys(nsys: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Profile a program and read what nsys writes, before and after exporting it by hand."""
     monkeypatch.setenv("PATH", f"{Path(nsys).parent}:{os.environ['PATH']}")
