@@ -124,12 +124,11 @@ def grow_ranks(
     source: Path,
     folder: Path,
     ranks: int,
-    seed: int = 9,
     lateness: Callable[[int], float] = usual_lateness,
 ) -> list[Path]:
     """Write the reports of `ranks` ranks into `folder`; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    rng = random.Random(seed)
+    rng = random.Random(9)
     alone = [_one_rank(source, folder / f"only{i}.part", i) for i in (0, 1)]
     errors = [rng.randrange(-CLOCK_ERROR_NS, CLOCK_ERROR_NS) for _ in range(0, ranks, PER_HOST)]
     paths = []
@@ -197,14 +196,14 @@ def _start_on_host(db: sqlite3.Connection, rank: int, began_ns: int, error_ns: i
                [f"node{rank // PER_HOST:03d}"])  # fmt: skip
 
 
-def grow_ddp(source: Path, folder: Path, ranks: int, seed: int = 9) -> list[Path]:
+def grow_ddp(source: Path, folder: Path, ranks: int) -> list[Path]:
     """Write a report for each of `ranks` ranks of a DDP run on one communicator into `folder`.
 
     The source holds several processes on GPUs of one host, with NCCL's payloads. Ranks come late
     to NCCL's collectives as those of `grow_ranks` do to MPI's.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    rng = random.Random(seed)
+    rng = random.Random(9)
     with closing(sqlite3.connect(f"file:{source}?immutable=1", uri=True)) as db:
         pids = [p for (p,) in db.execute(f"SELECT DISTINCT globalPid & {PID} >> 24 FROM "
                                          "CUPTI_ACTIVITY_KIND_KERNEL ORDER BY 1")]  # fmt: skip

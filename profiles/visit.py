@@ -50,10 +50,10 @@ def loop_s() -> float:
     return time.perf_counter() - begun
 
 
-def own_cores(cores: Sequence[int], ranks: int, rank: int, most: int = 8) -> list[int]:
-    """Every other core of this rank's share: neighbours may be two halves of one."""
+def own_cores(cores: Sequence[int], ranks: int, rank: int) -> list[int]:
+    """Every other core of this rank's share, at most eight: neighbours may be two halves of one."""
     pairs = cores[::2] if len(cores) >= 2 * ranks else cores
-    return list(pairs[rank % len(pairs) :: ranks][:most])
+    return list(pairs[rank % len(pairs) :: ranks][:8])
 
 
 def settle(candidates: Sequence[int]) -> tuple[int, float]:

@@ -39,9 +39,9 @@ def in_turn(
     return found
 
 
-def medians(runs: Sequence[Mapping[str, float]], digits: int = 4) -> dict[str, float]:
-    """Return the median of every figure over runs, rounded."""
-    return {k: round(statistics.median(run[k] for run in runs), digits) for k in runs[0]}
+def medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median of every figure over runs, to four decimals."""
+    return {k: round(statistics.median(run[k] for run in runs), 4) for k in runs[0]}
 
 
 def timed(

@@ -89,10 +89,10 @@ def ratio(a: float | None, b: float | None, digits: int = 1) -> str:
     return f"{a / b:.{digits}f}" if a is not None and b else "–"
 
 
-def waits(r: Row, most: int = 2) -> str:
-    """Name the states in which warps wait longest, with warps waiting so per issued instruction."""
+def waits(r: Row) -> str:
+    """Name the two states in which most warps wait, with how many do per instruction issued."""
     found = {name: r.get(f"stall_{name}") or 0.0 for name in STALLS if name != "selected"}
-    longest = sorted(found, key=lambda name: -found[name])[:most]
+    longest = sorted(found, key=lambda name: -found[name])[:2]
     return ", ".join(f"{name.replace('_', ' ')} {found[name]:.1f}" for name in longest)
 
 

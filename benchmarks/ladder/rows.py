@@ -37,19 +37,19 @@ def spread(seconds: Sequence[float]) -> dict[str, float]:
     return dict(zip(("min_s", "q1_s", "q3_s", "max_s"), found, strict=True))
 
 
-def median_interval(values: Sequence[float], wanted: float = 0.95) -> tuple[float, float, float]:
+def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Return order statistics around the median, and the confidence that they enclose it.
 
     Of n independent values the k-th smallest and the k-th largest enclose the distribution's
     median with probability 1 - 2 P(X < k), X binomial(n, 1/2), whatever the distribution (Conover,
-    Practical Nonparametric Statistics, 3.2). The largest k that reaches `wanted` is taken; under 6
+    Practical Nonparametric Statistics, 3.2). The largest k that reaches 95 % is taken; under 6
     values none does, and the extremes come with the confidence they have.
     """
     ordered, n = sorted(values), len(values)
     below, best = 0.0, (ordered[0], ordered[-1], 1 - 2 * 0.5**n)
     for k in range(1, n // 2 + 1):
         below += math.comb(n, k - 1) * 0.5**n
-        if 1 - 2 * below < wanted:
+        if 1 - 2 * below < 0.95:
             break
         best = (ordered[k - 1], ordered[n - k], 1 - 2 * below)
     return best

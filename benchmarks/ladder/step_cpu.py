@@ -130,14 +130,14 @@ def work(sizes: argparse.Namespace) -> None:
     print(json.dumps({"seconds": statistics.median(seconds), "loss": loss}))
 
 
-def busy_share(interval_s: float = 1.0) -> float:
-    """Return the share of this machine's CPU time that others used during the interval."""
+def busy_share() -> float:
+    """Return the share of this machine's CPU time that others use during a second."""
 
     def read() -> tuple[int, int]:
         numbers = [int(n) for n in Path("/proc/stat").read_text().split("\n")[0].split()[1:]]
         return sum(numbers), numbers[3] + numbers[4]  # all, idle + waiting for disks
 
-    (all_0, idle_0), _, (all_1, idle_1) = read(), time.sleep(interval_s), read()
+    (all_0, idle_0), _, (all_1, idle_1) = read(), time.sleep(1.0), read()
     return 1 - (idle_1 - idle_0) / max(1, all_1 - all_0)
 
 

@@ -31,7 +31,7 @@ import numpy as np
 
 from benchmarks.common import pages
 from benchmarks.predict.gpt_sizes import BLIND, SETS, SYMBOLS
-from benchmarks.predict.rivals import _leaf, _tree
+from benchmarks.predict.rivals import boosted
 from perfmodel.machines.machine import Machine
 from perfmodel.machines.measure.measurement import choose
 from perfmodel.models.operator_times import Baseline
@@ -263,20 +263,6 @@ def features(z: Mapping[str, int]) -> list[float]:
     """What the trees see."""
     names = (*SYMBOLS, "p")
     return [*(math.log(z[n]) for n in names), math.log(flops_of(z)), math.log(bytes_of(z))]
-
-
-def boosted(
-    rows: Sequence[Sequence[float]], seconds: Sequence[float], rounds: int = 300, rate: float = 0.1
-) -> Callable[[Sequence[float]], float]:
-    """Boost regression trees of depth 2 on log times, as for the trainer."""
-    x, y = np.array(rows), np.log(seconds)
-    start, trees = float(y.mean()), []
-    left = y - start
-    for _ in range(rounds):
-        tree = _tree(x, left, 2)
-        left = left - rate * np.array([_leaf(tree, row) for row in x])
-        trees.append(tree)
-    return lambda row: math.exp(start + rate * sum(_leaf(t, np.array(row)) for t in trees))
 
 
 # --- scores

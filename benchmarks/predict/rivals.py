@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -16,15 +17,18 @@ from perfmodel.programs.mlp.case import Case
 from perfmodel.programs.mlp.mlp import Parallel, as_it_ran, mlp
 
 Predictor = Callable[[Case], float]
+_RATE: Final = 0.1
+"""By how much of what is left each tree changes the answer."""
 
 
 def rivals(observations: Sequence[Observation]) -> dict[str, Predictor]:
     """Calibrate every rival."""
+    trees = boosted([features(o.case) for o in observations], [o.batch_s for o in observations])
     return {
         "document": document(observations),
         "paleo": paleo(observations),
         "roofline": roofline(observations),
-        "boosted trees": boosted(observations),
+        "boosted trees": lambda case: trees(features(case)),
     }
 
 
@@ -97,23 +101,17 @@ def features(case: Case) -> list[float]:
 
 
 def boosted(
-    observations: Sequence[Observation], rounds: int = 300, rate: float = 0.1, depth: int = 2
-) -> Predictor:
-    """Boost regression trees of this depth on log times (Friedman 2001), squared error."""
-    x = np.array([features(o.case) for o in observations])
-    y = np.log([o.batch_s for o in observations])
+    rows: Sequence[Sequence[float]], seconds: Sequence[float]
+) -> Callable[[Sequence[float]], float]:
+    """Boost 300 regression trees of depth 2 on log times (Friedman 2001), squared error."""
+    x, y = np.array(rows), np.log(seconds)
     start, trees = float(y.mean()), []
     left = y - start
-    for _ in range(rounds):
-        tree = _tree(x, left, depth)
-        left = left - rate * np.array([_leaf(tree, row) for row in x])
+    for _ in range(300):
+        tree = _tree(x, left, 2)
+        left = left - _RATE * np.array([_leaf(tree, row) for row in x])
         trees.append(tree)
-
-    def predicted(case: Case) -> float:
-        row = np.array(features(case))
-        return math.exp(start + rate * sum(_leaf(tree, row) for tree in trees))
-
-    return predicted
+    return lambda row: math.exp(start + _RATE * sum(_leaf(t, np.array(row)) for t in trees))
 
 
 def _tree(x: np.ndarray, y: np.ndarray, depth: int) -> Tree:

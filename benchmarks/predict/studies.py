@@ -69,8 +69,8 @@ def studies(launches: Launches, sd: dict[str, float]) -> dict[str, Any]:
     return found
 
 
-def other_designs(launches: Launches, sd: dict[str, float], count: int = 20) -> dict[str, Any]:
-    """Draw designs like ours at random: how much of the result is the choice of its runs?
+def other_designs(launches: Launches, sd: dict[str, float]) -> dict[str, Any]:
+    """Draw 20 designs like ours at random: how much of the result is the choice of its runs?
 
     Each has as many configurations of every stratum (settings and ranks) as `DESIGN`.
     """
@@ -83,7 +83,7 @@ def other_designs(launches: Launches, sd: dict[str, float], count: int = 20) -> 
         pool.setdefault(_stratum(group[0].source.split("#")[0]), []).append(group)
     generator = np.random.default_rng(213)
     found = []
-    for _ in range(count):
+    for _ in range(20):
         training = [
             o
             for stratum, size in wanted.items()
@@ -98,7 +98,7 @@ def other_designs(launches: Launches, sd: dict[str, float], count: int = 20) -> 
     means, inside = ([f[k] for f in found] for k in ("mean", "coverage"))
     rival = min(np.mean([f["rivals"][name]["mean"] for f in found]) for name in found[0]["rivals"])
     return {
-        "designs": count, "mean": float(np.mean(means)), "best_rival": float(rival),
+        "designs": len(found), "mean": float(np.mean(means)), "best_rival": float(rival),
         "quantiles": {str(q): float(np.quantile(means, q)) for q in (0.05, 0.5, 0.95)},
         "coverage": float(np.mean(inside)), "p90": float(np.mean([f["p90"] for f in found])),
         "max": float(np.mean([f["max"] for f in found])), "drawn": found,

@@ -138,9 +138,7 @@ def _timed(
     )
 
 
-def time_runs(
-    traces: Sequence[Trace], options: Options, progress: Callable[[str], object] = lambda _: None
-) -> list[Run]:
+def time_runs(traces: Sequence[Trace], options: Options) -> list[Run]:
     """Measure the runs that some reports hold, each report once.
 
     Raises
@@ -148,7 +146,7 @@ def time_runs(
     ReportError, SchemaError
         If there is no report, or a run has no batches.
     """
-    return runs_of([time_one(t, options) for t in distinct_reports(traces)], progress)
+    return runs_of([time_one(t, options) for t in distinct_reports(traces)])
 
 
 def runs_of(

@@ -325,7 +325,7 @@ def stacks(
     return ax
 
 
-def idle(causes: Sequence[IdleCause], *, ax: Axes | None = None, title: str | None = None) -> Axes:
+def idle(causes: Sequence[IdleCause], *, title: str | None = None) -> Axes:
     """Draw the idle time of every rank's GPU in a median step, a bar of causes for each."""
     shown = [c for c in CAUSE_COLORS if any(one.cause == c for one in causes)]
     ranks: dict[int, dict[str, float]] = {}
@@ -333,7 +333,7 @@ def idle(causes: Sequence[IdleCause], *, ax: Axes | None = None, title: str | No
         ranks.setdefault(one.rank, dict.fromkeys(shown, 0.0))[one.cause] += one.seconds
     bars = {f"rank {rank}": found for rank, found in sorted(ranks.items()) if any(found.values())}
     label = "Idle time of the GPU in a median step"
-    ax = stacks(bars, unit="s", label=label, colors=CAUSE_COLORS, ax=ax, title=title)
+    ax = stacks(bars, unit="s", label=label, colors=CAUSE_COLORS, title=title)
     every = -(-len(bars) // _MOST_NAMES)
     ax.set_yticks(range(0, len(bars), every), list(bars)[::every])
     ax.tick_params(axis="y", labelsize=VALUE_PT)

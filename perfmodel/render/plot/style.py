@@ -287,9 +287,9 @@ def wrap(text: str, columns: int) -> str:
     return "\n".join(plain(line.rstrip()) for line in lines)
 
 
-def amount(value: float, unit: str, digits: int = 3) -> str:
+def amount(value: float, unit: str) -> str:
     """Number with an SI prefix: '410 µs', '1.63 TFLOP/s'."""
-    return si(value, unit, digits).replace(" u", " µ")
+    return si(value, unit).replace(" u", " µ")
 
 
 def si_tick(value: float, unit: str) -> str:
