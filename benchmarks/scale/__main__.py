@@ -21,39 +21,20 @@ RUNS = {
     "dask_1": "Dask, one worker",
     "dask_2": "Dask, two workers",
 }
-WAYS = {"one": "one process", "two": "two processes", "dask": "Dask, two workers"}
 
 
 def parts() -> dict[str, str]:
     """Return the made parts of the page, by name."""
-    many, thousand, large, analyzed, drawn = (
+    thousand, large, analyzed, drawn = (
         results.read(folders.RESULTS / f"{name}.json")
-        for name in ("many", "thousand", "large", "analyze_large", "timeline_large")
+        for name in ("thousand", "large", "analyze_large", "timeline_large")
     )
     return {
-        "many": many_reports(many),
         "thousand": thousand_reports(thousand),
         "large": large_reports(large),
         "analyze": large_reports_of("analyze", analyzed),
         "timeline": large_reports_of("timeline", drawn),
     }
-
-
-def many_reports(result: dict[str, Any]) -> str:
-    """Return seconds and memory of many reports, a row per way."""
-    lines = []
-    for row in result["rows"]:
-        for way, f in ((way, row[way]) for way in WAYS if way in row):
-            lines.append((
-                str(row["ranks"]), WAYS[way], f"{f['wall_s']:.1f} s",
-                f"{f['cpu_s']:.1f} s" + (" (the client's)" if way == "dask" else ""),
-                f"{f['wall_ms_per_report']:.0f} ms", f"{f['parent_mb']:.0f} MB",
-                f"{f['worker_mb']:.0f} MB" if way == "two" else "–",
-            ))  # fmt: skip
-    head = ("reports", "read by", "wall", "CPU", "wall per report", "parent's peak",
-            "worker's peak")  # fmt: skip
-    equal = all(row["equal"] for row in result["rows"])
-    return f"{table(head, lines)}\n{_where(result, 'Outputs', equal)}"
 
 
 def thousand_reports(result: dict[str, Any]) -> str:

@@ -1,12 +1,11 @@
-"""`perfmodel analyze` at its limits: a thousand reports at once, ten million events in one.
+"""A thousand reports at once, in every way that `perfmodel analyze` reads them.
 
     python -m benchmarks.scale.thousand
-    python -m benchmarks.scale.thousand --large
 
 Grows real exports (profiles.grow) into the reports of 512 ranks of MPI, of which three are left
-out, and of 512 of DDP with NCCL; with --large into one of ten million events, too. Writes seconds,
-CPU seconds and peak memory to benchmarks/results/thousand.json: read by two processes, again with
-the results that were kept, with one report more, as a page, and by one and two workers of Dask.
+out, and of 512 of DDP with NCCL. Writes seconds, CPU seconds and peak memory to
+benchmarks/results/thousand.json: read by two processes, again with the results that were kept, with
+one report more, as a page, and by one and two workers of Dask.
 """
 
 from __future__ import annotations
@@ -21,14 +20,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.common import folders, results
+from benchmarks.common.arguments import require_module
 from benchmarks.common.processes import timed
-from benchmarks.scale.many import cluster
 from benchmarks.scale.stats import SOURCE
-from profiles.grow import grow, grow_ddp, grow_ranks
+from profiles.grow import grow_ddp, grow_ranks
 
 DDP: Final = folders.PROFILES / "programs" / "gpt_ddp8.sqlite.xz"
 MISSING: Final = (5, 17, 500)
-EVENTS: Final = (1_000_000, 10_000_000)
 
 
 def perfmodel(name: str, paths: list[Path], *options: str) -> tuple[dict[str, float], bytes]:
@@ -44,9 +42,9 @@ def analyze(paths: list[Path], *options: str) -> tuple[dict[str, float], bytes]:
 
 def on_dask(paths: list[Path], workers: int) -> tuple[dict[str, float], bytes]:
     """Run it on so many workers of Dask, whose processor time is counted, too."""
-    with cluster(workers) as dask:
-        if dask is None:
-            raise SystemExit("pip install 'perfmodel[dask]' for the times on Dask")
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as dask:
         processes = [nanny.pid for nanny in dask.workers.values()]
         before = sum(map(cpu_seconds, processes))
         figures, output = analyze(paths, "--scheduler", dask.scheduler_address)
@@ -93,26 +91,17 @@ def _rounded(figures: dict[str, float]) -> dict[str, float]:
     return {name: round(value, 1) for name, value in figures.items()}
 
 
-def large(folder: Path, events: int) -> dict[str, Any]:
-    """Time one report of so many events of eight ranks."""
-    report = folder / "large.sqlite"
-    rows = grow(SOURCE, report, events, 8)
-    figures, _ = analyze([report])
-    return {"event_rows": rows, "ranks": 8, **_rounded(figures)}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=1024)
-    parser.add_argument("--large", action="store_true", help="time ten million events, too")
     parser.add_argument("--output", type=Path, default=folders.RESULTS / "thousand.json")
     args = parser.parse_args()
+    require_module("distributed", "'perfmodel[dask]'")
     with tempfile.TemporaryDirectory() as folder:
         many = thousand(Path(folder), args.ranks)
         print(json.dumps(many), flush=True)
-        rows = [large(Path(folder), events) for events in EVENTS] if args.large else []
     about = {"command": results.command("scale.thousand"), **results.about()}
-    results.write(args.output, {**about, "many": many, **({"large": rows} if rows else {})})
+    results.write(args.output, {**about, "many": many})
 
 
 if __name__ == "__main__":
