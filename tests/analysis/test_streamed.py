@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import lzma
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,24 +20,16 @@ from perfmodel.timing import by_process
 from perfmodel.timing.run import TimedReport
 from perfmodel.timing.trim import needed, trim
 from profiles.grow import grow
-from support.folders import ROOT
+from support.folders import ROOT, unpacked
+from support.plain import plain
 
 PROFILES = ROOT / "profiles"
 TWO = PROFILES / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 
 
-def values(found: Any) -> Any:
-    """Return plain values of nested dataclasses, to compare."""
-    if is_dataclass(found) and not isinstance(found, type):
-        return {f.name: values(getattr(found, f.name)) for f in fields(found)}
-    if isinstance(found, tuple | list):
-        return [values(one) for one in found]
-    return found.tolist() if isinstance(found, np.ndarray) else found
-
-
 def compared(found: Any) -> Any:
     """Plain values, those of tables that are kept by process in another order."""
-    found = values(found)
+    found = plain(found)
     for table in (found["trace"]["api"], found["steps"]["kernels"]):
         columns = [name for name, column in table.items() if isinstance(column, list)]
         rows = [name for name in columns if name not in ("names", "categories", "total_ns")]
@@ -49,14 +40,6 @@ def compared(found: Any) -> Any:
 def trimmed(streamed: TimedReport, most_ops: int) -> TimedReport:
     """Trim as a whole report: what parts need holds what the whole needs."""
     return trim(replace(streamed, trace=replace(streamed.trace, whole=True)), most_ops=most_ops)
-
-
-def plain(path: Path, folder: Path) -> Path:
-    if path.suffix != ".xz":
-        return path
-    unpacked = folder / path.stem
-    unpacked.write_bytes(lzma.decompress(path.read_bytes()))
-    return unpacked
 
 
 @pytest.mark.parametrize(
@@ -72,7 +55,8 @@ def plain(path: Path, folder: Path) -> Path:
 def test_what_is_kept_is_that_of_the_whole_report(
     name: str, most_ops: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = plain(PROFILES / name, tmp_path)
+    path = PROFILES / name
+    path = unpacked(path, tmp_path) if path.suffix == ".xz" else path
     options = Options({}, "full", by_time=True)
     whole = trim(time_one(read_sqlite(path), options), most_ops=most_ops)
     monkeypatch.setattr(by_process, "_ROWS", 1)

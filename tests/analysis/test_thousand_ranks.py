@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import lzma
 import re
 import sqlite3
 from contextlib import closing
@@ -23,7 +22,7 @@ from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.html import page
 from profiles.grow import grow_ddp, grow_ranks
 from support.cli import perfmodel as run_cli
-from support.folders import ROOT
+from support.folders import ROOT, unpacked
 
 MPI = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 DDP = ROOT / "profiles" / "programs" / "gpt_ddp8.sqlite.xz"
@@ -33,9 +32,8 @@ DDP = ROOT / "profiles" / "programs" / "gpt_ddp8.sqlite.xz"
 def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The reports of 16 ranks of MPI and of 8 of DDP."""
     folder = tmp_path_factory.mktemp("job")
-    plain = folder / "source.part"
-    plain.write_bytes(lzma.decompress(DDP.read_bytes()))
-    return [*grow_ranks(MPI, folder, 16), *grow_ddp(plain, folder, 8)]
+    source = unpacked(DDP, folder / "source.part")
+    return [*grow_ranks(MPI, folder, 16), *grow_ddp(source, folder, 8)]
 
 
 def document(paths: list[Path], **options: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import lzma
 import re
 import sqlite3
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from perfmodel.models.predict import doublings, epoch_s, interval, predict, scal
 from perfmodel.programs.mlp.case import mlp_case
 from perfmodel.render.predict import rate, terms_table
 from support.cli import fails, perfmodel, succeeds
-from support.folders import ROOT
+from support.folders import ROOT, unpacked
 
 LAUNCHES = ROOT / "profiles" / "launches"
 RESULTS = ROOT / "benchmarks" / "results"
@@ -182,9 +181,8 @@ def test_a_foreign_program_is_not_taken_for_the_trainer(tmp_path: Path) -> None:
 
 def test_a_model_that_cannot_tell_its_own_run_is_not_written(tmp_path: Path) -> None:
     """A report without kernels has no time of the products."""
-    report, path = tmp_path / "bare.sqlite", tmp_path / "model.json"
     whole = ROOT / "profiles" / "campaign" / "h200x2_p2_host_float32_H128_B1500.sqlite.xz"
-    report.write_bytes(lzma.decompress(whole.read_bytes()))
+    report, path = unpacked(whole, tmp_path / "bare.sqlite"), tmp_path / "model.json"
     with closing(sqlite3.connect(report)) as database, database:
         database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
     assert "large GEMMs" in fails(6, "calibrate", report, "-o", path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import lzma
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -23,7 +22,7 @@ from perfmodel.programs.mlp.case import mlp_case
 from perfmodel.programs.mlp.observe import observe
 from perfmodel.programs.mlp.parts import GROUPS, microbenchmarks, mlp_parts, slowest
 from support.cli import fails
-from support.folders import ROOT
+from support.folders import ROOT, unpacked
 
 RESULTS = ROOT / "benchmarks" / "results"
 MACHINE = RESULTS / "machine_h200x4.toml"
@@ -197,8 +196,7 @@ def test_a_batch_that_is_recorded_at_an_epoch_s_end_is_left_out(tmp_path: Path) 
     from perfmodel.timing.run import time_run
 
     packed = ROOT / "profiles" / "launches" / "p2_nccl_device_graph_H512_B3000.sqlite.xz"
-    path = tmp_path / "report.sqlite"
-    path.write_bytes(lzma.decompress(packed.read_bytes()))
+    path = unpacked(packed, tmp_path / "report.sqlite")
     before = observe(time_run([read(path)], "batch iteration", label=path.name))
     with closing(sqlite3.connect(path)) as db, db:
         named = "SELECT id FROM StringIds WHERE value = ?"

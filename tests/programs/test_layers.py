@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import lzma
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from perfmodel.programs.program import Options
 from perfmodel.workloads.layers import total
 from perfmodel.workloads.networks import network
 from support.cli import perfmodel as run_cli
+from support.folders import unpacked
 
 PROGRAMS = Path(__file__).parents[2] / "profiles" / "programs"
 GPT_DDP = {"n_layer": 8, "vocab": 16384, "positions": 512, "tied": 0}
@@ -126,11 +126,8 @@ def test_a_step_goes_to_other_processes_and_back(tmp_path: Path) -> None:
     """Two reports are read by two processes, which a network must reach."""
     from perfmodel.base.parallel import Engine
 
-    paths = []
-    for name in ("a", "b"):
-        paths.append(tmp_path / f"{name}.sqlite")
-        packed = (PROGRAMS / "gpt_unnamed.sqlite.xz").read_bytes()
-        paths[-1].write_bytes(lzma.decompress(packed))
+    packed = PROGRAMS / "gpt_unnamed.sqlite.xz"
+    paths = [unpacked(packed, tmp_path / f"{name}.sqlite") for name in ("a", "b")]
     step = LayeredStep(network("gpt2", **UNNAMED), 16)
     found = analyze_reports(paths, Options(layers=step), Engine(2))
     works = [run.work for run in found.runs]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 import os
 import sqlite3
 from dataclasses import replace
@@ -17,6 +16,7 @@ from perfmodel.programs.findings import KINDS, Actions, Facts, OperatorFact, ran
 from perfmodel.programs.losses import find_losses
 from perfmodel.programs.program import Options
 from perfmodel.timing.samples import Estimate
+from support.folders import unpacked
 
 PROFILES = Path(__file__).parents[2] / "profiles" / "programs"
 PLANTED = Path(os.environ.get("PROGRAM_REPORTS", "/nonexistent")) / "planted"
@@ -57,8 +57,7 @@ def test_the_first_finding_is_the_planted_fault(name: str) -> None:
 @pytest.mark.skipif(not PLANTED.exists(), reason="PROGRAM_REPORTS names no folder of reports")
 @pytest.mark.parametrize("name", FIRST)
 def test_it_is_found_without_ranges_of_the_program(name: str, tmp_path: Path) -> None:
-    report = tmp_path / f"{name}.sqlite"
-    report.write_bytes(lzma.decompress((PLANTED / f"{name}.sqlite.xz").read_bytes()))
+    report = unpacked(PLANTED / f"{name}.sqlite.xz", tmp_path)
     with sqlite3.connect(report) as db:
         db.execute("DELETE FROM NVTX_EVENTS WHERE eventType = 59 AND domainId = 0")
     found, known = analyzed(report).findings[0], analyzed(PLANTED / f"{name}.sqlite.xz").findings[0]

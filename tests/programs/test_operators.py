@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import lzma
 import os
 import random
 import sqlite3
@@ -49,6 +48,7 @@ from perfmodel.render.operators import work_document
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
 from perfmodel.timing.step_report import report_steps
 from support.build_report import ReportBuilder
+from support.folders import unpacked
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "profiles" / "programs"
@@ -63,9 +63,7 @@ def analyzed(folder: Path, name: str) -> RunAnalysis:
     if not packed.is_file():
         pytest.skip(f"no {packed.name}: set PROGRAM_REPORTS to the folder that has it")
     with tempfile.TemporaryDirectory() as place:
-        report = Path(place) / f"{name}.sqlite"
-        report.write_bytes(lzma.decompress(packed.read_bytes()))
-        return analyze([read_sqlite(report)], Options()).fitted
+        return analyze([read_sqlite(unpacked(packed, Path(place)))], Options()).fitted
 
 
 def work_in(folder: Path, name: str) -> StepWork:
@@ -945,8 +943,7 @@ def test_waiting_for_another_rank_is_no_communication_that_utilization_leaves_ou
 
 def test_much_time_without_a_formula_is_warned_of(tmp_path: Path) -> None:
     """mm without its sizes: a fifth of the computing time of gpt_shapes."""
-    report = tmp_path / "half.sqlite"
-    report.write_bytes(lzma.decompress((RECORDED / "gpt_shapes.sqlite.xz").read_bytes()))
+    report = unpacked(RECORDED / "gpt_shapes.sqlite.xz", tmp_path)
     with closing(sqlite3.connect(report)) as db, db:
         db.execute(
             "UPDATE NVTX_EVENTS SET text = substr(text, 1, instr(text, ', sizes') - 1)"
@@ -969,8 +966,7 @@ def test_much_time_without_a_formula_is_warned_of(tmp_path: Path) -> None:
     ],
 )
 def test_impossible_sizes_are_warned_of(written: str, said: str, tmp_path: Path) -> None:
-    report = tmp_path / "report.sqlite"
-    report.write_bytes(lzma.decompress((RECORDED / "gpt_shapes.sqlite.xz").read_bytes()))
+    report = unpacked(RECORDED / "gpt_shapes.sqlite.xz", tmp_path)
     with closing(sqlite3.connect(report)) as file:
         file.execute(f"UPDATE NVTX_EVENTS SET text = replace(text, '640', '{written}')")
         file.commit()
@@ -1010,7 +1006,7 @@ def test_tables_and_reports_show_the_operators(tmp_path: Path) -> None:
 
 def without_sizes(packed: Path, target: Path) -> Path:
     """The same recording without the ranges of operators, as one made without sizes."""
-    target.write_bytes(lzma.decompress(packed.read_bytes()))
+    unpacked(packed, target)
     with closing(sqlite3.connect(target)) as file:
         file.execute(
             "DELETE FROM NVTX_EVENTS WHERE coalesce(text, (SELECT value FROM StringIds "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -16,7 +15,7 @@ from perfmodel.readers import read
 from perfmodel.readers.trace import GRAPH, KERNEL, MEMCPY, MEMSET
 from perfmodel.timing.nsys_stats.collect import compute
 from support.build_operators import operators_report
-from support.folders import ROOT
+from support.folders import ROOT, unpacked
 
 PUBLIC = ROOT / "tests" / "reports" / "public"
 FOUND = {
@@ -34,9 +33,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def report(name: str, tmp_path: Path) -> Path:
-    path = tmp_path / "report_1.sqlite"
-    path.write_bytes(lzma.decompress((PUBLIC / f"{name}.sqlite.xz").read_bytes()))
-    return path
+    return unpacked(PUBLIC / f"{name}.sqlite.xz", tmp_path / "report_1.sqlite")
 
 
 def test_all_events_are_read(name: str, report: Path) -> None:

@@ -24,7 +24,7 @@ from support.build_operators import operators_report
 from support.build_training import training_report
 from support.fuzz_draws import Draws, drawn
 
-EXIT_CODES: Final = (0, 1, 2, 3, 4, 5, 6, 7, 8)
+_EXIT_CODES: Final = (0, 1, 2, 3, 4, 5, 6, 7, 8)
 LEFT_OUT: Final = ("doctor", "machine measure")
 """Commands that start processes, or measure for seconds."""
 NEVER: Final = ("--jobs", "--scheduler", "--help", "--version")
@@ -170,17 +170,23 @@ def options(data: bytes) -> None:
     """Run a command whose options were drawn; nothing but a result or an error of its own."""
     given = arguments(data)
     with _empty_folder():
-        done = CliRunner().invoke(main, given, prog_name="perfmodel")
+        check_command(given)
         left = [path.name for path in Path.cwd().rglob(".perfmodel-*")]
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    if done.exit_code not in EXIT_CODES:
-        raise AssertionError(f"exit code {done.exit_code}")
     if left:
         raise AssertionError(f"left behind: {left}")
+
+
+def check_command(given: list[str]) -> None:
+    """Run a command: a result or an error of its own, JSON where it is asked for."""
+    done = CliRunner().invoke(main, given, prog_name="perfmodel")
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    if done.exit_code not in _EXIT_CODES:
+        raise AssertionError(f"exit code {done.exit_code}")
     if "Traceback" in done.output or escape._UNSAFE.search(done.output.replace("\n", "")):
         raise AssertionError(f"a terminal obeys what is printed, or a traceback: {given}")
-    if "--json" in given and done.exit_code in (0, 7, 8) and done.stdout.startswith("{"):
+    is_json = "--json" in given or given[-2:] == ["--format", "json"]
+    if is_json and done.exit_code in (0, 7, 8) and done.stdout.startswith("{"):
         json.loads(done.stdout, parse_constant=_refused)
 
 
