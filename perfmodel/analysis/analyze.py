@@ -38,8 +38,7 @@ from perfmodel.machines import machine as machines
 from perfmodel.models.launches import LAUNCH_SD
 from perfmodel.programs import program_of_run
 from perfmodel.programs.findings import DeviceReduce, Facts, GemmTime, ranked
-from perfmodel.readers import RAW, check_at_rest, opened
-from perfmodel.readers.nsys import read_sqlite
+from perfmodel.readers import RAW, check_at_rest
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.async_batches import AsyncBatches, time_async, until_done
 from perfmodel.timing.collectives import (
@@ -184,17 +183,18 @@ def _read(
     str
         Why the result is not kept where it should be, or ''.
     """
+    replays = bool(options.workload and options.workload.replay)
+    measure = partial(measure_report, path, source, options, kernels=replays)
     there = path.is_file() or path.is_dir()  # opening a pipe waits for its writer
     if cache is None or source in whole or options.shapes or options.counters or not there:
-        most = None if source in whole else most_ops
-        return _measure(path, source, options, most_ops=most), ""
+        return measure(most_ops=most_ops, drawn=source in whole), ""
     asked = options, shutil.which("nsys") if path.suffix in RAW else None
     key = _key(cache, path, asked)
     found = cache.get(key) if key else None
     if isinstance(found, TimedReport):
         check_at_rest(path, source)
         return _shortened(replace(found, trace=replace(found.trace, source=source)), most_ops), ""
-    timed, problem = _measure(path, source, options, most_ops=_share(1)), ""
+    timed, problem = measure(most_ops=_share(1)), ""
     if key and _key(cache, path, asked) == key:  # not a report that changed meanwhile
         problem = cache.put(key, timed)
     return _shortened(timed, most_ops), problem
@@ -211,15 +211,6 @@ def _key(cache: Cache, path: Path, asked: object) -> str:
         return cache.key(path, asked)
     except (OSError, ValueError):  # a NUL in a path is a ValueError
         return ""
-
-
-def _measure(path: Path, source: Path, options: Options, *, most_ops: int | None) -> TimedReport:
-    """Read and measure one report; all of it is kept without a limit of operations."""
-    if most_ops is None:
-        with opened(path) as file:
-            return time_one(read_sqlite(file, source=source), options)
-    replays = bool(options.workload and options.workload.replay)
-    return measure_report(path, source, options, kernels=replays, most_ops=most_ops)
 
 
 def _analyze(

@@ -60,7 +60,13 @@ def has_parts(trace: Trace, options: Options) -> bool:
 
 
 def measure_report(
-    path: Path, source: Path, options: Options, *, kernels: bool, most_ops: int
+    path: Path,
+    source: Path,
+    options: Options,
+    *,
+    kernels: bool,
+    most_ops: int,
+    drawn: bool = False,
 ) -> TimedReport:
     """Read and measure one report, and keep of it what is looked at later.
 
@@ -73,14 +79,18 @@ def measure_report(
         Keep every kernel in the batches.
     most_ops : int
         As `time_streamed`.
+    drawn : bool
+        Keep all of it but operations and calls that can be read again: those of a large file that
+        is no temporary one.
     """
     with opened(path) as file:
-        if is_large(file):
+        if is_large(file) and (file == path or not drawn):
             read = read_by_process(file, source=source)
-            timed = time_streamed(*read, options, partial(needed, replays=kernels), most_ops)
+            keep = partial(needed, replays=kernels)
+            timed = time_streamed(*read, options, keep, most_ops, all_gaps=drawn)
         else:
             timed = time_one(read_sqlite(file, source=source), options)
-    return trim(timed, replays=kernels, most_ops=most_ops)
+    return timed if drawn else trim(timed, replays=kernels, most_ops=most_ops)
 
 
 def time_streamed(

@@ -6,9 +6,9 @@ what overlaps it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -25,7 +25,6 @@ from perfmodel.analysis.runs import (
 )
 from perfmodel.programs.program import Options
 from perfmodel.readers import opened
-from perfmodel.readers.checks import unchanged
 from perfmodel.readers.nsys import read_by_process, read_sqlite, read_window
 from perfmodel.readers.packed import EventsByProcess
 from perfmodel.readers.trace import Trace
@@ -39,31 +38,20 @@ _MOST_OPS: Final = 1
 """Operations of a lane that are kept for the replay, which no timeline shows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A report; a large one without operations and calls, which `events` has.
+def read_light(path: Path, files: ExitStack) -> tuple[Trace, EventsByProcess | None]:
+    """Read a report, a large one without operations and API calls, which are beside it.
 
-    `file` is where a large one is read again.
+    Its file stays until `files` is closed.
     """
-
-    trace: Trace
-    file: Path
-    events: EventsByProcess | None = None
-
-
-def read_light(path: Path, files: ExitStack) -> Opened:
-    """Read a report; a large one's file stays open until `files` is closed."""
-    with ExitStack() as mine:
-        file = mine.enter_context(opened(path))
-        if not is_large(file):
-            return Opened(read_sqlite(file, source=path), file)
-        mine.enter_context(unchanged(file, path))
-        found = read_by_process(file, source=path)
-        files.push(mine.pop_all())
-        return Opened(found[0], file, found[1])
+    file = files.enter_context(opened(path))
+    if not is_large(file):
+        return read_sqlite(file, source=path), None
+    return read_by_process(file, source=path)
 
 
-def time_light(reports: Sequence[Opened], options: Options) -> tuple[Run, list[Trace]]:
+def time_light(
+    reports: Sequence[tuple[Trace, EventsByProcess | None]], options: Options
+) -> tuple[Run, list[Trace]]:
     """Measure the reports of one run; of large ones few operations and calls stay.
 
     Returns
@@ -78,9 +66,9 @@ def time_light(reports: Sequence[Opened], options: Options) -> tuple[Run, list[T
         If it has no batches.
     """
     keep = partial(needed, replays=False)
-    events_of = {id(one.trace): one.events for one in reports}
+    events_of: Mapping[int, EventsByProcess | None] = {id(trace): e for trace, e in reports}
     timed, traces = [], []
-    for trace in distinct_reports([one.trace for one in reports]):
+    for trace in distinct_reports([trace for trace, _ in reports]):
         events = events_of[id(trace)]
         if events and has_parts(trace, options):
             timed.append(time_streamed(trace, events, options, keep, _MOST_OPS, all_gaps=True))
@@ -92,26 +80,28 @@ def time_light(reports: Sequence[Opened], options: Options) -> tuple[Run, list[T
     return run, traces
 
 
-def only_window(run: Run, window: Window, reports: Sequence[Opened]) -> Run:
-    """Return the run with what its large reports have in the window, to be drawn."""
-    files = {one.trace.source: one for one in reports}
+def only_window(run: Run, window: Window) -> Run:
+    """Return the run with what its large reports have in the window, to be drawn.
+
+    Raises
+    ------
+    ReportError
+        If one of them is not the file that was read before.
+    """
     parts = [*run.parts]
     steps = [*run.steps]
     for at, ((trace, found), clock) in enumerate(zip(run.parts, clocks(run), strict=True)):
-        if trace.whole:
+        if trace.left_out is None:
             continue
         when = window.start_ns - clock, window.end_ns - clock
         report = _within(run.steps[at], when) if len(steps) == len(parts) else None
-        one = files[trace.source]
-        assert one.events is not None
         named = np.unique(report.gaps.op).astype(np.int64) if report else np.empty(0, np.int64)
-        counts = [len(table) for table in one.events.ops]
-        ops, api, row = read_window(one.file, trace, when, named, counts)
+        ops, api, row = read_window(trace, trace.left_out, when, named)
         if report:
             op = np.searchsorted(row, report.gaps.op).astype(np.int32)
             steps[at] = replace(report, gaps=replace(report.gaps, op=op))
         none = found.among(np.zeros(len(trace.ops), np.bool_))
-        parts[at] = replace(trace, ops=ops, api=api, whole=True), none
+        parts[at] = replace(trace, ops=ops, api=api, whole=True, left_out=None), none
     return replace(run, parts=tuple(parts), steps=tuple(steps))
 
 

@@ -14,7 +14,6 @@ from perfmodel.commands import _options
 from perfmodel.commands._output import emit, picture_bytes, warn, write
 
 if TYPE_CHECKING:
-    from perfmodel.analysis.window import Opened
     from perfmodel.programs.identify import Identity
     from perfmodel.programs.program import Options
     from perfmodel.readers.trace import Trace
@@ -56,12 +55,11 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
 
     perfetto = out is not None and (options["perfetto"] or _options.kind_of(out) == ".json")
     batches = _batches(options["batches"])
-    large: list[Opened] = []
     with contextlib.ExitStack() as files:
         if batches is None and perfetto:
             run, traces = _whole_run(reports, options)
         else:
-            run, traces, large = _run(reports, options, files)
+            run, traces = _run(reports, options, files)
         if clocks_differ(run):
             warn("a report has no UTC time: its rank may be shifted against the others")
         if batches is None and not perfetto:
@@ -71,8 +69,8 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
         ranks = _ranks(options["ranks"], run.ranks)
         api = options["api"] or perfetto
         identity, flops, work = _work(run, traces, _options.chosen(options), operations=perfetto)
-        if window and large:
-            run = only_window(run, window, large)
+        if window:
+            run = only_window(run, window)
     lanes = select(
         run, window, ranks=ranks, api=api, around=perfetto, flops=flops, work=work
     )  # fmt: skip
@@ -99,15 +97,15 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
 
 def _run(
     reports: tuple[Path, ...], options: dict[str, Any], files: contextlib.ExitStack
-) -> tuple[Run, list[Trace], list[Opened]]:
+) -> tuple[Run, list[Trace]]:
     """Measure the first run; of large reports few operations and calls stay."""
     from perfmodel.analysis.window import read_light, time_light
 
     read = [read_light(path, files) for path in dict.fromkeys(reports)]
-    label, traces = _first_run([one.trace for one in read])
-    first = [next(one for one in read if one.trace is trace) for trace in traces]
+    label, traces = _first_run([trace for trace, _ in read])
+    first = [next(one for one in read if one[0] is trace) for trace in traces]
     run, traces = time_light(first, _options.chosen(options))
-    return replace(run, label=label), traces, [one for one in first if one.events]
+    return replace(run, label=label), traces
 
 
 def _whole_run(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[Run, list[Trace]]:

@@ -56,9 +56,12 @@ def changed(path: Path) -> ReportError:
 
 
 @contextmanager
-def unchanged(file: Path, path: Path) -> Iterator[None]:
-    """Raise `ReportError` if a report, read several times in the block, was not the same."""
-    before = stamp(file)
+def unchanged(file: Path, path: Path, before: tuple[int, ...] | None = None) -> Iterator[None]:
+    """Raise `ReportError` if a report, read in the block, was not the same all the time.
+
+    `before` is its `stamp` where it was read before the block, too.
+    """
+    before = stamp(file) if before is None else before
     try:
         yield
     except PerfmodelError as error:

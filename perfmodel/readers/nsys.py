@@ -17,6 +17,7 @@ import numpy as np
 from perfmodel.base.arrays import Arena, Bool, Int32, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.gpu import Gpu
+from perfmodel.readers.checks import stamp, unchanged
 from perfmodel.readers.codes import Codes, Ids, factorize
 from perfmodel.readers.nvtx import MPI_DOMAIN, PROCESS_BITS, Nvtx, read_nvtx
 from perfmodel.readers.packed import EventsByProcess, Split, numbered, rows_of_report
@@ -32,6 +33,7 @@ from perfmodel.readers.trace import (
     ApiCalls,
     Diagnostic,
     GpuOps,
+    LeftOut,
     MpiCalls,
     Trace,
     join,
@@ -98,6 +100,7 @@ def read_sqlite(
 
 def read_by_process(path: Path, *, source: Path | None = None) -> tuple[Trace, EventsByProcess]:
     """Read one SQLite export as `read_sqlite` does, its operations and API calls by process."""
+    before = stamp(path)
     with Database(path, shown=source) as db:
         check_export(db)
         ids, strings = read_strings(db)
@@ -109,11 +112,12 @@ def read_by_process(path: Path, *, source: Path | None = None) -> tuple[Trace, E
         mpi = _read_mpi(db, ids, strings)
         none = (ops[0].none, processes), (api.none, threads)
         trace = _assemble(db, strings, nvtx, *none, mpi)
+        trace = replace(trace, left_out=LeftOut(path, before, tuple(map(len, ops))))
         return trace, EventsByProcess(ops, api, processes, threads, arenas)
 
 
 def read_window(
-    path: Path, trace: Trace, window: tuple[int, int], named: Int64, counts: Sequence[int]
+    trace: Trace, left_out: LeftOut, window: tuple[int, int], named: Int64
 ) -> tuple[GpuOps, ApiCalls, Int64]:
     """Read the operations and API calls of a report that lie in a window of time.
 
@@ -121,15 +125,14 @@ def read_window(
 
     Parameters
     ----------
-    path : Path
     trace : Trace
-        What `read_by_process` read of the same file; numbers its threads and processes.
+        What `read_by_process` read; numbers its threads and processes.
+    left_out : LeftOut
+        Its own.
     window : (int, int)
         Its start and end in ns, on the report's clock.
     named : int64 array
         Rows of the report's operations that are read wherever they lie.
-    counts : sequence of int
-        Rows of every kind of operation in the report.
 
     Returns
     -------
@@ -137,8 +140,13 @@ def read_window(
         In the order of the report.
     rows : int64 array
         Rows of the report's operations that the former are.
+
+    Raises
+    ------
+    ReportError
+        If the file is not the one that was read.
     """
-    first = np.cumsum([0, *counts])
+    first = np.cumsum([0, *left_out.ops])
 
     def is_named(ops: GpuOps, row: int) -> Bool:
         keep = np.zeros(len(ops), np.bool_)
@@ -147,7 +155,11 @@ def read_window(
             keep[here[(here >= 0) & (here < len(ops))]] = True
         return keep
 
-    with Database(path, shown=trace.source) as db:
+    path = left_out.file
+    with (
+        unchanged(path, trace.source, left_out.stamp),
+        Database(path, shown=trace.source) as db,
+    ):
         ids = _string_ids(db)
         processes, threads = Codes(), Codes()
         tables = _read_ops(db, ids, processes, lambda: InWindow(window, is_named))
@@ -161,7 +173,7 @@ def read_window(
             lambda: InWindow(window, lambda api, _: np.isin(api.correlation, known)),
         )
         ops, api = numbered(trace, ops, calls.take()[0], processes, threads)
-        return ops, api, rows_of_report([row for _, row in found], counts)
+        return ops, api, rows_of_report([row for _, row in found], left_out.ops)
 
 
 def check_export(db: Database) -> None:

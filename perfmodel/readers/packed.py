@@ -215,4 +215,4 @@ class EventsByProcess:
     def whole(self, trace: Trace) -> Trace:
         """Return the trace with all operations and calls."""
         ops, api, _ = self.take(trace, range(-1, len(trace.processes)))
-        return replace(trace, ops=ops, api=api)
+        return replace(trace, ops=ops, api=api, left_out=None)

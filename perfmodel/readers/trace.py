@@ -234,6 +234,25 @@ class Diagnostic:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Where the GPU operations and API calls are that a trace was read without.
+
+    Attributes
+    ----------
+    file : Path
+        What was read: the report, or a temporary file made of it.
+    stamp : tuple of int
+        `perfmodel.readers.checks.stamp` of it when reading began.
+    ops : tuple of int
+        Number of operations of every kind in it.
+    """
+
+    file: Path
+    stamp: tuple[int, ...]
+    ops: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """Everything perfmodel reads from one report.
 
@@ -278,6 +297,8 @@ class Trace:
     whole : bool
         Whether all rows are there, or all that overlap the window that is drawn;
         `perfmodel.timing.trim` keeps those that one analysis looks at.
+    left_out : LeftOut or None
+        Where the others are, of a large report whose window can still be read.
     """
 
     source: Path
@@ -308,6 +329,12 @@ class Trace:
     views: frozenset[str] = frozenset()
     host: str | None = None
     whole: bool = True
+    left_out: LeftOut | None = None
+
+    @property
+    def op_count(self) -> int:
+        """Number of GPU operations, with those that are left out."""
+        return sum(self.left_out.ops) if self.left_out else len(self.ops)
 
     @property
     def recorder(self) -> str:

@@ -6,7 +6,7 @@ copy and collective inside the batches, and one row of everything else that is a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +15,11 @@ import numpy as np
 from perfmodel.base.arrays import Bool, Int32, Int64, distinct_positions
 from perfmodel.readers.trace import (
     KERNEL,
+    MEMCPY,
     MPI_SOURCES,
     NO_NAME,
     NULL,
+    GpuOps,
     MpiCalls,
     Ranges,
     Trace,
@@ -29,6 +31,7 @@ from perfmodel.timing.run import TimedReport
 from perfmodel.timing.step_report import lightened
 
 _OTHER = MPI_SOURCES.index("other")
+_TO_HOST = 2  # CUPTI's copy kind
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 
 
@@ -46,6 +49,7 @@ def trim(timed: TimedReport, *, replays: bool = False, most_ops: int | None = No
     trimmed = replace(
         trace,
         whole=False,
+        left_out=None,
         ranges=rows(trace.ranges, _ranges(trace.ranges)),
         mpi=trace.mpi if calls.all() else rows(trace.mpi, calls),
     )
@@ -77,7 +81,8 @@ def _operations(trace: Trace, found: Attribution, *, replays: bool) -> Bool:
     asked = (ops.kind[inside] != KERNEL) | nccl[ops.name[inside]] | replays
     keep[inside[asked]] = True
     keep[inside[np.unique(ops.name[inside], return_index=True)[1]]] = True
-    keep[found.op[_last(found, ops.end_ns[found.op])]] = True
+    for chosen in _last(found, ops):
+        keep[chosen] = True
     for process in range(-1, len(trace.processes)):
         mine = np.flatnonzero((ops.process == process) & (ops.device >= 0))
         several = len(mine) and (ops.device[mine] != ops.device[mine[0]]).any()
@@ -86,13 +91,25 @@ def _operations(trace: Trace, found: Attribution, *, replays: bool) -> Bool:
     return keep
 
 
-def _last(found: Attribution, end_ns: Int64) -> Int64:
-    """Positions in `found.op` of the operation that ends last in every batch of every rank."""
-    order = np.lexsort((end_ns, found.op_batch, found.op_rank))
-    cell = np.stack([found.op_rank[order], found.op_batch[order]])
-    final = np.ones(len(order), np.bool_)
-    final[:-1] = (cell[:, 1:] != cell[:, :-1]).any(axis=0)
-    return order[final]
+def _last(found: Attribution, ops: GpuOps) -> Iterator[Int64]:
+    """Of every batch of every rank the operations that end last, and which kernels do.
+
+    Of these only those count that begin before the first copy to the host: what a host that asks
+    for results waits for.
+    """
+    op = found.op
+    batches = int(found.op_batch.max(initial=-1)) + 1
+    cell = found.op_rank.astype(np.int64) * batches + found.op_batch
+    cells = int(cell.max(initial=-1)) + 1
+    out = (ops.kind[op] == MEMCPY) & (ops.copy_kind[op] == _TO_HOST)
+    first_copy = np.full(cells, np.iinfo(np.int64).max)
+    np.minimum.at(first_copy, cell[out], ops.start_ns[op[out]])
+    before = (ops.kind[op] == KERNEL) & (ops.start_ns[op] < first_copy[cell])
+    for at in (slice(None), before):
+        end, mine = ops.end_ns[op[at]], cell[at]
+        last = np.full(cells, np.iinfo(np.int64).min)
+        np.maximum.at(last, mine, end)
+        yield op[at][end == last[mine]]
 
 
 def _ranges(ranges: Ranges) -> Bool:

@@ -1,32 +1,36 @@
-"""Of large reports only the window is read that is drawn: the timeline is that of the whole."""
+"""Of large reports only the window is read that is drawn: timeline and page are of the whole."""
 
 from __future__ import annotations
 
+import gzip
 from contextlib import ExitStack
 from pathlib import Path
+from shutil import copyfile
 
 import pytest
 from click.testing import CliRunner
 
 from perfmodel.analysis import runs
+from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.window import only_window, read_light, time_light
+from perfmodel.base.errors import ReportError
 from perfmodel.cli import main
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.timing import by_process
 from perfmodel.timing.timeline import window_of
 from profiles.grow import grow, grow_ranks
-from support.folders import ROOT
+from support.folders import ROOT, unpacked
 
 PROFILES = ROOT / "profiles"
 TWO = PROFILES / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, *words: str | Path, large: bool) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of `perfmodel timeline`."""
+    """Exit code, standard output and standard error of `perfmodel WORDS`."""
     monkeypatch.setattr(runs, "_LARGE_BYTES", 0 if large else 1 << 40)
     monkeypatch.setattr(by_process, "_ROWS", 1)
-    done = CliRunner().invoke(main, ["timeline", *map(str, words)])
+    done = CliRunner().invoke(main, [*map(str, words)])
     return done.exit_code, done.stdout, done.stderr
 
 
@@ -36,6 +40,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *words: str | Path, large: bool) -> t
         TWO.name,
         "h200x1_2ranks_nsys2024.2.3.sqlite",
         "launches/p4_nccl_device_H512_B3000.sqlite.xz",
+        "launches/p2_nccl_device_fused_tf32x3_graph_H128_B3000.sqlite.xz",
         "ddp/ddp_p2_H256_B3000.sqlite.xz",
         "programs/gpt_shapes.sqlite.xz",
     ],
@@ -43,19 +48,21 @@ def shown(monkeypatch: pytest.MonkeyPatch, *words: str | Path, large: bool) -> t
 @pytest.mark.parametrize(
     "words",
     [
-        ("--format", "csv"),
-        ("--format", "json", "--api", "--batch", "0"),
-        ("--perfetto", "-o", "-", "--batch", "1:3"),
-        ("--batch", "999999"),
+        ("timeline", "--format", "csv"),
+        ("timeline", "--format", "json", "--api", "--batch", "0"),
+        ("timeline", "--perfetto", "-o", "-", "--batch", "1:3"),
+        ("timeline", "--batch", "999999"),
+        ("report", "-o", "-"),
     ],
-    ids=["median", "first", "trace", "none"],
+    ids=["median", "first", "trace", "none", "page"],
 )
 def test_the_window_of_a_large_report_is_that_of_the_whole(
-    name: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    name: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = PROFILES / name
-    whole = shown(monkeypatch, path, *words, large=False)
-    assert shown(monkeypatch, path, *words, large=True) == whole
+    path = unpacked(path, tmp_path) if path.suffix == ".xz" else path
+    whole = shown(monkeypatch, *words, path, large=False)
+    assert shown(monkeypatch, *words, path, large=True) == whole
     assert len(whole[1]) > 10_000 or "expected batch 999999" in whole[2]
 
 
@@ -63,7 +70,7 @@ def test_a_report_per_rank_with_clocks_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grow_ranks(TWO, tmp_path, 3)
-    words = *sorted(tmp_path.glob("*.sqlite")), "--format", "csv", "--api"
+    words = "timeline", *sorted(tmp_path.glob("*.sqlite")), "--format", "csv", "--api"
     whole = shown(monkeypatch, *words, large=False)
     assert shown(monkeypatch, *words, large=True) == whole
     assert whole[0] == 0
@@ -76,10 +83,35 @@ def test_few_rows_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ExitStack() as files:
         reports = [read_light(report, files)]
         run, _ = time_light(reports, Options({}, "full", by_time=True))
-        (found,) = only_window(run, window_of(run, range(3, 4)), reports).traces
+        (found,) = only_window(run, window_of(run, range(3, 4))).traces
     whole = read(report)
     assert found.whole
     assert 0 < len(found.ops) < len(whole.ops) / 10
     assert 0 < len(found.api) < len(whole.api) / 10
     assert found.ops.end_ns.max() == whole.ops.end_ns.max()
     assert found.api.end_ns.max() == whole.api.end_ns.max()
+
+
+def test_a_report_that_changes_before_its_window_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = tmp_path / "report.sqlite"
+    copyfile(TWO, report)
+    monkeypatch.setattr(runs, "_LARGE_BYTES", 0)
+    (found,) = analyze_reports([report], Options({}), whole=1).runs
+    assert not found.measured.traces[0].whole
+    assert found.measured.traces[0].op_count == len(read(TWO).ops)
+    with report.open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(ReportError, match="changed while it was read"):
+        only_window(found.measured, window_of(found.measured, range(3, 4)))
+
+
+def test_what_was_unpacked_is_gone_when_the_page_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = tmp_path / "report.sqlite.gz"
+    packed.write_bytes(gzip.compress(TWO.read_bytes(), 1))
+    whole = shown(monkeypatch, "report", packed, "-o", "-", large=False)
+    assert shown(monkeypatch, "report", packed, "-o", "-", large=True) == whole
+    assert whole[0] == 0

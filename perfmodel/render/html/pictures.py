@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 
 from perfmodel.analysis.result import Analysis, RunAnalysis
 from perfmodel.analysis.rows import comparable, machine_roof
+from perfmodel.analysis.window import only_window
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.escape import printable
 from perfmodel.base.units import si
@@ -45,6 +46,7 @@ def timeline(run: Run, warmup: int) -> Iterator[Block]:
     try:
         batch = median_batch(run, warmup)
         window = window_of(run, range(batch, batch + 1))
+        run = only_window(run, window)
     except PerfmodelError as error:
         yield Notice("No batch can be drawn.", str(error))
         return

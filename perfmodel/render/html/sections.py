@@ -387,7 +387,7 @@ def provenance(run: RunAnalysis) -> Iterator[Block]:
         Column("ranks", "Ranks", of=lambda t: ", ".join(map(str, sorted(ranks_of(t).values())))),
         Column("recorded", "Recorded (UTC)", of=_recorded),
         Column("ranges", "NVTX ranges", "int", of=lambda t: len(t.ranges)),
-        Column("ops", "GPU operations", "int", of=lambda t: len(t.ops)),
+        Column("ops", "GPU operations", "int", of="op_count"),
         Column("mpi", "MPI calls", "int", of=lambda t: len(t.mpi)),
     )
     note = f"made by perfmodel {perfmodel.__version__}; the same reports give the same page"
