@@ -22,14 +22,14 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common import pages
+from benchmarks.common import folders, pages, results
 from benchmarks.predict.gpt_sizes import BLIND, SETS, SYMBOLS
 from benchmarks.predict.rivals import boosted
 from perfmodel.machines.machine import Machine
@@ -48,8 +48,8 @@ from perfmodel.programs import program_named
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 
-RESULTS = Path("benchmarks/results/gpt")
-REPORTS = Path("profiles/programs")
+RESULTS = folders.RESULTS / "gpt"
+REPORTS = folders.PROFILES / "programs"
 EAGER = ("gpt_shapes", "gpt_modules", "gpt_both")
 """Recordings with sizes on one GPU."""
 RANKED = ("gpt_ddp", "ddp_both")
@@ -155,7 +155,7 @@ def eight(folder: Path, machine: str) -> None:
         row = row_of("eager", way, predict_operators(model, sizes, PROGRAM.work_at))
         rows.append({**row, "report": name, "measured_s": said["step_s_bare"]})
         print(name, row["low_s"], row["step_s"], row["high_s"], said["step_s_bare"])
-    (RESULTS / "eight.json").write_text(json.dumps(rows, indent=1) + "\n")
+    results.write(RESULTS / "eight.json", rows)
 
 
 def show(name: str, model: OperatorModel) -> None:
@@ -273,32 +273,42 @@ def key(model: str, way: str, sizes: Mapping[str, int]) -> tuple[Any, ...]:
     return (model == "compiled", way, *(sizes[n] for n in (*SYMBOLS, "p")))
 
 
-def measured(files: Sequence[Path]) -> dict[tuple[Any, ...], list[float]]:
-    """Median seconds of every launch of a configuration."""
-    found: dict[tuple[Any, ...], list[float]] = {}
-    for path in files:
-        for row in json.loads(path.read_text()):
-            name = "compiled" if row["compiled"] else "eager"
-            k = key(name, row["parallel"], row["sizes"])
-            found.setdefault(k, []).append(float(np.median(row["step_s"])))
-    return found
+def scored(
+    predicted: Iterable[Mapping[str, Any]], measured: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the predictions that were measured, with every launch's median step.
+
+    Parameters
+    ----------
+    predicted : iterable of dict
+        As `row_of` makes them.
+    measured : iterable of dict
+        Rows of `gpt_runs`, of several launches: `compiled`, `parallel`, `sizes`, and `step_s` of
+        its rounds.
+    """
+    times: dict[tuple[Any, ...], list[float]] = {}
+    for row in measured:
+        k = key("compiled" if row["compiled"] else "eager", row["parallel"], row["sizes"])
+        times.setdefault(k, []).append(float(np.median(row["step_s"])))
+    rows = []
+    for p in predicted:
+        launches = times.get(key(p["model"], p["parallel"], p["sizes"]))
+        if launches:
+            found = float(np.median(launches))
+            rows.append({
+                **p, "measured_s": found, "launches_s": launches, "error": p["step_s"] / found - 1,
+                "inside": p["low_s"] <= found <= p["high_s"],
+            })  # fmt: skip
+    return rows
 
 
 def score(predicted: Path, files: Sequence[Path], out: Path) -> None:
     """Compare predictions with measurements; write rows and print a summary."""
-    times = measured(files)
-    rows = []
-    for p in json.loads(predicted.read_text())["predictions"]:
-        launches = times.get(key(p["model"], p["parallel"], p["sizes"]))
-        if not launches:
-            continue
-        found = float(np.median(launches))
-        rows.append({
-            **p, "measured_s": found, "launches_s": launches, "error": p["step_s"] / found - 1,
-            "inside": p["low_s"] <= found <= p["high_s"],
-            "rival_errors": {r: t / found - 1 for r, t in p["rivals"].items()},
-        })  # fmt: skip
-    out.write_text(json.dumps(rows, indent=1) + "\n")
+    measured = (row for path in files for row in json.loads(path.read_text()))
+    rows = scored(json.loads(predicted.read_text())["predictions"], measured)
+    for row in rows:
+        row["rival_errors"] = {r: t / row["measured_s"] - 1 for r, t in row["rivals"].items()}
+    results.write(out, rows)
     for title, chosen in groups(rows).items():
         print(summary(title, chosen))
 
@@ -330,7 +340,7 @@ def summary(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 # --- the page
 
-PAGE = Path("docs/pytorch_predict.md")
+PAGE = folders.DOCS / "pytorch_predict.md"
 SCRIPT = "benchmarks.predict.gpt"
 STUDIES = {
     "same": "another host, of which nothing is known",
@@ -389,7 +399,8 @@ def keep(name: str, machine: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write predictions."""
     lines = ",\n".join(json.dumps(row) for row in rows)
     text = f'{{"machine": {json.dumps(machine)}, "predictions": [\n{lines}\n]}}\n'
-    (RESULTS / f"predictions_{name}.json").write_text(text)
+    path = RESULTS / f"predictions_{name}.json"
+    results.place(path, {"predictions": rows}).write_text(text)
 
 
 if __name__ == "__main__":

@@ -22,21 +22,19 @@ from pathlib import Path
 from typing import Any, Final
 
 import perfmodel
-from benchmarks.common import folders, pages, results
+from benchmarks.common import pages, results
 from benchmarks.common.pages import markdown
 from benchmarks.predict import gpt
-from benchmarks.predict.gpt_sizes import SETS, SYMBOLS
+from benchmarks.predict.gpt_sizes import SYMBOLS
 from perfmodel.machines.measure.measurement import choose
 from perfmodel.models.launches import LAUNCH_SD, another, limits
-from perfmodel.models.operators import host_ratio, predict_operators
 from perfmodel.models.operators_file import load
 
 Row = dict[str, Any]
-FOLDER: Final = folders.RESULTS / "gpt"
-PREDICTED: Final = FOLDER / "predictions_ranks.json"
-SCORED: Final = FOLDER / "score_ranks.json"
-WAYS: Final = {"ddp": "eager", "fsdp": "fsdp"}
-"""The frozen model of every parallel way."""
+PREDICTED: Final = gpt.RESULTS / "predictions_ranks.json"
+SCORED: Final = gpt.RESULTS / "score_ranks.json"
+MODELS: Final = ("eager", "fsdp")
+"""The frozen ones of DDP and of FSDP."""
 RANKS: Final = (4, 8)
 SHIPPED: Final = ("gpt_ddp8", "gpt_fsdp8")
 """Recordings of eight GPUs that no model used, and eight.json predicts."""
@@ -53,16 +51,9 @@ EXPOSED: Final = (
 def predicted(machine: str | None = None) -> list[Row]:
     """Return a row for every size, way and number of GPUs; of another host by its calls."""
     host = choose(machine)[0] if machine else None
-    found = []
-    for way, name in WAYS.items():
-        model = load(FOLDER / f"model_{name}.json")
-        scale = host_ratio(model.baseline.machine, host) if host else None
-        for values in SETS["ranks"]:
-            for ranks in RANKS:
-                sizes = dict(zip(SYMBOLS, values, strict=True)) | {"p": ranks}
-                step = predict_operators(model, sizes, gpt.PROGRAM.work_at, None, scale)
-                found.append(gpt.row_of(name, way, step))
-    return found
+    models = {name: load(gpt.RESULTS / f"model_{name}.json") for name in MODELS}
+    found = [row for row in gpt.predictions(models, host=host) if row["sizes"]["p"] in RANKS]
+    return sorted(found, key=lambda row: row["parallel"])
 
 
 def of_case(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -71,30 +62,12 @@ def of_case(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def scored(predictions: Iterable[Row], measured: Iterable[Row]) -> list[Row]:
-    """Return the predictions that were measured, with every launch's median step.
-
-    Parameters
-    ----------
-    measured : iterable of dict
-        Rows of `gpt_runs`, of several launches: `parallel`, `sizes`, `step_s` of its rounds.
-    """
-    times: dict[tuple[Any, ...], list[float]] = {}
-    for row in measured:
-        times.setdefault(of_case(row), []).append(statistics.median(row["step_s"]))
-    found = []
-    for row in predictions:
-        launches = times.get(of_case(row))
-        if launches is None:
-            continue
-        step = statistics.median(launches)
+    """Return what `gpt.scored` does, with the interval of another launch."""
+    found = gpt.scored(predictions, measured)
+    for row in found:
         sd = LAUNCH_SD["queued" if row["bound"] == "host" else "NCCL"]
-        mean, width = another([math.log(s) for s in launches], sd)
-        low, high = limits(math.exp(mean), width)
-        found.append({
-            **row, "measured_s": step, "launches_s": launches, "error": row["step_s"] / step - 1,
-            "launch_low_s": low, "launch_high_s": high,
-            "inside": row["low_s"] <= step <= row["high_s"],
-        })  # fmt: skip
+        mean, width = another([math.log(s) for s in row["launches_s"]], sd)
+        row["launch_low_s"], row["launch_high_s"] = limits(math.exp(mean), width)
     return found
 
 
@@ -138,9 +111,8 @@ def score(found: Sequence[Path], machine: str | None) -> dict[str, Any]:
 
 def of_shipped() -> list[Row]:
     """Return the communication of the shipped recordings of eight GPUs."""
-    rows = {row["report"]: row for row in json.loads((FOLDER / "eight.json").read_text())}
-    reports = folders.PROFILES / "programs"
-    return [exposed(rows[name], reports / f"{name}.sqlite.xz") for name in SHIPPED]
+    rows = {row["report"]: row for row in json.loads((gpt.RESULTS / "eight.json").read_text())}
+    return [exposed(rows[name], gpt.REPORTS / f"{name}.sqlite.xz") for name in SHIPPED]
 
 
 def text(found: Mapping[str, Any], shipped: Sequence[Row]) -> str:

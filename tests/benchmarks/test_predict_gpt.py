@@ -25,15 +25,14 @@ def test_page_has_the_scores() -> None:
 
 
 @pytest.mark.parametrize("name", [*gpt.STUDIES])
-def test_scores_follow_from_predictions_and_measurements(name: str) -> None:
+def test_scores_follow_from_predictions_and_measurements(name: str, tmp_path: Path) -> None:
     files = sorted(gpt.RESULTS.glob(f"measured_{'h100' if 'other' in name else 'h200'}_*.json"))
-    times = gpt.measured(files)
-    rows = json.loads((gpt.RESULTS / f"score_{name}.json").read_text())
-    assert len(rows) == len(times)
-    for row in rows:
-        launches = times[gpt.key(row["model"], row["parallel"], row["sizes"])]
-        assert row["launches_s"] == launches
-        assert row["error"] == pytest.approx(row["step_s"] / row["measured_s"] - 1)
+    gpt.score(gpt.RESULTS / f"predictions_{name}.json", files, tmp_path / "score.json")
+    found, kept = (
+        json.loads(path.read_text())
+        for path in (tmp_path / "score.json", gpt.RESULTS / f"score_{name}.json")
+    )
+    assert found == kept
 
 
 def test_frozen_model_predicts_what_was_frozen() -> None:
@@ -65,7 +64,7 @@ def measured_rows(factors: list[float]) -> list[list[dict]]:
     kept = json.loads(gpt_ranks.PREDICTED.read_text())
     return [
         [
-            {"k": k, "sizes": r["sizes"], "parallel": r["parallel"],
+            {"k": k, "sizes": r["sizes"], "compiled": False, "parallel": r["parallel"],
              "step_s": [9.0, factor * r["step_s"], 0.0]}
             for k, r in enumerate(kept) if r["sizes"]["p"] == 4
         ]
@@ -107,7 +106,7 @@ def test_the_communication_of_a_report_is_that_of_the_last_rank(tmp_path: Path) 
     (row,) = [r for r in kept if r["parallel"] == "ddp" and r["sizes"]["n_layer"] == 8
               and r["sizes"]["p"] == 8]  # fmt: skip
     results.write(tmp_path / "r.json", [{"k": 3, **row, "step_s": [row["step_s"]]}])
-    report = gpt_ranks.folders.PROFILES / "programs" / "gpt_ddp8.sqlite.xz"
+    report = gpt.REPORTS / "gpt_ddp8.sqlite.xz"
     shutil.copy(report, tmp_path / "r_3_timing.sqlite.xz")
     found = gpt_ranks.score([tmp_path], None)
     assert found["steps"] == [], "Nsight Systems was there"
