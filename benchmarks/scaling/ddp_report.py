@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +35,8 @@ IMAGES: Final = 50_000
 """Of an epoch of CIFAR-10."""
 ASKED: Final = 5
 """The epoch after which the lab asks for loss and accuracy."""
+FILES: Final = ("1", "2", "4", "4x512", "emulated")
+"""Results of the lab by the name of their file."""
 LARGE: Final = ("1", "2", "4x512", "emulated")
 """Files with training by the size of the batch."""
 RATES: Final = {
@@ -82,9 +84,9 @@ def rows(name: str, part: str) -> list[Row]:
 def parts() -> dict[str, str]:
     """Return the generated parts of the page by name."""
     return {
-        "epochs": epochs(), "own epochs": own_epochs(), "steps": steps(), "variants": variants(),
-        "messages": messages(), "replicas": replicas(), "sampler": sampler(),
-        "large batch": large_batch(),
+        "runs": runs(), "epochs": epochs(), "own epochs": own_epochs(), "steps": steps(),
+        "variants": variants(), "messages": messages(), "replicas": replicas(),
+        "sampler": sampler(), "large batch": large_batch(),
     }  # fmt: skip
 
 
@@ -103,15 +105,16 @@ def where(name: str) -> str:
     return f"{shared}{gpus} {device}, {about.get('backend', 'nccl')}"
 
 
-def said(names: Sequence[str], part: str) -> str:
-    """Say where, when and how a part was measured, a sentence a file."""
-    found = []
-    for name in names:
+def runs() -> str:
+    """Say where, when and how the lab was run, a line a file."""
+    lines = []
+    for name in FILES:
         read = lab(name)
-        own = read["commands"][part] if "commands" in read else [read["command"]]
-        found.append(f"{where(name)}, torch {read['about']['torch']}, {read['date']}: "
-                     + ", ".join(f"`{command}`" for command in own) + ".")  # fmt: skip
-    return "\n".join(f"- {one}" for one in found)
+        every = read["commands"].values() if "commands" in read else [[read["command"]]]
+        commands = dict.fromkeys(f"`{command}`" for each in every for command in each)
+        lines.append(f"- {where(name)}, torch {read['about']['torch']}, {read['date']}: "
+                     f"{', '.join(commands)}.")  # fmt: skip
+    return "\n".join(lines)
 
 
 def epochs() -> str:
@@ -186,8 +189,7 @@ def own_epochs() -> str:
             f"gain{batch}": f"{gain:.2f}", f"step{batch}": si(alone[batch], "s"),
             f"published{batch}": f"{published[batch, 1] / published[batch, 2]:.2f}",
         }  # fmt: skip
-    parts = said(("2", "1"), "epochs"), markdown(columns, table), written("own epochs", **values)
-    return "\n\n".join(parts)
+    return f"{markdown(columns, table)}\n\n{written('own epochs', **values)}"
 
 
 def variants() -> str:
@@ -199,7 +201,7 @@ def variants() -> str:
         found = {r["variant"]: r["step_s"] for r in rows("2", "steps") if r["batch"] == batch}
         table.append((batch, *(found[name] for name in names)))
     text = written("variants", **_messages_cost())
-    return f"{said(['2'], 'steps')}\n\n{markdown(columns, table)}\n\n{text}"
+    return f"{markdown(columns, table)}\n\n{text}"
 
 
 def _messages_cost() -> dict[str, str]:
@@ -250,10 +252,7 @@ def large_batch() -> str:
             )  # fmt: skip
     images = rows(names[0], "large")[0]["images"]
     text = written("large batch", **_large_batch_values())
-    return (
-        f"{said(names, 'large')}\n\nAn epoch is {images:,} images:\n\n"
-        f"{markdown(columns, table)}\n\n{text}"
-    )
+    return f"An epoch has {images:,} images.\n\n{markdown(columns, table)}\n\n{text}"
 
 
 def _curve(mine: list[Row], key: str, epoch: int = 0) -> list[float]:
@@ -320,16 +319,15 @@ def _elements(found: Any) -> int:
 def messages() -> str:
     """Return what is sent besides gradients, phase by phase (question 6)."""
     columns = "DDP; phase; collective; how many=int; elements=int; largest=int"
-    read, table = lab("4"), _counted("4")
+    table = _counted("4")
     same = (
         f"\n\nOn {where('2')}, these are the same numbers, row by row."
         if _counted("2") == table else ""
     )  # fmt: skip
     own = rows("4", "tensors")[0]
     return (
-        f"Four ranks ({read['about']['device']}, torch {read['about']['torch']}, {read['date']}: "
-        f"`{read['commands']['messages'][0]}`), the calls of c10d on rank 0 by torch.profiler. "
-        f"ResNet-18 has {own['parameters']:,} parameters in {own['parameter_tensors']} tensors and "
+        f"{where('4')}: the calls of c10d on rank 0 by torch.profiler. ResNet-18 has "
+        f"{own['parameters']:,} parameters in {own['parameter_tensors']} tensors and "
         f"{own['buffers_bytes']:,} bytes of buffers in {own['buffer_tensors']}.\n\n"
         f"{markdown(columns, table)}{same}"
     )
@@ -391,7 +389,7 @@ def replicas() -> str:
         largest=f"{steps_[0]['parameters_largest']:.2g}", count=str(steps_[-1]["step"]),
         last=f"{steps_[-1]['parameters_apart']:.1g}",
     )  # fmt: skip
-    return "\n\n".join([said(names, "large"), markdown(columns, table), equal])
+    return f"{markdown(columns, table)}\n\n{equal}"
 
 
 def sampler() -> str:
@@ -419,7 +417,7 @@ def sampler() -> str:
                 f"{where(name)}: test accuracy with the epoch less without: {apart.value:+.3f} "
                 f"({apart.low:+.3f} to {apart.high:+.3f}, 95 %; p = {apart.p:.2g}, Welch)."
             )
-    return "\n\n".join([said(names, "sampler"), markdown(columns, table), *tested])
+    return "\n\n".join([markdown(columns, table), *tested])
 
 
 def _tests(found: list[Row]) -> list[float]:
