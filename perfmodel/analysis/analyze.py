@@ -137,8 +137,8 @@ def analyze_reports(
         look, paths, engine or Engine(1), lambda path: progress(f"read {path.name}")
     )
     failed = tuple(one for one in found if isinstance(one, PerfmodelError))
-    timed = [one for one, _ in (one for one in found if not isinstance(one, PerfmodelError))]
-    not_kept = tuple(o[1] for o in found if not isinstance(o, PerfmodelError) and o[1])
+    read = [one for one in found if not isinstance(one, PerfmodelError)]
+    timed, not_kept = [one for one, _ in read], tuple(why for _, why in read if why)
     if failed and not timed:
         raise all_failed(failed, paths)
     distinct: dict[Path, TimedReport] = {}

@@ -12,11 +12,12 @@ from typing import Any, Final
 from matplotlib.backend_bases import RendererBase
 from matplotlib.figure import Figure
 from matplotlib.textpath import text_to_path
-from matplotlib.transforms import Affine2D, Bbox, TransformedPath
+from matplotlib.transforms import Affine2D, TransformedPath
 from PIL import Image
 
 from perfmodel.base.errors import ModelError
 
+_SAME: Final = Affine2D()
 POINTS: Final = 72
 """Per inch: the unit of the vector formats, in which the figure is drawn."""
 _PNG_LEVEL: Final = 3
@@ -110,9 +111,7 @@ class Copies(RendererBase):
     def __init__(self, width: float, height: float, sheets: Sequence[Sheet]) -> None:
         super().__init__()
         self.width, self.height = width, height
-        self._sheets = [
-            (one.renderer, one.dpi / POINTS, Affine2D().scale(one.dpi / POINTS)) for one in sheets
-        ]
+        self._sheets = [(one.renderer, Affine2D().scale(one.dpi / POINTS)) for one in sheets]
 
     def flipy(self) -> bool:
         """Whether vertical places of texts count from the top."""
@@ -128,44 +127,38 @@ class Copies(RendererBase):
 
     def open_group(self, s: str, gid: str | None = None) -> None:
         """Begin a group, which some formats name."""
-        for renderer, *_ in self._sheets:
+        for renderer, _ in self._sheets:
             renderer.open_group(s, gid)
 
     def close_group(self, s: str) -> None:
         """End a group."""
-        for renderer, *_ in self._sheets:
+        for renderer, _ in self._sheets:
             renderer.close_group(s)
 
     def draw_path(self, gc: Any, path: Any, transform: Any, rgbFace: Any = None) -> None:  # noqa: N803
         """Draw a line or an area."""
-        for renderer, scale, larger in self._sheets:
-            own = _own(gc, renderer, scale, larger)
+        for renderer, own, larger in self._each(gc):
             renderer.draw_path(own, path, transform + larger, rgbFace)
-            own.restore()
 
     def draw_markers(
         self, gc: Any, marker_path: Any, marker_trans: Any, path: Any, trans: Any,
         rgbFace: Any = None,  # noqa: N803
     ) -> None:  # fmt: skip
         """Draw a marker at every point of a path."""
-        for renderer, scale, larger in self._sheets:
-            own = _own(gc, renderer, scale, larger)
+        for renderer, own, larger in self._each(gc):
             shape, place = marker_trans + larger, trans + larger
             renderer.draw_markers(own, marker_path, shape, path, place, rgbFace)
-            own.restore()
 
     def draw_path_collection(
         self, gc: Any, master_transform: Any, paths: Any, all_transforms: Any, offsets: Any,
         offset_trans: Any, *more: Any, **named: Any,
     ) -> None:  # fmt: skip
         """Draw many paths that share their looks."""
-        for renderer, scale, larger in self._sheets:
-            own = _own(gc, renderer, scale, larger)
+        for renderer, own, larger in self._each(gc):
             shape, place = (master_transform + larger).frozen(), (offset_trans + larger).frozen()
             renderer.draw_path_collection(
                 own, shape, paths, all_transforms, offsets, place, *more, **named
             )
-            own.restore()
 
     def draw_image(self, *_: Any, **__: Any) -> None:
         """Refuse an image, which has pixels of its own."""
@@ -179,24 +172,23 @@ class Copies(RendererBase):
         ismath: Any = False, mtext: Any = None,
     ) -> None:  # fmt: skip
         """Write a line of text."""
-        for renderer, scale, larger in self._sheets:
-            own = _own(gc, renderer, scale, larger)
+        for renderer, own, larger in self._each(gc):
             up = self.height - y if renderer.flipy() else y
-            renderer.draw_text(own, scale * x, scale * up, s, prop, angle, ismath, mtext)
+            place = larger.transform((x, up))
+            renderer.draw_text(own, *place, s, prop, angle, ismath, mtext)
+
+    def _each(self, gc: Any) -> Iterator[tuple[Any, Any, Affine2D]]:
+        """Yield every renderer, its context with the picture's clipping, and its pixels a point."""
+        for renderer, larger in self._sheets:
+            own = renderer.new_gc()
+            own.copy_properties(gc)
+            frame, (path, transform) = gc.get_clip_rectangle(), gc.get_clip_path()
+            if frame is not None and larger != _SAME:  # an equal frame is another one for a PDF
+                own.set_clip_rectangle(frame.transformed(larger))
+            if path is not None and larger != _SAME:
+                own.set_clip_path(TransformedPath(path, transform + larger))
+            yield renderer, own, larger
             own.restore()
-
-
-def _own(gc: Any, renderer: RendererBase, scale: float, larger: Affine2D) -> Any:
-    """Return a context of the renderer, with what the picture is clipped at in its pixels."""
-    own = renderer.new_gc()
-    own.copy_properties(gc)
-    if scale != 1:
-        if (frame := gc.get_clip_rectangle()) is not None:
-            own.set_clip_rectangle(Bbox(scale * frame.get_points()))
-        path, transform = gc.get_clip_path()
-        if path is not None:
-            own.set_clip_path(TransformedPath(path, transform + larger))
-    return own
 
 
 FORMATS: Final[Mapping[str, Callable[[Figure, int], Sheet]]] = {"png": png, "svg": svg, "pdf": pdf}
