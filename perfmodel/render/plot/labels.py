@@ -31,9 +31,6 @@ _SWEEPS: Final = 6
 _OVERLAP, _OUTSIDE, _LEADER_HITS, _LINE_HITS = 1e4, 1e4, 1e3, 400.0  # costs of one hit
 _AWAY, _TURN = 6.0, 4.0  # costs of one line height of distance, of pointing the wrong way
 
-_ROUNDING_PT: Final = 1.0
-"""Renderers differ by less in where a text ends."""
-
 _FIRST: Final = ("H", "B", "p")  # symbols shown first where several vary
 _MOST: Final = 16  # lines of a legend
 
@@ -229,14 +226,9 @@ class LabelLayer(Artist):
             ax.add_artist(artist)
             artist.set_in_layout(False)
         self.set_in_layout(False)
-        self._placed: tuple[Floats, Floats] | None = None
 
     def draw(self, renderer: RendererBase) -> None:
-        """Move the labels; they draw themselves afterwards.
-
-        What has not moved since, but for the renderer's rounding, keeps the labels' places: they
-        are the same in all formats of a picture.
-        """
+        """Move the labels; they draw themselves afterwards."""
         ax = self.axes
         if not self.labels or not isinstance(ax, Axes):
             return
@@ -244,16 +236,11 @@ class LabelLayer(Artist):
         data = np.array([[label.x, label.y] for label in self.labels])
         anchors = ax.transData.transform(data)
         gap = (self.marker_pt / 2 + 3.5) * pixel
-        bounds, blocks = self._bounds(ax, renderer, pixel), self._blocks(ax, renderer, pixel)
-        seen = np.concatenate([anchors.ravel(), bounds, blocks.ravel()]) / pixel
-        if self._placed is None or not _equal(self._placed[0], seen):
-            scene = Scene(bounds, blocks, self._dots(ax, pixel))
-            extents = [text.get_window_extent(renderer) for text in self.texts]
-            sizes = np.array([[e.width, e.height] for e in extents])
-            toward = np.radians([label.toward for label in self.labels])
-            boxes = place(anchors, sizes, toward, scene, TEXT_PT * pixel, gap)
-            self._placed = seen, boxes / pixel
-        boxes = self._placed[1] * pixel
+        extents = [text.get_window_extent(renderer) for text in self.texts]
+        sizes = np.array([[e.width, e.height] for e in extents])
+        toward = np.radians([label.toward for label in self.labels])
+        scene = self._scene(ax, renderer, pixel)
+        boxes = place(anchors, sizes, toward, scene, TEXT_PT * pixel, gap)
         for text, leader, anchor, box in zip(self.texts, self.leaders, anchors, boxes, strict=True):
             text.set_position((box[0], box[1]))
             end = np.clip(anchor, box[:2], box[2:])
@@ -262,29 +249,19 @@ class LabelLayer(Artist):
             start = anchor + (end - anchor) * (self.marker_pt / 2 * pixel / max(length, 1e-9))
             leader.set_data([start[0], end[0]], [start[1], end[1]])
 
-    def _bounds(self, ax: Axes, renderer: RendererBase, pixel: float) -> Floats:
+    def _scene(self, ax: Axes, renderer: RendererBase, pixel: float) -> Scene:
         frame = ax.get_window_extent(renderer)
         inset = 2.0 * pixel
-        return np.array([frame.x0 + inset, frame.y0 + inset, frame.x1 - inset, frame.y1 - inset])
-
-    def _blocks(self, ax: Axes, renderer: RendererBase, pixel: float) -> Floats:
+        bounds = np.array([frame.x0 + inset, frame.y0 + inset, frame.x1 - inset, frame.y1 - inset])
         radius = (self.marker_pt / 2 + 1.0) * pixel
         centres = ax.transData.transform(np.array(self.obstacles.markers).reshape(-1, 2))
         blocks = [np.concatenate([centres - radius, centres + radius], axis=1)]
         blocks += [np.array([box(renderer).extents]) for box in self.obstacles.boxes]
-        return np.concatenate(blocks)
-
-    def _dots(self, ax: Axes, pixel: float) -> Floats:
         dots = [np.empty((0, 2))]
         for x, y in self.obstacles.lines:
             corners = ax.transData.transform(np.column_stack([x, y]))
             dots.append(_dense(corners, 2.0 * pixel))
-        return np.concatenate(dots)
-
-
-def _equal(one: Floats, other: Floats) -> bool:
-    """Whether all these are in the same places, within what renderers round, in points."""
-    return one.shape == other.shape and bool(np.allclose(one, other, rtol=0.0, atol=_ROUNDING_PT))
+        return Scene(bounds, np.concatenate(blocks), np.concatenate(dots))
 
 
 def _dense(corners: Floats, step_px: float) -> Floats:
