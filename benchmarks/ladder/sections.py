@@ -13,6 +13,7 @@ from benchmarks.cuda_aware.report import batches
 from benchmarks.ladder.configurations import RUNGS
 from benchmarks.ladder.rows import noted
 from perfmodel.models.launches import LAUNCH_SD
+from perfmodel.programs.mlp.settings import LAYER_1, LAYER_2
 
 Row = dict[str, Any]
 WAYS = {"float32": "fp32", "tf32": "TF32", "tf32x3": "fp32 as three TF32"}
@@ -108,9 +109,7 @@ def _network(rows: list[Row]) -> str:
 Best = dict[tuple[int, int, int, str], Row]
 """Our fastest sound rung by (p, H, B, dtype)."""
 written: Final = written_in(Path(__file__).with_name("text.md"))
-THIN: Final = ("forward GEMM 2", "backward GEMM 1", "backward GEMM 2")
 READER: Final = "and a reader"
-WIDE: Final = ("forward GEMM 1", "backward GEMM 3")
 RATIOS: Final = (
     ("2 GPUs, H = 512, B = 3000, fp32", (2, 512, 3000, "fp32"), 0.60),
     ("the same, TF32", (2, 512, 3000, "tf32"), 0.50),
@@ -157,13 +156,13 @@ def _products(rows: list[Row]) -> Iterable[tuple[str, ...]]:
             what = f"hierarchical, fp32 by {name}, at 4096, over cuBLAS's fp32"
             yield what, "≥ 0.90", _share(row), _met(_least(row) >= 0.9)
     for name, dtype in (("ordinary units", "float32"), ("three TF32 GEMMs", "tf32x3")):
-        wide = [r for r in own if r["what"] in WIDE and r["dtype"] == dtype]
+        wide = [r for r in own if r["what"] in LAYER_1 and r["dtype"] == dtype]
         what = f"hierarchical, fp32 by {name}, on GEMMs with D"
         yield from _each(what, wide, 1.0)
-    for key in sorted({(r["H"], r["B_per_rank"]) for r in rows if r["what"] in THIN}):
+    for key in sorted({(r["H"], r["B_per_rank"]) for r in rows if r["what"] in LAYER_2}):
         thin = [
             r for r in rows
-            if r["kernel"] == "thin" and r["dtype"] == "float32" and r["what"] in THIN
+            if r["kernel"] == "thin" and r["dtype"] == "float32" and r["what"] in LAYER_2
             and (r["H"], r["B_per_rank"]) == key
         ]  # fmt: skip
         yield from _each(f"thin on GEMMs with C, H = {key[0]}, B' = {key[1]}", thin, 2.0)
@@ -203,7 +202,7 @@ def sweep(found: dict[str, Any] | None, hidden: int = 2048, batch: int = 6000) -
         return ""
     rows = [r for r in found["rows"] if (r["H"], r["B_per_rank"]) == (hidden, batch)]
     seconds = {
-        what: {r["kernel"]: r["median_s"] for r in rows if r["what"] == what} for what in THIN
+        what: {r["kernel"]: r["median_s"] for r in rows if r["what"] == what} for what in LAYER_2
     }
     parts, gains, others = [], [], 0
     for what, by_kernel in seconds.items():
@@ -212,12 +211,12 @@ def sweep(found: dict[str, Any] | None, hidden: int = 2048, batch: int = 6000) -
         own = [s for name, s in by_kernel.items() if name.startswith("thin") and READER not in name]
         gains.append(1 - min(own) / thin)
         others += len(own) - 1
-    outer, moved = seconds[THIN[1]], 4 * hidden * batch
+    outer, moved = seconds[LAYER_2[1]], 4 * hidden * batch
     streamed, stored = (_fastest(outer, f"STREAM={s}", reader=False) for s in (1, 0))
     streamed_read, stored_read = (_fastest(outer, f"STREAM={s}", reader=True) for s in (1, 0))
     return written(
         "sweep", hidden=hidden, batch=batch, parts=", ".join(parts), others=others,
-        gain=100 * max(gains), outer=THIN[1], megabytes=moved / 1e6, peak=short(moved / 4.8e6),
+        gain=100 * max(gains), outer=LAYER_2[1], megabytes=moved / 1e6, peak=short(moved / 4.8e6),
         twice=short(5e5 * outer["cublas"]), alone=short(1e6 * (stored - streamed)),
         read=short(1e6 * (streamed_read - stored_read)),
     )  # fmt: skip

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import folders, pages, results
-from benchmarks.predict.gpt_sizes import BLIND, SETS, SYMBOLS
+from benchmarks.predict.gpt_sizes import BLIND, SETS, SYMBOLS, WORDS
 from benchmarks.predict.rivals import boosted
 from perfmodel.machines.machine import Machine
 from perfmodel.machines.measure.measurement import choose
@@ -62,14 +62,12 @@ MODELS = {
 TAKE = ("d_model / heads", "d_model", "seq", "batch")
 """What dimensions are where the recordings, whose heads have 64 numbers all, allow more."""
 PROGRAM = program_named("pytorch")
-_WORDS = {"d_model": "width", "n_layer": "layers", "heads": "heads", "seq": "length",
-          "batch": "batch", "vocab": "vocabulary"}  # fmt: skip
 
 
 def recorded(name: str) -> RecordedStep:
     """The step of a recording of profiles/programs."""
     said = json.loads((REPORTS / f"{name}.truth.json").read_text())
-    sizes = {symbol: said[word] for symbol, word in _WORDS.items()}
+    sizes = {symbol: said[word] for symbol, word in WORDS.items()}
     return PROGRAM.recorded_step(read(REPORTS / f"{name}.sqlite.xz"), Options(), sizes)
 
 
@@ -151,7 +149,7 @@ def eight(folder: Path, machine: str) -> None:
         ("gpt_ddp8", "ddp", frozen()["eager"]), ("gpt_fsdp8", "fsdp", fsdp),
     ):  # fmt: skip
         said = json.loads((REPORTS / f"{name}.truth.json").read_text())
-        sizes = {symbol: said[word] for symbol, word in _WORDS.items()} | {"p": said["world"]}
+        sizes = {symbol: said[word] for symbol, word in WORDS.items()} | {"p": said["world"]}
         row = row_of("eager", way, predict_operators(model, sizes, PROGRAM.work_at))
         rows.append({**row, "report": name, "measured_s": said["step_s_bare"]})
         print(name, row["low_s"], row["step_s"], row["high_s"], said["step_s_bare"])

@@ -27,12 +27,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.predict.gpt_sizes import SETS, SYMBOLS
+from benchmarks.predict.gpt_sizes import SETS, SYMBOLS, WORDS
 from profiles.programs import train
 from profiles.programs.train import Run, nvtx_range
-
-_FLAGS = {"d_model": "width", "n_layer": "layers", "heads": "heads", "seq": "length",
-          "batch": "batch", "vocab": "vocabulary"}  # fmt: skip
 
 
 def flags() -> argparse.Namespace:
@@ -62,7 +59,7 @@ def defaults() -> argparse.Namespace:
 def built(sizes: dict[str, int], c: argparse.Namespace) -> Run:
     """A model of these sizes, warm."""
     settings = defaults()
-    chosen = {_FLAGS[name]: n for name, n in sizes.items()}
+    chosen = {WORDS[name]: n for name, n in sizes.items()}
     for name, value in {**chosen, "compile": c.compile, "fsdp": c.fsdp}.items():
         setattr(settings, name, value)
     run = Run(settings)

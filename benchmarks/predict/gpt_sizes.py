@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-SYMBOLS = ("d_model", "n_layer", "heads", "seq", "batch", "vocab")
+WORDS = {"d_model": "width", "n_layer": "layers", "heads": "heads", "seq": "length",
+         "batch": "batch", "vocab": "vocabulary"}  # fmt: skip
+"""Symbols of the model, and flags of profiles/programs/train.py."""
+SYMBOLS = tuple(WORDS)
 
 EAGER = (
     (384, 3, 6, 256, 6, 8192),

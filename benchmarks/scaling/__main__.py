@@ -43,9 +43,6 @@ RUNGS: Final = (
     "document", "pinned", "resident", "chunked", "nccl", "graph", "fused x3", "peer x3",
     "model graph", "torch ddp_eager", "torch graph_branches",
 )  # fmt: skip
-ALONE: Final = {"peer x3": "fused x3"}
-"""Rungs that one GPU does not have, and the one that stands for them there."""
-
 SIZES: Final = ((64, 3200), (512, 3000), (2048, 12000))
 NET: Final = "resnet18"
 MATH: Final = "fp32"
@@ -126,7 +123,7 @@ def ladder(hidden: int, batch: int) -> dict[str, dict[int, float]]:
             continue
         if row["rung"] in found and row["valid"] and row["median_s"]:
             found[row["rung"]][row["p"]] = row["median_s"]
-    for name, other in ALONE.items():
+    for name, other in steps.ALONE.items():
         found[name] = {1: found[other][1], **found[name]}
     return found
 

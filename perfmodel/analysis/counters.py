@@ -14,10 +14,8 @@ from perfmodel.base.errors import SchemaError, WorkloadError
 from perfmodel.base.units import percent
 from perfmodel.machines.machine import Machine, datasheet, known
 from perfmodel.programs import BATCH_RANGE, program_of_sizes
-from perfmodel.readers.ncu import Launch
+from perfmodel.readers.ncu import TIME, Launch
 from perfmodel.workloads import Workload
-
-TIME: Final = "gpu__time_duration.sum"
 
 _LETTERS: Final = {"fp64": "d", "fp32": "f", "fp16": "h"}
 SCALAR: Final = {

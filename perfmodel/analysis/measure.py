@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -22,13 +21,12 @@ from perfmodel.programs.program import Options, Program
 from perfmodel.readers.run_records import read_record, whole_number
 from perfmodel.readers.trace import GRAPH, KERNEL, NULL, Trace
 from perfmodel.timing.async_batches import head_of
-from perfmodel.timing.collectives import NCCL, CollectiveGroup, is_nccl
+from perfmodel.timing.collectives import ALL_REDUCES, CollectiveGroup, is_nccl
 from perfmodel.timing.intervals import covered, union
 from perfmodel.timing.run import Run, batch_seconds, batch_windows
 from perfmodel.timing.samples import tabulate
 
 Progress = Callable[[str], object]
-_ALL_REDUCES: Final = ("MPI_Allreduce", f"{NCCL}AllReduce")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +161,7 @@ def _launch(found: RunAnalysis) -> Launch:
         seconds=seconds[:, found.batch.warmup :],
         program=found.program,
         split=split,
-        reduced=tuple(g for g in found.collectives if g.name in _ALL_REDUCES and g.bytes),
+        reduced=tuple(g for g in found.collectives if g.name in ALL_REDUCES and g.bytes),
         warnings=tuple(warnings),
     )
 

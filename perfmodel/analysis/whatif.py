@@ -16,11 +16,12 @@ from perfmodel.analysis.runs import group, time_runs
 from perfmodel.analysis.splits import Parallelisms, parallelisms
 from perfmodel.analysis.splits import words as words_of_splits
 from perfmodel.analysis.sweeps import FLAT
+from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
 from perfmodel.base.units import si
 from perfmodel.models.model import Z90, Model
 from perfmodel.models.predict import predict
-from perfmodel.models.terms import Case, Floats, Observation
+from perfmodel.models.terms import Case, Observation
 from perfmodel.programs import program_of_run
 from perfmodel.programs.program import Change, Evidence, Options
 from perfmodel.readers.trace import Trace

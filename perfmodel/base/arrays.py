@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]

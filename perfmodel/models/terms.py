@@ -16,7 +16,8 @@ from itertools import combinations
 from typing import Final, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
+
+from perfmodel.base.arrays import Floats
 
 Clock = Literal["host", "gpu"]
 Role = Literal["", "launches", "computes", "waits", "follows", "optional"]
@@ -231,8 +232,6 @@ def interpolate(rows: Iterable[tuple[int, int, float]], h: float, k: float) -> f
     found = float(np.exp(np.interp(np.log(inside_h), np.log(hs), columns)))
     return found * max(h / float(hs[-1]), 1.0) * max(k / float(ks[-1]), 1.0)
 
-
-Floats = npt.NDArray[np.float64]
 
 ROUNDS: Final = 20
 _SETTLED: Final = 1e-5

@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from perfmodel.readers.checks import begins_as_json, check_file
+from perfmodel.readers.checks import COMPRESSED, RAW, begins_as_json, check_file
 from perfmodel.readers.nsys import ALL_PARTS, read_sqlite
 from perfmodel.readers.trace import Trace
 
-__all__ = ["check_at_rest", "opened", "read"]
+__all__ = ["RAW", "check_at_rest", "opened", "read"]
 
-RAW: Final = (".nsys-rep", ".qdrep")
-_CONVERTED: Final = (*RAW, ".gz", ".xz", ".zst")
+_CONVERTED: Final = (*RAW, *COMPRESSED)
 
 
 def read(path: str | Path, *, parts: Iterable[str] = ALL_PARTS) -> Trace:

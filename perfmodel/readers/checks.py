@@ -13,6 +13,9 @@ from typing import IO, Final
 from perfmodel.base.errors import PerfmodelError, ReportError
 from perfmodel.base.files import check_path
 
+RAW: Final = (".nsys-rep", ".qdrep")
+COMPRESSED: Final = (".gz", ".xz", ".zst")
+
 EXPORT: Final = "nsys export -q true -t sqlite REPORT.nsys-rep"
 """The command that makes what perfmodel reads."""
 

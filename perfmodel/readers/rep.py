@@ -19,10 +19,8 @@ from typing import Any, Final
 from perfmodel.base.errors import PerfmodelError, ReportError
 from perfmodel.base.files import check_path
 from perfmodel.readers import columnar, kineto
-from perfmodel.readers.checks import begins_as_json, stated_bytes
+from perfmodel.readers.checks import COMPRESSED, RAW, begins_as_json, stated_bytes
 
-RAW_SUFFIXES: Final = (".nsys-rep", ".qdrep")
-COMPRESSED: Final = (".gz", ".xz", ".zst")
 _EXPORT_SECONDS: Final = 3600
 _MORE: Final = 1 << 26
 """Bytes that may lie behind those that an SQLite header states."""
@@ -39,7 +37,7 @@ def as_sqlite(path: Path) -> Iterator[Path]:
     SchemaError
         If JSON is no trace, or a folder no export.
     """
-    make = _export if path.suffix in RAW_SUFFIXES else _unpack
+    make = _export if path.suffix in RAW else _unpack
     if columnar.is_folder(path):
         make = columnar.to_sqlite
     else:

@@ -21,7 +21,7 @@ NCCL: Final = "NCCL "
 
 COLLECTIVE: Final = MPI_SOURCES.index("collectives")
 NCCL_KERNEL: Final = re.compile(r"nccl(?:Dev)?Kernel_?([A-Za-z]+)")
-_ALL_REDUCES: Final = ("MPI_Allreduce", f"{NCCL}AllReduce")
+ALL_REDUCES: Final = ("MPI_Allreduce", f"{NCCL}AllReduce")
 _NON_BLOCKING: Final = "MPI_I"
 _FOR_ALL: Final = re.compile(
     r"MPI_(Allreduce|Barrier|Allgatherv?|Alltoall[vw]?|Reduce_scatter(_block)?)(_c)?"
@@ -129,7 +129,7 @@ def _collective(
     split = ~np.isnan(waiting)
     moved = float(np.median((seconds - waiting)[split])) if split.any() else None
     bus = None
-    if moved and size > 0 and name in _ALL_REDUCES:
+    if moved and size > 0 and name in ALL_REDUCES:
         bus = size / moved * 2 * (ranks - 1) / ranks
     return CollectiveGroup(
         name=name,

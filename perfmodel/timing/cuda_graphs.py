@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Bools, Floats
+from perfmodel.base.arrays import Bool, Floats
 from perfmodel.readers.trace import GRAPH, KERNEL, OP_KINDS
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import PathTimes
@@ -17,7 +17,7 @@ _TILED: Final = re.compile(r"^(\w*?gemm)_\w+?_([tn]{2}_[tn]_tilesize\w+?)_stage.
 """cuBLAS's names of a hundred letters, of which the layout and the tile tell products apart."""
 
 
-def only_replays(everything: Sequence[PathTimes], replay: str, batch_label: str) -> Bools:
+def only_replays(everything: Sequence[PathTimes], replay: str, batch_label: str) -> Bool:
     """Return in which batches every rank replays its graph and does nothing else, (batches,).
 
     `replay` is the label of the range that replays. In other batches kernels run as they are, or

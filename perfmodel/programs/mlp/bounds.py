@@ -21,7 +21,16 @@ from perfmodel.models.launches import drawn_medians
 from perfmodel.models.terms import BETWEEN, Observation, Part
 from perfmodel.programs.mlp.case import Case
 from perfmodel.programs.mlp.changes import offers
-from perfmodel.programs.mlp.settings import COPY, D2H, GEMMS, H2D, REDUCE, SYNC, parameters
+from perfmodel.programs.mlp.settings import (
+    COPY,
+    D2H,
+    GEMMS,
+    H2D,
+    OWN_GEMMS,
+    REDUCE,
+    SYNC,
+    parameters,
+)
 from perfmodel.programs.program import Floor, Free, Offer
 from perfmodel.timing.collectives import CollectiveGroup
 from perfmodel.timing.run import Run, batch_seconds
@@ -32,7 +41,6 @@ GRAPH: Final = "kernels of the graph"
 WAITS: Final = "waiting for the GPU"
 _DRAWS: Final = 200
 _STEPS: Final = ("trainer_descend", "sum_and_step")
-_OWN_GEMMS: Final = ("hierarchical", "fused")
 _INNER: Final = (D2H, SYNC, REDUCE, H2D)
 
 
@@ -227,7 +235,7 @@ def _replayed(
     if step > 0:
         peer = observed.case.settings["transport"] == "peer"
         found["peer all-reduce and step" if peer else "step kernels"] = step
-    if observed.case.settings["gemm"] in _OWN_GEMMS and busy_s.get("gemm"):
+    if observed.case.settings["gemm"] in OWN_GEMMS and busy_s.get("gemm"):
         found["large GEMMs"] = busy_s["gemm"]
     found["gaps"] = max(observed.batch_s - busy, 0.0)
     found[GRAPH] = max(observed.batch_s - sum(found.values()), 0.0)

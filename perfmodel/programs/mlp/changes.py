@@ -9,12 +9,11 @@ from typing import Final
 from perfmodel.base.errors import WorkloadError
 from perfmodel.programs import program
 from perfmodel.programs.mlp.case import Case, mlp_case
+from perfmodel.programs.mlp.settings import ON_DEVICE, OWN_GEMMS
 from perfmodel.programs.program import Offer
 
 _HOST: Final = ("host", "pinned", "host-flat", "chunked")
 _GPU_MEMORY: Final = ("cuda-aware", "ring")
-_DEVICE: Final = ("nccl", "peer", "none")
-_OWN: Final = ("hierarchical", "fused")
 _MANY: Final = 1 << 20
 
 
@@ -114,7 +113,7 @@ CHANGES: Final = (
     Change("graph", "the whole step is one CUDA graph",
            "the host's launches and the gaps between kernels",
            {"graph": "yes"}, {"graph": ("no",)},
-           {"transport": _DEVICE, "data_on": ("device",)}),
+           {"transport": ON_DEVICE, "data_on": ("device",)}),
     Change("thin", "own kernels for the GEMMs of C columns",
            "cuBLAS's launch-bound small GEMMs", {"gemm": "thin"}, {"gemm": ("cublas",)},
            {"math": ("ieee", "tf32")}),
@@ -127,11 +126,11 @@ CHANGES: Final = (
            {"parallel": ("data",)}),
     Change("tf32x3", "a float32 GEMM as TF32 ones of split factors, on tensor cores",
            "the ordinary units' rate: float32's accuracy at a multiple of it",
-           {"math": "tf32x3"}, {"math": ("ieee",)}, {"gemm": _OWN}),
+           {"math": "tf32x3"}, {"math": ("ieee",)}, {"gemm": OWN_GEMMS}),
     Change("tf32", "factors of GEMMs rounded to TF32, on tensor cores",
            "the ordinary units' rate, and float32's accuracy",
            {"math": "tf32"}, {"math": ("ieee", "tf32x3")},
-           {"gemm": ("cublas", "thin", *_OWN)}, exact=False),
+           {"gemm": ("cublas", "thin", *OWN_GEMMS)}, exact=False),
     Change("peer", "own all-reduce over NVLink, fused with the step",
            "NCCL's latency, and one pass over gradients and parameters",
            {"transport": "peer"}, {"transport": ("nccl",)},

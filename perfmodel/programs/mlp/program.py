@@ -44,7 +44,6 @@ _MOST: Final = 0.9
 """Copies of this share of the bytes that are reduced are copies of what is reduced."""
 _REDUCING: Final = ("MPI_Allreduce", "MPI_Iallreduce")
 _OWN_KERNELS: Final = ("hierarchical", "thin", "fused")
-_ON_GPU: Final = ("nccl", "peer", "none")
 
 
 def advise(facts: Facts) -> Iterator[Finding]:
@@ -118,7 +117,7 @@ def _graph_flags(config: Mapping[str, Any]) -> str:
     needs = []
     if config.get("data_on") != "device":
         needs.append("--data-on device")
-    if config.get("transport") not in _ON_GPU:
+    if config.get("transport") not in ON_DEVICE:
         needs.append("--transport nccl")
     return f"--graph, which needs {' and '.join(needs)}" if needs else "--graph"
 

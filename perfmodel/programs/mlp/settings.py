@@ -30,6 +30,8 @@ GEMM_LOOPS: Final[Mapping[str, str]] = {
     "backward GEMM 3": "HBD",  # dW1 = dz1 x^T
 }
 """Every GEMM and the dimensions that its loops i, k and j run over: 2 i k j FLOPs."""
+OWN_GEMMS: Final = ("hierarchical", "fused")
+"""Values of --gemm whose kernels for large GEMMs are the trainer's own."""
 HIDDEN_FLOPS: Final = {"forward": 5, "backward": 4}
 """Of a hidden unit and image: bias 1, sigmoid 4; gradient 3, sum for b1 1."""
 OUTPUT_FLOPS: Final = {"forward": 8, "backward": 1}

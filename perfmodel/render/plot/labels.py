@@ -17,10 +17,9 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox, IdentityTransform
 
+from perfmodel.base.arrays import Floats
 from perfmodel.models.roofline import Point
 from perfmodel.render.plot.style import GREY, INK, MARKER_PT, MARKERS, PALETTE, TEXT_PT, plain
-
-Floats = npt.NDArray[np.float64]
 
 _SLIDE: Final = np.linspace(-1.0, 1.0, 9)
 _SIDES: Final = np.concatenate(

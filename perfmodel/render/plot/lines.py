@@ -13,6 +13,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
 from perfmodel.models.roofline import Point, Roofline
 from perfmodel.render.plot.labels import Label, LabelLayer, Obstacles, ordered_colors
@@ -41,7 +42,6 @@ from perfmodel.render.plot.style import (
     with_room,
 )
 
-Floats = npt.NDArray[np.float64]
 Values = Sequence[float] | npt.NDArray[Any]
 
 _DASHES: Final[tuple[Any, ...]] = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (5, 1.5, 1, 1.5)))
