@@ -341,8 +341,10 @@ def idlest(steps: StepBreakdown) -> tuple[list[IdleCause], list[str]]:
     shown = {r.rank for r in order[:_MOST_IDLE]}
     rows = [c for c in steps.idle
             if c.rank in shown and c.seconds >= _LEAST_SHARE * steps.median_s]  # fmt: skip
-    left = len(order) > _MOST_IDLE
-    return rows, [f"of {len(order)} ranks, the {_MOST_IDLE} that idle most"] if left else []
+    if len(order) <= _MOST_IDLE:
+        return rows, []
+    least = f"{percent(_LEAST_SHARE)} of a step or more"
+    return rows, [f"causes of {least}, of the {_MOST_IDLE} ranks of {len(order)} that idle most"]
 
 
 def path_text(steps: StepBreakdown) -> Table:
