@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -152,7 +153,11 @@ def _short(name: str) -> str:
 
 
 def _draw_others(ax: Axes, shown: Sequence[OperatorRow], bandwidth: float, title: str) -> None:
-    names = [f"{shortened(_short(r.name), 20)}, {r.phase}" for r in shown]
+    often = Counter((r.name, r.phase) for r in shown)  # more than once of several data types
+    names = [
+        f"{shortened(_short(r.name), 20)}{f' {r.dtype}' * (often[r.name, r.phase] > 1)}, {r.phase}"
+        for r in shown
+    ]
     rates = [100 * (r.bytes_per_s or 0.0) / bandwidth for r in shown]
     ax.barh(range(len(shown)), rates, color=BLUE, height=0.7)
     ax.axvline(100.0, color=INK, lw=1.2)
