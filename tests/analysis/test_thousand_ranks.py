@@ -198,3 +198,6 @@ def test_the_page_draws_every_rank_of_every_run(job: list[Path]) -> None:
     for table in ("Ranks of rank0000", "Ranks of ddp0000"):
         assert table in section
     assert "Without waiting" in section
+    files = text.partition('id="provenance"')[2].partition("</table>")[0]
+    assert files.count("<tr>") == 1 + 24
+    assert files.count("–") == 3 * 20  # rows that are not kept

@@ -347,6 +347,8 @@ def test_reports_of_several_runs_share_one_roof() -> None:
     assert [e.text for e in two.all("h2")][:2] == ["Summary", "All runs"]
     assert len(cells(two, "Runs")) == 3
     assert len(cells(two, "Measured points")) == 5
+    names = [row[0] for row in cells(two, "Reports")[1:]]
+    assert names == [BASE.name, "h200x2_2ranks_h2048_nsys2025.3.1.sqlite"]
 
 
 @pytest.mark.slow

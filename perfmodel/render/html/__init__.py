@@ -134,7 +134,8 @@ def parts(run: RunAnalysis) -> Iterator[Part]:
     rest = whole - sum(p[1] for p in found)
     scale = max(whole, whole - rest)
     if small > 0:
-        shown.append((f"{len(found) - len(shown)} smaller ones", small, "small"))
+        left = len(found) - len(shown)
+        shown.append((f"{left} smaller one{'s' * (left != 1)}", small, "small"))
     if rest > _REST * whole:
         idle = "the GPU is idle" if not lacking(run.unattributed) else "idle, or in no range"
         shown.append((idle if queued else "in no range", rest, "rest"))
@@ -443,7 +444,7 @@ def _sections(analysis: Analysis, asked: Asked, first: FirstStep | None) -> Iter
     found = sections.findings(run, first.title if first else "")
     yield section("findings", "Findings and warnings", _FINDINGS, found)
     yield section("machine", "Configuration and machine", "", sections.machine(run))
-    yield section("provenance", "Provenance", "", sections.provenance(run))
+    yield section("provenance", "Provenance", "", sections.provenance(analysis.runs))
 
 
 _CLOCKS: Final = (

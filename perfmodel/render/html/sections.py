@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -53,10 +53,11 @@ _COLLECT: Final = "nsys profile --trace=nvtx,cuda,mpi ..."
 def breakdown(run: RunAnalysis) -> Iterator[Block]:
     """Yield the tables of one run, and what was not recorded."""
     unknown = not run.workload.ranges and run.steps is not None  # no FLOPs by range
-    if unknown:
+    many = len(run.ranks) >= MANY_RANKS  # which have a section of their own
+    if unknown and not many:
         yield _of_ranks(tables.step_parts(run))
-        if run.steps is not None and run.steps.categories:
-            yield grid(tables.categories(run))
+    if unknown and run.steps is not None and run.steps.categories:
+        yield grid(tables.categories(run))
     if run.work:
         yield Words(
             "Work of a step", tuple(" ".join(w.split()) for w in operators.work_lines(run.work))
@@ -86,7 +87,7 @@ def breakdown(run: RunAnalysis) -> Iterator[Block]:
     if run.steps is not None and run.steps.facts.stragglers:
         yield _of_ranks(tables.late_ranks(run))
     yield from map(grid, messages.blocks(run))
-    if 1 < len(run.ranks) < MANY_RANKS and not unknown:
+    if len(run.ranks) > 1 and not many and not unknown:
         yield _of_ranks(tables.ranks(run))
 
 
@@ -109,7 +110,8 @@ def _every_rank(run: RunAnalysis) -> Table:
     host = Column("host", "Host", of=lambda rank: run.hosts.get(rank.rank))
     found = tables.ranks(run)
     columns = (*found.columns, own, *([host] if run.hosts else []))
-    return Table.of(f"Ranks of {run.label} (medians over batches)", run.ranks, columns)
+    title = f"Ranks of {run.label} (medians over batches)"
+    return Table.of(title, run.ranks, columns, tables.step_parts(run).notes)
 
 
 def _of_ranks(table: Table) -> Grid:
@@ -378,20 +380,24 @@ def machine(run: RunAnalysis) -> Iterator[Block]:
         yield _ceilings(run.machine, run.precision)
 
 
-def provenance(run: RunAnalysis) -> Iterator[Block]:
-    """Yield the files that the page is made of, and by what."""
+def provenance(runs: Sequence[RunAnalysis]) -> Iterator[Block]:
+    """Yield the files that the page is made of, and by what.
+
+    Of a trace that is not whole its rows are not known.
+    """
+    traces = [trace for run in runs for trace in run.traces]
     columns = (
         Column("report", "Report", of="source.name"),
         Column("nsys", "Nsight Systems", of="product_version"),
         Column("schema", "Schema", of="schema_version"),
         Column("ranks", "Ranks", of=lambda t: ", ".join(map(str, sorted(ranks_of(t).values())))),
         Column("recorded", "Recorded (UTC)", of=_recorded),
-        Column("ranges", "NVTX ranges", "int", of=lambda t: len(t.ranges)),
-        Column("ops", "GPU operations", "int", of="op_count"),
-        Column("mpi", "MPI calls", "int", of=lambda t: len(t.mpi)),
+        Column("ranges", "NVTX ranges", "int", of=lambda t: len(t.ranges) if t.whole else None),
+        Column("ops", "GPU operations", "int", of=lambda t: t.op_count if t.whole else None),
+        Column("mpi", "MPI calls", "int", of=lambda t: len(t.mpi) if t.whole else None),
     )
     note = f"made by perfmodel {perfmodel.__version__}; the same reports give the same page"
-    yield _of_ranks(Table.of("Reports", run.traces, columns, [note]))
+    yield _of_ranks(Table.of("Reports", traces, columns, [note]))
 
 
 def _recorded(trace: Trace) -> str | None:
