@@ -1,4 +1,4 @@
-"""Grows a real Nsight Systems export of two ranks: more batches and ranks, or a report per rank.
+"""Grows a real Nsight Systems export of some ranks: more batches and ranks, or a report per rank.
 
     python -m profiles.grow SOURCE TARGET.sqlite --rows 1000000 --ranks 8
     python -m profiles.grow SOURCE FOLDER --ranks 64
@@ -13,6 +13,7 @@ more; nobody leaves one before the last is there.
 from __future__ import annotations
 
 import argparse
+import lzma
 import random
 import shutil
 import sqlite3
@@ -52,21 +53,27 @@ def grow(source: Path, target: Path, rows: int, ranks: int) -> int:
     """Copy `source`, repeat its ranks `ranks` / (its own) times and its timeline until `rows`.
 
     Every repetition in time is shifted behind the one before it, with correlation ids of its own;
-    every repetition of the ranks has process ids of its own. Returns the number of event rows.
+    every repetition of the ranks has process ids of its own. Ranks are those of MPI, else the
+    processes that launch kernels. Returns the number of event rows.
     """
     target.unlink(missing_ok=True)
-    with sqlite3.connect(f"file:{source}?immutable=1", uri=True) as original:
-        connection = sqlite3.connect(target)
-        original.backup(connection)
+    if source.suffix == ".xz":
+        target.write_bytes(lzma.decompress(source.read_bytes()))
+    else:
+        shutil.copy(source, target)
+    target.chmod(0o644)
+    connection = sqlite3.connect(target)
     connection.execute("PRAGMA journal_mode=OFF")
     connection.execute("PRAGMA synchronous=OFF")
     have = [t for t in EVENT_TABLES if t in _tables(connection)]
-    own = connection.execute("SELECT count(*) FROM MPI_RANKS").fetchone()[0]
+    mpi = "MPI_RANKS" in _tables(connection)
+    ranked = "MPI_RANKS" if mpi else "(SELECT DISTINCT globalPid FROM CUPTI_ACTIVITY_KIND_KERNEL)"
+    own = connection.execute(f"SELECT count(*) FROM {ranked}").fetchone()[0]
     copies = max(1, ranks // own)
     per_repetition = count_events(connection) * copies
     repeats = max(1, round(rows / per_repetition))
     low, high = connection.execute(
-        "SELECT min(start), max(coalesce(end, start)) FROM NVTX_EVENTS"
+        "SELECT min(start), max(coalesce(end, start)) FROM NVTX_EVENTS WHERE eventType = 59"
     ).fetchone()
     top = connection.execute(
         "SELECT max(correlationId) FROM CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -84,12 +91,13 @@ def grow(source: Path, target: Path, rows: int, ranks: int) -> int:
                     f"INSERT INTO {table} SELECT {chosen} FROM original {where} ORDER BY start"
                 )
         connection.execute("DROP TABLE original")
-    for copy in range(1, copies):
+    for copy in range(1, copies if mpi else 1):
         connection.execute(
             "INSERT INTO MPI_RANKS SELECT globalTid + ?, rank + ? FROM MPI_RANKS WHERE rank < ?",
             [copy * _step(own), copy * own, own],
         )
-    connection.execute("UPDATE MPI_COMMUNICATORS SET size = ?", [own * copies])
+    if mpi:
+        connection.execute("UPDATE MPI_COMMUNICATORS SET size = ?", [own * copies])
     connection.commit()
     total = count_events(connection)
     connection.close()

@@ -94,7 +94,7 @@ def analyze(
     """
     distinct = distinct_reports(traces)
     timed = [time_one(trace, options) for trace in distinct]
-    return _analyze(timed, options, progress, repeated=len(traces) - len(distinct))
+    return analyze_measured(timed, options, progress, repeated=len(traces) - len(distinct))
 
 
 def analyze_reports(
@@ -144,7 +144,7 @@ def analyze_reports(
     distinct: dict[Path, TimedReport] = {}
     for one in timed:
         distinct.setdefault(one.trace.source.resolve(), one)
-    analysis = _analyze(
+    analysis = analyze_measured(
         [*distinct.values()],
         options,
         lambda label: progress(f"analyzing {label}"),
@@ -183,8 +183,7 @@ def _read(
     str
         Why the result is not kept where it should be, or ''.
     """
-    replays = bool(options.workload and options.workload.replay)
-    measure = partial(measure_report, path, source, options, kernels=replays)
+    measure = partial(measure_report, path, source, options)
     there = path.is_file() or path.is_dir()  # opening a pipe waits for its writer
     if cache is None or source in whole or options.shapes or options.counters or not there:
         return measure(most_ops=most_ops, drawn=source in whole), ""
@@ -213,12 +212,12 @@ def _key(cache: Cache, path: Path, asked: object) -> str:
         return ""
 
 
-def _analyze(
+def analyze_measured(
     timed: Sequence[TimedReport],
     options: Options,
-    progress: Callable[[str], object],
+    progress: Callable[[str], object] = lambda _: None,
     *,
-    repeated: int,
+    repeated: int = 0,
     failed: tuple[PerfmodelError, ...] = (),
 ) -> Analysis:
     """Analyze measured reports, each once, of which `repeated` more were given."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from perfmodel.analysis.analyze import analyze
+from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.base.arrays import Int64
 from perfmodel.base.errors import PerfmodelError, WorkloadError
 from perfmodel.base.gpu import Gpu
@@ -224,11 +224,11 @@ def answer(
         If there is neither a report with memory events nor the sizes of an MLP.
     """
     warnings: list[str] = []
-    trace = None if path is None else read(path)
+    trace = None if path is None else read(path, parts=("nvtx", "mpi"))
     config = {} if trace is None else read_mark(trace)
     values = {**from_mark(config), **given}
-    if trace is not None and not {"D", "H", "C", "B"} <= values.keys():
-        values = {**_inferred(trace, given), **values}
+    if path is not None and not {"D", "H", "C", "B"} <= values.keys():
+        values = {**_inferred(path, given), **values}
     measured = None
     if path is not None and trace is not None:
         events = read_memory(path)
@@ -263,10 +263,10 @@ def answer(
     )  # fmt: skip
 
 
-def _inferred(trace: Trace, given: Mapping[str, int]) -> dict[str, int]:
+def _inferred(path: Path, given: Mapping[str, int]) -> dict[str, int]:
     """Symbols that a report without a whole mark shows by its messages' sizes."""
     try:
-        run = analyze([trace], Options(values=given)).fitted
+        run = analyze_reports([path], Options(values=given)).fitted
     except PerfmodelError:
         return {}
     return dict(run.identity.values)

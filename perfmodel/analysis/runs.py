@@ -20,7 +20,9 @@ from perfmodel.readers import opened
 from perfmodel.readers.nsys import read_by_process, read_sqlite
 from perfmodel.readers.packed import EventsByProcess
 from perfmodel.readers.trace import NULL, Trace
+from perfmodel.timing.by_process import launches
 from perfmodel.timing.run import Needed, Run, TimedReport, assemble, time_report
+from perfmodel.timing.step_graph import MOST_OPS
 from perfmodel.timing.step_report import StepsByPart
 from perfmodel.timing.steps import Steps
 from perfmodel.timing.trim import needed, trim
@@ -55,8 +57,8 @@ def is_large(file: Path) -> bool:
 
 
 def has_parts(trace: Trace, options: Options) -> bool:
-    """Whether a report can be measured so: its steps are found without operations and calls."""
-    return not options.layers and program_of([trace], options).steps_by_ranges
+    """Whether a report can be measured so: nothing is counted over all of it at once."""
+    return not options.layers and not program_of([trace], options).has_operators(trace, options)
 
 
 def measure_report(
@@ -64,8 +66,8 @@ def measure_report(
     source: Path,
     options: Options,
     *,
-    kernels: bool,
-    most_ops: int,
+    kernels: bool = False,
+    most_ops: int = MOST_OPS,
     drawn: bool = False,
 ) -> TimedReport:
     """Read and measure one report, and keep of it what is looked at later.
@@ -76,13 +78,14 @@ def measure_report(
         The file, and what it is called.
     options : Options
     kernels : bool
-        Keep every kernel in the batches.
+        Keep every kernel in the batches, as where the workload replays them.
     most_ops : int
         As `time_streamed`.
     drawn : bool
         Keep all of it but operations and calls that can be read again: those of a large file that
         is no temporary one.
     """
+    kernels |= bool(options.workload and options.workload.replay)
     with opened(path) as file:
         if is_large(file) and (file == path or not drawn):
             read = read_by_process(file, source=source)
@@ -121,7 +124,7 @@ def time_streamed(
     if not has_parts(trace, options):
         return time_one(events.whole(trace), options)
     program = program_of([trace], options)
-    shown, steps = program.steps(trace, options)
+    shown, steps = program.steps(trace, options, partial(launches, trace, events))
     return _timed(program, shown, steps, options, (events, needed), most_ops, all_gaps=all_gaps)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from perfmodel.analysis.analyze import analyze_run
 from perfmodel.analysis.question import SMOOTH, Answer, Reach, Source, answer
 from perfmodel.analysis.result import RunAnalysis
-from perfmodel.analysis.runs import group, time_runs
+from perfmodel.analysis.runs import runs_of
 from perfmodel.analysis.splits import Parallelisms, parallelisms
 from perfmodel.analysis.splits import words as words_of_splits
 from perfmodel.analysis.sweeps import FLAT
@@ -24,8 +24,7 @@ from perfmodel.models.predict import predict
 from perfmodel.models.terms import Case, Observation
 from perfmodel.programs import program_of_run
 from perfmodel.programs.program import Change, Evidence, Options
-from perfmodel.readers.trace import Trace
-from perfmodel.timing.run import Run
+from perfmodel.timing.run import Run, TimedReport
 
 _USUAL: Final = Options()
 
@@ -484,17 +483,19 @@ def evidence(observed: Observation, analysis: RunAnalysis) -> Evidence:
     return analysis.program.evidence(observed, busy_s, analysis.collectives, analysis.machine)
 
 
-def ask(traces: Sequence[Trace], model: Model | None = None, options: Options = _USUAL) -> WhatIf:
+def ask(
+    timed: Sequence[TimedReport], model: Model | None = None, options: Options = _USUAL
+) -> WhatIf:
     """Say what each change of the ladder would save of one run's batch.
 
     Parameters
     ----------
-    traces : sequence of Trace
+    timed : sequence of TimedReport
         The reports of one run: one, or one per rank.
     model : Model, optional
         Calibrated; without one, savings are bounds by the report alone.
     options : Options
-        How the report is measured, and whose ceilings count.
+        How the reports were measured, and whose ceilings count.
 
     Raises
     ------
@@ -502,13 +503,13 @@ def ask(traces: Sequence[Trace], model: Model | None = None, options: Options = 
         If the reports are of several runs, of a workload of the user's own, have no configuration
         mark, or the structure of the run is not modelled.
     """
-    found = group(traces)
-    if len(found) != 1:
+    runs = runs_of(timed)
+    if len(runs) != 1:
         raise ModelError(
-            f"expected the report of one run (or those of its ranks); got {len(found)} runs: "
-            f"{', '.join(label for label, _ in found)}; give one of them"
+            f"expected the report of one run (or those of its ranks); got {len(runs)} runs: "
+            f"{', '.join(run.label for run in runs)}; give one of them"
         )
-    return what_if_of(time_runs(found[0][1], options)[0], model, options)
+    return what_if_of(runs[0], model, options)
 
 
 def what_if_of(run: Run, model: Model | None = None, options: Options = _USUAL) -> WhatIf:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from perfmodel.commands import _options
-from perfmodel.commands._output import Progress, emit, read_reports
+from perfmodel.commands._output import Progress, distinct, emit
 
 
 @click.command()
@@ -29,21 +29,25 @@ def whatif(
     pay. Of any other program, and without the trainer's mark, says what a step could save at most
     were one part of it free.
     """
+    from perfmodel.analysis.runs import measure_report
     from perfmodel.analysis.whatif import ask
     from perfmodel.models.model import load
-    from perfmodel.programs import program_of
+    from perfmodel.programs import program_named
     from perfmodel.programs.identify import read_mark
     from perfmodel.render.whatif import bounds_result, picture, result
 
     model = None if path is None else load(path)
     chosen = _options.chosen(options)
     with Progress(len(reports)) as advance:
-        traces = read_reports(reports, advance)
-    modelled = program_of(traces, chosen).modelled
-    if model is None and not (modelled and any(map(read_mark, traces))):
-        from perfmodel.analysis.analyze import analyze
+        timed = []
+        for path in distinct(reports):
+            advance(f"reading {path.name}")
+            timed.append(measure_report(path, path, chosen))
+    modelled = any(program_named(one.program).modelled for one in timed)
+    if model is None and not (modelled and any(read_mark(one.trace) for one in timed)):
+        from perfmodel.analysis.analyze import analyze_measured
 
-        emit(bounds_result(analyze(traces, chosen).fitted), fmt, out)
+        emit(bounds_result(analyze_measured(timed, chosen).fitted), fmt, out)
         return
-    said = ask(traces, model, chosen)
+    said = ask(timed, model, chosen)
     emit(result(said), fmt, out, picture=lambda: picture(said))

@@ -17,7 +17,7 @@ from perfmodel.timing.nesting import innermost, nest
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
 from perfmodel.timing.run import Run
 from perfmodel.timing.step_report import StepReport
-from perfmodel.timing.steps import Steps, find_steps, launched, relabel
+from perfmodel.timing.steps import Parts, Steps, find_steps, launched, relabel
 
 _DOMAIN: Final = "TSL"
 _MODULE: Final = re.compile(r"XlaModule:#(?:.*?,)?hlo_module=([^,#]+)")
@@ -45,7 +45,7 @@ def own_ranges(trace: Trace) -> Trace:
     return relabel(trace, label)
 
 
-def find_module_steps(trace: Trace, asked: str | None) -> Steps:
+def find_module_steps(trace: Trace, asked: str | None, parts: Parts | None) -> Steps:
     """Find the steps: the program's own ranges, else the module with most of the GPU's work.
 
     XLA runs ahead of the GPU and launches small modules between two steps: a step that is a module
@@ -55,10 +55,10 @@ def find_module_steps(trace: Trace, asked: str | None) -> Steps:
     ----------
     trace : Trace
         Of `own_ranges`.
-    asked : str, optional
+    asked, parts
         As `perfmodel.timing.steps.find_steps`.
     """
-    found = find_steps(trace, asked)
+    found = find_steps(trace, asked, parts)
     modules = {
         text
         for domain, text in zip(trace.range_domains, trace.range_labels, strict=True)
@@ -174,9 +174,13 @@ class JaxProgram(Program):
         """Return the trace with XLA's modules, and without its thunks."""
         return own_ranges(trace)
 
-    def find(self, trace: Trace, asked: str | None) -> Steps:
+    def find(self, trace: Trace, asked: str | None, parts: Parts | None) -> Steps:
         """Find the steps in the program's own ranges, or in XLA's modules."""
-        return find_module_steps(trace, asked)
+        return find_module_steps(trace, asked, parts)
+
+    def has_operators(self, trace: Trace, options: Options) -> bool:
+        """Whether there are ranges of thunks."""
+        return any(map(hlo_operation, trace.range_labels))
 
     def operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
         """Return the times of HLO operations."""

@@ -19,7 +19,7 @@ from perfmodel.programs.program import Options, Program, StepClock
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.run import Run, batch_seconds
 from perfmodel.timing.samples import Clock, PathTimes, count_warmup, tabulate
-from perfmodel.timing.steps import Steps, named_steps
+from perfmodel.timing.steps import Parts, Steps, named_steps
 from perfmodel.workloads.work import Workload
 
 _CLOCKS: Final[dict[str, Clock]] = {"host": "host", "gpu": "gpu_busy"}
@@ -30,7 +30,6 @@ class OwnProgram(Program):
 
     name: str = "own"
     step_clock: StepClock = "host"
-    steps_by_ranges: bool = True
     identify = staticmethod(identify)
     missing = staticmethod(missing_values)
 
@@ -38,7 +37,9 @@ class OwnProgram(Program):
         """Whether the user gave formulas."""
         return options.workload is not None
 
-    def steps(self, trace: Trace, options: Options) -> tuple[Trace, Steps]:
+    def steps(
+        self, trace: Trace, options: Options, parts: Parts | None = None
+    ) -> tuple[Trace, Steps]:
         """Take the range that the user, or the file, names."""
         assert options.workload is not None  # `recognizes`
         label = options.batch_label or options.workload.batch_range or BATCH_RANGE

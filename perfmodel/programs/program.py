@@ -13,7 +13,7 @@ from perfmodel.programs.findings import Actions, Facts, Finding, general
 from perfmodel.programs.identify import Identity, read_mark
 from perfmodel.programs.losses import find_losses
 from perfmodel.readers.trace import Trace
-from perfmodel.timing.steps import Steps, find_steps, with_steps
+from perfmodel.timing.steps import Parts, Steps, find_steps, with_steps
 from perfmodel.workloads.work import Workload
 
 if TYPE_CHECKING:
@@ -207,15 +207,12 @@ class Program:
         Range that replays a whole batch as one CUDA graph, empty if there is none.
     modelled : bool
         Whether `observe` takes its batches apart by the configuration mark alone.
-    steps_by_ranges : bool
-        Whether NVTX ranges alone say what its steps are, and there are no operators.
     """
 
     name: str = "unknown"
     step_clock: StepClock = "gpu"
     replay: str = ""
     modelled: bool = False
-    steps_by_ranges: bool = False
 
     def recognizes(self, trace: Trace, options: Options) -> bool:
         """Whether a report is of such a program."""
@@ -225,17 +222,24 @@ class Program:
         """Return the trace with the ranges that say what the program itself does."""
         return trace
 
-    def find(self, trace: Trace, asked: str | None) -> Steps:
+    def find(self, trace: Trace, asked: str | None, parts: Parts | None) -> Steps:
         """Find the steps in the program's own ranges, or in the sequence of its operations."""
-        return find_steps(trace, asked)
+        return find_steps(trace, asked, parts)
 
-    def steps(self, trace: Trace, options: Options) -> tuple[Trace, Steps]:
+    def steps(
+        self, trace: Trace, options: Options, parts: Parts | None = None
+    ) -> tuple[Trace, Steps]:
         """Return the trace with the ranges to show, and its steps.
 
-        Every step is a range of that trace, called `Steps.label`.
+        Every step is a range of that trace, called `Steps.label`. `parts` have the operations and
+        calls where the trace holds none.
         """
         own = self.own_ranges(trace)
-        return with_steps(own, self.find(own, options.batch_label), _STEP)
+        return with_steps(own, self.find(own, options.batch_label, parts), _STEP)
+
+    def has_operators(self, trace: Trace, options: Options) -> bool:
+        """Whether there may be operators, which are counted over all of a report at once."""
+        return False
 
     def operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
         """Return the work and times of the framework's operators; None if nothing names them."""

@@ -125,9 +125,11 @@ class Split:
             self._packed[process].append({**columns, _ROW: row[at]})
         self._rows += len(table)
 
-    def take(self, processes: Sequence[int]) -> tuple[Any, Int64]:
-        """Return the rows of some processes, in order, and their numbers; drop them here."""
-        packed = [self._packed.pop(p) for p in processes if p in self._packed]
+    def take(self, processes: Sequence[int], *, keep: bool = False) -> tuple[Any, Int64]:
+        """Return the rows of some processes, in order, and their numbers; drop or keep them."""
+        packed = [self._packed[p] for p in processes if p in self._packed]
+        for process in () if keep else processes:
+            self._packed.pop(process, None)
         if not packed:
             return self.none, np.empty(0, np.int64)
         parts = [packed.pop(0).columns() for _ in range(len(packed))]
@@ -186,8 +188,10 @@ class EventsByProcess:
         tables = (*self.ops, self.api)
         return np.array([sum(t.count(p) for t in tables) for p in trace.processes.tolist()])
 
-    def take(self, trace: Trace, processes: Sequence[int]) -> tuple[GpuOps, ApiCalls, Int64]:
-        """Return the operations and calls of some processes, and drop them here.
+    def take(
+        self, trace: Trace, processes: Sequence[int], *, keep: bool = False
+    ) -> tuple[GpuOps, ApiCalls, Int64]:
+        """Return the operations and calls of some processes, and drop or keep them here.
 
         Parameters
         ----------
@@ -204,9 +208,9 @@ class EventsByProcess:
             Rows of the report's operations that the former are.
         """
         keys = [int(trace.processes[p]) if p >= 0 else NULL for p in processes]
-        found = [split.take(keys) for split in self.ops]
-        api, _ = self.api.take(keys)
-        for key in keys:
+        found = [split.take(keys, keep=keep) for split in self.ops]
+        api, _ = self.api.take(keys, keep=keep)
+        for key in () if keep else keys:
             self.arenas.pop(key, None)
         row = rows_of_report([at for _, at in found], [*map(len, self.ops)])
         ops = join([table for table, _ in found])

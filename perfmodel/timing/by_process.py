@@ -11,7 +11,7 @@ import numpy as np
 from perfmodel.base.arrays import Int8, Int64
 from perfmodel.readers.packed import EventsByProcess
 from perfmodel.readers.trace import Trace, rows
-from perfmodel.timing.steps import Steps
+from perfmodel.timing.steps import Launched, Steps, launched
 
 _ROWS: Final = 500_000
 """Rows of a part, at least: smaller ones gain nothing."""
@@ -49,30 +49,51 @@ def by_process(trace: Trace, steps: Steps, events: EventsByProcess | None = None
         The operations and calls, where the trace holds none; dropped part by part.
     """
     groups = _groups(trace, events)
-    count = int(groups.max(initial=0)) + 1
-    if count < 2 and events is None:
+    if groups.max(initial=0) == 0 and events is None:
         everything = np.arange(len(trace.ops)), np.arange(len(steps))
         yield Part(trace, steps, *everything)
         return
-    of_thread, of_step = groups[trace.thread_process], groups[steps.process]
+    of_step = groups[steps.process]
+    for group, split in enumerate(_split(trace, groups, events)):
+        step = np.flatnonzero(of_step == group)
+        rows_of, op = split.pop()
+        part = [Part(rows_of, _chosen(steps, step), op, step)]
+        del rows_of, op  # what is measured of a part is freed before the next one
+        yield part.pop()
+
+
+def launches(trace: Trace, events: EventsByProcess) -> Iterator[tuple[Trace, Launched]]:
+    """Yield the parts of a report and how their operations were launched; `events` stay."""
+    for split in _split(trace, _groups(trace, events), events, keep=True):
+        part = [split.pop()[0]]
+        yield part[0], launched(part.pop())
+
+
+def _split(
+    trace: Trace, groups: Int8, events: EventsByProcess | None, *, keep: bool = False
+) -> Iterator[list[tuple[Trace, Int64]]]:
+    """Yield lists of one: the rows of each group of processes, and of which operations they are.
+
+    Who takes it out of its list has the only reference.
+    """
+    of_thread = groups[trace.thread_process]
     if events is None:
         of_op = np.append(groups, np.int8(0))[trace.ops.process]
         of_call = of_thread[trace.api.thread]
-    for group in range(count):
+    for group in range(int(groups.max(initial=0)) + 1):
         if events is None:
             op = np.flatnonzero(of_op == group)
             ops, api = rows(trace.ops, op), rows(trace.api, np.flatnonzero(of_call == group))
         else:
             mine = np.flatnonzero(groups == group).tolist()
-            ops, api, op = events.take(trace, mine if group else [-1, *mine])
+            ops, api, op = events.take(trace, mine if group else [-1, *mine], keep=keep)
         tables: dict[str, Any] = {
             name: rows(table, np.flatnonzero(of_thread[table.thread] == group))
             for name, table in (("ranges", trace.ranges), ("mpi", trace.mpi), ("nccl", trace.nccl))
         }
-        step = np.flatnonzero(of_step == group)
-        part = [Part(replace(trace, ops=ops, api=api, **tables), _chosen(steps, step), op, step)]
-        del ops, api, op, tables  # what is measured of a part is freed before the next one
-        yield part.pop()
+        split = [(replace(trace, ops=ops, api=api, **tables), op)]
+        del ops, api, op, tables
+        yield split
 
 
 def _chosen(steps: Steps, rows: Int64) -> Steps:

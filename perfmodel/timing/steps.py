@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from itertools import chain
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -160,7 +161,11 @@ def launched(trace: Trace, joined: Joined | None = None) -> Launched:
     return Launched(op, trace.thread_process[thread], thread, trace.api.start_ns[call], call)
 
 
-def find_steps(trace: Trace, asked: str | None = None) -> Steps:
+Parts = Callable[[], Iterable[tuple[Trace, Launched]]]
+"""Makes the parts of a report, in the order of their processes, each with what it launched."""
+
+
+def find_steps(trace: Trace, asked: str | None = None, parts: Parts | None = None) -> Steps:
     """Find the steps of a program.
 
     In this order: the ranges that `asked` names; ranges whose names are equal or differ in digits
@@ -174,6 +179,8 @@ def find_steps(trace: Trace, asked: str | None = None) -> Steps:
     trace : Trace
     asked : str, optional
         A range's name, a glob such as `step *`, or a regular expression between slashes.
+    parts : callable, optional
+        Makes the parts that have the operations and calls, where the trace holds none.
 
     Raises
     ------
@@ -181,19 +188,22 @@ def find_steps(trace: Trace, asked: str | None = None) -> Steps:
         If `asked` names no range, or ranges that hold most of no GPU work, with a better name;
         or if the report has neither GPU operations nor ranges nor MPI calls.
     """
-    found = launched(trace)
+    if parts is None:
+        everything = [(trace, launched(trace))]
+        parts = everything.copy
+    work = _Work.of(trace, parts)
     if asked is not None:
-        return _asked(trace, found, asked)
-    best = _best(_candidates(trace, found))
+        return _asked(trace, work, asked)
+    best = _best(_candidates(trace, work))
     held = best is not None and best.share >= _MOST
     if best is not None and held and not best.is_part:
         return best.steps(trace, "range")
-    by_kernels = _periodic(trace, found)
+    by_kernels = _periodic(parts, work)
     if by_kernels is not None and (best is None or by_kernels.confidence > best.share):
         return by_kernels
     if best is not None and held:
         return best.steps(trace, "range")
-    return _whole(trace, found)
+    return _whole(trace, parts)
 
 
 def relabel(trace: Trace, label: Callable[[str, str], str | None]) -> Trace:
@@ -306,7 +316,7 @@ def pattern_of(name: str) -> str:
     return _DIGITS.sub("*", name)
 
 
-def _candidates(trace: Trace, found: Launched) -> list[Candidate]:
+def _candidates(trace: Trace, work: _Work) -> list[Candidate]:
     """Ranges that repeat under one name, with the share of the work that they hold."""
     ranges = trace.ranges
     if len(ranges) == 0:
@@ -319,7 +329,6 @@ def _candidates(trace: Trace, found: Launched) -> list[Candidate]:
         groups.setdefault(pattern_of(trace.range_labels[code]), []).append(code)
     for codes in [c for c in groups.values() if len(c) > 1]:  # equal names repeat in a pattern
         groups.update({trace.range_labels[c]: [c] for c in codes if counts[c] >= _LEAST_REPEATS})
-    work = _Work.of(trace, found)
     by_name = np.argsort(ranges.name, kind="stable")
     first = np.searchsorted(ranges.name[by_name], np.arange(len(counts) + 1))
     made, thread = [], ranges.thread
@@ -379,18 +388,24 @@ def _best(candidates: Sequence[Candidate]) -> Candidate | None:
 class _Work:
     """The work of every process by launch time, summed up, so that intervals are differences.
 
-    `parts` are processes, when they launch, and the work until then.
+    `parts` are processes, when they launch, and the work until then; `on_gpu` whether it is that
+    of a GPU.
     """
 
     parts: tuple[tuple[int, Int64, Floats], ...]
+    on_gpu: bool
 
     @classmethod
-    def of(cls, trace: Trace, found: Launched) -> _Work:
+    def of(cls, trace: Trace, parts: Parts) -> _Work:
         """GPU time by launch; without a GPU the outermost ranges' time, without these MPI's."""
-        if len(found.op):
-            process, at = found.process, found.at_ns
-            weight = (trace.ops.end_ns - trace.ops.start_ns)[found.op].astype(np.float64)
-        elif len(trace.ranges):
+        summed: list[tuple[int, Int64, Floats]] = []
+        for part, found in parts():
+            weight = (part.ops.end_ns - part.ops.start_ns)[found.op].astype(np.float64)
+            summed += _summed(found.process, found.at_ns, weight)
+            del part, found, weight  # before the next one is made
+        if summed:
+            return cls(tuple(summed), on_gpu=True)
+        if len(trace.ranges):
             process = trace.thread_process[trace.ranges.thread]
             at = trace.ranges.start_ns
             weight = _outermost_times(trace)
@@ -398,12 +413,7 @@ class _Work:
             process = trace.thread_process[trace.mpi.thread]
             at = trace.mpi.start_ns
             weight = np.maximum(trace.mpi.end_ns - at, 0).astype(np.float64)
-        parts = []
-        for p in np.unique(process):
-            mine = np.flatnonzero(process == p)
-            mine = mine[np.argsort(at[mine], kind="stable")]
-            parts.append((int(p), at[mine], np.concatenate([[0.0], np.cumsum(weight[mine])])))
-        return cls(tuple(parts))
+        return cls(tuple(_summed(process, at, weight)), on_gpu=False)
 
     def inside(self, process: Int32, start: Int64, end: Int64) -> float:
         """Share of all work that lies in the intervals, each of one process."""
@@ -415,6 +425,14 @@ class _Work:
             hi = np.searchsorted(at, end[mine], side="right")
             held += float((total[hi] - total[lo]).sum())
         return held / everything if everything else 0.0
+
+
+def _summed(process: Int32, at: Int64, weight: Floats) -> Iterator[tuple[int, Int64, Floats]]:
+    """Sum the work of every process up in time order."""
+    for p in np.unique(process):
+        mine = np.flatnonzero(process == p)
+        mine = mine[np.argsort(at[mine], kind="stable")]
+        yield int(p), at[mine], np.concatenate([[0.0], np.cumsum(weight[mine])])
 
 
 def _outermost_times(trace: Trace) -> Floats:
@@ -434,12 +452,12 @@ def _outermost_times(trace: Trace) -> Floats:
 # --- asked for
 
 
-def _asked(trace: Trace, found: Launched, asked: str) -> Steps:
+def _asked(trace: Trace, work: _Work, asked: str) -> Steps:
     called = [*trace.range_names, *trace.range_labels]
     matched = matching(asked, called, "--batch-range")
     codes = sorted({i % len(trace.range_names) for i in matched})
     where = trace.source.name
-    best = _best(_candidates(trace, found))
+    best = _best(_candidates(trace, work))
     better = ""
     if best is not None and best.share >= _MOST:
         better = f"; most of the work is in ranges called {best.label!r}"
@@ -455,10 +473,10 @@ def _asked(trace: Trace, found: Launched, asked: str) -> Steps:
     thread = trace.ranges.thread[rows]
     if _overlapping(thread, trace.ranges.start_ns[rows], ends[rows]):
         rows = _outermost(thread, trace.ranges.start_ns[rows], ends[rows], rows)
-    share = _Work.of(trace, found).inside(
+    share = work.inside(
         trace.thread_process[trace.ranges.thread[rows]], trace.ranges.start_ns[rows], ends[rows]
     )
-    if len(found.op) and share < 0.1 and better:
+    if work.on_gpu and share < 0.1 and better:
         raise SchemaError(
             f"{where}: expected ranges called {asked!r} to hold the work of a step; got "
             f"{percent(share, 1)} of the GPU time{better}; name these with --batch-range, or "
@@ -481,42 +499,46 @@ def _outermost(thread: Int32, start: Int64, end: Int64, rows: Int64) -> Int64:
 # --- without ranges
 
 
-def _periodic(trace: Trace, found: Launched) -> Steps | None:
+def _periodic(parts: Parts, work: _Work) -> Steps | None:
     """Steps from the sequence of operations of every process, if it repeats.
 
     The operations are those that the process launches on the GPU; without any, its MPI calls.
     """
-    process, thread, at_ns, codes = _sequence(trace, found)
-    parts = []
-    for p in np.unique(process):
-        mine = np.flatnonzero(process == p)
-        cut = period_of(codes[mine])
-        if cut is None:
-            return None
-        first, period, repeats = cut
-        start = at_ns[mine[first : first + period * repeats : period]]
-        last = first + period * repeats
-        after = at_ns[mine[last]] - 1 if last < len(mine) else _last_call(trace, int(p))
-        end = np.append(start[1:] - 1, max(after, int(start[-1])))
-        threads, counts = np.unique(thread[mine], return_counts=True)
-        parts.append((
-            np.full(repeats, p, np.int32),
-            np.full(repeats, threads[np.argmax(counts)], np.int32),
-            np.arange(repeats, dtype=np.int32), start, end,
-        ))  # fmt: skip
-    if not parts:
+    columns = []
+    for part, found in parts():
+        process, thread, at_ns, codes = _sequence(part, found, on_gpu=work.on_gpu)
+        for p in np.unique(process):
+            mine = np.flatnonzero(process == p)
+            cut = period_of(codes[mine])
+            if cut is None:
+                return None
+            first, period, repeats = cut
+            start = at_ns[mine[first : first + period * repeats : period]]
+            last = first + period * repeats
+            after = at_ns[mine[last]] - 1 if last < len(mine) else _last_call(part, int(p))
+            end = np.append(start[1:] - 1, max(after, int(start[-1])))
+            threads, counts = np.unique(thread[mine], return_counts=True)
+            columns.append((
+                np.full(repeats, p, np.int32),
+                np.full(repeats, threads[np.argmax(counts)], np.int32),
+                np.arange(repeats, dtype=np.int32), start, end,
+            ))  # fmt: skip
+        del part, found, process, thread, at_ns, codes  # before the next one is made
+    if not columns:
         return None
-    processes, threads, number, start, end = (np.concatenate(c) for c in zip(*parts, strict=True))
-    share = _Work.of(trace, found).inside(processes, start, end)
+    processes, threads, number, start, end = (
+        np.concatenate(column) for column in zip(*columns, strict=True)
+    )
+    share = work.inside(processes, start, end)
     if share < _MOST:
         return None
     row = np.full(len(processes), -1, np.int64)
     return Steps("", "kernels", share, processes, threads, number, start, end, row)
 
 
-def _sequence(trace: Trace, found: Launched) -> tuple[Int32, Int32, Int64, Int64]:
+def _sequence(trace: Trace, found: Launched, *, on_gpu: bool) -> tuple[Int32, Int32, Int64, Int64]:
     """Process, thread, host time and code of every operation, by process and time."""
-    if len(found.op):
+    if on_gpu:
         order = np.lexsort((trace.ops.start_ns[found.op], found.at_ns, found.process))
         op = found.op[order]
         codes = operation_codes(trace.ops, op)
@@ -591,10 +613,13 @@ def _last_call(trace: Trace, process: int) -> int:
     return int(np.concatenate(ends).max(initial=np.iinfo(np.int64).min))
 
 
-def _whole(trace: Trace, found: Launched) -> Steps:
-    """One step per process: all that was recorded of it."""
+def _whole(trace: Trace, parts: Parts) -> Steps:
+    """One step per process: all that was recorded of it, on the thread of most calls and ranges."""
     times: dict[int, list[int]] = {}
-    for table in (trace.ranges, trace.api, trace.mpi):
+    counts = np.zeros(len(trace.threads), np.int64)
+    tables: Iterator[Any] = chain((trace.ranges, trace.mpi), (part.api for part, _ in parts()))
+    for table in tables:
+        counts += np.bincount(table.thread, minlength=len(counts))
         process = trace.thread_process[table.thread]
         for p in np.unique(process).tolist():
             mine = process == p
@@ -604,7 +629,7 @@ def _whole(trace: Trace, found: Launched) -> Steps:
         said = [d.text for d in trace.diagnostics if "NVTX" in d.text or "CUDA" in d.text]
         complaint = f" (Nsight Systems says: {said[0]!r})" if said else ""
         expected = "GPU operations, MPI calls or NVTX ranges"
-        if count := len(trace.ops):
+        if count := trace.op_count:
             expected = f"CUDA calls, MPI calls or ranges of the host beside {count} GPU operations"
         raise SchemaError(
             f"{trace.source.name}: expected {expected}; got none{complaint}; {trace.how_to_record}"
@@ -613,13 +638,7 @@ def _whole(trace: Trace, found: Launched) -> Steps:
     start, end = (
         np.array([pick(times[p]) for p in process.tolist()], np.int64) for pick in (min, max)
     )
-    thread = np.array([_busiest_thread(trace, p) for p in process.tolist()], np.int32)
+    threads = (np.flatnonzero(trace.thread_process == p) for p in process)
+    thread = np.array([mine[np.argmax(counts[mine])] for mine in threads], np.int32)
     number, row = np.zeros(len(process), np.int32), np.full(len(process), -1, np.int64)
     return Steps("", "whole", 1.0, process, thread, number, start, end, row)
-
-
-def _busiest_thread(trace: Trace, process: int) -> int:
-    """Thread of a process with most calls and ranges."""
-    every = np.concatenate([trace.api.thread, trace.ranges.thread, trace.mpi.thread])
-    threads, counts = np.unique(every[trace.thread_process[every] == process], return_counts=True)
-    return int(threads[np.argmax(counts)])

@@ -49,6 +49,8 @@ def trimmed(streamed: TimedReport, most_ops: int) -> TimedReport:
         "launches/p4_nccl_device_H512_B3000.sqlite.xz",
         "campaign/h200x4_p2_host_float32_H512_B3000.sqlite.xz",
         "ddp/ddp_p2_H256_B3000.sqlite.xz",
+        "programs/gpt_straggler8.sqlite.xz",
+        "programs/gpt_unnamed.sqlite.xz",
     ],
 )
 @pytest.mark.parametrize("most_ops", [16_384, 64])

@@ -44,7 +44,6 @@ from perfmodel.timing.async_batches import AsyncBatches, time_async
 from perfmodel.timing.collectives import NCCL
 from perfmodel.timing.run import Run, TimedReport
 from perfmodel.timing.samples import tabulate
-from perfmodel.timing.step_graph import MOST_OPS
 
 Verdict = Literal["faster", "slower", "within noise", "only before", "only after", "not tested"]
 
@@ -485,7 +484,7 @@ def compare_reports(
     def measured(path: Path) -> TimedReport:
         progress(f"reading {path.name}")
         chosen = options.measured_by()
-        return measure_report(path, path, chosen, kernels=True, most_ops=MOST_OPS)
+        return measure_report(path, path, chosen, kernels=True)
 
     sides = [[measured(path) for path in side] for side in (before, after)]
     return compare_timed(sides[0], sides[1], options, lambda label: progress(f"measuring {label}"))

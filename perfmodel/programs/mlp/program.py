@@ -26,7 +26,7 @@ from perfmodel.programs.mlp.settings import (
 )
 from perfmodel.programs.program import Program
 from perfmodel.readers.trace import Trace
-from perfmodel.timing.steps import Steps, named_steps
+from perfmodel.timing.steps import Parts, Steps, named_steps
 
 if TYPE_CHECKING:
     from perfmodel.machines.machine import Machine
@@ -202,7 +202,6 @@ class MlpProgram(Program):
 
     name: str = "mlp"
     step_clock: StepClock = "host"
-    steps_by_ranges: bool = True
     replay: str = GRAPH
     modelled: bool = True
     advice = staticmethod(advise)
@@ -220,7 +219,9 @@ class MlpProgram(Program):
         asked = not options.values.keys().isdisjoint("DHCB")
         return options.workload is None and (asked or BATCH_RANGE in trace.range_labels)
 
-    def steps(self, trace: Trace, options: Options) -> tuple[Trace, Steps]:
+    def steps(
+        self, trace: Trace, options: Options, parts: Parts | None = None
+    ) -> tuple[Trace, Steps]:
         """Take the trainer's range, or the one that the user or the user's workload names."""
         of_workload = options.workload.batch_range if options.workload else None
         label = options.batch_label or of_workload or BATCH_RANGE

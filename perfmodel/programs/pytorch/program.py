@@ -10,7 +10,7 @@ from perfmodel.programs.findings import Actions
 from perfmodel.programs.identify import Identity
 from perfmodel.programs.kernels import categorize
 from perfmodel.programs.program import Options, Program
-from perfmodel.programs.pytorch.ranges import is_pytorch, own_ranges
+from perfmodel.programs.pytorch.ranges import SIZES, is_pytorch, own_ranges
 from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.operator_times import OperatorTimes
@@ -86,6 +86,10 @@ class PyTorchProgram(Program):
     def own_ranges(self, trace: Trace) -> Trace:
         """Return the trace without the ranges of operators and libraries."""
         return own_ranges(trace)
+
+    def has_operators(self, trace: Trace, options: Options) -> bool:
+        """Whether ranges, or another recording, name the sizes of operators."""
+        return options.shapes is not None or any(SIZES in label for label in trace.range_labels)
 
     def actions(self, identity: Identity) -> Actions:
         """Return what to call in PyTorch."""

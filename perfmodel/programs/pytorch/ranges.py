@@ -9,6 +9,8 @@ from perfmodel.programs.pytorch.annotate import MODULE
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.steps import relabel
 
+SIZES: Final = ", sizes = "
+"""Is in the names of operators that say the sizes of their arguments."""
 _SAID: Final = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = ")
 _OPERATOR: Final = re.compile(
     r"(?:aten|prims?|c10d|c10d_functional|_c10d_functional|torchvision|fbgemm|inductor|record_param_comms)"
@@ -54,7 +56,7 @@ def own_ranges(trace: Trace) -> Trace:
         if domain in _LIBRARIES:
             return None
         name = name_of(text)
-        framework = _OPERATOR.match(name) or name.startswith(MODULE) or ", sizes = " in text
+        framework = _OPERATOR.match(name) or name.startswith(MODULE) or SIZES in text
         return None if framework else name
 
     return relabel(trace, label)
