@@ -192,8 +192,8 @@ QUOTED: Final[tuple[tuple[str, str, Callable[[], list[float]]], ...]] = (
      lambda: [large(50_000_000)["perfmodel"]["peak_mb"] / 1e3]),
     ("scale", "where the reports are worth it ({:.0f} MB together)",
      lambda: [parallel._WORTH_BYTES / 1e6]),
-    ("size", "one of eight fields in {:.2f} ms, without comparison in {:.2f} and not frozen in "
-     "{:.2f}",
+    ("size", "one of eight fields is made in {:.2f} ms, in {:.2f} without comparison and in {:.2f} "
+     "where it is not frozen",
      lambda: list(result("size")["data_class_ms"].values())),
     ("robustness", "NaN in JSON, and what takes {:.0f} s or {:.0f} GB",
      lambda: [fuzz._LONGEST_S, fuzz._MOST_BYTES / 1e9]),
@@ -231,7 +231,7 @@ GIVEN: Final = {
         "from 0 to 20 ns": "worked by hand",
         "known to 18 ns": "worked by hand",
     },
-    "size": {"Its aim, 250 ms of the 300": "an aim"},
+    "size": {"Its target of 250 ms": "a target"},
     "analysis": {"a warning says so from 1 % on": "a limit of the code"},
     "counters": {
         "whose unit does less than 90 % is": "a limit of the code",
