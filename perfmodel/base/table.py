@@ -6,17 +6,19 @@ import csv
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice, repeat, zip_longest
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from perfmodel.base.escape import escape_json, escape_latex, escape_markdown, printable
 from perfmodel.base.units import si
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from perfmodel.base.arrays import Int64
 
 Kind = Literal["text", "int", "float", "si", "percent"]
 Align = Literal["left", "right", "center"]
@@ -164,13 +166,35 @@ class Table:
         rows = [[row[i] for i in kept] for row in self.rows]
         return replace(self, columns=tuple(self.columns[i] for i in kept), rows=rows)
 
+    def blocks(self) -> Iterator[Sequence[Sequence[object]]]:
+        """Yield the columns of `keys`, of some rows at a time, as they are."""
+        rows = self.rows
+        for start in range(0, len(rows), _AT_ONCE):
+            columns = rows.columns(start, start + _AT_ONCE) if isinstance(rows, Rows) else [
+                *zip(*rows[start : start + _AT_ONCE], strict=True)
+            ]  # fmt: skip
+            levels = self._levels()
+            if levels is not None:
+                columns = [[*map(int, levels[start : start + _AT_ONCE])], *columns]
+            yield columns
+
+    @property
+    def keys(self) -> list[str]:
+        """Keys of the columns as CSV, JSON and data frames hold them."""
+        keys = [c.key for c in self.columns]
+        return keys if self._levels() is None else ["level", *keys]
+
+    def _levels(self) -> Sequence[int] | None:
+        """The column of levels, unless one of the columns has its name."""
+        return None if any(c.key == "level" for c in self.columns) else self.levels
+
     def records(self) -> tuple[list[str], Iterator[list[Any]]]:
         """Keys, and raw rows in base units one by one, as CSV, JSON and data frames hold them."""
-        keys = [c.key for c in self.columns]
         rows = ([_plain(v) for v in row] for row in self.rows)
-        if self.levels is None or "level" in keys:
-            return keys, rows
-        return ["level", *keys], ([int(n), *r] for n, r in zip(self.levels, rows, strict=True))
+        levels = self._levels()
+        if levels is None:
+            return self.keys, rows
+        return self.keys, ([int(n), *r] for n, r in zip(levels, rows, strict=True))
 
     def objects(self) -> Iterator[dict[str, Any]]:
         """Yield the rows by key as JSON holds them: what is not finite is None."""
@@ -243,9 +267,9 @@ def parts(
         yield from json_parts(table, 2, ensure_ascii=False)
         yield "\n"
     elif fmt == "jsonl":
-        encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=str).encode
-        lines = (encode({"table": table.title, **row}) + "\n" for row in table.objects())
-        yield from map(escape_json, _blocks(lines))
+        first = {} if "table" in table.keys else {"table": table.title}
+        for lines in _json_objects(table, "\n", first=first):
+            yield lines + "\n"
     else:
         yield from {"csv": _csv, "markdown": _markdown, "latex": _latex}[fmt](table)
 
@@ -255,22 +279,91 @@ def json_parts(
 ) -> Iterator[str]:
     """Yield the table's document as JSON, `level` levels deep in another one; see `parts`."""
     outer, inner, row, cell = ("\n" + " " * indent * (level + i) for i in range(4))
-
-    def encode(value: object, indent: int | None = None) -> str:
-        between = "," if indent is not None else "," + cell
-        return escape_json(json.dumps(
-            value, indent=indent, ensure_ascii=ensure_ascii, allow_nan=False, default=str,
-            separators=(between, ": "),
-        ))  # fmt: skip
-
-    yield f'{{{inner}"title": {encode(table.title)},{inner}"rows": ['
-    gap, objects = "", table.objects()
-    while block := [*islice(objects, _AT_ONCE)]:  # a text holds no line break, so that rows do
-        rows = encode(block)[2:-2].replace(f"}},{cell}{{", f"{row}}},{row}{{{cell}")
-        yield f"{gap}{row}{{{cell}{rows}{row}}}"
+    title, notes = (
+        escape_json(json.dumps(text, ensure_ascii=ensure_ascii, indent=indent))
+        for text in (table.title, list(table.notes))
+    )
+    yield f'{{{inner}"title": {title},{inner}"rows": ['
+    gap = ""
+    for objects in _json_objects(table, f",{row}", cell, row, ensure_ascii=ensure_ascii):
+        yield f"{gap}{row}{objects}"
         gap = ","
-    notes = encode(list(table.notes), indent).replace("\n", inner)
+    notes = notes.replace("\n", inner)
     yield f'{inner if gap else ""}],{inner}"notes": {notes}{outer}}}'
+
+
+def _json_objects(
+    table: Table,
+    between: str,
+    before: str = "",
+    after: str = "",
+    *,
+    first: Mapping[str, str] | None = None,
+    ensure_ascii: bool = False,
+) -> Iterator[str]:
+    """Yield the rows as JSON objects, some at a time, with `between` two of them.
+
+    `before` stands before every key, `after` behind the last value, `first` in every object.
+    """
+    gap = f",{before}" if before else ", "
+    encode = json.JSONEncoder(
+        ensure_ascii=ensure_ascii, allow_nan=False, default=str, separators=(gap, ": ")
+    ).encode
+    pairs = [
+        f"{encode(key)}: {encode(value)}".replace("%", "%%") for key, value in (first or {}).items()
+    ]
+    pairs += [f"{encode(key)}: ".replace("%", "%%") + "%s" for key in table.keys]
+    written = f"{{{before}{gap.join(pairs)}{after}}}".__mod__
+    for columns in table.blocks():
+        cells = (_json_cells(column, encode) for column in columns)
+        yield escape_json(between.join(map(written, zip(*cells, strict=True))))
+
+
+def _json_cells(values: Sequence[object], encode: Callable[[object], str]) -> Iterable[str]:
+    """Write the values of a column as JSON; what is not finite is null."""
+    kinds = set(map(type, values))
+    if kinds == {int}:
+        return map(str, values)
+    if kinds == {float} and all(map(math.isfinite, cast("Sequence[float]", values))):
+        return map(repr, values)
+    if kinds == {str}:
+        return map(encode, values)
+    return [encode(_finite(_plain(value))) for value in values]
+
+
+class Rows(Sequence[tuple[Any, ...]]):
+    """Rows that are made when they are asked for, some at a time, by column.
+
+    A report with a million range names has a million groups, of which a screen shows few.
+
+    Parameters
+    ----------
+    order : int64 array, shape (n,)
+        What `make` is given of the rows asked for.
+    make : callable
+        Returns the columns of some rows.
+    """
+
+    def __init__(self, order: Int64, make: Callable[[Int64], Sequence[Sequence[Any]]]) -> None:
+        self._order, self._make = order, make
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rows) and [*self] == [*other]
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        for start in range(0, len(self), _AT_ONCE):
+            yield from zip(*self.columns(start, start + _AT_ONCE), strict=True)
+
+    def columns(self, start: int, stop: int) -> Sequence[Sequence[Any]]:
+        """Return the columns of some rows."""
+        return self._make(self._order[start:stop])
+
+    def __getitem__(self, at: Any) -> Any:
+        rows = zip(*self._make(self._order[at if isinstance(at, slice) else [at]]), strict=True)
+        return tuple(rows) if isinstance(at, slice) else next(rows)
 
 
 def _blocks(lines: Iterable[str]) -> Iterator[str]:

@@ -191,15 +191,15 @@ def check_export(db: Database) -> None:
 
 def read_strings(db: Database) -> tuple[Ids, tuple[str, ...]]:
     """Read all strings; their codes are positions in the tuple."""
-    rows = ((i, as_text(text)) for i, text in db.rows("StringIds", ["id", "value"]))
-    known = {i: text for i, text in rows if isinstance(i, int) and text is not None}
+    rows = db.rows("StringIds", ["id", "value"], where="value")
+    known = {i: str(as_text(text)) for i, text in rows if isinstance(i, int)}
     return Ids(np.fromiter(known, np.int64, len(known))), tuple(known.values())
 
 
 def _string_ids(db: Database) -> Ids:
     """Read where the strings are that `read_strings` reads."""
-    rows = db.rows("StringIds", ["id", "value"])
-    known = dict.fromkeys(i for i, text in rows if isinstance(i, int) and text is not None)
+    rows = db.rows("StringIds", ["id"], where="value")
+    known = dict.fromkeys(i for (i,) in rows if isinstance(i, int))
     return Ids(np.fromiter(known, np.int64, len(known)))
 
 

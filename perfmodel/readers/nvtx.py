@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -181,16 +181,18 @@ def _names(
     for packed, mine in zip(rest[first].tolist(), np.split(text_code, first[1:]), strict=False):
         process, which = divmod(packed, len(domain_ids))
         owner = domain_of.get((int(domain_ids[which]), int(processes[process])))
-        for code in mine.tolist():
-            if code == 0:
-                recode.append(NO_NAME)
-                continue
-            label = texts[code - 1]
-            named = label if owner is None else (f"{owner}:{label}", label)
-            recode.append(codes.setdefault(named, len(codes)))
+        found = (texts[code - 1] for code in mine.tolist() if code)
+        named: Iterable[tuple[str, str] | str] = found
+        if owner is not None:
+            named = ((f"{owner}:{label}", label) for label in found)
+        recode += [NO_NAME] * int(mine[0] == 0)  # it is the least
+        recode += [codes.setdefault(each, len(codes)) for each in named]
         domains += [owner or ""] * (len(codes) - len(domains))
     name = np.array(recode, np.int32)[combination]
-    names, labels = (tuple(n if isinstance(n, str) else n[i] for n in codes) for i in (0, 1))
+    if not any(domains):
+        names = labels = cast("tuple[str, ...]", tuple(codes))
+    else:
+        names, labels = (tuple(n if isinstance(n, str) else n[i] for n in codes) for i in (0, 1))
     return names, labels, tuple(domains), name
 
 

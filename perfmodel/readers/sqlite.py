@@ -242,15 +242,23 @@ class Database:
         array = np.fromiter((codes.setdefault(t, len(codes) - 1) for t in texts), np.int32)
         return array, [text for text in codes if text is not None]
 
-    def rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        """Iterate over the rows of a small table; absent columns are None, absent tables empty."""
+    def rows(
+        self, table: str, columns: Sequence[str], where: str = ""
+    ) -> Iterator[tuple[Any, ...]]:
+        """Iterate over the rows of a small table; absent columns are None, absent tables empty.
+
+        Only over those that hold something in the column `where`, if one is named.
+        """
         if table not in self._schema:
             return
         have = self.columns(table)
         chosen = ", ".join(quoted(c) if c in have else "NULL" for c in columns)
         try:
             self._check(table)
-            found = self._connection.execute(f"SELECT {chosen} FROM {quoted(table)} NOT INDEXED")
+            asked = f"SELECT {chosen} FROM {quoted(table)} NOT INDEXED"
+            if where:
+                asked += f" WHERE {quoted(where) if where in have else 'NULL'} IS NOT NULL"
+            found = self._connection.execute(asked)
             # not the cursor itself: left in the middle it would be closed, too late for SQLite
             yield from map(tuple, found)
         except (sqlite3.Error, Damaged) as error:

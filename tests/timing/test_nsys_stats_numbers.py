@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 import statistics
 from contextlib import closing
-from dataclasses import replace
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,17 +15,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import ReportError
-from perfmodel.timing.nsys_stats.tables import Groups, Tally, round_half_up
+from perfmodel.timing.nsys_stats.tables import Tally, round_half_up
 
 GROUPS = 4
 OLD_SQLITE = sqlite3.sqlite_version_info < (3, 43)
 
 
-def summarize(codes: Any, values: Any, groups: int, valid: Any = None) -> Groups:
+def summarize(codes: Any, values: Any, groups: int, valid: Any = None) -> SimpleNamespace:
     """Summarize values by group; those that are not `valid` count as instances only."""
     tally = Tally()
     tally.add(*((codes, values) if valid is None else (codes[valid], values[valid])))
-    return replace(tally.groups(groups), count=np.bincount(codes, minlength=groups))
+    found = tally.groups(groups, np.bincount(codes, minlength=groups))
+    figures = found.figures(np.arange(groups))._asdict()
+    return SimpleNamespace(count=found.count, timed=found.timed, total=found.total, **figures)
 
 
 bounded = settings(max_examples=200, deadline=None, derandomize=True)

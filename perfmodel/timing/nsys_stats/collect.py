@@ -6,6 +6,7 @@ memory is a stream of one chunk a kind of event (`compute`).
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -14,13 +15,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Int8, Int32, Int64, release_freed
+from perfmodel.base.arrays import Bool, Int8, Int32, Int64, distinct_positions, release_freed
 from perfmodel.base.errors import PerfmodelError, SchemaError
 from perfmodel.base.parallel import Engine, over_reports
 from perfmodel.base.table import Table
 from perfmodel.readers import opened
 from perfmodel.readers.checks import unchanged
-from perfmodel.readers.codes import factorize
+from perfmodel.readers.codes import sums
 from perfmodel.readers.nsys import EVENT_TABLES, OP_TABLES, EventStream, Progress, read_sqlite
 from perfmodel.readers.pages import Unsupported
 from perfmodel.readers.sqlite import Database
@@ -154,9 +155,11 @@ def _collected(
     trace = read(parts=parts & {"nvtx", "mpi"})
     release_freed()  # of a million names half of what reading them took
     collector = _Collector(names, trace)
+    release_freed()
     if {"api", "ops"} & parts:
         with Database(file, fast=fast, shown=source) as db:
             collector.add(EventStream(db, progress, trace.strings), regular=True)
+        release_freed()
     return collector.found(partial(read, parts=REPORTS[_PROJECTED].parts))
 
 
@@ -220,9 +223,11 @@ class _Collector:
         self._nesting: Nesting | None = None
         self._projector: Projector | None = None
         self._calls = self._ops = 0
-        for name, count in ((_RANGES, _count_ranges), (_MPI, _count_mpi)):
-            if name in names:
-                self._try(name, partial(count, trace))
+        self._range_names = _Names(trace)
+        if _RANGES in names:
+            self._try(_RANGES, partial(_count_ranges, trace, self._range_names))
+        if _MPI in names:
+            self._try(_MPI, partial(_count_mpi, trace))
         if _PROJECTED in names and len(trace.ranges):
             self._nesting = nest(trace.ranges, len(trace.threads))
 
@@ -323,7 +328,7 @@ class _Collector:
         return found
 
     def _project(self, whole: Callable[[], Trace]) -> Counted:
-        trace, nesting = self._trace, self._nesting
+        trace, nesting, names = self._trace, self._nesting, self._range_names
         if nesting is None:
             raise _absent(_PROJECTED, trace)
         if self._ops == 0 or self._calls == 0:
@@ -333,22 +338,52 @@ class _Collector:
         else:  # all rows at once, exact whatever they are
             trace = whole()
             if trace is not self._trace:  # its threads are numbered otherwise
-                nesting = nest(trace.ranges, len(trace.threads))
+                nesting, names = nest(trace.ranges, len(trace.threads)), _Names(trace)
             graphs = trace.ops.kind == GRAPH
             ops = rows(trace.ops, ~graphs) if graphs.any() else trace.ops
             projected = project(trace, nesting, ops)
-        return _count_projection(trace, nesting, projected, self._ops)
+        return _count_projection(trace, names, nesting, projected, self._ops)
 
 
-def _count_ranges(trace: Trace) -> Counted:
+class _Names:
+    """The texts of a trace's ranges in the order in which summaries list them; equal ones are one.
+
+    A domain and a text may make the name that another text is.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        texts = self._texts = trace.range_names
+        order = sorted(range(len(texts)), key=texts.__getitem__)
+        at = np.fromiter([NO_NAME, *order], np.int32, 1 + len(order))  # none is the first
+        ordered = [texts[i] for i in order]
+        new = np.ones(len(at), np.bool_)
+        new[2:] = np.fromiter(map(operator.ne, ordered[1:], ordered), np.bool_, max(len(at) - 2, 0))
+        self._place = np.empty(len(at), np.int32)
+        self._place[at] = np.cumsum(new) - 1
+        self._at = at[new]
+
+    def keyed(self, name: Int32, style: Int8 | None = None) -> tuple[Int32, Texts]:
+        """Number rows by name, and by style if given; return the numbers and their keys."""
+        styles = 1 if style is None else len(STYLES)
+        key = self._place[name] * np.int64(styles) + (0 if style is None else style)
+        size = styles * len(self._at)
+        used = distinct_positions(key, size)
+        number = np.empty(size, np.int32)
+        number[used] = np.arange(len(used), dtype=np.int32)
+        at, label = self._at[used // styles], (used % styles).astype(np.int8)
+        return number[key], Texts(self._texts, at, STYLES, None if style is None else label)
+
+
+def _count_ranges(trace: Trace, names: _Names) -> Counted:
     """Host time of push/pop ranges; an open end counts as the last time of any NVTX event."""
     ranges = trace.ranges
-    counter = Counted(Texts.named(trace.range_names))
     chosen = np.flatnonzero(ranges.style == PUSH_POP)
+    codes, keys = names.keyed(ranges.name[chosen])
     end = ranges.end_ns[chosen]
     last = trace.nvtx_last_ns if trace.nvtx_last_ns is not None else NULL
-    counter.add(ranges.name[chosen] + 1, np.where(end == NULL, last, end) - ranges.start_ns[chosen])
-    return joined(_RANGES, [counter])
+    counter = Counted(keys)
+    counter.add(codes, np.where(end == NULL, last, end) - ranges.start_ns[chosen])
+    return counter
 
 
 def _count_mpi(trace: Trace) -> Counted:
@@ -370,7 +405,9 @@ def _count_mpi(trace: Trace) -> Counted:
     return joined(_MPI, [counter])
 
 
-def _count_projection(trace: Trace, nesting: Nesting, found: Projection, ops: int) -> Counted:
+def _count_projection(
+    trace: Trace, names: _Names, nesting: Nesting, found: Projection, ops: int
+) -> Counted:
     """Group projected ranges by name and style; `ops` is the number of GPU operations."""
     row = nesting.row[found.range]
     name = trace.ranges.name[row]
@@ -385,18 +422,15 @@ def _count_projection(trace: Trace, nesting: Nesting, found: Projection, ops: in
     parent = nesting.parent[found.range]
     np.add.at(children, parent[parent >= 0], 1)
     at, row = found.range[chosen], row[chosen]
-    codes, used = factorize(trace.ranges.name[row].astype(np.int64) * 2 + trace.ranges.style[row])
-    keys = [(trace.range_names[u // 2], STYLES[u % 2]) for u in used.tolist()]
-    counter = Counted(keys, ("host", "ops", "level", "children"))
-    counter.add(
-        codes,
-        (found.end_ns - found.start_ns)[chosen],
-        host=nesting.end_ns[at] - nesting.start_ns[at],
-        ops=found.ops[chosen],
-        level=nesting.level[at].astype(np.int64),
-        children=children[at],
-    )
-    return joined(_PROJECTED, [counter])
+    codes, keys = names.keyed(name[chosen], trace.ranges.style[row])
+    counter = Counted(keys)
+    counter.add(codes, (found.end_ns - found.start_ns)[chosen])
+    spent = nesting.end_ns - nesting.start_ns
+    counter.sums["host"] = sums(codes, spent[at], len(keys))
+    counter.sums["ops"] = sums(codes, found.ops[chosen], len(keys))
+    counter.sums["level"] = sums(codes, nesting.level[at].astype(np.int64), len(keys))
+    counter.sums["children"] = sums(codes, children[at], len(keys))
+    return counter
 
 
 def _memory_labels(kind: int, copy_kind: Int8) -> tuple[Bool, Int64]:

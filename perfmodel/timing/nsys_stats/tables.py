@@ -8,16 +8,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import filterfalse
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.base.arrays import Arena, Bool, Floats, Int32, Int64
-from perfmodel.base.table import Column, Table
-from perfmodel.readers.codes import check_magnitude, magnitude, sums
+from perfmodel.base.arrays import Arena, Bool, Floats, Int8, Int32, Int64
+from perfmodel.base.table import Column, Rows, Table
+from perfmodel.readers.codes import check_magnitude, magnitude
 from perfmodel.readers.trace import MPI_SOURCES, NO_NAME
 
 Key = tuple[str | int | None, ...]
@@ -28,7 +27,6 @@ _SMALL: Final = 64
 """Values of a group up to which groups of equal size are summarized together."""
 API_VERSION: Final = re.compile(r"_v....$", re.DOTALL)
 _SPECIAL: Final = re.compile(r'[,"\r\n]')
-_ROWS_AT_ONCE: Final = 1 << 14
 _FINE: Final = 15
 _SIGNIFICANT: Final = 16
 _WHOLE: Final = 2.0**52
@@ -38,20 +36,6 @@ _BASE: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """Summary of int64 values by group: `count` instances, of which `timed` have a value."""
-
-    count: Int64
-    timed: Int64
-    total: Int64
-    minimum: Int64
-    maximum: Int64
-    mean: Any
-    median: Any
-    stddev: Any
-
-
 class Tally:
     """Values by group, added chunk by chunk: as many bytes as their exact medians need.
 
@@ -59,9 +43,8 @@ class Tally:
     """
 
     def __init__(self) -> None:
-        self._chunks: list[npt.NDArray[Any]] = []
-        self._codes: list[Int64] = []
-        self._counts: list[Int64] = []
+        self.chunks: list[npt.NDArray[Any]] = []
+        self.pieces: list[Pieces] = []
         self._magnitude = 0.0
         self._narrow, self._wide = Arena(np.uint32), Arena(np.int64)
 
@@ -82,71 +65,130 @@ class Tally:
         code, ordered = small[order], values[order]
         heads = np.flatnonzero(np.concatenate([[True], code[1:] != code[:-1]]))
         fits = ordered.min() >= 0 and ordered.max() < 2**32
-        self._chunks.append((self._narrow if fits else self._wide).kept(ordered))
-        self._codes.append(code[heads].astype(np.int64))
-        self._counts.append(np.diff(np.append(heads, len(code))))
+        self.chunks.append((self._narrow if fits else self._wide).kept(ordered))
+        self.pieces.append(Pieces(
+            code[heads].astype(np.int32), np.diff(np.append(heads, len(code))).astype(np.int32),
+            np.add.reduceat(ordered, heads),
+        ))  # fmt: skip
 
     def merge(self, other: Tally, recode: Int64) -> None:
         """Add another tally's values behind one's own; its code i is `recode[i]` here."""
         self._magnitude += other._magnitude
         check_magnitude(self._magnitude)
-        self._chunks += other._chunks
-        self._codes += [recode[codes] for codes in other._codes]
-        self._counts += other._counts
+        self.chunks += other.chunks
+        self.pieces += [p._replace(code=recode[p.code].astype(np.int32)) for p in other.pieces]
 
-    def groups(self, size: int) -> Groups:
-        """Summarize the groups 0 to `size` - 1; a group without values counts none."""
-        if not self._chunks:
-            none = np.zeros(size, np.int64)
-            nan = np.full(size, np.nan)
-            return Groups(none, none, none, none, none, nan, nan.copy(), nan.copy())
-        code, counts = np.concatenate(self._codes), np.concatenate(self._counts)
-        chunk = np.repeat(np.arange(len(self._codes)), [len(c) for c in self._codes])
-        first = np.concatenate([np.cumsum(c) - c for c in self._counts])
-        order = np.argsort(code, kind="stable")
-        pieces = np.searchsorted(code[order], np.arange(size + 1))
-        timed, total, low, high = (np.zeros(size, np.int64) for _ in range(4))
-        mean, median, stddev = (np.full(size, np.nan) for _ in range(3))
-        chunk, first, counts = chunk[order], first[order], counts[order]
-        values = np.concatenate([[0], np.cumsum(counts)])[pieces]
-        timed[:] = np.diff(values)
+    def groups(self, size: int, count: Int64 | None = None) -> Groups:
+        """Summarize the groups 0 to `size` - 1, of `count` instances; see `Groups`."""
+        return Groups(self, size, count)
 
-        def fill(g: Any, part: npt.NDArray[Any]) -> None:
-            """Set the figures of a group, or of several: `part` has a row for each."""
-            n = part.shape[-1]
-            part.sort(axis=-1)  # so that the deviation's rounding does not depend on their order
-            total[g] = part.sum(axis=-1, dtype=np.int64)
-            mean[g] = total[g] / n
-            stddev[g] = _deviation(part, mean[g]) if n > 1 else 0.0
-            lower, upper = (part[..., i].astype(np.float64) for i in ((n - 1) // 2, n // 2))
-            median[g] = (lower + upper) / 2
-            low[g], high[g] = part[..., 0], part[..., -1]
 
+class Pieces(NamedTuple):
+    """The values of each group in a chunk that is sorted by group.
+
+    Attributes
+    ----------
+    code : int32, shape (k,)
+        Groups; the values of the first come first.
+    values : int32, shape (k,)
+        Number of values.
+    total : int64, shape (k,)
+    """
+
+    code: Int32
+    values: Int32
+    total: Int64
+
+
+class Figures(NamedTuple):
+    """Summary of the values of some groups; NaN and 0 for those without values."""
+
+    minimum: Int64
+    maximum: Int64
+    mean: Floats
+    median: Floats
+    stddev: Floats
+
+
+class Groups:
+    """Summary of int64 values by group.
+
+    Attributes
+    ----------
+    count : int64, shape (groups,)
+        Instances, those without a value included.
+    timed : int64, shape (groups,)
+        Those that have a value.
+    total : int64, shape (groups,)
+        Sums of the values; other figures are made of the groups that are asked for.
+    """
+
+    def __init__(self, tally: Tally, size: int, count: Int64 | None = None) -> None:
+        self._chunks = tally.chunks
+        self._large: dict[int, Figures] = {}
+        self.timed, self.total = (np.zeros(size, np.int64) for _ in range(2))
+        for code, values, total in tally.pieces:
+            np.add.at(self.timed, code, values)
+            np.add.at(self.total, code, total)
+        self.count = self.timed if count is None else count
+        firsts = [np.cumsum(values, dtype=np.int64) - values for _, values, _ in tally.pieces]
+        chunk = [np.full(len(p.code), i, np.int32) for i, p in enumerate(tally.pieces)]
+        code, self._counts, self._first, self._chunk = (
+            parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int32), *parts])
+            for parts in (
+                [p.code for p in tally.pieces], [p.values for p in tally.pieces], firsts, chunk
+            )
+        )  # fmt: skip
+        if (code[1:] < code[:-1]).any():
+            order = np.argsort(code, kind="stable")
+            code, self._counts = code[order], self._counts[order]
+            self._first, self._chunk = self._first[order], self._chunk[order]
+        self._pieces = np.searchsorted(code, np.arange(size + 1))
+
+    def figures(self, at: Int64) -> Figures:
+        """Summarize some groups."""
+        least, most = (np.zeros(len(at), np.int64) for _ in range(2))
+        found = Figures(least, most, *(np.full(len(at), np.nan) for _ in range(3)))
+        timed = self.timed[at]
         small = np.flatnonzero((timed > 0) & (timed <= _SMALL))
-        for block in np.array_split(small, -(-len(small) // _BLOCK) or 1):
-            for n in np.unique(timed[block]).tolist():
-                alike = block[timed[block] == n]
-                of = _spread(pieces, alike)
-                flat = self._gathered(chunk[of], first[of], counts[of])
-                fill(alike, flat.reshape(len(alike), n))
-        for g in np.flatnonzero(timed > _SMALL).tolist():
-            at = slice(pieces[g], pieces[g + 1])
-            where = (column[at].tolist() for column in (chunk, first, counts))
-            fill(g, np.concatenate(
-                [self._chunks[c][f : f + n] for c, f, n in zip(*where, strict=True)]
-            ))  # fmt: skip
-        return Groups(timed, timed, total, low, high, mean, median, stddev)
+        for n in np.unique(timed[small]).tolist():
+            alike = small[timed[small] == n]
+            values = self._gathered(_spread(self._pieces, at[alike])).reshape(len(alike), n)
+            for mine, figure in zip(found, _figures_of(values), strict=True):
+                mine[alike] = figure
+        for i in np.flatnonzero(timed > _SMALL).tolist():
+            group = int(at[i])
+            if group not in self._large:
+                pieces = np.arange(self._pieces[group], self._pieces[group + 1])
+                where = (c[pieces].tolist() for c in (self._chunk, self._first, self._counts))
+                self._large[group] = _figures_of(np.concatenate(
+                    [self._chunks[c][f : f + n] for c, f, n in zip(*where, strict=True)]
+                ))  # fmt: skip
+            for mine, figure in zip(found, self._large[group], strict=True):
+                mine[i] = figure
+        return found
 
-    def _gathered(self, chunk: Int64, first: Int64, counts: Int64) -> Int64:
-        """Return the values of pieces of chunks, one piece after the other."""
+    def _gathered(self, pieces: Int64) -> Int64:
+        """Return the values of pieces, one piece after the other."""
+        counts, chunk = self._counts[pieces].astype(np.int64), self._chunk[pieces]
         ends = np.cumsum(counts)
-        at = np.repeat(first - ends + counts, counts) + np.arange(ends[-1])
+        at = np.repeat(self._first[pieces] - ends + counts, counts) + np.arange(ends[-1])
         source = np.repeat(chunk, counts)
         found = np.empty(len(at), np.int64)
         for c in np.unique(chunk).tolist():
             mine = source == c
             found[mine] = self._chunks[c][at[mine]]
         return found
+
+
+def _figures_of(values: npt.NDArray[Any]) -> Figures:
+    """Summarize the values of a group, or of several: `values` has a row for each."""
+    n = values.shape[-1]
+    values.sort(axis=-1)  # so that the deviation's rounding does not depend on their order
+    mean = values.sum(axis=-1, dtype=np.int64) / n
+    lower, upper = (values[..., i].astype(np.float64) for i in ((n - 1) // 2, n // 2))
+    stddev = _deviation(values, mean) if n > 1 else np.zeros(values.shape[:-1])
+    return Figures(values[..., 0], values[..., -1], mean, (lower + upper) / 2, stddev)
 
 
 def _spread(pieces: Int64, groups: Int64) -> Int64:
@@ -187,32 +229,29 @@ class Counted:
         What is missing.
     """
 
-    def __init__(self, keys: Sequence[Key], sums: Iterable[str] = ()) -> None:
+    def __init__(self, keys: Sequence[Key], titles: Iterable[str] = ()) -> None:
         self.keys = keys
         self.warnings: tuple[str, ...] = ()
         self.tally = Tally()
         self.count = np.zeros(len(self.keys), np.int64)
-        self.sums = {name: np.zeros(len(self.keys), np.int64) for name in sums}
+        self.sums = {title: np.zeros(len(self.keys), np.int64) for title in titles}
 
-    def add(
-        self, codes: Int32 | Int64, values: Int64, valid: Bool | None = None, **more: Int64
-    ) -> None:
+    def add(self, codes: Int32 | Int64, values: Int64, valid: Bool | None = None) -> None:
         """Add values; those that are not `valid` count as instances only."""
-        self.count += np.bincount(codes, minlength=len(self.keys))
+        found = np.bincount(codes)
+        self.count[: len(found)] += found
         self.tally.add(*((codes, values) if valid is None else (codes[valid], values[valid])))
-        for name, column in more.items():
-            self.sums[name] += sums(codes, column, len(self.keys))
 
     def keys_of(self, codes: Sequence[int]) -> Sequence[Any]:
         """Keys of several codes; their texts where that is all there is to the keys."""
         keys = self.keys
-        if isinstance(keys, Texts):
-            return [keys.texts[code] for code in codes]
-        return keys.of(codes) if isinstance(keys, Numbered) else [keys[code] for code in codes]
+        if isinstance(keys, Texts | Numbered):
+            return keys.of(codes)
+        return [keys[code] for code in codes]
 
     def groups(self) -> Groups:
         """Return the figures of every group."""
-        return replace(self.tally.groups(len(self.keys)), count=self.count)
+        return self.tally.groups(len(self.keys), self.count)
 
 
 class Texts(Sequence[Key]):
@@ -221,22 +260,49 @@ class Texts(Sequence[Key]):
     Parameters
     ----------
     texts : sequence of str or None
-        By code.
+    at : int array, shape (groups,), optional
+        The position of every group's text, `NO_NAME` for none; by default all in their order.
+    labels : sequence of str
+        A second label of every group, if there are any.
+    label : int array, shape (groups,), optional
+        Which of `labels`.
     """
 
-    def __init__(self, texts: Sequence[str | None]) -> None:
-        self.texts = texts
+    def __init__(
+        self,
+        texts: Sequence[str | None],
+        at: Int32 | None = None,
+        labels: Sequence[str] = (),
+        label: Int8 | None = None,
+    ) -> None:
+        self._texts, self._at, self._labels, self._label = texts, at, labels, label
 
     @classmethod
     def named(cls, texts: Sequence[str]) -> Texts:
         """Return the keys of the codes -1 (no name), 0, 1, ... of texts, plus one."""
         return cls((None, *texts))
 
+    @property
+    def bare(self) -> bool:
+        """Whether a text is all there is to a key."""
+        return self._label is None
+
+    def of(self, codes: Sequence[int]) -> list[Any]:
+        """Keys of several codes; their texts where that is all there is to the keys."""
+        at = codes if self._at is None else self._at[np.asarray(codes, np.int64)].tolist()
+        texts = [None if i == NO_NAME else self._texts[i] for i in at]
+        if self._label is None:
+            return texts
+        label = self._label[np.asarray(codes, np.int64)].tolist()
+        return [(text, self._labels[i]) for text, i in zip(texts, label, strict=True)]
+
     def __len__(self) -> int:
-        return len(self.texts)
+        return len(self._texts) if self._at is None else len(self._at)
 
     def __getitem__(self, at: Any) -> Any:
-        return [(t,) for t in self.texts[at]] if isinstance(at, slice) else (self.texts[at],)
+        codes = range(*at.indices(len(self))) if isinstance(at, slice) else [at]
+        found = [(text,) for text in self.of(codes)] if self.bare else self.of(codes)
+        return found if isinstance(at, slice) else found[0]
 
 
 class Numbered(Sequence[Key]):
@@ -271,7 +337,7 @@ def joined(name: str, parts: Sequence[Counted]) -> Counted:
     at = dict.fromkeys(key for keys in keys_of for key in keys)
     keys = sorted(at, key=_ORDER[name]) if name in _ORDER else _by_bytes(at)
     at.update(zip(keys, range(len(keys)), strict=True))
-    bare = all(isinstance(part.keys, Texts) for part in parts)
+    bare = all(isinstance(part.keys, Texts) and part.keys.bare for part in parts)
     found = Counted(
         Texts(keys) if bare else keys, dict.fromkeys(title for part in parts for title in part.sums)
     )
@@ -317,8 +383,7 @@ def to_csv(table: Table) -> str:
 def csv_parts(table: Table) -> Iterator[str]:
     """Yield `to_csv` in parts: of a million rows all lines take more room than the summary."""
     yield ",".join(_field(c.key) for c in table.columns) + "\n"
-    rows = table.rows
-    for block in rows.blocks() if isinstance(rows, _Rows) else [[*zip(*rows, strict=True)]]:
+    for block in table.blocks():
         cells = map(_cells, block, table.columns)
         yield "".join(f"{line}\n" for line in map(",".join, zip(*cells, strict=True)))
 
@@ -335,35 +400,6 @@ def _cells(values: Sequence[Any], column: Column) -> Iterable[str]:
     if None not in values:
         return map(write, values)
     return ["" if v is None else write(v) for v in values]
-
-
-class _Rows(Sequence[tuple[Any, ...]]):
-    """The rows of a summary in the order of `order`: `make` gives the columns of some of them.
-
-    A report with a million range names has a million groups, of which a screen shows few.
-    """
-
-    def __init__(self, order: Int64, make: Callable[[Int64], Sequence[Sequence[Any]]]) -> None:
-        self._order, self._make = order, make
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Rows) and [*self] == [*other]
-
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        for columns in self.blocks():
-            yield from zip(*columns, strict=True)
-
-    def blocks(self) -> Iterator[Sequence[Sequence[Any]]]:
-        """Yield the columns of some rows at a time."""
-        for start in range(0, len(self._order), _ROWS_AT_ONCE):
-            yield self._make(self._order[start : start + _ROWS_AT_ONCE])
-
-    def __getitem__(self, at: Any) -> Any:
-        rows = zip(*self._make(self._order[at if isinstance(at, slice) else [at]]), strict=True)
-        return tuple(rows) if isinstance(at, slice) else next(rows)
 
 
 def _table(
@@ -416,21 +452,22 @@ def _timed(
         timed = groups.timed[at] > 0
         shares = round_half_up(groups.total[at] * 100.0 / (grand or 1))
         first = [_where(timed & (grand != 0), shares), _where(timed, groups.total[at])]
-        labels = [*zip(*(keys[g] for g in at.tolist()), strict=True)]
-        return [*first, *_figures(groups, at), *labels[: len(titles)]]
+        return [*first, *_figures(groups, at), *_labels(keys, at)[: len(titles)]]
 
     if order is None:
         order = np.lexsort((-groups.total, groups.timed == 0))  # stable, the longest first
     headers = ("Time (%)", *(counted if h == "Instances" else h for h in _BASE), *titles)
     digits = (1, 0, 0, 1, 1, 0, 0, 1, *(None for _ in titles))
-    return _table(name, headers, digits, _Rows(order, make))
+    return _table(name, headers, digits, Rows(order, make))
 
 
 def _sizes(counted: Counted, groups: Groups) -> Table:
     table = []
-    for g in np.argsort(-groups.total, kind="stable").tolist():
-        size = [groups.mean[g], groups.median[g], groups.minimum[g], groups.maximum[g]]
-        megabytes = [float(v) / 1e6 for v in (groups.total[g], *size, groups.stddev[g])]
+    order = np.argsort(-groups.total, kind="stable")
+    found = groups.figures(order)
+    for i, g in enumerate(order.tolist()):
+        size = [found.mean[i], found.median[i], found.minimum[i], found.maximum[i]]
+        megabytes = [float(v) / 1e6 for v in (groups.total[g], *size, found.stddev[i])]
         table.append((megabytes[0], int(groups.count[g]), *megabytes[1:], counted.keys[g][0]))
     total, *titles = (f"{h} (MB)" for h in ("Total", "Avg", "Med", "Min", "Max", "StdDev"))
     digits = (3, 0, 3, 3, 3, 3, 3, None)
@@ -441,13 +478,12 @@ def _projected(counted: Counted, groups: Groups) -> Table:
     sums = counted.sums
 
     def make(at: Int64) -> list[Sequence[Any]]:
-        labels = zip(*(counted.keys[g] for g in at.tolist()), strict=True)
         means = (
             round_half_up(sums[k][at] / groups.count[at]).tolist()
             for k in ("ops", "level", "children")
         )
         total, host, ops = (v[at].tolist() for v in (groups.total, sums["host"], sums["ops"]))
-        return [*labels, total, host, *_figures(groups, at), ops, *means]
+        return [*_labels(counted.keys, at), total, host, *_figures(groups, at), ops, *means]
 
     headers = (
         "Range", "Style", "Total Proj Time (ns)", "Total Range Time (ns)", "Range Instances",
@@ -456,17 +492,23 @@ def _projected(counted: Counted, groups: Groups) -> Table:
     )  # fmt: skip
     digits = (None, None, 0, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 1)
     order = np.argsort(-groups.total, kind="stable")
-    return _table("nvtx_gpu_proj_sum", headers, digits, _Rows(order, make))
+    return _table("nvtx_gpu_proj_sum", headers, digits, Rows(order, make))
 
 
 def _figures(groups: Groups, at: Int64) -> list[list[Any]]:
     """Count, average, median, minimum, maximum, standard deviation of some groups."""
-    timed = groups.timed[at] > 0
-    mean, median, stddev = (
-        round_half_up(v[at]) for v in (groups.mean, groups.median, groups.stddev)
-    )
-    figures = (_where(timed, v) for v in (mean, median, groups.minimum[at], groups.maximum[at]))
+    timed, found = groups.timed[at] > 0, groups.figures(at)
+    mean, median, stddev = map(round_half_up, (found.mean, found.median, found.stddev))
+    figures = (_where(timed, v) for v in (mean, median, found.minimum, found.maximum))
     return [groups.count[at].tolist(), *figures, np.where(timed, stddev, 0.0).tolist()]
+
+
+def _labels(keys: Sequence[Key], at: Int64) -> list[Sequence[Any]]:
+    """Return the columns of the keys of some groups."""
+    if isinstance(keys, Texts):
+        found = keys.of(at.tolist())
+        return [found] if keys.bare else [*zip(*found, strict=True)]
+    return [*zip(*(keys[g] for g in at.tolist()), strict=True)]
 
 
 def _where(there: Bool, values: npt.NDArray[Any]) -> list[Any]:
@@ -515,9 +557,9 @@ def round_half_up(values: Any, digits: int = 1) -> Floats:
         left[more] = (left[more] - digit) * 10
         units[more] = 10 * units[more] + digit
     found: Floats = values.copy()
-    exact = [  # Python divides integers of any size and rounds once
-        u * 10 ** max(w - _SIGNIFICANT, 0) / 10**digits
-        for u, w in zip(units.tolist(), wanted.tolist(), strict=True)
-    ]
+    exact = units / 10**digits  # rounded once where a float holds the units
+    for i in np.flatnonzero((units > _WHOLE) | (wanted > _SIGNIFICANT)).tolist():
+        # Python divides integers of any size and rounds once
+        exact[i] = int(units[i]) * 10 ** max(int(wanted[i]) - _SIGNIFICANT, 0) / 10**digits
     found[rounds] = np.copysign(exact, values[rounds])
     return found
