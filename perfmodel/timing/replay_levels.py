@@ -16,8 +16,6 @@ from perfmodel.base.arrays import Bool, Int32, Int64
 
 _NEVER: Final = -(1 << 62)
 """When what a node does not wait for is over."""
-_MOST: Final = 16
-"""Arrivals for each end of a collective, on average, that are worth going through at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +51,6 @@ class Waits:
     tail_ns: Int64
 
 
-@dataclass(frozen=True, slots=True)
-class _Meetings:
-    """Operations that have come to a collective, and those that leave it then, by meeting.
-
-    A collective is one meeting, but where clocks say that a rank came after another one had left.
-    """
-
-    coming: Int64
-    first_coming: Int64
-    leaving: Int64
-    first_leaving: Int64
-
-
 class Levels:
     """Nodes by level, ready to be replayed with other lengths.
 
@@ -84,7 +69,8 @@ class Levels:
     Raises
     ------
     ValueError
-        If a node comes before one that it waits for: only a replay in that order has its result.
+        If a node comes before one that it waits for, or a rank leaves a collective before another
+        one comes to it: only a replay in that order has its result.
     """
 
     def __init__(self, waits: Waits, order: Int64, bases: int) -> None:
@@ -92,9 +78,11 @@ class Levels:
         position = np.full(2 * count + len(waits.wait_op), -1, np.int64)
         position[order] = np.arange(len(order))
         _check_order(waits, position, bases)
-        meetings = _meetings(waits, position)
-        op_level, wait_level, met_level = _levels(waits, meetings, bases)
-        self._meetings = meetings = _in_order(meetings, np.argsort(met_level, kind="stable"))
+        members, first = _members(waits, position)
+        op_level, wait_level, met_level = _levels(waits, members, first, bases)
+        by_level = np.argsort(met_level, kind="stable")
+        rows, self._first = _joined(first[by_level], first[by_level + 1])
+        self._members = members[rows]
         self._ops = ops = np.argsort(op_level, kind="stable")
         place = np.empty(count + 1, np.int64)
         place[ops] = np.arange(count)
@@ -110,7 +98,7 @@ class Levels:
         self._base = 2 * count + waits.wait_base[self._waits]
         self._wait_end = count + place[waits.wait_op[self._waits]]
         self._tail = waits.tail_ns[self._waits]
-        self._coming, self._ends = place[meetings.coming], count + place[meetings.leaving]
+        self._come = place[self._members]
         levels = op_level, wait_level, met_level
         edges = np.arange(max(level.max(initial=0) for level in levels) + 2)
         cuts = (np.searchsorted(np.sort(level), edges).tolist() for level in levels)
@@ -138,14 +126,13 @@ class Levels:
         passed : int64, shape (w,)
             From its base to each wait's end.
         """
-        count, ops, met = self._count, self._ops, self._meetings
+        count, ops = self._count, self._ops
         times = np.empty(self._never + 1, np.int64)
         times[2 * count : self._never] = base
         times[self._never] = _NEVER
         launch, gap, length = launch[ops], gap[ops], length[ops]
         still, tail = waits[self._waits], self._tail - passed[self._waits]
         bound = np.zeros(len(waits), np.bool_)
-        ends_with = length[self._ends - count]
         for (a, b), (c, d), (m, n) in self._cuts:
             if b > a:
                 now = times[self._launched[a:b]] + launch[a:b]
@@ -154,12 +141,10 @@ class Levels:
                 times[a:b] = now
                 times[count + a : count + b] = now + length[a:b]
             if n > m:
-                first, last = met.first_coming[m], met.first_coming[n]
-                here = slice(met.first_leaving[m], met.first_leaving[n])
-                come = times[self._coming[first:last]]
-                arrived = np.maximum.reduceat(come, met.first_coming[m:n] - first)
-                arrived = np.repeat(arrived, np.diff(met.first_leaving[m : n + 1]))
-                times[self._ends[here]] = arrived + ends_with[here]
+                first = self._first[m : n + 1]
+                come = self._come[first[0] : first[-1]]
+                arrived = np.maximum.reduceat(times[come], first[:-1] - first[0])
+                times[count + come] = np.repeat(arrived, np.diff(first)) + length[come]
             if d > c:
                 at = self._base[c:d]
                 now, waited = times[at], times[self._wait_end[c:d]] + tail[c:d]
@@ -172,13 +157,11 @@ class Levels:
         return start, end, times[2 * count : self._never], had_to, self._last(start)
 
     def _last(self, start: Int64) -> dict[int, int]:
-        """By operation of a collective, the one that came last of those that it waited for."""
-        met = self._meetings
-        of = np.repeat(np.arange(len(met.first_coming) - 1), np.diff(met.first_coming))
-        order = np.lexsort((met.coming, start[met.coming], of))
-        final = met.coming[order[met.first_coming[1:] - 1]]
-        waited = np.repeat(final, np.diff(met.first_leaving))
-        return dict(zip(met.leaving.tolist(), waited.tolist(), strict=True))
+        """By operation of a collective, the one that came last."""
+        members, size = self._members, np.diff(self._first)
+        order = np.lexsort((members, start[members], np.repeat(np.arange(len(size)), size)))
+        final = np.repeat(members[order[self._first[1:] - 1]], size)
+        return dict(zip(members.tolist(), final.tolist(), strict=True))
 
 
 def _check_order(waits: Waits, position: Int64, bases: int) -> None:
@@ -201,66 +184,52 @@ def _check_order(waits: Waits, position: Int64, bases: int) -> None:
         raise ValueError("expected nodes behind those that they wait for; got some before them")
 
 
-def _meetings(waits: Waits, position: Int64) -> _Meetings:
-    """Find for every operation that leaves a collective those that had come by then.
+def _members(waits: Waits, position: Int64) -> tuple[Int64, Int64]:
+    """Operations of the collectives, one collective behind the other, and where each begins.
 
     Raises
     ------
     ValueError
-        If they are too many: clocks that drift make every end a meeting of its own.
+        If one leaves a collective before another one comes to it, as clocks that drift say.
     """
     count = len(waits.before)
     ops = np.flatnonzero(waits.collective >= 0)
+    ops = ops[np.argsort(waits.collective[ops], kind="stable")]
     number = waits.collective[ops]
-    coming = ops[np.lexsort((position[ops], number))]
-    key = waits.collective[coming] * len(position) + position[coming]
-    until = np.searchsorted(key, number * len(position) + position[count + ops])
-    stops, of = np.unique(until, return_inverse=True)
-    since = np.searchsorted(waits.collective[coming], waits.collective[coming[stops - 1]])
-    if (stops - since).sum() > _MOST * len(ops):
-        raise ValueError("expected all ranks to come before one leaves; got many that do not")
-    rows, first = _joined(since, stops)
-    leaving = ops[np.argsort(of.ravel(), kind="stable")]
-    return _Meetings(coming[rows], first, leaving, _offsets(np.bincount(of.ravel())))
+    first = np.flatnonzero(np.diff(number, prepend=-1))
+    if len(ops):
+        comes = np.maximum.reduceat(position[ops], first)
+        leaves = np.minimum.reduceat(position[count + ops], first)
+        if (leaves < comes).any():
+            raise ValueError("expected all ranks to come before one leaves; got some that do not")
+    return ops, np.append(first, len(ops))
 
 
-def _in_order(meetings: _Meetings, order: Int64) -> _Meetings:
-    """Put the meetings into another order."""
-    columns = []
-    for values, first in (
-        (meetings.coming, meetings.first_coming),
-        (meetings.leaving, meetings.first_leaving),
-    ):
-        rows, offsets = _joined(first[order], first[order + 1])
-        columns += [values[rows], offsets]
-    return _Meetings(*columns)
-
-
-def _levels(waits: Waits, meetings: _Meetings, bases: int) -> tuple[Int64, Int64, Int64]:
-    """Level of every operation, of every call that waits, and of every meeting."""
-    count, calls, met = len(waits.before), len(waits.wait_op), len(meetings.first_coming) - 1
-    own = np.arange(count + calls + met, dtype=np.int32)  # operations, calls, meetings
+def _levels(waits: Waits, members: Int64, first: Int64, bases: int) -> tuple[Int64, Int64, Int64]:
+    """Level of every operation, of every call that waits, and of every collective."""
+    count, calls = len(waits.before), len(waits.wait_op)
+    own = np.arange(count + calls + len(first) - 1, dtype=np.int32)  # and the collectives
+    met = np.repeat(own[count + calls :], np.diff(first))
     ends = own[:count].copy()
-    ends[meetings.leaving] = np.repeat(own[count + calls :], np.diff(meetings.first_leaving))
+    ends[members] = met
     sets = np.full(bases, -1, np.int32)
     sets[waits.wait_base + 1] = own[count : count + calls]
     before = np.where(waits.overlaps | (waits.before < 0), waits.before, ends[waits.before])
     other = np.where(waits.other < 0, -1, ends[waits.other])
-    coming = np.repeat(own[count + calls :], np.diff(meetings.first_coming))
     source = np.concatenate([
         sets[waits.launch_base], before, other, sets[waits.wait_base], ends[waits.wait_op],
-        meetings.coming.astype(np.int32),
+        members.astype(np.int32),
     ])  # fmt: skip
-    node = np.concatenate([*[own[:count]] * 3, *[own[count : count + calls]] * 2, coming])
+    node = np.concatenate([*[own[:count]] * 3, *[own[count : count + calls]] * 2, met])
     node, source = node[source >= 0], source[source >= 0]
     left = np.bincount(node, minlength=len(own))
     node = node[np.argsort(source, kind="stable")]
-    first = _offsets(np.bincount(source, minlength=len(own)))
+    begin = _offsets(np.bincount(source, minlength=len(own)))
     level = np.zeros(len(own), np.int64)
     ready, now = np.flatnonzero(left == 0), 0
     while len(ready):
         level[ready] = now
-        behind = node[_joined(first[ready], first[ready + 1])[0]]
+        behind = node[_joined(begin[ready], begin[ready + 1])[0]]
         np.subtract.at(left, behind, 1)
         ready, now = np.unique(behind[left[behind] == 0]), now + 1
     return level[:count], level[count : count + calls], level[count + calls :]

@@ -129,17 +129,33 @@ def random_lane(rng: np.random.Generator, lane: int) -> tuple[StepGraph, np.ndar
     ), together
 
 
+def many_lanes(seed: int, *, drifts: bool) -> tuple[list[StepGraph], list[int], list[np.ndarray]]:
+    """Lanes whose collectives end when all have come, but where clocks drift."""
+    rng = np.random.default_rng(seed)
+    graphs, together = zip(*(random_lane(rng, lane) for lane in range(20)), strict=True)
+    shifts = rng.integers(-seed * 40, seed * 40 + 1, len(graphs)) * US
+    come = np.max([g.op_start_ns[::6] + shift for g, shift in zip(graphs, shifts, strict=True)], 0)
+    found = []
+    for one, shift in zip(graphs, shifts, strict=True):
+        end = one.op_end_ns.copy()
+        end[::6] = end[::6] if drifts else come - shift + rng.integers(1, 500, STEPS) * US
+        found.append(replace(one, op_end_ns=end))
+    return found, shifts.tolist(), list(together)
+
+
+def test_many_lanes_whose_clocks_drift_are_replayed_one_by_one() -> None:
+    assert Replay(*many_lanes(3, drifts=True))._levels is None
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_many_lanes_at_once_are_replayed_as_one_by_one(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Equal to the last digit, also where clocks let ranks come after others have left."""
-    rng = np.random.default_rng(seed)
-    graphs, together = zip(*(random_lane(rng, lane) for lane in range(20)), strict=True)
-    shifts = rng.integers(-seed * 40, seed * 40 + 1, len(graphs)) * US
-    lanes = Replay(graphs, shifts.tolist(), together)
+    """Equal to the last digit."""
+    given = many_lanes(seed, drifts=False)
+    lanes = Replay(*given)
     monkeypatch.setattr(critical_path, "_MANY_LANES", 1000)
-    slow = Replay(graphs, shifts.tolist(), together)
+    slow = Replay(*given)
     assert lanes._levels is not None
     assert slow._levels is None
     for change in (
