@@ -2,19 +2,17 @@
 
     python -m benchmarks.ladder.join FILE ...
 
-Each FILE was written by `python -m benchmarks.ladder --out FILE`. With --replace earlier launches
-without the times of their rounds leave where the files have launches of as many ranks.
+Each FILE was written by `python -m benchmarks.ladder --out FILE`.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import folders, results
-from benchmarks.ladder.rows import joined, launches, merge
+from benchmarks.ladder.rows import launches, merge
 
 
 def join(record: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
@@ -32,29 +30,14 @@ def join(record: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def without_old(record: dict[str, Any], others: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Drop launches that kept no rounds, where `others` have launches of as many ranks."""
-    ranks = {run["ranks"] for other in others for run in other["runs"].values()}
-    rows = [
-        joined(kept)
-        for row in record["rows"]
-        if (kept := [r for r in launches(row) if r["p"] not in ranks or r.get("round_s")])
-    ]
-    used = {launch["run"] for row in rows for launch in launches(row)}
-    return {**record, "rows": rows, "runs": {n: r for n, r in record["runs"].items() if n in used}}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--out", type=Path, default=folders.RESULTS / "ladder.json")
-    parser.add_argument("--replace", action="store_true", help="drop launches without rounds")
     args = parser.parse_args()
-    record, others = results.read(args.out), [results.read(file) for file in args.files]
-    if args.replace:
-        record = without_old(record, others)
-    for other in others:
-        record = join(record, other)
+    record = results.read(args.out)
+    for file in args.files:
+        record = join(record, results.read(file))
     results.write(args.out, record, digits=6)
     print(f"{args.out}: {len(record['runs'])} launches, {len(record['rows'])} rows")
 

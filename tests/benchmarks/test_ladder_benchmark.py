@@ -216,20 +216,12 @@ def test_launches_on_another_gpu_are_refused() -> None:
         ladder_rows.merge(launched(80e-6), other, [row("nccl", 80e-6)])
 
 
-def test_old_launches_without_rounds_leave_where_there_are_new_ones(tmp_path: Path) -> None:
-    record = ladder_rows.merge({}, RUN, [row("nccl", 80e-6), row("chunked", 9e-5)])
-    other = ladder_rows.merge({}, {**RUN, "ranks": 4}, [row("nccl", 80e-6, p=4)])
-    record = ladder_join.join(record, other)
+def test_launches_without_rounds_are_named() -> None:
+    record = ladder_rows.merge({}, {**RUN, "ranks": 4}, [row("nccl", 80e-6, p=4)])
     for found in record["rows"]:
         for each in (found, *found["launches"]):
             each["round_s"] = None
-    later = {**RUN, "date": "2026-02-02T03:04:05+00:00"}
-    fresh = ladder_rows.merge({}, later, [row("nccl", 70e-6)])
-    kept = ladder_join.without_old(record, [fresh])
-    assert [(r["p"], r["rung"]) for r in kept["rows"]] == [(4, "nccl")]
-    assert len(kept["runs"]) == 1
-    joined = ladder_join.join(kept, fresh)
-    assert ladder_join.without_old(joined, [fresh]) == joined, "what has rounds stays"
+    joined = ladder_join.join(record, ladder_rows.merge({}, RUN, [row("nccl", 70e-6)]))
     assert "; launches of p = 4 are without" in ladder_report.markdown(joined)
 
 
