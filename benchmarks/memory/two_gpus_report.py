@@ -21,7 +21,6 @@ from perfmodel.workloads.layers import place
 
 PAGE: Final = folders.DOCS / "memory.md"
 SCRIPT: Final = "benchmarks.memory.two_gpus_report"
-NOT_YET: Final = "Not measured yet: `python -m benchmarks.memory.two_gpus`, on two GPUs."
 PUBLISHED: Final = {
     ("resnet18", 1): (11_689_512, 12_882e6), ("resnet50", 1): (25_557_032, 28_000e6),
     ("resnet18", 2): (23_379_024, 11_688e6), ("resnet50", 2): (51_114_064, 29_108e6),
@@ -40,8 +39,6 @@ Runs = dict[tuple[str, str], list[dict[str, Any]]]
 
 def page(read: dict[str, Any]) -> str:
     """Return what stands between the marks."""
-    if "rows" not in read:
-        return NOT_YET
     rows = read["rows"]
     about = next(row["about"] for row in rows if "about" in row)
     commands = ", ".join(dict.fromkeys(f"`{row['command']}` ({row['date']})" for row in rows))
@@ -144,10 +141,8 @@ def sums(rows: list[dict[str, Any]]) -> str:
     return markdown(columns, table)
 
 
-def _ratio(found: Runs, net: str, way: str, key: str) -> float | None:
+def _ratio(found: Runs, net: str, way: str, key: str) -> float:
     """Return the bytes of a way on all GPUs over those on one GPU."""
-    if (net, way) not in found:
-        return None
     return _sum(found[net, way], key) / _sum(found[net, "one"], key)
 
 
@@ -213,9 +208,7 @@ def answers(rows: list[dict[str, Any]]) -> str:
 
 def again(read: dict[str, Any]) -> str:
     """Say how far NVML's bytes of the same runs on one other host are from these, GPU by GPU."""
-    first, other = _grouped(read["rows"]), _grouped(read.get("again", []))
-    if not other:
-        return ""
+    first, other = _grouped(read["rows"]), _grouped(read["again"])
     apart = [
         abs(new["nvml_bytes"] - old["nvml_bytes"])
         for key, mine in other.items()
@@ -268,8 +261,7 @@ def main() -> None:
     report(__doc__)
     read = read_json(RESULTS)
     put(PAGE, SCRIPT, page(read))
-    if "rows" in read:
-        save(draw(read["rows"]), folders.IMAGES, "memory_two_gpus", ("png",))
+    save(draw(read["rows"]), folders.IMAGES, "memory_two_gpus", ("png",))
 
 
 if __name__ == "__main__":

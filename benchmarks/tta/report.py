@@ -30,8 +30,12 @@ SHOWN_EPOCHS = (1, 5, 10, 20)
 
 def read(folder: Path) -> dict[str, Side]:
     """Return all configurations that were measured on a machine."""
-    paths = {name: folder / f"{name}.json" for name in CONFIGURATIONS}
-    return {name: side([path], TARGET) for name, path in paths.items() if path.exists()}
+    return {path.stem: side([path], TARGET) for path in files(folder)}
+
+
+def files(folder: Path) -> list[Path]:
+    """Return the results of a machine, which may lack configurations, in their order."""
+    return [path for name in CONFIGURATIONS if (path := folder / f"{name}.json").exists()]
 
 
 def rule_of(one: Side) -> str:
@@ -112,8 +116,7 @@ def epochs_table(sides: dict[str, Side]) -> str:
 
 def about(folder: Path) -> dict[str, Any]:
     """Return what a configuration's file says of how it was made."""
-    paths = [path for name in CONFIGURATIONS if (path := folder / f"{name}.json").exists()]
-    all_of_them = [results.read(path) for path in paths]
+    all_of_them = [results.read(path) for path in files(folder)]
     found = all_of_them[0]
     commands = dict.fromkeys(f"`{called(one['command'])}`" for one in all_of_them)
     versions = found["runs"][0]["versions"]
@@ -122,10 +125,8 @@ def about(folder: Path) -> dict[str, Any]:
 
 
 def machine(folder: Path, title: str) -> str:
-    """Write a machine's part; empty where nothing was measured."""
-    sides = read(folder) if folder.exists() else {}
-    if not sides:
-        return ""
+    """Write a machine's part."""
+    sides = read(folder)
     a, first = about(folder), next(iter(sides.values())).runs[0].training
     said = (
         f"### {title}\n\n{a['device']}, {a['date']}: {a['commands']} ({a['versions']}; "
@@ -150,9 +151,8 @@ def picture(sides: dict[str, Side]) -> Any:
 def page() -> str:
     """Return what stands between the marks of the page."""
     parts = [machine(RESULTS / "tta", "On a CPU"), machine(RESULTS / "tta_cupy", "On a GPU")]
-    return "\n".join(part for part in parts if part) + (
-        "\n![Test accuracy over epochs, a line for every run](images/tta.png)\n"
-    )
+    picture = "![Test accuracy over epochs, a line for every run](images/tta.png)\n"
+    return "\n".join([*parts, picture])
 
 
 def main() -> None:

@@ -29,10 +29,7 @@ TARGETS: Final = (0.85, 0.9, 0.92, 0.94, 0.95)
 def machines() -> dict[str, tuple[dict[str, Any], Side]]:
     """Return what was measured of each machine, and its runs."""
     paths = {name: RESULTS / f"{name}.json" for name in MACHINES}
-    return {
-        name: (read_json(path), side([path], TARGET))
-        for name, path in paths.items() if path.exists()
-    }  # fmt: skip
+    return {name: (read_json(path), side([path], TARGET)) for name, path in paths.items()}
 
 
 def others(read: dict[str, Any], key: str) -> Spread | None:
@@ -43,11 +40,10 @@ def others(read: dict[str, Any], key: str) -> Spread | None:
 
 def page(found: dict[str, tuple[dict[str, Any], Side]]) -> str:
     """Return what stands between the marks."""
-    parts = [summary(found), by_run(found), by_target(found)]
-    if len(found) > 1:
-        parts.append(against(found))
-    parts.append("![Test accuracy over time, a line for every run](images/tta_resnet.png)")
-    return "\n\n".join(parts)
+    picture = "![Test accuracy over time, a line for every run](images/tta_resnet.png)"
+    return "\n\n".join([
+        summary(found), by_run(found), by_target(found), against(found), picture,
+    ])  # fmt: skip
 
 
 def summary(found: dict[str, tuple[dict[str, Any], Side]]) -> str:

@@ -15,7 +15,6 @@ from benchmarks.common.arguments import report
 from benchmarks.common.pages import put, table, written_in
 from benchmarks.common.results import called
 from benchmarks.common.results import read as read_json
-from benchmarks.utilization.__main__ import RUNGS
 from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.utilization import Idle, idle_of
 from perfmodel.base.units import si
@@ -56,8 +55,8 @@ def settings_of(flags: list[str]) -> dict[str, Any]:
     return found
 
 
-def busy_of(name: str, flags: list[str], ranks: int) -> Busy | None:
-    """Read the setting's own report, or the ladder's launches of its flags; None without any.
+def busy_of(name: str, flags: list[str], ranks: int) -> Busy:
+    """Read the setting's own report, or the ladder's launches of its flags.
 
     All are of H = 512, B = 3000.
     """
@@ -67,8 +66,6 @@ def busy_of(name: str, flags: list[str], ranks: int) -> Busy | None:
         index: Any = read_json(ladder / "index.json")
         same = [r for r in index if r["settings"] == wanted and f"-n {ranks} " in r["command"]]
         paths = [ladder / r["file"] for r in same]
-    if not paths:
-        return None
     all_of_it, kernels = zip(*(read_idle(path) for path in paths), strict=True)
     files = tuple(str(path.relative_to(folders.ROOT)) for path in paths)
     shares = (median(one.busy_share for one in side) for side in (all_of_it, kernels))
@@ -100,8 +97,7 @@ Reports = dict[str, Busy]
 
 def reports(results: dict[str, Any]) -> Reports:
     """Read the reports of the same settings."""
-    found = {r["name"]: busy_of(r["name"], r["flags"], r["ranks"]) for r in sampled(results)}
-    return {name: busy for name, busy in found.items() if busy}
+    return {r["name"]: busy_of(r["name"], r["flags"], r["ranks"]) for r in sampled(results)}
 
 
 def sampled(results: dict[str, Any]) -> list[dict[str, Any]]:
@@ -113,13 +109,12 @@ def rows(results: dict[str, Any], found: Reports) -> str:
     """Write the before and after."""
     lines = []
     for row in sampled(results):
-        busy = found.get(row["name"])
-        shares = (busy.kernels_share, busy.busy_share) if busy else (None, None)
+        shares = found[row["name"]].kernels_share, found[row["name"]].busy_share
         each = [g["gpu_percent"] for g in row["gpus"] if g["gpu_percent"] is not None]
         lines.append(
             [row["name"], f"`{' '.join(row['flags'])}`", si(row["batch_s"], "s"),
              f"{percent(mean(row, 'gpu_percent'))} ({', '.join(map(percent, each))})",
-             *(percent(None if share is None else 100 * share) for share in shares),
+             *(percent(100 * share) for share in shares),
              percent(mean(row, "memory_percent")), si(mean(row, "memory_used_bytes"), "B"),
              si(mean(row, "power_w"), "W"), si(mean(row, "pcie_rx_bytes_per_s"), "B/s")]
         )  # fmt: skip
@@ -139,22 +134,9 @@ def causes(found: Reports) -> str:
     return table(["setting", *(f"idle: {n}" for n in names), "reports"], lines)
 
 
-def missing(results: dict[str, Any]) -> str:
-    """Say which settings have no result."""
-    good = {r["name"] for r in sampled(results)}
-    names = [name for name in RUNGS if name not in good]
-    if not names:
-        return ""
-    again, listed = f"{called(results['command'])} --rungs {' '.join(names)}", "`, `".join(names)
-    return f"\nNot measured by NVML yet: `{listed}` (the run was cut off before): `{again}`.\n"
-
-
 def answers(results: dict[str, Any], found: Reports) -> str:
     """Answer the lab's two questions from the first and the last setting."""
-    good = [r for r in results["rows"] if mean(r, "gpu_percent") is not None]
-    if len(good) < 2:
-        return ""
-    first, last = good[0], good[-1]
+    first, *_, last = sampled(results)
     before, after = mean(first, "gpu_percent") or 0.0, mean(last, "gpu_percent") or 0.0
     close = ["is close to" if share >= 95 else "is not close to" for share in (before, after)]
     text = written(
@@ -163,23 +145,15 @@ def answers(results: dict[str, Any], found: Reports) -> str:
         is_before=close[0], is_after=close[1], after=percent(after),
         batch_before=si(first["batch_s"], "s"), batch_after=si(last["batch_s"], "s"),
     )  # fmt: skip
-    both = [found.get(row["name"]) for row in (first, last)]
-    if both[0] and both[1]:
-        shares = [percent(100 * s) for one in both for s in (one.kernels_share, one.busy_share)]
-        text += written("reports", **dict(zip(("k0", "w0", "k1", "w1"), shares, strict=True)))
+    both = [found[row["name"]] for row in (first, last)]
+    shares = [percent(100 * s) for one in both for s in (one.kernels_share, one.busy_share)]
+    text += written("reports", **dict(zip(("k0", "w0", "k1", "w1"), shares, strict=True)))
     return f"\n{text}\n"
 
 
-def drawn(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the settings that have a series."""
-    return [r for r in sampled(results) if (SERIES / f"{r['name']}.csv").exists()]
-
-
 def draw(results: dict[str, Any], found: Reports, folder: Path) -> None:
-    """Draw the series of all settings, one above the other, if there are any."""
-    good = drawn(results)
-    if not good:
-        return
+    """Draw the series of all settings, one above the other."""
+    good = sampled(results)
     axes = panels("double", 1.7 * len(good) + 0.2, rows=len(good), letters=False)
     for row, ax in zip(good, axes, strict=True):
         series = read_series(SERIES / f"{row['name']}.csv")
@@ -187,8 +161,7 @@ def draw(results: dict[str, Any], found: Reports, folder: Path) -> None:
             Percentages(gpu, f"GPU {gpu}, NVML", mine.time_s, mine.values["gpu_percent"])
             for gpu in series.gpus for mine in [series.of(gpu)]
         ]  # fmt: skip
-        seen = found.get(row["name"])
-        busy = {"GPU busy, by nsys": seen.busy_share} if seen else {}
+        busy = {"GPU busy, by nsys": found[row["name"]].busy_share}
         utilization(curves, window_s=row["window_s"], busy=busy, ax=ax, title=row["name"],
                     legend="" if ax is axes[0] else None)  # fmt: skip
         ax.set_xlabel("Time since the start (s); grey: the window" if ax is axes[-1] else "")
@@ -199,16 +172,10 @@ def text(results: dict[str, Any], given: Reports | None = None) -> str:
     """Return what the page shows of the results, and of reports, by default those there are."""
     found = reports(results) if given is None else given
     said = f"{results['gpu']}, {results['date']}: `{called(results['command'])}`.\n\n"
-    said += rows(results, found) + missing(results)
-    if found:
-        said += f"\n{written('nsys')}\n"
-    said += answers(results, found)
-    if drawn(results):
-        said += "\n![NVML utilization over time, setting by setting](images/utilization.png)\n"
-    if found:
-        said += "\nWhat the GPU idles in, share of the median step by the first report:\n\n"
-        said += causes(found)
-    return said.strip()
+    said += f"{rows(results, found)}\n{written('nsys')}\n{answers(results, found)}"
+    said += "\n![NVML utilization over time, setting by setting](images/utilization.png)\n"
+    said += "\nWhat the GPU idles in, share of the median step by the first report:\n\n"
+    return (said + causes(found)).strip()
 
 
 def main() -> None:

@@ -31,7 +31,6 @@ SERIES: Final = folders.RESULTS / "utilization"
 REPORTS: Final = folders.PROFILES / "utilization"
 PAGE: Final = folders.DOCS / "utilization.md"
 SCRIPT: Final = "benchmarks.utilization.resnet_report"
-NOT_YET: Final = "Not measured yet: `python -m benchmarks.utilization.resnet --seconds 180`."
 BATCH: Final = 128
 LONG_S: Final = 150.0
 """Steps that were sampled for as long as this, nearly the lab's three minutes, are drawn."""
@@ -42,31 +41,21 @@ written = written_in(Path(__file__).with_name("text.md"))
 
 def measured() -> list[dict[str, Any]]:
     """Return the rows of the steps that were measured."""
-    return list(read_json(RESULTS).get("rows", ()))
+    return list(read_json(RESULTS)["rows"])
 
 
-def reports(rows: list[dict[str, Any]]) -> dict[str, Idle]:
-    """Return what the report of each step says, where there is one."""
-    paths = {row["name"]: REPORTS / f"resnet_{row['name']}.sqlite.xz" for row in rows}
-    return {name: read_idle(path)[0] for name, path in paths.items() if path.exists()}
-
-
-def page(rows: list[dict[str, Any]], found: dict[str, Idle] | None = None) -> str:
+def page(rows: list[dict[str, Any]]) -> str:
     """Return what stands between the marks."""
-    if not rows:
-        return NOT_YET
-    idle = reports(rows) if found is None else found
+    idle = {row["name"]: read_idle(REPORTS / f"resnet_{row['name']}.sqlite.xz")[0] for row in rows}
     first = rows[0]
     commands = dict.fromkeys(f"`{row['command']}`" for row in rows)
-    parts = [
+    return "\n\n".join([
         f"{first['device']}, torch {first['torch']}, {first['date']}: {', '.join(commands)}.",
         steps(rows, idle), answers(rows, idle),
         "![GPU and memory utilization over 173 and 183 s, before and after]"
         "(images/utilization_resnet.png)",
-    ]  # fmt: skip
-    if idle:
-        parts += [written("resnet idle"), causes(idle)]
-    return "\n\n".join(parts)
+        written("resnet idle"), causes(idle),
+    ])  # fmt: skip
 
 
 def steps(rows: list[dict[str, Any]], idle: dict[str, Idle]) -> str:
@@ -83,23 +72,22 @@ def steps(rows: list[dict[str, Any]], idle: dict[str, Idle]) -> str:
         table.append(
             (row["name"], window[1] - window[0], row["batch_s"],
              round(BATCH / row["batch_s"]), _share(means["gpu_percent"]),
-             _share(means["memory_percent"]), busy, busy and busy / row["batch_s"],
+             _share(means["memory_percent"]), busy, busy / row["batch_s"],
              of_the_peak(row), means["memory_used_bytes"], means["power_w"],
              means["pcie_rx_bytes_per_s"])
         )  # fmt: skip
     return markdown(columns, table)
 
 
-def busy_s(row: dict[str, Any], idle: dict[str, Idle]) -> float | None:
+def busy_s(row: dict[str, Any], idle: dict[str, Idle]) -> float:
     """Return how long the GPU is busy in a median batch of the step's report."""
-    return idle[row["name"]].ranks[0].gpu_busy_s if row["name"] in idle else None
+    return idle[row["name"]].ranks[0].gpu_busy_s or 0.0
 
 
-def of_the_peak(row: dict[str, Any]) -> float | None:
+def of_the_peak(row: dict[str, Any]) -> float:
     """Return the FLOPs of a batch over its time, as a share of the tensor cores' peak."""
     machine = datasheet([row["device"]])
-    if machine is None:
-        return None
+    assert machine is not None
     net = resnet("resnet50", digits.SIDE, digits.CLASSES, small=True)
     return total(net, BATCH).flops / row["batch_s"] / machine.peak_flops_per_s["float16_tensor"]
 
@@ -123,12 +111,12 @@ def answers(rows: list[dict[str, Any]], idle: dict[str, Idle]) -> str:
     )
     text = written("resnet questions", faster=f"{first['batch_s'] / last['batch_s']:.1f}",
                    gains=gains, **said)  # fmt: skip
-    return text + (busy_text(rows, idle) if len(idle) == len(rows) else "")
+    return text + busy_text(rows, idle)
 
 
 def busy_text(rows: list[dict[str, Any]], idle: dict[str, Idle]) -> str:
     """Say how long the GPU is busy by the reports of all steps, and with what in the last."""
-    busy = [idle[row["name"]].ranks[0].gpu_busy_s or 0.0 for row in rows]
+    busy = [busy_s(row, idle) for row in rows]
     shares = [s / row["batch_s"] for s, row in zip(busy, rows, strict=True)]
     above = [
         row["means"]["gpu_percent"] - 100 * share for row, share in zip(rows, shares, strict=True)
@@ -160,11 +148,7 @@ def _share(percentage: float | None) -> float | None:
 
 def draw(rows: list[dict[str, Any]]) -> Any:
     """Draw the series of the steps that were sampled for minutes, core and memory."""
-    chosen = [
-        row for row in rows
-        if row["window_s"][1] - row["window_s"][0] >= LONG_S
-        and (SERIES / f"resnet_{row['name']}.csv").exists()
-    ]  # fmt: skip
+    chosen = [row for row in rows if row["window_s"][1] - row["window_s"][0] >= LONG_S]
     axes = panels("double", 1.8 * len(chosen), rows=len(chosen), letters=False)
     for row, ax in zip(chosen, axes, strict=True):
         series = read_series(SERIES / f"resnet_{row['name']}.csv")
@@ -183,8 +167,7 @@ def main() -> None:
     report(__doc__)
     rows = measured()
     put(PAGE, SCRIPT, page(rows))
-    if rows:
-        save(draw(rows), folders.IMAGES, "utilization_resnet", ("png",))
+    save(draw(rows), folders.IMAGES, "utilization_resnet", ("png",))
 
 
 if __name__ == "__main__":

@@ -118,12 +118,8 @@ def processes(found: Cells) -> str:
     columns = "K=text; explicit=s; unified=s; unified over explicit=float.2"
     rows = []
     for k in sorted({k for way, k in found if way.endswith("grid")}):
-        each = [found.get((f"{memory} grid", k)) for memory in PARTS]
-        if all(each):
-            explicit, unified = (median(runs or [], "process_s") for runs in each)
-            rows.append((f"{k:g}", explicit, unified, unified / explicit))
-    if not rows:
-        return "No full grid was timed with both kinds of memory."
+        explicit, unified = (median(found[f"{memory} grid", k], "process_s") for memory in PARTS)
+        rows.append((f"{k:g}", explicit, unified, unified / explicit))
     return (
         "Whole processes of the full grid, from start to end, medians: CUDA is started, numbers "
         f"are made, added and checked with both kinds of memory.\n\n{markdown(columns, rows)}"
@@ -140,8 +136,6 @@ def profiles(read: dict[str, Any]) -> str:
         copied = sum(float(r["Total Time (ns)"]) for r in copies)
         count = sum(int(r.get("Count") or r.get("Instances") or 0) for r in copies)
         rows.append((NAMES[way], kernel and kernel / 1e9, copied / 1e9, count))
-    if not rows:
-        return "The programs were not profiled by nsys."
     return "By Nsight Systems, one run of each at K = 10:\n\n" + markdown(
         "program; kernels=s; copies or migrations=s; how many=int", rows
     )
