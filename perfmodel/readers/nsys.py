@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Arena, Bool, Int32, Int64
+from perfmodel.base.arrays import Arena, Int32, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.gpu import Gpu
 from perfmodel.readers.checks import stamp, unchanged
@@ -33,13 +34,12 @@ from perfmodel.readers.trace import (
     ApiCalls,
     Diagnostic,
     GpuOps,
-    LeftOut,
     MpiCalls,
     Trace,
     join,
     rows,
 )
-from perfmodel.readers.window import InWindow
+from perfmodel.readers.window import InWindow, LeftOut
 
 ALL_PARTS: Final = frozenset({"nvtx", "ops", "op_details", "api", "api_names", "mpi"})
 """Parts of a report. 'op_details' are sizes, kinds and places of GPU operations, 'api_names' the
@@ -107,12 +107,13 @@ def read_by_process(path: Path, *, source: Path | None = None) -> tuple[Trace, E
         nvtx = read_nvtx(db, strings, ids)
         processes, threads = Codes(), Codes()
         arenas: dict[int, Arena] = {}
-        ops = _read_ops(db, ids, processes, lambda: Split("process", processes, arenas))
+        ops = _read_ops(db, ids, processes, lambda _: Split("process", processes, arenas))
         api = _read_api(db, ids, threads, lambda: Split("thread", threads, arenas))
         mpi = _read_mpi(db, ids, strings)
         none = (ops[0].none, processes), (api.none, threads)
         trace = _assemble(db, strings, nvtx, *none, mpi)
-        trace = replace(trace, left_out=LeftOut(path, before, tuple(map(len, ops))))
+        left_out = LeftOut(path, before, tuple(split.chunks for split in ops), api.chunks)
+        trace = replace(trace, left_out=left_out)
         return trace, EventsByProcess(ops, api, processes, threads, arenas)
 
 
@@ -146,34 +147,25 @@ def read_window(
     ReportError
         If the file is not the one that was read.
     """
-    first = np.cumsum([0, *left_out.ops])
-
-    def is_named(ops: GpuOps, row: int) -> Bool:
-        keep = np.zeros(len(ops), np.bool_)
-        if len(ops):
-            here = named - first[ops.kind[0]] - row
-            keep[here[(here >= 0) & (here < len(ops))]] = True
-        return keep
-
-    path = left_out.file
+    path, counts = left_out.file, left_out.op_counts
+    first = np.cumsum([0, *counts])
     with (
         unchanged(path, trace.source, left_out.stamp),
         Database(path, shown=trace.source) as db,
     ):
         ids = _string_ids(db)
         processes, threads = Codes(), Codes()
-        tables = _read_ops(db, ids, processes, lambda: InWindow(window, is_named))
-        found = [table.take() for table in tables]
+
+        def of_kind(at: int) -> InWindow:
+            mine = named[(named >= first[at]) & (named < first[at + 1])] - first[at]
+            return InWindow(window, left_out.ops[at], mine)
+
+        found = [table.take() for table in _read_ops(db, ids, processes, of_kind)]
         ops: GpuOps = join([table for table, _ in found])
         known = np.unique(ops.correlation[ops.correlation != NULL])
-        calls = _read_api(
-            db,
-            ids,
-            threads,
-            lambda: InWindow(window, lambda api, _: np.isin(api.correlation, known)),
-        )
+        calls = _read_api(db, ids, threads, lambda: InWindow(window, left_out.api, ids=known))
         ops, api = numbered(trace, ops, calls.take()[0], processes, threads)
-        return ops, api, rows_of_report([row for _, row in found], left_out.ops)
+        return ops, api, rows_of_report([row for _, row in found], counts)
 
 
 def check_export(db: Database) -> None:
@@ -207,7 +199,7 @@ def _read_ops(
     db: Database,
     ids: Ids,
     processes: Codes,
-    into: Callable[[], Any] = list,
+    into: Callable[[int], Any] = lambda _: [],
     *,
     details: bool = True,
 ) -> list[Any]:
@@ -216,14 +208,14 @@ def _read_ops(
     if details:
         columns += ["deviceId", "streamId", "bytes", "copyKind", "srcKind", "dstKind"]
     tables = []
-    for kind, table in OP_TABLES:
+    for at, (kind, table) in enumerate(OP_TABLES):
         have = db.columns(table)
 
         def made(rows: dict[str, Int64], kind: int = kind) -> GpuOps:
             ops = _gpu_ops(kind, rows, ids)
             return replace(ops, process=processes.of(np.asarray(ops.process)))
 
-        tables.append(_parts(db, table, [c for c in columns if c in have], made, into))
+        tables.append(_parts(db, table, [c for c in columns if c in have], made, partial(into, at)))
     return tables
 
 
@@ -238,7 +230,9 @@ def _parts(
     """Collect tables of some events at a time, of all where they are odd or there are none."""
     found = into()
     try:
-        for rows, _ in db.event_chunks(table, columns, needed=needed, open_ends=False):
+        chosen = found.chosen if isinstance(found, InWindow) else None
+        chunks = db.event_chunks(table, columns, needed=needed, open_ends=False, chosen=chosen)
+        for rows, _ in chunks:
             found.append(made(rows))
     except (Unsupported, SchemaError):
         found = into()

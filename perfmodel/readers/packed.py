@@ -12,6 +12,7 @@ from perfmodel.base.arrays import Arena, Int64
 from perfmodel.readers.codes import Codes, split_rows
 from perfmodel.readers.nvtx import PROCESS_BITS
 from perfmodel.readers.trace import NULL, ApiCalls, GpuOps, Trace, join, rows
+from perfmodel.readers.window import Chunks
 
 _NARROW: Final = tuple((np.iinfo(kind).max, kind) for kind in (np.uint8, np.uint16, np.uint32))
 _LARGEST: Final = 1 << 62
@@ -103,9 +104,15 @@ class Split:
         self._packed: dict[int, Packed] = {}
         self.none: Any = None
         self._rows = 0
+        self._chunks: list[tuple[int, ...]] = []
 
     def __len__(self) -> int:
         return self._rows
+
+    @property
+    def chunks(self) -> Chunks:
+        """What was added at a time."""
+        return Chunks.of(self._chunks)
 
     def count(self, process: int) -> int:
         """Rows of a process that were not taken."""
@@ -124,6 +131,8 @@ class Split:
             columns = {name: getattr(table, name)[at] for name in table.__slots__}
             self._packed[process].append({**columns, _ROW: row[at]})
         self._rows += len(table)
+        if len(table):
+            self._chunks.append(Chunks.of_rows(table))
 
     def take(self, processes: Sequence[int], *, keep: bool = False) -> tuple[Any, Int64]:
         """Return the rows of some processes, in order, and their numbers; drop or keep them."""

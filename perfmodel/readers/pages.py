@@ -10,7 +10,7 @@ is refused (`Unsupported`), never guessed: SQLite itself then reads the table.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -339,11 +339,21 @@ class PageFile:
         columns: Sequence[int],
         rowid_alias: int | None = None,
         header_bytes: tuple[int, int] = ANY_HEADER,
+        chosen: Bool | None = None,
     ) -> Iterator[tuple[list[Int64], int]]:
-        """Read integer columns as `read` does, some at a time, with the bytes of their pages."""
+        """Read integer columns as `read` does, some at a time, with the bytes of their pages.
+
+        Where some are `chosen`, only these; `Unsupported` if there are not so many in all.
+        """
         leaves = self._leaves(root_page)
         left = len(leaves) * self._size
-        records = self._records(leaves)
+        parts = [*self._chunks(leaves)]
+        if chosen is not None:
+            refuse(len(chosen) != -(-len(parts) // _JOINED), "other rows than were read before")
+            parts = [
+                part for part, keep in zip(parts, np.repeat(chosen, _JOINED), strict=False) if keep
+            ]
+        records = self._records(leaves, parts)
         while some := list(islice(records, _JOINED)):
             found = [dict(_integers(r, columns, rowid_alias, header_bytes)) for r in some]
             size = min(left, _JOINED * max(_CHUNK, self._size))
@@ -455,12 +465,15 @@ class PageFile:
         refuse((used & ~inside).any(), "a cell pointer out of range")
         return data, (pointers + np.arange(0, grid.size, self._size)[:, None])[used], counts
 
-    def _records(self, leaves: Int64) -> Iterator[Records]:
-        """Find the records of leaf pages, chunk by chunk ("B-tree Pages", table leaf cell)."""
+    def _records(self, leaves: Int64, parts: Iterable[Int64] | None = None) -> Iterator[Records]:
+        """Find the records of leaf pages, chunk by chunk ("B-tree Pages", table leaf cell).
+
+        `parts` are those of the pages that are read, all by default.
+        """
         seen = np.zeros(self._count + 1, np.bool_)
         seen[leaves] = True
         before = np.empty(0, np.int64)
-        for pages in self._chunks(leaves):
+        for pages in self._chunks(leaves) if parts is None else parts:
             data, cells, counts = self._load(pages, _LEAF, 8)
             refuse(counts.min() == 0 and len(leaves) > 1, "an empty page")
             payload, rowid, start = cell_heads(data, cells)

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice, takewhile
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import quote
 
 import numpy as np
 
-from perfmodel.base.arrays import Int32, Int64
+from perfmodel.base.arrays import Bool, Int32, Int64
 from perfmodel.base.errors import PerfmodelError, SchemaError
 from perfmodel.readers.checks import EXPORT, broken, changed, check_file, stamp
 from perfmodel.readers.pages import COUNT_BYTES, Damaged, PageFile, Unsupported, as_text, decode
@@ -177,9 +177,17 @@ class Database:
         return found
 
     def event_chunks(
-        self, table: str, columns: Sequence[str], *, needed: Sequence[str] = (), open_ends: bool
+        self,
+        table: str,
+        columns: Sequence[str],
+        *,
+        needed: Sequence[str] = (),
+        open_ends: bool,
+        chosen: Bool | None = None,
     ) -> Iterator[tuple[dict[str, Int64], int]]:
         """Read a table of events as `read_events` does, some rows at a time.
+
+        Of what it would yield, only the `chosen` chunks, where they are given.
 
         Yields
         ------
@@ -198,7 +206,7 @@ class Database:
         self._check_events(table, needed)
         names = ["start", "end", *columns]
         present = [c for c in names if c in self.columns(table)]
-        for arrays, size in self._chunks(table, present) if present else ():
+        for arrays, size in self._chunks(table, present, chosen=chosen) if present else ():
             found = dict(zip(present, arrays, strict=True))
             for name in names:
                 found.setdefault(name, np.full(len(arrays[0]), NULL))
@@ -284,17 +292,22 @@ class Database:
             raise broken(self.path, error) from error
 
     def _chunks(
-        self, table: str, columns: list[str], *, fast: bool = True
+        self, table: str, columns: list[str], *, fast: bool = True, chosen: Bool | None = None
     ) -> Iterator[tuple[list[Int64], int]]:
         where = self._on_pages(table, columns) if fast else None
         if self._pages is None or where is None:
             rows = self.rows(table, columns)
-            while flat := [self._integer(v, table) for row in islice(rows, _ROWS) for v in row]:
-                part = np.array(flat, np.int64).reshape(-1, len(columns)).T
-                yield [np.ascontiguousarray(c) for c in part], 0
+            read = (
+                [self._integer(v, table) for row in islice(rows, _ROWS) for v in row]
+                for _ in count()
+            )
+            for number, flat in enumerate(takewhile(bool, read)):
+                if chosen is None or chosen[number]:
+                    part = np.array(flat, np.int64).reshape(-1, len(columns)).T
+                    yield [np.ascontiguousarray(c) for c in part], 0
             return
         try:
-            yield from self._pages.chunks(*where)
+            yield from self._pages.chunks(*where, chosen=chosen)
         except Damaged as error:
             raise broken(self.path, error) from error
 

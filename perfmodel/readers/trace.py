@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64
 from perfmodel.base.gpu import Gpu
+
+if TYPE_CHECKING:
+    from perfmodel.readers.window import LeftOut
 
 T = TypeVar("T")
 
@@ -234,25 +237,6 @@ class Diagnostic:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Where the GPU operations and API calls are that a trace was read without.
-
-    Attributes
-    ----------
-    file : Path
-        What was read: the report, or a temporary file made of it.
-    stamp : tuple of int
-        `perfmodel.readers.checks.stamp` of it when reading began.
-    ops : tuple of int
-        Number of operations of every kind in it.
-    """
-
-    file: Path
-    stamp: tuple[int, ...]
-    ops: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Trace:
     """Everything perfmodel reads from one report.
 
@@ -334,7 +318,7 @@ class Trace:
     @property
     def op_count(self) -> int:
         """Number of GPU operations, with those that are left out."""
-        return sum(self.left_out.ops) if self.left_out else len(self.ops)
+        return sum(self.left_out.op_counts) if self.left_out else len(self.ops)
 
     @property
     def recorder(self) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int64
 from perfmodel.readers.trace import join, rows
+
+_NONE: Final[Any] = np.empty(0, np.int64)
 
 
 def overlaps(start_ns: Int64, end_ns: Int64, window: tuple[int, int]) -> Bool:
@@ -16,6 +20,79 @@ def overlaps(start_ns: Int64, end_ns: Int64, window: tuple[int, int]) -> Bool:
     low, high = window
     kept: Bool = (start_ns < high) & ((end_ns > low) | ((start_ns == end_ns) & (start_ns >= low)))
     return kept
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """What rows of a table hold that are read at a time, shape (chunks,).
+
+    Attributes
+    ----------
+    rows : int64
+        Number of rows.
+    first_ns, starts_ns, ends_ns : int64
+        First start, last start and last end.
+    least, most : int64
+        Correlation ids.
+    """
+
+    rows: Int64
+    first_ns: Int64
+    starts_ns: Int64
+    ends_ns: Int64
+    least: Int64
+    most: Int64
+
+    @classmethod
+    def of(cls, found: Sequence[tuple[int, ...]]) -> Chunks:
+        """Put together what `of_rows` returns of every chunk."""
+        return cls(*np.array(found, np.int64).reshape(-1, len(cls.__slots__)).T)
+
+    @staticmethod
+    def of_rows(table: Any) -> tuple[int, ...]:
+        """Describe one chunk, of one row at least."""
+        start, end, ids = table.start_ns, table.end_ns, table.correlation
+        extremes = start.min(), start.max(), end.max(), ids.min(), ids.max()
+        return len(table), *(int(value) for value in extremes)
+
+    def holding(self, window: tuple[int, int], named: Int64, ids: Int64) -> Bool:
+        """Mark the chunks that may hold rows in a window, or of these numbers or ids.
+
+        So are those with the last start and the last end.
+        """
+        low, high = window
+        keep: Bool = (self.first_ns < high) & (self.ends_ns >= low)
+        keep |= np.searchsorted(ids, self.least) < np.searchsorted(ids, self.most, side="right")
+        keep[np.searchsorted(np.cumsum(self.rows), named, side="right")] = True
+        if len(keep):
+            keep[[self.starts_ns.argmax(), self.ends_ns.argmax()]] = True
+        return keep
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Where the GPU operations and API calls are that a trace was read without.
+
+    Attributes
+    ----------
+    file : Path
+        What was read: the report, or a temporary file made of it.
+    stamp : tuple of int
+        `perfmodel.readers.checks.stamp` of it when reading began.
+    ops : tuple of Chunks
+        Operations of every kind in it.
+    api : Chunks
+    """
+
+    file: Path
+    stamp: tuple[int, ...]
+    ops: tuple[Chunks, ...]
+    api: Chunks
+
+    @property
+    def op_counts(self) -> list[int]:
+        """Number of operations of every kind."""
+        return [int(chunks.rows.sum()) for chunks in self.ops]
 
 
 class InWindow:
@@ -27,29 +104,46 @@ class InWindow:
     ----------
     window : (int, int)
         Its start and end in ns.
-    also : callable
-        Given some rows and the number of the first one: which of them are kept, too.
+    chunks : Chunks
+        Of the table.
+    named, ids : int64 array
+        Numbers and correlation ids, ascending, of rows that are kept, too.
+
+    Attributes
+    ----------
+    chosen : bool array, shape (chunks,)
+        Chunks that are to be added; or else all rows at once.
     """
 
-    def __init__(self, window: tuple[int, int], also: Callable[[Any, int], Bool]) -> None:
-        self._window, self._also = window, also
+    def __init__(
+        self, window: tuple[int, int], chunks: Chunks, named: Int64 = _NONE, ids: Int64 = _NONE
+    ) -> None:
+        self._window, self._named, self._ids = window, named, ids
+        self.chosen = chunks.holding(window, named, ids)
+        first = np.cumsum(chunks.rows) - chunks.rows
+        self._firsts = iter(first[self.chosen].tolist())
+        self._all = int(chunks.rows.sum())
         self._tables: list[Any] = []
         self._rows: list[Int64] = []
-        self._count = 0
 
     def __len__(self) -> int:
-        return self._count
+        return sum(map(len, self._rows))
 
     def append(self, table: Any) -> None:
-        """Add rows."""
+        """Add the rows of the next chunk."""
+        first = 0 if len(table) == self._all else next(self._firsts)
         keep = overlaps(table.start_ns, table.end_ns, self._window)
-        keep |= self._also(table, self._count)
+        low, high = np.searchsorted(self._named, (first, first + len(table)))
+        keep[self._named[low:high] - first] = True
+        if len(self._ids):
+            ids = table.correlation
+            near = np.flatnonzero((ids >= self._ids[0]) & (ids <= self._ids[-1]))
+            keep[near[np.isin(ids[near], self._ids)]] = True
         if len(table):
             keep[[table.start_ns.argmax(), table.end_ns.argmax()]] = True
         at = np.flatnonzero(keep)
         self._tables.append(rows(table, at))
-        self._rows.append(at + self._count)
-        self._count += len(table)
+        self._rows.append(at + first)
 
     def take(self) -> tuple[Any, Int64]:
         """Return the rows that are kept and their numbers; drop them here."""

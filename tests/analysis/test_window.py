@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from shutil import copyfile
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -16,7 +17,7 @@ from perfmodel.analysis.window import only_window, read_light, time_light
 from perfmodel.base.errors import ReportError
 from perfmodel.cli import main
 from perfmodel.programs.program import Options
-from perfmodel.readers import read
+from perfmodel.readers import pages, read
 from perfmodel.timing import by_process
 from perfmodel.timing.timeline import window_of
 from profiles.grow import grow, grow_ranks
@@ -30,6 +31,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *words: str | Path, large: bool) -> t
     """Exit code, standard output and standard error of `perfmodel WORDS`."""
     monkeypatch.setattr(runs, "_LARGE_BYTES", 0 if large else 1 << 40)
     monkeypatch.setattr(by_process, "_ROWS", 1)
+    monkeypatch.setattr(pages, "_CHUNK", 1 << 14)
     done = CliRunner().invoke(main, [*map(str, words)])
     return done.exit_code, done.stdout, done.stderr
 
@@ -85,10 +87,17 @@ def test_few_rows_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = tmp_path / "grown.sqlite"
     grow(TWO, report, 100_000, 4)
     monkeypatch.setattr(runs, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(pages, "_CHUNK", 1 << 14)
     with ExitStack() as files:
         reports = [read_light(report, files)]
         run, _ = time_light(reports, Options({}, "full", by_time=True))
-        (found,) = only_window(run, window_of(run, range(3, 4))).traces
+        window = window_of(run, range(3, 4))
+        (found,) = only_window(run, window).traces
+    left_out = run.traces[0].left_out
+    assert left_out is not None
+    none = np.empty(0, np.int64)
+    chosen = left_out.api.holding((window.start_ns, window.end_ns), none, none)
+    assert 1 < chosen.sum() < len(chosen) / 5
     whole = read(report)
     assert found.whole
     assert 0 < len(found.ops) < len(whole.ops) / 10

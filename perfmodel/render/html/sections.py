@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -383,8 +383,12 @@ def machine(run: RunAnalysis) -> Iterator[Block]:
 def provenance(runs: Sequence[RunAnalysis]) -> Iterator[Block]:
     """Yield the files that the page is made of, and by what.
 
-    Of a trace that is not whole its rows are not known.
+    Of a trace whose rows are gone their number is not known.
     """
+
+    def rows(count: Callable[[Trace], int]) -> Callable[[Trace], int | None]:
+        return lambda t: count(t) if t.whole or t.left_out else None
+
     traces = [trace for run in runs for trace in run.traces]
     columns = (
         Column("report", "Report", of="source.name"),
@@ -392,9 +396,9 @@ def provenance(runs: Sequence[RunAnalysis]) -> Iterator[Block]:
         Column("schema", "Schema", of="schema_version"),
         Column("ranks", "Ranks", of=lambda t: ", ".join(map(str, sorted(ranks_of(t).values())))),
         Column("recorded", "Recorded (UTC)", of=_recorded),
-        Column("ranges", "NVTX ranges", "int", of=lambda t: len(t.ranges) if t.whole else None),
-        Column("ops", "GPU operations", "int", of=lambda t: t.op_count if t.whole else None),
-        Column("mpi", "MPI calls", "int", of=lambda t: len(t.mpi) if t.whole else None),
+        Column("ranges", "NVTX ranges", "int", of=rows(lambda t: len(t.ranges))),
+        Column("ops", "GPU operations", "int", of=rows(lambda t: t.op_count)),
+        Column("mpi", "MPI calls", "int", of=rows(lambda t: len(t.mpi))),
     )
     note = f"made by perfmodel {perfmodel.__version__}; the same reports give the same page"
     yield _of_ranks(Table.of("Reports", traces, columns, [note]))
