@@ -69,9 +69,7 @@ def theory_at(terms: dict[str, Any], batch: int) -> float:
 
 def mlp(results: dict[str, Any]) -> str:
     """Write the trainer's part."""
-    rows = [r for r in results.get("mlp", []) if r.get("held_bytes")][1:]
-    if not rows:
-        return ""
+    rows = [r for r in results["mlp"] if r.get("held_bytes")][1:]
     said = "### The trainer: theory against CuPy's pool and NVML\n\n"
     said += table(
         ["H", "B", "images on", "theory, held", "measured", "error", "theory, reserved",
@@ -93,28 +91,23 @@ def mlp(results: dict[str, Any]) -> str:
             [QUANTITIES[f["y"]], f"{f['fitted_on']} runs",
              f"{number(f['constant_bytes'])} ± {number(f['constant_half_bytes'], 2)}",
              f"{f['slope']:.4f} ± {f['slope_half']:.4f}", *errors(f)]
-            for f in results.get("mlp_fits", [])
+            for f in results["mlp_fits"]
         ],
     )  # fmt: skip
-    context = next((r for r in results["mlp"] if r.get("nvml_context_bytes")), None)
-    if context:
-        own = context["nvml_context_bytes"] - context["nvml_before_bytes"]
-        said += (
-            f"\nOn the {results['gpu'].removeprefix('NVIDIA ')} of "
-            f"`benchmarks/results/memory.json` the empty GPU shows "
-            f"{number(context['nvml_before_bytes'])} to NVML; making a CUDA context adds "
-            f"{number(own)}. Libraries and kernels that are loaded later are the rest "
-            f"of NVML's constant.\n"
-        )
-    return said
+    context = next(r for r in results["mlp"] if r.get("nvml_context_bytes"))
+    own = context["nvml_context_bytes"] - context["nvml_before_bytes"]
+    return said + (
+        f"\nOn the {results['gpu'].removeprefix('NVIDIA ')} of `benchmarks/results/memory.json` "
+        f"the empty GPU shows {number(context['nvml_before_bytes'])} to NVML; making a CUDA "
+        f"context adds {number(own)}. Libraries and kernels that are loaded later are the rest of "
+        f"NVML's constant.\n"
+    )
 
 
 def resnet(results: dict[str, Any]) -> str:
     """Write the part on PyTorch."""
-    lines = results.get("resnet", [])
+    lines = results["resnet"]
     counts = [r for r in lines if "saved_per_sample_bytes" in r]
-    if not counts:
-        return ""
     said = "### ResNet in PyTorch: what is counted\n\n" + table(
         ["net", "parameters", "gradients", "momentum", "buffers", "kept, constant",
          "kept, per sample"],
@@ -147,18 +140,16 @@ def resnet(results: dict[str, Any]) -> str:
              number(next(c["saved_per_sample_bytes"] for c in counts
                          if (c["net"], c["autocast"]) == (f["net"], f["autocast"]))),
              *errors(f)]
-            for f in results.get("resnet_fits", [])
+            for f in results["resnet_fits"]
         ],
     )  # fmt: skip
     return said
 
 
 def draw(results: dict[str, Any], folder: Path) -> None:
-    """Draw measured peaks over the batch, with what is counted as lines, if there are any."""
-    measured = [r for r in results.get("resnet", []) if r.get("allocated_bytes")]
-    counts = [r for r in results.get("resnet", []) if "saved_per_sample_bytes" in r]
-    if not measured:
-        return
+    """Draw measured peaks over the batch, with what is counted as lines."""
+    measured = [r for r in results["resnet"] if r.get("allocated_bytes")]
+    counts = [r for r in results["resnet"] if "saved_per_sample_bytes" in r]
     series = {}
     for terms in counts:
         key = terms["net"], terms["autocast"]
@@ -178,13 +169,11 @@ def draw(results: dict[str, Any], folder: Path) -> None:
 
 def text(results: dict[str, Any]) -> str:
     """Return what the page shows of the results."""
-    said = (
+    return (
         f"Measured on one {results['gpu']}, {results['date']}: `{called(results['command'])}`.\n\n"
-    )
-    said += mlp(results)
-    if any(r.get("allocated_bytes") for r in results.get("resnet", [])):
-        said += "\n![Peak memory of ResNets, counted and measured](images/memory.png)\n"
-    return (said + "\n" + resnet(results)).strip()
+        f"{mlp(results)}\n![Peak memory of ResNets, counted and measured](images/memory.png)\n\n"
+        f"{resnet(results)}"
+    ).strip()
 
 
 def main() -> None:

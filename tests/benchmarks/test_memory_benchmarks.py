@@ -53,8 +53,7 @@ def test_theory_over_the_trainer_s_cases_spans_what_is_fitted() -> None:
 
 
 def test_a_page_shows_the_results() -> None:
-    results = memory.with_fits({"resnet": resnet_lines(), "gpu": "G", "date": "D", "command": "C"})
-    text = memory_report.text(results)
+    text = memory_report.resnet(memory.with_fits({"resnet": resnet_lines()}))
     row = "| ResNet-18 float32 | 8 | 260.0 MB | 260.0 MB | +0.00 % | 0 B | – | – |"
     assert row in text
     assert "100.0 MB ± 0 B | 20.00 MB ± 0 B | 20.00 MB | 0.00 % | 0.00 % | 5 of 5" in text
