@@ -30,7 +30,6 @@ from benchmarks.predict.launches import (
     Launches,
     case_of,
     commit_of,
-    grouped,
     observed,
     of_all_hosts,
 )
@@ -38,6 +37,7 @@ from benchmarks.predict.report import PAGE
 from benchmarks.predict.score import QUIET, noise_floor, predict_rows, quiet, ranking, summary
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.measure.measurement import load as load_machine
+from perfmodel.models.calibrate import grouped
 from perfmodel.models.hosts import Host, by_calls, by_report, calls_of, unknown
 from perfmodel.models.model import Model, load, save
 from perfmodel.models.predict import predict

@@ -155,14 +155,6 @@ def case_of(configuration: dict[str, Any], ranks: int) -> Case:
     })  # fmt: skip
 
 
-def grouped(observations: Sequence[Observation]) -> list[list[Observation]]:
-    """Launches by configuration."""
-    groups: dict[object, list[Observation]] = {}
-    for o in observations:
-        groups.setdefault(o.case.key, []).append(o)
-    return list(groups.values())
-
-
 def commit_of(path: Path) -> str | None:
     """The commit that last changed a file, None if it is not committed as it is."""
 

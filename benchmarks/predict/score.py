@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.predict.launches import Launches, grouped
+from benchmarks.predict.launches import Launches
 from benchmarks.predict.rivals import rivals
 from perfmodel.base.errors import ModelError
-from perfmodel.models.calibrate import medians
+from perfmodel.models.calibrate import grouped, medians
 from perfmodel.models.hosts import SAME, Host
 from perfmodel.models.model import Model
 from perfmodel.models.predict import predict

@@ -9,10 +9,10 @@ import numpy as np
 
 from benchmarks.common import folders
 from benchmarks.common.results import read as read_json
-from benchmarks.predict.launches import DESIGN, Launches, grouped
+from benchmarks.predict.launches import DESIGN, Launches
 from benchmarks.predict.score import predict_rows, quiet, summary
 from perfmodel.base.errors import ModelError
-from perfmodel.models.calibrate import calibrate
+from perfmodel.models.calibrate import calibrate, grouped
 from perfmodel.models.predict import predict
 from perfmodel.models.terms import Observation
 from perfmodel.programs.own import OWN_PROGRAM

@@ -79,7 +79,7 @@ def estimate(observations: Sequence[Observation], refit: Refit, most: int = MOST
     most : int
         Configurations to leave out.
     """
-    every = _grouped(observations)
+    every = grouped(observations)
     if len(every) < FEWEST_CONFIGURATIONS or most < 1:
         return Noise({}, {})
     missed = [
@@ -317,7 +317,7 @@ def _derived(
     launches of a configuration share it; where none tells it, the terms do.
     """
     rows: _Rows = {}
-    for group in _grouped(observations):
+    for group in grouped(observations):
         case = group[0].case
         parts = case.parts(alone)
         plain = {p.name: p.key for p in case.parts()}
@@ -369,7 +369,8 @@ def _evidence(model: Model, observations: Sequence[Observation]) -> Iterator[Map
         }
 
 
-def _grouped(observations: Sequence[Observation]) -> list[list[Observation]]:
+def grouped(observations: Sequence[Observation]) -> list[list[Observation]]:
+    """Launches by configuration."""
     groups: dict[object, list[Observation]] = {}
     for o in observations:
         groups.setdefault(o.case.key, []).append(o)
