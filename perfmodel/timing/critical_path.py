@@ -355,7 +355,9 @@ class Replay:
         def add(kind: int, now: int, since: int) -> None:
             spent[kind] += max(now - max(since, until), 0)
 
-        while times.start[op] > until:
+        seen: set[int] = set()  # damaged reports have collectives that wait for themselves
+        while times.start[op] > until and op not in seen:
+            seen.add(op)
             kind, since, source, overlaps = self._waited_for(times, passed, op)
             add(kind, times.start[op], since)
             if source < 0:
