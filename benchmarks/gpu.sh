@@ -52,7 +52,8 @@ if [ "$ranks" = 1 ]; then
     part memory 90 "$python" -m benchmarks.memory
     part tta 90 "$python" -m benchmarks.tta --backend cupy --budget 55
     part tta-resnet 170 "$python" -m benchmarks.tta.resnet --name "${GPU_NAME:-h200}"
-    part utilization-resnet 330 "$python" -m benchmarks.utilization.resnet --seconds 20 10 10 10 180
+    part utilization-resnet 500 "$python" -m benchmarks.utilization.resnet \
+        --seconds 180 20 15 15 180 # of every step, as long as it was recorded
     part machine 90 "$python" -m perfmodel machine measure -o benchmarks/results/machine_h200x1.toml
     part resnet-time "$one" "$python" -m benchmarks.resnet --part time
     part resnet-counters 390 "$python" -m benchmarks.resnet --part counters

@@ -13,7 +13,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,9 +68,9 @@ def place(path: Path, result: Any) -> Path:
     """Return where results are written: at `path`, unless recorded results would be lost.
 
     A file of benchmarks/results is not replaced by one with fewer entries or samples, or with
-    fewer entries of a GPU: those go to the same place below build/, and a line on the standard
-    error output says so, once. Results that grow as they are measured replace the file when they
-    are as many as the recorded ones.
+    fewer entries of a GPU: those go to the same place below build/, to a file of this process, and
+    a line on the standard error output says so, once. Results that grow as they are measured
+    replace the file when they are as many as the recorded ones.
     """
     if not path.resolve().is_relative_to(folders.RESULTS.resolve()) or not path.exists():
         return path
@@ -77,13 +79,24 @@ def place(path: Path, result: Any) -> Path:
         if path in _ASIDE:
             _ASIDE.pop(path).unlink(missing_ok=True)
         return path
-    aside = folders.BUILD / path.resolve().relative_to(folders.RESULTS.resolve())
     if path not in _ASIDE:
+        aside = _claimed(folders.BUILD / path.resolve().relative_to(folders.RESULTS.resolve()))
         print(f"{path} stays as it is: it has {why}. These results go to {aside} until they have "
               f"as many; to replace the recorded ones all the same: mv {aside} {path}",
               file=sys.stderr, flush=True)  # fmt: skip
-    _ASIDE[path] = aside
-    return aside
+        _ASIDE[path] = aside
+    return _ASIDE[path]
+
+
+def _claimed(path: Path) -> Path:
+    """Make an empty file of a name that no other process has taken: NAME, NAME-2, NAME-3, ..."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for number in count(1):
+        free = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
+        with suppress(FileExistsError):
+            free.touch(exist_ok=False)
+            return free
+    raise AssertionError("numbers do not end")
 
 
 def lost(recorded: Any, result: Any) -> str:

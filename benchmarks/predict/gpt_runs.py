@@ -27,6 +27,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.common import results
 from benchmarks.predict.gpt_sizes import SETS, SYMBOLS, WORDS
 from profiles.programs import train
 from profiles.programs.train import Run, nvtx_range
@@ -160,7 +161,7 @@ def main() -> None:
         if rank == 0:
             print(json.dumps(row), flush=True)
             lines = ",\n".join(map(json.dumps, rows))
-            (c.out / f"{c.tag}.json").write_text(f"[\n{lines}\n]\n")
+            results.place(c.out / f"{c.tag}.json", rows).write_text(f"[\n{lines}\n]\n")
         if not c.record:
             del run
             gc.collect()

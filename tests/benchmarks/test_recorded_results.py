@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,34 @@ def test_parts_that_are_put_aside_are_all_kept(kept: Path) -> None:
 
 def test_another_gpu_does_not_replace_a_recorded_one(kept: Path) -> None:
     assert results.write(kept, recorded(5, "NVIDIA H100 80GB HBM3")) != kept
+
+
+def test_two_processes_put_results_aside_in_files_of_their_own(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed = []
+    for rows in (3, 2):
+        monkeypatch.setattr(results, "_ASIDE", {})  # as a process begins
+        placed.append(results.write(kept, recorded(rows)))
+    assert [path.name for path in placed] == ["lab.json", "lab-2.json"]
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in placed]
+    assert found == [recorded(3), recorded(2)]
+
+
+def test_the_gpu_script_samples_utilization_as_long_as_it_was_recorded() -> None:
+    script = (folders.ROOT / "benchmarks" / "gpu.sh").read_text(encoding="utf-8")
+    [(limit, asked)] = re.findall(
+        r"utilization-resnet (\d+) .*utilization\.resnet[ \\\n]+--seconds ([\d ]+)", script
+    )
+    recorded_s: dict[str, float] = {}
+    rows = results.read(folders.RESULTS / "utilization_resnet.json")["rows"]
+    for row in rows:
+        steps, seconds = row["command"].partition("--steps ")[2].split(" --seconds ")
+        recorded_s |= dict(zip(steps.split(), map(float, seconds.split()), strict=True))
+    assert len(rows) == len(asked.split()) == len(recorded_s)
+    for row, given in zip(rows, map(float, asked.split()), strict=True):
+        assert given >= recorded_s[row["name"]]
+    assert float(limit) > sum(map(float, asked.split())) + 60
 
 
 def test_fewer_samples_are_less() -> None:
