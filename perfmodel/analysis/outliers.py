@@ -10,6 +10,7 @@ import numpy as np
 
 from perfmodel.analysis.result import RankRow
 from perfmodel.base.arrays import Floats
+from perfmodel.readers.trace import NcclRank, Trace
 from perfmodel.timing.run import Run
 
 Kind = Literal["host", "GPU", "rank"]
@@ -153,10 +154,25 @@ def least_score(count: int) -> float:
 
 
 def missing_ranks(run: Run) -> tuple[int, ...]:
-    """Ranks of the world that no report holds; none where the reports do not say how many."""
+    """Ranks of the world that no report holds; none where the reports do not say how many.
+
+    The world is MPI's, or torch.distributed's; without either the largest communicator of NCCL
+    that was made while the reports were recorded, whose ranks may be numbered otherwise.
+    """
     world = max((trace.world_size or 0 for trace in run.traces), default=0)
     present = {rank for trace in run.traces for rank in trace.ranks.values()}
+    if not present:
+        members = [member for trace in run.traces for member in trace.nccl_ranks]
+        largest = max(members, key=lambda member: member.ranks, default=None)
+        if largest is None or not all(_of(trace, largest) for trace in run.traces):
+            return ()
+        world, present = largest.ranks, {r for t in run.traces for r in _of(t, largest)}
     return tuple(sorted({*range(world)} - present)) if present else ()
+
+
+def _of(trace: Trace, one: NcclRank) -> set[int]:
+    """Ranks of a report in the communicator that a rank is in."""
+    return {m.rank for m in trace.nccl_ranks if m.communicator == one.communicator}
 
 
 def check_ranks(run: Run) -> Iterator[str]:

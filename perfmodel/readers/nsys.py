@@ -330,6 +330,7 @@ def _assemble(
         api=api,
         mpi=calls,
         nccl=nccl,
+        nccl_ranks=nvtx.nccl_ranks,
         marks=tuple((t, int(np.searchsorted(threads, tid)), text) for t, tid, text in nvtx.marks),
         gpus=tuple(sorted(_gpus(db), key=lambda gpu: gpu.id)),
         cuda_devices={(p, c): g for p, c, g in devices if {type(p), type(c), type(g)} == {int}},

@@ -16,11 +16,14 @@ import numpy as np
 from perfmodel.base.arrays import Int32, Int64
 from perfmodel.readers.codes import Ids, factorize
 from perfmodel.readers.sqlite import Database
-from perfmodel.readers.trace import NO_NAME, NULL, NcclRanges, Ranges
+from perfmodel.readers.trace import NO_NAME, NULL, NcclRanges, NcclRank, Ranges
 
 _TABLE: Final = "NVTX_EVENTS"
 PAYLOAD_SIZE: Final = "Message size [bytes]"
 PAYLOAD_COMMUNICATOR: Final = "NCCL communicator ID"
+_PAYLOAD_RANKS: Final = "No. of ranks"
+_PAYLOAD_RANK: Final = "Rank"
+_MOST_RANKS: Final = 1 << 20
 _LARGEST_TEXT: Final = 4096
 _LARGEST_MESSAGE: Final = 2**48
 """Bytes; more than any memory holds, and sums of thousands still fit in 64 bits."""
@@ -28,7 +31,7 @@ _LARGEST_MESSAGE: Final = 2**48
 
 def read_payloads(
     db: Database, ids: Ids, strings: Sequence[str], start_ns: Int64, tid: Int64
-) -> NcclRanges:
+) -> tuple[NcclRanges, tuple[NcclRank, ...]]:
     """Read the payloads, which only exports with ``--include-json true`` hold.
 
     A payload that is no JSON object of NCCL's, or whose numbers do not fit, is left out.
@@ -42,22 +45,26 @@ def read_payloads(
 
     Returns
     -------
-    NcclRanges
+    ranges : NcclRanges
         Threads still as serialized ids.
+    ranks : tuple of NcclRank
+        Of communicators that were made while it was recorded.
     """
     code, texts = db.read_text(_TABLE, "jsonText")
     if not texts and "jsonTextId" in db.columns(_TABLE):
         code, texts = ids.codes(db.read(_TABLE, ["jsonTextId"])["jsonTextId"]), list(strings)
     if len(code) != len(start_ns):
         none = np.empty(0, np.int64)
-        return NcclRanges(none, none.astype(np.int32), none, none)
+        return NcclRanges(none, none.astype(np.int32), none, none), ()
     used = np.unique(code[code >= 0])
     said = {c: parsed for c in used.tolist() if (parsed := parse(texts[c])) is not None}
+    members = (parse_rank(texts[c]) for c in said)
     rows = np.flatnonzero(np.isin(code, np.array([*said], np.int64)))
     rows = rows[np.lexsort((start_ns[rows], tid[rows]))]
     pairs = np.array([said[c] for c in code[rows].tolist()], np.int64).reshape(-1, 2)
     thread: Any = tid[rows]
-    return NcclRanges(start_ns[rows], thread, pairs[:, 0], pairs[:, 1])
+    ranges = NcclRanges(start_ns[rows], thread, pairs[:, 0], pairs[:, 1])
+    return ranges, tuple(sorted({member for member in members if member is not None}))
 
 
 def parse(text: str) -> tuple[int, int] | None:
@@ -68,19 +75,51 @@ def parse(text: str) -> tuple[int, int] | None:
     >>> parse('{"NCCL communicator ID":7,"Message size [bytes]":16777216}')
     (7, 16777216)
     """
+    said = _object(text)
+    if said is None:
+        return None
+    size = said.get(PAYLOAD_SIZE)
+    known = size if type(size) is int and 0 <= size <= _LARGEST_MESSAGE else NULL
+    return _communicator(said), known
+
+
+def parse_rank(text: str) -> NcclRank | None:
+    """Which rank of a new communicator a payload is of; None where it is of another call.
+
+    Examples
+    --------
+    >>> parse_rank('{"NCCL communicator ID":7,"No. of ranks":8,"Rank":3,"CUDA device":3}')
+    NcclRank(communicator=7, ranks=8, rank=3)
+    """
+    if _PAYLOAD_RANKS not in text or (said := _object(text)) is None:
+        return None
+    communicator, ranks, rank = (
+        _communicator(said),
+        said.get(_PAYLOAD_RANKS),
+        said.get(_PAYLOAD_RANK),
+    )
+    if type(ranks) is not int or type(rank) is not int or communicator == NULL:
+        return None
+    return NcclRank(communicator, ranks, rank) if 0 <= rank < ranks <= _MOST_RANKS else None
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    """Return the JSON object that names a communicator of NCCL; None for another text."""
     if len(text) > _LARGEST_TEXT or PAYLOAD_COMMUNICATOR not in text:
         return None
     try:
         said = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(said, dict):
-        return None
-    communicator, size = said.get(PAYLOAD_COMMUNICATOR), said.get(PAYLOAD_SIZE)
-    signed = NULL
+    return said if isinstance(said, dict) else None
+
+
+def _communicator(said: dict[str, Any]) -> int:
+    """Return the communicator as a signed number, `NULL` where there is none."""
+    communicator = said.get(PAYLOAD_COMMUNICATOR)
     if type(communicator) is int and 0 <= communicator < 2**64:
-        signed = communicator - (2**64 if communicator >= 2**63 else 0)
-    return signed, size if type(size) is int and 0 <= size <= _LARGEST_MESSAGE else NULL
+        return communicator - (2**64 if communicator >= 2**63 else 0)
+    return NULL
 
 
 MPI_DOMAIN: Final = "MPI"
@@ -106,6 +145,7 @@ class Nvtx:
     ranks: dict[int, int]
     last_ns: int | None
     payloads: NcclRanges
+    nccl_ranks: tuple[NcclRank, ...]
 
 
 def read_nvtx(db: Database, strings: tuple[str, ...], ids: Ids) -> Nvtx:
@@ -129,6 +169,7 @@ def read_nvtx(db: Database, strings: tuple[str, ...], ids: Ids) -> Nvtx:
     start, end, tid = events["start"], events["end"], events["globalTid"]
     last = int(max(start.max(), end.max())) if len(start) else None
 
+    payloads, nccl_ranks = read_payloads(db, ids, strings, start, tid)
     chosen = np.isin(kind, (*_PUSH_POP, *_START_END))
     domain_of = _domains(kind, start, tid, events["domainId"], text, texts)
     few = ~chosen
@@ -146,7 +187,8 @@ def read_nvtx(db: Database, strings: tuple[str, ...], ids: Ids) -> Nvtx:
         marks=_marks(kind[few], start[few], tid[few], text[few], texts),
         ranks=_ranks(kind[few], tid[few], text[few], texts),
         last_ns=last,
-        payloads=read_payloads(db, ids, strings, start, tid),
+        payloads=payloads,
+        nccl_ranks=nccl_ranks,
     )
 
 

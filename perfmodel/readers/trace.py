@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -228,6 +228,14 @@ class NcclRanges(Events):
     bytes: Int64
 
 
+class NcclRank(NamedTuple):
+    """A rank of a communicator of NCCL that has so many ranks."""
+
+    communicator: int
+    ranks: int
+    rank: int
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
     """One message Nsight Systems left in the report about its own collection."""
@@ -260,6 +268,8 @@ class Trace:
         Index into `processes` for every thread.
     ranks : dict
         MPI rank by process index; empty where the report names none.
+    nccl_ranks : tuple of NcclRank
+        Whose communicators were made while the report was recorded.
     world_size : int or None
         Size of the largest communicator, as recorded.
     nvtx_last_ns : int or None
@@ -311,6 +321,7 @@ class Trace:
     utc_start_ns: int | None
     mpi_from_nvtx: bool
     views: frozenset[str] = frozenset()
+    nccl_ranks: tuple[NcclRank, ...] = ()
     host: str | None = None
     whole: bool = True
     left_out: LeftOut | None = None

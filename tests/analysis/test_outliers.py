@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.outliers import find_outliers, least_score, own_seconds
 from perfmodel.analysis.result import RankRow
+from perfmodel.programs.program import Options
+from support.build_report import ReportBuilder
 
 HOSTS = {rank: f"node{rank // 8}" for rank in range(64)}
 
@@ -80,3 +86,35 @@ def test_a_thousand_healthy_ranks_have_no_outliers() -> None:
         hosts = {rank: f"node{rank // 8}" for rank in own}
         named += bool(find_outliers(ranks(own, 1024), hosts))
     assert named <= 1
+
+
+def ddp_report(path: Path, rank: int, ranks: int, made: bool) -> Path:
+    """A rank that sums gradients by NCCL, with the call that makes its communicator or without."""
+    report = ReportBuilder("2025.3.2")
+    report.gpu()
+    thread = report.thread(100 + rank)
+    if made:
+        said = {"NCCL communicator ID": 7, "No. of ranks": ranks, "Rank": rank, "CUDA device": 0}
+        thread.range("ncclCommInitRank", 0, 500, domain="NCCL", jsonText=json.dumps(said))
+    said = {"NCCL communicator ID": 7, "Message size [bytes]": 1024}
+    for step in range(5):
+        at = 1_000_000 * (step + 1)
+        thread.range(f"step {step}", at, at + 900_000)
+        thread.kernel("gemm", (at + 100, at + 200), (at + 1000, at + 500_000))
+        thread.range("ncclAllReduce", at + 300, at + 600, domain="NCCL", jsonText=json.dumps(said))
+        thread.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", (at + 400, at + 500),
+                      (at + 500_000, at + 600_000), stream=9)  # fmt: skip
+        thread.synchronize(at + 700, at + 650_000)
+    return report.write(path)
+
+
+@pytest.mark.parametrize(("made", "warned"), [((0, 1, 3), True), ((0, 3), False), ((), False)])
+def test_ranks_that_nccl_counts_and_no_report_has_are_named(
+    made: tuple[int, ...], warned: bool, tmp_path: Path
+) -> None:
+    """Of a program without MPI, where every report holds how its communicator was made."""
+    paths = [ddp_report(tmp_path / f"r{r}.sqlite", r, 4, r in made) for r in (0, 1, 3)]
+    analysis = analyze_reports(paths, Options())
+    assert [len(run.ranks) for run in analysis.runs] == [3]
+    said = [warning for warning in analysis.fitted.warnings if "no report has rank 2;" in warning]
+    assert len(said) == warned
