@@ -121,6 +121,7 @@ def _anchors(model: Any, options: dict[str, Any]) -> list[Any]:
     """Observe the reports of the host that is predicted."""
     from perfmodel.analysis.runs import time_runs
     from perfmodel.base.errors import ModelError
+    from perfmodel.programs.program import UnknownPartsError
 
     reports = distinct(options["anchors"])
     if not reports:
@@ -135,7 +136,13 @@ def _anchors(model: Any, options: dict[str, Any]) -> list[Any]:
             "is corrected, not another GPU: calibrate there"
         )
     program = program_of_sizes(chosen)
-    return [program.observe(run, chosen) for run in time_runs(traces, chosen)]
+    try:
+        return [program.observe(run, chosen) for run in time_runs(traces, chosen)]
+    except UnknownPartsError as error:
+        raise ModelError(
+            f"{error.found}; give --anchor reports of the program that the model is of, on the "
+            f"host to predict"
+        ) from error
 
 
 def _over(model: Any, case: Any, host: Any, options: dict[str, Any]) -> tuple[list[Any], Any, str]:

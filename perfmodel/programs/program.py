@@ -388,18 +388,26 @@ class Program:
         return None
 
 
-def not_modelled(run: Run) -> ModelError:
-    """Say why nothing is known of the parts of a run's batches, and what to do."""
+class UnknownPartsError(ModelError):
+    """Nothing is known of the parts of a run's batches, by its configuration mark."""
+
+    def __init__(self, found: str, how: str) -> None:
+        super().__init__(f"{found}; {how}")
+        self.found = found
+
+
+def not_modelled(run: Run) -> UnknownPartsError:
+    """Say why nothing is known of the parts of a run's batches, and how to calibrate with it."""
     config = next((c for t in run.traces if (c := read_mark(t))), {})
     if not config:
-        return ModelError(
-            f"{run.label}: expected a configuration mark, which says how the batch ran; got none; "
-            f"profile with python -m trainer, or calibrate with --workload and the sizes"
+        return UnknownPartsError(
+            f"{run.label}: expected a configuration mark, which says how the batch ran; got none",
+            "profile with python -m trainer, or calibrate with --workload and the sizes",
         )
-    return ModelError(
+    return UnknownPartsError(
         f"{run.label}: expected a run of the trainer's MLP; got one of the workload "
-        f"{printable(str(config.get('workload')))!r}, by its configuration mark; perfmodel "
-        f"calibrate takes it with its formulas, --workload FILE.toml"
+        f"{printable(str(config.get('workload')))!r}, by its configuration mark",
+        "perfmodel calibrate takes it with its formulas, --workload FILE.toml",
     )
 
 

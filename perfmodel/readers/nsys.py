@@ -430,9 +430,7 @@ def _read_mpi(db: Database, ids: Ids, strings: tuple[str, ...]) -> Mpi:
     thread: Any = tid
     source = np.repeat(np.arange(len(MPI_TABLES), dtype=np.int8), [len(t["start"]) for t in tables])
     sent = _message_bytes(name, strings, size, received, members)
-    calls = MpiCalls(
-        start, end, thread, name, source, sent, received, group, own, peer, tag, request
-    )
+    calls = MpiCalls(start, end, thread, name, source, sent, group, own, peer, tag, request)
     return Mpi(calls, ranks, world or None)
 
 
@@ -489,7 +487,7 @@ def _mpi_from_nvtx(nvtx: Nvtx, mpi: Mpi, strings: tuple[str, ...]) -> tuple[Mpi,
     found = rows(found, (found.name >= 0) & np.array([*is_mpi, False])[found.name])
     source = np.array([_source(label) for label in nvtx.labels], np.int8)[found.name]
     name = found.name + np.int32(len(strings))
-    missing = [np.full(len(found), NULL)] * 7
+    missing = [np.full(len(found), NULL)] * 6
     calls = MpiCalls(found.start_ns, found.end_ns, found.thread, name, source, *missing)
     return replace(mpi, calls=calls, from_nvtx=True), (*strings, *nvtx.labels)
 

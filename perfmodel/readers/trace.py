@@ -180,7 +180,7 @@ class MpiCalls(Events):
         Index into `Trace.strings`.
     source : int8, shape (n,)
         Index into `MPI_SOURCES`.
-    size_bytes, recv_size_bytes : int64, shape (n,)
+    size_bytes : int64, shape (n,)
         Bytes handed to MPI; `NULL` where the report does not record them.
     communicator : int64, shape (n,)
         A number that all its ranks share, 0 for MPI_COMM_WORLD; `NULL` where there is none.
@@ -198,7 +198,6 @@ class MpiCalls(Events):
     name: Int32
     source: Int8
     size_bytes: Int64
-    recv_size_bytes: Int64
     communicator: Int64
     own: Int64
     peer: Int64

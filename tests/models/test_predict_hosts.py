@@ -176,6 +176,10 @@ def test_anchors_on_the_command_line() -> None:
     found = json.loads(succeeds("predict", "--model", model, *sizes, "--anchor", anchor))
     assert found["host"]["evidence"] == [anchor.name]
     assert found["high_s"] / found["low_s"] < plain["high_s"] / plain["low_s"]
+    other = REPORTS.parent / "programs" / "gpt_ddp.sqlite.xz"
+    said = fails(6, "predict", "--model", model, *sizes, "--anchor", other)
+    assert "got none; give --anchor reports of the program that the model is of" in said
+    assert "calibrate" not in said
     said = fails(6, "predict", "--model", model, *sizes, "--machine",
                  RESULTS / "machine_h200x4.toml")  # fmt: skip
     assert "a model without host times" in said

@@ -305,6 +305,39 @@ def test_what_is_missing_is_said_with_how_to_collect_it(without_gpu: Page) -> No
     assert len([e for e in without_gpu.all("svg") if e.attributes.get("role") == "img"]) == 1
 
 
+def test_links_without_a_throughput_are_named_with_the_ranges_they_lack(tmp_path: Path) -> None:
+    report = ReportBuilder()
+    report.gpu()
+    thread = report.thread()
+    for at in range(1000, 60_000, 10_000):
+        thread.range("step", at, at + 9000)
+        thread.range("work", at + 100, at + 5000)
+        thread.kernel("gemm", (at + 200, at + 300), (at + 400, at + 4000))
+        thread.synchronize(at + 500, at + 4500)
+    workload = tmp_path / "w.toml"
+    workload.write_text("""
+name = "two ranges"
+source = "this test"
+batch_range = "step"
+
+[symbols]
+n = { meaning = "size", unit = "elements", default = 1000 }
+
+[ranges.work]
+flops = "2*n"
+
+[ranges.copy]
+pci = "8*n"
+""")
+    absent = page_of(report.write(tmp_path / "r.sqlite"), workload=load(workload))
+    assert "The workload's 'copy' is not in the batches: put NVTX ranges there." in absent.words
+    for at in range(1000, 60_000, 10_000):
+        thread.range("copy", at + 6000, at + 7000)
+    untimed = page_of(report.write(tmp_path / "r.sqlite"), workload=load(workload))
+    assert "No link's throughput could be fitted: P_pci cannot be" in untimed.words
+    assert "missing or untimed: 'copy' is without a GPU operation. Put the" in untimed.words
+
+
 def test_an_exchange_of_messages_needs_no_collectives_and_no_kernels() -> None:
     text = page_of(PROFILES / "programs" / "halo.sqlite.xz").text
     assert "Messages between ranks" in text

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from xml.etree import ElementTree as ET
 
+from perfmodel.analysis.rates import amounts
 from perfmodel.analysis.result import Analysis, RunAnalysis
 from perfmodel.analysis.rows import comparable, machine_roof
 from perfmodel.analysis.window import only_window
@@ -223,11 +224,28 @@ def _roofless(run: RunAnalysis) -> Iterator[str]:
         yield "P_flops is missing: no range with GEMMs was timed; the warnings say which."
     elif run.totals.moved_bytes <= 0:
         yield "No bytes go over PCIe, MPI or between GPUs: there is no arithmetic intensity."
+        present = {row.label for row in run.ranges}
+        if absent := [label for label in run.workload.ranges if label not in present]:
+            yield f"The workload's {_listed(absent)} not in the batches: put NVTX ranges there."
     else:
+        work = amounts(run.totals)
+        lacking = [n for n, rate in run.rates.items() if rate is None and work.get(n, 0) > 0]
+        untimed = [
+            row.label for row in run.ranges
+            if (row.pci_bytes or row.peer_bytes) and row.gpu_projection_s is None
+        ]  # fmt: skip
+        where = f": {_listed(untimed)} without a GPU operation" if untimed else ""
         yield (
-            "No link's throughput could be fitted: profile with --trace=nvtx,cuda,mpi, so that "
-            "copies and MPI calls are recorded."
+            f"No link's throughput could be fitted: {', '.join(lacking)} cannot be, as a range "
+            f"with that work is missing or untimed{where}. Put the workload's ranges around the "
+            f"calls that move data, and {run.traces[0].how_to_record}."
         )
+
+
+def _listed(labels: Sequence[str]) -> str:
+    """Name ranges as the subject of a sentence."""
+    names = ", ".join(repr(label) for label in labels)
+    return f"{names} is" if len(labels) == 1 else f"{names} are"
 
 
 _NAMESPACE: Final = "{http://www.w3.org/2000/svg}"
