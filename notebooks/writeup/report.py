@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from perfmodel.base.document import Entries
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.escape import escape_latex, printable
 from perfmodel.base.files import staged_folder
@@ -24,8 +25,9 @@ SUFFIXES: Final = ("pdf", "svg", "png")
 """Of the files of an exported figure, beside its .json."""
 LARGEST_TEXT_BYTES: Final = 1_000_000
 """Of a template, and of the file that describes a figure."""
-_PANDOC_S: Final = 60
-_PANDOC_MEMORY: Final = "1G"
+_AGAIN: Final = "run the notebook again, or move the file away"
+_PANDOC_S: Final = 10
+_PANDOC_MEMORY: Final = "300M"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _COMMAND: Final = re.compile(r"\\(perffigure|perfanswer|ref)\s*\{(.*)\}\s*", re.DOTALL)
 _WITHOUT_TEXT: Final = {
@@ -246,12 +248,14 @@ def _read_figure(path: Path) -> Figure:
             f"a symbolic link; run the notebook again"
         )
     try:
-        read = json.loads(_read(path, "the description of a figure"))
-        figure = Figure(path.stem, " ".join(str(read["caption"]).split()), float(read["width_in"]))
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        read = Entries(json.loads(_read(path, "the description of a figure")), where, _AGAIN)
+        caption = " ".join(read.text("caption").split())
+        caption.encode()  # a lone surrogate is no text
+        figure = Figure(path.stem, caption, read.number("width_in"))
+    except (ValueError, RecursionError) as error:
         raise PerfmodelError(
             f"{where}: expected a figure's caption as writeup.export writes it; got "
-            f"{type(error).__name__}; run the notebook again, or move the file away"
+            f"{type(error).__name__}; {_AGAIN}"
         ) from None
     if not figure.caption:
         raise PerfmodelError(f"{where}: expected a caption; got an empty one; give it to export")

@@ -114,7 +114,7 @@ def _uncollected(trace: Trace, ranks: int, identity: Identity) -> Iterator[str]:
     """What one report of a run of so many ranks lacks, or holds amiss."""
     for view in sorted(trace.views):
         yield (
-            f"{trace.source.name}: {view} is a view, which perfmodel does not read: its events "
+            f"{trace.source.name}: {view} is a view, which perfmodel does not read: its rows "
             f"are missing; make it a table: CREATE TABLE copy AS SELECT * FROM {view}"
         )
     if len(trace.ops) == 0 and identity.uses_gpu:

@@ -29,6 +29,7 @@ _STRING: Final = re.compile(  # or a comment; one without an end goes to the end
     r"|'[^'\n]*'?|#[^\n]*",
     re.DOTALL,
 )
+_LONG_NUMBER: Final = re.compile(r"(?<![\w-])[+-]?0[xob][0-9a-fA-F_]{200}")  # TOML's have 64 bits
 _LONG_KEY: Final = re.compile(rf"(?<![\w-])(?:[\w-]+[ \t]*\.[ \t]*){{{_MOST_PARTS}}}")
 
 
@@ -88,13 +89,18 @@ def read_table(path: Path, parse: Callable[[str], Any], what: str, again: str) -
 def parse_toml(text: str) -> dict[str, Any]:
     """Parse TOML whose keys have at most 64 parts: tomllib takes 3.5 GB for one of 30,000.
 
+    Numbers in another base than ten have at most 200 digits: Python prints none of 4,300.
+
     Raises
     ------
     ValueError
-        If it is not TOML (`tomllib.TOMLDecodeError`), or a key has more parts.
+        If it is not TOML (`tomllib.TOMLDecodeError`), or a key or number is longer.
     """
-    if _LONG_KEY.search(_STRING.sub("s", text)):
+    bare = _STRING.sub("s", text)
+    if _LONG_KEY.search(bare):
         raise ValueError(f"a key of more than {_MOST_PARTS} parts")
+    if _LONG_NUMBER.search(bare):
+        raise ValueError("a number of more than 64 bits")
     return tomllib.loads(text)
 
 

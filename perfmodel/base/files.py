@@ -26,6 +26,7 @@ _ADVICE = {
     errno.ENOTDIR: "a part of the path is a file; choose another path",
     errno.EISDIR: "give the name of a file, not of a folder",
     errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "remove the link or write elsewhere",
 }
 
 
@@ -72,7 +73,8 @@ def staged_folder(out: Path | str) -> Iterator[Path]:
     r"""Give a temporary folder to write into; its files appear in `out` together or not at all.
 
     When the block ends well, every file below the temporary folder moves to the same place
-    below `out`, which is created if needed; other files in `out` stay as they are. When the block
+    below `out`, which is created if needed; other files in `out` stay as they are. A folder below
+    `out` that is a symbolic link is refused: it leads elsewhere. When the block
     or a move fails, an interrupt included, `out` is left or put back as it was. The temporary
     folder lies inside `out` where that exists (it may be a mount point, and its parent
     read-only), beside it otherwise.
@@ -119,6 +121,9 @@ def _publish(stage: Path, out: Path) -> None:
             aside.mkdir()
             for i, source in enumerate(sorted(p for p in stage.rglob("*") if not p.is_dir())):
                 target = out / source.relative_to(stage)
+                for folder in target.relative_to(out).parents:
+                    if (out / folder).is_symlink():
+                        raise OSError(errno.ELOOP, f"{folder.name!r} in it is a symbolic link")
                 if target.is_dir():
                     raise IsADirectoryError(errno.EISDIR, f"a folder {target.name!r} in its place")
                 _make_folders(target.parent, undo)

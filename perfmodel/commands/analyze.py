@@ -54,8 +54,10 @@ def analyze(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: An
 
 
 def _beside(reports: tuple[Path, ...]) -> set[Path]:
-    """Files like the reports in their folders: those of a job that runs may still come."""
+    """Files like several reports in their folders: those of a job that runs may still come."""
     found: set[Path] = set()
+    if len(reports) == 1:
+        return found
     for folder, suffix in {(path.parent, path.suffix) for path in reports if path.suffix}:
         with suppress(OSError, ValueError):
             found.update(path for path in folder.iterdir() if path.suffix == suffix)

@@ -64,6 +64,11 @@ EVENT_TABLES: Final = {
     "mpi": MPI_TABLES,
 }
 """The tables of events by part of a report."""
+_FACTS: Final = (
+    "MPI_RANKS", "MPI_COMMUNICATORS", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE",
+    "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV", "DIAGNOSTIC_EVENT",
+)  # fmt: skip
+"""Tables of what does not happen at a time."""
 _META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 _SEVERITY = {0: "unknown", 1: "info", 2: "warning", 3: "error", 4: "verbose"}
 
@@ -174,6 +179,8 @@ def check_export(db: Database) -> None:
     if "StringIds" not in db.tables or not (known | {"NVTX_EVENTS"}) & db.tables:
         found = ", ".join(sorted(db.tables)[:5]) or "no table"
         kind = "a folder" if Path(db.path).is_dir() else "an SQLite file"
+        if "StringIds" in db.views:
+            found += " and the view StringIds, which perfmodel does not read"
         raise SchemaError(
             f"{db.path}: expected an Nsight Systems export (tables StringIds, META_DATA_EXPORT, "
             f"NVTX_EVENTS, ...); got {kind} with {found}; make one with: "
@@ -341,7 +348,7 @@ def _assemble(
         utc_start_ns=utc if isinstance(utc, int) else None,
         mpi_from_nvtx=mpi.from_nvtx,
         host=_host(db),
-        views=db.views & frozenset().union(*EVENT_TABLES.values()),
+        views=db.views & frozenset(_FACTS).union(*EVENT_TABLES.values()),
     )
 
 

@@ -284,7 +284,7 @@ class Trace:
     cuda_devices : dict
         GPU id by (process id, CUDA ordinal); empty where the report does not say.
     views : frozenset of str
-        Tables of events that are views in this file, which are not read.
+        Tables of Nsight Systems that are views in this file, which are not read.
     host : str or None
         Name of the machine that the report was recorded on.
     whole : bool

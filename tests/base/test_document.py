@@ -32,10 +32,25 @@ def test_a_key_of_too_many_parts_is_refused(text: str) -> None:
         parse_toml(text)
 
 
+@pytest.mark.parametrize("number", ["0x" + "f" * 4000, "-0b" + "1_" * 9000, "0o" + "7" * 300])
+@pytest.mark.parametrize("text", ["x = {}", "x = [1, {}]", 'x = "0x1" # \ny = {}'])
+def test_a_number_of_too_many_digits_is_refused(text: str, number: str) -> None:
+    """Python would convert it, and raise where a message shows it."""
+    with pytest.raises(ValueError, match="a number of more than 64 bits"):
+        parse_toml(text.format(number))
+
+
+def test_the_largest_numbers_of_toml_in_every_base() -> None:
+    most = 2**63 - 1
+    text = f"x = [{most}, {most:#x}, {most:#o}, {most:#b}, 0b{'_'.join('1' * 63)}]"
+    assert parse_toml(text) == {"x": [most] * 5}
+
+
 @pytest.mark.parametrize(
     "text",
     [
         ".".join(["a"] * 64) + " = 1",
+        f"x = '0x{'f' * 4000}'",
         f'x = "{"a." * DEEP}"',
         f"x = '{'a.' * DEEP}'",
         f'x = """{"a." * DEEP}"""',

@@ -238,6 +238,30 @@ def test_an_earlier_report_stays_when_a_file_cannot_be_written(
     assert (out / "figures" / "fig01_x.pdf").read_bytes() == good
 
 
+def test_a_link_in_place_of_the_folder_of_figures_is_not_followed(
+    one_figure: Path, small: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "fig01_x.pdf").write_text("keep")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "figures").symlink_to(elsewhere)
+    with pytest.raises(PerfmodelError, match="'figures' in it is a symbolic link; remove the link"):
+        compose(small, one_figure, out)
+    assert [p.read_text() for p in elsewhere.iterdir()] == ["keep"]
+    assert [p.name for p in out.iterdir()] == ["figures"]
+
+
+def test_a_template_that_pandoc_expands_without_end_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("writeup.report._PANDOC_S", 1)
+    body = r"\begin{tabular}{*{99999999}{c}}a\end{tabular}"
+    with pytest.raises(PerfmodelError, match=r"within 1 s|Heap exhausted"):
+        parse(SMALL.replace("and", body))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -341,12 +365,17 @@ def test_figures_are_found_by_number_or_name() -> None:
     ("text", "message"),
     [
         ("{", "run the notebook again"),
-        ("{}", "KeyError"),
-        ('{"caption": "c", "width_in": %s}' % ("9" * 400), "OverflowError"),
+        ("{}", "key 'caption': expected a text; got no such key"),
+        ("[]", "expected a table"),
+        ('{"caption": null, "width_in": 3.5}', "expected a text; got None"),
+        ('{"caption": "c", "width_in": %s}' % ("9" * 400), "a finite number above 0"),
+        ('{"caption": "c", "width_in": NaN}', "a finite number above 0; got nan"),
+        ('{"caption": "c", "width_in": -1}', "a finite number above 0; got -1"),
+        ('{"caption": "c", "width_in": true}', "a finite number above 0; got True"),
+        (r'{"caption": "\ud800", "width_in": 3.5}', "fig01_x.json: .* got UnicodeEncodeError"),
         ('{"caption": " ", "width_in": 3.5}', "an empty one"),
         ("[" * 100_000, "RecursionError"),
     ],
-    ids=["no JSON", "no caption", "width", "empty", "nested"],
 )
 def test_a_description_of_a_figure_that_cannot_be_read(
     one_figure: Path, text: str, message: str
