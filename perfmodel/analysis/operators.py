@@ -217,16 +217,24 @@ def step_work(
     if source == "layers":
         fine, coarse = _sums_alone(fine), _sums_alone(coarse)
     parts = _parts(found, window, machine)
-    flops = float(sum(row.flops or 0 for row in fine))
-    computing = [row for row in fine if not row.communicates]
+    left_out = _of_changing_sizes(fine, coarse)
+    whole = coarse if left_out else fine  # every step by its own sizes, or sizes of most steps
+    flops = float(sum(row.flops or 0 for row in whole))
+    computing = [row for row in whole if not row.communicates]
     total = sum(row.gpu_s for row in computing) or 1.0
-    mfu = _utilization(fine, flops, steps, machine)
+    mfu = _utilization(whole, flops, steps, machine)
     said = [*dict.fromkeys(w for one in found for w in one.warnings), *_uncounted(found, fine)]
     if source == "shapes":
         said += [*_without_formula(computing), *_without_type(computing)]
-        said += _of_changing_sizes(computing, coarse)
+        if left_out:
+            said.append(
+                f"{percent(left_out)} of the computing time is of sizes that fewer than half of "
+                f"the steps have: operators by size leave these out, and FLOPs, bytes and MFU are "
+                f"those of a median step by its own sizes; for each size, profile steps of equal "
+                f"ones, padded or of one length"
+            )
     if mfu is None and flops:
-        said.append(_without_peak(fine, machine))
+        said.append(_without_peak(whole, machine))
     if mfu is not None and mfu.of_busy > 1:
         said.append(
             f"a step has {mfu.of_busy:.3g} times the FLOPs that the GPU can do in the time in "
@@ -240,7 +248,7 @@ def step_work(
         modelled=sum(row.gpu_s for row in computing if row.flops is not None) / total,
         operators=coarse,
         by_sizes=fine,
-        phases=_phases(fine),
+        phases=_phases(whole),
         modules=module_rows(parts, lambda name: name),
         module_groups=module_rows(parts, layers_together),
         mfu=mfu,
@@ -321,18 +329,13 @@ def _without_type(computing: Sequence[OperatorRow]) -> Iterator[str]:
         )
 
 
-def _of_changing_sizes(
-    computing: Sequence[OperatorRow], coarse: Sequence[OperatorRow]
-) -> Iterator[str]:
-    """Say that a median step leaves out sizes that few steps have, where they take much time."""
-    whole = sum(row.gpu_s for row in coarse if not row.communicates)
-    left_out = 1 - sum(row.gpu_s for row in computing) / whole if whole else 0.0
-    if left_out > 1 - _COVERED_BY_FORMULAS:
-        yield (
-            f"{percent(left_out)} of the computing time is of sizes that fewer than half of the "
-            f"steps have: FLOPs, bytes and MFU are of the others alone; profile steps of equal "
-            f"sizes, padded or of one length"
-        )
+def _of_changing_sizes(fine: Sequence[OperatorRow], coarse: Sequence[OperatorRow]) -> float:
+    """Share of the time of sizes that few steps have, which have no median; 0 if it is small."""
+    by_size, whole = (
+        sum(row.gpu_s for row in rows if not row.communicates) for rows in (fine, coarse)
+    )
+    left_out = 1 - by_size / whole if whole else 0.0
+    return left_out if left_out > 1 - _COVERED_BY_FORMULAS else 0.0
 
 
 def operator_facts(work: StepWork | None) -> tuple[OperatorFact, ...]:

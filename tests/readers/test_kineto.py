@@ -365,13 +365,33 @@ def test_sizes_that_differ_from_step_to_step(
     for number, each in enumerate(document["traceEvents"]):
         if "Input Dims" in each.get("args", {}):
             dims = each["args"]["Input Dims"]
-            each["args"]["Input Dims"] = [[8 + number, *dim[1:]] if dim else dim for dim in dims]
+            if dims and dims[0]:
+                each["args"]["Input Dims"] = [[8 + number, *dims[0][1:]], *dims[1:]]
     analysis = analyze_reports([build_kineto.write(tmp_path / "t.json", document)], Options())
     work = analysis.runs[0].work
     assert "aten::mm" in {row.name for row in work.operators}
     assert "aten::mm" not in {row.name for row in work.by_sizes}
     assert {row.bound for row in work.operators if row.name == "aten::mm"} == {None}
+    counted = [row.flops for row in work.operators if row.name == "aten::mm"]
+    assert all(counted)
+    assert work.flops == pytest.approx(sum(row.flops or 0 for row in work.operators))
+    assert work.flops >= sum(counted)
+    assert work.phases[-1].flops == pytest.approx(work.flops)
     assert any("of sizes that fewer than half of the steps have" in w for w in work.warnings)
+
+
+def test_a_trace_without_gpu_work_says_how_torch_profiler_records_it(
+    small: Path, tmp_path: Path
+) -> None:
+    document = json.loads(gzip.decompress(small.read_bytes()))
+    of_gpu = ("kernel", "gpu_", "cuda_", "ac2g")
+    document["traceEvents"] = [
+        each for each in document["traceEvents"] if not each.get("cat", "").startswith(of_gpu)
+    ]
+    path = build_kineto.write(tmp_path / "cpu.json", document)
+    said = fails(4, "utilization", "--report", path)
+    assert "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]" in said
+    assert "--trace" not in said
 
 
 def test_names_that_are_no_text(tmp_path: Path) -> None:
