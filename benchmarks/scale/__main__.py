@@ -10,9 +10,11 @@ from typing import Any
 from benchmarks.common import folders, results
 from benchmarks.common.arguments import report
 from benchmarks.common.pages import put_parts, table
+from benchmarks.scale.large import COMMANDS
 
 PAGE = folders.DOCS / "scale.md"
 SCRIPT = "benchmarks.scale"
+PROGRAMS = {"trainer": "the trainer", "pytorch": "PyTorch, DDP"}
 RUNS = {
     "two": "read by two processes, results kept",
     "kept": "again, from the kept results",
@@ -25,15 +27,17 @@ RUNS = {
 
 def parts() -> dict[str, str]:
     """Return the made parts of the page, by name."""
-    thousand, large, analyzed, drawn = (
+    thousand, large, *commands = (
         results.read(folders.RESULTS / f"{name}.json")
-        for name in ("thousand", "large", "analyze_large", "timeline_large")
+        for name in ("thousand", "large", *(f"{command}_large" for command in COMMANDS))
     )
     return {
         "thousand": thousand_reports(thousand),
         "large": large_reports(large),
-        "analyze": large_reports_of("analyze", analyzed),
-        "timeline": large_reports_of("timeline", drawn),
+        **{
+            command: large_reports_of(command, result)
+            for command, result in zip(COMMANDS, commands, strict=True)
+        },
     }
 
 
@@ -92,13 +96,13 @@ def large_reports_of(command: str, result: dict[str, Any]) -> str:
         now, before = row["now"], row.get("before")
         ratio = f"{now['cpu_s'] / before['cpu_s']:.2f}" if before else "–"
         lines.append((
-            f"{row['event_rows'] / 1e6:.1f} million", str(row["ranks"]),
+            f"{row['event_rows'] / 1e6:.1f} million", PROGRAMS[row["program"]], str(row["ranks"]),
             f"{now['cpu_s']:.1f} s", f"{now['peak_mb']:.0f} MB",
             f"{before['cpu_s']:.1f} s, {before['peak_mb']:.0f} MB" if before else "not run", ratio,
         ))  # fmt: skip
-    head = ("event rows", "ranks", f"`{command}`: CPU", "peak", "before", "ratio of CPU")
+    head = ("event rows", "of", "ranks", f"`{command}`: CPU", "peak", "before", "ratio of CPU")
     equal = all(row["equal"] for row in result["rows"] if "before" in row)
-    return f"{table(head, lines)}\n{_where(result, 'JSON', equal)}"
+    return f"{table(head, lines)}\n{_where(result, 'Output', equal)}"
 
 
 def _where(result: dict[str, Any], what: str, equal: bool) -> str:

@@ -1,11 +1,12 @@
 """A command with one large report: processor time and memory, against another checkout.
 
     python -m benchmarks.scale.large --before DIR --rows 10000000 --rounds 3
-    python -m benchmarks.scale.large timeline --before DIR
+    python -m benchmarks.scale.large report --program pytorch --before DIR
 
-Grows a real export of two ranks to eight (profiles.grow) and runs `perfmodel analyze`, or the
-command named, of both checkouts in turns. Writes medians to benchmarks/results/COMMAND_large.json,
-beside the rows of other sizes that are there; without --before, only this checkout's.
+Grows a real export of the trainer or of PyTorch to eight ranks (profiles.grow) and runs
+`perfmodel analyze`, or the command named, of both checkouts in turns. Writes medians to
+benchmarks/results/COMMAND_large.json, beside the rows of other sizes and programs that are there;
+without --before, only this checkout's.
 """
 
 from __future__ import annotations
@@ -22,13 +23,21 @@ from benchmarks.common.processes import ENVIRONMENT, in_turn, medians, timed
 from benchmarks.scale.stats import SOURCE
 from profiles.grow import grow
 
-COMMANDS: Final = ("analyze", "timeline")
+COMMANDS: Final = {
+    "analyze": ("--format", "json"),
+    "timeline": ("--format", "json"),
+    "report": ("-o", "-"),
+}
+SOURCES: Final = {
+    "trainer": SOURCE,
+    "pytorch": folders.PROFILES / "programs" / "gpt_ddp8.sqlite.xz",
+}
 RANKS: Final = 8
 
 
 def measured(name: str, report: Path, sides: dict[str, Path], rounds: int) -> dict[str, Any]:
     """Return medians of every side, and whether their outputs are equal."""
-    command = [sys.executable, "-P", "-m", "perfmodel", name, str(report), "--format", "json"]
+    command = [sys.executable, "-P", "-m", "perfmodel", name, str(report), *COMMANDS[name]]
     runs = in_turn(
         {
             side: partial(timed, command, environment={**ENVIRONMENT, "PYTHONPATH": str(checkout)})
@@ -44,7 +53,8 @@ def measured(name: str, report: Path, sides: dict[str, Path], rounds: int) -> di
 def main() -> None:
     """Measure one size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", nargs="?", choices=COMMANDS, default=COMMANDS[0])
+    parser.add_argument("name", nargs="?", choices=COMMANDS, default="analyze")
+    parser.add_argument("--program", choices=SOURCES, default="trainer")
     parser.add_argument("--before", type=Path, help="another checkout of perfmodel")
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=3)
@@ -53,13 +63,15 @@ def main() -> None:
     sides = {"before": args.before.resolve()} if args.before else {}
     with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
         report = Path(scratch) / "grown.sqlite"
-        rows = grow(SOURCE, report, args.rows, RANKS)
-        row = {"size": args.rows, "event_rows": rows, "ranks": RANKS}
+        rows = grow(SOURCES[args.program], report, args.rows, RANKS)
+        row = {"program": args.program, "size": args.rows, "event_rows": rows, "ranks": RANKS}
         row |= measured(args.name, report, {**sides, "now": folders.ROOT}, args.rounds)
     path = folders.RESULTS / f"{args.name}_large.json"
     known = results.read(path)["rows"] if path.exists() else []
-    kept = [one for one in known if one["size"] != args.rows]
-    rows_of_page = sorted([*kept, row], key=lambda one: one["size"])
+    key = args.program, args.rows
+    kept = [one for one in known if (one["program"], one["size"]) != key]
+    order = [*SOURCES]
+    rows_of_page = sorted([*kept, row], key=lambda one: (order.index(one["program"]), one["size"]))
     result = {
         "command": results.command(f"scale.large {args.name} --before DIR"),
         **results.about(),
