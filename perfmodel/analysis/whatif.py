@@ -12,7 +12,7 @@ import numpy as np
 from perfmodel.analysis.analyze import analyze_run
 from perfmodel.analysis.question import SMOOTH, Answer, Reach, Source, answer
 from perfmodel.analysis.result import RunAnalysis
-from perfmodel.analysis.runs import runs_of
+from perfmodel.analysis.runs import distinct_reports, runs_of, time_one
 from perfmodel.analysis.splits import Parallelisms, parallelisms
 from perfmodel.analysis.splits import words as words_of_splits
 from perfmodel.analysis.sweeps import FLAT
@@ -24,6 +24,7 @@ from perfmodel.models.predict import predict
 from perfmodel.models.terms import Case, Observation
 from perfmodel.programs import program_of_run
 from perfmodel.programs.program import Change, Evidence, Options
+from perfmodel.readers.trace import Trace
 from perfmodel.timing.run import Run, TimedReport
 
 _USUAL: Final = Options()
@@ -483,19 +484,17 @@ def evidence(observed: Observation, analysis: RunAnalysis) -> Evidence:
     return analysis.program.evidence(observed, busy_s, analysis.collectives, analysis.machine)
 
 
-def ask(
-    timed: Sequence[TimedReport], model: Model | None = None, options: Options = _USUAL
-) -> WhatIf:
+def ask(traces: Sequence[Trace], model: Model | None = None, options: Options = _USUAL) -> WhatIf:
     """Say what each change of the ladder would save of one run's batch.
 
     Parameters
     ----------
-    timed : sequence of TimedReport
+    traces : sequence of Trace
         The reports of one run: one, or one per rank.
     model : Model, optional
         Calibrated; without one, savings are bounds by the report alone.
     options : Options
-        How the reports were measured, and whose ceilings count.
+        How the reports are measured, and whose ceilings count.
 
     Raises
     ------
@@ -503,6 +502,12 @@ def ask(
         If the reports are of several runs, of a workload of the user's own, have no configuration
         mark, or the structure of the run is not modelled.
     """
+    timed = [time_one(trace, options) for trace in distinct_reports(traces)]
+    return ask_of_measured(timed, model, options)
+
+
+def ask_of_measured(timed: Sequence[TimedReport], model: Model | None, options: Options) -> WhatIf:
+    """Say what `ask` says of reports that were measured with the same options."""
     runs = runs_of(timed)
     if len(runs) != 1:
         raise ModelError(

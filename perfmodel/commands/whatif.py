@@ -30,7 +30,7 @@ def whatif(
     were one part of it free.
     """
     from perfmodel.analysis.runs import measure_report
-    from perfmodel.analysis.whatif import ask
+    from perfmodel.analysis.whatif import ask_of_measured
     from perfmodel.models.model import load
     from perfmodel.programs import program_named
     from perfmodel.programs.identify import read_mark
@@ -49,5 +49,5 @@ def whatif(
 
         emit(bounds_result(analyze_measured(timed, chosen).fitted), fmt, out)
         return
-    said = ask(timed, model, chosen)
+    said = ask_of_measured(timed, model, chosen)
     emit(result(said), fmt, out, picture=lambda: picture(said))

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from benchmarks.ladder import configurations as ladder
 from perfmodel.analysis.analyze import analyze
-from perfmodel.analysis.runs import time_one
 from perfmodel.analysis.splits import parallelisms
 from perfmodel.analysis.whatif import Judge, ask, effect, evidence, gradient
 from perfmodel.base.errors import ModelError, WorkloadError
@@ -131,7 +130,7 @@ def test_bounds_of_transports_hold(before: str, name: str, after: str, hidden: i
         read(ROOT / "profiles" / "cuda_aware" / f"{rung}_H{hidden}_1.sqlite.xz")
         for rung in (before, after)
     )
-    row = next(change for change in ask([time_one(was, Options())]).changes if change.name == name)
+    row = next(change for change in ask([was]).changes if change.name == name)
     runs = [time_run([trace], "batch iteration", label="x") for trace in (was, became)]
     first, second = (observe(run).batch_s for run in runs)
     noise = 0.0 if hidden > 64 else 1.645 * 0.08 * first  # of one launch: docs/whatif.md
@@ -400,7 +399,7 @@ def test_freeing_a_unit_saves_no_more_than_it_takes(rung: str) -> None:
 
 
 def test_the_document_s_question_for_its_own_program() -> None:
-    said = ask([time_one(read(LADDER / "document_1.sqlite.xz"), Options())]).answer
+    said = ask([read(LADDER / "document_1.sqlite.xz")]).answer
     assert said.intensity_flops_per_byte == pytest.approx(374.5, abs=0.1)
     assert said.ridge_flops_per_byte == pytest.approx(2944, rel=1e-3)
     by = {r.symbol: r for r in said.reach}
