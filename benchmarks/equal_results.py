@@ -49,6 +49,8 @@ Case = list[list[str]]  # its commands, each a list of arguments
 ABSENT: Final = "(absent)"
 UNORDERED: Final = (".gpus",)
 """Lists whose order says nothing."""
+NAMED: Final = (".changes",)
+"""Lists of objects with names, which need not stand at the same place."""
 COUNTED: Final = ("cases", "files", "numbers", "differences", "expected")
 PRINTED: Final = "0.stdout.csv"
 CASES: Final = Path(__file__).with_name("equal_cases.txt")
@@ -127,6 +129,10 @@ def compare(before: Any, after: Any, rules: Rules, path: str = "") -> Iterator[D
             values = renamed.get(key, ABSENT), after.get(key, ABSENT)
             yield from compare(*values, rules, f"{path}.{key}")
     elif isinstance(before, list) and isinstance(after, list):
+        if path.endswith(NAMED):
+            named = ({entry["name"]: entry for entry in values} for values in (before, after))
+            yield from compare(*named, rules, path)
+            return
         if path.endswith(UNORDERED):
             before, after = (
                 sorted(values, key=lambda value: json.dumps(value, sort_keys=True))
