@@ -38,6 +38,7 @@ _SIZE: Final = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 1 << 40, 1 << 40])
 _SHIFT: Final = np.array([0, 56, 48, 40, 32, 16, 0, 0, 0, 0])
 _CONSTANT: Final = np.array([NULL, 0, 0, 0, 0, 0, 0, 0, 0, 1])
 _REAL: Final = 7
+_BITS: Final = (8, 9)
 _FIRST_TEXT: Final = 13
 
 _LONGEST_TEXT: Final = 100_000  # bytes; mangled names of kernels have a tenth of that
@@ -452,7 +453,8 @@ class PageFile:
         counts : int64 array, shape (pages,)
             Cells of every page.
         """
-        data = np.zeros(len(pages) * self._size + PADDING, np.uint8)
+        data = np.empty(len(pages) * self._size + PADDING, np.uint8)
+        data[-PADDING:] = 0
         grid = data[:-PADDING].reshape(len(pages), self._size)
         self._fill(grid, pages)
         refuse((grid[:, 0] != kind).any(), "a page of another kind")
@@ -538,16 +540,17 @@ def _by_shape(
 ) -> dict[int, Int64] | None:
     """Decode integer columns of records whose headers are equal at once; None if they differ much.
 
-    Neighbouring rows mostly have one of few headers, which fix where their values lie.
+    Neighbouring rows mostly have one of few headers, which fix where their values lie. Whether a
+    column that is not asked for is 0 or 1 changes nothing there.
     """
     data, start, end, rowid = records
     width = 2 + max(columns, default=0)  # bytes of a header up to the last column
     found = {column: np.empty(len(start), np.int64) for column in columns}
-    left = np.arange(len(start))
+    left: Int64 | slice = slice(None)
+    at = start
     for _ in range(_SHAPES):
-        if len(left) == 0:
+        if len(at) == 0:
             return found
-        at = start[left]
         head = data[at[0] : at[0] + width]
         types = head[1:].tolist()
         if not max(header_bytes[0], width) <= head[0] <= min(header_bytes[1], 127):
@@ -555,13 +558,22 @@ def _by_shape(
         odd = any(types[c] > 9 or types[c] == _REAL for c in columns)
         if odd or max(types) > 127 or {10, 11} & {*types}:
             return None
-        same = _begin_with(data, at, head)
-        if np.count_nonzero(same) < len(left) // _SHAPES:
-            return None
-        rows, left, at = left[same], left[~same], at[same]
         sizes = [int(_SIZE[k]) if k < len(_SIZE) else (k - 12) >> 1 for k in types]
         offsets = list(accumulate(sizes, initial=int(head[0])))
-        if (at + offsets[-1] > end[rows]).any():
+        reach = max(offsets[-1], width) + 8
+        if reach > PADDING:
+            return None
+        some = np.ndarray(len(data) - reach + 1, f"V{reach}", data, strides=1)[at]
+        bits = [255 - (k in _BITS and c not in columns) for c, k in enumerate(types)]
+        same = _begin_with(some, head, bytes([255, *bits]))
+        rows, at = left, at[:0]
+        if not same.all():
+            mine, others = np.flatnonzero(same), np.flatnonzero(~same)
+            if len(mine) < len(same) // _SHAPES:
+                return None
+            every = np.arange(len(start))[left]
+            rows, left, some, at = every[mine], every[others], some[mine], start[every[others]]
+        if (start[rows] + offsets[-1] > end[rows]).any():
             return None
         for column, values in found.items():
             kind = types[column]
@@ -570,20 +582,28 @@ def _by_shape(
             if column == alias:
                 values[rows] = rowid[rows]
             elif 0 < kind < _REAL:
-                values[rows] = words(data, at + offsets[column]) >> _SHIFT[kind]
+                values[rows] = _words(some, offsets[column]) >> _SHIFT[kind]
             else:
                 values[rows] = _CONSTANT[kind]
-    return found if len(left) == 0 else None
+    return found if len(at) == 0 else None
 
 
-def _begin_with(data: Bytes, at: Int64, head: Bytes) -> Bool:
-    """Whether the bytes at each position are those of `head`."""
-    same = np.ones(len(at), np.bool_)
+def _begin_with(records: Any, head: Bytes, bits: bytes) -> Bool:
+    """Whether records begin with the bytes of `head`, in some of their bits."""
+    same = np.ones(len(records), np.bool_)
     for offset in range(0, len(head), 8):
-        part = head[offset : offset + 8].tobytes()
-        expected = int.from_bytes(part.ljust(8, b"\0"), "big", signed=True)
-        same &= words(data, at + offset) & _KEEP[len(part)] == expected
+        expected, mask = (
+            int.from_bytes(part[offset : offset + 8].ljust(8, b"\0"), "big", signed=True)
+            for part in (head.tobytes(), bits)
+        )
+        same &= _words(records, offset) & mask == expected & mask
     return same
+
+
+def _words(records: Any, offset: int) -> Int64:
+    """Return eight bytes of all records, which lie side by side, as a big-endian integer."""
+    size = records.itemsize
+    return np.ndarray(len(records), ">i8", records, offset, strides=size).astype(np.int64)
 
 
 def check_header(head: bytes, size: int) -> tuple[int, int, int]:
