@@ -67,10 +67,27 @@ def distinct_positions(positions: Int32 | Int64, size: int) -> Int64:
 
 def release_freed() -> None:
     """Return to the system what was freed, where the C library (glibc) keeps it for later."""
+    _glibc("malloc_trim", 0)
+
+
+def keep_freed() -> None:
+    """Keep what is freed for what is allocated next, if it is not too much.
+
+    Where large arrays come and go, the system would else take back and clear their pages each time.
+    """
+    for option, size in ((_MMAP_THRESHOLD, 1 << 25), (_TRIM_THRESHOLD, 1 << 27)):
+        _glibc("mallopt", option, size)
+
+
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+
+
+def _glibc(name: str, *arguments: int) -> None:
     import ctypes
 
     with suppress(OSError, AttributeError, TypeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
+        getattr(ctypes.CDLL(None), name)(*arguments)
 
 
 _BYTES: Final = 1 << 26  # beyond what an allocator keeps when it is freed: 32 MiB for glibc

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Arena, Int32, Int64
+from perfmodel.base.arrays import Arena, Int32, Int64, keep_freed
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.gpu import Gpu
 from perfmodel.readers.checks import stamp, unchanged
@@ -105,6 +105,7 @@ def read_sqlite(
 
 def read_by_process(path: Path, *, source: Path | None = None) -> tuple[Trace, EventsByProcess]:
     """Read one SQLite export as `read_sqlite` does, its operations and API calls by process."""
+    keep_freed()
     before = stamp(path)
     with Database(path, shown=source) as db:
         check_export(db)

@@ -30,7 +30,11 @@ _LARGEST_MESSAGE: Final = 2**48
 
 
 def read_payloads(
-    db: Database, ids: Ids, strings: Sequence[str], start_ns: Int64, tid: Int64
+    db: Database,
+    registered: Int32 | None,
+    strings: Sequence[str],
+    start_ns: Int64,
+    tid: Int64,
 ) -> tuple[NcclRanges, tuple[NcclRank, ...]]:
     """Read the payloads, which only exports with ``--include-json true`` hold.
 
@@ -38,8 +42,8 @@ def read_payloads(
 
     Parameters
     ----------
-    ids, strings
-        Of the report's string table: a payload may be a registered string.
+    registered, strings
+        The report's strings and the code of every row's, -1 for none: a payload may be one of them.
     start_ns, tid : int64, shape (rows,)
         Columns of NVTX_EVENTS, in row order.
 
@@ -51,8 +55,8 @@ def read_payloads(
         Of communicators that were made while it was recorded.
     """
     code, texts = db.read_text(_TABLE, "jsonText")
-    if not texts and "jsonTextId" in db.columns(_TABLE):
-        code, texts = ids.codes(db.read(_TABLE, ["jsonTextId"])["jsonTextId"]), list(strings)
+    if not texts and registered is not None:
+        code, texts = registered, list(strings)
     if len(code) != len(start_ns):
         none = np.empty(0, np.int64)
         return NcclRanges(none, none.astype(np.int32), none, none), ()
@@ -158,10 +162,12 @@ def read_nvtx(db: Database, strings: tuple[str, ...], ids: Ids) -> Nvtx:
     table = "NVTX_EVENTS"
     needed = ["eventType", "globalTid"]
     columns = [*needed, "endGlobalTid", "textId", "domainId"]
+    columns += [c for c in ("jsonTextId",) if c in db.columns(table)]
     events = db.read_events(table, columns, needed=needed, open_ends=True)
     kind = events.pop("eventType")
     inline, inline_texts = db.read_text(table, "text")
     text = ids.codes(events.pop("textId"))
+    registered = ids.codes(events.pop("jsonTextId")) if "jsonTextId" in events else None
     if len(inline_texts):
         text = np.where(text >= 0, text, np.where(inline >= 0, inline + len(strings), NO_NAME))
     texts = (*strings, *inline_texts)
@@ -169,7 +175,7 @@ def read_nvtx(db: Database, strings: tuple[str, ...], ids: Ids) -> Nvtx:
     start, end, tid = events["start"], events["end"], events["globalTid"]
     last = int(max(start.max(), end.max())) if len(start) else None
 
-    payloads, nccl_ranks = read_payloads(db, ids, strings, start, tid)
+    payloads, nccl_ranks = read_payloads(db, registered, strings, start, tid)
     chosen = np.isin(kind, (*_PUSH_POP, *_START_END))
     domain_of = _domains(kind, start, tid, events["domainId"], text, texts)
     few = ~chosen

@@ -377,11 +377,14 @@ class PageFile:
             In the order of their first rows; what is not UTF-8 in them is replaced by U+FFFD.
         """
         texts = Texts()
-        parts = [
-            texts.encode(records.data, field).astype(np.int32)
-            for records in self._records(self._leaves(root_page))
-            for field in fields(records, [column])
-        ]
+        parts: list[Int32] = []
+        for records in self._records(self._leaves(root_page)):
+            known = _by_shape(records, [column], None, ANY_HEADER)
+            if known and (known[column] == NULL).all():
+                parts.append(np.full(len(records.start), -1, np.int32))
+                continue
+            for field in fields(records, [column]):
+                parts.append(texts.encode(records.data, field).astype(np.int32))
         return texts.strings(np.concatenate(parts))
 
     def _leaves(self, root_page: int) -> Int64:

@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64, distinct_positions
-from perfmodel.readers.codes import sums
 from perfmodel.readers.trace import MEMCPY, NULL, Trace
 from perfmodel.timing.step_times import StepTimes, widened
 from perfmodel.timing.steps import Launched, Steps
@@ -48,6 +47,8 @@ _READ_GPU_NS: Final = 100_000
 computed only to be read."""
 _SHORTEST_NS: Final = 100_000
 _LONGEST_NS: Final = 500_000
+_BLOCK: Final = 1 << 14
+"""Pieces that are summed up at a time: what is made of them is in a CPU's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,24 +193,29 @@ def _next_call(trace: Trace, order: Int64, place: Int32, calls: Int64) -> Int64:
 
 
 def _timeline(trace: Trace, kinds: tuple[Int8, Bool], threads: Int32) -> HostTimeline:
-    kind, drains = kinds
+    api, mpi, kind, drains = trace.api, trace.mpi, *kinds
     used = np.zeros(len(trace.threads), np.bool_)
     used[threads] = True
-    rows = np.flatnonzero(used[trace.api.thread] & (trace.api.end_ns >= trace.api.start_ns))
-    mpi = np.flatnonzero(used[trace.mpi.thread] & (trace.mpi.end_ns != NULL))
-    start = np.concatenate([trace.api.start_ns[rows], trace.mpi.start_ns[mpi]])
-    end = np.concatenate([trace.api.end_ns[rows], trace.mpi.end_ns[mpi]])
-    order = np.argsort(start, kind="stable")
+    start, end, thread = (
+        np.concatenate([getattr(api, name), getattr(mpi, name)])
+        for name in ("start_ns", "end_ns", "thread")
+    )
+    done = np.append(api.end_ns >= api.start_ns, mpi.end_ns != NULL)
+    order = np.flatnonzero(used[thread] & done)
+    order = order[np.argsort(start[order], kind="stable")]
     start, end = start[order], end[order]
     reached = np.maximum.accumulate(end)
     start[1:] = np.maximum(start[1:], reached[:-1])
     np.maximum(end, start, out=end)
-    names = np.concatenate([trace.api.name[rows], trace.mpi.name[mpi]])[order]
-    thread = np.concatenate([trace.api.thread[rows], trace.mpi.thread[mpi]])[order]
-    what = np.concatenate([kind[rows], np.full(len(mpi), COMMUNICATION, np.int8)])[order]
-    drain = np.concatenate([drains[rows], np.zeros(len(mpi), np.bool_)])[order]
-    source = np.concatenate([rows.astype(np.int32), np.full(len(mpi), -1, np.int32)])[order]
-    return HostTimeline(*_with_pauses(start, end, what), names, thread, drain, source)
+    others = len(mpi)
+    what = np.append(kind, np.full(others, COMMUNICATION, np.int8))[order]
+    return HostTimeline(
+        *_with_pauses(start, end, what),
+        np.concatenate([api.name, mpi.name])[order],
+        thread[order],
+        np.append(drains, np.zeros(others, np.bool_))[order],
+        np.append(np.arange(len(api), dtype=np.int32), np.full(others, -1, np.int32))[order],
+    )
 
 
 def _with_pauses(start: Int64, end: Int64, what: Int8) -> tuple[Int64, Int64, Int8]:
@@ -275,18 +281,22 @@ def host_times(
     bounds = np.searchsorted(line.start_ns, np.append(steps.start_ns[mine], last), side="left")
     bounds = np.minimum(bounds, bounds[-1])
     inside = slice(int(bounds[0]), int(bounds[-1]))
-    step = np.repeat(steps.number[mine].astype(np.int64), np.diff(bounds))
-    length = (line.end_ns - line.start_ns)[inside]
-    kind = line.kind[inside]
-    cell = step * len(CAUSES) + kind
-    calls = slice(inside.start % 2, None, 2)  # calls are the pieces with even numbers
-    full = np.flatnonzero((kind[calls] == LAUNCH) & (length[calls] > _QUEUE_NS))
+    number = steps.number[mine].astype(np.int64)
     size = count * len(CAUSES)
-    return (
-        sums(cell, length, size).reshape(count, len(CAUSES)),
-        np.bincount(cell[calls], minlength=size).reshape(count, len(CAUSES)),
-        sums(step[calls][full], length[calls][full], count),
-    )
+    ns, calls, queue_ns = (np.zeros(n, np.int64) for n in (size, size, count))
+    for begin in range(inside.start, inside.stop, _BLOCK):
+        stop = min(begin + _BLOCK, inside.stop)
+        step = np.repeat(number, np.diff(np.clip(bounds, begin, stop)))
+        kind = line.kind[begin:stop]
+        length = line.end_ns[begin:stop] - line.start_ns[begin:stop]
+        cell = step * len(CAUSES) + kind
+        np.add.at(ns, cell, length)
+        even = slice(begin % 2, None, 2)  # calls are the pieces with even numbers
+        np.add.at(calls, cell[even], 1)
+        full = np.flatnonzero((kind[even] == LAUNCH) & (length[even] > _QUEUE_NS))
+        np.add.at(queue_ns, step[even][full], length[even][full])
+    shape = count, len(CAUSES)
+    return ns.reshape(shape), calls.reshape(shape), queue_ns
 
 
 def plain_call(name: str) -> str:

@@ -25,7 +25,7 @@ from perfmodel.timing.host_timeline import (
     plain_call,
 )
 from perfmodel.timing.intervals import extents, union
-from perfmodel.timing.nesting import Nesting, innermost
+from perfmodel.timing.nesting import Nesting, innermost, start_keys
 from perfmodel.timing.step_times import StepTimes
 from perfmodel.timing.steps import Launched, Steps
 
@@ -186,11 +186,12 @@ def idle_gaps(
     gaps = _gaps(trace, found, op, step)
     own = np.unique(steps.thread[(steps.process == times.process[lane]) & (steps.thread >= 0)])
     graphs = _graphs(trace)
+    keys = start_keys(nesting) if len(nesting) else None
     parts = []
     for first in range(0, max(len(gaps.op), 1), _BLOCK):
         some = _Gaps(*(getattr(gaps, c)[first : first + _BLOCK] for c in _Gaps.__slots__))
         launch = _launch(trace, found, line, some, graphs)
-        parts.append(_joined(trace, nesting, own, line, some, launch))
+        parts.append(_joined(trace, (nesting, keys), own, line, some, launch))
     number, start, total, cause, call, label, op = (
         np.concatenate(c) for c in zip(*parts, strict=True)
     )
@@ -211,19 +212,23 @@ class _Gaps:
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """What launched the operation that ends each gap, and which call drained the GPU before it."""
+    """What launched the operation that ends each gap, and which call drained the GPU before it.
+
+    `piece` is that of the timeline in which the gap begins.
+    """
 
     called_ns: Int64
     thread: Int32
     name: Int32
     tail: Int8
+    piece: Int64
     drained: Int8
     waited_in: Int32
 
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """Parts of gaps; `row` is the piece of the timeline, -1 before it, -2 after the launch."""
+    """Parts of gaps in order; `row` is that of the timeline, -1 outside it, -2 after the launch."""
 
     gap: Int64
     start_ns: Int64
@@ -234,28 +239,31 @@ class _Pieces:
 
 def _gaps(trace: Trace, found: Launched, op: Int64, step: Int64) -> _Gaps:
     """Times between the operations of one lane, from its first step's to its last step's first."""
+    order = np.argsort(trace.ops.start_ns[op], kind="stable")
+    op, step = op[order], step[order]
     start, end = trace.ops.start_ns[op], trace.ops.end_ns[op]
     _, first, last = union(np.zeros(len(op), np.int8), start, end)
     begin, stop = last[:-1], first[1:]
-    ends_with = _starting(trace, op, stop)
+    ends_with = _starting(trace, op, start, stop)
     heads, _ = extents(step, start, end, int(step.max(initial=-1)) + 1)
     numbers = distinct_positions(step, len(heads))
     heads = np.maximum.accumulate(heads[numbers])
     at = np.searchsorted(heads, begin, side="right") - 1
     whose = numbers[np.maximum(at, 0)] if len(numbers) else at
-    kept = (at >= 0) & ((at < len(numbers) - 1) | (len(numbers) == 1))
+    kept = np.flatnonzero((at >= 0) & ((at < len(numbers) - 1) | (len(numbers) == 1)))
     ends_with = ends_with[kept]
     return _Gaps(begin[kept], stop[kept], whose[kept], ends_with, found.row_of(ends_with))
 
 
-def _starting(trace: Trace, op: Int64, at: Int64) -> Int64:
-    """Operation that starts at each moment; of several the one launched first, then by stream."""
-    rows = op[np.argsort(trace.ops.start_ns[op], kind="stable")]
-    start = trace.ops.start_ns[rows]
-    first, last = (np.searchsorted(start, at, side=side) for side in ("left", "right"))
-    found = rows[first] if len(at) else rows[:0]
-    for i in np.flatnonzero(last - first > 1).tolist():
-        same = rows[first[i] : last[i]]
+def _starting(trace: Trace, op: Int64, start: Int64, at: Int64) -> Int64:
+    """Operation, of those by start, that starts at each moment.
+
+    Of several it is the one launched first, then by stream.
+    """
+    first = np.searchsorted(start, at, side="left")
+    found = op[first]
+    for i in np.flatnonzero(start[np.minimum(first + 1, len(op) - 1)] == at).tolist():
+        same = op[first[i] : np.searchsorted(start, at[i], side="right")]
         found[i] = same[np.lexsort((trace.ops.stream[same], trace.ops.correlation[same]))[0]]
     return found
 
@@ -265,9 +273,10 @@ def _launch(
 ) -> _Launch:
     at = gaps.launch
     known = at >= 0
+    call = found.call[at]
     called = np.where(known, found.at_ns[at], gaps.end_ns)
-    returned = np.where(known, trace.api.end_ns[found.call[at]], gaps.end_ns)
-    name = np.where(known, trace.api.name[found.call[at]], np.int32(NO_NAME))
+    returned = np.where(known, trace.api.end_ns[call], gaps.end_ns)
+    name = np.where(known, trace.api.name[call], np.int32(NO_NAME))
     graph = known & graphs[name] | (trace.ops.kind[gaps.op] == GRAPH)
     queued = known & (returned + _SETUP_NS < gaps.start_ns)
     tail = np.full(len(gaps.op), LAUNCH, np.int8)
@@ -275,39 +284,46 @@ def _launch(
     tail[queued] = DEPENDENCY
     tail[~known] = OTHER
     thread = np.where(known, found.thread[at], -1).astype(np.int32)
-    return _Launch(called, thread, name, tail, *_drained(line, gaps.start_ns))
+    piece = np.searchsorted(line.end_ns, gaps.start_ns, side="right")
+    return _Launch(called, thread, name, tail, piece, *_drained(line, piece, gaps.start_ns))
 
 
 def _pieces(line: HostTimeline, gaps: _Gaps, launch: _Launch) -> _Pieces:
     """Cut every gap by the host's timeline up to the launch of the operation that ends it."""
     until = np.clip(launch.called_ns, gaps.start_ns, gaps.end_ns)
-    low = np.searchsorted(line.end_ns, gaps.start_ns, side="right")
     high = np.searchsorted(line.start_ns, until, side="left")
-    count = np.where(until > gaps.start_ns, np.maximum(high - low, 0), 0)
-    gap = np.repeat(np.arange(len(count)), count)
-    row = np.arange(len(gap)) + (low - np.cumsum(count) + count)[gap]
-    begin = np.maximum(line.start_ns[row], gaps.start_ns[gap])
-    length = np.minimum(line.end_ns[row], until[gap]) - begin
-    kind = line.kind[row]
-    done = np.bincount(gap, length, len(count)).astype(np.int64)
-    lacking = np.where(until > gaps.start_ns, until - gaps.start_ns - done, 0)
-    more = np.flatnonzero(lacking > 0)  # before the first recorded call
+    count = np.where(until > gaps.start_ns, np.maximum(high - launch.piece, 0), 0)
+    last = np.cumsum(count + 1) - 1
+    first = last - count
+    gap = np.repeat(np.arange(len(count)), count + 1)
+    row = np.arange(len(gap)) + (launch.piece - first)[gap]
+    row[last] = 0 if len(line) else -1
+    begin = line.start_ns.take(row, mode="clip") if len(line) else until.copy()
+    kind = line.kind.take(row, mode="clip") if len(line) else np.empty(len(gap), np.int8)
+    begin[first] = np.maximum(begin[first], gaps.start_ns)
+    begin[last], kind[last], row[last] = until, OTHER, -2
+    length = np.diff(begin, append=0)
+    length[last] = gaps.end_ns - until
+    if len(line):  # else all is before the first recorded call
+        before = np.clip(line.start_ns[0], gaps.start_ns, until) - gaps.start_ns
+        behind = until - np.clip(line.end_ns[-1], gaps.start_ns, until)
+        cut = np.flatnonzero((behind > 0) & (count > 0))
+        length[last[cut] - 1] -= behind[cut]
+        lacking = before + behind
+    else:
+        lacking = until - gaps.start_ns
+    more = np.flatnonzero(lacking)
     if len(more):
         gap, begin = np.append(gap, more), np.append(begin, gaps.start_ns[more])
         length, row = np.append(length, lacking[more]), np.append(row, np.full(len(more), -1))
         kind = np.append(kind, np.full(len(more), HOST, np.int8))
-    inherits = _inherits(gap, kind, launch.drained)
-    cause = np.where(inherits, launch.drained[gap], kind)
+    cause = np.where(_inherits(gap, kind, launch.drained), launch.drained[gap], kind)
     works = np.zeros(len(count), np.bool_)
     works[gap[cause == HOST]] = True
     after = (launch.drained >= 0) & (launch.tail == LAUNCH) & ~works
-    return _Pieces(
-        np.append(gap, np.arange(len(count))),
-        np.append(begin, until),
-        np.append(length, gaps.end_ns - until),
-        np.append(cause, np.where(after, launch.drained, launch.tail)),
-        np.append(row, np.full(len(count), -2)),
-    )
+    cause[last] = np.where(after, launch.drained, launch.tail)
+    order = np.lexsort((begin, gap)) if len(more) else slice(None)
+    return _Pieces(*(column[order] for column in (gap, begin, length, cause, row)))
 
 
 def _calls(line: HostTimeline, launch: _Launch, pieces: _Pieces, at: Int64) -> tuple[Int32, Int32]:
@@ -330,11 +346,11 @@ def _graphs(trace: Trace) -> Bool:
     return np.array([*hit, False], np.bool_)
 
 
-def _drained(line: HostTimeline, at: Int64) -> tuple[Int8, Int32]:
+def _drained(line: HostTimeline, piece: Int64, at: Int64) -> tuple[Int8, Int32]:
     """Cause and name of the call that waits for the GPU at each moment, -1 for none."""
     if len(line) == 0:
         return np.full(len(at), -1, np.int8), np.full(len(at), -1, np.int32)
-    row = np.clip(np.searchsorted(line.start_ns, at, side="right") - 1, 0, len(line) - 1)
+    row = np.minimum(piece, len(line) - 1)
     inside = (line.start_ns[row] <= at) & (at < line.end_ns[row]) & line.drains(row)
     cause = np.where(inside, line.kind[row], np.int8(-1))
     return cause, np.where(inside, line.call(row), np.int32(-1))
@@ -355,15 +371,21 @@ def _inherits(gap: Int64, cause: Int8, drained: Int8) -> Bool:
 
 
 def _joined(
-    trace: Trace, nesting: Nesting, own: Int32, line: HostTimeline, gaps: _Gaps, launch: _Launch
+    trace: Trace,
+    ranges: tuple[Nesting, Int64 | None],
+    own: Int32,
+    line: HostTimeline,
+    gaps: _Gaps,
+    launch: _Launch,
 ) -> Columns:
     """Cut gaps, and join successive pieces of one cause; call and range are the longest one's.
 
-    Returns the columns of `IdleGaps` but the lane, with codes of the trace's strings and labels.
+    `ranges` are nested, with their `start_keys`. Returns the columns of `IdleGaps` but the lane,
+    with codes of the trace's strings and labels.
     """
     pieces = _pieces(line, gaps, launch)
+    nesting, keys = ranges
     order = np.flatnonzero(pieces.ns > 0)
-    order = order[np.lexsort((pieces.start_ns[order], pieces.gap[order]))]
     gap, cause, ns = pieces.gap[order], pieces.cause[order], pieces.ns[order]
     new = np.ones(len(order), np.bool_)
     new[1:] = (gap[1:] != gap[:-1]) | (cause[1:] != cause[:-1])
@@ -380,7 +402,7 @@ def _joined(
     where = np.full(len(head), -1, np.int64)
     for asked in (thread, *(np.full(len(head), t, np.int32) for t in own)):
         seen = np.flatnonzero((where < 0) & (asked >= 0))
-        where[seen] = innermost(nesting, asked[seen], when[seen], when[seen])
+        where[seen] = innermost(nesting, asked[seen], when[seen], when[seen], keys)
     label = np.where(where >= 0, trace.ranges.name[nesting.row[where]], np.int32(NO_NAME))
     return (
         gaps.step[gap].astype(np.int32), pieces.start_ns[order[first]], total, cause[first], call,

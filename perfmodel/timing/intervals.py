@@ -21,12 +21,15 @@ def union(group: Int64, start_ns: Int64, end_ns: Int64) -> tuple[Int64, Int64, I
     group, start_ns, end_ns : int64, shape (m,)
         Disjoint intervals, by group and start.
     """
-    kept = end_ns > start_ns
-    group, start_ns, end_ns = group[kept], start_ns[kept], end_ns[kept]
+    if not (end_ns > start_ns).all():
+        kept = np.flatnonzero(end_ns > start_ns)
+        group, start_ns, end_ns = group[kept], start_ns[kept], end_ns[kept]
     if len(group) == 0:
         return group, start_ns, end_ns
-    order = np.lexsort((start_ns, group))
-    group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
+    same = group[1:] == group[:-1]
+    if ((group[1:] < group[:-1]) | same & (start_ns[1:] < start_ns[:-1])).any():
+        order = np.lexsort((start_ns, group))
+        group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
     reached = running_maximum(group, end_ns)
     new = np.ones(len(group), np.bool_)
     new[1:] = (group[1:] != group[:-1]) | (start_ns[1:] > reached[:-1])

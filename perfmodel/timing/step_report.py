@@ -332,16 +332,17 @@ def exclusive(group: Int64, start_ns: Int64, end_ns: Int64, priority: Int64) -> 
     held = np.zeros(len(group), np.int64)
     groups = int(group.max(initial=-1)) + 1
     before = np.zeros(groups, np.float64)
+    order = np.lexsort((start_ns, group))  # once for all the unions
     for level in np.unique(priority):
-        upto = priority <= level
+        upto = order[priority[order] <= level]
         which, first, last = union(group[upto], start_ns[upto], end_ns[upto])
         total = np.bincount(which, (last - first).astype(np.float64), groups)
         mine = np.flatnonzero(priority == level)
-        length = (end_ns - start_ns)[mine].astype(np.float64)
+        length = (end_ns[mine] - start_ns[mine]).astype(np.float64)
         own = np.bincount(group[mine], length, groups)
         factor = np.divide(total - before, own, out=np.zeros(groups), where=own > 0)
         held[mine] = np.round(length * factor[group[mine]]).astype(np.int64)
-        before = total.astype(np.float64)
+        before = total
     return held
 
 

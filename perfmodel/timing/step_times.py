@@ -156,21 +156,23 @@ def _measure(
     shape = (len(lanes), count)
     cells = len(lanes) * count
     cell = ops.lane * count + steps.number[ops.step]
-    start, end = trace.ops.start_ns[ops.op], trace.ops.end_ns[ops.op]
-    kind, sends = trace.ops.kind[ops.op], communicates[ops.op]
+    start = trace.ops.start_ns[ops.op]
+    order = np.lexsort((start, cell))  # once for all the unions
+    cell, start, op = cell[order], start[order], ops.op[order]
+    end, kind, sends = trace.ops.end_ns[op], trace.ops.kind[op], communicates[op]
     computing = ~sends & (kind != MEMCPY) & (kind != MEMSET)
     copying = (kind == MEMCPY) | (kind == MEMSET)
     m_cell, m_start, m_end = _mpi(trace, steps, lanes, count)
 
     def total(chosen: Bool, *, mpi: bool = False) -> Int64:
-        parts = [(cell[chosen], start[chosen], end[chosen])]
-        if mpi:
-            parts.append((m_cell, m_start, m_end))
-        g, s, e = (np.concatenate(c) for c in zip(*parts, strict=True))
-        return lengths(g, s, e, cells).reshape(shape)
+        at = np.flatnonzero(chosen)
+        some = cell[at], start[at], end[at]
+        if mpi and len(m_cell):
+            some = tuple(map(np.append, some, (m_cell, m_start, m_end)))
+        return lengths(*some, cells).reshape(shape)
 
-    everything = np.ones(len(cell), np.bool_)
-    busy, compute, copies = total(everything), total(computing), total(copying)
+    busy = lengths(cell, start, end, cells).reshape(shape)
+    compute, copies = total(computing), total(copying)
     communication = total(sends, mpi=True)
     exposed = total(sends | computing, mpi=True) - compute
     present = np.zeros(cells, np.bool_)
