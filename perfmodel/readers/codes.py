@@ -82,7 +82,7 @@ def sums(codes: Int32 | Int64, values: Int64, groups: int) -> Int64:
     """
     check_sum(values)
     total = np.zeros(groups, np.int64)
-    np.add.at(total, codes, values)
+    np.add.at(total, codes.astype(np.intp, copy=False), values)  # others are not added fast
     return total
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -284,14 +284,22 @@ def _launch(
     tail[queued] = DEPENDENCY
     tail[~known] = OTHER
     thread = np.where(known, found.thread[at], -1).astype(np.int32)
-    piece = np.searchsorted(line.end_ns, gaps.start_ns, side="right")
+    piece = _search(line.end_ns, gaps.start_ns, "right", gaps)
     return _Launch(called, thread, name, tail, piece, *_drained(line, piece, gaps.start_ns))
+
+
+def _search(moments: Int64, at: Int64, side: Literal["left", "right"], gaps: _Gaps) -> Int64:
+    """As ``np.searchsorted``, of moments in some gaps: only where these are."""
+    ends = np.append(gaps.start_ns[:1], gaps.end_ns[-1:])
+    first, last = np.searchsorted(moments, ends, side=side).tolist() if len(ends) else (0, 0)
+    found: Int64 = np.searchsorted(moments[first:last], at, side=side)
+    return found + first
 
 
 def _pieces(line: HostTimeline, gaps: _Gaps, launch: _Launch) -> _Pieces:
     """Cut every gap by the host's timeline up to the launch of the operation that ends it."""
     until = np.clip(launch.called_ns, gaps.start_ns, gaps.end_ns)
-    high = np.searchsorted(line.start_ns, until, side="left")
+    high = _search(line.start_ns, until, "left", gaps)
     count = np.where(until > gaps.start_ns, np.maximum(high - launch.piece, 0), 0)
     last = np.cumsum(count + 1) - 1
     first = last - count

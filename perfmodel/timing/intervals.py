@@ -60,8 +60,10 @@ def extents(
     """First start and last end of every group: the largest and the least int64 without any."""
     first = np.full(groups, np.iinfo(np.int64).max)
     last = np.full(groups, np.iinfo(np.int64).min)
-    np.minimum.at(first, group, start_ns)
-    np.maximum.at(last, group, end_ns)
+    if len(group):
+        heads = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1]]))
+        np.minimum.at(first, group[heads], np.minimum.reduceat(start_ns, heads))
+        np.maximum.at(last, group[heads], np.maximum.reduceat(end_ns, heads))
     return first, last
 
 
