@@ -374,8 +374,11 @@ def _kernels(reports: Sequence[StepReport], window: slice) -> tuple[KernelTime, 
         total += int(kernels.total_ns[window].sum())
         inside = (kernels.step >= window.start) & (kernels.step < window.stop)
         name, spent = kernels.name[inside], kernels.duration_ns[inside]
-        for i, key in enumerate(zip(kernels.names, kernels.categories, strict=True)):
-            durations.setdefault(key, []).append(spent[name == i])
+        spent = spent[np.argsort(name.astype(np.uint16), kind="stable")]  # of few names
+        ends = np.cumsum(np.bincount(name, minlength=len(kernels.names)))
+        keys = zip(kernels.names, kernels.categories, strict=True)
+        for key, times in zip(keys, np.split(spent, ends[:-1]), strict=False):
+            durations.setdefault(key, []).append(times)
     joined = {key: np.concatenate(times) for key, times in durations.items()}
     top = sorted((k for k in joined if len(joined[k])), key=lambda key: -int(joined[key].sum()))
     return tuple(

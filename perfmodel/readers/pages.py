@@ -543,8 +543,8 @@ def _by_shape(
 ) -> dict[int, Int64] | None:
     """Decode integer columns of records whose headers are equal at once; None if they differ much.
 
-    Neighbouring rows mostly have one of few headers, which fix where their values lie. Whether a
-    column that is not asked for is 0 or 1 changes nothing there.
+    Neighbouring rows mostly have one of few headers, which fix where their values lie. A value of
+    0 or 1 is in the header alone, and takes no other room.
     """
     data, start, end, rowid = records
     width = 2 + max(columns, default=0)  # bytes of a header up to the last column
@@ -567,12 +567,12 @@ def _by_shape(
         if reach > PADDING:
             return None
         some = np.ndarray(len(data) - reach + 1, f"V{reach}", data, strides=1)[at]
-        bits = [255 - (k in _BITS and c not in columns) for c, k in enumerate(types)]
+        bits = [255 - (k in _BITS) for k in types]
         same = _begin_with(some, head, bytes([255, *bits]))
         rows, at = left, at[:0]
         if not same.all():
             mine, others = np.flatnonzero(same), np.flatnonzero(~same)
-            if len(mine) < len(same) // _SHAPES:
+            if len(mine) < len(same) // (4 * _SHAPES):
                 return None
             every = np.arange(len(start))[left]
             rows, left, some, at = every[mine], every[others], some[mine], start[every[others]]
@@ -586,8 +586,10 @@ def _by_shape(
                 values[rows] = rowid[rows]
             elif 0 < kind < _REAL:
                 values[rows] = _words(some, offsets[column]) >> _SHIFT[kind]
+            elif kind:
+                values[rows] = np.ndarray(len(some), np.uint8, some, 1 + column, reach) & 1
             else:
-                values[rows] = _CONSTANT[kind]
+                values[rows] = NULL
     return found if len(at) == 0 else None
 
 

@@ -88,7 +88,8 @@ class Calls:
 
 def blocking(calls: Calls) -> Bool:
     """Whether each collective returns when it is done."""
-    return np.array([not name.startswith(_NON_BLOCKING) for name in calls.name], np.bool_)
+    waits = {name: not name.startswith(_NON_BLOCKING) for name in {*calls.name}}
+    return np.array([waits[name] for name in calls.name], np.bool_)
 
 
 def grouped(
@@ -101,7 +102,7 @@ def grouped(
     columns: list[tuple[Int64, Floats, Floats]] = []
     for rank, c in enumerate(calls):
         late = c.batch >= warmup
-        keys = compress(zip(c.name, c.size.tolist(), strict=True), late)
+        keys = compress(zip(c.name, c.size.tolist(), strict=True), late.tolist())
         code = np.array([codes.setdefault(k, len(codes)) for k in keys], np.int64)
         seconds = (c.end_ns - c.start_ns)[late].astype(np.float64) * 1e-9
         waiting = np.full(len(code), np.nan)
@@ -157,6 +158,7 @@ def calls_by_rank(
     batches = Batches.of(times, batch_label)
     for trace, shift in zip(traces, utc_shifts(traces), strict=True):
         process = trace.thread_process[trace.mpi.thread]
+        texts = (*trace.strings, "")  # the last one is that of no name
         for index, rank in ranks_of(trace).items():
             if rank not in ranks:
                 continue
@@ -170,7 +172,7 @@ def calls_by_rank(
             at = np.flatnonzero(mine & (trace.mpi.end_ns != NULL))
             at = at[np.argsort(trace.mpi.start_ns[at], kind="stable")]
             by_rank[rank] = Calls(
-                tuple(trace.strings[c] if c >= 0 else "" for c in trace.mpi.name[at]),
+                tuple(texts[c] for c in trace.mpi.name[at].tolist()),
                 trace.mpi.size_bytes[at],
                 trace.mpi.start_ns[at] + shift,
                 trace.mpi.end_ns[at] + shift,

@@ -212,7 +212,8 @@ def _measured(
 ) -> StepReport:
     found = launched(trace, joined)
     sends = communicating(trace)
-    times = step_times(trace, steps, found, sends)
+    step = steps.holding(found.process, found.at_ns)
+    times = step_times(trace, steps, found, step, sends)
     code, names = categorize(trace.ops, trace.strings)
     exclusive, own, count = _by_category(trace, steps, times, code, names)
     nesting = nest(trace.ranges, len(trace.threads), last_ns=last_ns)
@@ -224,7 +225,7 @@ def _measured(
         gaps.append(idle_gaps(trace, steps, found, times, lane, line, nesting, names_of_gaps))
         hosts.append(host_times(line, steps, times, lane))
         graphs.append(step_graph(trace, steps, found, times, line, lane, sends, small_of))
-    lost, everything = _lost(trace, steps, found)
+    lost, everything = _lost(trace, steps, found, step)
     return StepReport(
         steps=steps,
         times=times,
@@ -409,11 +410,10 @@ def _join_kernels(parts: list[KernelTimes], count: int) -> KernelTimes:
     )
 
 
-def _lost(trace: Trace, steps: Steps, found: Launched) -> tuple[int, int]:
+def _lost(trace: Trace, steps: Steps, found: Launched, step: Int64) -> tuple[int, int]:
     """GPU time that a process launched between its first and last step: in none, and all."""
-    inside = steps.holding(found.process, found.at_ns) >= 0
     first, last = extents(steps.process, steps.start_ns, steps.end_ns, len(trace.processes))
     at, whose = found.at_ns, found.process
     between = (at >= first[whose]) & (at <= last[whose])
     spent = (trace.ops.end_ns - trace.ops.start_ns)[found.op]
-    return int(spent[between & ~inside].sum()), int(spent[between].sum())
+    return int(spent[between & (step < 0)].sum()), int(spent[between].sum())

@@ -80,7 +80,9 @@ class StepTimes:
         return lane
 
 
-def step_times(trace: Trace, steps: Steps, found: Launched, communicates: Bool) -> StepTimes:
+def step_times(
+    trace: Trace, steps: Steps, found: Launched, step: Int64, communicates: Bool
+) -> StepTimes:
     """Measure the steps of every GPU of every process.
 
     Each operation counts in the step in which its process launched it.
@@ -90,11 +92,13 @@ def step_times(trace: Trace, steps: Steps, found: Launched, communicates: Bool) 
     trace : Trace
     steps : Steps
     found : Launched
+    step : int64, shape (launched,)
+        Step that every operation was launched in, -1 for none.
     communicates : bool, shape (operations,)
         Which GPU operations are communication, such as NCCL's kernels.
     """
-    step = steps.holding(found.process, found.at_ns)
-    op, step = found.op[step >= 0], step[step >= 0]
+    inside = np.flatnonzero(step >= 0)
+    op, step = found.op[inside], step[inside]
     process, device = steps.process[step], trace.ops.device[op]
     used = distinct_positions(process, len(trace.processes))
     hosts = np.setdiff1d(steps.process, used).astype(np.int32)

@@ -141,9 +141,10 @@ class Steps:
             mine = np.flatnonzero(self.process == p)
             mine = mine[np.argsort(self.start_ns[mine], kind="stable")]
             asked = np.flatnonzero(process == p)
-            at = np.searchsorted(self.start_ns[mine], at_ns[asked], side="right") - 1
-            inside = (at >= 0) & (at_ns[asked] <= self.end_ns[mine][at])
-            found[asked[inside]] = mine[at[inside]]
+            when = at_ns[asked]
+            at = np.searchsorted(self.start_ns[mine], when, side="right") - 1
+            inside = (at >= 0) & (when <= self.end_ns[mine][at])
+            found[asked] = np.where(inside, mine[at], -1)
         return found
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from perfmodel.base.arrays import distinct_rows
 from perfmodel.programs import MARK_SYMBOLS
 from perfmodel.programs.identify import Identity, from_mark, read_mark
 from perfmodel.programs.mlp.settings import LAYER_2, ON_DEVICE
@@ -88,7 +89,7 @@ def _messages(run: Run) -> tuple[set[int], set[int]]:
     all-reduces where there are no copies.
     """
     trace, found = run.parts[0]
-    batches = len({*zip(found.op_rank.tolist(), found.op_batch.tolist(), strict=True)})
+    batches = len(distinct_rows(found.op_rank, found.op_batch)[0])
     times: dict[int, dict[int, float]] = {}
     for kind in (_D2H, _H2D):
         op = found.op[
