@@ -15,7 +15,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64, distinct_positions, distinct_rows
 from perfmodel.readers.codes import sums
-from perfmodel.readers.trace import GRAPH, NO_NAME, NULL, Trace
+from perfmodel.readers.trace import GRAPH, NO_NAME, NULL, Trace, rows
 from perfmodel.timing.host_timeline import (
     DEPENDENCY,
     HOST,
@@ -330,8 +330,8 @@ def _pieces(line: HostTimeline, gaps: _Gaps, launch: _Launch) -> _Pieces:
     works[gap[cause == HOST]] = True
     after = (launch.drained >= 0) & (launch.tail == LAUNCH) & ~works
     cause[last] = np.where(after, launch.drained, launch.tail)
-    order = np.lexsort((begin, gap)) if len(more) else slice(None)
-    return _Pieces(*(column[order] for column in (gap, begin, length, cause, row)))
+    found = _Pieces(gap, begin, length, cause, row)
+    return rows(found, np.lexsort((begin, gap))) if len(more) else found
 
 
 def _calls(line: HostTimeline, launch: _Launch, pieces: _Pieces, at: Int64) -> tuple[Int32, Int32]:

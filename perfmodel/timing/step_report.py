@@ -343,7 +343,7 @@ def exclusive(group: Int64, start_ns: Int64, end_ns: Int64, priority: Int64) -> 
         own = np.bincount(group[mine], length, groups)
         factor = np.divide(total - before, own, out=np.zeros(groups), where=own > 0)
         held[mine] = np.round(length * factor[group[mine]]).astype(np.int64)
-        before = total
+        before = total.astype(np.float64)
     return held
 
 

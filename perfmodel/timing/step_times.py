@@ -170,10 +170,10 @@ def _measure(
 
     def total(chosen: Bool, *, mpi: bool = False) -> Int64:
         at = np.flatnonzero(chosen)
-        some = cell[at], start[at], end[at]
+        g, s, e = cell[at], start[at], end[at]
         if mpi and len(m_cell):
-            some = tuple(map(np.append, some, (m_cell, m_start, m_end)))
-        return lengths(*some, cells).reshape(shape)
+            g, s, e = np.append(g, m_cell), np.append(s, m_start), np.append(e, m_end)
+        return lengths(g, s, e, cells).reshape(shape)
 
     busy = lengths(cell, start, end, cells).reshape(shape)
     compute, copies = total(computing), total(copying)
