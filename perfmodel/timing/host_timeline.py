@@ -136,9 +136,8 @@ def call_kinds(trace: Trace, found: Launched) -> tuple[Int8, Bool]:
     of_name[starting(("cudaGraph", "cuGraph"))] = OTHER
     of_name[starting(_ALLOCATING)] = ALLOCATION
     of_name[waits] = SYNC
-    kind = of_name[trace.api.name]
-    blocking = waits[trace.api.name]
-    drains = (waits | starting(_DRAINING))[trace.api.name]
+    kind = of_name.take(trace.api.name)
+    drains = (waits | starting(_DRAINING)).take(trace.api.name)
     ops = trace.ops
     copies = ops.kind == MEMCPY
     pageable = copies & ((ops.src_kind == _PAGEABLE) | (ops.dst_kind == _PAGEABLE))
@@ -149,7 +148,7 @@ def call_kinds(trace: Trace, found: Launched) -> tuple[Int8, Bool]:
     read = found.call[(copies & out)[found.op]]
     order, place = _by_thread(trace)
     following = _next_call(trace, order, place, read)
-    kind[read[(following >= 0) & blocking[following]]] = SYNC
+    kind[read[(following >= 0) & waits[trace.api.name[following]]]] = SYNC
     inside = _for_reading(trace, found, read[kind[read] == SYNC], order, place)
     kind[inside[kind[inside] == LAUNCH]] = SYNC
     return kind, drains
@@ -178,10 +177,10 @@ def _for_reading(trace: Trace, found: Launched, read: Int64, order: Int64, place
     ops = found.op[launched]
     gpu_ns = np.cumsum(np.append(0, trace.ops.end_ns[ops] - trace.ops.start_ns[ops]))[until]
     close &= (np.diff(until) <= _READ_OPS + 1) & (np.diff(gpu_ns) <= _READ_GPU_NS)
-    inside = np.zeros(len(order) + 1, np.int32)
+    inside = np.zeros(len(order) + 1, np.int8)  # reads follow each other: at most one is open
     np.add.at(inside, at[:-1][close], 1)
     np.add.at(inside, at[1:][close], -1)
-    return order[np.cumsum(inside[:-1]) > 0]
+    return order[np.flatnonzero(np.cumsum(inside[:-1], dtype=np.int8))]
 
 
 def _next_call(trace: Trace, order: Int64, place: Int32, calls: Int64) -> Int64:
@@ -201,7 +200,7 @@ def _timeline(trace: Trace, kinds: tuple[Int8, Bool], threads: Int32) -> HostTim
         for name in ("start_ns", "end_ns", "thread")
     )
     done = np.append(api.end_ns >= api.start_ns, mpi.end_ns != NULL)
-    order = np.flatnonzero(used[thread] & done)
+    order = np.flatnonzero(used.take(thread) & done)
     order = order[np.argsort(start[order], kind="stable")]
     start, end = start[order], end[order]
     reached = np.maximum.accumulate(end)

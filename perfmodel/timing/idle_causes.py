@@ -248,7 +248,8 @@ def _gaps(trace: Trace, found: Launched, op: Int64, step: Int64) -> _Gaps:
     heads, _ = extents(step, start, end, int(step.max(initial=-1)) + 1)
     numbers = distinct_positions(step, len(heads))
     heads = np.maximum.accumulate(heads[numbers])
-    at = np.searchsorted(heads, begin, side="right") - 1
+    edges = np.concatenate([[0], np.searchsorted(begin, heads), [len(begin)]])
+    at = np.repeat(np.arange(-1, len(heads)), np.diff(edges))  # heads before each, which are sorted
     whose = numbers[np.maximum(at, 0)] if len(numbers) else at
     kept = np.flatnonzero((at >= 0) & ((at < len(numbers) - 1) | (len(numbers) == 1)))
     ends_with = ends_with[kept]

@@ -334,7 +334,7 @@ def exclusive(group: Int64, start_ns: Int64, end_ns: Int64, priority: Int64) -> 
     groups = int(group.max(initial=-1)) + 1
     before = np.zeros(groups, np.float64)
     order = np.lexsort((start_ns, group))  # once for all the unions
-    for level in np.unique(priority):
+    for level in np.flatnonzero(np.bincount(priority)):
         upto = order[priority[order] <= level]
         which, first, last = union(group[upto], start_ns[upto], end_ns[upto])
         total = np.bincount(which, (last - first).astype(np.float64), groups)
